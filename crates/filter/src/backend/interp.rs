@@ -1,0 +1,109 @@
+//! The interpreter: the oracle that every other back end must equal.
+//!
+//! Written for plainness; nothing is cached between frames but memory.
+
+use crate::ir::{BinOp, Block, Op, Operand, Program, Term, Width};
+
+/// Runs `program` on one frame: its captured bytes and its length on the wire.
+/// Gives the snap length; zero means rejected.
+pub fn run(program: &Program, bytes: &[u8], wire_len: u32) -> u32 {
+    Interp::new(program).run(bytes, wire_len)
+}
+
+/// A program with the memory to run it, for use on many frames.
+#[derive(Debug)]
+pub struct Interp<'p> {
+    program: &'p Program,
+    values: Vec<u32>,
+    args: Vec<u32>,
+}
+
+impl<'p> Interp<'p> {
+    /// Prepares to run `program`, which must be verified.
+    pub fn new(program: &'p Program) -> Interp<'p> {
+        Interp {
+            program,
+            values: vec![0; program.values.len()],
+            args: Vec::new(),
+        }
+    }
+
+    /// Runs the program on one frame; zero means rejected.
+    pub fn run(&mut self, bytes: &[u8], wire_len: u32) -> u32 {
+        self.try_run(bytes, wire_len).unwrap_or(0)
+    }
+
+    /// As [`run`](Self::run); `None` where a load or a division rejected.
+    fn try_run(&mut self, bytes: &[u8], wire_len: u32) -> Option<u32> {
+        let mut current = Block::ENTRY;
+        loop {
+            let block = self.program.block(current);
+            for &value in &block.insts {
+                self.values[value.index()] = self.eval(self.program.op(value), bytes, wire_len)?;
+            }
+            let edge = match &block.term {
+                Term::Return(verdict) => return Some(self.read(*verdict)),
+                Term::Jump(edge) => edge,
+                Term::Branch {
+                    cmp,
+                    a,
+                    b,
+                    then,
+                    otherwise,
+                } => {
+                    if cmp.eval(self.read(*a), self.read(*b)) {
+                        then
+                    } else {
+                        otherwise
+                    }
+                }
+            };
+            // All arguments are read before any parameter is written: an edge
+            // is one parallel assignment.
+            let mut args = std::mem::take(&mut self.args);
+            args.clear();
+            args.extend(edge.args.iter().map(|&arg| self.read(arg)));
+            let params = &self.program.block(edge.block).params;
+            for (param, arg) in params.iter().zip(&args) {
+                self.values[param.index()] = *arg;
+            }
+            self.args = args;
+            current = edge.block;
+        }
+    }
+
+    fn read(&self, operand: Operand) -> u32 {
+        match operand {
+            Operand::Imm(constant) => constant,
+            Operand::Val(value) => self.values[value.index()],
+        }
+    }
+
+    fn eval(&self, op: Op, bytes: &[u8], wire_len: u32) -> Option<u32> {
+        match op {
+            Op::Param => unreachable!("parameters are not instructions"),
+            Op::Len => Some(wire_len),
+            Op::Load {
+                width,
+                base,
+                offset,
+            } => {
+                let base = base.map_or(0, |base| self.values[base.index()]);
+                load(width, u64::from(base) + u64::from(offset), bytes)
+            }
+            Op::Bin { op, a, b } => BinOp::eval(op, self.read(a), self.read(b)),
+            Op::Test { cmp, a, b } => Some(u32::from(cmp.eval(self.read(a), self.read(b)))),
+        }
+    }
+}
+
+/// A bounds-checked load in network order; `None` if any byte lies outside.
+pub fn load(width: Width, position: u64, bytes: &[u8]) -> Option<u32> {
+    let start = usize::try_from(position).ok()?;
+    let rest = bytes.get(start..)?;
+    Some(match width {
+        Width::B1 => u32::from(*rest.first()?),
+        Width::B2 => u32::from(u16::from_be_bytes(*rest.first_chunk()?)),
+        Width::B4 => u32::from_be_bytes(*rest.first_chunk()?),
+    })
+}

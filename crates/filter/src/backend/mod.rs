@@ -1,0 +1,3 @@
+//! What runs a program, or turns it into something that others run.
+
+pub mod interp;

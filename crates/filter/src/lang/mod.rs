@@ -1,0 +1,2 @@
+//! The filter languages; each turns its text or words into an
+//! [`ir::Program`](crate::ir::Program).

@@ -1,0 +1,2 @@
+//! The optimiser: passes that make a program smaller and faster without
+//! changing any verdict.
