@@ -1,1 +1,3 @@
-//! Placeholder.
+//! Traffic, oracles and corpora for tests and benchmarks.
+
+pub mod need;
