@@ -1,2 +1,4 @@
 //! The filter languages; each turns its text or words into an
 //! [`ir::Program`](crate::ir::Program).
+
+pub mod cbpf;
