@@ -1,3 +1,4 @@
 //! Traffic, oracles and corpora for tests and benchmarks.
 
 pub mod need;
+pub mod program;
