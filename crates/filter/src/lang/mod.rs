@@ -2,3 +2,4 @@
 //! [`ir::Program`](crate::ir::Program).
 
 pub mod cbpf;
+pub mod expr;
