@@ -1,4 +1,5 @@
 //! Traffic, oracles and corpora for tests and benchmarks.
 
 pub mod need;
+pub mod oracle;
 pub mod program;

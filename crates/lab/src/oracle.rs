@@ -1,0 +1,403 @@
+//! libpcap as an oracle: what it accepts, what it compiles to, and what its
+//! programs say of a frame.
+//!
+//! The library is opened at run time by `dlopen`, on purpose not by the
+//! `pcap` crate: that one links at build time, so `cargo test --workspace`
+//! could not even build on a machine without libpcap, and one build could
+//! not be held against two versions of it. Here a missing library skips the
+//! tests that ask for it ([`need::skip`]), and `WEIR_LIBPCAP=/path/libpcap.so`
+//! names another version.
+//!
+//! ```no_run
+//! use weir_lab::oracle::Oracle;
+//! use weir_wire::LinkType;
+//!
+//! let Some(oracle) = Oracle::load() else { return };
+//! let filter = oracle.compile("tcp port 80", LinkType::EN10MB, true).unwrap();
+//! println!("{}: {} instructions", oracle.version(), filter.insns().len());
+//! assert_eq!(filter.run(&[0; 60], 60), 0);
+//! ```
+#![expect(
+    unsafe_code,
+    reason = "libpcap is a C library; its calls are wrapped here and nowhere else"
+)]
+
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_long, c_uchar, c_uint, c_void};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Mutex;
+
+use libloading::Library;
+use weir_filter::lang::cbpf::Insn;
+use weir_wire::LinkType;
+
+use crate::need;
+
+/// The snap length that [`Oracle::compile`] asks for, tcpdump's default: what
+/// an accepting program returns.
+pub const SNAPLEN: u32 = 262_144;
+
+/// libpcap's `PCAP_NETMASK_UNKNOWN`.
+const NETMASK_UNKNOWN: u32 = 0xffff_ffff;
+
+/// libpcap's `PCAP_ERRBUF_SIZE`.
+const ERRBUF_BYTES: usize = 256;
+
+/// The most instructions that libpcap's interpreter is asked to run.
+const INSNS_MAX: usize = 1 << 20;
+
+/// Held around `pcap_compile`: before 1.8 its parser was one global, and its
+/// look-ups of names share static buffers still.
+static COMPILING: Mutex<()> = Mutex::new(());
+
+/// C's `pcap_t`.
+type Handle = c_void;
+
+/// C's `struct bpf_program`.
+#[repr(C)]
+struct RawProgram {
+    len: c_uint,
+    insns: *mut Insn,
+}
+
+/// C's `struct pcap_pkthdr`; the `struct timeval` is two C longs.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawHeader {
+    seconds: c_long,
+    microseconds: c_long,
+    caplen: u32,
+    len: u32,
+}
+
+type OpenDead = unsafe extern "C" fn(c_int, c_int) -> *mut Handle;
+type OpenOffline = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut Handle;
+type Close = unsafe extern "C" fn(*mut Handle);
+type Compile =
+    unsafe extern "C" fn(*mut Handle, *mut RawProgram, *const c_char, c_int, u32) -> c_int;
+type FreeCode = unsafe extern "C" fn(*mut RawProgram);
+type GetErr = unsafe extern "C" fn(*mut Handle) -> *const c_char;
+type OfflineFilter =
+    unsafe extern "C" fn(*const RawProgram, *const RawHeader, *const c_uchar) -> c_int;
+type Validate = unsafe extern "C" fn(*const Insn, c_int) -> c_int;
+type LibVersion = unsafe extern "C" fn() -> *const c_char;
+type DataLink = unsafe extern "C" fn(*mut Handle) -> c_int;
+type NextEx =
+    unsafe extern "C" fn(*mut Handle, *mut *const RawHeader, *mut *const c_uchar) -> c_int;
+
+/// A loaded libpcap.
+///
+/// Usable from several threads: compiling takes a lock, running does not.
+pub struct Oracle {
+    version: String,
+    open_dead: OpenDead,
+    open_offline: OpenOffline,
+    close: Close,
+    compile: Compile,
+    free_code: FreeCode,
+    get_err: GetErr,
+    offline_filter: OfflineFilter,
+    validate: Validate,
+    data_link: DataLink,
+    next_ex: NextEx,
+    /// Last, so that it is unloaded after everything else is gone.
+    _library: Library,
+}
+
+/// One frame that libpcap read from a capture file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// The captured bytes.
+    pub bytes: Vec<u8>,
+    /// The length on the wire.
+    pub wire_len: u32,
+}
+
+/// A capture file as libpcap reads it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Capture {
+    /// The link type of every frame (libpcap reads no file with several).
+    pub linktype: LinkType,
+    /// The frames, in order.
+    pub frames: Vec<Frame>,
+    /// Why reading stopped early, if it did.
+    pub error: Option<String>,
+}
+
+impl Oracle {
+    /// Opens the library that `WEIR_LIBPCAP` names, else the system's
+    /// `libpcap.so.1` or `libpcap.so.0.8`; `None` (after [`need::skip`])
+    /// where there is none.
+    ///
+    /// # Panics
+    /// If `WEIR_LIBPCAP` is set and cannot be used, or under CI if there is
+    /// no libpcap.
+    pub fn load() -> Option<Oracle> {
+        if let Some(path) = std::env::var_os("WEIR_LIBPCAP") {
+            let oracle = Oracle::open(path.clone());
+            return Some(oracle.unwrap_or_else(|error| {
+                panic!("WEIR_LIBPCAP={}: {error}", path.display());
+            }));
+        }
+        let system = ["libpcap.so.1", "libpcap.so.0.8"];
+        let found = system.iter().find_map(|name| Oracle::open(name).ok());
+        if found.is_none() {
+            need::skip("no libpcap (install libpcap0.8, or set WEIR_LIBPCAP to a libpcap.so)");
+        }
+        found
+    }
+
+    fn open(path: impl Into<OsString>) -> Result<Oracle, libloading::Error> {
+        // SAFETY: the caller names a libpcap; its initialisers do nothing
+        // beyond setting up its own data.
+        let library = unsafe { Library::new(path.into()) }?;
+        // SAFETY: each name is looked up with the type that <pcap/pcap.h> and
+        // <pcap/bpf.h> give it in every version since 1.0.
+        unsafe {
+            let lib_version: LibVersion = *library.get(b"pcap_lib_version\0")?;
+            // A static string of the library's.
+            let version = CStr::from_ptr(lib_version()).to_string_lossy().into_owned();
+            Ok(Oracle {
+                version,
+                open_dead: *library.get(b"pcap_open_dead\0")?,
+                open_offline: *library.get(b"pcap_open_offline\0")?,
+                close: *library.get(b"pcap_close\0")?,
+                compile: *library.get(b"pcap_compile\0")?,
+                free_code: *library.get(b"pcap_freecode\0")?,
+                get_err: *library.get(b"pcap_geterr\0")?,
+                offline_filter: *library.get(b"pcap_offline_filter\0")?,
+                validate: *library.get(b"bpf_validate\0")?,
+                data_link: *library.get(b"pcap_datalink\0")?,
+                next_ex: *library.get(b"pcap_next_ex\0")?,
+                _library: library,
+            })
+        }
+    }
+
+    /// What the library calls itself, as `libpcap version 1.10.3 (with …)`.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The version's numbers, as `(1, 10)`; `None` if it names none.
+    pub fn version_numbers(&self) -> Option<(u32, u32)> {
+        let numbers = self.version.strip_prefix("libpcap version ")?;
+        let (major, rest) = numbers.split_once('.')?;
+        let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    }
+
+    /// Compiles `text` for frames of `linktype` with snap length [`SNAPLEN`]
+    /// and no known netmask; the error is libpcap's own text.
+    pub fn compile(
+        &self,
+        text: &str,
+        linktype: LinkType,
+        optimise: bool,
+    ) -> Result<Filter<'_>, String> {
+        self.compile_with(text, linktype, SNAPLEN, NETMASK_UNKNOWN, optimise)
+    }
+
+    /// As [`compile`](Self::compile), with the snap length and the netmask
+    /// (host order; all ones: unknown) to compile for.
+    pub fn compile_with(
+        &self,
+        text: &str,
+        linktype: LinkType,
+        snaplen: u32,
+        netmask: u32,
+        optimise: bool,
+    ) -> Result<Filter<'_>, String> {
+        let text = CString::new(text).map_err(|_| "a zero byte in the text".to_owned())?;
+        let snaplen = c_int::try_from(snaplen).map_err(|_| "snap length too long".to_owned())?;
+        // A poisoned lock guards nothing of ours: the panic was a test's.
+        let _guard = COMPILING.lock().unwrap_or_else(|held| held.into_inner());
+        // SAFETY: any link type and snap length may be given; null is checked.
+        let handle = NonNull::new(unsafe { (self.open_dead)(dlt(linktype), snaplen) });
+        let handle = handle.ok_or_else(|| "pcap_open_dead failed".to_owned())?;
+        let mut raw = RawProgram {
+            len: 0,
+            insns: std::ptr::null_mut(),
+        };
+        // SAFETY: the handle is open, the text ends in a zero byte, and `raw`
+        // is the library's to fill in; the handle is closed once, after its
+        // error text (which it owns) has been copied.
+        let error = unsafe {
+            let status = (self.compile)(
+                handle.as_ptr(),
+                &raw mut raw,
+                text.as_ptr(),
+                c_int::from(optimise),
+                netmask,
+            );
+            let error = (status != 0).then(|| self.error_text(handle));
+            (self.close)(handle.as_ptr());
+            error
+        };
+        match error {
+            Some(error) => Err(error),
+            None => Ok(Filter {
+                oracle: self,
+                raw,
+                owned: None,
+            }),
+        }
+    }
+
+    /// A filter of given instructions, for libpcap's interpreter to run; the
+    /// error says that libpcap's own validation refused them.
+    pub fn filter_of(&self, insns: &[Insn]) -> Result<Filter<'_>, String> {
+        if insns.is_empty() || insns.len() > INSNS_MAX {
+            return Err(format!("{} instructions", insns.len()));
+        }
+        let mut owned = insns.to_vec();
+        let count = owned.len() as c_uint;
+        // SAFETY: the pointer and the count are of one live vector, which is
+        // only read.
+        if unsafe { (self.validate)(owned.as_ptr(), count as c_int) } == 0 {
+            return Err("bpf_validate refuses the program".to_owned());
+        }
+        let raw = RawProgram {
+            len: count,
+            insns: owned.as_mut_ptr(),
+        };
+        Ok(Filter {
+            oracle: self,
+            raw,
+            owned: Some(owned),
+        })
+    }
+
+    /// Reads a capture file the way libpcap does.
+    pub fn read(&self, path: &Path) -> Result<Capture, String> {
+        let name = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| "a zero byte in the path".to_owned())?;
+        let mut message = [0 as c_char; ERRBUF_BYTES];
+        // SAFETY: the name ends in a zero byte, the buffer has the size that
+        // the library documents; null is checked.
+        let handle = unsafe { (self.open_offline)(name.as_ptr(), message.as_mut_ptr()) };
+        let Some(handle) = NonNull::new(handle) else {
+            // SAFETY: on failure the library has written a C string there.
+            let text = unsafe { CStr::from_ptr(message.as_ptr()) };
+            return Err(text.to_string_lossy().into_owned());
+        };
+        // SAFETY: the handle is open, and closed once after its last use.
+        unsafe {
+            let linktype = linktype_of((self.data_link)(handle.as_ptr()));
+            let (frames, error) = self.read_frames(handle);
+            (self.close)(handle.as_ptr());
+            Ok(Capture {
+                linktype,
+                frames,
+                error,
+            })
+        }
+    }
+
+    /// Reads to the end of an open file.
+    ///
+    /// # Safety
+    /// `handle` is open.
+    unsafe fn read_frames(&self, handle: NonNull<Handle>) -> (Vec<Frame>, Option<String>) {
+        let mut frames = Vec::new();
+        loop {
+            let mut header: *const RawHeader = std::ptr::null();
+            let mut bytes: *const c_uchar = std::ptr::null();
+            // SAFETY: the handle is open; on success (1) both pointers are
+            // set, to a header and to `caplen` bytes, valid until the next
+            // call, and copied before it.
+            unsafe {
+                match (self.next_ex)(handle.as_ptr(), &raw mut header, &raw mut bytes) {
+                    1 => {
+                        let RawHeader { caplen, len, .. } = *header;
+                        let captured = std::slice::from_raw_parts(bytes, caplen as usize);
+                        frames.push(Frame {
+                            bytes: captured.to_vec(),
+                            wire_len: len,
+                        });
+                    }
+                    -2 => return (frames, None),
+                    _ => return (frames, Some(self.error_text(handle))),
+                }
+            }
+        }
+    }
+
+    /// The handle's last error.
+    ///
+    /// # Safety
+    /// `handle` is open.
+    unsafe fn error_text(&self, handle: NonNull<Handle>) -> String {
+        // SAFETY: an open handle owns a C string for its errors.
+        let text = unsafe { CStr::from_ptr((self.get_err)(handle.as_ptr())) };
+        text.to_string_lossy().into_owned()
+    }
+}
+
+/// A program that libpcap compiled or was given to run.
+pub struct Filter<'o> {
+    oracle: &'o Oracle,
+    raw: RawProgram,
+    /// The instructions, if they are ours and not libpcap's.
+    owned: Option<Vec<Insn>>,
+}
+
+// SAFETY: the instructions are only read once the filter is made, and freed
+// by its one owner; libpcap keeps no thread's state in them.
+unsafe impl Send for Filter<'_> {}
+// SAFETY: as above; running a filter writes nothing shared.
+unsafe impl Sync for Filter<'_> {}
+
+impl Filter<'_> {
+    /// Its instructions.
+    pub fn insns(&self) -> &[Insn] {
+        // SAFETY: pointer and length are libpcap's, or of `owned`, and live
+        // as long as the filter.
+        unsafe { std::slice::from_raw_parts(self.raw.insns, self.raw.len as usize) }
+    }
+
+    /// What libpcap's interpreter (`pcap_offline_filter`) says of a frame:
+    /// zero rejects.
+    pub fn run(&self, bytes: &[u8], wire_len: u32) -> u32 {
+        let header = RawHeader {
+            seconds: 0,
+            microseconds: 0,
+            caplen: u32::try_from(bytes.len()).expect("a frame is shorter than 4 GB"),
+            len: wire_len,
+        };
+        // SAFETY: the program was compiled or validated by libpcap, so that
+        // it ends and stays within its scratch memory; the header says how
+        // many bytes the frame has.
+        let verdict = unsafe {
+            (self.oracle.offline_filter)(&raw const self.raw, &raw const header, bytes.as_ptr())
+        };
+        verdict.cast_unsigned()
+    }
+}
+
+impl Drop for Filter<'_> {
+    fn drop(&mut self) {
+        if self.owned.is_none() {
+            // SAFETY: libpcap allocated the instructions, and they are freed
+            // once, here.
+            unsafe { (self.oracle.free_code)(&raw mut self.raw) }
+        }
+    }
+}
+
+/// libpcap's number for a link type on Linux: as in capture files, except raw
+/// IP, whose `DLT_RAW` is 12.
+fn dlt(linktype: LinkType) -> c_int {
+    match linktype {
+        LinkType::RAW => 12,
+        LinkType(number) => c_int::try_from(number).unwrap_or(c_int::MAX),
+    }
+}
+
+/// The inverse of [`dlt`].
+fn linktype_of(dlt: c_int) -> LinkType {
+    match dlt {
+        12 => LinkType::RAW,
+        other => LinkType(other.cast_unsigned()),
+    }
+}
