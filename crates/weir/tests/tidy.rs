@@ -1,0 +1,269 @@
+//! Enforces the invariants that `ARCHITECTURE.md` states. Each check here
+//! names the rule it keeps, so that a failure says what to do.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Which workspace crates a crate may depend on: the arrows of
+/// `ARCHITECTURE.md`. `lab` is for development and may see everything.
+const ARROWS: [(&str, &[&str]); 6] = [
+    ("wire", &[]),
+    ("filter", &["wire"]),
+    ("demux", &["wire", "filter"]),
+    ("link", &["wire", "filter", "demux"]),
+    ("lab", &["wire", "filter", "demux", "link"]),
+    ("weir", &["wire", "filter", "demux", "link"]),
+];
+
+/// The only places where code may opt out of the compiler's safety checks.
+const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 3] = [
+    "crates/filter/src/backend/native/",
+    "crates/link/src/bpf/",
+    "crates/lab/",
+];
+
+/// Crates whose code takes time, randomness and I/O from its caller.
+const PURE_CRATES: [&str; 3] = ["wire", "filter", "demux"];
+
+/// What a pure crate does not name, and where it may all the same.
+const IMPURE_WORDS: [&str; 12] = [
+    "std::fs",
+    "std::net::Tcp",
+    "std::net::Udp",
+    "std::os::fd",
+    "std::os::unix",
+    "std::process",
+    "std::thread",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "Instant::now",
+    "tokio",
+    "rustix",
+];
+
+/// The native back end's arena of executable memory is made of a mapping,
+/// and so of a file descriptor; nothing else in a pure crate is.
+const IMPURE_ALLOWED_IN: &str = "crates/filter/src/backend/native/";
+
+/// No source file is longer, tables and tests apart.
+const FILE_LINES_MAX: usize = 800;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every tracked-looking Rust file below `folder`, as (path from the root, text).
+fn rust_files(folder: &str) -> Vec<(String, String)> {
+    let root = root();
+    let mut pending = vec![root.join(folder)];
+    let mut files = Vec::new();
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name == "target") {
+                continue;
+            }
+            let entries = fs::read_dir(&path).expect("a folder of the checkout can be read");
+            pending.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let name = path.strip_prefix(&root).expect("below the root");
+            let text = fs::read_to_string(&path).expect("a source file is text");
+            files.push((name.to_string_lossy().into_owned(), text));
+        }
+    }
+    files.sort();
+    assert!(!files.is_empty(), "no Rust file below {folder}");
+    files
+}
+
+/// Lines of code: comments cut off.
+fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().enumerate();
+    lines.map(|(index, line)| (index + 1, line.split("//").next().unwrap_or_default()))
+}
+
+#[test]
+fn crates_depend_only_along_the_arrows() {
+    let allowed: BTreeMap<&str, &[&str]> = ARROWS.into_iter().collect();
+    let crates = fs::read_dir(root().join("crates")).expect("crates/ can be read");
+    for entry in crates {
+        let folder = entry.expect("crates/ can be listed").path();
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let may_use = allowed.get(name.as_str()).unwrap_or_else(|| {
+            panic!("crate `{name}` has no row in ARROWS: add it here and in ARCHITECTURE.md")
+        });
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("has a manifest");
+        let manifest: toml::Table = manifest.parse().expect("the manifest is TOML");
+        let dependencies = manifest.get("dependencies").and_then(|d| d.as_table());
+        for dependency in dependencies.into_iter().flat_map(|table| table.keys()) {
+            if let Some(other) = dependency.strip_prefix("weir-") {
+                assert!(
+                    may_use.contains(&other),
+                    "`{name}` depends on `{other}`, against the arrows of ARCHITECTURE.md"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn unchecked_code_lives_only_where_the_architecture_allows() {
+    // Spelt in two halves so that this file does not find itself.
+    let keyword = concat!("un", "safe");
+    for (name, text) in rust_files("crates") {
+        if UNCHECKED_CODE_MAY_LIVE_IN
+            .iter()
+            .any(|place| name.starts_with(place))
+        {
+            continue;
+        }
+        for (number, line) in code_lines(&text) {
+            let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+            assert!(
+                !words.any(|word| word == keyword),
+                "{name}:{number}: `{keyword}` belongs only in {UNCHECKED_CODE_MAY_LIVE_IN:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_unchecked_block_says_why_it_is_sound() {
+    let block = concat!("un", "safe {");
+    for (name, text) in rust_files("crates") {
+        let lines: Vec<&str> = text.lines().collect();
+        for (index, line) in lines.iter().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if !code.contains(block) {
+                continue;
+            }
+            let above = &lines[index.saturating_sub(12)..=index];
+            assert!(
+                above.iter().any(|line| line.contains("SAFETY")),
+                "{name}:{}: no `// SAFETY:` reason above",
+                index + 1
+            );
+        }
+    }
+}
+
+#[test]
+fn pure_crates_name_no_fd_clock_thread_or_runtime() {
+    for krate in PURE_CRATES {
+        for (name, text) in rust_files(&format!("crates/{krate}/src")) {
+            if name.starts_with(IMPURE_ALLOWED_IN) {
+                continue;
+            }
+            for (number, line) in code_lines(&text) {
+                for word in IMPURE_WORDS {
+                    assert!(
+                        !line.contains(word),
+                        "{name}:{number}: `{word}` in a crate that does no I/O and has no clock"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn filter_emits_programs_for_the_kernel_but_never_loads_them() {
+    for krate in ["wire", "filter", "demux"] {
+        for (name, text) in rust_files(&format!("crates/{krate}/src")) {
+            for (number, line) in code_lines(&text) {
+                assert!(
+                    !line.contains("SYS_bpf") && !line.contains("BPF_PROG_LOAD"),
+                    "{name}:{number}: only `link` talks to bpf(2)"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn source_files_stay_readable() {
+    for (name, text) in rust_files("crates") {
+        let is_test = name.contains("/tests/") || name.contains("/benches/");
+        let lines = text.lines().count();
+        assert!(
+            is_test || lines <= FILE_LINES_MAX,
+            "{name} has {lines} lines, more than {FILE_LINES_MAX}: split it by role"
+        );
+    }
+}
+
+#[test]
+fn every_crate_takes_the_workspace_lints_and_version() {
+    for entry in fs::read_dir(root().join("crates")).expect("crates/ can be read") {
+        let path = entry
+            .expect("crates/ can be listed")
+            .path()
+            .join("Cargo.toml");
+        let text = fs::read_to_string(&path).expect("has a manifest");
+        let manifest: toml::Table = text.parse().expect("the manifest is TOML");
+        let inherits = |table: &str, key: &str| {
+            let value = manifest.get(table).and_then(|table| table.get(key));
+            let value = value.and_then(|value| value.get("workspace").or(Some(value)));
+            value.and_then(toml::Value::as_bool) == Some(true)
+        };
+        assert!(
+            inherits("lints", "workspace"),
+            "{}: no workspace lints",
+            path.display()
+        );
+        for key in ["version", "edition", "rust-version", "license"] {
+            assert!(
+                inherits("package", key),
+                "{}: {key} is its own",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_committed_names_one_machine() {
+    let words = [
+        concat!("/wo", "rk/"),
+        concat!("/tmp/", "wt"),
+        concat!("/ro", "ot/"),
+        concat!("index.crates", ".io"),
+    ];
+    let root = root();
+    let mut pending = vec![root.clone()];
+    while let Some(path) = pending.pop() {
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if name == ".git" {
+            continue; // a folder, or in a linked checkout a file
+        }
+        if path.is_dir() {
+            if !matches!(
+                name.as_str(),
+                "target" | ".git" | "artifacts" | "corpus-work"
+            ) {
+                let entries = fs::read_dir(&path).expect("a folder of the checkout can be read");
+                pending.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
+            }
+            continue;
+        }
+        if name == "Cargo.lock" {
+            continue;
+        }
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue; // not text
+        };
+        for word in words {
+            let at = text.lines().position(|line| line.contains(word));
+            assert!(
+                at.is_none(),
+                "{}:{}: names `{word}`",
+                path.display(),
+                at.unwrap_or(0) + 1
+            );
+        }
+    }
+}
