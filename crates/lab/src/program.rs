@@ -367,6 +367,6 @@ pub fn frame(tape: &mut Tape) -> Frame {
 
 /// `count` frames from `seed`.
 pub fn frames(seed: u64, count: usize) -> Vec<Frame> {
-    let mut tape = Tape::seeded(seed ^ 0xf4a3_e5, count * 400);
+    let mut tape = Tape::seeded(seed ^ 0x00f4_a3e5, count * 400);
     (0..count).map(|_| frame(&mut tape)).collect()
 }
