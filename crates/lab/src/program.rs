@@ -259,7 +259,7 @@ impl Generator {
     }
 
     fn operand(&self, tape: &mut Tape, index: usize) -> Operand {
-        if tape.chance(65)
+        if tape.chance(80)
             && let Some(value) = self.value(tape, index)
         {
             return Operand::Val(value);

@@ -1,2 +1,106 @@
 //! The optimiser: passes that make a program smaller and faster without
 //! changing any verdict.
+//!
+//! A program is brought into the form that [`graph`] describes, in which
+//! values float; the passes run over it in rounds until none changes anything;
+//! then it is written back. `docs/filters/optimiser.md` describes the passes
+//! and what they rely on.
+
+mod checks;
+mod cond;
+mod dominators;
+mod facts;
+mod fold;
+mod graph;
+mod known;
+mod merge;
+mod rebuild;
+mod split;
+mod straighten;
+mod substitute;
+mod thread;
+
+use crate::ir::Program;
+use graph::Graph;
+
+/// How many rounds the passes run at most. Each round makes progress, so
+/// ordinary programs settle in two or three.
+const ROUNDS_MAX: usize = 10;
+
+/// One pass of the optimiser.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pass {
+    /// Truth values turned into control flow.
+    Split,
+    /// Dominated tests and jump threading.
+    Thread,
+    /// Blocks joined, block parameters removed.
+    Straighten,
+    /// Checks that others make needless dropped.
+    Checks,
+    /// Identical blocks made one.
+    Merge,
+}
+
+impl Pass {
+    /// Every pass, in the order in which a round runs them.
+    pub const ALL: [Pass; 5] = [
+        Pass::Split,
+        Pass::Thread,
+        Pass::Straighten,
+        Pass::Checks,
+        Pass::Merge,
+    ];
+
+    /// Runs this pass alone, once, on a verified program; for tests. What
+    /// every pass has in common happens too: constants are folded, equal
+    /// values made one, and what nothing needs is dropped.
+    pub fn run(self, program: &mut Program) {
+        let mut graph = Graph::of(program);
+        graph.tidy();
+        if self.apply(&mut graph) {
+            graph.tidy();
+        }
+        finish(program, &mut graph);
+    }
+
+    fn apply(self, graph: &mut Graph) -> bool {
+        match self {
+            Pass::Split => split::split(graph),
+            Pass::Thread => thread::thread(graph),
+            Pass::Straighten => straighten::straighten(graph),
+            Pass::Checks => checks::minimise(graph),
+            Pass::Merge => merge::merge(graph),
+        }
+    }
+}
+
+/// Makes `program`, which must be verified, smaller and faster. The verdict on
+/// every frame stays the same, truncated ones included; the result is
+/// verified too. Time is near linear in the program's size.
+pub fn optimise(program: &mut Program) {
+    let mut graph = Graph::of(program);
+    graph.tidy();
+    for _ in 0..ROUNDS_MAX {
+        let mut changed = false;
+        for pass in Pass::ALL {
+            if pass.apply(&mut graph) {
+                graph.tidy();
+                changed = true;
+            }
+        }
+        if !changed {
+            break;
+        }
+    }
+    finish(program, &mut graph);
+}
+
+/// Writes the graph back. Where values would have to be computed anew in very
+/// many places, the program stays as it is.
+fn finish(program: &mut Program, graph: &mut Graph) {
+    let values_max = 2 * program.values.len() + 64;
+    if let Some(rebuilt) = rebuild::rebuild(graph, values_max) {
+        *program = rebuilt;
+    }
+}

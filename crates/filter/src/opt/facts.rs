@@ -1,0 +1,302 @@
+//! What is known at a place in the graph: which tests hold, what values can
+//! be, how much of the frame was captured. Facts are added going down the
+//! dominator tree and taken back going up.
+
+use super::graph::{Graph, HAS_EFFECT};
+use super::known::{Known, low_mask};
+use crate::ir::{BinOp, Cmp, Op, Operand, Value};
+
+/// How many operations a value is looked into for what its operands say.
+const DEPTH_MAX: u32 = 4;
+
+/// The facts at one place.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// Per value, narrower than what its expression says.
+    known: Vec<Known>,
+    /// Per value: 0 unknown, 1 false, 2 true.
+    truth: Vec<u8>,
+    /// Per value: as the base of a load, the greatest end of a load that was
+    /// carried out, less the base.
+    reach: Vec<u32>,
+    /// Per value: whether all it may reject was carried out, except for loads
+    /// at fixed positions.
+    done: Vec<bool>,
+    log: Vec<Undo>,
+}
+
+#[derive(Debug)]
+enum Undo {
+    Known(Value, Known),
+    Truth(Value, u8),
+    Reach(Value, u32),
+    Done(Value),
+}
+
+impl Facts {
+    /// Makes room for every value of `graph`.
+    pub(crate) fn grow(&mut self, graph: &Graph) {
+        let from = self.known.len();
+        if from == graph.ops.len() {
+            return;
+        }
+        self.known
+            .extend(graph.info[from..].iter().map(|info| info.known));
+        self.truth.resize(graph.ops.len(), 0);
+        self.reach.resize(graph.ops.len(), 0);
+        self.done.resize(graph.ops.len(), false);
+    }
+
+    /// A mark to return to.
+    pub(crate) fn mark(&self) -> usize {
+        self.log.len()
+    }
+
+    /// Takes back every fact since `mark`.
+    pub(crate) fn undo_to(&mut self, mark: usize) {
+        for undo in self.log.drain(mark..).rev() {
+            match undo {
+                Undo::Known(value, known) => self.known[value.index()] = known,
+                Undo::Truth(value, truth) => self.truth[value.index()] = truth,
+                Undo::Reach(value, reach) => self.reach[value.index()] = reach,
+                Undo::Done(value) => self.done[value.index()] = false,
+            }
+        }
+    }
+
+    /// Whether canonical test `cond` is known to hold or not.
+    pub(crate) fn decide(&self, graph: &Graph, cond: Value) -> Option<bool> {
+        match self.truth.get(cond.index()) {
+            Some(1) => return Some(false),
+            Some(2) => return Some(true),
+            _ => {}
+        }
+        match graph.op(cond) {
+            Op::Test { cmp, a, b } => {
+                let a = self.range(graph, a, DEPTH_MAX);
+                let b = self.range(graph, b, DEPTH_MAX);
+                Known::test(cmp, a, b)
+            }
+            _ => None,
+        }
+    }
+
+    /// What `operand` can be here.
+    fn range(&self, graph: &Graph, operand: Operand, depth: u32) -> Known {
+        let Operand::Val(value) = operand else {
+            return graph.known(operand);
+        };
+        let own = self.known.get(value.index()).copied();
+        let own = own.unwrap_or(graph.info(value).known);
+        if depth == 0 || own.exact().is_some() {
+            return own;
+        }
+        let derived = match graph.op(value) {
+            Op::Bin { op, a, b } => {
+                let a = self.range(graph, a, depth - 1);
+                let b = self.range(graph, b, depth - 1);
+                Known::bin(op, a, b)
+            }
+            Op::Test { .. } => match self.decide(graph, value) {
+                Some(holds) => Known::exactly(u32::from(holds)),
+                None => own,
+            },
+            _ => own,
+        };
+        own.and(derived).unwrap_or(own)
+    }
+
+    /// The value that `operand` must have here.
+    pub(crate) fn exact(&self, graph: &Graph, operand: Operand) -> Option<u32> {
+        self.range(graph, operand, DEPTH_MAX).exact()
+    }
+
+    /// Adds that test `cond` holds, or that it does not.
+    pub(crate) fn assume(&mut self, graph: &Graph, cond: Value, holds: bool) {
+        self.grow(graph);
+        self.log.push(Undo::Truth(cond, self.truth[cond.index()]));
+        self.truth[cond.index()] = 1 + u8::from(holds);
+        let Op::Test { cmp, a, b } = graph.op(cond) else {
+            return;
+        };
+        match (a, b) {
+            (Operand::Val(a), Operand::Imm(b)) => {
+                if let Some(known) = known_by(cmp, holds, self.known[a.index()], b) {
+                    self.narrow(graph, a, known, DEPTH_MAX);
+                }
+            }
+            (Operand::Val(a), Operand::Val(b)) if cmp == Cmp::Eq && holds => {
+                let (in_a, in_b) = (self.known[a.index()], self.known[b.index()]);
+                self.narrow(graph, a, in_b, DEPTH_MAX);
+                self.narrow(graph, b, in_a, DEPTH_MAX);
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds that `value` is as `known`, and what follows for its operands.
+    fn narrow(&mut self, graph: &Graph, value: Value, known: Known, depth: u32) {
+        let old = self.known[value.index()];
+        // Nothing left means that control never gets here; any fact will do.
+        let Some(new) = old.and(known) else { return };
+        if new == old {
+            return;
+        }
+        self.log.push(Undo::Known(value, old));
+        self.known[value.index()] = new;
+        if depth == 0 {
+            return;
+        }
+        if let Op::Bin {
+            op,
+            a: Operand::Val(a),
+            b: Operand::Imm(b),
+        } = graph.op(value)
+        {
+            self.narrow(graph, a, operand_of(op, b, new), depth - 1);
+        }
+    }
+
+    /// Whether everything `effect`, an operation that may reject, needs of the
+    /// frame is known to be there, loads at fixed positions aside.
+    pub(crate) fn is_done(&self, graph: &Graph, effect: Value) -> bool {
+        if !graph.has(effect, HAS_EFFECT) {
+            return true;
+        }
+        let stated = self.done.get(effect.index()).copied().unwrap_or(false);
+        stated || self.load_is_reached(graph, effect)
+    }
+
+    fn load_is_reached(&self, graph: &Graph, effect: Value) -> bool {
+        match graph.op(effect) {
+            Op::Load {
+                width,
+                base: Some(base),
+                offset,
+            } => {
+                let reach = self.reach.get(base.index()).copied().unwrap_or(0);
+                reach >= offset.saturating_add(width.bytes())
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether everything in `value` that may reject is known to have been
+    /// carried out, loads at fixed positions aside. Large values are not
+    /// looked into to the end.
+    pub(crate) fn all_done(&self, graph: &Graph, value: Value) -> bool {
+        if self.is_done(graph, value) {
+            return true;
+        }
+        let mut stack = vec![value];
+        for _ in 0..32 {
+            let Some(value) = stack.pop() else {
+                return true;
+            };
+            if self.is_done(graph, value) {
+                continue;
+            }
+            if graph.is_effect(value) {
+                return false;
+            }
+            stack.extend(graph.op(value).operands().filter_map(Operand::value));
+        }
+        stack.is_empty()
+    }
+
+    /// Adds that everything in `value` that may reject was carried out, and
+    /// calls `new` for each operation of which that was not known; operands
+    /// come last.
+    pub(crate) fn carry_out(&mut self, graph: &Graph, value: Value, mut new: impl FnMut(Value)) {
+        self.grow(graph);
+        let mut stack = vec![value];
+        while let Some(value) = stack.pop() {
+            if self.is_done(graph, value) {
+                continue;
+            }
+            self.log.push(Undo::Done(value));
+            self.done[value.index()] = true;
+            if graph.is_effect(value) {
+                new(value);
+            }
+            if let Op::Load {
+                width,
+                base: Some(base),
+                offset,
+            } = graph.op(value)
+            {
+                self.log.push(Undo::Reach(base, self.reach[base.index()]));
+                self.reach[base.index()] = offset + width.bytes();
+            }
+            stack.extend(graph.op(value).operands().filter_map(Operand::value));
+        }
+    }
+}
+
+/// What `a cmp b` holding, or not, says of `a`, of which `old` is known.
+fn known_by(cmp: Cmp, holds: bool, old: Known, b: u32) -> Option<Known> {
+    Some(match (cmp, holds) {
+        (Cmp::Eq, true) => Known::exactly(b),
+        (Cmp::Eq, false) if old.lo == b => Known::between(b.checked_add(1)?, u32::MAX),
+        (Cmp::Eq, false) if old.hi == b => Known::between(0, b.checked_sub(1)?),
+        (Cmp::Gt, true) => Known::between(b.checked_add(1)?, u32::MAX),
+        (Cmp::Gt, false) => Known::between(0, b),
+        (Cmp::Set, true) => {
+            let candidates = b & old.possible();
+            let ones = if candidates.is_power_of_two() {
+                candidates
+            } else {
+                0
+            };
+            // Some bit of the mask is set.
+            let least = 1 << candidates.trailing_zeros().min(31);
+            Known {
+                ones,
+                lo: least,
+                ..Known::ANY
+            }
+        }
+        (Cmp::Set, false) => Known {
+            zeros: b,
+            ..Known::ANY
+        },
+        _ => return None,
+    })
+}
+
+/// What is known of `a` if `a op b` is as `result`.
+fn operand_of(op: BinOp, b: u32, result: Known) -> Known {
+    match op {
+        BinOp::And => Known {
+            zeros: result.zeros & b,
+            ones: result.ones,
+            lo: result.lo,
+            hi: u32::MAX,
+        },
+        BinOp::Or => Known {
+            zeros: result.zeros,
+            ones: result.ones & !b,
+            lo: 0,
+            hi: result.hi,
+        },
+        BinOp::Xor => Known {
+            zeros: (result.zeros & !b) | (result.ones & b),
+            ones: (result.ones & !b) | (result.zeros & b),
+            ..Known::ANY
+        },
+        // a = sum - b modulo 2^32, and no sum in the range lies below b.
+        BinOp::Add if result.lo >= b => Known::between(result.lo - b, result.hi - b),
+        BinOp::Shr if b < 32 => Known {
+            zeros: (result.zeros & (u32::MAX >> b)) << b,
+            ones: result.ones << b,
+            lo: result.lo << b,
+            hi: (result.hi.min(u32::MAX >> b) << b) | low_mask(b),
+        },
+        BinOp::Shl if b < 32 => Known {
+            zeros: result.zeros >> b,
+            ones: result.ones >> b,
+            ..Known::ANY
+        },
+        _ => Known::ANY,
+    }
+}

@@ -1,0 +1,495 @@
+//! The optimiser's own form of a program: a flow graph of blocks over values
+//! that float.
+//!
+//! A frame never changes while a filter runs, so every value that does not
+//! depend on a block parameter is a function of the frame alone, the same
+//! wherever it is computed. Only whether it can be computed at all depends on
+//! the place: a load outside the captured bytes rejects. This form splits the
+//! two. Values are interned expressions that belong to no block: the same
+//! load in two blocks is one value, with no dominance to mind. What a block
+//! keeps of its instructions is what they may reject: `bound`, the number of
+//! captured bytes that its loads at fixed positions need, and `effects`, the
+//! loads at computed positions and the divisions that it must carry out.
+//! What a block compares or returns checks itself; who replaces that keeps the
+//! checks ([`Graph::keep_subject`]).
+//!
+//! So edges can be led past a block without repairing anything but that.
+//!
+//! Values are [`ir::Op`](crate::ir::Op)s in canonical form: constants to the
+//! right; a [`Op::Test`] is `Eq`, `Gt` or `Set` only, and the negation of test
+//! `t` is `Eq t, 0`.
+
+use super::known::Known;
+use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value};
+use std::collections::HashSet;
+
+/// How many slots of the intern table are looked at before a value is taken as
+/// new: bounds the cost of a program made to collide. Missing an equal value
+/// only costs optimisation.
+const PROBES_MAX: usize = 32;
+
+/// The expression contains a block parameter.
+pub(crate) const HAS_PARAM: u8 = 1;
+/// The expression contains a load at a computed position or a division that
+/// may reject.
+pub(crate) const HAS_EFFECT: u8 = 2;
+/// The expression contains a test.
+pub(crate) const HAS_TEST: u8 = 4;
+
+/// What is known of a value from its expression alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Info {
+    pub(crate) known: Known,
+    /// Captured bytes that the expression's loads at fixed positions need.
+    pub(crate) bound: u32,
+    /// `HAS_…` bits.
+    pub(crate) flags: u8,
+    /// How many operations it has, shared ones counted each time; saturates.
+    pub(crate) size: u16,
+}
+
+/// How a block ends.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Flow {
+    Jump(Edge),
+    /// `cond` is an [`Op::Test`] in canonical form.
+    Branch {
+        cond: Value,
+        then: Edge,
+        otherwise: Edge,
+    },
+    Return(Operand),
+}
+
+impl Flow {
+    pub(crate) const REJECT: Flow = Flow::Return(Operand::Imm(0));
+
+    pub(crate) fn edges(&self) -> impl Iterator<Item = &Edge> {
+        let (first, second) = match self {
+            Flow::Jump(edge) => (Some(edge), None),
+            Flow::Branch {
+                then, otherwise, ..
+            } => (Some(then), Some(otherwise)),
+            Flow::Return(_) => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
+    pub(crate) fn edges_mut(&mut self) -> impl Iterator<Item = &mut Edge> {
+        let (first, second) = match self {
+            Flow::Jump(edge) => (Some(edge), None),
+            Flow::Branch {
+                then, otherwise, ..
+            } => (Some(then), Some(otherwise)),
+            Flow::Return(_) => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
+    /// The value that is compared or returned.
+    pub(crate) fn subject(&self) -> Option<Value> {
+        match self {
+            Flow::Branch { cond, .. } => Some(*cond),
+            Flow::Return(verdict) => verdict.value(),
+            Flow::Jump(_) => None,
+        }
+    }
+}
+
+/// A block: what it may reject, then where it leads.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) params: Vec<Value>,
+    /// Values whose computation may reject, to be carried out here; not loads
+    /// at fixed positions.
+    pub(crate) effects: Vec<Value>,
+    /// Captured bytes that loads at fixed positions need here.
+    pub(crate) bound: u32,
+    /// A load that needs exactly `bound` bytes, if that is not zero.
+    pub(crate) bound_load: Value,
+    pub(crate) flow: Flow,
+}
+
+impl Node {
+    pub(crate) fn new(flow: Flow) -> Node {
+        Node {
+            params: Vec::new(),
+            effects: Vec::new(),
+            bound: 0,
+            bound_load: Value(0),
+            flow,
+        }
+    }
+
+    /// Whether it rejects every frame.
+    pub(crate) fn is_reject(&self) -> bool {
+        self.flow == Flow::REJECT
+    }
+}
+
+/// A program in the optimiser's form.
+#[derive(Clone, Debug)]
+pub(crate) struct Graph {
+    pub(crate) ops: Vec<Op>,
+    pub(crate) info: Vec<Info>,
+    pub(crate) nodes: Vec<Node>,
+    /// Open addressing; each entry is a value plus one, or zero.
+    table: Vec<u32>,
+    /// How deep the rules that look inside a value are nested.
+    depth: u32,
+}
+
+/// How deep rules nest at most: bounds the call stack on long expressions.
+const DEPTH_MAX: u32 = 32;
+
+impl Graph {
+    /// Enters a rule that looks inside a value; false if too many are open.
+    pub(crate) fn enter(&mut self) -> bool {
+        let allowed = self.depth < DEPTH_MAX;
+        self.depth += u32::from(allowed);
+        allowed
+    }
+
+    /// Leaves a rule that was entered.
+    pub(crate) fn leave(&mut self) {
+        self.depth -= 1;
+    }
+
+    /// The graph of a verified program.
+    pub(crate) fn of(program: &Program) -> Graph {
+        let mut graph = Graph {
+            ops: Vec::with_capacity(program.values.len() + 8),
+            info: Vec::with_capacity(program.values.len() + 8),
+            nodes: Vec::with_capacity(program.blocks.len() + 4),
+            table: vec![0; (program.values.len() * 2 + 16).next_power_of_two()],
+            depth: 0,
+        };
+        let mut names = vec![Operand::Imm(0); program.values.len()];
+        for block in &program.blocks {
+            let node = graph.node_of(program, block, &mut names);
+            graph.nodes.push(node);
+        }
+        graph
+    }
+
+    fn node_of(
+        &mut self,
+        program: &Program,
+        block: &crate::ir::BasicBlock,
+        names: &mut [Operand],
+    ) -> Node {
+        let mut node = Node::new(Flow::REJECT);
+        for &param in &block.params {
+            let value = self.param();
+            names[param.index()] = Operand::Val(value);
+            node.params.push(value);
+        }
+        for &inst in &block.insts {
+            let Some(value) = self.rebuilt(program.op(inst), |operand| read(operand, names)) else {
+                // This instruction rejects every frame, and so does the block.
+                return node;
+            };
+            names[inst.index()] = value;
+            if let (true, Some(value)) = (program.op(inst).may_reject(), value.value()) {
+                self.require(&mut node, value);
+            }
+        }
+        node.flow = self.flow_of(&block.term, names);
+        node
+    }
+
+    fn flow_of(&mut self, term: &Term, names: &[Operand]) -> Flow {
+        let edge = |edge: &Edge| Edge {
+            block: edge.block,
+            args: edge.args.iter().map(|&arg| read(arg, names)).collect(),
+        };
+        match term {
+            Term::Return(verdict) => Flow::Return(read(*verdict, names)),
+            Term::Jump(target) => Flow::Jump(edge(target)),
+            Term::Branch {
+                cmp,
+                a,
+                b,
+                then,
+                otherwise,
+            } => {
+                let cond = self.cond(*cmp, read(*a, names), read(*b, names));
+                cond.branch(edge(then), edge(otherwise))
+            }
+        }
+    }
+
+    /// A new block parameter.
+    pub(crate) fn param(&mut self) -> Value {
+        self.push(Op::Param)
+    }
+
+    pub(crate) fn op(&self, value: Value) -> Op {
+        self.ops[value.index()]
+    }
+
+    pub(crate) fn info(&self, value: Value) -> &Info {
+        &self.info[value.index()]
+    }
+
+    pub(crate) fn has(&self, value: Value, flags: u8) -> bool {
+        self.info[value.index()].flags & flags != 0
+    }
+
+    pub(crate) fn known(&self, operand: Operand) -> Known {
+        match operand {
+            Operand::Imm(constant) => Known::exactly(constant),
+            Operand::Val(value) => self.info(value).known,
+        }
+    }
+
+    /// Makes `node` carry out the operation `value`, whose operands have been
+    /// carried out.
+    pub(crate) fn require(&self, node: &mut Node, value: Value) {
+        self.require_bound(node, value);
+        if self.is_effect(value) && !node.effects.contains(&value) {
+            node.effects.push(value);
+        }
+    }
+
+    /// Makes `node` check what the loads at fixed positions in `value` need.
+    pub(crate) fn require_bound(&self, node: &mut Node, value: Value) {
+        let bound = self.info(value).bound;
+        if bound > node.bound {
+            node.bound = bound;
+            node.bound_load = self.load_with_bound(value, bound);
+        }
+    }
+
+    /// The operations in `value` that may reject, loads at fixed positions
+    /// aside.
+    pub(crate) fn effects_in(&self, value: Value) -> Vec<Value> {
+        let mut effects = Vec::new();
+        if !self.has(value, HAS_EFFECT) {
+            return effects;
+        }
+        let mut seen = HashSet::new();
+        let mut stack = vec![value];
+        while let Some(value) = stack.pop() {
+            if !self.has(value, HAS_EFFECT) || !seen.insert(value) {
+                continue;
+            }
+            if self.is_effect(value) {
+                effects.push(value);
+            }
+            stack.extend(self.op(value).operands().filter_map(Operand::value));
+        }
+        effects
+    }
+
+    /// Makes node `index` carry out whatever may reject in what it compares
+    /// or returns, so that this can be replaced.
+    pub(crate) fn keep_subject(&mut self, index: usize) {
+        let Some(subject) = self.nodes[index].flow.subject() else {
+            return;
+        };
+        let mut node = std::mem::replace(&mut self.nodes[index], Node::new(Flow::REJECT));
+        self.require_bound(&mut node, subject);
+        for effect in self.effects_in(subject) {
+            self.require(&mut node, effect);
+        }
+        self.nodes[index] = node;
+    }
+
+    /// The load at a fixed position in `value` that needs `bound` bytes.
+    fn load_with_bound(&self, mut value: Value, bound: u32) -> Value {
+        // Some operand has the bound unless the value itself is the load.
+        while let Some(inner) = self
+            .op(value)
+            .operands()
+            .filter_map(Operand::value)
+            .find(|&operand| self.info(operand).bound == bound)
+        {
+            value = inner;
+        }
+        value
+    }
+
+    /// Whether the operation itself may reject, loads at fixed positions
+    /// aside.
+    pub(crate) fn is_effect(&self, value: Value) -> bool {
+        match self.op(value) {
+            Op::Load { base, .. } => base.is_some(),
+            op => op.may_reject(),
+        }
+    }
+
+    /// The captured bytes that `node` certainly needs: those of its own and
+    /// those of what it compares or returns.
+    pub(crate) fn need(&self, node: &Node) -> u32 {
+        let subject = node.flow.subject();
+        subject.map_or(node.bound, |value| node.bound.max(self.info(value).bound))
+    }
+
+    /// Interns an operation that is already in canonical form.
+    pub(crate) fn intern(&mut self, op: Op) -> Value {
+        if self.ops.len() * 2 >= self.table.len() {
+            self.grow();
+        }
+        let mask = self.table.len() - 1;
+        let start = hash(op);
+        for probe in 0..PROBES_MAX {
+            let slot = (start + probe) & mask;
+            match self.table[slot] {
+                0 => {
+                    let value = self.push(op);
+                    self.table[slot] = value.0 + 1;
+                    return value;
+                }
+                entry if self.ops[entry as usize - 1] == op => return Value(entry - 1),
+                _ => {}
+            }
+        }
+        self.push(op)
+    }
+
+    fn grow(&mut self) {
+        let size = self.table.len() * 2;
+        self.table.clear();
+        self.table.resize(size, 0);
+        for (index, &op) in self.ops.iter().enumerate() {
+            if op == Op::Param {
+                continue;
+            }
+            let start = hash(op);
+            let free = (0..PROBES_MAX)
+                .map(|probe| (start + probe) & (size - 1))
+                .find(|&slot| self.table[slot] == 0);
+            if let Some(slot) = free {
+                self.table[slot] = index as u32 + 1;
+            }
+        }
+    }
+
+    fn push(&mut self, op: Op) -> Value {
+        let info = self.describe(op);
+        self.ops.push(op);
+        self.info.push(info);
+        Value(self.ops.len() as u32 - 1)
+    }
+
+    fn describe(&self, op: Op) -> Info {
+        let (mut bound, mut flags, mut size) = (0_u32, 0, 1_u16);
+        for operand in op.operands().filter_map(Operand::value) {
+            let info = self.info(operand);
+            bound = bound.max(info.bound);
+            flags |= info.flags;
+            size = size.saturating_add(info.size);
+        }
+        let known = match op {
+            Op::Param | Op::Len => Known::ANY,
+            Op::Load { width, .. } => Known::between(0, width.max_value()),
+            Op::Bin { op, a, b } => Known::bin(op, self.known(a), self.known(b)),
+            Op::Test { .. } => Known::between(0, 1),
+        };
+        match op {
+            Op::Param => flags |= HAS_PARAM,
+            Op::Test { .. } => flags |= HAS_TEST,
+            Op::Load {
+                base: None,
+                offset,
+                width,
+            } => bound = offset + width.bytes(),
+            _ if op.may_reject() => flags |= HAS_EFFECT,
+            _ => {}
+        }
+        Info {
+            known,
+            bound,
+            flags,
+            size,
+        }
+    }
+
+    /// Puts the reachable nodes in an order in which edges lead forward, each
+    /// `then` side near its branch, and drops the others.
+    pub(crate) fn tidy(&mut self) {
+        let order = self.topological_order();
+        let mut names = vec![u32::MAX; self.nodes.len()];
+        for (new, &old) in order.iter().enumerate() {
+            names[old as usize] = new as u32;
+        }
+        let sorted = order
+            .iter()
+            .enumerate()
+            .all(|(new, &old)| new == old as usize);
+        if sorted && order.len() == self.nodes.len() {
+            return;
+        }
+        let mut nodes = Vec::with_capacity(order.len() + 4);
+        for &old in &order {
+            let mut node =
+                std::mem::replace(&mut self.nodes[old as usize], Node::new(Flow::REJECT));
+            for edge in node.flow.edges_mut() {
+                edge.block = Block(names[edge.block.index()]);
+            }
+            nodes.push(node);
+        }
+        self.nodes = nodes;
+    }
+
+    /// Iterative depth-first search, last visited first.
+    fn topological_order(&self) -> Vec<u32> {
+        let mut seen = vec![false; self.nodes.len()];
+        let mut order = Vec::with_capacity(self.nodes.len());
+        let mut stack = vec![(0_u32, false)];
+        while let Some((index, leaving)) = stack.pop() {
+            if leaving {
+                order.push(index);
+                continue;
+            }
+            if std::mem::replace(&mut seen[index as usize], true) {
+                continue;
+            }
+            stack.push((index, true));
+            for edge in self.nodes[index as usize].flow.edges() {
+                if !seen[edge.block.index()] {
+                    stack.push((edge.block.0, false));
+                }
+            }
+        }
+        order.reverse();
+        order
+    }
+}
+
+fn read(operand: Operand, names: &[Operand]) -> Operand {
+    match operand {
+        Operand::Val(value) => names[value.index()],
+        constant => constant,
+    }
+}
+
+/// A multiply-and-fold hash of an operation.
+pub(crate) fn hash(op: Op) -> usize {
+    let operand = |operand: Operand| match operand {
+        Operand::Imm(constant) => u64::from(constant) << 1,
+        Operand::Val(value) => u64::from(value.0) << 1 | 1,
+    };
+    let (kind, a, b) = match op {
+        Op::Param => (0, 0, 0),
+        Op::Len => (1, 0, 0),
+        Op::Load {
+            width,
+            base,
+            offset,
+        } => {
+            let base = base.map_or(0, |base| u64::from(base.0) + 1);
+            (2 + width as u64, base, u64::from(offset))
+        }
+        Op::Bin { op, a, b } => (8 + op as u64, operand(a), operand(b)),
+        Op::Test { cmp, a, b } => (24 + cmp as u64, operand(a), operand(b)),
+    };
+    mix(mix(kind << 48, a), b) as usize
+}
+
+/// Mixes `word` into `seed`.
+pub(crate) fn mix(seed: u64, word: u64) -> u64 {
+    let product = u128::from(seed ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+    (product as u64) ^ ((product >> 64) as u64)
+}

@@ -1,0 +1,121 @@
+//! Identical blocks made one, bottom up, so that equal tails become one tail.
+//!
+//! Values belong to no block, so two blocks are the same if they compare the
+//! same, may reject the same and lead to the same. Blocks with parameters are
+//! left alone.
+
+use super::dominators::NONE;
+use super::graph::{Flow, Graph, Node, mix};
+use crate::ir::{Block, Edge, Operand};
+
+/// How many blocks with one hash are compared: bounds the cost of a program
+/// made to collide.
+const PROBES_MAX: usize = 32;
+
+/// Merges identical nodes of a tidy graph; gives whether anything changed.
+/// Those merged away stay behind unreachable.
+pub(crate) fn merge(graph: &mut Graph) -> bool {
+    let count = graph.nodes.len();
+    let mask = (count * 2).next_power_of_two() - 1;
+    let mut table = vec![NONE; mask + 1];
+    let mut same_as: Vec<u32> = (0..count as u32).collect();
+    let mut changed = false;
+    for index in (0..count).rev() {
+        changed |= redirect(graph, index, &same_as);
+        let node = &graph.nodes[index];
+        if !node.params.is_empty() {
+            continue;
+        }
+        let start = hash(graph, node);
+        for probe in 0..PROBES_MAX {
+            let slot = &mut table[start.wrapping_add(probe) & mask];
+            if *slot == NONE {
+                *slot = index as u32;
+                break;
+            }
+            if same(graph, node, &graph.nodes[*slot as usize]) {
+                same_as[index] = *slot;
+                break;
+            }
+        }
+    }
+    changed
+}
+
+/// Leads the edges of a node to the ones that stand for their targets, and
+/// makes a branch with two equal edges a jump.
+fn redirect(graph: &mut Graph, index: usize, same_as: &[u32]) -> bool {
+    let mut changed = false;
+    for edge in graph.nodes[index].flow.edges_mut() {
+        let target = same_as[edge.block.index()];
+        changed |= target != edge.block.0;
+        edge.block = Block(target);
+    }
+    let Flow::Branch {
+        cond,
+        then,
+        otherwise,
+    } = &graph.nodes[index].flow
+    else {
+        return changed;
+    };
+    if then != otherwise || has_effects(graph, *cond) {
+        return changed;
+    }
+    let (cond, edge) = (*cond, then.clone());
+    let mut node = std::mem::replace(&mut graph.nodes[index], Node::new(Flow::REJECT));
+    graph.require_bound(&mut node, cond);
+    node.flow = Flow::Jump(edge);
+    graph.nodes[index] = node;
+    true
+}
+
+/// The next threading pass drops such a test, with what it must keep.
+fn has_effects(graph: &Graph, cond: crate::ir::Value) -> bool {
+    graph.has(cond, super::graph::HAS_EFFECT)
+}
+
+fn same(graph: &Graph, a: &Node, b: &Node) -> bool {
+    a.flow == b.flow
+        && b.params.is_empty()
+        && graph.need(a) == graph.need(b)
+        && a.effects.len() == b.effects.len()
+        && a.effects.iter().all(|effect| b.effects.contains(effect))
+}
+
+fn hash(graph: &Graph, node: &Node) -> usize {
+    // Effects are a set: their hash must not depend on the order.
+    let effects = node
+        .effects
+        .iter()
+        .map(|effect| mix(7, u64::from(effect.0)));
+    let effects = effects.fold(0, u64::wrapping_add);
+    let start = mix(effects, u64::from(graph.need(node)));
+    let flow = match &node.flow {
+        Flow::Return(verdict) => mix(mix(1 << 40, start), operand(*verdict)),
+        Flow::Jump(edge) => hash_edge(mix(2 << 40, start), edge),
+        Flow::Branch {
+            cond,
+            then,
+            otherwise,
+        } => {
+            let start = mix(mix(3 << 40, start), u64::from(cond.0));
+            hash_edge(hash_edge(start, then), otherwise)
+        }
+    };
+    flow as usize
+}
+
+fn hash_edge(seed: u64, edge: &Edge) -> u64 {
+    let start = mix(seed, u64::from(edge.block.0));
+    edge.args
+        .iter()
+        .fold(start, |hash, &arg| mix(hash, operand(arg)))
+}
+
+fn operand(operand: Operand) -> u64 {
+    match operand {
+        Operand::Imm(constant) => u64::from(constant) << 1,
+        Operand::Val(value) => u64::from(value.0) << 1 | 1,
+    }
+}

@@ -1,0 +1,66 @@
+//! Random programs: the optimised one gives the verdicts of the original.
+
+use proptest::prelude::*;
+use weir_filter::interp::Interp;
+use weir_filter::ir::Program;
+use weir_filter::opt::{Pass, optimise};
+use weir_lab::program::{Frame, Tape, frame, frames, program, seeded};
+
+fn assert_same(before: &Program, after: &Program, frames: &[Frame], what: &str) {
+    if let Err(error) = after.verify() {
+        panic!("{what}: {error}\n{before}\n{after}");
+    }
+    let (mut left, mut right) = (Interp::new(before), Interp::new(after));
+    for frame in frames {
+        let expected = left.run(&frame.bytes, frame.wire_len);
+        let found = right.run(&frame.bytes, frame.wire_len);
+        assert_eq!(
+            found, expected,
+            "{what}: {frame:?}\nbefore {before}\nafter {after}"
+        );
+    }
+}
+
+fn check(before: &Program, frames: &[Frame], what: &str) {
+    let mut current = before.clone();
+    for pass in Pass::ALL {
+        let input = current.clone();
+        pass.run(&mut current);
+        assert_same(&input, &current, frames, &format!("{what}, {pass:?}"));
+    }
+    let mut optimised = before.clone();
+    optimise(&mut optimised);
+    assert_same(before, &optimised, frames, what);
+    let mut again = optimised.clone();
+    optimise(&mut again);
+    assert_same(&optimised, &again, frames, &format!("{what}, again"));
+}
+
+/// As many seeds as `WEIR_SEEDS` says, from `WEIR_SEED`.
+fn seeds() -> std::ops::Range<u64> {
+    let number =
+        |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let first = number("WEIR_SEED", 0);
+    first..first + number("WEIR_SEEDS", 1_500)
+}
+
+#[test]
+fn seeded_programs_keep_their_verdicts() {
+    for seed in seeds() {
+        check(&seeded(seed), &frames(seed, 40), &format!("seed {seed}"));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_program_keeps_its_verdicts(
+        code in prop::collection::vec(any::<u8>(), 0..600),
+        data in prop::collection::vec(any::<u8>(), 0..900),
+    ) {
+        let mut data = Tape::new(data);
+        let frames: Vec<Frame> = (0..8).map(|_| frame(&mut data)).collect();
+        check(&program(&mut Tape::new(code)), &frames, "proptest");
+    }
+}
