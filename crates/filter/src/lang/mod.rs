@@ -1,5 +1,56 @@
 //! The filter languages; each turns its text or words into an
 //! [`ir::Program`](crate::ir::Program).
 
+use std::fmt;
+use std::str::FromStr;
+
 pub mod cbpf;
 pub mod expr;
+
+/// Which language a filter is written in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Language {
+    /// pcap-filter(7) expressions, as tcpdump takes them.
+    #[default]
+    Expr,
+    /// Classic BPF programs.
+    Cbpf,
+    /// The stack language of the 1987 paper.
+    Cspf,
+}
+
+impl Language {
+    /// Every language, in the order they are documented.
+    pub const ALL: [Language; 3] = [Language::Expr, Language::Cbpf, Language::Cspf];
+
+    /// The name, as the command line takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Language::Expr => "expr",
+            Language::Cbpf => "cbpf",
+            Language::Cspf => "cspf",
+        }
+    }
+}
+
+impl fmt::Display for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that no filter language has.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is no filter language; there are expr, cbpf and cspf")]
+pub struct UnknownLanguage(pub String);
+
+impl FromStr for Language {
+    type Err = UnknownLanguage;
+
+    /// Reads a name in any case.
+    fn from_str(text: &str) -> Result<Language, UnknownLanguage> {
+        let named = |language: &Language| language.name().eq_ignore_ascii_case(text.trim());
+        let found = Language::ALL.into_iter().find(named);
+        found.ok_or_else(|| UnknownLanguage(text.to_owned()))
+    }
+}

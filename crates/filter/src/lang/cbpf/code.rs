@@ -118,3 +118,35 @@ pub const SKF_NET_OFF: u32 = 0xfff0_0000;
 /// The first address that it takes for a field that is not in the frame
 /// (`SKF_AD_OFF`).
 pub const SKF_AD_OFF: u32 = 0xffff_f000;
+/// The address at which the kernel keeps "A exclusive-or X", a leftover from
+/// when [`XOR`] did not exist (`SKF_AD_OFF + SKF_AD_ALU_XOR_X`). The only
+/// special address that asks nothing of the link.
+pub const SKF_AD_ALU_XOR_X: u32 = SKF_AD_OFF + 40;
+
+/// Fields that are not in the frame: offset from [`SKF_AD_OFF`] and the name
+/// that `tcpdump -d` prints.
+pub(super) const ANCILLARY: [(u32, &str); 16] = [
+    (0, "proto"),
+    (4, "type"),
+    (8, "ifidx"),
+    (12, "nla"),
+    (16, "nlan"),
+    (20, "mark"),
+    (24, "queue"),
+    (28, "hatype"),
+    (32, "rxhash"),
+    (36, "cpu"),
+    (40, "xor_x"),
+    (44, "vlan_tci"),
+    (48, "vlanp"),
+    (52, "poff"),
+    (56, "random"),
+    (60, "vlan_tpid"),
+];
+
+/// The name of a field that is not in the frame, by its full address.
+pub(super) fn ancillary_name(k: u32) -> Option<&'static str> {
+    let offset = k.checked_sub(SKF_AD_OFF)?;
+    let row = ANCILLARY.iter().find(|(at, _)| *at == offset);
+    row.map(|(_, name)| *name)
+}

@@ -1,11 +1,30 @@
 //! Classic BPF (McCanne and Jacobson, 1993): programs as `tcpdump -d`, `-dd`
 //! and `-ddd` print them and as `SO_ATTACH_FILTER` takes them.
 //!
+//! ```text
+//!  -d, -dd, -ddd ─► parse ──┐                       ┌─► text(Form) ─► -d, -dd, -ddd
+//!  sock_filter[] ─► from_bytes ─► [Insn] ─► verify ─┼─► run (an oracle)
+//!                                                   └─► lift ─► ir::Program
+//! ```
+//!
 //! A program computes on an accumulator `A`, an index register `X` and sixteen
 //! words of scratch memory `M[0]` to `M[15]`, all 32 bits wide and zero at the
-//! start.
+//! start. `docs/filters/cbpf.md` is the manual.
 
+mod bytes;
 pub mod code;
+mod lift;
+mod parse;
+mod run;
+mod text;
+mod verify;
+
+pub use bytes::{BytesError, Order, from_bytes, from_bytes_in, to_bytes};
+pub use lift::{LiftError, lift};
+pub use parse::{ParseError, ReadError, parse, read};
+pub use run::run;
+pub use text::{Form, text};
+pub use verify::{VerifyError, verify};
 
 /// Instructions in one program at most, as the kernel's `BPF_MAXINSNS`.
 pub const INSNS_MAX: usize = 4096;
