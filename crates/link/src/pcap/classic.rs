@@ -1,0 +1,175 @@
+//! The pcap format (draft-ietf-opsawg-pcap).
+//!
+//! ```text
+//!  magic 4 │ major 2 │ minor 2 │ zone 4 │ figures 4 │ snaplen 4 │ linktype 4
+//!  then per frame:  seconds 4 │ fraction 4 │ captured 4 │ wire 4 │ the bytes
+//! ```
+
+use super::input::Input;
+use super::{Damage, Error, Interface, Part, Record, Resolution};
+use super::{frame_len_max, linktype, snaplen};
+
+const FILE_HEADER_LEN: usize = 24;
+const FRAME_HEADER_LEN: usize = 16;
+/// Patched libpcaps wrote interface, protocol and packet type as well.
+const MODIFIED_HEADER_LEN: usize = 24;
+/// What the field's upper bits may say: frame check sequence length.
+const LINKTYPE_RESERVED: u32 = 0x03ff_0000;
+
+const MAGIC_MICRO: u32 = 0xa1b2_c3d4;
+const MAGIC_NANO: u32 = 0xa1b2_3c4d;
+const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
+
+/// How the two length fields of a frame are ordered.
+#[derive(Clone, Copy)]
+enum Lengths {
+    CapturedFirst,
+    WireFirst,
+    /// Version 2.3 was written both ways: captured is the smaller.
+    Either,
+}
+
+/// What the file's header says about its frames.
+pub(super) struct Classic {
+    swapped: bool,
+    nano: bool,
+    header_len: usize,
+    lengths: Lengths,
+    snaplen: u32,
+    frame_max: u32,
+}
+
+/// Whether `start`, a file's first four bytes, begin a pcap file.
+pub(super) fn is_magic(start: [u8; 4]) -> bool {
+    let magic = u32::from_ne_bytes(start);
+    [MAGIC_MICRO, MAGIC_NANO, MAGIC_MODIFIED]
+        .iter()
+        .any(|known| magic == *known || magic.swap_bytes() == *known)
+}
+
+impl Classic {
+    /// Reads the file's header, whose magic has been recognised.
+    pub(super) fn open(input: &mut Input) -> Result<(Classic, Interface), Error> {
+        if !input.holds(FILE_HEADER_LEN)? {
+            return Err(input.cut_short(Part::FileHeader, FILE_HEADER_LEN));
+        }
+        let bytes = input.unread();
+        let magic = u32::from_ne_bytes(array(bytes));
+        let swapped = ![MAGIC_MICRO, MAGIC_NANO, MAGIC_MODIFIED].contains(&magic);
+        let word = |at: usize| unswap(u32::from_ne_bytes(array(&bytes[at..])), swapped);
+        let half = |at: usize| {
+            let half = u16::from_ne_bytes(array(&bytes[at..]));
+            if swapped { half.swap_bytes() } else { half }
+        };
+        let magic = unswap(magic, swapped);
+        let lengths = match (half(4), half(6)) {
+            (2, 0..=2) | (543, 0) => Lengths::WireFirst,
+            (2, 3) => Lengths::Either,
+            (2, 4) => Lengths::CapturedFirst,
+            (major, minor) => {
+                let format = "pcap";
+                return Err(input.damaged(Damage::Version {
+                    format,
+                    major,
+                    minor,
+                }));
+            }
+        };
+        let field = word(20);
+        if field & LINKTYPE_RESERVED != 0 {
+            return Err(input.damaged(Damage::LinkType(field)));
+        }
+        let linktype = linktype(field as u16);
+        let modified = magic == MAGIC_MODIFIED;
+        let snaplen = snaplen(linktype, word(16));
+        let nano = magic == MAGIC_NANO;
+        input.take(FILE_HEADER_LEN);
+        let classic = Classic {
+            swapped,
+            nano,
+            header_len: if modified {
+                MODIFIED_HEADER_LEN
+            } else {
+                FRAME_HEADER_LEN
+            },
+            lengths,
+            snaplen,
+            frame_max: frame_len_max(linktype),
+        };
+        let interface = Interface {
+            linktype,
+            snaplen,
+            resolution: if nano {
+                Resolution::NANO
+            } else {
+                Resolution::MICRO
+            },
+            offset_s: 0,
+            name: None,
+        };
+        Ok((classic, interface))
+    }
+
+    #[inline]
+    pub(super) fn next(&self, input: &mut Input) -> Result<Option<Record>, Error> {
+        if !input.holds(self.header_len)? {
+            return match input.unread() {
+                [] => Ok(None),
+                _ => Err(input.cut_short(Part::FrameHeader, self.header_len)),
+            };
+        }
+        let header: [u8; FRAME_HEADER_LEN] = array(input.unread());
+        let word = |at: usize| unswap(u32::from_ne_bytes(array(&header[at..])), self.swapped);
+        let (captured, wire_len) = self.order(word(8), word(12));
+        if captured > self.frame_max {
+            let max = self.frame_max;
+            return Err(input.damaged(Damage::FrameLength { captured, max }));
+        }
+        let whole = self.header_len + captured as usize;
+        if !input.holds(whole)? {
+            return Err(self.cut_inside(input, captured));
+        }
+        let position = input.position() + self.header_len;
+        input.take(whole);
+        let fraction = i64::from(word(4)) * if self.nano { 1 } else { 1000 };
+        Ok(Some(Record {
+            position,
+            len: captured.min(self.snaplen) as usize,
+            wire_len,
+            time_ns: Some(i64::from(word(0)) * 1_000_000_000 + fraction),
+            interface: 0,
+        }))
+    }
+
+    /// The captured and the wire length from the header's two fields.
+    #[inline]
+    fn order(&self, first: u32, second: u32) -> (u32, u32) {
+        match self.lengths {
+            Lengths::CapturedFirst => (first, second),
+            Lengths::Either if first <= second => (first, second),
+            Lengths::Either | Lengths::WireFirst => (second, first),
+        }
+    }
+
+    /// The error for a frame of which only the header is whole.
+    #[cold]
+    fn cut_inside(&self, input: &Input, captured: u32) -> Error {
+        let have = input.unread().len() - self.header_len;
+        input.damaged(Damage::CutShort {
+            part: Part::Frame,
+            have: have as u64,
+            need: u64::from(captured),
+        })
+    }
+}
+
+#[inline]
+fn unswap(word: u32, swapped: bool) -> u32 {
+    if swapped { word.swap_bytes() } else { word }
+}
+
+/// The first `N` bytes of `bytes`, which has them.
+#[inline]
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    *bytes.first_chunk().expect("checked to be long enough")
+}

@@ -1,0 +1,195 @@
+//! The bytes of a capture, plain or unpacked, behind one reused buffer.
+
+use std::io::{self, Read};
+
+use super::unpack::Unpack;
+use super::{Damage, Error, Packing, Part};
+
+/// The buffer's length at first: it stays in the second-level cache, which is
+/// what makes reading fast. It grows only for a record longer than itself.
+const BUFFER_LEN: usize = 256 * 1024;
+
+/// A reader that counts what it gave.
+struct Counted {
+    inner: Box<dyn Read + Send>,
+    given: u64,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.inner.read(buffer) {
+                Ok(count) => {
+                    self.given += count as u64;
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+enum Source {
+    Plain(Counted),
+    Packed(Box<Unpack<Counted>>),
+}
+
+impl Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Source::Plain(plain) => plain.read(buffer),
+            Source::Packed(unpack) => unpack.read(buffer),
+        }
+    }
+}
+
+/// A stream of bytes of which a record at a time is looked at in place.
+pub(super) struct Input {
+    source: Source,
+    buffer: Vec<u8>,
+    /// The unread bytes are `buffer[start..end]`.
+    start: usize,
+    end: usize,
+    /// The stream's offset of `buffer[0]`.
+    base: u64,
+}
+
+impl Input {
+    /// Takes `inner`, unpacking it if its first bytes say that it is packed,
+    /// and reads four bytes ahead if there are so many.
+    pub(super) fn new(inner: Box<dyn Read + Send>) -> Result<Input, Error> {
+        let plain = Source::Plain(Counted { inner, given: 0 });
+        let mut input = Input {
+            source: plain,
+            buffer: vec![0; BUFFER_LEN],
+            start: 0,
+            end: 0,
+            base: 0,
+        };
+        input.holds(4)?;
+        let Some(packing) = Packing::of(input.unread()) else {
+            return Ok(input);
+        };
+        let Source::Plain(mut counted) = input.source else {
+            unreachable!("made plain above");
+        };
+        // What was read ahead comes before what is still to come.
+        let ahead = input.buffer[..input.end].to_vec();
+        counted.inner = Box::new(io::Cursor::new(ahead).chain(counted.inner));
+        counted.given = 0;
+        let unpack = Unpack::new(counted, packing);
+        let unpack = unpack.map_err(|source| Error::Read { offset: 0, source })?;
+        input.source = Source::Packed(Box::new(unpack));
+        input.end = 0;
+        input.holds(4)?;
+        Ok(input)
+    }
+
+    /// The stream's offset of the next unread byte.
+    pub(super) fn offset(&self) -> u64 {
+        self.base + self.start as u64
+    }
+
+    /// Bytes taken from the file so far, packed ones if it is packed.
+    pub(super) fn consumed(&self) -> u64 {
+        match &self.source {
+            Source::Plain(plain) => plain.given,
+            Source::Packed(unpack) => unpack.inner().given,
+        }
+    }
+
+    pub(super) fn packing(&self) -> Option<Packing> {
+        match &self.source {
+            Source::Plain(_) => None,
+            Source::Packed(unpack) => Some(unpack.packing()),
+        }
+    }
+
+    /// The bytes read ahead, from [`Input::offset`] on.
+    #[inline]
+    pub(super) fn unread(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Where the unread bytes start in [`Input::slice`]'s terms, until the
+    /// next call of [`Input::holds`].
+    #[inline]
+    pub(super) fn position(&self) -> usize {
+        self.start
+    }
+
+    /// The `len` bytes at `position`, taken but still in the buffer.
+    #[inline]
+    pub(super) fn slice(&self, position: usize, len: usize) -> &[u8] {
+        &self.buffer[position..position + len]
+    }
+
+    /// Moves past `count` of the unread bytes.
+    #[inline]
+    pub(super) fn take(&mut self, count: usize) {
+        self.start += count;
+        assert!(self.start <= self.end, "taken more than there is");
+    }
+
+    /// Reads until `count` bytes are unread; false if the stream ends before.
+    #[inline]
+    pub(super) fn holds(&mut self, count: usize) -> Result<bool, Error> {
+        if self.end - self.start >= count {
+            return Ok(true);
+        }
+        self.refill(count)
+    }
+
+    #[cold]
+    fn refill(&mut self, count: usize) -> Result<bool, Error> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.base += self.start as u64;
+        self.end -= self.start;
+        self.start = 0;
+        while self.end < count {
+            // Grow as bytes arrive, so that a short file with a wild length
+            // costs no memory.
+            if self.end == self.buffer.len() {
+                let longer = count.min(self.end * 2);
+                self.buffer.resize(longer, 0);
+            }
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Ok(0) => return Ok(false),
+                Ok(read) => self.end += read,
+                Err(source) => return Err(self.failed(source)),
+            }
+        }
+        Ok(true)
+    }
+
+    fn failed(&self, source: io::Error) -> Error {
+        let offset = self.base + self.end as u64;
+        // The decoders make their errors, the system numbers its own.
+        let from_decoder = source.raw_os_error().is_none();
+        match self.packing() {
+            Some(_) if from_decoder => self.damaged(Damage::Packed(source)),
+            _ => Error::Read { offset, source },
+        }
+    }
+
+    /// An error at the next unread byte.
+    #[cold]
+    pub(super) fn damaged(&self, damage: Damage) -> Error {
+        Error::Damaged {
+            offset: self.offset(),
+            packing: self.packing(),
+            damage,
+        }
+    }
+
+    /// The error that the stream ended inside `part`, of `need` bytes.
+    #[cold]
+    pub(super) fn cut_short(&self, part: Part, need: usize) -> Error {
+        self.damaged(Damage::CutShort {
+            part,
+            have: self.unread().len() as u64,
+            need: need as u64,
+        })
+    }
+}

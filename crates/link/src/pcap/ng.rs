@@ -1,0 +1,472 @@
+//! The pcapng format (draft-ietf-opsawg-pcapng).
+//!
+//! ```text
+//!  type 4 │ length 4 │ body … │ length 4         every block
+//!  section:    magic 4 │ major 2 │ minor 2 │ length 8 │ options
+//!  interface:  linktype 2 │ 0 2 │ snaplen 4 │ options
+//!  enhanced:   interface 4 │ time 8 │ captured 4 │ wire 4 │ bytes │ options
+//!  simple:     wire 4 │ bytes
+//!  obsolete:   interface 2 │ drops 2 │ time 8 │ captured 4 │ wire 4 │ bytes │ …
+//! ```
+//!
+//! Numbers are in the section's byte order; the 8 bytes of time are two words,
+//! the high one first.
+
+use std::collections::HashMap;
+
+use super::input::Input;
+use super::{Damage, Error, INTERFACES_MAX, Interface, NAME_LEN_MAX, Part, Record, Resolution};
+use super::{frame_len_max, linktype, snaplen};
+
+const SECTION: u32 = 0x0a0d_0d0a;
+const INTERFACE: u32 = 1;
+const OBSOLETE: u32 = 2;
+const SIMPLE: u32 = 3;
+const ENHANCED: u32 = 6;
+
+const ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+const HEADER_LEN: usize = 8;
+const TRAILER_LEN: usize = 4;
+/// What an enhanced or obsolete packet block has before the frame's bytes.
+const FIXED_LEN: usize = 20;
+/// A block's limit: libpcap's. It holds the longest frame of most link types
+/// and the secrets and names that other blocks carry.
+const BLOCK_LEN_MAX: u32 = 16 << 20;
+/// Room for the options of a block whose frame may be longer than that.
+const OPTIONS_LEN: u32 = 128 << 10;
+
+mod option {
+    pub(super) const END: u16 = 0;
+    pub(super) const NAME: u16 = 2;
+    pub(super) const RESOLUTION: u16 = 9;
+    pub(super) const OFFSET: u16 = 14;
+}
+
+/// How an interface's frames are to be read.
+struct Local {
+    /// Its index among all the file's interfaces.
+    index: u32,
+    snaplen: u32,
+    frame_max: u32,
+    clock: Clock,
+}
+
+/// Turns an interface's timestamps into nanoseconds.
+#[derive(Clone, Copy)]
+struct Clock {
+    /// One of these two is 1, if the resolution is decimal.
+    multiply: u64,
+    divide: u64,
+    shift: u32,
+    offset_ns: i128,
+}
+
+impl Clock {
+    fn new(resolution: Resolution, offset_s: i64) -> Clock {
+        let (multiply, divide, shift) = match resolution {
+            Resolution::Decimal(digits @ 0..=9) => (10u64.pow(9 - u32::from(digits)), 1, 0),
+            Resolution::Decimal(digits) => (1, 10u64.pow(u32::from(digits) - 9), 0),
+            Resolution::Binary(bits) => (1_000_000_000, 1, u32::from(bits)),
+        };
+        let offset_ns = i128::from(offset_s) * 1_000_000_000;
+        Clock {
+            multiply,
+            divide,
+            shift,
+            offset_ns,
+        }
+    }
+
+    #[inline]
+    fn nanoseconds(&self, units: u64) -> i64 {
+        let plain = self.divide == 1 && self.shift == 0 && self.offset_ns == 0;
+        if plain && let Some(Ok(time_ns)) = units.checked_mul(self.multiply).map(i64::try_from) {
+            return time_ns;
+        }
+        self.nanoseconds_wide(units)
+    }
+
+    #[cold]
+    fn nanoseconds_wide(&self, units: u64) -> i64 {
+        let scaled = (i128::from(units) * i128::from(self.multiply)) >> self.shift;
+        let time_ns = scaled / i128::from(self.divide) + self.offset_ns;
+        time_ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
+}
+
+/// A pcapng file between two blocks.
+pub(super) struct Ng {
+    swapped: bool,
+    block_max: u32,
+    /// The interfaces of this section.
+    locals: Vec<Local>,
+    /// Interfaces by their number in their section, to find those of earlier
+    /// sections again.
+    known: HashMap<(u32, Interface), u32>,
+}
+
+/// A block's body, where it lies in the buffer.
+#[derive(Clone, Copy)]
+struct Body {
+    position: usize,
+    len: usize,
+}
+
+/// Whether `start`, a file's first four bytes, begin a pcapng file.
+pub(super) fn is_magic(start: [u8; 4]) -> bool {
+    u32::from_ne_bytes(start) == SECTION
+}
+
+impl Ng {
+    pub(super) fn new() -> Ng {
+        Ng {
+            swapped: false,
+            block_max: BLOCK_LEN_MAX,
+            locals: Vec::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Reads the first block, whose type has been recognised.
+    pub(super) fn open(&mut self, input: &mut Input) -> Result<(), Error> {
+        let (kind, length) = self.header(input)?.unwrap_or((SECTION, 0));
+        debug_assert_eq!(kind, SECTION, "its type was recognised");
+        self.section(input, length as usize)
+    }
+
+    #[inline]
+    pub(super) fn next(
+        &mut self,
+        input: &mut Input,
+        interfaces: &mut Vec<Interface>,
+    ) -> Result<Option<Record>, Error> {
+        while let Some((kind, length)) = self.header(input)? {
+            let whole = length as usize;
+            let body = match kind {
+                SECTION => {
+                    self.section(input, whole)?;
+                    continue;
+                }
+                _ => self.body(input, whole)?,
+            };
+            let record = match kind {
+                ENHANCED => self.enhanced(input, body, length)?,
+                SIMPLE => self.simple(input, body, length)?,
+                OBSOLETE => self.obsolete(input, body, length)?,
+                INTERFACE => {
+                    self.describe(input, body, interfaces)?;
+                    input.take(whole);
+                    continue;
+                }
+                _ => {
+                    input.take(whole);
+                    continue;
+                }
+            };
+            input.take(whole);
+            return Ok(Some(record));
+        }
+        Ok(None)
+    }
+
+    /// The next block's type and length, checked; `None` at the file's end. A
+    /// section's byte order is taken over.
+    #[inline]
+    fn header(&mut self, input: &mut Input) -> Result<Option<(u32, u32)>, Error> {
+        if !input.holds(HEADER_LEN)? {
+            return match input.unread() {
+                [] => Ok(None),
+                _ => Err(input.cut_short(Part::BlockHeader, HEADER_LEN)),
+            };
+        }
+        if self.word(input.unread(), 0) == SECTION {
+            self.byte_order(input)?;
+        }
+        let kind = self.word(input.unread(), 0);
+        let length = self.word(input.unread(), 4);
+        if !length.is_multiple_of(4) || length < least(kind) || length > self.block_max {
+            return Err(self.bad_length(input, kind, length));
+        }
+        Ok(Some((kind, length)))
+    }
+
+    #[cold]
+    fn bad_length(&self, input: &Input, kind: u32, length: u32) -> Error {
+        input.damaged(Damage::BlockLength {
+            kind,
+            length,
+            min: least(kind),
+            max: self.block_max,
+        })
+    }
+
+    /// Learns the byte order of the section that starts here.
+    #[cold]
+    fn byte_order(&mut self, input: &mut Input) -> Result<(), Error> {
+        if !input.holds(HEADER_LEN + 4)? {
+            return Err(input.cut_short(Part::BlockHeader, HEADER_LEN + 4));
+        }
+        let magic = u32::from_ne_bytes(array(input.unread(), HEADER_LEN));
+        self.swapped = match magic {
+            ORDER_MAGIC => false,
+            _ if magic.swap_bytes() == ORDER_MAGIC => true,
+            _ => return Err(input.damaged(Damage::ByteOrder(magic))),
+        };
+        Ok(())
+    }
+
+    /// Waits for the whole block and compares its two lengths.
+    #[inline]
+    fn body(&self, input: &mut Input, whole: usize) -> Result<Body, Error> {
+        if !input.holds(whole)? {
+            return Err(input.cut_short(Part::Block, whole));
+        }
+        let behind = self.word(input.unread(), whole - TRAILER_LEN);
+        if behind as usize != whole {
+            let before = whole as u32;
+            return Err(input.damaged(Damage::BlockTrailer { before, behind }));
+        }
+        Ok(Body {
+            position: input.position() + HEADER_LEN,
+            len: whole - HEADER_LEN - TRAILER_LEN,
+        })
+    }
+
+    /// Begins a section: its interfaces are described anew.
+    #[cold]
+    fn section(&mut self, input: &mut Input, whole: usize) -> Result<(), Error> {
+        let body = self.body(input, whole)?;
+        let bytes = input.slice(body.position, body.len);
+        let (major, minor) = (self.half(bytes, 4), self.half(bytes, 6));
+        if major != 1 {
+            let format = "pcapng";
+            return Err(input.damaged(Damage::Version {
+                format,
+                major,
+                minor,
+            }));
+        }
+        self.locals.clear();
+        input.take(whole);
+        Ok(())
+    }
+
+    /// Takes an interface's description.
+    #[cold]
+    fn describe(
+        &mut self,
+        input: &Input,
+        body: Body,
+        interfaces: &mut Vec<Interface>,
+    ) -> Result<(), Error> {
+        let bytes = input.slice(body.position, body.len);
+        let linktype = linktype(self.half(bytes, 0));
+        let mut interface = Interface {
+            linktype,
+            snaplen: snaplen(linktype, self.word(bytes, 4)),
+            resolution: Resolution::MICRO,
+            offset_s: 0,
+            name: None,
+        };
+        self.options(&bytes[8..], &mut interface)
+            .map_err(|damage| input.damaged(damage))?;
+        let number = self.locals.len() as u32;
+        let frame_max = frame_len_max(linktype);
+        let local = Local {
+            index: interfaces.len() as u32,
+            snaplen: interface.snaplen,
+            frame_max,
+            clock: Clock::new(interface.resolution, interface.offset_s),
+        };
+        let key = (number, interface);
+        let index = match self.known.get(&key) {
+            Some(index) => *index,
+            None if interfaces.len() < INTERFACES_MAX => {
+                interfaces.push(key.1.clone());
+                self.known.insert(key, local.index);
+                local.index
+            }
+            None => return Err(input.damaged(Damage::Interfaces(INTERFACES_MAX))),
+        };
+        self.locals.push(Local { index, ..local });
+        let block_max = frame_max + OPTIONS_LEN;
+        self.block_max = self.block_max.max(block_max);
+        Ok(())
+    }
+
+    /// Reads an interface's options; those that weir does not need are skipped.
+    fn options(&self, mut bytes: &[u8], interface: &mut Interface) -> Result<(), Damage> {
+        while !bytes.is_empty() {
+            let (mut code, mut length) = (0, 0);
+            if bytes.len() >= 4 {
+                (code, length) = (self.half(bytes, 0), self.half(bytes, 2));
+            }
+            let padded = usize::from(length).next_multiple_of(4);
+            let malformed = Damage::Option { code, length };
+            if bytes.len() < 4 + padded {
+                return Err(malformed);
+            }
+            let value = &bytes[4..4 + usize::from(length)];
+            bytes = &bytes[4 + padded..];
+            match (code, value) {
+                (option::END, _) => return Ok(()),
+                (option::NAME, name) => interface.name = Some(text(name)),
+                (option::RESOLUTION, [byte]) => interface.resolution = resolution(*byte)?,
+                (option::OFFSET, [_, _, _, _, _, _, _, _]) => {
+                    interface.offset_s = self.long(value) as i64;
+                }
+                (option::RESOLUTION | option::OFFSET, _) => return Err(malformed),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn enhanced(&self, input: &Input, body: Body, length: u32) -> Result<Record, Error> {
+        let bytes = input.slice(body.position, body.len);
+        let number = self.word(bytes, 0);
+        self.frame(input, body, length, number)
+    }
+
+    #[cold]
+    fn obsolete(&self, input: &Input, body: Body, length: u32) -> Result<Record, Error> {
+        let bytes = input.slice(body.position, body.len);
+        let number = u32::from(self.half(bytes, 0));
+        self.frame(input, body, length, number)
+    }
+
+    /// A frame whose block has time, captured and wire length from byte 4 on.
+    #[inline]
+    fn frame(&self, input: &Input, body: Body, length: u32, number: u32) -> Result<Record, Error> {
+        let local = self.local(input, number)?;
+        let bytes = input.slice(body.position, body.len);
+        let captured = self.word(bytes, 12);
+        if captured > local.frame_max {
+            let max = local.frame_max;
+            return Err(input.damaged(Damage::FrameLength { captured, max }));
+        }
+        if captured as usize > body.len - FIXED_LEN {
+            return Err(self.overrun(input, length, captured, FIXED_LEN));
+        }
+        let units = u64::from(self.word(bytes, 4)) << 32 | u64::from(self.word(bytes, 8));
+        Ok(Record {
+            position: body.position + FIXED_LEN,
+            len: captured.min(local.snaplen) as usize,
+            wire_len: self.word(bytes, 16),
+            time_ns: Some(local.clock.nanoseconds(units)),
+            interface: local.index,
+        })
+    }
+
+    /// A frame of interface 0, without a time, cut at the snap length.
+    #[cold]
+    fn simple(&self, input: &Input, body: Body, length: u32) -> Result<Record, Error> {
+        let local = self.local(input, 0)?;
+        let bytes = input.slice(body.position, body.len);
+        let wire_len = self.word(bytes, 0);
+        let captured = wire_len.min(local.snaplen);
+        if captured > local.frame_max {
+            let max = local.frame_max;
+            return Err(input.damaged(Damage::FrameLength { captured, max }));
+        }
+        if captured as usize > body.len - 4 {
+            return Err(self.overrun(input, length, captured, 4));
+        }
+        Ok(Record {
+            position: body.position + 4,
+            len: captured as usize,
+            wire_len,
+            time_ns: None,
+            interface: local.index,
+        })
+    }
+
+    /// The error for a block too short for the frame it says it holds.
+    #[cold]
+    fn overrun(&self, input: &Input, length: u32, captured: u32, fixed_len: usize) -> Error {
+        let kind = self.word(input.unread(), 0);
+        let around = (HEADER_LEN + fixed_len + TRAILER_LEN) as u32;
+        input.damaged(Damage::BlockLength {
+            kind,
+            length,
+            min: around + captured.next_multiple_of(4),
+            max: self.block_max,
+        })
+    }
+
+    #[inline]
+    fn local(&self, input: &Input, number: u32) -> Result<&Local, Error> {
+        self.locals.get(number as usize).ok_or_else(|| {
+            input.damaged(Damage::Interface {
+                interface: number,
+                known: self.locals.len() as u32,
+            })
+        })
+    }
+
+    #[inline]
+    fn half(&self, bytes: &[u8], at: usize) -> u16 {
+        let half = u16::from_ne_bytes(array(bytes, at));
+        if self.swapped {
+            half.swap_bytes()
+        } else {
+            half
+        }
+    }
+
+    #[inline]
+    fn word(&self, bytes: &[u8], at: usize) -> u32 {
+        let word = u32::from_ne_bytes(array(bytes, at));
+        if self.swapped {
+            word.swap_bytes()
+        } else {
+            word
+        }
+    }
+
+    fn long(&self, bytes: &[u8]) -> u64 {
+        let long = u64::from_ne_bytes(array(bytes, 0));
+        if self.swapped {
+            long.swap_bytes()
+        } else {
+            long
+        }
+    }
+}
+
+/// The least length of a block of type `kind`: its fixed fields are there.
+#[inline]
+fn least(kind: u32) -> u32 {
+    12 + match kind {
+        SECTION => 16,
+        INTERFACE => 8,
+        OBSOLETE | ENHANCED => 20,
+        SIMPLE => 4,
+        _ => 0,
+    }
+}
+
+/// What an interface's if_tsresol says.
+fn resolution(byte: u8) -> Result<Resolution, Damage> {
+    match (byte & 0x80 != 0, byte & 0x7f) {
+        (false, digits @ 0..=19) => Ok(Resolution::Decimal(digits)),
+        (true, bits @ 0..=63) => Ok(Resolution::Binary(bits)),
+        _ => Err(Damage::Resolution(byte)),
+    }
+}
+
+/// An option's text, which some writers end with zeros.
+fn text(bytes: &[u8]) -> String {
+    let bytes = &bytes[..bytes.len().min(NAME_LEN_MAX)];
+    let text = String::from_utf8_lossy(bytes);
+    text.trim_end_matches('\0').to_owned()
+}
+
+/// The `N` bytes from `at` on, which are there.
+#[inline]
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    *bytes[at..]
+        .first_chunk()
+        .expect("checked to be long enough")
+}

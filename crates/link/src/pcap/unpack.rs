@@ -1,0 +1,193 @@
+//! Unpacking gzip (RFC 1952) and zstd (RFC 8878) as bytes arrive.
+//!
+//! The stream adaptors of `flate2` and `zstd` throw away what the failing call
+//! had already unpacked. Here the bytes before the damage are kept: gzip by its
+//! count of bytes written, zstd by feeding one block a call.
+
+use std::io::{self, Read};
+
+use flate2::{Decompress, FlushDecompress, Status};
+use zstd::stream::raw::{self, InBuffer, Operation, OutBuffer};
+
+/// Packed bytes taken from the input at a time.
+const INPUT_LEN: usize = 64 * 1024;
+/// Enough of a zstd frame to learn how long its header is.
+const ZSTD_FIRST_LEN: usize = 5;
+
+/// How a capture file is packed, told by its first bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Packing {
+    /// gzip, of one or several members.
+    Gzip,
+    /// zstd, of one or several frames.
+    Zstd,
+}
+
+impl Packing {
+    /// The packing that `start`, the first four bytes of a file, announces.
+    pub fn of(start: &[u8]) -> Option<Packing> {
+        match start {
+            [0x1f, 0x8b, ..] => Some(Packing::Gzip),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Packing::Zstd),
+            // A skippable frame, as pzstd writes before each data frame.
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Packing::Zstd),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Packing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Packing::Gzip => "gzip",
+            Packing::Zstd => "zstd",
+        })
+    }
+}
+
+enum Engine {
+    Gzip(Box<Decompress>),
+    /// A zstd decoder and how many bytes it wants next: those up to the end of
+    /// the block it is in.
+    Zstd(raw::Decoder<'static>, usize),
+}
+
+impl Engine {
+    fn new(packing: Packing) -> io::Result<Engine> {
+        Ok(match packing {
+            Packing::Gzip => Engine::Gzip(Box::new(Decompress::new_gzip(15))),
+            Packing::Zstd => Engine::Zstd(raw::Decoder::new()?, ZSTD_FIRST_LEN),
+        })
+    }
+
+    /// Unpacks once: the bytes taken, the bytes made, and how it went: whether
+    /// a member or frame ended, or what was wrong.
+    fn run(&mut self, input: &[u8], output: &mut [u8]) -> (usize, usize, io::Result<bool>) {
+        match self {
+            Engine::Gzip(inflate) => {
+                let (taken, made) = (inflate.total_in(), inflate.total_out());
+                let status = inflate.decompress(input, output, FlushDecompress::None);
+                let taken = (inflate.total_in() - taken) as usize;
+                let made = (inflate.total_out() - made) as usize;
+                let ended = match status {
+                    Ok(status) => Ok(status == Status::StreamEnd),
+                    Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+                };
+                (taken, made, ended)
+            }
+            Engine::Zstd(decoder, wanted) => {
+                let one_block = &input[..input.len().min(*wanted)];
+                let mut from = InBuffer::around(one_block);
+                let mut to = OutBuffer::around(output);
+                let hint = decoder.run(&mut from, &mut to);
+                let (taken, made) = (from.pos(), to.pos());
+                let ended = hint.map(|hint| {
+                    *wanted = if hint == 0 { ZSTD_FIRST_LEN } else { hint };
+                    hint == 0
+                });
+                (taken, made, ended)
+            }
+        }
+    }
+}
+
+/// A reader that unpacks another one.
+pub(super) struct Unpack<R> {
+    inner: R,
+    packing: Packing,
+    engine: Engine,
+    input: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// Inside a member or frame: the end of the input here is damage.
+    inside: bool,
+    /// What went wrong, told after the bytes before it were given out.
+    failed: Option<io::Error>,
+}
+
+impl<R: Read> Unpack<R> {
+    /// Unpacks what `inner` gives.
+    ///
+    /// # Errors
+    /// When the decoder cannot be made.
+    pub(super) fn new(inner: R, packing: Packing) -> io::Result<Unpack<R>> {
+        Ok(Unpack {
+            inner,
+            packing,
+            engine: Engine::new(packing)?,
+            input: vec![0; INPUT_LEN].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            inside: true,
+            failed: None,
+        })
+    }
+
+    pub(super) fn inner(&self) -> &R {
+        &self.inner
+    }
+
+    pub(super) fn packing(&self) -> Packing {
+        self.packing
+    }
+
+    /// Reads more packed bytes; false at their end.
+    fn refill(&mut self) -> io::Result<bool> {
+        self.start = 0;
+        self.end = self.inner.read(&mut self.input)?;
+        Ok(self.end > 0)
+    }
+
+    /// Between members: skips padding (tapes fill with zeros) and starts the
+    /// next one. False at the end of all.
+    fn begin_member(&mut self) -> io::Result<bool> {
+        loop {
+            let packed = &self.input[self.start..self.end];
+            let padding = packed.iter().take_while(|byte| **byte == 0).count();
+            self.start += padding;
+            if self.start < self.end {
+                if self.packing == Packing::Gzip {
+                    self.engine = Engine::new(self.packing)?;
+                }
+                self.inside = true;
+                return Ok(true);
+            }
+            if !self.refill()? {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+impl<R: Read> Read for Unpack<R> {
+    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        loop {
+            if !self.inside && !self.begin_member()? {
+                return Ok(0);
+            }
+            let packed = &self.input[self.start..self.end];
+            let (taken, made, ended) = self.engine.run(packed, output);
+            self.start += taken;
+            match ended {
+                Ok(ended) => self.inside = !ended,
+                Err(error) if made == 0 => return Err(error),
+                Err(error) => self.failed = Some(error),
+            }
+            if made > 0 || output.is_empty() {
+                return Ok(made);
+            }
+            let starved = self.start == self.end;
+            if self.inside && starved && !self.refill()? {
+                let message = "it ends in the middle";
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+            }
+            if taken == 0 && !starved {
+                let message = "the decoder makes no progress";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Writing pcapng (draft-ietf-opsawg-pcapng): one section, little-endian,
+//! nanoseconds.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::{FrameRef, Interface, NAME_LEN_MAX, frame_len_max};
+
+/// What is gathered before it is written: many writers are open at once.
+const BUFFER_LEN: usize = 64 * 1024;
+/// The header and trailer of an enhanced packet block.
+const ENHANCED_LEN: usize = 32;
+const APPLICATION: &str = "weir";
+
+/// Why a capture could not be written.
+#[derive(thiserror::Error, Debug)]
+pub enum WriteError {
+    /// The file cannot be made.
+    #[error("cannot create {}: {source}", path.display())]
+    Create {
+        /// The file asked for.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system took no more.
+    #[error("cannot write the capture behind byte {written}: {source}")]
+    Write {
+        /// Bytes handed over before, some of which may not have arrived.
+        written: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A frame longer than its link type allows.
+    #[error("a frame of {len} bytes cannot be written; at most {max} are possible")]
+    TooLong {
+        /// The frame's captured bytes.
+        len: usize,
+        /// The limit for its link type.
+        max: u32,
+    },
+}
+
+/// Writes a pcapng file. Interfaces are described as their first frame comes.
+///
+/// Times are nanoseconds since 1970; a frame without one, or from before, is
+/// written with zero. Dropping a writer writes out what it holds but cannot
+/// say if that failed: call [`Writer::finish`].
+pub struct Writer<W: Write> {
+    output: BufWriter<W>,
+    written: u64,
+    /// Interfaces described so far.
+    described: u32,
+    /// By the present source's interface number: the one described here.
+    numbers: Vec<Option<u32>>,
+}
+
+impl Writer<File> {
+    /// Makes (or empties) the file at `path` and begins a capture in it.
+    ///
+    /// # Errors
+    /// [`WriteError::Create`], or [`WriteError::Write`].
+    pub fn create(path: impl AsRef<Path>) -> Result<Writer<File>, WriteError> {
+        let path = path.as_ref();
+        let file = File::create(path).map_err(|source| WriteError::Create {
+            path: path.to_owned(),
+            source,
+        })?;
+        Writer::new(file)
+    }
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a capture in `output`, which needs no buffer of its own.
+    ///
+    /// # Errors
+    /// [`WriteError::Write`].
+    pub fn new(output: W) -> Result<Writer<W>, WriteError> {
+        let mut writer = Writer {
+            output: BufWriter::with_capacity(BUFFER_LEN, output),
+            written: 0,
+            described: 0,
+            numbers: Vec::new(),
+        };
+        let mut body = Vec::new();
+        body.extend(0x1a2b_3c4du32.to_le_bytes());
+        body.extend(1u16.to_le_bytes());
+        body.extend(0u16.to_le_bytes());
+        // The section's length is not known yet.
+        body.extend(u64::MAX.to_le_bytes());
+        push_option(&mut body, 4, APPLICATION.as_bytes());
+        push_option(&mut body, 0, &[]);
+        writer.block(0x0a0d_0d0a, &body)?;
+        Ok(writer)
+    }
+
+    /// Writes `frame`, describing its interface first if it is new.
+    ///
+    /// # Errors
+    /// [`WriteError::Write`]; [`WriteError::TooLong`], after which the file is
+    /// still whole.
+    #[inline]
+    pub fn write(&mut self, frame: &FrameRef<'_>) -> Result<(), WriteError> {
+        let index = frame.interface_index as usize;
+        let number = match self.numbers.get(index) {
+            Some(Some(number)) => *number,
+            _ => self.meet(index, frame.interface)?,
+        };
+        let len = frame.bytes.len();
+        let max = frame_len_max(frame.interface.linktype);
+        if len > max as usize {
+            return Err(WriteError::TooLong { len, max });
+        }
+        let padding = len.next_multiple_of(4) - len;
+        let whole = ((ENHANCED_LEN + len + padding) as u32).to_le_bytes();
+        let time_ns = u64::try_from(frame.time_ns.unwrap_or(0)).unwrap_or(0);
+        let mut header = [0; 28];
+        for (field, word) in header.chunks_exact_mut(4).zip([
+            6,
+            u32::from_le_bytes(whole),
+            number,
+            (time_ns >> 32) as u32,
+            time_ns as u32,
+            len as u32,
+            frame.wire_len,
+        ]) {
+            field.copy_from_slice(&word.to_le_bytes());
+        }
+        self.put(&header)?;
+        self.put(frame.bytes)?;
+        let mut trailer = [0; 7];
+        trailer[padding..padding + 4].copy_from_slice(&whole);
+        self.put(&trailer[..padding + 4])
+    }
+
+    /// The frames that follow come from another reader, whose interface
+    /// numbers mean other interfaces.
+    pub fn next_source(&mut self) {
+        self.numbers.clear();
+    }
+
+    /// Hands all that was written to the output.
+    ///
+    /// # Errors
+    /// [`WriteError::Write`].
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        let written = self.written;
+        self.output
+            .flush()
+            .map_err(|source| WriteError::Write { written, source })
+    }
+
+    /// Ends the capture: all is handed over, the output is given back.
+    ///
+    /// # Errors
+    /// [`WriteError::Write`].
+    pub fn finish(self) -> Result<W, WriteError> {
+        let written = self.written;
+        self.output.into_inner().map_err(|error| WriteError::Write {
+            written,
+            source: error.into_error(),
+        })
+    }
+
+    #[cold]
+    fn meet(&mut self, index: usize, interface: &Interface) -> Result<u32, WriteError> {
+        let number = self.describe(interface)?;
+        if self.numbers.len() <= index {
+            self.numbers.resize(index + 1, None);
+        }
+        self.numbers[index] = Some(number);
+        Ok(number)
+    }
+
+    /// Describes an interface ahead of its frames, and gives its number here:
+    /// so that a capture without frames has a link type too. Frames are not
+    /// tied to it: [`Writer::write`] describes what it meets.
+    ///
+    /// # Errors
+    /// [`WriteError::Write`].
+    pub fn describe(&mut self, interface: &Interface) -> Result<u32, WriteError> {
+        let mut body = Vec::new();
+        body.extend((interface.linktype.0 as u16).to_le_bytes());
+        body.extend(0u16.to_le_bytes());
+        body.extend(interface.snaplen.to_le_bytes());
+        if let Some(name) = &interface.name {
+            let end = name.floor_char_boundary(NAME_LEN_MAX);
+            push_option(&mut body, 2, &name.as_bytes()[..end]);
+        }
+        // Nanoseconds, whatever the source counted in.
+        push_option(&mut body, 9, &[9]);
+        push_option(&mut body, 0, &[]);
+        self.block(1, &body)?;
+        self.described += 1;
+        Ok(self.described - 1)
+    }
+
+    fn block(&mut self, kind: u32, body: &[u8]) -> Result<(), WriteError> {
+        let length = (body.len() as u32 + 12).to_le_bytes();
+        self.put(&kind.to_le_bytes())?;
+        self.put(&length)?;
+        self.put(body)?;
+        self.put(&length)
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        let written = self.written;
+        self.output
+            .write_all(bytes)
+            .map_err(|source| WriteError::Write { written, source })?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Appends an option, padded to four bytes.
+fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
+    body.extend(code.to_le_bytes());
+    body.extend((value.len() as u16).to_le_bytes());
+    body.extend(value);
+    body.resize(body.len().next_multiple_of(4), 0);
+}

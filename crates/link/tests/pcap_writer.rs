@@ -1,0 +1,211 @@
+//! What is written reads back the same, here and in the tools that people use.
+
+mod support;
+
+use std::process::Command;
+
+use support::*;
+use weir_lab::need;
+use weir_link::pcap::{FrameRef, Interface, Reader, Resolution, WriteError, Writer};
+use weir_wire::LinkType;
+
+fn described(linktype: LinkType, name: Option<&str>) -> Interface {
+    Interface {
+        linktype,
+        snaplen: 65535,
+        resolution: Resolution::MICRO,
+        offset_s: 0,
+        name: name.map(str::to_owned),
+    }
+}
+
+fn frame<'a>(interface: &'a Interface, index: u32, time_ns: i64, bytes: &'a [u8]) -> FrameRef<'a> {
+    FrameRef {
+        bytes,
+        wire_len: bytes.len() as u32 + 7,
+        time_ns: Some(time_ns),
+        interface_index: index,
+        interface,
+    }
+}
+
+/// A scratch file of the test's own.
+fn scratch(name: &str) -> std::path::PathBuf {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    folder.join(format!("{}-{name}", std::process::id()))
+}
+
+#[test]
+fn real_captures_survive_being_written() {
+    for path in need::capture_files() {
+        let mut reader = Reader::open(&path).unwrap();
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        while let Some(frame) = reader.next_frame().unwrap() {
+            writer.write(&frame).unwrap();
+        }
+        let (before, _) = drain(&mut Reader::open(&path).unwrap());
+        let after = read_whole(&writer.finish().unwrap());
+        assert!(before == after, "{}", path.display());
+    }
+}
+
+#[test]
+fn interfaces_are_described_as_they_are_met() {
+    let ether = described(LinkType::EN10MB, Some("eth0"));
+    let pup = described(LinkType::EN3MB, None);
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let max = 262_144;
+    writer.write(&frame(&pup, 4, 5, b"pup")).unwrap();
+    writer.write(&frame(&ether, 0, i64::MAX, b"")).unwrap();
+    writer.write(&frame(&pup, 4, -5, b"pupp")).unwrap();
+    let long = vec![1; max + 1];
+    let refused = writer.write(&frame(&ether, 0, 6, &long));
+    assert!(matches!(refused, Err(WriteError::TooLong { len, .. }) if len == max + 1));
+    // Another source's interface 4 is another interface.
+    writer.next_source();
+    writer.write(&frame(&ether, 4, 7, &long[..max])).unwrap();
+    let file = writer.finish().unwrap();
+
+    let mut reader = Reader::new(std::io::Cursor::new(file)).unwrap();
+    let (seen, error) = drain(&mut reader);
+    assert!(error.is_none(), "{error:?}");
+    let told: Vec<_> = seen
+        .iter()
+        .map(|seen| (seen.interface, seen.time_ns.unwrap()))
+        .collect();
+    assert_eq!(told, [(0, 5), (1, i64::MAX), (0, 0), (2, 7)]);
+    assert_eq!(seen[0].wire_len, 10);
+    assert_eq!(seen[3].bytes.len(), 65535, "cut to the snap length it says");
+    let nano = |interface: Interface| Interface {
+        resolution: Resolution::NANO,
+        ..interface
+    };
+    assert_eq!(
+        reader.interfaces(),
+        [nano(pup), nano(ether.clone()), nano(ether)]
+    );
+}
+
+#[test]
+fn another_crate_reads_what_is_written() {
+    let ether = described(LinkType::EN10MB, Some("eth0"));
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    for len in 0..9usize {
+        writer
+            .write(&frame(&ether, 0, 1_000_000_007 * len as i64, &vec![9; len]))
+            .unwrap();
+    }
+    let file = writer.finish().unwrap();
+    let mut reader = pcap_file::pcapng::PcapNgReader::new(&file[..]).unwrap();
+    let mut frames = 0;
+    while let Some(block) = reader.next_block() {
+        let (block, state) = block.unwrap();
+        if let pcap_file::pcapng::Block::EnhancedPacket(packet) = block {
+            assert_eq!(packet.data.len(), frames);
+            assert_eq!(packet.original_len as usize, frames + 7);
+            assert_eq!(packet.timestamp.as_nanos(), 1_000_000_007 * frames as u128);
+            assert_eq!(state.interfaces()[0].snaplen, 65535);
+            frames += 1;
+        }
+    }
+    assert_eq!(frames, 9);
+}
+
+#[test]
+fn the_usual_tools_read_what_is_written() {
+    let path = scratch("tools.pcapng");
+    let ether = described(LinkType::EN10MB, Some("veth7"));
+    let mut writer = Writer::create(&path).unwrap();
+    for second in 0..3i64 {
+        let time_ns = 1_700_000_000_000_000_000 + second * 1_000_000_001;
+        writer
+            .write(&frame(&ether, 0, time_ns, &[0x42; 61]))
+            .unwrap();
+    }
+    writer.finish().unwrap();
+    let mut tools = [
+        (
+            Command::new("tcpdump"),
+            vec!["-tt", "--nano", "-nn", "-r"],
+            "1700000002.000000002",
+        ),
+        (
+            Command::new("tshark"),
+            vec![
+                "-T",
+                "fields",
+                "-e",
+                "frame.time_epoch",
+                "-e",
+                "frame.len",
+                "-e",
+                "frame.cap_len",
+                "-e",
+                "frame.interface_name",
+                "-r",
+            ],
+            "1700000002.000000002\t68\t61\tveth7",
+        ),
+    ];
+    for (tool, arguments, expected) in &mut tools {
+        let name = tool.get_program().to_owned();
+        let Ok(output) = tool.args(arguments.iter()).arg(&path).output() else {
+            need::skip(&format!("no {}", name.display()));
+            continue;
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        // tcpdump shows the bytes of what it does not know on further lines.
+        let frames: Vec<&str> = text.lines().filter(|line| line.starts_with('1')).collect();
+        assert_eq!(frames.len(), 3, "{text}");
+        assert!(frames[2].starts_with(*expected), "{text}");
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_capture_without_frames_still_has_its_interface() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let pup = described(LinkType::EN3MB, None);
+    assert_eq!(writer.describe(&pup).unwrap(), 0);
+    let file = writer.finish().unwrap();
+    let mut reader = Reader::new(std::io::Cursor::new(file)).unwrap();
+    assert_eq!(drain(&mut reader).0, []);
+    assert_eq!(reader.interfaces()[0].linktype, LinkType::EN3MB);
+}
+
+#[test]
+fn what_was_written_is_kept_when_the_writer_is_dropped() {
+    let path = scratch("dropped.pcapng");
+    let ether = described(LinkType::EN10MB, None);
+    let mut writer = Writer::create(&path).unwrap();
+    writer.write(&frame(&ether, 0, 1, b"kept")).unwrap();
+    drop(writer);
+    assert_eq!(read_whole(&std::fs::read(&path).unwrap())[0].bytes, b"kept");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else {
+        return need::skip("no /dev/full");
+    };
+    let ether = described(LinkType::EN10MB, None);
+    let mut writer = Writer::new(full).unwrap();
+    writer.write(&frame(&ether, 0, 1, b"lost")).unwrap();
+    let error = writer.finish().unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("cannot write the capture behind byte"),
+        "{error}"
+    );
+    assert!(matches!(
+        Writer::create("/nonexistent/x"),
+        Err(WriteError::Create { .. })
+    ));
+}
