@@ -5,3 +5,5 @@ pub mod need;
 pub mod oracle;
 pub mod program;
 pub mod rng;
+pub mod rules;
+pub mod traffic;
