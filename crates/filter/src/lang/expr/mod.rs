@@ -1,7 +1,14 @@
 //! pcap-filter(7) expressions: what `tcpdump` accepts.
 
+mod ast;
 mod error;
+mod generate;
+mod lexer;
+mod lower;
 mod names;
+mod parse;
+mod suggest;
+mod token;
 
 pub use error::Error;
 pub use names::{NameKind, Names, NoNames, Transport};
@@ -83,10 +90,16 @@ impl std::fmt::Debug for Context<'_> {
 /// Text that pcap-filter(7) refuses for this link type, or that goes beyond
 /// [`limits`].
 pub fn compile(text: &str, context: &Context<'_>) -> Result<Program, Error> {
-    if text.trim().is_empty() {
+    if text.len() > limits::TEXT_MAX {
+        let message = format!("the expression has {} bytes", text.len());
+        let error = Error::new(0..0, message);
+        return Err(error.expected(format!("at most {}", limits::TEXT_MAX)));
+    }
+    let blank = |byte: u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
+    if text.bytes().all(blank) {
         return Ok(Program::constant(context.snaplen));
     }
-    Err(Error::new(0..text.len(), "expressions are not read yet")
-        .expected("an empty expression")
-        .suggest(None))
+    let ast = parse::parse(text)?;
+    let (code, root) = generate::generate(text, &ast, context)?;
+    Ok(lower::lower(&code, root, context.snaplen))
 }

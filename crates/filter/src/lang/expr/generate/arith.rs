@@ -1,0 +1,214 @@
+//! Comparisons of arithmetic on bytes of the frame.
+//!
+//! A load from a protocol's header is guarded by a test for that protocol.
+//! As in libpcap the guards of an operator's right side are lost: in
+//! `1 + tcp[0] = 5` no test for TCP is made.
+
+use super::super::ast::Arith;
+use super::*;
+
+/// What is known of a node of arithmetic before it is computed.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Tests that must hold before it is computed.
+    guard: Pred,
+    /// Its first literal, where it starts with one.
+    literal: Option<u32>,
+}
+
+impl Generator<'_> {
+    pub(super) fn relation(&mut self, cmp: Cmp, first: u32, left: u32, right: u32) -> Fault<Pred> {
+        let ast = self.ast;
+        let nodes = &ast.arith[first as usize..=right as usize];
+        let mut shapes: Vec<Shape> = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let shape = self.shape(node, &shapes, first)?;
+            shapes.push(shape);
+        }
+        let begin = self.code.begin();
+        let mut values: Vec<Source> = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let value = self.value(node, &values, first)?;
+            values.push(value);
+        }
+        let (a, b) = (
+            values[(left - first) as usize],
+            values[(right - first) as usize],
+        );
+        let holds = match (a, b) {
+            (Source::Imm(a), Source::Imm(b)) if cmp.eval(a, b) => Pred::TRUE,
+            (Source::Imm(_), Source::Imm(_)) => Pred::FALSE,
+            _ => self.code.test(begin, cmp, a, b),
+        };
+        let guards = [left, right].map(|side| shapes[(side - first) as usize].guard);
+        let guarded = self.code.and(guards[0], holds);
+        Ok(self.code.and(guards[1], guarded))
+    }
+
+    fn shape(&mut self, node: &Arith, shapes: &[Shape], first: u32) -> Fault<Shape> {
+        let of = |index: u32| shapes[(index - first) as usize];
+        Ok(match *node {
+            Arith::Num(number) => Shape {
+                guard: Pred::TRUE,
+                literal: Some(number),
+            },
+            Arith::Len => Shape {
+                guard: Pred::TRUE,
+                literal: None,
+            },
+            Arith::Neg(inner) => of(inner),
+            Arith::Load {
+                proto,
+                index,
+                size,
+                span,
+            } => {
+                let inner = of(index);
+                if !matches!(size, 1 | 2 | 4) {
+                    let message = format!("a load of {size} bytes");
+                    let error = Error::new(self.span.range(), message);
+                    return Err(error.expected("a size of 1, 2 or 4"));
+                }
+                let guard = self.load_guard(proto, span)?;
+                Shape {
+                    guard: self.code.and(inner.guard, guard),
+                    ..inner
+                }
+            }
+            Arith::Bin(op, left, right, span) => {
+                check_literal(op, of(right).literal, span)?;
+                of(left)
+            }
+        })
+    }
+
+    /// What is tested before `proto[…]` is loaded.
+    fn load_guard(&mut self, proto: Proto, span: Span) -> Fault<Pred> {
+        match proto {
+            Proto::Link => {
+                self.check_link_known("`ether[…]`")?;
+                Ok(Pred::TRUE)
+            }
+            Proto::Ip
+            | Proto::Arp
+            | Proto::Rarp
+            | Proto::Atalk
+            | Proto::Decnet
+            | Proto::Sca
+            | Proto::Lat
+            | Proto::Moprc
+            | Proto::Mopdl
+            | Proto::Ip6 => self.abbreviation(proto),
+            Proto::Sctp
+            | Proto::Tcp
+            | Proto::Udp
+            | Proto::Icmp
+            | Proto::Igmp
+            | Proto::Igrp
+            | Proto::Pim
+            | Proto::Vrrp
+            | Proto::Carp
+            | Proto::Icmp6 => self.guard(proto),
+            other => {
+                let message = format!("no byte of `{}` can be loaded", other.word());
+                Err(Error::new(span.range(), message)
+                    .expected("a protocol such as `ether`, `ip`, `ip6`, `tcp` or `udp`"))
+            }
+        }
+    }
+
+    fn value(&mut self, node: &Arith, values: &[Source], first: u32) -> Fault<Source> {
+        let of = |index: u32| values[(index - first) as usize];
+        Ok(match *node {
+            Arith::Num(number) => Source::Imm(number),
+            Arith::Len => self.code.op(Op::Len).into(),
+            Arith::Neg(inner) => match of(inner) {
+                Source::Imm(number) => Source::Imm(number.wrapping_neg()),
+                Source::Temp(temp) => self.code.bin(BinOp::Sub, 0, temp).into(),
+            },
+            Arith::Load {
+                proto, index, size, ..
+            } => self.indexed_load(proto, of(index), size).into(),
+            Arith::Bin(op, left, right, span) => match folded(op, of(left), of(right), span)? {
+                Some(value) => value,
+                None => self.code.bin(op, of(left), of(right)).into(),
+            },
+        })
+    }
+
+    fn indexed_load(&mut self, proto: Proto, index: Source, size: u32) -> Temp {
+        let width = match size {
+            1 => Width::B1,
+            2 => Width::B2,
+            _ => Width::B4,
+        };
+        let layout = self.layout;
+        let (base, constant) = match proto {
+            Proto::Link => (
+                self.variable(layout.link_header),
+                layout.link_header.constant,
+            ),
+            Proto::Icmp6 => {
+                let header = layout.network().plus(IP6_HEADER);
+                (self.variable(header), header.constant)
+            }
+            proto if link::keyword_type(proto).is_some() => {
+                let network = layout.network();
+                (self.variable(network), network.constant)
+            }
+            _ => (Some(self.ip_header_len()), layout.network().constant),
+        };
+        let (base, offset) = match (base, index) {
+            (base, Source::Imm(index)) => (base, constant.wrapping_add(index)),
+            (None, Source::Temp(index)) => (Some(index), constant),
+            (Some(base), Source::Temp(index)) => {
+                (Some(self.code.bin(BinOp::Add, base, index)), constant)
+            }
+        };
+        self.code.op(Op::Load {
+            width,
+            base,
+            offset,
+        })
+    }
+}
+
+fn check_literal(op: BinOp, literal: Option<u32>, span: Span) -> Fault<()> {
+    let message = match (op, literal) {
+        (BinOp::Div | BinOp::Mod, Some(0)) => "the divisor is zero, or starts with a 0",
+        (BinOp::Shl | BinOp::Shr, Some(32..)) => {
+            "the shift is by more than 31 bits, or starts with such a number"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new(span.range(), message))
+}
+
+/// What an operation gives without being computed in the frame's program.
+fn folded(op: BinOp, a: Source, b: Source, span: Span) -> Fault<Option<Source>> {
+    let zero_divisor = || Error::new(span.range(), "the divisor is zero");
+    Ok(match (a, b) {
+        (Source::Imm(a), Source::Imm(b)) => {
+            let value = op.eval(a, b).ok_or_else(zero_divisor)?;
+            Some(Source::Imm(value))
+        }
+        (Source::Temp(_), Source::Imm(0)) => match op {
+            BinOp::Div | BinOp::Mod => return Err(zero_divisor()),
+            BinOp::Mul | BinOp::And => Some(Source::Imm(0)),
+            BinOp::Add | BinOp::Or | BinOp::Xor | BinOp::Shl | BinOp::Shr => Some(a),
+            BinOp::Sub => None,
+        },
+        (Source::Temp(_), Source::Imm(32..)) if matches!(op, BinOp::Shl | BinOp::Shr) => {
+            return Err(Error::new(
+                span.range(),
+                "the shift is by more than 31 bits",
+            ));
+        }
+        (Source::Imm(0), Source::Temp(_)) => match op {
+            BinOp::Add | BinOp::Or | BinOp::Xor => Some(b),
+            BinOp::Sub => None,
+            _ => Some(Source::Imm(0)),
+        },
+        _ => None,
+    })
+}

@@ -1,0 +1,283 @@
+//! From the tree to tests on bytes, for one link type.
+//!
+//! One file for each family of primitives. The tests and their order are
+//! those that pcap-filter(7) programs have always had, because the order can
+//! be seen: a load beyond the captured bytes rejects the frame, whatever
+//! tests would follow.
+
+mod address;
+mod arith;
+mod code;
+mod encap;
+mod ether;
+mod host;
+mod layout;
+mod link;
+mod port;
+mod proto;
+mod protochain;
+
+pub(super) use code::{Code, Node, Op, Pred, Register, Source, Test};
+
+use crate::ir::{BinOp, Cmp, Width, limits};
+
+use self::code::Temp;
+use self::layout::{From, IP6_HEADER, Layout, Link, MPLS_ENTRY, Position};
+use super::Context;
+use super::ast::{self, Ast, Dir, Id, Kind, LlcKind, Prim, Quals, Span};
+use super::error::Error;
+use super::parse::shortened;
+use super::token::Proto;
+
+type Fault<T> = Result<T, Error>;
+
+/// The predicate of a whole text.
+pub(super) fn generate(text: &str, ast: &Ast, context: &Context<'_>) -> Fault<(Code, Pred)> {
+    let mut generator = Generator {
+        text,
+        ast,
+        context,
+        layout: Layout::of(Link::of(context.linktype)),
+        code: Code::default(),
+        span: Span::new(0, text.len()),
+    };
+    let mut preds: Vec<Pred> = Vec::with_capacity(ast.nodes.len());
+    for node in &ast.nodes {
+        let pred = match *node {
+            ast::Node::And(a, b) => generator.code.and(preds[a as usize], preds[b as usize]),
+            ast::Node::Or(a, b) => generator.code.or(preds[a as usize], preds[b as usize]),
+            ast::Node::Not(a) => generator.code.not(preds[a as usize]),
+            ast::Node::Prim(prim, span) => {
+                generator.span = span;
+                let pred = generator.primitive(prim)?;
+                generator.check_size()?;
+                pred
+            }
+        };
+        preds.push(pred);
+    }
+    let root = preds.last().copied().unwrap_or(Pred::TRUE);
+    Ok((generator.code, root))
+}
+
+struct Generator<'a> {
+    text: &'a str,
+    ast: &'a Ast,
+    context: &'a Context<'a>,
+    layout: Layout,
+    code: Code,
+    /// The primitive at hand.
+    span: Span,
+}
+
+impl Generator<'_> {
+    fn primitive(&mut self, prim: Prim) -> Fault<Pred> {
+        match prim {
+            Prim::Id(quals, id) => self.identifier(quals, id),
+            Prim::Abbrev(proto) => self.abbreviation(proto),
+            Prim::Relation {
+                cmp,
+                first,
+                left,
+                right,
+            } => self.relation(cmp, first, left, right),
+            Prim::Broadcast(proto) => self.broadcast(proto),
+            Prim::Multicast(proto) => self.multicast(proto),
+            Prim::Less(length) => Ok(self.length(Cmp::Le, length)),
+            Prim::Greater(length) => Ok(self.length(Cmp::Ge, length)),
+            Prim::Byte(index, op, value) => self.byte(index, op, value),
+            Prim::Inbound => self.direction("inbound", Cmp::Ne),
+            Prim::Outbound => self.direction("outbound", Cmp::Eq),
+            Prim::IfIndex(index) => self.interface(index),
+            Prim::Vlan(tag) => self.vlan(tag),
+            Prim::Mpls(label) => self.mpls(label),
+            Prim::Pppoed => self.link_type(link::PPPOE_DISCOVERY),
+            Prim::Pppoes(session) => self.pppoe_session(session),
+            Prim::Geneve(vni) => self.geneve(vni),
+            Prim::Vxlan(vni) => self.vxlan(vni),
+            Prim::Llc(kind) => self.llc(kind),
+        }
+    }
+
+    /// Keeps the code within what the IR allows.
+    fn check_size(&self) -> Fault<()> {
+        if self.code.tests.len() + 2 > limits::BLOCKS_MAX {
+            return Err(self.error(format!(
+                "the expression needs more than {} tests",
+                limits::BLOCKS_MAX - 2
+            )));
+        }
+        if self.code.ops.len() > limits::VALUES_MAX {
+            return Err(self.error(format!(
+                "the expression needs more than {} operations",
+                limits::VALUES_MAX
+            )));
+        }
+        Ok(())
+    }
+
+    /// An error at the primitive at hand.
+    fn error(&self, message: impl Into<String>) -> Error {
+        Error::new(self.span.range(), message)
+    }
+
+    /// The text of the primitive at hand, short enough for a message.
+    fn word(&self) -> String {
+        shortened(self.span.of(self.text))
+    }
+
+    /// `what` cannot be told on this link layer.
+    fn not_on_link(&self, what: &str) -> Error {
+        let link = self.layout.link.linktype();
+        if self.layout.link.linktype() == self.context.linktype {
+            self.error(format!("{what} cannot be tested on link type {link}"))
+        } else {
+            self.error(format!(
+                "{what} cannot be tested behind this encapsulation ({link})"
+            ))
+        }
+    }
+
+    fn no_qualifier(&self, qualifier: &str, what: &str) -> Error {
+        self.error(format!("`{qualifier}` cannot qualify {what}"))
+    }
+
+    fn check_max(&self, what: &str, value: u32, max: u32) -> Fault<()> {
+        if value <= max {
+            return Ok(());
+        }
+        let error = self.error(format!("the {what} {value} is too large"));
+        Err(error.expected(format!("at most {max}")))
+    }
+
+    /// The value a register holds, if the position has one.
+    fn variable(&mut self, position: Position) -> Option<Temp> {
+        let register = position.register?;
+        Some(self.code.op(Op::Get(register)))
+    }
+
+    fn load_at(&mut self, position: Position, offset: u32, width: Width) -> Temp {
+        let base = self.variable(position);
+        let offset = position.constant.wrapping_add(offset);
+        self.code.op(Op::Load {
+            width,
+            base,
+            offset,
+        })
+    }
+
+    /// The length of the IPv4 header, plus the variable part of where it
+    /// starts.
+    fn ip_header_len(&mut self) -> Temp {
+        let network = self.layout.network();
+        let base = self.variable(network);
+        let first = self.code.op(Op::Load {
+            width: Width::B1,
+            base,
+            offset: network.constant,
+        });
+        let words = self.code.bin(BinOp::And, first, 0xf);
+        let bytes = self.code.bin(BinOp::Shl, words, 2);
+        match base {
+            Some(base) => self.code.bin(BinOp::Add, bytes, base),
+            None => bytes,
+        }
+    }
+
+    fn load(&mut self, from: From, offset: u32, width: Width) -> Temp {
+        let layout = self.layout;
+        let position = match from {
+            From::LinkHeader => layout.link_header,
+            From::LinkType => layout.link_type.unwrap_or(Position::at(0)),
+            From::Llc => layout.payload,
+            From::Network => layout.network(),
+            From::NetworkNoSnap => layout.payload.plus(layout.network_no_snap),
+            From::Label => layout.network().plus(MPLS_ENTRY.wrapping_neg()),
+            From::Transport6 => layout.network().plus(IP6_HEADER),
+            From::Transport4 => {
+                let base = Some(self.ip_header_len());
+                let offset = layout.network().constant.wrapping_add(offset);
+                return self.code.op(Op::Load {
+                    width,
+                    base,
+                    offset,
+                });
+            }
+        };
+        self.load_at(position, offset, width)
+    }
+
+    fn compare(&mut self, from: From, offset: u32, width: Width, cmp: Cmp, value: u32) -> Pred {
+        let begin = self.code.begin();
+        let loaded = self.load(from, offset, width);
+        self.code.test(begin, cmp, loaded, value)
+    }
+
+    fn equal(&mut self, from: From, offset: u32, width: Width, value: u32) -> Pred {
+        self.compare(from, offset, width, Cmp::Eq, value)
+    }
+
+    /// Whether the bits of `mask` are those of `value`.
+    fn masked(&mut self, from: From, offset: u32, width: Width, value: u32, mask: u32) -> Pred {
+        match mask {
+            0 if value == 0 => return Pred::TRUE,
+            0 => return Pred::FALSE,
+            u32::MAX => return self.equal(from, offset, width, value),
+            _ => {}
+        }
+        let begin = self.code.begin();
+        let loaded = self.load(from, offset, width);
+        let bits = self.code.bin(BinOp::And, loaded, mask);
+        self.code.test(begin, Cmp::Eq, bits, value)
+    }
+
+    /// Whether any (or none) of the bits of `mask` is set.
+    fn bits(&mut self, from: From, offset: u32, width: Width, cmp: Cmp, mask: u32) -> Pred {
+        self.compare(from, offset, width, cmp, mask)
+    }
+
+    /// Whether several bytes are as given; compared from the last one, in the
+    /// largest pieces.
+    fn bytes(&mut self, from: From, offset: u32, bytes: &[u8]) -> Pred {
+        let mut pred = Pred::TRUE;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (width, size) = match rest.len() {
+                4.. => (Width::B4, 4),
+                2.. => (Width::B2, 2),
+                _ => (Width::B1, 1),
+            };
+            let (before, piece) = rest.split_at(rest.len() - size);
+            let value = piece
+                .iter()
+                .fold(0, |value, &byte| value << 8 | u32::from(byte));
+            let same = self.equal(from, offset + before.len() as u32, width, value);
+            pred = self.code.and(pred, same);
+            rest = before;
+        }
+        pred
+    }
+
+    fn length(&mut self, cmp: Cmp, length: u32) -> Pred {
+        let begin = self.code.begin();
+        let wire = self.code.op(Op::Len);
+        self.code.test(begin, cmp, wire, length)
+    }
+
+    /// `either` of the predicate for the source and the one for the
+    /// destination, or both, by direction.
+    fn directed(&mut self, dir: Dir, mut one: impl FnMut(&mut Self, bool) -> Pred) -> Pred {
+        match dir {
+            Dir::Src => one(self, true),
+            Dir::Dst => one(self, false),
+            Dir::And => {
+                let (src, dst) = (one(self, true), one(self, false));
+                self.code.and(src, dst)
+            }
+            Dir::Default | Dir::Or => {
+                let (src, dst) = (one(self, true), one(self, false));
+                self.code.or(src, dst)
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `protochain`: a protocol behind any chain of extension headers.
+//!
+//! Where libpcap emits a loop, which the kernel refuses, the chain is
+//! unrolled here: [`HEADERS_MAX`] headers are followed.
+
+use super::*;
+
+/// Extension headers that are followed before the protocol must come.
+pub(super) const HEADERS_MAX: usize = 16;
+
+const AUTHENTICATION: u32 = 51;
+/// Hop-by-hop options, routing, fragment, destination options.
+const EXTENSIONS: [u32; 4] = [0, 43, proto::FRAGMENT, 60];
+
+/// The walk through a chain: the protocol that comes next, and where.
+#[derive(Clone, Copy)]
+struct Walk {
+    next: Register,
+    place: Register,
+    /// Where `place` counts from.
+    network: u32,
+}
+
+impl Generator<'_> {
+    pub(super) fn protocol_chain(&mut self, qualifier: Option<Proto>, number: u32) -> Fault<Pred> {
+        match qualifier {
+            None => {
+                let v4 = self.protocol_chain(Some(Proto::Ip), number)?;
+                let v6 = self.protocol_chain(Some(Proto::Ip6), number)?;
+                return Ok(self.code.or(v4, v6));
+            }
+            Some(Proto::Ip | Proto::Ip6) => {}
+            Some(other) => {
+                let error = self.no_qualifier(other.word(), "`protochain`");
+                return Err(error.expected("`ip`, `ip6` or nothing before it"));
+            }
+        }
+        self.check_max("IP protocol", number, 0xff)?;
+        if self.layout.payload.register.is_some() {
+            return Err(self.error("`protochain` cannot be told inside Geneve or VXLAN"));
+        }
+        let ip6 = qualifier == Some(Proto::Ip6);
+        let carried = self.link_type(if ip6 { link::IP6 } else { link::IP })?;
+        if carried == Pred::FALSE {
+            return Ok(Pred::FALSE);
+        }
+        let walk = Walk {
+            next: self.code.register(),
+            place: self.code.register(),
+            network: self.layout.network().constant,
+        };
+        let start = self.chain_start(walk, ip6);
+        let mut chain = self.next_is(walk, number);
+        // Built from the last step to the first, each around the next.
+        for _ in 0..HEADERS_MAX {
+            let here = self.next_is(walk, number);
+            let onward = self.chain_step(walk, ip6);
+            let later = self.code.and(onward, chain);
+            chain = self.code.or(here, later);
+        }
+        let chain = self.code.and(start, chain);
+        Ok(self.code.and(carried, chain))
+    }
+
+    fn chain_start(&mut self, walk: Walk, ip6: bool) -> Pred {
+        let begin = self.code.begin();
+        let field = if ip6 {
+            proto::IP6_NEXT
+        } else {
+            proto::IP_PROTOCOL
+        };
+        let next = self.load(From::Network, field, Width::B1);
+        self.code.set(walk.next, next);
+        if ip6 {
+            self.code.set(walk.place, IP6_HEADER);
+        } else {
+            let length = self.ip_header_len();
+            self.code.set(walk.place, length);
+        }
+        self.code.effect(begin)
+    }
+
+    fn next_is(&mut self, walk: Walk, number: u32) -> Pred {
+        let begin = self.code.begin();
+        let next = self.code.op(Op::Get(walk.next));
+        self.code.test(begin, Cmp::Eq, next, number)
+    }
+
+    /// Passes one header; fails at one that nothing can follow.
+    fn chain_step(&mut self, walk: Walk, ip6: bool) -> Pred {
+        // RFC 4302: in words of four bytes, less two.
+        let authentication = self.next_is(walk, AUTHENTICATION);
+        let passed = self.pass_header(walk, 2, 2);
+        let mut onward = self.code.and(authentication, passed);
+        if ip6 {
+            // RFC 8200: in words of eight bytes, less one.
+            let mut any = Pred::FALSE;
+            for extension in EXTENSIONS {
+                let this = self.next_is(walk, extension);
+                any = self.code.or(any, this);
+            }
+            let passed = self.pass_header(walk, 1, 3);
+            let extension = self.code.and(any, passed);
+            onward = self.code.or(extension, onward);
+        }
+        onward
+    }
+
+    fn pass_header(&mut self, walk: Walk, less: u32, shift: u32) -> Pred {
+        let begin = self.code.begin();
+        let place = self.code.op(Op::Get(walk.place));
+        let mut byte = |offset| {
+            self.code.op(Op::Load {
+                width: Width::B1,
+                base: Some(place),
+                offset: walk.network + offset,
+            })
+        };
+        let (next, length) = (byte(0), byte(1));
+        let words = self.code.bin(BinOp::Add, length, less);
+        let bytes = self.code.bin(BinOp::Shl, words, shift);
+        let place = self.code.bin(BinOp::Add, bytes, place);
+        self.code.set(walk.next, next);
+        self.code.set(walk.place, place);
+        self.code.effect(begin)
+    }
+}
