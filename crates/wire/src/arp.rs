@@ -1,0 +1,97 @@
+//! ARP for IPv4 over Ethernet (RFC 826, RFC 5227).
+//!
+//! ```text
+//!  1 2 │ 0x0800 2 │ 6 1 │ 4 1 │ operation 2 │ sender 6+4 │ target 6+4
+//! ```
+
+use std::net::Ipv4Addr;
+
+use crate::Error;
+use crate::error::need;
+use crate::ethernet::Address;
+use crate::field::{array, half, put, word};
+
+const HEADER: &str = "an ARP packet";
+
+/// What an ARP packet asks or tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operation(pub u16);
+
+impl Operation {
+    /// Who has the target's IP address?
+    pub const REQUEST: Operation = Operation(1);
+    /// The sender has.
+    pub const REPLY: Operation = Operation(2);
+}
+
+/// An ARP packet, in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a>(&'a [u8]);
+
+impl<'a> Packet<'a> {
+    /// Takes an ARP packet; padding behind it is not looked at.
+    ///
+    /// # Errors
+    /// If it is cut short, or not about IPv4 over Ethernet.
+    pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
+        need(HEADER, bytes, Repr::LEN)?;
+        let (kinds, lengths) = (word(bytes, 0), half(bytes, 4));
+        let wrong = |field, value| {
+            Err(Error::Field {
+                header: HEADER,
+                field,
+                value,
+            })
+        };
+        match (kinds, lengths) {
+            (0x0001_0800, 0x0604) => Ok(Packet(bytes)),
+            (0x0001_0800, _) => wrong("address lengths", u32::from(lengths)),
+            _ => wrong("address types", kinds),
+        }
+    }
+}
+
+/// An ARP packet by value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repr {
+    /// What it asks or tells.
+    pub operation: Operation,
+    /// The sender's hardware address.
+    pub sender: Address,
+    /// The sender's IP address.
+    pub sender_ip: Ipv4Addr,
+    /// The target's hardware address; zero in a request.
+    pub target: Address,
+    /// The target's IP address.
+    pub target_ip: Ipv4Addr,
+}
+
+impl Repr {
+    /// The packet's length, in bytes.
+    pub const LEN: usize = 28;
+
+    /// The packet's values.
+    pub fn parse(packet: &Packet<'_>) -> Repr {
+        let bytes = packet.0;
+        Repr {
+            operation: Operation(half(bytes, 6)),
+            sender: Address(array(bytes, 8)),
+            sender_ip: Ipv4Addr::from(array::<4>(bytes, 14)),
+            target: Address(array(bytes, 18)),
+            target_ip: Ipv4Addr::from(array::<4>(bytes, 24)),
+        }
+    }
+
+    /// Writes the packet.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Repr::LEN`].
+    pub fn emit(&self, out: &mut [u8]) {
+        put(out, 0, &[0, 1, 8, 0, 6, 4]);
+        put(out, 6, &self.operation.0.to_be_bytes());
+        put(out, 8, &self.sender.0);
+        put(out, 14, &self.sender_ip.octets());
+        put(out, 18, &self.target.0);
+        put(out, 24, &self.target_ip.octets());
+    }
+}

@@ -1,0 +1,103 @@
+//! ICMP for IPv4 (RFC 792) and IPv6 (RFC 4443): messages, and echo by value.
+//!
+//! ```text
+//!  type 1 │ code 1 │ checksum 2 │ echo: identifier 2 │ sequence 2 │ payload
+//! ```
+
+use crate::checksum::{Addresses, Sum};
+use crate::error::need;
+use crate::field::{half, put};
+use crate::{Error, Protocol};
+
+/// A message, in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a>(&'a [u8]);
+
+impl<'a> Message<'a> {
+    /// Takes a message: the whole payload of an IP packet.
+    ///
+    /// # Errors
+    /// If its first eight bytes, which every message has, are cut short.
+    pub fn new(bytes: &'a [u8]) -> Result<Message<'a>, Error> {
+        need("an ICMP header", bytes, Echo::LEN)?;
+        Ok(Message(bytes))
+    }
+
+    /// The type.
+    pub fn kind(&self) -> u8 {
+        self.0[0]
+    }
+
+    /// The code, which the type gives its meaning.
+    pub fn code(&self) -> u8 {
+        self.0[1]
+    }
+
+    /// What follows the first eight bytes.
+    pub fn payload(&self) -> &'a [u8] {
+        &self.0[Echo::LEN..]
+    }
+
+    /// Whether the checksum is right, if the message is whole. Only that of
+    /// IPv6 covers the addresses.
+    pub fn checksum_is_right(&self, addresses: Addresses) -> bool {
+        start(addresses, self.0.len()).bytes(self.0).finish() == 0
+    }
+}
+
+/// An echo request or reply by value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Echo {
+    /// It is the reply.
+    pub reply: bool,
+    /// Names who asks.
+    pub identifier: u16,
+    /// Counts what was asked.
+    pub sequence: u16,
+}
+
+impl Echo {
+    /// The header's length, in bytes.
+    pub const LEN: usize = 8;
+
+    /// The header's values; `None` if the message is no echo of that version.
+    pub fn parse(message: &Message<'_>, addresses: Addresses) -> Option<Echo> {
+        let [request, reply] = kinds(addresses);
+        let kind = message.kind();
+        let echo = (kind == request || kind == reply) && message.code() == 0;
+        echo.then(|| Echo {
+            reply: kind == reply,
+            identifier: half(message.0, 4),
+            sequence: half(message.0, 6),
+        })
+    }
+
+    /// Writes the header of `message`, whose payload is in place.
+    ///
+    /// # Panics
+    /// If `message` is shorter than [`Echo::LEN`] or longer than 4 GiB.
+    pub fn emit(&self, message: &mut [u8], addresses: Addresses) {
+        let kind = kinds(addresses)[usize::from(self.reply)];
+        put(message, 0, &[kind, 0, 0, 0]);
+        put(message, 4, &self.identifier.to_be_bytes());
+        put(message, 6, &self.sequence.to_be_bytes());
+        let checksum = start(addresses, message.len()).bytes(message).finish();
+        put(message, 2, &checksum.to_be_bytes());
+    }
+}
+
+/// The types of echo request and reply.
+fn kinds(addresses: Addresses) -> [u8; 2] {
+    match addresses {
+        Addresses::V4(..) => [8, 0],
+        Addresses::V6(..) => [128, 129],
+    }
+}
+
+/// What the checksum covers before the message.
+fn start(addresses: Addresses, len: usize) -> Sum {
+    match addresses {
+        Addresses::V4(..) => Sum::new(),
+        Addresses::V6(..) => Sum::new().pseudo_header(addresses, Protocol::ICMPV6.0, len as u32),
+    }
+}

@@ -1,0 +1,168 @@
+//! IPv4 (RFC 791, RFC 2474, RFC 3168, RFC 6864).
+
+use std::net::Ipv4Addr;
+
+use crate::error::need;
+use crate::field::{array, half, put};
+use crate::{Error, Protocol, checksum};
+
+const HEADER: &str = "an IPv4 header";
+const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
+
+/// A packet, in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a>(&'a [u8]);
+
+impl<'a> Packet<'a> {
+    /// Takes a packet, perhaps with padding behind it, perhaps cut short behind
+    /// its header.
+    ///
+    /// # Errors
+    /// If the header is cut short, is of another version, or its lengths
+    /// contradict each other. The checksum is not looked at.
+    pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
+        need(HEADER, bytes, Repr::LEN)?;
+        let wrong = |field, value: usize| Error::Field {
+            header: HEADER,
+            field,
+            value: value as u32,
+        };
+        let packet = Packet(bytes);
+        let (version, header_len) = (bytes[0] >> 4, packet.header_len());
+        if version != 4 {
+            return Err(wrong("version", version.into()));
+        }
+        if header_len < Repr::LEN {
+            return Err(wrong("header length", header_len));
+        }
+        need(HEADER, bytes, header_len)?;
+        if packet.total_len() < header_len {
+            return Err(wrong("total length", packet.total_len()));
+        }
+        Ok(packet)
+    }
+
+    /// The header's length with its options, in bytes.
+    pub fn header_len(&self) -> usize {
+        usize::from(self.0[0] & 0xf) * 4
+    }
+
+    /// The packet's length by its header, in bytes.
+    pub fn total_len(&self) -> usize {
+        half(self.0, 2).into()
+    }
+
+    /// The source.
+    pub fn src(&self) -> Ipv4Addr {
+        Ipv4Addr::from(array::<4>(self.0, 12))
+    }
+
+    /// The destination.
+    pub fn dst(&self) -> Ipv4Addr {
+        Ipv4Addr::from(array::<4>(self.0, 16))
+    }
+
+    /// What it carries.
+    pub fn protocol(&self) -> Protocol {
+        Protocol(self.0[9])
+    }
+
+    /// The fragment's offset in the datagram, in bytes; 0 of a whole one.
+    pub fn fragment_offset(&self) -> usize {
+        usize::from(half(self.0, 6) & 0x1fff) * 8
+    }
+
+    /// Whether fragments follow this one.
+    pub fn more_fragments(&self) -> bool {
+        half(self.0, 6) & MORE_FRAGMENTS != 0
+    }
+
+    /// The header's options.
+    pub fn options(&self) -> &'a [u8] {
+        &self.0[Repr::LEN..self.header_len()]
+    }
+
+    /// What follows the header, without padding; less than the header says if
+    /// the packet was cut short.
+    pub fn payload(&self) -> &'a [u8] {
+        let end = self.total_len().min(self.0.len());
+        &self.0[self.header_len()..end]
+    }
+
+    /// Whether the header's checksum is right.
+    pub fn checksum_is_right(&self) -> bool {
+        checksum::of(&self.0[..self.header_len()]) == 0
+    }
+}
+
+/// A header without options and of a whole datagram, by value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repr {
+    /// The source.
+    pub src: Ipv4Addr,
+    /// The destination.
+    pub dst: Ipv4Addr,
+    /// What it carries.
+    pub protocol: Protocol,
+    /// Hops left.
+    pub ttl: u8,
+    /// Differentiated services and congestion bits.
+    pub traffic_class: u8,
+    /// Names the datagram among the fragments in flight.
+    pub identification: u16,
+    /// Routers must not fragment it.
+    pub dont_fragment: bool,
+    /// The payload's length, in bytes; at most 65,515.
+    pub payload_len: usize,
+}
+
+impl Repr {
+    /// The header's length, in bytes.
+    pub const LEN: usize = 20;
+
+    /// The header's values; options are passed over.
+    ///
+    /// # Errors
+    /// If the packet is a fragment.
+    pub fn parse(packet: &Packet<'_>) -> Result<Repr, Error> {
+        if packet.more_fragments() || packet.fragment_offset() > 0 {
+            let value = u32::from(half(packet.0, 6));
+            return Err(Error::Field {
+                header: HEADER,
+                field: "fragment field",
+                value,
+            });
+        }
+        Ok(Repr {
+            src: packet.src(),
+            dst: packet.dst(),
+            protocol: packet.protocol(),
+            ttl: packet.0[8],
+            traffic_class: packet.0[1],
+            identification: half(packet.0, 4),
+            dont_fragment: half(packet.0, 6) & DONT_FRAGMENT != 0,
+            payload_len: packet.total_len() - packet.header_len(),
+        })
+    }
+
+    /// Writes the header, checksum included.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Repr::LEN`], or the payload too long.
+    pub fn emit(&self, out: &mut [u8]) {
+        let out = &mut out[..Repr::LEN];
+        let total_len = u16::try_from(Repr::LEN + self.payload_len);
+        let total_len = total_len.expect("an IPv4 payload has at most 65,515 bytes");
+        let flags = if self.dont_fragment { DONT_FRAGMENT } else { 0 };
+        put(out, 0, &[0x45, self.traffic_class]);
+        put(out, 2, &total_len.to_be_bytes());
+        put(out, 4, &self.identification.to_be_bytes());
+        put(out, 6, &flags.to_be_bytes());
+        put(out, 8, &[self.ttl, self.protocol.0, 0, 0]);
+        put(out, 12, &self.src.octets());
+        put(out, 16, &self.dst.octets());
+        let checksum = checksum::of(out);
+        put(out, 10, &checksum.to_be_bytes());
+    }
+}

@@ -1,0 +1,114 @@
+//! IPv6 (RFC 8200), the fixed header.
+
+use std::net::Ipv6Addr;
+
+use crate::error::need;
+use crate::field::{array, half, put, word};
+use crate::{Error, Protocol};
+
+const HEADER: &str = "an IPv6 header";
+
+/// A packet, in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a>(&'a [u8]);
+
+impl<'a> Packet<'a> {
+    /// Takes a packet, perhaps with padding behind it, perhaps cut short behind
+    /// its header.
+    ///
+    /// # Errors
+    /// If the header is cut short or of another version.
+    pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
+        need(HEADER, bytes, Repr::LEN)?;
+        let version = bytes[0] >> 4;
+        if version != 6 {
+            return Err(Error::Field {
+                header: HEADER,
+                field: "version",
+                value: version.into(),
+            });
+        }
+        Ok(Packet(bytes))
+    }
+
+    /// The length of what follows the header by the header, in bytes.
+    pub fn payload_len(&self) -> usize {
+        half(self.0, 4).into()
+    }
+
+    /// The source.
+    pub fn src(&self) -> Ipv6Addr {
+        Ipv6Addr::from(array::<16>(self.0, 8))
+    }
+
+    /// The destination.
+    pub fn dst(&self) -> Ipv6Addr {
+        Ipv6Addr::from(array::<16>(self.0, 24))
+    }
+
+    /// What follows the header: an extension header or what it carries.
+    pub fn next_header(&self) -> Protocol {
+        Protocol(self.0[6])
+    }
+
+    /// What follows the header, without padding; less than the header says if
+    /// the packet was cut short.
+    pub fn payload(&self) -> &'a [u8] {
+        let end = (Repr::LEN + self.payload_len()).min(self.0.len());
+        &self.0[Repr::LEN..end]
+    }
+}
+
+/// A header by value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repr {
+    /// The source.
+    pub src: Ipv6Addr,
+    /// The destination.
+    pub dst: Ipv6Addr,
+    /// What follows the header.
+    pub next_header: Protocol,
+    /// Hops left.
+    pub hop_limit: u8,
+    /// Differentiated services and congestion bits.
+    pub traffic_class: u8,
+    /// The flow's label, 20 bits (RFC 6437).
+    pub flow_label: u32,
+    /// The payload's length, in bytes; at most 65,535.
+    pub payload_len: usize,
+}
+
+impl Repr {
+    /// The header's length, in bytes.
+    pub const LEN: usize = 40;
+
+    /// The header's values.
+    pub fn parse(packet: &Packet<'_>) -> Repr {
+        let first = word(packet.0, 0);
+        Repr {
+            src: packet.src(),
+            dst: packet.dst(),
+            next_header: packet.next_header(),
+            hop_limit: packet.0[7],
+            traffic_class: (first >> 20) as u8,
+            flow_label: first & 0xf_ffff,
+            payload_len: packet.payload_len(),
+        }
+    }
+
+    /// Writes the header.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Repr::LEN`], or a field is out of range.
+    pub fn emit(&self, out: &mut [u8]) {
+        assert!(self.flow_label <= 0xf_ffff, "a flow label has 20 bits");
+        let payload_len = u16::try_from(self.payload_len);
+        let payload_len = payload_len.expect("an IPv6 payload has at most 65,535 bytes");
+        let first = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label;
+        put(out, 0, &first.to_be_bytes());
+        put(out, 4, &payload_len.to_be_bytes());
+        put(out, 6, &[self.next_header.0, self.hop_limit]);
+        put(out, 8, &self.src.octets());
+        put(out, 24, &self.dst.octets());
+    }
+}

@@ -1,0 +1,277 @@
+//! TCP headers (RFC 9293 §3.1) with the options of RFC 7323 and RFC 2018.
+
+use crate::checksum::{Addresses, Sum};
+use crate::error::need;
+use crate::field::{half, put, word};
+use crate::{Error, Protocol};
+
+const HEADER: &str = "a TCP header";
+
+/// The control bits, as in the header's 14th byte.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// No more from the sender.
+    pub const FIN: Flags = Flags(0x01);
+    /// Synchronises sequence numbers.
+    pub const SYN: Flags = Flags(0x02);
+    /// Resets the connection.
+    pub const RST: Flags = Flags(0x04);
+    /// Pushes what came to the receiver.
+    pub const PSH: Flags = Flags(0x08);
+    /// The acknowledgment number counts.
+    pub const ACK: Flags = Flags(0x10);
+    /// The urgent pointer counts.
+    pub const URG: Flags = Flags(0x20);
+    /// Congestion was met (RFC 3168).
+    pub const ECE: Flags = Flags(0x40);
+    /// The congestion window was reduced (RFC 3168).
+    pub const CWR: Flags = Flags(0x80);
+
+    /// Whether all of `flags` are set.
+    pub fn contains(self, flags: Flags) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+}
+
+impl std::ops::BitOr for Flags {
+    type Output = Flags;
+
+    fn bitor(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+/// A segment, in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a>(&'a [u8]);
+
+impl<'a> Segment<'a> {
+    /// Takes a segment: the whole payload of an IP packet.
+    ///
+    /// # Errors
+    /// If the header is cut short, or its length is less than 20.
+    pub fn new(bytes: &'a [u8]) -> Result<Segment<'a>, Error> {
+        need(HEADER, bytes, Repr::LEN_MIN)?;
+        let segment = Segment(bytes);
+        let header_len = segment.header_len();
+        if header_len < Repr::LEN_MIN {
+            return Err(Error::Field {
+                header: HEADER,
+                field: "data offset",
+                value: header_len as u32,
+            });
+        }
+        need(HEADER, bytes, header_len)?;
+        Ok(segment)
+    }
+
+    /// The source port.
+    pub fn src_port(&self) -> u16 {
+        half(self.0, 0)
+    }
+
+    /// The destination port.
+    pub fn dst_port(&self) -> u16 {
+        half(self.0, 2)
+    }
+
+    /// The sequence number of the first byte of payload, or of SYN.
+    pub fn seq(&self) -> u32 {
+        word(self.0, 4)
+    }
+
+    /// The acknowledgment number.
+    pub fn ack(&self) -> u32 {
+        word(self.0, 8)
+    }
+
+    /// The control bits.
+    pub fn flags(&self) -> Flags {
+        Flags(self.0[13])
+    }
+
+    /// The receive window, unscaled.
+    pub fn window(&self) -> u16 {
+        half(self.0, 14)
+    }
+
+    /// The header's length with its options, in bytes.
+    pub fn header_len(&self) -> usize {
+        usize::from(self.0[12] >> 4) * 4
+    }
+
+    /// The header's options.
+    pub fn options(&self) -> &'a [u8] {
+        &self.0[Repr::LEN_MIN..self.header_len()]
+    }
+
+    /// What follows the header.
+    pub fn payload(&self) -> &'a [u8] {
+        &self.0[self.header_len()..]
+    }
+
+    /// Whether the checksum is right, if the segment is whole.
+    pub fn checksum_is_right(&self, addresses: Addresses) -> bool {
+        let sum = Sum::new().pseudo_header(addresses, Protocol::TCP.0, self.0.len() as u32);
+        sum.bytes(self.0).finish() == 0
+    }
+}
+
+/// The options that weir knows.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Options {
+    /// The largest segment the sender takes, in bytes (kind 2).
+    pub mss: Option<u16>,
+    /// The window's shift (kind 3).
+    pub window_scale: Option<u8>,
+    /// Selective acknowledgments may be sent (kind 4).
+    pub sack_permitted: bool,
+    /// TSval and TSecr (kind 8).
+    pub timestamps: Option<(u32, u32)>,
+}
+
+mod kind {
+    pub(super) const END: u8 = 0;
+    pub(super) const NOP: u8 = 1;
+    pub(super) const MSS: u8 = 2;
+    pub(super) const WINDOW_SCALE: u8 = 3;
+    pub(super) const SACK_PERMITTED: u8 = 4;
+    pub(super) const TIMESTAMPS: u8 = 8;
+}
+
+impl Options {
+    /// Reads a header's options. Those unknown are passed over; what follows a
+    /// malformed one is not seen.
+    pub fn parse(mut bytes: &[u8]) -> Options {
+        let mut options = Options::default();
+        loop {
+            let (option, rest) = match *bytes {
+                [] | [kind::END, ..] => return options,
+                [kind::NOP, ..] => {
+                    bytes = &bytes[1..];
+                    continue;
+                }
+                [_, len, ..] if len >= 2 && usize::from(len) <= bytes.len() => {
+                    bytes.split_at(len.into())
+                }
+                _ => return options,
+            };
+            match *option {
+                [kind::MSS, _, a, b] => options.mss = Some(u16::from_be_bytes([a, b])),
+                [kind::WINDOW_SCALE, _, shift] => options.window_scale = Some(shift),
+                [kind::SACK_PERMITTED, _] => options.sack_permitted = true,
+                [kind::TIMESTAMPS, 10, ..] => {
+                    options.timestamps = Some((word(option, 2), word(option, 6)));
+                }
+                _ => {}
+            }
+            bytes = rest;
+        }
+    }
+
+    /// Their length in a header, padding included, in bytes.
+    pub fn len(&self) -> usize {
+        let mss: usize = if self.mss.is_some() { 4 } else { 0 };
+        let window_scale = if self.window_scale.is_some() { 3 } else { 0 };
+        let sack_permitted = if self.sack_permitted { 2 } else { 0 };
+        let timestamps = if self.timestamps.is_some() { 10 } else { 0 };
+        (mss + window_scale + sack_permitted + timestamps).next_multiple_of(4)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn emit(&self, out: &mut [u8]) {
+        let mut at = 0;
+        let mut push = |bytes: &[u8]| {
+            put(out, at, bytes);
+            at += bytes.len();
+        };
+        if let Some(mss) = self.mss {
+            let [a, b] = mss.to_be_bytes();
+            push(&[kind::MSS, 4, a, b]);
+        }
+        if self.sack_permitted {
+            push(&[kind::SACK_PERMITTED, 2]);
+        }
+        if let Some((value, echo)) = self.timestamps {
+            push(&[kind::TIMESTAMPS, 10]);
+            push(&value.to_be_bytes());
+            push(&echo.to_be_bytes());
+        }
+        if let Some(shift) = self.window_scale {
+            push(&[kind::WINDOW_SCALE, 3, shift]);
+        }
+        out[at..].fill(kind::END);
+    }
+}
+
+/// A header by value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repr {
+    /// The source port.
+    pub src_port: u16,
+    /// The destination port.
+    pub dst_port: u16,
+    /// The sequence number.
+    pub seq: u32,
+    /// The acknowledgment number.
+    pub ack: u32,
+    /// The control bits.
+    pub flags: Flags,
+    /// The receive window, unscaled.
+    pub window: u16,
+    /// The urgent pointer.
+    pub urgent: u16,
+    /// The options.
+    pub options: Options,
+}
+
+impl Repr {
+    /// The header's length without options, in bytes.
+    pub const LEN_MIN: usize = 20;
+
+    /// The header's values.
+    pub fn parse(segment: &Segment<'_>) -> Repr {
+        Repr {
+            src_port: segment.src_port(),
+            dst_port: segment.dst_port(),
+            seq: segment.seq(),
+            ack: segment.ack(),
+            flags: segment.flags(),
+            window: segment.window(),
+            urgent: half(segment.0, 18),
+            options: Options::parse(segment.options()),
+        }
+    }
+
+    /// The header's length with its options, in bytes.
+    pub fn header_len(&self) -> usize {
+        Repr::LEN_MIN + self.options.len()
+    }
+
+    /// Writes the header of `segment`, whose payload is in place.
+    ///
+    /// # Panics
+    /// If `segment` is shorter than [`Repr::header_len`] or longer than 4 GiB.
+    pub fn emit(&self, segment: &mut [u8], addresses: Addresses) {
+        let header_len = self.header_len();
+        put(segment, 0, &self.src_port.to_be_bytes());
+        put(segment, 2, &self.dst_port.to_be_bytes());
+        put(segment, 4, &self.seq.to_be_bytes());
+        put(segment, 8, &self.ack.to_be_bytes());
+        put(segment, 12, &[(header_len as u8 / 4) << 4, self.flags.0]);
+        put(segment, 14, &self.window.to_be_bytes());
+        put(segment, 16, &[0, 0]);
+        put(segment, 18, &self.urgent.to_be_bytes());
+        self.options.emit(&mut segment[Repr::LEN_MIN..header_len]);
+        let len = u32::try_from(segment.len()).expect("a TCP segment is shorter than 4 GiB");
+        let sum = Sum::new().pseudo_header(addresses, Protocol::TCP.0, len);
+        let checksum = sum.bytes(segment).finish();
+        put(segment, 16, &checksum.to_be_bytes());
+    }
+}

@@ -1,0 +1,108 @@
+//! UDP (RFC 768, RFC 8200 §8.1).
+//!
+//! ```text
+//!  source port 2 │ destination port 2 │ length 2 │ checksum 2
+//! ```
+
+use crate::checksum::{Addresses, Sum};
+use crate::error::need;
+use crate::field::{half, put};
+use crate::{Error, Protocol};
+
+const HEADER: &str = "a UDP header";
+
+/// A datagram, in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a>(&'a [u8]);
+
+impl<'a> Datagram<'a> {
+    /// Takes a datagram, perhaps cut short behind its header.
+    ///
+    /// # Errors
+    /// If the header is cut short, or its length is less than its own.
+    pub fn new(bytes: &'a [u8]) -> Result<Datagram<'a>, Error> {
+        need(HEADER, bytes, Repr::LEN)?;
+        let length = half(bytes, 4);
+        if usize::from(length) < Repr::LEN {
+            return Err(Error::Field {
+                header: HEADER,
+                field: "length",
+                value: length.into(),
+            });
+        }
+        Ok(Datagram(bytes))
+    }
+
+    /// The source port.
+    pub fn src_port(&self) -> u16 {
+        half(self.0, 0)
+    }
+
+    /// The destination port.
+    pub fn dst_port(&self) -> u16 {
+        half(self.0, 2)
+    }
+
+    /// Header and payload together by the header, in bytes.
+    pub fn length(&self) -> usize {
+        half(self.0, 4).into()
+    }
+
+    /// What follows the header; less than the header says if the datagram was
+    /// cut short.
+    pub fn payload(&self) -> &'a [u8] {
+        let end = self.length().min(self.0.len());
+        &self.0[Repr::LEN..end]
+    }
+
+    /// Whether the checksum is right; `None` if the datagram was cut short, or
+    /// has none (which IPv6 forbids).
+    pub fn checksum_is_right(&self, addresses: Addresses) -> Option<bool> {
+        let absent = half(self.0, 6) == 0 && matches!(addresses, Addresses::V4(..));
+        let whole = self.0.get(..self.length())?;
+        let sum = Sum::new().pseudo_header(addresses, Protocol::UDP.0, self.length() as u32);
+        (!absent).then(|| half(self.0, 6) != 0 && sum.bytes(whole).finish() == 0)
+    }
+}
+
+/// A header by value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repr {
+    /// The source port.
+    pub src_port: u16,
+    /// The destination port.
+    pub dst_port: u16,
+}
+
+impl Repr {
+    /// The header's length, in bytes.
+    pub const LEN: usize = 8;
+
+    /// The header's values.
+    pub fn parse(datagram: &Datagram<'_>) -> Repr {
+        Repr {
+            src_port: datagram.src_port(),
+            dst_port: datagram.dst_port(),
+        }
+    }
+
+    /// Writes the header of `datagram`, whose payload is in place.
+    ///
+    /// # Panics
+    /// If `datagram` has fewer than 8 or more than 65,535 bytes.
+    pub fn emit(&self, datagram: &mut [u8], addresses: Addresses) {
+        let length =
+            u16::try_from(datagram.len()).expect("a UDP datagram has at most 65,535 bytes");
+        put(datagram, 0, &self.src_port.to_be_bytes());
+        put(datagram, 2, &self.dst_port.to_be_bytes());
+        put(datagram, 4, &length.to_be_bytes());
+        put(datagram, 6, &[0, 0]);
+        let sum = Sum::new().pseudo_header(addresses, Protocol::UDP.0, length.into());
+        // A sum of zero is sent as all ones: zero means that there is none.
+        let checksum = match sum.bytes(datagram).finish() {
+            0 => 0xffff,
+            other => other,
+        };
+        put(datagram, 6, &checksum.to_be_bytes());
+    }
+}

@@ -1,0 +1,285 @@
+//! Views over short, long and wild bytes; Pup; checksums.
+
+use proptest::prelude::*;
+use weir_wire::checksum::{self, Sum};
+use weir_wire::pup::{self, Port, ThreeMegabit};
+use weir_wire::*;
+
+const V4: Addresses = Addresses::V4(std::net::Ipv4Addr::LOCALHOST, std::net::Ipv4Addr::LOCALHOST);
+const V6: Addresses = Addresses::V6(std::net::Ipv6Addr::LOCALHOST, std::net::Ipv6Addr::LOCALHOST);
+
+/// Takes bytes as everything, and reads all there is to read.
+fn read_all(bytes: &[u8]) {
+    if let Ok(frame) = ethernet::Frame::new(bytes) {
+        let _ = (
+            ethernet::Repr::parse(&frame),
+            frame.payload(),
+            frame.dst().to_string(),
+        );
+    }
+    if let Ok(tag) = ethernet::Tag::new(bytes) {
+        let _ = (ethernet::TagRepr::parse(&tag), tag.payload());
+    }
+    if let Ok(packet) = arp::Packet::new(bytes) {
+        let _ = arp::Repr::parse(&packet);
+    }
+    if let Ok(packet) = ipv4::Packet::new(bytes) {
+        let _ = (
+            ipv4::Repr::parse(&packet),
+            packet.payload(),
+            packet.options(),
+        );
+        let _ = packet.checksum_is_right();
+    }
+    if let Ok(packet) = ipv6::Packet::new(bytes) {
+        let _ = (ipv6::Repr::parse(&packet), packet.payload());
+    }
+    if let Ok(packet) = pup::Packet::new(bytes) {
+        let _ = (
+            pup::Repr::parse(&packet),
+            packet.payload(),
+            packet.checksum_is_right(),
+        );
+    }
+    let _ = ThreeMegabit::parse(bytes);
+    for addresses in [V4, V6] {
+        if let Ok(datagram) = udp::Datagram::new(bytes) {
+            let _ = (udp::Repr::parse(&datagram), datagram.payload());
+            let _ = datagram.checksum_is_right(addresses);
+        }
+        if let Ok(segment) = tcp::Segment::new(bytes) {
+            let _ = (tcp::Repr::parse(&segment), segment.payload());
+            let _ = segment.checksum_is_right(addresses);
+        }
+        if let Ok(message) = icmp::Message::new(bytes) {
+            let _ = (icmp::Echo::parse(&message, addresses), message.payload());
+            let _ = message.checksum_is_right(addresses);
+        }
+    }
+}
+
+/// The smallest checksum there is to write: a word at a time.
+fn slow_sum(bytes: &[u8]) -> u16 {
+    let mut sum = 0u32;
+    for word in bytes.chunks(2) {
+        sum += u32::from(word[0]) << 8 | u32::from(word.get(1).copied().unwrap_or(0));
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+proptest! {
+    #[test]
+    fn wild_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100),
+                              first in prop::sample::select(vec![0x45u8, 0x4f, 0x60, 0, 0xff])) {
+        read_all(&bytes);
+        let mut likely = bytes;
+        if let Some(byte) = likely.first_mut() {
+            *byte = first;
+        }
+        read_all(&likely);
+    }
+
+    #[test]
+    fn sums_do_not_depend_on_where_they_are_split(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        splits in proptest::collection::vec(0usize..200, 0..4),
+    ) {
+        prop_assert_eq!(checksum::of(&bytes), slow_sum(&bytes));
+        let mut splits: Vec<usize> = splits.into_iter().map(|split| split.min(bytes.len())).collect();
+        splits.sort_unstable();
+        let mut sum = Sum::new();
+        let mut start = 0;
+        for end in splits.into_iter().chain([bytes.len()]) {
+            sum = sum.bytes(&bytes[start..end]);
+            start = end;
+        }
+        prop_assert_eq!(sum.finish(), slow_sum(&bytes));
+    }
+
+    #[test]
+    fn an_update_is_a_computation(mut bytes in proptest::collection::vec(any::<u8>(), 4..40), at in 0usize..40, new: u16) {
+        bytes.resize(bytes.len() / 2 * 2, 0);
+        bytes[0] |= 1;
+        let at = at % (bytes.len() / 2 - 1) * 2 + 2;
+        let before = checksum::of(&bytes);
+        let old = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        bytes[at..at + 2].copy_from_slice(&new.to_be_bytes());
+        prop_assert_eq!(checksum::update(before, old, new), checksum::of(&bytes));
+    }
+
+    #[test]
+    fn pups_come_back(control: u8, pup_type: u8, identifier: u32, dst: (u8, u8, u32), src: (u8, u8, u32),
+                      payload in proptest::collection::vec(any::<u8>(), 0..100), flip in 0usize..100) {
+        let port = |(net, host, socket)| Port { net, host, socket };
+        let repr = pup::Repr { control, pup_type, identifier, dst: port(dst), src: port(src) };
+        let mut bytes = vec![0xee; pup::Repr::packet_len(payload.len())];
+        bytes[20..20 + payload.len()].copy_from_slice(&payload);
+        repr.emit(&mut bytes, payload.len());
+        let packet = pup::Packet::new(&bytes).unwrap();
+        prop_assert_eq!(pup::Repr::parse(&packet), repr);
+        prop_assert_eq!(packet.payload(), &payload[..]);
+        prop_assert_eq!(packet.checksum_is_right(), Some(true));
+        let flip = 4 + flip % (bytes.len() - 4);
+        bytes[flip] ^= 0x10;
+        prop_assert_ne!(pup::Packet::new(&bytes).unwrap().checksum_is_right(), Some(true));
+    }
+}
+
+/// RFC 1071 §3's own example, and RFC 1624 §4's.
+#[test]
+fn the_rfcs_examples() {
+    assert_eq!(
+        checksum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]),
+        !0xddf2
+    );
+    assert_eq!(checksum::update(0xdd2f, 0x5555, 0x3285), 0x0000);
+    assert_eq!(checksum::of(&[]), 0xffff);
+}
+
+/// The fields stand where the 1987 paper's figures 3-8 and 3-9 look for them:
+/// words of the frame, its 4-byte header included.
+#[test]
+fn pup_fields_stand_where_the_paper_has_them() {
+    let header = ThreeMegabit {
+        dst: 2,
+        src: 1,
+        frame_type: ThreeMegabit::PUP,
+    };
+    let port = |socket| Port {
+        net: 0,
+        host: 5,
+        socket,
+    };
+    let repr = pup::Repr {
+        control: 0,
+        pup_type: 99,
+        identifier: 0,
+        dst: port(0x0012_0035),
+        src: port(7),
+    };
+    let mut frame = vec![0; 4 + pup::Repr::packet_len(3)];
+    header.emit(&mut frame);
+    repr.emit(&mut frame[4..], 3);
+    let word = |index: usize| u16::from_be_bytes([frame[2 * index], frame[2 * index + 1]]);
+    assert_eq!(word(1), 2, "the frame's type");
+    assert_eq!(word(2), 25, "the length, without padding");
+    assert_eq!(word(3) & 0xff, 99, "the Pup's type");
+    assert_eq!(word(7), 0x12, "the destination socket's high word");
+    assert_eq!(word(8), 0x35, "and its low word");
+    assert_eq!(ThreeMegabit::parse(&frame).unwrap(), (header, &frame[4..]));
+}
+
+#[test]
+fn a_pup_may_have_no_checksum() {
+    let port = Port {
+        net: 0,
+        host: 0,
+        socket: 0,
+    };
+    let repr = pup::Repr {
+        control: 0,
+        pup_type: 1,
+        identifier: 1,
+        dst: port,
+        src: port,
+    };
+    let mut bytes = vec![0; pup::Repr::packet_len(0)];
+    repr.emit(&mut bytes, 0);
+    bytes[20..].fill(0xff);
+    assert_eq!(pup::Packet::new(&bytes).unwrap().checksum_is_right(), None);
+    assert_eq!(
+        pup::Packet::new(&bytes[..20]).unwrap().checksum_is_right(),
+        None
+    );
+}
+
+#[test]
+fn payloads_end_where_the_header_says_or_the_bytes_do() {
+    let repr = ipv4::Repr {
+        src: [192, 0, 2, 1].into(),
+        dst: [192, 0, 2, 2].into(),
+        protocol: Protocol::UDP,
+        ttl: 64,
+        traffic_class: 0,
+        identification: 1,
+        dont_fragment: true,
+        payload_len: 10,
+    };
+    let mut bytes = [7; 46];
+    repr.emit(&mut bytes);
+    assert_eq!(
+        ipv4::Packet::new(&bytes).unwrap().payload().len(),
+        10,
+        "without padding"
+    );
+    assert_eq!(
+        ipv4::Packet::new(&bytes[..25]).unwrap().payload().len(),
+        5,
+        "cut short"
+    );
+    udp::Repr {
+        src_port: 1,
+        dst_port: 2,
+    }
+    .emit(&mut bytes[20..30], V4);
+    assert_eq!(udp::Datagram::new(&bytes[20..]).unwrap().payload().len(), 2);
+    assert_eq!(
+        udp::Datagram::new(&bytes[20..29]).unwrap().payload().len(),
+        1
+    );
+    assert_eq!(
+        udp::Datagram::new(&bytes[20..29])
+            .unwrap()
+            .checksum_is_right(V4),
+        None
+    );
+    bytes[6] = 0x20;
+    let fragment = ipv4::Repr::parse(&ipv4::Packet::new(&bytes).unwrap());
+    assert_eq!(
+        fragment.unwrap_err().to_string(),
+        "an IPv4 header has fragment field 8192, which cannot be"
+    );
+}
+
+#[test]
+fn errors_say_what_and_how_much() {
+    let error = tcp::Segment::new(&[0; 19]).unwrap_err().to_string();
+    assert_eq!(error, "a TCP header is cut short: 19 of 20 bytes are there");
+    let mut bytes = [0; 60];
+    bytes[12] = 0x40;
+    let error = tcp::Segment::new(&bytes).unwrap_err().to_string();
+    assert_eq!(error, "a TCP header has data offset 16, which cannot be");
+    bytes[12] = 0xf0;
+    assert!(tcp::Segment::new(&bytes).is_ok());
+    assert!(tcp::Segment::new(&bytes[..59]).is_err());
+    bytes[0] = 0x50;
+    let error = ipv4::Packet::new(&bytes).unwrap_err().to_string();
+    assert_eq!(error, "an IPv4 header has version 5, which cannot be");
+    assert!(arp::Packet::new(&bytes).is_err());
+}
+
+/// Malformed options end the reading, whatever came before is kept.
+#[test]
+fn malformed_tcp_options_end_the_reading() {
+    use tcp::Options;
+    let mss = Options {
+        mss: Some(1460),
+        ..Options::default()
+    };
+    for tail in [
+        &[3, 0][..],
+        &[3, 1, 7],
+        &[3, 9, 7],
+        &[3],
+        &[0, 3, 3, 7],
+        &[1, 0, 4, 2],
+    ] {
+        let bytes = [&[2, 4, 5, 180], tail].concat();
+        assert_eq!(Options::parse(&bytes), mss, "{tail:?}");
+    }
+    let unknown = [30, 6, 1, 2, 3, 4, 2, 4, 5, 180];
+    assert_eq!(Options::parse(&unknown), mss);
+    // The right kind with the wrong length is passed over.
+    assert_eq!(Options::parse(&[2, 3, 5, 2, 4, 5, 180]), mss);
+}
