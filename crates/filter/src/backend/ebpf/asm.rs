@@ -1,0 +1,319 @@
+//! Assembles instructions with labels: resolves jumps, shortens what can be.
+
+use super::EmitError;
+use super::insn::{Insn, op};
+
+/// A place in a program that jumps can name before it is known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Label(u32);
+
+#[derive(Clone, Copy, Debug)]
+enum Item {
+    Plain(Insn),
+    /// A conditional jump.
+    Jump(Insn, Label),
+    Goto(Label),
+}
+
+/// A program under construction.
+///
+/// Jumps of more than 32,767 instructions become `gotol`, where that is
+/// allowed. Jumps to the next instruction vanish, and so does what no path
+/// reaches; a `goto` to an `exit` is that `exit`.
+///
+/// ```
+/// use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, op};
+///
+/// let mut asm = Asm::new();
+/// let end = asm.label();
+/// asm.push(Insn::mov32(Reg::R0, 0));
+/// asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), end);
+/// asm.push(Insn::mov32(Reg::R0, 1));
+/// asm.bind(end);
+/// asm.push(Insn::exit());
+/// assert_eq!(asm.finish(&Limits::default()).unwrap()[1].off, 1);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Asm {
+    items: Vec<Item>,
+    /// For each label the item it stands before.
+    places: Vec<Option<u32>>,
+}
+
+/// What the program that comes out may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Instructions, at most. The kernel takes 1,000,000 from the privileged,
+    /// 4,096 from others.
+    pub insns_max: usize,
+    /// Whether `gotol` may be used (Linux 6.6); otherwise a jump that needs
+    /// it is an error.
+    pub long_jumps: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            insns_max: 1_000_000,
+            long_jumps: true,
+        }
+    }
+}
+
+impl Asm {
+    /// An empty program.
+    pub fn new() -> Asm {
+        Asm::default()
+    }
+
+    /// A new label, to be [bound](Self::bind) once.
+    pub fn label(&mut self) -> Label {
+        self.places.push(None);
+        Label(self.places.len() as u32 - 1)
+    }
+
+    /// Puts `label` before the next instruction.
+    ///
+    /// # Panics
+    /// If it was put somewhere already.
+    pub fn bind(&mut self, label: Label) {
+        let place = &mut self.places[label.0 as usize];
+        assert!(place.is_none(), "a label is bound once");
+        *place = Some(self.items.len() as u32);
+    }
+
+    /// Adds an instruction.
+    pub fn push(&mut self, insn: Insn) {
+        self.items.push(Item::Plain(insn));
+    }
+
+    /// Adds a conditional jump to `label`; its offset is filled in later.
+    pub fn jump(&mut self, insn: Insn, label: Label) {
+        self.items.push(Item::Jump(insn, label));
+    }
+
+    /// Adds a jump to `label`.
+    pub fn goto(&mut self, label: Label) {
+        self.items.push(Item::Goto(label));
+    }
+
+    /// The instructions so far; those that long jumps need are not counted.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there is no instruction yet.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The program.
+    ///
+    /// # Errors
+    /// When it is longer than `limits` allow, or a jump too far.
+    ///
+    /// # Panics
+    /// If a jump's label is not bound.
+    pub fn finish(mut self, limits: &Limits) -> Result<Vec<Insn>, EmitError> {
+        self.inline_exits();
+        let kept = self.kept();
+        let layout = self.layout(&kept);
+        let count = *layout.starts.last().expect("there is an end") as usize;
+        if count > limits.insns_max {
+            let max = limits.insns_max;
+            return Err(EmitError::TooManyInsns { count, max });
+        }
+        let mut insns = Vec::with_capacity(count);
+        for (index, item) in self.items.iter().enumerate() {
+            if layout.sizes[index] > 0 {
+                let distance = |label| {
+                    i64::from(layout.starts[self.place(label)]) - i64::from(layout.starts[index])
+                };
+                let size = layout.sizes[index];
+                write_item(&mut insns, *item, size, distance, limits)?;
+            }
+        }
+        Ok(insns)
+    }
+
+    fn place(&self, label: Label) -> usize {
+        self.places[label.0 as usize].expect("every label that a jump names is bound") as usize
+    }
+
+    /// Turns each `goto` that leads to an `exit` into one.
+    fn inline_exits(&mut self) {
+        for index in 0..self.items.len() {
+            if let Item::Goto(label) = self.items[index]
+                && self.exits_at(self.place(label))
+            {
+                self.items[index] = Item::Plain(Insn::exit());
+            }
+        }
+    }
+
+    fn exits_at(&self, index: usize) -> bool {
+        matches!(self.items.get(index), Some(Item::Plain(insn)) if *insn == Insn::exit())
+    }
+
+    /// Which items some path leads to: the verifier refuses all others.
+    fn reached(&self) -> Vec<bool> {
+        let mut reached = vec![false; self.items.len()];
+        let mut open = vec![0];
+        while let Some(index) = open.pop() {
+            if index >= self.items.len() || std::mem::replace(&mut reached[index], true) {
+                continue;
+            }
+            match self.items[index] {
+                Item::Plain(_) if self.exits_at(index) => {}
+                Item::Plain(_) => open.push(index + 1),
+                Item::Jump(_, label) => open.extend([index + 1, self.place(label)]),
+                Item::Goto(label) => open.push(self.place(label)),
+            }
+        }
+        reached
+    }
+
+    /// For each item, and the end, the first at or after it that stays: not
+    /// what is never reached, nor jumps to what comes next anyway.
+    fn kept(&self) -> Vec<u32> {
+        let reached = self.reached();
+        let mut kept = vec![self.items.len() as u32; self.items.len() + 1];
+        for index in (0..self.items.len()).rev() {
+            let next = kept[index + 1];
+            let idle = match self.items[index] {
+                Item::Plain(_) => false,
+                Item::Jump(_, label) | Item::Goto(label) => {
+                    let place = self.place(label);
+                    place > index && place as u32 <= next
+                }
+            };
+            let stays = reached[index] && !idle;
+            kept[index] = if stays { index as u32 } else { next };
+        }
+        kept
+    }
+
+    /// Lengthens jumps until each reaches its label. Lengths only grow, so
+    /// this ends, in practice after two or three rounds.
+    fn layout(&self, kept: &[u32]) -> Layout {
+        let stays = |index: usize| kept[index] as usize == index;
+        let sizes = (0..self.items.len()).map(|index| u32::from(stays(index)));
+        let mut layout = Layout {
+            sizes: sizes.collect(),
+            starts: Vec::new(),
+        };
+        loop {
+            layout.place_all();
+            let mut changed = false;
+            for (index, item) in self.items.iter().enumerate() {
+                let (label, long) = match item {
+                    Item::Plain(_) => continue,
+                    // One more than it may take, which makes no difference.
+                    Item::Jump(insn, label) => (*label, long_size(insn)),
+                    Item::Goto(label) => (*label, GOTO_LONG),
+                };
+                if layout.sizes[index] == 1 {
+                    let from = i64::from(layout.starts[index]) + 1;
+                    let distance = i64::from(layout.starts[self.place(label)]) - from;
+                    if i16::try_from(distance).is_err() {
+                        layout.sizes[index] = long;
+                        changed = true;
+                    }
+                }
+            }
+            if !changed {
+                return layout;
+            }
+        }
+    }
+}
+
+/// A long `goto` takes one instruction too; this marks it while laying out.
+const GOTO_LONG: u32 = u32::MAX;
+
+struct Layout {
+    /// How many instructions each item takes.
+    sizes: Vec<u32>,
+    /// Where each starts, and the end.
+    starts: Vec<u32>,
+}
+
+impl Layout {
+    fn place_all(&mut self) {
+        self.starts.clear();
+        let mut at = 0;
+        for &size in &self.sizes {
+            self.starts.push(at);
+            at += if size == GOTO_LONG { 1 } else { size };
+        }
+        self.starts.push(at);
+    }
+}
+
+/// A far conditional jump is inverted to skip a `gotol`; "any bit in common"
+/// has no inverse, and skips a `goto` that skips the `gotol`.
+fn long_size(insn: &Insn) -> u32 {
+    if inverse(insn.code).is_some() { 2 } else { 3 }
+}
+
+fn inverse(code: u8) -> Option<u8> {
+    let condition = match code & 0xf0 {
+        op::JEQ => op::JNE,
+        op::JNE => op::JEQ,
+        op::JGT => op::JLE,
+        op::JLE => op::JGT,
+        op::JGE => op::JLT,
+        op::JLT => op::JGE,
+        _ => return None,
+    };
+    Some(code & 0x0f | condition)
+}
+
+fn write_item(
+    insns: &mut Vec<Insn>,
+    item: Item,
+    size: u32,
+    distance: impl Fn(Label) -> i64,
+    limits: &Limits,
+) -> Result<(), EmitError> {
+    let (label, insn) = match item {
+        Item::Plain(insn) => {
+            insns.push(insn);
+            return Ok(());
+        }
+        Item::Jump(insn, label) => (label, Some(insn)),
+        Item::Goto(label) => (label, None),
+    };
+    // Jumps count from behind their last instruction.
+    let taken = if size == GOTO_LONG {
+        1
+    } else {
+        i64::from(size)
+    };
+    let distance = distance(label) - taken;
+    if size > 1 && !limits.long_jumps {
+        return Err(EmitError::JumpTooFar { distance });
+    }
+    let near = distance as i16;
+    let far = Insn::goto_long(distance as i32);
+    match (insn, size) {
+        (None, 1) => insns.push(Insn::goto(near)),
+        (None, _) => insns.push(far),
+        (Some(insn), 1) => insns.push(Insn { off: near, ..insn }),
+        (Some(insn), 2) => {
+            let code = inverse(insn.code).expect("two instructions mean that it has an inverse");
+            insns.extend([
+                Insn {
+                    code,
+                    off: 1,
+                    ..insn
+                },
+                far,
+            ]);
+        }
+        (Some(insn), _) => {
+            insns.extend([Insn { off: 1, ..insn }, Insn::goto(1), far]);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,370 @@
+//! From the IR to steps that each become a few instructions, with bounds
+//! checks made explicit and shared, and dead values left out.
+
+use super::reach::{ANCHORS_MAX, Anchor, DIRECT_MAX, Need, Reach};
+use crate::ir::{BinOp, Block, Cmp, Op, Operand, Program, Term, Value, Width};
+
+/// What becomes a few instructions. Values beyond the program's own are
+/// addresses in the frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// The length on the wire.
+    Len { dst: Value },
+    /// `dst` = start of the frame + `base`; rejects if `base` exceeds `max`.
+    Address {
+        dst: Value,
+        base: Value,
+        max: Option<u32>,
+    },
+    /// Rejects unless `extent` bytes from the address (or start) are there.
+    Guard { from: Option<Value>, extent: u32 },
+    /// Loads from an address (or start) inside of what is guarded.
+    Load {
+        dst: Value,
+        from: Option<Value>,
+        offset: u32,
+        width: Width,
+    },
+    /// Loads by a call, which checks bounds itself; `max` as in `Address`.
+    Fetch {
+        dst: Option<Value>,
+        base: Option<Value>,
+        offset: u32,
+        width: Width,
+        max: Option<u32>,
+    },
+    /// Rejects if the value is zero.
+    NonZero { value: Value },
+    /// Arithmetic; a divisor is not zero.
+    Bin {
+        dst: Value,
+        op: BinOp,
+        a: Operand,
+        b: Operand,
+    },
+    /// A comparison as a value; never `Gt` or `Le`, which swapped are others.
+    Test {
+        dst: Value,
+        cmp: Cmp,
+        a: Operand,
+        b: Operand,
+    },
+}
+
+impl Step {
+    /// What it computes.
+    pub(super) fn dst(self) -> Option<Value> {
+        match self {
+            Step::Len { dst }
+            | Step::Address { dst, .. }
+            | Step::Load { dst, .. }
+            | Step::Bin { dst, .. }
+            | Step::Test { dst, .. } => Some(dst),
+            Step::Fetch { dst, .. } => dst,
+            Step::Guard { .. } | Step::NonZero { .. } => None,
+        }
+    }
+
+    /// What it reads before it writes its result; and what it reads later, so
+    /// that the result must not take its place.
+    pub(super) fn uses(self) -> (Option<Value>, Option<Value>) {
+        match self {
+            Step::Len { .. } => (None, None),
+            Step::Address { base, .. } => (Some(base), None),
+            Step::Guard { from, .. } | Step::Load { from, .. } => (from, None),
+            Step::Fetch { base, .. } => (base, None),
+            Step::NonZero { value } => (Some(value), None),
+            Step::Bin { a, b, .. } | Step::Test { a, b, .. } => (a.value(), b.value()),
+        }
+    }
+
+    /// Whether it may jump: the verifier then explores both ways.
+    pub(super) fn may_reject(self) -> bool {
+        match self {
+            Step::Address { max, .. } => max.is_some(),
+            Step::Guard { .. } | Step::Fetch { .. } | Step::NonZero { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// A program as steps.
+pub(super) struct Lowered {
+    /// For each block its steps, or nothing if it is not reached or rejects
+    /// whatever comes.
+    pub(super) blocks: Vec<Option<Vec<Step>>>,
+    /// Which values are worth computing; addresses included.
+    pub(super) used: Vec<bool>,
+}
+
+/// How loads are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mode {
+    /// Through pointers, after a check.
+    Direct,
+    /// By calls.
+    Call,
+}
+
+pub(super) fn lower(program: &Program, reach: &Reach, mode: Mode) -> Lowered {
+    let mut lowering = Lowering {
+        program,
+        reach,
+        mode,
+        used: used(program, &reach.needs),
+        rooms: Vec::new(),
+        known: vec![None; program.blocks.len()],
+    };
+    let mut blocks = Vec::with_capacity(program.blocks.len());
+    if let Some(entry) = lowering.known.first_mut() {
+        *entry = Some(Vec::new());
+    }
+    for index in 0..program.blocks.len() {
+        let known = lowering.known[index].take();
+        let reached = known.filter(|_| reach.needs[index] != Need::Never);
+        blocks.push(reached.map(|known| lowering.block(Block(index as u32), known)));
+    }
+    Lowered {
+        blocks,
+        used: lowering.used,
+    }
+}
+
+/// Which values a result or a check depends on. One pass backward, since
+/// definitions come before uses.
+fn used(program: &Program, needs: &[Need]) -> Vec<bool> {
+    let mut used = vec![false; program.values.len()];
+    for (index, block) in program.blocks.iter().enumerate().rev() {
+        if needs[index] == Need::Never {
+            continue;
+        }
+        let mut mark = |operand: Operand| {
+            if let Operand::Val(value) = operand {
+                used[value.index()] = true;
+            }
+        };
+        match &block.term {
+            Term::Branch { a, b, .. } => {
+                mark(*a);
+                mark(*b);
+            }
+            Term::Return(verdict) => mark(*verdict),
+            Term::Jump(_) => {}
+        }
+        for edge in block.term.edges() {
+            if needs[edge.block.index()] != Need::Never {
+                let params = &program.block(edge.block).params;
+                for (param, arg) in params.iter().zip(&edge.args) {
+                    if let (true, Operand::Val(value)) = (used[param.index()], arg) {
+                        used[value.index()] = true;
+                    }
+                }
+            }
+        }
+        for &value in block.insts.iter().rev() {
+            mark_operands(&mut used, value, program.op(value));
+        }
+    }
+    used
+}
+
+fn mark_operands(used: &mut [bool], value: Value, op: Op) {
+    let wanted = used[value.index()];
+    for (position, operand) in op.operands().enumerate() {
+        // A divisor and the base of a load are read to see if they reject.
+        let checked = match op {
+            Op::Load { .. } => true,
+            Op::Bin { op, .. } => op.may_reject() && position == 1,
+            _ => false,
+        };
+        if let (true, Operand::Val(operand)) = (wanted || checked, operand) {
+            used[operand.index()] = true;
+        }
+    }
+}
+
+/// What is guarded at a point: `extent` bytes behind the anchor, whose
+/// address is in `address` (the start's is always at hand).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Guarded {
+    anchor: Anchor,
+    address: Option<Value>,
+    extent: u32,
+}
+
+struct Lowering<'p> {
+    program: &'p Program,
+    reach: &'p Reach,
+    mode: Mode,
+    used: Vec<bool>,
+    /// For each address how many bytes behind it the verifier lets us guard.
+    rooms: Vec<u32>,
+    /// What is guarded at the start of each block, once an edge leads there.
+    known: Vec<Option<Vec<Guarded>>>,
+}
+
+impl Lowering<'_> {
+    fn block(&mut self, block: Block, mut known: Vec<Guarded>) -> Vec<Step> {
+        let program = self.program;
+        let body = program.block(block);
+        let mut steps = Vec::with_capacity(body.insts.len() + 2);
+        for &value in &body.insts {
+            self.op(block, value, &mut known, &mut steps);
+        }
+        for edge in body.term.edges() {
+            meet(&mut self.known[edge.block.index()], &known);
+        }
+        steps
+    }
+
+    fn op(&mut self, block: Block, dst: Value, known: &mut Vec<Guarded>, steps: &mut Vec<Step>) {
+        let wanted = self.used[dst.index()];
+        match self.program.op(dst) {
+            Op::Load {
+                width,
+                base,
+                offset,
+            } if self.mode == Mode::Call => {
+                let bound = base.map_or(0, |base| self.reach.bounds[base.index()]);
+                let max = super::reach::CALL_MAX - (offset + width.bytes());
+                steps.push(Step::Fetch {
+                    dst: wanted.then_some(dst),
+                    base,
+                    offset,
+                    width,
+                    max: (bound > max).then_some(max),
+                });
+            }
+            Op::Load {
+                width,
+                base,
+                offset,
+            } => {
+                let from = self.guard(block, base, offset + width.bytes(), known, steps);
+                if wanted {
+                    steps.push(Step::Load {
+                        dst,
+                        from,
+                        offset,
+                        width,
+                    });
+                }
+            }
+            Op::Bin { op, a, b } => {
+                if let (true, Operand::Val(value)) = (op.may_reject(), b) {
+                    steps.push(Step::NonZero { value });
+                }
+                if wanted {
+                    steps.push(bin(dst, op, a, b));
+                }
+            }
+            Op::Len if wanted => steps.push(Step::Len { dst }),
+            Op::Test { cmp, a, b } if wanted => steps.push(test(dst, cmp, a, b)),
+            Op::Len | Op::Test { .. } | Op::Param => {}
+        }
+    }
+
+    /// Sees to it that `extent` bytes behind the anchor are guarded; gives
+    /// the address to load from.
+    fn guard(
+        &mut self,
+        block: Block,
+        anchor: Anchor,
+        extent: u32,
+        known: &mut Vec<Guarded>,
+        steps: &mut Vec<Step>,
+    ) -> Option<Value> {
+        let need = self.reach.needs[block.index()].extent(anchor).max(extent);
+        let found = known.iter().position(|guarded| guarded.anchor == anchor);
+        if let Some(index) = found {
+            let Guarded {
+                address,
+                extent: already,
+                ..
+            } = known[index];
+            let room = address.map_or(DIRECT_MAX, |address| self.room(address));
+            if already >= extent {
+                return address;
+            }
+            if room >= extent {
+                known[index].extent = need.min(room);
+                let extent = known[index].extent;
+                steps.push(Step::Guard {
+                    from: address,
+                    extent,
+                });
+                return address;
+            }
+            known.remove(index);
+        }
+        let address = anchor.map(|base| self.address(base, need, steps));
+        steps.push(Step::Guard {
+            from: address,
+            extent: need,
+        });
+        if known.len() == ANCHORS_MAX {
+            known.remove(0);
+        }
+        known.push(Guarded {
+            anchor,
+            address,
+            extent: need,
+        });
+        address
+    }
+
+    fn room(&self, address: Value) -> u32 {
+        self.rooms[address.index() - self.program.values.len()]
+    }
+
+    fn address(&mut self, base: Value, need: u32, steps: &mut Vec<Step>) -> Value {
+        let dst = Value((self.program.values.len() + self.rooms.len()) as u32);
+        let bound = self.reach.bounds[base.index()];
+        let max = DIRECT_MAX - need;
+        let fits = bound <= max;
+        self.rooms
+            .push(if fits { DIRECT_MAX - bound } else { need });
+        self.used.push(true);
+        steps.push(Step::Address {
+            dst,
+            base,
+            max: (!fits).then_some(max),
+        });
+        dst
+    }
+}
+
+/// What is guarded where several edges meet: what all of them bring, through
+/// the same address.
+fn meet(target: &mut Option<Vec<Guarded>>, incoming: &[Guarded]) {
+    let Some(list) = target else {
+        *target = Some(incoming.to_vec());
+        return;
+    };
+    list.retain_mut(|guarded| {
+        let same =
+            |other: &&Guarded| (other.anchor, other.address) == (guarded.anchor, guarded.address);
+        let other = incoming.iter().find(same);
+        if let Some(other) = other {
+            guarded.extent = guarded.extent.min(other.extent);
+        }
+        other.is_some()
+    });
+}
+
+/// A constant on the left of what commutes goes right: it costs nothing there.
+fn bin(dst: Value, op: BinOp, a: Operand, b: Operand) -> Step {
+    let (a, b) = match (a, b) {
+        (Operand::Imm(_), Operand::Val(_)) if op.commutes() => (b, a),
+        _ => (a, b),
+    };
+    Step::Bin { dst, op, a, b }
+}
+
+fn test(dst: Value, cmp: Cmp, a: Operand, b: Operand) -> Step {
+    let (cmp, a, b) = match cmp {
+        Cmp::Gt | Cmp::Le => (cmp.swapped(), b, a),
+        _ => (cmp, a, b),
+    };
+    Step::Test { dst, cmp, a, b }
+}

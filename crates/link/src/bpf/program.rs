@@ -1,0 +1,284 @@
+//! Programs: load them, and run them on bytes.
+
+use super::{is_not_permitted, kernel_name, sys};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+use weir_filter::backend::ebpf::Insn;
+
+/// Lines of the verifier's log that an error shows, the last ones.
+pub const LOG_LINES_MAX: usize = 12;
+
+/// Bytes of log that are asked for when a load has failed. Linux 6.4 keeps
+/// the end of a longer log, older ones keep the start.
+const LOG_BYTES: usize = 1 << 20;
+
+/// Times that a load is tried again when a signal came in between.
+const RETRIES_MAX: usize = 5;
+
+/// The shortest frame that [`Program::test_run`] takes: an Ethernet header.
+pub const FRAME_BYTES_MIN: usize = 14;
+
+/// What a program is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ProgramType {
+    /// Filters of sockets.
+    SocketFilter,
+    /// The tc hooks.
+    SchedCls,
+    /// The XDP hook.
+    Xdp,
+}
+
+impl ProgramType {
+    /// The number in `enum bpf_prog_type`.
+    fn number(self) -> u32 {
+        match self {
+            ProgramType::SocketFilter => 1,
+            ProgramType::SchedCls => 3,
+            ProgramType::Xdp => 6,
+        }
+    }
+}
+
+/// How to load a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Load<'a> {
+    /// What it is for.
+    pub program_type: ProgramType,
+    /// A name for `bpftool` to show; 15 bytes at most are kept.
+    pub name: &'a str,
+    /// For XDP: frames with fragments may come (Linux 5.18).
+    pub frags: bool,
+}
+
+impl Load<'_> {
+    /// For that type, named `weir`, frames in one piece.
+    pub fn new(program_type: ProgramType) -> Load<'static> {
+        Load {
+            program_type,
+            name: "weir",
+            frags: false,
+        }
+    }
+
+    fn flags(&self) -> u32 {
+        const XDP_HAS_FRAGS: u32 = 1 << 5;
+        if self.frags { XDP_HAS_FRAGS } else { 0 }
+    }
+}
+
+/// Why a program was not loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Privilege is missing.
+    #[error(
+        "loading an eBPF program is not permitted: run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
+    )]
+    NotPermitted,
+    /// There is no bpf(2).
+    #[error("this kernel has no bpf(2): Linux 6.1 or later with CONFIG_BPF_SYSCALL is needed")]
+    NoBpf,
+    /// Longer than the kernel takes.
+    #[error("the kernel takes no eBPF program of {insns} instructions, at most 1000000")]
+    TooLong {
+        /// Its length.
+        insns: usize,
+    },
+    /// The verifier did not accept it.
+    #[error("the kernel's verifier refused the program of {insns} instructions ({source}):\n{log}")]
+    Refused {
+        /// Its length.
+        insns: usize,
+        /// The last lines of the verifier's log, [`LOG_LINES_MAX`] at most.
+        log: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error(
+        "the kernel did not load the program ({source}); `gotol` needs Linux 6.6, XDP with fragments 5.18"
+    )]
+    System {
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A program in the kernel. It goes when the last descriptor and the last use
+/// of it are gone.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+}
+
+impl Program {
+    /// Loads a program.
+    ///
+    /// Costs about 80 µs and 1 µs an instruction.
+    ///
+    /// # Errors
+    /// See [`LoadError`]; a refusal has the end of the verifier's log.
+    pub fn load(insns: &[Insn], load: &Load<'_>) -> Result<Program, LoadError> {
+        let words: Vec<u64> = insns.iter().map(|insn| insn.to_u64()).collect();
+        match attempt(&words, load, &mut []) {
+            Ok(fd) => Ok(Program { fd }),
+            Err(error) => Err(explain(error, &words, load)),
+        }
+    }
+
+    /// Runs the program on a frame, without any device.
+    ///
+    /// `output` receives the frame as the program left it, as far as it fits,
+    /// and may be empty.
+    ///
+    /// # Errors
+    /// See [`TestRunError`].
+    pub fn test_run(&self, run: &TestRun<'_>, output: &mut [u8]) -> Result<Ran, TestRunError> {
+        let len = run.frame.len();
+        if len < FRAME_BYTES_MIN {
+            return Err(TestRunError::FrameTooShort { len });
+        }
+        let with_meta = [run.meta, run.frame].concat();
+        let (input, context) = if run.meta.is_empty() {
+            (run.frame, Vec::new())
+        } else {
+            (&with_meta[..], xdp_context(run.meta.len(), with_meta.len()))
+        };
+        let fd = self.fd.as_fd();
+        match sys::prog_test_run(fd, input, &context, output, run.repeat) {
+            Ok(ran) => Ok(Ran {
+                returned: ran.retval,
+                duration: Duration::from_nanos(ran.duration_ns.into()),
+                output_len: ran.out_len,
+            }),
+            Err(error) if is_not_permitted(&error) => Err(TestRunError::NotPermitted),
+            Err(source) => Err(TestRunError::System { len, source }),
+        }
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// `struct xdp_md` for a frame behind `meta_len` bytes of metadata.
+fn xdp_context(meta_len: usize, end: usize) -> Vec<u8> {
+    // data, data_end, data_meta, and three numbers of the device, all zero.
+    let fields = [meta_len as u32, end as u32, 0, 0, 0, 0];
+    fields
+        .iter()
+        .flat_map(|field| field.to_ne_bytes())
+        .collect()
+}
+
+fn attempt(words: &[u64], load: &Load<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
+    let mut retries = 0;
+    loop {
+        let result = sys::prog_load(sys::Load {
+            program_type: load.program_type.number(),
+            insns: words,
+            name: kernel_name(load.name),
+            flags: load.flags(),
+            log,
+        });
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && retries < RETRIES_MAX => {
+                retries += 1;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The reason of a failed load: asks once more, with a log.
+fn explain(first: io::Error, words: &[u64], load: &Load<'_>) -> LoadError {
+    let insns = words.len();
+    if first.raw_os_error() == Some(libc::ENOSYS) {
+        return LoadError::NoBpf;
+    }
+    let mut log = vec![0; LOG_BYTES];
+    // The second error may be ENOSPC, for the log: the first one counts.
+    let _ = attempt(words, load, &mut log);
+    let text = log.split(|&byte| byte == 0).next().unwrap_or_default();
+    let text = String::from_utf8_lossy(text);
+    if text.trim().is_empty() {
+        return match first {
+            error if is_not_permitted(&error) => LoadError::NotPermitted,
+            error if error.raw_os_error() == Some(libc::E2BIG) => LoadError::TooLong { insns },
+            source => LoadError::System { source },
+        };
+    }
+    LoadError::Refused {
+        insns,
+        log: last_lines(&text),
+        source: first,
+    }
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(LOG_LINES_MAX)..].join("\n")
+}
+
+/// What to run a program on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TestRun<'a> {
+    /// The frame, at least [`FRAME_BYTES_MIN`] bytes. For XDP without
+    /// fragments it must fit into a page with head and tail room: 3,520
+    /// bytes always do.
+    pub frame: &'a [u8],
+    /// For XDP: metadata before the frame, a multiple of 4 bytes.
+    pub meta: &'a [u8],
+    /// How many times to run; the time is that of one, on average.
+    pub repeat: u32,
+}
+
+impl TestRun<'_> {
+    /// One run on `frame`.
+    pub fn new(frame: &[u8]) -> TestRun<'_> {
+        TestRun {
+            frame,
+            meta: &[],
+            repeat: 1,
+        }
+    }
+}
+
+/// How a run went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ran {
+    /// What the program returned.
+    pub returned: u32,
+    /// The time of one run, on average, in whole nanoseconds.
+    pub duration: Duration,
+    /// The length of the frame after the run; more than the output holds is
+    /// not possible.
+    pub output_len: usize,
+}
+
+/// Why a program was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum TestRunError {
+    /// Privilege is missing.
+    #[error(
+        "running an eBPF program on a frame is not permitted: run as root, or with CAP_BPF and CAP_NET_ADMIN"
+    )]
+    NotPermitted,
+    /// The kernel wants an Ethernet header.
+    #[error("the frame has {len} bytes, a test run needs at least {FRAME_BYTES_MIN}")]
+    FrameTooShort {
+        /// Its length.
+        len: usize,
+    },
+    /// Anything else.
+    #[error("the kernel did not run the program on a frame of {len} bytes ({source})")]
+    System {
+        /// The frame's length.
+        len: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,268 @@
+//! The bpf(2) system call: the layout of its arguments, and nothing else.
+//!
+//! One function a command; each takes slices and hands out owned
+//! descriptors, so that callers need no `unsafe`. Layouts are those of
+//! `union bpf_attr` in `linux/bpf.h`, of which every command may pass a
+//! prefix.
+#![allow(unsafe_code)] // System calls take pointers.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+const MAP_CREATE: u32 = 0;
+const MAP_LOOKUP_ELEM: u32 = 1;
+const MAP_UPDATE_ELEM: u32 = 2;
+const MAP_DELETE_ELEM: u32 = 3;
+const PROG_LOAD: u32 = 5;
+const PROG_TEST_RUN: u32 = 10;
+
+/// Bytes of an object's name, the closing zero included.
+pub(super) const NAME_BYTES: usize = 16;
+
+/// Calls bpf(2).
+///
+/// # Safety
+/// `attr` has the layout of the command's part of `union bpf_attr`, without
+/// padding, and every pointer in it leads to memory that is valid for what
+/// the kernel does with it during the call.
+unsafe fn bpf<T>(command: u32, attr: &mut T) -> io::Result<i32> {
+    let size = size_of::<T>();
+    // SAFETY: `attr` is valid for `size` bytes; the rest is the caller's
+    // promise.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result as i32)
+    }
+}
+
+/// As [`bpf`], for commands that give a descriptor.
+///
+/// # Safety
+/// As for [`bpf`], and the command gives a new descriptor.
+unsafe fn bpf_fd<T>(command: u32, attr: &mut T) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's promise.
+    let fd = unsafe { bpf(command, attr)? };
+    // SAFETY: the kernel has just made this descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn address<T>(slice: &[T]) -> u64 {
+    if slice.is_empty() {
+        0
+    } else {
+        slice.as_ptr() as u64
+    }
+}
+
+fn address_mut<T>(slice: &mut [T]) -> u64 {
+    if slice.is_empty() {
+        0
+    } else {
+        slice.as_mut_ptr() as u64
+    }
+}
+
+/// What [`prog_load`] is given.
+pub(super) struct Load<'a> {
+    pub(super) program_type: u32,
+    pub(super) insns: &'a [u64],
+    pub(super) name: [u8; NAME_BYTES],
+    pub(super) flags: u32,
+    /// Receives the verifier's log; empty for none.
+    pub(super) log: &'a mut [u8],
+}
+
+#[repr(C)]
+struct LoadAttr {
+    program_type: u32,
+    insn_count: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    flags: u32,
+    name: [u8; NAME_BYTES],
+}
+
+pub(super) fn prog_load(load: Load<'_>) -> io::Result<OwnedFd> {
+    // MIT has no name of its own in the kernel's list.
+    let license = c"Dual MIT/GPL";
+    let mut attr = LoadAttr {
+        program_type: load.program_type,
+        insn_count: count(load.insns.len())?,
+        insns: address(load.insns),
+        license: license.as_ptr() as u64,
+        log_level: u32::from(!load.log.is_empty()),
+        log_size: count(load.log.len())?,
+        log_buf: address_mut(load.log),
+        kern_version: 0,
+        flags: load.flags,
+        name: load.name,
+    };
+    // SAFETY: the pointers lead to slices of the stated lengths, and to a
+    // string that ends in zero; the log is the only one written.
+    unsafe { bpf_fd(PROG_LOAD, &mut attr) }
+}
+
+fn count(len: usize) -> io::Result<u32> {
+    u32::try_from(len).map_err(|_| io::ErrorKind::ArgumentListTooLong.into())
+}
+
+/// What [`prog_test_run`] gives.
+pub(super) struct Ran {
+    pub(super) retval: u32,
+    pub(super) duration_ns: u32,
+    pub(super) out_len: usize,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct TestRunAttr {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    padding: u32,
+}
+
+pub(super) fn prog_test_run(
+    program: BorrowedFd<'_>,
+    input: &[u8],
+    context: &[u8],
+    output: &mut [u8],
+    repeat: u32,
+) -> io::Result<Ran> {
+    let mut attr = TestRunAttr {
+        prog_fd: number(program),
+        data_size_in: count(input.len())?,
+        data_size_out: count(output.len())?,
+        data_in: address(input),
+        data_out: address_mut(output),
+        repeat,
+        ctx_size_in: count(context.len())?,
+        ctx_in: address(context),
+        ..TestRunAttr::default()
+    };
+    // SAFETY: the pointers lead to slices of the stated lengths; the output
+    // is the only one written, up to `data_size_out`.
+    unsafe { bpf(PROG_TEST_RUN, &mut attr)? };
+    Ok(Ran {
+        retval: attr.retval,
+        duration_ns: attr.duration,
+        out_len: attr.data_size_out as usize,
+    })
+}
+
+/// The number under which the kernel knows a descriptor; never negative.
+fn number(fd: BorrowedFd<'_>) -> u32 {
+    fd.as_raw_fd() as u32
+}
+
+#[repr(C)]
+struct MapCreateAttr {
+    map_type: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries_max: u32,
+    flags: u32,
+    inner_map_fd: u32,
+    numa_node: u32,
+    name: [u8; NAME_BYTES],
+}
+
+pub(super) fn map_create(
+    map_type: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries_max: u32,
+    name: [u8; NAME_BYTES],
+) -> io::Result<OwnedFd> {
+    let mut attr = MapCreateAttr {
+        map_type,
+        key_bytes,
+        value_bytes,
+        entries_max,
+        flags: 0,
+        inner_map_fd: 0,
+        numa_node: 0,
+        name,
+    };
+    // SAFETY: there are no pointers.
+    unsafe { bpf_fd(MAP_CREATE, &mut attr) }
+}
+
+#[repr(C)]
+struct ElemAttr {
+    map_fd: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+impl ElemAttr {
+    fn new(map: BorrowedFd<'_>, key: &[u8], value: u64, flags: u64) -> ElemAttr {
+        ElemAttr {
+            map_fd: number(map),
+            padding: 0,
+            key: address(key),
+            value,
+            flags,
+        }
+    }
+}
+
+/// # Safety
+/// `key` and `value` have the sizes that the map was made with; the map is
+/// not one with a value for each CPU.
+pub(super) unsafe fn map_update(
+    map: BorrowedFd<'_>,
+    key: &[u8],
+    value: &[u8],
+    flags: u64,
+) -> io::Result<()> {
+    let mut attr = ElemAttr::new(map, key, address(value), flags);
+    // SAFETY: the kernel reads a key and a value, whose sizes the caller
+    // promises.
+    unsafe { bpf(MAP_UPDATE_ELEM, &mut attr)? };
+    Ok(())
+}
+
+/// # Safety
+/// As for [`map_update`].
+pub(super) unsafe fn map_lookup(
+    map: BorrowedFd<'_>,
+    key: &[u8],
+    value: &mut [u8],
+) -> io::Result<()> {
+    let mut attr = ElemAttr::new(map, key, address_mut(value), 0);
+    // SAFETY: the kernel reads a key and writes a value, whose sizes the
+    // caller promises.
+    unsafe { bpf(MAP_LOOKUP_ELEM, &mut attr)? };
+    Ok(())
+}
+
+/// # Safety
+/// `key` has the size that the map was made with.
+pub(super) unsafe fn map_delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {
+    let mut attr = ElemAttr::new(map, key, 0, 0);
+    // SAFETY: the kernel reads a key, whose size the caller promises.
+    unsafe { bpf(MAP_DELETE_ELEM, &mut attr)? };
+    Ok(())
+}

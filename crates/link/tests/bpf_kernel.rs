@@ -1,0 +1,360 @@
+//! Emitted eBPF in the kernel: the verifier accepts it, and verdicts equal
+//! the interpreter's.
+//!
+//! More random programs than the default:
+//! `WEIR_BPF_PROGRAMS=20000 cargo test -p weir-link --test bpf_kernel random`
+
+use weir_filter::backend::ebpf::{Insn, Listing, Options, Reg, Returns, Target, XdpLen, emit};
+use weir_filter::interp::Interp;
+use weir_filter::ir::{BinOp, Builder, Cmp, Program as Filter, Width};
+use weir_filter::lang::expr::{Context, compile};
+use weir_filter::opt::optimise;
+use weir_lab::program::{Frame, frames, seeded};
+use weir_lab::{corpus, need};
+use weir_link::bpf::{FRAME_BYTES_MIN, Load, Program, ProgramType, TestRun};
+use weir_link::pcap::Reader;
+use weir_wire::LinkType;
+
+/// Whether programs may be loaded here; skips the test if not.
+fn permitted() -> bool {
+    let nothing = [Insn::mov32(Reg::R0, 0), Insn::exit()];
+    let loaded = Program::load(&nothing, &Load::new(ProgramType::Xdp));
+    if let Err(error) = &loaded {
+        need::skip(&error.to_string());
+    }
+    loaded.is_ok()
+}
+
+/// XDP that is told the length on the wire.
+const META: Target = Target::Xdp(XdpLen::Meta);
+
+/// Each way to run a filter in the kernel.
+const TARGETS: [Target; 5] = [
+    META,
+    Target::Xdp(XdpLen::Linear),
+    Target::Xdp(XdpLen::Whole),
+    Target::XdpFrags,
+    Target::Skb,
+];
+
+fn load(filter: &Filter, options: &Options) -> Program {
+    let insns = emit(filter, options).unwrap_or_else(|error| panic!("{error}\n{filter}"));
+    let mut how = Load::new(match options.target {
+        Target::Skb => ProgramType::SchedCls,
+        _ => ProgramType::Xdp,
+    });
+    how.frags = options.target == Target::XdpFrags;
+    Program::load(&insns, &how)
+        .unwrap_or_else(|error| panic!("{error}\n{}{}", head(filter), Listing(&insns)))
+}
+
+/// The text of a filter, unless that is long.
+fn head(filter: &Filter) -> String {
+    filter.to_string().chars().take(10_000).collect()
+}
+
+fn run(program: &Program, target: Target, frame: &Frame) -> u32 {
+    let meta = frame.wire_len.to_ne_bytes();
+    let mut run = TestRun::new(&frame.bytes);
+    if target == META {
+        run.meta = &meta;
+    }
+    let ran = program.test_run(&run, &mut []);
+    ran.unwrap_or_else(|error| panic!("{error}: {frame:?}"))
+        .returned
+}
+
+/// Whether the kernel makes a test run on such a frame: it has an Ethernet
+/// header, and as an skb also the header that its Ethernet type promises.
+fn fits(target: Target, bytes: &[u8]) -> bool {
+    let promised = match bytes.get(12..14) {
+        None => return false,
+        Some([0x08, 0x00]) => 20,
+        Some([0x86, 0xdd]) => 40,
+        Some(_) => 0,
+    };
+    target != Target::Skb || bytes.len() >= FRAME_BYTES_MIN + promised
+}
+
+/// Gives how many frames there were, and how many were accepted.
+fn assert_equal(filter: &Filter, target: Target, frames: &[Frame]) -> (usize, usize) {
+    let program = load(filter, &Options::new(target));
+    let mut oracle = Interp::new(filter);
+    let (mut seen, mut accepted) = (0, 0);
+    for frame in frames.iter().filter(|frame| fits(target, &frame.bytes)) {
+        let mut frame = frame.clone();
+        if target != META {
+            // Nobody can tell it that the frame was longer.
+            frame.wire_len = frame.bytes.len() as u32;
+        }
+        let expected = oracle.run(&frame.bytes, frame.wire_len);
+        let found = run(&program, target, &frame);
+        assert_eq!(found, expected, "{target:?} {frame:?}\n{}", head(filter));
+        seen += 1;
+        accepted += usize::from(found > 0);
+    }
+    (seen, accepted)
+}
+
+#[test]
+fn random_programs_are_accepted_and_give_the_interpreters_verdicts() {
+    if !permitted() {
+        return;
+    }
+    let count: u64 = std::env::var("WEIR_BPF_PROGRAMS").map_or(500, |text| {
+        text.parse().expect("WEIR_BPF_PROGRAMS is a number")
+    });
+    let mut total = (0, 0);
+    for seed in 0..count {
+        let mut filter = seeded(seed);
+        if seed % 3 == 0 {
+            optimise(&mut filter);
+        }
+        let target = TARGETS[seed as usize % TARGETS.len()];
+        let (seen, accepted) = assert_equal(&filter, target, &frames(seed, 20));
+        total = (total.0 + seen, total.1 + accepted);
+    }
+    let (seen, accepted) = total;
+    assert!(
+        accepted * 10 > seen && seen > accepted,
+        "{accepted} of {seen}"
+    );
+}
+
+/// The longest frame of one piece that a test run takes for certain.
+const LINEAR_MAX: usize = 3_400;
+
+/// Frames of all captures, by link type, evenly from each file.
+fn captured(linktype: LinkType, per_file: usize) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    for path in need::capture_files() {
+        let mut reader = Reader::open(&path).expect("a capture opens");
+        let mut of_file = Vec::new();
+        // A damaged file gives what it has before the damage.
+        while let Ok(Some(frame)) = reader.next_frame() {
+            let len = frame.bytes.len();
+            if frame.linktype() == linktype && (FRAME_BYTES_MIN..=LINEAR_MAX).contains(&len) {
+                of_file.push(Frame {
+                    bytes: frame.bytes.to_vec(),
+                    wire_len: frame.wire_len,
+                });
+            }
+        }
+        let step = of_file.len().div_ceil(per_file).max(1);
+        frames.extend(of_file.into_iter().step_by(step));
+    }
+    frames
+}
+
+#[test]
+fn expressions_give_the_interpreters_verdicts_on_real_captures() {
+    if !permitted() {
+        return;
+    }
+    let frames = captured(LinkType::EN10MB, 40);
+    if frames.is_empty() {
+        return;
+    }
+    let (mut filters, mut seen, mut accepted) = (0, 0, 0);
+    for (index, entry) in corpus::entries().iter().enumerate() {
+        let Ok(mut filter) = compile(&entry.text, &Context::new(LinkType::EN10MB)) else {
+            continue;
+        };
+        if index % 2 == 0 {
+            optimise(&mut filter);
+        }
+        let target = TARGETS[index % TARGETS.len()];
+        let some: Vec<Frame> = frames
+            .iter()
+            .skip(index % 16)
+            .step_by(16)
+            .cloned()
+            .collect();
+        let counts = assert_equal(&filter, target, &some);
+        (filters, seen, accepted) = (filters + 1, seen + counts.0, accepted + counts.1);
+    }
+    println!("{filters} filters, {seen} runs, {accepted} accepted");
+    assert!(filters > 1_000 && accepted > 1_000, "{filters} {accepted}");
+}
+
+/// `count` values alive at once, used as bases of loads in the end: spilled
+/// variable offsets, spilled addresses.
+fn crowded_bases(count: u32, bounded: bool) -> Filter {
+    let mut builder = Builder::new();
+    let bases: Vec<_> = (0..count)
+        .map(|index| {
+            let word = builder.load(Width::B2, None, index % 30);
+            let mask = if bounded { 0x1f } else { 0x3fff_ffff };
+            builder.bin(BinOp::And, word, mask)
+        })
+        .collect();
+    let mut sum = builder.wire_len();
+    for round in 0..2 {
+        for &base in &bases {
+            let value = builder.load(Width::B2, Some(base), round * 3);
+            sum = builder.bin(BinOp::Mul, sum, 31);
+            sum = builder.bin(BinOp::Xor, sum, value);
+        }
+    }
+    builder.ret(sum);
+    builder.finish()
+}
+
+#[test]
+fn spilled_offsets_stay_bounded() {
+    if !permitted() {
+        return;
+    }
+    for target in TARGETS {
+        for count in [3, 8, 20, 50] {
+            for bounded in [false, true] {
+                let filter = crowded_bases(count, bounded);
+                assert_equal(&filter, target, &frames(u64::from(count), 20));
+            }
+        }
+    }
+}
+
+/// What a long chain is made of.
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    tests: u32,
+    /// One test that holds accepts; otherwise one that does not rejects.
+    any: bool,
+    /// New loads now and then, and bits tested instead of values.
+    mixed: bool,
+}
+
+/// `value == 1 or value == 4 or …`, or `value != 1 and value != 4 and …`.
+fn chain(how: Chain) -> Filter {
+    let mut builder = Builder::new();
+    let (yes, no) = (builder.block(), builder.block());
+    let value = builder.load(Width::B4, None, 0);
+    for index in 0..how.tests {
+        let (mut value, mut cmp) = (value, Cmp::Eq);
+        if how.mixed && index.is_multiple_of(5) {
+            value = builder.load(Width::B4, None, index % 20);
+            cmp = if index.is_multiple_of(2) {
+                Cmp::Set
+            } else {
+                Cmp::Eq
+            };
+        }
+        let next = builder.block();
+        let constant = index * 3 + 1;
+        if how.any {
+            builder.branch(cmp, value, constant, yes, next);
+        } else {
+            builder.branch(cmp.negated(), value, constant, next, no);
+        }
+        builder.switch_to(next);
+    }
+    let end = if how.any { no } else { yes };
+    builder.jump(end, Vec::new());
+    builder.switch_to(yes);
+    builder.ret(1);
+    builder.switch_to(no);
+    builder.ret(0);
+    builder.finish()
+}
+
+fn word_frames(words: &[u32]) -> Vec<Frame> {
+    let frame = |word: &u32| Frame {
+        bytes: [&word.to_be_bytes()[..], &[0; 56]].concat(),
+        wire_len: 60,
+    };
+    words.iter().map(frame).collect()
+}
+
+/// Longer than the verifier's pile of branches (8,192), and than a jump's
+/// 16 bits.
+#[test]
+fn long_chains_are_accepted() {
+    if !permitted() {
+        return;
+    }
+    let frames = word_frames(&[0, 1, 4, 3 * 1_999 + 1, 3 * 19_999 + 1, u32::MAX]);
+    for tests in [2_000, 20_000, 60_000] {
+        for (any, mixed) in [(false, false), (false, true), (true, false), (true, true)] {
+            assert_equal(&chain(Chain { tests, any, mixed }), META, &frames);
+        }
+    }
+}
+
+#[test]
+fn a_list_of_two_thousand_hosts_is_accepted() {
+    if !permitted() {
+        return;
+    }
+    let hosts: Vec<String> = (0..2_000)
+        .map(|n| format!("host 10.{}.{}.{}", n % 7, n / 256, n % 256))
+        .collect();
+    let context = Context::new(LinkType::EN10MB);
+    let mut filter = compile(&hosts.join(" or "), &context).expect("it compiles");
+    let frames = captured(LinkType::EN10MB, 5);
+    // With a call for each of its 18,000 loads the verifier takes 20 s.
+    assert_equal(&filter, META, &frames);
+    optimise(&mut filter);
+    for target in TARGETS {
+        assert_equal(&filter, target, &frames);
+    }
+}
+
+#[test]
+fn frames_of_several_pieces_are_read_throughout() {
+    if !permitted() {
+        return;
+    }
+    let bytes: Vec<u8> = (0..9_000_u32).map(|n| (n % 251) as u8).collect();
+    let frame = Frame {
+        wire_len: 9_000,
+        bytes,
+    };
+    for offset in [0, 3_000, 4_093, 4_095, 4_096, 8_996, 8_997] {
+        let filter: Filter = format!(
+            "filter {{\nb0:\nv0 = load.4 [{offset}]\nv1 = load.1 [1]\nv2 = load.4 [v1 + {}]\n\
+             v3 = xor v0, v2\nv4 = len\nv5 = add v4, v3\nret v5\n}}",
+            offset / 2
+        )
+        .parse()
+        .unwrap();
+        assert_equal(&filter, Target::XdpFrags, std::slice::from_ref(&frame));
+    }
+}
+
+#[test]
+fn verdicts_become_the_codes_asked_for() {
+    if !permitted() {
+        return;
+    }
+    let filter: Filter = "filter {\nb0:\nv0 = load.1 [0]\nret v0\n}".parse().unwrap();
+    for target in TARGETS {
+        let mut options = Options::new(target);
+        options.returns = Returns::Codes {
+            accept: 2,
+            reject: 1,
+        };
+        let program = load(&filter, &options);
+        for (byte, code) in [(0, 1), (1, 2), (255, 2)] {
+            let mut bytes = vec![0; 60];
+            bytes[0] = byte;
+            let frame = Frame {
+                bytes,
+                wire_len: 60,
+            };
+            assert_eq!(run(&program, target, &frame), code, "{target:?} {byte}");
+        }
+    }
+}
+
+/// Metadata too short for the length rejects.
+#[test]
+fn without_its_metadata_a_frame_is_rejected() {
+    if !permitted() {
+        return;
+    }
+    let filter: Filter = "filter {\nb0:\nv0 = len\nret v0\n}".parse().unwrap();
+    let program = load(&filter, &Options::new(META));
+    let ran = program.test_run(&TestRun::new(&[0; 60]), &mut []).unwrap();
+    assert_eq!(ran.returned, 0);
+}
