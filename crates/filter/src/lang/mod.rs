@@ -5,6 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 pub mod cbpf;
+pub mod cspf;
+mod draft;
 pub mod expr;
 
 /// Which language a filter is written in.
@@ -52,5 +54,14 @@ impl FromStr for Language {
         let named = |language: &Language| language.name().eq_ignore_ascii_case(text.trim());
         let found = Language::ALL.into_iter().find(named);
         found.ok_or_else(|| UnknownLanguage(text.to_owned()))
+    }
+}
+
+/// A piece of an input for a message: quoted, and cut when long.
+fn shown(text: &str) -> String {
+    const CHARS_MAX: usize = 40;
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("`{}…`", &text[..end]),
+        None => format!("`{text}`"),
     }
 }

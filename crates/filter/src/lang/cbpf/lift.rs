@@ -2,12 +2,13 @@
 //! and block parameters where paths bring different ones.
 //!
 //! Jumps lead forward, so when a block's turn comes all paths to it are known:
-//! one pass, no iteration. A parameter is made only for what is read later
+//! one pass ([`Draft`]), no iteration. A parameter is made only for what is read later
 //! (by a liveness pass from the end) and differs between the edges in.
 
 use super::verify::targets;
 use super::{Insn, MEM_WORDS, VerifyError, code, verify};
-use crate::ir::{BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term, Value, Width};
+use crate::ir::{BinOp, Cmp, Op, Operand, Program, Width};
+use crate::lang::draft::Draft;
 
 /// Why a program has no equivalent here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -49,13 +50,9 @@ pub fn lift(insns: &[Insn]) -> Result<Program, LiftError> {
     for (at, insn) in insns.iter().enumerate() {
         check_address(at, insn)?;
     }
-    let mut lifter = Lifter::new(insns);
-    for at in 0..insns.len() {
-        lifter.step(at);
-    }
-    let mut program = lifter.program;
-    program.normalise();
-    Ok(program)
+    // Registers and scratch memory start as zero.
+    let draft = Draft::new(vec![Operand::Imm(0); VARS]);
+    Ok(Lifter { draft }.run(insns))
 }
 
 /// Refuses the addresses that mean something else than bytes of the frame.
@@ -94,9 +91,6 @@ const A: usize = 0;
 const X: usize = 1;
 const MEM: usize = 2;
 const VARS: usize = MEM + MEM_WORDS;
-
-/// What each variable is at some point.
-type State = [Operand; VARS];
 
 /// A set of variables, a bit each.
 type Vars = u32;
@@ -151,163 +145,32 @@ fn effects(insn: &Insn) -> (Vars, Vars) {
     }
 }
 
-/// A way into a block: which edge of which block, and what it brings.
-struct Entry {
-    from: Block,
-    slot: usize,
-    state: State,
+/// The lifter's place is the number of the instruction that starts a block.
+struct Lifter {
+    draft: Draft<usize>,
 }
 
-struct Lifter<'i> {
-    insns: &'i [Insn],
-    live: Vec<Vars>,
-    /// Whether an instruction starts a block.
-    leader: Vec<bool>,
-    /// The ways into each instruction that starts a block, so far.
-    entries: Vec<Vec<Entry>>,
-    program: Program,
-    /// The block being filled, if a path leads here.
-    open: Option<Open>,
-}
-
-struct Open {
-    params: Vec<Value>,
-    insts: Vec<Value>,
-    state: State,
-}
-
-impl<'i> Lifter<'i> {
-    fn new(insns: &'i [Insn]) -> Lifter<'i> {
-        let mut leader = vec![false; insns.len()];
+impl Lifter {
+    fn run(mut self, insns: &[Insn]) -> Program {
+        let live = liveness(insns);
+        let leader = leaders(insns);
         for (at, insn) in insns.iter().enumerate() {
-            if code::class(insn.code) == code::JMP {
-                for target in targets(at, insn) {
-                    leader[target] = true;
+            if leader[at] {
+                if self.draft.is_open() {
+                    self.draft.jump(at);
                 }
+                let live_here = live[at];
+                self.draft.enter(&at, |var| live_here & (1 << var) != 0);
+            }
+            // What no path reaches has no block.
+            if self.draft.is_open() {
+                self.step(at, insn);
             }
         }
-        Lifter {
-            insns,
-            live: liveness(insns),
-            leader,
-            entries: insns.iter().map(|_| Vec::new()).collect(),
-            program: Program {
-                values: Vec::new(),
-                blocks: Vec::new(),
-            },
-            open: Some(Open {
-                params: Vec::new(),
-                insts: Vec::new(),
-                state: [Operand::Imm(0); VARS],
-            }),
-        }
+        self.draft.finish()
     }
 
-    fn step(&mut self, at: usize) {
-        if self.leader[at] {
-            if self.open.is_some() {
-                self.end(Term::Jump(Edge::to(Block::ENTRY)), &[at]);
-            }
-            self.enter(at);
-        }
-        // What no path reaches has no block.
-        if self.open.is_none() {
-            return;
-        }
-        let insn = self.insns[at];
-        match code::class(insn.code) {
-            code::JMP => self.jump(at, &insn),
-            code::RET => {
-                let by_a = insn.code == code::RET | code::A;
-                let verdict = if by_a { self.get(A) } else { insn.k.into() };
-                self.end(Term::Return(verdict), &[]);
-            }
-            _ => self.compute(&insn),
-        }
-    }
-
-    /// Opens the block at a leader, from all the ways into it.
-    fn enter(&mut self, at: usize) {
-        let entries = std::mem::take(&mut self.entries[at]);
-        let Some(first) = entries.first() else {
-            return;
-        };
-        let mut state = [Operand::Imm(0); VARS];
-        let mut params = Vec::new();
-        for var in (0..VARS).filter(|var| self.live[at] & (1 << var) != 0) {
-            let shared = first.state[var];
-            if entries.iter().all(|entry| entry.state[var] == shared) {
-                state[var] = shared;
-                continue;
-            }
-            let param = define(&mut self.program, Op::Param);
-            params.push(param);
-            state[var] = Operand::Val(param);
-            for entry in &entries {
-                let term = &mut self.program.blocks[entry.from.index()].term;
-                if let Some(edge) = term.edges_mut().nth(entry.slot) {
-                    edge.args.push(entry.state[var]);
-                }
-            }
-        }
-        let block = Block(self.program.blocks.len() as u32);
-        for entry in &entries {
-            let term = &mut self.program.blocks[entry.from.index()].term;
-            if let Some(edge) = term.edges_mut().nth(entry.slot) {
-                edge.block = block;
-            }
-        }
-        self.open = Some(Open {
-            params,
-            insts: Vec::new(),
-            state,
-        });
-    }
-
-    /// Closes the open block; its edges lead to the blocks at `targets`, whose
-    /// names they get when those are opened.
-    fn end(&mut self, term: Term, targets: &[usize]) {
-        let Some(open) = self.open.take() else {
-            return;
-        };
-        let from = Block(self.program.blocks.len() as u32);
-        for (slot, &target) in targets.iter().enumerate() {
-            self.entries[target].push(Entry {
-                from,
-                slot,
-                state: open.state,
-            });
-        }
-        self.program.blocks.push(BasicBlock {
-            params: open.params,
-            insts: open.insts,
-            term,
-        });
-    }
-
-    fn jump(&mut self, at: usize, insn: &Insn) {
-        let [then, otherwise] = targets(at, insn);
-        if then == otherwise {
-            return self.end(Term::Jump(Edge::to(Block::ENTRY)), &[then]);
-        }
-        let cmp = match code::op(insn.code) {
-            code::JEQ => Cmp::Eq,
-            code::JGT => Cmp::Gt,
-            code::JGE => Cmp::Ge,
-            _ => Cmp::Set,
-        };
-        let term = Term::Branch {
-            cmp,
-            a: self.get(A),
-            b: self.second(insn),
-            then: Edge::to(Block::ENTRY),
-            otherwise: Edge::to(Block::ENTRY),
-        };
-        self.end(term, &[then, otherwise]);
-    }
-
-    /// Executes an instruction that does not end a block.
-    fn compute(&mut self, insn: &Insn) {
+    fn step(&mut self, at: usize, insn: &Insn) {
         let Insn { code: value, k, .. } = *insn;
         match code::class(value) {
             code::LD => {
@@ -324,9 +187,27 @@ impl<'i> Lifter<'i> {
                 let result = self.alu(insn);
                 self.set(A, result);
             }
+            code::JMP => self.jump(at, insn),
+            code::RET if value == code::RET | code::A => self.draft.ret(self.get(A)),
+            code::RET => self.draft.ret(k.into()),
             _ if value == code::MISC | code::TAX => self.set(X, self.get(A)),
             _ => self.set(A, self.get(X)),
         }
+    }
+
+    fn jump(&mut self, at: usize, insn: &Insn) {
+        let [then, otherwise] = targets(at, insn);
+        if then == otherwise {
+            return self.draft.jump(then);
+        }
+        let cmp = match code::op(insn.code) {
+            code::JEQ => Cmp::Eq,
+            code::JGT => Cmp::Gt,
+            code::JGE => Cmp::Ge,
+            _ => Cmp::Set,
+        };
+        let operands = [self.get(A), self.second(insn)];
+        self.draft.branch(cmp, operands, then, otherwise);
     }
 
     fn load(&mut self, value: u16, k: u32) -> Operand {
@@ -338,33 +219,25 @@ impl<'i> Lifter<'i> {
         match code::mode(value) {
             code::IMM => Operand::Imm(k),
             code::ABS if k == code::SKF_AD_ALU_XOR_X => {
-                let (a, b) = (self.get(A), self.get(X));
-                self.push(Op::Bin {
-                    op: BinOp::Xor,
-                    a,
-                    b,
-                })
+                let (a, x) = (self.get(A), self.get(X));
+                self.draft.bin(BinOp::Xor, a, x)
             }
-            code::IND => match self.get(X) {
-                Operand::Val(base) => self.push_load(width, Some(base), k),
-                // Beyond 32 bits is outside every frame; so is the last byte.
-                Operand::Imm(base) => self.push_load(width, None, k.saturating_add(base)),
-            },
+            code::IND => self.draft.load(width, self.get(X), k),
             code::MEM => self.get(MEM + k as usize),
-            code::LEN => self.push(Op::Len),
+            code::LEN => self.draft.push(Op::Len),
             code::MSH => {
-                let byte = self.push_load(Width::B1, None, k);
-                let nibble = self.push_bin(BinOp::And, byte, Operand::Imm(0xf));
-                self.push_bin(BinOp::Shl, nibble, Operand::Imm(2))
+                let byte = self.draft.load(Width::B1, 0, k);
+                let nibble = self.draft.bin(BinOp::And, byte, 0xf);
+                self.draft.bin(BinOp::Shl, nibble, 2)
             }
-            _ => self.push_load(width, None, k),
+            _ => self.draft.load(width, 0, k),
         }
     }
 
     fn alu(&mut self, insn: &Insn) -> Operand {
         let (a, b) = (self.get(A), self.second(insn));
         let op = match code::op(insn.code) {
-            code::NEG => return self.push_bin(BinOp::Sub, Operand::Imm(0), a),
+            code::NEG => return self.draft.bin(BinOp::Sub, 0, a),
             code::ADD => BinOp::Add,
             code::SUB => BinOp::Sub,
             code::MUL => BinOp::Mul,
@@ -376,7 +249,7 @@ impl<'i> Lifter<'i> {
             code::LSH => BinOp::Shl,
             _ => BinOp::Shr,
         };
-        self.push_bin(op, a, b)
+        self.draft.bin(op, a, b)
     }
 
     /// The second operand of arithmetic or a comparison.
@@ -389,39 +262,23 @@ impl<'i> Lifter<'i> {
     }
 
     fn get(&self, var: usize) -> Operand {
-        self.open
-            .as_ref()
-            .map_or(Operand::Imm(0), |open| open.state[var])
+        self.draft.state()[var]
     }
 
     fn set(&mut self, var: usize, operand: Operand) {
-        if let Some(open) = &mut self.open {
-            open.state[var] = operand;
-        }
-    }
-
-    fn push(&mut self, op: Op) -> Operand {
-        let value = define(&mut self.program, op);
-        if let Some(open) = &mut self.open {
-            open.insts.push(value);
-        }
-        Operand::Val(value)
-    }
-
-    fn push_bin(&mut self, op: BinOp, a: Operand, b: Operand) -> Operand {
-        self.push(Op::Bin { op, a, b })
-    }
-
-    fn push_load(&mut self, width: Width, base: Option<Value>, offset: u32) -> Operand {
-        self.push(Op::Load {
-            width,
-            base,
-            offset,
-        })
+        self.draft.state_mut()[var] = operand;
     }
 }
 
-fn define(program: &mut Program, op: Op) -> Value {
-    program.values.push(op);
-    Value(program.values.len() as u32 - 1)
+/// For each instruction whether a jump leads to it.
+fn leaders(insns: &[Insn]) -> Vec<bool> {
+    let mut leaders = vec![false; insns.len()];
+    for (at, insn) in insns.iter().enumerate() {
+        if code::class(insn.code) == code::JMP {
+            for target in targets(at, insn) {
+                leaders[target] = true;
+            }
+        }
+    }
+    leaders
 }

@@ -2,6 +2,7 @@
 
 use super::text::{ALU_NAMES, JUMP_NAMES};
 use super::{BytesError, INSNS_MAX, Insn, code, from_bytes};
+use crate::lang::shown;
 
 /// Why a text is not a program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -68,15 +69,6 @@ pub fn parse(text: &str) -> Result<Vec<Insn>, ParseError> {
 
 fn fault(line: usize, message: String) -> ParseError {
     ParseError { line, message }
-}
-
-/// A piece of the input for a message: quoted, and cut when long.
-fn shown(text: &str) -> String {
-    const CHARS_MAX: usize = 40;
-    match text.char_indices().nth(CHARS_MAX) {
-        Some((end, _)) => format!("`{}…`", &text[..end]),
-        None => format!("`{text}`"),
-    }
 }
 
 type Fault<T> = Result<T, String>;

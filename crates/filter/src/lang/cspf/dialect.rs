@@ -1,0 +1,225 @@
+//! The dialects: what each calls things, how it codes them, where it ends.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::inst::{Action, Operator};
+use crate::ir::Width;
+
+/// Which variety of the language a program is written in. The same words mean
+/// different things in different ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Dialect {
+    /// The 1987 paper: DEC's codes; a short-circuit operator that goes on
+    /// pushes the result of its comparison (section 3.1).
+    #[default]
+    Paper,
+    /// 4.3BSD's `enet(4)`: the fewest actions; a short-circuit operator that
+    /// goes on pushes nothing.
+    Bsd,
+    /// ULTRIX' and Digital UNIX' `packetfilter(4)`: the paper's codes; a
+    /// short-circuit operator that goes on pushes nothing.
+    Dec,
+    /// SunOS' `nit_pf(4M)` and Solaris' `pfmod(7M)`: `PUSHFF00` and
+    /// `PUSH00FF` change places; an offset register, branches and `POP`.
+    Sun,
+    /// Mach's `net_filter`: cells of 32 bits, arithmetic, indirect pushes,
+    /// the link header apart from the packet.
+    Mach,
+    /// What section 7 of the paper wishes for: fields of 8 and 32 bits,
+    /// indirect pushes, arithmetic, cells of 32 bits; else as the paper.
+    Weir,
+}
+
+/// A name that no dialect has.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is no dialect of the stack language; there are paper, bsd, dec, sun, mach and weir")]
+pub struct UnknownDialect(pub String);
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Dialect {
+    type Err = UnknownDialect;
+
+    /// Reads a name in any case.
+    fn from_str(text: &str) -> Result<Dialect, UnknownDialect> {
+        let named = |dialect: &Dialect| dialect.name().eq_ignore_ascii_case(text.trim());
+        let found = Dialect::ALL.into_iter().find(named);
+        found.ok_or_else(|| UnknownDialect(text.to_owned()))
+    }
+}
+
+/// The code of `PUSHWORD+0` in every dialect.
+pub(super) const PUSHWORD: u16 = 16;
+/// The code of Mach's `PUSHHDR+0`.
+pub(super) const PUSHHDR: u16 = 960;
+/// The code of Mach's `PUSHSTK+0`.
+pub(super) const PUSHSTK: u16 = 992;
+/// One more than the largest action.
+pub(super) const ACTIONS_END: u16 = 1024;
+
+type Actions = &'static [(u16, &'static str, Action)];
+
+const BASE: Actions = &[
+    (0, "NOPUSH", Action::NoPush),
+    (1, "PUSHLIT", Action::Literal),
+    (2, "PUSHZERO", Action::Constant(0)),
+];
+
+const DEC: Actions = &[
+    (3, "PUSHONE", Action::Constant(1)),
+    (4, "PUSHFFFF", Action::Constant(0xffff)),
+    (5, "PUSH00FF", Action::Constant(0x00ff)),
+    (6, "PUSHFF00", Action::Constant(0xff00)),
+];
+
+const SUN: Actions = &[
+    (3, "PUSHONE", Action::Constant(1)),
+    (4, "PUSHFFFF", Action::Constant(0xffff)),
+    (5, "PUSHFF00", Action::Constant(0xff00)),
+    (6, "PUSH00FF", Action::Constant(0x00ff)),
+    (7, "LOAD_OFFSET", Action::LoadOffset),
+    (8, "BRTR", Action::Branch { when: true }),
+    (9, "BRFL", Action::Branch { when: false }),
+    (10, "POP", Action::Pop),
+];
+
+const MACH: Actions = &[
+    (14, "PUSHIND", Action::WordAt),
+    (15, "PUSHHDRIND", Action::HeaderAt),
+];
+
+const WEIR: Actions = &[
+    (3, "PUSHONE", Action::Constant(1)),
+    (4, "PUSHFFFF", Action::Constant(0xffff)),
+    (5, "PUSH00FF", Action::Constant(0x00ff)),
+    (6, "PUSHFF00", Action::Constant(0xff00)),
+    (7, "PUSHLIT32", Action::LongLiteral),
+    (8, "PUSHBYTE", Action::Field(Width::B1)),
+    (9, "PUSHSHORT", Action::Field(Width::B2)),
+    (10, "PUSHLONG", Action::Field(Width::B4)),
+    (11, "PUSHBYTEIND", Action::FieldAt(Width::B1)),
+    (12, "PUSHSHORTIND", Action::FieldAt(Width::B2)),
+    (13, "PUSHLONGIND", Action::FieldAt(Width::B4)),
+    (14, "PUSHIND", Action::WordAt),
+    (15, "PUSHLEN", Action::Length),
+];
+
+/// Every operator by code.
+const OPERATORS: [(&str, Operator); 21] = [
+    ("NOP", Operator::Nop),
+    ("EQ", Operator::Eq),
+    ("LT", Operator::Lt),
+    ("LE", Operator::Le),
+    ("GT", Operator::Gt),
+    ("GE", Operator::Ge),
+    ("AND", Operator::And),
+    ("OR", Operator::Or),
+    ("XOR", Operator::Xor),
+    ("COR", Operator::Cor),
+    ("CAND", Operator::Cand),
+    ("CNOR", Operator::Cnor),
+    ("CNAND", Operator::Cnand),
+    ("NEQ", Operator::Neq),
+    ("LSH", Operator::Lsh),
+    ("RSH", Operator::Rsh),
+    ("ADD", Operator::Add),
+    ("SUB", Operator::Sub),
+    ("MUL", Operator::Mul),
+    ("DIV", Operator::Div),
+    ("MOD", Operator::Mod),
+];
+
+impl Dialect {
+    /// Every dialect, in the order they are documented.
+    pub const ALL: [Dialect; 6] = [
+        Dialect::Paper,
+        Dialect::Bsd,
+        Dialect::Dec,
+        Dialect::Sun,
+        Dialect::Mach,
+        Dialect::Weir,
+    ];
+
+    /// The name, as the command line takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dialect::Paper => "paper",
+            Dialect::Bsd => "bsd",
+            Dialect::Dec => "dec",
+            Dialect::Sun => "sun",
+            Dialect::Mach => "mach",
+            Dialect::Weir => "weir",
+        }
+    }
+
+    /// Words in one program at most.
+    ///
+    /// BSD and DEC: `ENMAXFILTERS`. Paper: what the length byte of figure 3-8's
+    /// structure can say. Sun: `PF_MAXFILTERS` of the extended structure.
+    /// Mach: `NET_MAX_FILTER`.
+    pub fn words_max(self) -> usize {
+        match self {
+            Dialect::Paper => 255,
+            Dialect::Bsd | Dialect::Dec => 40,
+            Dialect::Sun => 2047,
+            Dialect::Mach => 128,
+            Dialect::Weir => 4096,
+        }
+    }
+
+    /// Cells of the stack. The old interpreters reject two cells before their
+    /// array ends ("small yellow zone").
+    pub fn stack_max(self) -> usize {
+        match self {
+            Dialect::Paper | Dialect::Weir => 255,
+            Dialect::Bsd | Dialect::Dec => 38,
+            Dialect::Sun => 253,
+            Dialect::Mach => 30,
+        }
+    }
+
+    /// Whether a short-circuit operator that goes on pushes the result of its
+    /// comparison; else it pushes nothing.
+    pub fn pushes_on_continue(self) -> bool {
+        matches!(self, Dialect::Paper | Dialect::Weir)
+    }
+
+    /// The actions that have a code each.
+    pub(super) fn actions(self) -> impl Iterator<Item = &'static (u16, &'static str, Action)> {
+        let own = match self {
+            Dialect::Bsd => &[],
+            Dialect::Paper | Dialect::Dec => DEC,
+            Dialect::Sun => SUN,
+            Dialect::Mach => MACH,
+            Dialect::Weir => WEIR,
+        };
+        BASE.iter().chain(own)
+    }
+
+    /// The actions that have a range of codes: the first, the one behind the
+    /// last, and the name to which the rest of the code is added.
+    pub(super) fn ranges(self) -> &'static [(u16, u16, &'static str)] {
+        match self {
+            Dialect::Mach => &[
+                (PUSHWORD, PUSHHDR, "PUSHWORD"),
+                (PUSHHDR, PUSHSTK, "PUSHHDR"),
+                (PUSHSTK, ACTIONS_END, "PUSHSTK"),
+            ],
+            _ => &[(PUSHWORD, ACTIONS_END, "PUSHWORD")],
+        }
+    }
+
+    /// The operators, by code.
+    pub(super) fn operators(self) -> &'static [(&'static str, Operator)] {
+        match self {
+            Dialect::Paper | Dialect::Bsd | Dialect::Dec | Dialect::Sun => &OPERATORS[..14],
+            Dialect::Mach => &OPERATORS[..18],
+            Dialect::Weir => &OPERATORS,
+        }
+    }
+}

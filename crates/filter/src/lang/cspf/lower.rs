@@ -1,0 +1,387 @@
+//! Lowers words into the IR: stack cells become values, short-circuit
+//! operators branches.
+//!
+//! A word is reached with one number of cells on the stack, but for Sun's
+//! branches; then it is lowered once for each. Cells are numbers of 32 bits
+//! here: in the dialects with 16-bit cells no operator gives more than 16.
+
+use weir_wire::LinkType;
+
+use super::inst::{Action, Inst, Operator, inst_at};
+use super::verify::{Analysis, analyse, branch_targets};
+use super::{Dialect, Filter, VerifyError};
+use crate::ir::{self, BinOp, Cmp, Op, Operand, Program, SNAPLEN_ALL, Width, limits};
+use crate::lang::draft::Draft;
+
+/// Why a program has no equivalent here.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LowerError {
+    /// It breaks a rule of its dialect.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    /// Mach's words count from the end of the link header, and this link type
+    /// has none whose last word is the packet's type.
+    #[error(
+        "word {at} reads the packet or its link header as Mach divides them, which link type \
+         {linktype} has no way to tell; EN10MB, EN3MB and LINUX_SLL do"
+    )]
+    LinkHeader {
+        /// Which word.
+        at: usize,
+        /// The link type.
+        linktype: LinkType,
+    },
+    /// A word beyond the link header.
+    #[error("word {at} reads word {n} of the link header; link type {linktype} has {words}")]
+    BeyondHeader {
+        /// Which word.
+        at: usize,
+        /// What it asks for.
+        n: u16,
+        /// The link type.
+        linktype: LinkType,
+        /// How many words there are.
+        words: u32,
+    },
+    /// Branches meet with too many different cells.
+    #[error(
+        "at word {at} branches meet with {found} cells that differ; at most {max} may",
+        max = limits::BLOCK_PARAMS_MAX
+    )]
+    TooManyCells {
+        /// Which word.
+        at: usize,
+        /// How many differ.
+        found: usize,
+    },
+}
+
+/// The link header's length, where its last word is the packet's type.
+pub(super) fn header_len(linktype: LinkType) -> Option<u32> {
+    match linktype {
+        LinkType::EN10MB => Some(14),
+        LinkType::EN3MB => Some(4),
+        LinkType::LINUX_SLL => Some(16),
+        _ => None,
+    }
+}
+
+/// Turns a program into the IR, after [`verify`](super::verify). It accepts
+/// the whole frame, [`SNAPLEN_ALL`].
+///
+/// The link type matters to Mach alone, which keeps the link header apart.
+pub fn lower(filter: &Filter, linktype: LinkType) -> Result<Program, LowerError> {
+    let analysis = analyse(filter)?;
+    if filter.words.is_empty() {
+        return Ok(Program::constant(SNAPLEN_ALL));
+    }
+    let lowerer = Lowerer {
+        filter,
+        linktype,
+        // The offset register, then the stack.
+        draft: Draft::new(vec![Operand::Imm(0)]),
+    };
+    lowerer.run(&analysis)
+}
+
+/// Where a block starts: a word, the number of cells there, and which of the
+/// blocks that lowering this word takes.
+type Place = (usize, usize, Part);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Part {
+    Start,
+    IsLength,
+    IsWord,
+    Join,
+}
+
+struct Lowerer<'f> {
+    filter: &'f Filter,
+    linktype: LinkType,
+    draft: Draft<Place>,
+}
+
+impl Lowerer<'_> {
+    fn run(mut self, analysis: &Analysis) -> Result<Program, LowerError> {
+        self.straight(0, analysis)?;
+        while let Some(&place) = self.draft.next_place() {
+            let found = self.draft.enter(&place, |_| true);
+            let (at, ..) = place;
+            if found > limits::BLOCK_PARAMS_MAX {
+                return Err(LowerError::TooManyCells { at, found });
+            }
+            self.straight(at, analysis)?;
+        }
+        Ok(self.draft.finish())
+    }
+
+    /// Lowers from word `start` up to a branch, a word that several ways lead
+    /// to, or the end.
+    fn straight(&mut self, start: usize, analysis: &Analysis) -> Result<(), LowerError> {
+        let words = &self.filter.words;
+        let mut at = start;
+        while let Some(inst) = inst_at(self.filter.dialect, words, at) {
+            if at > start && analysis.leader[at] {
+                let place = self.place(at);
+                self.draft.jump(place);
+                return Ok(());
+            }
+            // A branch looks at the top before the operator works on it, and
+            // both its ways have the operator done.
+            let top = self.top();
+            self.act(at, &inst)?;
+            self.operate(inst.operator);
+            if let Action::Branch { when } = inst.action {
+                self.branch(at, &inst, top, when);
+                return Ok(());
+            }
+            at += inst.len;
+        }
+        self.end();
+        Ok(())
+    }
+
+    fn place(&self, at: usize) -> Place {
+        (at, self.draft.state().len() - 1, Part::Start)
+    }
+
+    fn branch(&mut self, at: usize, inst: &Inst, top: Operand, when: bool) {
+        let [taken, next] = branch_targets(at, inst).map(|target| self.place(target));
+        let cmp = if when { Cmp::Ne } else { Cmp::Eq };
+        self.draft.branch(cmp, [top, Operand::Imm(0)], taken, next);
+    }
+
+    /// The program's end: accept if the top is true.
+    fn end(&mut self) {
+        let top = self.top();
+        self.draft
+            .ret_if(Cmp::Ne, [top, Operand::Imm(0)], SNAPLEN_ALL);
+        self.draft.ret(Operand::Imm(0));
+    }
+
+    /// The top of the stack; below it lies one true cell.
+    fn top(&self) -> Operand {
+        match self.draft.state() {
+            [_, .., top] => *top,
+            _ => Operand::Imm(1),
+        }
+    }
+
+    fn pop(&mut self) -> Operand {
+        let top = self.top();
+        // The offset register stays.
+        if self.draft.state().len() > 1 {
+            self.draft.state_mut().pop();
+        }
+        top
+    }
+
+    fn push(&mut self, cell: impl Into<Operand>) {
+        self.draft.state_mut().push(cell.into());
+    }
+
+    fn act(&mut self, at: usize, inst: &Inst) -> Result<(), LowerError> {
+        let pushed = match inst.action {
+            Action::NoPush | Action::Branch { .. } => return Ok(()),
+            Action::Literal | Action::LongLiteral => Operand::Imm(inst.literal),
+            Action::Constant(constant) => Operand::Imm(constant.into()),
+            Action::Word(n) => self.word(at, n)?,
+            Action::Header(n) => self.header_word(at, n)?,
+            Action::Copy(n) => match self.draft.state() {
+                [_, cells @ ..] if usize::from(n) < cells.len() => {
+                    cells[cells.len() - 1 - usize::from(n)]
+                }
+                _ => Operand::Imm(1),
+            },
+            Action::WordAt if self.filter.dialect == Dialect::Mach => {
+                return self.mach_word_at(at);
+            }
+            Action::WordAt => {
+                let n = self.pop();
+                let position = self.twice(n);
+                self.draft.load(Width::B2, position, 0)
+            }
+            Action::HeaderAt => self.header_word_at(at)?,
+            Action::Field(width) => self.draft.load(width, 0, inst.literal),
+            Action::FieldAt(width) => {
+                let position = self.pop();
+                self.draft.load(width, position, 0)
+            }
+            Action::Length => self.draft.push(Op::Len),
+            Action::LoadOffset => {
+                self.draft.state_mut()[0] = Operand::Imm(inst.literal);
+                return Ok(());
+            }
+            Action::Pop => {
+                self.pop();
+                return Ok(());
+            }
+        };
+        self.push(pushed);
+        Ok(())
+    }
+
+    /// Word `n` of the packet, beyond the offset register.
+    fn word(&mut self, at: usize, n: u16) -> Result<Operand, LowerError> {
+        let n = u32::from(n);
+        if self.filter.dialect == Dialect::Mach {
+            let header_len = self.header(at)?;
+            return Ok(match n {
+                0 => self.mach_length(header_len),
+                _ => self.draft.load(Width::B2, 0, header_len - 4 + 2 * n),
+            });
+        }
+        let offset = self.draft.state()[0];
+        let base = match offset {
+            Operand::Imm(offset) => Operand::Imm(2 * offset),
+            // At most 16 bits: twice that fits.
+            offset => self.draft.bin(BinOp::Shl, offset, 1),
+        };
+        Ok(self.draft.load(Width::B2, base, 2 * n))
+    }
+
+    /// A count of words as a count of bytes; rejects one beyond 32 bits.
+    fn twice(&mut self, n: Operand) -> Operand {
+        if let Operand::Imm(n) = n {
+            return Operand::Imm(n.saturating_mul(2));
+        }
+        let most = Operand::Imm(u32::MAX / 2);
+        self.draft.ret_if(Cmp::Gt, [n, most], 0);
+        self.draft.bin(BinOp::Shl, n, 1)
+    }
+
+    fn header(&self, at: usize) -> Result<u32, LowerError> {
+        let linktype = self.linktype;
+        header_len(linktype).ok_or(LowerError::LinkHeader { at, linktype })
+    }
+
+    fn header_word(&mut self, at: usize, n: u16) -> Result<Operand, LowerError> {
+        let words = self.header(at)? / 2;
+        if u32::from(n) >= words {
+            let linktype = self.linktype;
+            return Err(LowerError::BeyondHeader {
+                at,
+                n,
+                linktype,
+                words,
+            });
+        }
+        Ok(self.draft.load(Width::B2, 0, 2 * u32::from(n)))
+    }
+
+    fn header_word_at(&mut self, at: usize) -> Result<Operand, LowerError> {
+        let words = Operand::Imm(self.header(at)? / 2);
+        let n = self.pop();
+        self.draft.ret_if(Cmp::Ge, [n, words], 0);
+        let position = self.twice(n);
+        Ok(self.draft.load(Width::B2, position, 0))
+    }
+
+    /// Mach's word 0: the length of the packet with its own header of length
+    /// and type. A frame without all of its link header has no packet.
+    fn mach_length(&mut self, header_len: u32) -> Operand {
+        self.draft.load(Width::B1, 0, header_len - 1);
+        let len = self.draft.push(Op::Len);
+        let packet = self.draft.bin(BinOp::Sub, len, header_len - 4);
+        self.draft.bin(BinOp::And, packet, 0xffff)
+    }
+
+    /// Replaces the top by the word of the packet it counts to: word 0 is
+    /// made, the others are loaded.
+    fn mach_word_at(&mut self, at: usize) -> Result<(), LowerError> {
+        let header_len = self.header(at)?;
+        let n = self.pop();
+        let depth = self.draft.state().len();
+        let [is_length, is_word, join] =
+            [Part::IsLength, Part::IsWord, Part::Join].map(|part| (at, depth, part));
+        let zero = Operand::Imm(0);
+        self.draft.branch(Cmp::Eq, [n, zero], is_length, is_word);
+
+        self.draft.enter(&is_length, |_| true);
+        let length = self.mach_length(header_len);
+        self.push(length);
+        self.draft.jump(join);
+
+        self.draft.enter(&is_word, |_| true);
+        let position = self.twice(n);
+        let word = self.draft.load(Width::B2, position, header_len - 4);
+        self.push(word);
+        self.draft.jump(join);
+
+        self.draft.enter(&join, |_| true);
+        Ok(())
+    }
+
+    fn operate(&mut self, operator: Operator) {
+        if operator == Operator::Nop {
+            return;
+        }
+        let (t1, t2) = (self.pop(), self.pop());
+        if operator.is_short_circuit() {
+            return self.short_circuit(operator, t2, t1);
+        }
+        if let Some(cmp) = comparison(operator) {
+            let (a, b) = (t2, t1);
+            let result = self.draft.push(Op::Test { cmp, a, b });
+            return self.push(result);
+        }
+        let result = match arithmetic(operator) {
+            BinOp::Shr if self.filter.dialect == Dialect::Mach => self.signed_shift(t2, t1),
+            op => self.draft.bin(op, t2, t1),
+        };
+        self.push(result);
+    }
+
+    fn short_circuit(&mut self, operator: Operator, t2: Operand, t1: Operand) {
+        // What it goes on with is the comparison's result, known by then.
+        let (cmp, verdict, result) = match operator {
+            Operator::Cor => (Cmp::Eq, SNAPLEN_ALL, 0),
+            Operator::Cand => (Cmp::Ne, 0, 1),
+            Operator::Cnor => (Cmp::Eq, 0, 0),
+            _ => (Cmp::Ne, SNAPLEN_ALL, 1),
+        };
+        self.draft.ret_if(cmp, [t2, t1], verdict);
+        if self.filter.dialect.pushes_on_continue() {
+            self.push(result);
+        }
+    }
+
+    /// A shift right that keeps the sign: with the sign bit flipped it is an
+    /// unsigned shift, less what that made of the flipped bit. A shift by 32
+    /// or more gives zero, as everywhere.
+    fn signed_shift(&mut self, a: Operand, count: Operand) -> Operand {
+        const SIGN: u32 = 1 << 31;
+        let flipped = self.draft.bin(BinOp::Xor, a, SIGN);
+        let shifted = self.draft.bin(BinOp::Shr, flipped, count);
+        let bias = self.draft.bin(BinOp::Shr, SIGN, count);
+        self.draft.bin(BinOp::Sub, shifted, bias)
+    }
+}
+
+fn comparison(operator: Operator) -> Option<Cmp> {
+    Some(match operator {
+        Operator::Eq => Cmp::Eq,
+        Operator::Neq => Cmp::Ne,
+        Operator::Lt => Cmp::Lt,
+        Operator::Le => Cmp::Le,
+        Operator::Gt => Cmp::Gt,
+        Operator::Ge => Cmp::Ge,
+        _ => return None,
+    })
+}
+
+fn arithmetic(operator: Operator) -> ir::BinOp {
+    match operator {
+        Operator::And => BinOp::And,
+        Operator::Or => BinOp::Or,
+        Operator::Xor => BinOp::Xor,
+        Operator::Lsh => BinOp::Shl,
+        Operator::Rsh => BinOp::Shr,
+        Operator::Add => BinOp::Add,
+        Operator::Sub => BinOp::Sub,
+        Operator::Mul => BinOp::Mul,
+        Operator::Div => BinOp::Div,
+        _ => BinOp::Mod,
+    }
+}

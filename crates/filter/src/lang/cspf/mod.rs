@@ -1,0 +1,109 @@
+//! The stack language of Mogul, Rashid and Accetta, "The Packet Filter"
+//! (1987), sections 3.1 and 7, with the dialects that grew from it.
+//!
+//! ```text
+//!  text ─► assemble ─┐              ┌─► disassemble ─► text
+//!                    ├─► Filter ────┼─► verify
+//!  bytes, words ─────┘              ├─► run (an oracle)
+//!                                   └─► lower ─► ir::Program
+//! ```
+//!
+//! A program is a list of 16-bit words. Each is an instruction: the low ten
+//! bits say what to push (the *action*), the high six which *operator* then
+//! replaces the two top cells, `T2 op T1`. Some actions take the words that
+//! follow as literals. At the end the filter accepts if the top of the stack
+//! is not zero, or the stack is empty.
+//!
+//! `docs/filters/stack-language.md` is the manual, with the dialects' tables.
+
+mod assemble;
+mod dialect;
+mod disassemble;
+mod inst;
+mod lex;
+mod lower;
+mod run;
+mod verify;
+
+use crate::ir;
+use weir_wire::LinkType;
+
+pub use super::cbpf::Order;
+pub use assemble::{AssembleError, assemble};
+pub use dialect::{Dialect, UnknownDialect};
+pub use disassemble::{disassemble, numbers};
+pub use lower::{LowerError, lower};
+pub use run::run;
+pub use verify::{VerifyError, verify};
+
+/// A program of the stack language.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Filter {
+    /// Which dialect the words are of.
+    pub dialect: Dialect,
+    /// The priority, if the text carries one: a higher one is tried first.
+    pub priority: Option<u8>,
+    /// The program. Nothing is checked but by [`verify`].
+    pub words: Vec<u16>,
+}
+
+/// Why bytes are not a list of words.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0} bytes do not make whole words of 2 bytes")]
+pub struct OddBytes(pub usize);
+
+impl Filter {
+    /// A program of given words, without a priority.
+    pub fn new(dialect: Dialect, words: Vec<u16>) -> Filter {
+        Filter {
+            dialect,
+            priority: None,
+            words,
+        }
+    }
+
+    /// Reads words of two bytes. Nothing in a program tells its byte order, so
+    /// the caller states it.
+    pub fn from_bytes(bytes: &[u8], order: Order, dialect: Dialect) -> Result<Filter, OddBytes> {
+        let (pairs, rest) = bytes.as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(OddBytes(bytes.len()));
+        }
+        let word = |&pair: &[u8; 2]| match order {
+            Order::Little => u16::from_le_bytes(pair),
+            Order::Big => u16::from_be_bytes(pair),
+        };
+        Ok(Filter::new(dialect, pairs.iter().map(word).collect()))
+    }
+
+    /// The words as bytes.
+    pub fn to_bytes(&self, order: Order) -> Vec<u8> {
+        let bytes = |word: &u16| match order {
+            Order::Little => word.to_le_bytes(),
+            Order::Big => word.to_be_bytes(),
+        };
+        self.words.iter().flat_map(bytes).collect()
+    }
+}
+
+/// Why a text gives no program to run.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CompileError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Assemble(#[from] AssembleError),
+    /// It breaks a rule of its dialect, or asks what the link cannot tell.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+}
+
+/// Reads a text, verifies it and lowers it: the program, and the priority if
+/// the text carries one.
+pub fn compile(
+    text: &str,
+    dialect: Dialect,
+    linktype: LinkType,
+) -> Result<(ir::Program, Option<u8>), CompileError> {
+    let filter = assemble(text, dialect)?;
+    Ok((lower(&filter, linktype)?, filter.priority))
+}
