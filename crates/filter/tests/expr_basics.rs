@@ -31,7 +31,7 @@ fn addresses_and_ports() {
         ("ip6 host 2001:db8::1", [false, false, true, false]),
         ("net 2001:db8::/32", [false, false, true, false]),
         ("not tcp and not udp", [false, false, false, true]),
-        ("udp or tcp and arp", [false, false, false, false]),
+        ("udp or tcp and src port 53", [false, false, false, false]),
         ("udp or (tcp and ip)", [true, true, false, false]),
         ("ip[9] = 17", [false, true, false, false]),
         ("tcp[tcpflags] & tcp-syn != 0", [true, false, false, false]),

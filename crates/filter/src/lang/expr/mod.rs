@@ -101,5 +101,8 @@ pub fn compile(text: &str, context: &Context<'_>) -> Result<Program, Error> {
     }
     let ast = parse::parse(text)?;
     let (code, root) = generate::generate(text, &ast, context)?;
-    Ok(lower::lower(&code, root, context.snaplen))
+    lower::lower(&code, root, context.snaplen).ok_or_else(|| {
+        let error = Error::new(0..text.len(), "no packet can match this expression");
+        error.expected("an expression without a contradiction")
+    })
 }

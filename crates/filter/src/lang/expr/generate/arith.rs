@@ -5,6 +5,7 @@
 //! `1 + tcp[0] = 5` no test for TCP is made.
 
 use super::super::ast::Arith;
+use super::super::lower::fold;
 use super::*;
 
 /// What is known of a node of arithmetic before it is computed.
@@ -14,6 +15,20 @@ struct Shape {
     guard: Pred,
     /// Its first literal, where it starts with one.
     literal: Option<u32>,
+}
+
+/// A computed value, and what it comes to when constants are folded.
+#[derive(Clone, Copy)]
+struct Value {
+    source: Source,
+    folded: Source,
+}
+
+impl Value {
+    fn of(source: Source) -> Value {
+        let folded = source;
+        Value { source, folded }
+    }
 }
 
 impl Generator<'_> {
@@ -26,20 +41,13 @@ impl Generator<'_> {
             shapes.push(shape);
         }
         let begin = self.code.begin();
-        let mut values: Vec<Source> = Vec::with_capacity(nodes.len());
+        let mut values: Vec<Value> = Vec::with_capacity(nodes.len());
         for node in nodes {
             let value = self.value(node, &values, first)?;
             values.push(value);
         }
-        let (a, b) = (
-            values[(left - first) as usize],
-            values[(right - first) as usize],
-        );
-        let holds = match (a, b) {
-            (Source::Imm(a), Source::Imm(b)) if cmp.eval(a, b) => Pred::TRUE,
-            (Source::Imm(_), Source::Imm(_)) => Pred::FALSE,
-            _ => self.code.test(begin, cmp, a, b),
-        };
+        let [a, b] = [left, right].map(|side| values[(side - first) as usize].source);
+        let holds = self.code.test(begin, cmp, a, b);
         let guards = [left, right].map(|side| shapes[(side - first) as usize].guard);
         let guarded = self.code.and(guards[0], holds);
         Ok(self.code.and(guards[1], guarded))
@@ -117,22 +125,33 @@ impl Generator<'_> {
         }
     }
 
-    fn value(&mut self, node: &Arith, values: &[Source], first: u32) -> Fault<Source> {
+    fn value(&mut self, node: &Arith, values: &[Value], first: u32) -> Fault<Value> {
         let of = |index: u32| values[(index - first) as usize];
         Ok(match *node {
-            Arith::Num(number) => Source::Imm(number),
-            Arith::Len => self.code.op(Op::Len).into(),
-            Arith::Neg(inner) => match of(inner) {
-                Source::Imm(number) => Source::Imm(number.wrapping_neg()),
-                Source::Temp(temp) => self.code.bin(BinOp::Sub, 0, temp).into(),
-            },
+            Arith::Num(number) => Value::of(Source::Imm(number)),
+            Arith::Len => Value::of(self.code.op(Op::Len).into()),
+            Arith::Neg(inner) => {
+                let negated = self.code.bin(BinOp::Sub, 0, of(inner).source);
+                Value {
+                    source: negated.into(),
+                    folded: match of(inner).folded {
+                        Source::Imm(number) => Source::Imm(number.wrapping_neg()),
+                        Source::Temp(_) => negated.into(),
+                    },
+                }
+            }
             Arith::Load {
                 proto, index, size, ..
-            } => self.indexed_load(proto, of(index), size).into(),
-            Arith::Bin(op, left, right, span) => match folded(op, of(left), of(right), span)? {
-                Some(value) => value,
-                None => self.code.bin(op, of(left), of(right)).into(),
-            },
+            } => Value::of(self.indexed_load(proto, of(index).source, size).into()),
+            Arith::Bin(op, left, right, span) => {
+                let (left, right) = (of(left), of(right));
+                check_constants(op, left.folded, right.folded, span)?;
+                let source = self.code.bin(op, left.source, right.source).into();
+                Value {
+                    source,
+                    folded: fold(op, left.folded, right.folded).unwrap_or(source),
+                }
+            }
         })
     }
 
@@ -158,17 +177,11 @@ impl Generator<'_> {
             }
             _ => (Some(self.ip_header_len()), layout.network().constant),
         };
-        let (base, offset) = match (base, index) {
-            (base, Source::Imm(index)) => (base, constant.wrapping_add(index)),
-            (None, Source::Temp(index)) => (Some(index), constant),
-            (Some(base), Source::Temp(index)) => {
-                (Some(self.code.bin(BinOp::Add, base, index)), constant)
-            }
-        };
         self.code.op(Op::Load {
             width,
             base,
-            offset,
+            index: Some(index),
+            offset: constant,
         })
     }
 }
@@ -184,31 +197,14 @@ fn check_literal(op: BinOp, literal: Option<u32>, span: Span) -> Fault<()> {
     Err(Error::new(span.range(), message))
 }
 
-/// What an operation gives without being computed in the frame's program.
-fn folded(op: BinOp, a: Source, b: Source, span: Span) -> Fault<Option<Source>> {
-    let zero_divisor = || Error::new(span.range(), "the divisor is zero");
-    Ok(match (a, b) {
-        (Source::Imm(a), Source::Imm(b)) => {
-            let value = op.eval(a, b).ok_or_else(zero_divisor)?;
-            Some(Source::Imm(value))
+/// Refuses what would fail on every frame.
+fn check_constants(op: BinOp, a: Source, b: Source, span: Span) -> Fault<()> {
+    let message = match (op, a, b) {
+        (BinOp::Div | BinOp::Mod, _, Source::Imm(0)) => "the divisor is zero",
+        (BinOp::Shl | BinOp::Shr, Source::Temp(_), Source::Imm(32..)) => {
+            "the shift is by more than 31 bits"
         }
-        (Source::Temp(_), Source::Imm(0)) => match op {
-            BinOp::Div | BinOp::Mod => return Err(zero_divisor()),
-            BinOp::Mul | BinOp::And => Some(Source::Imm(0)),
-            BinOp::Add | BinOp::Or | BinOp::Xor | BinOp::Shl | BinOp::Shr => Some(a),
-            BinOp::Sub => None,
-        },
-        (Source::Temp(_), Source::Imm(32..)) if matches!(op, BinOp::Shl | BinOp::Shr) => {
-            return Err(Error::new(
-                span.range(),
-                "the shift is by more than 31 bits",
-            ));
-        }
-        (Source::Imm(0), Source::Temp(_)) => match op {
-            BinOp::Add | BinOp::Or | BinOp::Xor => Some(b),
-            BinOp::Sub => None,
-            _ => Some(Source::Imm(0)),
-        },
-        _ => None,
-    })
+        _ => return Ok(()),
+    };
+    Err(Error::new(span.range(), message))
 }

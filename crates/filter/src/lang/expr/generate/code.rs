@@ -41,11 +41,17 @@ impl From<Temp> for Source {
 pub(in super::super) enum Op {
     Load {
         width: Width,
+        /// What adds to the offset: where a header begins, and an index that
+        /// the text computes.
         base: Option<Temp>,
+        index: Option<Source>,
         offset: u32,
     },
     Len,
     Bin(BinOp, Source, Source),
+    /// Some bits of a value; apart from `Bin`, because a value that the text
+    /// computes is never taken for the same.
+    Mask(Temp, u32),
     Get(Register),
     Set(Register, Source),
 }
@@ -100,6 +106,8 @@ pub(in super::super) struct Code {
     pub(in super::super) tests: Vec<Test>,
     pub(in super::super) ops: Vec<Op>,
     pub(in super::super) registers: u32,
+    /// Whether libpcap, too, leaves such an expression as it is.
+    pub(in super::super) unoptimised: bool,
 }
 
 impl Code {
@@ -109,7 +117,7 @@ impl Code {
         Pred(self.nodes.len() as u32 - 1)
     }
 
-    fn head(&self, pred: Pred) -> u32 {
+    pub(in super::super) fn head(&self, pred: Pred) -> u32 {
         self.heads[pred.0 as usize]
     }
 

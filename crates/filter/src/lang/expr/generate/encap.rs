@@ -83,6 +83,7 @@ impl Generator<'_> {
 
     /// RFC 8926: version 0, options, then any EtherType.
     pub(super) fn geneve(&mut self, vni: Option<u32>) -> Fault<Pred> {
+        self.code.unoptimised = true;
         self.tunnel(
             "Geneve",
             GENEVE_PORT,
@@ -199,6 +200,7 @@ impl Generator<'_> {
             self.code.op(Op::Load {
                 width,
                 base: Some(geneve),
+                index: None,
                 offset,
             })
         };

@@ -17,11 +17,10 @@ mod port;
 mod proto;
 mod protochain;
 
-pub(super) use code::{Code, Node, Op, Pred, Register, Source, Test};
+pub(super) use code::{Code, Node, Op, Pred, Register, Source, Temp, Test};
 
 use crate::ir::{BinOp, Cmp, Width, limits};
 
-use self::code::Temp;
 use self::layout::{From, IP6_HEADER, Layout, Link, MPLS_ENTRY, Position};
 use super::Context;
 use super::ast::{self, Ast, Dir, Id, Kind, LlcKind, Prim, Quals, Span};
@@ -162,6 +161,7 @@ impl Generator<'_> {
         self.code.op(Op::Load {
             width,
             base,
+            index: None,
             offset,
         })
     }
@@ -174,9 +174,10 @@ impl Generator<'_> {
         let first = self.code.op(Op::Load {
             width: Width::B1,
             base,
+            index: None,
             offset: network.constant,
         });
-        let words = self.code.bin(BinOp::And, first, 0xf);
+        let words = self.code.op(Op::Mask(first, 0xf));
         let bytes = self.code.bin(BinOp::Shl, words, 2);
         match base {
             Some(base) => self.code.bin(BinOp::Add, bytes, base),
@@ -200,6 +201,7 @@ impl Generator<'_> {
                 return self.code.op(Op::Load {
                     width,
                     base,
+                    index: None,
                     offset,
                 });
             }
@@ -227,7 +229,7 @@ impl Generator<'_> {
         }
         let begin = self.code.begin();
         let loaded = self.load(from, offset, width);
-        let bits = self.code.bin(BinOp::And, loaded, mask);
+        let bits = self.code.op(Op::Mask(loaded, mask));
         self.code.test(begin, Cmp::Eq, bits, value)
     }
 

@@ -1,12 +1,17 @@
 //! `protochain`: a protocol behind any chain of extension headers.
 //!
 //! Where libpcap emits a loop, which the kernel refuses, the chain is
-//! unrolled here: [`HEADERS_MAX`] headers are followed.
+//! unrolled here: [`HEADERS_MAX`] headers are followed. A frame with more is
+//! rejected at once, as one whose chain leads beyond its captured bytes.
 
 use super::*;
 
 /// Extension headers that are followed before the protocol must come.
 pub(super) const HEADERS_MAX: usize = 16;
+
+/// A load from here rejects every frame; a positive number for those who read
+/// offsets as signed.
+const BEYOND_EVERY_FRAME: u32 = 0x7fff_ffff;
 
 const AUTHENTICATION: u32 = 51;
 /// Hop-by-hop options, routing, fragment, destination options.
@@ -39,6 +44,7 @@ impl Generator<'_> {
         if self.layout.payload.register.is_some() {
             return Err(self.error("`protochain` cannot be told inside Geneve or VXLAN"));
         }
+        self.code.unoptimised = true;
         let ip6 = qualifier == Some(Proto::Ip6);
         let carried = self.link_type(if ip6 { link::IP6 } else { link::IP })?;
         if carried == Pred::FALSE {
@@ -50,7 +56,7 @@ impl Generator<'_> {
             network: self.layout.network().constant,
         };
         let start = self.chain_start(walk, ip6);
-        let mut chain = self.next_is(walk, number);
+        let mut chain = self.chain_end(walk, number, ip6);
         // Built from the last step to the first, each around the next.
         for _ in 0..HEADERS_MAX {
             let here = self.next_is(walk, number);
@@ -80,6 +86,36 @@ impl Generator<'_> {
         self.code.effect(begin)
     }
 
+    /// The last step: the protocol, or no extension header, or too many.
+    fn chain_end(&mut self, walk: Walk, number: u32, ip6: bool) -> Pred {
+        let here = self.next_is(walk, number);
+        let mut more = self.next_is(walk, AUTHENTICATION);
+        if ip6 {
+            let extension = self.extension(walk);
+            more = self.code.or(extension, more);
+        }
+        let begin = self.code.begin();
+        let beyond = self.code.op(Op::Load {
+            width: Width::B1,
+            base: None,
+            index: None,
+            offset: BEYOND_EVERY_FRAME,
+        });
+        self.code.set(walk.next, beyond);
+        let rejected = self.code.effect(begin);
+        let too_many = self.code.and(more, rejected);
+        self.code.or(here, too_many)
+    }
+
+    fn extension(&mut self, walk: Walk) -> Pred {
+        let mut any = Pred::FALSE;
+        for extension in EXTENSIONS {
+            let this = self.next_is(walk, extension);
+            any = self.code.or(any, this);
+        }
+        any
+    }
+
     fn next_is(&mut self, walk: Walk, number: u32) -> Pred {
         let begin = self.code.begin();
         let next = self.code.op(Op::Get(walk.next));
@@ -94,13 +130,9 @@ impl Generator<'_> {
         let mut onward = self.code.and(authentication, passed);
         if ip6 {
             // RFC 8200: in words of eight bytes, less one.
-            let mut any = Pred::FALSE;
-            for extension in EXTENSIONS {
-                let this = self.next_is(walk, extension);
-                any = self.code.or(any, this);
-            }
+            let extension = self.extension(walk);
             let passed = self.pass_header(walk, 1, 3);
-            let extension = self.code.and(any, passed);
+            let extension = self.code.and(extension, passed);
             onward = self.code.or(extension, onward);
         }
         onward
@@ -113,6 +145,7 @@ impl Generator<'_> {
             self.code.op(Op::Load {
                 width: Width::B1,
                 base: Some(place),
+                index: None,
                 offset: walk.network + offset,
             })
         };

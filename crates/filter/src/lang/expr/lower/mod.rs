@@ -1,0 +1,287 @@
+//! From tests joined by and, or, not to the graph of the IR.
+//!
+//! Each test becomes a block; where it goes when it holds and when it fails
+//! follows from the predicates around it. `not` swaps the two.
+
+mod fold;
+mod graph;
+mod thread;
+
+use crate::ir::{BinOp, Block, Builder, Edge, Operand, Program, Term, Value};
+
+use self::fold::Folded;
+use self::graph::{Graph, Target, ops};
+use super::generate::{Code, Op, Pred, Register, Source, Test};
+
+pub(super) use self::fold::fold;
+
+/// A program that gives `snaplen` where the predicate holds, else zero; `None`
+/// if it is plain that no frame can be accepted.
+pub(super) fn lower(code: &Code, root: Pred, snaplen: u32) -> Option<Program> {
+    let folded = Folded::of(code);
+    let mut graph = Graph::of(code, root);
+    thread::thread(code, &mut graph);
+    if !code.unoptimised {
+        graph.settle_root(code, &folded);
+        if graph.root == Target::Reject {
+            return None;
+        }
+    }
+    match graph.root {
+        Target::Accept => return Some(Program::constant(snaplen)),
+        Target::Reject => return Some(Program::constant(0)),
+        Target::Test(_) => {}
+    }
+    let live = (code.registers > 0).then(|| Liveness::of(code, &graph));
+    let mut builder = Builder::new();
+    let (accept, reject) = (builder.block(), builder.block());
+    let blocks = graph
+        .targets
+        .iter()
+        .map(|target| target.map(|_| builder.block()));
+    let mut lowering = Lowering {
+        code,
+        folded: &folded,
+        blocks: blocks.collect(),
+        accept,
+        reject,
+        values: vec![Operand::Imm(0); code.ops.len()],
+        used: Vec::new(),
+        params: Vec::new(),
+        builder,
+    };
+    lowering.make_params(live);
+    lowering.emit(&graph);
+    lowering.builder.switch_to(accept);
+    lowering.builder.ret(snaplen);
+    lowering.builder.switch_to(reject);
+    lowering.builder.ret(0);
+    Some(lowering.builder.finish())
+}
+
+/// Which registers hold something when a test begins: those set in an earlier
+/// test and read in this one or a later. Tests are counted in an order in
+/// which every one comes before those it leads to.
+struct Liveness {
+    /// For each test its place in that order.
+    places: Vec<u32>,
+    /// For each register the first place that sets it and the last that reads
+    /// it.
+    ranges: Vec<(u32, u32)>,
+}
+
+impl Liveness {
+    fn of(code: &Code, graph: &Graph) -> Liveness {
+        let mut places = vec![u32::MAX; code.tests.len()];
+        let mut ranges = vec![(u32::MAX, 0); code.registers as usize];
+        for (place, test) in reverse_postorder(graph).into_iter().enumerate() {
+            let place = place as u32;
+            places[test as usize] = place;
+            for op in ops(code, &code.tests[test as usize]) {
+                match op {
+                    Op::Set(register, _) => {
+                        let range = &mut ranges[register.0 as usize];
+                        range.0 = range.0.min(place);
+                    }
+                    Op::Get(register) => ranges[register.0 as usize].1 = place,
+                    _ => {}
+                }
+            }
+        }
+        Liveness { places, ranges }
+    }
+
+    /// The registers that the test takes as parameters.
+    fn at(&self, test: u32) -> impl Iterator<Item = Register> {
+        let place = self.places[test as usize];
+        let rows = self.ranges.iter().enumerate();
+        rows.filter(move |(_, (first, last))| *first < place && place <= *last)
+            .map(|(index, _)| Register(index as u32))
+    }
+}
+
+fn reverse_postorder(graph: &Graph) -> Vec<u32> {
+    let mut order = Vec::new();
+    let mut seen = vec![false; graph.targets.len()];
+    let mut stack = vec![(graph.root, false)];
+    while let Some((target, leaving)) = stack.pop() {
+        let Target::Test(test) = target else {
+            continue;
+        };
+        if leaving {
+            order.push(test);
+        } else if !std::mem::replace(&mut seen[test as usize], true) {
+            stack.push((target, true));
+            if let Some((then, otherwise)) = graph.targets[test as usize] {
+                stack.extend([(then, false), (otherwise, false)]);
+            }
+        }
+    }
+    order.reverse();
+    order
+}
+
+struct Lowering<'c> {
+    code: &'c Code,
+    folded: &'c Folded,
+    /// For each test its block, if it is needed.
+    blocks: Vec<Option<Block>>,
+    accept: Block,
+    reject: Block,
+    /// For each operation its value.
+    values: Vec<Operand>,
+    used: Vec<bool>,
+    /// For each test the values of the registers it takes; empty without any.
+    params: Vec<Vec<(Register, Value)>>,
+    builder: Builder,
+}
+
+impl Lowering<'_> {
+    fn make_params(&mut self, live: Option<Liveness>) {
+        let Some(live) = live else {
+            return;
+        };
+        for (test, block) in self.blocks.iter().enumerate() {
+            let mut params = Vec::new();
+            if let Some(block) = block {
+                for register in live.at(test as u32) {
+                    params.push((register, self.builder.param(*block)));
+                }
+            }
+            self.params.push(params);
+        }
+    }
+
+    fn emit(&mut self, graph: &Graph) {
+        let entry = self.builder.entry();
+        self.builder.switch_to(entry);
+        let edge = self.edge(graph.root, &[]);
+        self.builder.terminate(Term::Jump(edge));
+        for (index, test) in self.code.tests.iter().enumerate() {
+            if let Some((then, otherwise)) = graph.targets[index] {
+                self.test(index, test, then, otherwise);
+            }
+        }
+    }
+
+    /// The way to a target, given what the registers hold. One that was never
+    /// set is zero.
+    fn edge(&self, target: Target, registers: &[(Register, Operand)]) -> Edge {
+        let test = match target {
+            Target::Accept => return Edge::to(self.accept),
+            Target::Reject => return Edge::to(self.reject),
+            Target::Test(test) => test as usize,
+        };
+        let params: &[(Register, Value)] = self.params.get(test).map_or(&[], Vec::as_slice);
+        let args = params.iter().map(|(wanted, _)| held(registers, *wanted));
+        Edge {
+            block: self.blocks[test].unwrap_or(self.reject),
+            args: args.collect(),
+        }
+    }
+
+    fn source(&self, source: Source) -> Operand {
+        match self.folded.value(source) {
+            Source::Imm(constant) => Operand::Imm(constant),
+            Source::Temp(temp) => self.values[temp.0 as usize],
+        }
+    }
+
+    fn test(&mut self, index: usize, test: &Test, then: Target, otherwise: Target) {
+        let Some(block) = self.blocks[index] else {
+            return;
+        };
+        self.builder.switch_to(block);
+        let mut registers: Vec<(Register, Operand)> = Vec::new();
+        if let Some(params) = self.params.get(index) {
+            registers.extend(
+                params
+                    .iter()
+                    .map(|(register, value)| (*register, (*value).into())),
+            );
+        }
+        self.ops(test, &mut registers);
+        let then = self.edge(then, &registers);
+        let term = match test.compare {
+            None => Term::Jump(then),
+            Some((cmp, a, b)) => Term::Branch {
+                cmp,
+                a: self.source(a),
+                b: self.source(b),
+                then,
+                otherwise: self.edge(otherwise, &registers),
+            },
+        };
+        self.builder.terminate(term);
+    }
+
+    fn ops(&mut self, test: &Test, registers: &mut Vec<(Register, Operand)>) {
+        let code = self.code;
+        let mut used = std::mem::take(&mut self.used);
+        self.folded.used(code, test, &mut used);
+        for (index, op) in ops(code, test).iter().enumerate() {
+            if used[index] {
+                self.values[test.ops.0 as usize + index] = self.op(op, registers);
+            }
+        }
+        self.used = used;
+    }
+
+    fn op(&mut self, op: &Op, registers: &mut Vec<(Register, Operand)>) -> Operand {
+        match *op {
+            Op::Load {
+                width,
+                base,
+                index,
+                offset,
+            } => {
+                let base = base.map(|base| self.source(base.into()));
+                let index = index.map(|index| self.source(index));
+                let (base, offset) = self.place(base, index, offset);
+                self.builder.load(width, base, offset).into()
+            }
+            Op::Len => self.builder.wire_len().into(),
+            Op::Bin(op, a, b) => {
+                let (a, b) = (self.source(a), self.source(b));
+                self.builder.bin(op, a, b).into()
+            }
+            Op::Mask(a, mask) => {
+                let a = self.source(a.into());
+                self.builder.bin(BinOp::And, a, mask).into()
+            }
+            Op::Get(register) => held(registers, register),
+            Op::Set(register, source) => {
+                let value = self.source(source);
+                registers.push((register, value));
+                value
+            }
+        }
+    }
+
+    /// The variable and the constant part of where a load reads. Constants
+    /// add up modulo 2^32: `ip[-1]` is the byte before the header.
+    fn place(
+        &mut self,
+        base: Option<Operand>,
+        index: Option<Operand>,
+        offset: u32,
+    ) -> (Option<Value>, u32) {
+        let mut constant = offset;
+        let mut variable = None;
+        for part in [base, index].into_iter().flatten() {
+            match (part, variable) {
+                (Operand::Imm(part), _) => constant = constant.wrapping_add(part),
+                (Operand::Val(part), None) => variable = Some(part),
+                (Operand::Val(part), Some(other)) => {
+                    variable = Some(self.builder.bin(BinOp::Add, other, part));
+                }
+            }
+        }
+        (variable, constant)
+    }
+}
+
+fn held(registers: &[(Register, Operand)], wanted: Register) -> Operand {
+    let row = registers.iter().rfind(|(register, _)| *register == wanted);
+    row.map_or(Operand::Imm(0), |(_, value)| *value)
+}
