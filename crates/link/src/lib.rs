@@ -2,8 +2,10 @@
 //!
 //! - [`bpf`]: programs in the kernel.
 //! - [`pcap`]: capture files.
+//! - [`mem`]: two ends joined in memory, with impairments; traffic to send.
 //! - [`names`]: what the system calls hosts, networks, services, protocols.
 
 pub mod bpf;
+pub mod mem;
 pub mod names;
 pub mod pcap;

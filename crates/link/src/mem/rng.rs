@@ -1,0 +1,44 @@
+//! A seeded source of numbers, the same on every machine.
+
+/// SplitMix64 (Steele, Lea and Flood, 2014). Not for secrets.
+#[derive(Clone, Debug)]
+pub(super) struct Rng(u64);
+
+impl Rng {
+    pub(super) fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    /// The next 64 bits.
+    pub(super) fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which is not zero.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        // The high half of the product: even enough, and without a division.
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// True in so many of a million cases.
+    pub(super) fn chance(&mut self, ppm: u32) -> bool {
+        self.below(1_000_000) < u64::from(ppm)
+    }
+
+    /// One of the items, which are not none.
+    pub(super) fn choose<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len() as u64) as usize]
+    }
+
+    /// Fills `out` with noise.
+    pub(super) fn fill(&mut self, out: &mut [u8]) {
+        for piece in out.chunks_mut(8) {
+            let bytes = self.bits().to_le_bytes();
+            piece.copy_from_slice(&bytes[..piece.len()]);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! One direction of a link.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::Received;
+use super::rng::Rng;
+
+/// What a direction does to its frames. The default does nothing, and holds at
+/// most 65,536 frames and 64 MiB.
+///
+/// Chances are in parts per million.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Impairments {
+    /// The chance that a frame is lost on the line.
+    pub loss_ppm: u32,
+    /// The chance that a frame comes twice.
+    pub duplicate_ppm: u32,
+    /// The chance that one bit of a frame is flipped.
+    pub corrupt_ppm: u32,
+    /// What every frame takes from one end to the other, in nanoseconds.
+    pub delay_ns: u64,
+    /// What a frame takes besides, evenly from zero to this, in nanoseconds.
+    pub jitter_ns: u64,
+    /// Frames never overtake one another: jitter then only delays.
+    pub keep_order: bool,
+    /// What the line carries, in bits a second; `None` takes no time.
+    pub rate_bits_per_s: Option<u64>,
+    /// The most frames that wait for the line.
+    pub queue_frames_max: usize,
+    /// The longest frame that is taken, in bytes.
+    pub frame_len_max: usize,
+    /// The most frames between the ends: waiting, on their way, or arrived and
+    /// not yet received.
+    pub held_frames_max: usize,
+    /// The most bytes between the ends.
+    pub held_bytes_max: usize,
+}
+
+impl Default for Impairments {
+    fn default() -> Impairments {
+        Impairments {
+            loss_ppm: 0,
+            duplicate_ppm: 0,
+            corrupt_ppm: 0,
+            delay_ns: 0,
+            jitter_ns: 0,
+            keep_order: false,
+            rate_bits_per_s: None,
+            queue_frames_max: 1000,
+            frame_len_max: 65_536,
+            held_frames_max: 65_536,
+            held_bytes_max: 64 << 20,
+        }
+    }
+}
+
+/// Settings that cannot be.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InvalidImpairments {
+    /// A chance above one.
+    #[error("a chance of {0} in a million; at most 1000000 is possible")]
+    Chance(u32),
+    /// A rate of zero carries nothing.
+    #[error("a rate of 0 bits a second; use a loss of 1000000 ppm for a dead line")]
+    Rate,
+}
+
+/// Why a frame was not carried.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DropReason {
+    /// It is longer than the link takes.
+    #[error("longer than the link takes")]
+    TooLong,
+    /// Too many frames wait for the line.
+    #[error("the queue for the line is full")]
+    QueueFull,
+    /// Too much is between the ends: the receiver is too slow.
+    #[error("too much is held between the ends")]
+    HeldFull,
+    /// It was lost on the line.
+    #[error("lost on the line")]
+    Lost,
+}
+
+/// What became of a direction's frames.
+///
+/// `sent` = `carried` + the four drops; `carried` + `duplicated` = frames
+/// received or still to be.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counters {
+    /// Frames handed over by the sender.
+    pub sent: u64,
+    /// Frames that arrive.
+    pub carried: u64,
+    /// Frames that arrive a second time.
+    pub duplicated: u64,
+    /// Frames that arrive with a bit flipped.
+    pub corrupted: u64,
+    /// Dropped: [`DropReason::TooLong`].
+    pub too_long: u64,
+    /// Dropped: [`DropReason::QueueFull`].
+    pub queue_full: u64,
+    /// Dropped: [`DropReason::HeldFull`].
+    pub held_full: u64,
+    /// Dropped: [`DropReason::Lost`].
+    pub lost: u64,
+    /// Frames the receiver took.
+    pub received: u64,
+}
+
+/// A frame on its way, ordered by its arrival, then by its sending; the
+/// earliest is the greatest, as a heap wants it.
+#[derive(Debug)]
+struct Travelling {
+    number: u64,
+    frame: Received,
+}
+
+impl Travelling {
+    fn key(&self) -> (u64, u64) {
+        (self.frame.arrived_ns, self.number)
+    }
+}
+
+impl Ord for Travelling {
+    fn cmp(&self, other: &Travelling) -> Ordering {
+        other.key().cmp(&self.key())
+    }
+}
+
+impl PartialOrd for Travelling {
+    fn partial_cmp(&self, other: &Travelling) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Travelling {
+    fn eq(&self, other: &Travelling) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Travelling {}
+
+/// The numbers a frame draws, always all of them.
+struct Fate {
+    lost: bool,
+    duplicated: bool,
+    corrupted: bool,
+    bit: u64,
+    jitter_ns: [u64; 2],
+}
+
+#[derive(Debug)]
+pub(super) struct Way {
+    impairments: Impairments,
+    rng: Rng,
+    now_ns: u64,
+    /// When the line is free again.
+    line_free_ns: u64,
+    /// When the frames that wait for the line get it.
+    waiting: VecDeque<u64>,
+    travelling: BinaryHeap<Travelling>,
+    held_bytes: usize,
+    last_arrival_ns: u64,
+    numbered: u64,
+    counters: Counters,
+}
+
+impl Way {
+    pub(super) fn new(impairments: Impairments, seed: u64) -> Result<Way, InvalidImpairments> {
+        let Impairments {
+            loss_ppm,
+            duplicate_ppm,
+            corrupt_ppm,
+            ..
+        } = impairments;
+        for ppm in [loss_ppm, duplicate_ppm, corrupt_ppm] {
+            if ppm > 1_000_000 {
+                return Err(InvalidImpairments::Chance(ppm));
+            }
+        }
+        if impairments.rate_bits_per_s == Some(0) {
+            return Err(InvalidImpairments::Rate);
+        }
+        Ok(Way {
+            impairments,
+            rng: Rng::new(seed),
+            now_ns: 0,
+            line_free_ns: 0,
+            waiting: VecDeque::new(),
+            travelling: BinaryHeap::new(),
+            held_bytes: 0,
+            last_arrival_ns: 0,
+            numbered: 0,
+            counters: Counters::default(),
+        })
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub(super) fn next_arrival_ns(&self) -> Option<u64> {
+        self.travelling.peek().map(|next| next.frame.arrived_ns)
+    }
+
+    pub(super) fn receive(&mut self, now_ns: u64) -> Option<Received> {
+        if self.next_arrival_ns()? > now_ns {
+            return None;
+        }
+        let frame = self.travelling.pop()?.frame;
+        self.held_bytes -= frame.bytes.len();
+        self.counters.received += 1;
+        Some(frame)
+    }
+
+    pub(super) fn send(&mut self, now_ns: u64, bytes: &[u8]) -> Result<(), DropReason> {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.counters.sent += 1;
+        let fate = self.draw();
+        let carried = self.carry(bytes, &fate);
+        let counter = match carried {
+            Ok(()) => &mut self.counters.carried,
+            Err(DropReason::TooLong) => &mut self.counters.too_long,
+            Err(DropReason::QueueFull) => &mut self.counters.queue_full,
+            Err(DropReason::HeldFull) => &mut self.counters.held_full,
+            Err(DropReason::Lost) => &mut self.counters.lost,
+        };
+        *counter += 1;
+        carried
+    }
+
+    fn draw(&mut self) -> Fate {
+        let Impairments { jitter_ns, .. } = self.impairments;
+        let rng = &mut self.rng;
+        let mut jitter = || rng.below(jitter_ns.saturating_add(1));
+        let jitter_ns = [jitter(), jitter()];
+        Fate {
+            jitter_ns,
+            lost: rng.chance(self.impairments.loss_ppm),
+            duplicated: rng.chance(self.impairments.duplicate_ppm),
+            corrupted: rng.chance(self.impairments.corrupt_ppm),
+            bit: rng.bits(),
+        }
+    }
+
+    fn carry(&mut self, bytes: &[u8], fate: &Fate) -> Result<(), DropReason> {
+        if bytes.len() > self.impairments.frame_len_max {
+            return Err(DropReason::TooLong);
+        }
+        if !self.has_room(bytes.len()) {
+            return Err(DropReason::HeldFull);
+        }
+        let departed_ns = self.take_line(bytes.len())?;
+        if fate.lost {
+            return Err(DropReason::Lost);
+        }
+        let mut bytes = bytes.to_vec();
+        if fate.corrupted && !bytes.is_empty() {
+            let bit = (fate.bit % (bytes.len() as u64 * 8)) as usize;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            self.counters.corrupted += 1;
+        }
+        let twin = fate.duplicated.then(|| bytes.clone());
+        self.launch(bytes, departed_ns, fate.jitter_ns[0]);
+        if let Some(twin) = twin
+            && self.has_room(twin.len())
+        {
+            self.launch(twin, departed_ns, fate.jitter_ns[1]);
+            self.counters.duplicated += 1;
+        }
+        Ok(())
+    }
+
+    fn has_room(&self, len: usize) -> bool {
+        self.travelling.len() < self.impairments.held_frames_max
+            && self.held_bytes + len <= self.impairments.held_bytes_max
+    }
+
+    /// Queues for the line: when the frame's last bit leaves.
+    fn take_line(&mut self, len: usize) -> Result<u64, DropReason> {
+        let Some(rate) = self.impairments.rate_bits_per_s else {
+            return Ok(self.now_ns);
+        };
+        while self
+            .waiting
+            .front()
+            .is_some_and(|start| *start <= self.now_ns)
+        {
+            self.waiting.pop_front();
+        }
+        let start_ns = self.line_free_ns.max(self.now_ns);
+        if start_ns > self.now_ns {
+            if self.waiting.len() >= self.impairments.queue_frames_max {
+                return Err(DropReason::QueueFull);
+            }
+            self.waiting.push_back(start_ns);
+        }
+        let bits = len as u128 * 8;
+        let takes_ns = (bits * 1_000_000_000).div_ceil(u128::from(rate));
+        let takes_ns = u64::try_from(takes_ns).unwrap_or(u64::MAX);
+        self.line_free_ns = start_ns.saturating_add(takes_ns);
+        Ok(self.line_free_ns)
+    }
+
+    fn launch(&mut self, bytes: Vec<u8>, departed_ns: u64, jitter_ns: u64) {
+        let delay_ns = self.impairments.delay_ns.saturating_add(jitter_ns);
+        let mut arrived_ns = departed_ns.saturating_add(delay_ns);
+        if self.impairments.keep_order {
+            arrived_ns = arrived_ns.max(self.last_arrival_ns);
+            self.last_arrival_ns = arrived_ns;
+        }
+        self.held_bytes += bytes.len();
+        self.numbered += 1;
+        self.travelling.push(Travelling {
+            number: self.numbered,
+            frame: Received {
+                bytes,
+                sent_ns: self.now_ns,
+                arrived_ns,
+            },
+        });
+    }
+}
