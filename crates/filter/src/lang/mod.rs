@@ -65,3 +65,12 @@ fn shown(text: &str) -> String {
         None => format!("`{text}`"),
     }
 }
+
+/// The manual's examples in Rust, as tests.
+#[cfg(doctest)]
+mod manual {
+    #[doc = include_str!("../../../../docs/filters/cbpf.md")]
+    struct Cbpf;
+    #[doc = include_str!("../../../../docs/filters/stack-language.md")]
+    struct StackLanguage;
+}

@@ -16,6 +16,7 @@
 use super::inst::{ACTION_BITS, len_of};
 use super::lex::{Lexer, Token};
 use super::{Dialect, Filter};
+use crate::lang::expr::suggest::nearest;
 use crate::lang::shown;
 
 /// Why a text is not a program.
@@ -450,32 +451,12 @@ fn unknown_name(name: &str, plain: &str, dialect: Dialect) -> String {
             others.join(", ")
         );
     }
-    let nearest = names(dialect)
-        .map(|known| (distance(plain, known), known))
-        .min()
-        .filter(|(distance, _)| *distance <= 2);
-    match nearest {
-        Some((_, known)) => format!(
+    let names = names(dialect);
+    match nearest(plain, names) {
+        Some(known) => format!(
             "found {found}, expected an action or operator of the dialect {dialect}; did you \
              mean `{known}`?"
         ),
         None => format!("found {found}, expected an action or operator of the dialect {dialect}"),
     }
-}
-
-/// How many letters must be changed, put in or left out; large for a long name.
-fn distance(a: &str, b: &str) -> usize {
-    if a.len() > 2 * b.len() + 4 {
-        return usize::MAX;
-    }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.bytes().enumerate() {
-            let changed = diagonal + usize::from(!x.eq_ignore_ascii_case(&y));
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -7,7 +7,7 @@ mod lexer;
 mod lower;
 mod names;
 mod parse;
-mod suggest;
+pub(super) mod suggest;
 mod token;
 
 pub use error::Error;

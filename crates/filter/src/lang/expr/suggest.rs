@@ -5,7 +5,7 @@ const WORD_MAX: usize = 40;
 
 /// The candidate with the fewest edits (insert, delete, replace, swap two
 /// neighbours) from `word`, if those are few for its length.
-pub(super) fn nearest<'c>(
+pub(in crate::lang) fn nearest<'c>(
     word: &str,
     candidates: impl IntoIterator<Item = &'c str>,
 ) -> Option<String> {
