@@ -4,9 +4,11 @@ use proptest::prelude::*;
 use weir_filter::interp::Interp;
 use weir_filter::ir::Op;
 use weir_filter::lang::cbpf::code::*;
-use weir_filter::lang::cbpf::{Insn, lift, parse, run, verify};
-use weir_lab::oracle::Oracle;
+use weir_filter::lang::cbpf::{Insn, LiftError, VerifyError, lift, parse, run, verify};
+use weir_lab::oracle::{Frame, Oracle};
 use weir_lab::program::{Tape, frames};
+use weir_lab::{corpus, traffic};
+use weir_wire::LinkType;
 
 const ADD_K: u16 = ALU | ADD;
 const RET_A: u16 = RET | A;
@@ -309,4 +311,62 @@ fn the_worst_programs_lift() {
     let jumps = vec![Insn::jump(JMP | JEQ, 1, 0, 0); 4095];
     let insns = [jumps, vec![stmt(RET_A, 0)]].concat();
     lift(&insns).unwrap().verify().unwrap();
+}
+
+/// What libpcap compiles the corpus to, lifted, says what libpcap says.
+#[test]
+fn libpcaps_programs_lift_and_mean_the_same() {
+    let Some(oracle) = Oracle::load() else {
+        return;
+    };
+    let captured: Vec<Frame> = traffic::captures(&oracle)
+        .into_iter()
+        .filter(|(_, capture)| capture.linktype == LinkType::EN10MB)
+        .flat_map(|(_, capture)| capture.frames.into_iter().take(40))
+        .collect();
+    if captured.is_empty() {
+        return;
+    }
+    let (mut programs, mut accepted) = (0, 0);
+    let (mut loops, mut unset, mut unknown) = (0, 0, 0);
+    for (index, entry) in corpus::entries().into_iter().enumerate() {
+        // Unoptimised ones use scratch memory more.
+        let Ok(filter) = oracle.compile(&entry.text, LinkType::EN10MB, index % 2 == 0) else {
+            continue;
+        };
+        let lifted = match lift(filter.insns()) {
+            Ok(lifted) => lifted,
+            Err(LiftError::Verify(VerifyError::JumpBack { .. })) => {
+                assert!(entry.text.contains("protochain"), "{}", entry.text);
+                loops += 1;
+                continue;
+            }
+            // `inbound` and its like.
+            Err(LiftError::Ancillary { .. }) => {
+                unknown += 1;
+                continue;
+            }
+            // libpcap's optimiser takes stores away that the kernel asks for.
+            Err(LiftError::Verify(VerifyError::ScratchUnset { .. })) => {
+                unset += 1;
+                continue;
+            }
+            Err(error) => panic!("{}: {error}", entry.text),
+        };
+        assert_eq!(lifted.verify(), Ok(()));
+        let mut interp = Interp::new(&lifted);
+        let rotated = captured.iter().cycle().skip(index * 7).take(40);
+        for frame in rotated {
+            let theirs = filter.run(&frame.bytes, frame.wire_len);
+            let ours = interp.run(&frame.bytes, frame.wire_len);
+            assert_eq!(ours, theirs, "{}", entry.text);
+            assert_eq!(run(filter.insns(), &frame.bytes, frame.wire_len), theirs);
+            accepted += usize::from(theirs != 0);
+        }
+        programs += 1;
+    }
+    println!("{programs} lifted, {loops} loops, {unset} unset words, {unknown} ask the kernel");
+    println!("{accepted} verdicts accept");
+    assert!(programs > 1500 && accepted > 1000);
+    assert!(loops + unset + unknown < programs / 20);
 }
