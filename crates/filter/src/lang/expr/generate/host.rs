@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::super::lexer::number;
 use super::super::names::NameKind;
 use super::*;
 
@@ -139,9 +140,12 @@ impl Generator<'_> {
     }
 
     fn resolve(&self, name: &str) -> Vec<IpAddr> {
-        match name.parse() {
-            Ok(address) => vec![address],
-            Err(_) => self.context.names.hosts(name),
+        if let Ok(address) = name.parse() {
+            return vec![address];
+        }
+        match numeric_host(name) {
+            Some(address) => vec![IpAddr::V4(address.into())],
+            None => self.context.names.hosts(name),
         }
     }
 
@@ -222,6 +226,27 @@ impl Generator<'_> {
         };
         self.code.or(short_plain, some)
     }
+}
+
+/// An address as inet_aton(3) reads it, which names behind a backslash may be:
+/// one to four numbers, the last of which fills what is left.
+fn numeric_host(name: &str) -> Option<u32> {
+    let mut parts = name.splitn(4, '.').peekable();
+    let (mut value, mut room) = (0_u32, 32);
+    while let Some(part) = parts.next() {
+        let numeric = part
+            .bytes()
+            .next()
+            .is_some_and(|byte| byte.is_ascii_digit());
+        let part = number(part).ok().filter(|_| numeric)?;
+        let size = if parts.peek().is_some() { 8 } else { room };
+        if u64::from(part) >> size != 0 {
+            return None;
+        }
+        room -= size;
+        value |= part << room;
+    }
+    Some(value)
 }
 
 /// `area.node` as 6 and 10 bits.

@@ -16,8 +16,6 @@
 //! Repeated until nothing changes; the order in which tests are visited is
 //! libpcap's too, since the result depends on it.
 
-use std::collections::HashMap;
-
 use crate::ir::Cmp;
 
 use super::super::generate::{Code, Op, Source, Temp, Test};
@@ -25,8 +23,13 @@ use super::graph::{Graph, Target, ops};
 
 /// Larger graphs are left as they are: the sets below grow by the square.
 const TESTS_MAX: usize = 1_000;
+const OPS_MAX: usize = 16 * TESTS_MAX;
+/// In larger graphs no test is moved, and in all of them only so often: the
+/// dominators are found anew after each move.
+const MOVING_TESTS_MAX: usize = 200;
+const MOVES_MAX: usize = 400;
 /// Rounds that only move tests, before giving up on their coming to rest.
-const MOVES_MAX: usize = 100;
+const ROUNDS_MAX: usize = 100;
 
 /// The classic comparisons; others swap the two ways out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,14 +81,17 @@ pub(super) fn thread(code: &Code, graph: &mut Graph) {
         .iter()
         .filter(|target| target.is_some())
         .count();
-    if code.unoptimised || needed > TESTS_MAX {
+    if code.unoptimised || needed > TESTS_MAX || code.ops.len() > OPS_MAX {
         return;
     }
     let Target::Test(_) = graph.root else {
         return;
     };
     let mut threading = Threading::new(code, graph);
-    threading.run(code.registers == 0);
+    if code.registers > 0 || needed > MOVING_TESTS_MAX {
+        threading.moves_left = 0;
+    }
+    threading.run();
     for vertex in &threading.vertices {
         let (Target::Test(test), [Some(holds), Some(fails)]) = (vertex.target, vertex.out) else {
             continue;
@@ -124,148 +130,108 @@ impl Graph {
 struct Threading {
     /// In preorder from the root, which is the first.
     vertices: Vec<Vertex>,
-    /// For each level (the longest way to an end) its vertices.
-    levels: Vec<Vec<usize>>,
-    /// For each vertex the edges that lead to it.
-    entering: Vec<Vec<Edge>>,
+    /// What the root reaches, from the root down: by the longest way to an
+    /// end, within a level the vertex finished last first.
+    down: Vec<usize>,
+    /// The same from the ends (which are left out) up; within a level in the
+    /// same order.
+    up: Vec<usize>,
+    /// For each vertex the last of the edges that lead to it, and for each
+    /// edge the one before it.
+    entering: Vec<Option<usize>>,
+    before: Vec<Option<usize>>,
     /// For each vertex the vertices on every path to it.
     dominators: Sets,
     /// For each edge the edges on every path through it.
     edge_dominators: Sets,
+    moves_left: usize,
     changed: bool,
     /// Whether something besides a move has changed.
     simplified: bool,
+    /// Room for [`find_levels`](Self::find_levels).
+    seen: Vec<bool>,
+    finished: Vec<usize>,
+    stack: Vec<(usize, bool)>,
 }
 
 impl Threading {
     fn new(code: &Code, graph: &Graph) -> Threading {
-        let mut values = Values::default();
-        let mut vertices: Vec<Vertex> = Vec::new();
-        let mut places: HashMap<u32, usize> = HashMap::new();
-        let mut ends = [None; 2];
-        // Preorder: a vertex gets its number when it is first come to.
-        let mut stack = vec![(graph.root, None::<Edge>)];
-        while let Some((target, edge)) = stack.pop() {
-            let known = match target {
-                Target::Test(test) => places.get(&test).copied(),
-                Target::Accept => ends[0],
-                Target::Reject => ends[1],
-            };
-            let index = known.unwrap_or(vertices.len());
-            if known.is_none() {
-                match target {
-                    Target::Test(test) => {
-                        places.insert(test, index);
-                        let vertex = values.vertex(code, test);
-                        if let Some((then, otherwise)) = graph.targets[test as usize] {
-                            let ways = match vertex.swapped {
-                                false => [then, otherwise],
-                                true => [otherwise, then],
-                            };
-                            for side in [1, 0] {
-                                let edge = Edge { from: index, side };
-                                stack.push((ways[side], Some(edge)));
-                            }
-                        }
-                        vertices.push(vertex);
-                    }
-                    end => {
-                        ends[usize::from(end == Target::Reject)] = Some(index);
-                        vertices.push(Vertex::end(end));
-                    }
-                }
-            }
-            if let Some(edge) = edge {
-                vertices[edge.from].out[edge.side] = Some(index);
-            }
-        }
+        let vertices = vertices(code, graph);
         let count = vertices.len();
         Threading {
             vertices,
-            levels: Vec::new(),
-            entering: vec![Vec::new(); count],
+            down: Vec::with_capacity(count),
+            up: Vec::with_capacity(count),
+            entering: vec![None; count],
+            before: vec![None; 2 * count],
             dominators: Sets::new(count, count),
             edge_dominators: Sets::new(2 * count, 2 * count),
+            moves_left: MOVES_MAX,
             changed: false,
             simplified: false,
+            seen: vec![false; count],
+            finished: Vec::with_capacity(count),
+            stack: Vec::new(),
         }
     }
 
-    fn run(&mut self, may_move: bool) {
-        let mut moves = 0;
+    fn run(&mut self) {
+        let mut rounds = 0;
         loop {
             self.changed = false;
             self.simplified = false;
             self.find_levels();
             self.find_edge_dominators();
-            self.find_dominators();
             self.decide_literals();
             self.thread_edges();
-            if may_move {
+            if self.moves_left > 0 {
+                self.find_dominators();
                 self.find_entering();
                 self.move_alternatives();
             }
             if !self.changed {
                 return;
             }
-            moves = if self.simplified { 0 } else { moves + 1 };
-            if moves >= MOVES_MAX {
+            rounds = if self.simplified { 0 } else { rounds + 1 };
+            if rounds >= ROUNDS_MAX {
                 return;
             }
         }
     }
 
-    /// Groups what the root reaches by the longest way to an end. Within a
-    /// level the vertex finished last comes first.
     fn find_levels(&mut self) {
-        for level in &mut self.levels {
-            level.clear();
-        }
-        let mut seen = vec![false; self.vertices.len()];
-        let mut stack = vec![(0, false)];
-        while let Some((index, leaving)) = stack.pop() {
+        self.seen.fill(false);
+        self.finished.clear();
+        self.stack.push((0, false));
+        while let Some((index, leaving)) = self.stack.pop() {
+            let out = self.vertices[index].out;
             if leaving {
-                let out = self.vertices[index].out;
                 let levels = out.map(|out| out.map_or(0, |out| self.vertices[out].level + 1));
-                let level = levels[0].max(levels[1]);
-                self.vertices[index].level = level;
-                if self.levels.len() <= level {
-                    self.levels.resize(level + 1, Vec::new());
-                }
-                self.levels[level].push(index);
-            } else if !seen[index] {
-                seen[index] = true;
-                stack.push((index, true));
-                for side in [1, 0] {
-                    if let Some(out) = self.vertices[index].out[side] {
-                        stack.push((out, false));
-                    }
-                }
+                self.vertices[index].level = levels[0].max(levels[1]);
+                self.finished.push(index);
+            } else if !std::mem::replace(&mut self.seen[index], true) {
+                self.stack.push((index, true));
+                self.stack.extend(out[1].map(|out| (out, false)));
+                self.stack.extend(out[0].map(|out| (out, false)));
             }
         }
-        for level in &mut self.levels {
-            level.reverse();
-        }
-    }
-
-    fn downwards(&self) -> impl Iterator<Item = usize> + use<'_> {
-        let top = self.vertices[0].level;
-        let levels = self.levels[..=top].iter().rev();
-        levels.flat_map(|level| level.iter().copied())
-    }
-
-    /// The vertices from the level above the ends up to the root's.
-    fn upwards(&self) -> Vec<usize> {
-        let top = self.vertices[0].level;
-        let levels = self.levels.get(1..=top).unwrap_or(&[]);
-        levels.iter().flatten().copied().collect()
+        self.down.clear();
+        self.down.extend(self.finished.iter().rev());
+        self.up.clear();
+        self.up.extend(self.finished.iter().rev());
+        let vertices = &self.vertices;
+        // Both sorts are stable.
+        self.down
+            .sort_by_key(|&index| std::cmp::Reverse(vertices[index].level));
+        self.up.sort_by_key(|&index| vertices[index].level);
+        self.up.retain(|&index| vertices[index].level > 0);
     }
 
     fn find_dominators(&mut self) {
         let mut sets = std::mem::take(&mut self.dominators);
         sets.fill();
         sets.clear(0);
-        for index in self.downwards() {
+        for &index in &self.down {
             sets.insert(index, index);
             for out in self.vertices[index].out.into_iter().flatten() {
                 sets.intersect(out, index);
@@ -280,7 +246,7 @@ impl Threading {
         for side in [0, 1] {
             sets.clear(self.edge_number(Edge { from: 0, side }));
         }
-        for from in self.downwards() {
+        for &from in &self.down {
             for side in [0, 1] {
                 let edge = self.edge_number(Edge { from, side });
                 sets.insert(edge, edge);
@@ -307,17 +273,22 @@ impl Threading {
     }
 
     fn find_entering(&mut self) {
-        for entering in &mut self.entering {
-            entering.clear();
-        }
-        let order: Vec<usize> = self.downwards().collect();
-        for from in order {
+        self.entering.fill(None);
+        for &from in &self.down {
             for side in [0, 1] {
                 if let Some(out) = self.vertices[from].out[side] {
-                    self.entering[out].push(Edge { from, side });
+                    let edge = self.edge_number(Edge { from, side });
+                    self.before[edge] = self.entering[out].replace(edge);
                 }
             }
         }
+    }
+
+    /// The edges that led to a vertex when they were last looked for, the
+    /// last one first.
+    fn entering(&self, vertex: usize) -> impl Iterator<Item = Edge> + use<'_> {
+        let edges = std::iter::successors(self.entering[vertex], |edge| self.before[*edge]);
+        edges.map(|edge| self.edge_of(edge))
     }
 
     /// A comparison of two literals leads one way only.
@@ -335,8 +306,9 @@ impl Threading {
     }
 
     fn thread_edges(&mut self) {
-        for from in self.upwards() {
+        for place in 0..self.up.len() {
             for side in [0, 1] {
+                let from = self.up[place];
                 self.thread_edge(Edge { from, side });
             }
         }
@@ -396,9 +368,11 @@ impl Threading {
     }
 
     fn move_alternatives(&mut self) {
-        for index in self.upwards() {
+        for place in 0..self.up.len() {
             for side in [0, 1] {
-                self.move_alternative(index, side);
+                if self.moves_left > 0 {
+                    self.move_alternative(self.up[place], side);
+                }
             }
         }
     }
@@ -407,16 +381,12 @@ impl Threading {
     /// One on the value that was tested right before the chain is moved up
     /// next to its like.
     fn move_alternative(&mut self, start: usize, side: usize) {
-        // The edge linked last is looked at first.
-        let Some(&last) = self.entering[start].last() else {
+        let Some(last) = self.entering(start).next() else {
             return;
         };
         let value = self.vertices[last.from].left;
-        let entering = &self.entering[start];
-        if entering
-            .iter()
-            .any(|edge| self.vertices[edge.from].left != value)
-        {
+        let other = |edge: Edge| self.vertices[edge.from].left != value;
+        if self.entering(start).any(other) {
             return;
         }
         let shared = self.vertices[start].out[side];
@@ -467,24 +437,68 @@ impl Threading {
                 side: 1 - side,
             };
         };
+        let count = self.vertices.len();
         self.vertices[same.from].out[same.side] = self.vertices[pulled].out[1 - side];
         self.vertices[pulled].out[1 - side] = Some(other);
         if at_top {
-            for edge in self.entering[start].clone() {
-                let out = &mut self.vertices[edge.from].out;
+            let mut next = self.entering[start];
+            while let Some(edge) = next {
+                let out = &mut self.vertices[edge % count].out;
                 let way = usize::from(out[0] != Some(start));
                 out[way] = Some(pulled);
+                next = self.before[edge];
             }
         } else {
             self.vertices[differs.from].out[differs.side] = Some(pulled);
         }
         self.changed = true;
+        self.moves_left -= 1;
         self.find_dominators();
     }
 
     fn follow(&self, edge: Edge) -> Option<usize> {
         self.vertices[edge.from].out[edge.side]
     }
+}
+
+/// What the root reaches, in preorder: a vertex gets its number when it is
+/// first come to.
+fn vertices(code: &Code, graph: &Graph) -> Vec<Vertex> {
+    let mut values = Values::new(3 * (code.ops.len() + code.tests.len()));
+    let mut vertices: Vec<Vertex> = Vec::with_capacity(code.tests.len() + 2);
+    let mut places: Vec<Option<usize>> = vec![None; code.tests.len()];
+    let mut ends = [None; 2];
+    let mut stack = vec![(graph.root, None::<Edge>)];
+    while let Some((target, edge)) = stack.pop() {
+        let place = match target {
+            Target::Test(test) => &mut places[test as usize],
+            Target::Accept => &mut ends[0],
+            Target::Reject => &mut ends[1],
+        };
+        let index = place.unwrap_or(vertices.len());
+        if place.replace(index).is_none() {
+            let vertex = match target {
+                Target::Test(test) => values.vertex(code, test),
+                end => Vertex::end(end),
+            };
+            if let Target::Test(test) = target
+                && let Some((then, otherwise)) = graph.targets[test as usize]
+            {
+                let ways = match vertex.swapped {
+                    false => [then, otherwise],
+                    true => [otherwise, then],
+                };
+                for side in [1, 0] {
+                    stack.push((ways[side], Some(Edge { from: index, side })));
+                }
+            }
+            vertices.push(vertex);
+        }
+        if let Some(edge) = edge {
+            vertices[edge.from].out[edge.side] = Some(index);
+        }
+    }
+    vertices
 }
 
 impl Vertex {
@@ -506,22 +520,42 @@ impl Vertex {
 }
 
 /// Names for values: equal ones for equal operations on equal values.
-#[derive(Default)]
 struct Values {
-    names: HashMap<[u32; 4], u32>,
+    /// A hash table with open addressing; the name of an entry is its place,
+    /// plus one. Tag zero with all else zero stands for an empty place.
+    table: Vec<[u32; 4]>,
     /// The name of each operation of the test at hand.
     of_ops: Vec<u32>,
 }
 
 impl Values {
+    fn new(names_max: usize) -> Values {
+        Values {
+            table: vec![[0; 4]; (2 * names_max).next_power_of_two()],
+            of_ops: Vec::new(),
+        }
+    }
+
     fn name(&mut self, key: [u32; 4]) -> u32 {
-        let next = self.names.len() as u32 + 1;
-        *self.names.entry(key).or_insert(next)
+        let [a, b, c, d] = key.map(u64::from);
+        let mixed = (a << 32 | b).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ (c << 32 | d).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+        let mask = self.table.len() - 1;
+        let mut place = (mixed ^ mixed >> 29) as usize & mask;
+        // There are fewer names than half the places.
+        while self.table[place] != key {
+            if self.table[place] == [0; 4] {
+                self.table[place] = key;
+                break;
+            }
+            place = (place + 1) & mask;
+        }
+        place as u32 + 1
     }
 
     fn source(&mut self, source: Source, begin: u32) -> u32 {
         match source {
-            Source::Imm(constant) => self.name([0, constant, 0, 0]),
+            Source::Imm(constant) => self.name([10, constant, 0, 0]),
             Source::Temp(temp) => self.of_ops[(temp.0 - begin) as usize],
         }
     }
@@ -589,7 +623,7 @@ impl Values {
                 Op::Get(register) => self.name([7, register.0, 0, 0]),
                 Op::Bin(op, a, b) => {
                     let (a, b) = (self.source(a, begin), self.source(b, begin));
-                    self.name([8 + op as u32, a, b, 0])
+                    self.name([16 + op as u32, a, b, 0])
                 }
                 Op::Set(..) => 0,
             };
