@@ -85,3 +85,42 @@ b2:
     .unwrap_err();
     assert!(error.message.contains("b2 uses v1"), "{error}");
 }
+
+/// Each block's dominators by their definition: those without which no path
+/// from the entry leads to it.
+fn dominates_by_removal(program: &Program, home: usize, block: usize) -> bool {
+    let mut reached = vec![false; program.blocks.len()];
+    reached[0] = home != 0;
+    for index in 0..block {
+        for edge in program.blocks[index].term.edges() {
+            reached[edge.block.index()] |= reached[index] && edge.block.index() != home;
+        }
+    }
+    home == block || !reached[block]
+}
+
+#[test]
+fn immediate_dominators_are_the_nearest_by_definition() {
+    for seed in 0..300 {
+        let program = weir_lab::program::seeded(seed);
+        let found = program.immediate_dominators();
+        let mut reached = vec![false; program.blocks.len()];
+        reached[0] = true;
+        for index in 1..program.blocks.len() {
+            for before in 0..index {
+                let edges = program.blocks[before].term.edges();
+                let leads = edges.into_iter().any(|edge| edge.block.index() == index);
+                reached[index] |= reached[before] && leads;
+            }
+            let nearest = (0..index)
+                .rev()
+                .find(|&home| reached[index] && dominates_by_removal(&program, home, index));
+            let want = nearest.unwrap_or(index);
+            assert_eq!(
+                found[index].index(),
+                want,
+                "b{index} of seed {seed}\n{program}"
+            );
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! Checks the invariants of a program; see the module page for the list.
 
+use super::dominators::Dominators;
 use super::{Block, Edge, Op, Operand, Program, Value, limits};
 
 /// Which invariant a program breaks, and where.
@@ -60,12 +61,12 @@ pub enum VerifyError {
 }
 
 impl Program {
-    /// Checks every invariant. Cost: linear in the program, but for a walk up
-    /// the dominator tree for each use of a value from another block.
+    /// Checks every invariant. Cost: linear in the program, times the
+    /// logarithm of its depth.
     pub fn verify(&self) -> Result<(), VerifyError> {
         self.check_sizes()?;
-        let dominators = self.immediate_dominators_checked()?;
-        let depths = depths(&dominators);
+        self.check_edges()?;
+        let dominators = Dominators::of(self);
         let mut defined_in: Vec<Option<Block>> = vec![None; self.values.len()];
         for (index, block) in self.blocks.iter().enumerate() {
             let here = Block(index as u32);
@@ -78,12 +79,12 @@ impl Program {
                     return Err(bad);
                 }
                 for operand in op.operands() {
-                    check_use(operand, here, &defined_in, &dominators, &depths)?;
+                    check_use(operand, here, &defined_in, &dominators)?;
                 }
                 defined_in[value.index()] = Some(here);
             }
             for operand in block.term.operands() {
-                check_use(operand, here, &defined_in, &dominators, &depths)?;
+                check_use(operand, here, &defined_in, &dominators)?;
             }
         }
         Ok(())
@@ -114,13 +115,13 @@ impl Program {
         Ok(())
     }
 
-    fn immediate_dominators_checked(&self) -> Result<Vec<Block>, VerifyError> {
+    fn check_edges(&self) -> Result<(), VerifyError> {
         for (index, block) in self.blocks.iter().enumerate() {
             for edge in block.term.edges() {
                 self.check_edge(Block(index as u32), edge)?;
             }
         }
-        Ok(self.immediate_dominators())
+        Ok(())
     }
 
     fn check_edge(&self, from: Block, edge: &Edge) -> Result<(), VerifyError> {
@@ -143,77 +144,23 @@ impl Program {
     /// For each block the nearest other block that every path to it passes;
     /// the entry, and a block nothing reaches, has itself.
     ///
-    /// One pass suffices because edges lead forward. The program must satisfy
-    /// that invariant.
+    /// The program's edges must lead forward.
     pub fn immediate_dominators(&self) -> Vec<Block> {
-        let count = self.blocks.len();
-        let mut dominators: Vec<Block> = (0..count as u32).map(Block).collect();
-        let mut reached = vec![false; count];
-        let mut depth = vec![0_u32; count];
-        if let Some(entry) = reached.first_mut() {
-            *entry = true;
-        }
-        for index in 0..count {
-            if !reached[index] {
-                continue;
-            }
-            if index > 0 {
-                depth[index] = depth[dominators[index].index()] + 1;
-            }
-            for edge in self.blocks[index].term.edges() {
-                let target = edge.block.index();
-                dominators[target] = if reached[target] {
-                    common_dominator(dominators[target], Block(index as u32), &dominators, &depth)
-                } else {
-                    Block(index as u32)
-                };
-                reached[target] = true;
-            }
-        }
-        dominators
+        Dominators::of(self).parents
     }
-}
-
-fn common_dominator(mut a: Block, mut b: Block, dominators: &[Block], depth: &[u32]) -> Block {
-    while a != b {
-        if depth[a.index()] >= depth[b.index()] {
-            a = dominators[a.index()];
-        } else {
-            b = dominators[b.index()];
-        }
-    }
-    a
-}
-
-fn depths(dominators: &[Block]) -> Vec<u32> {
-    let mut depths = vec![0; dominators.len()];
-    for (index, dominator) in dominators.iter().enumerate() {
-        if dominator.index() != index {
-            depths[index] = depths[dominator.index()] + 1;
-        }
-    }
-    depths
 }
 
 fn check_use(
     operand: Operand,
     block: Block,
     defined_in: &[Option<Block>],
-    dominators: &[Block],
-    depths: &[u32],
+    dominators: &Dominators,
 ) -> Result<(), VerifyError> {
     let Operand::Val(value) = operand else {
         return Ok(());
     };
     let home = defined_in.get(value.index()).copied().flatten();
-    let dominated = home.is_some_and(|home| {
-        let mut walk = block;
-        while depths[walk.index()] > depths[home.index()] {
-            walk = dominators[walk.index()];
-        }
-        walk == home
-    });
-    if dominated {
+    if home.is_some_and(|home| dominators.dominates(home, block)) {
         Ok(())
     } else {
         Err(VerifyError::NotDominated { block, value })
