@@ -1,0 +1,77 @@
+//! Memory between two pages that must not be touched: code that reads a byte
+//! too far, or one too early, dies at once.
+
+#![expect(
+    unsafe_code,
+    reason = "maps memory and hands out a part of it as a slice"
+)]
+
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use std::ptr::null_mut;
+
+/// Room for one frame, with a guard page on each side.
+#[derive(Debug)]
+pub struct Guarded {
+    /// The first guard page.
+    start: *mut u8,
+    page: usize,
+    /// Bytes between the guard pages.
+    room: usize,
+}
+
+impl Guarded {
+    /// Room for frames of up to `bytes_max` bytes.
+    ///
+    /// # Panics
+    /// If the system gives no memory.
+    pub fn new(bytes_max: usize) -> Guarded {
+        let page = rustix::param::page_size();
+        let room = bytes_max.next_multiple_of(page).max(page);
+        let len = room + 2 * page;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses the address.
+        let start = unsafe { mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE) }
+            .expect("memory can be mapped")
+            .cast::<u8>();
+        for guard in [start, start.wrapping_add(page + room)] {
+            // SAFETY: a page of the mapping above, into which nothing points.
+            unsafe { mprotect(guard.cast(), page, MprotectFlags::empty()) }
+                .expect("memory can be protected");
+        }
+        Guarded { start, page, room }
+    }
+
+    /// `bytes`, the last of them right before a guard page.
+    ///
+    /// # Panics
+    /// If there are more than there is room for.
+    pub fn at_end(&mut self, bytes: &[u8]) -> &[u8] {
+        self.place(bytes, self.room - bytes.len())
+    }
+
+    /// `bytes`, the first of them right behind a guard page.
+    ///
+    /// # Panics
+    /// If there are more than there is room for.
+    pub fn at_start(&mut self, bytes: &[u8]) -> &[u8] {
+        self.place(bytes, 0)
+    }
+
+    fn place(&mut self, bytes: &[u8], offset: usize) -> &[u8] {
+        assert!(offset + bytes.len() <= self.room, "no room for the frame");
+        // SAFETY: within the room, which is readable, writable and zeroed;
+        // the slice borrows `self`, so no other one exists.
+        let place = unsafe {
+            std::slice::from_raw_parts_mut(self.start.add(self.page + offset), bytes.len())
+        };
+        place.copy_from_slice(bytes);
+        place
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and slices of it do not outlive `self`.
+        let _ = unsafe { munmap(self.start.cast(), self.room + 2 * self.page) };
+    }
+}
