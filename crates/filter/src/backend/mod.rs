@@ -2,3 +2,7 @@
 
 pub mod ebpf;
 pub mod interp;
+pub mod native;
+mod runner;
+
+pub use runner::Runner;

@@ -1,0 +1,143 @@
+//! An edge's arguments become its block's parameters all at once; machines
+//! move one after the other. This finds the order, and breaks cycles.
+
+use super::place::{Place, REGS_MAX, Src};
+
+/// Orders parallel moves. Kept between edges for its memory.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    /// Pending moves: to, from. No two go to one place.
+    list: Vec<(Place, Src)>,
+    /// By place: how many pending moves read it.
+    readers: Vec<u16>,
+    /// By place: one more than the pending move that writes it.
+    writer: Vec<u16>,
+    /// Moves whose target nothing pending reads.
+    ready: Vec<u16>,
+}
+
+impl Moves {
+    /// For places of `slots` stack slots.
+    pub(super) fn new(slots: usize) -> Moves {
+        Moves {
+            readers: vec![0; REGS_MAX + slots],
+            writer: vec![0; REGS_MAX + slots],
+            ..Moves::default()
+        }
+    }
+
+    /// Adds a move; one to its own place is none.
+    pub(super) fn add(&mut self, to: Place, from: Src) {
+        if from != Src::At(to) {
+            self.list.push((to, from));
+        }
+    }
+
+    /// Makes the moves added since the last time, each by `emit(to, from)`.
+    /// `spare` is a place that no move names.
+    pub(super) fn make(&mut self, spare: Place, mut emit: impl FnMut(Place, Src)) {
+        for (index, &(to, from)) in self.list.iter().enumerate() {
+            self.writer[to.index()] = index as u16 + 1;
+            if let Src::At(place) = from {
+                self.readers[place.index()] += 1;
+            }
+        }
+        for (index, &(to, _)) in self.list.iter().enumerate() {
+            if self.readers[to.index()] == 0 {
+                self.ready.push(index as u16);
+            }
+        }
+        while let Some(index) = self.ready.pop() {
+            let (to, from) = self.list[usize::from(index)];
+            emit(to, from);
+            self.writer[to.index()] = 0;
+            if let Src::At(place) = from {
+                self.readers[place.index()] -= 1;
+                let writer = self.writer[place.index()];
+                if self.readers[place.index()] == 0 && writer > 0 {
+                    self.ready.push(writer - 1);
+                }
+            }
+        }
+        self.break_cycles(spare, emit);
+        self.list.clear();
+    }
+
+    /// What is left are cycles: each place is read once and written once.
+    fn break_cycles(&mut self, spare: Place, mut emit: impl FnMut(Place, Src)) {
+        for index in 0..self.list.len() {
+            let first = self.list[index].0;
+            if self.writer[first.index()] == 0 {
+                continue;
+            }
+            emit(spare, first.into());
+            let mut to = first;
+            loop {
+                let writer = usize::from(self.writer[to.index()]) - 1;
+                self.writer[to.index()] = 0;
+                let Src::At(from) = self.list[writer].1 else {
+                    unreachable!("a constant never waits")
+                };
+                self.readers[from.index()] = 0;
+                if from == first {
+                    emit(to, spare.into());
+                    break;
+                }
+                emit(to, from.into());
+                to = from;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPARE: Place = Place::Reg(31);
+
+    /// Runs `moves` on numbered places and compares with all at once.
+    fn check(moves: &[(Place, Src)], order: &mut Moves) -> usize {
+        let mut now: Vec<u32> = (0..REGS_MAX as u32 + 8).collect();
+        let mut want = now.clone();
+        for &(to, from) in moves {
+            want[to.index()] = match from {
+                Src::Imm(constant) => constant,
+                Src::At(place) => now[place.index()],
+            };
+            order.add(to, from);
+        }
+        let mut count = 0;
+        order.make(SPARE, |to, from| {
+            count += 1;
+            now[to.index()] = match from {
+                Src::Imm(constant) => constant,
+                Src::At(place) => now[place.index()],
+            };
+        });
+        want[SPARE.index()] = now[SPARE.index()];
+        assert_eq!(now, want, "{moves:?}");
+        count
+    }
+
+    #[test]
+    fn every_set_of_four_moves_is_as_if_at_once() {
+        let places = [Place::Reg(0), Place::Reg(5), Place::Slot(0), Place::Slot(7)];
+        let mut order = Moves::new(8);
+        for code in 0..6_usize.pow(4) {
+            let choice = |index: u32| code / 6_usize.pow(index) % 6;
+            let moves: Vec<(Place, Src)> = (0..4)
+                .filter(|&index| choice(index) < 5)
+                .map(|index| {
+                    let from = match choice(index) {
+                        4 => Src::Imm(1_000 + index),
+                        place => places[place].into(),
+                    };
+                    (places[index as usize], from)
+                })
+                .collect();
+            let count = check(&moves, &mut order);
+            assert!(count <= moves.len() + 2, "{moves:?}");
+        }
+    }
+}
