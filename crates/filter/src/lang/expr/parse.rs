@@ -820,9 +820,7 @@ impl Parser<'_> {
         let starts = KEYWORDS.iter().filter(|(_, token)| starts_term(*token));
         let suggestion = nearest(text, starts.map(|(word, _)| *word));
         let expected = match text.as_bytes().first() {
-            Some(byte) if byte.is_ascii_digit() => {
-                "a qualifier before it, such as `host` or `port`"
-            }
+            Some(b'0'..=b'9' | b':') => "a qualifier before it, such as `host` or `port`",
             _ => "a test such as `tcp`, or a qualifier such as `host` before a name",
         };
         Error::new(span.range(), message)

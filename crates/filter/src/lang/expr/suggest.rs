@@ -9,7 +9,8 @@ pub(in crate::lang) fn nearest<'c>(
     word: &str,
     candidates: impl IntoIterator<Item = &'c str>,
 ) -> Option<String> {
-    let word = word.strip_prefix('\\').unwrap_or(word).as_bytes();
+    let bare = word.strip_prefix('\\');
+    let word = bare.unwrap_or(word).as_bytes();
     if word.is_empty() || word.len() > WORD_MAX {
         return None;
     }
@@ -17,7 +18,8 @@ pub(in crate::lang) fn nearest<'c>(
     let mut best: Option<(usize, &str)> = None;
     for candidate in candidates {
         let bytes = candidate.as_bytes();
-        if bytes.len() > WORD_MAX || bytes.len().abs_diff(word.len()) > allowed || bytes == word {
+        let far = bytes.len() > WORD_MAX || bytes.len().abs_diff(word.len()) > allowed;
+        if far || (bytes == word && bare.is_none()) {
             continue;
         }
         let edits = distance(word, bytes);
