@@ -29,18 +29,20 @@ fn permitted() -> bool {
 const META: Target = Target::Xdp(XdpLen::Meta);
 
 /// Each way to run a filter in the kernel.
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 6] = [
     META,
     Target::Xdp(XdpLen::Linear),
     Target::Xdp(XdpLen::Whole),
     Target::XdpFrags,
-    Target::Skb,
+    Target::Tc,
+    Target::SocketFilter,
 ];
 
 fn load(filter: &Filter, options: &Options) -> Program {
     let insns = emit(filter, options).unwrap_or_else(|error| panic!("{error}\n{filter}"));
     let mut how = Load::new(match options.target {
-        Target::Skb => ProgramType::SchedCls,
+        Target::Tc => ProgramType::SchedCls,
+        Target::SocketFilter => ProgramType::SocketFilter,
         _ => ProgramType::Xdp,
     });
     how.frags = options.target == Target::XdpFrags;
@@ -53,12 +55,17 @@ fn head(filter: &Filter) -> String {
     filter.to_string().chars().take(10_000).collect()
 }
 
-fn run(program: &Program, target: Target, frame: &Frame) -> u32 {
+fn run(program: &Program, target: Target, frame: &Frame, linear: Option<usize>) -> u32 {
     let meta = frame.wire_len.to_ne_bytes();
+    // A test run gives a socket filter the frame from its third layer on.
+    let behind_header = [&[0x88; FRAME_BYTES_MIN], &frame.bytes[..]].concat();
     let mut run = TestRun::new(&frame.bytes);
-    if target == META {
-        run.meta = &meta;
+    match target {
+        META => run.meta = &meta,
+        Target::SocketFilter => run.frame = &behind_header,
+        _ => {}
     }
+    run.linear = linear;
     let ran = program.test_run(&run, &mut []);
     ran.unwrap_or_else(|error| panic!("{error}: {frame:?}"))
         .returned
@@ -67,13 +74,13 @@ fn run(program: &Program, target: Target, frame: &Frame) -> u32 {
 /// Whether the kernel makes a test run on such a frame: it has an Ethernet
 /// header, and as an skb also the header that its Ethernet type promises.
 fn fits(target: Target, bytes: &[u8]) -> bool {
-    let promised = match bytes.get(12..14) {
-        None => return false,
-        Some([0x08, 0x00]) => 20,
-        Some([0x86, 0xdd]) => 40,
-        Some(_) => 0,
+    let header = match (target, bytes.get(12..14)) {
+        (Target::SocketFilter, _) => return !bytes.is_empty(),
+        (Target::Tc, Some([0x08, 0x00])) => 20,
+        (Target::Tc, Some([0x86, 0xdd])) => 40,
+        _ => 0,
     };
-    target != Target::Skb || bytes.len() >= FRAME_BYTES_MIN + promised
+    bytes.len() >= FRAME_BYTES_MIN + header
 }
 
 /// Gives how many frames there were, and how many were accepted.
@@ -88,7 +95,7 @@ fn assert_equal(filter: &Filter, target: Target, frames: &[Frame]) -> (usize, us
             frame.wire_len = frame.bytes.len() as u32;
         }
         let expected = oracle.run(&frame.bytes, frame.wire_len);
-        let found = run(&program, target, &frame);
+        let found = run(&program, target, &frame, None);
         assert_eq!(found, expected, "{target:?} {frame:?}\n{}", head(filter));
         seen += 1;
         accepted += usize::from(found > 0);
@@ -215,6 +222,30 @@ fn spilled_offsets_stay_bounded() {
     }
 }
 
+/// The verifier learns nothing from a check whose address may lie beyond
+/// 65,535: then the base is bounded anew.
+#[test]
+fn far_loads_behind_a_bounded_base_are_accepted() {
+    if !permitted() {
+        return;
+    }
+    for offset in [
+        10, 1_000, 65_400, 65_474, 65_475, 65_476, 65_533, 65_534, 65_535, 70_000,
+    ] {
+        let filter: Filter = format!(
+            "filter {{\nb0:\nv0 = load.1 [14]\nv1 = and v0, 0xf\nv2 = shl v1, 2\n\
+             v3 = load.1 [v2 + 3]\nbr eq v3, 7, b1, b2\n\
+             b1:\nv4 = load.1 [v2 + {offset}]\nv5 = or v4, 1\nret v5\nb2:\nret 6\n}}"
+        )
+        .parse()
+        .unwrap();
+        for target in TARGETS {
+            let (_, accepted) = assert_equal(&filter, target, &frames(3, 30));
+            assert!(accepted > 0, "{offset}");
+        }
+    }
+}
+
 /// What a long chain is made of.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
@@ -293,7 +324,9 @@ fn a_list_of_two_thousand_hosts_is_accepted() {
     let mut filter = compile(&hosts.join(" or "), &context).expect("it compiles");
     let frames = captured(LinkType::EN10MB, 5);
     // With a call for each of its 18,000 loads the verifier takes 20 s.
-    assert_equal(&filter, META, &frames);
+    for target in [META, Target::Xdp(XdpLen::Whole)] {
+        assert_equal(&filter, target, &frames);
+    }
     optimise(&mut filter);
     for target in TARGETS {
         assert_equal(&filter, target, &frames);
@@ -322,6 +355,50 @@ fn frames_of_several_pieces_are_read_throughout() {
     }
 }
 
+/// Frames cut at every place: what the pointers do not reach, calls do.
+#[test]
+fn where_a_frame_is_cut_makes_no_difference() {
+    if !permitted() {
+        return;
+    }
+    for target in [Target::XdpFrags, Target::Tc] {
+        let probe = load(&seeded(0), &Options::new(target));
+        let mut cut = TestRun::new(&[0; 60]);
+        cut.linear = Some(20);
+        match probe.test_run(&cut, &mut []) {
+            Ok(_) => assert_cuts_make_no_difference(target),
+            // Not a matter of setting up, so not a skip.
+            Err(error) => {
+                eprintln!("{target:?}: this kernel cuts no frames in a test run: {error}")
+            }
+        }
+    }
+}
+
+fn assert_cuts_make_no_difference(target: Target) {
+    let mut reached_by_calls = 0;
+    for seed in 0..150 {
+        let filter = seeded(seed);
+        let mut oracle = Interp::new(&filter);
+        let program = load(&filter, &Options::new(target));
+        for mut frame in frames(seed, 12) {
+            frame.wire_len = frame.bytes.len() as u32;
+            if !fits(target, &frame.bytes) {
+                continue;
+            }
+            let expected = oracle.run(&frame.bytes, frame.wire_len);
+            for linear in (FRAME_BYTES_MIN..frame.bytes.len()).step_by(7) {
+                let found = run(&program, target, &frame, Some(linear));
+                assert_eq!(found, expected, "{target:?} {linear} {frame:?}\n{filter}");
+                let of_piece = oracle.run(&frame.bytes[..linear], frame.wire_len);
+                reached_by_calls += usize::from(of_piece != expected);
+            }
+        }
+    }
+    println!("{target:?}: {reached_by_calls} verdicts hang on bytes behind the cut");
+    assert!(reached_by_calls > 50, "{reached_by_calls}");
+}
+
 #[test]
 fn verdicts_become_the_codes_asked_for() {
     if !permitted() {
@@ -342,7 +419,11 @@ fn verdicts_become_the_codes_asked_for() {
                 bytes,
                 wire_len: 60,
             };
-            assert_eq!(run(&program, target, &frame), code, "{target:?} {byte}");
+            assert_eq!(
+                run(&program, target, &frame, None),
+                code,
+                "{target:?} {byte}"
+            );
         }
     }
 }

@@ -110,6 +110,7 @@ pub enum LoadError {
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
+    program_type: ProgramType,
 }
 
 impl Program {
@@ -122,7 +123,10 @@ impl Program {
     pub fn load(insns: &[Insn], load: &Load<'_>) -> Result<Program, LoadError> {
         let words: Vec<u64> = insns.iter().map(|insn| insn.to_u64()).collect();
         match attempt(&words, load, &mut []) {
-            Ok(fd) => Ok(Program { fd }),
+            Ok(fd) => Ok(Program {
+                fd,
+                program_type: load.program_type,
+            }),
             Err(error) => Err(explain(error, &words, load)),
         }
     }
@@ -140,13 +144,9 @@ impl Program {
             return Err(TestRunError::FrameTooShort { len });
         }
         let with_meta = [run.meta, run.frame].concat();
-        let (input, context) = if run.meta.is_empty() {
-            (run.frame, Vec::new())
-        } else {
-            (&with_meta[..], xdp_context(run.meta.len(), with_meta.len()))
-        };
+        let context = self.context(run);
         let fd = self.fd.as_fd();
-        match sys::prog_test_run(fd, input, &context, output, run.repeat) {
+        match sys::prog_test_run(fd, &with_meta, &context, output, run.repeat) {
             Ok(ran) => Ok(Ran {
                 returned: ran.retval,
                 duration: Duration::from_nanos(ran.duration_ns.into()),
@@ -156,22 +156,32 @@ impl Program {
             Err(source) => Err(TestRunError::System { len, source }),
         }
     }
+
+    /// The context that a run asks for; empty for the kernel's default.
+    fn context(&self, run: &TestRun<'_>) -> Vec<u8> {
+        if run.meta.is_empty() && run.linear.is_none() {
+            return Vec::new();
+        }
+        let meta = run.meta.len();
+        let end = (meta + run.linear.unwrap_or(run.frame.len())) as u32;
+        let fields = match self.program_type {
+            // `struct xdp_md`: data, data_end, data_meta, three of the device.
+            ProgramType::Xdp => vec![meta as u32, end, 0, 0, 0, 0],
+            // `struct __sk_buff`: 20 numbers before data_end.
+            ProgramType::SchedCls | ProgramType::SocketFilter => {
+                let mut fields = vec![0; 21];
+                fields[20] = end;
+                fields
+            }
+        };
+        fields.iter().flat_map(|f| f.to_ne_bytes()).collect()
+    }
 }
 
 impl AsFd for Program {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// `struct xdp_md` for a frame behind `meta_len` bytes of metadata.
-fn xdp_context(meta_len: usize, end: usize) -> Vec<u8> {
-    // data, data_end, data_meta, and three numbers of the device, all zero.
-    let fields = [meta_len as u32, end as u32, 0, 0, 0, 0];
-    fields
-        .iter()
-        .flat_map(|field| field.to_ne_bytes())
-        .collect()
 }
 
 fn attempt(words: &[u64], load: &Load<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
@@ -232,6 +242,9 @@ pub struct TestRun<'a> {
     pub frame: &'a [u8],
     /// For XDP: metadata before the frame, a multiple of 4 bytes.
     pub meta: &'a [u8],
+    /// How many bytes of the frame lie in its first piece, 14 at least; by
+    /// default all that fit there (Linux 6.18).
+    pub linear: Option<usize>,
     /// How many times to run; the time is that of one, on average.
     pub repeat: u32,
 }
@@ -242,6 +255,7 @@ impl TestRun<'_> {
         TestRun {
             frame,
             meta: &[],
+            linear: None,
             repeat: 1,
         }
     }

@@ -8,7 +8,7 @@
 
 use super::EmitError;
 use super::insn::Reg;
-use super::lower::{Lowered, Step};
+use super::lower::{Lowered, Step, cut};
 use crate::ir::{Block, Operand, Program, Term, Value};
 
 /// Where a value lives.
@@ -67,7 +67,9 @@ impl Lives {
                 lives.step(*step, at);
                 at += 2;
             }
-            lives.term(program, lowered, Block(index as u32), at);
+            if !cut(steps) {
+                lives.term(program, lowered, Block(index as u32), at);
+            }
             at += 2;
         }
         lives

@@ -1,7 +1,7 @@
 //! From the IR to steps that each become a few instructions, with bounds
 //! checks made explicit and shared, and dead values left out.
 
-use super::reach::{ANCHORS_MAX, Anchor, DIRECT_MAX, Need, Reach};
+use super::reach::{ANCHORS_MAX, Anchor, CALL_MAX, DIRECT_MAX, Need, Reach};
 use crate::ir::{BinOp, Block, Cmp, Op, Operand, Program, Term, Value, Width};
 
 /// What becomes a few instructions. Values beyond the program's own are
@@ -10,13 +10,13 @@ use crate::ir::{BinOp, Block, Cmp, Op, Operand, Program, Term, Value, Width};
 pub(super) enum Step {
     /// The length on the wire.
     Len { dst: Value },
-    /// `dst` = start of the frame + `base`; rejects if `base` exceeds `max`.
+    /// `dst` = start of the frame + `base`; too short if `base` exceeds `max`.
     Address {
         dst: Value,
         base: Value,
         max: Option<u32>,
     },
-    /// Rejects unless `extent` bytes from the address (or start) are there.
+    /// Too short unless `extent` bytes from the address (or start) are there.
     Guard { from: Option<Value>, extent: u32 },
     /// Loads from an address (or start) inside of what is guarded.
     Load {
@@ -35,6 +35,8 @@ pub(super) enum Step {
     },
     /// Rejects if the value is zero.
     NonZero { value: Value },
+    /// The frame is too short in any case; nothing comes behind.
+    Short,
     /// Arithmetic; a divisor is not zero.
     Bin {
         dst: Value,
@@ -61,7 +63,7 @@ impl Step {
             | Step::Bin { dst, .. }
             | Step::Test { dst, .. } => Some(dst),
             Step::Fetch { dst, .. } => dst,
-            Step::Guard { .. } | Step::NonZero { .. } => None,
+            Step::Guard { .. } | Step::NonZero { .. } | Step::Short => None,
         }
     }
 
@@ -69,7 +71,7 @@ impl Step {
     /// that the result must not take its place.
     pub(super) fn uses(self) -> (Option<Value>, Option<Value>) {
         match self {
-            Step::Len { .. } => (None, None),
+            Step::Len { .. } | Step::Short => (None, None),
             Step::Address { base, .. } => (Some(base), None),
             Step::Guard { from, .. } | Step::Load { from, .. } => (from, None),
             Step::Fetch { base, .. } => (base, None),
@@ -91,7 +93,7 @@ impl Step {
 /// A program as steps.
 pub(super) struct Lowered {
     /// For each block its steps, or nothing if it is not reached or rejects
-    /// whatever comes.
+    /// whatever comes. Behind [`Step::Short`] there is no terminator.
     pub(super) blocks: Vec<Option<Vec<Step>>>,
     /// Which values are worth computing; addresses included.
     pub(super) used: Vec<bool>,
@@ -104,6 +106,21 @@ pub(super) enum Mode {
     Direct,
     /// By calls.
     Call,
+}
+
+impl Mode {
+    /// Bytes of a frame that it can reach.
+    pub(super) fn reach(self) -> u32 {
+        match self {
+            Mode::Direct => DIRECT_MAX,
+            Mode::Call => CALL_MAX,
+        }
+    }
+}
+
+/// Whether steps end in [`Step::Short`].
+pub(super) fn cut(steps: &[Step]) -> bool {
+    steps.last() == Some(&Step::Short)
 }
 
 pub(super) fn lower(program: &Program, reach: &Reach, mode: Mode) -> Lowered {
@@ -210,6 +227,9 @@ impl Lowering<'_> {
         let mut steps = Vec::with_capacity(body.insts.len() + 2);
         for &value in &body.insts {
             self.op(block, value, &mut known, &mut steps);
+            if cut(&steps) {
+                return steps;
+            }
         }
         for edge in body.term.edges() {
             meet(&mut self.known[edge.block.index()], &known);
@@ -220,13 +240,18 @@ impl Lowering<'_> {
     fn op(&mut self, block: Block, dst: Value, known: &mut Vec<Guarded>, steps: &mut Vec<Step>) {
         let wanted = self.used[dst.index()];
         match self.program.op(dst) {
+            Op::Load { width, offset, .. }
+                if offset.saturating_add(width.bytes()) > self.mode.reach() =>
+            {
+                steps.push(Step::Short);
+            }
             Op::Load {
                 width,
                 base,
                 offset,
             } if self.mode == Mode::Call => {
                 let bound = base.map_or(0, |base| self.reach.bounds[base.index()]);
-                let max = super::reach::CALL_MAX - (offset + width.bytes());
+                let max = CALL_MAX - (offset + width.bytes());
                 steps.push(Step::Fetch {
                     dst: wanted.then_some(dst),
                     base,

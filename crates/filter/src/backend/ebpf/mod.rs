@@ -100,8 +100,8 @@ pub enum Access {
         /// Points behind it.
         end: Reg,
     },
-    /// By a call for each load, for frames that are not in one piece: tc, a
-    /// socket filter, XDP with fragments. Slower, reaches every byte.
+    /// By a call for each load: reaches every byte of frames that are not in
+    /// one piece, but slower.
     Call {
         /// [`helper::SKB_LOAD_BYTES`] or [`helper::XDP_LOAD_BYTES`].
         helper: i32,
@@ -143,9 +143,13 @@ pub struct Fragment<'a> {
     pub accept: Label,
     /// Where to go on with one that is rejected; the result is undefined.
     pub reject: Label,
+    /// Where to go on with one that is rejected because a load lies outside
+    /// of what `access` reaches. The same as `reject`, or code that tries
+    /// again with an access that reaches further.
+    pub short: Label,
 }
 
-/// Adds the code of a verified program to `asm`. It ends in jumps to the two
+/// Adds the code of a verified program to `asm`. It ends in jumps to the
 /// labels and does not fall through.
 ///
 /// # Errors

@@ -110,10 +110,10 @@ fn need_of(program: &Program, index: usize, needs: &[Need], homes: &[u32], max: 
                 width,
                 base,
                 offset,
-            } => match offset.checked_add(width.bytes()) {
-                Some(extent) if extent <= max => raise(&mut list, base, extent),
-                _ => return Need::Never,
-            },
+            } => {
+                let extent = offset.saturating_add(width.bytes()).min(max);
+                raise(&mut list, base, extent);
+            }
             Op::Bin {
                 op: BinOp::Div | BinOp::Mod,
                 b: Operand::Imm(0),

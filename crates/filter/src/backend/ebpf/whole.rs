@@ -18,10 +18,14 @@ pub enum Target {
     /// frame with fragments it sees the first piece only.
     Xdp(XdpLen),
     /// The kernel's XDP hook, frames with fragments too (load with
-    /// `BPF_F_XDP_HAS_FRAGS`, Linux 5.18), read by calls.
+    /// `BPF_F_XDP_HAS_FRAGS`, Linux 5.18): through pointers where the first
+    /// piece has all that the filter reads, else by calls.
     XdpFrags,
-    /// The kernel's tc hooks and socket filters, read by calls.
-    Skb,
+    /// The kernel's tc hooks: as above. A VLAN tag that the device took out of
+    /// the frame is not seen.
+    Tc,
+    /// A socket filter: by calls only, since it may use no pointers.
+    SocketFilter,
 }
 
 /// What [`Target::Xdp`] takes as the length on the wire.
@@ -90,9 +94,9 @@ impl Options {
 /// assert_eq!(format!("\n{}", Listing(&insns)), "
 ///    0: (61) r2 = *(u32 *)(r1 +4)
 ///    1: (61) r1 = *(u32 *)(r1 +0)
-///    2: (bf) r9 = r1
-///    3: (07) r9 += 14
-///    4: (2d) if r9 > r2 goto pc+5
+///    2: (bf) r6 = r1
+///    3: (07) r6 += 14
+///    4: (2d) if r6 > r2 goto pc+5
 ///    5: (69) r0 = *(u16 *)(r1 +12)
 ///    6: (dc) r0 = be16 r0
 ///    7: (56) if w0 != 2054 goto pc+2
@@ -107,49 +111,25 @@ impl Options {
 /// When it does not fit; see [`EmitError`].
 pub fn emit(program: &Program, options: &Options) -> Result<Vec<Insn>, EmitError> {
     let mut asm = Asm::new();
-    let (accept, reject) = (asm.label(), asm.label());
+    let ends = Ends {
+        accept: asm.label(),
+        reject: asm.label(),
+    };
     let needs_len = program.values.contains(&Op::Len);
-    let (access, wire_len) = prologue(&mut asm, options.target, needs_len, reject);
-    let direct = [
-        Reg::R0,
-        Reg::R3,
-        Reg::R4,
-        Reg::R5,
-        Reg::R6,
-        Reg::R7,
-        Reg::R8,
-        Reg::R9,
-    ];
-    let call = [
-        Reg::R0,
-        Reg::R1,
-        Reg::R2,
-        Reg::R3,
-        Reg::R4,
-        Reg::R5,
-        Reg::R7,
-        Reg::R8,
-        Reg::R9,
-    ];
-    let free = match access {
-        Access::Direct { .. } => &direct[..],
-        Access::Call { .. } => &call[..],
-    };
-    let stack_top = match wire_len {
-        WireLen::Stack(slot) => slot,
-        _ => 0,
-    };
-    let fragment = Fragment {
-        access,
-        wire_len,
-        result: Reg::R0,
-        free,
-        stack_top,
-        accept,
-        reject,
-    };
-    emit_fragment(&mut asm, program, &fragment)?;
-    asm.bind(accept);
+    match options.target {
+        Target::Memory => memory(&mut asm, program, ends, needs_len)?,
+        Target::Xdp(source) => xdp(&mut asm, program, ends, source, needs_len)?,
+        Target::XdpFrags => in_pieces(&mut asm, program, ends, &XDP_FRAGS, needs_len)?,
+        Target::Tc => in_pieces(&mut asm, program, ends, &TC, needs_len)?,
+        Target::SocketFilter => {
+            asm.push(Insn::mov64(Reg::R6, Reg::R1));
+            if needs_len {
+                TC.keep_len(&mut asm);
+            }
+            by_calls(&mut asm, program, ends, &TC, needs_len)?;
+        }
+    }
+    asm.bind(ends.accept);
     let reject_code = match options.returns {
         Returns::SnapLen => 0,
         Returns::Codes { accept, reject } => {
@@ -158,91 +138,236 @@ pub fn emit(program: &Program, options: &Options) -> Result<Vec<Insn>, EmitError
         }
     };
     asm.push(Insn::exit());
-    asm.bind(reject);
+    asm.bind(ends.reject);
     asm.push(Insn::mov32(Reg::R0, reject_code));
     asm.push(Insn::exit());
     asm.finish(&options.limits)
 }
 
+/// Where fragments go on.
+#[derive(Clone, Copy)]
+struct Ends {
+    accept: Label,
+    reject: Label,
+}
+
 /// The slot that keeps the length on the wire, if the filter reads it.
 const LEN_SLOT: i16 = -8;
+
+fn keep(asm: &mut Asm, len: Reg) {
+    asm.push(Insn::store(op::DW, Reg::FP, LEN_SLOT, len));
+}
+
+/// Where the length is kept, and the stack below. A filter that does not read
+/// it is not charged for it.
+fn kept(needs_len: bool) -> (WireLen, i16) {
+    (
+        WireLen::Stack(LEN_SLOT),
+        if needs_len { LEN_SLOT } else { 0 },
+    )
+}
+
+/// The pointers of direct access.
+const POINTERS: Access = Access::Direct {
+    start: Reg::R1,
+    end: Reg::R2,
+};
+
+/// What direct access leaves free; [`CONTEXT`] comes last.
+const FREE: [Reg; 8] = [
+    Reg::R0,
+    Reg::R3,
+    Reg::R4,
+    Reg::R5,
+    Reg::R7,
+    Reg::R8,
+    Reg::R9,
+    CONTEXT,
+];
+
+/// Keeps the context where calls are made.
+const CONTEXT: Reg = Reg::R6;
+
+/// A filter with direct access, the pointers being loaded.
+fn by_pointers(
+    asm: &mut Asm,
+    program: &Program,
+    ends: Ends,
+    (wire_len, stack_top): (WireLen, i16),
+    (free, short): (&[Reg], Label),
+) -> Result<(), EmitError> {
+    let fragment = Fragment {
+        access: POINTERS,
+        wire_len,
+        result: Reg::R0,
+        free,
+        stack_top,
+        accept: ends.accept,
+        reject: ends.reject,
+        short,
+    };
+    emit_fragment(asm, program, &fragment)
+}
+
+fn memory(asm: &mut Asm, program: &Program, ends: Ends, needs_len: bool) -> Result<(), EmitError> {
+    if needs_len {
+        asm.push(Insn::load(op::DW, Reg::R3, Reg::R1, 16));
+        keep(asm, Reg::R3);
+    }
+    asm.push(Insn::load(op::DW, Reg::R2, Reg::R1, 8));
+    asm.push(Insn::load(op::DW, Reg::R1, Reg::R1, 0));
+    by_pointers(asm, program, ends, kept(needs_len), (&FREE, ends.reject))
+}
 
 /// Offsets in `struct xdp_md`.
 const XDP_DATA: i16 = 0;
 const XDP_DATA_END: i16 = 4;
 const XDP_DATA_META: i16 = 8;
-/// Offset of `len` in `struct __sk_buff`.
-const SKB_LEN: i16 = 0;
 
-fn prologue(asm: &mut Asm, target: Target, needs_len: bool, reject: Label) -> (Access, WireLen) {
-    let direct = Access::Direct {
-        start: Reg::R1,
-        end: Reg::R2,
+fn xdp(
+    asm: &mut Asm,
+    program: &Program,
+    ends: Ends,
+    source: XdpLen,
+    needs_len: bool,
+) -> Result<(), EmitError> {
+    if needs_len && source == XdpLen::Whole {
+        asm.push(Insn::mov64(CONTEXT, Reg::R1));
+        XDP_FRAGS.keep_len(asm);
+        asm.push(Insn::mov64(Reg::R1, CONTEXT));
+    }
+    let meta = needs_len && source == XdpLen::Meta;
+    if meta {
+        asm.push(Insn::load(op::W, Reg::R3, Reg::R1, XDP_DATA_META));
+    }
+    asm.push(Insn::load(op::W, Reg::R2, Reg::R1, XDP_DATA_END));
+    asm.push(Insn::load(op::W, Reg::R1, Reg::R1, XDP_DATA));
+    if meta {
+        asm.push(Insn::mov64(Reg::R4, Reg::R3));
+        asm.push(Insn::alu64(op::ADD, Reg::R4, 4));
+        asm.jump(Insn::jump64(op::JGT, Reg::R4, Reg::R1), ends.reject);
+        asm.push(Insn::load(op::W, Reg::R3, Reg::R3, 0));
+        keep(asm, Reg::R3);
+    }
+    let len = match source {
+        XdpLen::Linear => (WireLen::Span, 0),
+        XdpLen::Whole | XdpLen::Meta => kept(needs_len),
     };
-    let calls = |helper| Access::Call {
-        helper,
-        context: Reg::R6,
-    };
-    let kept = WireLen::Stack(LEN_SLOT);
-    let keep = |asm: &mut Asm, from| asm.push(Insn::store(op::DW, Reg::FP, LEN_SLOT, from));
-    // Without a use of the length it costs nothing, and no stack.
-    let len = |wire_len| {
-        if needs_len {
-            wire_len
-        } else {
-            WireLen::Reg(Reg::R0)
-        }
-    };
-    match target {
-        Target::Memory => {
-            if needs_len {
-                asm.push(Insn::load(op::DW, Reg::R3, Reg::R1, 16));
-                keep(asm, Reg::R3);
+    by_pointers(asm, program, ends, len, (&FREE, ends.reject))
+}
+
+/// A context whose frame may be in several pieces, of which pointers reach
+/// the first.
+struct Pieces {
+    /// Offsets of the pointers.
+    data: i16,
+    data_end: i16,
+    /// Loads from anywhere.
+    load: i32,
+    /// How to get the length of all.
+    len: Len,
+}
+
+enum Len {
+    /// At this offset of the context.
+    Field(i16),
+    /// By this helper.
+    Helper(i32),
+}
+
+const XDP_FRAGS: Pieces = Pieces {
+    data: XDP_DATA,
+    data_end: XDP_DATA_END,
+    load: helper::XDP_LOAD_BYTES,
+    len: Len::Helper(helper::XDP_GET_BUFF_LEN),
+};
+
+/// Offsets in `struct __sk_buff`.
+const TC: Pieces = Pieces {
+    data: 76,
+    data_end: 80,
+    load: helper::SKB_LOAD_BYTES,
+    len: Len::Field(0),
+};
+
+impl Pieces {
+    /// r0 = the length of all pieces; r1 to r5 may be lost.
+    fn len(&self, asm: &mut Asm) {
+        match self.len {
+            Len::Field(offset) => asm.push(Insn::load(op::W, Reg::R0, CONTEXT, offset)),
+            Len::Helper(helper) => {
+                asm.push(Insn::mov64(Reg::R1, CONTEXT));
+                asm.push(Insn::call(helper));
             }
-            asm.push(Insn::load(op::DW, Reg::R2, Reg::R1, 8));
-            asm.push(Insn::load(op::DW, Reg::R1, Reg::R1, 0));
-            (direct, len(kept))
-        }
-        Target::Xdp(source) => {
-            if needs_len && source == XdpLen::Whole {
-                asm.push(Insn::mov64(Reg::R6, Reg::R1));
-                asm.push(Insn::call(helper::XDP_GET_BUFF_LEN));
-                keep(asm, Reg::R0);
-                asm.push(Insn::mov64(Reg::R1, Reg::R6));
-            }
-            let meta = needs_len && source == XdpLen::Meta;
-            if meta {
-                asm.push(Insn::load(op::W, Reg::R3, Reg::R1, XDP_DATA_META));
-            }
-            asm.push(Insn::load(op::W, Reg::R2, Reg::R1, XDP_DATA_END));
-            asm.push(Insn::load(op::W, Reg::R1, Reg::R1, XDP_DATA));
-            if meta {
-                asm.push(Insn::mov64(Reg::R4, Reg::R3));
-                asm.push(Insn::alu64(op::ADD, Reg::R4, 4));
-                asm.jump(Insn::jump64(op::JGT, Reg::R4, Reg::R1), reject);
-                asm.push(Insn::load(op::W, Reg::R3, Reg::R3, 0));
-                keep(asm, Reg::R3);
-            }
-            match source {
-                XdpLen::Linear => (direct, len(WireLen::Span)),
-                XdpLen::Whole | XdpLen::Meta => (direct, len(kept)),
-            }
-        }
-        Target::XdpFrags => {
-            asm.push(Insn::mov64(Reg::R6, Reg::R1));
-            if needs_len {
-                asm.push(Insn::call(helper::XDP_GET_BUFF_LEN));
-                keep(asm, Reg::R0);
-            }
-            (calls(helper::XDP_LOAD_BYTES), len(kept))
-        }
-        Target::Skb => {
-            asm.push(Insn::mov64(Reg::R6, Reg::R1));
-            if needs_len {
-                asm.push(Insn::load(op::W, Reg::R0, Reg::R6, SKB_LEN));
-                keep(asm, Reg::R0);
-            }
-            (calls(helper::SKB_LOAD_BYTES), len(kept))
         }
     }
+
+    fn keep_len(&self, asm: &mut Asm) {
+        self.len(asm);
+        keep(asm, Reg::R0);
+    }
+}
+
+/// Reads through pointers; should the first piece be too short, and not be
+/// all, starts again and reads by calls. Filters mostly look at headers, and
+/// those are mostly in the first piece.
+fn in_pieces(
+    asm: &mut Asm,
+    program: &Program,
+    ends: Ends,
+    pieces: &Pieces,
+    needs_len: bool,
+) -> Result<(), EmitError> {
+    let short = asm.label();
+    asm.push(Insn::mov64(CONTEXT, Reg::R1));
+    if needs_len {
+        pieces.keep_len(asm);
+    }
+    asm.push(Insn::load(op::W, Reg::R1, CONTEXT, pieces.data));
+    asm.push(Insn::load(op::W, Reg::R2, CONTEXT, pieces.data_end));
+    let free = (&FREE[..FREE.len() - 1], short);
+    by_pointers(asm, program, ends, kept(needs_len), free)?;
+
+    asm.bind(short);
+    let linear = Reg::R7;
+    asm.push(Insn::mov64(linear, Reg::R2));
+    asm.push(Insn::alu64(op::SUB, linear, Reg::R1));
+    pieces.len(asm);
+    asm.jump(Insn::jump64(op::JGE, linear, Reg::R0), ends.reject);
+    by_calls(asm, program, ends, pieces, needs_len)
+}
+
+/// A filter that makes a call for each load, the context being kept.
+fn by_calls(
+    asm: &mut Asm,
+    program: &Program,
+    ends: Ends,
+    pieces: &Pieces,
+    needs_len: bool,
+) -> Result<(), EmitError> {
+    let (wire_len, stack_top) = kept(needs_len);
+    let fragment = Fragment {
+        access: Access::Call {
+            helper: pieces.load,
+            context: CONTEXT,
+        },
+        wire_len,
+        result: Reg::R0,
+        free: &[
+            Reg::R0,
+            Reg::R1,
+            Reg::R2,
+            Reg::R3,
+            Reg::R4,
+            Reg::R5,
+            Reg::R7,
+            Reg::R8,
+            Reg::R9,
+        ],
+        stack_top,
+        accept: ends.accept,
+        reject: ends.reject,
+        short: ends.reject,
+    };
+    emit_fragment(asm, program, &fragment)
 }

@@ -1,0 +1,87 @@
+//! Code that computes: arithmetic and comparisons as values, without a jump.
+
+use super::super::insn::{Insn, Reg, Src, op};
+use super::Coder;
+use crate::ir::{BinOp, Cmp, Operand, Value};
+
+impl Coder<'_> {
+    pub(super) fn bin(&mut self, dst: Value, op: BinOp, a: Operand, b: Operand) {
+        let to = self.target(dst);
+        let shift = matches!(op, BinOp::Shl | BinOp::Shr);
+        if shift && matches!(b, Operand::Imm(32..)) {
+            self.asm.push(Insn::mov32(to, 0));
+            return self.write(dst, to);
+        }
+        let a = self.read_operand(a, to);
+        self.mov32(to, a);
+        if let (true, Operand::Val(count)) = (shift, b) {
+            self.clear_if_far(to, count);
+        }
+        let b = self.read_operand(b, self.scratch[1]);
+        self.asm.push(Insn::alu32(code_of(op), to, b));
+        self.write(dst, to);
+    }
+
+    /// Clears `reg` if `count` is 32 or more, without a jump: the machine
+    /// takes counts modulo 32, and the verifier doubles its work at jumps.
+    fn clear_if_far(&mut self, reg: Reg, count: Value) {
+        let mask = self.scratch[1];
+        let count = self.read(count, mask);
+        if count != mask {
+            self.asm.push(Insn::mov64(mask, count));
+        }
+        self.asm.push(Insn::alu64(op::SUB, mask, 32));
+        self.asm.push(Insn::alu64(op::ARSH, mask, 63));
+        self.asm.push(Insn::alu32(op::AND, reg, mask));
+    }
+
+    /// A comparison as a value, without a jump: from the sign of a 64-bit
+    /// difference of two 32-bit numbers.
+    pub(super) fn test(&mut self, dst: Value, cmp: Cmp, a: Operand, b: Operand) {
+        let to = self.target(dst);
+        let a = self.read_operand(a, to);
+        self.mov32(to, a);
+        let b = self.read_operand(b, self.scratch[1]);
+        match cmp {
+            Cmp::Eq | Cmp::Ne => self.asm.push(Insn::alu32(op::XOR, to, b)),
+            Cmp::Set | Cmp::Clear => self.asm.push(Insn::alu32(op::AND, to, b)),
+            _ => self.subtract_wide(to, b),
+        }
+        match cmp {
+            Cmp::Eq | Cmp::Clear => self.asm.push(Insn::alu64(op::SUB, to, 1)),
+            Cmp::Ne | Cmp::Set => self.asm.push(Insn::neg64(to)),
+            _ => {}
+        }
+        self.asm.push(Insn::alu64(op::RSH, to, 63));
+        if cmp == Cmp::Ge {
+            self.asm.push(Insn::alu32(op::XOR, to, 1));
+        }
+        self.write(dst, to);
+    }
+
+    /// `reg -= src` in 64 bits, a constant being unsigned 32-bit.
+    fn subtract_wide(&mut self, reg: Reg, src: Src) {
+        self.asm.push(Insn::alu64(op::SUB, reg, src));
+        if let Src::Imm(..0) = src {
+            // It was extended by its sign: 2^32 too little was taken.
+            let half = i32::MIN;
+            self.asm.push(Insn::alu64(op::ADD, reg, half));
+            self.asm.push(Insn::alu64(op::ADD, reg, half));
+        }
+    }
+}
+
+fn code_of(op: BinOp) -> u8 {
+    match op {
+        BinOp::Add => op::ADD,
+        BinOp::Sub => op::SUB,
+        BinOp::Mul => op::MUL,
+        BinOp::Div => op::DIV,
+        BinOp::Mod => op::MOD,
+        BinOp::And => op::AND,
+        BinOp::Or => op::OR,
+        BinOp::Xor => op::XOR,
+        BinOp::Shl => op::LSH,
+        BinOp::Shr => op::RSH,
+    }
+}

@@ -1,0 +1,189 @@
+//! Code that leads on: branches, edges with their moves, verdicts.
+
+use super::super::alloc::Place;
+use super::super::asm::Label;
+use super::super::insn::{Insn, Reg, Src, op};
+use super::Coder;
+use crate::ir::{Block, Cmp, Edge, Operand};
+
+impl Coder<'_> {
+    pub(super) fn ret(&mut self, verdict: Operand) {
+        let result = self.fragment.result;
+        match verdict {
+            Operand::Imm(constant) => {
+                self.asm.push(Insn::mov32(result, constant as i32));
+            }
+            Operand::Val(value) => {
+                let from = self.read(value, result);
+                self.mov32(result, from.into());
+                self.asm
+                    .jump(Insn::jump32(op::JEQ, result, 0), self.fragment.reject);
+            }
+        }
+        self.asm.goto(self.fragment.accept);
+    }
+
+    pub(super) fn branch(
+        &mut self,
+        block: Block,
+        cmp: Cmp,
+        (a, b): (Operand, Operand),
+        then: &Edge,
+        otherwise: &Edge,
+    ) {
+        let (cmp, a, b) = match (a, b) {
+            (Operand::Imm(a), Operand::Imm(b)) => {
+                let taken = if cmp.eval(a, b) { then } else { otherwise };
+                return self.edge(taken);
+            }
+            (Operand::Imm(_), _) => (cmp.swapped(), b, a),
+            _ => (cmp, a, b),
+        };
+        let left = self.read_operand(a, self.scratch[0]);
+        let Src::Reg(left) = left else {
+            unreachable!("a constant was put on the right");
+        };
+        let right = self.read_operand(b, self.scratch[1]);
+        let (mut cmp, mut to, mut fall) = match cmp {
+            Cmp::Clear => (Cmp::Set, otherwise, then),
+            _ => (cmp, then, otherwise),
+        };
+        let turn = if self.deep {
+            self.height(to) < self.height(fall)
+        } else {
+            to.block == self.next(block) && fall.block != self.next(block)
+        };
+        let mut compare = (left, right);
+        if turn && cmp == Cmp::Set && self.deep {
+            let both = self.scratch[0];
+            self.mov32(both, left.into());
+            self.asm.push(Insn::alu32(op::AND, both, right));
+            (cmp, compare) = (Cmp::Ne, (both, Src::Imm(0)));
+        }
+        if turn && cmp != Cmp::Set {
+            (cmp, to, fall) = (cmp.negated(), fall, to);
+        }
+        let insn = Insn::jump32(condition_of(cmp), compare.0, compare.1);
+        if let Some(label) = self.direct(to) {
+            self.asm.jump(insn, label);
+            self.edge(fall);
+        } else {
+            let label = self.asm.label();
+            self.asm.jump(insn, label);
+            self.edge(fall);
+            self.asm.bind(label);
+            self.edge(to);
+        }
+    }
+
+    fn height(&self, edge: &Edge) -> u32 {
+        self.heights[edge.block.index()]
+    }
+
+    /// The block whose code comes next.
+    fn next(&self, block: Block) -> Block {
+        let behind = &self.lowered.blocks[block.index() + 1..];
+        let gap = behind.iter().position(Option::is_some).unwrap_or(0);
+        Block((block.index() + 1 + gap) as u32)
+    }
+
+    /// Where the edge leads, if nothing is to be done on the way.
+    fn direct(&self, edge: &Edge) -> Option<Label> {
+        if self.lowered.blocks[edge.block.index()].is_none() {
+            return Some(self.fragment.reject);
+        }
+        let idle = self.moves(edge).is_empty();
+        idle.then(|| self.labels[edge.block.index()])
+    }
+
+    pub(super) fn edge(&mut self, edge: &Edge) {
+        if self.lowered.blocks[edge.block.index()].is_none() {
+            return self.asm.goto(self.fragment.reject);
+        }
+        let moves = self.moves(edge);
+        self.move_all(moves);
+        self.asm.goto(self.labels[edge.block.index()]);
+    }
+
+    /// What the edge's arguments must be moved to and from.
+    fn moves(&self, edge: &Edge) -> Vec<(Place, Origin)> {
+        let params = &self.program.block(edge.block).params;
+        let pairs = params.iter().zip(&edge.args).map(|(param, arg)| {
+            let from = match arg {
+                Operand::Imm(constant) => Origin::Imm(*constant),
+                Operand::Val(value) => Origin::Place(self.place(*value)),
+            };
+            (self.place(*param), from)
+        });
+        pairs
+            .filter(|(to, from)| *to != Place::Nowhere && *from != Origin::Place(*to))
+            .collect()
+    }
+
+    /// One parallel assignment: nothing is overwritten before it is read.
+    fn move_all(&mut self, mut moves: Vec<(Place, Origin)>) {
+        while !moves.is_empty() {
+            let safe = moves.iter().position(|(to, _)| {
+                let is_read = |(_, from): &(Place, Origin)| *from == Origin::Place(*to);
+                !moves.iter().any(is_read)
+            });
+            if let Some(index) = safe {
+                let (to, from) = moves.swap_remove(index);
+                self.move_one(to, from);
+                continue;
+            }
+            // Every target is still to be read: a cycle. One of them waits in
+            // a scratch register.
+            let (first, _) = moves[0];
+            let aside = Place::Reg(self.scratch[0]);
+            self.move_one(aside, Origin::Place(first));
+            for (_, from) in &mut moves {
+                if *from == Origin::Place(first) {
+                    *from = Origin::Place(aside);
+                }
+            }
+        }
+    }
+
+    fn move_one(&mut self, to: Place, from: Origin) {
+        let insn = match (to, from) {
+            (Place::Reg(to), Origin::Imm(constant)) => Insn::mov32(to, constant as i32),
+            (Place::Reg(to), Origin::Place(Place::Reg(from))) => Insn::mov64(to, from),
+            (Place::Reg(to), Origin::Place(Place::Slot(slot))) => {
+                Insn::load(op::DW, to, Reg::FP, slot)
+            }
+            (Place::Slot(slot), Origin::Place(Place::Reg(from))) => {
+                Insn::store(op::DW, Reg::FP, slot, from)
+            }
+            (Place::Slot(slot), from) => {
+                let through = self.scratch[1];
+                self.move_one(Place::Reg(through), from);
+                Insn::store(op::DW, Reg::FP, slot, through)
+            }
+            (Place::Nowhere, _) | (_, Origin::Place(Place::Nowhere)) => {
+                unreachable!("what is moved has a place")
+            }
+        };
+        self.asm.push(insn);
+    }
+}
+
+/// What a place is filled from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    Imm(u32),
+    Place(Place),
+}
+
+fn condition_of(cmp: Cmp) -> u8 {
+    match cmp {
+        Cmp::Eq => op::JEQ,
+        Cmp::Ne => op::JNE,
+        Cmp::Lt => op::JLT,
+        Cmp::Le => op::JLE,
+        Cmp::Gt => op::JGT,
+        Cmp::Ge => op::JGE,
+        Cmp::Set => op::JSET,
+        Cmp::Clear => unreachable!("its edges were exchanged"),
+    }
+}

@@ -1,0 +1,243 @@
+//! From steps to instructions.
+
+mod access;
+mod arith;
+mod flow;
+
+use super::alloc::{Lives, Place, Room};
+use super::asm::{Asm, Label};
+use super::insn::{Insn, Reg, Src, op};
+use super::lower::{Lowered, Mode, Step, cut, lower};
+use super::reach::analyse;
+use super::{Access, EmitError, Fragment, STACK_BYTES};
+use crate::ir::{BinOp, Block, Operand, Program, Term, Value};
+
+/// Conditional jumps on one path beyond which the code is laid out so that
+/// the verifier does not pile them up: it gives up at 8,192.
+const PATH_JUMPS_MAX: u32 = 7_000;
+
+/// Adds the code of `program` to `asm`, as [`super::emit_fragment`] says.
+pub(super) fn generate(
+    asm: &mut Asm,
+    program: &Program,
+    fragment: &Fragment,
+) -> Result<(), EmitError> {
+    let mode = match fragment.access {
+        Access::Direct { .. } => Mode::Direct,
+        Access::Call { .. } => Mode::Call,
+    };
+    let lowered = lower(program, &analyse(program, mode.reach()), mode);
+    let (places, scratch) = allocate(program, &lowered, fragment)?;
+    let labels = program.blocks.iter().map(|_| asm.label()).collect();
+    let heights = heights(program, &lowered);
+    let mut coder = Coder {
+        asm,
+        program,
+        fragment,
+        lowered: &lowered,
+        places,
+        scratch,
+        labels,
+        deep: heights.first().copied().unwrap_or(0) > PATH_JUMPS_MAX,
+        heights,
+    };
+    if lowered.blocks.first().is_none_or(Option::is_none) {
+        coder.asm.goto(fragment.reject);
+    }
+    for index in 0..program.blocks.len() {
+        coder.block(Block(index as u32));
+    }
+    Ok(())
+}
+
+/// Places for all values, and two registers that hold none. The second is
+/// only taken from the values when something needs it.
+fn allocate(
+    program: &Program,
+    lowered: &Lowered,
+    fragment: &Fragment,
+) -> Result<(Vec<Place>, [Reg; 2]), EmitError> {
+    let lives = Lives::new(program, lowered);
+    let slots_max = (STACK_BYTES + i32::from(fragment.stack_top)) / 8;
+    let mut room = Room {
+        regs: &[],
+        stack_top: fragment.stack_top,
+        slots_max: usize::try_from(slots_max).unwrap_or(0),
+    };
+    if let Access::Call { .. } = fragment.access {
+        let kept = |reg: &Reg| ![Reg::R1, Reg::R2].contains(reg);
+        let regs: Vec<Reg> = fragment.free.iter().copied().filter(kept).collect();
+        room = Room {
+            regs: &regs,
+            stack_top: room.stack_top - 8,
+            slots_max: room.slots_max.saturating_sub(1),
+        };
+        return Ok((lives.allocate(&room)?, [Reg::R1, Reg::R2]));
+    }
+    let [regs @ .., second, first] = fragment.free else {
+        panic!("a fragment needs two free registers, and better more");
+    };
+    let most = &fragment.free[..regs.len() + 1];
+    room.regs = most;
+    let in_registers = |places: &[Place]| !places.iter().any(|p| matches!(p, Place::Slot(_)));
+    if let Ok(places) = lives.allocate(&room)
+        && in_registers(&places)
+        && !lowered
+            .blocks
+            .iter()
+            .flatten()
+            .flatten()
+            .any(shifts_by_value)
+    {
+        return Ok((places, [*first, *first]));
+    }
+    room.regs = regs;
+    Ok((lives.allocate(&room)?, [*first, *second]))
+}
+
+fn shifts_by_value(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Bin {
+            op: BinOp::Shl | BinOp::Shr,
+            b: Operand::Val(_),
+            ..
+        }
+    )
+}
+
+/// For each block the conditional jumps on the longest path from it.
+fn heights(program: &Program, lowered: &Lowered) -> Vec<u32> {
+    let mut heights = vec![0; program.blocks.len()];
+    for (index, steps) in lowered.blocks.iter().enumerate().rev() {
+        let Some(steps) = steps else { continue };
+        let term = &program.blocks[index].term;
+        let behind = term.edges().map(|edge| heights[edge.block.index()]);
+        let own = steps.iter().filter(|step| step.may_reject()).count() as u32;
+        heights[index] = behind.max().unwrap_or(0) + own * 2 + 1;
+    }
+    heights
+}
+
+struct Coder<'a> {
+    asm: &'a mut Asm,
+    program: &'a Program,
+    fragment: &'a Fragment<'a>,
+    lowered: &'a Lowered,
+    places: Vec<Place>,
+    scratch: [Reg; 2],
+    labels: Vec<Label>,
+    heights: Vec<u32>,
+    /// Whether paths are so long that of two ways the shorter must come first.
+    deep: bool,
+}
+
+impl Coder<'_> {
+    fn block(&mut self, block: Block) {
+        let lowered = self.lowered;
+        let Some(steps) = &lowered.blocks[block.index()] else {
+            return;
+        };
+        self.asm.bind(self.labels[block.index()]);
+        for step in steps {
+            self.step(*step);
+        }
+        if cut(steps) {
+            return;
+        }
+        let program = self.program;
+        match &program.block(block).term {
+            Term::Return(verdict) => self.ret(*verdict),
+            Term::Jump(edge) => self.edge(edge),
+            Term::Branch {
+                cmp,
+                a,
+                b,
+                then,
+                otherwise,
+            } => self.branch(block, *cmp, (*a, *b), then, otherwise),
+        }
+    }
+
+    fn place(&self, value: Value) -> Place {
+        self.places[value.index()]
+    }
+
+    /// A register that holds `value`: its own, or `scratch` after a reload.
+    fn read(&mut self, value: Value, scratch: Reg) -> Reg {
+        match self.place(value) {
+            Place::Reg(reg) => reg,
+            Place::Slot(slot) => {
+                self.asm.push(Insn::load(op::DW, scratch, Reg::FP, slot));
+                scratch
+            }
+            Place::Nowhere => unreachable!("{value} is read but has no place"),
+        }
+    }
+
+    fn read_operand(&mut self, operand: Operand, scratch: Reg) -> Src {
+        match operand {
+            Operand::Imm(constant) => Src::Imm(constant as i32),
+            Operand::Val(value) => Src::Reg(self.read(value, scratch)),
+        }
+    }
+
+    /// Where to compute `dst`; [`write`](Self::write) follows.
+    fn target(&self, dst: Value) -> Reg {
+        match self.place(dst) {
+            Place::Reg(reg) => reg,
+            _ => self.scratch[0],
+        }
+    }
+
+    fn write(&mut self, dst: Value, from: Reg) {
+        if let Place::Slot(slot) = self.place(dst) {
+            self.asm.push(Insn::store(op::DW, Reg::FP, slot, from));
+        }
+    }
+
+    fn mov32(&mut self, dst: Reg, src: Src) {
+        if src != Src::Reg(dst) {
+            self.asm.push(Insn::mov32(dst, src));
+        }
+    }
+
+    /// Leaves for `label` if the comparison holds.
+    fn leave_if(&mut self, insn: Insn, inverse: u8, label: Label) {
+        if self.deep {
+            let on = self.asm.label();
+            let code = insn.code & 0x0f | inverse;
+            self.asm.jump(Insn { code, ..insn }, on);
+            self.asm.goto(label);
+            self.asm.bind(on);
+        } else {
+            self.asm.jump(insn, label);
+        }
+    }
+
+    fn short_if(&mut self, insn: Insn, inverse: u8) {
+        self.leave_if(insn, inverse, self.fragment.short);
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Short => self.asm.goto(self.fragment.short),
+            Step::Len { dst } => self.wire_len(dst),
+            Step::Address { dst, base, max } => self.address(dst, base, max),
+            Step::Guard { from, extent } => self.guard(from, extent),
+            Step::Load {
+                dst,
+                from,
+                offset,
+                width,
+            } => self.load(dst, from, offset, width),
+            Step::Fetch { dst, .. } => self.fetch(step, dst),
+            Step::NonZero { value } => {
+                let reg = self.read(value, self.scratch[0]);
+                self.leave_if(Insn::jump32(op::JEQ, reg, 0), op::JNE, self.fragment.reject);
+            }
+            Step::Bin { dst, op, a, b } => self.bin(dst, op, a, b),
+            Step::Test { dst, cmp, a, b } => self.test(dst, cmp, a, b),
+        }
+    }
+}
