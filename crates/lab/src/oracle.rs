@@ -22,10 +22,13 @@
     reason = "libpcap is a C library; its calls are wrapped here and nowhere else"
 )]
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_long, c_uchar, c_uint, c_void};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libloading::Library;
 use weir_filter::lang::cbpf::Insn;
@@ -46,9 +49,9 @@ const ERRBUF_BYTES: usize = 256;
 /// The most instructions that libpcap's interpreter is asked to run.
 const INSNS_MAX: usize = 1 << 20;
 
-/// Held around `pcap_compile`: before 1.8 its parser was one global, and its
-/// look-ups of names share static buffers still.
-static COMPILING: Mutex<()> = Mutex::new(());
+/// A capture file's header: byte order, version, two that are zero, the snap
+/// length and the link type.
+const FILE_HEADER_WORDS: usize = 6;
 
 /// C's `pcap_t`.
 type Handle = c_void;
@@ -70,7 +73,6 @@ struct RawHeader {
     len: u32,
 }
 
-type OpenDead = unsafe extern "C" fn(c_int, c_int) -> *mut Handle;
 type OpenOffline = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut Handle;
 type Close = unsafe extern "C" fn(*mut Handle);
 type Compile =
@@ -88,9 +90,17 @@ type NextEx =
 /// A loaded libpcap.
 ///
 /// Usable from several threads: compiling takes a lock, running does not.
+///
+/// Expressions are compiled on the handle of an empty capture file, as
+/// `tcpdump -r` does, and not on one of `pcap_open_dead`: only there does
+/// libpcap know that nothing can be asked of a live device, and that address
+/// families may be another system's.
 pub struct Oracle {
     version: String,
-    open_dead: OpenDead,
+    /// The handle to compile on for each link type and snap length. Locked
+    /// around `pcap_compile`: before 1.8 its parser was one global, and its
+    /// look-ups of names share static buffers still.
+    handles: Mutex<HashMap<(u32, u32), OpenHandle>>,
     open_offline: OpenOffline,
     close: Close,
     compile: Compile,
@@ -159,7 +169,7 @@ impl Oracle {
             let version = CStr::from_ptr(lib_version()).to_string_lossy().into_owned();
             Ok(Oracle {
                 version,
-                open_dead: *library.get(b"pcap_open_dead\0")?,
+                handles: Mutex::default(),
                 open_offline: *library.get(b"pcap_open_offline\0")?,
                 close: *library.get(b"pcap_close\0")?,
                 compile: *library.get(b"pcap_compile\0")?,
@@ -209,30 +219,27 @@ impl Oracle {
         optimise: bool,
     ) -> Result<Filter<'_>, String> {
         let text = CString::new(text).map_err(|_| "a zero byte in the text".to_owned())?;
-        let snaplen = c_int::try_from(snaplen).map_err(|_| "snap length too long".to_owned())?;
-        // A poisoned lock guards nothing of ours: the panic was a test's.
-        let _guard = COMPILING.lock().unwrap_or_else(|held| held.into_inner());
-        // SAFETY: any link type and snap length may be given; null is checked.
-        let handle = NonNull::new(unsafe { (self.open_dead)(dlt(linktype), snaplen) });
-        let handle = handle.ok_or_else(|| "pcap_open_dead failed".to_owned())?;
+        // A poisoned lock guards nothing broken: the panic was a test's.
+        let mut handles = self.handles.lock().unwrap_or_else(|held| held.into_inner());
+        let handle = match handles.entry((linktype.0, snaplen)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.open_empty(linktype, snaplen)?),
+        };
         let mut raw = RawProgram {
             len: 0,
             insns: std::ptr::null_mut(),
         };
-        // SAFETY: the handle is open, the text ends in a zero byte, and `raw`
-        // is the library's to fill in; the handle is closed once, after its
-        // error text (which it owns) has been copied.
+        // SAFETY: the handle is open and, with the lock held, ours alone; the
+        // text ends in a zero byte, and `raw` is the library's to fill in.
         let error = unsafe {
             let status = (self.compile)(
-                handle.as_ptr(),
+                handle.0.as_ptr(),
                 &raw mut raw,
                 text.as_ptr(),
                 c_int::from(optimise),
                 netmask,
             );
-            let error = (status != 0).then(|| self.error_text(handle));
-            (self.close)(handle.as_ptr());
-            error
+            (status != 0).then(|| self.error_text(handle.0))
         };
         match error {
             Some(error) => Err(error),
@@ -268,19 +275,20 @@ impl Oracle {
         })
     }
 
+    /// Opens a capture file without frames.
+    fn open_empty(&self, linktype: LinkType, snaplen: u32) -> Result<OpenHandle, String> {
+        let words: [u32; FILE_HEADER_WORDS] = [0xa1b2_c3d4, 0, 0, 0, snaplen, linktype.0];
+        let mut header: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        // The version, 2.4, is two halves of the second word.
+        header[4..6].copy_from_slice(&2u16.to_ne_bytes());
+        header[6..8].copy_from_slice(&4u16.to_ne_bytes());
+        let file = NamedFile::new(&header).map_err(|error| error.to_string())?;
+        self.open_file(&file.0).map(OpenHandle)
+    }
+
     /// Reads a capture file the way libpcap does.
     pub fn read(&self, path: &Path) -> Result<Capture, String> {
-        let name = CString::new(path.as_os_str().as_encoded_bytes())
-            .map_err(|_| "a zero byte in the path".to_owned())?;
-        let mut message = [0 as c_char; ERRBUF_BYTES];
-        // SAFETY: the name ends in a zero byte, the buffer has the size that
-        // the library documents; null is checked.
-        let handle = unsafe { (self.open_offline)(name.as_ptr(), message.as_mut_ptr()) };
-        let Some(handle) = NonNull::new(handle) else {
-            // SAFETY: on failure the library has written a C string there.
-            let text = unsafe { CStr::from_ptr(message.as_ptr()) };
-            return Err(text.to_string_lossy().into_owned());
-        };
+        let handle = self.open_file(path)?;
         // SAFETY: the handle is open, and closed once after its last use.
         unsafe {
             let linktype = linktype_of((self.data_link)(handle.as_ptr()));
@@ -292,6 +300,20 @@ impl Oracle {
                 error,
             })
         }
+    }
+
+    fn open_file(&self, path: &Path) -> Result<NonNull<Handle>, String> {
+        let name = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| "a zero byte in the path".to_owned())?;
+        let mut message = [0 as c_char; ERRBUF_BYTES];
+        // SAFETY: the name ends in a zero byte, the buffer has the size that
+        // the library documents; null is checked.
+        let handle = unsafe { (self.open_offline)(name.as_ptr(), message.as_mut_ptr()) };
+        NonNull::new(handle).ok_or_else(|| {
+            // SAFETY: on failure the library has written a C string there.
+            let text = unsafe { CStr::from_ptr(message.as_ptr()) };
+            text.to_string_lossy().into_owned()
+        })
     }
 
     /// Reads to the end of an open file.
@@ -331,6 +353,44 @@ impl Oracle {
         // SAFETY: an open handle owns a C string for its errors.
         let text = unsafe { CStr::from_ptr((self.get_err)(handle.as_ptr())) };
         text.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Oracle {
+    fn drop(&mut self) {
+        let handles = self.handles.get_mut();
+        for (_, handle) in handles.unwrap_or_else(|held| held.into_inner()).drain() {
+            // SAFETY: the handle is open, and nobody has it after this.
+            unsafe { (self.close)(handle.0.as_ptr()) }
+        }
+    }
+}
+
+/// An open `pcap_t`, which is used under a lock.
+struct OpenHandle(NonNull<Handle>);
+
+// SAFETY: libpcap keeps no thread's state in a handle; one thread at a time
+// uses it.
+unsafe impl Send for OpenHandle {}
+
+/// A file that is deleted when dropped.
+struct NamedFile(PathBuf);
+
+impl NamedFile {
+    fn new(content: &[u8]) -> std::io::Result<NamedFile> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("weir-oracle-{}-{number}.pcap", std::process::id());
+        let file = NamedFile(std::env::temp_dir().join(name));
+        std::fs::write(&file.0, content)?;
+        Ok(file)
+    }
+}
+
+impl Drop for NamedFile {
+    fn drop(&mut self) {
+        // A file left behind harms nobody.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -385,16 +445,8 @@ impl Drop for Filter<'_> {
     }
 }
 
-/// libpcap's number for a link type on Linux: as in capture files, except raw
-/// IP, whose `DLT_RAW` is 12.
-fn dlt(linktype: LinkType) -> c_int {
-    match linktype {
-        LinkType::RAW => 12,
-        LinkType(number) => c_int::try_from(number).unwrap_or(c_int::MAX),
-    }
-}
-
-/// The inverse of [`dlt`].
+/// The file's number of a link type that libpcap on Linux calls `dlt`: they
+/// are the same, except for raw IP.
 fn linktype_of(dlt: c_int) -> LinkType {
     match dlt {
         12 => LinkType::RAW,

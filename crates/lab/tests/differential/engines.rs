@@ -1,0 +1,73 @@
+//! Our engines, run side by side.
+
+use weir_filter::backend::native::{self, Code};
+use weir_filter::interp::Interp;
+use weir_filter::ir::Program;
+use weir_filter::opt;
+use weir_lab::oracle::Frame;
+
+/// One filter in every form.
+pub(crate) struct Engines {
+    plain: Program,
+    optimised: Program,
+    /// The optimised program as machine code, where this machine has a back
+    /// end.
+    native: Option<Code>,
+}
+
+impl Engines {
+    /// The error is a back end's that refuses a program it should take.
+    pub(crate) fn new(plain: Program) -> Result<Engines, String> {
+        let mut optimised = plain.clone();
+        opt::optimise(&mut optimised);
+        optimised
+            .verify()
+            .map_err(|error| format!("optimised: {error}"))?;
+        let native = native::Arch::host().map(|_| Code::compile(&optimised));
+        let native = native
+            .transpose()
+            .map_err(|error| format!("native: {error}"))?;
+        Ok(Engines {
+            plain,
+            optimised,
+            native,
+        })
+    }
+
+    pub(crate) fn prepare(&self) -> Prepared<'_> {
+        Prepared {
+            plain: Interp::new(&self.plain),
+            optimised: Interp::new(&self.optimised),
+            native: self.native.as_ref(),
+        }
+    }
+}
+
+/// Engines with the memory to run.
+pub(crate) struct Prepared<'e> {
+    plain: Interp<'e>,
+    optimised: Interp<'e>,
+    native: Option<&'e Code>,
+}
+
+impl Prepared<'_> {
+    /// The verdict of machine code; `None` where there is no back end.
+    pub(crate) fn fast(&self, Frame { bytes, wire_len }: &Frame) -> Option<u32> {
+        self.native.map(|code| code.run(bytes, *wire_len))
+    }
+
+    /// The verdict that all engines give, or who gives which.
+    pub(crate) fn all(&mut self, frame: &Frame) -> Result<u32, String> {
+        let Frame { bytes, wire_len } = frame;
+        let verdict = self.plain.run(bytes, *wire_len);
+        let others = [
+            ("optimised", Some(self.optimised.run(bytes, *wire_len))),
+            ("native", self.fast(frame)),
+        ];
+        let differs = |(_, other): &&(_, Option<u32>)| other.is_some_and(|other| other != verdict);
+        match others.iter().find(differs) {
+            Some((name, other)) => Err(format!("interpreter {verdict}, {name} {other:?}")),
+            None => Ok(verdict),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! One expression, libpcap's way and ours.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Deserialize;
+use weir_filter::ir::Program;
+use weir_filter::lang::expr::{Context, Names, compile};
+use weir_lab::oracle::{Filter, Frame, Oracle};
+use weir_wire::LinkType;
+
+use crate::engines::Engines;
+use crate::{Sample, WHOLE};
+
+/// In a sample, the interpreters run on every this-manyth frame.
+const SAMPLING: usize = 32;
+
+/// What differs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// libpcap refuses the expression, we accept it.
+    WeAccept,
+    /// libpcap accepts it, we refuse it.
+    WeRefuse,
+    /// Both accept it, and some frame gets another verdict.
+    Verdict,
+    /// As [`Verdict`](Kind::Verdict), but libpcap's own program gives our
+    /// verdict when it is not optimised.
+    Optimiser,
+    /// Our own engines disagree, or a program of ours is refused: never
+    /// deliberate.
+    Ours,
+}
+
+/// One difference found.
+pub(crate) struct Difference {
+    pub(crate) linktype: LinkType,
+    pub(crate) text: String,
+    pub(crate) kind: Kind,
+    pub(crate) detail: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference {
+            linktype,
+            text,
+            kind,
+            detail,
+        } = self;
+        write!(f, "{linktype}: {kind:?}: `{text}`: {detail}")
+    }
+}
+
+/// Judges expressions for one link type.
+pub(crate) struct Judge<'a> {
+    oracle: &'a Oracle,
+    names: &'a (dyn Names + Sync),
+    linktype: LinkType,
+    samples: &'a [Sample],
+    accepted: AtomicUsize,
+    refused: AtomicUsize,
+    verdicts: AtomicUsize,
+    matches: AtomicUsize,
+}
+
+impl<'a> Judge<'a> {
+    pub(crate) fn new(
+        oracle: &'a Oracle,
+        names: &'a (dyn Names + Sync),
+        linktype: LinkType,
+        samples: &'a [Sample],
+    ) -> Judge<'a> {
+        Judge {
+            oracle,
+            names,
+            linktype,
+            samples,
+            accepted: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+            verdicts: AtomicUsize::new(0),
+            matches: AtomicUsize::new(0),
+        }
+    }
+
+    /// What was judged so far.
+    pub(crate) fn summary(&self) -> String {
+        let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        format!(
+            "{} expressions accepted by both, {} refused by both; {} verdicts, {} of them to accept",
+            count(&self.accepted),
+            count(&self.refused),
+            count(&self.verdicts),
+            count(&self.matches)
+        )
+    }
+
+    /// The differences on one expression, the first frame of each kind.
+    pub(crate) fn entry(&self, text: &str, turn: usize) -> Vec<Difference> {
+        let theirs = self.oracle.compile(text, self.linktype, true);
+        let context = Context::new(self.linktype).with_names(self.names);
+        let ours = compile(text, &context);
+        let (kind, detail) = match (theirs, ours) {
+            (Err(_), Err(_)) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                return Vec::new();
+            }
+            (Ok(_), Err(ours)) => (Kind::WeRefuse, format!("weir: {ours}")),
+            (Ok(theirs), Ok(ours)) => {
+                self.accepted.fetch_add(1, Ordering::Relaxed);
+                return self.verdicts(text, turn, &theirs, ours);
+            }
+            (Err(error), Ok(ours)) => {
+                // Refused by libpcap's optimiser, not by its language: then
+                // there are verdicts to compare all the same.
+                let plain = self.oracle.compile(text, self.linktype, false);
+                let mut found = match &plain {
+                    Ok(plain) => self.verdicts(text, turn, plain, ours),
+                    Err(_) => Vec::new(),
+                };
+                found.push(self.difference(text, Kind::WeAccept, format!("libpcap: {error}")));
+                return found;
+            }
+        };
+        vec![self.difference(text, kind, detail)]
+    }
+
+    fn verdicts(
+        &self,
+        text: &str,
+        turn: usize,
+        theirs: &Filter<'_>,
+        ours: Program,
+    ) -> Vec<Difference> {
+        let ours = match Engines::new(ours) {
+            Ok(ours) => ours,
+            Err(detail) => return vec![self.difference(text, Kind::Ours, detail)],
+        };
+        let mut engines = ours.prepare();
+        let mut found: Vec<Difference> = Vec::new();
+        let (mut judged, mut accepted) = (0, 0);
+        for (index, Sample { source, frame }) in self.samples.iter().enumerate() {
+            let expected = theirs.run(&frame.bytes, frame.wire_len);
+            let sampled = WHOLE || (index + turn).is_multiple_of(SAMPLING);
+            let verdict = match engines.fast(frame) {
+                // A difference is looked into, sampled or not.
+                Some(verdict) if !sampled && verdict == expected => Ok(verdict),
+                None if !sampled => continue,
+                _ => engines.all(frame),
+            };
+            judged += 1;
+            accepted += usize::from(expected != 0);
+            let (kind, detail) = match verdict {
+                Ok(verdict) if verdict == expected => continue,
+                Ok(verdict) => (
+                    self.blame(text, frame, verdict),
+                    format!("libpcap says {expected}, weir {verdict}"),
+                ),
+                Err(detail) => (Kind::Ours, detail),
+            };
+            if found.iter().all(|earlier| earlier.kind != kind) {
+                found.push(self.difference(text, kind, format!("{source}: {detail}")));
+            }
+        }
+        self.verdicts.fetch_add(judged, Ordering::Relaxed);
+        self.matches.fetch_add(accepted, Ordering::Relaxed);
+        found
+    }
+
+    /// Whose the difference is, when we give `verdict`.
+    fn blame(&self, text: &str, frame: &Frame, verdict: u32) -> Kind {
+        match self.oracle.compile(text, self.linktype, false) {
+            Ok(plain) if plain.run(&frame.bytes, frame.wire_len) == verdict => Kind::Optimiser,
+            _ => Kind::Verdict,
+        }
+    }
+
+    fn difference(&self, text: &str, kind: Kind, detail: String) -> Difference {
+        Difference {
+            linktype: self.linktype,
+            text: text.to_owned(),
+            kind,
+            detail,
+        }
+    }
+}

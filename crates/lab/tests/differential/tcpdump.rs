@@ -1,0 +1,62 @@
+//! A real tcpdump process, over a sample: the same number of packets.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use weir_filter::interp::Interp;
+use weir_filter::lang::expr::{Context, compile};
+use weir_lab::oracle::Oracle;
+use weir_lab::rng::Rng;
+use weir_lab::{corpus, need, traffic};
+use weir_link::names::SystemNames;
+
+use crate::WHOLE;
+
+/// How many expressions are tried on each capture.
+const EACH: usize = if WHOLE { 60 } else { 6 };
+
+/// What `tcpdump --count` prints of the packets it keeps.
+fn count(path: &Path, text: &str) -> Option<usize> {
+    let output = Command::new("tcpdump")
+        .args(["-n", "--count", "-r"])
+        .args([path.as_os_str(), "--".as_ref(), text.as_ref()])
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+#[test]
+fn tcpdump_counts_the_same() {
+    if Command::new("tcpdump").arg("--version").output().is_err() {
+        need::skip("no tcpdump");
+        return;
+    }
+    // libpcap's own reader gives the frames; it need not be tcpdump's libpcap.
+    let Some(oracle) = Oracle::load() else { return };
+    let seed = 0x7c9d;
+    let mut rng = Rng::new(seed);
+    let realistic = corpus::family("realistic");
+    let names = SystemNames::new();
+    let (mut compared, mut packets) = (0, 0);
+    for (name, capture) in traffic::captures(&oracle) {
+        let path = need::captures().expect("they were just read").join(&name);
+        for _ in 0..EACH {
+            let text = rng.choose(&realistic);
+            let context = Context::new(capture.linktype).with_names(&names);
+            let (Ok(program), Some(theirs)) = (compile(text, &context), count(&path, text)) else {
+                continue;
+            };
+            let mut interp = Interp::new(&program);
+            let ours = capture
+                .frames
+                .iter()
+                .filter(|frame| interp.run(&frame.bytes, frame.wire_len) != 0);
+            assert_eq!(ours.count(), theirs, "{name}: `{text}` (seed {seed:#x})");
+            compared += 1;
+            packets += theirs;
+        }
+    }
+    println!("{compared} counts compared, {packets} packets kept");
+}
