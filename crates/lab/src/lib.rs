@@ -1,6 +1,7 @@
 //! Traffic, oracles and corpora for tests and benchmarks.
 
 pub mod corpus;
+pub mod counts;
 pub mod guarded;
 pub mod need;
 pub mod oracle;

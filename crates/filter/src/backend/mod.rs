@@ -1,5 +1,6 @@
 //! What runs a program, or turns it into something that others run.
 
+pub mod cbpf;
 pub mod ebpf;
 pub mod interp;
 pub mod native;

@@ -66,17 +66,25 @@ fn drop_captured(graph: &mut Graph) -> bool {
 }
 
 /// For each node of a tidy graph, the captured bytes that are certain at its
-/// end.
-pub(crate) fn captured_after(graph: &Graph) -> Vec<u32> {
+/// start.
+pub(crate) fn captured_before(graph: &Graph) -> Vec<u32> {
     let mut captured = vec![u32::MAX; graph.nodes.len()];
     captured[0] = 0;
     for (index, node) in graph.nodes.iter().enumerate() {
-        captured[index] = captured[index].max(graph.need(node));
+        let after = captured[index].max(graph.need(node));
         for edge in node.flow.edges() {
-            let after = captured[index];
             let target = &mut captured[edge.block.index()];
             *target = (*target).min(after);
         }
+    }
+    captured
+}
+
+/// As [`captured_before`], at the end of each node.
+pub(crate) fn captured_after(graph: &Graph) -> Vec<u32> {
+    let mut captured = captured_before(graph);
+    for (captured, node) in captured.iter_mut().zip(&graph.nodes) {
+        *captured = (*captured).max(graph.need(node));
     }
     captured
 }

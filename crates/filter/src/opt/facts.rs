@@ -9,6 +9,13 @@ use crate::ir::{BinOp, Cmp, Op, Operand, Value};
 /// How many operations a value is looked into for what its operands say.
 const DEPTH_MAX: u32 = 4;
 
+/// How many of the values known to be one of a few constants are looked
+/// through, the latest first.
+const CHOICES_LOOKED_AT: usize = 4;
+
+/// How many constants a value is told to be one of at most.
+const CHOICES_MAX: usize = 8;
+
 /// The facts at one place.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
@@ -19,6 +26,8 @@ pub(crate) struct Facts {
     /// Per value: as the base of a load, the greatest end of a load that was
     /// carried out, less the base.
     reach: Vec<u32>,
+    /// The values known to be one of a few constants.
+    choices: Vec<(Value, Choices)>,
     /// Per value: whether all it may reject was carried out, except for loads
     /// at fixed positions.
     done: Vec<bool>,
@@ -31,6 +40,51 @@ enum Undo {
     Truth(Value, u8),
     Reach(Value, u32),
     Done(Value),
+    Choice,
+}
+
+/// A few constants, one of which a value is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Choices {
+    items: [u32; CHOICES_MAX],
+    count: u8,
+}
+
+impl Choices {
+    /// One constant.
+    pub(crate) fn one(constant: u32) -> Choices {
+        let mut items = [0; CHOICES_MAX];
+        items[0] = constant;
+        Choices { items, count: 1 }
+    }
+
+    /// The constants.
+    pub(crate) fn items(&self) -> &[u32] {
+        &self.items[..usize::from(self.count)]
+    }
+
+    /// These and `others`; `None` if there are too many.
+    pub(crate) fn or(mut self, others: Choices) -> Option<Choices> {
+        for &item in others.items() {
+            if !self.items().contains(&item) {
+                *self.items.get_mut(usize::from(self.count))? = item;
+                self.count += 1;
+            }
+        }
+        Some(self)
+    }
+
+    fn keep(&mut self, mut wanted: impl FnMut(u32) -> bool) {
+        let mut kept = 0;
+        for position in 0..usize::from(self.count) {
+            let item = self.items[position];
+            if wanted(item) {
+                self.items[kept] = item;
+                kept += 1;
+            }
+        }
+        self.count = kept as u8;
+    }
 }
 
 impl Facts {
@@ -60,6 +114,9 @@ impl Facts {
                 Undo::Truth(value, truth) => self.truth[value.index()] = truth,
                 Undo::Reach(value, reach) => self.reach[value.index()] = reach,
                 Undo::Done(value) => self.done[value.index()] = false,
+                Undo::Choice => {
+                    self.choices.pop();
+                }
             }
         }
     }
@@ -72,6 +129,14 @@ impl Facts {
             _ => {}
         }
         match graph.op(cond) {
+            Op::Test {
+                cmp: Cmp::Eq,
+                a: Operand::Val(value),
+                b: Operand::Imm(constant),
+            } if let Some(choices) = self.choices(graph, value) => match choices.items() {
+                [only] => Some(*only == constant),
+                items => (!items.contains(&constant)).then_some(false),
+            },
             Op::Test { cmp, a, b } => {
                 let a = self.range(graph, a, DEPTH_MAX);
                 let b = self.range(graph, b, DEPTH_MAX);
@@ -79,6 +144,42 @@ impl Facts {
             }
             _ => None,
         }
+    }
+
+    /// Adds that `value` is one of `choices`.
+    pub(crate) fn choose(&mut self, graph: &Graph, value: Value, choices: Choices) {
+        self.grow(graph);
+        self.log.push(Undo::Choice);
+        self.choices.push((value, choices));
+        let items = choices.items();
+        if let (Some(&lo), Some(&hi)) = (items.iter().min(), items.iter().max()) {
+            self.narrow(graph, value, Known::between(lo, hi), DEPTH_MAX);
+        }
+    }
+
+    /// The constants that `value` may be here, if they are known to be few.
+    pub(crate) fn choices(&self, graph: &Graph, value: Value) -> Option<Choices> {
+        let known = self.range(graph, value.into(), 0);
+        if let Some(constant) = known.exact() {
+            return Some(Choices::one(constant));
+        }
+        let stated = self.choices.iter().rev().take(CHOICES_LOOKED_AT);
+        let (_, mut choices) = *stated.into_iter().find(|(chosen, _)| *chosen == value)?;
+        choices.keep(|constant| {
+            let test = graph.find(Op::Test {
+                cmp: Cmp::Eq,
+                a: Operand::Val(value),
+                b: Operand::Imm(constant),
+            });
+            let excluded = test.is_some_and(|test| self.truth.get(test.index()) == Some(&1));
+            !excluded && known.and(Known::exactly(constant)).is_some()
+        });
+        (choices.count > 0).then_some(choices)
+    }
+
+    /// The value last found to be one of a few constants.
+    pub(crate) fn last_choice(&self) -> Option<Value> {
+        self.choices.last().map(|&(value, _)| value)
     }
 
     /// What `operand` can be here.

@@ -121,6 +121,13 @@ impl Node {
         }
     }
 
+    /// Makes it reject every frame right away.
+    pub(crate) fn reject(&mut self) {
+        self.effects.clear();
+        self.bound = 0;
+        self.flow = Flow::REJECT;
+    }
+
     /// Whether it rejects every frame.
     pub(crate) fn is_reject(&self) -> bool {
         self.flow == Flow::REJECT
@@ -334,7 +341,7 @@ impl Graph {
         let mask = self.table.len() - 1;
         let start = hash(op);
         for probe in 0..PROBES_MAX {
-            let slot = (start + probe) & mask;
+            let slot = (start.wrapping_add(probe)) & mask;
             match self.table[slot] {
                 0 => {
                     let value = self.push(op);
@@ -348,6 +355,20 @@ impl Graph {
         self.push(op)
     }
 
+    /// The value of an operation in canonical form, if there is one.
+    pub(crate) fn find(&self, op: Op) -> Option<Value> {
+        let mask = self.table.len() - 1;
+        let start = hash(op);
+        for probe in 0..PROBES_MAX {
+            match self.table[(start.wrapping_add(probe)) & mask] {
+                0 => return None,
+                entry if self.ops[entry as usize - 1] == op => return Some(Value(entry - 1)),
+                _ => {}
+            }
+        }
+        None
+    }
+
     fn grow(&mut self) {
         let size = self.table.len() * 2;
         self.table.clear();
@@ -358,7 +379,7 @@ impl Graph {
             }
             let start = hash(op);
             let free = (0..PROBES_MAX)
-                .map(|probe| (start + probe) & (size - 1))
+                .map(|probe| (start.wrapping_add(probe)) & (size - 1))
                 .find(|&slot| self.table[slot] == 0);
             if let Some(slot) = free {
                 self.table[slot] = index as u32 + 1;

@@ -6,18 +6,19 @@
 //! then it is written back. `docs/filters/optimiser.md` describes the passes
 //! and what they rely on.
 
-mod checks;
+pub(crate) mod checks;
 mod cond;
 mod dominators;
 mod facts;
 mod fold;
-mod graph;
+pub(crate) mod graph;
 mod known;
-mod merge;
+pub(crate) mod merge;
 mod rebuild;
-mod split;
+mod reorder;
+pub(crate) mod split;
 mod straighten;
-mod substitute;
+pub(crate) mod substitute;
 mod thread;
 
 use crate::ir::Program;
@@ -40,16 +41,19 @@ pub enum Pass {
     Checks,
     /// Identical blocks made one.
     Merge,
+    /// Tests of one value put side by side.
+    Reorder,
 }
 
 impl Pass {
     /// Every pass, in the order in which a round runs them.
-    pub const ALL: [Pass; 5] = [
+    pub const ALL: [Pass; 6] = [
         Pass::Split,
         Pass::Thread,
         Pass::Straighten,
         Pass::Checks,
         Pass::Merge,
+        Pass::Reorder,
     ];
 
     /// Runs this pass alone, once, on a verified program; for tests. What
@@ -71,6 +75,7 @@ impl Pass {
             Pass::Straighten => straighten::straighten(graph),
             Pass::Checks => checks::minimise(graph),
             Pass::Merge => merge::merge(graph),
+            Pass::Reorder => reorder::reorder(graph),
         }
     }
 }

@@ -228,7 +228,7 @@ impl Splitter<'_> {
         self.expansions -= 1;
         self.keep(index);
         let [then, otherwise] = [1, 0].map(|outcome| {
-            let mut substitution = Substitution::of_test(test, outcome);
+            let mut substitution = Substitution::of_test(test, Operand::Imm(outcome));
             let result = substitution.apply(self.graph, value.into());
             let flow = self.replaced(index, result);
             Edge::to(self.node(flow))

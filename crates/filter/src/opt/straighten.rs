@@ -1,9 +1,9 @@
 //! Blocks with one way in joined to the block they follow, and block
 //! parameters removed that every edge gives the same argument.
 
-use super::graph::{Flow, Graph, HAS_PARAM, Node};
+use super::graph::{Flow, Graph, Node};
 use super::substitute::Substitution;
-use crate::ir::{Cmp, Operand, Value};
+use crate::ir::{Operand, Value};
 
 /// Straightens a tidy graph; gives whether anything changed. Blocks that were
 /// joined to others stay behind unreachable.
@@ -148,59 +148,10 @@ fn resolve(graph: &mut Graph, pairs: &mut Vec<(Value, Operand)>) {
 fn substitute_all(graph: &mut Graph, substitution: &mut Substitution) {
     for index in 0..graph.nodes.len() {
         let mut node = std::mem::replace(&mut graph.nodes[index], Node::new(Flow::REJECT));
-        if substitute_in(graph, &mut node, substitution).is_none() {
-            node.effects.clear();
-            node.bound = 0;
-            node.flow = Flow::REJECT;
+        if substitution.apply_to(graph, &mut node).is_none() {
+            node.reject();
         }
         graph.nodes[index] = node;
-    }
-}
-
-fn substitute_in(
-    graph: &mut Graph,
-    node: &mut Node,
-    substitution: &mut Substitution,
-) -> Option<()> {
-    let mut effects = std::mem::take(&mut node.effects);
-    if let Some(subject) = node.flow.subject()
-        && graph.has(subject, HAS_PARAM)
-    {
-        // The new subject may compute less.
-        graph.require_bound(node, subject);
-        effects.extend(graph.effects_in(subject));
-    }
-    for effect in effects {
-        if let Operand::Val(value) = substitution.apply(graph, effect.into())? {
-            graph.require(node, value);
-        }
-    }
-    match &mut node.flow {
-        Flow::Return(verdict) => *verdict = substitution.apply(graph, *verdict)?,
-        Flow::Jump(_) => {}
-        Flow::Branch { cond, .. } => {
-            let outcome = substitution.apply(graph, (*cond).into())?;
-            if outcome != Operand::Val(*cond) {
-                replace_cond(graph, node, outcome);
-            }
-        }
-    }
-    for edge in node.flow.edges_mut() {
-        for arg in &mut edge.args {
-            *arg = substitution.apply(graph, *arg)?;
-        }
-    }
-    Some(())
-}
-
-fn replace_cond(graph: &mut Graph, node: &mut Node, outcome: Operand) {
-    let flow = std::mem::replace(&mut node.flow, Flow::REJECT);
-    if let Flow::Branch {
-        then, otherwise, ..
-    } = flow
-    {
-        let cond = graph.cond(Cmp::Ne, outcome, Operand::Imm(0));
-        node.flow = cond.branch(then, otherwise);
     }
 }
 

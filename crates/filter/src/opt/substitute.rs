@@ -1,7 +1,7 @@
 //! Values with some of their parts replaced.
 
-use super::graph::{Graph, HAS_PARAM, HAS_TEST};
-use crate::ir::{Op, Operand, Value};
+use super::graph::{Flow, Graph, HAS_PARAM, HAS_TEST, Node};
+use crate::ir::{Cmp, Op, Operand, Value};
 use std::collections::HashMap;
 
 /// What to put in place of which value, and the results so far.
@@ -27,10 +27,10 @@ impl Substitution {
         self.results.insert(param, Some(operand));
     }
 
-    /// Puts an outcome in place of a test.
-    pub(crate) fn of_test(test: Value, outcome: u32) -> Substitution {
+    /// Puts its outcome in place of a test.
+    pub(crate) fn of_test(test: Value, outcome: Operand) -> Substitution {
         Substitution {
-            results: HashMap::from([(test, Some(Operand::Imm(outcome)))]),
+            results: HashMap::from([(test, Some(outcome))]),
             flags: HAS_TEST,
         }
     }
@@ -67,6 +67,40 @@ impl Substitution {
         self.results[&value]
     }
 
+    /// Replaces in all that `node` computes, and keeps what it may reject;
+    /// `None` if it comes to reject every frame.
+    pub(crate) fn apply_to(&mut self, graph: &mut Graph, node: &mut Node) -> Option<()> {
+        let mut effects = std::mem::take(&mut node.effects);
+        if let Some(subject) = node.flow.subject()
+            && graph.has(subject, self.flags)
+        {
+            // The new subject may compute less.
+            graph.require_bound(node, subject);
+            effects.extend(graph.effects_in(subject));
+        }
+        for effect in effects {
+            if let Operand::Val(value) = self.apply(graph, effect.into())? {
+                graph.require(node, value);
+            }
+        }
+        match &mut node.flow {
+            Flow::Return(verdict) => *verdict = self.apply(graph, *verdict)?,
+            Flow::Jump(_) => {}
+            Flow::Branch { cond, .. } => {
+                let outcome = self.apply(graph, (*cond).into())?;
+                if outcome != Operand::Val(*cond) {
+                    replace_cond(graph, node, outcome);
+                }
+            }
+        }
+        for edge in node.flow.edges_mut() {
+            for arg in &mut edge.args {
+                *arg = self.apply(graph, *arg)?;
+            }
+        }
+        Some(())
+    }
+
     fn rebuild(&self, graph: &mut Graph, value: Value, op: Op) -> Option<Operand> {
         if op == Op::Param {
             return Some(Operand::Val(value));
@@ -84,5 +118,16 @@ impl Substitution {
             constant => constant,
         });
         result.filter(|_| !rejects)
+    }
+}
+
+fn replace_cond(graph: &mut Graph, node: &mut Node, outcome: Operand) {
+    let flow = std::mem::replace(&mut node.flow, Flow::REJECT);
+    if let Flow::Branch {
+        then, otherwise, ..
+    } = flow
+    {
+        let cond = graph.cond(Cmp::Ne, outcome, Operand::Imm(0));
+        node.flow = cond.branch(then, otherwise);
     }
 }

@@ -13,10 +13,10 @@
 //! known to have been carried out.
 
 use super::dominators::Tree;
-use super::facts::Facts;
+use super::facts::{Choices, Facts};
 use super::graph::{Flow, Graph, HAS_PARAM};
 use super::substitute::Substitution;
-use crate::ir::{Block, Edge, Operand, Value};
+use crate::ir::{Block, Edge, Op, Operand, Value};
 
 /// Edges skip this many blocks in one pass, per block: long chains of decided
 /// tests take more passes, not quadratic time.
@@ -32,6 +32,7 @@ pub(crate) fn thread(graph: &mut Graph) -> bool {
         captured: vec![u32::MAX; count],
         live: vec![false; count],
         entry: vec![None; count],
+        choices: vec![Join::Nothing; count],
         escapes: escapes(graph),
         marks: Vec::new(),
         skips_left: SKIPS_PER_NODE * count + 64,
@@ -112,10 +113,23 @@ struct Threader<'g> {
     live: Vec<bool>,
     /// The test, and its outcome, of a node's only way in.
     entry: Vec<Option<(Value, bool)>>,
+    /// What the ways into a node have in common.
+    choices: Vec<Join>,
     escapes: Vec<bool>,
     marks: Vec<usize>,
     skips_left: usize,
     changed: bool,
+}
+
+/// What the edges into a node that are final say of one value.
+#[derive(Clone, Copy, Debug)]
+enum Join {
+    /// There are none yet.
+    Nothing,
+    /// Along each the value is one of these constants.
+    OneOf(Value, Choices),
+    /// Nothing in common.
+    Various,
 }
 
 impl Threader<'_> {
@@ -130,6 +144,9 @@ impl Threader<'_> {
         }
         if let Some((cond, holds)) = self.entry[index] {
             self.facts.assume(self.graph, cond, holds);
+        }
+        if let Join::OneOf(value, choices) = self.choices[index] {
+            self.facts.choose(self.graph, value, choices);
         }
         for position in 0..self.graph.nodes[index].effects.len() {
             let effect = self.graph.nodes[index].effects[position];
@@ -153,9 +170,7 @@ impl Threader<'_> {
     fn reject(&mut self, index: usize) {
         let node = &mut self.graph.nodes[index];
         self.changed |= !node.is_reject() || node.bound > 0 || !node.effects.is_empty();
-        node.effects.clear();
-        node.bound = 0;
-        node.flow = Flow::REJECT;
+        node.reject();
     }
 
     /// The bytes that are known to be captured after node `index`, which ends
@@ -184,7 +199,11 @@ impl Threader<'_> {
             self.changed = true;
             return verdict.map_or(Flow::REJECT, Flow::Return);
         }
-        self.arrive(&edge, captured);
+        let join = match self.facts.last_choice() {
+            Some(value) => self.join_with(&edge, value),
+            None => Join::Various,
+        };
+        self.arrive(&edge, captured, join);
         Flow::Jump(edge)
     }
 
@@ -206,10 +225,12 @@ impl Threader<'_> {
             }
         }
         let captured = self.captured_after(index, Some(cond));
+        let mut joins = [Join::Nothing; 2];
         let [then, otherwise] = [(then, true), (otherwise, false)].map(|(edge, holds)| {
             let mark = self.facts.mark();
             self.facts.assume(self.graph, cond, holds);
             let edge = self.follow(edge, captured);
+            joins[usize::from(!holds)] = self.joined(&edge, cond);
             self.facts.undo_to(mark);
             edge
         });
@@ -217,8 +238,13 @@ impl Threader<'_> {
             self.keep_checks(index, cond, &effects);
             return self.jump(index, then);
         }
-        self.arrive(&then, captured);
-        self.arrive(&otherwise, captured);
+        self.arrive(&then, captured, joins[0]);
+        // Both may lead to one block, with different arguments.
+        let join = match then.block == otherwise.block {
+            true => Join::Various,
+            false => joins[1],
+        };
+        self.arrive(&otherwise, captured, join);
         Flow::Branch {
             cond,
             then,
@@ -255,10 +281,40 @@ impl Threader<'_> {
         self.graph.nodes[index] = node;
     }
 
-    fn arrive(&mut self, edge: &Edge, captured: u32) {
+    /// Makes `edge` final: `captured` bytes are known along it.
+    fn arrive(&mut self, edge: &Edge, captured: u32, join: Join) {
         let target = edge.block.index();
         self.live[target] = true;
         self.captured[target] = self.captured[target].min(captured);
+        self.choices[target] = join;
+    }
+
+    /// What the edges into the target of `edge`, which a test `cond` ends in,
+    /// have in common with it.
+    fn joined(&self, edge: &Edge, cond: Value) -> Join {
+        let value = match self.graph.op(cond) {
+            Op::Test {
+                a: Operand::Val(value),
+                b: Operand::Imm(_),
+                ..
+            } if self.facts.choices(self.graph, value).is_some() => Some(value),
+            _ => self.facts.last_choice(),
+        };
+        value.map_or(Join::Various, |value| self.join_with(edge, value))
+    }
+
+    /// As [`joined`](Self::joined), if `edge` is the first one, for `value`.
+    fn join_with(&self, edge: &Edge, value: Value) -> Join {
+        let (value, so_far) = match self.choices[edge.block.index()] {
+            Join::Nothing => (value, None),
+            Join::OneOf(value, so_far) => (value, Some(so_far)),
+            Join::Various => return Join::Various,
+        };
+        let Some(here) = self.facts.choices(self.graph, value) else {
+            return Join::Various;
+        };
+        let all = so_far.map_or(Some(here), |so_far| so_far.or(here));
+        all.map_or(Join::Various, |all| Join::OneOf(value, all))
     }
 
     /// Where `edge` leads under the facts that hold along it.

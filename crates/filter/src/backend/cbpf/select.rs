@@ -1,0 +1,521 @@
+//! Instructions for the values that blocks compare, return and pass on.
+//!
+//! A frame never changes, so a value can be computed anew anywhere it is
+//! certain to be in bounds; that often costs one load, where keeping it costs
+//! a store and a reload. So every block computes what it needs from whatever
+//! all ways into it leave in `A`, `X` and scratch memory, and only values of
+//! several instructions that are needed again are kept.
+//!
+//! Work is a list of tasks rather than recursion: values may be deep.
+
+use super::EmitError;
+use super::cost::Costs;
+use crate::ir::{BinOp, Cmp, Edge, Op, Operand, Value, Width};
+use crate::lang::cbpf::Insn;
+use crate::lang::cbpf::code::*;
+use crate::opt::graph::{Flow, Graph, Node};
+
+/// Slots below this number may live across blocks.
+pub(super) const SHARED_MAX: usize = 64;
+
+/// How a block of instructions ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum End {
+    Return(Insn),
+    Jump(usize),
+    Branch {
+        code: u16,
+        k: u32,
+        then: usize,
+        otherwise: usize,
+    },
+}
+
+impl End {
+    /// The blocks it leads to.
+    pub(super) fn targets(self) -> impl Iterator<Item = usize> {
+        let (first, second) = match self {
+            End::Return(_) => (None, None),
+            End::Jump(target) => (Some(target), None),
+            End::Branch {
+                then, otherwise, ..
+            } => (Some(then), Some(otherwise)),
+        };
+        first.into_iter().chain(second)
+    }
+}
+
+/// A run of instructions, a range of [`Code::insns`], and its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CodeBlock {
+    pub(super) first: usize,
+    pub(super) last: usize,
+    pub(super) end: End,
+}
+
+/// Blocks of instructions whose scratch addresses are slots.
+#[derive(Debug)]
+pub(super) struct Code {
+    pub(super) insns: Vec<Insn>,
+    pub(super) blocks: Vec<CodeBlock>,
+}
+
+/// What the registers and slots hold.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct State {
+    a: Option<Value>,
+    x: Option<Value>,
+    /// Which kept values have been stored.
+    stored: u64,
+}
+
+impl State {
+    /// What holds whichever of two ways was taken.
+    fn meet(self, other: State) -> State {
+        State {
+            a: self.a.filter(|_| self.a == other.a),
+            x: self.x.filter(|_| self.x == other.x),
+            stored: self.stored & other.stored,
+        }
+    }
+}
+
+/// A step of computing a value.
+#[derive(Clone, Copy, Debug)]
+enum Task {
+    /// Have the value in `A`.
+    InA(Value),
+    /// Have the value in `X`, whatever becomes of `A`.
+    InX(Value),
+    /// Have the value in `X`, which takes no use of `A`.
+    DirectlyInX(Value),
+    /// Emit an instruction that leaves something else in `A`.
+    Alter(Insn),
+    /// `A` holds the value now.
+    Done(Value),
+    /// `X` gets what `A` holds: the value.
+    Move(Value),
+    /// Store `A` in a slot of this block.
+    Stash(u32),
+    /// Reload a slot of this block, which holds the value, to `X`.
+    Unstash(u32, Value),
+}
+
+/// Selects instructions for a lowered, tidy graph; `keep` says whether values
+/// that could be computed again may be kept in slots.
+///
+/// # Errors
+/// If more parameters are live at once than there are slots.
+pub(super) fn select(graph: &Graph, keep: bool) -> Result<Code, EmitError> {
+    let count = graph.nodes.len();
+    let mut selector = Selector {
+        costs: Costs::of(graph, keep)?,
+        code: Code {
+            insns: Vec::with_capacity(2 * count),
+            blocks: Vec::with_capacity(count),
+        },
+        entry: vec![None; count],
+        state: State::default(),
+        tasks: Vec::new(),
+        stashes: 0,
+        graph,
+    };
+    selector.entry[0] = Some(State::default());
+    for index in 0..count {
+        selector.block(index);
+    }
+    Ok(selector.code)
+}
+
+struct Selector<'g> {
+    graph: &'g Graph,
+    costs: Costs,
+    code: Code,
+    entry: Vec<Option<State>>,
+    state: State,
+    tasks: Vec<Task>,
+    stashes: u32,
+}
+
+impl Selector<'_> {
+    fn block(&mut self, index: usize) {
+        let graph = self.graph;
+        let node = &graph.nodes[index];
+        self.state = self.entry[index].unwrap_or_default();
+        self.stashes = SHARED_MAX as u32;
+        let first = self.code.insns.len();
+        self.checks(node);
+        let end = match &node.flow {
+            Flow::Return(Operand::Imm(verdict)) => End::Return(Insn::stmt(RET | K, *verdict)),
+            Flow::Return(Operand::Val(value)) => {
+                self.run(Task::InA(*value));
+                End::Return(Insn::stmt(RET | A, 0))
+            }
+            Flow::Jump(edge) => {
+                self.pass(edge);
+                End::Jump(edge.block.index())
+            }
+            Flow::Branch {
+                cond,
+                then,
+                otherwise,
+            } => self.branch(*cond, then.block.index(), otherwise.block.index()),
+        };
+        for target in end.targets() {
+            let entry = &mut self.entry[target];
+            *entry = Some(entry.map_or(self.state, |known| known.meet(self.state)));
+        }
+        self.code.blocks.push(CodeBlock {
+            first,
+            last: self.code.insns.len(),
+            end,
+        });
+    }
+
+    /// Carries out what the block checks but does not compare.
+    fn checks(&mut self, node: &Node) {
+        if node.bound > 0 {
+            // If `A` holds what is needed next, check by way of `X`.
+            if self
+                .costs
+                .is_leaf_of(self.graph, node.flow.subject(), self.state.a)
+            {
+                self.state.x = None;
+                self.emit(LDX | B | MSH, node.bound - 1);
+            } else {
+                self.run(Task::InA(node.bound_load));
+            }
+        }
+        for &effect in &node.effects {
+            self.run(Task::InA(effect));
+        }
+    }
+
+    /// Stores the arguments of an edge. The first comes last, so that it is
+    /// still in `A`.
+    fn pass(&mut self, edge: &Edge) {
+        let graph = self.graph;
+        let params = &graph.nodes[edge.block.index()].params;
+        for (&param, &arg) in params.iter().zip(&edge.args).rev() {
+            let slot = self.costs.slot(param).expect("every parameter has a slot");
+            match arg {
+                Operand::Val(value)
+                    if self.state.x == Some(value) && self.state.a != arg.value() =>
+                {
+                    self.emit(STX, slot);
+                    self.state.x = Some(param);
+                    continue;
+                }
+                Operand::Val(value) => self.run(Task::InA(value)),
+                Operand::Imm(constant) => self.emit(LD | IMM, constant),
+            }
+            self.emit(ST, slot);
+            self.state.a = Some(param);
+        }
+    }
+
+    fn branch(&mut self, cond: Value, then: usize, otherwise: usize) -> End {
+        let Op::Test { cmp, a, b } = self.graph.op(cond) else {
+            unreachable!("a branch has a test");
+        };
+        let (Operand::Val(a), jump) = (a, jump_of(cmp)) else {
+            unreachable!("a test has its constant to the right");
+        };
+        let b = match b {
+            Operand::Imm(k) => {
+                self.run(Task::InA(a));
+                return End::Branch {
+                    code: JMP | jump | K,
+                    k,
+                    then,
+                    otherwise,
+                };
+            }
+            Operand::Val(b) => b,
+        };
+        // `a > b` exactly if not `b >= a`: either may be in `X`.
+        if self.pair(a, b, true) {
+            let (jump, then, otherwise) = match cmp {
+                Cmp::Gt => (JGE, otherwise, then),
+                _ => (jump, then, otherwise),
+            };
+            return End::Branch {
+                code: JMP | jump | X,
+                k: 0,
+                then,
+                otherwise,
+            };
+        }
+        End::Branch {
+            code: JMP | jump | X,
+            k: 0,
+            then,
+            otherwise,
+        }
+    }
+
+    /// Brings two values into `A` and `X`; true if they are there the other
+    /// way round, which must be allowed.
+    fn pair(&mut self, a: Value, b: Value, swappable: bool) -> bool {
+        let swapped = self.plan_pair(a, b, swappable);
+        self.drain(0);
+        swapped
+    }
+
+    /// As [`pair`](Self::pair), but only lists the tasks.
+    fn plan_pair(&mut self, a: Value, b: Value, swappable: bool) -> bool {
+        let costs = &self.costs;
+        let (a_keeps_x, b_keeps_x) = (costs.keeps_x(a), costs.keeps_x(b));
+        if a == b {
+            self.tasks.extend([Task::Move(a), Task::InA(a)]);
+            return false;
+        }
+        let in_x = |value| self.state.x == Some(value);
+        if in_x(b) && a_keeps_x || in_x(a) && b_keeps_x && swappable {
+            let swapped = !(in_x(b) && a_keeps_x);
+            self.tasks.push(Task::InA(if swapped { b } else { a }));
+            return swapped;
+        }
+        if self.is_direct(b) {
+            self.tasks.extend([Task::DirectlyInX(b), Task::InA(a)]);
+            return false;
+        }
+        if swappable && self.is_direct(a) {
+            self.tasks.extend([Task::DirectlyInX(a), Task::InA(b)]);
+            return true;
+        }
+        let a_first = swappable && b_keeps_x && (self.state.a == Some(a) || !a_keeps_x);
+        if a_keeps_x && !a_first {
+            self.tasks.extend([Task::InA(a), Task::InX(b)]);
+            return false;
+        }
+        if a_first {
+            self.tasks.extend([Task::InA(b), Task::InX(a)]);
+            return true;
+        }
+        let stash = self.stashes;
+        self.stashes += 1;
+        self.tasks.extend([
+            Task::Unstash(stash, b),
+            Task::InA(a),
+            Task::Stash(stash),
+            Task::InA(b),
+        ]);
+        false
+    }
+
+    /// Whether the value can be had in `X` without a use of `A`.
+    fn is_direct(&self, value: Value) -> bool {
+        self.costs.is_kept(value, self.state.stored)
+            || matches!(self.graph.op(value), Op::Len)
+            || self.costs.header_length(self.graph, value).is_some()
+    }
+
+    fn emit(&mut self, code: u16, k: u32) {
+        self.code.insns.push(Insn::stmt(code, k));
+    }
+
+    fn run(&mut self, task: Task) {
+        self.tasks.push(task);
+        self.drain(0);
+    }
+
+    fn drain(&mut self, until: usize) {
+        while self.tasks.len() > until
+            && let Some(task) = self.tasks.pop()
+        {
+            self.step(task);
+        }
+    }
+
+    fn step(&mut self, task: Task) {
+        match task {
+            Task::InA(value) => self.in_a(value),
+            Task::InX(value) => self.in_x(value),
+            Task::DirectlyInX(value) => self.directly_in_x(value),
+            Task::Alter(insn) => {
+                self.code.insns.push(insn);
+                self.state.a = None;
+            }
+            Task::Done(value) => self.done(value),
+            Task::Move(value) => {
+                self.emit(MISC | TAX, 0);
+                self.state.x = Some(value);
+            }
+            Task::Stash(slot) => self.emit(ST, slot),
+            Task::Unstash(slot, value) => {
+                self.emit(LDX | MEM, slot);
+                self.state.x = Some(value);
+            }
+        }
+    }
+
+    /// `A` holds the value: keep it if it is worth it.
+    fn done(&mut self, value: Value) {
+        self.state.a = Some(value);
+        if let Some(slot) = self.costs.slot(value)
+            && !self.costs.is_kept(value, self.state.stored)
+        {
+            self.state.stored |= 1 << slot;
+            self.emit(ST, slot);
+        }
+    }
+
+    fn directly_in_x(&mut self, value: Value) {
+        if self.state.x == Some(value) {
+            return;
+        }
+        if let Some(slot) = self.kept_slot(value) {
+            self.emit(LDX | MEM, slot);
+        } else if let Some(offset) = self.costs.header_length(self.graph, value) {
+            self.emit(LDX | B | MSH, offset);
+        } else {
+            self.emit(LDX | W | LEN, 0);
+        }
+        self.state.x = Some(value);
+    }
+
+    fn kept_slot(&self, value: Value) -> Option<u32> {
+        let kept = self.costs.is_kept(value, self.state.stored);
+        self.costs.slot(value).filter(|_| kept)
+    }
+
+    fn in_x(&mut self, value: Value) {
+        if self.state.x == Some(value) {
+            return;
+        }
+        if self.state.a == Some(value) {
+            self.step(Task::Move(value));
+        } else if self.is_direct(value) {
+            self.directly_in_x(value);
+        } else {
+            self.tasks.extend([Task::Move(value), Task::InA(value)]);
+        }
+    }
+
+    fn in_a(&mut self, value: Value) {
+        if self.state.a == Some(value) {
+            return;
+        }
+        if let Some(slot) = self.kept_slot(value)
+            && !self.is_one_load(value)
+        {
+            self.emit(LD | MEM, slot);
+            self.state.a = Some(value);
+            return;
+        }
+        if self.state.x == Some(value) {
+            self.emit(MISC | TXA, 0);
+            self.done(value);
+            return;
+        }
+        self.tasks.push(Task::Done(value));
+        match self.graph.op(value) {
+            Op::Len => self.step(Task::Alter(Insn::stmt(LD | W | LEN, 0))),
+            Op::Load {
+                width,
+                base,
+                offset,
+            } => self.load(width, base, offset),
+            Op::Bin { op, a, b } => self.bin(value, op, a, b),
+            Op::Param | Op::Test { .. } => {
+                unreachable!("parameters are kept, tests are branched on")
+            }
+        }
+    }
+
+    /// Whether one load from the frame gives the value, so that it need not
+    /// have been stored.
+    fn is_one_load(&self, value: Value) -> bool {
+        match self.graph.op(value) {
+            Op::Load { base, .. } => base.is_none() || base == self.state.x,
+            _ => false,
+        }
+    }
+
+    fn load(&mut self, width: Width, base: Option<Value>, offset: u32) {
+        let size = match width {
+            Width::B1 => B,
+            Width::B2 => H,
+            Width::B4 => W,
+        };
+        match base {
+            None => self.step(Task::Alter(Insn::stmt(LD | size | ABS, offset))),
+            Some(base) => {
+                let insn = Insn::stmt(LD | size | IND, offset);
+                self.tasks.extend([Task::Alter(insn), Task::InX(base)]);
+            }
+        }
+    }
+
+    fn bin(&mut self, value: Value, op: BinOp, a: Operand, b: Operand) {
+        if self.costs.header_length(self.graph, value).is_some() {
+            // Two instructions instead of three.
+            self.directly_in_x(value);
+            self.step(Task::Alter(Insn::stmt(MISC | TXA, 0)));
+            return;
+        }
+        match (a, b) {
+            (Operand::Val(a), Operand::Imm(k)) => {
+                let (op, k) = match op {
+                    // As people write it.
+                    BinOp::Add if k >= 1 << 31 => (SUB, k.wrapping_neg()),
+                    op => (alu_of(op), k),
+                };
+                let insn = Insn::stmt(ALU | op | K, k);
+                self.tasks.extend([Task::Alter(insn), Task::InA(a)]);
+            }
+            (Operand::Imm(k), Operand::Val(b)) if op == BinOp::Sub => {
+                if k != 0 {
+                    self.tasks.push(Task::Alter(Insn::stmt(ALU | ADD | K, k)));
+                }
+                let negate = Insn::stmt(ALU | NEG, 0);
+                self.tasks.extend([Task::Alter(negate), Task::InA(b)]);
+            }
+            (Operand::Imm(k), Operand::Val(b)) => {
+                let insn = Insn::stmt(ALU | alu_of(op) | X, 0);
+                let load = Insn::stmt(LD | IMM, k);
+                self.tasks
+                    .extend([Task::Alter(insn), Task::Alter(load), Task::InX(b)]);
+            }
+            (Operand::Val(a), Operand::Val(b)) => self.bin_values(op, a, b),
+            (Operand::Imm(_), Operand::Imm(_)) => unreachable!("constants are folded"),
+        }
+    }
+
+    fn bin_values(&mut self, op: BinOp, a: Value, b: Value) {
+        let before = self.tasks.len();
+        let swappable = op.commutes() || op == BinOp::Sub;
+        let swapped = self.plan_pair(a, b, swappable);
+        let mut after = vec![Task::Alter(Insn::stmt(ALU | alu_of(op) | X, 0))];
+        if swapped && op == BinOp::Sub {
+            // b - a, negated.
+            after.insert(0, Task::Alter(Insn::stmt(ALU | NEG, 0)));
+        }
+        self.tasks.splice(before..before, after);
+    }
+}
+
+fn alu_of(op: BinOp) -> u16 {
+    match op {
+        BinOp::Add => ADD,
+        BinOp::Sub => SUB,
+        BinOp::Mul => MUL,
+        BinOp::Div => DIV,
+        BinOp::Mod => MOD,
+        BinOp::And => AND,
+        BinOp::Or => OR,
+        BinOp::Xor => XOR,
+        BinOp::Shl => LSH,
+        BinOp::Shr => RSH,
+    }
+}
+
+fn jump_of(cmp: Cmp) -> u16 {
+    match cmp {
+        Cmp::Eq => JEQ,
+        Cmp::Gt => JGT,
+        Cmp::Set => JSET,
+        _ => unreachable!("tests are in canonical form"),
+    }
+}

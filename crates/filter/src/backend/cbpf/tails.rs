@@ -1,0 +1,148 @@
+//! Equal code made one, and the order of the blocks.
+//!
+//! What a run of instructions does depends only on the registers, so blocks of
+//! equal instructions and ends are one block, whatever values they compute.
+//! And where all of one block is the tail of another, the other falls into it:
+//! the two are put next to each other.
+
+use super::select::{Code, CodeBlock, End};
+use crate::lang::cbpf::Insn;
+use crate::lang::cbpf::code::{K, RET};
+use std::collections::HashMap;
+
+/// The longest tail looked for, in instructions before the end.
+const TAIL_MAX: usize = 8;
+
+/// No block.
+const NONE: usize = usize::MAX;
+
+/// What a block does.
+type Key = (Vec<Insn>, End);
+
+/// Makes equal code one, and gives the order to lay the blocks out in: edges
+/// lead forward, a block that falls into another stands right before it.
+pub(super) fn share(code: &mut Code) -> Vec<usize> {
+    let places = merge(code);
+    let live = live(code);
+    let before = fall_into_tails(code, &places, &live);
+    order(code, &live, before)
+}
+
+fn key(code: &Code, block: &CodeBlock, skip: usize) -> Key {
+    let insns = code.insns[block.first + skip..block.last].to_vec();
+    (insns, block.end)
+}
+
+/// Leads every jump to the first found of equal blocks, last block first.
+fn merge(code: &mut Code) -> HashMap<Key, usize> {
+    let mut places: HashMap<Key, usize> = HashMap::with_capacity(code.blocks.len());
+    let mut same: Vec<usize> = (0..code.blocks.len()).collect();
+    for index in (0..code.blocks.len()).rev() {
+        let end = match code.blocks[index].end {
+            End::Jump(target) => match code.blocks[same[target]] {
+                target if is_bare_return(&target) => target.end,
+                _ => End::Jump(same[target]),
+            },
+            End::Branch {
+                then, otherwise, ..
+            } if same[then] == same[otherwise] => End::Jump(same[then]),
+            End::Branch {
+                code,
+                k,
+                then,
+                otherwise,
+            } => End::Branch {
+                code,
+                k,
+                then: same[then],
+                otherwise: same[otherwise],
+            },
+            end => end,
+        };
+        code.blocks[index].end = end;
+        let key = key(code, &code.blocks[index], 0);
+        same[index] = *places.entry(key).or_insert(index);
+    }
+    places
+}
+
+/// Whether the block is a `ret` of a constant and nothing else.
+pub(super) fn is_bare_return(block: &CodeBlock) -> bool {
+    matches!(block.end, End::Return(insn) if insn.code == RET | K) && block.first == block.last
+}
+
+fn live(code: &Code) -> Vec<bool> {
+    let mut live = vec![false; code.blocks.len()];
+    live[0] = true;
+    for index in 0..code.blocks.len() {
+        if live[index] {
+            code.blocks[index]
+                .end
+                .targets()
+                .for_each(|target| live[target] = true);
+        }
+    }
+    live
+}
+
+/// Cuts the tails off blocks that may fall into a block that does the same;
+/// gives for each block the one to put right before it.
+fn fall_into_tails(code: &mut Code, places: &HashMap<Key, usize>, live: &[bool]) -> Vec<usize> {
+    let mut before = vec![NONE; code.blocks.len()];
+    for index in 0..code.blocks.len() {
+        let block = code.blocks[index];
+        let length = block.last - block.first;
+        if !live[index] || length == 0 {
+            continue;
+        }
+        for skip in length.saturating_sub(TAIL_MAX).max(1)..=length {
+            let Some(&tail) = places.get(&key(code, &block, skip)) else {
+                continue;
+            };
+            // A block whose own tail was cut off no longer does all of it.
+            let whole = code.blocks[tail].last - code.blocks[tail].first == length - skip;
+            if live[tail] && whole && before[tail] == NONE {
+                before[tail] = index;
+                code.blocks[index].last = block.first + skip;
+                code.blocks[index].end = End::Jump(tail);
+                break;
+            }
+        }
+    }
+    for (index, block) in code.blocks.iter().enumerate() {
+        if let (true, End::Jump(target)) = (live[index], block.end)
+            && before[target] == NONE
+        {
+            before[target] = index;
+        }
+    }
+    before
+}
+
+/// Rows of blocks that fall into each other, each where the last of its blocks
+/// stood: what a row leads to stood behind all of them. Bare returns, and what
+/// falls into them, come last.
+fn order(code: &Code, live: &[bool], before: Vec<usize>) -> Vec<usize> {
+    let mut falls = vec![false; code.blocks.len()];
+    for &first in before.iter().filter(|&&first| first != NONE) {
+        falls[first] = true;
+    }
+    let mut rows = Vec::new();
+    for (last, &live) in live.iter().enumerate() {
+        if !live || falls[last] {
+            continue;
+        }
+        let (mut place, mut first, mut row) = (last, last, vec![last]);
+        while before[first] != NONE {
+            first = before[first];
+            place = place.max(first);
+            row.push(first);
+        }
+        rows.push((is_bare_return(&code.blocks[last]), place, row));
+    }
+    rows.sort_unstable_by_key(|row| (row.0, row.1));
+    let in_order = rows
+        .into_iter()
+        .flat_map(|(_, _, row)| row.into_iter().rev());
+    in_order.collect()
+}

@@ -1,0 +1,70 @@
+//! Emitted classic BPF gives the verdicts of the program it came from.
+
+use proptest::prelude::*;
+use weir_filter::backend::cbpf::{EmitError, emit};
+use weir_filter::interp::Interp;
+use weir_filter::ir::Program;
+use weir_filter::lang::cbpf;
+use weir_filter::opt::optimise;
+use weir_lab::program::{Frame, Tape, frame, frames, program, seeded};
+
+/// Emits, checks and compares; false if classic BPF cannot express it.
+fn check(program: &Program, frames: &[Frame], what: &str) -> bool {
+    let insns = match emit(program) {
+        Ok(insns) => insns,
+        Err(EmitError::Scratch { needed }) => {
+            assert!(needed > cbpf::MEM_WORDS);
+            return false;
+        }
+        Err(error) => panic!("{what}: {error}\n{program}"),
+    };
+    let listing = || cbpf::text(&insns, cbpf::Form::Listing);
+    if let Err(error) = cbpf::verify(&insns) {
+        panic!("{what}: {error}\n{program}\n{}", listing());
+    }
+    let mut interp = Interp::new(program);
+    for frame in frames {
+        assert_eq!(
+            cbpf::run(&insns, &frame.bytes, frame.wire_len),
+            interp.run(&frame.bytes, frame.wire_len),
+            "{what}: {frame:?}\n{program}\n{}",
+            listing()
+        );
+    }
+    true
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let number =
+        |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let first = number("WEIR_SEED", 0);
+    first..first + number("WEIR_SEEDS", 1_500)
+}
+
+#[test]
+fn seeded_programs_keep_their_verdicts() {
+    let mut emitted = 0;
+    for seed in seeds() {
+        let mut program = seeded(seed);
+        let frames = frames(seed, 40);
+        emitted += u64::from(check(&program, &frames, &format!("seed {seed}")));
+        optimise(&mut program);
+        check(&program, &frames, &format!("seed {seed}, optimised"));
+    }
+    let all = seeds().end - seeds().start;
+    assert!(emitted * 10 > all * 9, "{emitted} of {all} expressed");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_program_keeps_its_verdicts(
+        code in prop::collection::vec(any::<u8>(), 0..600),
+        data in prop::collection::vec(any::<u8>(), 0..900),
+    ) {
+        let mut data = Tape::new(data);
+        let frames: Vec<Frame> = (0..8).map(|_| frame(&mut data)).collect();
+        check(&program(&mut Tape::new(code)), &frames, "proptest");
+    }
+}
