@@ -1,0 +1,151 @@
+//! What is bound: a filter, a priority, whether to copy or to take, and where
+//! the frames go.
+
+use crate::Filter;
+use std::fmt;
+
+/// Where the frames go that a binding accepts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Target {
+    /// The packet-filter port of this number.
+    Port(u32),
+    /// The tap of this number.
+    Tap(u32),
+    /// The link of this number: the frame is forwarded.
+    Link(u32),
+    /// The kernel's own protocols.
+    Kernel,
+    /// Nobody: the frame ends here.
+    Drop,
+}
+
+impl Target {
+    /// One word that stands for the target: kind above, number below.
+    pub(crate) fn to_word(self) -> u64 {
+        let (kind, number) = match self {
+            Target::Port(number) => (0, number),
+            Target::Tap(number) => (1, number),
+            Target::Link(number) => (2, number),
+            Target::Kernel => (3, 0),
+            Target::Drop => (4, 0),
+        };
+        kind << 32 | u64::from(number)
+    }
+
+    pub(crate) fn from_word(word: u64) -> Target {
+        let number = word as u32;
+        match word >> 32 {
+            0 => Target::Port(number),
+            1 => Target::Tap(number),
+            2 => Target::Link(number),
+            3 => Target::Kernel,
+            _ => Target::Drop,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Port(number) => write!(f, "port {number}"),
+            Target::Tap(number) => write!(f, "tap {number}"),
+            Target::Link(number) => write!(f, "link {number}"),
+            Target::Kernel => f.write_str("kernel"),
+            Target::Drop => f.write_str("drop"),
+        }
+    }
+}
+
+/// A filter tied to a target.
+#[derive(Clone, Debug)]
+pub struct Binding {
+    /// Which frames.
+    pub filter: Filter,
+    /// Bindings are tried by decreasing priority.
+    ///
+    /// Sixteen bits, so that priority, copy flag and the order bound make one
+    /// 64-bit word that is compared at once, here and in a kernel program.
+    pub priority: u16,
+    /// Whether the frames go on to the bindings after this one (a copy), or
+    /// end here (taken).
+    pub copy: bool,
+    /// Where the frames go.
+    pub target: Target,
+    /// Handed out with each frame; the meaning is the caller's, such as the
+    /// number of a connection.
+    pub tag: u32,
+}
+
+/// Names one binding of one plan. Never given again to another binding of
+/// that plan, unless one place in it is bound 2^32 times.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BindingId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl BindingId {
+    /// A small number that only this binding has while it lasts; reused
+    /// afterwards. Good for the index of an array.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+
+    pub(crate) fn to_word(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub(crate) fn from_word(word: u64) -> BindingId {
+        BindingId {
+            index: word as u32,
+            generation: (word >> 32) as u32,
+        }
+    }
+}
+
+impl fmt::Display for BindingId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.index)
+    }
+}
+
+/// The place of a binding in the order in which a frame meets them, least
+/// first: decreasing priority, copies before takers, then the order bound.
+///
+/// ```text
+///  63      48 47     46             0
+/// ┌──────────┬────────┬──────────────┐
+/// │ 65535 –  │ taking │ order bound  │
+/// │ priority │        │              │
+/// └──────────┴────────┴──────────────┘
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Rank(pub(crate) u64);
+
+impl Rank {
+    const TAKING: u64 = 1 << 47;
+    /// How many bindings can be told apart by their order: 2^47.
+    pub(crate) const SEQUENCE_MAX: u64 = Rank::TAKING - 1;
+    /// After every binding.
+    pub(crate) const LAST: Rank = Rank(u64::MAX);
+
+    pub(crate) fn new(priority: u16, copy: bool, sequence: u64) -> Rank {
+        let taking = if copy { 0 } else { Rank::TAKING };
+        Rank(u64::from(u16::MAX - priority) << 48 | taking | sequence)
+    }
+
+    /// The binding's priority.
+    pub fn priority(self) -> u16 {
+        u16::MAX - (self.0 >> 48) as u16
+    }
+
+    /// Whether the binding copies.
+    pub fn is_copy(self) -> bool {
+        self.0 & Rank::TAKING == 0
+    }
+
+    /// The word itself: less is earlier.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+}

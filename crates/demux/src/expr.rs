@@ -1,0 +1,306 @@
+//! Pure expressions over a frame, shared: equal ones have one name.
+//!
+//! An expression is an [`ir::Op`] whose operands are constants or names of
+//! other expressions; there are no parameters. As in the IR, a load outside
+//! the frame or a division by zero has no value.
+
+use crate::limits;
+use std::fmt;
+use weir_filter::ir::{BinOp, Op, Operand, Value};
+
+/// The expressions of one filter, each after those it uses.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Exprs {
+    ops: Vec<Op>,
+    facts: Vec<Facts>,
+}
+
+/// What is known of an expression's value wherever it has one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Facts {
+    /// Bits that may be set.
+    bits: u32,
+    /// An upper bound.
+    max: u32,
+    /// Operations from here to the deepest leaf.
+    depth: u8,
+}
+
+/// An expression has no value on any frame, or a limit is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    /// It divides by the constant zero.
+    NoValue,
+    /// Too many expressions, or too deep a one.
+    Limit,
+}
+
+impl Exprs {
+    /// The operation that makes `expr`.
+    pub fn op(&self, expr: Value) -> Op {
+        self.ops[expr.index()]
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// The bits of `expr` that may be set.
+    pub fn bits(&self, expr: Value) -> u32 {
+        self.facts[expr.index()].bits
+    }
+
+    /// An upper bound on `expr`.
+    pub fn max(&self, expr: Value) -> u32 {
+        self.facts[expr.index()].max
+    }
+
+    fn operand_facts(&self, operand: Operand) -> Facts {
+        match operand {
+            Operand::Imm(constant) => Facts {
+                bits: constant,
+                max: constant,
+                depth: 0,
+            },
+            Operand::Val(expr) => self.facts[expr.index()],
+        }
+    }
+
+    /// The name of `op`, or its value if that is constant.
+    pub(crate) fn intern(&mut self, op: Op) -> Result<Operand, Refused> {
+        let op = match self.simplified(op)? {
+            Simple::Is(operand) => return Ok(operand),
+            Simple::Op(op) => op,
+        };
+        // A filter has a few dozen expressions at most: looking through them
+        // costs less than hashing.
+        if let Some(index) = self.ops.iter().position(|known| *known == op) {
+            return Ok(Operand::Val(Value(index as u32)));
+        }
+        let facts = self.facts_of(op);
+        if self.ops.len() == limits::FILTER_EXPRS_MAX
+            || usize::from(facts.depth) > limits::EXPR_DEPTH_MAX
+        {
+            return Err(Refused::Limit);
+        }
+        self.ops.push(op);
+        self.facts.push(facts);
+        Ok(Operand::Val(Value(self.ops.len() as u32 - 1)))
+    }
+
+    fn simplified(&mut self, op: Op) -> Result<Simple, Refused> {
+        match op {
+            Op::Load {
+                width,
+                base: Some(base),
+                offset,
+            } => Ok(Simple::Op(self.load_from(width, base, offset))),
+            Op::Bin { op, a, b } => self.simplified_bin(op, a, b),
+            Op::Test { cmp, a, b } => Ok(match (a, b) {
+                (Operand::Imm(x), Operand::Imm(y)) => {
+                    Simple::Is(Operand::Imm(u32::from(cmp.eval(x, y))))
+                }
+                (Operand::Imm(_), Operand::Val(_)) => Simple::Op(Op::Test {
+                    cmp: cmp.swapped(),
+                    a: b,
+                    b: a,
+                }),
+                _ => Simple::Op(op),
+            }),
+            Op::Len | Op::Load { .. } | Op::Param => Ok(Simple::Op(op)),
+        }
+    }
+
+    /// A load whose base is a sum with a constant that cannot wrap takes the
+    /// constant into its offset, so that all loads behind one header share
+    /// their base.
+    fn load_from(&self, width: weir_filter::ir::Width, base: Value, offset: u32) -> Op {
+        if let Op::Bin {
+            op: BinOp::Add,
+            a: Operand::Val(inner),
+            b: Operand::Imm(constant),
+        } = self.op(base)
+            && self.max(inner).checked_add(constant).is_some()
+            && let Some(offset) = offset.checked_add(constant)
+        {
+            return Op::Load {
+                width,
+                base: Some(inner),
+                offset,
+            };
+        }
+        Op::Load {
+            width,
+            base: Some(base),
+            offset,
+        }
+    }
+
+    fn simplified_bin(&mut self, op: BinOp, a: Operand, b: Operand) -> Result<Simple, Refused> {
+        if let (Operand::Imm(x), Operand::Imm(y)) = (a, b) {
+            let value = op.eval(x, y).ok_or(Refused::NoValue)?;
+            return Ok(Simple::Is(Operand::Imm(value)));
+        }
+        let (a, b) = if op.commutes() && in_order(b, a) {
+            (b, a)
+        } else {
+            (a, b)
+        };
+        let (Operand::Val(x), Operand::Imm(c)) = (a, b) else {
+            return Ok(Simple::Op(Op::Bin { op, a, b }));
+        };
+        Ok(match (op, c) {
+            (BinOp::Div | BinOp::Mod, 0) => return Err(Refused::NoValue),
+            (BinOp::And, _) => self.masked(x, c),
+            (BinOp::Mul, 0) | (BinOp::Shl | BinOp::Shr, 32..) => Simple::Is(Operand::Imm(0)),
+            (BinOp::Mul | BinOp::Div, 1) => Simple::Is(a),
+            (BinOp::Add | BinOp::Sub | BinOp::Or | BinOp::Xor | BinOp::Shl | BinOp::Shr, 0) => {
+                Simple::Is(a)
+            }
+            (BinOp::Mul, c) if c.is_power_of_two() => Simple::Op(Op::Bin {
+                op: BinOp::Shl,
+                a,
+                b: Operand::Imm(c.trailing_zeros()),
+            }),
+            _ => Simple::Op(Op::Bin { op, a, b }),
+        })
+    }
+
+    fn masked(&self, x: Value, mask: u32) -> Simple {
+        let (x, mask) = match self.op(x) {
+            Op::Bin {
+                op: BinOp::And,
+                a: Operand::Val(inner),
+                b: Operand::Imm(inner_mask),
+            } => (inner, mask & inner_mask),
+            _ => (x, mask),
+        };
+        let kept = self.bits(x) & mask;
+        if kept == 0 {
+            Simple::Is(Operand::Imm(0))
+        } else if kept == self.bits(x) {
+            Simple::Is(Operand::Val(x))
+        } else {
+            Simple::Op(Op::Bin {
+                op: BinOp::And,
+                a: Operand::Val(x),
+                b: Operand::Imm(kept),
+            })
+        }
+    }
+
+    fn facts_of(&self, op: Op) -> Facts {
+        let depth = op
+            .operands()
+            .map(|operand| self.operand_facts(operand).depth + 1)
+            .max()
+            .unwrap_or(0);
+        let (bits, max) = match op {
+            Op::Load { width, .. } => (width.max_value(), width.max_value()),
+            Op::Len | Op::Param => (u32::MAX, u32::MAX),
+            Op::Test { .. } => (1, 1),
+            Op::Bin { op, a, b } => self.bin_bounds(op, a, b),
+        };
+        let max = max.min(bits);
+        Facts {
+            bits: bits & filled(max),
+            max,
+            depth,
+        }
+    }
+
+    fn bin_bounds(&self, op: BinOp, a: Operand, b: Operand) -> (u32, u32) {
+        let (x, y) = (self.operand_facts(a), self.operand_facts(b));
+        match (op, b) {
+            (BinOp::And, _) => (x.bits & y.bits, x.max.min(y.max)),
+            (BinOp::Or | BinOp::Xor, _) => (x.bits | y.bits, u32::MAX),
+            (BinOp::Shl, Operand::Imm(by)) => (
+                x.bits.checked_shl(by).unwrap_or(0),
+                u32::try_from(u64::from(x.max) << by.min(32)).unwrap_or(u32::MAX),
+            ),
+            (BinOp::Shr, Operand::Imm(by)) => (
+                x.bits.checked_shr(by).unwrap_or(0),
+                x.max.checked_shr(by).unwrap_or(0),
+            ),
+            (BinOp::Add, _) => (u32::MAX, x.max.saturating_add(y.max)),
+            (BinOp::Mul, _) => (u32::MAX, x.max.saturating_mul(y.max)),
+            (BinOp::Div, Operand::Imm(by @ 1..)) => (u32::MAX, x.max / by),
+            (BinOp::Mod, Operand::Imm(by @ 1..)) => (u32::MAX, x.max.min(by - 1)),
+            (BinOp::Div | BinOp::Mod | BinOp::Shr, _) => (u32::MAX, x.max),
+            (BinOp::Shl | BinOp::Sub, _) => (u32::MAX, u32::MAX),
+        }
+    }
+}
+
+enum Simple {
+    Is(Operand),
+    Op(Op),
+}
+
+/// The order in which operands that may change places are written: values by
+/// name, constants last.
+fn in_order(a: Operand, b: Operand) -> bool {
+    match (a, b) {
+        (Operand::Val(_), Operand::Imm(_)) => true,
+        (Operand::Val(a), Operand::Val(b)) => a < b,
+        _ => false,
+    }
+}
+
+/// All bits up to the highest one set.
+fn filled(max: u32) -> u32 {
+    u32::MAX.checked_shr(max.leading_zeros()).unwrap_or(0)
+}
+
+/// Writes an expression as a formula: `load.2 [12]`, `load.2 [((load.1 [14]
+/// & 0xf) << 2) + 16]`.
+pub(crate) struct Formula<F>(pub(crate) Operand, pub(crate) F);
+
+impl<F: Fn(Value) -> Op + Copy> fmt::Display for Formula<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Formula(operand, op_of) = self;
+        let expr = match operand {
+            Operand::Imm(_) => return operand.fmt(f),
+            Operand::Val(expr) => *expr,
+        };
+        let sub = |operand| Formula(operand, *op_of);
+        match op_of(expr) {
+            Op::Param => f.write_str("?"),
+            Op::Len => f.write_str("len"),
+            Op::Load {
+                width,
+                base,
+                offset,
+            } => {
+                write!(f, "load.{} [", width.bytes())?;
+                match base {
+                    None => write!(f, "{offset}]"),
+                    Some(base) => write!(f, "{} + {offset}]", sub(Operand::Val(base))),
+                }
+            }
+            Op::Bin { op, a, b } => write!(f, "({} {} {})", sub(a), sign(op), sub(b)),
+            Op::Test { cmp, a, b } => write!(f, "({} {cmp} {})", sub(a), sub(b)),
+        }
+    }
+}
+
+fn sign(op: BinOp) -> &'static str {
+    match op {
+        BinOp::Add => "+",
+        BinOp::Sub => "-",
+        BinOp::Mul => "*",
+        BinOp::Div => "/",
+        BinOp::Mod => "%",
+        BinOp::And => "&",
+        BinOp::Or => "|",
+        BinOp::Xor => "^",
+        BinOp::Shl => "<<",
+        BinOp::Shr => ">>",
+    }
+}

@@ -1,0 +1,29 @@
+//! Upper bounds: whatever is bound, a plan costs bounded memory and time.
+
+/// Bindings in one plan.
+pub const BINDINGS_MAX: usize = 1 << 22;
+/// Table entries in one shape; a binding has one entry for each accept path.
+pub const ENTRIES_MAX: usize = 1 << 24;
+/// Shapes in one plan.
+pub const SHAPES_MAX: usize = 1 << 12;
+/// Distinct expressions over the frame in one plan.
+pub const EXPRS_MAX: usize = 1 << 16;
+/// Bindings in one plan whose program runs whole.
+pub const WHOLE_MAX: usize = 1 << 16;
+
+/// Accept paths of one filter; with more, its program runs whole.
+pub const PATHS_MAX: usize = 512;
+/// Blocks that the search for one filter's accept paths visits; with more,
+/// its program runs whole.
+pub const STEPS_MAX: usize = 1 << 13;
+/// Distinct expressions in one filter; with more, its program runs whole.
+pub const FILTER_EXPRS_MAX: usize = 256;
+/// Depth of one expression; with more, the filter's program runs whole.
+pub const EXPR_DEPTH_MAX: usize = 16;
+/// Conditions on one accept path; with more, the filter's program runs whole.
+pub const CONDITIONS_MAX: usize = 128;
+/// Fields in one key; with more, the filter's program runs whole.
+pub const FIELDS_MAX: usize = 24;
+/// Distinct values of one field of one shape that pruning keeps count of; a
+/// field with more is not used to prune that shape.
+pub const CENSUS_MAX: usize = 1024;

@@ -1,0 +1,480 @@
+//! The plan: bindings in, verdicts out.
+
+mod group;
+mod hash;
+mod pool;
+mod prune;
+mod residual;
+mod run;
+mod sets;
+mod shape;
+mod slab;
+mod slots;
+mod table;
+mod view;
+
+use crate::binding::{Binding, BindingId, Rank, Target};
+use crate::filter::{Analysis, Filter, Path, Snap};
+use crate::limits;
+use crate::verdict::Delivery;
+use hash::{Secret, WordHash};
+use pool::{Pool, Translation};
+use prune::Prune;
+use residual::{Residual, Residuals};
+pub(crate) use sets::Shapes;
+use shape::Shape;
+use slab::{Chunks, Slab};
+use std::collections::{BTreeMap, HashMap};
+use table::{Entry, NONE};
+pub use view::{EntryView, Explain, ShapeView};
+
+/// Shapes from which on it pays to find out first which of them are possible.
+const PRUNE_FROM: usize = 4;
+
+/// Why a binding was not made or changed; the plan is as it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BindError {
+    /// A limit of the plan is reached.
+    #[error("the plan has {found} {what}, and {max} is the most; unbind some first")]
+    Full {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much there would be.
+        found: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// There is no such binding, or not any more.
+    #[error("binding {0} is not bound; it may have been unbound before")]
+    Unknown(BindingId),
+}
+
+/// A set of bindings, arranged so that finding out who gets a frame costs
+/// little however many there are.
+///
+/// Reading is shared: any number of threads may [`run`](Plan::run) one plan,
+/// each with its own [`Verdict`](crate::Verdict).
+///
+/// ```
+/// use weir_demux::{Binding, Filter, Plan, Target, Verdict};
+/// use weir_filter::ir::Program;
+///
+/// let everything = Filter::new(Program::constant(96));
+/// let mut plan = Plan::new(0x5eed);
+/// let watch = plan.bind(Binding {
+///     filter: everything,
+///     priority: 10,
+///     copy: true,
+///     target: Target::Port(1),
+///     tag: 7,
+/// })?;
+/// let mut verdict = Verdict::new();
+/// plan.run(&[0; 60], 60, &mut verdict);
+/// assert_eq!(verdict.deliveries()[0].binding, watch);
+/// assert_eq!(verdict.deliveries()[0].snap_len, 96);
+/// assert!(!verdict.is_taken());
+/// plan.unbind(watch)?;
+/// # Ok::<(), weir_demux::BindError>(())
+/// ```
+pub struct Plan {
+    secret: Secret,
+    /// Shapes made so far; each has its own hash.
+    streams: u64,
+    /// Bindings made so far: the order bound.
+    sequence: u64,
+    bindings: Chunks<Place>,
+    free: Vec<u32>,
+    count: usize,
+    pool: Pool,
+    shapes: Slab<Shape>,
+    names: HashMap<Box<[crate::Field]>, u32, WordHash>,
+    /// Shapes by their best rank.
+    order: Vec<(Rank, u32)>,
+    prune: Prune,
+    residuals: Residuals,
+    /// Bindings whose programs run whole.
+    whole: BTreeMap<Rank, u32>,
+    /// Memory of one bind that the next one uses again.
+    fields: Vec<(crate::Field, u32)>,
+}
+
+/// A place for a binding.
+#[derive(Debug)]
+struct Place {
+    /// Counts the bindings that have been here.
+    generation: u32,
+    bound: Option<Bound>,
+}
+
+/// A binding in the plan.
+#[derive(Clone, Debug)]
+struct Bound {
+    filter: Filter,
+    rank: Rank,
+    target: Target,
+    tag: u32,
+    generation: u32,
+    /// Its entries: shape, and number in the shape's table.
+    entries: Vec<(u32, u32)>,
+}
+
+impl Bound {
+    fn delivery(&self, index: u32, snap_len: u32) -> Delivery {
+        Delivery {
+            rank: self.rank,
+            binding: BindingId {
+                index,
+                generation: self.generation,
+            },
+            target: self.target,
+            tag: self.tag,
+            snap_len,
+        }
+    }
+}
+
+impl Plan {
+    /// A plan without bindings. `seed` keys its hashes: draw it at random
+    /// where peers choose what is in the frames, so that they cannot choose
+    /// collisions. No verdict depends on it.
+    pub fn new(seed: u128) -> Plan {
+        let secret = Secret::new(seed);
+        Plan {
+            secret,
+            streams: 0,
+            sequence: 0,
+            bindings: Chunks::default(),
+            free: Vec::new(),
+            count: 0,
+            pool: Pool::new(),
+            shapes: Slab::default(),
+            names: HashMap::with_hasher(WordHash::FIXED),
+            order: Vec::new(),
+            prune: Prune::new(secret.word_mix(u64::MAX)),
+            residuals: Residuals::default(),
+            whole: BTreeMap::new(),
+            fields: Vec::new(),
+        }
+    }
+
+    /// How many bindings there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds a binding, behind all of equal priority and copy flag.
+    ///
+    /// Costs a few table inserts for each accept path of the filter,
+    /// whatever the number of bindings; nothing else is rebuilt.
+    ///
+    /// # Errors
+    /// If a [limit](crate::limits) is reached.
+    pub fn bind(&mut self, binding: Binding) -> Result<BindingId, BindError> {
+        full("bindings", self.count + 1, limits::BINDINGS_MAX)?;
+        let sequence = self.sequence;
+        if sequence > Rank::SEQUENCE_MAX {
+            let (found, max) = (sequence as usize, Rank::SEQUENCE_MAX as usize);
+            full("bindings over its life", found, max)?;
+        }
+        let place = match self.free.last() {
+            Some(place) => *place,
+            None => self.bindings.len() as u32,
+        };
+        let generation = self
+            .bindings
+            .get(place as usize)
+            .map_or(0, |place| place.generation);
+        let mut bound = Bound {
+            filter: binding.filter,
+            rank: Rank::new(binding.priority, binding.copy, sequence),
+            target: binding.target,
+            tag: binding.tag,
+            generation,
+            entries: Vec::new(),
+        };
+        self.enter(place, &mut bound)?;
+        self.sequence += 1;
+        self.count += 1;
+        match self.free.pop() {
+            Some(place) => self.bindings[place as usize].bound = Some(bound),
+            None => {
+                let bound = Some(bound);
+                self.bindings.push(Place { generation, bound });
+            }
+        }
+        Ok(BindingId {
+            index: place,
+            generation,
+        })
+    }
+
+    /// Removes a binding; gives it back.
+    ///
+    /// # Errors
+    /// If there is no such binding (any more).
+    pub fn unbind(&mut self, id: BindingId) -> Result<Binding, BindError> {
+        let place = self.place(id)?;
+        let Some(bound) = place.bound.take() else {
+            return Err(BindError::Unknown(id));
+        };
+        place.generation = place.generation.wrapping_add(1);
+        self.leave(&bound);
+        self.free.push(id.index);
+        self.count -= 1;
+        Ok(bound.into())
+    }
+
+    /// Gives a binding another filter; its name, priority, target, tag and
+    /// place in the order stay.
+    ///
+    /// # Errors
+    /// If there is no such binding (any more), or a limit is reached; then
+    /// the old filter stays.
+    pub fn change_filter(&mut self, id: BindingId, filter: Filter) -> Result<(), BindError> {
+        let mut bound = self.bound_at(id)?.clone();
+        let old = std::mem::replace(&mut bound.filter, filter);
+        let old_entries = std::mem::take(&mut bound.entries);
+        // The new before the old: on failure nothing has changed. Only one of
+        // them can be among the whole programs, whose map has one place.
+        self.whole.remove(&bound.rank);
+        if let Err(error) = self.enter(id.index, &mut bound) {
+            if *old.analysis() == Analysis::Whole {
+                self.whole.insert(bound.rank, id.index);
+            }
+            return Err(error);
+        }
+        self.drop_entries(&old_entries);
+        self.place(id)?.bound = Some(bound);
+        Ok(())
+    }
+
+    /// The binding of that name.
+    ///
+    /// # Errors
+    /// If there is no such binding (any more).
+    pub fn binding(&self, id: BindingId) -> Result<Binding, BindError> {
+        Ok(self.bound_at(id)?.clone().into())
+    }
+
+    fn place(&mut self, id: BindingId) -> Result<&mut Place, BindError> {
+        self.bound_at(id)?;
+        Ok(&mut self.bindings[id.index as usize])
+    }
+
+    fn bound_at(&self, id: BindingId) -> Result<&Bound, BindError> {
+        let place = self.bindings.get(id.index as usize);
+        let place = place.filter(|place| place.generation == id.generation);
+        let bound = place.and_then(|place| place.bound.as_ref());
+        bound.ok_or(BindError::Unknown(id))
+    }
+
+    fn bound(&self, index: u32) -> Option<&Bound> {
+        self.bindings.get(index as usize)?.bound.as_ref()
+    }
+
+    /// Enters a binding's paths into the tables, or its program among those
+    /// that run whole.
+    fn enter(&mut self, index: u32, bound: &mut Bound) -> Result<(), BindError> {
+        let filter = bound.filter.clone();
+        let Analysis::Paths(paths) = filter.analysis() else {
+            full("whole programs", self.whole.len() + 1, limits::WHOLE_MAX)?;
+            self.whole.insert(bound.rank, index);
+            return Ok(());
+        };
+        let exprs = filter.exprs();
+        full(
+            "expressions",
+            self.pool.len() + exprs.len(),
+            limits::EXPRS_MAX,
+        )?;
+        bound.entries.reserve_exact(paths.len());
+        let mut translation = Translation::new(exprs);
+        for path in paths {
+            match self.enter_path(index, bound, path, &mut translation) {
+                Ok(entry) => bound.entries.push(entry),
+                Err(error) => {
+                    self.drop_entries(&bound.entries);
+                    bound.entries.clear();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn enter_path(
+        &mut self,
+        index: u32,
+        bound: &Bound,
+        path: &Path,
+        translation: &mut Translation<'_>,
+    ) -> Result<(u32, u32), BindError> {
+        let number = self.shape_for(&path.key, translation)?;
+        let pool = &mut self.pool;
+        let tests = path.tests.iter();
+        let tests = tests.map(|test| test.map_exprs(|expr| translation.name(pool, expr)));
+        let residual = Residual {
+            tests: tests.collect(),
+            snap: match path.snap {
+                Snap::Const(snap) => Snap::Const(snap),
+                Snap::Expr(expr) => Snap::Expr(translation.name(pool, expr)),
+            },
+        };
+        let entry = Entry {
+            rank: bound.rank,
+            binding: BindingId {
+                index,
+                generation: bound.generation,
+            },
+            snap: match path.snap {
+                Snap::Const(snap) => snap,
+                Snap::Expr(_) => 0,
+            },
+            residual: self.residuals.insert(residual),
+            next: NONE,
+            tag: bound.tag,
+            target: bound.target,
+        };
+        let values: Vec<u32> = self.fields.iter().map(|(_, value)| *value).collect();
+        let Some(shape) = self.shapes.get_mut(number) else {
+            unreachable!("the shape was found or made above");
+        };
+        let best = shape.best;
+        let slot = shape.insert(number, &values, entry, &self.residuals, &mut self.prune);
+        let new_best = shape.best;
+        self.reorder(number, best, new_best);
+        Ok((number, slot))
+    }
+
+    /// The shape for a key, made if need be. Leaves the key in `fields`, in
+    /// the plan's names and the shape's order.
+    fn shape_for(
+        &mut self,
+        key: &[(crate::Field, u32)],
+        translation: &mut Translation<'_>,
+    ) -> Result<u32, BindError> {
+        self.fields.clear();
+        for (field, value) in key {
+            let expr = translation.name(&mut self.pool, field.expr);
+            let mask = field.mask;
+            self.fields.push((crate::Field { expr, mask }, *value));
+        }
+        self.fields.sort_unstable();
+        let fields: Vec<crate::Field> = self.fields.iter().map(|(field, _)| *field).collect();
+        let known = self.names.get(&fields[..]).copied();
+        let result = match known {
+            Some(number) => self.shapes.get(number).map_or(Ok(()), |shape| {
+                full(
+                    "entries in one shape",
+                    shape.table.len() + 1,
+                    limits::ENTRIES_MAX,
+                )
+            }),
+            None => full("shapes", self.shapes.len() + 1, limits::SHAPES_MAX),
+        };
+        // A known shape holds uses of its own; a new one keeps these.
+        if result.is_err() || known.is_some() {
+            for field in &fields {
+                self.pool.release(field.expr);
+            }
+        }
+        result?;
+        Ok(known.unwrap_or_else(|| self.make_shape(&fields)))
+    }
+
+    fn make_shape(&mut self, fields: &[crate::Field]) -> u32 {
+        let shape = Shape::new(fields, &self.pool, self.secret, self.streams);
+        self.streams += 1;
+        let number = self.shapes.insert(shape);
+        self.names.insert(fields.into(), number);
+        self.prune.add_shape(number, fields);
+        self.order.push((Rank::LAST, number));
+        number
+    }
+
+    /// A shape's best rank has changed.
+    fn reorder(&mut self, number: u32, old: Rank, new: Rank) {
+        if old == new {
+            return;
+        }
+        let known = |at: &(Rank, u32)| at.1 == number;
+        if let Some(at) = self.order.iter().position(known) {
+            self.order.remove(at);
+        }
+        let at = self.order.partition_point(|other| *other < (new, number));
+        self.order.insert(at, (new, number));
+    }
+
+    fn leave(&mut self, bound: &Bound) {
+        if *bound.filter.analysis() == Analysis::Whole {
+            self.whole.remove(&bound.rank);
+        }
+        self.drop_entries(&bound.entries);
+    }
+
+    fn drop_entries(&mut self, entries: &[(u32, u32)]) {
+        for &(number, index) in entries {
+            let Some(shape) = self.shapes.get_mut(number) else {
+                continue;
+            };
+            let residual = shape.table.entry(index).residual;
+            shape.remove(number, index, &self.residuals, &mut self.prune);
+            if let Some(residual) = self.residuals.remove(residual) {
+                for expr in residual.tests.iter().flat_map(|test| test.exprs()) {
+                    self.pool.release(expr);
+                }
+                if let Snap::Expr(expr) = residual.snap {
+                    self.pool.release(expr);
+                }
+            }
+            self.tidy_shape(number);
+        }
+    }
+
+    /// Drops a shape without entries, and brings its best rank up to date
+    /// when that is due.
+    fn tidy_shape(&mut self, number: u32) {
+        let Some(shape) = self.shapes.get_mut(number) else {
+            return;
+        };
+        if shape.table.len() == 0 {
+            self.order.retain(|(_, other)| *other != number);
+            self.prune.remove_shape(number, &shape.fields);
+            self.names.remove(&shape.fields);
+            if let Some(shape) = self.shapes.remove(number) {
+                for field in &shape.fields {
+                    self.pool.release(field.expr);
+                }
+            }
+        } else if shape.best_is_stale() {
+            let old = shape.best;
+            shape.renew_best();
+            let new = shape.best;
+            self.reorder(number, old, new);
+        }
+    }
+}
+
+impl From<Bound> for Binding {
+    fn from(bound: Bound) -> Binding {
+        Binding {
+            filter: bound.filter,
+            priority: bound.rank.priority(),
+            copy: bound.rank.is_copy(),
+            target: bound.target,
+            tag: bound.tag,
+        }
+    }
+}
+
+fn full(what: &'static str, found: usize, max: usize) -> Result<(), BindError> {
+    if found > max {
+        return Err(BindError::Full { what, found, max });
+    }
+    Ok(())
+}

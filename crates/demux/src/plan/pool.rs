@@ -1,0 +1,248 @@
+//! The expressions of a plan: shared by all bindings, freed with the last use.
+
+use super::hash::WordHash;
+use crate::expr::Exprs;
+use std::collections::HashMap;
+use weir_filter::ir::{BinOp, Op, Operand, Value, Width};
+
+/// Every expression in use, by name, with the count of its uses.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    names: HashMap<Op, Value, WordHash>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    op: Op,
+    read: Read,
+    /// How many expressions, shapes and residuals name it.
+    uses: u32,
+    /// The bits that may be set.
+    bits: u32,
+}
+
+/// How an expression is evaluated: the usual ones at a stroke.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Read {
+    /// Bytes at a fixed place.
+    At { width: Width, offset: u32 },
+    /// Bytes behind a header whose length is in a byte at a fixed place:
+    /// `load [((load.1 [byte] & mask) << shift) + offset]`.
+    Behind {
+        width: Width,
+        offset: u32,
+        length: Length,
+    },
+    /// Such a length itself.
+    Length(Length),
+    /// Bytes at another place.
+    From {
+        width: Width,
+        offset: u32,
+        base: Value,
+    },
+    /// The length on the wire.
+    WireLen,
+    /// Anything else: computed once for each frame and remembered.
+    Computed,
+}
+
+/// The length of a header, from one byte of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Length {
+    pub(super) byte: u32,
+    pub(super) mask: u8,
+    pub(super) shift: u8,
+}
+
+impl Pool {
+    pub(super) fn new() -> Pool {
+        Pool {
+            nodes: Vec::new(),
+            free: Vec::new(),
+            names: HashMap::with_hasher(WordHash::FIXED),
+        }
+    }
+
+    #[inline]
+    pub(super) fn op(&self, expr: Value) -> Op {
+        self.nodes[expr.index()].op
+    }
+
+    /// How `expr` is evaluated.
+    #[inline]
+    pub(super) fn read(&self, expr: Value) -> &Read {
+        &self.nodes[expr.index()].read
+    }
+
+    fn read_of(&self, op: Op) -> Read {
+        match op {
+            Op::Len => Read::WireLen,
+            Op::Load {
+                width,
+                base: None,
+                offset,
+            } => Read::At { width, offset },
+            Op::Load {
+                width,
+                base: Some(base),
+                offset,
+            } => match *self.read(base) {
+                Read::Length(length) => Read::Behind {
+                    width,
+                    offset,
+                    length,
+                },
+                _ => Read::From {
+                    width,
+                    offset,
+                    base,
+                },
+            },
+            Op::Bin {
+                op: BinOp::Shl,
+                a: Operand::Val(masked),
+                b: Operand::Imm(shift @ 0..=8),
+            } => match self.op(masked) {
+                Op::Bin {
+                    op: BinOp::And,
+                    a: Operand::Val(byte),
+                    b: Operand::Imm(mask @ 0..=0xff),
+                } => match self.op(byte) {
+                    Op::Load {
+                        width: Width::B1,
+                        base: None,
+                        offset,
+                    } => Read::Length(Length {
+                        byte: offset,
+                        mask: mask as u8,
+                        shift: shift as u8,
+                    }),
+                    _ => Read::Computed,
+                },
+                _ => Read::Computed,
+            },
+            Op::Param | Op::Bin { .. } | Op::Test { .. } => Read::Computed,
+        }
+    }
+
+    /// The bits of `expr` that may be set.
+    pub(super) fn bits(&self, expr: Value) -> u32 {
+        self.nodes[expr.index()].bits
+    }
+
+    /// One past the largest name in use.
+    #[inline]
+    pub(super) fn capacity(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Expressions in use.
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Names in use.
+    pub(super) fn names(&self) -> impl Iterator<Item = Value> {
+        let used = |(_, node): &(usize, &Node)| node.uses > 0;
+        let nodes = self.nodes.iter().enumerate().filter(used);
+        nodes.map(|(index, _)| Value(index as u32))
+    }
+
+    fn node(&mut self, op: Op, bits: u32) -> Value {
+        for operand in op.operands().filter_map(Operand::value) {
+            self.nodes[operand.index()].uses += 1;
+        }
+        let node = Node {
+            op,
+            read: self.read_of(op),
+            uses: 0,
+            bits,
+        };
+        let name = match self.free.pop() {
+            Some(index) => {
+                self.nodes[index as usize] = node;
+                Value(index)
+            }
+            None => {
+                self.nodes.push(node);
+                Value(self.nodes.len() as u32 - 1)
+            }
+        };
+        self.names.insert(op, name);
+        name
+    }
+
+    /// Ends one use.
+    pub(super) fn release(&mut self, expr: Value) {
+        let node = &mut self.nodes[expr.index()];
+        node.uses -= 1;
+        if node.uses > 0 {
+            return;
+        }
+        let op = node.op;
+        self.names.remove(&op);
+        self.free.push(expr.0);
+        // As deep as an expression at most: `limits::EXPR_DEPTH_MAX`.
+        for operand in op.operands().filter_map(Operand::value) {
+            self.release(operand);
+        }
+    }
+}
+
+/// Gives the plan's names for the names in one filter.
+pub(super) struct Translation<'e> {
+    exprs: &'e Exprs,
+    names: Vec<Option<Value>>,
+}
+
+impl<'e> Translation<'e> {
+    pub(super) fn new(exprs: &'e Exprs) -> Translation<'e> {
+        Translation {
+            exprs,
+            names: vec![None; exprs.len()],
+        }
+    }
+
+    /// The plan's name for `expr`; counts as one use.
+    pub(super) fn name(&mut self, pool: &mut Pool, expr: Value) -> Value {
+        let name = self.find(pool, expr);
+        pool.nodes[name.index()].uses += 1;
+        name
+    }
+
+    fn find(&mut self, pool: &mut Pool, expr: Value) -> Value {
+        if let Some(name) = self.names[expr.index()] {
+            return name;
+        }
+        let op = self.exprs.op(expr).map_operands(|operand| match operand {
+            Operand::Val(operand) => Operand::Val(self.find(pool, operand)),
+            constant => constant,
+        });
+        let op = ordered(op);
+        let name = match pool.names.get(&op) {
+            Some(name) => *name,
+            None => pool.node(op, self.exprs.bits(expr)),
+        };
+        self.names[expr.index()] = Some(name);
+        name
+    }
+}
+
+/// Operands that may change places, in the order of the plan's names.
+fn ordered(op: Op) -> Op {
+    match op {
+        Op::Bin {
+            op,
+            a: Operand::Val(a),
+            b: Operand::Val(b),
+        } if op.commutes() && b < a => Op::Bin {
+            op,
+            a: Operand::Val(b),
+            b: Operand::Val(a),
+        },
+        op => op,
+    }
+}

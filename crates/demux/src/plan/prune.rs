@@ -1,0 +1,354 @@
+//! Which shapes can match a frame at all, found field by field.
+//!
+//! For each expression, each mask it is used with has a map from value to the
+//! shapes that have an entry with that value there. One look-up for each mask
+//! then tells which of the shapes that use the expression are still possible;
+//! the others are neither hashed nor probed. With rules of many prefix
+//! lengths this is "tuple pruning" (Srinivasan, Suri, Varghese, "Packet
+//! classification using tuple space search", 1999); with a single mask, such
+//! as an ethertype, it is one level of a decision tree. Most look-ups find
+//! nothing, so a filter of a few bits for each value comes before the map.
+
+use super::hash::WordMix;
+use super::sets::{Few, Shapes};
+use super::slab::Slab;
+use super::slots::{PAYLOAD_MIN, Slots};
+use crate::filter::Field;
+use weir_filter::ir::Value;
+
+/// Look-ups of a mask that cost as much as the probe of a shape.
+const MASKS_PER_PROBE: usize = 4;
+
+/// What pruning knows.
+#[derive(Clone)]
+pub(super) struct Prune {
+    mix: WordMix,
+    /// All shapes.
+    all: Shapes,
+    steps: Vec<Step>,
+}
+
+/// One expression.
+#[derive(Clone)]
+pub(super) struct Step {
+    expr: Value,
+    /// Shapes that have it in their key.
+    users: Shapes,
+    users_count: usize,
+    /// Those of them whose values are listed here.
+    listed: Shapes,
+    listed_count: u32,
+    masks: Vec<Mask>,
+}
+
+/// One mask of an expression.
+#[derive(Clone)]
+struct Mask {
+    mask: u32,
+    presence: Presence,
+    values: Values,
+    /// Shapes that use it and are listed.
+    shapes: u32,
+}
+
+impl Prune {
+    pub(super) fn new(mix: WordMix) -> Prune {
+        Prune {
+            mix,
+            all: Shapes::default(),
+            steps: Vec::new(),
+        }
+    }
+
+    /// Leaves in `alive` the shapes that may match a frame whose expressions
+    /// have the values that `value` gives.
+    pub(super) fn run(
+        &self,
+        alive: &mut Shapes,
+        set: &mut Shapes,
+        mut value: impl FnMut(Value) -> Option<u32>,
+    ) {
+        alive.copy_from(&self.all);
+        for step in &self.steps {
+            if !alive.has(2.max(step.masks.len() / MASKS_PER_PROBE)) {
+                continue;
+            }
+            match value(step.expr) {
+                Some(value) => step.narrow(self.mix, alive, set, value),
+                None => alive.subtract(&step.users),
+            }
+        }
+    }
+
+    /// Each expression, in the order in which they are tried: how many shapes
+    /// use it, and with which masks.
+    pub(super) fn steps(&self) -> impl Iterator<Item = (Value, usize, Vec<u32>)> {
+        self.steps.iter().map(|step| {
+            let masks = step.masks.iter().map(|mask| mask.mask);
+            (step.expr, step.users_count, masks.collect())
+        })
+    }
+
+    /// A new shape without entries.
+    pub(super) fn add_shape(&mut self, shape: u32, fields: &[Field]) {
+        let words = Shapes::words_for(shape);
+        self.all.grow(words);
+        for step in &mut self.steps {
+            step.users.grow(words);
+            step.listed.grow(words);
+        }
+        self.all.insert(shape);
+        for field in fields {
+            let step = self.step(field.expr);
+            step.users.insert(shape);
+            step.users_count += 1;
+            step.list(*field, shape);
+        }
+        self.sort();
+    }
+
+    fn step(&mut self, expr: Value) -> &mut Step {
+        let found = self.steps.iter().position(|step| step.expr == expr);
+        let words = self.all.word_count();
+        let index = found.unwrap_or_else(|| {
+            self.steps.push(Step {
+                expr,
+                users: Shapes::with_words(words),
+                users_count: 0,
+                listed: Shapes::with_words(words),
+                listed_count: 0,
+                masks: Vec::new(),
+            });
+            self.steps.len() - 1
+        });
+        &mut self.steps[index]
+    }
+
+    /// Few masks first, and among these what most shapes have in their keys.
+    fn sort(&mut self) {
+        let key = |step: &Step| (step.masks.len(), usize::MAX - step.users_count);
+        self.steps.sort_by_key(key);
+    }
+
+    /// A shape without entries goes.
+    pub(super) fn remove_shape(&mut self, shape: u32, fields: &[Field]) {
+        self.all.remove(shape);
+        for field in fields {
+            self.unlist(*field, shape, std::iter::empty());
+            let found = self.steps.iter().position(|step| step.expr == field.expr);
+            let Some(index) = found else { continue };
+            let step = &mut self.steps[index];
+            step.users.remove(shape);
+            step.users_count -= 1;
+            if step.users_count == 0 {
+                self.steps.remove(index);
+            }
+        }
+        self.sort();
+    }
+
+    /// `shape` now has an entry with `value` in `field`.
+    pub(super) fn add_value(&mut self, field: Field, shape: u32, value: u32) {
+        let hash = self.mix.mix(value);
+        if let Some(mask) = self.mask(field) {
+            mask.values.insert(hash, shape);
+            mask.presence.insert(hash, &mask.values);
+        }
+    }
+
+    /// It has none any more.
+    pub(super) fn remove_value(&mut self, field: Field, shape: u32, value: u32) {
+        let hash = self.mix.mix(value);
+        if let Some(mask) = self.mask(field) {
+            mask.values.remove(hash, shape);
+        }
+    }
+
+    fn mask(&mut self, field: Field) -> Option<&mut Mask> {
+        let step = (self.steps.iter_mut()).find(|step| step.expr == field.expr)?;
+        step.masks.iter_mut().find(|mask| mask.mask == field.mask)
+    }
+
+    /// `shape` has too many values in `field` to list them: takes back those
+    /// listed.
+    pub(super) fn unlist(&mut self, field: Field, shape: u32, values: impl Iterator<Item = u32>) {
+        let found = (self.steps.iter_mut()).find(|step| step.expr == field.expr);
+        let Some(step) = found else { return };
+        if !step.listed.contains(shape) {
+            return;
+        }
+        step.listed.remove(shape);
+        step.listed_count -= 1;
+        let found = step.masks.iter().position(|mask| mask.mask == field.mask);
+        let Some(index) = found else { return };
+        let mask = &mut step.masks[index];
+        for value in values {
+            mask.values.remove(self.mix.mix(value), shape);
+        }
+        mask.shapes -= 1;
+        if mask.shapes == 0 {
+            step.masks.remove(index);
+        }
+    }
+}
+
+impl Step {
+    fn list(&mut self, field: Field, shape: u32) {
+        self.listed.insert(shape);
+        self.listed_count += 1;
+        let found = (self.masks.iter_mut()).find(|mask| mask.mask == field.mask);
+        match found {
+            Some(mask) => mask.shapes += 1,
+            None => self.masks.push(Mask {
+                mask: field.mask,
+                presence: Presence::default(),
+                values: Values::new(),
+                shapes: 1,
+            }),
+        }
+    }
+
+    /// Leaves alive what has an entry with `value`, or is not listed.
+    fn narrow(&self, mix: WordMix, alive: &mut Shapes, set: &mut Shapes, value: u32) {
+        set.clear_as(&self.listed);
+        for mask in &self.masks {
+            let hash = mix.mix(value & mask.mask);
+            if mask.presence.may_contain(hash) && mask.look_up(hash, set) == self.listed_count {
+                // All of them: nothing to leave out.
+                return;
+            }
+        }
+        alive.keep(set, &self.listed);
+    }
+}
+
+impl Mask {
+    /// Adds the shapes that have an entry with the value of this hash to
+    /// `set`; gives how many they are.
+    fn look_up(&self, hash: u32, set: &mut Shapes) -> u32 {
+        match self.values.get(hash) {
+            Listed::None => 0,
+            Listed::One(shape) => {
+                set.insert(shape);
+                1
+            }
+            Listed::Some(shapes) => {
+                set.add(shapes);
+                shapes.count()
+            }
+        }
+    }
+}
+
+/// Which shapes have an entry with some value.
+enum Listed<'v> {
+    None,
+    One(u32),
+    Some(&'v Few),
+}
+
+/// The shapes that have an entry with some value, by the value's hash: the
+/// hash maps values one to one. A single shape is in the slot itself.
+#[derive(Clone)]
+struct Values {
+    slots: Slots,
+    sets: Slab<Few>,
+}
+
+/// Marks a payload that is the number of a set.
+const SET: u32 = 1 << 31;
+
+impl Values {
+    fn new() -> Values {
+        Values {
+            slots: Slots::new(),
+            sets: Slab::default(),
+        }
+    }
+
+    #[inline]
+    fn get(&self, hash: u32) -> Listed<'_> {
+        match self.slots.find(hash, |_| true) {
+            None => Listed::None,
+            Some((_, payload)) if payload & SET == 0 => Listed::One(payload - PAYLOAD_MIN),
+            Some((_, payload)) => match self.sets.get(payload & !SET) {
+                Some(set) => Listed::Some(set),
+                None => Listed::None,
+            },
+        }
+    }
+
+    fn insert(&mut self, hash: u32, shape: u32) {
+        match self.slots.find(hash, |_| true) {
+            None => self.slots.insert(hash, shape + PAYLOAD_MIN),
+            Some((place, payload)) if payload & SET == 0 => {
+                let mut set = Few::default();
+                set.insert(payload - PAYLOAD_MIN);
+                set.insert(shape);
+                let number = self.sets.insert(set);
+                self.slots.replace(place, number | SET);
+            }
+            Some((_, payload)) => {
+                if let Some(set) = self.sets.get_mut(payload & !SET) {
+                    set.insert(shape);
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, hash: u32, shape: u32) {
+        let Some((place, payload)) = self.slots.find(hash, |_| true) else {
+            return;
+        };
+        if payload & SET == 0 {
+            self.slots.remove(place);
+        } else if let Some(set) = self.sets.get_mut(payload & !SET) {
+            set.remove(shape);
+            if set.count() == 0 {
+                self.sets.remove(payload & !SET);
+                self.slots.remove(place);
+            }
+        }
+    }
+}
+
+/// A filter before a map: one bit for each value, in 8 to 32 times as many
+/// bits. Bits of removed values stay until the filter is made anew, and then
+/// only cost a look-up.
+#[derive(Clone, Default)]
+struct Presence {
+    words: Vec<u64>,
+    /// Inserts since it was made.
+    inserts: usize,
+}
+
+impl Presence {
+    #[inline]
+    fn place(hash: u32, words: usize) -> (usize, u64) {
+        let bit = u64::from(hash) * words as u64 >> 26;
+        ((bit / 64) as usize, 1 << (bit % 64))
+    }
+
+    #[inline]
+    fn may_contain(&self, hash: u32) -> bool {
+        let (at, bit) = Presence::place(hash, self.words.len());
+        self.words.get(at).is_some_and(|word| word & bit != 0)
+    }
+
+    /// Adds a value that is among `all`.
+    fn insert(&mut self, hash: u32, all: &Values) {
+        self.inserts += 1;
+        if self.inserts * 8 <= self.words.len() * 64 {
+            let (at, bit) = Presence::place(hash, self.words.len());
+            self.words[at] |= bit;
+            return;
+        }
+        let words = (all.slots.len() * 16).div_ceil(64).next_power_of_two();
+        self.words = vec![0; words];
+        self.inserts = all.slots.len();
+        for hash in all.slots.hashes() {
+            let (at, bit) = Presence::place(hash, words);
+            self.words[at] |= bit;
+        }
+    }
+}

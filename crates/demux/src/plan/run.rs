@@ -1,0 +1,313 @@
+//! The plan on one frame.
+
+use super::group::{Group, Ranked};
+use super::pool::{Length, Read};
+use super::residual::Residuals;
+use super::sets::Shapes;
+use super::shape::{ANY, LANES_MAX, Shape};
+use super::table::{Entry, Found, NONE};
+use super::{PRUNE_FROM, Plan};
+use crate::binding::Rank;
+use crate::filter::{Snap, Test};
+use crate::verdict::{Delivery, Known, Memo, Verdict};
+use weir_filter::interp;
+use weir_filter::ir::{Op, Operand, Value, Width};
+
+impl Plan {
+    /// Finds out who gets a frame: its captured bytes, and its length on the
+    /// wire. `verdict` is overwritten; nothing is allocated once it has grown.
+    ///
+    /// The verdict is the one that running each binding's filter would give,
+    /// by decreasing priority, copies first within one, then in the order
+    /// bound, up to the first that takes the frame.
+    pub fn run(&self, bytes: &[u8], wire_len: u32, verdict: &mut Verdict) {
+        let Verdict {
+            deliveries,
+            taken,
+            scratch,
+        } = verdict;
+        scratch.memo.begin(self.pool.capacity());
+        deliveries.clear();
+        let mut search = Search {
+            plan: self,
+            bytes,
+            wire_len,
+            memo: &mut scratch.memo,
+            found: deliveries,
+            best: Rank::LAST,
+        };
+        if self.order.len() < PRUNE_FROM {
+            for &(best, shape) in &self.order {
+                if best > search.best {
+                    break;
+                }
+                search.probe(shape);
+            }
+        } else {
+            let (alive, set) = (&mut scratch.alive, &mut scratch.set);
+            self.prune.run(alive, set, |expr| search.value(expr));
+            search.probe_alive(&scratch.alive, &mut scratch.order);
+        }
+        search.run_whole();
+        let best = search.best;
+        if deliveries.len() > 1 {
+            deliveries.retain(|delivery| delivery.rank <= best);
+            deliveries.sort_unstable_by_key(|delivery| delivery.rank);
+            // Paths of one filter may overlap; each binding has its own rank.
+            deliveries.dedup_by_key(|delivery| delivery.rank);
+        }
+        *taken = best != Rank::LAST;
+    }
+}
+
+/// A frame on its way through the plan.
+struct Search<'s> {
+    plan: &'s Plan,
+    bytes: &'s [u8],
+    wire_len: u32,
+    memo: &'s mut Memo,
+    /// Who accepted so far, in any order.
+    found: &'s mut Vec<Delivery>,
+    /// The rank of the taker found so far: nothing after it matters.
+    best: Rank,
+}
+
+impl Search<'_> {
+    /// The value of an expression, unless a load of it lies outside the frame
+    /// or it divides by zero.
+    fn value(&mut self, expr: Value) -> Option<u32> {
+        let plan = self.plan;
+        self.read(plan.pool.read(expr), expr)
+    }
+
+    #[inline]
+    fn read(&mut self, read: &Read, expr: Value) -> Option<u32> {
+        match *read {
+            Read::At { width, offset } => load(width, offset as usize, self.bytes),
+            Read::Behind {
+                width,
+                offset,
+                length,
+            } => {
+                let base = self.header_length(length)?;
+                load(width, base as usize + offset as usize, self.bytes)
+            }
+            Read::From {
+                width,
+                offset,
+                base,
+            } => {
+                let base = self.value(base)?;
+                interp::load(width, u64::from(base) + u64::from(offset), self.bytes)
+            }
+            Read::Length(length) => self.header_length(length),
+            Read::WireLen => Some(self.wire_len),
+            Read::Computed => self.remembered(expr),
+        }
+    }
+
+    #[inline]
+    fn header_length(&self, length: Length) -> Option<u32> {
+        let byte = self.bytes.get(length.byte as usize)?;
+        Some(u32::from(byte & length.mask) << length.shift)
+    }
+
+    #[cold]
+    fn remembered(&mut self, expr: Value) -> Option<u32> {
+        match self.memo.get(expr.index()) {
+            Known::Value(value) => Some(value),
+            Known::NoValue => None,
+            Known::Unknown => {
+                let value = self.computed(self.plan.pool.op(expr));
+                self.memo.set(expr.index(), value);
+                value
+            }
+        }
+    }
+
+    fn computed(&mut self, op: Op) -> Option<u32> {
+        match op {
+            Op::Bin { op, a, b } => op.eval(self.operand(a)?, self.operand(b)?),
+            Op::Test { cmp, a, b } => Some(u32::from(cmp.eval(self.operand(a)?, self.operand(b)?))),
+            // Loads and the length are not remembered, parameters not kept.
+            Op::Load { .. } | Op::Len | Op::Param => None,
+        }
+    }
+
+    fn operand(&mut self, operand: Operand) -> Option<u32> {
+        match operand {
+            Operand::Imm(constant) => Some(constant),
+            Operand::Val(expr) => self.value(expr),
+        }
+    }
+
+    /// Looks the frame up in one shape.
+    #[inline]
+    fn probe(&mut self, shape: u32) {
+        let Some(shape) = self.plan.shapes.get(shape) else {
+            return;
+        };
+        let Some(key) = self.key(shape) else { return };
+        let key = &key[..shape.lanes];
+        match shape.table.look_up(shape.table.hash(key), key) {
+            Found::Nothing => {}
+            Found::Chain(first) => self.try_chain(shape, first),
+            Found::Group(group) => self.try_group(shape, group),
+        }
+    }
+
+    /// The frame's key for a shape; `None` if no entry can have it.
+    #[inline]
+    fn key(&mut self, shape: &Shape) -> Option<[u64; LANES_MAX]> {
+        let mut key = [0; LANES_MAX];
+        for part in &shape.parts {
+            let value = u64::from(self.read(&part.read, part.expr)? & part.mask);
+            if part.guard != ANY && part.guard != value {
+                return None;
+            }
+            *key.get_mut(part.lane as usize)? |= value << part.shift;
+        }
+        Some(key)
+    }
+
+    #[inline]
+    fn try_chain(&mut self, shape: &Shape, first: Entry) {
+        let mut entry = first;
+        loop {
+            if entry.rank >= self.best {
+                return;
+            }
+            self.try_entry(&entry);
+            if entry.next == NONE {
+                return;
+            }
+            entry = shape.table.entry(entry.next);
+        }
+    }
+
+    fn try_group(&mut self, shape: &Shape, group: &Group) {
+        for index in group.indexes() {
+            if let Some(value) = self.value(index.expr()) {
+                for list in index.lists(value) {
+                    self.try_list(shape, list);
+                }
+            }
+        }
+        self.try_list(shape, group.plain());
+    }
+
+    fn try_list(&mut self, shape: &Shape, list: &Ranked) {
+        for &(rank, index) in list {
+            if rank >= self.best {
+                return;
+            }
+            self.try_entry(&shape.table.entry(index));
+        }
+    }
+
+    /// An entry whose key is the frame's and whose rank is before the best.
+    #[inline]
+    fn try_entry(&mut self, entry: &Entry) {
+        let mut snap_len = entry.snap;
+        if entry.residual != Residuals::NOTHING {
+            match self.snap_of_residual(entry) {
+                Some(snap) => snap_len = snap,
+                None => return,
+            }
+        }
+        self.deliver(Delivery {
+            rank: entry.rank,
+            binding: entry.binding,
+            target: entry.target,
+            tag: entry.tag,
+            snap_len,
+        });
+    }
+
+    /// The snap length if all of an entry's residual tests hold.
+    fn snap_of_residual(&mut self, entry: &Entry) -> Option<u32> {
+        let residual = self.plan.residuals.get(entry.residual)?;
+        if !residual.tests.iter().all(|test| self.holds(*test)) {
+            return None;
+        }
+        match residual.snap {
+            Snap::Const(snap) => Some(snap),
+            Snap::Expr(expr) => self.value(expr),
+        }
+    }
+
+    fn holds(&mut self, test: Test) -> bool {
+        match test {
+            Test::Range { expr, lo, hi } => {
+                (self.value(expr)).is_some_and(|value| (lo..=hi).contains(&value))
+            }
+            Test::Differs { expr, mask, value } => {
+                (self.value(expr)).is_some_and(|found| found & mask != value)
+            }
+            Test::Compare { cmp, a, b } => {
+                let pair = self.value(a).zip(self.value(b));
+                pair.is_some_and(|(a, b)| cmp.eval(a, b))
+            }
+            Test::Extent { base, end } => {
+                let base = match base {
+                    None => Some(0),
+                    Some(base) => self.value(base),
+                };
+                base.is_some_and(|base| u64::from(base) + end <= self.bytes.len() as u64)
+            }
+        }
+    }
+
+    #[inline]
+    fn deliver(&mut self, delivery: Delivery) {
+        if !delivery.rank.is_copy() {
+            self.best = delivery.rank;
+        }
+        self.found.push(delivery);
+    }
+
+    fn probe_alive(&mut self, alive: &Shapes, order: &mut Vec<(Rank, u32)>) {
+        order.clear();
+        let shapes = &self.plan.shapes;
+        alive.for_each(|number| {
+            if let Some(shape) = shapes.get(number) {
+                order.push((shape.best, number));
+            }
+        });
+        order.sort_unstable();
+        for &(best, shape) in &*order {
+            if best > self.best {
+                break;
+            }
+            self.probe(shape);
+        }
+    }
+
+    /// Runs the programs that have no entries in tables, as far as they come
+    /// before the taker found.
+    fn run_whole(&mut self) {
+        for (&rank, &index) in &self.plan.whole {
+            if rank >= self.best {
+                break;
+            }
+            let Some(bound) = self.plan.bound(index) else {
+                continue;
+            };
+            let snap_len = interp::run(bound.filter.program(), self.bytes, self.wire_len);
+            if snap_len != 0 {
+                self.deliver(bound.delivery(index, snap_len));
+            }
+        }
+    }
+}
+
+/// As [`interp::load`], for positions that cannot wrap.
+#[inline]
+fn load(width: Width, start: usize, bytes: &[u8]) -> Option<u32> {
+    let rest = bytes.get(start..)?;
+    Some(match width {
+        Width::B1 => u32::from(*rest.first()?),
+        Width::B2 => u32::from(u16::from_be_bytes(*rest.first_chunk()?)),
+        Width::B4 => u32::from_be_bytes(*rest.first_chunk()?),
+    })
+}

@@ -1,0 +1,227 @@
+//! A shape: all entries whose keys are values of the same fields.
+
+use super::hash::{Secret, WordHash};
+use super::pool::{Pool, Read};
+use super::prune::Prune;
+use super::residual::Residuals;
+use super::table::{Entry, Table};
+use crate::binding::Rank;
+use crate::filter::Field;
+use crate::limits::CENSUS_MAX;
+use std::collections::HashMap;
+use weir_filter::ir::Value;
+
+/// Words of the longest key.
+pub(super) const LANES_MAX: usize = crate::limits::FIELDS_MAX / 2;
+
+/// All entries whose keys are values of the same fields.
+pub(super) struct Shape {
+    /// Its fields, in the order of their names: what makes it this shape.
+    pub(super) fields: Box<[Field]>,
+    /// The same fields as a frame meets them: those with one value first.
+    pub(super) parts: Vec<Part>,
+    pub(super) lanes: usize,
+    pub(super) table: Table,
+    /// No entry has a lesser rank.
+    pub(super) best: Rank,
+    /// Removals since `best` was exact.
+    removals: usize,
+    census: Vec<Census>,
+}
+
+/// A field's place in the key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) read: Read,
+    pub(super) expr: Value,
+    pub(super) mask: u32,
+    /// Which word of the key.
+    pub(super) lane: u32,
+    /// Where in that word.
+    pub(super) shift: u32,
+    /// The value that all entries have there; a guard. More than 32 bits if
+    /// they differ.
+    pub(super) guard: u64,
+    /// Which of [`Shape::fields`].
+    pub(super) field: u32,
+}
+
+/// No guard.
+pub(super) const ANY: u64 = u64::MAX;
+
+/// The values of one field, each with the number of entries that have it.
+enum Census {
+    Counted(HashMap<u32, u32, WordHash>),
+    /// More than [`CENSUS_MAX`]; for as long as the shape lasts.
+    Many,
+}
+
+impl Shape {
+    pub(super) fn new(fields: &[Field], pool: &Pool, secret: Secret, stream: u64) -> Shape {
+        let (parts, lanes) = packed(fields, pool);
+        let counted = || Census::Counted(HashMap::with_hasher(secret.word_hash(stream)));
+        Shape {
+            fields: fields.into(),
+            parts,
+            lanes,
+            table: Table::new(secret.key_hash(stream, lanes), lanes),
+            best: Rank::LAST,
+            removals: 0,
+            census: fields.iter().map(|_| counted()).collect(),
+        }
+    }
+
+    /// The key that holds `values`, one for each of the fields.
+    pub(super) fn key(&self, values: &[u32]) -> [u64; LANES_MAX] {
+        let mut key = [0; LANES_MAX];
+        for part in &self.parts {
+            let value = u64::from(values[part.field as usize]);
+            key[part.lane as usize] |= value << part.shift;
+        }
+        key
+    }
+
+    /// The values that a key holds, one for each of the fields.
+    pub(super) fn values(&self, key: &[u64]) -> Vec<u32> {
+        let mut values = vec![0; self.fields.len()];
+        for part in &self.parts {
+            let value = (key[part.lane as usize] >> part.shift) as u32;
+            values[part.field as usize] = value & part.mask;
+        }
+        values
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        number: u32,
+        values: &[u32],
+        entry: Entry,
+        residuals: &Residuals,
+        prune: &mut Prune,
+    ) -> u32 {
+        let key = self.key(values);
+        let index = self.table.insert(&key[..self.lanes], entry, residuals);
+        self.best = self.best.min(entry.rank);
+        for (field, &value) in values.iter().enumerate() {
+            self.count(number, field, value, prune);
+        }
+        index
+    }
+
+    pub(super) fn remove(
+        &mut self,
+        number: u32,
+        index: u32,
+        residuals: &Residuals,
+        prune: &mut Prune,
+    ) {
+        let values = self.values(&self.table.key(index));
+        self.table.remove(index, residuals);
+        for (field, &value) in values.iter().enumerate() {
+            self.discount(number, field, value, prune);
+        }
+        self.removals += 1;
+    }
+
+    fn count(&mut self, number: u32, field: usize, value: u32, prune: &mut Prune) {
+        let Census::Counted(counts) = &mut self.census[field] else {
+            return;
+        };
+        let count = counts.entry(value).or_default();
+        *count += 1;
+        if *count > 1 {
+            return;
+        }
+        if counts.len() > CENSUS_MAX {
+            counts.remove(&value);
+            prune.unlist(self.fields[field], number, counts.keys().copied());
+            self.census[field] = Census::Many;
+        } else {
+            prune.add_value(self.fields[field], number, value);
+        }
+        self.set_guard(field);
+    }
+
+    fn discount(&mut self, number: u32, field: usize, value: u32, prune: &mut Prune) {
+        let Census::Counted(counts) = &mut self.census[field] else {
+            return;
+        };
+        if let Some(count) = counts.get_mut(&value) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&value);
+                prune.remove_value(self.fields[field], number, value);
+                self.set_guard(field);
+            }
+        }
+    }
+
+    fn set_guard(&mut self, field: usize) {
+        let only = match &self.census[field] {
+            Census::Counted(counts) if counts.len() == 1 => counts.keys().next(),
+            _ => None,
+        };
+        let guard = only.map_or(ANY, |value| u64::from(*value));
+        let found = (self.parts.iter_mut()).find(|part| part.field as usize == field);
+        if let Some(part) = found
+            && part.guard != guard
+        {
+            let regroup = (part.guard == ANY) != (guard == ANY);
+            part.guard = guard;
+            if regroup {
+                self.parts
+                    .sort_by_key(|part| (part.guard == ANY, part.field));
+            }
+        }
+    }
+
+    /// How many different values a field has; `None` if too many to count.
+    pub(super) fn distinct(&self, field: usize) -> Option<usize> {
+        match &self.census[field] {
+            Census::Counted(counts) => Some(counts.len()),
+            Census::Many => None,
+        }
+    }
+
+    /// Whether removals may have left `best` less than it need be, and there
+    /// were enough of them to pay for looking.
+    pub(super) fn best_is_stale(&self) -> bool {
+        self.removals > self.table.len().max(16)
+    }
+
+    /// Sets `best` to the least of all entries' ranks.
+    pub(super) fn renew_best(&mut self) {
+        let ranks = self.table.entries().map(|(_, entry)| entry.rank);
+        self.best = ranks.min().unwrap_or(Rank::LAST);
+        self.removals = 0;
+    }
+}
+
+/// Where each field goes in the key: whole bytes, wide fields first, so that
+/// none straddles a word.
+fn packed(fields: &[Field], pool: &Pool) -> (Vec<Part>, usize) {
+    let width = |field: &Field| match 32 - field.mask.leading_zeros() {
+        0..=8 => 8,
+        9..=16 => 16,
+        _ => 32,
+    };
+    let mut by_width: Vec<usize> = (0..fields.len()).collect();
+    by_width.sort_by_key(|index| std::cmp::Reverse(width(&fields[*index])));
+    let mut bit = 0;
+    let mut parts: Vec<Part> = Vec::with_capacity(fields.len());
+    for index in by_width {
+        let field = fields[index];
+        parts.push(Part {
+            read: *pool.read(field.expr),
+            expr: field.expr,
+            mask: field.mask,
+            lane: bit / 64,
+            shift: bit % 64,
+            guard: ANY,
+            field: index as u32,
+        });
+        bit += width(&field);
+    }
+    parts.sort_by_key(|part| part.field);
+    (parts, bit.div_ceil(64) as usize)
+}

@@ -1,0 +1,115 @@
+//! Arrays that grow without moving what they hold, so that no insert waits
+//! for a large copy.
+
+use std::ops::{Index, IndexMut};
+
+const CHUNK_BITS: u32 = 10;
+const CHUNK: usize = 1 << CHUNK_BITS;
+
+/// An array in chunks of 1,024; only the last chunk ever moves.
+#[derive(Clone, Debug)]
+pub(crate) struct Chunks<T> {
+    chunks: Vec<Vec<T>>,
+    len: usize,
+}
+
+impl<T> Default for Chunks<T> {
+    fn default() -> Self {
+        Chunks {
+            chunks: Vec::new(),
+            len: 0,
+        }
+    }
+}
+
+impl<T> Chunks<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn push(&mut self, item: T) -> usize {
+        if self.len.is_multiple_of(CHUNK) {
+            self.chunks.push(Vec::new());
+        }
+        if let Some(chunk) = self.chunks.last_mut() {
+            chunk.push(item);
+        }
+        self.len += 1;
+        self.len - 1
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        self.chunks
+            .get(index >> CHUNK_BITS)?
+            .get(index & (CHUNK - 1))
+    }
+}
+
+impl<T> Index<usize> for Chunks<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, index: usize) -> &T {
+        &self.chunks[index >> CHUNK_BITS][index & (CHUNK - 1)]
+    }
+}
+
+impl<T> IndexMut<usize> for Chunks<T> {
+    #[inline]
+    fn index_mut(&mut self, index: usize) -> &mut T {
+        &mut self.chunks[index >> CHUNK_BITS][index & (CHUNK - 1)]
+    }
+}
+
+/// Items under small numbers that are used again once freed.
+#[derive(Clone, Debug)]
+pub(crate) struct Slab<T> {
+    items: Chunks<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab {
+            items: Chunks::default(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn insert(&mut self, item: T) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.items[index as usize] = Some(item);
+            return index;
+        }
+        self.items.push(Some(item)) as u32
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+        if index as usize >= self.items.len() {
+            return None;
+        }
+        let item = self.items[index as usize].take()?;
+        self.free.push(index);
+        Some(item)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        self.items.get(index as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        if index as usize >= self.items.len() {
+            return None;
+        }
+        self.items[index as usize].as_mut()
+    }
+
+    /// How many items there are.
+    pub(crate) fn len(&self) -> usize {
+        self.items.len() - self.free.len()
+    }
+}

@@ -1,0 +1,302 @@
+//! One shape's entries, found by key.
+//!
+//! A look-up that hits touches a slot (8 bytes) and the entry's record, which
+//! for keys up to 24 bytes is one cache line with all that a delivery needs:
+//!
+//! ```text
+//! word 0      1           2                  3            4        5 …
+//! ┌──────┬───────────┬────────────────┬──────────────┬────────┬─────────┐
+//! │ rank │ binding   │ snap, residual │ next, tag    │ target │ key     │
+//! └──────┴───────────┴────────────────┴──────────────┴────────┴─────────┘
+//! ```
+//!
+//! Entries under one key form a chain in the order of their ranks; a chain
+//! that grows long becomes a [`Group`].
+
+use super::group::Group;
+use super::hash::KeyHash;
+use super::residual::Residuals;
+use super::slab::{Chunks, Slab};
+use super::slots::{PAYLOAD_MIN, Place, Slots};
+use crate::binding::{BindingId, Rank, Target};
+
+/// Words of an entry before its key.
+const KEY_WORD: usize = 5;
+/// Words of one cache line.
+const LINE_WORDS: usize = 8;
+/// Entries under one key before they form a group.
+const CHAIN_MAX: usize = 8;
+/// Marks a payload that is a group's number.
+const GROUP: u32 = 1 << 31;
+/// No entry.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// One cache line of a record.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([u64; LINE_WORDS]);
+
+/// What an entry says, without its key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) rank: Rank,
+    pub(super) binding: BindingId,
+    /// The snap length; zero if the residual tells it.
+    pub(super) snap: u32,
+    /// What else must hold: a number of [`Residuals`].
+    pub(super) residual: u32,
+    pub(super) next: u32,
+    pub(super) tag: u32,
+    pub(super) target: Target,
+}
+
+impl Entry {
+    fn to_words(self) -> [u64; KEY_WORD] {
+        [
+            self.rank.0,
+            self.binding.to_word(),
+            u64::from(self.snap) << 32 | u64::from(self.residual),
+            u64::from(self.next) << 32 | u64::from(self.tag),
+            self.target.to_word(),
+        ]
+    }
+
+    #[inline]
+    fn from_words(words: &[u64; LINE_WORDS]) -> Entry {
+        Entry {
+            rank: Rank(words[0]),
+            binding: BindingId::from_word(words[1]),
+            snap: (words[2] >> 32) as u32,
+            residual: words[2] as u32,
+            next: (words[3] >> 32) as u32,
+            tag: words[3] as u32,
+            target: Target::from_word(words[4]),
+        }
+    }
+}
+
+/// The entries under one key.
+pub(super) enum Found<'t> {
+    Nothing,
+    /// The first of a chain.
+    Chain(Entry),
+    Group(&'t Group),
+}
+
+pub(super) struct Table {
+    hash: KeyHash,
+    lanes: usize,
+    /// Lines of one record.
+    stride: usize,
+    slots: Slots,
+    lines: Chunks<Line>,
+    /// Records that may be used again.
+    free: Vec<u32>,
+    groups: Slab<Group>,
+}
+
+impl Table {
+    pub(super) fn new(hash: KeyHash, lanes: usize) -> Table {
+        Table {
+            hash,
+            lanes,
+            stride: (KEY_WORD + lanes).div_ceil(LINE_WORDS),
+            slots: Slots::new(),
+            lines: Chunks::default(),
+            free: Vec::new(),
+            groups: Slab::default(),
+        }
+    }
+
+    /// Entries there are.
+    pub(super) fn len(&self) -> usize {
+        self.lines.len() / self.stride - self.free.len()
+    }
+
+    /// The hash of a key of this table.
+    #[inline]
+    pub(super) fn hash(&self, key: &[u64]) -> u32 {
+        self.hash.hash(key)
+    }
+
+    #[inline]
+    pub(super) fn entry(&self, index: u32) -> Entry {
+        Entry::from_words(&self.lines[index as usize * self.stride].0)
+    }
+
+    /// Word `lane` of an entry's key.
+    #[inline]
+    fn key_word(&self, index: u32, lane: usize) -> u64 {
+        let word = KEY_WORD + lane;
+        let line = index as usize * self.stride + word / LINE_WORDS;
+        self.lines[line].0[word % LINE_WORDS]
+    }
+
+    /// All entries by number. A freed record has no binding's rank.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, Entry)> {
+        let count = (self.lines.len() / self.stride) as u32;
+        let all = (0..count).map(|index| (index, self.entry(index)));
+        all.filter(|(_, entry)| entry.rank != Rank::LAST)
+    }
+
+    /// An entry's key.
+    pub(super) fn key(&self, index: u32) -> Vec<u64> {
+        (0..self.lanes)
+            .map(|lane| self.key_word(index, lane))
+            .collect()
+    }
+
+    #[inline]
+    fn is(&self, payload: u32, key: &[u64]) -> bool {
+        if payload & GROUP != 0 {
+            let group = self.groups.get(payload & !GROUP);
+            return group.is_some_and(|group| group.key() == key);
+        }
+        let index = payload - PAYLOAD_MIN;
+        let line = &self.lines[index as usize * self.stride].0;
+        // Word by word: keys are too short for a call to compare memory.
+        let mut differ = 0;
+        for (known, word) in line[KEY_WORD..].iter().zip(key) {
+            differ |= known ^ word;
+        }
+        let inline = LINE_WORDS - KEY_WORD;
+        differ == 0 && (inline..key.len()).all(|lane| self.key_word(index, lane) == key[lane])
+    }
+
+    fn find(&self, key: &[u64]) -> Option<(Place, u32)> {
+        self.slots
+            .find(self.hash(key), |payload| self.is(payload, key))
+    }
+
+    /// The entries under `key`.
+    #[inline]
+    pub(super) fn look_up(&self, hash: u32, key: &[u64]) -> Found<'_> {
+        match self.slots.find(hash, |payload| self.is(payload, key)) {
+            None => Found::Nothing,
+            Some((_, payload)) if payload & GROUP == 0 => {
+                Found::Chain(self.entry(payload - PAYLOAD_MIN))
+            }
+            Some((_, payload)) => match self.groups.get(payload & !GROUP) {
+                Some(group) => Found::Group(group),
+                None => Found::Nothing,
+            },
+        }
+    }
+
+    /// Adds an entry; gives its number.
+    pub(super) fn insert(&mut self, key: &[u64], entry: Entry, residuals: &Residuals) -> u32 {
+        let index = self.store(key, entry);
+        match self.find(key) {
+            None => self.slots.insert(self.hash(key), index + PAYLOAD_MIN),
+            Some((_, payload)) if payload & GROUP != 0 => {
+                if let Some(group) = self.groups.get_mut(payload & !GROUP) {
+                    group.insert(index, entry, residuals, |index| {
+                        entry_of(&self.lines, self.stride, index)
+                    });
+                }
+            }
+            Some((place, payload)) => {
+                let (head, length) = self.link(payload - PAYLOAD_MIN, index, entry.rank);
+                if length > CHAIN_MAX {
+                    self.gather(place, key, head, residuals);
+                } else {
+                    self.slots.replace(place, head + PAYLOAD_MIN);
+                }
+            }
+        }
+        index
+    }
+
+    fn store(&mut self, key: &[u64], entry: Entry) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            for _ in 0..self.stride {
+                self.lines.push(Line([0; LINE_WORDS]));
+            }
+            (self.lines.len() / self.stride - 1) as u32
+        });
+        let words = entry.to_words();
+        for (word, value) in words.iter().chain(key).enumerate() {
+            let line = index as usize * self.stride + word / LINE_WORDS;
+            self.lines[line].0[word % LINE_WORDS] = *value;
+        }
+        index
+    }
+
+    fn set_next(&mut self, index: u32, next: u32) {
+        let word = &mut self.lines[index as usize * self.stride].0[3];
+        *word = u64::from(next) << 32 | *word & u64::from(u32::MAX);
+    }
+
+    /// Puts an entry into a chain by its rank; gives the chain's first entry
+    /// and its length.
+    fn link(&mut self, head: u32, index: u32, rank: Rank) -> (u32, usize) {
+        let (mut before, mut at, mut length) = (NONE, head, 1);
+        while at != NONE {
+            let entry = self.entry(at);
+            if entry.rank <= rank && at != index {
+                before = at;
+            }
+            at = entry.next;
+            length += 1;
+        }
+        if before == NONE {
+            self.set_next(index, head);
+            return (index, length);
+        }
+        self.set_next(index, self.entry(before).next);
+        self.set_next(before, index);
+        (head, length)
+    }
+
+    /// Turns a chain into a group.
+    fn gather(&mut self, place: Place, key: &[u64], head: u32, residuals: &Residuals) {
+        let mut group = Group::new(key);
+        let mut at = head;
+        while at != NONE {
+            let entry = self.entry(at);
+            group.insert(at, entry, residuals, |index| {
+                entry_of(&self.lines, self.stride, index)
+            });
+            at = entry.next;
+        }
+        let number = self.groups.insert(group);
+        self.slots.replace(place, number | GROUP);
+    }
+
+    /// Removes an entry.
+    pub(super) fn remove(&mut self, index: u32, residuals: &Residuals) {
+        let key = self.key(index);
+        let entry = self.entry(index);
+        if let Some((place, payload)) = self.find(&key) {
+            if payload & GROUP == 0 {
+                self.unlink(place, payload - PAYLOAD_MIN, index, entry.next);
+            } else if let Some(group) = self.groups.get_mut(payload & !GROUP) {
+                group.remove(index, entry, residuals);
+                if group.is_empty() {
+                    self.groups.remove(payload & !GROUP);
+                    self.slots.remove(place);
+                }
+            }
+        }
+        self.lines[index as usize * self.stride].0[0] = Rank::LAST.0;
+        self.free.push(index);
+    }
+
+    fn unlink(&mut self, place: Place, head: u32, index: u32, next: u32) {
+        if head != index {
+            let mut before = head;
+            while self.entry(before).next != index {
+                before = self.entry(before).next;
+            }
+            self.set_next(before, next);
+        } else if next == NONE {
+            self.slots.remove(place);
+        } else {
+            self.slots.replace(place, next + PAYLOAD_MIN);
+        }
+    }
+}
+
+fn entry_of(lines: &Chunks<Line>, stride: usize, index: u32) -> Entry {
+    Entry::from_words(&lines[index as usize * stride].0)
+}

@@ -1,0 +1,104 @@
+//! Plans of filters as users write them: rule sets, expressions of many
+//! shapes, and the shared corpus, against each filter by the interpreter.
+
+mod common;
+
+use common::{Reference, check};
+use weir_demux::{Analysis, Binding, Filter, Plan, Target, Verdict};
+use weir_filter::lang::expr::{Context, compile};
+use weir_filter::opt::optimise;
+use weir_lab::corpus;
+use weir_lab::program::Tape;
+use weir_lab::rng::Rng;
+use weir_lab::rules::{Profile, SHAPES, Trace, generate, shapes};
+use weir_wire::LinkType;
+
+fn filter(text: &str) -> Option<Filter> {
+    let mut program = compile(text, &Context::new(LinkType::EN10MB)).ok()?;
+    optimise(&mut program);
+    Some(Filter::new(program))
+}
+
+/// Binds all and keeps the reference in step.
+fn bound(texts: impl Iterator<Item = String>, rng: &mut Rng) -> (Plan, Reference) {
+    let (mut plan, mut reference) = (Plan::new(3), Reference(Vec::new()));
+    for (tag, filter) in texts.filter_map(|text| filter(&text)).enumerate() {
+        let binding = Binding {
+            filter,
+            priority: *rng.choose(&[1, 1, 1, 2, 3]),
+            copy: rng.chance(30),
+            target: Target::Port(tag as u32),
+            tag: tag as u32,
+        };
+        let id = plan.bind(binding.clone()).expect("room");
+        reference.0.push((id, binding));
+    }
+    (plan, reference)
+}
+
+#[test]
+fn rule_sets() {
+    let mut verdict = Verdict::new();
+    for (seed, profile) in (0..).zip(Profile::ALL) {
+        let mut rng = Rng::new(seed);
+        let rules = generate(profile, seed, 300);
+        let texts = rules.iter().map(|rule| rule.expression());
+        let (mut plan, mut reference) = bound(texts, &mut rng);
+        assert_eq!(plan.whole().count(), 0);
+        for round in 0..4 {
+            for tuple in Trace::even(&rules, seed + round).take(60) {
+                let mut bytes = tuple.frame();
+                if rng.chance(20) {
+                    bytes.truncate(rng.below(bytes.len()));
+                }
+                check(&plan, &reference, &mut verdict, &bytes, 64);
+            }
+            for _ in 0..60 {
+                let (id, _) = reference.0.remove(rng.below(reference.0.len()));
+                plan.unbind(id).expect("bound");
+            }
+        }
+    }
+}
+
+#[test]
+fn expressions_of_many_shapes() {
+    let mut rng = Rng::new(1);
+    let (plan, reference) = bound(shapes(5, 6 * SHAPES).into_iter(), &mut rng);
+    let mut verdict = Verdict::new();
+    let mut tape = Tape::seeded(8, 60_000);
+    for _ in 0..400 {
+        let bytes = common::frame(&mut tape);
+        check(&plan, &reference, &mut verdict, &bytes, 90);
+    }
+}
+
+/// Every expression that compiles, a few hundred to a plan; nearly all have
+/// few enough paths to be keyed.
+#[test]
+fn the_corpus() {
+    let mut rng = Rng::new(2);
+    let mut verdict = Verdict::new();
+    let mut tape = Tape::seeded(9, 400_000);
+    let texts: Vec<String> = corpus::entries()
+        .into_iter()
+        .map(|entry| entry.text)
+        .collect();
+    let (mut all, mut whole) = (0, 0);
+    for chunk in texts.chunks(250) {
+        let (plan, reference) = bound(chunk.iter().cloned(), &mut rng);
+        all += plan.len();
+        whole += plan.whole().count();
+        for _ in 0..40 {
+            let bytes = common::frame(&mut tape);
+            check(&plan, &reference, &mut verdict, &bytes, 90);
+        }
+        for (_, binding) in &reference.0 {
+            if let Analysis::Paths(paths) = binding.filter.analysis() {
+                assert!(paths.len() <= weir_demux::limits::PATHS_MAX);
+            }
+        }
+    }
+    eprintln!("{whole} of {all} filters run whole");
+    assert!(all > 1000 && whole * 50 < all, "{whole} of {all} run whole");
+}

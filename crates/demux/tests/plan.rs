@@ -1,0 +1,313 @@
+//! The plan as a structure: growth, sharing, freeing, limits, explanations.
+
+mod common;
+
+use common::{Pred, Pred::SrcPort, Reference, and, check, filter, five_tuple, ip_frame, or};
+use weir_demux::{BindError, Binding, Filter, Plan, Target, Verdict, limits};
+use weir_filter::ir::Program;
+use weir_lab::program::Tape;
+
+fn taking(filter: Filter, priority: u16, tag: u32) -> Binding {
+    Binding {
+        filter,
+        priority,
+        copy: false,
+        target: Target::Port(tag),
+        tag,
+    }
+}
+
+fn copying(filter: Filter, priority: u16, tag: u32) -> Binding {
+    Binding {
+        copy: true,
+        ..taking(filter, priority, tag)
+    }
+}
+
+fn connection(n: u32) -> Pred {
+    five_tuple(6, 0x0a00_0000 + n, 0x0a80_0000 + n / 7, n as u16, 80)
+}
+
+fn frame(n: u32) -> Vec<u8> {
+    ip_frame(6, 0x0a00_0000 + n, 0x0a80_0000 + n / 7, (n as u16, 80), 5)
+}
+
+fn tags(plan: &Plan, bytes: &[u8], verdict: &mut Verdict) -> Vec<u32> {
+    plan.run(bytes, bytes.len() as u32, verdict);
+    verdict
+        .deliveries()
+        .iter()
+        .map(|delivery| delivery.tag)
+        .collect()
+}
+
+#[test]
+fn thousands_of_connections_come_and_go() {
+    const COUNT: u32 = 20_000;
+    let (mut plan, mut verdict) = (Plan::new(7), Verdict::new());
+    let mut ids = Vec::new();
+    for n in 0..COUNT {
+        ids.push(
+            plan.bind(taking(filter(&connection(n)), 5, n))
+                .expect("room"),
+        );
+        // Look-ups while tables grow.
+        let known = n.wrapping_mul(7919) % (n + 1);
+        assert_eq!(tags(&plan, &frame(known), &mut verdict), [known]);
+    }
+    assert_eq!(plan.shapes().count(), 1);
+    for n in (0..COUNT).filter(|n| n % 3 != 0) {
+        plan.unbind(ids[n as usize]).expect("bound");
+    }
+    for n in 0..COUNT {
+        let expected: &[u32] = if n % 3 == 0 { &[n] } else { &[] };
+        assert_eq!(tags(&plan, &frame(n), &mut verdict), expected);
+    }
+    for n in (0..COUNT).filter(|n| n % 3 != 0) {
+        ids[n as usize] = plan
+            .bind(taking(filter(&connection(n)), 5, n))
+            .expect("room");
+    }
+    for n in 0..COUNT {
+        assert_eq!(tags(&plan, &frame(n), &mut verdict), [n]);
+    }
+    for id in ids {
+        plan.unbind(id).expect("bound");
+    }
+    assert!(plan.is_empty());
+    assert_eq!(plan.shapes().count(), 0, "shapes go with their last entry");
+    assert_eq!(
+        plan.exprs().count(),
+        0,
+        "expressions go with their last use"
+    );
+}
+
+#[test]
+fn what_comes_and_goes_leaves_nothing() {
+    let mut plan = Plan::new(7);
+    let mut tape = Tape::seeded(3, 400_000);
+    for _ in 0..20 {
+        let ids: Vec<_> = (0..100)
+            .map(|_| plan.bind(common::random_binding(&mut tape)).expect("room"))
+            .collect();
+        for id in ids {
+            plan.unbind(id).expect("bound");
+        }
+        assert_eq!((plan.len(), plan.whole().count()), (0, 0));
+        assert_eq!((plan.shapes().count(), plan.exprs().count()), (0, 0));
+    }
+}
+
+#[test]
+fn thousands_of_ranges_under_one_key() {
+    let (mut plan, mut verdict) = (Plan::new(9), Verdict::new());
+    let mut reference = Reference(Vec::new());
+    let mut tape = Tape::seeded(5, 100_000);
+    let port = |tape: &mut Tape| (tape.word() >> 16) as u16;
+    for n in 0..600 {
+        let (a, b) = (port(&mut tape), port(&mut tape));
+        let pred = match n % 3 {
+            0 => SrcPort(17, a.min(b), a.max(b)),
+            1 => Pred::DstPort(17, a.min(b), a.max(b)),
+            _ => or(
+                SrcPort(17, a, a.saturating_add(9)),
+                Pred::DstPort(17, b, b.saturating_add(9)),
+            ),
+        };
+        let mut binding = taking(filter(&pred), tape.pick(&[1, 2, 3]), n);
+        binding.copy = tape.chance(30);
+        let id = plan.bind(binding.clone()).expect("room");
+        reference.0.push((id, binding));
+    }
+    assert!(plan.shapes().count() <= 2);
+    for round in 0..300 {
+        let ports = (port(&mut tape), port(&mut tape));
+        let bytes = ip_frame(17, 1, 2, ports, 5);
+        check(&plan, &reference, &mut verdict, &bytes, 60);
+        if round % 2 == 0 {
+            let at = tape.below(256) % reference.0.len();
+            let (id, _) = reference.0.remove(at);
+            plan.unbind(id).expect("bound");
+        }
+    }
+}
+
+#[test]
+fn the_order_of_the_model() {
+    let (mut plan, mut verdict) = (Plan::new(1), Verdict::new());
+    let all = || filter(&Pred::All);
+    plan.bind(taking(all(), 5, 1)).expect("room");
+    plan.bind(taking(all(), 5, 2)).expect("room");
+    plan.bind(copying(all(), 5, 3)).expect("room");
+    plan.bind(copying(all(), 4, 4)).expect("room");
+    plan.bind(copying(all(), 6, 5)).expect("room");
+    let first = plan.bind(copying(all(), 6, 6)).expect("room");
+    assert_eq!(tags(&plan, &[0; 60], &mut verdict), [5, 6, 3, 1]);
+    assert_eq!(verdict.taker().expect("taken").tag, 1);
+    assert!(
+        !plan
+            .binding(first)
+            .expect("bound")
+            .filter
+            .to_string()
+            .is_empty()
+    );
+    // A changed filter keeps its binding's place.
+    plan.change_filter(first, filter(&Pred::Ether(0x800)))
+        .expect("bound");
+    assert_eq!(tags(&plan, &[0; 60], &mut verdict), [5, 3, 1]);
+    assert_eq!(tags(&plan, &frame(1), &mut verdict), [5, 6, 3, 1]);
+}
+
+#[test]
+fn the_seed_is_not_observable() {
+    let mut tape = Tape::seeded(11, 400_000);
+    let bindings: Vec<Binding> = (0..200)
+        .map(|_| common::random_binding(&mut tape))
+        .collect();
+    let frames: Vec<Vec<u8>> = (0..500).map(|_| common::frame(&mut tape)).collect();
+    let run = |seed| {
+        let (mut plan, mut verdict) = (Plan::new(seed), Verdict::new());
+        for binding in &bindings {
+            plan.bind(binding.clone()).expect("room");
+        }
+        let verdicts = frames.iter().map(|bytes| tags(&plan, bytes, &mut verdict));
+        verdicts.collect::<Vec<_>>()
+    };
+    let first = run(0);
+    assert_eq!(first, run(u128::MAX));
+    assert_eq!(first, run(0x1234_5678));
+}
+
+#[test]
+fn a_verdict_serves_any_plan() {
+    let (mut one, mut other) = (Plan::new(1), Plan::new(2));
+    let mut verdict = Verdict::new();
+    one.bind(taking(filter(&connection(1)), 1, 1))
+        .expect("room");
+    for n in 0..40 {
+        other
+            .bind(taking(
+                filter(&and(Pred::Src(n << 24, 8), Pred::Longer(n))),
+                1,
+                n,
+            ))
+            .expect("room");
+    }
+    for n in 0..40 {
+        assert_eq!(tags(&one, &frame(1), &mut verdict), [1]);
+        let bytes = ip_frame(6, n << 24 | 5, 6, (7, 8), 6);
+        assert_eq!(tags(&other, &bytes, &mut verdict), [n]);
+    }
+}
+
+#[test]
+fn too_many_shapes_are_refused_and_change_nothing() {
+    let (mut plan, mut verdict) = (Plan::new(1), Verdict::new());
+    // Each a shape of its own: a byte that no other looks at.
+    let byte = |at: u32| {
+        let text = format!(
+            "filter {{\nb0:\n  v0 = load.1 [{at}]\n  br eq v0, 1, b1, b2\nb1:\n  ret 64\nb2:\n  ret 0\n}}"
+        );
+        Filter::new(text.parse::<Program>().expect("well formed"))
+    };
+    for at in 0..limits::SHAPES_MAX as u32 {
+        plan.bind(taking(byte(at), 1, at)).expect("room");
+    }
+    let exprs = plan.exprs().count();
+    let error = plan.bind(taking(byte(9999), 1, 0)).expect_err("full");
+    assert!(matches!(
+        error,
+        BindError::Full {
+            what: "shapes",
+            max: limits::SHAPES_MAX,
+            ..
+        }
+    ));
+    assert!(error.to_string().contains("4097"), "{error}");
+    assert_eq!(
+        (plan.len(), plan.exprs().count()),
+        (limits::SHAPES_MAX, exprs)
+    );
+    // A known shape still has room.
+    let id = plan.bind(taking(byte(17), 2, 4242)).expect("room");
+    let mut bytes = [0; 64];
+    bytes[17] = 1;
+    assert_eq!(tags(&plan, &bytes, &mut verdict), [4242]);
+    assert_eq!(plan.change_filter(id, byte(9999)), Err(error));
+    assert_eq!(
+        tags(&plan, &bytes, &mut verdict),
+        [4242],
+        "the old filter stays"
+    );
+    plan.unbind(id).expect("bound");
+    assert_eq!(tags(&plan, &bytes, &mut verdict), [17]);
+}
+
+#[test]
+fn a_name_is_good_for_one_binding() {
+    let mut plan = Plan::new(1);
+    let id = plan.bind(taking(filter(&Pred::All), 1, 1)).expect("room");
+    plan.unbind(id).expect("bound");
+    let next = plan.bind(taking(filter(&Pred::All), 1, 2)).expect("room");
+    assert_eq!(id.index(), next.index(), "places are used again");
+    assert_ne!(id, next);
+    assert_eq!(plan.unbind(id).expect_err("gone"), BindError::Unknown(id));
+    assert_eq!(plan.binding(id).expect_err("gone"), BindError::Unknown(id));
+    let change = plan.change_filter(id, filter(&Pred::All));
+    assert_eq!(change.expect_err("gone"), BindError::Unknown(id));
+    assert_eq!(plan.binding(next).expect("bound").tag, 2);
+}
+
+#[test]
+fn a_plan_explains_itself() {
+    let mut plan = Plan::new(1);
+    for n in 0..3 {
+        plan.bind(taking(filter(&connection(n)), 5, n))
+            .expect("room");
+    }
+    plan.bind(copying(filter(&SrcPort(17, 1000, 2000)), 9, 9))
+        .expect("room");
+    let text = plan.explain(2).to_string();
+    let expected = "\
+4 bindings, 2 shapes, 0 run whole
+shape 1: 1 entries, priorities up to 9
+  load.2 [12] == 0x800
+  load.1 [23] == 0x11
+  load.2 [20] & 0x1fff == 0
+    load.2 [((load.1 [14] & 0xf) << 2) + 14] in 1000..=2000, priority 9 copies → port 9 (#3)
+shape 0: 3 entries, priorities up to 5
+  load.2 [12] == 0x800
+  load.4 [26]: 3 values
+  load.4 [30] == 0xa800000
+  load.1 [23] == 6
+  load.2 [20] & 0x1fff == 0
+  load.2 [((load.1 [14] & 0xf) << 2) + 14]: 3 values
+  load.2 [((load.1 [14] & 0xf) << 2) + 16] == 0x50
+    0xa000000, 0, priority 5 takes → port 0 (#0)
+    0xa000001, 1, priority 5 takes → port 1 (#1)
+    and 1 more
+";
+    assert_eq!(text, expected, "{text}");
+}
+
+#[test]
+fn a_shape_shows_what_a_lowering_needs() {
+    let mut plan = Plan::new(1);
+    for n in 0..5 {
+        plan.bind(taking(filter(&connection(n)), n as u16, n))
+            .expect("room");
+    }
+    let shape = plan.shapes().next().expect("one shape");
+    assert_eq!((shape.len(), shape.fields().len()), (5, 7));
+    assert_eq!(shape.best().priority(), 4);
+    let guarded = (0..7).filter(|field| shape.guard(*field).is_some()).count();
+    assert_eq!(guarded, 5, "all but the source's address and port");
+    for entry in shape.entries() {
+        assert_eq!(entry.target, Target::Port(entry.tag));
+        assert_eq!(entry.rank.priority(), entry.tag as u16);
+        assert!(entry.key.contains(&(0x0a00_0000 + entry.tag)));
+        assert!(entry.tests.is_empty());
+    }
+}
