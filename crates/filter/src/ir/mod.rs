@@ -34,11 +34,13 @@
 //! - all other arithmetic wraps modulo 2^32; comparisons are unsigned.
 
 mod build;
+mod cost;
 mod dominators;
 mod text;
 mod verify;
 
 pub use build::Builder;
+pub use cost::Cost;
 pub use text::ParseError;
 pub use verify::VerifyError;
 
