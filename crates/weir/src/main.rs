@@ -1,2 +1,41 @@
-//! The one binary.
-fn main() {}
+//! `weir`: the one binary. See `weir --help`.
+
+mod bind;
+mod cmd;
+mod divide;
+mod failure;
+mod source;
+mod stop;
+mod tally;
+mod text;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Divides a network link among programs, by filters.
+#[derive(Parser, Debug)]
+#[command(version, arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Demux(cmd::demux::Args),
+    Filter(cmd::filter::Args),
+    Demo(cmd::demo::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Demux(args) => cmd::demux::run(&args),
+        Command::Filter(args) => cmd::filter::run(&args),
+        Command::Demo(args) => cmd::demo::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

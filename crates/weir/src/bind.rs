@@ -1,0 +1,255 @@
+//! Ports as a person states them: on the command line or in a file.
+
+use crate::failure::Failure;
+use serde::Deserialize;
+use std::path::Path;
+use weir_filter::lang::Language;
+
+/// The most ports of one `weir demux`.
+const PORTS_MAX: usize = 1 << 20;
+/// The longest name of a port, in bytes; with its ending it is a file's name.
+const NAME_LEN_MAX: usize = 200;
+/// The largest file of ports, in bytes.
+const CONFIG_LEN_MAX: u64 = 256 << 20;
+
+/// One port: what the user said of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub(crate) name: String,
+    pub(crate) filter: String,
+    pub(crate) lang: Language,
+    /// As stated; else the text's own (a stack-language text has one), else 0.
+    pub(crate) priority: Option<u16>,
+    pub(crate) copy: bool,
+}
+
+/// The file of ports: TOML, a table `[[port]]` for each.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    #[serde(default)]
+    port: Vec<PortTable>,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct PortTable {
+    name: String,
+    filter: String,
+    #[serde(default)]
+    lang: Option<String>,
+    #[serde(default)]
+    priority: Option<u16>,
+    #[serde(default)]
+    copy: bool,
+}
+
+/// Reads the ports of a TOML file.
+pub(crate) fn from_file(path: &Path) -> Result<Vec<Port>, Failure> {
+    let refuse = |why: String| Failure::refused(format!("{}: {why}", path.display()));
+    let len = std::fs::metadata(path)
+        .map_err(|error| refuse(error.to_string()))?
+        .len();
+    if len > CONFIG_LEN_MAX {
+        return Err(refuse(format!(
+            "{len} bytes; a file of ports may have {CONFIG_LEN_MAX}"
+        )));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    from_toml(&text).map_err(refuse)
+}
+
+/// Reads the ports of a TOML text.
+fn from_toml(text: &str) -> Result<Vec<Port>, String> {
+    let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+    let ports = config.port.into_iter().map(|table| {
+        let lang = match table.lang.as_deref() {
+            None => Language::Expr,
+            Some(lang) => lang
+                .parse()
+                .map_err(|error| format!("port `{}`: {error}", table.name))?,
+        };
+        Ok(Port {
+            name: table.name,
+            filter: table.filter,
+            lang,
+            priority: table.priority,
+            copy: table.copy,
+        })
+    });
+    ports.collect()
+}
+
+/// `NAME=FILTER`, as `--port` takes it.
+pub(crate) fn from_argument(text: &str) -> Result<Port, String> {
+    let (name, filter) = text.split_once('=').ok_or_else(|| {
+        format!("`{text}` has no `=`: say NAME=FILTER, such as dns='udp port 53'")
+    })?;
+    Ok(Port {
+        name: name.to_owned(),
+        filter: filter.to_owned(),
+        lang: Language::Expr,
+        priority: None,
+        copy: false,
+    })
+}
+
+/// `NAME=N`, as `--priority` takes it.
+pub(crate) fn priority_argument(text: &str) -> Result<(String, u16), String> {
+    let (name, number) = text
+        .split_once('=')
+        .ok_or_else(|| format!("`{text}` has no `=`: say NAME=N, such as dns=10"))?;
+    let priority = number
+        .parse()
+        .map_err(|_| format!("`{number}` is not a priority: a number from 0 to 65535"))?;
+    Ok((name.to_owned(), priority))
+}
+
+/// Makes copies of the named ports. The word `all`, where no port has that
+/// name, means every port.
+pub(crate) fn set_copies(ports: &mut [Port], names: &[String]) -> Result<(), Failure> {
+    for name in names {
+        if name == "all" && !ports.iter().any(|port| port.name == "all") {
+            ports.iter_mut().for_each(|port| port.copy = true);
+        } else {
+            named(ports, name, "--copy")?.copy = true;
+        }
+    }
+    Ok(())
+}
+
+/// Sets the priorities of the named ports.
+pub(crate) fn set_priorities(
+    ports: &mut [Port],
+    priorities: &[(String, u16)],
+) -> Result<(), Failure> {
+    for (name, priority) in priorities {
+        named(ports, name, "--priority")?.priority = Some(*priority);
+    }
+    Ok(())
+}
+
+fn named<'p>(ports: &'p mut [Port], name: &str, option: &str) -> Result<&'p mut Port, Failure> {
+    let names: Vec<String> = ports
+        .iter()
+        .take(10)
+        .map(|port| port.name.clone())
+        .collect();
+    let port = ports.iter_mut().find(|port| port.name == name);
+    port.ok_or_else(|| {
+        Failure::refused(format!(
+            "{option} {name}: no port has this name; the ports are {}",
+            names.join(", ")
+        ))
+    })
+}
+
+/// Checks names and number: each name once, and fit to be a file's name.
+pub(crate) fn check(ports: &[Port]) -> Result<(), Failure> {
+    if ports.is_empty() {
+        return Err(Failure::refused(
+            "no ports: give --port NAME=FILTER, or --config FILE with [[port]] tables",
+        ));
+    }
+    if ports.len() > PORTS_MAX {
+        return Err(Failure::refused(format!(
+            "{} ports; at most {PORTS_MAX} are allowed",
+            ports.len()
+        )));
+    }
+    let mut names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+    for name in &names {
+        check_name(name).map_err(Failure::refused)?;
+    }
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(Failure::refused(format!(
+            "port `{}` is given twice: give each port a name of its own (one port may join filters with `or`)",
+            pair[0]
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let fit = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | ':' | '@');
+    let trouble = if name.is_empty() {
+        "is empty"
+    } else if name.len() > NAME_LEN_MAX {
+        "is too long (at most 200 bytes)"
+    } else if name.starts_with(['.', '-']) {
+        "starts with a dot or a dash"
+    } else if !name.chars().all(fit) {
+        "has a character other than letters, digits and -_.+:@"
+    } else {
+        return Ok(());
+    };
+    let shown: String = name.chars().take(40).collect();
+    Err(format!(
+        "the port name `{shown}` {trouble}; it names a file too"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(names: &[&str]) -> Vec<Port> {
+        let argument = |name: &&str| from_argument(&format!("{name}=udp")).unwrap();
+        names.iter().map(argument).collect()
+    }
+
+    #[test]
+    fn a_filter_may_hold_equal_signs() {
+        let port = from_argument("a=ip[0] = 5").unwrap();
+        assert_eq!(
+            (port.name.as_str(), port.filter.as_str()),
+            ("a", "ip[0] = 5")
+        );
+        assert!(from_argument("udp").unwrap_err().contains("no `=`"));
+    }
+
+    #[test]
+    fn names_are_checked() {
+        assert!(check(&ports(&["a", "b"])).is_ok());
+        for bad in ["", "../x", "a/b", ".hidden", "-x", "a b", "a\nb"] {
+            assert!(check(&ports(&[bad])).is_err(), "{bad}");
+        }
+        assert!(check(&ports(&["a", "b", "a"])).is_err());
+        assert!(check(&[]).is_err());
+    }
+
+    #[test]
+    fn all_is_a_port_first_and_every_port_else() {
+        let mut named = ports(&["a", "all"]);
+        set_copies(&mut named, &["all".into()]).unwrap();
+        assert_eq!(
+            named.iter().map(|port| port.copy).collect::<Vec<_>>(),
+            [false, true]
+        );
+        let mut unnamed = ports(&["a", "b"]);
+        set_copies(&mut unnamed, &["all".into()]).unwrap();
+        assert!(unnamed.iter().all(|port| port.copy));
+        assert!(set_copies(&mut unnamed, &["c".into()]).is_err());
+    }
+
+    #[test]
+    fn a_file_of_ports_is_checked_word_by_word() {
+        let ports = from_toml(
+            "[[port]]\nname = 'web'\nfilter = 'tcp port 80'\npriority = 10\n\n[[port]]\nname = 'all'\nfilter = ''\ncopy = true\n",
+        )
+        .unwrap();
+        assert_eq!((ports[0].priority, ports[0].copy), (Some(10), false));
+        assert_eq!((ports[1].priority, ports[1].copy), (None, true));
+        for (text, fault) in [
+            ("[[port]]\nname = 'a'\n", "filter"),
+            ("[[port]]\nname = 'a'\nfilter = ''\nprio = 1\n", "prio"),
+            ("[[port]]\nname = 'a'\nfilter = ''\npriority = -1\n", "u16"),
+            ("[[port]]\nname = 'a'\nfilter = ''\nlang = 'c'\n", "c"),
+            ("[[ports]]\n", "ports"),
+        ] {
+            let error = from_toml(text).unwrap_err();
+            assert!(error.contains(fault), "{text}: {error}");
+        }
+    }
+}

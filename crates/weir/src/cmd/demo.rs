@@ -1,0 +1,378 @@
+//! `weir demo`: mixed traffic on an in-memory link, divided among ports.
+
+use crate::bind::Port;
+use crate::divide::Divider;
+use crate::failure::Failure;
+use crate::source::Compiler;
+use crate::tally::Tally;
+use crate::text::{
+    self,
+    Column::{Left, Right},
+};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::io::Write;
+use std::time::Instant;
+use weir_filter::backend::Runner;
+use weir_filter::lang::Language;
+use weir_link::mem::traffic::{Medium, Traffic};
+use weir_link::mem::{End, Impairments, MemLink};
+use weir_link::pcap::{FrameRef, Interface, Resolution};
+use weir_wire::LinkType;
+
+/// Make mixed traffic on an in-memory link and divide it among ports
+///
+/// Needs no privileges, no network and no file. The same seed gives the same
+/// frames.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Frames to send
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 200_000,
+          value_parser = clap::value_parser!(u32).range(1..=5_000_000))]
+    frames: u32,
+
+    /// Where all that is random begins
+    #[arg(long, value_name = "N", default_value_t = 1987)]
+    seed: u64,
+
+    /// Frames in a thousand that the link loses
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(0..=1000))]
+    loss: u32,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// ARP, as `tcpdump -dd arp` prints it.
+const ARP: &str =
+    "{ 0x28, 0, 0, 12 },\n{ 0x15, 0, 1, 0x806 },\n{ 0x6, 0, 0, 262144 },\n{ 0x6, 0, 0, 0 },";
+
+/// A port of the demo: name, language, filter, priority, copy.
+type DemoPort = (&'static str, Language, &'static str, u16, bool);
+
+const PORTS: [DemoPort; 9] = [
+    ("all", Language::Expr, "", 65_535, true),
+    (
+        "opens",
+        Language::Expr,
+        "tcp[tcpflags] & (tcp-syn|tcp-ack) == tcp-syn",
+        30,
+        true,
+    ),
+    ("dns", Language::Expr, "port 53", 20, false),
+    ("web", Language::Expr, "tcp port 80 or 443", 10, false),
+    ("ssh", Language::Expr, "tcp port 22", 10, false),
+    ("ping", Language::Expr, "icmp or icmp6", 10, false),
+    ("arp", Language::Cbpf, ARP, 10, false),
+    (
+        "pup",
+        Language::Cspf,
+        "PUSHWORD+6, PUSHLIT | EQ, 0x0200",
+        10,
+        false,
+    ),
+    ("vlan", Language::Expr, "vlan", 0, false),
+];
+
+/// When the traffic starts: 8 November 1987, in the days of the conference
+/// at which the packet filter was presented.
+const START_NS: i64 = 563_328_000_000_000_000;
+
+/// A frame that came over the link.
+struct Arrived {
+    bytes: Vec<u8>,
+    time_ns: i64,
+}
+
+/// What the demo found; the tally comes first in its JSON.
+#[derive(Serialize)]
+struct Measured {
+    seed: u64,
+    sent: u64,
+    lost: u64,
+    /// Frames whose verdict by the plan is not that of the filters in turn.
+    verdicts_differ: u64,
+    plan_ns_per_frame: f64,
+    in_turn_ns_per_frame: f64,
+    /// The same with this many more ports.
+    more_ports: u32,
+    more_plan_ns_per_frame: f64,
+    more_in_turn_ns_per_frame: f64,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let ports: Vec<Port> = PORTS.iter().map(port).collect();
+    let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+    let compiler = Compiler::default();
+    let (frames, lost) = carry(args)?;
+    let interface = ethernet();
+
+    let mut divider = Divider::new(&ports, &compiler);
+    divider.prepare(LinkType::EN10MB)?;
+    let mut tally = Tally::new(ports.len());
+    for frame in &frames {
+        let frame = lend(frame, &interface);
+        tally.all.add(frame.wire_len, frame.time_ns);
+        let verdict = divider.judge(&frame)?;
+        for (port, _) in verdict.ports() {
+            tally.ports[port].add(frame.wire_len, frame.time_ns);
+        }
+        if !verdict.taken() {
+            tally.default.add(frame.wire_len, frame.time_ns);
+        }
+    }
+    let in_turn = InTurn::new(&ports, &compiler)?;
+    let (plan_ns_per_frame, in_turn_ns_per_frame) = costs(&mut divider, &in_turn, &frames)?;
+    let more: Vec<Port> = ports.iter().cloned().chain(clients()).collect();
+    let some = &frames[..frames.len().min(MORE_FRAMES)];
+    let mut more_divider = Divider::new(&more, &compiler);
+    let more_in_turn = InTurn::new(&more, &compiler)?;
+    let verdicts_differ = compare(&mut divider, &in_turn, &frames)?
+        + compare(&mut more_divider, &more_in_turn, some)?;
+    let (more_plan_ns_per_frame, more_in_turn_ns_per_frame) =
+        costs(&mut more_divider, &more_in_turn, some)?;
+    let measured = Measured {
+        seed: args.seed,
+        sent: u64::from(args.frames),
+        lost,
+        verdicts_differ,
+        plan_ns_per_frame,
+        in_turn_ns_per_frame,
+        more_ports: CLIENTS,
+        more_plan_ns_per_frame,
+        more_in_turn_ns_per_frame,
+    };
+    report(args, &names, &tally, &measured)
+}
+
+/// The ports that are added to show that their number costs nothing.
+const CLIENTS: u32 = 1000;
+/// How many frames are enough to time a thousand filters in turn.
+const MORE_FRAMES: usize = 10_000;
+
+/// A port for each of many UDP clients; none of them is in the traffic.
+fn clients() -> impl Iterator<Item = Port> {
+    (0..CLIENTS).map(|client| Port {
+        name: format!("client{client}"),
+        lang: Language::Expr,
+        filter: format!(
+            "udp and src host 198.18.{}.{} and dst port 5060",
+            client >> 8,
+            client & 255
+        ),
+        priority: Some(40),
+        copy: false,
+    })
+}
+
+fn port(row: &DemoPort) -> Port {
+    Port {
+        name: row.0.into(),
+        lang: row.1,
+        filter: row.2.into(),
+        priority: Some(row.3),
+        copy: row.4,
+    }
+}
+
+fn ethernet() -> Interface {
+    Interface {
+        linktype: LinkType::EN10MB,
+        snaplen: 262_144,
+        resolution: Resolution::NANO,
+        offset_s: 0,
+        name: Some("mem0".into()),
+    }
+}
+
+fn lend<'a>(frame: &'a Arrived, interface: &'a Interface) -> FrameRef<'a> {
+    FrameRef {
+        bytes: &frame.bytes,
+        wire_len: frame.bytes.len() as u32,
+        time_ns: Some(frame.time_ns),
+        interface_index: 0,
+        interface,
+    }
+}
+
+/// Sends the traffic over the link: the frames that arrive, and how many do not.
+fn carry(args: &Args) -> Result<(Vec<Arrived>, u64), Failure> {
+    let line = Impairments {
+        loss_ppm: args.loss * 1000,
+        delay_ns: 1_000_000,
+        jitter_ns: 200_000,
+        ..Impairments::default()
+    };
+    let mut link = MemLink::new(line, line, args.seed).map_err(Failure::run)?;
+    let mut arrived = Vec::with_capacity(args.frames as usize);
+    let traffic = Traffic::new(args.seed, Medium::Ethernet);
+    let mut now_ns = 0;
+    for frame in traffic.take(args.frames as usize) {
+        now_ns = frame.time_ns;
+        // A frame that is not carried is counted by the link.
+        let _ = link.send(End::A, now_ns, &frame.bytes);
+        drain(&mut link, now_ns, &mut arrived);
+    }
+    while let Some(next_ns) = link.next_arrival_ns(End::B) {
+        now_ns = now_ns.max(next_ns);
+        drain(&mut link, now_ns, &mut arrived);
+    }
+    let lost = u64::from(args.frames) - arrived.len() as u64;
+    Ok((arrived, lost))
+}
+
+fn drain(link: &mut MemLink, now_ns: u64, arrived: &mut Vec<Arrived>) {
+    while let Some(frame) = link.receive(End::B, now_ns) {
+        arrived.push(Arrived {
+            time_ns: START_NS + frame.arrived_ns as i64,
+            bytes: frame.bytes,
+        });
+    }
+}
+
+/// The filters one after the other: what the plan must equal, and beat.
+struct InTurn {
+    /// Port number, whether it copies, and its filter, in the model's order.
+    filters: Vec<(usize, bool, Runner)>,
+}
+
+impl InTurn {
+    fn new(ports: &[Port], compiler: &Compiler) -> Result<InTurn, Failure> {
+        let mut order: Vec<usize> = (0..ports.len()).collect();
+        order.sort_by_key(|&port| (Reverse(ports[port].priority), !ports[port].copy));
+        let filters = order.into_iter().map(|number| {
+            let port = &ports[number];
+            let compiled = compiler.compile(port.lang, port.filter.as_bytes(), LinkType::EN10MB);
+            let program = compiled.map_err(Failure::refused)?.program;
+            Ok((number, port.copy, Runner::new(program)))
+        });
+        Ok(InTurn {
+            filters: filters.collect::<Result<_, Failure>>()?,
+        })
+    }
+
+    /// The ports that get the frame.
+    fn judge(&self, frame: &Arrived) -> Vec<usize> {
+        let mut ports = Vec::with_capacity(4);
+        for (port, copy, filter) in &self.filters {
+            if filter.run(&frame.bytes, frame.bytes.len() as u32) != 0 {
+                ports.push(*port);
+                if !copy {
+                    break;
+                }
+            }
+        }
+        ports
+    }
+}
+
+/// How many frames the plan and the filters in turn judge differently.
+fn compare(
+    divider: &mut Divider<'_>,
+    in_turn: &InTurn,
+    frames: &[Arrived],
+) -> Result<u64, Failure> {
+    let interface = ethernet();
+    let mut differ = 0;
+    for frame in frames {
+        let verdict = divider.judge(&lend(frame, &interface))?;
+        let planned = verdict.ports().map(|(port, _)| port);
+        differ += u64::from(!planned.eq(in_turn.judge(frame)));
+    }
+    Ok(differ)
+}
+
+/// What a frame costs by the plan and by the filters in turn, in nanoseconds.
+fn costs(
+    divider: &mut Divider<'_>,
+    in_turn: &InTurn,
+    frames: &[Arrived],
+) -> Result<(f64, f64), Failure> {
+    let interface = ethernet();
+    let plan = time(frames, |frame| {
+        let verdict = divider.judge(&lend(frame, &interface))?;
+        Ok(verdict.ports().count())
+    })?;
+    Ok((plan, time(frames, |frame| Ok(in_turn.judge(frame).len()))?))
+}
+
+/// What one call costs on average over all frames, in nanoseconds.
+fn time(
+    frames: &[Arrived],
+    mut judge: impl FnMut(&Arrived) -> Result<usize, Failure>,
+) -> Result<f64, Failure> {
+    let started = Instant::now();
+    let mut delivered = 0;
+    for frame in frames {
+        delivered += judge(frame)?;
+    }
+    let elapsed = started.elapsed();
+    std::hint::black_box(delivered);
+    Ok(elapsed.as_nanos() as f64 / frames.len().max(1) as f64)
+}
+
+fn report(args: &Args, names: &[&str], tally: &Tally, measured: &Measured) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let shown = if args.json {
+        tally.json_with(names, measured)
+    } else {
+        prose(names, tally, measured)
+    };
+    writeln!(out, "{shown}").map_err(Failure::output)?;
+    if measured.verdicts_differ > 0 {
+        return Err(Failure::run(format!(
+            "the plan judged {} frames otherwise than its filters in turn: please report this, with --seed {}",
+            measured.verdicts_differ, measured.seed
+        )));
+    }
+    Ok(())
+}
+
+fn prose(names: &[&str], tally: &Tally, measured: &Measured) -> String {
+    let ports = PORTS.iter().map(|(name, lang, filter, priority, copy)| {
+        let filter = filter.replace('\n', " ");
+        let filter = if filter.is_empty() {
+            "(every frame)".into()
+        } else {
+            filter
+        };
+        let kind = if *copy { "copies" } else { "takes" };
+        vec![
+            (*name).into(),
+            priority.to_string(),
+            kind.into(),
+            lang.to_string(),
+            filter,
+        ]
+    });
+    let heading = [
+        Left("port"),
+        Right("priority"),
+        Left(""),
+        Left("language"),
+        Left("filter"),
+    ];
+    format!(
+        "Mixed traffic over an in-memory link: {} frames sent (seed {}), {} lost on the way.\n\n\
+         {}\n\n{}\n\n\
+         One plan judges a frame in {:.0} ns, the {} filters in turn in {:.0} ns.\n\
+         With {} more ports bound, the plan takes {:.0} ns, the filters in turn {}.\n\
+         Plan and filters in turn judged {} frames differently.\n\n\
+         Next: weir demux -r FILE --port NAME=FILTER …, weir filter FILTER, weir --help",
+        text::grouped(measured.sent),
+        measured.seed,
+        text::grouped(measured.lost),
+        text::table(&heading, ports),
+        tally.table(names),
+        measured.plan_ns_per_frame,
+        PORTS.len(),
+        measured.in_turn_ns_per_frame,
+        text::grouped(u64::from(measured.more_ports)),
+        measured.more_plan_ns_per_frame,
+        text::grouped(measured.more_in_turn_ns_per_frame as u64) + " ns",
+        measured.verdicts_differ,
+    )
+}

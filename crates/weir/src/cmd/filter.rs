@@ -1,0 +1,168 @@
+//! `weir filter`: compiles, explains and runs one filter.
+
+mod explain;
+mod forms;
+mod over_file;
+
+use crate::failure::Failure;
+use crate::source::Compiler;
+use forms::Form;
+use std::io::{Read, Write};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use weir_filter::ir;
+use weir_filter::lang::Language;
+use weir_filter::lang::cspf::Dialect;
+use weir_wire::LinkType;
+
+/// Compile a filter; explain it, print it in another form, or run it on a capture
+///
+/// Without options it says what the filter became and what it costs.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir filter 'tcp[tcpflags] & tcp-syn != 0'
+  weir filter tcp port 80 --as cbpf               # what tcpdump -ddd prints
+  weir filter --lang cspf pup.enet --run office.pcap --json
+  tcpdump -ddd udp | weir filter --lang cbpf - --as ebpf
+
+Exit status: 0 if the filter compiles; 2 if it is refused (the reason is on standard error);
+1 if a capture file is damaged or cannot be read (what was read is reported).")]
+pub(crate) struct Args {
+    /// The filter: an expression's words; for cbpf and cspf a file's name, `-`
+    /// for standard input, or the text itself
+    #[arg(value_name = "FILTER")]
+    words: Vec<String>,
+
+    /// Read the filter's text from a file; `-` is standard input
+    #[arg(short = 'F', long, value_name = "FILE", conflicts_with = "words")]
+    file: Option<PathBuf>,
+
+    /// Language: expr, cbpf or cspf
+    #[arg(long, value_name = "LANG", default_value = "expr")]
+    lang: Language,
+
+    /// Dialect of a stack-language (cspf) filter
+    #[arg(long, value_name = "NAME", default_value_t)]
+    dialect: Dialect,
+
+    /// How frames begin, by tcpdump's name (any case) or LINKTYPE number
+    ///
+    /// By default the capture's own with --run, else EN10MB.
+    #[arg(short = 'y', long, value_name = "NAME|N")]
+    linktype: Option<LinkType>,
+
+    /// Print this form of the program instead of the explanation
+    #[arg(long = "as", value_name = "FORM", value_enum)]
+    form: Option<Form>,
+
+    /// Run the filter on a capture file (`-`: standard input) and count
+    #[arg(short, long, value_name = "FILE", conflicts_with = "form")]
+    run: Option<PathBuf>,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Do not optimise
+    #[arg(short = 'O', long)]
+    no_optimise: bool,
+
+    /// Bytes of an accepted frame that are wanted: the program's verdict
+    #[arg(short, long, value_name = "BYTES", default_value_t = ir::SNAPLEN_ALL,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    snaplen: u32,
+
+    /// IPv4 mask of the frames' network, which `ip broadcast` needs
+    #[arg(long, value_name = "MASK")]
+    netmask: Option<Ipv4Addr>,
+}
+
+/// The longest text of a filter that is read, in bytes. The languages have
+/// limits of their own, below this one.
+const TEXT_LEN_MAX: u64 = 64 << 20;
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let text = text(args)?;
+    let compiler = Compiler {
+        snaplen: args.snaplen,
+        netmask: args.netmask,
+        dialect: args.dialect,
+        optimise: !args.no_optimise,
+        ..Compiler::default()
+    };
+    if let Some(path) = &args.run {
+        return over_file::run(args, &compiler, &text, path);
+    }
+    let linktype = args.linktype.unwrap_or(LinkType::EN10MB);
+    let compiled = compiler
+        .compile(args.lang, &text, linktype)
+        .map_err(Failure::refused)?;
+    let shown = match args.form {
+        Some(form) => form.print(&compiled, args.dialect)?,
+        None if args.json => explain::json(&compiled),
+        None => explain::text(&compiled),
+    };
+    print(&shown)
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let newline = if text.ends_with('\n') || text.is_empty() {
+        ""
+    } else {
+        "\n"
+    };
+    write!(out, "{text}{newline}")
+        .and_then(|()| out.flush())
+        .map_err(Failure::output)
+}
+
+/// The filter's text, wherever it stands.
+fn text(args: &Args) -> Result<Vec<u8>, Failure> {
+    if let Some(path) = &args.file {
+        return read_text(path);
+    }
+    if args.lang == Language::Expr {
+        return Ok(args.words.join(" ").into_bytes());
+    }
+    match args.words.as_slice() {
+        [] => Err(Failure::refused(format!(
+            "no filter: give a file's name, `-` for standard input, or the {} text",
+            args.lang
+        ))),
+        [word] if word == "-" || Path::new(word).is_file() => read_text(Path::new(word)),
+        [word] if looks_like_a_path(word) => {
+            Err(Failure::refused(format!("{word}: there is no such file")))
+        }
+        words => Ok(words.join(" ").into_bytes()),
+    }
+}
+
+/// A single word without blanks that has a dot or slash is no program text of
+/// any language, but a file's name that was misspelt.
+fn looks_like_a_path(word: &str) -> bool {
+    !word.contains(char::is_whitespace) && word.contains(['/', '.'])
+}
+
+fn read_text(path: &Path) -> Result<Vec<u8>, Failure> {
+    let refuse = |error: std::io::Error| Failure::refused(format!("{}: {error}", path.display()));
+    let input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(std::fs::File::open(path).map_err(refuse)?)
+    };
+    let mut bytes = Vec::new();
+    input
+        .take(TEXT_LEN_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(refuse)?;
+    if bytes.len() as u64 > TEXT_LEN_MAX {
+        return Err(Failure::refused(format!(
+            "{}: longer than {TEXT_LEN_MAX} bytes, the most a filter may have",
+            path.display()
+        )));
+    }
+    Ok(bytes)
+}

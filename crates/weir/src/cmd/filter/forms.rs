@@ -1,0 +1,97 @@
+//! The forms in which `weir filter --as` prints a program.
+
+use crate::failure::Failure;
+use crate::source::Compiled;
+use clap::ValueEnum;
+use std::fmt::Display;
+use weir_filter::backend::ebpf::{self, Listing, Options, Target, XdpLen};
+use weir_filter::backend::native::{self, Arch};
+use weir_filter::backend::{cbpf as to_cbpf, dot};
+use weir_filter::lang::cbpf::{self, Insn};
+use weir_filter::lang::cspf;
+
+/// A form of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum Form {
+    /// The intermediate representation, optimised
+    Ir,
+    /// The intermediate representation as the language's front end gives it
+    IrPlain,
+    /// Classic BPF in decimal numbers, as tcpdump -ddd
+    Cbpf,
+    /// Classic BPF as a listing, as tcpdump -d
+    CbpfD,
+    /// Classic BPF as C initialisers, as tcpdump -dd
+    CbpfDd,
+    /// eBPF for the kernel's XDP hook, as a listing
+    Ebpf,
+    /// Machine code of this computer, beside what it was made of
+    Native,
+    /// Machine code for x86-64
+    X86_64,
+    /// Machine code for aarch64
+    Aarch64,
+    /// The 1987 stack language, in the dialect that --dialect names
+    Cspf,
+    /// A drawing for Graphviz
+    Dot,
+}
+
+impl Form {
+    /// The program in this form.
+    pub(super) fn print(
+        self,
+        compiled: &Compiled,
+        dialect: cspf::Dialect,
+    ) -> Result<String, Failure> {
+        let program = &compiled.program;
+        let printed = match self {
+            Form::Ir => Ok(program.to_string()),
+            Form::IrPlain => Ok(compiled.plain.to_string()),
+            Form::Cbpf => classic(compiled, cbpf::Form::Decimal),
+            Form::CbpfD => classic(compiled, cbpf::Form::Listing),
+            Form::CbpfDd => classic(compiled, cbpf::Form::C),
+            Form::Ebpf => xdp(compiled).map(|insns| Listing(&insns).to_string()),
+            Form::Native => match Arch::host() {
+                Some(arch) => native::listing(program, arch).map_err(message),
+                None => Err(
+                    "there is no native code for this machine; use --as x86-64 or aarch64".into(),
+                ),
+            },
+            Form::X86_64 => native::listing(program, Arch::X64).map_err(message),
+            Form::Aarch64 => native::listing(program, Arch::A64).map_err(message),
+            Form::Cspf => stack(compiled, dialect),
+            Form::Dot => Ok(dot::to_dot(program)),
+        };
+        printed.map_err(|why| {
+            let form = self.to_possible_value().expect("no form is hidden");
+            Failure::refused(format!("no {} form of this filter: {why}", form.get_name()))
+        })
+    }
+}
+
+fn message(error: impl Display) -> String {
+    error.to_string()
+}
+
+/// The filter as classic BPF.
+pub(super) fn classic_insns(compiled: &Compiled) -> Result<Vec<Insn>, String> {
+    to_cbpf::emit(&compiled.program).map_err(message)
+}
+
+fn classic(compiled: &Compiled, form: cbpf::Form) -> Result<String, String> {
+    classic_insns(compiled).map(|insns| cbpf::text(&insns, form))
+}
+
+/// The filter as an XDP program.
+pub(super) fn xdp(compiled: &Compiled) -> Result<Vec<ebpf::Insn>, String> {
+    ebpf::emit(
+        &compiled.program,
+        &Options::new(Target::Xdp(XdpLen::Linear)),
+    )
+    .map_err(message)
+}
+
+fn stack(_compiled: &Compiled, _dialect: cspf::Dialect) -> Result<String, String> {
+    Err("pending".into())
+}

@@ -1,0 +1,5 @@
+//! The subcommands, a file each.
+
+pub(crate) mod demo;
+pub(crate) mod demux;
+pub(crate) mod filter;

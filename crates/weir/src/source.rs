@@ -1,0 +1,192 @@
+//! From a filter's text to an optimised program, with errors that point.
+
+use std::fmt::Write;
+use std::ops::Range;
+use weir_filter::ir::{self, Program};
+use weir_filter::lang::{Language, cbpf, cspf, expr};
+use weir_filter::opt;
+use weir_link::names::SystemNames;
+use weir_wire::LinkType;
+
+/// What compiling depends on besides the text.
+pub(crate) struct Compiler {
+    /// The system's names.
+    pub(crate) names: SystemNames,
+    /// How much of an accepted frame is wanted, in bytes.
+    pub(crate) snaplen: u32,
+    /// The IPv4 mask of the frames' network, for `ip broadcast`.
+    pub(crate) netmask: Option<std::net::Ipv4Addr>,
+    /// The dialect of stack-language texts.
+    pub(crate) dialect: cspf::Dialect,
+    /// Whether to optimise.
+    pub(crate) optimise: bool,
+}
+
+/// A filter that compiled.
+pub(crate) struct Compiled {
+    /// As the language's front end gave it.
+    pub(crate) plain: Program,
+    /// As it is run: optimised, unless told not to.
+    pub(crate) program: Program,
+    /// The priority that a stack-language text carries.
+    pub(crate) priority: Option<u16>,
+}
+
+impl Default for Compiler {
+    fn default() -> Self {
+        Compiler {
+            names: SystemNames::new(),
+            snaplen: ir::SNAPLEN_ALL,
+            netmask: None,
+            dialect: cspf::Dialect::default(),
+            optimise: true,
+        }
+    }
+}
+
+impl Compiler {
+    /// Compiles `text` for frames that begin as `linktype` says. The error is
+    /// the whole message for a person, perhaps of several lines.
+    ///
+    /// As with tcpdump, an expression that can match no frame is refused: it
+    /// is a mistake, such as `ip and ip6`.
+    pub(crate) fn compile(
+        &self,
+        lang: Language,
+        text: &[u8],
+        linktype: LinkType,
+    ) -> Result<Compiled, String> {
+        let (plain, priority) = match lang {
+            Language::Expr => (self.expression(utf8(text)?, linktype)?, None),
+            Language::Cbpf => (classic(text)?, None),
+            Language::Cspf => cspf::compile(utf8(text)?, self.dialect, linktype)
+                .map_err(|error| error.to_string())?,
+        };
+        let mut optimised = plain.clone();
+        opt::optimise(&mut optimised);
+        if lang == Language::Expr && optimised == Program::constant(0) {
+            return Err(format!(
+                "no frame can match `{}` on link type {linktype}: its conditions contradict one another or the link",
+                shorten(utf8(text)?)
+            ));
+        }
+        let program = if self.optimise {
+            optimised
+        } else {
+            plain.clone()
+        };
+        Ok(Compiled {
+            plain,
+            program,
+            priority: priority.map(u16::from),
+        })
+    }
+
+    fn expression(&self, text: &str, linktype: LinkType) -> Result<Program, String> {
+        let context = expr::Context {
+            linktype,
+            snaplen: self.snaplen,
+            netmask: self.netmask,
+            names: &self.names,
+        };
+        expr::compile(text, &context)
+            .map_err(|error| format!("{error}{}", pointer(text, &error.span)))
+    }
+}
+
+/// The text for a message, cut when long.
+fn shorten(text: &str) -> String {
+    const CHARS_MAX: usize = 80;
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn utf8(text: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(text).map_err(|error| format!("the filter is not UTF-8 text: {error}"))
+}
+
+fn classic(text: &[u8]) -> Result<Program, String> {
+    let insns = cbpf::read(text).map_err(|error| error.to_string())?;
+    cbpf::lift(&insns).map_err(|error| error.to_string())
+}
+
+/// Two lines that show the text around `span` and mark it; a long text is cut
+/// on both sides.
+fn pointer(text: &str, span: &Range<usize>) -> String {
+    const CONTEXT_CHARS: usize = 60;
+    let start = floor(text, span.start);
+    let end = floor(text, span.end.max(span.start));
+    let before: Vec<char> = text[..start]
+        .chars()
+        .rev()
+        .take(CONTEXT_CHARS + 1)
+        .collect();
+    let cut_before = before.len() > CONTEXT_CHARS;
+    let before: String = before.into_iter().take(CONTEXT_CHARS).rev().collect();
+    let marked: String = text[start..end].chars().take(CONTEXT_CHARS).collect();
+    let rest = &text[start + marked.len()..];
+    let after: String = rest.chars().take(CONTEXT_CHARS).collect();
+    let cut_after = after.len() < rest.len();
+    let dots = |cut: bool| if cut { "…" } else { "" };
+    let mut out = String::new();
+    let line = format!(
+        "{}{before}{marked}{after}{}",
+        dots(cut_before),
+        dots(cut_after)
+    );
+    let line: String = line.chars().map(visible).collect();
+    let indent = before.chars().count() + usize::from(cut_before);
+    let carets = marked.chars().count().max(1);
+    let _ = write!(
+        out,
+        "\n  {line}\n  {}{}",
+        " ".repeat(indent),
+        "^".repeat(carets)
+    );
+    out
+}
+
+/// The nearest character boundary at or before `index`.
+fn floor(text: &str, index: usize) -> usize {
+    let index = index.min(text.len());
+    (0..=index)
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(0)
+}
+
+/// Control characters would move the marks or drive the terminal.
+fn visible(c: char) -> char {
+    if c.is_control() { ' ' } else { c }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_stands_under_the_word() {
+        assert_eq!(
+            pointer("tcp prot 80", &(4..8)),
+            "\n  tcp prot 80\n      ^^^^"
+        );
+        assert_eq!(pointer("tcp", &(3..3)), "\n  tcp\n     ^");
+        assert_eq!(pointer("é x", &(3..4)), "\n  é x\n    ^");
+        assert_eq!(pointer("é", &(1..9)), "\n  é\n  ^");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_around_the_word() {
+        let text = format!("{}bad{}", "a".repeat(1_000_000), "b".repeat(1_000_000));
+        let shown = pointer(&text, &(1_000_000..1_000_003));
+        assert!(shown.len() < 400);
+        let lines: Vec<&str> = shown.trim_start().lines().collect();
+        let mark = lines[1].chars().position(|c| c == '^').unwrap() - 2;
+        assert_eq!(
+            lines[0].chars().skip(mark).take(3).collect::<String>(),
+            "bad"
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! Ending early and cleanly: SIGINT and SIGTERM.
+//!
+//! The first signal asks: what was read so far is reported and written files
+//! are completed. A second one ends the process at once.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Whether somebody asked this process to end.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop {
+    asked: Arc<AtomicBool>,
+    /// The number of the last signal.
+    signal: Arc<AtomicUsize>,
+    /// Becomes readable with the first signal.
+    wake: Arc<UnixStream>,
+}
+
+impl Stop {
+    /// Begins to watch for signals.
+    pub(crate) fn watch() -> io::Result<Stop> {
+        let asked = Arc::new(AtomicBool::new(false));
+        let signal_seen = Arc::new(AtomicUsize::new(0));
+        let (wake, waker) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the shutdown takes effect only from the second
+            // signal on, when the flag is already set.
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                128 + signal,
+                Arc::clone(&asked),
+            )?;
+            signal_hook::flag::register_usize(signal, Arc::clone(&signal_seen), signal as usize)?;
+            signal_hook::flag::register(signal, Arc::clone(&asked))?;
+            signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
+        }
+        Ok(Stop {
+            asked,
+            signal: signal_seen,
+            wake: Arc::new(wake),
+        })
+    }
+
+    /// Whether a signal came.
+    pub(crate) fn asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// The signal that came; 0 for none.
+    pub(crate) fn signal(&self) -> u8 {
+        self.signal.load(Ordering::Relaxed) as u8
+    }
+
+    /// Standard input that ends when a signal comes, even while it waits.
+    pub(crate) fn stdin(&self) -> impl Read + Send + 'static {
+        Stdin {
+            stdin: io::stdin(),
+            wake: Arc::clone(&self.wake),
+        }
+    }
+}
+
+struct Stdin {
+    stdin: io::Stdin,
+    wake: Arc<UnixStream>,
+}
+
+impl Read for Stdin {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut fds = [
+            PollFd::new(&self.stdin, PollFlags::IN),
+            PollFd::new(&*self.wake, PollFlags::IN),
+        ];
+        loop {
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) => break,
+            }
+        }
+        if !fds[1].revents().is_empty() {
+            return Ok(0);
+        }
+        // Past std's own buffer, which would hide bytes from poll.
+        Ok(rustix::io::read(&self.stdin, buffer)?)
+    }
+}

@@ -1,0 +1,158 @@
+//! What was counted, a row a port, and how it is shown.
+
+use crate::text::{
+    self,
+    Column::{Left, Right},
+};
+use serde::Serialize;
+
+/// Frames counted: how many, how long, from when to when.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Count {
+    /// Frames.
+    pub(crate) frames: u64,
+    /// Bytes on the wire.
+    pub(crate) bytes: u64,
+    #[serde(skip)]
+    first_ns: Option<i64>,
+    #[serde(skip)]
+    last_ns: Option<i64>,
+}
+
+impl Count {
+    /// Counts one frame.
+    #[inline]
+    pub(crate) fn add(&mut self, wire_len: u32, time_ns: Option<i64>) {
+        self.frames += 1;
+        self.bytes += u64::from(wire_len);
+        if let Some(time_ns) = time_ns {
+            // Files need not be in order of time.
+            self.first_ns = Some(self.first_ns.map_or(time_ns, |first| first.min(time_ns)));
+            self.last_ns = Some(self.last_ns.map_or(time_ns, |last| last.max(time_ns)));
+        }
+    }
+
+    fn row(&self, name: &str, whole: &Count) -> Vec<String> {
+        vec![
+            name.to_owned(),
+            text::grouped(self.frames),
+            text::grouped(self.bytes),
+            text::share(self.frames, whole.frames),
+            text::time(self.first_ns),
+            text::time(self.last_ns),
+        ]
+    }
+}
+
+/// The count of each port, of what no port took, and of all.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    pub(crate) ports: Vec<Count>,
+    pub(crate) default: Count,
+    pub(crate) all: Count,
+}
+
+#[derive(Serialize)]
+struct Json<'a, T> {
+    frames: u64,
+    ports: Vec<NamedCount<'a>>,
+    default: Count,
+    #[serde(flatten)]
+    more: &'a T,
+}
+
+#[derive(Serialize)]
+struct Trouble {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct NamedCount<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    count: Count,
+}
+
+impl Tally {
+    /// Nothing counted yet, for this many ports.
+    pub(crate) fn new(ports: usize) -> Tally {
+        Tally {
+            ports: vec![Count::default(); ports],
+            default: Count::default(),
+            all: Count::default(),
+        }
+    }
+
+    /// The table that a person reads.
+    pub(crate) fn table(&self, names: &[&str]) -> String {
+        let heading = [
+            Left("port"),
+            Right("frames"),
+            Right("bytes"),
+            Right("share"),
+            Right("first"),
+            Right("last"),
+        ];
+        let ports = names.iter().zip(&self.ports);
+        let mut rows: Vec<_> = ports
+            .map(|(name, count)| count.row(name, &self.all))
+            .collect();
+        rows.push(self.default.row("(default)", &self.all));
+        rows.push(self.all.row("(all)", &self.all));
+        text::table(&heading, rows)
+    }
+
+    /// One line for scripts; `error` says why it is not the whole input.
+    pub(crate) fn json(&self, names: &[&str], error: Option<String>) -> String {
+        self.json_with(names, &Trouble { error })
+    }
+
+    /// The same line, with the fields of `more` after the counts.
+    pub(crate) fn json_with(&self, names: &[&str], more: &impl Serialize) -> String {
+        let ports = names.iter().zip(&self.ports);
+        let json = Json {
+            frames: self.all.frames,
+            ports: ports
+                .map(|(name, count)| NamedCount {
+                    name,
+                    count: *count,
+                })
+                .collect(),
+            default: self.default,
+            more,
+        };
+        serde_json::to_string(&json).expect("numbers and names are JSON")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_keeps_to_its_stable_shape() {
+        let mut tally = Tally::new(1);
+        tally.all.add(60, Some(1));
+        tally.ports[0].add(60, Some(1));
+        assert_eq!(
+            tally.json(&["web"], None),
+            r#"{"frames":1,"ports":[{"name":"web","frames":1,"bytes":60}],"default":{"frames":0,"bytes":0}}"#
+        );
+        assert!(
+            tally
+                .json(&["web"], Some("broken".into()))
+                .contains(r#""error":"broken""#)
+        );
+    }
+
+    #[test]
+    fn times_need_not_be_in_order() {
+        let mut count = Count::default();
+        for time in [5, 3, 9, 4] {
+            count.add(1, Some(time));
+        }
+        assert_eq!((count.first_ns, count.last_ns), (Some(3), Some(9)));
+        assert_eq!((count.frames, count.bytes), (4, 4));
+    }
+}

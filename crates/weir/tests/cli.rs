@@ -1,0 +1,334 @@
+//! The binary as a user runs it: what it prints, writes and returns.
+
+mod common;
+
+use common::{Folder, capture, stdout, weir};
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+#[test]
+fn demux_counts_ports_and_the_rest() {
+    let folder = Folder::new("demux-counts");
+    let file = folder.write("a.pcap", &capture(&[53, 53, 80, 99]));
+    let run = weir(["demux", "--json", "-r", &file])
+        .args(["--port", "dns=udp port 53", "--port", "web=udp port 80"])
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(0), "{run:?}");
+    assert_eq!(
+        stdout(&run),
+        "{\"frames\":4,\"ports\":[{\"name\":\"dns\",\"frames\":2,\"bytes\":128},\
+         {\"name\":\"web\",\"frames\":1,\"bytes\":64}],\"default\":{\"frames\":1,\"bytes\":64}}\n"
+    );
+}
+
+#[test]
+fn a_copy_takes_nothing_away() {
+    let folder = Folder::new("copy");
+    let file = folder.write("a.pcap", &capture(&[53, 80]));
+    let ports = ["--port", "all=", "--port", "dns=port 53"];
+    let taking = weir(["demux", "--json", "-r", &file])
+        .args(ports)
+        .output()
+        .unwrap();
+    let json: serde_json::Value = serde_json::from_str(&stdout(&taking)).unwrap();
+    assert_eq!(json["ports"][0]["frames"], 2);
+    assert_eq!(json["ports"][1]["frames"], 0);
+    assert_eq!(json["default"]["frames"], 0);
+
+    let copying = weir(["demux", "--json", "--copy", "all", "-r", &file])
+        .args(ports)
+        .output();
+    let json: serde_json::Value = serde_json::from_str(&stdout(&copying.unwrap())).unwrap();
+    assert_eq!(json["ports"][0]["frames"], 2);
+    assert_eq!(json["ports"][1]["frames"], 1);
+    assert_eq!(
+        json["default"]["frames"], 1,
+        "a copy does not end a frame's way"
+    );
+}
+
+#[test]
+fn a_higher_priority_is_tried_first() {
+    let folder = Folder::new("priority");
+    let file = folder.write("a.pcap", &capture(&[53]));
+    let config = folder.write(
+        "ports.toml",
+        b"[[port]]\nname = 'low'\nfilter = 'udp'\n[[port]]\nname = 'high'\nfilter = 'port 53'\npriority = 7\n",
+    );
+    let run = weir(["demux", "--json", "-r", &file, "--config", &config])
+        .output()
+        .unwrap();
+    let json: serde_json::Value = serde_json::from_str(&stdout(&run)).unwrap();
+    assert_eq!(
+        (&json["ports"][0]["frames"], &json["ports"][1]["frames"]),
+        (&0.into(), &1.into())
+    );
+    let raised = weir(["demux", "--json", "-r", &file, "--config", &config])
+        .args(["--priority", "low=8"])
+        .output()
+        .unwrap();
+    let json: serde_json::Value = serde_json::from_str(&stdout(&raised)).unwrap();
+    assert_eq!(json["ports"][0]["frames"], 1);
+}
+
+#[test]
+fn each_port_gets_a_file_of_its_own() {
+    let folder = Folder::new("files");
+    let file = folder.write("a.pcap", &capture(&[53, 80, 53]));
+    let out = folder.path("out");
+    let run = weir(["demux", "-q", "-r", &file, "-w", &out])
+        .args(["-p", "dns=port 53", "-p", "none=tcp"])
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{run:?}");
+    for (port, frames) in [("dns", 2), ("none", 0)] {
+        let written = format!("{out}/{port}.pcapng");
+        let run = weir(["filter", "", "--json", "--run", &written])
+            .output()
+            .unwrap();
+        let expected = format!("{{\"frames\":{frames},\"accepted\":{frames}}}\n");
+        assert_eq!(stdout(&run), expected, "{port}: {run:?}");
+    }
+}
+
+#[test]
+fn an_input_is_never_overwritten() {
+    let folder = Folder::new("overwrite");
+    let bytes = capture(&[53]);
+    let file = folder.write("dns.pcapng", &bytes);
+    let run = weir([
+        "demux",
+        "-r",
+        &file,
+        "-p",
+        "dns=udp",
+        "-w",
+        &folder.path(""),
+    ])
+    .output()
+    .unwrap();
+    assert_eq!(run.status.code(), Some(2), "{run:?}");
+    assert!(
+        String::from_utf8_lossy(&run.stderr).contains("is being read"),
+        "{run:?}"
+    );
+    assert_eq!(std::fs::read(&file).unwrap(), bytes);
+}
+
+#[test]
+fn a_damaged_file_is_reported_as_far_as_it_goes() {
+    let folder = Folder::new("damage");
+    let mut bytes = capture(&[53, 53, 80]);
+    bytes.truncate(bytes.len() - 1);
+    let file = folder.write("a.pcap", &bytes);
+    let out = folder.path("out");
+    let run = weir([
+        "demux",
+        "--json",
+        "-r",
+        &file,
+        "-p",
+        "dns=port 53",
+        "-w",
+        &out,
+    ])
+    .output()
+    .unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_str(&stdout(&run)).unwrap();
+    assert_eq!(
+        (&json["frames"], &json["ports"][0]["frames"]),
+        (&2.into(), &2.into())
+    );
+    let offset = (24 + 2 * 80).to_string();
+    let errors = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(
+        errors.contains(&offset) && errors.contains("a.pcap"),
+        "{errors}"
+    );
+    let written = format!("{out}/dns.pcapng");
+    let kept = weir(["filter", "", "--json", "--run", &written])
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&kept), "{\"frames\":2,\"accepted\":2}\n");
+    let filtered = weir(["filter", "udp", "--json", "--run", &file])
+        .output()
+        .unwrap();
+    assert_eq!(filtered.status.code(), Some(1));
+    assert_eq!(stdout(&filtered), "{\"frames\":2,\"accepted\":2}\n");
+}
+
+#[test]
+fn standard_input_is_a_file_too() {
+    let mut child = weir(["demux", "--json", "-r", "-", "-p", "dns=port 53"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(&capture(&[53, 80]))
+        .unwrap();
+    let run = child.wait_with_output().unwrap();
+    assert!(stdout(&run).starts_with("{\"frames\":2,\"ports\":[{\"name\":\"dns\",\"frames\":1,"));
+}
+
+#[test]
+fn a_signal_ends_it_with_a_report() {
+    let folder = Folder::new("signal");
+    let out = folder.path("out");
+    let mut child = weir([
+        "demux",
+        "--json",
+        "-r",
+        "-",
+        "-p",
+        "dns=port 53",
+        "-w",
+        &out,
+    ])
+    .stdin(Stdio::piped())
+    .stdout(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&capture(&[53, 53])).unwrap();
+    stdin.flush().unwrap();
+    // The port's file is made once the input's header has been read.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !folder.has("out/dns.pcapng") && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Wait until it waits for more input.
+    std::thread::sleep(Duration::from_millis(200));
+    common::interrupt(&child);
+    let run = child.wait_with_output().unwrap();
+    assert_eq!(run.status.code(), Some(130), "{run:?}");
+    assert!(stdout(&run).starts_with("{\"frames\":2,"), "{run:?}");
+    drop(stdin);
+    let written = format!("{out}/dns.pcapng");
+    let kept = weir(["filter", "", "--json", "--run", &written])
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&kept), "{\"frames\":2,\"accepted\":2}\n");
+}
+
+#[test]
+fn requests_that_mean_nothing_are_refused_with_a_remedy() {
+    let folder = Folder::new("refused");
+    let file = folder.write("a.pcap", &capture(&[53]));
+    let config = folder.write("bad.toml", b"[[port]]\nname = 'a'\nfiltre = 'udp'\n");
+    for (arguments, fault) in [
+        (vec!["-p", "a"], "no `=`"),
+        (vec!["-p", "a=udp", "-p", "a=tcp"], "given twice"),
+        (vec!["-p", "a/b=udp"], "names a file"),
+        (vec!["-p", "a=upd"], "udp"),
+        (vec!["-p", "a=udp", "--copy", "b"], "no port has this name"),
+        (vec!["-p", "a=udp", "--priority", "a=99999"], "0 to 65535"),
+        (vec!["-p", "a=udp", "--lang", "lua"], "expr, cbpf and cspf"),
+        (vec!["--config", "no-such-file.toml"], "no-such-file.toml"),
+        (vec!["--config", &config], "filtre"),
+        (vec![], "no ports"),
+    ] {
+        let run = weir(["demux", "-r", &file])
+            .args(&arguments)
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(2), "{arguments:?}: {errors}");
+        assert!(errors.contains(fault), "{arguments:?}: {errors}");
+        assert!(run.stdout.is_empty(), "{arguments:?}");
+    }
+    let run = weir(["demux", "-r", &folder.path("none.pcap"), "-p", "a=udp"])
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&run.stderr).contains("none.pcap"));
+}
+
+#[test]
+fn filter_compiles_or_refuses() {
+    for filter in ["tcp port 80", "", "not (udp or icmp)"] {
+        let run = weir(["filter", filter]).output().unwrap();
+        assert_eq!(run.status.code(), Some(0), "{filter}: {run:?}");
+    }
+    for (arguments, fault) in [
+        (vec!["tcp prot 80"], "did you mean `port`"),
+        (vec!["tcp port 80", "--linktype", "token"], "EN10MB"),
+        (vec!["tcp port 80", "--linktype", "147"], "147"),
+        (vec!["--lang", "cbpf", "1,2,3"], ""),
+        (vec!["--lang", "cspf", "PUSHWURD+1"], ""),
+        (vec!["--lang", "cspf", "no-such-file.enet"], "no such file"),
+        (vec!["--lang", "cspf"], "no filter"),
+    ] {
+        let run = weir(["filter"]).args(&arguments).output().unwrap();
+        let errors = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(2), "{arguments:?}: {errors}");
+        assert!(
+            errors.contains(fault) && !errors.trim().is_empty(),
+            "{arguments:?}: {errors}"
+        );
+        assert!(run.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn filter_prints_every_form() {
+    for form in [
+        "ir", "ir-plain", "cbpf", "cbpf-d", "cbpf-dd", "ebpf", "x86-64", "aarch64", "dot",
+    ] {
+        let run = weir(["filter", "tcp[tcpflags] & tcp-syn != 0", "--as", form])
+            .output()
+            .unwrap();
+        assert!(
+            run.status.success() && !run.stdout.is_empty(),
+            "{form}: {run:?}"
+        );
+    }
+    let decimal = weir(["filter", "ip", "--as", "cbpf"]).output().unwrap();
+    assert_eq!(
+        stdout(&decimal),
+        "4\n40 0 0 12\n21 0 1 2048\n6 0 0 262144\n6 0 0 0\n"
+    );
+}
+
+#[test]
+fn a_program_read_back_counts_the_same() {
+    let folder = Folder::new("read-back");
+    let file = folder.write("a.pcap", &capture(&[53, 80, 53]));
+    let decimal = weir(["filter", "udp port 53", "--as", "cbpf"])
+        .output()
+        .unwrap();
+    let program = folder.write("dns.bpf", &decimal.stdout);
+    let run = weir([
+        "filter", "--lang", "cbpf", &program, "--json", "--run", &file,
+    ])
+    .output();
+    assert_eq!(stdout(&run.unwrap()), "{\"frames\":3,\"accepted\":2}\n");
+}
+
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let mut child = weir(["filter", "tcp"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn the_demo_agrees_with_itself() {
+    let run = weir(["demo", "--json", "-n", "2000"]).output().unwrap();
+    assert!(run.status.success(), "{run:?}");
+    let json: serde_json::Value = serde_json::from_str(&stdout(&run)).unwrap();
+    assert_eq!(json["verdicts_differ"], 0);
+    assert_eq!(json["sent"], 2000);
+    for port in json["ports"].as_array().unwrap() {
+        assert!(port["frames"].as_u64().unwrap() > 0, "{port}");
+    }
+}

@@ -1,0 +1,68 @@
+//! What the tests of the binary share.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+/// The binary with these arguments and no input.
+pub(crate) fn weir<const N: usize>(arguments: [&str; N]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// What a run printed.
+pub(crate) fn stdout(run: &Output) -> String {
+    String::from_utf8(run.stdout.clone()).unwrap()
+}
+
+/// Sends SIGINT.
+pub(crate) fn interrupt(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+}
+
+/// A folder of one test, gone with it.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_string_lossy().into_owned()
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> String {
+        fs::write(self.0.join(name), bytes).unwrap();
+        self.path(name)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.join(name).exists()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A pcap file of 64-byte UDP frames to these ports, a second apart.
+pub(crate) fn capture(ports: &[u16]) -> Vec<u8> {
+    let head = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, 1];
+    let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
+    for (second, port) in ports.iter().enumerate() {
+        let record = [second as u32, 0, 64, 64];
+        bytes.extend(record.iter().flat_map(|word| word.to_le_bytes()));
+        let mut frame = [0_u8; 64];
+        (frame[12], frame[14], frame[22], frame[23]) = (8, 0x45, 64, 17);
+        frame[36..38].copy_from_slice(&port.to_be_bytes());
+        bytes.extend(frame);
+    }
+    bytes
+}
