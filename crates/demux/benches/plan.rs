@@ -69,7 +69,7 @@ fn one_shape(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("random", count), |b| {
             b.iter(|| {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                let n = (u64::from(random) * u64::from(count) >> 32) as u32;
+                let n = ((u64::from(random) * u64::from(count)) >> 32) as u32;
                 let (src, _, src_port, _) = connection(n);
                 bytes[26..30].copy_from_slice(&src.to_be_bytes());
                 bytes[34..36].copy_from_slice(&src_port.to_be_bytes());

@@ -58,7 +58,7 @@ fn a_connection_is_one_key() {
 #[test]
 fn connections_share_a_shape_and_prefixes_of_a_length_do() {
     let mut plan = Plan::new(1);
-    let mut bind = |plan: &mut Plan, text: &str| {
+    let bind = |plan: &mut Plan, text: &str| {
         let binding = Binding {
             filter: of_text(text),
             priority: 1,
@@ -259,6 +259,7 @@ fn a_filter_with_too_many_paths_runs_whole() {
 fn a_filter_that_rejects_all_has_no_path() {
     let filter = Filter::new(Program::constant(0));
     assert_eq!(*filter.analysis(), Analysis::Paths(Vec::new()));
-    let contradiction = of_text("ip and arp");
+    let both = common::and(common::Pred::Ether(0x800), common::Pred::Ether(0x806));
+    let contradiction = common::filter(&both);
     assert_eq!(*contradiction.analysis(), Analysis::Paths(Vec::new()));
 }

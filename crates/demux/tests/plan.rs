@@ -43,7 +43,7 @@ fn tags(plan: &Plan, bytes: &[u8], verdict: &mut Verdict) -> Vec<u32> {
 
 #[test]
 fn thousands_of_connections_come_and_go() {
-    const COUNT: u32 = 20_000;
+    const COUNT: u32 = 6_000;
     let (mut plan, mut verdict) = (Plan::new(7), Verdict::new());
     let mut ids = Vec::new();
     for n in 0..COUNT {
@@ -310,4 +310,12 @@ fn a_shape_shows_what_a_lowering_needs() {
         assert!(entry.key.contains(&(0x0a00_0000 + entry.tag)));
         assert!(entry.tests.is_empty());
     }
+}
+
+#[test]
+fn plans_may_be_shared_and_sent() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Plan>();
+    shared::<Filter>();
+    shared::<Verdict>();
 }

@@ -7,6 +7,8 @@ mod walk;
 use crate::expr::{Exprs, Formula};
 use std::fmt;
 use std::sync::Arc;
+use weir_filter::backend::native::Code;
+use weir_filter::interp;
 use weir_filter::ir::{Cmp, Operand, Program, Value};
 
 /// A filter made ready to be bound: its program and, if they are few enough,
@@ -43,6 +45,8 @@ struct Inner {
     program: Arc<Program>,
     exprs: Exprs,
     analysis: Analysis,
+    /// Machine code, if it runs whole and this machine allows it.
+    code: Option<Code>,
 }
 
 /// What became of a filter.
@@ -176,11 +180,28 @@ impl Filter {
     pub fn new(program: impl Into<Arc<Program>>) -> Filter {
         let program = program.into();
         let (exprs, analysis) = walk::analyse(&program);
+        let code = match analysis {
+            Analysis::Paths(_) => None,
+            Analysis::Whole => Code::compile(&program).ok(),
+        };
         Filter(Arc::new(Inner {
             program,
             exprs,
             analysis,
+            code,
         }))
+    }
+
+    /// Runs the program by itself on one frame; zero means rejected.
+    ///
+    /// Native code where the analysis says [`Analysis::Whole`] and the machine
+    /// allows it, else the interpreter: a plan seldom needs this, and who runs
+    /// single filters compiles them.
+    pub fn run(&self, bytes: &[u8], wire_len: u32) -> u32 {
+        match &self.0.code {
+            Some(code) => code.run(bytes, wire_len),
+            None => interp::run(&self.0.program, bytes, wire_len),
+        }
     }
 
     /// The program.

@@ -325,7 +325,7 @@ struct Presence {
 impl Presence {
     #[inline]
     fn place(hash: u32, words: usize) -> (usize, u64) {
-        let bit = u64::from(hash) * words as u64 >> 26;
+        let bit = (u64::from(hash) * words as u64) >> 26;
         ((bit / 64) as usize, 1 << (bit % 64))
     }
 

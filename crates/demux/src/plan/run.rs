@@ -293,7 +293,7 @@ impl Search<'_> {
             let Some(bound) = self.plan.bound(index) else {
                 continue;
             };
-            let snap_len = interp::run(bound.filter.program(), self.bytes, self.wire_len);
+            let snap_len = bound.filter.run(self.bytes, self.wire_len);
             if snap_len != 0 {
                 self.deliver(bound.delivery(index, snap_len));
             }
