@@ -288,17 +288,35 @@ impl Oracle {
 
     /// Reads a capture file the way libpcap does.
     pub fn read(&self, path: &Path) -> Result<Capture, String> {
+        let mut frames = Vec::new();
+        let (linktype, error) = self.visit(path, |bytes, wire_len| {
+            frames.push(Frame {
+                bytes: bytes.to_vec(),
+                wire_len,
+            });
+        })?;
+        Ok(Capture {
+            linktype,
+            frames,
+            error,
+        })
+    }
+
+    /// Shows `visit` each frame of a capture file, as `pcap_next_ex` lends it:
+    /// the captured bytes and the length on the wire. Gives the file's link
+    /// type, and why reading stopped early, if it did.
+    pub fn visit(
+        &self,
+        path: &Path,
+        mut visit: impl FnMut(&[u8], u32),
+    ) -> Result<(LinkType, Option<String>), String> {
         let handle = self.open_file(path)?;
         // SAFETY: the handle is open, and closed once after its last use.
         unsafe {
             let linktype = linktype_of((self.data_link)(handle.as_ptr()));
-            let (frames, error) = self.read_frames(handle);
+            let error = self.visit_frames(handle, &mut visit);
             (self.close)(handle.as_ptr());
-            Ok(Capture {
-                linktype,
-                frames,
-                error,
-            })
+            Ok((linktype, error))
         }
     }
 
@@ -320,26 +338,25 @@ impl Oracle {
     ///
     /// # Safety
     /// `handle` is open.
-    unsafe fn read_frames(&self, handle: NonNull<Handle>) -> (Vec<Frame>, Option<String>) {
-        let mut frames = Vec::new();
+    unsafe fn visit_frames(
+        &self,
+        handle: NonNull<Handle>,
+        visit: &mut impl FnMut(&[u8], u32),
+    ) -> Option<String> {
         loop {
             let mut header: *const RawHeader = std::ptr::null();
             let mut bytes: *const c_uchar = std::ptr::null();
             // SAFETY: the handle is open; on success (1) both pointers are
             // set, to a header and to `caplen` bytes, valid until the next
-            // call, and copied before it.
+            // call, and let go before it.
             unsafe {
                 match (self.next_ex)(handle.as_ptr(), &raw mut header, &raw mut bytes) {
                     1 => {
                         let RawHeader { caplen, len, .. } = *header;
-                        let captured = std::slice::from_raw_parts(bytes, caplen as usize);
-                        frames.push(Frame {
-                            bytes: captured.to_vec(),
-                            wire_len: len,
-                        });
+                        visit(std::slice::from_raw_parts(bytes, caplen as usize), len);
                     }
-                    -2 => return (frames, None),
-                    _ => return (frames, Some(self.error_text(handle))),
+                    -2 => return None,
+                    _ => return Some(self.error_text(handle)),
                 }
             }
         }

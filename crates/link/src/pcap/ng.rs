@@ -141,37 +141,53 @@ impl Ng {
         interfaces: &mut Vec<Interface>,
     ) -> Result<Option<Record>, Error> {
         while let Some((kind, length)) = self.header(input)? {
+            if kind != ENHANCED {
+                match self.other(input, kind, length, interfaces)? {
+                    None => continue,
+                    record => return Ok(record),
+                }
+            }
             let whole = length as usize;
-            let body = match kind {
-                SECTION => {
-                    self.section(input, whole)?;
-                    continue;
-                }
-                _ => self.body(input, whole)?,
-            };
-            let record = match kind {
-                ENHANCED => self.enhanced(input, body, length)?,
-                SIMPLE => self.simple(input, body, length)?,
-                OBSOLETE => self.obsolete(input, body, length)?,
-                INTERFACE => {
-                    self.describe(input, body, interfaces)?;
-                    input.take(whole);
-                    continue;
-                }
-                _ => {
-                    input.take(whole);
-                    continue;
-                }
-            };
+            let body = self.body(input, whole)?;
+            let record = self.enhanced(input, body, length)?;
             input.take(whole);
             return Ok(Some(record));
         }
         Ok(None)
     }
 
+    /// Takes a block that is no enhanced packet block: a frame, if it holds
+    /// one. Apart, so that the common way stays short.
+    #[cold]
+    fn other(
+        &mut self,
+        input: &mut Input,
+        kind: u32,
+        length: u32,
+        interfaces: &mut Vec<Interface>,
+    ) -> Result<Option<Record>, Error> {
+        let whole = length as usize;
+        if kind == SECTION {
+            self.section(input, whole)?;
+            return Ok(None);
+        }
+        let body = self.body(input, whole)?;
+        let record = match kind {
+            SIMPLE => Some(self.simple(input, body, length)?),
+            OBSOLETE => Some(self.obsolete(input, body, length)?),
+            INTERFACE => {
+                self.describe(input, body, interfaces)?;
+                None
+            }
+            _ => None,
+        };
+        input.take(whole);
+        Ok(record)
+    }
+
     /// The next block's type and length, checked; `None` at the file's end. A
     /// section's byte order is taken over.
-    #[inline]
+    #[inline(always)]
     fn header(&mut self, input: &mut Input) -> Result<Option<(u32, u32)>, Error> {
         if !input.holds(HEADER_LEN)? {
             return match input.unread() {
@@ -179,11 +195,14 @@ impl Ng {
                 _ => Err(input.cut_short(Part::BlockHeader, HEADER_LEN)),
             };
         }
-        if self.word(input.unread(), 0) == SECTION {
+        // The section's type reads the same in both byte orders.
+        let mut start: [u8; HEADER_LEN] = array(input.unread(), 0);
+        if self.word(&start, 0) == SECTION {
             self.byte_order(input)?;
+            start = array(input.unread(), 0);
         }
-        let kind = self.word(input.unread(), 0);
-        let length = self.word(input.unread(), 4);
+        let kind = self.word(&start, 0);
+        let length = self.word(&start, 4);
         if !length.is_multiple_of(4) || length < least(kind) || length > self.block_max {
             return Err(self.bad_length(input, kind, length));
         }
@@ -216,7 +235,7 @@ impl Ng {
     }
 
     /// Waits for the whole block and compares its two lengths.
-    #[inline]
+    #[inline(always)]
     fn body(&self, input: &mut Input, whole: usize) -> Result<Body, Error> {
         if !input.holds(whole)? {
             return Err(input.cut_short(Part::Block, whole));
@@ -233,7 +252,6 @@ impl Ng {
     }
 
     /// Begins a section: its interfaces are described anew.
-    #[cold]
     fn section(&mut self, input: &mut Input, whole: usize) -> Result<(), Error> {
         let body = self.body(input, whole)?;
         let bytes = input.slice(body.position, body.len);
@@ -252,7 +270,6 @@ impl Ng {
     }
 
     /// Takes an interface's description.
-    #[cold]
     fn describe(
         &mut self,
         input: &Input,
@@ -322,14 +339,13 @@ impl Ng {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn enhanced(&self, input: &Input, body: Body, length: u32) -> Result<Record, Error> {
         let bytes = input.slice(body.position, body.len);
         let number = self.word(bytes, 0);
         self.frame(input, body, length, number)
     }
 
-    #[cold]
     fn obsolete(&self, input: &Input, body: Body, length: u32) -> Result<Record, Error> {
         let bytes = input.slice(body.position, body.len);
         let number = u32::from(self.half(bytes, 0));
@@ -337,11 +353,11 @@ impl Ng {
     }
 
     /// A frame whose block has time, captured and wire length from byte 4 on.
-    #[inline]
+    #[inline(always)]
     fn frame(&self, input: &Input, body: Body, length: u32, number: u32) -> Result<Record, Error> {
         let local = self.local(input, number)?;
-        let bytes = input.slice(body.position, body.len);
-        let captured = self.word(bytes, 12);
+        let bytes: [u8; FIXED_LEN] = array(input.slice(body.position, FIXED_LEN), 0);
+        let captured = self.word(&bytes, 12);
         if captured > local.frame_max {
             let max = local.frame_max;
             return Err(input.damaged(Damage::FrameLength { captured, max }));
@@ -349,18 +365,17 @@ impl Ng {
         if captured as usize > body.len - FIXED_LEN {
             return Err(self.overrun(input, length, captured, FIXED_LEN));
         }
-        let units = u64::from(self.word(bytes, 4)) << 32 | u64::from(self.word(bytes, 8));
+        let units = u64::from(self.word(&bytes, 4)) << 32 | u64::from(self.word(&bytes, 8));
         Ok(Record {
             position: body.position + FIXED_LEN,
             len: captured.min(local.snaplen) as usize,
-            wire_len: self.word(bytes, 16),
+            wire_len: self.word(&bytes, 16),
             time_ns: Some(local.clock.nanoseconds(units)),
             interface: local.index,
         })
     }
 
     /// A frame of interface 0, without a time, cut at the snap length.
-    #[cold]
     fn simple(&self, input: &Input, body: Body, length: u32) -> Result<Record, Error> {
         let local = self.local(input, 0)?;
         let bytes = input.slice(body.position, body.len);

@@ -1,0 +1,179 @@
+//! Reading and writing captures, a frame at a time, from files in the page
+//! cache: this crate, libpcap's `pcap_next_ex`, and the `pcap-file` crate.
+//!
+//! `cargo bench -p weir-link --bench pcap`. Times are for a whole file; the
+//! elements a second are frames.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use weir_lab::oracle::Oracle;
+use weir_link::mem::traffic::{Medium, Traffic};
+use weir_link::pcap::{FrameRef, Interface, Reader, Resolution, Writer};
+use weir_wire::LinkType;
+
+const FRAMES: usize = 400_000;
+
+/// The files of one kind of traffic, in both formats.
+struct Files {
+    name: &'static str,
+    pcap: PathBuf,
+    pcapng: PathBuf,
+}
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// Writes `frames` as pcap and pcapng.
+fn files<'a>(name: &'static str, frames: impl Iterator<Item = &'a [u8]>) -> Files {
+    let pcap = folder().join(format!("bench-{name}.pcap"));
+    let pcapng = folder().join(format!("bench-{name}.pcapng"));
+    let interface = Interface {
+        linktype: LinkType::EN10MB,
+        snaplen: 262_144,
+        resolution: Resolution::NANO,
+        offset_s: 0,
+        name: None,
+    };
+    let mut writer = Writer::create(&pcapng).expect("a scratch file");
+    let mut classic = Vec::new();
+    for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, 1u32] {
+        classic.extend(word.to_le_bytes());
+    }
+    for (number, bytes) in frames.enumerate() {
+        let len = bytes.len() as u32;
+        let frame = FrameRef {
+            bytes,
+            wire_len: len,
+            time_ns: Some(number as i64 * 1000),
+            interface_index: 0,
+            interface: &interface,
+        };
+        writer.write(&frame).expect("room on the disk");
+        for word in [0, number as u32 % 1_000_000, len, len] {
+            classic.extend(word.to_le_bytes());
+        }
+        classic.extend(bytes);
+    }
+    writer.finish().expect("room on the disk");
+    std::fs::write(&pcap, classic).expect("room on the disk");
+    Files { name, pcap, pcapng }
+}
+
+fn weir(path: &Path) -> u64 {
+    let mut reader = Reader::open(path).expect("written above");
+    let mut sum = 0;
+    while let Some(frame) = reader.next_frame().expect("written above") {
+        sum += black_box(frame).bytes.len() as u64;
+    }
+    sum
+}
+
+fn libpcap(oracle: &Oracle, path: &Path) -> u64 {
+    let mut sum = 0;
+    let visited = oracle.visit(path, |bytes, _| sum += black_box(bytes).len() as u64);
+    visited.expect("written above");
+    sum
+}
+
+fn pcap_file(path: &Path) -> u64 {
+    let file = File::open(path).expect("written above");
+    let mut reader = pcap_file::pcap::PcapReader::new(file).expect("written above");
+    let mut sum = 0;
+    while let Some(frame) = reader.next_packet() {
+        sum += u64::from(black_box(frame).expect("written above").len());
+    }
+    sum
+}
+
+fn pcap_file_ng(path: &Path) -> u64 {
+    let file = File::open(path).expect("written above");
+    let mut reader = pcap_file::pcapng::PcapNgReader::new(file).expect("written above");
+    let mut sum = 0;
+    while let Some(block) = reader.next_block() {
+        let (block, _) = block.expect("written above");
+        if let pcap_file::pcapng::Block::EnhancedPacket(frame) = block {
+            sum += black_box(frame).data.len() as u64;
+        }
+    }
+    sum
+}
+
+fn reading(criterion: &mut Criterion) {
+    let oracle = Oracle::load();
+    let small = [0x42; 60];
+    let mixed: Vec<_> = Traffic::new(1, Medium::Ethernet).take(FRAMES).collect();
+    let all = [
+        files("60-bytes", std::iter::repeat_n(&small[..], FRAMES)),
+        files("mixed", mixed.iter().map(|frame| &frame.bytes[..])),
+    ];
+    for files in &all {
+        let mut group = criterion.benchmark_group(format!("read/{}", files.name));
+        group
+            .throughput(Throughput::Elements(FRAMES as u64))
+            .sample_size(20);
+        for (format, path) in [("pcap", &files.pcap), ("pcapng", &files.pcapng)] {
+            group.bench_function(BenchmarkId::new("weir", format), |b| b.iter(|| weir(path)));
+            if let Some(oracle) = &oracle {
+                group.bench_function(BenchmarkId::new("libpcap", format), |b| {
+                    b.iter(|| libpcap(oracle, path));
+                });
+            }
+            let other = if format == "pcap" {
+                pcap_file
+            } else {
+                pcap_file_ng
+            };
+            group.bench_function(BenchmarkId::new("pcap-file", format), |b| {
+                b.iter(|| other(path))
+            });
+        }
+        for (tool, ending) in [("gzip", "gz"), ("zstd", "zst")] {
+            let packed = files.pcap.with_extension(format!("pcap.{ending}"));
+            let output = File::create(&packed).expect("a scratch file");
+            let packer = Command::new(tool)
+                .arg("-c")
+                .arg(&files.pcap)
+                .stdout(output)
+                .status();
+            if packer.is_ok_and(|status| status.success()) {
+                group.bench_function(BenchmarkId::new("weir", format!("pcap.{ending}")), |b| {
+                    b.iter(|| weir(&packed));
+                });
+            }
+        }
+        group.finish();
+        let packed = ["pcap.gz", "pcap.zst"].map(|ending| files.pcap.with_extension(ending));
+        for scratch in packed.iter().chain([&files.pcapng]) {
+            let _ = std::fs::remove_file(scratch);
+        }
+    }
+    let _ = std::fs::remove_file(&all[1].pcap);
+}
+
+fn writing(criterion: &mut Criterion) {
+    let path = folder().join("bench-60-bytes.pcap");
+    let mut group = criterion.benchmark_group("copy/60-bytes");
+    group
+        .throughput(Throughput::Elements(FRAMES as u64))
+        .sample_size(20);
+    group.bench_function("weir, pcap to pcapng in memory", |b| {
+        b.iter(|| {
+            let mut reader = Reader::open(&path).expect("written above");
+            let mut writer = Writer::new(std::io::sink()).expect("a sink");
+            while let Some(frame) = reader.next_frame().expect("written above") {
+                writer.write(&frame).expect("a sink");
+            }
+            writer.finish().map(drop).expect("a sink");
+        });
+    });
+    group.finish();
+    let _ = std::fs::remove_file(&path);
+}
+
+criterion_group!(benches, reading, writing);
+criterion_main!(benches);
