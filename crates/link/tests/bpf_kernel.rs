@@ -246,6 +246,45 @@ fn far_loads_behind_a_bounded_base_are_accepted() {
     }
 }
 
+/// Linux 6.18 links sums to what they were made of; see `unlink` in the back
+/// end. Both ways in which it then refused random programs.
+#[test]
+fn sums_as_offsets_are_accepted() {
+    if !permitted() {
+        return;
+    }
+    // An offset of which a copy was made, and a large constant added in place.
+    let copied = |op: &str, constant: u32| {
+        format!(
+            "b0:\nv0 = load.4 [16]\nv1 = div v0, v0\nbr set v0, v1, b2, b1\n\
+             b1:\nv2 = load.4 [20]\njmp b2\n\
+             b2:\nv3 = {op} v0, {constant}\nv4 = load.2 [v3 + 3]\nv5 = or v4, 1\nret v5"
+        )
+    };
+    // A byte that goes into a difference, which is compared before the byte
+    // is an offset.
+    let compared = |op: &str, constant: u32| {
+        format!(
+            "b0:\nv0 = and {constant}, 0x21\nv1 = load.1 [15]\nv2 = {op} v1, v0\n\
+             br lt v0, 0xa6a225d2, b1, b2\n\
+             b1:\nbr set v2, 0x36, b4, b2\n\
+             b2:\nv3 = load.2 [v1 + 16]\nbr ge v3, 0x36, b3, b4\n\
+             b3:\nret v3\n\
+             b4:\nret v2"
+        )
+    };
+    for op in ["add", "sub"] {
+        for constant in [1, 3, 0x351d_5ec4, 0x7fff_fff0, 0x9000_0001, 0xffff_fff1] {
+            for text in [copied(op, constant), compared(op, constant)] {
+                let filter: Filter = format!("filter {{\n{text}\n}}").parse().unwrap();
+                for target in TARGETS {
+                    assert_equal(&filter, target, &frames(5, 10));
+                }
+            }
+        }
+    }
+}
+
 /// What a long chain is made of.
 #[derive(Clone, Copy, Debug)]
 struct Chain {

@@ -11,11 +11,7 @@ pub(super) enum Step {
     /// The length on the wire.
     Len { dst: Value },
     /// `dst` = start of the frame + `base`; too short if `base` exceeds `max`.
-    Address {
-        dst: Value,
-        base: Value,
-        max: Option<u32>,
-    },
+    Address { dst: Value, base: Value, max: u32 },
     /// Too short unless `extent` bytes from the address (or start) are there.
     Guard { from: Option<Value>, extent: u32 },
     /// Loads from an address (or start) inside of what is guarded.
@@ -25,7 +21,8 @@ pub(super) enum Step {
         offset: u32,
         width: Width,
     },
-    /// Loads by a call, which checks bounds itself; `max` as in `Address`.
+    /// Loads by a call, which checks bounds itself; too short if `base`
+    /// exceeds `max`, which only it can if given.
     Fetch {
         dst: Option<Value>,
         base: Option<Value>,
@@ -83,8 +80,10 @@ impl Step {
     /// Whether it may jump: the verifier then explores both ways.
     pub(super) fn may_reject(self) -> bool {
         match self {
-            Step::Address { max, .. } => max.is_some(),
-            Step::Guard { .. } | Step::Fetch { .. } | Step::NonZero { .. } => true,
+            Step::Address { .. }
+            | Step::Guard { .. }
+            | Step::Fetch { .. }
+            | Step::NonZero { .. } => true,
             _ => false,
         }
     }
@@ -342,19 +341,15 @@ impl Lowering<'_> {
         self.rooms[address.index() - self.program.values.len()]
     }
 
+    /// The base is compared even where it cannot exceed its bound: versions
+    /// of the verifier differ in what they know, and forget it, for example
+    /// when a sum that the base went into is compared.
     fn address(&mut self, base: Value, need: u32, steps: &mut Vec<Step>) -> Value {
         let dst = Value((self.program.values.len() + self.rooms.len()) as u32);
-        let bound = self.reach.bounds[base.index()];
-        let max = DIRECT_MAX - need;
-        let fits = bound <= max;
-        self.rooms
-            .push(if fits { DIRECT_MAX - bound } else { need });
+        let max = self.reach.bounds[base.index()].min(DIRECT_MAX - need);
+        self.rooms.push(DIRECT_MAX - max);
         self.used.push(true);
-        steps.push(Step::Address {
-            dst,
-            base,
-            max: (!fits).then_some(max),
-        });
+        steps.push(Step::Address { dst, base, max });
         dst
     }
 }

@@ -60,7 +60,7 @@ impl Need {
 }
 
 /// For each block what its accepting paths need; and how large each value can
-/// be, as far as the kernel's verifier can tell too.
+/// be.
 pub(super) struct Reach {
     pub(super) needs: Vec<Need>,
     pub(super) bounds: Vec<u32>,
@@ -151,8 +151,7 @@ fn raise(list: &mut Vec<(Anchor, u32)>, anchor: Anchor, extent: u32) {
     }
 }
 
-/// Upper bounds that the kernel's verifier derives as well, in every version
-/// since 6.1. It knows nothing of a value in changed byte order.
+/// Upper bounds that hold on every path.
 fn bounds(program: &Program) -> Vec<u32> {
     let mut bounds = vec![u32::MAX; program.values.len()];
     for &value in program.blocks.iter().flat_map(|block| &block.insts) {
@@ -161,7 +160,8 @@ fn bounds(program: &Program) -> Vec<u32> {
             Operand::Val(value) => bounds[value.index()],
         };
         bounds[value.index()] = match program.op(value) {
-            Op::Load { width, .. } if width.bytes() == 1 => width.max_value(),
+            Op::Load { width, .. } => width.max_value(),
+            Op::Test { .. } => 1,
             Op::Bin { op, a, b } => bound_of(op, of(a), of(b), b),
             _ => u32::MAX,
         };

@@ -23,16 +23,14 @@ impl Coder<'_> {
         self.write(dst, to);
     }
 
-    pub(super) fn address(&mut self, dst: Value, base: Value, max: Option<u32>) {
+    pub(super) fn address(&mut self, dst: Value, base: Value, max: u32) {
         let Access::Direct { start, .. } = self.fragment.access else {
             unreachable!("addresses are made for direct access only");
         };
         let to = self.target(dst);
         let from = self.read(base, to);
         self.mov32(to, from.into());
-        if let Some(max) = max {
-            self.short_if(Insn::jump64(op::JGT, to, max as i32), op::JLE);
-        }
+        self.short_if(Insn::jump64(op::JGT, to, max as i32), op::JLE);
         self.asm.push(Insn::alu64(op::ADD, to, start));
         self.write(dst, to);
     }

@@ -14,12 +14,28 @@ impl Coder<'_> {
         }
         let a = self.read_operand(a, to);
         self.mov32(to, a);
+        if matches!(op, BinOp::Add | BinOp::Sub) {
+            self.unlink(to, a);
+        }
         if let (true, Operand::Val(count)) = (shift, b) {
             self.clear_if_far(to, count);
         }
         let b = self.read_operand(b, self.scratch[1]);
         self.asm.push(Insn::alu32(code_of(op), to, b));
         self.write(dst, to);
+    }
+
+    /// Makes the verifier forget that `reg` is a copy of `of`, before a sum.
+    ///
+    /// From Linux 6.11 on it remembers of sums of copies and constants how
+    /// far they are apart, and carries what a comparison tells of one over to
+    /// the others. But so it widens the bounds of a value whose sum wraps,
+    /// and refuses a large difference as an offset of a pointer, although
+    /// the sum was bounded in between (seen in 6.18).
+    fn unlink(&mut self, reg: Reg, of: Src) {
+        if let Src::Reg(_) = of {
+            self.asm.push(Insn::alu32(op::OR, reg, 0));
+        }
     }
 
     /// Clears `reg` if `count` is 32 or more, without a jump: the machine
@@ -45,7 +61,10 @@ impl Coder<'_> {
         match cmp {
             Cmp::Eq | Cmp::Ne => self.asm.push(Insn::alu32(op::XOR, to, b)),
             Cmp::Set | Cmp::Clear => self.asm.push(Insn::alu32(op::AND, to, b)),
-            _ => self.subtract_wide(to, b),
+            _ => {
+                self.unlink(to, a);
+                self.subtract_wide(to, b);
+            }
         }
         match cmp {
             Cmp::Eq | Cmp::Clear => self.asm.push(Insn::alu64(op::SUB, to, 1)),
