@@ -29,6 +29,9 @@ struct LinkPlan {
     frames: u64,
 }
 
+/// How many entries of each table `--explain` writes out.
+const ENTRIES_SHOWN: usize = 10;
+
 /// Which ports get a frame.
 pub(crate) struct Ports<'a>(&'a Verdict);
 
@@ -160,7 +163,12 @@ impl<'a> Divider<'a> {
     pub(crate) fn explain(&self) -> String {
         let mut out = String::new();
         for plan in &self.plans {
-            let _ = writeln!(out, "link type {}:\n{}", plan.linktype, "");
+            let _ = writeln!(
+                out,
+                "link type {}:\n{}",
+                plan.linktype,
+                plan.plan.explain(ENTRIES_SHOWN)
+            );
         }
         out
     }

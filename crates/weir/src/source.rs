@@ -37,7 +37,9 @@ impl Default for Compiler {
         Compiler {
             names: SystemNames::new(),
             snaplen: ir::SNAPLEN_ALL,
-            netmask: None,
+            // As tcpdump -r: of a capture's network nothing is known, and the
+            // limited broadcast address is one under every mask.
+            netmask: Some(std::net::Ipv4Addr::UNSPECIFIED),
             dialect: cspf::Dialect::default(),
             optimise: true,
         }
@@ -47,9 +49,6 @@ impl Default for Compiler {
 impl Compiler {
     /// Compiles `text` for frames that begin as `linktype` says. The error is
     /// the whole message for a person, perhaps of several lines.
-    ///
-    /// As with tcpdump, an expression that can match no frame is refused: it
-    /// is a mistake, such as `ip and ip6`.
     pub(crate) fn compile(
         &self,
         lang: Language,
@@ -62,19 +61,10 @@ impl Compiler {
             Language::Cspf => cspf::compile(utf8(text)?, self.dialect, linktype)
                 .map_err(|error| error.to_string())?,
         };
-        let mut optimised = plain.clone();
-        opt::optimise(&mut optimised);
-        if lang == Language::Expr && optimised == Program::constant(0) {
-            return Err(format!(
-                "no frame can match `{}` on link type {linktype}: its conditions contradict one another or the link",
-                shorten(utf8(text)?)
-            ));
+        let mut program = plain.clone();
+        if self.optimise {
+            opt::optimise(&mut program);
         }
-        let program = if self.optimise {
-            optimised
-        } else {
-            plain.clone()
-        };
         Ok(Compiled {
             plain,
             program,
@@ -91,15 +81,6 @@ impl Compiler {
         };
         expr::compile(text, &context)
             .map_err(|error| format!("{error}{}", pointer(text, &error.span)))
-    }
-}
-
-/// The text for a message, cut when long.
-fn shorten(text: &str) -> String {
-    const CHARS_MAX: usize = 80;
-    match text.char_indices().nth(CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
     }
 }
 

@@ -73,9 +73,9 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u32).range(1..))]
     snaplen: u32,
 
-    /// IPv4 mask of the frames' network, which `ip broadcast` needs
-    #[arg(long, value_name = "MASK")]
-    netmask: Option<Ipv4Addr>,
+    /// IPv4 mask of the frames' network, for `ip broadcast`
+    #[arg(long, value_name = "MASK", default_value_t = Ipv4Addr::UNSPECIFIED)]
+    netmask: Ipv4Addr,
 }
 
 /// The longest text of a filter that is read, in bytes. The languages have
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let text = text(args)?;
     let compiler = Compiler {
         snaplen: args.snaplen,
-        netmask: args.netmask,
+        netmask: Some(args.netmask),
         dialect: args.dialect,
         optimise: !args.no_optimise,
         ..Compiler::default()
