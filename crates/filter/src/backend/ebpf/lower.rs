@@ -79,13 +79,10 @@ impl Step {
 
     /// Whether it may jump: the verifier then explores both ways.
     pub(super) fn may_reject(self) -> bool {
-        match self {
-            Step::Address { .. }
-            | Step::Guard { .. }
-            | Step::Fetch { .. }
-            | Step::NonZero { .. } => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Step::Address { .. } | Step::Guard { .. } | Step::Fetch { .. } | Step::NonZero { .. }
+        )
     }
 }
 
