@@ -36,6 +36,13 @@ pub(crate) enum Refused {
 }
 
 impl Exprs {
+    pub(crate) fn with_capacity(capacity: usize) -> Exprs {
+        Exprs {
+            ops: Vec::with_capacity(capacity),
+            facts: Vec::with_capacity(capacity),
+        }
+    }
+
     /// The operation that makes `expr`.
     pub fn op(&self, expr: Value) -> Op {
         self.ops[expr.index()]

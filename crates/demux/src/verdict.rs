@@ -58,12 +58,20 @@ impl Verdict {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Scratch {
     pub(crate) memo: Memo,
+    pub(crate) shapes: ShapeScratch,
+}
+
+/// Memory for finding the shapes to try.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct ShapeScratch {
     /// Shapes still possible.
     pub(crate) alive: Shapes,
     /// Shapes that one field leaves possible.
     pub(crate) set: Shapes,
     /// Shapes to try, by their best rank.
     pub(crate) order: Vec<(Rank, u32)>,
+    /// The shape that took the frame before, in whatever plan.
+    pub(crate) hot: u32,
 }
 
 /// Values of expressions on the frame at hand.

@@ -274,6 +274,9 @@ impl Facts {
     fn entry(&mut self, exprs: &Exprs, expr: Value) -> usize {
         let found = self.known.iter().position(|known| known.expr == expr);
         found.unwrap_or_else(|| {
+            if self.known.capacity() == 0 {
+                self.known.reserve(8);
+            }
             self.known.push(Known {
                 expr,
                 mask: 0,

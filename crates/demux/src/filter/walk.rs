@@ -29,9 +29,14 @@ pub(super) fn analyse(program: &Program) -> (Exprs, Analysis) {
     let mut walk = Walk {
         program,
         accepting: accepting_blocks(program),
-        exprs: Exprs::default(),
+        exprs: Exprs::with_capacity(ROOM),
         env: vec![Operand::Imm(0); program.values.len()],
-        trail: Trail::default(),
+        trail: Trail {
+            blocks: Vec::with_capacity(ROOM),
+            branches: Vec::new(),
+            atoms: Vec::with_capacity(ROOM),
+            extents: Vec::with_capacity(ROOM),
+        },
         stack: Vec::new(),
         paths: Vec::new(),
         steps: 0,
@@ -44,6 +49,9 @@ pub(super) fn analyse(program: &Program) -> (Exprs, Analysis) {
         Err(TooMuch) => (Exprs::default(), Analysis::Whole),
     }
 }
+
+/// Room made ahead of need: what most filters take.
+const ROOM: usize = 16;
 
 /// A limit is reached.
 struct TooMuch;
@@ -75,7 +83,6 @@ struct Walk<'p> {
 
 /// The path at hand. Alternatives that wait share its beginning, so each
 /// holds only how much of it is theirs.
-#[derive(Default)]
 struct Trail {
     blocks: Vec<Block>,
     branches: Vec<Branch>,
@@ -107,7 +114,9 @@ struct Mark {
 /// A place to go on from.
 struct Pending {
     facts: Facts,
-    /// Conditions still to be taken to hold, the last first.
+    /// A condition still to be taken to hold.
+    cond: Option<Cond>,
+    /// More of them, the last first.
     conds: Vec<Cond>,
     /// The branch they come from.
     branch: usize,
@@ -156,6 +165,7 @@ impl Walk<'_> {
         }
         self.stack.push(Pending {
             facts: Facts::default(),
+            cond: None,
             conds: Vec::new(),
             branch: ALWAYS,
             enters_by: None,
@@ -202,7 +212,7 @@ impl Walk<'_> {
     /// Takes the waiting conditions to hold; `false` if they cannot. Where
     /// one of two suffices, the path forks.
     fn settle(&mut self, here: &mut Pending) -> Result<bool, TooMuch> {
-        while let Some(cond) = here.conds.pop() {
+        while let Some(cond) = here.cond.take().or_else(|| here.conds.pop()) {
             match reduce(&self.exprs, cond) {
                 Reduced::Known(true) => {}
                 Reduced::Known(false) => return Ok(false),
@@ -217,6 +227,7 @@ impl Walk<'_> {
                     conds.extend([second, first.negated()]);
                     self.wait(Pending {
                         facts: here.facts.clone(),
+                        cond: None,
                         conds,
                         branch: here.branch,
                         enters_by: None,
@@ -311,9 +322,10 @@ impl Walk<'_> {
 
     /// Where a path goes at a block's end; `None` if it cannot accept.
     fn leave(&mut self, block: Block, facts: Facts) -> Result<Option<Pending>, TooMuch> {
-        let go = |conds, next, mark| Pending {
+        let go = |cond, next, mark| Pending {
             facts: Facts::default(),
-            conds,
+            cond,
+            conds: Vec::new(),
             branch: ALWAYS,
             enters_by: None,
             next,
@@ -324,14 +336,14 @@ impl Walk<'_> {
         let mut pending = match &program.block(block).term {
             Term::Return(verdict) => match self.resolve(*verdict) {
                 Operand::Imm(0) => return Ok(None),
-                Operand::Imm(snap) => go(Vec::new(), Next::Accept(Snap::Const(snap)), mark),
+                Operand::Imm(snap) => go(None, Next::Accept(Snap::Const(snap)), mark),
                 Operand::Val(expr) => {
                     let snap = match self.exprs.max(expr) {
                         1 => Snap::Const(1),
                         _ => Snap::Expr(expr),
                     };
                     let accepted = Cond::new(Cmp::Ne, Operand::Val(expr), Operand::Imm(0));
-                    go(vec![accepted], Next::Accept(snap), mark)
+                    go(Some(accepted), Next::Accept(snap), mark)
                 }
             },
             Term::Jump(edge) => {
@@ -339,7 +351,7 @@ impl Walk<'_> {
                     return Ok(None);
                 }
                 let args = self.resolved_args(edge);
-                go(Vec::new(), Next::Enter(edge.block, args), mark)
+                go(None, Next::Enter(edge.block, args), mark)
             }
             Term::Branch {
                 cmp,
@@ -370,7 +382,8 @@ impl Walk<'_> {
             (true, true) => {
                 let alternative = Pending {
                     facts: facts.clone(),
-                    conds: vec![cond.negated()],
+                    cond: Some(cond.negated()),
+                    conds: Vec::new(),
                     branch: mark.branches,
                     enters_by: Some(self.branch_away_from(then)),
                     next: Next::Enter(otherwise.block, self.resolved_args(otherwise)),
@@ -388,7 +401,8 @@ impl Walk<'_> {
         let forked = go_then && go_otherwise;
         Ok(Some(Pending {
             facts,
-            conds: vec![cond],
+            cond: Some(cond),
+            conds: Vec::new(),
             branch: if forked { mark.branches } else { ALWAYS },
             enters_by: None,
             next: Next::Enter(edge.block, self.resolved_args(edge)),
@@ -484,18 +498,18 @@ impl Walk<'_> {
         // Widest first, deepest base first: one test then shows the others.
         extents.sort_unstable_by(|a, b| b.cmp(a));
         for (base, end) in extents {
-            let mut covered = false;
-            for (index, _) in used.iter().enumerate().filter(|(_, used)| **used) {
-                if let Op::Load {
+            let reaches = |index: usize| match self.exprs.op(Value(index as u32)) {
+                Op::Load {
                     width,
                     base: load_base,
                     offset,
-                } = self.exprs.op(Value(index as u32))
-                {
-                    let reach = u64::from(offset) + u64::from(width.bytes());
-                    covered |= load_base == base && reach >= end;
-                }
-            }
+                } => load_base == base && u64::from(offset) + u64::from(width.bytes()) >= end,
+                _ => false,
+            };
+            // What is loaded from far along is often used: look there first.
+            let mut covered = (0..used.len())
+                .rev()
+                .any(|index| used[index] && reaches(index));
             covered |= tests.iter().any(|test| {
                 matches!(test, Test::Extent { base: known, end: reach }
                     if *known == base && *reach >= end)

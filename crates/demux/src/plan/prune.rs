@@ -10,8 +10,7 @@
 //! nothing, so a filter of a few bits for each value comes before the map.
 
 use super::hash::WordMix;
-use super::sets::{Few, Shapes};
-use super::slab::Slab;
+use super::sets::{SetTable, Shapes};
 use super::slots::{PAYLOAD_MIN, Slots};
 use crate::filter::Field;
 use weir_filter::ir::Value;
@@ -70,7 +69,7 @@ impl Prune {
     ) {
         alive.copy_from(&self.all);
         for step in &self.steps {
-            if !alive.has(2.max(step.masks.len() / MASKS_PER_PROBE)) {
+            if !alive.shares(&step.listed, 2.max(step.masks.len() / MASKS_PER_PROBE)) {
                 continue;
             }
             match value(step.expr) {
@@ -96,6 +95,9 @@ impl Prune {
         for step in &mut self.steps {
             step.users.grow(words);
             step.listed.grow(words);
+            for mask in &mut step.masks {
+                mask.values.sets.grow(words);
+            }
         }
         self.all.insert(shape);
         for field in fields {
@@ -149,10 +151,10 @@ impl Prune {
 
     /// `shape` now has an entry with `value` in `field`.
     pub(super) fn add_value(&mut self, field: Field, shape: u32, value: u32) {
-        let hash = self.mix.mix(value);
+        let (mix, hash) = (self.mix, self.mix.mix(value));
         if let Some(mask) = self.mask(field) {
             mask.values.insert(hash, shape);
-            mask.presence.insert(hash, &mask.values);
+            mask.presence.insert(value, mix, &mask.values);
         }
     }
 
@@ -201,8 +203,8 @@ impl Step {
             Some(mask) => mask.shapes += 1,
             None => self.masks.push(Mask {
                 mask: field.mask,
-                presence: Presence::default(),
-                values: Values::new(),
+                presence: Presence::new(),
+                values: Values::with_words(self.listed.word_count()),
                 shapes: 1,
             }),
         }
@@ -210,32 +212,38 @@ impl Step {
 
     /// Leaves alive what has an entry with `value`, or is not listed.
     fn narrow(&self, mix: WordMix, alive: &mut Shapes, set: &mut Shapes, value: u32) {
+        if let [mask] = &self.masks[..] {
+            return self.narrow_by(mask, mix.mix(value & mask.mask), alive);
+        }
         set.clear_as(&self.listed);
         for mask in &self.masks {
-            let hash = mix.mix(value & mask.mask);
-            if mask.presence.may_contain(hash) && mask.look_up(hash, set) == self.listed_count {
-                // All of them: nothing to leave out.
-                return;
+            let value = value & mask.mask;
+            if mask.presence.may_contain(value) {
+                match mask.values.get(mix.mix(value)) {
+                    Listed::None => {}
+                    Listed::One(shape) => set.insert(shape),
+                    Listed::Some(_, shapes) => set.add(shapes),
+                }
             }
         }
-        alive.keep(set, &self.listed);
+        alive.keep(set.words(), &self.listed);
     }
-}
 
-impl Mask {
-    /// Adds the shapes that have an entry with the value of this hash to
-    /// `set`; gives how many they are.
-    fn look_up(&self, hash: u32, set: &mut Shapes) -> u32 {
-        match self.values.get(hash) {
-            Listed::None => 0,
+    /// The same where there is only one mask.
+    #[inline]
+    fn narrow_by(&self, mask: &Mask, hash: u32, alive: &mut Shapes) {
+        match mask.values.get(hash) {
+            Listed::None => alive.subtract(&self.listed),
             Listed::One(shape) => {
-                set.insert(shape);
-                1
+                let was_alive = alive.contains(shape);
+                alive.subtract(&self.listed);
+                if was_alive {
+                    alive.insert(shape);
+                }
             }
-            Listed::Some(shapes) => {
-                set.add(shapes);
-                shapes.count()
-            }
+            // All of them: nothing to leave out.
+            Listed::Some(count, _) if count == self.listed_count => {}
+            Listed::Some(_, shapes) => alive.keep(shapes, &self.listed),
         }
     }
 }
@@ -244,7 +252,8 @@ impl Mask {
 enum Listed<'v> {
     None,
     One(u32),
-    Some(&'v Few),
+    /// How many, and the set of them.
+    Some(u32, &'v [u64]),
 }
 
 /// The shapes that have an entry with some value, by the value's hash: the
@@ -252,17 +261,17 @@ enum Listed<'v> {
 #[derive(Clone)]
 struct Values {
     slots: Slots,
-    sets: Slab<Few>,
+    sets: SetTable,
 }
 
 /// Marks a payload that is the number of a set.
 const SET: u32 = 1 << 31;
 
 impl Values {
-    fn new() -> Values {
+    fn with_words(words: usize) -> Values {
         Values {
             slots: Slots::new(),
-            sets: Slab::default(),
+            sets: SetTable::with_words(words),
         }
     }
 
@@ -271,10 +280,10 @@ impl Values {
         match self.slots.find(hash, |_| true) {
             None => Listed::None,
             Some((_, payload)) if payload & SET == 0 => Listed::One(payload - PAYLOAD_MIN),
-            Some((_, payload)) => match self.sets.get(payload & !SET) {
-                Some(set) => Listed::Some(set),
-                None => Listed::None,
-            },
+            Some((_, payload)) => {
+                let number = payload & !SET;
+                Listed::Some(self.sets.count(number), self.sets.get(number))
+            }
         }
     }
 
@@ -282,32 +291,20 @@ impl Values {
         match self.slots.find(hash, |_| true) {
             None => self.slots.insert(hash, shape + PAYLOAD_MIN),
             Some((place, payload)) if payload & SET == 0 => {
-                let mut set = Few::default();
-                set.insert(payload - PAYLOAD_MIN);
-                set.insert(shape);
-                let number = self.sets.insert(set);
+                let number = self.sets.make();
+                self.sets.insert(number, payload - PAYLOAD_MIN);
+                self.sets.insert(number, shape);
                 self.slots.replace(place, number | SET);
             }
-            Some((_, payload)) => {
-                if let Some(set) = self.sets.get_mut(payload & !SET) {
-                    set.insert(shape);
-                }
-            }
+            Some((_, payload)) => self.sets.insert(payload & !SET, shape),
         }
     }
 
     fn remove(&mut self, hash: u32, shape: u32) {
-        let Some((place, payload)) = self.slots.find(hash, |_| true) else {
-            return;
-        };
-        if payload & SET == 0 {
+        if let Some((place, payload)) = self.slots.find(hash, |_| true)
+            && (payload & SET == 0 || self.sets.remove(payload & !SET, shape))
+        {
             self.slots.remove(place);
-        } else if let Some(set) = self.sets.get_mut(payload & !SET) {
-            set.remove(shape);
-            if set.count() == 0 {
-                self.sets.remove(payload & !SET);
-                self.slots.remove(place);
-            }
         }
     }
 }
@@ -315,40 +312,55 @@ impl Values {
 /// A filter before a map: one bit for each value, in 8 to 32 times as many
 /// bits. Bits of removed values stay until the filter is made anew, and then
 /// only cost a look-up.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Presence {
     words: Vec<u64>,
+    /// How far to shift a product of 32 bits to have as many as there are.
+    shift: u32,
     /// Inserts since it was made.
     inserts: usize,
 }
 
 impl Presence {
+    fn new() -> Presence {
+        Presence::with_bits(6)
+    }
+
+    fn with_bits(bits: u32) -> Presence {
+        Presence {
+            words: vec![0; 1 << (bits - 6)],
+            shift: u32::BITS - bits,
+            inserts: 0,
+        }
+    }
+
     #[inline]
-    fn place(hash: u32, words: usize) -> (usize, u64) {
-        let bit = (u64::from(hash) * words as u64) >> 26;
+    fn place(&self, value: u32) -> (usize, u64) {
+        let bit = value.wrapping_mul(0x9e37_79b1) >> self.shift;
         ((bit / 64) as usize, 1 << (bit % 64))
     }
 
     #[inline]
-    fn may_contain(&self, hash: u32) -> bool {
-        let (at, bit) = Presence::place(hash, self.words.len());
+    fn may_contain(&self, value: u32) -> bool {
+        let (at, bit) = self.place(value);
         self.words.get(at).is_some_and(|word| word & bit != 0)
     }
 
-    /// Adds a value that is among `all`.
-    fn insert(&mut self, hash: u32, all: &Values) {
+    fn set(&mut self, value: u32) {
+        let (at, bit) = self.place(value);
+        self.words[at] |= bit;
         self.inserts += 1;
-        if self.inserts * 8 <= self.words.len() * 64 {
-            let (at, bit) = Presence::place(hash, self.words.len());
-            self.words[at] |= bit;
-            return;
+    }
+
+    /// Adds a value that is among `all`.
+    fn insert(&mut self, value: u32, mix: WordMix, all: &Values) {
+        if (self.inserts + 1) * 8 <= self.words.len() * 64 {
+            return self.set(value);
         }
-        let words = (all.slots.len() * 16).div_ceil(64).next_power_of_two();
-        self.words = vec![0; words];
-        self.inserts = all.slots.len();
+        let bits = (all.slots.len() * 16).next_power_of_two().ilog2();
+        *self = Presence::with_bits(bits.clamp(6, 24));
         for hash in all.slots.hashes() {
-            let (at, bit) = Presence::place(hash, words);
-            self.words[at] |= bit;
+            self.set(mix.unmix(hash));
         }
     }
 }

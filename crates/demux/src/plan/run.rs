@@ -3,13 +3,12 @@
 use super::group::{Group, Ranked};
 use super::pool::{Length, Read};
 use super::residual::Residuals;
-use super::sets::Shapes;
 use super::shape::{ANY, LANES_MAX, Shape};
 use super::table::{Entry, Found, NONE};
 use super::{PRUNE_FROM, Plan};
 use crate::binding::Rank;
 use crate::filter::{Snap, Test};
-use crate::verdict::{Delivery, Known, Memo, Verdict};
+use crate::verdict::{Delivery, Known, Memo, Scratch, ShapeScratch, Verdict};
 use weir_filter::interp;
 use weir_filter::ir::{Op, Operand, Value, Width};
 
@@ -26,27 +25,22 @@ impl Plan {
             taken,
             scratch,
         } = verdict;
-        scratch.memo.begin(self.pool.capacity());
+        let Scratch { memo, shapes } = scratch;
+        memo.begin(self.pool.capacity());
         deliveries.clear();
         let mut search = Search {
             plan: self,
             bytes,
             wire_len,
-            memo: &mut scratch.memo,
+            memo,
             found: deliveries,
             best: Rank::LAST,
+            hot: None,
         };
         if self.order.len() < PRUNE_FROM {
-            for &(best, shape) in &self.order {
-                if best > search.best {
-                    break;
-                }
-                search.probe(shape);
-            }
+            search.probe_in_order(&self.order, NONE);
         } else {
-            let (alive, set) = (&mut scratch.alive, &mut scratch.set);
-            self.prune.run(alive, set, |expr| search.value(expr));
-            search.probe_alive(&scratch.alive, &mut scratch.order);
+            search.probe_pruned(shapes);
         }
         search.run_whole();
         let best = search.best;
@@ -70,6 +64,8 @@ struct Search<'s> {
     found: &'s mut Vec<Delivery>,
     /// The rank of the taker found so far: nothing after it matters.
     best: Rank,
+    /// The shape that has its entry.
+    hot: Option<u32>,
 }
 
 impl Search<'_> {
@@ -80,7 +76,6 @@ impl Search<'_> {
         self.read(plan.pool.read(expr), expr)
     }
 
-    #[inline]
     fn read(&mut self, read: &Read, expr: Value) -> Option<u32> {
         match *read {
             Read::At { width, offset } => load(width, offset as usize, self.bytes),
@@ -143,31 +138,48 @@ impl Search<'_> {
 
     /// Looks the frame up in one shape.
     #[inline]
-    fn probe(&mut self, shape: u32) {
-        let Some(shape) = self.plan.shapes.get(shape) else {
+    fn probe(&mut self, number: u32) {
+        let Some(shape) = self.plan.shapes.get(number) else {
             return;
         };
-        let Some(key) = self.key(shape) else { return };
-        let key = &key[..shape.lanes];
+        let best = self.best;
+        let mut lanes = [0; LANES_MAX];
+        let Some(key) = lanes.get_mut(..shape.lanes) else {
+            return;
+        };
+        if !self.fill_key(shape, key) {
+            return;
+        }
         match shape.table.look_up(shape.table.hash(key), key) {
             Found::Nothing => {}
             Found::Chain(first) => self.try_chain(shape, first),
             Found::Group(group) => self.try_group(shape, group),
         }
+        if self.best != best {
+            self.hot = Some(number);
+        }
     }
 
-    /// The frame's key for a shape; `None` if no entry can have it.
+    /// Puts the frame's key for a shape into `key`, which is zero; `false` if
+    /// no entry can have it.
     #[inline]
-    fn key(&mut self, shape: &Shape) -> Option<[u64; LANES_MAX]> {
-        let mut key = [0; LANES_MAX];
+    fn fill_key(&mut self, shape: &Shape, key: &mut [u64]) -> bool {
         for part in &shape.parts {
-            let value = u64::from(self.read(&part.read, part.expr)? & part.mask);
+            let value = match part.read {
+                // Most fields; the rest is worth a call.
+                Read::At { width, offset } => load(width, offset as usize, self.bytes),
+                ref read => self.read(read, part.expr),
+            };
+            let Some(value) = value else { return false };
+            let value = u64::from(value & part.mask);
             if part.guard != ANY && part.guard != value {
-                return None;
+                return false;
             }
-            *key.get_mut(part.lane as usize)? |= value << part.shift;
+            if let Some(lane) = key.get_mut(part.lane as usize) {
+                *lane |= value << part.shift;
+            }
         }
-        Some(key)
+        true
     }
 
     #[inline]
@@ -266,21 +278,50 @@ impl Search<'_> {
         self.found.push(delivery);
     }
 
-    fn probe_alive(&mut self, alive: &Shapes, order: &mut Vec<(Rank, u32)>) {
-        order.clear();
-        let shapes = &self.plan.shapes;
-        alive.for_each(|number| {
-            if let Some(shape) = shapes.get(number) {
-                order.push((shape.best, number));
-            }
-        });
-        order.sort_unstable();
-        for &(best, shape) in &*order {
+    /// Looks the frame up in shapes by their best rank, but for one that has
+    /// been tried.
+    fn probe_in_order(&mut self, order: &[(Rank, u32)], tried: u32) {
+        for &(best, shape) in order {
             if best > self.best {
                 break;
             }
-            self.probe(shape);
+            if shape != tried {
+                self.probe(shape);
+            }
         }
+    }
+
+    /// Looks the frame up in the shapes that can match it.
+    ///
+    /// The shape that took the frame before is tried first: in whatever order
+    /// shapes are tried, the least rank wins, so nobody can tell. If it takes
+    /// this frame too, few shapes may be left that have an earlier entry.
+    fn probe_pruned(&mut self, scratch: &mut ShapeScratch) {
+        let ShapeScratch {
+            alive,
+            set,
+            order,
+            hot,
+        } = scratch;
+        let plan = self.plan;
+        let tried = *hot;
+        self.probe(tried);
+        let best = self.best;
+        let before = plan.order.partition_point(|(other, _)| *other < best);
+        if before < PRUNE_FROM {
+            self.probe_in_order(&plan.order[..before], tried);
+        } else {
+            plan.prune.run(alive, set, |expr| self.value(expr));
+            order.clear();
+            alive.for_each(|number| {
+                if let Some(shape) = plan.shapes.get(number) {
+                    order.push((shape.best, number));
+                }
+            });
+            order.sort_unstable();
+            self.probe_in_order(order, tried);
+        }
+        *hot = self.hot.unwrap_or(tried);
     }
 
     /// Runs the programs that have no entries in tables, as far as they come

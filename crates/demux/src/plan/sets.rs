@@ -21,9 +21,17 @@ impl Shapes {
         }
     }
 
-    /// Words for shapes numbered up to `shape`.
+    /// Words for shapes numbered up to `shape`, with room for some more once
+    /// there are many: all sets move when there are more words.
     pub(super) fn words_for(shape: u32) -> usize {
-        place(shape).0 + 1
+        match place(shape).0 + 1 {
+            words @ 0..=16 => words,
+            words => words.next_multiple_of(4),
+        }
+    }
+
+    pub(super) fn words(&self) -> &[u64] {
+        &self.words
     }
 
     pub(super) fn word_count(&self) -> usize {
@@ -64,31 +72,26 @@ impl Shapes {
         self.words.clone_from(&other.words);
     }
 
-    /// Whether there are `count` at least.
-    pub(super) fn has(&self, count: usize) -> bool {
+    /// Whether it has `count` in common with `other`, at least.
+    #[inline]
+    pub(super) fn shares(&self, other: &Shapes, count: usize) -> bool {
         let mut left = count;
-        for &word in &self.words {
-            let mut word = word;
-            while word != 0 {
+        for (word, other) in self.words.iter().zip(&other.words) {
+            let mut both = word & other;
+            while both != 0 {
                 left -= 1;
                 if left == 0 {
                     return true;
                 }
-                word &= word - 1;
+                both &= both - 1;
             }
         }
         false
     }
 
-    pub(super) fn add(&mut self, few: &Few) {
-        let mut add = |(at, bits): (u32, u64)| {
-            if let Some(word) = self.words.get_mut(at as usize) {
-                *word |= bits;
-            }
-        };
-        add(few.first);
-        for &part in &few.rest {
-            add(part);
+    pub(super) fn add(&mut self, words: &[u64]) {
+        for (word, more) in self.words.iter_mut().zip(words) {
+            *word |= more;
         }
     }
 
@@ -99,8 +102,9 @@ impl Shapes {
     }
 
     /// Keeps what is in `kept` or not in `judged`.
-    pub(super) fn keep(&mut self, kept: &Shapes, judged: &Shapes) {
-        let others = kept.words.iter().zip(&judged.words);
+    #[inline]
+    pub(super) fn keep(&mut self, kept: &[u64], judged: &Shapes) {
+        let others = kept.iter().zip(&judged.words);
         for (word, (kept, judged)) in self.words.iter_mut().zip(others) {
             *word &= kept | !judged;
         }
@@ -119,49 +123,75 @@ impl Shapes {
     }
 }
 
-/// A set that mostly has few shapes: its words that are not zero, with their
-/// places.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Few {
-    first: (u32, u64),
-    rest: Vec<(u32, u64)>,
-    count: u32,
+/// Many small sets of shapes, by number.
+#[derive(Clone, Default)]
+pub(super) struct SetTable {
+    /// Words of one set.
+    stride: usize,
+    words: Vec<u64>,
+    /// How many shapes each set has.
+    counts: Vec<u32>,
+    free: Vec<u32>,
 }
 
-impl Few {
-    /// Adds a shape that is not in it.
-    pub(super) fn insert(&mut self, shape: u32) {
-        let (at, bit) = place(shape);
-        let at = at as u32;
-        self.count += 1;
-        if self.first.1 == 0 || self.first.0 == at {
-            self.first = (at, self.first.1 | bit);
-        } else if let Some(part) = self.rest.iter_mut().find(|part| part.0 == at) {
-            part.1 |= bit;
-        } else {
-            self.rest.push((at, bit));
+impl SetTable {
+    pub(super) fn with_words(stride: usize) -> SetTable {
+        SetTable {
+            stride,
+            ..SetTable::default()
         }
     }
 
-    /// Removes a shape that is in it.
-    pub(super) fn remove(&mut self, shape: u32) {
-        let (at, bit) = place(shape);
-        let at = at as u32;
-        self.count -= 1;
-        if self.first.0 == at {
-            self.first.1 &= !bit;
+    /// Makes each set longer; never shorter.
+    pub(super) fn grow(&mut self, stride: usize) {
+        if stride <= self.stride {
+            return;
         }
-        for part in self.rest.iter_mut().filter(|part| part.0 == at) {
-            part.1 &= !bit;
+        let mut words = vec![0; self.counts.len() * stride];
+        for number in 0..self.counts.len() {
+            let start = number * stride;
+            words[start..start + self.stride].copy_from_slice(self.get(number as u32));
         }
-        self.rest.retain(|part| part.1 != 0);
-        if self.first.1 == 0 {
-            self.first = self.rest.pop().unwrap_or_default();
-        }
+        (self.words, self.stride) = (words, stride);
     }
 
-    /// How many there are.
-    pub(super) fn count(&self) -> u32 {
-        self.count
+    /// A new, empty set.
+    pub(super) fn make(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.words.resize(self.words.len() + self.stride, 0);
+            self.counts.push(0);
+            self.counts.len() as u32 - 1
+        })
+    }
+
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> &[u64] {
+        let start = number as usize * self.stride;
+        &self.words[start..start + self.stride]
+    }
+
+    #[inline]
+    pub(super) fn count(&self, number: u32) -> u32 {
+        self.counts[number as usize]
+    }
+
+    /// Adds a shape that is not in the set.
+    pub(super) fn insert(&mut self, number: u32, shape: u32) {
+        let (at, bit) = place(shape);
+        self.words[number as usize * self.stride + at] |= bit;
+        self.counts[number as usize] += 1;
+    }
+
+    /// Removes a shape that is in the set; an empty set is freed, and `true`
+    /// returned.
+    pub(super) fn remove(&mut self, number: u32, shape: u32) -> bool {
+        let (at, bit) = place(shape);
+        self.words[number as usize * self.stride + at] &= !bit;
+        self.counts[number as usize] -= 1;
+        let is_empty = self.count(number) == 0;
+        if is_empty {
+            self.free.push(number);
+        }
+        is_empty
     }
 }
