@@ -368,7 +368,7 @@ impl Machine for A64 {
 
     fn mov(&mut self, to: Place, from: Src) {
         match (to, from) {
-            (Place::Slot(slot), Src::Imm(0) | Src::At(Place::Reg(_))) => {
+            (Place::Slot(slot), Src::Imm(_) | Src::At(Place::Reg(_))) => {
                 let from = self.in_reg(from, S0);
                 a64!(self; str W(from), [sp, slot_offset(slot)]);
             }
@@ -385,17 +385,19 @@ impl Machine for A64 {
     }
 
     fn patch(bytes: &mut [u8], at: usize, target: usize) {
-        // Distances count instructions.
-        let distance = ((target as i64 - at as i64) / 4) as u32;
         let Some(bytes) = bytes[at..].first_chunk_mut() else {
             unreachable!("jumps lie inside the code")
         };
         let jump = u32::from_le_bytes(*bytes);
-        let offset = if jump >> 24 == 0x54 {
-            (distance & 0x7_ffff) << 5
-        } else {
-            distance & 0x3ff_ffff
-        };
+        // Conditional jumps have 19 bits at bit 5, others 26 bits at bit 0;
+        // both count instructions.
+        let (bits, at_bit) = if jump >> 24 == 0x54 { (19, 5) } else { (26, 0) };
+        let distance = (target as i64 - at as i64) / 4;
+        assert!(
+            (-1 << (bits - 1)..1 << (bits - 1)).contains(&distance),
+            "a jump over {distance} instructions does not reach"
+        );
+        let offset = (distance as u32 & ((1 << bits) - 1)) << at_bit;
         *bytes = (jump | offset).to_le_bytes();
     }
 }

@@ -21,12 +21,12 @@ pub(super) struct Generated {
 /// What a part of the code is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mark {
-    /// The start of a block: its bounds checks.
+    /// The start of a block.
     Block(Block),
+    /// A check that so many bytes are captured behind a position.
+    Check(Option<Value>, u64),
     /// One instruction.
     Inst(Value),
-    /// A bounds check behind a value just computed.
-    Reach(Value),
     /// A block's terminator.
     Term(Block),
     /// The end of rejected frames.
@@ -139,7 +139,6 @@ impl<M: Machine> Generator<'_, M> {
             self.reach(param);
         }
         for &value in &block.insts {
-            self.mark(Mark::Inst(value));
             self.inst(value);
             self.reach(value);
         }
@@ -150,6 +149,7 @@ impl<M: Machine> Generator<'_, M> {
     /// Checks that `extent` bytes are captured behind `base`, unless proven.
     fn ensure(&mut self, base: Option<Value>, extent: u64) {
         if !self.state.covers(base, extent) {
+            self.mark(Mark::Check(base, extent));
             let place = base.map(|base| self.place(base));
             self.machine.check(place, extent);
             self.state.prove(base, extent);
@@ -160,14 +160,23 @@ impl<M: Machine> Generator<'_, M> {
     fn reach(&mut self, value: Value) {
         let reach = self.facts.values[value.index()].reach;
         if reach > 0 {
-            self.mark(Mark::Reach(value));
             self.ensure(Some(value), reach);
         }
     }
 
     fn inst(&mut self, value: Value) {
         let to = self.places.of[value.index()];
-        match self.program.op(value) {
+        let op = self.program.op(value);
+        if let Op::Load {
+            width,
+            base,
+            offset,
+        } = op
+        {
+            self.ensure(base, u64::from(offset) + u64::from(width.bytes()));
+        }
+        self.mark(Mark::Inst(value));
+        match op {
             // The length stays where it came.
             Op::Param | Op::Len => {}
             Op::Load {
@@ -175,7 +184,6 @@ impl<M: Machine> Generator<'_, M> {
                 base,
                 offset,
             } => {
-                self.ensure(base, u64::from(offset) + u64::from(width.bytes()));
                 if let Some(to) = to {
                     let raw = self.facts.values[value.index()].raw.is_some();
                     let base = base.map(|base| self.place(base));

@@ -5,6 +5,7 @@ use super::generate::{Generated, Mark};
 use super::place::Place;
 use crate::ir::{Program, Value};
 use std::fmt::Write;
+use std::ops::Range;
 
 /// Bytes in one line.
 const BYTES_PER_LINE: usize = 10;
@@ -12,89 +13,65 @@ const BYTES_PER_LINE: usize = 10;
 /// The listing of `generated`, which was made of `program` with marks.
 pub(super) fn text(program: &Program, arch: Arch, generated: &Generated) -> String {
     let mut out = String::new();
-    let Generated {
-        bytes,
-        marks,
-        places,
-    } = generated;
-    let _ = writeln!(
-        out,
-        "; {}: {} bytes, {} stack slots",
-        arch.name(),
-        bytes.len(),
-        places.slots
-    );
-    let first = marks.first().map_or(bytes.len(), |&(offset, _)| offset);
-    if first > 0 {
-        part(&mut out, bytes, 0, first, "; entry");
-    }
-    for (index, &(start, mark)) in marks.iter().enumerate() {
-        let end = marks.get(index + 1).map_or(bytes.len(), |&(end, _)| end);
-        let lives = |value: Value| match places.of[value.index()] {
-            Some(place) => format!("  ; {}", name(place, arch)),
-            None => String::new(),
-        };
-        match mark {
+    let bytes = &generated.bytes;
+    let (name, slots) = (arch.name(), generated.places.slots);
+    let _ = writeln!(out, "; {name}: {} bytes, {slots} stack slots", bytes.len());
+    let starts = generated.marks.iter().map(|&(start, _)| start);
+    let ends = starts.clone().skip(1).chain([bytes.len()]);
+    let entry = starts.clone().next().unwrap_or(bytes.len());
+    part(&mut out, bytes, 0..entry, "; entry");
+    for (&(start, mark), end) in generated.marks.iter().zip(ends) {
+        let what = match mark {
             Mark::Block(block) => {
-                let _ = write!(out, "{block}");
-                for (index, &param) in program.block(block).params.iter().enumerate() {
-                    let _ = write!(out, "{}{param}", if index == 0 { "(" } else { ", " });
-                    if let Some(place) = places.of[param.index()] {
-                        let _ = write!(out, " {}", name(place, arch));
-                    }
-                }
-                let closing = if program.block(block).params.is_empty() {
-                    ":"
-                } else {
-                    "):"
+                let params = program.block(block).params.iter();
+                let params: Vec<String> = params
+                    .map(|&param| format!("{param}{}", place_of(param, arch, generated)))
+                    .collect();
+                let _ = match params.is_empty() {
+                    true => writeln!(out, "{block}:"),
+                    false => writeln!(out, "{block}({}):", params.join(", ")),
                 };
-                let _ = writeln!(out, "{closing}");
-                part(&mut out, bytes, start, end, "; bounds");
-            }
-            Mark::Inst(value) => {
-                let line = format!("{value} = {}{}", program.op(value), lives(value));
-                part(&mut out, bytes, start, end, &line);
-            }
-            Mark::Reach(value) => {
-                part(&mut out, bytes, start, end, &format!("; bounds by {value}"));
-            }
-            Mark::Term(block) => {
-                let line = program.block(block).term.to_string();
-                part(&mut out, bytes, start, end, &line);
+                continue;
             }
             Mark::Reject => {
                 out.push_str("reject:\n");
-                part(&mut out, bytes, start, end, "ret 0");
+                "ret 0".to_owned()
             }
-        }
+            Mark::Check(None, extent) => format!("; bounds: {extent} bytes"),
+            Mark::Check(Some(base), extent) => format!("; bounds: {base} + {extent} bytes"),
+            Mark::Inst(value) => {
+                let place = place_of(value, arch, generated);
+                format!("{value}{place} = {}", program.op(value))
+            }
+            Mark::Term(block) => program.block(block).term.to_string(),
+        };
+        part(&mut out, bytes, start..end, &what);
     }
     out
 }
 
-/// The bytes of one part with what they are; notes without bytes are left out.
-fn part(out: &mut String, bytes: &[u8], start: usize, end: usize, what: &str) {
-    let lines = bytes[start..end].chunks(BYTES_PER_LINE);
-    if start == end && !what.starts_with(';') {
-        let _ = writeln!(
-            out,
-            "{:6}  {:width$}  {what}",
-            "",
-            "",
-            width = 3 * BYTES_PER_LINE - 1
-        );
+/// The bytes of one part, and what they are; a note without bytes is left out.
+fn part(out: &mut String, bytes: &[u8], range: Range<usize>, what: &str) {
+    const WIDTH: usize = 3 * BYTES_PER_LINE - 1;
+    if range.is_empty() && !what.starts_with(';') {
+        let _ = writeln!(out, "{:6}  {:WIDTH$}  {what}", "", "");
     }
-    for (index, line) in lines.enumerate() {
+    let mut offset = range.start;
+    let mut what = what;
+    for line in bytes[range].chunks(BYTES_PER_LINE) {
         let hex: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
-        let text = format!(
-            "{:6x}  {:width$}  {}",
-            start + index * BYTES_PER_LINE,
-            hex.join(" "),
-            if index == 0 { what } else { "" },
-            width = 3 * BYTES_PER_LINE - 1
-        );
+        let text = format!("{offset:6x}  {:WIDTH$}  {what}", hex.join(" "));
         out.push_str(text.trim_end());
         out.push('\n');
+        offset += line.len();
+        what = "";
     }
+}
+
+/// Where a value lives, in parentheses, if anything reads it.
+fn place_of(value: Value, arch: Arch, generated: &Generated) -> String {
+    let place = generated.places.of[value.index()];
+    place.map_or(String::new(), |place| format!(" ({})", name(place, arch)))
 }
 
 fn name(place: Place, arch: Arch) -> String {
