@@ -327,6 +327,30 @@ fn positions_far_outside_reject_and_never_wrap() {
 }
 
 #[test]
+fn positions_beyond_32_bits_are_reached_in_frames_as_long() {
+    let base = 0x9000_0000_u32;
+    let position = |base: u32, offset: u32| base as usize + offset as usize;
+    let cases = [(0, 0x8000_0001), (base, 0x7fff_fff0), (base, 0xffff_fff0)];
+    let mut marks = vec![(0, 0x90)];
+    for (n, (base, offset)) in cases.into_iter().enumerate() {
+        marks.push((position(base, offset), 0x70 + n as u8));
+    }
+    let mut room = Guarded::new(position(base, u32::MAX));
+    let frame = room.sparse(&marks);
+    for (n, (base, offset)) in cases.into_iter().enumerate() {
+        for width in WIDTHS {
+            let program = straight(|b| {
+                let base = (base > 0).then(|| b.load(Width::B4, None, 0));
+                b.load(width, base, offset).into()
+            });
+            let want = (0x70 + n as u32) << (8 * (width.bytes() - 1));
+            assert_eq!(Interp::new(&program).run(frame, 0), want);
+            assert_eq!(Runner::new(program).run(frame, 0), want);
+        }
+    }
+}
+
+#[test]
 fn checks_made_early_reject_no_frame_that_a_short_path_accepts() {
     let program: Program = "filter {
 b0:
@@ -400,7 +424,8 @@ b5:
             .filter(|line| line.contains("; bounds"))
             .collect();
         assert_eq!(checks.len(), 2, "{text}");
-        assert!(checks[1].contains("by v4"), "{text}");
+        assert!(checks[0].contains("24 bytes"), "{text}");
+        assert!(checks[1].contains("v4 + 28 bytes"), "{text}");
     }
 }
 

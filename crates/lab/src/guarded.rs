@@ -29,8 +29,9 @@ impl Guarded {
         let room = bytes_max.next_multiple_of(page).max(page);
         let len = room + 2 * page;
         let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses the address.
-        let start = unsafe { mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE) }
+        let start = unsafe { mmap_anonymous(null_mut(), len, access, flags) }
             .expect("memory can be mapped")
             .cast::<u8>();
         for guard in [start, start.wrapping_add(page + room)] {
@@ -55,6 +56,19 @@ impl Guarded {
     /// If there are more than there is room for.
     pub fn at_start(&mut self, bytes: &[u8]) -> &[u8] {
         self.place(bytes, 0)
+    }
+
+    /// A frame that fills the room with zeros but for `marks`, which are
+    /// positions and their bytes. Only the pages of the marks cost memory, if
+    /// nothing else was placed before: for frames of many gigabytes.
+    pub fn sparse(&mut self, marks: &[(usize, u8)]) -> &[u8] {
+        // SAFETY: the whole room, readable, writable and zeroed; the slice
+        // borrows `self`, so no other one exists.
+        let frame = unsafe { std::slice::from_raw_parts_mut(self.start.add(self.page), self.room) };
+        for &(position, byte) in marks {
+            frame[position] = byte;
+        }
+        frame
     }
 
     fn place(&mut self, bytes: &[u8], offset: usize) -> &[u8] {
