@@ -1,7 +1,7 @@
 //! The optimiser: passes that make a program smaller and faster without
 //! changing any verdict.
 //!
-//! A program is brought into the form that [`graph`] describes, in which
+//! A program is brought into the form that `graph` describes, in which
 //! values float; the passes run over it in rounds until none changes anything;
 //! then it is written back. `docs/filters/optimiser.md` describes the passes
 //! and what they rely on.
