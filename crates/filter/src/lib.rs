@@ -4,7 +4,7 @@
 //!  pcap-filter text ─┐                                ┌─► interpreter (the oracle)
 //!  classic BPF ──────┼─► ir::Program ─► opt ─► verify ┼─► native code
 //!  1987 stack words ─┘                                ├─► eBPF
-//!                                                     └─► classic BPF
+//!                                                     └─► classic BPF, stack words
 //! ```
 //!
 //! A filter sees a frame as its captured bytes and its length on the wire,

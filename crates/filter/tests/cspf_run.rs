@@ -256,11 +256,7 @@ fn the_swapped_constants() {
 #[test]
 fn words_outside_the_packet_reject() {
     for dialect in [Paper, Bsd, Dec, Sun, Weir] {
-        for (text, len) in [
-            ("PUSHWORD+0", 2),
-            ("PUSHWORD+3", 8),
-            ("PUSHWORD+1007", 2016),
-        ] {
+        for (text, len) in [("PUSHWORD+0", 2), ("PUSHWORD+3", 8), ("PUSHWORD+943", 1888)] {
             assert!(accepts(text, dialect, &vec![1; len]));
             assert!(!accepts(text, dialect, &vec![1; len - 1]));
         }
@@ -584,14 +580,15 @@ fn actions(dialect: Dialect) -> Vec<(u16, usize, usize, isize)> {
         Weir => {
             actions.extend([(7, 2, 0, 1), (8, 1, 0, 1), (9, 1, 0, 1), (10, 1, 0, 1)]);
             actions.extend([(11, 0, 1, 0), (12, 0, 1, 0), (13, 0, 1, 0), (14, 0, 1, 0)]);
-            actions.push((15, 0, 0, 1));
+            actions.extend([(15, 0, 0, 1), (992, 0, 0, 1), (994, 0, 2, 1)]);
+            actions.extend([(960, 1, 0, 0), (961, 1, 0, 0), (962, 0, 1, -1)]);
         }
         _ => {}
     }
     actions
 }
 
-/// A random program, valid but perhaps for Sun's branches.
+/// A random program, valid but perhaps for its branches.
 fn program(tape: &mut Tape, dialect: Dialect) -> Filter {
     let actions = actions(dialect);
     let operators = match dialect {
@@ -624,7 +621,11 @@ fn program(tape: &mut Tape, dialect: Dialect) -> Filter {
         }
         words.push(operator << 10 | code);
         for _ in 0..literals {
-            let branch = dialect == Sun && matches!(code, 8 | 9);
+            let branch = match dialect {
+                Sun => matches!(code, 8 | 9),
+                Weir => matches!(code, 960 | 961),
+                _ => false,
+            };
             let small = tape.below(if branch { 9 } else { 24 }) as u16;
             let bits = (tape.word() >> 16) as u16;
             words.push(if branch {
@@ -645,7 +646,11 @@ fn check(seed: u64, dialect: Dialect) -> (usize, usize) {
         let filter = program(&mut tape, dialect);
         match verify(&filter) {
             Ok(()) => break filter,
-            Err(error) => assert!(dialect == Sun, "{error}\n{}", disassemble(&filter)),
+            Err(error) => assert!(
+                matches!(dialect, Sun | Weir),
+                "{error}\n{}",
+                disassemble(&filter)
+            ),
         }
     };
     let linktypes = [LinkType::EN10MB, LinkType::EN3MB, LinkType::LINUX_SLL];
@@ -702,5 +707,64 @@ fn random_programs_give_both_verdicts() {
             accepted > 300 && rejected > 300,
             "{dialect}: {accepted}, {rejected}"
         );
+    }
+}
+
+/// Sun's branches and Mach's copies, with weir's codes and its paper's way of
+/// going on: the program in the manual.
+#[test]
+fn weirs_branches_and_copies() {
+    let text = "
+        PUSHWORD+6, PUSHLIT | EQ, 0x0800
+        BRTR, 10                            # to the last line
+        PUSHWORD+6, PUSHLIT | CAND, 0x0806
+        PUSHLONG, 28                        # the sender's address
+        PUSHLIT32 | COR, 0x0a00, 1          # accepts, or goes on with 0
+        PUSHONE | CAND                      # rejects
+        PUSHLONG, 26, PUSHLIT32 | EQ, 0x0a00, 1";
+    let filter = assemble(text, Weir).unwrap();
+    assert_eq!(filter.words[3], 960);
+    let frame = |ethertype: u16, at: usize| {
+        let mut frame = vec![0; 40];
+        frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+        frame[at..at + 4].copy_from_slice(&[10, 0, 0, 1]);
+        frame
+    };
+    for (ethertype, at, expected) in [
+        (0x0800, 26, true),
+        (0x0800, 28, false),
+        (0x0806, 28, true),
+        (0x0806, 26, false),
+        (0x86dd, 26, false),
+    ] {
+        let frame = frame(ethertype, at);
+        assert_eq!(accepts(text, Weir, &frame), expected, "{ethertype:#x} {at}");
+        assert!(!accepts(text, Weir, &frame[..at + 3]));
+    }
+    assert!(accepts(
+        "PUSHLIT, 7, PUSHZERO, PUSHSTK+1 | OR, PUSHLIT | EQ, 7",
+        Weir,
+        &[]
+    ));
+    assert!(
+        accepts("PUSHSTK+0, PUSHONE | EQ", Weir, &[]),
+        "below the stack: true"
+    );
+    let error = verify(&Filter::new(Weir, vec![963])).unwrap_err();
+    assert!(error.to_string().contains("has the action 963"), "{error}");
+}
+
+/// What can never happen is not lowered: an end, a branch that is always
+/// taken.
+#[test]
+fn what_follows_an_end_is_left_out() {
+    for text in [
+        "PUSHONE, PUSHONE | COR, PUSHWORD+9",
+        "PUSHONE, BRTR, 2, PUSHWORD+9, PUSHONE",
+        "PUSHZERO, BRFL, 2, PUSHWORD+9, PUSHLIT, 1",
+    ] {
+        let program = lower(&assemble(text, Weir).unwrap(), LinkType::EN10MB).unwrap();
+        assert!(!program.to_string().contains("load"), "{text}\n{program}");
+        assert!(accepts(text, Weir, &[]), "{text}");
     }
 }

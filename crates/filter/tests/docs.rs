@@ -40,7 +40,7 @@ fn the_classic_programs_are_one_in_three_forms() {
 #[test]
 fn the_stack_programs_assemble_and_verify() {
     let programs = blocks(CSPF, "cspf");
-    assert_eq!(programs.len(), 6);
+    assert_eq!(programs.len(), 7);
     for (dialect, code) in programs {
         let dialect: Dialect = dialect.parse().unwrap();
         let filter = assemble(&code, dialect).unwrap_or_else(|error| panic!("{code}\n{error}"));

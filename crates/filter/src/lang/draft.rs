@@ -117,7 +117,19 @@ impl<K: Ord> Draft<K> {
     }
 
     /// Ends the open block with a branch.
-    pub(super) fn branch(&mut self, cmp: Cmp, [a, b]: [Operand; 2], then: K, otherwise: K) {
+    pub(super) fn branch(&mut self, cmp: Cmp, operands: [Operand; 2], then: K, otherwise: K) {
+        self.branch_to(cmp, operands, then, |_| otherwise);
+    }
+
+    /// As [`branch`](Self::branch), but what the state is where the comparison
+    /// does not hold can be stated, when that place is asked for.
+    pub(super) fn branch_to(
+        &mut self,
+        cmp: Cmp,
+        [a, b]: [Operand; 2],
+        then: K,
+        otherwise: impl FnOnce(&mut Vec<Operand>) -> K,
+    ) {
         let from = self.close(Term::Branch {
             cmp,
             a,
@@ -126,6 +138,7 @@ impl<K: Ord> Draft<K> {
             otherwise: Edge::to(Block::ENTRY),
         });
         self.leads_to(from, 0, then);
+        let otherwise = otherwise(&mut self.open.state);
         self.leads_to(from, 1, otherwise);
     }
 

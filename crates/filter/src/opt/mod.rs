@@ -12,7 +12,7 @@ mod dominators;
 mod facts;
 mod fold;
 pub(crate) mod graph;
-mod known;
+pub(crate) mod known;
 pub(crate) mod merge;
 mod rebuild;
 mod reorder;

@@ -27,7 +27,8 @@ pub enum Dialect {
     /// the link header apart from the packet.
     Mach,
     /// What section 7 of the paper wishes for: fields of 8 and 32 bits,
-    /// indirect pushes, arithmetic, cells of 32 bits; else as the paper.
+    /// indirect pushes, arithmetic, cells of 32 bits; with Sun's branches and
+    /// Mach's `PUSHSTK`, so that any filter can be said; else as the paper.
     Weir,
 }
 
@@ -57,7 +58,7 @@ impl FromStr for Dialect {
 pub(super) const PUSHWORD: u16 = 16;
 /// The code of Mach's `PUSHHDR+0`.
 pub(super) const PUSHHDR: u16 = 960;
-/// The code of Mach's `PUSHSTK+0`.
+/// The code of `PUSHSTK+0` in Mach's dialect and weir's.
 pub(super) const PUSHSTK: u16 = 992;
 /// One more than the largest action.
 pub(super) const ACTIONS_END: u16 = 1024;
@@ -107,6 +108,9 @@ const WEIR: Actions = &[
     (13, "PUSHLONGIND", Action::FieldAt(Width::B4)),
     (14, "PUSHIND", Action::WordAt),
     (15, "PUSHLEN", Action::Length),
+    (960, "BRTR", Action::Branch { when: true }),
+    (961, "BRFL", Action::Branch { when: false }),
+    (962, "POP", Action::Pop),
 ];
 
 /// Every operator by code.
@@ -210,8 +214,37 @@ impl Dialect {
                 (PUSHHDR, PUSHSTK, "PUSHHDR"),
                 (PUSHSTK, ACTIONS_END, "PUSHSTK"),
             ],
+            // Codes from 960 on mean what they mean in no other dialect, but
+            // for Mach's copies.
+            Dialect::Weir => &[
+                (PUSHWORD, PUSHHDR, "PUSHWORD"),
+                (PUSHSTK, ACTIONS_END, "PUSHSTK"),
+            ],
             _ => &[(PUSHWORD, ACTIONS_END, "PUSHWORD")],
         }
+    }
+
+    /// The code of an action, if the dialect has it.
+    pub(crate) fn action_code(self, action: Action) -> Option<u16> {
+        let (name, start, n) = match action {
+            Action::Word(n) => ("PUSHWORD", PUSHWORD, n),
+            Action::Header(n) => ("PUSHHDR", PUSHHDR, n),
+            Action::Copy(n) => ("PUSHSTK", PUSHSTK, n),
+            _ => {
+                let row = self.actions().find(|(.., known)| *known == action);
+                return row.map(|&(code, ..)| code);
+            }
+        };
+        let range = self.ranges().iter().find(|(.., known)| *known == name);
+        let code = start.checked_add(n)?;
+        range.and_then(|&(_, end, _)| (code < end).then_some(code))
+    }
+
+    /// The code of an operator, if the dialect has it.
+    pub(crate) fn operator_code(self, operator: Operator) -> Option<u16> {
+        let mut operators = self.operators().iter();
+        let code = operators.position(|(_, known)| *known == operator)?;
+        Some(code as u16)
     }
 
     /// The operators, by code.

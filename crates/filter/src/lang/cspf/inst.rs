@@ -1,14 +1,14 @@
 //! Instructions, taken apart.
 
-use super::dialect::{Dialect, PUSHHDR, PUSHSTK, PUSHWORD};
+use super::dialect::{Dialect, PUSHHDR, PUSHSTK};
 use crate::ir::Width;
 
 /// Bits of an action; the operator has the rest.
-pub(super) const ACTION_BITS: u32 = 10;
+pub(crate) const ACTION_BITS: u32 = 10;
 
 /// What an instruction does to the stack before its operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Action {
+pub(crate) enum Action {
     /// Nothing.
     NoPush,
     /// Pushes the next word.
@@ -47,7 +47,7 @@ pub(super) enum Action {
 
 impl Action {
     /// How many words that follow belong to it.
-    pub(super) fn literals(self) -> usize {
+    pub(crate) fn literals(self) -> usize {
         match self {
             Action::Literal | Action::Field(_) | Action::LoadOffset | Action::Branch { .. } => 1,
             Action::LongLiteral => 2,
@@ -56,7 +56,7 @@ impl Action {
     }
 
     /// Cells that must be there, and cells there are more afterwards.
-    pub(super) fn effect(self) -> (usize, isize) {
+    pub(crate) fn effect(self) -> (usize, isize) {
         match self {
             Action::NoPush | Action::LoadOffset | Action::Branch { .. } => (0, 0),
             // Below the stack lies one true cell, which may be copied.
@@ -70,7 +70,7 @@ impl Action {
 
 /// What an instruction does to the two top cells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Operator {
+pub(crate) enum Operator {
     /// Nothing.
     Nop,
     /// `T2 == T1`
@@ -117,7 +117,7 @@ pub(super) enum Operator {
 
 impl Operator {
     /// Whether it may end the program at once.
-    pub(super) fn is_short_circuit(self) -> bool {
+    pub(crate) fn is_short_circuit(self) -> bool {
         matches!(
             self,
             Operator::Cor | Operator::Cand | Operator::Cnor | Operator::Cnand
@@ -125,7 +125,7 @@ impl Operator {
     }
 
     /// How many of the two top cells' places stay filled.
-    pub(super) fn leaves(self, dialect: Dialect) -> usize {
+    pub(crate) fn leaves(self, dialect: Dialect) -> usize {
         match self {
             Operator::Nop => 2,
             op if op.is_short_circuit() => usize::from(dialect.pushes_on_continue()),
@@ -137,14 +137,14 @@ impl Operator {
 /// The action of a word, if its dialect has it.
 pub(super) fn action_of(dialect: Dialect, word: u16) -> Option<Action> {
     let value = word & ((1 << ACTION_BITS) - 1);
-    if dialect == Dialect::Mach && value >= PUSHSTK {
-        return Some(Action::Copy(value - PUSHSTK));
-    }
-    if dialect == Dialect::Mach && value >= PUSHHDR {
-        return Some(Action::Header(value - PUSHHDR));
-    }
-    if value >= PUSHWORD {
-        return Some(Action::Word(value - PUSHWORD));
+    let mut ranges = dialect.ranges().iter();
+    if let Some(&(start, ..)) = ranges.find(|(start, end, _)| (*start..*end).contains(&value)) {
+        let n = value - start;
+        return Some(match start {
+            PUSHSTK => Action::Copy(n),
+            PUSHHDR => Action::Header(n),
+            _ => Action::Word(n),
+        });
     }
     let row = dialect.actions().find(|(known, ..)| *known == value);
     row.map(|&(_, _, action)| action)

@@ -1,7 +1,11 @@
 //! Lowers words into the IR: stack cells become values, short-circuit
 //! operators branches.
 //!
-//! A word is reached with one number of cells on the stack, but for Sun's
+//! What cannot happen is left out: where constants are compared, or a branch
+//! looks at one, the program has one way on. Programs that others wrote have
+//! words behind an end, or behind a branch that is always taken.
+//!
+//! A word is reached with one number of cells on the stack, but for
 //! branches; then it is lowered once for each. Cells are numbers of 32 bits
 //! here: in the dialects with 16-bit cells no operator gives more than 16.
 
@@ -57,7 +61,7 @@ pub enum LowerError {
 }
 
 /// The link header's length, where its last word is the packet's type.
-pub(super) fn header_len(linktype: LinkType) -> Option<u32> {
+pub(crate) fn header_len(linktype: LinkType) -> Option<u32> {
     match linktype {
         LinkType::EN10MB => Some(14),
         LinkType::EN3MB => Some(4),
@@ -88,6 +92,13 @@ pub fn lower(filter: &Filter, linktype: LinkType) -> Result<Program, LowerError>
 /// blocks that lowering this word takes.
 type Place = (usize, usize, Part);
 
+/// Whether there is anything behind an instruction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    GoesOn,
+    Ends,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Part {
     Start,
@@ -106,8 +117,10 @@ impl Lowerer<'_> {
     fn run(mut self, analysis: &Analysis) -> Result<Program, LowerError> {
         self.straight(0, analysis)?;
         while let Some(&place) = self.draft.next_place() {
-            let found = self.draft.enter(&place, |_| true);
-            let (at, ..) = place;
+            let (at, depth, _) = place;
+            // The offset register, then the cells that are not dropped.
+            let live = 1 + depth.saturating_sub(self.pops(at));
+            let found = self.draft.enter(&place, |cell| cell < live);
             if found > limits::BLOCK_PARAMS_MAX {
                 return Err(LowerError::TooManyCells { at, found });
             }
@@ -131,7 +144,9 @@ impl Lowerer<'_> {
             // both its ways have the operator done.
             let top = self.top();
             self.act(at, &inst)?;
-            self.operate(inst.operator);
+            if self.operate(inst.operator) == Flow::Ends {
+                return Ok(());
+            }
             if let Action::Branch { when } = inst.action {
                 self.branch(at, &inst, top, when);
                 return Ok(());
@@ -142,14 +157,36 @@ impl Lowerer<'_> {
         Ok(())
     }
 
+    /// How many `POP`s stand at a word, one behind the other.
+    fn pops(&self, at: usize) -> usize {
+        let Filter { dialect, words, .. } = self.filter;
+        let is_pop = |at: &usize| {
+            let inst = inst_at(*dialect, words, *at);
+            inst.is_some_and(|inst| (inst.action, inst.operator) == (Action::Pop, Operator::Nop))
+        };
+        (at..words.len()).take_while(is_pop).count()
+    }
+
     fn place(&self, at: usize) -> Place {
         (at, self.draft.state().len() - 1, Part::Start)
     }
 
     fn branch(&mut self, at: usize, inst: &Inst, top: Operand, when: bool) {
         let [taken, next] = branch_targets(at, inst).map(|target| self.place(target));
+        if let Operand::Imm(top) = top {
+            let is_taken = (top != 0) == when;
+            return self.draft.jump(if is_taken { taken } else { next });
+        }
         let cmp = if when { Cmp::Ne } else { Cmp::Eq };
-        self.draft.branch(cmp, [top, Operand::Imm(0)], taken, next);
+        // Where `BRTR` does not branch, the top it looked at is zero.
+        let is_zero = when && inst.operator == Operator::Nop;
+        self.draft
+            .branch_to(cmp, [top, Operand::Imm(0)], taken, |state| {
+                if let (true, Some(top)) = (is_zero, state.last_mut()) {
+                    *top = Operand::Imm(0);
+                }
+                next
+            });
     }
 
     /// The program's end: accept if the top is true.
@@ -313,9 +350,9 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    fn operate(&mut self, operator: Operator) {
+    fn operate(&mut self, operator: Operator) -> Flow {
         if operator == Operator::Nop {
-            return;
+            return Flow::GoesOn;
         }
         let (t1, t2) = (self.pop(), self.pop());
         if operator.is_short_circuit() {
@@ -324,16 +361,18 @@ impl Lowerer<'_> {
         if let Some(cmp) = comparison(operator) {
             let (a, b) = (t2, t1);
             let result = self.draft.push(Op::Test { cmp, a, b });
-            return self.push(result);
+            self.push(result);
+            return Flow::GoesOn;
         }
         let result = match arithmetic(operator) {
             BinOp::Shr if self.filter.dialect == Dialect::Mach => self.signed_shift(t2, t1),
             op => self.draft.bin(op, t2, t1),
         };
         self.push(result);
+        Flow::GoesOn
     }
 
-    fn short_circuit(&mut self, operator: Operator, t2: Operand, t1: Operand) {
+    fn short_circuit(&mut self, operator: Operator, t2: Operand, t1: Operand) -> Flow {
         // What it goes on with is the comparison's result, known by then.
         let (cmp, verdict, result) = match operator {
             Operator::Cor => (Cmp::Eq, SNAPLEN_ALL, 0),
@@ -341,10 +380,18 @@ impl Lowerer<'_> {
             Operator::Cnor => (Cmp::Eq, 0, 0),
             _ => (Cmp::Ne, SNAPLEN_ALL, 1),
         };
-        self.draft.ret_if(cmp, [t2, t1], verdict);
+        match (t2, t1) {
+            (Operand::Imm(a), Operand::Imm(b)) if cmp.eval(a, b) => {
+                self.draft.ret(Operand::Imm(verdict));
+                return Flow::Ends;
+            }
+            (Operand::Imm(_), Operand::Imm(_)) => {}
+            _ => self.draft.ret_if(cmp, [t2, t1], verdict),
+        }
         if self.filter.dialect.pushes_on_continue() {
             self.push(result);
         }
+        Flow::GoesOn
     }
 
     /// A shift right that keeps the sign: with the sign bit flipped it is an

@@ -32,6 +32,8 @@ pub use super::cbpf::Order;
 pub use assemble::{AssembleError, assemble};
 pub use dialect::{Dialect, UnknownDialect};
 pub use disassemble::{disassemble, numbers};
+pub(crate) use inst::{ACTION_BITS, Action, Operator};
+pub(crate) use lower::header_len;
 pub use lower::{LowerError, lower};
 pub use run::run;
 pub use verify::{VerifyError, verify};

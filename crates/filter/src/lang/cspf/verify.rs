@@ -7,7 +7,7 @@ use super::inst::{Action, Inst, Operator, action_of, inst_at, operator_of};
 use super::{Dialect, Filter};
 
 /// Pairs of a word and a depth at which it is reached, at most. More than one
-/// depth for a word takes Sun's branches.
+/// depth for a word takes branches.
 const STATES_MAX: usize = 8_192;
 
 /// Which rule of its dialect a program breaks. Words count from zero.

@@ -1,0 +1,449 @@
+//! Block by block with branches, for `weir` and `sun`.
+//!
+//! A block starts with the cells on the stack that the block had at its end
+//! that dominates it most closely; all ways to it have these, and perhaps more
+//! above. So a block that several ways lead to has as many `POP`s before it as
+//! the longest stack needs, and each way enters among them:
+//!
+//! ```text
+//!   from a way with two cells too many ─► POP
+//!   from a way with one                ─► POP
+//!   from a way with none               ─► the block
+//! ```
+//!
+//! What falls through from the words before has one of these depths, too, even
+//! where the end of a program stands there: the dialect's rules do not know
+//! that it is never passed.
+//!
+//! Values that are used again stay on the stack, where the dialect can copy
+//! cells; elsewhere, and where they are too far from the top, they are made
+//! again. A value that may reject the frame is made where the program makes
+//! it, used or not, unless the frame's length shows that it cannot, or that
+//! the frame is rejected anyway.
+
+use std::collections::HashSet;
+
+use super::chain::rejects_otherwise;
+use super::code::{Code, Fault};
+use super::maker::{Goal, Maker};
+use super::reach::NEVER;
+use super::test::Test;
+use super::tree::Tree;
+use super::wide::Cells;
+use super::{EmitError, Target, end_of, use_counts};
+use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value, Width};
+use crate::lang::cspf::{Action, Dialect, Operator};
+
+/// The stack's depth from which on nothing is kept, so that trees have room.
+const KEEP_MAX: usize = 190;
+
+/// The stack's depth from which on cells that nothing needs are dropped.
+const LEAVE_MAX: usize = 48;
+
+/// How deep a tree of kept values may grow.
+const LEVELS_MAX: u32 = 40;
+
+pub(super) fn emit(program: &Program, target: Target) -> Result<Vec<u16>, EmitError> {
+    let maker = Maker::new(program, target);
+    let count = program.blocks.len();
+    let mut layout = Layout {
+        code: Code::new(target),
+        keeps: target.dialect == Dialect::Weir,
+        uses: use_counts(program),
+        levels: levels(program),
+        dominators: program.immediate_dominators(),
+        cells: Vec::new(),
+        cells_at_end: vec![Vec::new(); count],
+        reached: vec![NEVER; count],
+        ways: vec![Vec::new(); count],
+        maker,
+    };
+    layout.reached[0] = 0;
+    match layout.run() {
+        Ok(()) => Ok(layout.code.words),
+        Err(Fault::Error(error)) => Err(error),
+        Err(Fault::TooFar) => Err(EmitError::TooManyCells {
+            dialect: target.dialect,
+        }),
+    }
+}
+
+/// How deep each value's tree is.
+fn levels(program: &Program) -> Vec<u32> {
+    let mut levels = vec![0; program.values.len()];
+    for &value in program.blocks.iter().flat_map(|block| &block.insts) {
+        let operands = program.op(value).operands().filter_map(Operand::value);
+        let deepest = operands.map(|operand| levels[operand.index()]).max();
+        levels[value.index()] = deepest.map_or(0, |deepest| deepest % LEVELS_MAX + 1);
+    }
+    levels
+}
+
+struct Layout<'p> {
+    maker: Maker<'p>,
+    code: Code,
+    /// Whether the dialect can copy cells.
+    keeps: bool,
+    uses: Vec<u32>,
+    levels: Vec<u32>,
+    dominators: Vec<Block>,
+    /// What each cell holds, if that is known.
+    cells: Vec<Option<Value>>,
+    cells_at_end: Vec<Vec<Option<Value>>>,
+    /// For each block how far into the frame every way to it has read.
+    reached: Vec<u64>,
+    /// For each block the branches to it: where the literal is, and the depth.
+    ways: Vec<Vec<(usize, usize)>>,
+}
+
+impl Layout<'_> {
+    fn run(&mut self) -> Result<(), Fault> {
+        let program = self.maker.program;
+        let blocks = (0..program.blocks.len() as u32).map(Block);
+        let is_block = |block: &Block| {
+            *block == Block::ENTRY || self.maker.goal(*block) == Goal::Block(*block)
+        };
+        let order: Vec<Block> = blocks.filter(is_block).collect();
+        for (index, &here) in order.iter().enumerate() {
+            let next = order.get(index + 1).copied();
+            self.enter(here)?;
+            let test = self.body(here)?;
+            self.leave(here, test, next)?;
+        }
+        Ok(())
+    }
+
+    /// Brings all ways to a block to its depth.
+    fn enter(&mut self, here: Block) -> Result<(), EmitError> {
+        if here == Block::ENTRY {
+            return Ok(());
+        }
+        let dominator = self.dominators[here.index()];
+        self.cells = self.cells_at_end[dominator.index()].clone();
+        let params = &self.maker.program.block(here).params;
+        self.cells.extend(params.iter().copied().map(Some));
+        let depth = self.cells.len();
+        let ways = std::mem::take(&mut self.ways[here.index()]);
+        let deepest = ways.iter().map(|&(_, depth)| depth).max();
+        let highest = deepest.unwrap_or(depth);
+        while self.code.depth < highest {
+            self.code.inst(zero(), Operator::Nop, &[])?;
+        }
+        while self.code.depth > highest {
+            self.code.inst(Action::Pop, Operator::Nop, &[])?;
+        }
+        let first = self.code.words.len();
+        while self.code.depth > depth {
+            self.code.inst(Action::Pop, Operator::Nop, &[])?;
+        }
+        for (literal, depth) in ways {
+            let at = first + (highest - depth);
+            self.code.words[literal] = (at - literal) as u16;
+        }
+        // What tests left is dropped before it fills the stack.
+        while self.cells.len() > LEAVE_MAX && self.cells.last() == Some(&None) {
+            self.code.inst(Action::Pop, Operator::Nop, &[])?;
+            self.cells.pop();
+        }
+        self.code.forget_top();
+        Ok(())
+    }
+
+    /// Makes what a block must make, and its test.
+    fn body(&mut self, here: Block) -> Result<Option<Test>, Fault> {
+        let program = self.maker.program;
+        let block = program.block(here);
+        let behind = self.maker.needs.behind[here.index()];
+        let mut reached = self.reached[here.index()];
+        let long_enough = reached.max(self.maker.needs.here[here.index()]);
+        if !self.keeps {
+            self.maker.refuse_faults(&block.insts)?;
+        }
+        let made = self.to_make(here);
+        for &inst in &block.insts {
+            if made.contains(&inst) {
+                reached = reached.max(self.make(inst, long_enough)?);
+            }
+        }
+        let test = self.test(here, self.held(true), long_enough)?;
+        let tested = test.as_ref().map_or(0, |test| test.tree.reach());
+        reached = reached.max(tested);
+        let ends = block.insts.iter().map(|&inst| end_of(program.op(inst)));
+        let farthest = block.insts.iter().zip(ends).max_by_key(|(_, end)| *end);
+        if let Some((&load, Some(end))) = farthest
+            && end > reached.max(behind)
+        {
+            if self.keeps && self.uses[load.index()] > 0 {
+                self.make(load, long_enough)?;
+            } else {
+                let tree = self.maker.last_byte(end, long_enough)?;
+                self.push(&tree, None)?;
+            }
+            reached = end;
+        }
+        for edge in block.term.edges() {
+            let there = &mut self.reached[edge.block.index()];
+            *there = reached.min(*there);
+        }
+        Ok(test)
+    }
+
+    /// The values that a block makes by themselves: those that are used again,
+    /// and those that may reject and are not part of others.
+    fn to_make(&self, here: Block) -> HashSet<Value> {
+        let program = self.maker.program;
+        let block = program.block(here);
+        let mut made = HashSet::new();
+        if !self.keeps {
+            return made;
+        }
+        let mut part: HashSet<Value> = match self.maker.goals(here) {
+            [goal, other] if goal == other => HashSet::new(),
+            _ => block.term.operands().filter_map(Operand::value).collect(),
+        };
+        for &inst in block.insts.iter().rev() {
+            let op = program.op(inst);
+            let is_again = self.uses[inst.index()] >= uses_worth_a_cell(op);
+            let is_deep = self.levels[inst.index()] >= LEVELS_MAX;
+            let is_check = rejects_otherwise(op) && !part.contains(&inst);
+            if is_check || ((is_again || is_deep) && self.cells.len() < KEEP_MAX) {
+                made.insert(inst);
+            }
+            if made.contains(&inst) || part.contains(&inst) {
+                part.extend(op.operands().filter_map(Operand::value));
+            }
+        }
+        made
+    }
+
+    /// Pushes a value, and says how far that reads.
+    fn make(&mut self, value: Value, long_enough: u64) -> Result<u64, Fault> {
+        let tree = self.maker.wide(self.held(true), long_enough).fresh(value)?;
+        match self.push(&tree, Some(value)) {
+            Err(Fault::TooFar) => {
+                let tree = self
+                    .maker
+                    .wide(self.held(false), long_enough)
+                    .fresh(value)?;
+                self.push(&tree, Some(value))?;
+                Ok(tree.reach())
+            }
+            pushed => pushed.map(|()| tree.reach()),
+        }
+    }
+
+    fn held(&self, all: bool) -> Cells<'_> {
+        let held = &self.cells;
+        Cells { held, all }
+    }
+
+    fn push(&mut self, tree: &Tree, value: Option<Value>) -> Result<(), Fault> {
+        let (len, depth) = (self.code.words.len(), self.code.depth);
+        if let Err(fault) = self.code.push(tree, Operator::Nop) {
+            self.code.back_to(len, depth);
+            return Err(fault);
+        }
+        self.cells.push(value);
+        Ok(())
+    }
+
+    /// The test at a block's end, if it matters; of a verdict, whether it
+    /// accepts.
+    fn test(
+        &self,
+        here: Block,
+        cells: Cells<'_>,
+        long_enough: u64,
+    ) -> Result<Option<Test>, EmitError> {
+        if let [goal, other] = self.maker.goals(here)
+            && goal == other
+        {
+            return Ok(None);
+        }
+        match &self.maker.program.block(here).term {
+            Term::Branch { cmp, a, b, .. } => {
+                let test = self.maker.test(*cmp, *a, *b, cells, long_enough)?;
+                Ok(Some(test))
+            }
+            Term::Return(verdict) => {
+                let test = self.maker.truth_of(*verdict, cells, long_enough)?;
+                Ok(Some(test))
+            }
+            Term::Jump(_) => Ok(None),
+        }
+    }
+
+    fn leave(&mut self, here: Block, test: Option<Test>, next: Option<Block>) -> Result<(), Fault> {
+        let (len, depth) = (self.code.words.len(), self.code.depth);
+        if let Term::Jump(edge) = &self.maker.program.block(here).term
+            && !edge.args.is_empty()
+            && let goal @ Goal::Block(_) = self.maker.goal(edge.block)
+        {
+            self.cells_at_end[here.index()] = self.cells.clone();
+            self.pass(edge)?;
+            return self.go(goal, next);
+        }
+        let ended = match self.terminate(here, test, next) {
+            Err(Fault::TooFar) => {
+                // Without copies of cells the test is longer, but possible.
+                self.code.back_to(len, depth);
+                let reached = self.reached[here.index()];
+                let long_enough = reached.max(self.maker.needs.here[here.index()]);
+                let test = self.test(here, self.held(false), long_enough)?;
+                self.terminate(here, test, next)
+            }
+            ended => ended,
+        };
+        ended?;
+        self.cells.resize(self.code.depth, None);
+        self.cells_at_end[here.index()] = std::mem::take(&mut self.cells);
+        Ok(())
+    }
+
+    /// Leaves the cells that are there at the target's start, and its
+    /// parameters on top. Arguments are made again from those cells, as what
+    /// else held them is gone; a single one that needs a cell which is
+    /// dropped is made first.
+    fn pass(&mut self, edge: &Edge) -> Result<(), Fault> {
+        let dominator = self.dominators[edge.block.index()];
+        let depth = self.cells_at_end[dominator.index()].len();
+        let below = Cells {
+            held: &self.cells[..depth],
+            all: true,
+        };
+        let from_below = |&arg| self.maker.wide(below, 0).tree(arg);
+        let can = edge.args.iter().all(|arg| from_below(arg).is_ok());
+        if let ([arg], false) = (&edge.args[..], can) {
+            self.argument(*arg)?;
+            while self.code.depth > depth + 1 {
+                self.drop_below()?;
+            }
+            return Ok(());
+        }
+        while self.code.depth > depth {
+            self.code.inst(Action::Pop, Operator::Nop, &[])?;
+        }
+        self.cells.truncate(depth);
+        edge.args.iter().try_for_each(|arg| self.argument(*arg))
+    }
+
+    /// Drops the cell below the top: `a b` becomes `a b^a`, then `a^b^a`.
+    fn drop_below(&mut self) -> Result<(), EmitError> {
+        self.code.inst(Action::Copy(1), Operator::Xor, &[])?;
+        self.code.inst(Action::NoPush, Operator::Xor, &[])
+    }
+
+    fn argument(&mut self, arg: Operand) -> Result<(), Fault> {
+        let tree = self.maker.wide(self.held(true), 0).tree(arg)?;
+        match self.push(&tree, arg.value()) {
+            Err(Fault::TooFar) => {
+                let tree = self.maker.wide(self.held(false), 0).tree(arg)?;
+                self.push(&tree, arg.value())
+            }
+            pushed => pushed,
+        }
+    }
+
+    fn terminate(
+        &mut self,
+        here: Block,
+        test: Option<Test>,
+        next: Option<Block>,
+    ) -> Result<(), Fault> {
+        let goals = self.maker.goals(here);
+        let test = test.unwrap_or(Test::of(Tree::Imm(1)));
+        let goals = match test.constant() {
+            Some(true) => [goals[0]; 2],
+            Some(false) => [goals[1]; 2],
+            None => goals,
+        };
+        match goals {
+            [goal, other] if goal == other => self.go(goal, next),
+            [Goal::Verdict(x), Goal::Verdict(_)] if next.is_none() => {
+                let test = match x {
+                    true => test,
+                    false => test.not(),
+                };
+                self.code.decide_last(test)
+            }
+            [Goal::Verdict(x), other] => {
+                self.code.end_if(&test, x)?;
+                self.go(other, next)
+            }
+            [goal, Goal::Verdict(y)] => {
+                self.code.end_if(&test.not(), y)?;
+                self.go(goal, next)
+            }
+            [Goal::Block(then), Goal::Block(otherwise)] => self.fork(&test, then, otherwise, next),
+        }
+    }
+
+    fn fork(
+        &mut self,
+        test: &Test,
+        then: Block,
+        otherwise: Block,
+        next: Option<Block>,
+    ) -> Result<(), Fault> {
+        let (on_true, on_zero) = match test.negated {
+            false => (then, otherwise),
+            true => (otherwise, then),
+        };
+        self.code.push(&test.tree, Operator::Nop)?;
+        // `BRTR` first: where it goes on, the top is known.
+        if next != Some(on_true) {
+            self.branch(true, on_true)?;
+        }
+        if next != Some(on_zero) {
+            self.branch(false, on_zero)?;
+        }
+        Ok(())
+    }
+
+    fn branch(&mut self, when: bool, to: Block) -> Result<(), EmitError> {
+        self.code
+            .inst(Action::Branch { when }, Operator::Nop, &[0])?;
+        let literal = self.code.words.len() - 1;
+        self.ways[to.index()].push((literal, self.code.depth));
+        Ok(())
+    }
+
+    /// Goes on at a block, or ends.
+    fn go(&mut self, goal: Goal, next: Option<Block>) -> Result<(), Fault> {
+        match goal {
+            Goal::Verdict(verdict) if next.is_none() => self.code.end_last(verdict),
+            Goal::Verdict(verdict) => self.code.end(verdict),
+            Goal::Block(block) if next == Some(block) => Ok(()),
+            Goal::Block(block) => {
+                let top = match self.code.top() {
+                    Some(top) => top,
+                    None => {
+                        self.code.push(&Tree::Imm(1), Operator::Nop)?;
+                        true
+                    }
+                };
+                Ok(self.branch(top, block)?)
+            }
+        }
+    }
+}
+
+/// How often a value must be used that making it once and copying it takes
+/// fewer words than making it each time.
+fn uses_worth_a_cell(op: Op) -> u32 {
+    match op {
+        // One word, as a copy is.
+        Op::Len => u32::MAX,
+        Op::Load {
+            width: Width::B2,
+            base: None,
+            offset,
+        } if offset % 2 == 0 => u32::MAX,
+        Op::Load { base: None, .. } => 3,
+        _ => 2,
+    }
+}
+
+fn zero() -> Action {
+    Action::Constant(0)
+}

@@ -1,0 +1,84 @@
+//! Tests: trees of which only the truth matters.
+
+use super::tree::{Tree, opposite};
+use crate::ir::Cmp;
+use crate::lang::cspf::Operator;
+
+/// Holds if the tree's value is not zero; or if it is, when negated.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Test {
+    pub(super) tree: Tree,
+    pub(super) negated: bool,
+}
+
+impl Test {
+    /// A comparison.
+    pub(super) fn new(cmp: Cmp, a: Tree, b: Tree) -> Test {
+        let (operator, negated) = match cmp {
+            Cmp::Eq if b == Tree::Imm(0) => return Test::of(a).not(),
+            Cmp::Ne if b == Tree::Imm(0) => return Test::of(a),
+            Cmp::Eq => (Operator::Eq, false),
+            Cmp::Ne => (Operator::Neq, false),
+            Cmp::Lt => (Operator::Lt, false),
+            Cmp::Le => (Operator::Le, false),
+            Cmp::Gt => (Operator::Gt, false),
+            Cmp::Ge => (Operator::Ge, false),
+            Cmp::Set => (Operator::And, false),
+            Cmp::Clear => (Operator::And, true),
+        };
+        let tree = Tree::bin(operator, a, b);
+        Test { tree, negated }
+    }
+
+    /// Whether a value is not zero.
+    pub(super) fn of(tree: Tree) -> Test {
+        let negated = false;
+        Test { tree, negated }
+    }
+
+    /// The test that holds exactly when this one does not.
+    pub(super) fn not(self) -> Test {
+        match self.tree {
+            Tree::Bin(operator, a, b) if opposite(operator).is_some() => {
+                let operator = opposite(operator).unwrap_or(operator);
+                let tree = Tree::Bin(operator, a, b);
+                Test { tree, ..self }
+            }
+            tree => Test {
+                tree,
+                negated: !self.negated,
+            },
+        }
+    }
+
+    /// The test as 0 or 1.
+    pub(super) fn truth(self) -> Tree {
+        if !self.negated && self.tree.is_truth() {
+            return self.tree;
+        }
+        let operator = match self.negated {
+            true => Operator::Eq,
+            false => Operator::Neq,
+        };
+        match self.tree {
+            Tree::Imm(constant) => Tree::Imm(((constant != 0) != self.negated).into()),
+            tree => Tree::bin(operator, tree, Tree::Imm(0)),
+        }
+    }
+
+    /// The test as a number that is not zero if it holds.
+    pub(super) fn number(self) -> Tree {
+        match self.negated {
+            true => self.truth(),
+            false => self.tree,
+        }
+    }
+
+    /// The test's outcome, if it is the same on every frame.
+    pub(super) fn constant(&self) -> Option<bool> {
+        match self.tree {
+            Tree::Imm(constant) => Some((constant != 0) != self.negated),
+            _ => None,
+        }
+    }
+}

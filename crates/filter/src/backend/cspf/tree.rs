@@ -1,0 +1,112 @@
+//! Values as trees of pushes and operators.
+
+use crate::ir::{Op, Width};
+use crate::lang::cspf::Operator;
+
+/// How a value gets on the stack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Tree {
+    /// A constant.
+    Imm(u32),
+    /// The 16-bit word of the frame at a byte that is even.
+    Word(u32),
+    /// A field of the frame at a byte.
+    Field(Width, u16),
+    /// A field of the frame at a byte that is on the stack.
+    FieldAt(Width, Box<Tree>),
+    /// The frame's length on the wire.
+    Len,
+    /// A copy of a cell, counted from the bottom.
+    Cell(usize),
+    /// The result of an operator on two others.
+    Bin(Operator, Box<Tree>, Box<Tree>),
+}
+
+impl Tree {
+    pub(super) fn bin(operator: Operator, a: Tree, b: Tree) -> Tree {
+        Tree::Bin(operator, Box::new(a), Box::new(b))
+    }
+
+    /// Whether it is pushed by one instruction.
+    pub(super) fn is_leaf(&self) -> bool {
+        !matches!(self, Tree::FieldAt(..) | Tree::Bin(..))
+    }
+
+    /// Whether it is 0 or 1 for sure.
+    pub(super) fn is_truth(&self) -> bool {
+        match self {
+            Tree::Imm(constant) => *constant < 2,
+            Tree::Bin(operator, a, b) => match operator {
+                Operator::And | Operator::Or => a.is_truth() && b.is_truth(),
+                operator => opposite(*operator).is_some(),
+            },
+            _ => false,
+        }
+    }
+
+    /// How many bytes a frame must have lest its evaluation reject, by loads
+    /// at constant places alone.
+    pub(super) fn reach(&self) -> u64 {
+        match self {
+            Tree::Word(at) => u64::from(*at) + 2,
+            Tree::Field(width, at) => u64::from(*at) + u64::from(width.bytes()),
+            Tree::FieldAt(_, at) => at.reach(),
+            Tree::Bin(_, a, b) => a.reach().max(b.reach()),
+            Tree::Imm(_) | Tree::Len | Tree::Cell(_) => 0,
+        }
+    }
+
+    /// How many pushes and operators it has.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Tree::FieldAt(_, at) => 1 + at.size(),
+            Tree::Bin(_, a, b) => 1 + a.size() + b.size(),
+            _ => 1,
+        }
+    }
+}
+
+/// The comparison that gives the opposite.
+pub(super) fn opposite(operator: Operator) -> Option<Operator> {
+    Some(match operator {
+        Operator::Eq => Operator::Neq,
+        Operator::Neq => Operator::Eq,
+        Operator::Lt => Operator::Ge,
+        Operator::Ge => Operator::Lt,
+        Operator::Gt => Operator::Le,
+        Operator::Le => Operator::Gt,
+        _ => return None,
+    })
+}
+
+/// The operator that gives the same with its operands exchanged.
+pub(super) fn exchanged(operator: Operator) -> Option<Operator> {
+    Some(match operator {
+        Operator::Lt => Operator::Gt,
+        Operator::Gt => Operator::Lt,
+        Operator::Le => Operator::Ge,
+        Operator::Ge => Operator::Le,
+        Operator::Eq | Operator::Neq | Operator::And | Operator::Or | Operator::Xor => operator,
+        Operator::Add | Operator::Mul => operator,
+        operator if operator.is_short_circuit() => operator,
+        _ => return None,
+    })
+}
+
+/// A load in words a person understands.
+pub(super) fn described(op: Op) -> String {
+    match op {
+        Op::Load { base: Some(_), .. } => "a field at a place that the frame itself tells".into(),
+        Op::Load { width, offset, .. } => {
+            let bytes = width.bytes();
+            let what = match bytes {
+                1 => "1 byte".into(),
+                _ => format!("{bytes} bytes"),
+            };
+            format!("the {what} at byte {offset} without reading others")
+        }
+        Op::Len => "the frame's length".into(),
+        Op::Bin { op, .. } => format!("the operation `{op:?}`").to_lowercase(),
+        Op::Test { .. } | Op::Param => "a truth value".into(),
+    }
+}
