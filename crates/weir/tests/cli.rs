@@ -279,7 +279,7 @@ fn filter_compiles_or_refuses() {
 #[test]
 fn filter_prints_every_form() {
     for form in [
-        "ir", "ir-plain", "cbpf", "cbpf-d", "cbpf-dd", "ebpf", "x86-64", "aarch64", "dot",
+        "ir", "ir-plain", "cbpf", "cbpf-d", "cbpf-dd", "ebpf", "x86-64", "aarch64", "cspf", "dot",
     ] {
         let run = weir(["filter", "tcp[tcpflags] & tcp-syn != 0", "--as", form])
             .output()

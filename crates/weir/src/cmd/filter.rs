@@ -42,9 +42,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LANG", default_value = "expr")]
     lang: Language,
 
-    /// Dialect of a stack-language (cspf) filter
-    #[arg(long, value_name = "NAME", default_value_t)]
-    dialect: Dialect,
+    /// Dialect of the stack language (cspf): paper (the default), bsd, dec,
+    /// sun, mach or weir
+    #[arg(long, value_name = "NAME")]
+    dialect: Option<Dialect>,
 
     /// How frames begin, by tcpdump's name (any case) or LINKTYPE number
     ///
@@ -88,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let compiler = Compiler {
         snaplen: args.snaplen,
         netmask: Some(args.netmask),
-        dialect: args.dialect,
+        dialect: args.dialect.unwrap_or_default(),
         optimise: !args.no_optimise,
         ..Compiler::default()
     };
@@ -100,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .compile(args.lang, &text, linktype)
         .map_err(Failure::refused)?;
     let shown = match args.form {
-        Some(form) => form.print(&compiled, args.dialect)?,
+        Some(form) => form.print(&compiled, args.dialect, linktype)?,
         None if args.json => explain::json(&compiled),
         None => explain::text(&compiled),
     };

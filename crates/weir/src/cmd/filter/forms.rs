@@ -6,9 +6,10 @@ use clap::ValueEnum;
 use std::fmt::Display;
 use weir_filter::backend::ebpf::{self, Listing, Options, Target, XdpLen};
 use weir_filter::backend::native::{self, Arch};
-use weir_filter::backend::{cbpf as to_cbpf, dot};
+use weir_filter::backend::{cbpf as to_cbpf, cspf as to_cspf, dot};
 use weir_filter::lang::cbpf::{self, Insn};
-use weir_filter::lang::cspf;
+use weir_filter::lang::cspf::{self, Dialect};
+use weir_wire::LinkType;
 
 /// A form of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -31,7 +32,8 @@ pub(super) enum Form {
     X86_64,
     /// Machine code for aarch64
     Aarch64,
-    /// The 1987 stack language, in the dialect that --dialect names
+    /// The 1987 stack language, in the dialect that --dialect names; else in
+    /// that of the paper or, for what it cannot say, of weir
     Cspf,
     /// A drawing for Graphviz
     Dot,
@@ -42,7 +44,8 @@ impl Form {
     pub(super) fn print(
         self,
         compiled: &Compiled,
-        dialect: cspf::Dialect,
+        dialect: Option<Dialect>,
+        linktype: LinkType,
     ) -> Result<String, Failure> {
         let program = &compiled.program;
         let printed = match self {
@@ -60,7 +63,7 @@ impl Form {
             },
             Form::X86_64 => native::listing(program, Arch::X64).map_err(message),
             Form::Aarch64 => native::listing(program, Arch::A64).map_err(message),
-            Form::Cspf => stack(compiled, dialect),
+            Form::Cspf => stack(compiled, dialect, linktype),
             Form::Dot => Ok(dot::to_dot(program)),
         };
         printed.map_err(|why| {
@@ -92,6 +95,16 @@ pub(super) fn xdp(compiled: &Compiled) -> Result<Vec<ebpf::Insn>, String> {
     .map_err(message)
 }
 
-fn stack(_compiled: &Compiled, _dialect: cspf::Dialect) -> Result<String, String> {
-    Err("pending".into())
+fn stack(
+    compiled: &Compiled,
+    dialect: Option<Dialect>,
+    linktype: LinkType,
+) -> Result<String, String> {
+    let emit = |dialect| to_cspf::emit(&compiled.program, dialect, linktype).map_err(message);
+    let filter = match dialect {
+        Some(dialect) => emit(dialect),
+        None => emit(Dialect::Paper).or_else(|_| emit(Dialect::Weir)),
+    }?;
+    let text = cspf::disassemble(&filter);
+    Ok(format!("/* --dialect {} */\n{text}", filter.dialect))
 }
