@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use weir_filter::interp::Interp;
 use weir_filter::ir::Program;
 use weir_filter::opt::{Pass, optimise};
-use weir_lab::program::{Frame, Tape, frame, frames, program, seeded};
+use weir_lab::program::{Frame, Tape, dense_frame, dense_program, frame, frames, program, seeded};
 
 fn assert_same(before: &Program, after: &Program, frames: &[Frame], what: &str) {
     if let Err(error) = after.verify() {
@@ -48,6 +48,18 @@ fn seeds() -> std::ops::Range<u64> {
 fn seeded_programs_keep_their_verdicts() {
     for seed in seeds() {
         check(&seeded(seed), &frames(seed, 40), &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn programs_of_dense_tests_keep_their_verdicts() {
+    let count = seeds().end - seeds().start;
+    for seed in seeds().take(count.div_ceil(4) as usize) {
+        let mut tape = Tape::seeded(seed, 2_000);
+        let program = dense_program(&mut tape);
+        let mut tape = Tape::seeded(!seed, 2_000);
+        let frames: Vec<Frame> = (0..150).map(|_| dense_frame(&mut tape)).collect();
+        check(&program, &frames, &format!("dense seed {seed}"));
     }
 }
 

@@ -79,6 +79,48 @@ pub fn seeded(seed: u64) -> Program {
     program(&mut Tape::seeded(seed, 1_500))
 }
 
+/// A random program of many branches on a few bytes and constants, loaded
+/// again and again: tests that decide each other in every way, which is what
+/// optimisers thread jumps by. Frames of [`dense_frame`] suit it.
+pub fn dense_program(tape: &mut Tape) -> Program {
+    let count = 4 + tape.below(60);
+    let mut builder = weir_filter::ir::Builder::new();
+    let blocks: Vec<Block> = (1..count).map(|_| builder.block()).collect();
+    for index in 0..count {
+        builder.switch_to(Block(index as u32));
+        // An edge leads a little ahead, so that ways meet soon and often.
+        let ahead = |tape: &mut Tape| {
+            let ahead = blocks.get(index + tape.below(6));
+            *ahead.unwrap_or(&blocks[blocks.len() - 1])
+        };
+        let (then, otherwise) = (ahead(tape), ahead(tape));
+        if index + 3 >= count || tape.chance(2) {
+            builder.ret(tape.pick(&[0, 1, 7]));
+            continue;
+        }
+        let mut byte = builder.load(Width::B1, None, tape.below(3) as u32);
+        if tape.chance(20) {
+            byte = builder.bin(BinOp::And, byte, tape.pick(&[1, 2, 3]));
+        }
+        if tape.chance(10) {
+            byte = builder.load(Width::B1, Some(byte), tape.below(3) as u32);
+        }
+        let cmp = tape.pick(&[Cmp::Eq, Cmp::Eq, Cmp::Ne, Cmp::Gt, Cmp::Set]);
+        builder.branch(cmp, byte, tape.below(4) as u32, then, otherwise);
+    }
+    builder.finish()
+}
+
+/// A frame for [`dense_program`].
+pub fn dense_frame(tape: &mut Tape) -> Frame {
+    let len = tape.pick(&[8, 8, 8, 0, 1, 2, 3, 4]);
+    let bytes: Vec<u8> = (0..len).map(|_| tape.below(5) as u8).collect();
+    Frame {
+        wire_len: len,
+        bytes,
+    }
+}
+
 const BIN_OPS: [BinOp; 10] = [
     BinOp::And,
     BinOp::Add,

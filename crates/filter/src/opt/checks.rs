@@ -6,7 +6,6 @@
 //! dropped that later ones make needless, last block first, then those that
 //! the remaining earlier ones do.
 
-use super::dominators::Tree;
 use super::facts::Facts;
 use super::graph::{Flow, Graph, HAS_EFFECT};
 use crate::ir::{BinOp, Op, Operand, Value};
@@ -208,7 +207,7 @@ fn drop_done(graph: &mut Graph) -> bool {
         marks: Vec<usize>,
         changed: bool,
     }
-    let tree = Tree::of(graph);
+    let tree = graph.take_tree();
     let mut state = State {
         graph,
         facts: Facts::default(),
@@ -242,5 +241,8 @@ fn drop_done(graph: &mut Graph) -> bool {
             state.facts.undo_to(mark);
         },
     );
-    state.changed
+    let changed = state.changed;
+    // No edge has changed.
+    graph.keep_tree(tree);
+    changed
 }

@@ -6,10 +6,13 @@ use super::graph::Graph;
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// The dominator tree of a tidy graph.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Tree {
     /// For each node its nearest dominator; the entry has itself.
     pub(crate) parent: Vec<u32>,
+    /// An ancestor further up, at distances that halve, so that looking for a
+    /// common dominator takes logarithmic time (as in [`crate::ir`]).
+    jump: Vec<u32>,
     depth: Vec<u32>,
     first_child: Vec<u32>,
     next_sibling: Vec<u32>,
@@ -23,6 +26,7 @@ impl Tree {
         let count = graph.nodes.len();
         let mut tree = Tree {
             parent: vec![NONE; count],
+            jump: vec![0; count],
             depth: vec![0; count],
             first_child: vec![NONE; count],
             next_sibling: vec![NONE; count],
@@ -31,7 +35,7 @@ impl Tree {
         tree.parent[0] = 0;
         for index in 0..count {
             if index > 0 {
-                tree.depth[index] = tree.depth[tree.parent[index] as usize] + 1;
+                tree.place(index);
             }
             for edge in graph.nodes[index].flow.edges() {
                 let target = edge.block.index();
@@ -51,14 +55,41 @@ impl Tree {
         tree
     }
 
-    /// The nearest node that dominates both, if they are not the same.
-    pub(crate) fn common(&self, mut a: u32, mut b: u32) -> u32 {
-        while a != b {
-            if self.depth[a as usize] >= self.depth[b as usize] {
-                a = self.parent[a as usize];
+    /// Fixes the depth and the jump of a node whose parent is final.
+    fn place(&mut self, index: usize) {
+        let parent = self.parent[index] as usize;
+        let jump = self.jump[parent] as usize;
+        let further = self.jump[jump];
+        let doubled = self.depth[parent] - self.depth[jump]
+            == self.depth[jump] - self.depth[further as usize];
+        self.depth[index] = self.depth[parent] + 1;
+        self.jump[index] = if doubled { further } else { parent as u32 };
+    }
+
+    /// The ancestor of `node` at `depth`, which is no greater than its own.
+    fn at_depth(&self, mut node: u32, depth: u32) -> u32 {
+        while self.depth[node as usize] > depth {
+            let jump = self.jump[node as usize];
+            node = if self.depth[jump as usize] < depth {
+                self.parent[node as usize]
             } else {
-                b = self.parent[b as usize];
-            }
+                jump
+            };
+        }
+        node
+    }
+
+    /// The nearest node that dominates both, if they are not the same.
+    pub(crate) fn common(&self, a: u32, b: u32) -> u32 {
+        let depth = self.depth[a as usize].min(self.depth[b as usize]);
+        let (mut a, mut b) = (self.at_depth(a, depth), self.at_depth(b, depth));
+        while a != b {
+            let jumps = (self.jump[a as usize], self.jump[b as usize]);
+            (a, b) = if jumps.0 == jumps.1 {
+                (self.parent[a as usize], self.parent[b as usize])
+            } else {
+                jumps
+            };
         }
         a
     }

@@ -9,6 +9,9 @@ use crate::ir::{BinOp, Cmp, Op, Operand, Value};
 /// How many operations a value is looked into for what its operands say.
 const DEPTH_MAX: u32 = 4;
 
+/// How many values a summary tells of at most.
+const SUMMARY_MAX: usize = 6;
+
 /// How many of the values known to be one of a few constants are looked
 /// through, the latest first.
 const CHOICES_LOOKED_AT: usize = 4;
@@ -28,6 +31,9 @@ pub(crate) struct Facts {
     reach: Vec<u32>,
     /// The values known to be one of a few constants.
     choices: Vec<(Value, Choices)>,
+    /// The values of which more is known than their expressions say, in the
+    /// order in which that came to be.
+    recent: Vec<Value>,
     /// Per value: whether all it may reject was carried out, except for loads
     /// at fixed positions.
     done: Vec<bool>,
@@ -41,30 +47,39 @@ enum Undo {
     Reach(Value, u32),
     Done(Value),
     Choice,
+    Recent,
+}
+
+/// What is known of one value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    value: Value,
+    known: Known,
+    choices: Option<Choices>,
 }
 
 /// A few constants, one of which a value is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Choices {
+struct Choices {
     items: [u32; CHOICES_MAX],
     count: u8,
 }
 
 impl Choices {
     /// One constant.
-    pub(crate) fn one(constant: u32) -> Choices {
+    fn one(constant: u32) -> Choices {
         let mut items = [0; CHOICES_MAX];
         items[0] = constant;
         Choices { items, count: 1 }
     }
 
     /// The constants.
-    pub(crate) fn items(&self) -> &[u32] {
+    fn items(&self) -> &[u32] {
         &self.items[..usize::from(self.count)]
     }
 
     /// These and `others`; `None` if there are too many.
-    pub(crate) fn or(mut self, others: Choices) -> Option<Choices> {
+    fn or(mut self, others: Choices) -> Option<Choices> {
         for &item in others.items() {
             if !self.items().contains(&item) {
                 *self.items.get_mut(usize::from(self.count))? = item;
@@ -117,6 +132,9 @@ impl Facts {
                 Undo::Choice => {
                     self.choices.pop();
                 }
+                Undo::Recent => {
+                    self.recent.pop();
+                }
             }
         }
     }
@@ -146,19 +164,8 @@ impl Facts {
         }
     }
 
-    /// Adds that `value` is one of `choices`.
-    pub(crate) fn choose(&mut self, graph: &Graph, value: Value, choices: Choices) {
-        self.grow(graph);
-        self.log.push(Undo::Choice);
-        self.choices.push((value, choices));
-        let items = choices.items();
-        if let (Some(&lo), Some(&hi)) = (items.iter().min(), items.iter().max()) {
-            self.narrow(graph, value, Known::between(lo, hi), DEPTH_MAX);
-        }
-    }
-
     /// The constants that `value` may be here, if they are known to be few.
-    pub(crate) fn choices(&self, graph: &Graph, value: Value) -> Option<Choices> {
+    fn choices(&self, graph: &Graph, value: Value) -> Option<Choices> {
         let known = self.range(graph, value.into(), 0);
         if let Some(constant) = known.exact() {
             return Some(Choices::one(constant));
@@ -177,9 +184,45 @@ impl Facts {
         (choices.count > 0).then_some(choices)
     }
 
-    /// The value last found to be one of a few constants.
-    pub(crate) fn last_choice(&self) -> Option<Value> {
-        self.choices.last().map(|&(value, _)| value)
+    /// What is known here of the values that something became known of last.
+    pub(crate) fn summary(&self, graph: &Graph) -> Vec<Item> {
+        let recent = self.recent.iter().rev().take(SUMMARY_MAX);
+        recent.map(|&value| self.item(graph, value)).collect()
+    }
+
+    fn item(&self, graph: &Graph, value: Value) -> Item {
+        Item {
+            value,
+            known: self.range(graph, value.into(), 0),
+            choices: self.choices(graph, value),
+        }
+    }
+
+    /// Weakens a summary to what holds here too.
+    pub(crate) fn weaken(&self, graph: &Graph, summary: &mut Vec<Item>) {
+        summary.retain_mut(|item| {
+            let here = self.item(graph, item.value);
+            item.known = item.known.or(here.known);
+            item.choices = match (item.choices, here.choices) {
+                (Some(there), Some(here)) => there.or(here),
+                _ => None,
+            };
+            item.choices.is_some() || item.known != graph.info(item.value).known
+        });
+    }
+
+    /// Adds what a summary says.
+    pub(crate) fn add(&mut self, graph: &Graph, summary: &[Item]) {
+        self.grow(graph);
+        for item in summary {
+            self.narrow(graph, item.value, item.known, DEPTH_MAX);
+            if let Some(choices) = item.choices
+                && choices.count > 1
+            {
+                self.log.push(Undo::Choice);
+                self.choices.push((item.value, choices));
+            }
+        }
     }
 
     /// What `operand` can be here.
@@ -242,6 +285,10 @@ impl Facts {
         let Some(new) = old.and(known) else { return };
         if new == old {
             return;
+        }
+        if old == graph.info(value).known {
+            self.log.push(Undo::Recent);
+            self.recent.push(value);
         }
         self.log.push(Undo::Known(value, old));
         self.known[value.index()] = new;
@@ -309,6 +356,9 @@ impl Facts {
     /// calls `new` for each operation of which that was not known; operands
     /// come last.
     pub(crate) fn carry_out(&mut self, graph: &Graph, value: Value, mut new: impl FnMut(Value)) {
+        if !graph.has(value, HAS_EFFECT) {
+            return;
+        }
         self.grow(graph);
         let mut stack = vec![value];
         while let Some(value) = stack.pop() {

@@ -19,6 +19,7 @@
 //! right; a [`Op::Test`] is `Eq`, `Gt` or `Set` only, and the negation of test
 //! `t` is `Eq t, 0`.
 
+use super::dominators::Tree;
 use super::known::Known;
 use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value};
 use std::collections::HashSet;
@@ -142,6 +143,8 @@ pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
     /// Open addressing; each entry is a value plus one, or zero.
     table: Vec<u32>,
+    /// The dominator tree, while it is known.
+    tree: Option<Tree>,
     /// How deep the rules that look inside a value are nested.
     depth: u32,
 }
@@ -150,6 +153,17 @@ pub(crate) struct Graph {
 const DEPTH_MAX: u32 = 32;
 
 impl Graph {
+    /// The dominator tree. Whoever leaves the edges as they are may give it
+    /// back by [`keep_tree`](Self::keep_tree).
+    pub(crate) fn take_tree(&mut self) -> Tree {
+        self.tree.take().unwrap_or_else(|| Tree::of(self))
+    }
+
+    /// Keeps the tree that was taken for whoever needs it next.
+    pub(crate) fn keep_tree(&mut self, tree: Tree) {
+        self.tree = Some(tree);
+    }
+
     /// Enters a rule that looks inside a value; false if too many are open.
     pub(crate) fn enter(&mut self) -> bool {
         let allowed = self.depth < DEPTH_MAX;
@@ -169,6 +183,7 @@ impl Graph {
             info: Vec::with_capacity(program.values.len() + 8),
             nodes: Vec::with_capacity(program.blocks.len() + 4),
             table: vec![0; (program.values.len() * 2 + 16).next_power_of_two()],
+            tree: None,
             depth: 0,
         };
         let mut names = vec![Operand::Imm(0); program.values.len()];
@@ -430,6 +445,7 @@ impl Graph {
     /// Puts the reachable nodes in an order in which edges lead forward, each
     /// `then` side near its branch, and drops the others.
     pub(crate) fn tidy(&mut self) {
+        self.tree = None;
         let order = self.topological_order();
         let mut names = vec![u32::MAX; self.nodes.len()];
         for (new, &old) in order.iter().enumerate() {

@@ -82,6 +82,16 @@ impl Known {
         both.tightened()
     }
 
+    /// What holds if either does.
+    pub(crate) fn or(self, other: Known) -> Known {
+        Known {
+            lo: self.lo.min(other.lo),
+            hi: self.hi.max(other.hi),
+            zeros: self.zeros & other.zeros,
+            ones: self.ones & other.ones,
+        }
+    }
+
     /// What is known of `a op b`.
     pub(crate) fn bin(op: BinOp, a: Known, b: Known) -> Known {
         if let (Some(x), Some(y)) = (a.exact(), b.exact()) {

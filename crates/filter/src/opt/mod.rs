@@ -31,12 +31,12 @@ const ROUNDS_MAX: usize = 10;
 /// One pass of the optimiser.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pass {
+    /// Blocks joined, block parameters removed.
+    Straighten,
     /// Truth values turned into control flow.
     Split,
     /// Dominated tests and jump threading.
     Thread,
-    /// Blocks joined, block parameters removed.
-    Straighten,
     /// Checks that others make needless dropped.
     Checks,
     /// Identical blocks made one.
@@ -48,9 +48,9 @@ pub enum Pass {
 impl Pass {
     /// Every pass, in the order in which a round runs them.
     pub const ALL: [Pass; 6] = [
+        Pass::Straighten,
         Pass::Split,
         Pass::Thread,
-        Pass::Straighten,
         Pass::Checks,
         Pass::Merge,
         Pass::Reorder,
@@ -66,6 +66,23 @@ impl Pass {
             graph.tidy();
         }
         finish(program, &mut graph);
+    }
+
+    /// The passes that may find more to do after this one changed something.
+    fn enables(self) -> &'static [Pass] {
+        match self {
+            Pass::Split | Pass::Straighten => &Pass::ALL,
+            Pass::Thread => &[
+                Pass::Thread,
+                Pass::Straighten,
+                Pass::Checks,
+                Pass::Merge,
+                Pass::Reorder,
+            ],
+            Pass::Checks => &[Pass::Merge, Pass::Reorder],
+            Pass::Merge => &[Pass::Thread, Pass::Straighten],
+            Pass::Reorder => &[Pass::Merge],
+        }
     }
 
     fn apply(self, graph: &mut Graph) -> bool {
@@ -86,15 +103,19 @@ impl Pass {
 pub fn optimise(program: &mut Program) {
     let mut graph = Graph::of(program);
     graph.tidy();
+    let mut due = [true; Pass::ALL.len()];
     for _ in 0..ROUNDS_MAX {
-        let mut changed = false;
         for pass in Pass::ALL {
-            if pass.apply(&mut graph) {
-                graph.tidy();
-                changed = true;
+            let is_due = std::mem::replace(&mut due[pass as usize], false);
+            if !is_due || !pass.apply(&mut graph) {
+                continue;
+            }
+            graph.tidy();
+            for &enabled in pass.enables() {
+                due[enabled as usize] = true;
             }
         }
-        if !changed {
+        if due == [false; Pass::ALL.len()] {
             break;
         }
     }

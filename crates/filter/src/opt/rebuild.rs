@@ -23,7 +23,7 @@ pub(crate) fn rebuild(graph: &mut Graph, values_max: usize) -> Option<Program> {
     if graph.nodes.len() > limits::BLOCKS_MAX {
         return None;
     }
-    let tree = Tree::of(graph);
+    let tree = graph.take_tree();
     let hoists = hoists(graph, &tree);
     let mut state = Rebuilder {
         graph,

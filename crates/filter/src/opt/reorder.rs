@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Reorders the chains of a tidy graph; gives whether anything changed.
 pub(crate) fn reorder(graph: &mut Graph) -> bool {
-    let tree = Tree::of(graph);
+    let tree = graph.take_tree();
     let mut walk = Reorder {
         captured: captured_before(graph),
         in_chain: vec![false; graph.nodes.len()],
@@ -37,7 +37,11 @@ pub(crate) fn reorder(graph: &mut Graph) -> bool {
             walk.facts.undo_to(mark);
         },
     );
-    walk.changed
+    let changed = walk.changed;
+    if !changed {
+        graph.keep_tree(tree);
+    }
+    changed
 }
 
 struct Reorder<'g> {
@@ -108,15 +112,20 @@ fn chain_from(graph: &Graph, index: usize, ways_in: &[u32]) -> Option<Chain> {
 /// Whether there are tests of one value with others between, `before` being
 /// the value tested last before the chain.
 fn stand_apart(graph: &Graph, chain: &Chain, before: Operand) -> bool {
-    let mut finished = HashSet::new();
+    // Most chains are short: a list is faster than a set until it is long.
+    let (mut listed, mut more) = (Vec::new(), HashSet::new());
     let mut last = before;
     chain.nodes.iter().any(|&index| {
         let subject = tested(graph, index);
         if last != subject {
-            finished.insert(last);
+            if listed.len() < 16 {
+                listed.push(last);
+            } else {
+                more.insert(last);
+            }
             last = subject;
         }
-        finished.contains(&subject)
+        listed.contains(&subject) || more.contains(&subject)
     })
 }
 

@@ -7,16 +7,22 @@
 //! (`captured`), and whether anything still leads to it, is exact for the
 //! edges as they are by then.
 //!
+//! Three kinds of facts. Tests on the way down the dominator tree, and
+//! operations carried out there, hold in the whole subtree, even on edges that
+//! were led past the node they come from: that was allowed only because they
+//! held there too. What all edges into a node have in common (`joins`) holds
+//! in the node alone, and is handed on along its edges. `captured` likewise.
+//!
 //! An edge may skip a block only with what the block may reject: loads at
 //! fixed positions that lie within `captured`, or within what every way on
 //! from there needs anyway (`awaited`); other operations only if they are
 //! known to have been carried out.
 
 use super::dominators::Tree;
-use super::facts::{Choices, Facts};
+use super::facts::{Facts, Item};
 use super::graph::{Flow, Graph, HAS_PARAM};
 use super::substitute::Substitution;
-use crate::ir::{Block, Edge, Op, Operand, Value};
+use crate::ir::{Block, Edge, Operand, Value};
 
 /// Edges skip this many blocks in one pass, per block: long chains of decided
 /// tests take more passes, not quadratic time.
@@ -24,7 +30,7 @@ const SKIPS_PER_NODE: usize = 8;
 
 /// Threads every edge of a tidy graph; gives whether anything changed.
 pub(crate) fn thread(graph: &mut Graph) -> bool {
-    let tree = Tree::of(graph);
+    let tree = graph.take_tree();
     let count = graph.nodes.len();
     let mut state = Threader {
         awaited: awaited(graph),
@@ -32,8 +38,9 @@ pub(crate) fn thread(graph: &mut Graph) -> bool {
         captured: vec![u32::MAX; count],
         live: vec![false; count],
         entry: vec![None; count],
-        choices: vec![Join::Nothing; count],
+        joins: vec![Join::Nothing; count],
         escapes: escapes(graph),
+        has_own: false,
         marks: Vec::new(),
         skips_left: SKIPS_PER_NODE * count + 64,
         changed: false,
@@ -52,7 +59,11 @@ pub(crate) fn thread(graph: &mut Graph) -> bool {
             state.facts.undo_to(mark);
         },
     );
-    state.changed
+    let changed = state.changed;
+    if !changed {
+        graph.keep_tree(tree);
+    }
+    changed
 }
 
 /// For each node, how many captured bytes every way on from it needs or
@@ -114,22 +125,22 @@ struct Threader<'g> {
     /// The test, and its outcome, of a node's only way in.
     entry: Vec<Option<(Value, bool)>>,
     /// What the ways into a node have in common.
-    choices: Vec<Join>,
+    joins: Vec<Join>,
     escapes: Vec<bool>,
+    /// Whether the node visited has facts that its dominators do not.
+    has_own: bool,
     marks: Vec<usize>,
     skips_left: usize,
     changed: bool,
 }
 
-/// What the edges into a node that are final say of one value.
-#[derive(Clone, Copy, Debug)]
+/// What the edges into a node that are final have in common.
+#[derive(Clone, Debug)]
 enum Join {
     /// There are none yet.
     Nothing,
-    /// Along each the value is one of these constants.
-    OneOf(Value, Choices),
-    /// Nothing in common.
-    Various,
+    /// What is known along each.
+    Common(Vec<Item>),
 }
 
 impl Threader<'_> {
@@ -145,16 +156,14 @@ impl Threader<'_> {
         if let Some((cond, holds)) = self.entry[index] {
             self.facts.assume(self.graph, cond, holds);
         }
-        if let Join::OneOf(value, choices) = self.choices[index] {
-            self.facts.choose(self.graph, value, choices);
+        let mark = self.facts.mark();
+        if let Join::Common(summary) = std::mem::replace(&mut self.joins[index], Join::Nothing) {
+            self.facts.add(self.graph, &summary);
         }
-        for position in 0..self.graph.nodes[index].effects.len() {
-            let effect = self.graph.nodes[index].effects[position];
-            self.facts.carry_out(self.graph, effect, |_| {});
-        }
+        self.has_own = self.facts.mark() != mark;
+        self.carry_out_effects(index);
         let node = &mut self.graph.nodes[index];
-        let flow = std::mem::replace(&mut node.flow, Flow::REJECT);
-        let flow = match flow {
+        let flow = match std::mem::replace(&mut node.flow, Flow::REJECT) {
             Flow::Return(verdict) => Flow::Return(self.verdict(index, verdict)),
             Flow::Jump(edge) => self.jump(index, edge),
             Flow::Branch {
@@ -164,6 +173,19 @@ impl Threader<'_> {
             } => self.branch(index, cond, [then, otherwise], tree),
         };
         self.graph.nodes[index].flow = flow;
+        // What the ways into this node have in common does not hold on edges
+        // that were led past it, to nodes that it dominated so far.
+        self.facts.undo_to(mark);
+        self.carry_out_effects(index);
+        if let Some(subject) = self.graph.nodes[index].flow.subject() {
+            self.facts.carry_out(self.graph, subject, |_| {});
+        }
+    }
+
+    fn carry_out_effects(&mut self, index: usize) {
+        for &effect in &self.graph.nodes[index].effects {
+            self.facts.carry_out(self.graph, effect, |_| {});
+        }
     }
 
     /// Ends node `index`, from which every way rejects, right away.
@@ -199,10 +221,7 @@ impl Threader<'_> {
             self.changed = true;
             return verdict.map_or(Flow::REJECT, Flow::Return);
         }
-        let join = match self.facts.last_choice() {
-            Some(value) => self.join_with(&edge, value),
-            None => Join::Various,
-        };
+        let join = self.joined(&edge);
         self.arrive(&edge, captured, join);
         Flow::Jump(edge)
     }
@@ -225,12 +244,16 @@ impl Threader<'_> {
             }
         }
         let captured = self.captured_after(index, Some(cond));
-        let mut joins = [Join::Nothing; 2];
+        let mut joins = [Vec::new(), Vec::new()];
         let [then, otherwise] = [(then, true), (otherwise, false)].map(|(edge, holds)| {
             let mark = self.facts.mark();
             self.facts.assume(self.graph, cond, holds);
+            let block = edge.block;
             let edge = self.follow(edge, captured);
-            joins[usize::from(!holds)] = self.joined(&edge, cond);
+            // A node's only way in keeps the facts, unless they are its own.
+            if self.has_own || edge.block != block || tree.in_edges[block.index()] > 1 {
+                joins[usize::from(!holds)] = self.joined(&edge);
+            }
             self.facts.undo_to(mark);
             edge
         });
@@ -238,13 +261,13 @@ impl Threader<'_> {
             self.keep_checks(index, cond, &effects);
             return self.jump(index, then);
         }
-        self.arrive(&then, captured, joins[0]);
-        // Both may lead to one block, with different arguments.
-        let join = match then.block == otherwise.block {
-            true => Join::Various,
-            false => joins[1],
-        };
-        self.arrive(&otherwise, captured, join);
+        let [first, mut second] = joins;
+        if then.block == otherwise.block {
+            // With different arguments: what one edge says the other may not.
+            second.clear();
+        }
+        self.arrive(&then, captured, first);
+        self.arrive(&otherwise, captured, second);
         Flow::Branch {
             cond,
             then,
@@ -281,40 +304,29 @@ impl Threader<'_> {
         self.graph.nodes[index] = node;
     }
 
-    /// Makes `edge` final: `captured` bytes are known along it.
-    fn arrive(&mut self, edge: &Edge, captured: u32, join: Join) {
+    /// Makes `edge` final: `captured` bytes are known along it, and what all
+    /// edges to its target have in common is `join`.
+    fn arrive(&mut self, edge: &Edge, captured: u32, join: Vec<Item>) {
         let target = edge.block.index();
         self.live[target] = true;
         self.captured[target] = self.captured[target].min(captured);
-        self.choices[target] = join;
+        self.joins[target] = Join::Common(join);
     }
 
-    /// What the edges into the target of `edge`, which a test `cond` ends in,
-    /// have in common with it.
-    fn joined(&self, edge: &Edge, cond: Value) -> Join {
-        let value = match self.graph.op(cond) {
-            Op::Test {
-                a: Operand::Val(value),
-                b: Operand::Imm(_),
-                ..
-            } if self.facts.choices(self.graph, value).is_some() => Some(value),
-            _ => self.facts.last_choice(),
-        };
-        value.map_or(Join::Various, |value| self.join_with(edge, value))
-    }
-
-    /// As [`joined`](Self::joined), if `edge` is the first one, for `value`.
-    fn join_with(&self, edge: &Edge, value: Value) -> Join {
-        let (value, so_far) = match self.choices[edge.block.index()] {
-            Join::Nothing => (value, None),
-            Join::OneOf(value, so_far) => (value, Some(so_far)),
-            Join::Various => return Join::Various,
-        };
-        let Some(here) = self.facts.choices(self.graph, value) else {
-            return Join::Various;
-        };
-        let all = so_far.map_or(Some(here), |so_far| so_far.or(here));
-        all.map_or(Join::Various, |all| Join::OneOf(value, all))
+    /// What the facts of this place have in common with those of the edges
+    /// that lead where `edge` does.
+    fn joined(&mut self, edge: &Edge) -> Vec<Item> {
+        if let Flow::Return(Operand::Imm(_)) = self.graph.nodes[edge.block.index()].flow {
+            return Vec::new();
+        }
+        match &mut self.joins[edge.block.index()] {
+            Join::Nothing => self.facts.summary(self.graph),
+            Join::Common(summary) => {
+                let mut summary = std::mem::take(summary);
+                self.facts.weaken(self.graph, &mut summary);
+                summary
+            }
+        }
     }
 
     /// Where `edge` leads under the facts that hold along it.
