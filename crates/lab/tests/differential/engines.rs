@@ -1,23 +1,26 @@
 //! Our engines, run side by side.
 
+use weir_filter::backend::cbpf;
 use weir_filter::backend::native::{self, Code};
 use weir_filter::interp::Interp;
 use weir_filter::ir::Program;
 use weir_filter::opt;
-use weir_lab::oracle::Frame;
+use weir_lab::oracle::{Filter, Frame, Oracle};
 
 /// One filter in every form.
-pub(crate) struct Engines {
+pub(crate) struct Engines<'o> {
     plain: Program,
     optimised: Program,
     /// The optimised program as machine code, where this machine has a back
     /// end.
     native: Option<Code>,
+    /// The optimised program as classic BPF, for libpcap's interpreter.
+    classic: Filter<'o>,
 }
 
-impl Engines {
+impl<'o> Engines<'o> {
     /// The error is a back end's that refuses a program it should take.
-    pub(crate) fn new(plain: Program) -> Result<Engines, String> {
+    pub(crate) fn new(plain: Program, oracle: &'o Oracle) -> Result<Engines<'o>, String> {
         let mut optimised = plain.clone();
         opt::optimise(&mut optimised);
         optimised
@@ -27,10 +30,15 @@ impl Engines {
         let native = native
             .transpose()
             .map_err(|error| format!("native: {error}"))?;
+        let classic = cbpf::emit(&optimised).map_err(|error| format!("cBPF: {error}"))?;
+        let classic = oracle
+            .filter_of(&classic)
+            .map_err(|error| format!("cBPF: {error}"))?;
         Ok(Engines {
             plain,
             optimised,
             native,
+            classic,
         })
     }
 
@@ -39,6 +47,7 @@ impl Engines {
             plain: Interp::new(&self.plain),
             optimised: Interp::new(&self.optimised),
             native: self.native.as_ref(),
+            classic: &self.classic,
         }
     }
 }
@@ -48,6 +57,7 @@ pub(crate) struct Prepared<'e> {
     plain: Interp<'e>,
     optimised: Interp<'e>,
     native: Option<&'e Code>,
+    classic: &'e Filter<'e>,
 }
 
 impl Prepared<'_> {
@@ -63,6 +73,7 @@ impl Prepared<'_> {
         let others = [
             ("optimised", Some(self.optimised.run(bytes, *wire_len))),
             ("native", self.fast(frame)),
+            ("emitted cBPF", Some(self.classic.run(bytes, *wire_len))),
         ];
         let differs = |(_, other): &&(_, Option<u32>)| other.is_some_and(|other| other != verdict);
         match others.iter().find(differs) {

@@ -1,12 +1,13 @@
 //! One expression, libpcap's way and ours.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Deserialize;
 use weir_filter::ir::Program;
 use weir_filter::lang::expr::{Context, Names, compile};
-use weir_lab::oracle::{Filter, Frame, Oracle};
+use weir_lab::oracle::{Filter, Frame, Oracle, SNAPLEN};
 use weir_wire::LinkType;
 
 use crate::engines::Engines;
@@ -53,6 +54,14 @@ impl fmt::Display for Difference {
     }
 }
 
+/// As for `tcpdump -r`, which passes 0.0.0.0 for the netmask.
+pub(crate) fn context(linktype: LinkType, names: &dyn Names) -> Context<'_> {
+    Context {
+        netmask: Some(Ipv4Addr::UNSPECIFIED),
+        ..Context::new(linktype).with_names(names)
+    }
+}
+
 /// Judges expressions for one link type.
 pub(crate) struct Judge<'a> {
     oracle: &'a Oracle,
@@ -96,11 +105,16 @@ impl<'a> Judge<'a> {
         )
     }
 
+    fn theirs(&self, text: &str, optimise: bool) -> Result<Filter<'a>, String> {
+        let no_mask = 0;
+        self.oracle
+            .compile_with(text, self.linktype, SNAPLEN, no_mask, optimise)
+    }
+
     /// The differences on one expression, the first frame of each kind.
     pub(crate) fn entry(&self, text: &str, turn: usize) -> Vec<Difference> {
-        let theirs = self.oracle.compile(text, self.linktype, true);
-        let context = Context::new(self.linktype).with_names(self.names);
-        let ours = compile(text, &context);
+        let theirs = self.theirs(text, true);
+        let ours = compile(text, &context(self.linktype, self.names));
         let (kind, detail) = match (theirs, ours) {
             (Err(_), Err(_)) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +128,7 @@ impl<'a> Judge<'a> {
             (Err(error), Ok(ours)) => {
                 // Refused by libpcap's optimiser, not by its language: then
                 // there are verdicts to compare all the same.
-                let plain = self.oracle.compile(text, self.linktype, false);
+                let plain = self.theirs(text, false);
                 let mut found = match &plain {
                     Ok(plain) => self.verdicts(text, turn, plain, ours),
                     Err(_) => Vec::new(),
@@ -133,7 +147,7 @@ impl<'a> Judge<'a> {
         theirs: &Filter<'_>,
         ours: Program,
     ) -> Vec<Difference> {
-        let ours = match Engines::new(ours) {
+        let ours = match Engines::new(ours, self.oracle) {
             Ok(ours) => ours,
             Err(detail) => return vec![self.difference(text, Kind::Ours, detail)],
         };
@@ -170,7 +184,7 @@ impl<'a> Judge<'a> {
 
     /// Whose the difference is, when we give `verdict`.
     fn blame(&self, text: &str, frame: &Frame, verdict: u32) -> Kind {
-        match self.oracle.compile(text, self.linktype, false) {
+        match self.theirs(text, false) {
             Ok(plain) if plain.run(&frame.bytes, frame.wire_len) == verdict => Kind::Optimiser,
             _ => Kind::Verdict,
         }

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use weir_filter::interp::Interp;
-use weir_filter::lang::expr::{Context, compile};
+use weir_filter::lang::expr::compile;
 use weir_lab::oracle::Oracle;
 use weir_lab::rng::Rng;
 use weir_lab::{corpus, need, traffic};
 use weir_link::names::SystemNames;
 
 use crate::WHOLE;
+use crate::judge::context;
 
 /// How many expressions are tried on each capture.
 const EACH: usize = if WHOLE { 60 } else { 6 };
@@ -44,9 +45,13 @@ fn tcpdump_counts_the_same() {
         let path = need::captures().expect("they were just read").join(&name);
         for _ in 0..EACH {
             let text = rng.choose(&realistic);
-            let context = Context::new(capture.linktype).with_names(&names);
-            let (Ok(program), Some(theirs)) = (compile(text, &context), count(&path, text)) else {
-                continue;
+            let program = compile(text, &context(capture.linktype, &names));
+            let (program, theirs) = match (program, count(&path, text)) {
+                (Ok(program), Some(theirs)) => (program, theirs),
+                (Err(_), None) => continue,
+                // It has a libpcap of its own, which may be older than ours.
+                (Ok(_), None) if text.contains("vxlan") => continue,
+                (ours, theirs) => panic!("{name}: `{text}`: weir {ours:?}, tcpdump {theirs:?}"),
             };
             let mut interp = Interp::new(&program);
             let ours = capture
