@@ -60,7 +60,7 @@ pub(crate) fn from_file(path: &Path) -> Result<Vec<Port>, Failure> {
 }
 
 /// Reads the ports of a TOML text.
-fn from_toml(text: &str) -> Result<Vec<Port>, String> {
+pub(crate) fn from_toml(text: &str) -> Result<Vec<Port>, String> {
     let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
     let ports = config.port.into_iter().map(|table| {
         let lang = match table.lang.as_deref() {

@@ -1,0 +1,59 @@
+//! Bindings made, changed and removed as a tape says: after each step the plan
+//! gives the verdicts of its definition, each filter in turn by the
+//! interpreter. The definition is the one that the plan's own tests use.
+#![no_main]
+
+#[path = "../../crates/demux/tests/common/mod.rs"]
+mod common;
+
+use common::{Reference, check, frame, random_binding};
+use libfuzzer_sys::fuzz_target;
+use weir_demux::{Binding, Filter, Plan, Verdict};
+use weir_filter::lang::expr::{Context, compile};
+use weir_lab::program::Tape;
+use weir_wire::LinkType;
+
+/// Steps of one input, at most.
+const STEPS_MAX: usize = 12;
+
+fuzz_target!(|data: &[u8]| {
+    let mut tape = Tape::new(data);
+    let mut plan = Plan::new(u128::from(tape.word()));
+    let mut reference = Reference(Vec::new());
+    let mut verdict = Verdict::new();
+    for _ in 0..1 + tape.below(STEPS_MAX) {
+        if tape.below(4) == 0 && !reference.0.is_empty() {
+            let at = tape.below(reference.0.len());
+            let (id, _) = reference.0.remove(at);
+            plan.unbind(id).expect("bound");
+        } else {
+            let binding = binding(&mut tape);
+            let id = plan.bind(binding.clone()).expect("room");
+            reference.0.push((id, binding));
+        }
+        assert_eq!(plan.len(), reference.0.len());
+        let bytes = frame(&mut tape);
+        let wire_len = bytes.len() as u32 + u32::from(tape.byte() & 0x3f);
+        check(&plan, &reference, &mut verdict, &bytes, wire_len);
+        let cut = tape.below(bytes.len().clamp(1, 256));
+        check(&plan, &reference, &mut verdict, &bytes[..cut], wire_len);
+    }
+});
+
+/// A binding of a random predicate, a random program or an expression.
+fn binding(tape: &mut Tape) -> Binding {
+    let mut binding = random_binding(tape);
+    match tape.below(4) {
+        0 => binding.filter = Filter::new(weir_lab::program::program(tape)),
+        1 => {
+            // Two of each shape, so that tables get several entries.
+            let seed = u64::from(tape.byte() & 1);
+            let shapes = weir_lab::rules::shapes(seed, weir_lab::rules::SHAPES);
+            let text = &shapes[tape.below(shapes.len())];
+            let program = compile(text, &Context::new(LinkType::EN10MB));
+            binding.filter = Filter::new(program.expect("every shape compiles"));
+        }
+        _ => {}
+    }
+    binding
+}
