@@ -408,6 +408,36 @@ fn too_many_interfaces_are_refused() {
 }
 
 #[test]
+fn the_first_interface_is_known_before_the_first_frame() {
+    let open = |file: &[u8]| Reader::new(std::io::Cursor::new(file.to_vec()));
+    let mut file = Vec::new();
+    section(&mut file, Order::Big);
+    // A section with nothing in it: not even that has an interface.
+    assert!(open(&file).unwrap().interfaces().is_empty());
+    block(&mut file, Order::Big, 0xbad, &[1; 64]);
+    section(&mut file, LITTLE);
+    interface(&mut file, LITTLE, 101, 0, &[]);
+    interface(&mut file, LITTLE, 1, 0, &[]);
+    enhanced(&mut file, LITTLE, 1, 7, 3, b"eth");
+    let mut reader = open(&file).unwrap();
+    let linktypes: Vec<u32> = reader.interfaces().iter().map(|i| i.linktype.0).collect();
+    assert_eq!(linktypes, [101]);
+    assert_eq!(drain(&mut reader).0.len(), 1);
+    assert_eq!(reader.interfaces().len(), 2);
+
+    // A frame of an interface that nobody described is damage, as ever.
+    let mut file = Vec::new();
+    section(&mut file, LITTLE);
+    simple(&mut file, LITTLE, 3, b"eth");
+    let mut reader = open(&file).unwrap();
+    assert!(reader.interfaces().is_empty());
+    assert!(matches!(
+        damage(drain(&mut reader).1),
+        (28, Damage::Interface { .. })
+    ));
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let error = Reader::open("/nonexistent/x.pcap").unwrap_err().to_string();
     assert!(

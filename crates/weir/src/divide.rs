@@ -32,6 +32,9 @@ struct LinkPlan {
 /// How many entries of each table `--explain` writes out.
 const ENTRIES_SHOWN: usize = 10;
 
+/// How many refused filters of a link type are written out.
+const REFUSALS_SHOWN: usize = 10;
+
 /// Which ports get a frame.
 pub(crate) struct Ports<'a>(&'a Verdict);
 
@@ -140,23 +143,28 @@ impl<'a> Divider<'a> {
         })
     }
 
-    /// Says which filters could not judge the frames of some link type. Those
-    /// frames were judged by the other ports only, so the result is not whole.
-    pub(crate) fn warn_of_unjudged(&self) -> Result<(), Failure> {
-        let mut trouble = Ok(());
-        for plan in self.plans.iter().filter(|plan| !plan.refused.is_empty()) {
-            for why in &plan.refused {
-                eprintln!("weir: link type {}: {why}", plan.linktype);
-            }
-            trouble = Err(Failure::run(format!(
-                "{} frames of link type {} were not judged by {} of {} ports",
+    /// Which filters could not judge the frames of some link type: a message
+    /// for each such link type. Those frames were judged by the other ports
+    /// only, so the result is not whole.
+    pub(crate) fn unjudged(&self) -> Vec<String> {
+        let plans = self.plans.iter().filter(|plan| !plan.refused.is_empty());
+        let message = |plan: &LinkPlan| {
+            let mut message = format!(
+                "{} frames of link type {} were not judged by {} of {} ports, whose filters it refuses:",
                 plan.frames,
                 plan.linktype,
                 plan.refused.len(),
                 self.ports.len()
-            )));
-        }
-        trouble
+            );
+            for why in plan.refused.iter().take(REFUSALS_SHOWN) {
+                let _ = write!(message, "\n{why}");
+            }
+            if plan.refused.len() > REFUSALS_SHOWN {
+                message += "\n…";
+            }
+            message
+        };
+        plans.map(message).collect()
     }
 
     /// How the filters became plans.

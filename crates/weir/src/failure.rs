@@ -1,6 +1,6 @@
 //! How a command fails, and with which exit status.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io;
 use std::process::ExitCode;
 
@@ -16,6 +16,16 @@ pub(crate) enum Failure {
     Stopped(u8),
     /// Whoever read our output has closed it: quietly, status 0.
     OutputClosed,
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Run(error) | Failure::Refused(error) => write!(f, "{error:#}"),
+            Failure::Stopped(signal) => write!(f, "stopped by signal {signal}"),
+            Failure::OutputClosed => f.write_str("the output was closed"),
+        }
+    }
 }
 
 impl Failure {

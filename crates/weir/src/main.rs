@@ -1,6 +1,7 @@
 //! `weir`: the one binary. See `weir --help`.
 
 mod bind;
+mod capture;
 mod cmd;
 mod divide;
 mod failure;

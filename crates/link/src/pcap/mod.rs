@@ -89,6 +89,19 @@ pub struct Interface {
     pub name: Option<String>,
 }
 
+impl Interface {
+    /// Ethernet, with nothing else known.
+    pub fn ethernet() -> Interface {
+        Interface {
+            linktype: LinkType::EN10MB,
+            snaplen: frame_len_max(LinkType::EN10MB),
+            resolution: Resolution::NANO,
+            offset_s: 0,
+            name: None,
+        }
+    }
+}
+
 /// The longest name of an interface that is kept, in bytes.
 pub const NAME_LEN_MAX: usize = 256;
 

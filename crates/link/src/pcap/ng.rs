@@ -127,11 +127,24 @@ impl Ng {
         }
     }
 
-    /// Reads the first block, whose type has been recognised.
-    pub(super) fn open(&mut self, input: &mut Input) -> Result<(), Error> {
-        let (kind, length) = self.header(input)?.unwrap_or((SECTION, 0));
-        debug_assert_eq!(kind, SECTION, "its type was recognised");
-        self.section(input, length as usize)
+    /// Reads the first block, whose type has been recognised, and on to the
+    /// first interface's description; up to the first frame or the file's end
+    /// if there is none.
+    pub(super) fn open(
+        &mut self,
+        input: &mut Input,
+        interfaces: &mut Vec<Interface>,
+    ) -> Result<(), Error> {
+        while let Some((kind, length)) = self.header(input)? {
+            if matches!(kind, ENHANCED | SIMPLE | OBSOLETE) {
+                break;
+            }
+            self.other(input, kind, length, interfaces)?;
+            if !interfaces.is_empty() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     #[inline]

@@ -61,7 +61,8 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::Read`] and [`Error::Damaged`] when the file's header cannot be
-    /// had or is no capture's.
+    /// had or is no capture's, or a pcapng file is damaged before the first
+    /// interface's description ends.
     pub fn new(input: impl Read + Send + 'static) -> Result<Reader, Error> {
         let mut input = Input::new(Box::new(input))?;
         let mut interfaces = Vec::new();
@@ -75,7 +76,7 @@ impl Reader {
             Format::Classic(classic)
         } else if ng::is_magic(start) {
             let mut ng = Ng::new();
-            ng.open(&mut input)?;
+            ng.open(&mut input, &mut interfaces)?;
             Format::Ng(Box::new(ng))
         } else {
             return Err(input.damaged(Damage::Magic(start)));
@@ -119,8 +120,9 @@ impl Reader {
         }
     }
 
-    /// The interfaces met so far. A pcap file has one from the start; those of
-    /// pcapng come as they are described, none is ever removed.
+    /// The interfaces met so far. A pcap file has one from the start, and a
+    /// pcapng file its first, unless it ends or has a frame before it describes
+    /// any; the others come as they are described, none is ever removed.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }

@@ -77,8 +77,17 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// [`WriteError::Write`].
     pub fn new(output: W) -> Result<Writer<W>, WriteError> {
+        Writer::with_buffer(output, BUFFER_LEN)
+    }
+
+    /// As [`Writer::new`], gathering `buffer_len` bytes before they are
+    /// written: for many writers that are open at once.
+    ///
+    /// # Errors
+    /// [`WriteError::Write`].
+    pub fn with_buffer(output: W, buffer_len: usize) -> Result<Writer<W>, WriteError> {
         let mut writer = Writer {
-            output: BufWriter::with_capacity(BUFFER_LEN, output),
+            output: BufWriter::with_capacity(buffer_len, output),
             written: 0,
             described: 0,
             numbers: Vec::new(),
@@ -138,6 +147,11 @@ impl<W: Write> Writer<W> {
     /// numbers mean other interfaces.
     pub fn next_source(&mut self) {
         self.numbers.clear();
+    }
+
+    /// Whether no interface has been described, and so no frame written.
+    pub fn is_empty(&self) -> bool {
+        self.described == 0
     }
 
     /// Hands all that was written to the output.

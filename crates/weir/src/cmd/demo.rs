@@ -17,7 +17,7 @@ use weir_filter::backend::Runner;
 use weir_filter::lang::Language;
 use weir_link::mem::traffic::{Medium, Traffic};
 use weir_link::mem::{End, Impairments, MemLink};
-use weir_link::pcap::{FrameRef, Interface, Resolution};
+use weir_link::pcap::{FrameRef, Interface};
 use weir_wire::LinkType;
 
 /// Make mixed traffic on an in-memory link and divide it among ports
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
     let compiler = Compiler::default();
     let (frames, lost) = carry(args)?;
-    let interface = ethernet();
+    let interface = Interface::ethernet();
 
     let mut divider = Divider::new(&ports, &compiler);
     divider.prepare(LinkType::EN10MB)?;
@@ -175,16 +175,6 @@ fn port(row: &DemoPort) -> Port {
         filter: row.2.into(),
         priority: Some(row.3),
         copy: row.4,
-    }
-}
-
-fn ethernet() -> Interface {
-    Interface {
-        linktype: LinkType::EN10MB,
-        snaplen: 262_144,
-        resolution: Resolution::NANO,
-        offset_s: 0,
-        name: Some("mem0".into()),
     }
 }
 
@@ -275,7 +265,7 @@ fn compare(
     in_turn: &InTurn,
     frames: &[Arrived],
 ) -> Result<u64, Failure> {
-    let interface = ethernet();
+    let interface = Interface::ethernet();
     let mut differ = 0;
     for frame in frames {
         let verdict = divider.judge(&lend(frame, &interface))?;
@@ -291,7 +281,7 @@ fn costs(
     in_turn: &InTurn,
     frames: &[Arrived],
 ) -> Result<(f64, f64), Failure> {
-    let interface = ethernet();
+    let interface = Interface::ethernet();
     let plan = time(frames, |frame| {
         let verdict = divider.judge(&lend(frame, &interface))?;
         Ok(verdict.ports().count())

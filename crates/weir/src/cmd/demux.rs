@@ -3,17 +3,18 @@
 mod files;
 
 use crate::bind::{self, Port};
+use crate::capture;
 use crate::divide::Divider;
 use crate::failure::Failure;
 use crate::source::Compiler;
 use crate::stop::Stop;
 use crate::tally::Tally;
 use files::PortFiles;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{IsTerminal, Write};
+use indicatif::ProgressBar;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use weir_filter::lang::cspf::Dialect;
-use weir_link::pcap::{self, Reader};
+use weir_link::pcap::{FrameRef, Interface, Reader};
 
 /// Divide capture files among ports, by filters
 ///
@@ -90,7 +91,7 @@ enum End {
     Whole,
     /// Somebody asked us to stop.
     Stopped(u8),
-    /// It broke here.
+    /// It broke, or what was made of it could not be written.
     Broken(String),
 }
 
@@ -106,16 +107,22 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut work = Work {
         divider: Divider::new(&ports, &compiler),
         tally: Tally::new(ports.len()),
+        first: None,
         files: None,
     };
     let end = work.read_all(args, &names, &stop)?;
-    work.report(args, &names, &end)?;
-    let warned = work.divider.warn_of_unjudged();
-    let written = work.files.take().map_or(Ok(()), PortFiles::finish);
+    let mut troubles = Vec::new();
+    if let End::Broken(why) = &end {
+        troubles.push(why.clone());
+    }
+    // Before the report, which says what of it failed.
+    troubles.extend(work.finish_files());
+    troubles.extend(work.divider.unjudged());
+    let printed = work.report(args, &names, &end, &troubles);
     match end {
-        End::Broken(why) => Err(Failure::run(why)),
+        _ if !troubles.is_empty() => Err(Failure::run(troubles.join("\nweir: "))),
         End::Stopped(signal) => Err(Failure::Stopped(signal)),
-        End::Whole => written.and(warned),
+        End::Whole | End::Broken(_) => printed,
     }
 }
 
@@ -138,36 +145,47 @@ fn ports(args: &Args) -> Result<Vec<Port>, Failure> {
 struct Work<'a> {
     divider: Divider<'a>,
     tally: Tally,
+    /// The first file's first interface.
+    first: Option<Interface>,
     files: Option<PortFiles>,
 }
 
 impl Work<'_> {
+    /// Reads every file. It fails only before anything is read or written.
     fn read_all(&mut self, args: &Args, names: &[&str], stop: &Stop) -> Result<End, Failure> {
-        for (index, path) in args.read.iter().enumerate() {
-            let mut reader = match open(path, stop) {
+        for path in &args.read {
+            let mut reader = match capture::open(path, stop) {
                 Ok(reader) => reader,
-                Err(error) => return Ok(End::Broken(complaint(path, &error))),
+                _ if stop.asked() => return Ok(End::Stopped(stop.signal())),
+                Err(error) => return Ok(End::Broken(capture::complaint(path, &error))),
             };
-            // A filter that its first link type refuses is refused before any
-            // frame is read and any file is made.
-            if let Some(interface) = reader.interfaces().first() {
-                self.divider.prepare(interface.linktype)?;
-            }
-            if let (Some(folder), None) = (&args.write, &self.files) {
-                self.files = Some(PortFiles::create(folder, names, &args.read)?);
-            }
-            if let Some(files) = self.files.as_mut().filter(|_| index > 0) {
+            if self.first.is_none() {
+                self.begin(args, names, &reader)?;
+            } else if let Some(files) = &mut self.files {
                 files.next_source();
             }
-            let progress = progress_bar(&reader, args.quiet);
+            let progress = capture::progress_bar(&reader, args.quiet);
             let end = self.read_one(path, &mut reader, stop, &progress);
             progress.finish_and_clear();
-            match end? {
+            match end {
                 End::Whole => {}
                 early => return Ok(early),
             }
         }
         Ok(End::Whole)
+    }
+
+    /// A filter that the first file's first link type refuses is refused
+    /// before any frame is read and any file is made or emptied.
+    fn begin(&mut self, args: &Args, names: &[&str], reader: &Reader) -> Result<(), Failure> {
+        let interface = reader.interfaces().first();
+        let interface = interface.cloned().unwrap_or_else(Interface::ethernet);
+        self.divider.prepare(interface.linktype)?;
+        self.first = Some(interface);
+        if let Some(folder) = &args.write {
+            self.files = Some(PortFiles::create(folder, names, &args.read)?);
+        }
+        Ok(())
     }
 
     fn read_one(
@@ -176,44 +194,71 @@ impl Work<'_> {
         reader: &mut Reader,
         stop: &Stop,
         progress: &ProgressBar,
-    ) -> Result<End, Failure> {
+    ) -> End {
         const FRAMES_BETWEEN_LOOKS: u32 = 1 << 14;
         loop {
             for _ in 0..FRAMES_BETWEEN_LOOKS {
                 let frame = match reader.next_frame() {
                     Ok(Some(frame)) => frame,
                     // Standard input ends early when we are asked to stop.
-                    _ if stop.asked() => return Ok(End::Stopped(stop.signal())),
-                    Ok(None) => return Ok(End::Whole),
-                    Err(error) => return Ok(End::Broken(complaint(path, &error))),
+                    _ if stop.asked() => return End::Stopped(stop.signal()),
+                    Ok(None) => return End::Whole,
+                    Err(error) => return End::Broken(capture::complaint(path, &error)),
                 };
-                self.tally.all.add(frame.wire_len, frame.time_ns);
-                let verdict = self.divider.judge(&frame)?;
-                for (port, snap_len) in verdict.ports() {
-                    self.tally.ports[port].add(frame.wire_len, frame.time_ns);
-                    if let Some(files) = &mut self.files {
-                        files.write(port, &frame, snap_len)?;
-                    }
-                }
-                if !verdict.taken() {
-                    self.tally.default.add(frame.wire_len, frame.time_ns);
+                if let Err(why) = self.take(&frame) {
+                    return End::Broken(why);
                 }
             }
             progress.set_position(reader.progress().consumed);
             if stop.asked() {
-                return Ok(End::Stopped(stop.signal()));
+                return End::Stopped(stop.signal());
             }
         }
     }
 
-    fn report(&self, args: &Args, names: &[&str], end: &End) -> Result<(), Failure> {
+    /// Judges, counts and writes one frame.
+    #[inline]
+    fn take(&mut self, frame: &FrameRef<'_>) -> Result<(), String> {
+        let verdict = self
+            .divider
+            .judge(frame)
+            .map_err(|failure| failure.to_string())?;
+        self.tally.all.add(frame.wire_len, frame.time_ns);
+        let mut written = Ok(());
+        for (port, snap_len) in verdict.ports() {
+            self.tally.ports[port].add(frame.wire_len, frame.time_ns);
+            if let Some(files) = &mut self.files {
+                written = written.and(files.write(port, frame, snap_len));
+            }
+        }
+        if !verdict.taken() {
+            self.tally.default.add(frame.wire_len, frame.time_ns);
+        }
+        written
+    }
+
+    /// Completes the written files, and says which could not be.
+    fn finish_files(&mut self) -> Vec<String> {
+        match (self.files.take(), &self.first) {
+            (Some(files), Some(first)) => files.finish(first),
+            _ => Vec::new(),
+        }
+    }
+
+    fn report(
+        &self,
+        args: &Args,
+        names: &[&str],
+        end: &End,
+        troubles: &[String],
+    ) -> Result<(), Failure> {
         if args.explain {
             eprint!("{}", self.divider.explain());
         }
-        let error = match end {
-            End::Whole => None,
-            End::Stopped(signal) => Some(format!("stopped by signal {signal}")),
-            End::Broken(why) => Some(why.clone()),
+        let error = match (end, troubles) {
+            (_, [_, ..]) => Some(troubles.join("\n")),
+            (End::Stopped(signal), []) => Some(format!("stopped by signal {signal}")),
+            (End::Whole | End::Broken(_), []) => None,
         };
         let text = if args.json {
             self.tally.json(names, error)
@@ -223,47 +268,4 @@ impl Work<'_> {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{text}").map_err(Failure::output)
     }
-}
-
-fn open(path: &Path, stop: &Stop) -> Result<Reader, pcap::Error> {
-    if path == Path::new("-") {
-        Reader::new(stop.stdin())
-    } else {
-        Reader::open(path)
-    }
-}
-
-fn complaint(path: &Path, error: &pcap::Error) -> String {
-    let name = if path == Path::new("-") {
-        "standard input".into()
-    } else {
-        path.display().to_string()
-    };
-    let text = error.to_string();
-    if text.contains(&name) {
-        text
-    } else {
-        format!("{name}: {text}")
-    }
-}
-
-/// A bar on standard error for a person who waits; none for scripts.
-fn progress_bar(reader: &Reader, quiet: bool) -> ProgressBar {
-    if quiet || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = match reader.progress().total {
-        Some(total) => ProgressBar::new(total).with_style(
-            ProgressStyle::with_template(
-                "{bytes} of {total_bytes}  {wide_bar}  {binary_bytes_per_sec}  {eta} left",
-            )
-            .expect("the template is well-formed"),
-        ),
-        None => ProgressBar::no_length().with_style(
-            ProgressStyle::with_template("{bytes}  {binary_bytes_per_sec}  {elapsed}")
-                .expect("the template is well-formed"),
-        ),
-    };
-    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(5));
-    bar
 }

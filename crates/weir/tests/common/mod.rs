@@ -1,4 +1,5 @@
 //! What the tests of the binary share.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::fs;
 use std::path::PathBuf;
@@ -65,4 +66,41 @@ pub(crate) fn capture(ports: &[u16]) -> Vec<u8> {
         bytes.extend(frame);
     }
     bytes
+}
+
+/// A pcapng section header, little-endian.
+pub(crate) fn section() -> Vec<u8> {
+    let mut body = 0x1a2b_3c4d_u32.to_le_bytes().to_vec();
+    body.extend([1, 0, 0, 0]);
+    body.extend([0xff; 8]);
+    block(0x0a0d_0d0a, &body)
+}
+
+/// A pcapng description of an interface of this link type.
+pub(crate) fn interface(linktype: u16) -> Vec<u8> {
+    let mut body = linktype.to_le_bytes().to_vec();
+    body.extend([0; 6]);
+    block(1, &body)
+}
+
+/// A pcapng block with 64 bytes of a UDP frame, whose link header is
+/// `header` long, to `port`.
+pub(crate) fn frame(interface: u32, header: usize, port: u16) -> Vec<u8> {
+    let mut bytes = [0_u8; 64];
+    if header == 14 {
+        bytes[12] = 8;
+    }
+    (bytes[header], bytes[header + 8], bytes[header + 9]) = (0x45, 64, 17);
+    bytes[header + 22..header + 24].copy_from_slice(&port.to_be_bytes());
+    let mut body = Vec::new();
+    for word in [interface, 0, 0, 64, 64] {
+        body.extend(word.to_le_bytes());
+    }
+    body.extend(bytes);
+    block(6, &body)
+}
+
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let length = (body.len() as u32 + 12).to_le_bytes();
+    [&kind.to_le_bytes(), &length, body, &length].concat()
 }

@@ -1,9 +1,17 @@
 //! One pcapng file a port.
 
 use crate::failure::Failure;
-use std::fs::{self, File};
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use weir_link::pcap::{FrameRef, Writer};
+use weir_link::pcap::{FrameRef, Interface, Writer};
+
+/// What all files together gather before they write, in bytes.
+const BUFFERS_LEN: usize = 256 << 20;
+/// What one file gathers: at least so many bytes, and at most.
+const BUFFER_LEN_MIN: usize = 4 << 10;
+const BUFFER_LEN_MAX: usize = 64 << 10;
 
 /// The files that ports are written to.
 pub(crate) struct PortFiles {
@@ -13,11 +21,17 @@ pub(crate) struct PortFiles {
 struct PortFile {
     path: PathBuf,
     writer: Writer<File>,
+    /// Writing failed, which has been said.
+    failed: bool,
 }
+
+/// A file, whatever its names: device and inode.
+type Identity = (u64, u64);
 
 impl PortFiles {
     /// Makes `folder` if need be and a file in it for each name; none may be
-    /// one of the inputs.
+    /// one of the inputs or another port's. No file that is there is emptied
+    /// before all could be opened.
     pub(crate) fn create(
         folder: &Path,
         names: &[&str],
@@ -26,41 +40,71 @@ impl PortFiles {
         fs::create_dir_all(folder)
             .map_err(|error| Failure::run(format!("cannot make {}: {error}", folder.display())))?;
         allow_open_files(names.len());
-        let inputs: Vec<PathBuf> = inputs
-            .iter()
-            .filter_map(|path| path.canonicalize().ok())
-            .collect();
-        let mut ports = Vec::with_capacity(names.len());
+        let inputs: HashSet<Identity> = inputs.iter().filter_map(|path| input(path)).collect();
+        let mut owners = HashMap::with_capacity(names.len());
+        let mut files = Vec::with_capacity(names.len());
         for name in names {
             let path = folder.join(format!("{name}.pcapng"));
-            let same = path.canonicalize().is_ok_and(|path| inputs.contains(&path));
-            if same {
-                return Err(Failure::refused(format!(
-                    "{} is being read: choose another folder with --write",
-                    path.display()
-                )));
+            let trouble = |why: &dyn std::fmt::Display| {
+                Failure::run(format!("cannot create {}: {why}", path.display()))
+            };
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(false);
+            let file = options.open(&path).map_err(|error| trouble(&error))?;
+            let metadata = file.metadata().map_err(|error| trouble(&error))?;
+            if let Some(identity) = identity(&metadata) {
+                if inputs.contains(&identity) {
+                    return Err(Failure::refused(format!(
+                        "{} is being read: choose another folder with --write",
+                        path.display()
+                    )));
+                }
+                if let Some(other) = owners.insert(identity, *name) {
+                    return Err(Failure::refused(format!(
+                        "{} is also the file of port `{other}`: remove that link, or choose another folder with --write",
+                        path.display()
+                    )));
+                }
             }
-            let writer = Writer::create(&path).map_err(Failure::run)?;
-            ports.push(PortFile { path, writer });
+            files.push((path, file, metadata.is_file()));
         }
+        let buffer_len = (BUFFERS_LEN / names.len().max(1)).clamp(BUFFER_LEN_MIN, BUFFER_LEN_MAX);
+        let begin = |(path, file, regular): (PathBuf, File, bool)| {
+            let emptied = if regular { file.set_len(0) } else { Ok(()) };
+            emptied.map_err(|error| {
+                Failure::run(format!("cannot empty {}: {error}", path.display()))
+            })?;
+            let writer = Writer::with_buffer(file, buffer_len)
+                .map_err(|error| Failure::run(format!("{}: {error}", path.display())))?;
+            Ok(PortFile {
+                path,
+                writer,
+                failed: false,
+            })
+        };
+        let ports = files.into_iter().map(begin).collect::<Result<_, _>>()?;
         Ok(PortFiles { ports })
     }
 
-    /// Writes the first `snap_len` bytes of a frame to a port's file.
+    /// Writes the first `snap_len` bytes of a frame to a port's file. The
+    /// error is the whole message, with the file's name.
     #[inline]
     pub(crate) fn write(
         &mut self,
         port: usize,
         frame: &FrameRef<'_>,
         snap_len: usize,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), String> {
         let file = &mut self.ports[port];
         let kept = frame.bytes.len().min(snap_len);
         let written = file.writer.write(&FrameRef {
             bytes: &frame.bytes[..kept],
             ..*frame
         });
-        written.map_err(|error| Failure::run(format!("{}: {error}", file.path.display())))
+        written.map_err(|error| {
+            file.failed = true;
+            format!("{}: {error}", file.path.display())
+        })
     }
 
     /// The frames that follow come from another file.
@@ -70,17 +114,39 @@ impl PortFiles {
         }
     }
 
-    /// Completes every file, and says of the first that could not be.
-    pub(crate) fn finish(self) -> Result<(), Failure> {
-        let mut outcome = Ok(());
-        for PortFile { path, writer } in self.ports {
-            if let Err(error) = writer.finish() {
-                let failure = Failure::run(format!("{}: {error}", path.display()));
-                outcome = outcome.and(Err(failure));
+    /// Completes every file, and says which could not be. One that got no
+    /// frame describes `interface`, since readers ask for a link type.
+    pub(crate) fn finish(self, interface: &Interface) -> Vec<String> {
+        let mut troubles = Vec::new();
+        for port in self.ports.into_iter().filter(|port| !port.failed) {
+            let PortFile {
+                path, mut writer, ..
+            } = port;
+            let described = if writer.is_empty() {
+                writer.describe(interface).map(|_| ())
+            } else {
+                Ok(())
+            };
+            if let Err(error) = described.and_then(|()| writer.finish()) {
+                troubles.push(format!("{}: {error}", path.display()));
             }
         }
-        outcome
+        troubles
     }
+}
+
+/// Which file a capture is, if it is one that could be written over.
+fn input(path: &Path) -> Option<Identity> {
+    if path == Path::new("-") {
+        let stat = rustix::fs::fstat(std::io::stdin()).ok()?;
+        let regular = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+        return regular.then_some((stat.st_dev, stat.st_ino));
+    }
+    identity(&fs::metadata(path).ok()?)
+}
+
+fn identity(metadata: &Metadata) -> Option<Identity> {
+    metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
 }
 
 /// Raises the soft limit on open files as far as is needed and allowed; where

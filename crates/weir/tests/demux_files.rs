@@ -1,0 +1,242 @@
+//! What `weir demux` and `weir filter --run` leave on disk and say when
+//! something is refused or fails half-way.
+
+mod common;
+
+use common::{Folder, capture, frame, interface, section, stdout, weir};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Output;
+use weir_link::pcap::Reader;
+use weir_wire::LinkType;
+
+const ETHERNET: u16 = 1;
+const RAW: u16 = 101;
+const TOKEN_RING: u16 = 6;
+
+fn stderr(run: &Output) -> String {
+    String::from_utf8_lossy(&run.stderr).into_owned()
+}
+
+fn json(run: &Output) -> serde_json::Value {
+    serde_json::from_str(&stdout(run)).unwrap_or_else(|error| panic!("{error}: {run:?}"))
+}
+
+fn demux(file: &str, more: &[&str]) -> Output {
+    weir(["demux", "--json", "-r", file])
+        .args(more)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_refused_filter_leaves_the_old_files() {
+    let folder = Folder::new("keep-old");
+    let out = folder.path("out");
+    fs::create_dir(&out).unwrap();
+    fs::write(format!("{out}/a.pcapng"), b"precious").unwrap();
+    let frames = [section(), interface(ETHERNET), frame(0, 14, 53)].concat();
+    for (name, bytes) in [
+        ("a.pcapng", frames),
+        (
+            "no-frames.pcapng",
+            [section(), interface(ETHERNET)].concat(),
+        ),
+        ("nothing.pcapng", section()),
+        ("a.pcap", capture(&[53])),
+    ] {
+        let file = folder.write(name, &bytes);
+        let run = demux(&file, &["-p", "a=udp prot 53", "-w", &out]);
+        assert_eq!(run.status.code(), Some(2), "{name}: {run:?}");
+        assert!(stderr(&run).contains("`a`"), "{name}: {run:?}");
+        assert!(run.stdout.is_empty(), "{name}: {run:?}");
+        let kept = fs::read(format!("{out}/a.pcapng")).unwrap();
+        assert_eq!(kept, b"precious", "{name}");
+        let run = weir(["filter", "udp prot 53", "--run", &file]).output();
+        assert_eq!(run.unwrap().status.code(), Some(2), "{name}");
+    }
+}
+
+#[test]
+fn files_are_emptied_only_when_all_can_be_opened() {
+    let folder = Folder::new("all-or-none");
+    let out = folder.path("out");
+    // A folder stands where the second port's file should.
+    fs::create_dir_all(format!("{out}/b.pcapng")).unwrap();
+    fs::write(format!("{out}/a.pcapng"), b"precious").unwrap();
+    let file = folder.write("in.pcap", &capture(&[53]));
+    let run = demux(&file, &["-p", "a=udp", "-p", "b=tcp", "-w", &out]);
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    assert!(stderr(&run).contains("b.pcapng"), "{run:?}");
+    assert_eq!(
+        fs::read(format!("{out}/a.pcapng")).unwrap(),
+        b"precious",
+        "{run:?}"
+    );
+}
+
+#[test]
+fn an_input_is_known_by_any_name() {
+    let folder = Folder::new("links");
+    let bytes = capture(&[53]);
+    let file = folder.write("in.pcap", &bytes);
+    fs::hard_link(&file, folder.path("a.pcapng")).unwrap();
+    symlink(&file, folder.path("b.pcapng")).unwrap();
+    for port in ["a=udp", "b=udp"] {
+        let run = demux(&file, &["-p", port, "-w", &folder.path("")]);
+        assert_eq!(run.status.code(), Some(2), "{run:?}");
+        assert!(stderr(&run).contains("is being read"), "{run:?}");
+        let run = weir(["demux", "-r", "-", "-p", port, "-w", &folder.path("")])
+            .stdin(fs::File::open(&file).unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(run.status.code(), Some(2), "{run:?}");
+        assert_eq!(fs::read(&file).unwrap(), bytes);
+    }
+}
+
+#[test]
+fn two_ports_never_share_a_file() {
+    let folder = Folder::new("shared");
+    let file = folder.write("in.pcap", &capture(&[53]));
+    folder.write("a.pcapng", b"precious");
+    symlink(folder.path("a.pcapng"), folder.path("b.pcapng")).unwrap();
+    let run = demux(
+        &file,
+        &["-p", "a=udp", "-p", "b=tcp", "-w", &folder.path("")],
+    );
+    assert_eq!(run.status.code(), Some(2), "{run:?}");
+    assert!(stderr(&run).contains("port `a`"), "{run:?}");
+    assert_eq!(fs::read(folder.path("a.pcapng")).unwrap(), b"precious");
+}
+
+#[test]
+fn a_file_without_frames_still_has_a_link_type() {
+    let folder = Folder::new("empty-port");
+    let file = folder.write(
+        "in.pcapng",
+        &[section(), interface(RAW), frame(0, 0, 53)].concat(),
+    );
+    let out = folder.path("out");
+    let run = demux(&file, &["-p", "none=tcp", "-w", &out]);
+    assert!(run.status.success(), "{run:?}");
+    let reader = Reader::open(format!("{out}/none.pcapng")).unwrap();
+    let linktypes: Vec<_> = reader.interfaces().iter().map(|i| i.linktype).collect();
+    assert_eq!(linktypes, [LinkType::RAW]);
+}
+
+#[test]
+fn a_later_link_type_that_refuses_a_filter_loses_nothing() {
+    let folder = Folder::new("later-refusal");
+    let bytes = [
+        section(),
+        interface(ETHERNET),
+        frame(0, 14, 53),
+        interface(TOKEN_RING),
+        frame(1, 14, 53),
+        frame(0, 14, 53),
+        interface(RAW),
+        frame(2, 0, 53),
+    ]
+    .concat();
+    let file = folder.write("in.pcapng", &bytes);
+    let out = folder.path("out");
+    let more = ["-p", "dns=udp port 53", "-p", "rest=", "-w", &out];
+    let run = demux(&file, &more);
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let counted = json(&run);
+    assert_eq!(counted["frames"], 4, "{counted}");
+    assert_eq!(counted["ports"][0]["frames"], 3, "{counted}");
+    assert_eq!(counted["ports"][1]["frames"], 1, "{counted}");
+    let said = counted["error"].as_str().unwrap();
+    assert!(said.contains("1 frames of link type"), "{said}");
+    assert!(said.contains("port `dns`"), "{said}");
+    for (port, frames) in [("dns", 3), ("rest", 1)] {
+        let written = format!("{out}/{port}.pcapng");
+        let run = weir(["filter", "", "--json", "--run", &written])
+            .output()
+            .unwrap();
+        assert_eq!(json(&run)["frames"], frames, "{port}: {run:?}");
+    }
+
+    let run = weir(["filter", "udp port 53", "--json", "--run", &file])
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    assert_eq!(stdout(&run), "{\"frames\":4,\"accepted\":3}\n");
+    assert!(stderr(&run).contains("1 frames of link type"), "{run:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named_in_the_report() {
+    let folder = Folder::new("full");
+    // Few frames fail when the file is completed, many on the way.
+    for frames in [3, 5000] {
+        let file = folder.write("in.pcap", &capture(&vec![53; frames]));
+        let out = folder.path(&format!("out-{frames}"));
+        fs::create_dir(&out).unwrap();
+        symlink("/dev/full", format!("{out}/dns.pcapng")).unwrap();
+        let more = ["-p", "dns=udp", "-p", "copy=", "--copy", "copy", "-w", &out];
+        let run = demux(&file, &more);
+        assert_eq!(run.status.code(), Some(1), "{run:?}");
+        let counted = json(&run);
+        let read = counted["frames"].as_u64().unwrap();
+        assert!(read > 0, "{counted}");
+        assert_eq!(counted["ports"][0]["frames"], read, "{counted}");
+        assert!(
+            counted["error"].as_str().unwrap().contains("dns.pcapng"),
+            "{counted}"
+        );
+        let errors = stderr(&run);
+        assert_eq!(errors.matches("dns.pcapng").count(), 1, "{errors}");
+        // The other port's file is whole.
+        let kept = weir([
+            "filter",
+            "",
+            "--json",
+            "--run",
+            &format!("{out}/copy.pcapng"),
+        ])
+        .output()
+        .unwrap();
+        assert_eq!(json(&kept)["frames"], read, "{kept:?}");
+        let table = weir(["demux", "-r", &file]).args(more).output().unwrap();
+        assert!(stdout(&table).contains("(all)"), "{table:?}");
+        assert_eq!(table.status.code(), Some(1));
+    }
+}
+
+#[test]
+fn a_limit_on_file_size_is_reported_too() {
+    let folder = Folder::new("fsize");
+    let file = folder.write("in.pcap", &capture(&vec![53; 5000]));
+    let out = folder.path("out");
+    // SIGXFSZ ignored, the write fails with EFBIG. Blocks of 512 bytes.
+    let run = std::process::Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 300; exec \"$0\" \"$@\""])
+        .arg(env!("CARGO_BIN_EXE_weir"))
+        .args(["demux", "--json", "-r", &file, "-p", "dns=udp", "-w", &out])
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let counted = json(&run);
+    assert!(counted["frames"].as_u64().unwrap() > 1000, "{counted}");
+    assert!(stderr(&run).contains("dns.pcapng"), "{run:?}");
+}
+
+#[test]
+fn damage_counts_more_than_a_closed_output() {
+    let folder = Folder::new("closed");
+    let mut bytes = capture(&[53, 53]);
+    bytes.truncate(bytes.len() - 1);
+    let file = folder.write("a.pcap", &bytes);
+    for arguments in [
+        &["demux", "-r", &file, "-p", "dns=udp"][..],
+        &["filter", "udp", "--run", &file],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let run = weir([]).args(arguments).stdout(writer).output().unwrap();
+        assert_eq!(run.status.code(), Some(1), "{arguments:?}: {run:?}");
+    }
+}
