@@ -1,6 +1,7 @@
 //! Ports as a person states them: on the command line or in a file.
 
 use crate::failure::Failure;
+use crate::limited;
 use serde::Deserialize;
 use std::path::Path;
 use weir_filter::lang::Language;
@@ -47,15 +48,8 @@ struct PortTable {
 /// Reads the ports of a TOML file.
 pub(crate) fn from_file(path: &Path) -> Result<Vec<Port>, Failure> {
     let refuse = |why: String| Failure::refused(format!("{}: {why}", path.display()));
-    let len = std::fs::metadata(path)
-        .map_err(|error| refuse(error.to_string()))?
-        .len();
-    if len > CONFIG_LEN_MAX {
-        return Err(refuse(format!(
-            "{len} bytes; a file of ports may have {CONFIG_LEN_MAX}"
-        )));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let bytes = limited::read(path, CONFIG_LEN_MAX).map_err(Failure::refused)?;
+    let text = String::from_utf8(bytes).map_err(|error| refuse(error.to_string()))?;
     from_toml(&text).map_err(refuse)
 }
 

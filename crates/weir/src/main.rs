@@ -5,6 +5,7 @@ mod capture;
 mod cmd;
 mod divide;
 mod failure;
+mod limited;
 mod source;
 mod stop;
 mod tally;

@@ -240,3 +240,23 @@ fn damage_counts_more_than_a_closed_output() {
         assert_eq!(run.status.code(), Some(1), "{arguments:?}: {run:?}");
     }
 }
+
+#[test]
+fn endless_files_of_filters_are_refused() {
+    let folder = Folder::new("endless");
+    let file = folder.write("a.pcap", &capture(&[53]));
+    for arguments in [
+        &["filter", "-F", "/dev/zero"][..],
+        &["filter", "--lang", "cbpf", "/dev/zero"],
+        &["filter", "--lang", "cspf", "/dev/zero"],
+        &["demux", "-r", &file, "--config", "/dev/zero"],
+    ] {
+        let run = weir([]).args(arguments).output().unwrap();
+        assert_eq!(run.status.code(), Some(2), "{arguments:?}: {run:?}");
+        let errors = stderr(&run);
+        assert!(
+            errors.contains("/dev/zero") && errors.contains("longer than"),
+            "{arguments:?}: {errors}"
+        );
+    }
+}

@@ -5,9 +5,10 @@ mod forms;
 mod over_file;
 
 use crate::failure::Failure;
+use crate::limited;
 use crate::source::Compiler;
 use forms::Form;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use weir_filter::ir;
@@ -133,7 +134,8 @@ fn text(args: &Args) -> Result<Vec<u8>, Failure> {
             "no filter: give a file's name, `-` for standard input, or the {} text",
             args.lang
         ))),
-        [word] if word == "-" || Path::new(word).is_file() => read_text(Path::new(word)),
+        // A device or a pipe, such as a shell's <(…), is a file too.
+        [word] if word == "-" || Path::new(word).exists() => read_text(Path::new(word)),
         [word] if looks_like_a_path(word) => {
             Err(Failure::refused(format!("{word}: there is no such file")))
         }
@@ -148,22 +150,5 @@ fn looks_like_a_path(word: &str) -> bool {
 }
 
 fn read_text(path: &Path) -> Result<Vec<u8>, Failure> {
-    let refuse = |error: std::io::Error| Failure::refused(format!("{}: {error}", path.display()));
-    let input: Box<dyn Read> = if path == Path::new("-") {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(std::fs::File::open(path).map_err(refuse)?)
-    };
-    let mut bytes = Vec::new();
-    input
-        .take(TEXT_LEN_MAX + 1)
-        .read_to_end(&mut bytes)
-        .map_err(refuse)?;
-    if bytes.len() as u64 > TEXT_LEN_MAX {
-        return Err(Failure::refused(format!(
-            "{}: longer than {TEXT_LEN_MAX} bytes, the most a filter may have",
-            path.display()
-        )));
-    }
-    Ok(bytes)
+    limited::read(path, TEXT_LEN_MAX).map_err(Failure::refused)
 }
