@@ -4,6 +4,7 @@ pub mod corpus;
 pub mod counts;
 pub mod guarded;
 pub mod need;
+pub mod net;
 pub mod oracle;
 pub mod program;
 pub mod rng;

@@ -14,6 +14,16 @@ pub fn skip(reason: &str) {
     eprintln!("skipped: {reason}");
 }
 
+/// Whether this process is root, as network namespaces and eBPF need; `false`
+/// (after [`skip`]) if not.
+pub fn root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skip("network namespaces need root");
+    }
+    is_root
+}
+
 /// The folder of real captures beside the checkout, `../shared/captures`, or
 /// the one that `WEIR_CAPTURES` names; `None` (after [`skip`]) without it.
 pub fn captures() -> Option<PathBuf> {

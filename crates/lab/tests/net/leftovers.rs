@@ -1,0 +1,146 @@
+//! Whatever becomes of who made it, nothing is left.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_lab::need;
+use weir_lab::net::{Device, Lab, Process, nobody};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(
+            start.elapsed() < PATIENCE,
+            "not within {PATIENCE:?}: {what}"
+        );
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn sleeper() -> Command {
+    let mut command = nobody::command("sleep");
+    command.arg("1000");
+    command
+}
+
+/// Whether a process of that number still runs `sleep`.
+fn sleeps(pid: u32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+    let state = fs::read_to_string(format!("/proc/{pid}/stat"));
+    let is_zombie = state.is_ok_and(|state| state.contains(") Z "));
+    name.is_ok_and(|name| name == "sleep\n") && !is_zombie
+}
+
+#[test]
+fn a_host_that_is_dropped_takes_its_end_along() {
+    if !need::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let a = lab.host("a").unwrap();
+    let b = lab.host("b").unwrap();
+    let (eth_a, eth_b) = lab.link(&a, &b).connect().unwrap();
+    let process = b.spawn(sleeper()).unwrap();
+    drop(eth_b);
+    drop(b);
+    // The process is the only one left that is in the namespace, and its
+    // end is that of its host.
+    soon("the process ends", || !sleeps(process.id()));
+    drop(process);
+    soon("the link goes", || eth_a.facts().is_err());
+}
+
+#[test]
+fn a_process_is_killed_when_it_is_dropped_with_its_children() {
+    if !need::root() {
+        return;
+    }
+    let host = Lab::new().host("a").unwrap();
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "sleep 1000 & echo $!; wait"])
+        .stdout(Stdio::piped());
+    let mut process = host.spawn(command).unwrap();
+    let mut line = String::new();
+    let stdout = process.child_mut().stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    let child: u32 = line.trim().parse().unwrap();
+    soon("the child sleeps", || sleeps(child));
+    assert!(process.wait(Duration::from_millis(5)).unwrap().is_none());
+    drop(process);
+    soon("the child is gone", || !sleeps(child));
+}
+
+/// The variable that makes [`the_one_to_be_killed`] do something.
+const ROLE: &str = "WEIR_LAB_TO_BE_KILLED";
+
+/// Runs only in the process that the next test starts, inside a host of that
+/// test: links a host of its own with it, starts a process, and waits.
+#[test]
+fn the_one_to_be_killed() {
+    if env::var_os(ROLE).is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let outer = lab.current_host().unwrap();
+    let inner = lab.host("inner").unwrap();
+    let link = lab.link(&outer, &inner).names("outer0", "inner0");
+    let (_outer, inner0): (Device, Device) = link.connect().unwrap();
+    let process: Process = inner.spawn(sleeper()).unwrap();
+    println!("pid {} {}", process.id(), inner0.name());
+    loop {
+        thread::park();
+    }
+}
+
+#[test]
+fn a_killed_child_leaves_nothing() {
+    if !need::root() {
+        return;
+    }
+    let host = Lab::new().host("outer").unwrap();
+    for round in 0..3 {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command
+            .args(["--exact", "leftovers::the_one_to_be_killed", "--nocapture"])
+            .env(ROLE, "1")
+            .stdout(Stdio::piped());
+        let mut process = host.spawn(command).unwrap();
+        let stdout = process.child_mut().stdout.take().unwrap();
+        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        let line = lines.find(|line| line.contains("pid ")).expect("it starts");
+        let pid = line
+            .split("pid ")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next());
+        let pid: u32 = pid.unwrap().parse().unwrap();
+        soon("its process sleeps", || sleeps(pid));
+        assert!(host.device("outer0").is_ok(), "round {round}");
+
+        process.signal(weir_lab::net::Signal::KILL).unwrap();
+        process.wait(PATIENCE).unwrap().expect("it is killed");
+        soon("its process is gone", || !sleeps(pid));
+        // With its namespace, whose end of the link that was.
+        soon("its link is gone", || host.device("outer0").is_err());
+    }
+}
+
+#[test]
+fn output_ends_with_the_process() {
+    if !need::root() {
+        return;
+    }
+    let host = Lab::new().host("a").unwrap();
+    let mut command = Command::new("cat");
+    command.arg("/proc/self/net/dev");
+    let output = host.output(command).unwrap();
+    assert!(output.status.success());
+    let mut text = String::new();
+    output.stdout.as_slice().read_to_string(&mut text).unwrap();
+    assert_eq!(text.lines().count(), 3, "two of headings and lo: {text}");
+}

@@ -1,0 +1,6 @@
+//! The lab itself: hosts, links, bridges, processes, and that nothing is left.
+
+mod leftovers;
+mod nobody;
+mod topology;
+mod truth;
