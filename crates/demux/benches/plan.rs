@@ -9,8 +9,8 @@
 //! best round of each counts, so that whatever else the machine does falls on
 //! all alike: the ratios are good even where the times are not.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
-use std::time::Instant;
 use weir_demux::{Binding, Filter, Plan, Target, Verdict};
 use weir_filter::backend::native::Code;
 use weir_filter::lang::expr::{Context, compile};
@@ -20,46 +20,65 @@ use weir_lab::rng::Rng;
 use weir_lab::rules::{FiveTuple, Profile, Rule, TCP, Trace, UDP, generate, shapes};
 use weir_wire::LinkType;
 
-/// Rounds that each comparison runs.
+/// Rounds that a comparison runs, unless they are long.
 const ROUNDS: usize = 15;
-/// What one round of one contestant takes, about.
-const ROUND_NS: f64 = 10e6;
+/// What one contestant's part of a round takes, at least.
+const ROUND_NS: f64 = 5e6;
+/// What a comparison takes, about.
+const COMPARISON_NS: f64 = 4e9;
 
 /// One side of a comparison.
 struct Contestant<'c> {
     name: String,
-    /// Runs as many operations as told.
+    /// Runs all of its work so many times.
     run: Box<dyn FnMut(usize) + 'c>,
+    /// Operations in its work.
+    operations: usize,
 }
 
-fn contestant<'c>(name: impl Into<String>, run: impl FnMut(usize) + 'c) -> Contestant<'c> {
+fn contestant<'c>(
+    name: impl Into<String>,
+    operations: usize,
+    run: impl FnMut(usize) + 'c,
+) -> Contestant<'c> {
     Contestant {
         name: name.into(),
         run: Box::new(run),
+        operations,
     }
 }
 
-/// Nanoseconds per operation of each, the best of all rounds.
+/// What this thread has run, in nanoseconds: other programs' time does not
+/// count.
+fn now() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+/// Nanoseconds per operation of each, the best of all rounds. Each part of a
+/// round is all of a contestant's work, so that no easy part is the best.
 fn compare(contestants: &mut [Contestant<'_>]) -> Vec<f64> {
-    let time = |contestant: &mut Contestant<'_>, count: usize| {
-        let start = Instant::now();
-        (contestant.run)(count);
-        start.elapsed().as_nanos() as f64 / count as f64
+    let time = |contestant: &mut Contestant<'_>, times: usize| {
+        let start = now();
+        (contestant.run)(times);
+        (now() - start) / times as f64
     };
-    let mut counts = Vec::new();
-    for contestant in contestants.iter_mut() {
-        let mut count = 16;
-        let mut each = time(contestant, count);
-        while each * count as f64 <= ROUND_NS / 8.0 {
-            count *= 2;
-            each = time(contestant, count);
-        }
-        counts.push(((ROUND_NS / each) as usize).max(16));
-    }
+    let once: Vec<f64> = contestants.iter_mut().map(|each| time(each, 1)).collect();
+    let times: Vec<usize> = once
+        .iter()
+        .map(|once| 1 + (ROUND_NS / once) as usize)
+        .collect();
+    let round: f64 = once
+        .iter()
+        .zip(&times)
+        .map(|(once, times)| once * *times as f64)
+        .sum();
+    let rounds = ((COMPARISON_NS / round) as usize).clamp(3, ROUNDS);
     let mut best = vec![f64::INFINITY; contestants.len()];
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         for (at, contestant) in contestants.iter_mut().enumerate() {
-            best[at] = best[at].min(time(contestant, counts[at]));
+            let each = time(contestant, times[at]) / contestant.operations as f64;
+            best[at] = best[at].min(each);
         }
     }
     best
@@ -129,28 +148,29 @@ fn connections(count: u32) -> Plan {
     plan((0..count).map(|n| text(connection(n))))
 }
 
-/// Runs a plan on frames, one after the other.
-fn on_frames<'c>(plan: &'c Plan, frames: &'c [Vec<u8>]) -> impl FnMut(usize) + 'c {
-    let (mut verdict, mut at) = (Verdict::new(), 0);
-    move |count| {
-        for _ in 0..count {
-            at = if at + 1 < frames.len() { at + 1 } else { 0 };
-            plan.run(black_box(&frames[at]), 64, &mut verdict);
+/// A plan on frames, one after the other.
+fn on_frames<'c>(name: impl Into<String>, plan: &'c Plan, frames: &'c [Vec<u8>]) -> Contestant<'c> {
+    let mut verdict = Verdict::new();
+    contestant(name, frames.len(), move |times| {
+        for bytes in (0..times).flat_map(|_| frames) {
+            plan.run(black_box(bytes), 64, &mut verdict);
             black_box(verdict.taker());
         }
-    }
+    })
 }
 
-/// Runs libpcap's filters in turn up to the first that accepts.
-fn in_turn<'c>(filters: &'c [oracle::Filter<'_>], frames: &'c [Vec<u8>]) -> impl FnMut(usize) + 'c {
-    let mut at = 0;
-    move |count| {
-        for _ in 0..count {
-            at = if at + 1 < frames.len() { at + 1 } else { 0 };
-            let accepts = |filter: &oracle::Filter<'_>| filter.run(black_box(&frames[at]), 64) != 0;
+/// libpcap's filters in turn up to the first that accepts.
+fn in_turn<'c>(
+    name: impl Into<String>,
+    filters: &'c [oracle::Filter<'_>],
+    frames: &'c [Vec<u8>],
+) -> Contestant<'c> {
+    contestant(name, frames.len(), move |times| {
+        for bytes in (0..times).flat_map(|_| frames) {
+            let accepts = |filter: &oracle::Filter<'_>| filter.run(black_box(bytes), 64) != 0;
             black_box(filters.iter().position(accepts));
         }
-    }
+    })
 }
 
 fn compiled(oracle: &Oracle, texts: impl Iterator<Item = String>) -> Vec<oracle::Filter<'_>> {
@@ -174,24 +194,25 @@ fn one_shape() {
     let hot: Vec<Vec<Vec<u8>>> = COUNTS.iter().map(|count| hot_frames(*count)).collect();
     let mut contestants = Vec::new();
     for (at, count) in COUNTS.iter().enumerate() {
-        let run = on_frames(&plans[at], &hot[at]);
-        contestants.push(contestant(format!("{count} connections, hot keys"), run));
+        let name = format!("{count} connections, hot keys");
+        contestants.push(on_frames(name, &plans[at], &hot[at]));
     }
     for (at, &count) in COUNTS.iter().enumerate() {
         // One frame rewritten, so that the table's misses are measured and
         // not the frames'.
+        const KEYS: usize = 1 << 16;
         let (plan, mut bytes) = (&plans[at], connection(0).frame());
         let (mut verdict, mut rng) = (Verdict::new(), Rng::new(1));
-        let run = move |times| {
-            for _ in 0..times {
+        let name = format!("{count} connections, random keys");
+        contestants.push(contestant(name, KEYS, move |times| {
+            for _ in 0..times * KEYS {
                 let tuple = connection(rng.below(count as usize) as u32);
                 bytes[26..30].copy_from_slice(&tuple.src.to_be_bytes());
                 bytes[34..36].copy_from_slice(&tuple.src_port.to_be_bytes());
                 plan.run(black_box(&bytes), 64, &mut verdict);
                 black_box(verdict.taker());
             }
-        };
-        contestants.push(contestant(format!("{count} connections, random keys"), run));
+        }));
     }
     print("One shape: connections", &mut contestants, 0);
 }
@@ -203,17 +224,16 @@ fn against_libpcap(oracle: &Oracle) {
     let hits: Vec<Vec<u8>> = (0..COUNT)
         .map(|n| connection(n * 7 % COUNT).frame())
         .collect();
-    let misses = vec![connection(COUNT + 1).frame()];
+    let misses = vec![connection(COUNT + 1).frame(); 16];
     let mut contestants = [
-        contestant("plan, frames of all", on_frames(&plan, &hits)),
-        contestant("libpcap in turn, frames of all", in_turn(&filters, &hits)),
-        contestant("plan, frames of none", on_frames(&plan, &misses)),
-        contestant(
-            "libpcap in turn, frames of none",
-            in_turn(&filters, &misses),
-        ),
+        on_frames("plan, frames of all", &plan, &hits),
+        in_turn("libpcap in turn, frames of all", &filters, &hits),
+        on_frames("plan, frames of none", &plan, &misses),
+        in_turn("libpcap in turn, frames of none", &filters, &misses),
     ];
-    print("1,000 connections", &mut contestants, 0);
+    let best = print("1,000 connections", &mut contestants, 0);
+    let (hits, misses) = (best[1] / best[0], best[3] / best[2]);
+    println!("  plan faster by {hits:.0} and {misses:.0} times");
 }
 
 /// `count` rules in the order in which a person writes them, the most specific
@@ -253,7 +273,7 @@ fn rule_sets(oracle: &Oracle) {
                 true => Trace::local(rules, 7),
                 false => Trace::even(rules, 7),
             };
-            let frames = |rules| trace(rules).take(4096).map(|tuple| tuple.frame()).collect();
+            let frames = |rules| trace(rules).take(2048).map(|tuple| tuple.frame()).collect();
             sets.iter().map(|rules| frames(rules)).collect()
         };
         let names = ["every frame a new flow", "bursts of popular flows"];
@@ -262,11 +282,11 @@ fn rule_sets(oracle: &Oracle) {
             for (at, rules) in sets.iter().enumerate() {
                 let (count, shapes) = (rules.len(), plans[at].shapes().count());
                 let name = format!("plan, {count} rules in {shapes} shapes");
-                contestants.push(contestant(name, on_frames(&plans[at], &frames[at])));
+                contestants.push(on_frames(name, &plans[at], &frames[at]));
             }
             for (at, rules) in sets.iter().enumerate() {
                 let name = format!("libpcap in turn, {} rules", rules.len());
-                contestants.push(contestant(name, in_turn(&filters[at], &frames[at])));
+                contestants.push(in_turn(name, &filters[at], &frames[at]));
             }
             let title = format!("Rules with prefixes and ranges, {profile:?}, {name}");
             let best = print(&title, &mut contestants, 0);
@@ -296,8 +316,8 @@ fn many_shapes(oracle: &Oracle) {
         .collect();
     let name = format!("plan, {} shapes", plan.shapes().count());
     let mut contestants = [
-        contestant(name, on_frames(&plan, &frames)),
-        contestant("libpcap in turn", in_turn(&filters, &frames)),
+        on_frames(name, &plan, &frames),
+        in_turn("libpcap in turn", &filters, &frames),
     ];
     print("1,000 expressions of 40 kinds", &mut contestants, 0);
 }
@@ -322,7 +342,7 @@ fn ranges() {
     };
     let frames: Vec<Vec<u8>> = (0..1024).map(|_| tuple(&mut rng).frame()).collect();
     let mut contestants: Vec<_> = (plans.iter())
-        .map(|(count, plan)| contestant(format!("{count} ranges"), on_frames(plan, &frames)))
+        .map(|(count, plan)| on_frames(format!("{count} ranges"), plan, &frames))
         .collect();
     print("Ranges under one key", &mut contestants, 0);
 }
@@ -343,22 +363,22 @@ fn binds() {
         plan.unbind(id).expect("bound");
     };
     let mut contestants = [
-        contestant("bind and unbind", |count| {
+        contestant("bind and unbind", 1, |count| {
             (0..count).for_each(|_| bind_and_unbind(ready.clone()));
         }),
-        contestant("analyse, bind and unbind", |count| {
+        contestant("analyse, bind and unbind", 1, |count| {
             (0..count).for_each(|_| bind_and_unbind(Filter::new(program.clone())));
         }),
-        contestant("compile the expression", |count| {
+        contestant("compile the expression", 1, |count| {
             (0..count).for_each(|_| drop(black_box(compile(&new, &context))));
         }),
-        contestant("optimise", |count| {
+        contestant("optimise", 1, |count| {
             (0..count).for_each(|_| optimise(black_box(&mut plain.clone())));
         }),
-        contestant("native code", |count| {
+        contestant("native code", 1, |count| {
             (0..count).for_each(|_| drop(black_box(Code::compile(&program))));
         }),
-        contestant("all of it", |count| {
+        contestant("all of it", 1, |count| {
             for _ in 0..count {
                 let mut program = compile(&new, &context).expect("compiles");
                 optimise(&mut program);
