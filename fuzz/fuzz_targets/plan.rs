@@ -18,7 +18,12 @@ const STEPS_MAX: usize = 12;
 
 fuzz_target!(|data: &[u8]| {
     let mut tape = Tape::new(data);
-    let mut plan = Plan::new(u128::from(tape.word()));
+    let seed = u128::from(tape.word());
+    // Few bindings run directly unless told not to.
+    let mut plan = match tape.below(4) {
+        0 => Plan::new(seed),
+        _ => Plan::tabled(seed),
+    };
     let mut reference = Reference(Vec::new());
     let mut verdict = Verdict::new();
     for _ in 0..1 + tape.below(STEPS_MAX) {

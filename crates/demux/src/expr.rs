@@ -48,6 +48,11 @@ impl Exprs {
         self.ops[expr.index()]
     }
 
+    /// All of them, each after those it uses.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = Op> {
+        self.ops.iter().copied()
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.ops.len()

@@ -10,6 +10,15 @@ pub const SHAPES_MAX: usize = 1 << 12;
 pub const EXPRS_MAX: usize = 1 << 16;
 /// Bindings in one plan whose program runs whole.
 pub const WHOLE_MAX: usize = 1 << 16;
+/// Bindings in one plan that run one after the other because that costs less
+/// than tables; with more, all move to tables.
+pub const DIRECT_MAX: usize = 64;
+/// Bindings down to which a plan that had more has to shrink before some run
+/// directly again.
+pub const DIRECT_AGAIN: usize = 16;
+/// A plan that ever had more bindings than this at a time keeps its tables
+/// when it shrinks.
+pub const DIRECT_PLACES_MAX: usize = 1 << 12;
 
 /// Accept paths of one filter; with more, its program runs whole.
 pub const PATHS_MAX: usize = 512;

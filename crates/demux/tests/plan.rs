@@ -4,6 +4,7 @@ mod common;
 
 use common::{Pred, Pred::SrcPort, Reference, and, check, filter, five_tuple, ip_frame, or};
 use weir_demux::{BindError, Binding, Filter, Plan, Target, Verdict, limits};
+use weir_filter::backend::native::Arch;
 use weir_filter::ir::Program;
 use weir_lab::program::Tape;
 
@@ -85,9 +86,14 @@ fn thousands_of_connections_come_and_go() {
 
 #[test]
 fn what_comes_and_goes_leaves_nothing() {
-    let mut plan = Plan::new(7);
+    for mut plan in [Plan::new(7), Plan::tabled(7)] {
+        comes_and_goes(&mut plan);
+    }
+}
+
+fn comes_and_goes(plan: &mut Plan) {
     let mut tape = Tape::seeded(3, 400_000);
-    for _ in 0..20 {
+    for _ in 0..10 {
         let ids: Vec<_> = (0..100)
             .map(|_| plan.bind(common::random_binding(&mut tape)).expect("room"))
             .collect();
@@ -101,7 +107,7 @@ fn what_comes_and_goes_leaves_nothing() {
 
 #[test]
 fn thousands_of_ranges_under_one_key() {
-    let (mut plan, mut verdict) = (Plan::new(9), Verdict::new());
+    let (mut plan, mut verdict) = (Plan::tabled(9), Verdict::new());
     let mut reference = Reference(Vec::new());
     let mut tape = Tape::seeded(5, 100_000);
     let port = |tape: &mut Tape| (tape.word() >> 16) as u16;
@@ -168,7 +174,7 @@ fn the_seed_is_not_observable() {
         .collect();
     let frames: Vec<Vec<u8>> = (0..500).map(|_| common::frame(&mut tape)).collect();
     let run = |seed| {
-        let (mut plan, mut verdict) = (Plan::new(seed), Verdict::new());
+        let (mut plan, mut verdict) = (Plan::tabled(seed), Verdict::new());
         for binding in &bindings {
             plan.bind(binding.clone()).expect("room");
         }
@@ -202,16 +208,123 @@ fn a_verdict_serves_any_plan() {
     }
 }
 
+/// A filter of a kind of its own: a byte that no other looks at.
+fn byte(at: u32) -> Filter {
+    let text = format!(
+        "filter {{\nb0:\n  v0 = load.1 [{at}]\n  br eq v0, 1, b1, b2\nb1:\n  ret 64\nb2:\n  ret 0\n}}"
+    );
+    Filter::new(text.parse::<Program>().expect("well formed"))
+}
+
 #[test]
-fn too_many_shapes_are_refused_and_change_nothing() {
+fn few_filters_run_directly_until_they_share_a_table() {
+    if Arch::host().is_none() {
+        return;
+    }
     let (mut plan, mut verdict) = (Plan::new(1), Verdict::new());
-    // Each a shape of its own: a byte that no other looks at.
-    let byte = |at: u32| {
-        let text = format!(
-            "filter {{\nb0:\n  v0 = load.1 [{at}]\n  br eq v0, 1, b1, b2\nb1:\n  ret 64\nb2:\n  ret 0\n}}"
-        );
+    let mut bytes = frame(2);
+    bytes.resize(128, 0);
+    bytes[100] = 1;
+    plan.bind(copying(byte(100), 9, 1000)).expect("room");
+    let mut ids = Vec::new();
+    for n in 0..100 {
+        let id = plan.bind(taking(filter(&connection(n)), 5, n));
+        ids.push(id.expect("room"));
+        if n < 3 {
+            assert_eq!(plan.shapes().count(), 0, "{n}");
+        }
+        let expected: &[u32] = if n < 2 { &[1000] } else { &[1000, 2] };
+        assert_eq!(tags(&plan, &bytes, &mut verdict), expected, "{n}");
+        assert_eq!(plan.whole().count() + entries(&plan), plan.len());
+    }
+    // The connections share one; the other kind still runs directly.
+    assert_eq!((plan.shapes().count(), plan.whole().count()), (1, 1));
+    for id in ids.drain(3..) {
+        assert_eq!(tags(&plan, &bytes, &mut verdict), [1000, 2]);
+        plan.unbind(id).expect("bound");
+    }
+    plan.unbind(ids[0]).expect("bound");
+    assert_eq!((plan.shapes().count(), plan.whole().count()), (0, 3));
+    assert_eq!(plan.exprs().count(), 0);
+    assert_eq!(tags(&plan, &bytes, &mut verdict), [1000, 2]);
+}
+
+fn entries(plan: &Plan) -> usize {
+    plan.shapes().map(|shape| shape.len()).sum()
+}
+
+#[test]
+fn filters_of_too_many_kinds_move_to_tables() {
+    if Arch::host().is_none() {
+        return;
+    }
+    let (mut plan, mut verdict) = (Plan::new(1), Verdict::new());
+    let count = limits::DIRECT_MAX as u32 * 2;
+    let mut ids = Vec::new();
+    for at in 0..count {
+        ids.push(plan.bind(taking(byte(at), 5, at)).expect("room"));
+        if at < count / 2 {
+            assert_eq!(plan.shapes().count(), 0);
+        }
+        for bound in 0..=at {
+            let mut bytes = [0; 256];
+            bytes[bound as usize] = 1;
+            assert_eq!(tags(&plan, &bytes, &mut verdict), [bound]);
+        }
+    }
+    assert_eq!(plan.whole().count(), 0, "all have moved");
+    // A changed filter stays where the others are.
+    plan.change_filter(ids[7], byte(200)).expect("room");
+    assert_eq!(plan.whole().count(), 0);
+    for id in ids.drain(10..) {
+        plan.unbind(id).expect("bound");
+    }
+    assert_eq!((plan.shapes().count(), plan.whole().count()), (0, 10));
+    // And now changes run directly too, however often.
+    for at in [201, 202] {
+        plan.change_filter(ids[7], byte(at)).expect("room");
+        assert_eq!((plan.shapes().count(), plan.whole().count()), (0, 10));
+        let mut bytes = [0; 256];
+        (bytes[7], bytes[at as usize]) = (1, 1);
+        assert_eq!(tags(&plan, &bytes, &mut verdict), [7]);
+    }
+}
+
+#[test]
+fn expressions_that_are_shared_need_no_room() {
+    const EACH: u32 = 120;
+    let filter = |from: u32| {
+        let test = |n: u32| {
+            let (at, next) = (from + n, n + 1);
+            format!("b{n}:\n  v{n} = load.1 [{at}]\n  br eq v{n}, 1, b121, b{next}\n")
+        };
+        let tests: String = (0..EACH).map(test).collect();
+        let text = format!("filter {{\n{tests}b120:\n  ret 64\nb121:\n  ret 0\n}}");
         Filter::new(text.parse::<Program>().expect("well formed"))
     };
+    let mut plan = Plan::tabled(1);
+    let room = limits::EXPRS_MAX as u32 / EACH;
+    for n in 0..room {
+        plan.bind(taking(filter(n * EACH), 1, n)).expect("room");
+    }
+    let error = plan.bind(taking(filter(room * EACH), 1, 0));
+    assert_eq!(
+        error.expect_err("full"),
+        BindError::Full {
+            what: "expressions",
+            found: ((room + 1) * EACH) as usize,
+            max: limits::EXPRS_MAX
+        }
+    );
+    plan.bind(taking(filter(EACH), 1, 0)).expect("nothing new");
+    // All but ten are known, and so many still have room.
+    plan.bind(taking(filter(room * EACH - EACH + 10), 1, 0))
+        .expect("ten new");
+}
+
+#[test]
+fn too_many_shapes_are_refused_and_change_nothing() {
+    let (mut plan, mut verdict) = (Plan::tabled(1), Verdict::new());
     for at in 0..limits::SHAPES_MAX as u32 {
         plan.bind(taking(byte(at), 1, at)).expect("room");
     }
@@ -262,7 +375,7 @@ fn a_name_is_good_for_one_binding() {
 
 #[test]
 fn a_plan_explains_itself() {
-    let mut plan = Plan::new(1);
+    let mut plan = Plan::tabled(1);
     for n in 0..3 {
         plan.bind(taking(filter(&connection(n)), 5, n))
             .expect("room");
@@ -294,7 +407,7 @@ shape 0: 3 entries, priorities up to 5
 
 #[test]
 fn a_shape_shows_what_a_lowering_needs() {
-    let mut plan = Plan::new(1);
+    let mut plan = Plan::tabled(1);
     for n in 0..5 {
         plan.bind(taking(filter(&connection(n)), n as u16, n))
             .expect("room");

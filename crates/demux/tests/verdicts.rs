@@ -10,8 +10,7 @@ use weir_lab::program::Tape;
 
 /// Runs a plan and the reference side by side through binds, unbinds and
 /// changes, and compares them on frames in between.
-fn live(tape: &mut Tape, changes: usize, frames: usize) {
-    let mut plan = Plan::new(u128::from(tape.word()));
+fn live(mut plan: Plan, tape: &mut Tape, changes: usize, frames: usize) {
     let mut reference = Reference(Vec::new());
     let mut verdict = Verdict::new();
     for _ in 0..changes {
@@ -72,19 +71,21 @@ fn live(tape: &mut Tape, changes: usize, frames: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn as_each_filter_in_turn(seed in any::<u64>()) {
-        let mut tape = Tape::seeded(seed, 20_000);
-        live(&mut tape, 25, 3);
+        for plan in [Plan::new(seed.into()), Plan::tabled(seed.into())] {
+            live(plan, &mut Tape::seeded(seed, 20_000), 25, 3);
+        }
     }
 }
 
 #[test]
 fn many_bindings() {
     for seed in 0..4 {
-        let mut tape = Tape::seeded(seed, 200_000);
-        live(&mut tape, 300, 1);
+        for plan in [Plan::new(seed.into()), Plan::tabled(seed.into())] {
+            live(plan, &mut Tape::seeded(seed, 200_000), 300, 1);
+        }
     }
 }

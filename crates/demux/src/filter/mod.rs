@@ -2,11 +2,13 @@
 //! tests.
 
 mod facts;
+mod kind;
 mod walk;
 
 use crate::expr::{Exprs, Formula};
+pub(crate) use kind::Kind;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use weir_filter::backend::native::Code;
 use weir_filter::interp;
 use weir_filter::ir::{Cmp, Operand, Program, Value};
@@ -45,8 +47,9 @@ struct Inner {
     program: Arc<Program>,
     exprs: Exprs,
     analysis: Analysis,
-    /// Machine code, if it runs whole and this machine allows it.
-    code: Option<Code>,
+    kind: Kind,
+    /// Machine code, once it is wanted; none where this machine has none.
+    code: OnceLock<Option<Code>>,
 }
 
 /// What became of a filter.
@@ -180,28 +183,48 @@ impl Filter {
     pub fn new(program: impl Into<Arc<Program>>) -> Filter {
         let program = program.into();
         let (exprs, analysis) = walk::analyse(&program);
-        let code = match analysis {
-            Analysis::Paths(_) => None,
-            Analysis::Whole => Code::compile(&program).ok(),
-        };
-        Filter(Arc::new(Inner {
+        let kind = Kind::of(&exprs, &analysis);
+        let filter = Filter(Arc::new(Inner {
             program,
             exprs,
             analysis,
-            code,
-        }))
+            kind,
+            code: OnceLock::new(),
+        }));
+        if *filter.analysis() == Analysis::Whole {
+            filter.make_native();
+        }
+        filter
+    }
+
+    /// Makes native code to [`run`](Filter::run), if there is none yet;
+    /// `false` if this machine has none, or has no room for it.
+    pub(crate) fn make_native(&self) -> bool {
+        let code = || Code::compile(&self.0.program).ok();
+        self.0.code.get_or_init(code).is_some()
     }
 
     /// Runs the program by itself on one frame; zero means rejected.
     ///
-    /// Native code where the analysis says [`Analysis::Whole`] and the machine
-    /// allows it, else the interpreter: a plan seldom needs this, and who runs
-    /// single filters compiles them.
+    /// Native code where a plan needs it ([`Analysis::Whole`], and filters
+    /// bound where they are few) and the machine allows it, else the
+    /// interpreter: who runs single filters compiles them.
+    #[inline]
     pub fn run(&self, bytes: &[u8], wire_len: u32) -> u32 {
-        match &self.0.code {
-            Some(code) => code.run(bytes, wire_len),
-            None => interp::run(&self.0.program, bytes, wire_len),
+        match self.0.code.get() {
+            Some(Some(code)) => code.run(bytes, wire_len),
+            _ => self.interpret(bytes, wire_len),
         }
+    }
+
+    #[cold]
+    fn interpret(&self, bytes: &[u8], wire_len: u32) -> u32 {
+        interp::run(&self.0.program, bytes, wire_len)
+    }
+
+    /// What filters that differ in their constants only have in common.
+    pub(crate) fn kind(&self) -> Kind {
+        self.0.kind
     }
 
     /// The program.

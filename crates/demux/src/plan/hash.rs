@@ -199,6 +199,12 @@ impl WordHash {
     };
 }
 
+impl Default for WordHash {
+    fn default() -> WordHash {
+        WordHash::FIXED
+    }
+}
+
 impl std::fmt::Debug for WordHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("WordHash")

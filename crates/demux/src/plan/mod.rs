@@ -1,5 +1,6 @@
 //! The plan: bindings in, verdicts out.
 
+mod direct;
 mod group;
 mod hash;
 mod pool;
@@ -17,7 +18,9 @@ use crate::binding::{Binding, BindingId, Rank, Target};
 use crate::filter::{Analysis, Filter, Path, Snap};
 use crate::limits;
 use crate::verdict::Delivery;
-use hash::{Secret, WordHash};
+use direct::{Direct, Run};
+use hash::Secret;
+pub(crate) use hash::WordHash;
 use pool::{Pool, Translation};
 use prune::Prune;
 use residual::{Residual, Residuals};
@@ -92,8 +95,10 @@ pub struct Plan {
     order: Vec<(Rank, u32)>,
     prune: Prune,
     residuals: Residuals,
-    /// Bindings whose programs run whole.
+    /// Bindings whose programs run whole, as they are too complex for tables.
     whole: BTreeMap<Rank, u32>,
+    /// Bindings whose programs run whole, as they are few.
+    direct: Direct,
     /// Memory of one bind that the next one uses again.
     fields: Vec<(crate::Field, u32)>,
 }
@@ -116,6 +121,8 @@ struct Bound {
     generation: u32,
     /// Its entries: shape, and number in the shape's table.
     entries: Vec<(u32, u32)>,
+    /// It has none, as it runs directly.
+    direct: bool,
 }
 
 impl Bound {
@@ -153,7 +160,18 @@ impl Plan {
             prune: Prune::new(secret.word_mix(u64::MAX)),
             residuals: Residuals::default(),
             whole: BTreeMap::new(),
+            direct: Direct::default(),
             fields: Vec::new(),
+        }
+    }
+
+    /// As [`new`](Plan::new), but every filter that has accept paths is in
+    /// tables, even if its own program would cost a frame less: for a plan
+    /// that is lowered to something else, or looked at.
+    pub fn tabled(seed: u128) -> Plan {
+        Plan {
+            direct: Direct::off(),
+            ..Plan::new(seed)
         }
     }
 
@@ -196,6 +214,7 @@ impl Plan {
             tag: binding.tag,
             generation,
             entries: Vec::new(),
+            direct: false,
         };
         self.enter(place, &mut bound)?;
         self.sequence += 1;
@@ -207,6 +226,7 @@ impl Plan {
                 self.bindings.push(Place { generation, bound });
             }
         }
+        self.fill_tables();
         Ok(BindingId {
             index: place,
             generation,
@@ -223,9 +243,11 @@ impl Plan {
             return Err(BindError::Unknown(id));
         };
         place.generation = place.generation.wrapping_add(1);
-        self.leave(&bound);
+        self.stop_run(&bound);
+        self.leave_paths(&bound);
         self.free.push(id.index);
         self.count -= 1;
+        self.leave_tables();
         Ok(bound.into())
     }
 
@@ -236,20 +258,27 @@ impl Plan {
     /// If there is no such binding (any more), or a limit is reached; then
     /// the old filter stays.
     pub fn change_filter(&mut self, id: BindingId, filter: Filter) -> Result<(), BindError> {
-        let mut bound = self.bound_at(id)?.clone();
-        let old = std::mem::replace(&mut bound.filter, filter);
-        let old_entries = std::mem::take(&mut bound.entries);
+        let old = self.bound_at(id)?.clone();
+        let mut bound = Bound {
+            filter,
+            entries: Vec::new(),
+            direct: false,
+            ..old.clone()
+        };
         // The new before the old: on failure nothing has changed. Only one of
-        // them can be among the whole programs, whose map has one place.
-        self.whole.remove(&bound.rank);
+        // them can be among the programs that run, which a rank names.
+        self.stop_run(&old);
         if let Err(error) = self.enter(id.index, &mut bound) {
-            if *old.analysis() == Analysis::Whole {
-                self.whole.insert(bound.rank, id.index);
+            match old.filter.analysis() {
+                Analysis::Whole => drop(self.whole.insert(old.rank, id.index)),
+                Analysis::Paths(_) if old.direct => self.direct.insert(Run::of(&old, id.index)),
+                Analysis::Paths(_) => {}
             }
             return Err(error);
         }
-        self.drop_entries(&old_entries);
+        self.leave_paths(&old);
         self.place(id)?.bound = Some(bound);
+        self.fill_tables();
         Ok(())
     }
 
@@ -280,18 +309,27 @@ impl Plan {
     /// Enters a binding's paths into the tables, or its program among those
     /// that run whole.
     fn enter(&mut self, index: u32, bound: &mut Bound) -> Result<(), BindError> {
-        let filter = bound.filter.clone();
-        let Analysis::Paths(paths) = filter.analysis() else {
+        if *bound.filter.analysis() == Analysis::Whole {
             full("whole programs", self.whole.len() + 1, limits::WHOLE_MAX)?;
             self.whole.insert(bound.rank, index);
             return Ok(());
+        }
+        self.enter_paths(index, bound)
+    }
+
+    /// Enters a binding's paths into the tables.
+    fn enter_tables(&mut self, index: u32, bound: &mut Bound) -> Result<(), BindError> {
+        let filter = bound.filter.clone();
+        let Analysis::Paths(paths) = filter.analysis() else {
+            return Ok(());
         };
         let exprs = filter.exprs();
-        full(
-            "expressions",
-            self.pool.len() + exprs.len(),
-            limits::EXPRS_MAX,
-        )?;
+        // Those that the plan knows already need no room; looking is seldom
+        // needed.
+        if self.pool.len() + exprs.len() > limits::EXPRS_MAX {
+            let found = self.pool.len() + self.pool.unknown(exprs);
+            full("expressions", found, limits::EXPRS_MAX)?;
+        }
         bound.entries.reserve_exact(paths.len());
         let mut translation = Translation::new(exprs);
         for path in paths {
@@ -410,11 +448,13 @@ impl Plan {
         self.order.insert(at, (new, number));
     }
 
-    fn leave(&mut self, bound: &Bound) {
+    /// A binding's program does not run any more, if it did.
+    fn stop_run(&mut self, bound: &Bound) {
         if *bound.filter.analysis() == Analysis::Whole {
             self.whole.remove(&bound.rank);
+        } else if bound.direct {
+            self.direct.remove(bound.rank);
         }
-        self.drop_entries(&bound.entries);
     }
 
     fn drop_entries(&mut self, entries: &[(u32, u32)]) {

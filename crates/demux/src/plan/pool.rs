@@ -175,6 +175,25 @@ impl Pool {
         name
     }
 
+    /// How many of a filter's expressions are not in use yet.
+    pub(super) fn unknown(&self, exprs: &Exprs) -> usize {
+        let mut names: Vec<Option<Value>> = Vec::with_capacity(exprs.len());
+        for op in exprs.ops() {
+            let mut known = true;
+            let op = op.map_operands(|operand| match operand {
+                Operand::Val(operand) => {
+                    let name = names.get(operand.index()).copied().flatten();
+                    known &= name.is_some();
+                    name.map_or(operand.into(), Operand::Val)
+                }
+                constant => constant,
+            });
+            let name = self.names.get(&ordered(op)).copied();
+            names.push(name.filter(|_| known));
+        }
+        names.iter().filter(|name| name.is_none()).count()
+    }
+
     /// Ends one use.
     pub(super) fn release(&mut self, expr: Value) {
         let node = &mut self.nodes[expr.index()];

@@ -19,15 +19,27 @@ impl Plan {
     /// The verdict is the one that running each binding's filter would give,
     /// by decreasing priority, copies first within one, then in the order
     /// bound, up to the first that takes the frame.
+    #[inline]
     pub fn run(&self, bytes: &[u8], wire_len: u32, verdict: &mut Verdict) {
+        if self.order.is_empty() && self.whole.is_empty() {
+            let deliveries = &mut verdict.deliveries;
+            deliveries.clear();
+            let best = self.run_direct(bytes, wire_len, Rank::LAST, deliveries);
+            verdict.taken = best != Rank::LAST;
+        } else {
+            self.run_tables(bytes, wire_len, verdict);
+        }
+    }
+
+    fn run_tables(&self, bytes: &[u8], wire_len: u32, verdict: &mut Verdict) {
         let Verdict {
             deliveries,
             taken,
             scratch,
         } = verdict;
+        deliveries.clear();
         let Scratch { memo, shapes } = scratch;
         memo.begin(self.pool.capacity());
-        deliveries.clear();
         let mut search = Search {
             plan: self,
             bytes,
@@ -43,7 +55,7 @@ impl Plan {
             search.probe_pruned(shapes);
         }
         search.run_whole();
-        let best = search.best;
+        let best = self.run_direct(bytes, wire_len, search.best, deliveries);
         if deliveries.len() > 1 {
             deliveries.retain(|delivery| delivery.rank <= best);
             deliveries.sort_unstable_by_key(|delivery| delivery.rank);
@@ -51,6 +63,35 @@ impl Plan {
             deliveries.dedup_by_key(|delivery| delivery.rank);
         }
         *taken = best != Rank::LAST;
+    }
+
+    /// Runs the programs that cost less than tables, as far as they come
+    /// before `best`, the rank of the taker found so far; gives the rank of
+    /// the one found then.
+    #[inline]
+    fn run_direct(
+        &self,
+        bytes: &[u8],
+        wire_len: u32,
+        best: Rank,
+        found: &mut Vec<Delivery>,
+    ) -> Rank {
+        for run in self.direct.runs() {
+            if run.delivery.rank >= best {
+                break;
+            }
+            let snap_len = run.filter.run(bytes, wire_len);
+            if snap_len != 0 {
+                found.push(Delivery {
+                    snap_len,
+                    ..run.delivery
+                });
+                if !run.delivery.rank.is_copy() {
+                    return run.delivery.rank;
+                }
+            }
+        }
+        best
     }
 }
 
@@ -324,7 +365,7 @@ impl Search<'_> {
         *hot = self.hot.unwrap_or(tried);
     }
 
-    /// Runs the programs that have no entries in tables, as far as they come
+    /// Runs the programs that are too complex for tables, as far as they come
     /// before the taker found.
     fn run_whole(&mut self) {
         for (&rank, &index) in &self.plan.whole {

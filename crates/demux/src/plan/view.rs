@@ -36,13 +36,20 @@ impl Plan {
         self.pool.op(expr)
     }
 
-    /// The bindings whose programs run whole, in the order of their ranks.
+    /// The bindings whose programs run whole, in the order of their ranks: as
+    /// they are too complex for tables or, unless the plan is
+    /// [`tabled`](Plan::tabled), as they are few.
     pub fn whole(&self) -> impl Iterator<Item = (Rank, BindingId, &Filter)> {
-        self.whole.iter().filter_map(|(&rank, &index)| {
+        let complex = self.whole.iter().filter_map(|(&rank, &index)| {
             let bound = self.bound(index)?;
             let generation = bound.generation;
             Some((rank, BindingId { index, generation }, &bound.filter))
-        })
+        });
+        let few = self.direct.runs().iter();
+        let few = few.map(|run| (run.delivery.rank, run.delivery.binding, &run.filter));
+        let mut all: Vec<_> = complex.chain(few).collect();
+        all.sort_unstable_by_key(|(rank, ..)| *rank);
+        all.into_iter()
     }
 
     /// The plan in words: shapes, fields, entries, order. At most `entries`
@@ -161,7 +168,7 @@ impl fmt::Display for Explain<'_> {
             f,
             "{} bindings, {shapes} shapes, {} run whole",
             plan.len(),
-            plan.whole.len()
+            plan.whole().count()
         )?;
         if shapes >= PRUNE_FROM {
             writeln!(f, "shapes are pruned by, in this order:")?;
