@@ -3,6 +3,7 @@
 pub mod corpus;
 pub mod counts;
 pub mod guarded;
+pub mod load;
 pub mod need;
 pub mod net;
 pub mod oracle;

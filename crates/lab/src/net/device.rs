@@ -290,6 +290,24 @@ impl Device {
         added.map_err(self.failed(&what)).map(drop)
     }
 
+    /// Forgets which Ethernet address an address has: the next packet to it
+    /// asks again.
+    ///
+    /// # Errors
+    /// If it was not known.
+    pub fn remove_neighbour(&self, address: impl Into<IpAddr>) -> Result<(), Error> {
+        let address = address.into();
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(address);
+        message.header.ifindex = self.index;
+        message.attributes = vec![NeighbourAttribute::Destination(address.into())];
+        let removed = self
+            .host
+            .request(RouteNetlinkMessage::DelNeighbour(message), 0);
+        let what = format!("removing neighbour {address} from");
+        removed.map_err(self.failed(&what)).map(drop)
+    }
+
     /// Makes a device for one VLAN (IEEE 802.1Q) above this one, up.
     ///
     /// # Errors

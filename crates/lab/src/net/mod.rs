@@ -33,6 +33,7 @@ mod netlink;
 pub mod nobody;
 mod offloads;
 mod process;
+pub mod talk;
 
 pub use device::{Counters, Device, Facts};
 pub use error::Error;

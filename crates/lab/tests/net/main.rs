@@ -2,5 +2,6 @@
 
 mod leftovers;
 mod nobody;
+mod talk;
 mod topology;
 mod truth;

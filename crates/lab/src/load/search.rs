@@ -1,0 +1,230 @@
+//! The highest rate at which no frame is lost: throughput, as RFC 2544 §26.1
+//! defines it.
+
+use std::time::Duration;
+
+/// What to search, and how well.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Search {
+    /// Frames per second to start from; what loses frames even here has no
+    /// throughput.
+    pub rate_min: f64,
+    /// Frames per second that are not exceeded.
+    pub rate_max: f64,
+    /// The ratio between the rate that is found and the next higher one that
+    /// was tried, less one: 0.02 for two per cent.
+    pub resolution: f64,
+    /// How often a rate is tried before it counts as one that loses. RFC 2544
+    /// knows one; more forgive a machine that does other things as well.
+    pub attempts_max: u32,
+    /// How long a trial of the search takes.
+    pub trial: Duration,
+    /// How long the last trial takes, which confirms the rate; at least 60 s
+    /// by RFC 2544 §24, and zero for none.
+    pub confirmation: Duration,
+}
+
+impl Search {
+    /// One to 20 million frames per second within 2 %, trials of a fifth of a
+    /// second, each of which decides, and no confirmation.
+    pub const QUICK: Search = Search {
+        rate_min: 1e3,
+        rate_max: 2e7,
+        resolution: 0.02,
+        attempts_max: 1,
+        trial: Duration::from_millis(200),
+        confirmation: Duration::ZERO,
+    };
+}
+
+/// What one trial gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Trial {
+    /// Frames that were sent.
+    pub sent: u64,
+    /// How many of them arrived.
+    pub received: u64,
+    /// How long sending took.
+    pub elapsed: Duration,
+}
+
+impl Trial {
+    /// Frames that did not arrive.
+    pub fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.received)
+    }
+
+    /// Frames per second that were really sent.
+    pub fn rate(&self) -> f64 {
+        self.sent as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+/// A trial and the rate that was asked for.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Tried {
+    /// Frames per second.
+    pub asked: f64,
+    /// What came of it.
+    pub trial: Trial,
+}
+
+/// What a search found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outcome {
+    /// The highest rate found at which nothing is lost, in frames per second
+    /// that were really sent; `None` if frames are lost even at the least.
+    pub rate: Option<f64>,
+    /// The sender, not what was measured, set the limit: it did not reach a
+    /// higher rate, or there was none to try.
+    pub limited_by_sender: bool,
+    /// Every trial, in order.
+    pub trials: Vec<Tried>,
+}
+
+/// Why a search ended without a result.
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError<E> {
+    /// Rates or a resolution that make no sense.
+    #[error(
+        "no search from {rate_min} to {rate_max} frames per second within {resolution}: rates and resolution must be positive and the first rate the lower one"
+    )]
+    Plan {
+        /// The lowest rate.
+        rate_min: f64,
+        /// The highest.
+        rate_max: f64,
+        /// The resolution.
+        resolution: f64,
+    },
+    /// More arrived than was sent: the counting is wrong, or frames of
+    /// somebody else came too.
+    #[error("{received} frames received of {sent} sent: something else is counted as well")]
+    MoreThanSent {
+        /// Frames sent.
+        sent: u64,
+        /// Frames received.
+        received: u64,
+    },
+    /// The trial itself failed.
+    #[error(transparent)]
+    Trial(#[from] E),
+}
+
+impl Search {
+    /// Searches with `trial`, which sends at a rate for a time and counts
+    /// what arrives.
+    ///
+    /// The rates that may be tried are `rate_max` and those below it in steps
+    /// of the resolution; the search halves them, so that the number of
+    /// trials is known ahead and the same trials give the same outcome.
+    ///
+    /// # Errors
+    /// For a plan without sense, and when a trial fails.
+    pub fn run<E>(
+        &self,
+        trial: impl FnMut(f64, Duration) -> Result<Trial, E>,
+    ) -> Result<Outcome, SearchError<E>> {
+        let steps = self.steps().ok_or(SearchError::Plan {
+            rate_min: self.rate_min,
+            rate_max: self.rate_max,
+            resolution: self.resolution,
+        })?;
+        let mut run = Run {
+            search: self,
+            trial,
+            trials: Vec::new(),
+            best: None,
+            sender_is_slow: false,
+        };
+        // Lossless below `low`, lossy or out of reach from `high` on.
+        let (mut low, mut high) = (0, steps + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match run.try_rate(self.rate(middle, steps), self.trial)? {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        let all_pass = high > steps;
+        if !self.confirmation.is_zero() {
+            run.best = None;
+            while low > 0 && !run.passes(self.rate(low - 1, steps), self.confirmation)? {
+                low -= 1;
+            }
+        }
+        Ok(Outcome {
+            rate: run.best,
+            limited_by_sender: run.best.is_some() && (all_pass || run.sender_is_slow),
+            trials: run.trials,
+        })
+    }
+
+    /// How many steps lie between the lowest and the highest rate.
+    fn steps(&self) -> Option<u32> {
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        let fine = [self.rate_min, self.rate_max, self.resolution];
+        if !fine.into_iter().all(positive) || self.rate_min > self.rate_max {
+            return None;
+        }
+        Some(((self.rate_max / self.rate_min).ln() / self.resolution.ln_1p()) as u32)
+    }
+
+    fn rate(&self, step: u32, steps: u32) -> f64 {
+        self.rate_max / (1.0 + self.resolution).powf(f64::from(steps - step))
+    }
+}
+
+struct Run<'a, F> {
+    search: &'a Search,
+    trial: F,
+    trials: Vec<Tried>,
+    /// The highest rate really sent without a loss.
+    best: Option<f64>,
+    /// The lowest rate that ends the search was not reached by the sender, and
+    /// nothing was lost at it.
+    sender_is_slow: bool,
+}
+
+impl<F> Run<'_, F> {
+    /// Whether there may be more above: nothing is lost and the sender keeps
+    /// up.
+    fn try_rate<E>(&mut self, asked: f64, time: Duration) -> Result<bool, SearchError<E>>
+    where
+        F: FnMut(f64, Duration) -> Result<Trial, E>,
+    {
+        if !self.passes(asked, time)? {
+            self.sender_is_slow = false;
+            return Ok(false);
+        }
+        let sent = self.trials.last().map_or(0.0, |tried| tried.trial.rate());
+        let keeps_up = sent * (1.0 + self.search.resolution) >= asked;
+        if !keeps_up {
+            self.sender_is_slow = true;
+        }
+        Ok(keeps_up)
+    }
+
+    /// Whether nothing is lost at that rate, in one of the attempts.
+    fn passes<E>(&mut self, asked: f64, time: Duration) -> Result<bool, SearchError<E>>
+    where
+        F: FnMut(f64, Duration) -> Result<Trial, E>,
+    {
+        for _ in 0..self.search.attempts_max.max(1) {
+            let trial = (self.trial)(asked, time)?;
+            self.trials.push(Tried { asked, trial });
+            let Trial { sent, received, .. } = trial;
+            if received > sent {
+                return Err(SearchError::MoreThanSent { sent, received });
+            }
+            if received == sent && sent > 0 {
+                self.best = Some(
+                    self.best
+                        .map_or(trial.rate(), |best| best.max(trial.rate())),
+                );
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

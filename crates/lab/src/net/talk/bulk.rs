@@ -1,0 +1,56 @@
+//! As much as one TCP connection carries, as iperf3 measures it.
+
+use crate::net::Host;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes of a write, as iperf3's.
+const WRITE_BYTES: usize = 128 << 10;
+
+/// What a connection carried.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Bulk {
+    /// Bytes that arrived.
+    pub bytes: u64,
+    /// From the first to the last of them.
+    pub elapsed: Duration,
+}
+
+impl Bulk {
+    /// Bits of payload per second.
+    pub fn bits_per_second(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.elapsed.as_secs_f64()
+    }
+}
+
+/// Sends from `from` to `to` for `limit` as fast as TCP does.
+///
+/// # Errors
+/// If the port is taken, there is no way there, or the connection breaks.
+pub fn bulk(from: &Host, to: &Host, at: (Ipv4Addr, u16), limit: Duration) -> io::Result<Bulk> {
+    let at = SocketAddr::from(at);
+    let listener = to.run(|| TcpListener::bind(at))?;
+    let mut client = from.run(|| TcpStream::connect(at))?;
+    let (mut server, _) = listener.accept()?;
+    let sender = thread::spawn(move || {
+        let bytes = vec![0; WRITE_BYTES];
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            client.write_all(&bytes)?;
+        }
+        io::Result::Ok(())
+    });
+    let mut buffer = vec![0; WRITE_BYTES];
+    let (mut bytes, start) = (0, Instant::now());
+    loop {
+        match server.read(&mut buffer)? {
+            0 => break,
+            read => bytes += read as u64,
+        }
+    }
+    let elapsed = start.elapsed();
+    sender.join().expect("the sender does not panic")?;
+    Ok(Bulk { bytes, elapsed })
+}

@@ -1,0 +1,12 @@
+//! The ordinary traffic of hosts, by the kernel's own sockets: what must go
+//! on undisturbed, or arrive, whatever is done to the frames.
+
+mod bulk;
+mod ping;
+mod session;
+mod spread;
+
+pub use bulk::{Bulk, bulk};
+pub use ping::{Pings, ping};
+pub use session::{Session, SessionReport};
+pub use spread::{Spread, spread};

@@ -1,0 +1,106 @@
+//! A person at a terminal: small writes over one TCP connection, each echoed.
+
+use crate::net::Host;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Bytes of a write, about those of an encrypted keystroke.
+const WRITE_BYTES: usize = 36;
+
+/// How long an echo may take before the session counts as broken.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection in use; [`Session::end`] tells how it went.
+#[derive(Debug)]
+pub struct Session {
+    stop: Arc<AtomicBool>,
+    client: Option<JoinHandle<io::Result<SessionReport>>>,
+    server: Option<JoinHandle<()>>,
+}
+
+/// How a session went.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SessionReport {
+    /// Writes that were echoed.
+    pub echoes: u64,
+    /// The longest that one took.
+    pub longest: Duration,
+}
+
+impl Session {
+    /// Connects `client` to `server`, and from then on writes after each
+    /// echo, `pause` later.
+    ///
+    /// # Errors
+    /// If the port is taken or there is no way there.
+    pub fn start(
+        client: &Host,
+        server: &Host,
+        at: (Ipv4Addr, u16),
+        pause: Duration,
+    ) -> io::Result<Session> {
+        let at = SocketAddr::from(at);
+        let listener = server.run(|| TcpListener::bind(at))?;
+        let stream = client.run(|| TcpStream::connect_timeout(&at, PATIENCE))?;
+        let (echoer, _) = listener.accept()?;
+        for end in [&stream, &echoer] {
+            end.set_nodelay(true)?;
+            end.set_read_timeout(Some(PATIENCE))?;
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        Ok(Session {
+            stop,
+            client: Some(thread::spawn(move || write(stream, pause, &stopped))),
+            server: Some(thread::spawn(move || echo(echoer))),
+        })
+    }
+
+    /// Ends the session.
+    ///
+    /// # Errors
+    /// If the connection broke, or an echo did not come for half a minute.
+    pub fn end(mut self) -> io::Result<SessionReport> {
+        self.stop.store(true, Ordering::Relaxed);
+        let client = self.client.take().expect("a session ends once");
+        let report = client.join().expect("the client does not panic")?;
+        let server = self.server.take().expect("a session ends once");
+        server.join().expect("the server does not panic");
+        Ok(report)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn write(mut stream: TcpStream, pause: Duration, stop: &AtomicBool) -> io::Result<SessionReport> {
+    let mut report = SessionReport::default();
+    while !stop.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        let written = [report.echoes as u8; WRITE_BYTES];
+        stream.write_all(&written)?;
+        let mut echoed = [0; WRITE_BYTES];
+        stream.read_exact(&mut echoed)?;
+        if echoed != written {
+            return Err(io::Error::other("the echo is not what was written"));
+        }
+        report.echoes += 1;
+        report.longest = report.longest.max(start.elapsed());
+        thread::sleep(pause);
+    }
+    stream.shutdown(Shutdown::Both)?;
+    Ok(report)
+}
+
+/// Until the other end closes, or nothing comes.
+fn echo(mut stream: TcpStream) {
+    let mut bytes = [0; WRITE_BYTES];
+    while stream.read_exact(&mut bytes).is_ok() && stream.write_all(&bytes).is_ok() {}
+}
