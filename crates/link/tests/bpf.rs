@@ -5,7 +5,7 @@ use std::process::Command;
 use weir_filter::backend::ebpf::{Insn, Reg, op};
 use weir_lab::need;
 use weir_link::bpf::{
-    LOG_LINES_MAX, Load, LoadError, Map, MapError, MapType, Program, ProgramType, TestRun,
+    LOG_LINES_MAX, Load, LoadError, Map, MapError, MapSpec, Program, ProgramType, TestRun,
     TestRunError,
 };
 
@@ -111,7 +111,7 @@ fn maps_hold_what_they_are_given() {
     if !permitted() {
         return;
     }
-    let map = Map::create("weir test", MapType::Hash, 4, 8, 2).unwrap();
+    let map = Map::create("weir test", &MapSpec::hash(4, 8, 2)).unwrap();
     let key = |n: u32| n.to_ne_bytes();
     assert_eq!(map.lookup(&key(1)).unwrap(), None);
     map.update(&key(1), &[1; 8]).unwrap();
@@ -133,7 +133,7 @@ fn an_arrays_entries_are_all_there() {
     if !permitted() {
         return;
     }
-    let map = Map::create("array", MapType::Array, 4, 2, 3).unwrap();
+    let map = Map::create("array", &MapSpec::array(2, 3)).unwrap();
     let key = |n: u32| n.to_ne_bytes();
     assert_eq!(map.lookup(&key(2)).unwrap(), Some(vec![0; 2]));
     map.update(&key(2), &[7; 2]).unwrap();
@@ -147,7 +147,7 @@ fn keys_and_values_of_the_wrong_size_never_reach_the_kernel() {
     if !permitted() {
         return;
     }
-    let map = Map::create("sizes", MapType::Hash, 4, 8, 2).unwrap();
+    let map = Map::create("sizes", &MapSpec::hash(4, 8, 2)).unwrap();
     for error in [
         map.update(&[0; 3], &[0; 8]).unwrap_err(),
         map.update(&[0; 5], &[0; 8]).unwrap_err(),
@@ -157,8 +157,8 @@ fn keys_and_values_of_the_wrong_size_never_reach_the_kernel() {
     ] {
         assert!(matches!(error, MapError::WrongSize { .. }), "{error}");
     }
-    let error = Map::create("none", MapType::Hash, 0, 8, 2).unwrap_err();
-    assert!(matches!(error, MapError::System { .. }), "{error}");
+    let error = Map::create("none", &MapSpec::hash(0, 8, 2)).unwrap_err();
+    assert!(matches!(error, MapError::Refused { .. }), "{error}");
 }
 
 /// The other half of [`without_privilege_the_error_names_what_is_missing`]:
@@ -171,7 +171,7 @@ fn as_nobody() {
     let error = Program::load(&constant(0), &Load::new(ProgramType::Xdp)).unwrap_err();
     assert!(matches!(error, LoadError::NotPermitted), "{error}");
     assert!(error.to_string().contains("CAP_BPF"), "{error}");
-    let error = Map::create("map", MapType::Hash, 4, 4, 1).unwrap_err();
+    let error = Map::create("map", &MapSpec::hash(4, 4, 1)).unwrap_err();
     assert!(matches!(error, MapError::NotPermitted), "{error}");
 }
 

@@ -1,28 +1,10 @@
 //! Maps: what a program in the kernel and one outside share.
 #![allow(unsafe_code)] // Keys and values go to the kernel without their length.
 
+use super::spec::{MapSpec, MapType, possible_cpus};
 use super::{is_not_permitted, kernel_name, sys};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-/// What kind of map.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum MapType {
-    /// Any key, hashed.
-    Hash,
-    /// Keys are 32-bit numbers from 0; every entry exists, zero at first.
-    Array,
-}
-
-impl MapType {
-    /// The number in `enum bpf_map_type`.
-    fn number(self) -> u32 {
-        match self {
-            MapType::Hash => 1,
-            MapType::Array => 2,
-        }
-    }
-}
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Why an operation on a map failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +28,22 @@ pub enum MapError {
         /// How many it was made for.
         entries_max: u32,
     },
+    /// A descriptor of something else than a map.
+    #[error("the descriptor is not that of a map ({source})")]
+    NotAMap {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The kernel refused what the map was to be.
+    #[error("the kernel refused a map of {spec} ({source}); {remedy}")]
+    Refused {
+        /// The map, in words.
+        spec: String,
+        /// What may help.
+        remedy: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Anything else.
     #[error("the kernel refused to {what} ({source})")]
     System {
@@ -56,44 +54,121 @@ pub enum MapError {
     },
 }
 
-/// A map in the kernel. It goes when the last descriptor and the last program
-/// that uses it are gone.
+/// A batch that was not done to its end.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}, after {done} entries of the batch")]
+pub struct BatchError {
+    /// How many entries, from the first, were done.
+    pub done: usize,
+    /// What stopped it.
+    #[source]
+    pub source: MapError,
+}
+
+/// A map in the kernel. It goes when the last descriptor, the last pin and
+/// the last program that uses it are gone.
+///
+/// In a map with a value for each CPU ([`MapType::is_per_cpu`]) a value is
+/// the values of all of them, each on its own multiple of 8 bytes
+/// ([`Map::value_bytes`] counts them all).
+///
+/// The value of a map of maps or of programs is written as a descriptor and
+/// read as an object's number; [`put`](Self::put) takes care of the first.
+///
+/// Which call waits for the kernel's grace period, and so never belongs into
+/// a request's path: update and delete in maps of maps (milliseconds, and up
+/// to 215 under load; a batch waits once).
 #[derive(Debug)]
 pub struct Map {
     fd: OwnedFd,
+    map_type: u32,
     key_bytes: usize,
     value_bytes: usize,
     entries_max: u32,
 }
 
 impl Map {
-    /// Makes a map for `entries_max` entries.
+    /// Makes a map.
     ///
     /// # Errors
     /// Without privilege, and for sizes that the kernel does not take: keys
-    /// of 1 to 512 bytes (arrays: 4), values of at least 1.
-    pub fn create(
-        name: &str,
-        map_type: MapType,
-        key_bytes: u32,
-        value_bytes: u32,
-        entries_max: u32,
-    ) -> Result<Map, MapError> {
-        let name = kernel_name(name);
-        let made = sys::map_create(map_type.number(), key_bytes, value_bytes, entries_max, name);
-        match made {
-            Ok(fd) => Ok(Map {
-                fd,
-                key_bytes: key_bytes as usize,
-                value_bytes: value_bytes as usize,
-                entries_max,
-            }),
-            Err(error) if is_not_permitted(&error) => Err(MapError::NotPermitted),
-            Err(source) => Err(MapError::System {
-                what: "make a map",
-                source,
-            }),
+    /// of 1 to 512 bytes (arrays: 4), values of at least 1; rings a power of
+    /// two of at least one page.
+    pub fn create(name: &str, spec: &MapSpec<'_>) -> Result<Map, MapError> {
+        let made = sys::map_create(sys::MapCreate {
+            map_type: spec.map_type.number(),
+            key_bytes: spec.key_bytes,
+            value_bytes: spec.value_bytes,
+            entries_max: spec.entries_max,
+            flags: spec.flags(),
+            inner: spec.inner.map(AsFd::as_fd),
+            name: kernel_name(name),
+        });
+        let fd = made.map_err(|source| refused(source, spec))?;
+        let map_type = spec.map_type.number();
+        Ok(Map {
+            fd,
+            map_type,
+            key_bytes: spec.key_bytes as usize,
+            value_bytes: value_room(map_type, spec.value_bytes)?,
+            entries_max: spec.entries_max,
+        })
+    }
+
+    /// Takes a descriptor of a map that was made elsewhere; asks the kernel
+    /// what it is.
+    ///
+    /// # Errors
+    /// When it is not one.
+    pub fn from_fd(fd: OwnedFd) -> Result<Map, MapError> {
+        let info = sys::map_info(fd.as_fd()).map_err(|source| MapError::NotAMap { source })?;
+        // Other objects have facts of other layouts: what it is shows in its
+        // name only.
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        if let Ok(target) = &link
+            && !target.to_string_lossy().ends_with("bpf-map")
+        {
+            let source = io::Error::other(format!("it is {}", target.display()));
+            return Err(MapError::NotAMap { source });
         }
+        Ok(Map {
+            fd,
+            map_type: info.map_type,
+            key_bytes: info.key_bytes as usize,
+            value_bytes: value_room(info.map_type, info.value_bytes)?,
+            entries_max: info.entries_max,
+        })
+    }
+
+    /// What kind it is; `None` for one that we never make.
+    pub fn map_type(&self) -> Option<MapType> {
+        MapType::from_number(self.map_type)
+    }
+
+    /// Bytes of a key.
+    pub fn key_bytes(&self) -> usize {
+        self.key_bytes
+    }
+
+    /// Bytes of a value, of all CPUs together where each has its own.
+    pub fn value_bytes(&self) -> usize {
+        self.value_bytes
+    }
+
+    /// How many entries it was made for; a ring: its bytes.
+    pub fn entries_max(&self) -> u32 {
+        self.entries_max
+    }
+
+    /// Another descriptor of the same map.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn try_clone(&self) -> io::Result<Map> {
+        Ok(Map {
+            fd: self.fd.try_clone()?,
+            ..*self
+        })
     }
 
     /// Puts `value` at `key`, in place of what is there.
@@ -103,14 +178,19 @@ impl Map {
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<(), MapError> {
         self.check_key(key)?;
         self.check("value", value, self.value_bytes)?;
-        // SAFETY: the sizes were checked; no type we make has values by CPU.
+        // SAFETY: the sizes were checked.
         let result = unsafe { sys::map_update(self.fd.as_fd(), key, value, 0) };
-        result.map_err(|source| match source.raw_os_error() {
-            Some(libc::E2BIG) => MapError::Full {
-                entries_max: self.entries_max,
-            },
-            _ => self.failed("update a map", source),
-        })
+        result.map_err(|source| self.failed("update a map", source))
+    }
+
+    /// Puts an object (a map, a program, a socket) at `key`, in a map of
+    /// such.
+    ///
+    /// # Errors
+    /// As for [`update`](Self::update); also when the map in it is unlike
+    /// the one that the map was made for.
+    pub fn put(&self, key: &[u8], object: impl AsFd) -> Result<(), MapError> {
+        self.update(key, &object.as_fd().as_raw_fd().to_ne_bytes())
     }
 
     /// The value at `key`, if there is one.
@@ -120,7 +200,7 @@ impl Map {
     pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
         self.check_key(key)?;
         let mut value = vec![0; self.value_bytes];
-        // SAFETY: the sizes were checked; no type we make has values by CPU.
+        // SAFETY: the sizes were checked.
         let result = unsafe { sys::map_lookup(self.fd.as_fd(), key, &mut value) };
         match result {
             Ok(()) => Ok(Some(value)),
@@ -144,6 +224,117 @@ impl Map {
         }
     }
 
+    /// The key after `key`, or the first; `None` at the end. A key that is
+    /// no longer there leads to the first.
+    ///
+    /// # Errors
+    /// Wrong size, or a refusal of the system.
+    pub fn next_key(&self, key: Option<&[u8]>) -> Result<Option<Vec<u8>>, MapError> {
+        if let Some(key) = key {
+            self.check_key(key)?;
+        }
+        let mut next = vec![0; self.key_bytes];
+        // SAFETY: the size was checked.
+        let result =
+            unsafe { sys::map_next_key(self.fd.as_fd(), key.unwrap_or_default(), &mut next) };
+        match result {
+            Ok(()) => Ok(Some(next)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(self.failed("list a map", source)),
+        }
+    }
+
+    /// Puts many values at many keys, which lie one behind the other.
+    /// In a map of maps this waits for the kernel's grace period once, not
+    /// for each.
+    ///
+    /// # Errors
+    /// At the first entry that fails; those before it are done.
+    pub fn update_batch(&self, keys: &[u8], values: &[u8]) -> Result<(), BatchError> {
+        let count = self.batch_len(keys)?;
+        let expected = count as usize * self.value_bytes;
+        let sized = self.check("batch of values", values, expected);
+        sized.map_err(|source| BatchError { done: 0, source })?;
+        // SAFETY: the sizes were checked.
+        let batch = unsafe { sys::map_update_batch(self.fd.as_fd(), count, keys, values) };
+        self.batch_end("update a map with a batch", batch)
+    }
+
+    /// [`put`](Self::put) for many.
+    ///
+    /// # Errors
+    /// As for [`update_batch`](Self::update_batch).
+    pub fn put_batch(&self, keys: &[u8], objects: &[BorrowedFd<'_>]) -> Result<(), BatchError> {
+        let fds = objects.iter().flat_map(|fd| fd.as_raw_fd().to_ne_bytes());
+        self.update_batch(keys, &fds.collect::<Vec<u8>>())
+    }
+
+    /// Removes many keys, which lie one behind the other.
+    ///
+    /// # Errors
+    /// At the first key that is not there, or as [`delete`](Self::delete);
+    /// those before it are done.
+    pub fn delete_batch(&self, keys: &[u8]) -> Result<(), BatchError> {
+        let count = self.batch_len(keys)?;
+        // SAFETY: the size was checked.
+        let batch = unsafe { sys::map_delete_batch(self.fd.as_fd(), count, keys) };
+        self.batch_end("delete a batch from a map", batch)
+    }
+
+    /// Reads all entries, `entries_max` at most: keys and values, each one
+    /// behind the other in the same order.
+    ///
+    /// # Errors
+    /// Where the kernel does not read this kind in batches.
+    pub fn entries(&self) -> Result<(Vec<u8>, Vec<u8>), MapError> {
+        let count = self.entries_max;
+        let mut keys = vec![0; count as usize * self.key_bytes];
+        let mut values = vec![0; count as usize * self.value_bytes];
+        let mut next = vec![0; self.key_bytes.max(4)];
+        let fd = self.fd.as_fd();
+        // SAFETY: there is room for the map's largest number of entries, and
+        // for the place to go on, which is a key or a bucket's number.
+        let batch =
+            unsafe { sys::map_lookup_batch(fd, count, &[], &mut next, &mut keys, &mut values) };
+        match batch.result {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(self.failed("read a map whole", error));
+            }
+            _ => {}
+        }
+        keys.truncate(batch.done * self.key_bytes);
+        values.truncate(batch.done * self.value_bytes);
+        Ok((keys, values))
+    }
+
+    /// Closes the map to changes from outside of the kernel, for good.
+    ///
+    /// # Errors
+    /// While it is mapped for writing, or frozen already.
+    pub fn freeze(&self) -> Result<(), MapError> {
+        let result = sys::map_freeze(self.fd.as_fd());
+        result.map_err(|source| self.failed("freeze a map", source))
+    }
+
+    fn batch_len(&self, keys: &[u8]) -> Result<u32, BatchError> {
+        let count = keys.len() / self.key_bytes.max(1);
+        let sized = self.check("batch of keys", keys, count * self.key_bytes);
+        sized.map_err(|source| BatchError { done: 0, source })?;
+        u32::try_from(count).map_err(|_| BatchError {
+            done: 0,
+            source: MapError::Full {
+                entries_max: self.entries_max,
+            },
+        })
+    }
+
+    fn batch_end(&self, what: &'static str, batch: sys::Batch) -> Result<(), BatchError> {
+        batch.result.map_err(|source| BatchError {
+            done: batch.done,
+            source: self.failed(what, source),
+        })
+    }
+
     fn check_key(&self, key: &[u8]) -> Result<(), MapError> {
         self.check("key", key, self.key_bytes)
     }
@@ -162,16 +353,53 @@ impl Map {
     }
 
     fn failed(&self, what: &'static str, source: io::Error) -> MapError {
-        if is_not_permitted(&source) {
-            MapError::NotPermitted
-        } else {
-            MapError::System { what, source }
+        match source.raw_os_error() {
+            Some(libc::E2BIG) => MapError::Full {
+                entries_max: self.entries_max,
+            },
+            _ if is_not_permitted(&source) => MapError::NotPermitted,
+            _ => MapError::System { what, source },
         }
+    }
+}
+
+/// Bytes that the kernel reads and writes for a value.
+fn value_room(map_type: u32, value_bytes: u32) -> Result<usize, MapError> {
+    let bytes = value_bytes as usize;
+    // Kinds that we do not know may have a value for each CPU as well (21).
+    let per_cpu = map_type == 21 || MapType::from_number(map_type).is_some_and(MapType::is_per_cpu);
+    if !per_cpu {
+        return Ok(bytes);
+    }
+    let cpus = possible_cpus().map_err(|source| MapError::System {
+        what: "say how many CPUs there may be (is /sys mounted?)",
+        source,
+    })?;
+    Ok(bytes.next_multiple_of(8) * cpus)
+}
+
+fn refused(source: io::Error, spec: &MapSpec<'_>) -> MapError {
+    let remedy = match source.raw_os_error() {
+        _ if is_not_permitted(&source) => return MapError::NotPermitted,
+        Some(libc::ENOMEM) => "memory for it is missing, or the limit of locked memory is reached",
+        Some(libc::E2BIG) => "it is larger than the kernel allows",
+        _ => "check its sizes, and that the kernel knows the kind (Linux 6.1 knows all of ours)",
+    };
+    MapError::Refused {
+        spec: spec.to_string(),
+        remedy,
+        source,
     }
 }
 
 impl AsFd for Map {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl From<Map> for OwnedFd {
+    fn from(map: Map) -> OwnedFd {
+        map.fd
     }
 }

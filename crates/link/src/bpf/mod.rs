@@ -1,5 +1,5 @@
 //! eBPF in the kernel by our own bpf(2) calls: load a program, run it on
-//! bytes, maps. No ELF, no clang, no libbpf.
+//! bytes, maps, attachments. No ELF, no clang, no libbpf.
 //!
 //! Programs come from `weir_filter::backend::ebpf`. All of this needs
 //! privilege: root, or `CAP_BPF`, `CAP_PERFMON` and `CAP_NET_ADMIN`.
@@ -18,15 +18,27 @@
 //! # }
 //! ```
 
+mod attach;
 mod map;
+mod memory;
+mod object;
+mod pin;
 mod program;
+mod spec;
 mod sys;
 
-pub use map::{Map, MapError, MapType};
+pub use attach::{AttachError, Attachment, AttachmentInfo, Hook, programs_at};
+pub use map::{BatchError, Map, MapError};
+pub use memory::MapMemory;
+pub use object::{
+    MapInfo, ObjectError, ObjectKind, ProgramInfo, attachment, ids, open, program_info,
+};
+pub use pin::{PinError, PinFolder};
 pub use program::{
     FRAME_BYTES_MIN, LOG_LINES_MAX, Load, LoadError, Program, ProgramType, Ran, TestRun,
     TestRunError,
 };
+pub use spec::{MapSpec, MapType, possible_cpus};
 
 /// Whether an error of the system means that privilege is missing.
 fn is_not_permitted(error: &std::io::Error) -> bool {

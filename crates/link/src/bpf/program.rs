@@ -2,7 +2,7 @@
 
 use super::{is_not_permitted, kernel_name, sys};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use weir_filter::backend::ebpf::Insn;
 
@@ -42,7 +42,7 @@ impl ProgramType {
 }
 
 /// How to load a program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
     /// What it is for.
     pub program_type: ProgramType,
@@ -50,6 +50,9 @@ pub struct Load<'a> {
     pub name: &'a str,
     /// For XDP: frames with fragments may come (Linux 5.18).
     pub frags: bool,
+    /// The maps that the program names, by place: see
+    /// [`Insn::load_map`].
+    pub maps: &'a [BorrowedFd<'a>],
 }
 
 impl Load<'_> {
@@ -59,6 +62,16 @@ impl Load<'_> {
             program_type,
             name: "weir",
             frags: false,
+            maps: &[],
+        }
+    }
+
+    /// The hook in `enum bpf_attach_type`, for types that want it at load:
+    /// programs that call each other must agree on it.
+    fn attach_type(&self) -> u32 {
+        match self.program_type {
+            ProgramType::Xdp => sys::ATTACH_XDP,
+            ProgramType::SocketFilter | ProgramType::SchedCls => 0,
         }
     }
 
@@ -79,6 +92,16 @@ pub enum LoadError {
     /// There is no bpf(2).
     #[error("this kernel has no bpf(2): Linux 6.1 or later with CONFIG_BPF_SYSCALL is needed")]
     NoBpf,
+    /// The program names a map that it was not given.
+    #[error("instruction {at} names map {place}, but the program was given {maps}")]
+    NoSuchMap {
+        /// Which instruction.
+        at: usize,
+        /// The place that it names.
+        place: i32,
+        /// How many maps there are.
+        maps: usize,
+    },
     /// Longer than the kernel takes.
     #[error("the kernel takes no eBPF program of {insns} instructions, at most 1000000")]
     TooLong {
@@ -110,7 +133,8 @@ pub enum LoadError {
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
-    program_type: ProgramType,
+    /// Unknown for one that was loaded elsewhere.
+    program_type: Option<ProgramType>,
 }
 
 impl Program {
@@ -121,13 +145,22 @@ impl Program {
     /// # Errors
     /// See [`LoadError`]; a refusal has the end of the verifier's log.
     pub fn load(insns: &[Insn], load: &Load<'_>) -> Result<Program, LoadError> {
+        check_maps(insns, load.maps.len())?;
         let words: Vec<u64> = insns.iter().map(|insn| insn.to_u64()).collect();
         match attempt(&words, load, &mut []) {
             Ok(fd) => Ok(Program {
                 fd,
-                program_type: load.program_type,
+                program_type: Some(load.program_type),
             }),
             Err(error) => Err(explain(error, &words, load)),
+        }
+    }
+
+    /// Takes a descriptor of a program that was loaded elsewhere.
+    pub fn from_fd(fd: OwnedFd) -> Program {
+        Program {
+            fd,
+            program_type: None,
         }
     }
 
@@ -146,7 +179,15 @@ impl Program {
         let with_meta = [run.meta, run.frame].concat();
         let context = self.context(run);
         let fd = self.fd.as_fd();
-        match sys::prog_test_run(fd, &with_meta, &context, output, run.repeat) {
+        let asked = sys::TestRun {
+            input: &with_meta,
+            context: &context,
+            output,
+            repeat: run.repeat,
+            flags: 0,
+            batch: 0,
+        };
+        match sys::prog_test_run(fd, asked) {
             Ok(ran) => Ok(Ran {
                 returned: ran.retval,
                 duration: Duration::from_nanos(ran.duration_ns.into()),
@@ -166,9 +207,9 @@ impl Program {
         let end = (meta + run.linear.unwrap_or(run.frame.len())) as u32;
         let fields = match self.program_type {
             // `struct xdp_md`: data, data_end, data_meta, three of the device.
-            ProgramType::Xdp => vec![meta as u32, end, 0, 0, 0, 0],
+            Some(ProgramType::Xdp) | None => vec![meta as u32, end, 0, 0, 0, 0],
             // `struct __sk_buff`: 20 numbers before data_end.
-            ProgramType::SchedCls | ProgramType::SocketFilter => {
+            Some(ProgramType::SchedCls | ProgramType::SocketFilter) => {
                 let mut fields = vec![0; 21];
                 fields[20] = end;
                 fields
@@ -178,20 +219,45 @@ impl Program {
     }
 }
 
+impl From<Program> for OwnedFd {
+    fn from(program: Program) -> OwnedFd {
+        program.fd
+    }
+}
+
 impl AsFd for Program {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
+/// Whether every map that is named was given: the kernel reads descriptors
+/// from places it is told, not knowing how many there are.
+fn check_maps(insns: &[Insn], maps: usize) -> Result<(), LoadError> {
+    for (at, place) in insns
+        .iter()
+        .enumerate()
+        .filter_map(|(at, insn)| Some((at, insn.map_place()?)))
+    {
+        if usize::try_from(place).is_ok_and(|place| place < maps) {
+            continue;
+        }
+        return Err(LoadError::NoSuchMap { at, place, maps });
+    }
+    Ok(())
+}
+
 fn attempt(words: &[u64], load: &Load<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
     let mut retries = 0;
+    let maps: Vec<i32> = load.maps.iter().map(|map| map.as_raw_fd()).collect();
     loop {
         let result = sys::prog_load(sys::Load {
             program_type: load.program_type.number(),
             insns: words,
             name: kernel_name(load.name),
             flags: load.flags(),
+            attach_type: load.attach_type(),
+            maps: &maps,
             log,
         });
         match result {

@@ -54,6 +54,8 @@ impl fmt::Display for Reg {
 /// Opcode parts: class in the low three bits, then size and mode (loads and
 /// stores) or source bit and operation (arithmetic and jumps).
 pub mod op {
+    /// Class: load a constant of 64 bits, with [`IMM`] and [`DW`].
+    pub const LD: u8 = 0x00;
     /// Class: load into a register.
     pub const LDX: u8 = 0x01;
     /// Class: store a constant.
@@ -79,6 +81,8 @@ pub mod op {
     pub const DW: u8 = 0x18;
     /// Mode: register plus offset.
     pub const MEM: u8 = 0x60;
+    /// Mode: a constant, which takes the place of a second instruction too.
+    pub const IMM: u8 = 0x00;
 
     /// Source: the constant.
     pub const K: u8 = 0x00;
@@ -157,6 +161,12 @@ impl From<i32> for Src {
         Src::Imm(constant)
     }
 }
+
+/// `src` of a wide load: the constant is a map's place in `fd_array`.
+const PSEUDO_MAP_INDEX: u8 = 5;
+
+/// As [`PSEUDO_MAP_INDEX`], for the address of the map's first value.
+const PSEUDO_MAP_INDEX_VALUE: u8 = 6;
 
 /// One instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -259,6 +269,39 @@ impl Insn {
     /// Calls the kernel's helper function of that number.
     pub fn call(helper: i32) -> Insn {
         Insn::new(op::JMP | op::CALL, Reg::R0, Reg::R0, 0, helper)
+    }
+
+    /// `dst` = the map that has that place among those the program is loaded
+    /// with: two instructions, which no jump may part.
+    ///
+    /// The program names maps by place, so that it can be made before they
+    /// are (the kernel resolves places against `fd_array`, Linux 5.14).
+    pub fn load_map(dst: Reg, place: u16) -> [Insn; 2] {
+        Insn::wide(dst, PSEUDO_MAP_INDEX, i32::from(place), 0)
+    }
+
+    /// `dst` = the address of byte `offset` of the values of the array map
+    /// in that place, which has one entry.
+    pub fn load_map_value(dst: Reg, place: u16, offset: u32) -> [Insn; 2] {
+        Insn::wide(dst, PSEUDO_MAP_INDEX_VALUE, i32::from(place), offset as i32)
+    }
+
+    /// The place of the map that this instruction names, if it does.
+    pub fn map_place(&self) -> Option<i32> {
+        let wide = self.code == op::LD | op::DW | op::IMM;
+        let named = matches!(self.src, PSEUDO_MAP_INDEX | PSEUDO_MAP_INDEX_VALUE);
+        (wide && named).then_some(self.imm)
+    }
+
+    /// `dst = constant`, all 64 bits: two instructions.
+    pub fn load64(dst: Reg, constant: u64) -> [Insn; 2] {
+        Insn::wide(dst, 0, constant as i32, (constant >> 32) as i32)
+    }
+
+    fn wide(dst: Reg, source: u8, low: i32, high: i32) -> [Insn; 2] {
+        let code = op::LD | op::DW | op::IMM;
+        let first = Insn::new(code, dst, Reg(source), 0, low);
+        [first, Insn::new(0, Reg::R0, Reg::R0, 0, high)]
     }
 
     /// Ends the program.

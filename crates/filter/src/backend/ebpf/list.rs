@@ -26,6 +26,7 @@ impl fmt::Display for Listing<'_> {
 
 const CLASS: u8 = 0x07;
 const OPERATION: u8 = 0xf0;
+const WIDE: u8 = op::LD | op::DW | op::IMM;
 
 impl fmt::Display for Insn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,6 +35,7 @@ impl fmt::Display for Insn {
             op::ALU64 => self.arithmetic(f, 'r'),
             op::JMP => self.jump(f, 'r'),
             op::JMP32 => self.jump(f, 'w'),
+            op::LD => self.wide_load(f),
             op::LDX if self.is_memory() => {
                 let (size, src) = (self.size(), self.src);
                 write!(f, "r{} = *({size} *)(r{src} {:+})", self.dst, self.off)
@@ -67,6 +69,18 @@ impl Insn {
 
     fn unknown(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "unknown {:#018x}", self.to_u64())
+    }
+
+    /// A load of 64 bits: the first instruction has the lower half.
+    fn wide_load(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (dst, imm) = (self.dst, self.imm);
+        match (self.code, self.src) {
+            (0, _) => write!(f, "upper half {imm:#x}"),
+            (WIDE, 0) => write!(f, "r{dst} = {imm:#x} ll"),
+            (WIDE, 5) => write!(f, "r{dst} = map[{imm}]"),
+            (WIDE, 6) => write!(f, "r{dst} = value of map[{imm}]"),
+            _ => self.unknown(f),
+        }
     }
 
     /// The second operand: `r` or `w` with its number, or the constant.
@@ -122,6 +136,14 @@ impl Insn {
 
 fn helper_name(number: i32) -> String {
     let name = match number {
+        super::helper::MAP_LOOKUP_ELEM => "bpf_map_lookup_elem",
+        super::helper::TAIL_CALL => "bpf_tail_call",
+        super::helper::REDIRECT => "bpf_redirect",
+        super::helper::REDIRECT_MAP => "bpf_redirect_map",
+        super::helper::RINGBUF_OUTPUT => "bpf_ringbuf_output",
+        super::helper::RINGBUF_RESERVE => "bpf_ringbuf_reserve",
+        super::helper::RINGBUF_SUBMIT => "bpf_ringbuf_submit",
+        super::helper::RINGBUF_DISCARD => "bpf_ringbuf_discard",
         super::helper::SKB_LOAD_BYTES => "bpf_skb_load_bytes",
         super::helper::XDP_GET_BUFF_LEN => "bpf_xdp_get_buff_len",
         super::helper::XDP_LOAD_BYTES => "bpf_xdp_load_bytes",

@@ -46,9 +46,29 @@ pub const STACK_BYTES: i32 = 512;
 
 /// Numbers of the kernel's helper functions that programs here call.
 pub mod helper {
+    /// `bpf_map_lookup_elem(map, key)`: the value, or null. Linux 3.18.
+    pub const MAP_LOOKUP_ELEM: i32 = 1;
+    /// `bpf_tail_call(context, programs, slot)`: goes on in the program of
+    /// that slot, or returns if it has none. Linux 4.2.
+    pub const TAIL_CALL: i32 = 12;
+    /// `bpf_redirect(interface, flags)`. Linux 4.4.
+    pub const REDIRECT: i32 = 23;
     /// `bpf_skb_load_bytes(skb, offset, to, len)`: 0, or negative outside the
     /// frame. Linux 4.5.
     pub const SKB_LOAD_BYTES: i32 = 26;
+    /// `bpf_redirect_map(map, key, flags)`: to that entry of a map of
+    /// devices, sockets or CPUs. Linux 4.14.
+    pub const REDIRECT_MAP: i32 = 51;
+    /// `bpf_ringbuf_output(ring, bytes, len, flags)`: 0, or negative without
+    /// room. Linux 5.8.
+    pub const RINGBUF_OUTPUT: i32 = 130;
+    /// `bpf_ringbuf_reserve(ring, constant_len, 0)`: a record to fill, or
+    /// null without room. Linux 5.8.
+    pub const RINGBUF_RESERVE: i32 = 131;
+    /// `bpf_ringbuf_submit(record, flags)`. Linux 5.8.
+    pub const RINGBUF_SUBMIT: i32 = 132;
+    /// `bpf_ringbuf_discard(record, flags)`. Linux 5.8.
+    pub const RINGBUF_DISCARD: i32 = 133;
     /// `bpf_xdp_get_buff_len(xdp)`: bytes of the whole frame. Linux 5.18.
     pub const XDP_GET_BUFF_LEN: i32 = 188;
     /// `bpf_xdp_load_bytes(xdp, offset, to, len)`: as for an skb. Linux 5.18.

@@ -6,16 +6,26 @@
 //! prefix.
 #![allow(unsafe_code)] // System calls take pointers.
 
+mod links;
+mod maps;
+mod objects;
+
+pub(super) use links::{LinkCreate, link_create, link_detach, link_info, link_update, prog_query};
+pub(super) use maps::{
+    Batch, MapCreate, map_create, map_delete, map_delete_batch, map_freeze, map_info, map_lookup,
+    map_lookup_batch, map_next_key, map_update, map_update_batch,
+};
+pub(super) use objects::{GET_FD, GET_NEXT_ID, fd_by_id, next_id, obj_get, obj_pin, prog_info};
+
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-const MAP_CREATE: u32 = 0;
-const MAP_LOOKUP_ELEM: u32 = 1;
-const MAP_UPDATE_ELEM: u32 = 2;
-const MAP_DELETE_ELEM: u32 = 3;
 const PROG_LOAD: u32 = 5;
 const PROG_TEST_RUN: u32 = 10;
+
+/// `BPF_XDP` in `enum bpf_attach_type`.
+pub(super) const ATTACH_XDP: u32 = 37;
 
 /// Bytes of an object's name, the closing zero included.
 pub(super) const NAME_BYTES: usize = 16;
@@ -71,6 +81,10 @@ pub(super) struct Load<'a> {
     pub(super) insns: &'a [u64],
     pub(super) name: [u8; NAME_BYTES],
     pub(super) flags: u32,
+    /// In `enum bpf_attach_type`, for the types that want one; else 0.
+    pub(super) attach_type: u32,
+    /// Descriptors of the maps, by their places in the program.
+    pub(super) maps: &'a [i32],
     /// Receives the verifier's log; empty for none.
     pub(super) log: &'a mut [u8],
 }
@@ -87,6 +101,11 @@ struct LoadAttr {
     kern_version: u32,
     flags: u32,
     name: [u8; NAME_BYTES],
+    ifindex: u32,
+    attach_type: u32,
+    /// Types of functions and variables, and lines of source: we have none.
+    btf: [u32; 12],
+    fd_array: u64,
 }
 
 pub(super) fn prog_load(load: Load<'_>) -> io::Result<OwnedFd> {
@@ -103,9 +122,15 @@ pub(super) fn prog_load(load: Load<'_>) -> io::Result<OwnedFd> {
         kern_version: 0,
         flags: load.flags,
         name: load.name,
+        ifindex: 0,
+        attach_type: load.attach_type,
+        btf: [0; 12],
+        fd_array: address(load.maps),
     };
     // SAFETY: the pointers lead to slices of the stated lengths, and to a
-    // string that ends in zero; the log is the only one written.
+    // string that ends in zero; the log is the only one written. The kernel
+    // reads those places of the array of maps that the program names, which
+    // the caller has compared with its length.
     unsafe { bpf_fd(PROG_LOAD, &mut attr) }
 }
 
@@ -141,22 +166,28 @@ struct TestRunAttr {
     padding: u32,
 }
 
-pub(super) fn prog_test_run(
-    program: BorrowedFd<'_>,
-    input: &[u8],
-    context: &[u8],
-    output: &mut [u8],
-    repeat: u32,
-) -> io::Result<Ran> {
+/// What [`prog_test_run`] is given.
+pub(super) struct TestRun<'a> {
+    pub(super) input: &'a [u8],
+    pub(super) context: &'a [u8],
+    pub(super) output: &'a mut [u8],
+    pub(super) repeat: u32,
+    pub(super) flags: u32,
+    pub(super) batch: u32,
+}
+
+pub(super) fn prog_test_run(program: BorrowedFd<'_>, run: TestRun<'_>) -> io::Result<Ran> {
     let mut attr = TestRunAttr {
         prog_fd: number(program),
-        data_size_in: count(input.len())?,
-        data_size_out: count(output.len())?,
-        data_in: address(input),
-        data_out: address_mut(output),
-        repeat,
-        ctx_size_in: count(context.len())?,
-        ctx_in: address(context),
+        data_size_in: count(run.input.len())?,
+        data_size_out: count(run.output.len())?,
+        data_in: address(run.input),
+        data_out: address_mut(run.output),
+        repeat: run.repeat,
+        ctx_size_in: count(run.context.len())?,
+        ctx_in: address(run.context),
+        flags: run.flags,
+        batch_size: run.batch,
         ..TestRunAttr::default()
     };
     // SAFETY: the pointers lead to slices of the stated lengths; the output
@@ -172,97 +203,4 @@ pub(super) fn prog_test_run(
 /// The number under which the kernel knows a descriptor; never negative.
 fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd() as u32
-}
-
-#[repr(C)]
-struct MapCreateAttr {
-    map_type: u32,
-    key_bytes: u32,
-    value_bytes: u32,
-    entries_max: u32,
-    flags: u32,
-    inner_map_fd: u32,
-    numa_node: u32,
-    name: [u8; NAME_BYTES],
-}
-
-pub(super) fn map_create(
-    map_type: u32,
-    key_bytes: u32,
-    value_bytes: u32,
-    entries_max: u32,
-    name: [u8; NAME_BYTES],
-) -> io::Result<OwnedFd> {
-    let mut attr = MapCreateAttr {
-        map_type,
-        key_bytes,
-        value_bytes,
-        entries_max,
-        flags: 0,
-        inner_map_fd: 0,
-        numa_node: 0,
-        name,
-    };
-    // SAFETY: there are no pointers.
-    unsafe { bpf_fd(MAP_CREATE, &mut attr) }
-}
-
-#[repr(C)]
-struct ElemAttr {
-    map_fd: u32,
-    padding: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
-
-impl ElemAttr {
-    fn new(map: BorrowedFd<'_>, key: &[u8], value: u64, flags: u64) -> ElemAttr {
-        ElemAttr {
-            map_fd: number(map),
-            padding: 0,
-            key: address(key),
-            value,
-            flags,
-        }
-    }
-}
-
-/// # Safety
-/// `key` and `value` have the sizes that the map was made with; the map is
-/// not one with a value for each CPU.
-pub(super) unsafe fn map_update(
-    map: BorrowedFd<'_>,
-    key: &[u8],
-    value: &[u8],
-    flags: u64,
-) -> io::Result<()> {
-    let mut attr = ElemAttr::new(map, key, address(value), flags);
-    // SAFETY: the kernel reads a key and a value, whose sizes the caller
-    // promises.
-    unsafe { bpf(MAP_UPDATE_ELEM, &mut attr)? };
-    Ok(())
-}
-
-/// # Safety
-/// As for [`map_update`].
-pub(super) unsafe fn map_lookup(
-    map: BorrowedFd<'_>,
-    key: &[u8],
-    value: &mut [u8],
-) -> io::Result<()> {
-    let mut attr = ElemAttr::new(map, key, address_mut(value), 0);
-    // SAFETY: the kernel reads a key and writes a value, whose sizes the
-    // caller promises.
-    unsafe { bpf(MAP_LOOKUP_ELEM, &mut attr)? };
-    Ok(())
-}
-
-/// # Safety
-/// `key` has the size that the map was made with.
-pub(super) unsafe fn map_delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {
-    let mut attr = ElemAttr::new(map, key, 0, 0);
-    // SAFETY: the kernel reads a key, whose size the caller promises.
-    unsafe { bpf(MAP_DELETE_ELEM, &mut attr)? };
-    Ok(())
 }

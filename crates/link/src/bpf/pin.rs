@@ -1,0 +1,279 @@
+//! Pins: objects that stay when the process ends.
+//!
+//! Pins live in a folder of a BPF file system of our own, which only its
+//! owner can enter: the usual one, `/sys/fs/bpf`, lets anyone look, and is
+//! another one inside `ip netns exec`. No symbolic link is followed from the
+//! folder on.
+
+use super::sys;
+use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Longest name of a pin, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// `BPF_FS_MAGIC`.
+const BPF_FS: u64 = 0xcafe_4a11;
+
+/// Why a pin was not made, found or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum PinError {
+    /// A name that cannot be one.
+    #[error("a pin cannot be named `{name}`: 1 to 64 letters, digits, `-` and `_`")]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// Something that others can change.
+    #[error(
+        "{} belongs to user {uid}, with mode {mode:o}: a folder for pins must be one's own, with mode 700", path.display()
+    )]
+    NotOurs {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+        /// Who may do what.
+        mode: u32,
+    },
+    /// Not a BPF file system.
+    #[error("no BPF file system is mounted on {}", path.display())]
+    NotMounted {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Privilege is missing.
+    #[error("to {what} {} is not permitted: run as root", path.display())]
+    NotPermitted {
+        /// What was asked.
+        what: &'static str,
+        /// Of which path.
+        path: PathBuf,
+    },
+    /// Anything else.
+    #[error("cannot {what} {} ({source})", path.display())]
+    System {
+        /// What was asked.
+        what: &'static str,
+        /// Of which path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A folder of a BPF file system, held open.
+#[derive(Debug)]
+pub struct PinFolder {
+    folder: OwnedFd,
+    path: PathBuf,
+}
+
+impl PinFolder {
+    /// Mounts a BPF file system with mode 700 on the folder `path`, which is
+    /// made if it is missing. The mount is private: it spreads to no other
+    /// mount namespace. Where one is mounted already, that is taken.
+    ///
+    /// # Errors
+    /// Without privilege; where the folder is a symbolic link or belongs to
+    /// someone else.
+    pub fn mount(path: &Path) -> Result<PinFolder, PinError> {
+        match fs::mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed("make the folder", path, error)),
+        }
+        match PinFolder::open(path) {
+            Err(PinError::NotMounted { .. }) => {}
+            other => return other,
+        }
+        let below = open_folder(path)?;
+        let target = format!("/proc/self/fd/{}", below.as_raw_fd());
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        rustix::mount::mount("bpf", &*target, "bpf", flags, Some(c"mode=0700"))
+            .and_then(|()| rustix::mount::mount_change(path, MountPropagationFlags::PRIVATE))
+            .map_err(|error| failed("mount a BPF file system on", path, error))?;
+        PinFolder::open(path)
+    }
+
+    /// Opens a folder of a BPF file system.
+    ///
+    /// # Errors
+    /// Where there is none, or it is not ours alone.
+    pub fn open(path: &Path) -> Result<PinFolder, PinError> {
+        PinFolder::check(open_folder(path)?, path.to_owned())
+    }
+
+    fn check(folder: OwnedFd, path: PathBuf) -> Result<PinFolder, PinError> {
+        let stat = fs::fstat(&folder).map_err(|error| failed("look at", &path, error))?;
+        let (uid, mode) = (stat.st_uid, stat.st_mode & 0o777);
+        if uid != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
+            return Err(PinError::NotOurs { path, uid, mode });
+        }
+        let system = fs::fstatfs(&folder).map_err(|error| failed("look at", &path, error))?;
+        if system.f_type as u64 & 0xffff_ffff != BPF_FS {
+            return Err(PinError::NotMounted { path });
+        }
+        Ok(PinFolder { folder, path })
+    }
+
+    /// Takes the file system off `path` again, and all its pins with it once
+    /// nobody holds it open.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn unmount(path: &Path) -> Result<(), PinError> {
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        rustix::mount::unmount(path, flags).map_err(|error| failed("unmount", path, error))
+    }
+
+    /// Where it is, or was when it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder `name` in this one, made if it is missing.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn folder(&self, name: &str) -> Result<PinFolder, PinError> {
+        let path = self.checked(name)?;
+        match fs::mkdirat(&self.folder, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed("make the folder", &path, error)),
+        }
+        let opened = fs::openat(&self.folder, name, FOLDER, Mode::empty());
+        let folder = opened.map_err(|error| failed("open the folder", &path, error))?;
+        PinFolder::check(folder, path)
+    }
+
+    /// Pins a program, a map or an attachment under a name that is free.
+    ///
+    /// # Errors
+    /// For a name that is taken, and as the system says.
+    pub fn pin(&self, name: &str, object: impl AsFd) -> Result<(), PinError> {
+        let path = self.checked(name)?;
+        let pinned = sys::obj_pin(object.as_fd(), &self.through_proc(name));
+        pinned.map_err(|source| explain("pin", &path, source))
+    }
+
+    /// The object that is pinned there; `None` if there is none.
+    ///
+    /// # Errors
+    /// As the system says; also where something else than a pin is there.
+    pub fn get(&self, name: &str) -> Result<Option<OwnedFd>, PinError> {
+        let path = self.checked(name)?;
+        match fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {}
+            Ok(_) => return Err(failed("take for a pin", &path, Errno::INVAL)),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(failed("look at", &path, error)),
+        }
+        match sys::obj_get(&self.through_proc(name)) {
+            Ok(fd) => Ok(Some(fd)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(explain("open the pin", &path, source)),
+        }
+    }
+
+    /// Removes a pin; tells whether there was one.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn unpin(&self, name: &str) -> Result<bool, PinError> {
+        self.remove(name, AtFlags::empty())
+    }
+
+    /// Removes a folder, which must be empty; tells whether there was one.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn remove_folder(&self, name: &str) -> Result<bool, PinError> {
+        self.remove(name, AtFlags::REMOVEDIR)
+    }
+
+    fn remove(&self, name: &str, flags: AtFlags) -> Result<bool, PinError> {
+        let path = self.checked(name)?;
+        match fs::unlinkat(&self.folder, name, flags) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(failed("remove", &path, error)),
+        }
+    }
+
+    /// What is in it: the names of pins, and those of folders, each sorted.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn list(&self) -> Result<(Vec<String>, Vec<String>), PinError> {
+        let list = |error| failed("list", &self.path, error);
+        let readable = fs::openat(
+            &self.folder,
+            c".",
+            OFlags::RDONLY | FOLDER_ONLY,
+            Mode::empty(),
+        );
+        let dir = Dir::new(readable.map_err(list)?).map_err(list)?;
+        let (mut pins, mut folders) = (Vec::new(), Vec::new());
+        for entry in dir {
+            let entry = entry.map_err(list)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            match entry.file_type() {
+                FileType::Directory if !name.starts_with('.') => folders.push(name),
+                // The kernel's own have a dot in their names.
+                FileType::RegularFile if !name.contains('.') => pins.push(name),
+                _ => {}
+            }
+        }
+        pins.sort();
+        folders.sort();
+        Ok((pins, folders))
+    }
+
+    fn checked(&self, name: &str) -> Result<PathBuf, PinError> {
+        let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fine) {
+            return Ok(self.path.join(name));
+        }
+        Err(PinError::BadName { name: name.into() })
+    }
+
+    /// A path to `name` that leads through our descriptor of the folder.
+    fn through_proc(&self, name: &str) -> CString {
+        let path = format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd());
+        CString::new(path).expect("a checked name has no zero byte")
+    }
+}
+
+const FOLDER_ONLY: OFlags = OFlags::DIRECTORY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+const FOLDER: OFlags = OFlags::PATH.union(FOLDER_ONLY);
+
+fn open_folder(path: &Path) -> Result<OwnedFd, PinError> {
+    let opened = fs::open(path, FOLDER, Mode::empty());
+    opened.map_err(|error| {
+        failed(
+            "open the folder (which must be no symbolic link)",
+            path,
+            error,
+        )
+    })
+}
+
+fn failed(what: &'static str, path: &Path, error: Errno) -> PinError {
+    explain(what, path, error.into())
+}
+
+fn explain(what: &'static str, path: &Path, source: io::Error) -> PinError {
+    let path = path.to_owned();
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        PinError::NotPermitted { what, path }
+    } else {
+        PinError::System { what, path, source }
+    }
+}

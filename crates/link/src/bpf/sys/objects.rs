@@ -1,0 +1,101 @@
+//! The commands for objects of any kind: numbers, pins, facts.
+
+use super::{NAME_BYTES, bpf, bpf_fd, maps, number};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+const PIN: u32 = 6;
+const GET: u32 = 7;
+
+/// The command that gives the next number after one: of programs, maps, links.
+pub(in super::super) const GET_NEXT_ID: [u32; 3] = [11, 12, 31];
+
+/// The command that gives a descriptor by number: of programs, maps, links.
+pub(in super::super) const GET_FD: [u32; 3] = [13, 14, 30];
+
+#[repr(C)]
+struct PinAttr {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+pub(in super::super) fn obj_pin(object: BorrowedFd<'_>, path: &CStr) -> io::Result<()> {
+    let mut attr = PinAttr {
+        path: path.as_ptr() as u64,
+        fd: number(object),
+        flags: 0,
+    };
+    // SAFETY: the path ends in zero, and is only read.
+    unsafe { bpf(PIN, &mut attr)? };
+    Ok(())
+}
+
+pub(in super::super) fn obj_get(path: &CStr) -> io::Result<OwnedFd> {
+    let mut attr = PinAttr {
+        path: path.as_ptr() as u64,
+        fd: 0,
+        flags: 0,
+    };
+    // SAFETY: the path ends in zero, and is only read.
+    unsafe { bpf_fd(GET, &mut attr) }
+}
+
+#[repr(C)]
+struct IdAttr {
+    id: u32,
+    next_id: u32,
+    open_flags: u32,
+}
+
+/// `command` is one of [`GET_NEXT_ID`].
+pub(in super::super) fn next_id(command: u32, id: u32) -> io::Result<u32> {
+    let mut attr = IdAttr {
+        id,
+        next_id: 0,
+        open_flags: 0,
+    };
+    // SAFETY: there are no pointers.
+    unsafe { bpf(command, &mut attr)? };
+    Ok(attr.next_id)
+}
+
+/// `command` is one of [`GET_FD`].
+pub(in super::super) fn fd_by_id(command: u32, id: u32, open_flags: u32) -> io::Result<OwnedFd> {
+    let mut attr = IdAttr {
+        id,
+        next_id: 0,
+        open_flags,
+    };
+    // SAFETY: there are no pointers, and each of these commands makes a
+    // descriptor.
+    unsafe { bpf_fd(command, &mut attr) }
+}
+
+/// `struct bpf_prog_info`, as far as we read it.
+#[repr(C)]
+#[derive(Default)]
+pub(in super::super) struct ProgInfo {
+    pub(in super::super) program_type: u32,
+    pub(in super::super) id: u32,
+    pub(in super::super) tag: [u8; 8],
+    pub(in super::super) machine_bytes: u32,
+    pub(in super::super) translated_bytes: u32,
+    /// Where machine code and instructions would go: nowhere.
+    machine: u64,
+    translated: u64,
+    pub(in super::super) loaded_ns: u64,
+    pub(in super::super) uid: u32,
+    pub(in super::super) maps: u32,
+    map_ids: u64,
+    pub(in super::super) name: [u8; NAME_BYTES],
+}
+
+pub(in super::super) fn prog_info(program: BorrowedFd<'_>) -> io::Result<ProgInfo> {
+    let mut out = ProgInfo::default();
+    // SAFETY: the layout is that of the kernel; lengths beside the pointers
+    // are zero, so that nothing is written through them.
+    unsafe { maps::info(program, &mut out)? };
+    Ok(out)
+}
