@@ -288,3 +288,15 @@ proptest! {
         }
     }
 }
+
+/// Found by fuzzing: no form reads as a program without instructions.
+#[test]
+fn a_program_has_instructions() {
+    for text in ["", "\n", "0", "0\n", ","] {
+        assert!(parse(text).is_err(), "{text:?}");
+        assert!(read(text.as_bytes()).is_err(), "{text:?}");
+    }
+    let error = parse("\n0\n").unwrap_err();
+    assert_eq!(error.line, 2);
+    assert!(error.message.contains("is 0"), "{error}");
+}

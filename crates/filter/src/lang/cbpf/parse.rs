@@ -98,6 +98,10 @@ fn decimal<'t>(lines: impl Iterator<Item = (usize, &'t str)>) -> Result<Vec<Insn
     let wanted: usize = number(count, INSNS_MAX as u64)
         .map_err(|message| fault(first_line, format!("the count of instructions: {message}")))?
         as usize;
+    if wanted == 0 {
+        let message = "the count of instructions is 0: there is no program".into();
+        return Err(fault(first_line, message));
+    }
     let mut last_line = first_line;
     let insns = collect(pieces.inspect(|(line, _)| last_line = *line), |_, text| {
         let fields = fields::<4>(text.split_ascii_whitespace(), text)?;
