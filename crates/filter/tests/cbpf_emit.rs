@@ -5,8 +5,10 @@ use weir_filter::backend::cbpf::{EmitError, emit};
 use weir_filter::interp::Interp;
 use weir_filter::ir::Program;
 use weir_filter::lang::cbpf;
+use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 use weir_lab::program::{Frame, Tape, frame, frames, program, seeded};
+use weir_wire::LinkType;
 
 /// Emits, checks and compares; false if classic BPF cannot express it.
 fn check(program: &Program, frames: &[Frame], what: &str) -> bool {
@@ -66,5 +68,19 @@ proptest! {
         let mut data = Tape::new(data);
         let frames: Vec<Frame> = (0..8).map(|_| frame(&mut data)).collect();
         check(&program(&mut Tape::new(code)), &frames, "proptest");
+    }
+}
+
+/// Found by fuzzing: a `ret` that stands in for a far target, behind a branch,
+/// made the kernel's check lose what was stored before it.
+#[test]
+fn far_rejections_keep_what_was_stored() {
+    for text in ["ip protochain 17", "ip6 protochain 17 and not port 53"] {
+        let context = Context::new(LinkType::EN10MB);
+        let mut program = compile(text, &context).unwrap();
+        let frames = frames(1, 40);
+        check(&program, &frames, text);
+        optimise(&mut program);
+        check(&program, &frames, text);
     }
 }

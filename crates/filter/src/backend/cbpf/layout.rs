@@ -105,7 +105,8 @@ impl Layout<'_> {
     fn island(&mut self, target: usize) {
         let block = &self.code.blocks[target];
         let insn = match block.end {
-            End::Return(insn) if is_bare_return(block) => insn,
+            // The check takes a `ret` behind a branch amiss as well.
+            End::Return(insn) if is_bare_return(block) && !self.fence => insn,
             _ => Insn::stmt(JMP | JA, (self.row.len() - self.start[target]) as u32),
         };
         self.row.push(insn);
