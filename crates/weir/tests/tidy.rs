@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 /// Which workspace crates a crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. `lab` is for development and may see everything.
-const ARROWS: [(&str, &[&str]); 6] = [
+const ARROWS: [(&str, &[&str]); 7] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
     ("link", &["wire", "filter", "demux"]),
+    ("broker", &["wire", "filter", "demux", "link"]),
     ("lab", &["wire", "filter", "demux", "link"]),
-    ("weir", &["wire", "filter", "demux", "link"]),
+    ("weir", &["wire", "filter", "demux", "link", "broker"]),
 ];
 
 /// The only places where code may opt out of the compiler's safety checks.

@@ -34,6 +34,7 @@
 //! - all other arithmetic wraps modulo 2^32; comparisons are unsigned.
 
 mod build;
+mod compose;
 mod cost;
 mod dominators;
 mod text;

@@ -1,0 +1,136 @@
+//! Users and groups by name, from `passwd(5)` and `group(5)`.
+//!
+//! The files are read, and no other source that nsswitch.conf(5) may name:
+//! the broker must not wait for a directory server while it answers somebody.
+//! Users who are only there can be given by number.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The longest file that is read, in bytes.
+const FILE_LEN_MAX: u64 = 16 << 20;
+
+/// A file of users or groups that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {path}: {source}")]
+pub struct AccountError {
+    /// The file.
+    pub path: String,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+/// The users and groups of a machine.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Accounts {
+    /// Name to user number and number of the own group.
+    users: HashMap<String, (u32, u32)>,
+    names: HashMap<u32, String>,
+    groups: HashMap<String, u32>,
+    /// Users' names to the groups that list them.
+    member_of: HashMap<String, Vec<u32>>,
+}
+
+impl Accounts {
+    /// Those of the files in `/etc`.
+    ///
+    /// # Errors
+    /// If one cannot be read.
+    pub fn of_system() -> Result<Accounts, AccountError> {
+        Accounts::in_folder(Path::new("/etc"))
+    }
+
+    /// Those of the files `passwd` and `group` in `folder`.
+    ///
+    /// # Errors
+    /// If one cannot be read.
+    pub fn in_folder(folder: &Path) -> Result<Accounts, AccountError> {
+        let read = |name: &str| {
+            let path = folder.join(name);
+            let mut bytes = Vec::new();
+            File::open(&path)
+                .and_then(|file| file.take(FILE_LEN_MAX).read_to_end(&mut bytes))
+                .map_err(|source| AccountError {
+                    path: path.display().to_string(),
+                    source,
+                })?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        Ok(Accounts::parse(&read("passwd")?, &read("group")?))
+    }
+
+    /// Those of two files' texts. The first line of a name counts; lines that
+    /// make no sense are skipped.
+    pub fn parse(passwd: &str, group: &str) -> Accounts {
+        let mut accounts = Accounts::default();
+        for line in passwd.lines() {
+            let fields: Vec<&str> = line.split(':').collect();
+            if let [name, _, uid, gid, ..] = fields[..]
+                && let (false, Ok(uid), Ok(gid)) = (name.is_empty(), uid.parse(), gid.parse())
+            {
+                accounts.users.entry(name.to_owned()).or_insert((uid, gid));
+                accounts.names.entry(uid).or_insert_with(|| name.to_owned());
+            }
+        }
+        for line in group.lines() {
+            let fields: Vec<&str> = line.split(':').collect();
+            if let [name, _, gid, members] = fields[..]
+                && let (false, Ok(gid)) = (name.is_empty(), gid.parse())
+            {
+                accounts.groups.entry(name.to_owned()).or_insert(gid);
+                for member in members.split(',').filter(|member| !member.is_empty()) {
+                    let of = accounts.member_of.entry(member.to_owned()).or_default();
+                    of.push(gid);
+                }
+            }
+        }
+        accounts
+    }
+
+    /// A user's number.
+    pub fn uid(&self, name: &str) -> Option<u32> {
+        self.users.get(name).map(|(uid, _)| *uid)
+    }
+
+    /// A group's number.
+    pub fn gid(&self, name: &str) -> Option<u32> {
+        self.groups.get(name).copied()
+    }
+
+    /// A user's name, the first of the file.
+    pub fn name(&self, uid: u32) -> Option<&str> {
+        self.names.get(&uid).map(String::as_str)
+    }
+
+    /// The groups of a user: the own one, and those that list a name of it.
+    pub fn gids(&self, uid: u32) -> Vec<u32> {
+        let mut gids = BTreeSet::new();
+        for (name, (_, own)) in self.users.iter().filter(|(_, user)| user.0 == uid) {
+            gids.insert(*own);
+            gids.extend(self.member_of.get(name).into_iter().flatten());
+        }
+        gids.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/:/bin/sh\n# comment\nbad\nbob:x:1001:100:Bob:/home/bob:/bin/sh\nbob:x:7:7::/:\nalso-bob:x:1001:101::/:\n:x:5:5::/:\n";
+    const GROUP: &str = "root:x:0:\nusers:x:100:\nnetdev:x:110:alice,bob\nodd:x:y:bob\nshort:x:1\n";
+
+    #[test]
+    fn names_and_memberships_are_found() {
+        let accounts = Accounts::parse(PASSWD, GROUP);
+        assert_eq!(accounts.uid("bob"), Some(1001));
+        assert_eq!(accounts.uid(""), None);
+        assert_eq!(accounts.name(1001), Some("bob"));
+        assert_eq!(accounts.gid("netdev"), Some(110));
+        assert_eq!(accounts.gid("odd"), None);
+        assert_eq!(accounts.gids(1001), [100, 101, 110]);
+        assert_eq!(accounts.gids(4242), [0u32; 0]);
+    }
+}

@@ -1,0 +1,241 @@
+//! The policy: who may do what on which interface.
+//!
+//! Nobody may do anything but what a [`Grant`] says. The first grant, in the
+//! order of the file, that names the user (or a group of theirs, or everyone)
+//! and the interface is the one that applies; grants never add up. What a
+//! user holds under one grant counts against that grant. The superuser needs
+//! no grant: the same could be done without a broker.
+//!
+//! Taking frames is a right of its own, and so is sending. And a [`Claim`] is
+//! what the host keeps for itself: no port of a lower priority can take those
+//! frames, whatever its filter says.
+
+mod accounts;
+mod file;
+mod glob;
+
+pub use accounts::{AccountError, Accounts};
+pub use file::PolicyError;
+pub use glob::Glob;
+
+use crate::Bytes;
+
+/// Upper bounds on a policy.
+pub mod limits {
+    /// Bytes of the file.
+    pub const FILE_LEN_MAX: u64 = 1 << 20;
+    /// Grants and claims, each.
+    pub const RULES_MAX: usize = 1 << 10;
+    /// Bytes of one filter text in the policy.
+    pub const FILTER_LEN_MAX: usize = 16 << 10;
+}
+
+/// Who asks: what the kernel says of the process at the socket's other end,
+/// and the groups of its user.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Who {
+    /// The user's number.
+    pub uid: u32,
+    /// The numbers of the user's groups, the process's own included.
+    pub gids: Vec<u32>,
+    /// The process.
+    pub pid: u32,
+}
+
+impl Who {
+    /// Whether this is the superuser, whom no policy binds.
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+}
+
+/// To whom a grant is given.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Grantees {
+    /// Users, by number.
+    pub uids: Vec<u32>,
+    /// Groups, by number.
+    pub gids: Vec<u32>,
+    /// Every user there is.
+    pub everyone: bool,
+}
+
+impl Grantees {
+    fn include(&self, who: &Who) -> bool {
+        self.everyone
+            || self.uids.contains(&who.uid)
+            || self.gids.iter().any(|gid| who.gids.contains(gid))
+    }
+}
+
+/// What some users may do on some interfaces.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Grant {
+    /// To whom.
+    pub to: Grantees,
+    /// On which interfaces, by name.
+    pub interfaces: Vec<Glob>,
+    /// The highest priority a port may have.
+    pub priority_max: u16,
+    /// How many ports one user may have open.
+    pub ports_max: u32,
+    /// How much memory the rings of one user's ports may have together.
+    pub memory_max: Bytes,
+    /// Whether frames may be taken, from ports of lower priority and from the
+    /// host.
+    pub take: bool,
+    /// Which frames may be sent; none if `None`.
+    pub send: Option<Send>,
+    /// ANDed to every filter: no other frame is ever seen. The empty text is
+    /// all frames.
+    pub filter: String,
+}
+
+/// Which frames may be sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Send {
+    /// A filter that every frame sent must pass; the empty text passes all.
+    pub filter: String,
+    /// Whether the link-layer source may be another than the interface's own.
+    pub any_source: bool,
+}
+
+/// What the host keeps for itself.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Claim {
+    /// On which interfaces, by name.
+    pub interfaces: Vec<Glob>,
+    /// Ports of a lower priority cannot take these frames.
+    pub priority: u16,
+    /// Which frames.
+    pub filter: String,
+}
+
+/// The whole policy; see [`Policy::parse`] for its file.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Policy {
+    /// In the order of the file.
+    pub grants: Vec<Grant>,
+    /// In the order of the file.
+    pub claims: Vec<Claim>,
+}
+
+/// What somebody asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wish<'a> {
+    /// The interface's name.
+    pub interface: &'a str,
+    /// The port's priority.
+    pub priority: u16,
+    /// Whether frames are to be taken.
+    pub take: bool,
+    /// Whether frames are to be sent.
+    pub send: bool,
+    /// The ring's size.
+    pub memory: Bytes,
+}
+
+/// What a user holds under one grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Open ports.
+    pub ports: u32,
+    /// Memory of their rings.
+    pub memory: Bytes,
+}
+
+/// Why the policy refuses.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Denied {
+    /// No grant names this user and interface.
+    #[error(
+        "the policy grants user {uid} nothing on interface {interface}; ask who administers this machine"
+    )]
+    NoGrant {
+        /// The user.
+        uid: u32,
+        /// The interface.
+        interface: String,
+    },
+    /// The priority is too high.
+    #[error("priority {asked} is above {max}, the highest that the policy grants here")]
+    Priority {
+        /// As asked for.
+        asked: u16,
+        /// As granted.
+        max: u16,
+    },
+    /// Frames may be copied only.
+    #[error("the policy does not grant taking frames here; ask for copies")]
+    Take,
+    /// Frames may not be sent.
+    #[error("the policy does not grant sending frames here")]
+    Send,
+    /// Too many ports are open.
+    #[error("{max} ports are open, as many as the policy grants one user here; close one first")]
+    Ports {
+        /// As granted.
+        max: u32,
+    },
+    /// Too much memory is in use.
+    #[error(
+        "a ring of {asked} beside {used} in use is more than {max}, what the policy grants one user here; ask for a smaller queue"
+    )]
+    Memory {
+        /// The ring's size.
+        asked: Bytes,
+        /// In use already.
+        used: Bytes,
+        /// As granted.
+        max: Bytes,
+    },
+}
+
+impl Policy {
+    /// The grant that applies to this user on this interface, and its place
+    /// in the file.
+    pub fn grant(&self, who: &Who, interface: &str) -> Option<(usize, &Grant)> {
+        let mut grants = self.grants.iter().enumerate();
+        grants.find(|(_, grant)| grant.to.include(who) && Glob::any(&grant.interfaces, interface))
+    }
+
+    /// The claims of the host on this interface.
+    pub fn claims<'a>(&'a self, interface: &'a str) -> impl Iterator<Item = &'a Claim> {
+        let mut claims = self.claims.iter();
+        std::iter::from_fn(move || claims.find(|claim| Glob::any(&claim.interfaces, interface)))
+    }
+}
+
+impl Grant {
+    /// Whether the wish is granted beside what is in use.
+    ///
+    /// # Errors
+    /// What is not granted, the first that was found.
+    pub fn allows(&self, wish: &Wish<'_>, usage: Usage) -> Result<(), Denied> {
+        if wish.priority > self.priority_max {
+            return Err(Denied::Priority {
+                asked: wish.priority,
+                max: self.priority_max,
+            });
+        }
+        if wish.take && !self.take {
+            return Err(Denied::Take);
+        }
+        if wish.send && self.send.is_none() {
+            return Err(Denied::Send);
+        }
+        if usage.ports >= self.ports_max {
+            let max = self.ports_max;
+            return Err(Denied::Ports { max });
+        }
+        let after = usage.memory.0.saturating_add(wish.memory.0);
+        if after > self.memory_max.0 {
+            return Err(Denied::Memory {
+                asked: wish.memory,
+                used: usage.memory,
+                max: self.memory_max,
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+//! The socket: whole messages, with descriptors.
+
+use super::MESSAGE_LEN_MAX;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Descriptors in one message.
+pub const FDS_MAX: usize = 4;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 256;
+
+/// Who is at the other end, as the kernel knows it since the connection was
+/// made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// The process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Channel {
+    fd: OwnedFd,
+}
+
+/// What became of a message to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// The kernel has it.
+    Whole,
+    /// There is no room now: again later.
+    Later,
+}
+
+/// A message that came.
+#[derive(Debug)]
+pub struct Received {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Its descriptors.
+    pub fds: Vec<OwnedFd>,
+    /// Whether it was longer than a message may be, or had more descriptors,
+    /// and was cut.
+    pub is_cut: bool,
+}
+
+fn seqpacket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
+}
+
+impl Channel {
+    /// Connects to a broker's socket.
+    ///
+    /// # Errors
+    /// If nobody listens there, or the path may not be used.
+    pub fn connect(path: &Path) -> io::Result<Channel> {
+        let fd = seqpacket()?;
+        connect(&fd, &SocketAddrUnix::new(path)?)?;
+        Ok(Channel { fd })
+    }
+
+    /// Two ends of one connection, for tests.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn pair() -> io::Result<(Channel, Channel)> {
+        let (a, b) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok((Channel { fd: a }, Channel { fd: b }))
+    }
+
+    /// Who is at the other end.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn peer(&self) -> io::Result<Peer> {
+        let credentials = sockopt::socket_peercred(&self.fd)?;
+        Ok(Peer {
+            pid: credentials.pid.as_raw_nonzero().get() as u32,
+            uid: credentials.uid.as_raw(),
+            gid: credentials.gid.as_raw(),
+        })
+    }
+
+    /// Sends a message; with `wait`, once there is room.
+    ///
+    /// # Errors
+    /// If the other end is gone.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], wait: bool) -> io::Result<Sent> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut flags = SendFlags::NOSIGNAL;
+        if !wait {
+            flags |= SendFlags::DONTWAIT;
+        }
+        loop {
+            match sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut control, flags) {
+                Ok(_) => return Ok(Sent::Whole),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(Sent::Later),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The next message; `None` if there is none and `wait` is not set.
+    ///
+    /// # Errors
+    /// If the other end is gone: then `UnexpectedEof`.
+    pub fn receive(&self, wait: bool) -> io::Result<Option<Received>> {
+        let mut bytes = vec![0; MESSAGE_LEN_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut flags = RecvFlags::CMSG_CLOEXEC;
+        if !wait {
+            flags |= RecvFlags::DONTWAIT;
+        }
+        let message = loop {
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(&self.fd, &mut parts, &mut control, flags) {
+                Ok(message) => break message,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let mut fds = Vec::new();
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                fds.extend(rights);
+            }
+        }
+        if message.bytes == 0 && fds.is_empty() {
+            // An empty packet looks the same; nobody has a reason to send one.
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        bytes.truncate(message.bytes.min(MESSAGE_LEN_MAX));
+        let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
+        Ok(Some(Received {
+            bytes,
+            fds,
+            is_cut: message.flags.intersects(cut),
+        }))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The broker's socket. Its file goes with it.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    path: Option<PathBuf>,
+}
+
+impl Listener {
+    /// Listens at `path`, which everybody may connect to: what they may do is
+    /// the policy's to say. A socket file that nobody listens on is replaced.
+    ///
+    /// # Errors
+    /// If another broker listens there (`AddrInUse`), or the file cannot be
+    /// made.
+    pub fn bind(path: &Path) -> io::Result<Listener> {
+        let fd = socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
+        let address = SocketAddrUnix::new(path)?;
+        match bind(&fd, &address) {
+            Err(Errno::ADDRINUSE) => {
+                if Channel::connect(path).is_ok() {
+                    return Err(io::ErrorKind::AddrInUse.into());
+                }
+                std::fs::remove_file(path)?;
+                bind(&fd, &address)?;
+            }
+            other => other?,
+        }
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+        listen(&fd, BACKLOG)?;
+        Ok(Listener {
+            fd,
+            path: Some(path.to_owned()),
+        })
+    }
+
+    /// Takes a socket that listens already, as a service manager passes it.
+    pub fn from_fd(fd: OwnedFd) -> Listener {
+        Listener { fd, path: None }
+    }
+
+    /// The next connection, if one waits.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors, above all.
+    pub fn accept(&self) -> io::Result<Option<Channel>> {
+        match accept_with(&self.fd, SocketFlags::CLOEXEC) {
+            Ok(fd) => Ok(Some(Channel { fd })),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The policy: what its file says, and what follows for those who ask.
+
+use std::path::Path;
+use weir_broker::Bytes;
+use weir_broker::policy::{Accounts, Denied, Grant, Policy, PolicyError, Usage, Who, Wish};
+
+const PASSWD: &str =
+    "root:x:0:0::/:/bin/sh\nbob:x:1001:1001::/:/bin/sh\namy:x:1002:1002::/:/bin/sh\n";
+const GROUP: &str = "root:x:0:\nnetdev:x:110:amy\n";
+
+fn parse(text: &str) -> Result<Policy, PolicyError> {
+    Policy::parse(text, &Accounts::parse(PASSWD, GROUP))
+}
+
+fn who(uid: u32, gids: &[u32]) -> Who {
+    Who {
+        uid,
+        gids: gids.to_vec(),
+        pid: 1,
+    }
+}
+
+const POLICY: &str = r#"
+[[grant]]
+users = ["bob"]
+interfaces = ["eth0"]
+priority_max = 10
+ports_max = 2
+memory_max = "2 MiB"
+take = true
+filter = "udp portrange 5000-5999"
+
+[[grant]]
+groups = ["netdev"]
+interfaces = ["eth*", "lo"]
+memory_max = 65536
+send = "udp"
+
+[[grant]]
+users = ["*", 7]
+interfaces = ["lo"]
+"#;
+
+#[test]
+fn the_first_grant_that_fits_applies() {
+    let policy = parse(POLICY).unwrap();
+    let place = |who: &Who, interface| policy.grant(who, interface).map(|(place, _)| place);
+    let (bob, amy, eve) = (who(1001, &[1001]), who(1002, &[1002, 110]), who(4, &[4]));
+    assert_eq!(place(&bob, "eth0"), Some(0));
+    assert_eq!(place(&bob, "eth1"), None);
+    assert_eq!(place(&bob, "lo"), Some(2));
+    assert_eq!(place(&amy, "eth0"), Some(1));
+    assert_eq!(place(&amy, "lo"), Some(1));
+    assert_eq!(place(&eve, "eth0"), None);
+    assert_eq!(place(&eve, "lo"), Some(2));
+}
+
+#[test]
+fn nobody_gets_more_than_granted() {
+    let policy = parse(POLICY).unwrap();
+    let (_, grant) = policy.grant(&who(1001, &[]), "eth0").unwrap();
+    let wish = Wish {
+        interface: "eth0",
+        priority: 10,
+        take: true,
+        send: false,
+        memory: Bytes(1 << 20),
+    };
+    let mut usage = Usage::default();
+    assert_eq!(grant.allows(&wish, usage), Ok(()));
+    let refused = |change: fn(&mut Wish<'_>), usage| {
+        let mut wish = wish.clone();
+        change(&mut wish);
+        grant.allows(&wish, usage).unwrap_err()
+    };
+    let above = refused(|wish| wish.priority = 11, usage);
+    assert_eq!(above, Denied::Priority { asked: 11, max: 10 });
+    assert_eq!(refused(|wish| wish.send = true, usage), Denied::Send);
+    let large = refused(|wish| wish.memory = Bytes((2 << 20) + 1), usage);
+    assert!(matches!(large, Denied::Memory { .. }));
+    usage.memory = Bytes(u64::MAX);
+    assert!(matches!(refused(|_| {}, usage), Denied::Memory { .. }));
+    usage.ports = 2;
+    assert_eq!(refused(|_| {}, usage), Denied::Ports { max: 2 });
+
+    let (_, grant) = policy.grant(&who(1002, &[110]), "eth1").unwrap();
+    assert_eq!(
+        grant.allows(&wish, Usage::default()).unwrap_err(),
+        Denied::Priority { asked: 10, max: 0 }
+    );
+    let wish = Wish {
+        priority: 0,
+        ..wish
+    };
+    assert_eq!(grant.allows(&wish, Usage::default()), Err(Denied::Take));
+}
+
+#[test]
+fn what_is_not_said_is_not_granted() {
+    let policy = parse("[[grant]]\nusers = ['bob']\ninterfaces = ['*']\n").unwrap();
+    let Grant {
+        priority_max,
+        ports_max,
+        memory_max,
+        take,
+        send,
+        filter,
+        ..
+    } = &policy.grants[0];
+    assert_eq!(
+        (*priority_max, *ports_max, *memory_max),
+        (0, 1, Bytes(1 << 20))
+    );
+    assert!(!take && send.is_none() && filter.is_empty());
+    assert_eq!(parse("").unwrap(), Policy::default());
+}
+
+#[test]
+fn mistakes_are_shown_where_they_are() {
+    let grant = "[[grant]]\nusers = ['bob']\ninterfaces = ['eth0']\n";
+    let after = |line: &str| format!("{grant}{line}\n");
+    for (text, line, column, words) in [
+        ("[[grants]]\n".to_owned(), 1, 3, "unknown field `grants`"),
+        (
+            "[[grant]]\nusers = ['bob']\n".to_owned(),
+            1,
+            1,
+            "missing field `interfaces`",
+        ),
+        (
+            "[[grant]]\ninterfaces = ['*']\n".to_owned(),
+            1,
+            1,
+            "for nobody",
+        ),
+        (
+            "[[grant]]\nusers = ['bob', 'bib']\ninterfaces = ['*']\n".to_owned(),
+            2,
+            17,
+            "no user `bib`",
+        ),
+        (
+            "[[grant]]\ngroups = ['bob']\ninterfaces = ['*']\n".to_owned(),
+            2,
+            11,
+            "no group `bob`",
+        ),
+        (
+            "[[grant]]\nusers = ['bob']\ninterfaces = ['a/b']\n".to_owned(),
+            3,
+            15,
+            "matches no interface",
+        ),
+        (
+            "[[grant]]\nusers = ['bob']\ninterfaces = []\n".to_owned(),
+            1,
+            1,
+            "is empty",
+        ),
+        (after("priority_max = 65536"), 4, 16, "u16"),
+        (after("priority = 1"), 4, 1, "unknown field `priority`"),
+        (after("memory_max = '1 MB'"), 4, 14, "not a size"),
+        (after("memory_max = true"), 4, 14, "a size such as"),
+        (after("take = 1"), 4, 8, "boolean"),
+        (after("filter = 'udp prot 5'"), 4, 10, "prot"),
+        (after("send = 5"), 4, 8, "true, false, a filter"),
+        (after("send = 'udp udp'"), 4, 8, "the filter `udp udp`"),
+        (
+            "[[host]]\ninterfaces = ['*']\nfilter = 'nonsense'\n".to_owned(),
+            3,
+            10,
+            "nonsense",
+        ),
+        ("[[host]]\ninterfaces = ['*']\n".to_owned(), 1, 1, "filter"),
+        ("x = \n".to_owned(), 1, 5, ""),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(error.message.contains(words), "{text}: {error}");
+        assert_eq!(
+            (error.line, error.column),
+            (line, column),
+            "{text}: {error}"
+        );
+    }
+}
+
+#[test]
+fn the_example_is_a_policy() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/policy.toml");
+    let policy = parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!((policy.grants.len(), policy.claims.len()), (3, 1));
+    let bob = who(1001, &[1001]);
+    let (_, grant) = policy.grant(&bob, "eth0").unwrap();
+    assert!(grant.take && grant.filter == "udp portrange 5000-5999");
+    assert_eq!(policy.claims("eth0").count(), 1);
+}

@@ -1,0 +1,192 @@
+//! Messages: what is sent arrives, and what is no message is refused.
+
+use std::io;
+use std::os::fd::AsFd;
+use weir_broker::Bytes;
+use weir_broker::compile::Source;
+use weir_broker::protocol::{
+    Answer, Ask, Attach, Channel, DecodeError, ErrorKind, Event, Listener, MESSAGE_LEN_MAX,
+    OpenPort, Refusal, Request, Said, Sent, VERSION, decode, encode,
+};
+use weir_lab::rng::Rng;
+
+fn open() -> Request {
+    let filter = Source::expr("udp port 53 and \"quoted\" \u{1f980}");
+    Request {
+        id: 7,
+        ask: Ask::Open(OpenPort {
+            interface: "eth0".into(),
+            filter,
+            priority: 10,
+            take: true,
+            send: false,
+            ring: Bytes(1 << 20),
+            snap_len: Some(96),
+            timestamps: true,
+            tag: u32::MAX,
+            attach: Attach::XdpNative,
+        }),
+    }
+}
+
+#[test]
+fn what_is_encoded_is_decoded() {
+    let requests = [
+        open(),
+        Request {
+            id: 0,
+            ask: Ask::Ports { after: Some(4) },
+        },
+        Request {
+            id: 1,
+            ask: Ask::SetFilter {
+                port: 3,
+                filter: Source::expr(""),
+            },
+        },
+        Request {
+            id: 2,
+            ask: Ask::Stop,
+        },
+    ];
+    for request in requests {
+        let bytes = encode(&request).unwrap();
+        assert_eq!(decode::<Request>(&bytes), Ok(request));
+    }
+    let refusal = Refusal {
+        kind: ErrorKind::Filter,
+        message: "x".into(),
+        span: Some((1, 2)),
+    };
+    for said in [
+        Said::Answer {
+            to: 7,
+            answer: Answer::Refused(refusal),
+        },
+        Said::Event {
+            port: 1,
+            event: Event::Mtu { mtu: 9000 },
+        },
+        Said::Goodbye {
+            reason: "enough".into(),
+        },
+    ] {
+        let bytes = encode(&said).unwrap();
+        assert_eq!(decode::<Said>(&bytes), Ok(said));
+    }
+}
+
+#[test]
+fn a_plain_request_need_not_say_much() {
+    let text = br#"{"id":1,"ask":{"open":{"interface":"lo","filter":{"text":""},"ring":4096}}}"#;
+    let mut bytes = encode(&()).unwrap();
+    bytes.truncate(8);
+    bytes.extend(text);
+    let Request {
+        ask: Ask::Open(port),
+        ..
+    } = decode(&bytes).unwrap()
+    else {
+        panic!("a request to open a port");
+    };
+    assert!(!port.take && !port.send && port.priority == 0 && port.attach == Attach::Auto);
+}
+
+#[test]
+fn garbage_is_refused() {
+    let whole = encode(&open()).unwrap();
+    assert_eq!(decode::<Request>(b"weir"), Err(DecodeError::NotAMessage(4)));
+    assert_eq!(
+        decode::<Request>(b"GET / HTTP"),
+        Err(DecodeError::NotAMessage(10))
+    );
+    let mut other = whole.clone();
+    other[4] = 9;
+    assert_eq!(
+        decode::<Request>(&other),
+        Err(DecodeError::Version { found: 9 })
+    );
+    for len in 8..whole.len() {
+        assert!(matches!(
+            decode::<Request>(&whole[..len]),
+            Err(DecodeError::Content(_))
+        ));
+    }
+    // Whatever is changed, it is refused or read, and nothing worse.
+    let mut rng = Rng::new(0xbad);
+    for _ in 0..20_000 {
+        let mut bytes = whole.clone();
+        for _ in 0..rng.below(4) + 1 {
+            let at = rng.below(bytes.len());
+            bytes[at] = rng.below(256) as u8;
+        }
+        let _ = decode::<Request>(&bytes);
+    }
+    let mut deep = encode(&()).unwrap();
+    deep.truncate(8);
+    deep.extend(vec![b'['; MESSAGE_LEN_MAX - 8]);
+    assert!(decode::<Request>(&deep).is_err());
+    assert_eq!(VERSION, 1);
+}
+
+#[test]
+fn a_message_has_a_limit() {
+    let said = Said::Goodbye {
+        reason: "x".repeat(MESSAGE_LEN_MAX),
+    };
+    assert!(encode(&said).is_err());
+    let (a, b) = Channel::pair().unwrap();
+    let sent = a.send(&vec![1; MESSAGE_LEN_MAX + 1], &[], true).unwrap();
+    assert_eq!(sent, Sent::Whole);
+    let received = b.receive(true).unwrap().unwrap();
+    assert!(received.is_cut && received.bytes.len() == MESSAGE_LEN_MAX);
+}
+
+#[test]
+fn descriptors_come_with_their_message() {
+    let (a, b) = Channel::pair().unwrap();
+    let (first, second) = io::pipe().unwrap();
+    a.send(b"one", &[], true).unwrap();
+    a.send(b"two", &[first.as_fd(), second.as_fd()], true)
+        .unwrap();
+    drop((first, second));
+    let one = b.receive(true).unwrap().unwrap();
+    assert_eq!((one.bytes.as_slice(), one.fds.len()), (&b"one"[..], 0));
+    let mut two = b.receive(true).unwrap().unwrap();
+    assert_eq!(two.fds.len(), 2);
+    let (write, read) = (two.fds.pop().unwrap(), two.fds.pop().unwrap());
+    io::Write::write_all(&mut std::fs::File::from(write), b"through").unwrap();
+    let text = io::read_to_string(std::fs::File::from(read)).unwrap();
+    assert_eq!(text, "through");
+    assert!(b.receive(false).unwrap().is_none());
+    drop(a);
+    let end = b.receive(true).unwrap_err();
+    assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn nobody_is_waited_for_who_does_not_read() {
+    let (a, _b) = Channel::pair().unwrap();
+    let mut count = 0;
+    while a.send(&[0; 60_000], &[], false).unwrap() == Sent::Whole {
+        count += 1;
+        assert!(count < 1000, "the kernel buffers without end");
+    }
+}
+
+#[test]
+fn a_socket_left_behind_is_replaced_and_a_live_one_is_not() {
+    let path = std::env::temp_dir().join(format!("weir-test-{}.sock", std::process::id()));
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let listener = Listener::bind(&path).unwrap();
+    let error = Listener::bind(&path).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    while listener.accept().unwrap().is_some() {}
+    let client = Channel::connect(&path).unwrap();
+    let server = listener.accept().unwrap().unwrap();
+    let peer = server.peer().unwrap();
+    assert_eq!(peer.pid, std::process::id());
+    drop(client);
+    drop(listener);
+    assert!(!path.exists());
+}
