@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 /// Which workspace crates a crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. `lab` is for development and may see everything.
-const ARROWS: [(&str, &[&str]); 7] = [
+const ARROWS: [(&str, &[&str]); 8] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
     ("link", &["wire", "filter", "demux"]),
+    ("stack", &["wire"]),
     ("broker", &["wire", "filter", "demux", "link"]),
     ("lab", &["wire", "filter", "demux", "link"]),
     ("weir", &["wire", "filter", "demux", "link", "broker"]),
@@ -25,7 +26,7 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 3] = [
 ];
 
 /// Crates whose code takes time, randomness and I/O from its caller.
-const PURE_CRATES: [&str; 3] = ["wire", "filter", "demux"];
+const PURE_CRATES: [&str; 4] = ["wire", "filter", "demux", "stack"];
 
 /// What a pure crate does not name, and where it may all the same.
 const IMPURE_WORDS: [&str; 12] = [

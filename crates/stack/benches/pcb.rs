@@ -1,0 +1,236 @@
+//! What finding a connection costs, by how many there are, against a keyed
+//! Swiss table (hashbrown with aHash); and the longest pause while growing.
+//!
+//! ```sh
+//! cargo bench -p weir-stack             # to a million connections
+//! cargo bench -p weir-stack -- 10000000 # and at this many
+//! ```
+//!
+//! Everything compared runs in turn, round after round, on one core, and the
+//! best round of each counts: whatever else the machine does falls on all
+//! alike, so the ratios are good even where the times are not.
+
+use std::hint::black_box;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU32;
+use std::time::Instant;
+use weir_stack::pcb::{Bsd, Key, Key4, Key6, Mtf, PcbId, Sequent, Table, Weir};
+
+const ROUNDS: usize = 11;
+/// Look-ups of one round, at most.
+const QUERIES: usize = 1 << 19;
+/// Segments that a link hands over together.
+const BATCH: usize = 64;
+
+/// SplitMix64.
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn key4(index: u32) -> Key4 {
+    let remote = Ipv4Addr::from_bits(0x0a00_0000 + index / 16);
+    Key4::new(
+        (Ipv4Addr::new(192, 0, 2, 1), 80),
+        (remote, 32_768 + (index % 16) as u16),
+    )
+}
+
+fn key6(index: u32) -> Key6 {
+    let remote = Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(index / 16));
+    Key6::new(
+        (Ipv6Addr::LOCALHOST, 80),
+        (remote, 32_768 + (index % 16) as u16),
+    )
+}
+
+/// A contestant: its name, and what looks all queries up and sums the PCBs.
+type Contestant<'c> = (&'static str, Box<dyn FnMut() -> u64 + 'c>);
+
+/// Nanoseconds per look-up of each, best of all rounds; all find the same.
+fn compare(contestants: &mut [Contestant<'_>], queries: usize) -> Vec<f64> {
+    let mut best = vec![f64::INFINITY; contestants.len()];
+    for _ in 0..ROUNDS {
+        let mut sums = Vec::new();
+        for ((_, run), best) in contestants.iter_mut().zip(&mut best) {
+            let start = Instant::now();
+            sums.push(black_box(run()));
+            let each = start.elapsed().as_nanos() as f64 / queries as f64;
+            *best = best.min(each);
+        }
+        assert!(sums.iter().all(|&sum| sum == sums[0]), "{sums:?}");
+    }
+    best
+}
+
+fn batched<K>(keys: &[K], mut find: impl FnMut(&[K], &mut [Option<PcbId>])) -> u64 {
+    let mut found = [None; BATCH];
+    let mut sum = 0;
+    for keys in keys.chunks(BATCH) {
+        let found = &mut found[..keys.len()];
+        find(keys, found);
+        sum += found
+            .iter()
+            .flatten()
+            .map(|pcb| u64::from(pcb.0))
+            .sum::<u64>();
+    }
+    sum
+}
+
+fn pcb(found: Option<PcbId>) -> u64 {
+    u64::from(found.expect("every query is a connection").0)
+}
+
+fn version(count: u32, v6: bool) {
+    let mut state = 7;
+    let indices: Vec<u32> = (0..QUERIES)
+        .map(|_| ((u128::from(random(&mut state)) * u128::from(count)) >> 64) as u32)
+        .collect();
+    let mut table = Weir::new(1);
+    for index in 0..count {
+        let key = if v6 {
+            Key::V6(key6(index))
+        } else {
+            Key::V4(key4(index))
+        };
+        table.insert(key, PcbId(index)).expect("it is new");
+    }
+    let table = std::cell::RefCell::new(table);
+    let times = if v6 {
+        let queries: Vec<Key6> = indices.iter().map(|&index| key6(index)).collect();
+        let mut swiss = hashbrown::HashMap::with_hasher(ahash::RandomState::new());
+        swiss.extend((0..count).map(|index| (key6(index), PcbId(index))));
+        let find = || {
+            let table = &mut *table.borrow_mut();
+            queries.iter().map(|key| pcb(table.find6(key))).sum()
+        };
+        let batch = || {
+            let table = &mut *table.borrow_mut();
+            batched(&queries, |keys, found| table.find_batch6(keys, found))
+        };
+        let swiss = || queries.iter().map(|key| pcb(swiss.get(key).copied())).sum();
+        compare(
+            &mut [
+                ("", Box::new(swiss)),
+                ("", Box::new(find)),
+                ("", Box::new(batch)),
+            ],
+            QUERIES,
+        )
+    } else {
+        let queries: Vec<Key4> = indices.iter().map(|&index| key4(index)).collect();
+        let mut swiss = hashbrown::HashMap::with_hasher(ahash::RandomState::new());
+        swiss.extend((0..count).map(|index| (key4(index), PcbId(index))));
+        let find = || {
+            let table = &mut *table.borrow_mut();
+            queries.iter().map(|key| pcb(table.find4(key))).sum()
+        };
+        let batch = || {
+            let table = &mut *table.borrow_mut();
+            batched(&queries, |keys, found| table.find_batch4(keys, found))
+        };
+        let swiss = || queries.iter().map(|key| pcb(swiss.get(key).copied())).sum();
+        compare(
+            &mut [
+                ("", Box::new(swiss)),
+                ("", Box::new(find)),
+                ("", Box::new(batch)),
+            ],
+            QUERIES,
+        )
+    };
+    let version = if v6 { "IPv6" } else { "IPv4" };
+    let [swiss, find, batch] = times[..] else {
+        unreachable!()
+    };
+    println!(
+        "{version} {count:>9} {swiss:>12.1} {find:>8.1} {batch:>8.1} {:>8.2} {:>8.2}",
+        find / swiss,
+        batch / swiss
+    );
+}
+
+fn papers(count: u32) {
+    let mut state = 7;
+    let queries: Vec<Key> = (0..2000)
+        .map(|_| Key::V4(key4((random(&mut state) % u64::from(count)) as u32)))
+        .collect();
+    let chains = |n| NonZeroU32::new(n).expect("not zero");
+    let mut tables: Vec<(&str, Box<dyn Table>)> = vec![
+        ("bsd", Box::new(Bsd::new())),
+        ("mtf", Box::new(Mtf::new())),
+        ("sequent(19)", Box::new(Sequent::new(chains(19), 1))),
+        ("sequent(100)", Box::new(Sequent::new(chains(100), 1))),
+        ("weir", Box::new(Weir::new(1))),
+    ];
+    for (_, table) in &mut tables {
+        for index in 0..count {
+            table
+                .insert(Key::V4(key4(index)), PcbId(index))
+                .expect("it is new");
+        }
+    }
+    let mut contestants: Vec<Contestant<'_>> = Vec::new();
+    for (name, table) in &mut tables {
+        let run = || queries.iter().map(|key| pcb(table.find(key))).sum();
+        contestants.push((name, Box::new(run)));
+    }
+    let times = compare(&mut contestants, queries.len());
+    for ((name, _), time) in contestants.iter().zip(&times) {
+        println!("{name:>14} {count:>6} {time:>10.1}");
+    }
+}
+
+/// The longest single insert, in microseconds, of each table: of several
+/// runs the shortest, as what else the machine does only adds.
+fn pauses(count: u32) {
+    let mut best = [f64::INFINITY; 2];
+    for _ in 0..5 {
+        let mut table = Weir::new(1);
+        let mut swiss = hashbrown::HashMap::with_hasher(ahash::RandomState::new());
+        let mut longest = [0.0_f64; 2];
+        for index in 0..count {
+            let start = Instant::now();
+            table
+                .insert(Key::V4(key4(index)), PcbId(index))
+                .expect("it is new");
+            let middle = Instant::now();
+            swiss.insert(key4(index), PcbId(index));
+            let times = [middle - start, middle.elapsed()];
+            for (longest, time) in longest.iter_mut().zip(times) {
+                *longest = longest.max(time.as_nanos() as f64 / 1e3);
+            }
+        }
+        for (best, longest) in best.iter_mut().zip(longest) {
+            *best = best.min(longest);
+        }
+    }
+    println!("{count:>9} {:>12.1} {:>8.1}", best[1], best[0]);
+}
+
+fn main() {
+    let more = std::env::args().filter_map(|arg| arg.parse().ok());
+    let counts: Vec<u32> = [1_000, 10_000, 100_000, 1_000_000]
+        .into_iter()
+        .chain(more)
+        .collect();
+    println!("ns a look-up, random connections; ratios to the Swiss table");
+    println!("     connections  swiss+aHash     weir    batch    ratio    batch");
+    for v6 in [false, true] {
+        for &count in &counts {
+            version(count, v6);
+        }
+    }
+    println!("\nns a look-up of the papers' tables");
+    for count in [1_000, 2_000, 10_000] {
+        papers(count);
+    }
+    println!("\nlongest insert while growing, us\nconnections  swiss+aHash     weir");
+    for count in [100_000, 1_000_000] {
+        pauses(count);
+    }
+}

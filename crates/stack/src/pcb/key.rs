@@ -1,0 +1,91 @@
+//! What names a connection: both addresses and both transport ports.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Addresses and transport ports of a connection, as the words that are
+/// hashed and compared.
+///
+/// ```text
+///            addresses                                   ports
+/// IPv4  [local ‖ remote]                          local_port ‖ remote_port
+/// IPv6  [local][local][remote][remote]            local_port ‖ remote_port
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tuple<const A: usize> {
+    pub(super) addresses: [u64; A],
+    pub(super) ports: u32,
+}
+
+/// Names a connection over IPv4.
+pub type Key4 = Tuple<1>;
+/// Names a connection over IPv6.
+pub type Key6 = Tuple<4>;
+
+impl<const A: usize> Tuple<A> {
+    /// All zeros, which is no connection's.
+    pub(super) const UNSPECIFIED: Tuple<A> = Tuple {
+        addresses: [0; A],
+        ports: 0,
+    };
+}
+
+fn ports(local_port: u16, remote_port: u16) -> u32 {
+    u32::from(local_port) << 16 | u32::from(remote_port)
+}
+
+impl Key4 {
+    /// The connection between these two.
+    #[inline]
+    pub fn new(local: (Ipv4Addr, u16), remote: (Ipv4Addr, u16)) -> Key4 {
+        let addresses = u64::from(local.0.to_bits()) << 32 | u64::from(remote.0.to_bits());
+        Tuple {
+            addresses: [addresses],
+            ports: ports(local.1, remote.1),
+        }
+    }
+}
+
+impl Key6 {
+    /// The connection between these two.
+    #[inline]
+    pub fn new(local: (Ipv6Addr, u16), remote: (Ipv6Addr, u16)) -> Key6 {
+        let (from, to) = (local.0.to_bits(), remote.0.to_bits());
+        Tuple {
+            addresses: [
+                (from >> 64) as u64,
+                from as u64,
+                (to >> 64) as u64,
+                to as u64,
+            ],
+            ports: ports(local.1, remote.1),
+        }
+    }
+}
+
+/// Names a connection of either version.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Key {
+    /// Over IPv4.
+    V4(Key4),
+    /// Over IPv6.
+    V6(Key6),
+}
+
+impl Key {
+    /// The connection between these two; `None` if they are not of one IP
+    /// version. Scope and flow label are no part of it.
+    pub fn new(local: SocketAddr, remote: SocketAddr) -> Option<Key> {
+        let (local_port, remote_port) = (local.port(), remote.port());
+        match (local, remote) {
+            (SocketAddr::V4(local), SocketAddr::V4(remote)) => Some(Key::V4(Key4::new(
+                (*local.ip(), local_port),
+                (*remote.ip(), remote_port),
+            ))),
+            (SocketAddr::V6(local), SocketAddr::V6(remote)) => Some(Key::V6(Key6::new(
+                (*local.ip(), local_port),
+                (*remote.ip(), remote_port),
+            ))),
+            _ => None,
+        }
+    }
+}

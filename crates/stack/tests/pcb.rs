@@ -1,0 +1,282 @@
+//! Every table equals a map, whatever is done to it, and counts what it
+//! examines as the 1992 paper does.
+
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
+use weir_stack::pcb::{Bsd, InsertError, Key, Listeners, Mtf, PcbId, Sequent, Table, Weir};
+
+fn tables(seed: u128) -> Vec<(&'static str, Box<dyn Table>)> {
+    let chains = |n| NonZeroU32::new(n).unwrap();
+    vec![
+        ("bsd", Box::new(Bsd::new())),
+        ("mtf", Box::new(Mtf::new())),
+        ("sequent(1)", Box::new(Sequent::new(chains(1), seed))),
+        ("sequent(19)", Box::new(Sequent::new(chains(19), seed))),
+        ("weir", Box::new(Weir::new(seed))),
+    ]
+}
+
+/// Connection `index` of a server: by version, 64 addresses' ports in turn.
+fn key(v6: bool, index: u32) -> Key {
+    let port = 1024 + (index % 64) as u16;
+    let (local, remote): (IpAddr, IpAddr) = if v6 {
+        let remote = 0x2001_0db8_u128 << 96 | u128::from(index / 64);
+        (
+            Ipv6Addr::LOCALHOST.into(),
+            Ipv6Addr::from_bits(remote).into(),
+        )
+    } else {
+        let remote = Ipv4Addr::from_bits(0x0a00_0000 + index / 64);
+        (Ipv4Addr::LOCALHOST.into(), remote.into())
+    };
+    let local = SocketAddr::new(local, 80);
+    Key::new(local, SocketAddr::new(remote, port)).unwrap()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Insert(bool, u32),
+    Remove(bool, u32),
+    Find(bool, u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let index = prop_oneof![0..30u32, 0..2000u32];
+    let step = (0..4u8, any::<bool>(), index).prop_map(|(kind, v6, index)| match kind {
+        0 | 1 => Step::Insert(v6, index),
+        2 => Step::Remove(v6, index),
+        _ => Step::Find(v6, index),
+    });
+    prop::collection::vec(step, 0..400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn tables_equal_a_map(seed in any::<u128>(), steps in steps()) {
+        for (name, mut table) in tables(seed) {
+            let mut model = HashMap::new();
+            for (number, &step) in steps.iter().enumerate() {
+                let pcb = PcbId(number as u32);
+                match step {
+                    Step::Insert(v6, index) => {
+                        let key = key(v6, index);
+                        let expected = match model.get(&key) {
+                            Some(&old) => Err(InsertError::Exists(old)),
+                            None => Ok(()),
+                        };
+                        prop_assert_eq!(table.insert(key, pcb), expected, "{}", name);
+                        model.entry(key).or_insert(pcb);
+                    }
+                    Step::Remove(v6, index) => {
+                        let key = key(v6, index);
+                        prop_assert_eq!(table.remove(&key), model.remove(&key), "{}", name);
+                    }
+                    Step::Find(v6, index) => {
+                        let key = key(v6, index);
+                        prop_assert_eq!(table.find(&key), model.get(&key).copied(), "{}", name);
+                    }
+                }
+                prop_assert_eq!(table.len(), model.len(), "{}", name);
+            }
+            let keys: Vec<Key> = (0..600).map(|n| key(n % 3 == 0, n * 7 % 2000)).collect();
+            let mut found = vec![None; keys.len()];
+            let before = table.examined();
+            table.find_batch(&keys, &mut found);
+            let by_batch = table.examined() - before;
+            for (key, found) in keys.iter().zip(&found) {
+                prop_assert_eq!(*found, model.get(key).copied(), "{}", name);
+            }
+            if name == "weir" {
+                let before = table.examined();
+                keys.iter().for_each(|key| { table.find(key); });
+                prop_assert_eq!(by_batch, table.examined() - before, "batches count alike");
+            }
+        }
+    }
+}
+
+/// Examined by one look-up.
+fn cost(table: &mut dyn Table, index: u32) -> u64 {
+    let before = table.examined();
+    assert_eq!(table.find(&key(false, index)), Some(PcbId(index)));
+    table.examined() - before
+}
+
+fn filled(table: &mut dyn Table, count: u32) {
+    for index in 0..count {
+        table.insert(key(false, index), PcbId(index)).unwrap();
+    }
+}
+
+#[test]
+fn bsd_examines_its_cache_and_then_the_list_from_the_newest() {
+    let mut table = Bsd::new();
+    filled(&mut table, 100);
+    assert_eq!(cost(&mut table, 99), 1, "nothing is cached at first");
+    assert_eq!(cost(&mut table, 99), 1, "the cache");
+    assert_eq!(cost(&mut table, 0), 101, "the cache, and the whole list");
+    assert_eq!(cost(&mut table, 98), 3);
+    let before = table.examined();
+    assert_eq!(table.find(&key(false, 100)), None);
+    assert_eq!(table.examined() - before, 101);
+    assert_eq!(table.remove(&key(false, 98)), Some(PcbId(98)));
+    assert_eq!(cost(&mut table, 99), 1, "what is gone is not cached");
+}
+
+#[test]
+fn a_freed_pcb_is_not_found_through_the_cache() {
+    for (name, mut table) in tables(1) {
+        filled(&mut *table, 3);
+        cost(&mut *table, 1);
+        table.remove(&key(false, 1));
+        assert_eq!(table.find(&key(false, 1)), None, "{name}");
+        table.insert(key(false, 7), PcbId(7)).unwrap(); // takes the freed node
+        assert_eq!(table.find(&key(false, 1)), None, "{name}");
+        assert_eq!(table.find(&key(false, 7)), Some(PcbId(7)), "{name}");
+    }
+}
+
+#[test]
+fn mtf_moves_what_it_finds_to_the_front() {
+    let mut table = Mtf::new();
+    filled(&mut table, 100);
+    assert_eq!(cost(&mut table, 0), 100);
+    assert_eq!(cost(&mut table, 0), 1);
+    assert_eq!(cost(&mut table, 99), 2);
+    assert_eq!(cost(&mut table, 0), 2);
+    assert_eq!(cost(&mut table, 1), 100);
+}
+
+#[test]
+fn sequent_with_one_chain_is_bsd() {
+    let mut bsd = Bsd::new();
+    let mut sequent = Sequent::new(NonZeroU32::MIN, 5);
+    filled(&mut bsd, 60);
+    filled(&mut sequent, 60);
+    for index in [3, 3, 59, 0, 1, 1, 0, 30] {
+        assert_eq!(cost(&mut bsd, index), cost(&mut sequent, index));
+    }
+}
+
+/// However keys follow on one another, one PCB and hardly more is examined.
+#[test]
+fn weir_examines_one_pcb_whatever_the_keys() {
+    let local = SocketAddr::from(([192, 0, 2, 1], 80));
+    type Remote = fn(u32) -> SocketAddr;
+    let patterns: [(&str, Remote); 5] = [
+        ("addresses in turn", |n| {
+            SocketAddr::new(Ipv4Addr::from_bits(0x0a00_0000 + n).into(), 40_000)
+        }),
+        ("one port in 2^16", |n| {
+            SocketAddr::new(Ipv4Addr::from_bits(n.rotate_left(16)).into(), 1)
+        }),
+        ("all ports of few addresses", |n| {
+            SocketAddr::new(
+                Ipv4Addr::from_bits(0x0a00_0000 + (n >> 16)).into(),
+                n as u16,
+            )
+        }),
+        ("multiples of a large number", |n| {
+            SocketAddr::new(Ipv4Addr::from_bits(n.wrapping_mul(0x0100_0193)).into(), 7)
+        }),
+        ("bits of address and port that cancel out", |n| {
+            SocketAddr::new(
+                Ipv4Addr::from_bits((n & 0xffff) | ((n >> 16) << 20)).into(),
+                n as u16,
+            )
+        }),
+    ];
+    for seed in 0..4 {
+        for (pattern, remote) in patterns {
+            let mut table = Weir::new(seed);
+            let count = 30_000;
+            let keys: Vec<Key> = (0..count)
+                .map(|n| Key::new(local, remote(n)).unwrap())
+                .collect();
+            for (index, &key) in keys.iter().enumerate() {
+                table.insert(key, PcbId(index as u32)).unwrap();
+            }
+            for (index, key) in keys.iter().enumerate() {
+                assert_eq!(table.find(key), Some(PcbId(index as u32)));
+            }
+            let each = table.examined() as f64 / f64::from(count);
+            assert!(each < 1.02, "seed {seed}, {pattern}: {each} examined");
+        }
+    }
+}
+
+#[test]
+fn weir_forgets_what_is_removed_at_any_size() {
+    let mut table = Weir::new(3);
+    for v6 in [false, true] {
+        for index in 0..5000 {
+            table.insert(key(v6, index), PcbId(index)).unwrap();
+        }
+    }
+    for index in (0..5000).filter(|index| index % 7 != 0) {
+        assert_eq!(
+            table.remove(&key(index % 2 == 0, index)),
+            Some(PcbId(index))
+        );
+    }
+    for index in 0..5000 {
+        let gone = index % 7 != 0;
+        assert_eq!(table.find(&key(index % 2 == 0, index)).is_none(), gone);
+        assert_eq!(table.find(&key(index % 2 == 1, index)), Some(PcbId(index)));
+    }
+}
+
+#[test]
+fn the_most_exact_listener_wins_in_constant_time() {
+    let mut listeners = Listeners::new(9);
+    let one: IpAddr = [192, 0, 2, 1].into();
+    let two: IpAddr = [192, 0, 2, 2].into();
+    let any4: IpAddr = Ipv4Addr::UNSPECIFIED.into();
+    let any6: IpAddr = Ipv6Addr::UNSPECIFIED.into();
+    let six: IpAddr = Ipv6Addr::LOCALHOST.into();
+    listeners.insert(one, 80, PcbId(1)).unwrap();
+    listeners.insert(any4, 80, PcbId(2)).unwrap();
+    listeners.insert_dual(81, PcbId(3)).unwrap();
+    listeners.insert(one, 81, PcbId(4)).unwrap();
+    listeners.insert(any6, 82, PcbId(5)).unwrap();
+    let table = [
+        (one, 80, Some(1)),
+        (two, 80, Some(2)),
+        (six, 80, None),
+        (one, 81, Some(4)),
+        (two, 81, Some(3)),
+        (six, 81, Some(3)),
+        (two, 82, None),
+        (six, 82, Some(5)),
+        (six, 83, None),
+    ];
+    for (local, port, expected) in table {
+        assert_eq!(
+            listeners.find(local, port),
+            expected.map(PcbId),
+            "{local} {port}"
+        );
+    }
+    let taken = |pcb| Err(InsertError::Exists(PcbId(pcb)));
+    assert_eq!(listeners.insert(one, 80, PcbId(9)), taken(1));
+    assert_eq!(listeners.insert(any4, 81, PcbId(9)), taken(3));
+    assert_eq!(listeners.insert_dual(80, PcbId(9)), taken(2));
+    assert_eq!(listeners.insert_dual(82, PcbId(9)), taken(5));
+    assert_eq!(listeners.remove(any6, 81), Some(PcbId(3)));
+    assert_eq!(listeners.find(two, 81), None);
+    assert_eq!(listeners.remove(any6, 81), None);
+    assert_eq!(listeners.insert(any4, 81, PcbId(9)), Ok(()));
+
+    for port in 1000..20_000 {
+        listeners.insert(one, port, PcbId(port.into())).unwrap();
+    }
+    let before = listeners.examined();
+    for port in 1000..20_000 {
+        assert_eq!(listeners.find(one, port), Some(PcbId(port.into())));
+    }
+    assert!(listeners.examined() - before < 19_000 * 51 / 50);
+}
