@@ -2,7 +2,9 @@
 
 use crate::failure::Failure;
 use crate::limited;
-use serde::Deserialize;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
+use std::fmt;
 use std::path::Path;
 use weir_filter::lang::Language;
 
@@ -25,31 +27,68 @@ pub(crate) struct Port {
 }
 
 /// The file of ports: TOML, a table `[[port]]` for each.
-#[derive(Deserialize, Debug)]
+#[derive(serde::Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     port: Vec<PortTable>,
 }
 
-#[derive(Deserialize, Debug)]
+#[derive(serde::Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 struct PortTable {
     name: String,
     filter: String,
     #[serde(default)]
     lang: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "priority")]
     priority: Option<u16>,
     #[serde(default)]
     copy: bool,
+}
+
+/// As serde does it, but a person is told what to write.
+fn tables<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PortTable>, D::Error> {
+    struct Tables;
+    impl<'de> Visitor<'de> for Tables {
+        type Value = Vec<PortTable>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a table `[[port]]`, in two brackets, for each port")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, tables: A) -> Result<Self::Value, A::Error> {
+            Deserialize::deserialize(SeqAccessDeserializer::new(tables))
+        }
+    }
+    from.deserialize_any(Tables)
+}
+
+fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
+    struct Priority;
+    impl Visitor<'_> for Priority {
+        type Value = Option<u16>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number from 0 to 65535")
+        }
+
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+            let priority = u16::try_from(number);
+            priority
+                .map(Some)
+                .map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
+        }
+    }
+    from.deserialize_any(Priority)
 }
 
 /// Reads the ports of a TOML file.
 pub(crate) fn from_file(path: &Path) -> Result<Vec<Port>, Failure> {
     let refuse = |why: String| Failure::refused(format!("{}: {why}", path.display()));
     let bytes = limited::read(path, CONFIG_LEN_MAX).map_err(Failure::refused)?;
-    let text = String::from_utf8(bytes).map_err(|error| refuse(error.to_string()))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|error| refuse(format!("not a file of ports, which is TOML text: {error}")))?;
     from_toml(&text).map_err(refuse)
 }
 
@@ -238,7 +277,24 @@ mod tests {
         for (text, fault) in [
             ("[[port]]\nname = 'a'\n", "filter"),
             ("[[port]]\nname = 'a'\nfilter = ''\nprio = 1\n", "prio"),
-            ("[[port]]\nname = 'a'\nfilter = ''\npriority = -1\n", "u16"),
+            (
+                "[[port]]\nname = 'a'\nfilter = ''\npriority = -1\n",
+                "`-1`, expected a number from 0 to 65535",
+            ),
+            (
+                "[[port]]\nname = 'a'\nfilter = ''\npriority = 65536\n",
+                "65535",
+            ),
+            (
+                "[[port]]\nname = 'a'\nfilter = ''\npriority = 'high'\n",
+                "65535",
+            ),
+            (
+                "[[port]]\nname = 'a'\nfilter = ''\ncopy = 'yes'\n",
+                "boolean",
+            ),
+            ("[port]\nname = 'a'\nfilter = ''\n", "`[[port]]`"),
+            ("port = 'a'\n", "`[[port]]`"),
             ("[[port]]\nname = 'a'\nfilter = ''\nlang = 'c'\n", "c"),
             ("[[ports]]\n", "ports"),
         ] {

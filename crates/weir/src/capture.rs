@@ -16,6 +16,12 @@ pub(crate) fn open(path: &Path, stop: &Stop) -> Result<Reader, Error> {
     }
 }
 
+/// Whether there is a file, but a damaged one: what was read of it is to be
+/// reported, even if it is nothing.
+pub(crate) fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Damaged { .. })
+}
+
 /// The message of `error`, which names the file.
 pub(crate) fn complaint(path: &Path, error: &Error) -> String {
     match error {

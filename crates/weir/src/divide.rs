@@ -3,6 +3,7 @@
 use crate::bind::Port;
 use crate::failure::Failure;
 use crate::source::Compiler;
+use crate::text;
 use std::fmt::Write;
 use weir_demux::{Binding, Filter, Plan, Target, Verdict};
 use weir_link::pcap::FrameRef;
@@ -150,8 +151,8 @@ impl<'a> Divider<'a> {
         let plans = self.plans.iter().filter(|plan| !plan.refused.is_empty());
         let message = |plan: &LinkPlan| {
             let mut message = format!(
-                "{} frames of link type {} were not judged by {} of {} ports, whose filters it refuses:",
-                plan.frames,
+                "{} of link type {} not judged by {} of {} ports, whose filters it refuses:",
+                text::frames(plan.frames),
                 plan.linktype,
                 plan.refused.len(),
                 self.ports.len()

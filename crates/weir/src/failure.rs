@@ -54,13 +54,40 @@ impl Failure {
             Failure::OutputClosed => ExitCode::SUCCESS,
             Failure::Stopped(signal) => ExitCode::from(128 + signal),
             Failure::Run(error) => {
-                eprintln!("weir: {error:#}");
+                eprintln!("weir: {}", harmless(&format!("{error:#}")));
                 ExitCode::from(1)
             }
             Failure::Refused(error) => {
-                eprintln!("weir: {error:#}");
+                eprintln!("weir: {}", harmless(&format!("{error:#}")));
                 ExitCode::from(2)
             }
         }
+    }
+}
+
+/// `message` with the control characters escaped that it took from a filter
+/// or a file's name: they could drive the terminal.
+fn harmless(message: &str) -> String {
+    let mut out = String::with_capacity(message.len());
+    for c in message.chars() {
+        if c.is_control() && !matches!(c, '\n' | '\t') {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_cannot_drive_the_terminal() {
+        assert_eq!(
+            harmless("a\u{1b}[31m\tb\r\nc\u{9b}é"),
+            "a\\u{1b}[31m\tb\\r\nc\\u{9b}é"
+        );
     }
 }

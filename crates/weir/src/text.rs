@@ -50,6 +50,12 @@ pub(crate) fn grouped(number: u64) -> String {
     out
 }
 
+/// `1 frame`, `1,234 frames`.
+pub(crate) fn frames(number: u64) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} frame{plural}", grouped(number))
+}
+
 /// `part` of `whole` in per cent with one decimal; `-` of nothing.
 pub(crate) fn share(part: u64, whole: u64) -> String {
     if whole == 0 {
@@ -78,6 +84,7 @@ mod tests {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!([frames(0), frames(1)], ["0 frames", "1 frame"]);
     }
 
     #[test]

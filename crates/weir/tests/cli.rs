@@ -232,6 +232,7 @@ fn requests_that_mean_nothing_are_refused_with_a_remedy() {
         (vec!["-p", "a=udp", "--lang", "lua"], "expr, cbpf and cspf"),
         (vec!["--config", "no-such-file.toml"], "no-such-file.toml"),
         (vec!["--config", &config], "filtre"),
+        (vec!["--config", &file], "TOML"),
         (vec![], "no ports"),
     ] {
         let run = weir(["demux", "-r", &file])
@@ -243,11 +244,76 @@ fn requests_that_mean_nothing_are_refused_with_a_remedy() {
         assert!(errors.contains(fault), "{arguments:?}: {errors}");
         assert!(run.stdout.is_empty(), "{arguments:?}");
     }
-    let run = weir(["demux", "-r", &folder.path("none.pcap"), "-p", "a=udp"])
+}
+
+#[test]
+fn a_missing_file_is_named_and_a_damaged_one_reported() {
+    let folder = Folder::new("missing");
+    let garbage = folder.write("garbage", b"GET / HTTP/1.1");
+    let missing = folder.path("none.pcap");
+    let here = folder.path("");
+    for (file, demuxed, filtered) in [
+        (&missing, "", ""),
+        (&here, "", ""),
+        (
+            &garbage,
+            "{\"frames\":0,\"ports\":[",
+            "{\"frames\":0,\"accepted\":0}\n",
+        ),
+    ] {
+        for (run, report) in [
+            (
+                weir(["demux", "--json", "-r", file, "-p", "a=udp"]),
+                demuxed,
+            ),
+            (weir(["filter", "udp", "--json", "--run", file]), filtered),
+        ] {
+            let run = { run }.output().unwrap();
+            assert_eq!(run.status.code(), Some(1), "{run:?}");
+            assert!(
+                String::from_utf8_lossy(&run.stderr).contains(file.as_str()),
+                "{run:?}"
+            );
+            let out = stdout(&run);
+            assert!(out.starts_with(report), "{run:?}");
+            assert_eq!(out.is_empty(), report.is_empty(), "{run:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_an_expression_may_hold_comments() {
+    let folder = Folder::new("comments");
+    let file = folder.write("f", b"udp # not tcp\nport 53 # dns\n#");
+    let commented = weir(["filter", "--as", "cbpf", "-F", &file]).output();
+    let plain = weir(["filter", "--as", "cbpf", "udp port 53"]).output();
+    assert_eq!(stdout(&commented.unwrap()), stdout(&plain.unwrap()));
+}
+
+#[test]
+fn a_filter_may_come_through_a_pipe_with_a_name() {
+    let decimal = weir(["filter", "udp", "--as", "cbpf"]).output().unwrap();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&decimal.stdout).unwrap();
+    drop(writer);
+    // What a shell makes of <(…).
+    let again = weir(["filter", "--lang", "cbpf", "/dev/stdin", "--as", "cbpf"])
+        .stdin(reader)
         .output()
         .unwrap();
-    assert_eq!(run.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&run.stderr).contains("none.pcap"));
+    assert_eq!(stdout(&again), stdout(&decimal), "{again:?}");
+}
+
+#[test]
+fn messages_do_not_drive_the_terminal() {
+    for arguments in [
+        ["filter", "tcp\u{1b}[31m port"],
+        ["filter", "-F/none\u{1b}[31m"],
+    ] {
+        let run = weir(arguments).output().unwrap();
+        assert_eq!(run.status.code(), Some(2), "{run:?}");
+        assert!(!run.stderr.contains(&0x1b), "{run:?}");
+    }
 }
 
 #[test]
@@ -330,5 +396,30 @@ fn the_demo_agrees_with_itself() {
     assert_eq!(json["sent"], 2000);
     for port in json["ports"].as_array().unwrap() {
         assert!(port["frames"].as_u64().unwrap() > 0, "{port}");
+    }
+}
+
+#[test]
+fn the_demo_writes_captures_to_try_weir_on() {
+    let folder = Folder::new("demo-captures");
+    let out = folder.path("captures");
+    let run = weir(["demo", "--json", "-n", "2000", "-w", &out])
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{run:?}");
+    let told: serde_json::Value = serde_json::from_str(&stdout(&run)).unwrap();
+    for (name, linktype, filter, at_least) in [
+        ("office.pcapng", "EN10MB", "tcp port 80 or 443", 100),
+        ("pup.pcapng", "EN3MB", "", 1000),
+    ] {
+        let file = format!("{out}/{name}");
+        let reader = weir_link::pcap::Reader::open(&file).unwrap();
+        assert_eq!(reader.interfaces()[0].linktype.to_string(), linktype);
+        let run = weir(["filter", filter, "--json", "--run", &file]).output();
+        let counts: serde_json::Value = serde_json::from_str(&stdout(&run.unwrap())).unwrap();
+        assert!(counts["accepted"].as_u64() >= Some(at_least), "{counts}");
+        if linktype == "EN10MB" {
+            assert_eq!(counts["frames"], told["frames"]);
+        }
     }
 }

@@ -149,7 +149,7 @@ fn a_later_link_type_that_refuses_a_filter_loses_nothing() {
     assert_eq!(counted["ports"][0]["frames"], 3, "{counted}");
     assert_eq!(counted["ports"][1]["frames"], 1, "{counted}");
     let said = counted["error"].as_str().unwrap();
-    assert!(said.contains("1 frames of link type"), "{said}");
+    assert!(said.contains("1 frame of link type"), "{said}");
     assert!(said.contains("port `dns`"), "{said}");
     for (port, frames) in [("dns", 3), ("rest", 1)] {
         let written = format!("{out}/{port}.pcapng");
@@ -164,7 +164,7 @@ fn a_later_link_type_that_refuses_a_filter_loses_nothing() {
         .unwrap();
     assert_eq!(run.status.code(), Some(1), "{run:?}");
     assert_eq!(stdout(&run), "{\"frames\":4,\"accepted\":3}\n");
-    assert!(stderr(&run).contains("1 frames of link type"), "{run:?}");
+    assert!(stderr(&run).contains("1 frame of link type"), "{run:?}");
 }
 
 #[test]

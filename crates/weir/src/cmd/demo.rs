@@ -1,5 +1,7 @@
 //! `weir demo`: mixed traffic on an in-memory link, divided among ports.
 
+mod captures;
+
 use crate::bind::Port;
 use crate::divide::Divider;
 use crate::failure::Failure;
@@ -12,6 +14,7 @@ use crate::text::{
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Instant;
 use weir_filter::backend::Runner;
 use weir_filter::lang::Language;
@@ -39,6 +42,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(0..=1000))]
     loss: u32,
+
+    /// Write captures to try weir on: DIR/office.pcapng, the traffic as it
+    /// arrived, and DIR/pup.pcapng, Pup on the 3 Mb/s Ethernet of 1987
+    ///
+    /// The folder is made if need be; files of these names are written over.
+    #[arg(short, long, value_name = "DIR")]
+    write: Option<PathBuf>,
 
     /// Print one line of JSON
     #[arg(long)]
@@ -109,6 +119,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let compiler = Compiler::default();
     let (frames, lost) = carry(args)?;
     let interface = Interface::ethernet();
+    if let Some(folder) = &args.write {
+        captures::write(folder, &frames, args.seed)?;
+    }
 
     let mut divider = Divider::new(&ports, &compiler);
     divider.prepare(LinkType::EN10MB)?;

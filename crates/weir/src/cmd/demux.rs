@@ -28,7 +28,7 @@ use weir_link::pcap::{FrameRef, Interface, Reader};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  weir demux -r office.pcap --port web='tcp port 80 or 443' --port dns='udp port 53' \\
+  weir demux -r office.pcapng --port web='tcp port 80 or 443' --port dns='udp port 53' \\
              --port all='' --copy all -w out/
   tcpdump -w - | weir demux -r - --config ports.toml --json
 
@@ -52,11 +52,14 @@ pub(crate) struct Args {
 
     /// Make a port a copy: it takes nothing away from the others
     ///
-    /// The word `all`, where no port has that name, means every port.
+    /// Several names have commas between them. The word `all`, where no port
+    /// has that name, means every port.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     copy: Vec<String>,
 
     /// Give a port a priority, 0 (the default) to 65535; the highest is first
+    ///
+    /// It counts more than what the file of ports or a stack-language text says.
     #[arg(long, value_name = "NAME=N", value_delimiter = ',', value_parser = bind::priority_argument)]
     priority: Vec<(String, u16)>,
 
@@ -64,11 +67,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LANG", default_value = "expr")]
     lang: weir_filter::lang::Language,
 
-    /// Dialect of stack-language (cspf) filters
+    /// Dialect of stack-language (cspf) filters: paper, bsd, dec, sun, mach or
+    /// weir
     #[arg(long, value_name = "NAME", default_value_t)]
     dialect: Dialect,
 
     /// Write each port's frames to DIR/NAME.pcapng
+    ///
+    /// The folder is made if need be; files of these names are written over.
     #[arg(short, long, value_name = "DIR")]
     write: Option<PathBuf>,
 
@@ -157,6 +163,10 @@ impl Work<'_> {
             let mut reader = match capture::open(path, stop) {
                 Ok(reader) => reader,
                 _ if stop.asked() => return Ok(End::Stopped(stop.signal())),
+                // There is nothing to report of a file that is not there.
+                Err(error) if self.first.is_none() && !capture::is_damage(&error) => {
+                    return Err(Failure::run(capture::complaint(path, &error)));
+                }
                 Err(error) => return Ok(End::Broken(capture::complaint(path, &error))),
             };
             if self.first.is_none() {

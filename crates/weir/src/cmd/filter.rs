@@ -24,7 +24,7 @@ use weir_wire::LinkType;
 Examples:
   weir filter 'tcp[tcpflags] & tcp-syn != 0'
   weir filter tcp port 80 --as cbpf               # what tcpdump -ddd prints
-  weir filter --lang cspf pup.enet --run office.pcap --json
+  weir filter --lang cspf pup.enet --run pup.pcapng --json
   tcpdump -ddd udp | weir filter --lang cbpf - --as ebpf
 
 Exit status: 0 if the filter compiles; 2 if it is refused (the reason is on standard error);
@@ -36,6 +36,8 @@ pub(crate) struct Args {
     words: Vec<String>,
 
     /// Read the filter's text from a file; `-` is standard input
+    ///
+    /// In an expression's file, `#` begins a comment to the end of the line.
     #[arg(short = 'F', long, value_name = "FILE", conflicts_with = "words")]
     file: Option<PathBuf>,
 
@@ -63,7 +65,7 @@ pub(crate) struct Args {
     run: Option<PathBuf>,
 
     /// Print one line of JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "form")]
     json: bool,
 
     /// Do not optimise
@@ -124,7 +126,11 @@ fn print(text: &str) -> Result<(), Failure> {
 /// The filter's text, wherever it stands.
 fn text(args: &Args) -> Result<Vec<u8>, Failure> {
     if let Some(path) = &args.file {
-        return read_text(path);
+        let mut text = read_text(path)?;
+        if args.lang == Language::Expr {
+            blank_comments(&mut text);
+        }
+        return Ok(text);
     }
     if args.lang == Language::Expr {
         return Ok(args.words.join(" ").into_bytes());
@@ -147,6 +153,18 @@ fn text(args: &Args) -> Result<Vec<u8>, Failure> {
 /// any language, but a file's name that was misspelt.
 fn looks_like_a_path(word: &str) -> bool {
     !word.contains(char::is_whitespace) && word.contains(['/', '.'])
+}
+
+/// As `tcpdump -F` does: what follows a `#` on its line becomes blanks, so
+/// that errors point to the right place.
+fn blank_comments(text: &mut [u8]) {
+    let mut inside = false;
+    for byte in text {
+        inside = *byte != b'\n' && (inside || *byte == b'#');
+        if inside {
+            *byte = b' ';
+        }
+    }
 }
 
 fn read_text(path: &Path) -> Result<Vec<u8>, Failure> {

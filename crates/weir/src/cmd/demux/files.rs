@@ -37,8 +37,12 @@ impl PortFiles {
         names: &[&str],
         inputs: &[PathBuf],
     ) -> Result<PortFiles, Failure> {
-        fs::create_dir_all(folder)
-            .map_err(|error| Failure::run(format!("cannot make {}: {error}", folder.display())))?;
+        fs::create_dir_all(folder).map_err(|error| {
+            Failure::run(format!(
+                "cannot make the folder {}: {error}",
+                folder.display()
+            ))
+        })?;
         allow_open_files(names.len());
         let inputs: HashSet<Identity> = inputs.iter().filter_map(|path| input(path)).collect();
         let mut owners = HashMap::with_capacity(names.len());

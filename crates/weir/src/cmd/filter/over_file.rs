@@ -55,7 +55,12 @@ pub(super) fn run(
     let mut reader = match capture::open(path, &stop) {
         Ok(reader) => reader,
         Err(_) if stop.asked() => return Err(Failure::Stopped(stop.signal())),
-        Err(error) => return Err(Failure::run(capture::complaint(path, &error))),
+        Err(error) => {
+            if capture::is_damage(&error) {
+                super::print(&shown(args.json, &Counts::default()))?;
+            }
+            return Err(Failure::run(capture::complaint(path, &error)));
+        }
     };
     if judges.is_empty() {
         let interface = reader.interfaces().first();
@@ -139,9 +144,10 @@ fn compile(
 /// What is to be said of frames that the filter could not judge.
 fn unjudged(judge: &Judge) -> Option<String> {
     let why = judge.runner.as_ref().err()?;
-    let (frames, linktype) = (judge.frames, judge.linktype);
+    let frames = text::frames(judge.frames);
+    let linktype = judge.linktype;
     Some(format!(
-        "{frames} frames of link type {linktype} were not judged:\n{why}"
+        "{frames} of link type {linktype} not judged:\n{why}"
     ))
 }
 
