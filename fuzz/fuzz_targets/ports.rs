@@ -8,6 +8,9 @@ mod bind;
 #[path = "../../crates/weir/src/failure.rs"]
 #[allow(dead_code, reason = "as above")]
 mod failure;
+#[path = "../../crates/weir/src/limited.rs"]
+#[allow(dead_code, reason = "as above")]
+mod limited;
 
 use libfuzzer_sys::fuzz_target;
 use weir_filter::lang::expr::{Context, compile};

@@ -269,3 +269,32 @@ fn nothing_committed_names_one_machine() {
         }
     }
 }
+
+#[test]
+fn every_fuzz_target_is_a_binary_of_its_own_and_documented() {
+    let folder = root().join("fuzz");
+    let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("fuzz/ has a manifest");
+    let manifest: toml::Table = manifest.parse().expect("the manifest is TOML");
+    let described = fs::read_to_string(root().join("docs/fuzzing.md")).expect("is described");
+    let listed: Vec<&str> = manifest["bin"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|bin| bin.get("path")?.as_str())
+        .collect();
+    let targets = fs::read_dir(folder.join("fuzz_targets")).expect("can be listed");
+    for target in targets {
+        let name = target.expect("can be listed").file_name();
+        let name = name.to_string_lossy();
+        let path = format!("fuzz_targets/{name}");
+        assert!(
+            listed.contains(&path.as_str()),
+            "fuzz/Cargo.toml has no [[bin]] for {path}"
+        );
+        let row = format!("| `{}` |", name.trim_end_matches(".rs"));
+        assert!(
+            described.contains(&row),
+            "docs/fuzzing.md has no row for {name}"
+        );
+    }
+}
