@@ -1,6 +1,9 @@
-//! The dominator tree of a forward control-flow graph.
+//! The dominator tree of a forward control-flow graph, and the walk over it.
 
-use super::{Block, Program};
+use super::{Block, Edge};
+
+/// No block.
+const NONE: u32 = u32::MAX;
 
 /// The dominator tree, made for look-ups in logarithmic time: a chain of
 /// 100,000 blocks that all lead to one reject block must not cost a walk of
@@ -8,46 +11,47 @@ use super::{Block, Program};
 ///
 /// Besides its parent each block knows one ancestor further up, at distances
 /// that halve (Myers, "An applicative random-access stack", 1983).
-#[derive(Debug)]
-pub(super) struct Dominators {
+#[derive(Clone, Debug)]
+pub(crate) struct Dominators {
     /// The immediate dominator; the entry, and a block nothing reaches, has
     /// itself.
-    pub(super) parents: Vec<Block>,
+    parents: Vec<Block>,
     jumps: Vec<Block>,
     depths: Vec<u32>,
+    /// How many edges lead to each block from blocks that are reached.
+    in_edges: Vec<u32>,
 }
 
 impl Dominators {
-    /// One pass suffices because edges lead forward, which the program must
-    /// satisfy.
-    pub(super) fn of(program: &Program) -> Dominators {
-        let count = program.blocks.len();
+    /// The tree of `count` blocks, the first being the entry, of which `edges`
+    /// gives the edges out. One pass suffices because edges lead forward,
+    /// which they must.
+    pub(crate) fn of<'e, E>(count: usize, edges: impl Fn(usize) -> E) -> Dominators
+    where
+        E: Iterator<Item = &'e Edge>,
+    {
         let own: Vec<Block> = (0..count as u32).map(Block).collect();
         let mut tree = Dominators {
             parents: own.clone(),
             jumps: own,
             depths: vec![0; count],
+            in_edges: vec![0; count],
         };
-        let mut reached = vec![false; count];
-        if let Some(entry) = reached.first_mut() {
-            *entry = true;
-        }
-        for (index, block) in program.blocks.iter().enumerate() {
-            if !reached[index] {
-                continue;
-            }
+        for index in 0..count {
             let here = Block(index as u32);
             if index > 0 {
+                if tree.in_edges[index] == 0 {
+                    continue;
+                }
                 tree.enter(here);
             }
-            for edge in block.term.edges() {
+            for edge in edges(index) {
                 let target = edge.block.index();
-                tree.parents[target] = if reached[target] {
-                    tree.common(tree.parents[target], here)
-                } else {
-                    here
+                tree.parents[target] = match tree.in_edges[target] {
+                    0 => here,
+                    _ => tree.common(tree.parents[target], here),
                 };
-                reached[target] = true;
+                tree.in_edges[target] += 1;
             }
         }
         tree
@@ -78,7 +82,7 @@ impl Dominators {
     }
 
     /// The nearest block that dominates both.
-    fn common(&self, a: Block, b: Block) -> Block {
+    pub(crate) fn common(&self, a: Block, b: Block) -> Block {
         let depth = self.depths[a.index()].min(self.depths[b.index()]);
         let (mut a, mut b) = (self.at_depth(a, depth), self.at_depth(b, depth));
         while a != b {
@@ -93,8 +97,60 @@ impl Dominators {
     }
 
     /// Whether every path to `block` passes `home`, or they are the same.
-    pub(super) fn dominates(&self, home: Block, block: Block) -> bool {
+    pub(crate) fn dominates(&self, home: Block, block: Block) -> bool {
         let depth = self.depths[home.index()];
         depth <= self.depths[block.index()] && self.at_depth(block, depth) == home
+    }
+
+    /// The immediate dominators; the entry, and a block nothing reaches, has
+    /// itself.
+    pub(crate) fn parents(&self) -> &[Block] {
+        &self.parents
+    }
+
+    /// How many edges lead to each block, for each block.
+    pub(crate) fn in_edges(&self) -> &[u32] {
+        &self.in_edges
+    }
+
+    /// Calls `enter` for each block that is reached, a dominator before what
+    /// it dominates and each block after all its predecessors, and `leave`
+    /// when all that the block dominates is done.
+    pub(crate) fn walk<S>(
+        &self,
+        state: &mut S,
+        mut enter: impl FnMut(&mut S, usize),
+        mut leave: impl FnMut(&mut S, usize),
+    ) {
+        let (first_child, next_sibling) = self.children();
+        let mut block = 0_u32;
+        loop {
+            enter(state, block as usize);
+            let mut next = first_child[block as usize];
+            while next == NONE {
+                leave(state, block as usize);
+                if block == 0 {
+                    return;
+                }
+                next = next_sibling[block as usize];
+                block = self.parents[block as usize].0;
+            }
+            block = next;
+        }
+    }
+
+    /// For each block the first that it dominates immediately, and the next
+    /// with the same immediate dominator, in ascending order.
+    fn children(&self) -> (Vec<u32>, Vec<u32>) {
+        let count = self.parents.len();
+        let (mut first, mut next) = (vec![NONE; count], vec![NONE; count]);
+        for index in (1..count).rev() {
+            let parent = self.parents[index].index();
+            if self.in_edges[index] > 0 {
+                next[index] = first[parent];
+                first[parent] = index as u32;
+            }
+        }
+        (first, next)
     }
 }

@@ -36,7 +36,7 @@
 mod build;
 mod compose;
 mod cost;
-mod dominators;
+pub(crate) mod dominators;
 mod text;
 mod verify;
 

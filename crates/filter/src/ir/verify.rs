@@ -66,7 +66,7 @@ impl Program {
     pub fn verify(&self) -> Result<(), VerifyError> {
         self.check_sizes()?;
         self.check_edges()?;
-        let dominators = Dominators::of(self);
+        let dominators = self.dominators();
         let mut defined_in: Vec<Option<Block>> = vec![None; self.values.len()];
         for (index, block) in self.blocks.iter().enumerate() {
             let here = Block(index as u32);
@@ -146,7 +146,11 @@ impl Program {
     ///
     /// The program's edges must lead forward.
     pub fn immediate_dominators(&self) -> Vec<Block> {
-        Dominators::of(self).parents
+        self.dominators().parents().to_vec()
+    }
+
+    fn dominators(&self) -> Dominators {
+        Dominators::of(self.blocks.len(), |index| self.blocks[index].term.edges())
     }
 }
 

@@ -191,10 +191,16 @@ impl Facts {
     }
 
     fn item(&self, graph: &Graph, value: Value) -> Item {
+        let choices = self.choices(graph, value);
+        // Of a few constants all but one may have been excluded since.
+        let known = match choices.as_ref().map(Choices::items) {
+            Some(&[only]) => Known::exactly(only),
+            _ => self.range(graph, value.into(), 0),
+        };
         Item {
             value,
-            known: self.range(graph, value.into(), 0),
-            choices: self.choices(graph, value),
+            known,
+            choices,
         }
     }
 

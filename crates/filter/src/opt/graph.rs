@@ -19,8 +19,8 @@
 //! right; a [`Op::Test`] is `Eq`, `Gt` or `Set` only, and the negation of test
 //! `t` is `Eq t, 0`.
 
-use super::dominators::Tree;
 use super::known::Known;
+use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value};
 use std::collections::HashSet;
 
@@ -28,6 +28,9 @@ use std::collections::HashSet;
 /// new: bounds the cost of a program made to collide. Missing an equal value
 /// only costs optimisation.
 const PROBES_MAX: usize = 32;
+
+/// No value, or no node.
+pub(crate) const NONE: u32 = u32::MAX;
 
 /// The expression contains a block parameter.
 pub(crate) const HAS_PARAM: u8 = 1;
@@ -144,7 +147,7 @@ pub(crate) struct Graph {
     /// Open addressing; each entry is a value plus one, or zero.
     table: Vec<u32>,
     /// The dominator tree, while it is known.
-    tree: Option<Tree>,
+    tree: Option<Dominators>,
     /// How deep the rules that look inside a value are nested.
     depth: u32,
 }
@@ -155,12 +158,14 @@ const DEPTH_MAX: u32 = 32;
 impl Graph {
     /// The dominator tree. Whoever leaves the edges as they are may give it
     /// back by [`keep_tree`](Self::keep_tree).
-    pub(crate) fn take_tree(&mut self) -> Tree {
-        self.tree.take().unwrap_or_else(|| Tree::of(self))
+    pub(crate) fn take_tree(&mut self) -> Dominators {
+        self.tree.take().unwrap_or_else(|| {
+            Dominators::of(self.nodes.len(), |index| self.nodes[index].flow.edges())
+        })
     }
 
     /// Keeps the tree that was taken for whoever needs it next.
-    pub(crate) fn keep_tree(&mut self, tree: Tree) {
+    pub(crate) fn keep_tree(&mut self, tree: Dominators) {
         self.tree = Some(tree);
     }
 

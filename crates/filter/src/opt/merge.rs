@@ -4,8 +4,7 @@
 //! same, may reject the same and lead to the same. Blocks with parameters are
 //! left alone.
 
-use super::dominators::NONE;
-use super::graph::{Flow, Graph, Node, mix};
+use super::graph::{Flow, Graph, NONE, Node, mix};
 use crate::ir::{Block, Edge, Operand};
 
 /// How many blocks with one hash are compared: bounds the cost of a program

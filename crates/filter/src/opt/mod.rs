@@ -8,11 +8,11 @@
 
 pub(crate) mod checks;
 mod cond;
-mod dominators;
 mod facts;
 mod fold;
 pub(crate) mod graph;
 pub(crate) mod known;
+mod leap;
 pub(crate) mod merge;
 mod rebuild;
 mod reorder;

@@ -6,8 +6,8 @@
 //! computed once, where the ways part, if it cannot reject there.
 
 use super::checks::captured_after;
-use super::dominators::{NONE, Tree};
-use super::graph::{Flow, Graph, HAS_EFFECT, Node};
+use super::graph::{Flow, Graph, HAS_EFFECT, NONE, Node};
+use crate::ir::dominators::Dominators;
 use crate::ir::{BasicBlock, Block, Cmp, Edge, Op, Operand, Program, Term, Value, limits};
 
 /// Values of at least this many operations are computed where ways part rather
@@ -88,42 +88,29 @@ fn split_edges(graph: &mut Graph) -> bool {
 }
 
 /// The values to compute where ways part, by node.
-fn hoists(graph: &Graph, tree: &Tree) -> Vec<(u32, Value)> {
-    let mut place = vec![NONE; graph.ops.len()];
-    let mut needed = |value: Value, at: u32| {
-        let place = &mut place[value.index()];
-        *place = match *place {
-            NONE => at,
-            known => tree.common(known, at),
-        };
+fn hoists(graph: &Graph, tree: &Dominators) -> Vec<(u32, Value)> {
+    let mut places = vec![None; graph.ops.len()];
+    let needed = |places: &mut [Option<Block>], value: Value, at: Block| {
+        let place = &mut places[value.index()];
+        *place = Some(place.map_or(at, |known| tree.common(known, at)));
     };
     for (index, node) in graph.nodes.iter().enumerate() {
-        let at = index as u32;
-        node.effects.iter().for_each(|&effect| needed(effect, at));
-        if node.bound > 0 {
-            needed(node.bound_load, at);
-        }
-        if let Some(subject) = node.flow.subject() {
-            needed(subject, at);
-        }
-        for edge in node.flow.edges() {
-            let values = edge.args.iter().filter_map(|arg| arg.value());
-            values.for_each(|arg| needed(arg, at));
+        let bound_load = (node.bound > 0).then_some(node.bound_load);
+        let args = node.flow.edges().flat_map(|edge| &edge.args);
+        let values = node.effects.iter().copied().chain(bound_load);
+        let values = values.chain(node.flow.subject());
+        for value in values.chain(args.filter_map(|arg| arg.value())) {
+            needed(&mut places, value, Block(index as u32));
         }
     }
     let mut captured = Vec::new();
     let mut hoists = Vec::new();
     for index in (0..graph.ops.len()).rev() {
-        let at = place[index];
-        if at == NONE {
+        let Some(at) = places[index] else {
             continue;
-        }
+        };
         for operand in graph.ops[index].operands().filter_map(Operand::value) {
-            let place = &mut place[operand.index()];
-            *place = match *place {
-                NONE => at,
-                known => tree.common(known, at),
-            };
+            needed(&mut places, operand, at);
         }
         let info = &graph.info[index];
         if info.size < HOIST_SIZE_MIN
@@ -135,8 +122,8 @@ fn hoists(graph: &Graph, tree: &Tree) -> Vec<(u32, Value)> {
         if captured.is_empty() {
             captured = captured_after(graph);
         }
-        if info.bound <= captured[at as usize] {
-            hoists.push((at, Value(index as u32)));
+        if info.bound <= captured[at.index()] {
+            hoists.push((at.0, Value(index as u32)));
         }
     }
     hoists.sort_unstable();

@@ -9,9 +9,9 @@
 //! accepts only what passes every test.
 
 use super::checks::captured_before;
-use super::dominators::Tree;
 use super::facts::Facts;
 use super::graph::{Flow, Graph};
+use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Value};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -54,21 +54,21 @@ struct Reorder<'g> {
 }
 
 impl Reorder<'_> {
-    fn enter(&mut self, index: usize, tree: &Tree) {
+    fn enter(&mut self, index: usize, tree: &Dominators) {
         self.marks.push(self.facts.mark());
         for position in 0..self.graph.nodes[index].effects.len() {
             let effect = self.graph.nodes[index].effects[position];
             self.facts.carry_out(self.graph, effect, |_| {});
         }
         if !self.in_chain[index]
-            && let Some(chain) = chain_from(self.graph, index, &tree.in_edges)
+            && let Some(chain) = chain_from(self.graph, index, tree.in_edges())
         {
             for &index in &chain.nodes[..chain.nodes.len() - 1] {
                 self.in_chain[index] = true;
             }
             // What was tested on the way in, if there is one way.
-            let parent = tree.parent[index] as usize;
-            let before = match tree.in_edges[index] {
+            let parent = tree.parents()[index].index();
+            let before = match tree.in_edges()[index] {
                 1 => tested(self.graph, parent),
                 _ => Operand::Imm(0),
             };

@@ -18,15 +18,26 @@
 //! from there needs anyway (`awaited`); other operations only if they are
 //! known to have been carried out.
 
-use super::dominators::Tree;
 use super::facts::{Facts, Item};
 use super::graph::{Flow, Graph, HAS_PARAM};
+use super::leap::Runs;
 use super::substitute::Substitution;
-use crate::ir::{Block, Edge, Operand, Value};
+use crate::ir::dominators::Dominators;
+use crate::ir::{Block, Edge, Op, Operand, Value};
 
-/// Edges skip this many blocks in one pass, per block: long chains of decided
-/// tests take more passes, not quadratic time.
-const SKIPS_PER_NODE: usize = 8;
+/// How many blocks edges are led past in one pass, per block. Long chains of
+/// decided tests take more passes, not quadratic time.
+const STEPS_PER_NODE: usize = 8;
+
+/// An edge is led past one part in this many of the blocks that are left, so
+/// that a few long ways leave something for the others …
+const STEPS_SHARE: usize = 16;
+
+/// … and past this many blocks in any case.
+const STEPS_MIN: usize = 8;
+
+/// After every so many blocks a way past many at once is looked for.
+const LEAP_EVERY: usize = 8;
 
 /// Threads every edge of a tidy graph; gives whether anything changed.
 pub(crate) fn thread(graph: &mut Graph) -> bool {
@@ -42,7 +53,8 @@ pub(crate) fn thread(graph: &mut Graph) -> bool {
         escapes: escapes(graph),
         has_own: false,
         marks: Vec::new(),
-        skips_left: SKIPS_PER_NODE * count + 64,
+        steps_left: STEPS_PER_NODE * count + 64,
+        runs: None,
         changed: false,
         graph,
     };
@@ -130,7 +142,9 @@ struct Threader<'g> {
     /// Whether the node visited has facts that its dominators do not.
     has_own: bool,
     marks: Vec<usize>,
-    skips_left: usize,
+    steps_left: usize,
+    /// Made when they are first needed.
+    runs: Option<Runs>,
     changed: bool,
 }
 
@@ -144,7 +158,7 @@ enum Join {
 }
 
 impl Threader<'_> {
-    fn enter(&mut self, index: usize, tree: &Tree) {
+    fn enter(&mut self, index: usize, tree: &Dominators) {
         self.marks.push(self.facts.mark());
         if !self.live[index] {
             return;
@@ -226,7 +240,7 @@ impl Threader<'_> {
         Flow::Jump(edge)
     }
 
-    fn branch(&mut self, index: usize, cond: Value, edges: [Edge; 2], tree: &Tree) -> Flow {
+    fn branch(&mut self, index: usize, cond: Value, edges: [Edge; 2], tree: &Dominators) -> Flow {
         let mut effects = Vec::new();
         let decided = self.facts.decide(self.graph, cond);
         self.facts
@@ -238,30 +252,37 @@ impl Threader<'_> {
         }
         if then.block != otherwise.block {
             for (edge, holds) in [(&then, true), (&otherwise, false)] {
-                if tree.in_edges[edge.block.index()] == 1 {
+                if tree.in_edges()[edge.block.index()] == 1 {
                     self.entry[edge.block.index()] = Some((cond, holds));
                 }
             }
         }
         let captured = self.captured_after(index, Some(cond));
-        let mut joins = [Vec::new(), Vec::new()];
         let [then, otherwise] = [(then, true), (otherwise, false)].map(|(edge, holds)| {
             let mark = self.facts.mark();
             self.facts.assume(self.graph, cond, holds);
             let block = edge.block;
             let edge = self.follow(edge, captured);
-            // A node's only way in keeps the facts, unless they are its own.
-            if self.has_own || edge.block != block || tree.in_edges[block.index()] > 1 {
-                joins[usize::from(!holds)] = self.joined(&edge);
-            }
             self.facts.undo_to(mark);
-            edge
+            (block, edge)
         });
-        if then == otherwise {
+        if then.1 == otherwise.1 {
             self.keep_checks(index, cond, &effects);
-            return self.jump(index, then);
+            return self.jump(index, then.1);
         }
-        let [first, mut second] = joins;
+        let [(then, first), (otherwise, mut second)] =
+            [(then, true), (otherwise, false)].map(|((block, edge), holds)| {
+                // A node's only way in keeps the facts, unless they are its own.
+                let is_own = edge.block == block && tree.in_edges()[block.index()] == 1;
+                if is_own && !self.has_own {
+                    return (edge, Vec::new());
+                }
+                let mark = self.facts.mark();
+                self.facts.assume(self.graph, cond, holds);
+                let join = self.joined(&edge);
+                self.facts.undo_to(mark);
+                (edge, join)
+            });
         if then.block == otherwise.block {
             // With different arguments: what one edge says the other may not.
             second.clear();
@@ -331,15 +352,42 @@ impl Threader<'_> {
 
     /// Where `edge` leads under the facts that hold along it.
     fn follow(&mut self, mut edge: Edge, captured: u32) -> Edge {
-        while self.skips_left > 0 {
-            let Some(next) = self.skip(&edge, captured) else {
+        let steps_max = STEPS_MIN + self.steps_left / STEPS_SHARE;
+        let mut steps = 0;
+        while steps < steps_max {
+            // Seldom, as it costs more than a step.
+            let leap = match steps % LEAP_EVERY {
+                4 => self.leap(&edge, captured),
+                _ => None,
+            };
+            let Some(next) = leap.or_else(|| self.skip(&edge, captured)) else {
                 break;
             };
-            self.skips_left -= 1;
-            self.changed = true;
+            steps += 1;
             edge = next;
         }
+        self.changed |= steps > 0;
+        self.steps_left = self.steps_left.saturating_sub(steps);
         edge
+    }
+
+    /// The edge past all the tests of one known value that `edge` leads to,
+    /// up to one that holds.
+    fn leap(&mut self, edge: &Edge, captured: u32) -> Option<Edge> {
+        let node = &self.graph.nodes[edge.block.index()];
+        let Flow::Branch { cond, .. } = node.flow else {
+            return None;
+        };
+        let Op::Test { a, .. } = self.graph.op(cond) else {
+            return None;
+        };
+        let value = self.facts.exact(self.graph, a)?;
+        if self.graph.need(node) > captured || !self.facts.all_done(self.graph, cond) {
+            return None;
+        }
+        let runs = self.runs.get_or_insert_with(|| Runs::of(self.graph));
+        let way = runs.way(edge.block, value)?;
+        (way != *edge).then_some(way)
     }
 
     /// The edge past the block that `edge` leads to, if it can be skipped.
