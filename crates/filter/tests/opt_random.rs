@@ -1,4 +1,13 @@
 //! Random programs: the optimised one gives the verdicts of the original.
+//!
+//! `WEIR_SEEDS` says how many, `WEIR_SEED` the first seed. For a long search:
+//!
+//! ```text
+//! WEIR_SEED=1 WEIR_SEEDS=1000000 cargo test --release -p weir-filter --test opt_random
+//! ```
+//!
+//! takes some minutes on two cores. The smallest program of each bug that was
+//! found belongs into `filetests/`.
 
 use proptest::prelude::*;
 use weir_filter::interp::Interp;

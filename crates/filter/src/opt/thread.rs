@@ -471,7 +471,13 @@ impl Threader<'_> {
                 values.all(|&value| self.facts.all_done(self.graph, value))
             }
             Some(substitution) => {
-                let values: Vec<Value> = target.effects.iter().chain(&subject).copied().collect();
+                // Each on its own: the arguments may make the subject a
+                // constant, whatever it has to carry out.
+                let mut values = target.effects.clone();
+                if let Some(subject) = subject {
+                    values.extend(self.graph.effects_in(subject));
+                    values.push(subject);
+                }
                 values.into_iter().all(|value| {
                     let replaced = substitution.apply(self.graph, value.into());
                     match replaced {
