@@ -22,9 +22,11 @@ pub const DIRECT_PLACES_MAX: usize = 1 << 12;
 
 /// Accept paths of one filter; with more, its program runs whole.
 pub const PATHS_MAX: usize = 512;
-/// Blocks that the search for one filter's accept paths visits; with more,
-/// its program runs whole.
-pub const STEPS_MAX: usize = 1 << 13;
+/// What the search for one filter's accept paths does, counted in
+/// instructions that it looks at, conditions that it copies where paths fork,
+/// and conditions and loads that it gathers for each path; with more, the
+/// filter's program runs whole. A step is some tens of nanoseconds.
+pub const STEPS_MAX: usize = 1 << 16;
 /// Distinct expressions in one filter; with more, its program runs whole.
 pub const FILTER_EXPRS_MAX: usize = 256;
 /// Depth of one expression; with more, the filter's program runs whole.
@@ -36,3 +38,7 @@ pub const FIELDS_MAX: usize = 24;
 /// Distinct values of one field of one shape that pruning keeps count of; a
 /// field with more is not used to prune that shape.
 pub const CENSUS_MAX: usize = 1024;
+/// Such values of all fields of all shapes together; a field that gets one
+/// more is not used to prune its shape. They take 256 bytes each at most, when
+/// there are [`SHAPES_MAX`] shapes: 64 MiB.
+pub const LISTED_MAX: usize = 1 << 18;

@@ -263,3 +263,35 @@ fn a_filter_that_rejects_all_has_no_path() {
     let contradiction = common::filter(&both);
     assert_eq!(*contradiction.analysis(), Analysis::Paths(Vec::new()));
 }
+
+/// The same loads over and over, at the end of `choices` two-way choices that
+/// give other verdicts: few blocks, but much to look at for each path.
+fn long_tail(choices: usize, loads: usize) -> Filter {
+    let mut text = String::from("filter {\nb0:\n  jmp b1(1)\n");
+    let mut value = 0;
+    for step in 0..choices {
+        let (here, left, right, next) = (3 * step + 1, 3 * step + 2, 3 * step + 3, 3 * step + 4);
+        let (sum, load, more) = (value, value + 1, value + 2);
+        value += 3;
+        text.push_str(&format!(
+            "b{here}(v{sum}):\n  v{load} = load.1 [{step}]\n  v{more} = shl v{sum}, 1\n  \
+             br eq v{load}, 5, b{left}, b{right}\nb{left}:\n  jmp b{next}(v{more})\n\
+             b{right}:\n  jmp b{next}(v{sum})\n"
+        ));
+    }
+    text.push_str(&format!("b{}(v{value}):\n", 3 * choices + 1));
+    for load in 1..=loads {
+        text.push_str(&format!("  v{} = load.1 [{}]\n", value + load, load % 40));
+    }
+    text.push_str(&format!("  ret v{value}\n}}"));
+    of_ir(&text)
+}
+
+#[test]
+fn what_the_search_looks_at_is_bounded() {
+    // One path through many instructions is little work; hundreds are not,
+    // though they are few enough as paths.
+    assert!(matches!(long_tail(0, 8_000).analysis(), Analysis::Paths(paths) if paths.len() == 1));
+    assert!(matches!(long_tail(8, 10).analysis(), Analysis::Paths(paths) if paths.len() == 256));
+    assert_eq!(*long_tail(8, 8_000).analysis(), Analysis::Whole);
+}

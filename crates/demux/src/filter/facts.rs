@@ -261,6 +261,11 @@ pub(super) struct Facts {
 }
 
 impl Facts {
+    /// How many conditions they are.
+    pub(super) fn len(&self) -> usize {
+        self.known.len() + self.differs.len() + self.compares.len()
+    }
+
     /// Adds a condition; `false` if it contradicts the rest.
     pub(super) fn add(&mut self, exprs: &Exprs, atom: Atom) -> bool {
         match atom {

@@ -189,11 +189,9 @@ impl Walk<'_> {
             match here.next {
                 Next::Accept(snap) => return self.accept(&here.facts, snap),
                 Next::Enter(block, ref args) => {
-                    self.steps += 1;
-                    if self.steps > limits::STEPS_MAX {
-                        return Err(TooMuch);
-                    }
-                    let params = &self.program.block(block).params;
+                    let block_of = self.program.block(block);
+                    self.spend(1 + args.len() + block_of.insts.len())?;
+                    let params = &block_of.params;
                     for (param, arg) in params.iter().zip(args) {
                         self.env[param.index()] = *arg;
                     }
@@ -242,11 +240,17 @@ impl Walk<'_> {
     }
 
     fn wait(&mut self, pending: Pending) -> Result<(), TooMuch> {
-        self.steps += 1;
+        self.spend(1 + pending.facts.len() + pending.conds.len())?;
+        self.stack.push(pending);
+        Ok(())
+    }
+
+    /// Counts work that is about to be done.
+    fn spend(&mut self, steps: usize) -> Result<(), TooMuch> {
+        self.steps += steps;
         if self.steps > limits::STEPS_MAX {
             return Err(TooMuch);
         }
-        self.stack.push(pending);
         Ok(())
     }
 
@@ -422,6 +426,13 @@ impl Walk<'_> {
         if self.paths.len() == limits::PATHS_MAX {
             return Err(TooMuch);
         }
+        let Trail {
+            branches,
+            atoms,
+            extents,
+            ..
+        } = &self.trail;
+        self.spend(branches.len() + atoms.len() + extents.len())?;
         let needless: Vec<bool> = (self.trail.branches.iter())
             .map(|branch| self.rejoins(branch))
             .collect();

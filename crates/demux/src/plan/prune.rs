@@ -13,6 +13,7 @@ use super::hash::WordMix;
 use super::sets::{SetTable, Shapes};
 use super::slots::{PAYLOAD_MIN, Slots};
 use crate::filter::Field;
+use crate::limits::LISTED_MAX;
 use weir_filter::ir::Value;
 
 /// Look-ups of a mask that cost as much as the probe of a shape.
@@ -25,6 +26,10 @@ pub(super) struct Prune {
     /// All shapes.
     all: Shapes,
     steps: Vec<Step>,
+    /// Values listed, in all fields of all shapes.
+    listed_values: usize,
+    /// How many may be.
+    listed_max: usize,
 }
 
 /// One expression.
@@ -56,6 +61,8 @@ impl Prune {
             mix,
             all: Shapes::default(),
             steps: Vec::new(),
+            listed_values: 0,
+            listed_max: LISTED_MAX,
         }
     }
 
@@ -149,12 +156,18 @@ impl Prune {
         self.sort();
     }
 
+    /// Whether no further value may be added.
+    pub(super) fn is_full(&self) -> bool {
+        self.listed_values == self.listed_max
+    }
+
     /// `shape` now has an entry with `value` in `field`.
     pub(super) fn add_value(&mut self, field: Field, shape: u32, value: u32) {
         let (mix, hash) = (self.mix, self.mix.mix(value));
         if let Some(mask) = self.mask(field) {
             mask.values.insert(hash, shape);
             mask.presence.insert(value, mix, &mask.values);
+            self.listed_values += 1;
         }
     }
 
@@ -163,6 +176,7 @@ impl Prune {
         let hash = self.mix.mix(value);
         if let Some(mask) = self.mask(field) {
             mask.values.remove(hash, shape);
+            self.listed_values -= 1;
         }
     }
 
@@ -186,6 +200,7 @@ impl Prune {
         let mask = &mut step.masks[index];
         for value in values {
             mask.values.remove(self.mix.mix(value), shape);
+            self.listed_values -= 1;
         }
         mask.shapes -= 1;
         if mask.shapes == 0 {
@@ -362,5 +377,65 @@ impl Presence {
         for hash in all.slots.hashes() {
             self.set(mix.unmix(hash));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Binding, Filter, Plan, Target, Verdict};
+    use weir_filter::ir::Program;
+
+    /// Byte `at` has one value, and the next one another.
+    fn filter(at: u32, first: u32, second: u32) -> Filter {
+        let text = format!(
+            "filter {{
+b0:
+  v0 = load.1 [{at}]
+  br eq v0, {first}, b1, b3
+b1:
+  v1 = load.1 [{}]
+  br eq v1, {second}, b2, b3
+b2:
+  ret 64
+b3:
+  ret 0
+}}",
+            at + 1
+        );
+        Filter::new(text.parse::<Program>().expect("well formed"))
+    }
+
+    #[test]
+    fn a_full_list_prunes_less_and_changes_no_verdict() {
+        const SHAPES: u32 = 12;
+        const VALUES: u32 = 10;
+        let (mut plan, mut verdict) = (Plan::tabled(1), Verdict::new());
+        plan.prune.listed_max = 70;
+        let all = (0..SHAPES).flat_map(|at| (0..VALUES).map(move |n| (at, n)));
+        let mut ids = Vec::new();
+        for (tag, (at, n)) in (0..).zip(all.clone()) {
+            let binding = Binding {
+                filter: filter(at, 100 + n, 50 - n),
+                priority: 1,
+                copy: true,
+                target: Target::Kernel,
+                tag,
+            };
+            ids.push(plan.bind(binding).expect("room"));
+            assert!(plan.prune.listed_values <= 70);
+        }
+        assert!(plan.prune.listed_values > 20, "the first stay listed");
+        for (tag, (at, n)) in (0..).zip(all) {
+            let mut bytes = [0; 64];
+            bytes[at as usize] = 100 + n as u8;
+            bytes[at as usize + 1] = 50 - n as u8;
+            plan.run(&bytes, 64, &mut verdict);
+            let tags: Vec<u32> = verdict.deliveries().iter().map(|d| d.tag).collect();
+            assert_eq!(tags, [tag]);
+        }
+        for id in ids {
+            plan.unbind(id).expect("bound");
+        }
+        assert_eq!(plan.prune.listed_values, 0);
     }
 }

@@ -52,7 +52,8 @@ pub(super) const ANY: u64 = u64::MAX;
 /// The values of one field, each with the number of entries that have it.
 enum Census {
     Counted(HashMap<u32, u32, WordHash>),
-    /// More than [`CENSUS_MAX`]; for as long as the shape lasts.
+    /// More than [`CENSUS_MAX`], or than the plan lists in all; for as long as
+    /// the shape lasts.
     Many,
 }
 
@@ -132,7 +133,7 @@ impl Shape {
         if *count > 1 {
             return;
         }
-        if counts.len() > CENSUS_MAX {
+        if counts.len() > CENSUS_MAX || prune.is_full() {
             counts.remove(&value);
             prune.unlist(self.fields[field], number, counts.keys().copied());
             self.census[field] = Census::Many;

@@ -91,7 +91,8 @@ impl<'p> ShapeView<'p> {
     }
 
     /// How many values its entries have in a field; `None` if more than
-    /// [`limits::CENSUS_MAX`](crate::limits::CENSUS_MAX).
+    /// [`limits::CENSUS_MAX`](crate::limits::CENSUS_MAX), or if the plan lists
+    /// too many in all.
     pub fn distinct(&self, field: usize) -> Option<usize> {
         self.shape.distinct(field)
     }
