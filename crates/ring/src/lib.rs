@@ -1,0 +1,42 @@
+//! Rings in memory that is shared with the kernel.
+//!
+//! [`Reader`] takes the records out of a BPF ring buffer, in batches and
+//! without copies. It needs nothing but a descriptor of the ring: no
+//! privilege, no bpf(2), nothing else of ours.
+//!
+//! ```text
+//!  offset        what                              we may
+//!  0             consumer page: u64 position       read and write
+//!                  (at 64: u64, where a reader got to; ours, see Reader)
+//!  page          producer page: u64 position       read
+//!  2 × page      records                           read
+//!  … + bytes     the same records once more, so    read
+//!                that each lies in one piece
+//!
+//!  record, on a multiple of 8:
+//!  u32 len │ bit 31 busy: not committed yet, bit 30 discarded
+//!  u32 (the kernel's)
+//!  len bytes, padded to a multiple of 8
+//! ```
+//!
+//! Positions only grow; modulo the size they are places. The kernel appends
+//! at the producer's and never touches a record again, from its commit until
+//! the consumer's position has passed it.
+//!
+//! # Wake-ups
+//!
+//! The kernel wakes the reader when it commits the very record that the
+//! consumer's position points to. A reader that keeps up would so be woken
+//! for each record, which costs more than the record. Therefore, while awake
+//! it publishes a position 8 bytes short of where it is: no record will ever
+//! begin there. Before it sleeps it publishes exactly, and looks once more:
+//! see [`cursor`]. After a burst it may first nap for some microseconds, so
+//! that a steady load is served in batches without any wake-up: see
+//! [`Mode`].
+
+pub mod cursor;
+mod mapped;
+mod nap;
+mod reader;
+
+pub use reader::{Batch, Error, Mode, Reader, Records, Woke};
