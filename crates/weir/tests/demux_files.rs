@@ -225,6 +225,28 @@ fn a_limit_on_file_size_is_reported_too() {
 }
 
 #[test]
+fn more_ports_than_open_files_are_refused_beforehand() {
+    let folder = Folder::new("nofile");
+    let file = folder.write("in.pcap", &capture(&[53]));
+    let ports: String = (0..300)
+        .map(|port| format!("[[port]]\nname = 'p{port}'\nfilter = 'udp port {port}'\n"))
+        .collect();
+    let config = folder.write("ports.toml", ports.as_bytes());
+    let out = folder.path("out");
+    for (limit, code) in [("-n", 1), ("-Sn", 0)] {
+        let run = std::process::Command::new("sh")
+            .args(["-c", "ulimit $0 100; exec \"$@\"", limit])
+            .arg(env!("CARGO_BIN_EXE_weir"))
+            .args(["demux", "-r", &file, "-c", &config, "-w", &out])
+            .output()
+            .unwrap();
+        assert_eq!(run.status.code(), Some(code), "{limit}: {run:?}");
+        assert_eq!(folder.has("out"), code == 0, "{limit}: {run:?}");
+        assert_eq!(stderr(&run).contains("ulimit"), code == 1, "{run:?}");
+    }
+}
+
+#[test]
 fn damage_counts_more_than_a_closed_output() {
     let folder = Folder::new("closed");
     let mut bytes = capture(&[53, 53]);

@@ -37,13 +37,13 @@ impl PortFiles {
         names: &[&str],
         inputs: &[PathBuf],
     ) -> Result<PortFiles, Failure> {
+        allow_open_files(names.len())?;
         fs::create_dir_all(folder).map_err(|error| {
             Failure::run(format!(
                 "cannot make the folder {}: {error}",
                 folder.display()
             ))
         })?;
-        allow_open_files(names.len());
         let inputs: HashSet<Identity> = inputs.iter().filter_map(|path| input(path)).collect();
         let mut owners = HashMap::with_capacity(names.len());
         let mut files = Vec::with_capacity(names.len());
@@ -153,19 +153,26 @@ fn identity(metadata: &Metadata) -> Option<Identity> {
     metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
 }
 
-/// Raises the soft limit on open files as far as is needed and allowed; where
-/// it is not, opening says so.
-fn allow_open_files(files: usize) {
+/// Raises the soft limit on open files as far as is needed; refuses where it
+/// may not be raised so far, before any file is made.
+fn allow_open_files(files: usize) -> Result<(), Failure> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    const OTHERS: u64 = 64;
+    /// Standard streams, inputs, signals, and what the caller left open.
+    const OTHERS: u64 = 16;
     let limit = getrlimit(Resource::Nofile);
     let wanted = files as u64 + OTHERS;
-    if limit.current.is_some_and(|current| current < wanted) {
-        let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        let raised = Rlimit {
-            current: Some(current),
-            maximum: limit.maximum,
-        };
-        let _ = setrlimit(Resource::Nofile, raised);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return Ok(());
     }
+    if let Some(maximum) = limit.maximum.filter(|maximum| *maximum < wanted) {
+        return Err(Failure::run(format!(
+            "{files} ports need {wanted} open files, and this process may have {maximum}: raise the limit (ulimit -Hn), or write fewer ports"
+        )));
+    }
+    let raised = Rlimit {
+        current: Some(wanted),
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, raised)
+        .map_err(|error| Failure::run(format!("cannot have {wanted} open files: {error}")))
 }
