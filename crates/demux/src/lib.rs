@@ -25,6 +25,7 @@
 mod binding;
 mod expr;
 mod filter;
+pub mod kernel;
 pub mod limits;
 mod plan;
 mod verdict;

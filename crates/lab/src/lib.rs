@@ -8,6 +8,7 @@ pub mod need;
 pub mod net;
 pub mod oracle;
 pub mod program;
+pub mod records;
 pub mod rng;
 pub mod rules;
 pub mod traffic;

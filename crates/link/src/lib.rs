@@ -3,9 +3,11 @@
 //! - [`bpf`]: programs in the kernel.
 //! - [`pcap`]: capture files.
 //! - [`mem`]: two ends joined in memory, with impairments; traffic to send.
+//! - [`plan`]: a plan in the kernel.
 //! - [`names`]: what the system calls hosts, networks, services, protocols.
 
 pub mod bpf;
 pub mod mem;
 pub mod names;
 pub mod pcap;
+pub mod plan;

@@ -68,9 +68,9 @@ impl Secret {
 /// The hash of one table.
 #[derive(Clone)]
 pub(crate) struct KeyHash {
-    factors: Box<[(u64, u64)]>,
-    start: u64,
-    mix: u32,
+    pub(crate) factors: Box<[(u64, u64)]>,
+    pub(crate) start: u64,
+    pub(crate) mix: u32,
 }
 
 impl KeyHash {

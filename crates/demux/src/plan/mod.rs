@@ -2,7 +2,7 @@
 
 mod direct;
 mod group;
-mod hash;
+pub(crate) mod hash;
 mod pool;
 mod prune;
 mod residual;

@@ -275,7 +275,7 @@ impl Cmp {
 }
 
 /// How a value comes to be.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Op {
     /// A block parameter: whatever the edge taken passes.
     Param,

@@ -1,0 +1,465 @@
+//! What was noted, by rank, into the rings; and the frame's fate.
+
+use super::super::layout::{
+    ENTRY_UNITS_MAX, SLOT_DROP, SLOT_KERNEL, counter, entry, port, scratch,
+};
+use super::super::maps::{Hook, Part};
+use super::super::record::{FLAG_CUT, HEADER_BYTES, at};
+use super::resolve::{ATOMIC_EXCHANGE, TAKING_BIT, atomic, in_entry};
+use super::{CONTEXT, Coder, KEPT, LEN, SCRATCH};
+use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
+
+/// Bytes of a frame for which the kernel reserves room in one step; a longer
+/// one is written in chunks.
+const CLASSES: [i32; 11] = [64, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048];
+
+/// Bytes of a chunk.
+const CHUNK: i32 = 2048;
+
+/// Bytes that every record has from the copy of the frame's start.
+const FROM_HEAD: i32 = 16;
+
+/// Helpers of the kernel.
+const KTIME_GET_NS: i32 = 5;
+const KTIME_GET_BOOT_NS: i32 = 125;
+const KTIME_GET_TAI_NS: i32 = 208;
+const RINGBUF_RESERVE_DYNPTR: i32 = 198;
+const RINGBUF_SUBMIT_DYNPTR: i32 = 199;
+const RINGBUF_DISCARD_DYNPTR: i32 = 200;
+const DYNPTR_WRITE: i32 = 202;
+const DYNPTR_DATA: i32 = 203;
+
+/// What programs return.
+const XDP_PASS: i32 = 2;
+const XDP_DROP: i32 = 1;
+/// On to the next program, and to the stack in the end.
+const TC_NEXT: i32 = -1;
+const TC_DROP: i32 = 2;
+
+/// On the stack: the slot, the captured length, a dynptr.
+const SLOT: i16 = -4;
+const CAPTURED: i16 = -16;
+const DYNPTR: i16 = -32;
+
+const FATE_TAKEN: i32 = 1;
+const FATE_KERNEL: i32 = 2;
+
+fn field(at: i16) -> i16 {
+    scratch::RECORD + at
+}
+
+impl Coder<'_> {
+    /// The end of the program.
+    pub(super) fn deliver(&mut self) {
+        let [each, lost, counted, end, dropped] = [(); 5].map(|()| self.asm.label());
+        let pass = self.pass;
+        self.add_taker();
+        self.get(op::W, Reg::R1, SCRATCH, scratch::MATCHES);
+        self.branch(op::JEQ, Reg::R1, 0, pass);
+        self.sort();
+        self.record_of_frame();
+        self.set(op::DW, SCRATCH, scratch::LAST, -1);
+        self.set(op::W, SCRATCH, scratch::FATE, 0);
+        self.set(op::W, SCRATCH, scratch::CURSOR, 0);
+        self.each_match(each, end);
+        self.settings(each);
+        self.ring(lost);
+        self.write(lost, counted);
+        self.asm.bind(counted);
+        self.count_delivered();
+        self.asm.goto(each);
+
+        self.asm.bind(lost);
+        self.lose();
+        self.asm.goto(each);
+
+        self.asm.bind(end);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::FATE);
+        self.branch(op::JEQ, Reg::R1, FATE_TAKEN, dropped);
+        self.asm.bind(pass);
+        let (next, drop) = match self.hook {
+            Hook::Xdp => (XDP_PASS, XDP_DROP),
+            Hook::TcIngress | Hook::TcEgress => (TC_NEXT, TC_DROP),
+        };
+        self.push(Insn::mov32(Reg::R0, next));
+        self.push(Insn::exit());
+        self.asm.bind(dropped);
+        self.push(Insn::mov32(Reg::R0, drop));
+        self.push(Insn::exit());
+    }
+
+    /// The taker comes behind the copies, for which there is always a place.
+    fn add_taker(&mut self) {
+        let none = self.asm.label();
+        self.get(op::DW, Reg::R2, SCRATCH, scratch::BEST);
+        self.branch(op::JEQ, Reg::R2, -1, none);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::MATCHES);
+        self.branch(op::JGT, Reg::R1, scratch::MATCHES_MAX as i32, none);
+        self.mov(Reg::R5, Reg::R1);
+        self.add(Reg::R5, 1);
+        self.set(op::W, SCRATCH, scratch::MATCHES, Reg::R5);
+        self.get(op::W, Reg::R4, SCRATCH, scratch::TAKER);
+        self.get(op::W, Reg::R3, SCRATCH, scratch::TAKER + 4);
+        self.put_match();
+        self.asm.bind(none);
+    }
+
+    /// Sorts what was noted by rank: by insertion, since it comes nearly
+    /// sorted, and is one delivery mostly.
+    fn sort(&mut self) {
+        let [outer, inner, sorted] = [(); 3].map(|()| self.asm.label());
+        let most = scratch::MATCHES_MAX as i32 + 1;
+        self.branch(op::JLE, Reg::R1, 1, sorted);
+        self.set(op::W, SCRATCH, scratch::CURSOR, 1);
+        self.asm.bind(outer);
+        self.round(sorted);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::CURSOR);
+        self.get(op::W, Reg::R2, SCRATCH, scratch::MATCHES);
+        self.branch(op::JGE, Reg::R1, Reg::R2, sorted);
+        self.branch(op::JGE, Reg::R1, most, sorted);
+        self.set(op::W, SCRATCH, scratch::PLACE, Reg::R1);
+        self.add(Reg::R1, 1);
+        self.set(op::W, SCRATCH, scratch::CURSOR, Reg::R1);
+
+        self.asm.bind(inner);
+        self.round(outer);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::PLACE);
+        self.branch(op::JEQ, Reg::R1, 0, outer);
+        self.branch(op::JGE, Reg::R1, most, outer);
+        self.mov(Reg::R2, Reg::R1);
+        self.alu(op::SUB, Reg::R2, 1);
+        self.set(op::W, SCRATCH, scratch::PLACE, Reg::R2);
+        self.alu(op::LSH, Reg::R2, 4);
+        self.add(Reg::R2, SCRATCH);
+        // The two neighbours at r2.
+        let first = scratch::MATCH;
+        let second = first + scratch::MATCH_BYTES as i16;
+        self.get(op::DW, Reg::R3, Reg::R2, first);
+        self.get(op::DW, Reg::R4, Reg::R2, second);
+        self.branch(op::JLE, Reg::R3, Reg::R4, outer);
+        self.set(op::DW, Reg::R2, first, Reg::R4);
+        self.set(op::DW, Reg::R2, second, Reg::R3);
+        self.get(op::DW, Reg::R3, Reg::R2, first + 8);
+        self.get(op::DW, Reg::R4, Reg::R2, second + 8);
+        self.set(op::DW, Reg::R2, first + 8, Reg::R4);
+        self.set(op::DW, Reg::R2, second + 8, Reg::R3);
+        self.asm.goto(inner);
+        self.asm.bind(sorted);
+    }
+
+    /// The next delivery that is due: r9 = its slot, the length in scratch
+    /// memory.
+    fn each_match(&mut self, each: Label, end: Label) {
+        let [copy, port] = [(); 2].map(|()| self.asm.label());
+        self.asm.bind(each);
+        self.round(end);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::CURSOR);
+        self.get(op::W, Reg::R2, SCRATCH, scratch::MATCHES);
+        self.branch(op::JGE, Reg::R1, Reg::R2, end);
+        let most = scratch::MATCHES_MAX as i32 + 1;
+        self.branch(op::JGE, Reg::R1, most, end);
+        self.mov(Reg::R2, Reg::R1);
+        self.add(Reg::R2, 1);
+        self.set(op::W, SCRATCH, scratch::CURSOR, Reg::R2);
+        self.alu(op::LSH, Reg::R1, 4);
+        self.add(Reg::R1, SCRATCH);
+        self.get(op::DW, Reg::R2, Reg::R1, scratch::MATCH);
+        self.get(op::DW, Reg::R3, SCRATCH, scratch::BEST);
+        self.branch(op::JGT, Reg::R2, Reg::R3, end);
+        // Paths of one filter may overlap; each binding has its own rank.
+        self.get(op::DW, Reg::R3, SCRATCH, scratch::LAST);
+        self.branch(op::JEQ, Reg::R2, Reg::R3, each);
+        self.set(op::DW, SCRATCH, scratch::LAST, Reg::R2);
+        self.get(op::W, Reg::R4, Reg::R1, scratch::MATCH + 12);
+        self.get(op::W, Reg::R5, Reg::R1, scratch::MATCH + 8);
+        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, each);
+        self.alu(op::RSH, Reg::R2, TAKING_BIT);
+        self.alu(op::AND, Reg::R2, FATE_TAKEN);
+        self.branch(op::JEQ, Reg::R2, 0, copy);
+        self.get(op::W, Reg::R3, SCRATCH, scratch::FATE);
+        self.alu(op::OR, Reg::R3, Reg::R2);
+        self.set(op::W, SCRATCH, scratch::FATE, Reg::R3);
+        self.asm.bind(copy);
+        self.get(op::W, KEPT, Reg::R5, in_entry(entry::NEXT_SLOT) + 4);
+        let (kernel, drop) = (SLOT_KERNEL as i32, SLOT_DROP as i32);
+        self.asm.jump(Insn::jump32(op::JEQ, KEPT, drop), each);
+        self.asm.jump(Insn::jump32(op::JNE, KEPT, kernel), port);
+        self.get(op::W, Reg::R3, SCRATCH, scratch::FATE);
+        self.alu(op::OR, Reg::R3, FATE_KERNEL);
+        self.set(op::W, SCRATCH, scratch::FATE, Reg::R3);
+        self.asm.goto(each);
+        self.asm.bind(port);
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::TAG_SNAP));
+        self.set(op::W, SCRATCH, field(at::TAG), Reg::R1);
+        self.set(op::W, SCRATCH, scratch::CAPTURED, Reg::R4);
+        self.set(op::W, Reg::FP, SLOT, KEPT);
+    }
+
+    /// What the port asks for: its snap length, clock and wake-ups. r9 = the
+    /// bytes to deliver.
+    fn settings(&mut self, each: Label) {
+        let [no_limit, none_lost, whole, stamped] = [(); 4].map(|()| self.asm.label());
+        self.map(Reg::R1, Part::Ports);
+        self.slot_key();
+        self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
+        self.branch(op::JEQ, Reg::R0, 0, each);
+        self.get(op::W, KEPT, SCRATCH, scratch::CAPTURED);
+        self.get(op::W, Reg::R1, Reg::R0, port::SNAP);
+        self.branch(op::JEQ, Reg::R1, 0, no_limit);
+        self.branch(op::JLE, KEPT, Reg::R1, no_limit);
+        self.mov(KEPT, Reg::R1);
+        self.asm.bind(no_limit);
+        self.at_most(KEPT, super::limits::CAPTURED_MAX as i32);
+        // Bit by bit: the flag says whether bytes are missing.
+        self.get(op::W, Reg::R2, SCRATCH, field(at::FLAGS));
+        self.alu(op::AND, Reg::R2, !(FLAG_CUT as i32));
+        self.alu(op::OR, Reg::R2, FLAG_CUT as i32);
+        self.branch(op::JLT, KEPT, LEN, whole);
+        self.mov(KEPT, LEN);
+        self.alu(op::AND, Reg::R2, !(FLAG_CUT as i32));
+        self.asm.bind(whole);
+        self.set(op::W, SCRATCH, field(at::FLAGS), Reg::R2);
+        self.at_most(KEPT, super::limits::CAPTURED_MAX as i32);
+        self.set(op::W, SCRATCH, field(at::CAPTURED), KEPT);
+        // Mostly none: no need to write the port's line then.
+        self.set(op::W, SCRATCH, field(at::LOST), 0);
+        self.get(op::DW, Reg::R1, Reg::R0, port::LOST);
+        self.branch(op::JEQ, Reg::R1, 0, none_lost);
+        self.mov(Reg::R1, 0);
+        self.push(atomic(
+            op::DW,
+            Reg::R0,
+            port::LOST,
+            Reg::R1,
+            ATOMIC_EXCHANGE,
+        ));
+        self.set(op::W, SCRATCH, field(at::LOST), Reg::R1);
+        self.asm.bind(none_lost);
+        self.get(op::W, Reg::R1, Reg::R0, port::FLAGS);
+        self.mov(Reg::R2, Reg::R1);
+        self.alu(op::RSH, Reg::R2, 8);
+        self.alu(op::AND, Reg::R2, 3);
+        self.set(op::W, SCRATCH, scratch::WAKE, Reg::R2);
+        self.set(op::DW, SCRATCH, field(at::TIMESTAMP), 0);
+        self.alu(op::AND, Reg::R1, 0xff);
+        self.branch(op::JEQ, Reg::R1, 0, stamped);
+        self.stamp();
+        self.asm.bind(stamped);
+    }
+
+    fn stamp(&mut self) {
+        let [boot, tai, read] = [(); 3].map(|()| self.asm.label());
+        self.branch(op::JEQ, Reg::R1, 2, boot);
+        self.branch(op::JEQ, Reg::R1, 3, tai);
+        self.push(Insn::call(KTIME_GET_NS));
+        self.asm.goto(read);
+        self.asm.bind(boot);
+        self.push(Insn::call(KTIME_GET_BOOT_NS));
+        self.asm.goto(read);
+        self.asm.bind(tai);
+        self.push(Insn::call(KTIME_GET_TAI_NS));
+        self.asm.bind(read);
+        self.set(op::DW, SCRATCH, field(at::TIMESTAMP), Reg::R0);
+    }
+
+    /// r2 = the address of the slot.
+    fn slot_key(&mut self) {
+        self.mov(Reg::R2, Reg::FP);
+        self.add(Reg::R2, i32::from(SLOT));
+    }
+
+    /// r1 = the port's ring.
+    fn ring(&mut self, lost: Label) {
+        self.map(Reg::R1, Part::Rings);
+        self.slot_key();
+        self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
+        self.branch(op::JEQ, Reg::R0, 0, lost);
+        self.mov(Reg::R1, Reg::R0);
+    }
+
+    /// Writes the record: header and `CAPTURED` bytes (r9).
+    fn write(&mut self, lost: Label, counted: Label) {
+        let classes = CLASSES.map(|class| (class, self.asm.label()));
+        for (class, label) in classes {
+            self.branch(op::JLE, KEPT, class, label);
+        }
+        self.write_chunks(lost, counted);
+        for (class, label) in classes {
+            self.asm.bind(label);
+            self.write_class(class, lost, counted);
+        }
+    }
+
+    /// As one piece, in room for `class` bytes.
+    fn write_class(&mut self, class: i32, lost: Label, counted: Label) {
+        let discard = self.asm.label();
+        let header = HEADER_BYTES as i16;
+        // Here, where the verifier knows its bounds.
+        self.set(op::DW, Reg::FP, CAPTURED, KEPT);
+        self.mov(Reg::R2, i32::from(header) + class);
+        self.mov(Reg::R3, 0);
+        self.push(Insn::call(helper::RINGBUF_RESERVE));
+        self.branch(op::JEQ, Reg::R0, 0, lost);
+        self.mov(KEPT, Reg::R0);
+        for word in 0..header / 8 {
+            self.get(op::DW, Reg::R1, SCRATCH, scratch::RECORD + word * 8);
+            self.set(op::DW, KEPT, word * 8, Reg::R1);
+        }
+        let from_head = if class == CLASSES[0] {
+            class
+        } else {
+            FROM_HEAD
+        };
+        for word in 0..from_head as i16 / 8 {
+            self.get(op::DW, Reg::R1, SCRATCH, scratch::HEAD + word * 8);
+            self.set(op::DW, KEPT, header + word * 8, Reg::R1);
+        }
+        if from_head < class {
+            self.mov(Reg::R3, KEPT);
+            self.add(Reg::R3, i32::from(header) + FROM_HEAD);
+            self.get(op::DW, Reg::R4, Reg::FP, CAPTURED);
+            self.alu(op::SUB, Reg::R4, FROM_HEAD);
+            self.load_from_head(FROM_HEAD);
+            self.branch(op::JNE, Reg::R0, 0, discard);
+        }
+        self.mov(Reg::R1, KEPT);
+        self.get(op::W, Reg::R2, SCRATCH, scratch::WAKE);
+        self.push(Insn::call(helper::RINGBUF_SUBMIT));
+        self.asm.goto(counted);
+        self.asm.bind(discard);
+        self.mov(Reg::R1, KEPT);
+        self.mov(Reg::R2, 0);
+        self.push(Insn::call(helper::RINGBUF_DISCARD));
+        self.asm.goto(lost);
+    }
+
+    /// Loads r4 bytes of the frame, from byte `from` on, to r3.
+    fn load_from_head(&mut self, from: i32) {
+        self.mov(Reg::R2, from);
+        self.shift();
+        self.mov(Reg::R1, CONTEXT);
+        self.push(Insn::call(self.load_helper()));
+    }
+
+    /// r2 = where byte r2 of the frame stands in the skb.
+    fn shift(&mut self) {
+        if self.is_tc() {
+            self.get(op::W, Reg::R1, SCRATCH, scratch::SHIFT);
+            self.alu(op::SUB, Reg::R2, Reg::R1);
+        }
+    }
+
+    /// In chunks: each is reached through a slice of its own.
+    fn write_chunks(&mut self, lost: Label, counted: Label) {
+        let [discard, each, some, whole, behind, done] = [(); 6].map(|()| self.asm.label());
+        let header = HEADER_BYTES as i32;
+        let dynptr = |coder: &mut Self, reg| {
+            coder.mov(reg, Reg::FP);
+            coder.add(reg, i32::from(DYNPTR));
+        };
+        self.mov(Reg::R2, KEPT);
+        self.add(Reg::R2, CHUNK - 1);
+        self.alu(op::AND, Reg::R2, -CHUNK);
+        self.add(Reg::R2, header);
+        self.mov(Reg::R3, 0);
+        dynptr(self, Reg::R4);
+        self.push(Insn::call(RINGBUF_RESERVE_DYNPTR));
+        self.branch(op::JNE, Reg::R0, 0, discard);
+        dynptr(self, Reg::R1);
+        self.mov(Reg::R2, 0);
+        self.mov(Reg::R3, SCRATCH);
+        self.add(Reg::R3, i32::from(scratch::RECORD));
+        self.mov(Reg::R4, header);
+        self.mov(Reg::R5, 0);
+        self.push(Insn::call(DYNPTR_WRITE));
+        self.set(op::W, SCRATCH, scratch::CHUNK, 0);
+
+        self.asm.bind(each);
+        self.round(discard);
+        self.get(op::W, KEPT, SCRATCH, scratch::CHUNK);
+        self.get(op::W, Reg::R1, SCRATCH, field(at::CAPTURED));
+        self.branch(op::JGE, KEPT, Reg::R1, done);
+        self.mov(Reg::R2, KEPT);
+        self.add(Reg::R2, CHUNK);
+        self.set(op::W, SCRATCH, scratch::CHUNK, Reg::R2);
+        dynptr(self, Reg::R1);
+        self.mov(Reg::R2, KEPT);
+        self.add(Reg::R2, header);
+        self.mov(Reg::R3, CHUNK);
+        self.push(Insn::call(DYNPTR_DATA));
+        self.branch(op::JEQ, Reg::R0, 0, discard);
+        self.mov(Reg::R3, Reg::R0);
+        self.mov(Reg::R2, KEPT);
+        self.branch(op::JNE, KEPT, 0, some);
+        // The first begins with the copy, which has the tag.
+        for word in 0..FROM_HEAD as i16 / 8 {
+            self.get(op::DW, Reg::R1, SCRATCH, scratch::HEAD + word * 8);
+            self.set(op::DW, Reg::R3, word * 8, Reg::R1);
+        }
+        self.add(Reg::R3, FROM_HEAD);
+        self.mov(Reg::R4, CHUNK - FROM_HEAD);
+        self.mov(Reg::R2, FROM_HEAD);
+        self.asm.goto(behind);
+        self.asm.bind(some);
+        self.get(op::W, Reg::R4, SCRATCH, field(at::CAPTURED));
+        self.alu(op::SUB, Reg::R4, KEPT);
+        self.branch(op::JLE, Reg::R4, CHUNK, whole);
+        self.mov(Reg::R4, CHUNK);
+        self.asm.bind(whole);
+        self.branch(op::JEQ, Reg::R4, 0, discard);
+        self.asm.bind(behind);
+        self.shift();
+        self.mov(Reg::R1, CONTEXT);
+        self.push(Insn::call(self.load_helper()));
+        self.branch(op::JNE, Reg::R0, 0, discard);
+        self.asm.goto(each);
+
+        self.asm.bind(done);
+        dynptr(self, Reg::R1);
+        self.get(op::W, Reg::R2, SCRATCH, scratch::WAKE);
+        self.push(Insn::call(RINGBUF_SUBMIT_DYNPTR));
+        self.asm.goto(counted);
+        self.asm.bind(discard);
+        dynptr(self, Reg::R1);
+        self.mov(Reg::R2, 0);
+        self.push(Insn::call(RINGBUF_DISCARD_DYNPTR));
+        self.asm.goto(lost);
+    }
+
+    fn count_delivered(&mut self) {
+        let none = self.asm.label();
+        self.map(Reg::R1, Part::Counters);
+        self.slot_key();
+        self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
+        self.branch(op::JEQ, Reg::R0, 0, none);
+        self.get(op::DW, Reg::R1, Reg::R0, counter::DELIVERED);
+        self.add(Reg::R1, 1);
+        self.set(op::DW, Reg::R0, counter::DELIVERED, Reg::R1);
+        self.get(op::DW, Reg::R1, Reg::R0, counter::BYTES);
+        self.add(Reg::R1, LEN);
+        self.set(op::DW, Reg::R0, counter::BYTES, Reg::R1);
+        self.asm.bind(none);
+    }
+
+    /// Counts a frame as lost, and gives back what its record would have told
+    /// of losses before.
+    fn lose(&mut self) {
+        let none = self.asm.label();
+        self.get(op::W, Reg::R1, SCRATCH, field(at::LOST));
+        self.branch(op::JEQ, Reg::R1, 0, none);
+        self.map(Reg::R1, Part::Ports);
+        self.slot_key();
+        self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
+        self.branch(op::JEQ, Reg::R0, 0, none);
+        self.get(op::W, Reg::R1, SCRATCH, field(at::LOST));
+        self.push(atomic(
+            op::DW,
+            Reg::R0,
+            port::LOST,
+            Reg::R1,
+            super::resolve::ATOMIC_ADD,
+        ));
+        self.asm.bind(none);
+        self.count_lost(1);
+    }
+}

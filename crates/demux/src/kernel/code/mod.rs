@@ -1,0 +1,191 @@
+//! The program that runs a plan on a frame.
+//!
+//! Registers: r6 the context, r7 this CPU's scratch memory, r8 the frame's
+//! length; r9 what a part needs over calls; r0 to r5 what is at hand.
+//!
+//! What loops count and remember is in scratch memory, where the verifier
+//! knows nothing of it: so it has seen all of a loop after two rounds, and
+//! the time it takes grows with the length of the program only. `may_goto`
+//! tells it that each loop ends (Linux 6.9).
+
+mod deliver;
+mod eval;
+mod frame;
+mod resolve;
+mod shapes;
+mod whole;
+
+use super::layout::scratch;
+use super::limits;
+use super::maps::{Hook, Lowered, Part};
+use super::plan::KernelPlan;
+use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Limits, Reg, Src, helper, op};
+
+/// Why a plan was not lowered.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the plan cannot become a program for the kernel: {0}")]
+pub struct LowerError(#[from] EmitError);
+
+/// The context of the program.
+const CONTEXT: Reg = Reg::R6;
+/// This CPU's scratch memory.
+const SCRATCH: Reg = Reg::R7;
+/// The frame's length.
+const LEN: Reg = Reg::R8;
+/// Outlives calls.
+const KEPT: Reg = Reg::R9;
+
+/// `if may_goto`: the jump is taken when a program has gone round too often,
+/// eight million times; the verifier takes it as an end of the loop.
+const MAY_GOTO: u8 = op::JMP | 0xe0;
+
+/// Places of the maps, as [`KernelPlan::maps`] gives them.
+fn place(part: Part) -> u16 {
+    match part {
+        Part::Scratch => 0,
+        Part::Index => 1,
+        Part::Store => 2,
+        Part::Rings => 3,
+        Part::Ports => 4,
+        Part::Counters => 5,
+    }
+}
+
+impl KernelPlan {
+    /// The program for a hook. Call [`sweep`](Self::sweep) before, now and
+    /// then.
+    ///
+    /// # Errors
+    /// If it becomes too long for the kernel.
+    pub fn program(&self, hook: Hook) -> Result<Lowered, LowerError> {
+        let mut coder = Coder::new(self, hook);
+        coder.frame();
+        let shapes: Vec<_> = self.shapes.values().collect();
+        let group = scratch::CANDIDATES_MAX as usize;
+        for shapes in shapes.chunks(group) {
+            let done = coder.asm.label();
+            for shape in shapes {
+                coder.shape(shape);
+            }
+            coder.resolve(done);
+            coder.asm.bind(done);
+        }
+        for whole in &self.wholes {
+            coder.whole(whole)?;
+        }
+        coder.deliver();
+        Ok(Lowered {
+            insns: coder.asm.finish(&Limits::default())?,
+            maps: self.maps(),
+            shapes: self.shapes.len(),
+            whole: self.wholes.len(),
+        })
+    }
+}
+
+/// A program under construction.
+struct Coder<'p> {
+    plan: &'p KernelPlan,
+    hook: Hook,
+    asm: Asm,
+    /// Bytes of the frame's start that are copied.
+    head: u32,
+    /// The frame is known to have as many bytes.
+    checked: u32,
+    /// Where to go if nothing is to be done.
+    pass: Label,
+}
+
+impl<'p> Coder<'p> {
+    fn new(plan: &'p KernelPlan, hook: Hook) -> Coder<'p> {
+        let mut asm = Asm::new();
+        let pass = asm.label();
+        Coder {
+            plan,
+            hook,
+            head: eval::head_bytes(plan),
+            asm,
+            checked: 0,
+            pass,
+        }
+    }
+
+    fn is_tc(&self) -> bool {
+        self.hook != Hook::Xdp
+    }
+
+    /// The helper that loads bytes from anywhere in the frame.
+    fn load_helper(&self) -> i32 {
+        match self.hook {
+            Hook::Xdp => helper::XDP_LOAD_BYTES,
+            Hook::TcIngress | Hook::TcEgress => helper::SKB_LOAD_BYTES,
+        }
+    }
+
+    fn push(&mut self, insn: Insn) {
+        self.asm.push(insn);
+    }
+
+    fn mov(&mut self, dst: Reg, src: impl Into<Src>) {
+        self.push(Insn::mov64(dst, src));
+    }
+
+    fn add(&mut self, dst: Reg, src: impl Into<Src>) {
+        self.push(Insn::alu64(op::ADD, dst, src));
+    }
+
+    fn alu(&mut self, operation: u8, dst: Reg, src: impl Into<Src>) {
+        self.push(Insn::alu64(operation, dst, src));
+    }
+
+    fn get(&mut self, size: u8, dst: Reg, base: Reg, at: i16) {
+        self.push(Insn::load(size, dst, base, at));
+    }
+
+    fn set(&mut self, size: u8, base: Reg, at: i16, src: impl Into<Src>) {
+        self.push(Insn::store(size, base, at, src));
+    }
+
+    /// Jumps if `a condition b`, 64 bits, unsigned.
+    fn branch(&mut self, condition: u8, a: Reg, b: impl Into<Src>, to: Label) {
+        self.asm.jump(Insn::jump64(condition, a, b), to);
+    }
+
+    fn constant(&mut self, dst: Reg, constant: u64) {
+        for insn in Insn::load64(dst, constant) {
+            self.push(insn);
+        }
+    }
+
+    fn map(&mut self, dst: Reg, part: Part) {
+        for insn in Insn::load_map(dst, place(part)) {
+            self.push(insn);
+        }
+    }
+
+    /// `dst` = the address of byte `offset` of a map of one value.
+    fn map_value(&mut self, dst: Reg, part: Part, offset: u32) {
+        for insn in Insn::load_map_value(dst, place(part), offset) {
+            self.push(insn);
+        }
+    }
+
+    /// `dst` = the address of the unit whose number it holds; leaves for
+    /// `outside` unless `units` units from there are in the store.
+    fn unit(&mut self, dst: Reg, through: Reg, units: u32, outside: Label) {
+        let last = self.plan.image.units - units;
+        self.branch(op::JGT, dst, last as i32, outside);
+        self.alu(op::LSH, dst, 6);
+        self.map_value(through, Part::Store, 0);
+        self.add(dst, through);
+    }
+
+    /// The loop goes on from here; to `out` if it does not end.
+    fn round(&mut self, out: Label) {
+        let insn = Insn {
+            code: MAY_GOTO,
+            ..Insn::goto(0)
+        };
+        self.asm.jump(insn, out);
+    }
+}

@@ -1,0 +1,374 @@
+//! From candidates to entries, and to the deliveries they make: one piece of
+//! code for all shapes, with loops.
+//!
+//! ```text
+//!  each candidate
+//!    each bucket of its chain
+//!      each slot with its tag: is it the shape, and the key?
+//!        each entry under the key, by rank, up to the best taker so far
+//!          each test: does it hold?
+//!        note entry and rank; a taker's is now the best
+//! ```
+
+use super::super::layout::{
+    BUCKET_SLOTS, ENTRY_UNITS_MAX, LANES_MAX, TEST_BYTES, UNIT_BYTES, bucket, candidate, counter,
+    entry, port, scratch, test,
+};
+use super::super::maps::Part;
+use super::shapes::in_bucket;
+use super::{Coder, KEPT, LEN, SCRATCH};
+use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
+
+/// Bytes of a key's number in which the place of its only bit is found:
+/// byte 7 - n has n.
+const PLACES: u64 = 0x0001_0203_0405_0607;
+/// All bits of each byte but the top one.
+const LOWS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+const ONES: u64 = 0x0101_0101_0101_0101;
+
+/// Bit 47 of a rank: the binding takes.
+pub(super) const TAKING_BIT: i32 = 47;
+
+/// Offset of a word in an entry.
+pub(super) fn in_entry(word: u32) -> i16 {
+    (word * 8) as i16
+}
+
+/// Where the loops go on.
+#[derive(Clone, Copy)]
+struct Loops {
+    candidates: Label,
+    buckets: Label,
+    slots: Label,
+    entries: Label,
+    tests: Label,
+    accept: Label,
+}
+
+impl Coder<'_> {
+    /// Looks up all candidates, and ends at `done` with none left.
+    pub(super) fn resolve(&mut self, done: Label) {
+        let mut label = || self.asm.label();
+        let loops = Loops {
+            candidates: label(),
+            buckets: label(),
+            slots: label(),
+            entries: label(),
+            tests: label(),
+            accept: label(),
+        };
+        let finished = self.asm.label();
+        self.get(op::W, Reg::R1, SCRATCH, scratch::CANDIDATES);
+        self.branch(op::JEQ, Reg::R1, 0, done);
+        self.set(op::W, SCRATCH, scratch::CURSOR, 0);
+        self.each_candidate(loops, finished);
+        self.each_bucket(loops);
+        self.each_slot(loops);
+        self.compare_key(loops);
+        self.each_entry(loops);
+        self.each_test(loops);
+        self.asm.bind(loops.accept);
+        self.accept(loops);
+        self.asm.bind(finished);
+        self.set(op::W, SCRATCH, scratch::CANDIDATES, 0);
+    }
+
+    /// r9 = the next candidate.
+    fn each_candidate(&mut self, loops: Loops, finished: Label) {
+        self.asm.bind(loops.candidates);
+        self.round(finished);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::CURSOR);
+        self.get(op::W, Reg::R2, SCRATCH, scratch::CANDIDATES);
+        self.branch(op::JGE, Reg::R1, Reg::R2, finished);
+        let most = scratch::CANDIDATES_MAX as i32;
+        self.branch(op::JGE, Reg::R1, most, finished);
+        self.mov(Reg::R2, Reg::R1);
+        self.add(Reg::R2, 1);
+        self.set(op::W, SCRATCH, scratch::CURSOR, Reg::R2);
+        self.mov(KEPT, Reg::R1);
+        self.alu(op::MUL, KEPT, candidate::BYTES as i32);
+        self.add(KEPT, SCRATCH);
+        self.add(KEPT, i32::from(scratch::CANDIDATE));
+        self.get(op::W, Reg::R1, KEPT, candidate::BUCKET);
+        self.alu(op::AND, Reg::R1, (self.plan.image.buckets - 1) as i32);
+        self.alu(op::LSH, Reg::R1, 6);
+        self.map_value(Reg::R2, Part::Index, 0);
+        self.add(Reg::R1, Reg::R2);
+        self.keep_bucket();
+        self.asm.goto(loops.buckets);
+    }
+
+    /// Copies tags, overflow and units of the bucket at r1, tags first: an
+    /// entry is written before its tag is.
+    fn keep_bucket(&mut self) {
+        for word in 0..bucket::UNITS + BUCKET_SLOTS / 2 {
+            self.get(op::DW, Reg::R2, Reg::R1, in_bucket(word));
+            self.set(op::DW, SCRATCH, scratch::BUCKET + in_bucket(word), Reg::R2);
+        }
+    }
+
+    /// The slots of the kept bucket that have the tag, as a mask of the top
+    /// bits of bytes; then the next bucket, if there is one.
+    fn each_bucket(&mut self, loops: Loops) {
+        let tags = scratch::BUCKET + in_bucket(bucket::TAGS);
+        self.asm.bind(loops.buckets);
+        self.get(op::W, Reg::R1, KEPT, candidate::TAG);
+        self.constant(Reg::R2, ONES);
+        self.alu(op::MUL, Reg::R1, Reg::R2);
+        self.get(op::DW, Reg::R2, SCRATCH, tags);
+        self.alu(op::XOR, Reg::R1, Reg::R2);
+        // Exactly the bytes that are zero: no carry leaves a byte.
+        self.constant(Reg::R3, LOWS);
+        self.mov(Reg::R2, Reg::R1);
+        self.alu(op::AND, Reg::R2, Reg::R3);
+        self.add(Reg::R2, Reg::R3);
+        self.alu(op::OR, Reg::R2, Reg::R1);
+        self.alu(op::OR, Reg::R2, Reg::R3);
+        self.alu(op::XOR, Reg::R2, -1);
+        self.set(op::DW, SCRATCH, scratch::MASK, Reg::R2);
+        let overflow = scratch::BUCKET + in_bucket(bucket::OVERFLOW);
+        self.get(op::W, Reg::R1, SCRATCH, overflow);
+        self.set(op::W, SCRATCH, scratch::OVERFLOW, Reg::R1);
+    }
+
+    /// r5 = the entry of the next slot.
+    fn each_slot(&mut self, loops: Loops) {
+        let some = self.asm.label();
+        self.asm.bind(loops.slots);
+        self.round(loops.candidates);
+        self.get(op::DW, Reg::R1, SCRATCH, scratch::MASK);
+        self.branch(op::JNE, Reg::R1, 0, some);
+        // All seen: on to the overflow.
+        self.get(op::W, Reg::R1, SCRATCH, scratch::OVERFLOW);
+        self.branch(op::JEQ, Reg::R1, 0, loops.candidates);
+        self.unit(Reg::R1, Reg::R2, 1, loops.candidates);
+        self.keep_bucket();
+        self.asm.goto(loops.buckets);
+
+        self.asm.bind(some);
+        self.mov(Reg::R2, Reg::R1);
+        self.push(Insn::neg64(Reg::R2));
+        self.alu(op::AND, Reg::R2, Reg::R1);
+        self.alu(op::XOR, Reg::R1, Reg::R2);
+        self.set(op::DW, SCRATCH, scratch::MASK, Reg::R1);
+        self.alu(op::RSH, Reg::R2, 7);
+        self.constant(Reg::R1, PLACES);
+        self.alu(op::MUL, Reg::R2, Reg::R1);
+        self.alu(op::RSH, Reg::R2, 56);
+        self.alu(op::AND, Reg::R2, BUCKET_SLOTS as i32 - 1);
+        self.alu(op::LSH, Reg::R2, 2);
+        self.add(Reg::R2, SCRATCH);
+        let units = scratch::BUCKET + in_bucket(bucket::UNITS);
+        self.get(op::W, Reg::R5, Reg::R2, units);
+        self.set(op::W, SCRATCH, scratch::NEXT, Reg::R5);
+        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, loops.slots);
+    }
+
+    /// Back to the slots unless the entry at r5 has the candidate's shape and
+    /// key.
+    fn compare_key(&mut self, loops: Loops) {
+        let shape = in_entry(entry::TESTS_SHAPE) + 4;
+        self.get(op::W, Reg::R1, Reg::R5, shape);
+        self.get(op::W, Reg::R2, KEPT, candidate::SHAPE);
+        self.branch(op::JNE, Reg::R1, Reg::R2, loops.slots);
+        self.get(op::W, Reg::R3, KEPT, candidate::LANES);
+        for lane in 0..LANES_MAX {
+            self.branch(op::JLE, Reg::R3, lane as i32, loops.entries);
+            self.get(op::DW, Reg::R1, Reg::R5, in_entry(entry::KEY + lane as u32));
+            self.get(op::DW, Reg::R2, KEPT, candidate::KEY + 8 * lane as i16);
+            self.branch(op::JNE, Reg::R1, Reg::R2, loops.slots);
+        }
+    }
+
+    /// The next entry under the key that comes before the best taker.
+    fn each_entry(&mut self, loops: Loops) {
+        self.asm.bind(loops.entries);
+        self.round(loops.candidates);
+        self.get(op::W, Reg::R5, SCRATCH, scratch::NEXT);
+        self.branch(op::JEQ, Reg::R5, 0, loops.candidates);
+        self.set(op::W, SCRATCH, scratch::ENTRY, Reg::R5);
+        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, loops.candidates);
+        self.get(op::DW, Reg::R1, Reg::R5, in_entry(entry::RANK));
+        self.get(op::DW, Reg::R2, SCRATCH, scratch::BEST);
+        self.branch(op::JGE, Reg::R1, Reg::R2, loops.candidates);
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::NEXT_SLOT));
+        self.set(op::W, SCRATCH, scratch::NEXT, Reg::R1);
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::TESTS_SHAPE));
+        self.branch(op::JEQ, Reg::R1, 0, loops.accept);
+        self.set(op::W, SCRATCH, scratch::TEST, Reg::R1);
+    }
+
+    /// The tests of an entry, up to one that does not hold.
+    fn each_test(&mut self, loops: Loops) {
+        self.asm.bind(loops.tests);
+        self.round(loops.entries);
+        self.get(op::W, Reg::R4, SCRATCH, scratch::TEST);
+        let last = self.plan.image.units * (UNIT_BYTES / TEST_BYTES);
+        self.branch(op::JGT, Reg::R4, last as i32, loops.entries);
+        self.mov(Reg::R1, Reg::R4);
+        self.add(Reg::R1, 1);
+        self.set(op::W, SCRATCH, scratch::TEST, Reg::R1);
+        self.alu(op::LSH, Reg::R4, 4);
+        self.map_value(Reg::R1, Part::Store, 0);
+        self.add(Reg::R4, Reg::R1);
+        self.get(op::B, Reg::R1, Reg::R4, 0);
+        self.get(op::W, Reg::R2, Reg::R4, 4);
+        self.branch(op::JEQ, Reg::R1, test::END as i32, loops.accept);
+        let valued = self.asm.label();
+        self.branch(op::JNE, Reg::R1, test::EXTENT as i32, valued);
+        self.branch(op::JGT, Reg::R2, LEN, loops.entries);
+        self.asm.goto(loops.tests);
+
+        self.asm.bind(valued);
+        self.value(1, loops);
+        let [range, differs, from] = [(); 3].map(|()| self.asm.label());
+        self.branch(op::JEQ, Reg::R1, test::RANGE as i32, range);
+        self.branch(op::JEQ, Reg::R1, test::DIFFERS as i32, differs);
+        self.branch(op::JEQ, Reg::R1, test::EXTENT_FROM as i32, from);
+        self.compare(loops);
+
+        self.asm.bind(range);
+        self.branch(op::JLT, Reg::R0, Reg::R2, loops.entries);
+        self.get(op::W, Reg::R2, Reg::R4, 8);
+        self.branch(op::JGT, Reg::R0, Reg::R2, loops.entries);
+        self.asm.goto(loops.tests);
+
+        self.asm.bind(differs);
+        self.alu(op::AND, Reg::R0, Reg::R2);
+        self.get(op::W, Reg::R2, Reg::R4, 8);
+        self.branch(op::JEQ, Reg::R0, Reg::R2, loops.entries);
+        self.asm.goto(loops.tests);
+
+        self.asm.bind(from);
+        self.add(Reg::R0, Reg::R2);
+        self.branch(op::JGT, Reg::R0, LEN, loops.entries);
+        self.asm.goto(loops.tests);
+    }
+
+    /// r0 = the value of which the byte `at` of the test at r4 says which, if
+    /// this program knows it and the frame has it. r1, r2 and r4 stay.
+    fn value(&mut self, at: i16, loops: Loops) {
+        self.get(op::B, Reg::R3, Reg::R4, at);
+        self.get(op::W, Reg::R5, KEPT, candidate::VALUES);
+        self.branch(op::JGE, Reg::R3, Reg::R5, loops.entries);
+        let most = candidate::VALUES_MAX as i32;
+        self.branch(op::JGE, Reg::R3, most, loops.entries);
+        self.alu(op::LSH, Reg::R3, 3);
+        self.add(Reg::R3, KEPT);
+        self.get(op::W, Reg::R5, Reg::R3, candidate::VALUE + 4);
+        self.branch(op::JEQ, Reg::R5, 0, loops.entries);
+        self.get(op::W, Reg::R0, Reg::R3, candidate::VALUE);
+    }
+
+    /// Compares r0 with another value, as the test at r4 says: see
+    /// [`cmp_number`](super::super::draft::cmp_number).
+    fn compare(&mut self, loops: Loops) {
+        let [bits, none, judge] = [(); 3].map(|()| self.asm.label());
+        self.mov(Reg::R2, Reg::R0);
+        self.value(2, loops);
+        self.get(op::B, Reg::R1, Reg::R4, 3);
+        // r2 is the left operand now, r0 the right one.
+        self.branch(op::JGE, Reg::R1, 0b01000, bits);
+        self.mov(Reg::R3, 0b001);
+        self.branch(op::JLT, Reg::R2, Reg::R0, judge);
+        self.mov(Reg::R3, 0b010);
+        self.branch(op::JEQ, Reg::R2, Reg::R0, judge);
+        self.mov(Reg::R3, 0b100);
+        self.asm.goto(judge);
+        self.asm.bind(bits);
+        self.mov(Reg::R3, 0b10000);
+        self.alu(op::AND, Reg::R2, Reg::R0);
+        self.branch(op::JEQ, Reg::R2, 0, none);
+        self.mov(Reg::R3, 0b01000);
+        self.asm.bind(none);
+        self.asm.bind(judge);
+        self.alu(op::AND, Reg::R1, Reg::R3);
+        self.branch(op::JEQ, Reg::R1, 0, loops.entries);
+        self.asm.goto(loops.tests);
+    }
+
+    /// The entry accepts: it is noted, and ends the search under its key if
+    /// it takes the frame.
+    fn accept(&mut self, loops: Loops) {
+        self.get(op::W, Reg::R5, SCRATCH, scratch::ENTRY);
+        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, loops.candidates);
+        self.get(op::DW, Reg::R2, Reg::R5, in_entry(entry::RANK));
+        self.get(op::W, Reg::R3, Reg::R5, in_entry(entry::TAG_SNAP) + 4);
+        self.note(loops.entries, loops.candidates);
+    }
+
+    /// Notes that the entry at r5 (its unit in scratch memory) accepts: rank
+    /// r2, snap length r3. Goes on at `copied` or `taken`.
+    pub(super) fn note(&mut self, copied: Label, taken: Label) {
+        let [copy, room] = [(); 2].map(|()| self.asm.label());
+        self.mov(Reg::R1, Reg::R2);
+        self.alu(op::RSH, Reg::R1, TAKING_BIT);
+        self.alu(op::AND, Reg::R1, 1);
+        self.get(op::W, Reg::R4, SCRATCH, scratch::ENTRY);
+        self.branch(op::JEQ, Reg::R1, 0, copy);
+        self.set(op::DW, SCRATCH, scratch::BEST, Reg::R2);
+        self.set(op::W, SCRATCH, scratch::TAKER, Reg::R4);
+        self.set(op::W, SCRATCH, scratch::TAKER + 4, Reg::R3);
+        self.asm.goto(taken);
+
+        self.asm.bind(copy);
+        let most = scratch::MATCHES_MAX as i32;
+        self.get(op::W, Reg::R1, SCRATCH, scratch::MATCHES);
+        self.branch(op::JLT, Reg::R1, most, room);
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::NEXT_SLOT) + 4);
+        self.set(op::W, Reg::FP, -4, Reg::R1);
+        self.count_lost(1);
+        self.asm.goto(copied);
+        self.asm.bind(room);
+        self.mov(Reg::R5, Reg::R1);
+        self.add(Reg::R5, 1);
+        self.set(op::W, SCRATCH, scratch::MATCHES, Reg::R5);
+        self.put_match();
+        self.asm.goto(copied);
+    }
+
+    /// Puts rank r2, unit r4 and snap length r3 into place r1.
+    pub(super) fn put_match(&mut self) {
+        self.alu(op::LSH, Reg::R1, 4);
+        self.add(Reg::R1, SCRATCH);
+        self.set(op::DW, Reg::R1, scratch::MATCH, Reg::R2);
+        self.set(op::W, Reg::R1, scratch::MATCH + 8, Reg::R4);
+        self.set(op::W, Reg::R1, scratch::MATCH + 12, Reg::R3);
+    }
+
+    /// Counts frames as lost for the port whose slot is on the stack at -4:
+    /// `count`, and for the next record as many more as the header says.
+    pub(super) fn count_lost(&mut self, count: i32) {
+        let [no_port, no_counter] = [(); 2].map(|()| self.asm.label());
+        self.map(Reg::R1, Part::Ports);
+        self.mov(Reg::R2, Reg::FP);
+        self.add(Reg::R2, -4);
+        self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
+        self.branch(op::JEQ, Reg::R0, 0, no_port);
+        self.mov(Reg::R1, count);
+        self.push(atomic(op::DW, Reg::R0, port::LOST, Reg::R1, ATOMIC_ADD));
+        self.asm.bind(no_port);
+        self.map(Reg::R1, Part::Counters);
+        self.mov(Reg::R2, Reg::FP);
+        self.add(Reg::R2, -4);
+        self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
+        self.branch(op::JEQ, Reg::R0, 0, no_counter);
+        self.get(op::DW, Reg::R1, Reg::R0, counter::LOST);
+        self.add(Reg::R1, count);
+        self.set(op::DW, Reg::R0, counter::LOST, Reg::R1);
+        self.asm.bind(no_counter);
+    }
+}
+
+pub(super) const ATOMIC_ADD: i32 = 0;
+pub(super) const ATOMIC_EXCHANGE: i32 = 0xe1;
+
+/// An atomic operation on memory at `base` with `src`.
+pub(super) fn atomic(size: u8, base: Reg, offset: i16, src: Reg, operation: i32) -> Insn {
+    const ATOMIC: u8 = 0xc0;
+    Insn {
+        code: op::STX | ATOMIC | size,
+        imm: operation,
+        ..Insn::store(size, base, offset, src)
+    }
+}

@@ -1,0 +1,126 @@
+//! Filters as data: which of their paths the tables can hold.
+
+use super::expr::Expr;
+use super::layout::{candidate, test};
+use super::shape::Field;
+use crate::expr::Exprs;
+use crate::filter::{Analysis, Filter, Path, Snap, Test};
+use weir_filter::ir::{Cmp, Value};
+
+/// Residual tests of one entry, at most; with more, the filter's program runs
+/// whole.
+pub(super) const TESTS_MAX: usize = 60;
+
+/// An accept path, ready to be entered.
+pub(super) struct Draft {
+    pub(super) fields: Vec<Field>,
+    /// One for each field.
+    pub(super) values: Vec<u32>,
+    pub(super) tests: Vec<DraftTest>,
+    pub(super) snap: u32,
+}
+
+/// A residual test: a kind, up to two expressions, up to two constants.
+pub(super) struct DraftTest {
+    pub(super) kind: u64,
+    pub(super) exprs: Vec<Expr>,
+    pub(super) cmp: Option<Cmp>,
+    pub(super) a: u32,
+    pub(super) b: u32,
+}
+
+/// The paths of a filter; `None` if its program must run whole.
+pub(super) fn drafts(filter: &Filter) -> Option<Vec<Draft>> {
+    let Analysis::Paths(paths) = filter.analysis() else {
+        return None;
+    };
+    let exprs = filter.exprs();
+    paths.iter().map(|path| draft(path, exprs)).collect()
+}
+
+fn draft(path: &Path, exprs: &Exprs) -> Option<Draft> {
+    let Snap::Const(snap) = path.snap else {
+        return None;
+    };
+    let keyed = path.key.iter().map(|(field, value)| {
+        let expr = Expr::of(exprs, field.expr);
+        ((expr, field.mask), *value)
+    });
+    let mut keyed: Vec<(Field, u32)> = keyed.collect();
+    keyed.sort();
+    let tests: Option<Vec<DraftTest>> = path.tests.iter().map(|t| draft_test(*t, exprs)).collect();
+    let tests = tests?;
+    let (fields, values) = keyed.into_iter().unzip();
+    let draft = Draft {
+        fields,
+        values,
+        tests,
+        snap,
+    };
+    let fits = draft.tests.len() <= TESTS_MAX && draft.exprs().len() <= candidate::VALUES_MAX;
+    fits.then_some(draft)
+}
+
+impl Draft {
+    /// The different expressions that its tests use.
+    pub(super) fn exprs(&self) -> Vec<&Expr> {
+        let mut exprs: Vec<&Expr> = self.tests.iter().flat_map(|test| &test.exprs).collect();
+        exprs.sort();
+        exprs.dedup();
+        exprs
+    }
+}
+
+fn draft_test(residual: Test, exprs: &Exprs) -> Option<DraftTest> {
+    let make = |kind, of: &[Value], a, b| DraftTest {
+        kind,
+        exprs: of.iter().map(|expr| Expr::of(exprs, *expr)).collect(),
+        cmp: None,
+        a,
+        b,
+    };
+    Some(match residual {
+        Test::Range { expr, lo, hi } => make(test::RANGE, &[expr], lo, hi),
+        Test::Differs { expr, mask, value } => make(test::DIFFERS, &[expr], mask, value),
+        Test::Compare { cmp, a, b } => DraftTest {
+            cmp: Some(cmp),
+            ..make(test::COMPARE, &[a, b], 0, 0)
+        },
+        Test::Extent { base, end } => {
+            // Further than any frame is never there; let the program say so.
+            let end = u32::try_from(end).ok()?;
+            match base {
+                None => make(test::EXTENT, &[], end, 0),
+                Some(base) => make(test::EXTENT_FROM, &[base], end, 0),
+            }
+        }
+    })
+}
+
+impl DraftTest {
+    /// The test as it stands in the store; `place` gives the number of an
+    /// expression among the values of the shape.
+    pub(super) fn words(&self, place: impl Fn(&Expr) -> u64) -> [u64; 2] {
+        let mut places = self.exprs.iter().map(place);
+        let first = places.next().unwrap_or(0);
+        let second = places.next().unwrap_or(0);
+        let cmp = self.cmp.map_or(0, cmp_number);
+        let word = self.kind | first << 8 | second << 16 | cmp << 24 | u64::from(self.a) << 32;
+        [word, u64::from(self.b)]
+    }
+}
+
+/// Comparisons as data: bit 0 if they hold for "less", bit 1 for "equal",
+/// bit 2 for "greater"; bit 3 for "some bit in common", bit 4 for "none".
+pub(super) fn cmp_number(cmp: Cmp) -> u64 {
+    match cmp {
+        Cmp::Lt => 0b001,
+        Cmp::Eq => 0b010,
+        Cmp::Le => 0b011,
+        Cmp::Gt => 0b100,
+        Cmp::Ne => 0b101,
+        Cmp::Ge => 0b110,
+        Cmp::Set => 0b01000,
+        Cmp::Clear => 0b10000,
+    }
+}

@@ -1,0 +1,41 @@
+//! Expressions by what they are, not by a name in one filter: the operations
+//! in an order of definition, the last one being the value.
+
+use crate::expr::Exprs;
+use std::sync::Arc;
+use weir_filter::ir::{Op, Operand, Value};
+
+/// An expression over a frame. Equal ones are equal values; no pool, no
+/// counts of uses.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct Expr(Arc<[Op]>);
+
+impl Expr {
+    /// The expression that a filter calls `name`.
+    pub(super) fn of(exprs: &Exprs, name: Value) -> Expr {
+        let mut ops = Vec::new();
+        let mut known = Vec::new();
+        copy(exprs, name, &mut ops, &mut known);
+        Expr(ops.into())
+    }
+
+    /// Its operations; operands name earlier ones by number.
+    pub(super) fn ops(&self) -> &[Op] {
+        &self.0
+    }
+}
+
+/// As deep as an expression at most: `limits::EXPR_DEPTH_MAX`.
+fn copy(exprs: &Exprs, name: Value, ops: &mut Vec<Op>, known: &mut Vec<(Value, Value)>) -> Value {
+    if let Some((_, copied)) = known.iter().find(|(original, _)| *original == name) {
+        return *copied;
+    }
+    let op = exprs.op(name).map_operands(|operand| match operand {
+        Operand::Val(operand) => Operand::Val(copy(exprs, operand, ops, known)),
+        constant => constant,
+    });
+    ops.push(op);
+    let copied = Value(ops.len() as u32 - 1);
+    known.push((name, copied));
+    copied
+}

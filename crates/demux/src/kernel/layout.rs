@@ -1,0 +1,159 @@
+//! Where things stand in the maps: what the control side writes and the
+//! generated program reads.
+//!
+//! ```text
+//!  index: buckets of 64 bytes             store: units of 64 bytes
+//!  ┌─────────────────────────┐            ┌──────────────────────────────────┐
+//!  │ 0  eight tags of a byte │       ┌───►│ 0  rank                          │ entry
+//!  │ 8  overflow: a unit     │       │    │ 8  next entry, slot              │
+//!  │ 16 eight units, 32 bits ├───────┘    │ 16 tag, snap length              │
+//!  └─────────────────────────┘            │ 24 tests, shape                  │
+//!                                         │ 32 key: up to 12 words …         │
+//!                                         └──────────────────────────────────┘
+//! ```
+//!
+//! Both are arrays of one value, so that the program has their address and
+//! the control side maps them into its memory. All that changes under a
+//! running program changes by one aligned store of 64 bits.
+
+/// Bytes of a unit, and of a bucket: a cache line.
+pub(super) const UNIT_BYTES: u32 = 64;
+/// Words of 64 bits in a unit.
+pub(super) const UNIT_WORDS: u32 = 8;
+
+/// Entries in a bucket.
+pub(super) const BUCKET_SLOTS: u32 = 8;
+
+/// Words in a bucket.
+pub(super) mod bucket {
+    pub(in super::super) const TAGS: u32 = 0;
+    pub(in super::super) const OVERFLOW: u32 = 1;
+    pub(in super::super) const UNITS: u32 = 2;
+}
+
+/// Words in an entry.
+pub(super) mod entry {
+    pub(in super::super) const RANK: u32 = 0;
+    pub(in super::super) const NEXT_SLOT: u32 = 1;
+    pub(in super::super) const TAG_SNAP: u32 = 2;
+    pub(in super::super) const TESTS_SHAPE: u32 = 3;
+    pub(in super::super) const KEY: u32 = 4;
+}
+
+/// Words of the longest key.
+pub(super) const LANES_MAX: usize = crate::limits::FIELDS_MAX / 2;
+
+/// Units that may be read from the start of an entry.
+pub(super) const ENTRY_UNITS_MAX: u32 = 2;
+
+/// A residual test: two words.
+///
+/// ```text
+///  word 0:  0 kind │ 8 value │ 16 other value │ 24 comparison │ 32 a
+///  word 1:  0 b
+/// ```
+pub(super) mod test {
+    pub(in super::super) const END: u64 = 0;
+    pub(in super::super) const RANGE: u64 = 1;
+    pub(in super::super) const DIFFERS: u64 = 2;
+    pub(in super::super) const EXTENT: u64 = 3;
+    pub(in super::super) const EXTENT_FROM: u64 = 4;
+    pub(in super::super) const COMPARE: u64 = 5;
+}
+
+/// Bytes of a test.
+pub(super) const TEST_BYTES: u32 = 16;
+
+/// Slots that are no port's.
+pub(super) const SLOT_KERNEL: u32 = u32::MAX - 1;
+pub(super) const SLOT_DROP: u32 = u32::MAX;
+
+/// A value of the map of ports' settings and losses.
+pub(super) mod port {
+    /// Frames lost since the last record, 64 bits, changed by the program.
+    pub(in super::super) const LOST: i16 = 0;
+    /// Snap length; 32 bits.
+    pub(in super::super) const SNAP: i16 = 8;
+    /// Clock (bits 0-7), wake-up flags of the ring (bits 8-15); 32 bits.
+    pub(in super::super) const FLAGS: i16 = 12;
+    pub(in super::super) const BYTES: u32 = 16;
+}
+
+/// A value of the map of counters.
+pub(super) mod counter {
+    pub(in super::super) const DELIVERED: i16 = 0;
+    pub(in super::super) const BYTES: i16 = 8;
+    pub(in super::super) const LOST: i16 = 16;
+    pub(in super::super) const SIZE: u32 = 24;
+}
+
+/// The program's own memory, one for each CPU.
+pub(super) mod scratch {
+    use super::super::record::HEADER_BYTES;
+
+    /// The frame's first bytes.
+    pub(in super::super) const HEAD: i16 = 0;
+    /// As many at most.
+    pub(in super::super) const HEAD_BYTES: u32 = 256;
+    /// The record's header.
+    pub(in super::super) const RECORD: i16 = HEAD + HEAD_BYTES as i16;
+    pub(in super::super) const BEST: i16 = RECORD + HEADER_BYTES as i16;
+    pub(in super::super) const LAST: i16 = BEST + 8;
+    pub(in super::super) const MASK: i16 = LAST + 8;
+    /// Tags, overflow and units of the bucket at hand.
+    pub(in super::super) const BUCKET: i16 = MASK + 8;
+    pub(in super::super) const CANDIDATES: i16 = BUCKET + 48;
+    pub(in super::super) const CURSOR: i16 = CANDIDATES + 4;
+    pub(in super::super) const MATCHES: i16 = CURSOR + 4;
+    pub(in super::super) const PLACE: i16 = MATCHES + 4;
+    pub(in super::super) const OVERFLOW: i16 = PLACE + 4;
+    pub(in super::super) const NEXT: i16 = OVERFLOW + 4;
+    pub(in super::super) const ENTRY: i16 = NEXT + 4;
+    pub(in super::super) const TEST: i16 = ENTRY + 4;
+    /// Bytes of the VLAN tag that is put back: 0 or 4.
+    pub(in super::super) const SHIFT: i16 = TEST + 4;
+    /// Bit 0: some binding took the frame; bit 1: the kernel gets it.
+    pub(in super::super) const FATE: i16 = SHIFT + 4;
+    pub(in super::super) const SLOT: i16 = FATE + 4;
+    pub(in super::super) const CAPTURED: i16 = SLOT + 4;
+    pub(in super::super) const WAKE: i16 = CAPTURED + 4;
+    pub(in super::super) const CHUNK: i16 = WAKE + 4;
+    /// The best taker's entry, and its snap length.
+    pub(in super::super) const TAKER: i16 = CHUNK + 4;
+    /// The key at hand.
+    pub(in super::super) const KEY: i16 = TAKER + 8;
+    /// Values in the middle of an expression.
+    pub(in super::super) const VALUES: i16 = KEY + 8 * super::LANES_MAX as i16;
+    pub(in super::super) const VALUES_MAX: u32 = 20;
+    /// The candidates.
+    pub(in super::super) const CANDIDATE: i16 = VALUES + 8 * VALUES_MAX as i16;
+    /// Candidates at one time; shapes are looked up in groups of as many.
+    pub(in super::super) const CANDIDATES_MAX: u32 = 64;
+    /// The deliveries found.
+    pub(in super::super) const MATCH: i16 =
+        CANDIDATE + (CANDIDATES_MAX * super::candidate::BYTES) as i16;
+    /// Copies of one frame, at most; the taker comes on top.
+    pub(in super::super) const MATCHES_MAX: u32 = 256;
+    pub(in super::super) const MATCH_BYTES: u32 = 16;
+    pub(in super::super) const BYTES: u32 = MATCH as u32 + (MATCHES_MAX + 1) * MATCH_BYTES;
+}
+
+/// A key of the frame whose bucket has an entry with the right tag.
+pub(super) mod candidate {
+    pub(in super::super) const SHAPE: i16 = 0;
+    pub(in super::super) const LANES: i16 = 4;
+    pub(in super::super) const BUCKET: i16 = 8;
+    pub(in super::super) const TAG: i16 = 12;
+    pub(in super::super) const VALUES: i16 = 16;
+    /// Values that residual tests of the shape use: the value, and bit 32 if
+    /// there is one.
+    pub(in super::super) const VALUE: i16 = 24;
+    pub(in super::super) const VALUES_MAX: usize = 8;
+    pub(in super::super) const KEY: i16 = VALUE + 8 * VALUES_MAX as i16;
+    pub(in super::super) const BYTES: u32 = (KEY + 8 * super::LANES_MAX as i16) as u32;
+}
+
+const _: () = assert!(
+    scratch::BYTES < 1 << 15,
+    "offsets in instructions are signed"
+);

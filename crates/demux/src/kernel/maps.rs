@@ -1,0 +1,166 @@
+//! What maps a lowered plan needs, and what the programs are.
+
+use super::image::Memory;
+use weir_filter::backend::ebpf::Insn;
+
+/// Where a program runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Hook {
+    /// XDP; load with fragments (`BPF_F_XDP_HAS_FRAGS`).
+    Xdp,
+    /// tc or tcx, frames that come in.
+    TcIngress,
+    /// tc or tcx, frames that go out.
+    TcEgress,
+}
+
+/// A map's part in the lowering.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Part {
+    /// Array of one value for each CPU: the program's own memory.
+    Scratch,
+    /// Array of one value, to be mapped: see [`Memory::Index`].
+    Index,
+    /// Array of one value, to be mapped: see [`Memory::Store`].
+    Store,
+    /// Hash map from slot (32 bits) to ring buffer: the ports' queues. Not
+    /// written by the lowering.
+    Rings,
+    /// Array by slot, to be mapped: [`PortSettings`].
+    Ports,
+    /// Array by slot, a value for each CPU: [`Counters`].
+    Counters,
+}
+
+/// A map as it must be made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct MapSpec {
+    /// What for, and so of which kind.
+    pub part: Part,
+    /// A map with the same part and edition is the same map: keep it. With
+    /// another edition it is a new one, to be filled from
+    /// [`KernelPlan::contents`](super::KernelPlan::contents).
+    pub edition: u32,
+    /// Bytes of a value; 4 (a map) for [`Part::Rings`].
+    pub value_bytes: u32,
+    /// Entries.
+    pub entries_max: u32,
+}
+
+impl MapSpec {
+    /// The memory it holds, if it is one to fill.
+    pub fn memory(&self) -> Option<Memory> {
+        match self.part {
+            Part::Index => Some(Memory::Index),
+            Part::Store => Some(Memory::Store),
+            _ => None,
+        }
+    }
+}
+
+/// A program for one hook, ready to load.
+#[derive(Clone, Debug)]
+pub struct Lowered {
+    /// Its instructions; wide loads name maps by their place in `maps`.
+    pub insns: Vec<Insn>,
+    /// The maps it uses, by place.
+    pub maps: Vec<MapSpec>,
+    /// How many shapes it looks up.
+    pub shapes: usize,
+    /// How many whole filters are part of it.
+    pub whole: usize,
+}
+
+/// Which clock a port's timestamps come from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Clock {
+    /// None: it costs some 20 ns a frame.
+    #[default]
+    None,
+    /// `CLOCK_MONOTONIC`.
+    Monotonic,
+    /// `CLOCK_BOOTTIME`.
+    Boot,
+    /// `CLOCK_TAI` (Linux 6.1).
+    Tai,
+}
+
+/// When the kernel wakes a port's reader.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Wake {
+    /// When the reader has read all there was: the ring's own rule.
+    #[default]
+    Adaptive,
+    /// Never: the reader polls.
+    Never,
+    /// At each frame.
+    Always,
+}
+
+/// What the programs know of a port: a value of [`Part::Ports`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct PortSettings {
+    /// At most so many bytes of each frame; 0: no such limit.
+    pub snap_len: u32,
+    /// Timestamps.
+    pub clock: Clock,
+    /// Wake-ups.
+    pub wake: Wake,
+}
+
+impl PortSettings {
+    /// Bytes of a value of the map.
+    pub const BYTES: usize = 16;
+    /// The word of 64 bits, of the value's two, that holds the settings. The
+    /// other counts losses for the next record; set it to 0 for a new port.
+    pub const WORD: usize = 1;
+
+    /// The word, in the host's order.
+    pub fn to_word(self) -> u64 {
+        let clock = match self.clock {
+            Clock::None => 0,
+            Clock::Monotonic => 1,
+            Clock::Boot => 2,
+            Clock::Tai => 3,
+        };
+        // `BPF_RB_NO_WAKEUP`, `BPF_RB_FORCE_WAKEUP`.
+        let wake = match self.wake {
+            Wake::Adaptive => 0,
+            Wake::Never => 1,
+            Wake::Always => 2,
+        };
+        let flags: u32 = clock | wake << 8;
+        let low: u32 = self.snap_len;
+        let [a, b] = [low.to_ne_bytes(), flags.to_ne_bytes()];
+        u64::from_ne_bytes([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]])
+    }
+}
+
+/// What the programs count for a port: the sum over all CPUs of the values of
+/// [`Part::Counters`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Counters {
+    /// Frames put into the ring.
+    pub delivered: u64,
+    /// Their lengths on the wire.
+    pub bytes: u64,
+    /// Frames for which there was no room, or no ring.
+    pub lost: u64,
+}
+
+impl Counters {
+    /// Bytes of a value of the map, for one CPU.
+    pub const BYTES: usize = 24;
+
+    /// Adds one CPU's value, in the host's order; what is too short counts
+    /// nothing.
+    pub fn add(&mut self, value: &[u8]) {
+        let word = |at: usize| {
+            let bytes = value.get(at..).and_then(|rest| rest.first_chunk());
+            bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+        };
+        self.delivered += word(0);
+        self.bytes += word(8);
+        self.lost += word(16);
+    }
+}

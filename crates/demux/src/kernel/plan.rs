@@ -1,0 +1,665 @@
+//! Bindings in, writes and programs out.
+
+use super::draft::{Draft, drafts};
+use super::expr::Expr;
+use super::image::{Image, Memory, Write, bytes};
+use super::layout::{
+    SLOT_DROP, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, UNIT_WORDS, candidate, counter, entry, port,
+    scratch,
+};
+use super::limits;
+use super::maps::{Counters, MapSpec, Part, PortSettings};
+use super::shape::{Field, Shape};
+use crate::binding::{Binding, BindingId, Rank, Target};
+use crate::filter::Filter;
+use crate::plan::hash::Secret;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+const _: () = assert!(
+    PortSettings::BYTES == port::BYTES as usize && Counters::BYTES == counter::SIZE as usize
+);
+
+/// Why a binding was not made or changed; the plan is as it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum KernelBindError {
+    /// A limit is reached.
+    #[error("the plan in the kernel would have {found} {what}, and {max} is the most")]
+    Full {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much there would be.
+        found: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// There is no such binding, or not any more.
+    #[error("binding {0} is not bound; it may have been unbound before")]
+    Unknown(BindingId),
+    /// A target that only the plan in user space knows.
+    #[error("frames cannot go to {0} in the kernel; ports, the kernel and drop are possible")]
+    Target(Target),
+}
+
+/// How to lower.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Keys the hashes of the tables: draw it at random.
+    pub seed: u128,
+    /// Slots for ports: [`Target::Port`]'s numbers are below it.
+    pub ports_max: u32,
+    /// Keys to make room for at first; more come by fours.
+    pub keys_hint: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            seed: 0,
+            ports_max: 1024,
+            keys_hint: 1024,
+        }
+    }
+}
+
+/// Whether a change needs new programs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Need {
+    /// No: the writes are all.
+    Nothing,
+    /// It is complete without, but new ones would be quicker.
+    Worthwhile,
+    /// Yes: after the writes, load new programs and put them in place of the
+    /// old ones.
+    Programs,
+}
+
+/// What to do for a change, in this order: make the maps of a new edition and
+/// fill them; make the writes; load programs and swap them in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Change {
+    /// To be made in this order, each by one aligned atomic store.
+    pub writes: Vec<Write>,
+    /// New programs.
+    pub programs: Need,
+    /// Index and store have a new edition; its contents have all changes
+    /// already. The old one must not be written any more.
+    pub renewed: bool,
+}
+
+/// A binding.
+struct Bound {
+    filter: Filter,
+    rank: Rank,
+    target: Target,
+    tag: u32,
+    entries: Vec<Placed>,
+}
+
+/// What stands in the store for a binding.
+#[derive(Clone, Copy, Debug)]
+enum Placed {
+    /// An entry of a shape.
+    Entry { unit: u32, units: u32 },
+    /// A whole filter's.
+    Whole { unit: u32 },
+}
+
+/// A whole filter.
+pub(super) struct Whole {
+    pub(super) rank: Rank,
+    pub(super) unit: u32,
+    pub(super) filter: Filter,
+    /// Unbound; part of programs until there are new ones.
+    dead: bool,
+}
+
+/// What is kept until no frame can be using it.
+enum Retired {
+    Units(u32, u32),
+    Placed(Placed),
+}
+
+/// Bindings, lowered for the kernel.
+///
+/// Each change says what to write; apply changes in the order in which they
+/// were made. Pure: nothing here makes a system call.
+pub struct KernelPlan {
+    pub(super) options: Options,
+    secret: Secret,
+    sequence: u64,
+    bindings: Vec<(u32, Option<Bound>)>,
+    free: Vec<u32>,
+    pub(super) image: Image,
+    edition: u32,
+    pub(super) shapes: BTreeMap<u32, Shape>,
+    names: HashMap<Box<[Field]>, u32>,
+    shapes_made: u32,
+    pub(super) wholes: Vec<Whole>,
+    epoch: u64,
+    retired: VecDeque<(u64, Retired)>,
+}
+
+impl KernelPlan {
+    /// A plan without bindings.
+    pub fn new(options: Options) -> KernelPlan {
+        let keys = options.keys_hint.clamp(64, limits::KEYS_MAX);
+        KernelPlan {
+            options,
+            secret: Secret::new(options.seed),
+            sequence: 0,
+            bindings: Vec::new(),
+            free: Vec::new(),
+            image: Image::new(keys.next_power_of_two()),
+            edition: 0,
+            shapes: BTreeMap::new(),
+            names: HashMap::new(),
+            shapes_made: 0,
+            wholes: Vec::new(),
+            epoch: 0,
+            retired: VecDeque::new(),
+        }
+    }
+
+    /// How many bindings there are.
+    pub fn len(&self) -> usize {
+        self.bindings.len() - self.free.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many shapes there are, those without entries included.
+    pub fn shapes(&self) -> usize {
+        self.shapes.len()
+    }
+
+    /// How many filters run whole.
+    pub fn whole(&self) -> usize {
+        self.wholes.iter().filter(|whole| !whole.dead).count()
+    }
+
+    /// The maps that programs use, by place.
+    pub fn maps(&self) -> Vec<MapSpec> {
+        let spec = |part, edition, value_bytes, entries_max| MapSpec {
+            part,
+            edition,
+            value_bytes,
+            entries_max,
+        };
+        let memory = |which| bytes(self.image.words(which));
+        let ports = self.options.ports_max;
+        vec![
+            spec(Part::Scratch, 0, scratch::BYTES, 1),
+            spec(Part::Index, self.edition, memory(Memory::Index), 1),
+            spec(Part::Store, self.edition, memory(Memory::Store), 1),
+            spec(Part::Rings, 0, 4, ports),
+            spec(Part::Ports, 0, port::BYTES, ports),
+            spec(Part::Counters, 0, counter::SIZE, ports),
+        ]
+    }
+
+    /// All words of a memory, for a map of a new edition.
+    pub fn contents(&self, memory: Memory) -> &[u64] {
+        self.image.words(memory)
+    }
+
+    /// Names the changes made so far, for [`settle`](Self::settle).
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Adds a binding, behind all of equal priority and copy flag.
+    ///
+    /// # Errors
+    /// If a limit is reached, or the target is none of the kernel's.
+    pub fn bind(&mut self, binding: Binding) -> Result<(BindingId, Change), KernelBindError> {
+        let index = self.free.last().copied();
+        let index = index.unwrap_or(self.bindings.len() as u32);
+        full("bindings", self.len() + 1, crate::limits::BINDINGS_MAX)?;
+        let sequence = self.sequence;
+        let most = Rank::SEQUENCE_MAX as usize;
+        full("bindings over its life", sequence as usize, most)?;
+        let mut bound = Bound {
+            filter: binding.filter,
+            rank: Rank::new(binding.priority, binding.copy, sequence),
+            target: binding.target,
+            tag: binding.tag,
+            entries: Vec::new(),
+        };
+        let (need, renewed) = self.enter(&mut bound)?;
+        self.sequence += 1;
+        if self.free.pop().is_none() {
+            self.bindings.push((0, None));
+        }
+        let place = &mut self.bindings[index as usize];
+        place.1 = Some(bound);
+        let generation = place.0;
+        let id = BindingId { index, generation };
+        Ok((id, self.change(need, renewed)))
+    }
+
+    /// Removes a binding.
+    ///
+    /// # Errors
+    /// If there is no such binding (any more).
+    pub fn unbind(&mut self, id: BindingId) -> Result<Change, KernelBindError> {
+        self.bound(id)?;
+        let place = &mut self.bindings[id.index as usize];
+        let Some(bound) = place.1.take() else {
+            return Err(KernelBindError::Unknown(id));
+        };
+        place.0 = place.0.wrapping_add(1);
+        self.free.push(id.index);
+        self.epoch += 1;
+        for placed in bound.entries {
+            self.leave(placed);
+        }
+        let spare = self.shapes.values().filter(|shape| shape.entries == 0);
+        let spare = spare.count() + self.wholes.iter().filter(|whole| whole.dead).count();
+        let need = if spare > 0 {
+            Need::Worthwhile
+        } else {
+            Need::Nothing
+        };
+        Ok(self.change(need, false))
+    }
+
+    /// Gives a binding another filter; its name, priority, target, tag and
+    /// place in the order stay.
+    ///
+    /// The new filter counts from now on (or from the new program on); the
+    /// old one until [`settle`](Self::settle), so that a frame of both, on
+    /// its way through the program, is neither lost nor delivered twice.
+    ///
+    /// # Errors
+    /// If there is no such binding (any more), or a limit is reached; then
+    /// the old filter stays.
+    pub fn change_filter(
+        &mut self,
+        id: BindingId,
+        filter: Filter,
+    ) -> Result<Change, KernelBindError> {
+        let old = self.bound(id)?;
+        let mut bound = Bound {
+            filter,
+            rank: old.rank,
+            target: old.target,
+            tag: old.tag,
+            entries: Vec::new(),
+        };
+        let (need, renewed) = self.enter(&mut bound)?;
+        let place = &mut self.bindings[id.index as usize].1;
+        if let Some(old) = place.replace(bound) {
+            for placed in old.entries {
+                self.retired
+                    .push_back((self.epoch, Retired::Placed(placed)));
+            }
+        }
+        Ok(self.change(need, renewed))
+    }
+
+    /// Tells that all changes up to `epoch` have been applied, with the
+    /// programs they need, and that every frame that was under way in a
+    /// program then is through (an RCU grace period has passed since). Ends
+    /// filters that were changed, and uses memory again.
+    pub fn settle(&mut self, epoch: u64) -> Change {
+        while let Some((at, _)) = self.retired.front()
+            && *at <= epoch
+        {
+            let Some((_, retired)) = self.retired.pop_front() else {
+                break;
+            };
+            match retired {
+                Retired::Units(unit, units) => self.image.give(unit, units),
+                Retired::Placed(placed) => {
+                    self.epoch += 1;
+                    self.leave(placed);
+                }
+            }
+        }
+        self.change(Need::Nothing, false)
+    }
+
+    /// Whether [`settle`](Self::settle) has something to do.
+    pub fn is_settled(&self) -> bool {
+        self.retired.is_empty()
+    }
+
+    /// Drops shapes without entries and filters unbound; do so before making
+    /// new programs. What is dropped is kept until the change is settled.
+    pub fn sweep(&mut self) {
+        self.epoch += 1;
+        let empty = self.shapes.values().filter(|shape| shape.entries == 0);
+        let empty: Vec<u32> = empty.map(|shape| shape.number).collect();
+        for number in empty {
+            if let Some(shape) = self.shapes.remove(&number) {
+                self.names.remove(&shape.fields);
+                self.retire_units(shape.guard_unit, 1);
+            }
+        }
+        let mut dead = Vec::new();
+        self.wholes.retain(|whole| {
+            if whole.dead {
+                dead.push(whole.unit);
+            }
+            !whole.dead
+        });
+        for unit in dead {
+            self.retire_units(unit, 1);
+        }
+    }
+
+    fn change(&mut self, programs: Need, renewed: bool) -> Change {
+        let writes = self.image.take_writes();
+        Change {
+            writes: if renewed { Vec::new() } else { writes },
+            programs,
+            renewed,
+        }
+    }
+
+    fn bound(&self, id: BindingId) -> Result<&Bound, KernelBindError> {
+        let place = self.bindings.get(id.index as usize);
+        let place = place.filter(|(generation, _)| *generation == id.generation);
+        let bound = place.and_then(|(_, bound)| bound.as_ref());
+        bound.ok_or(KernelBindError::Unknown(id))
+    }
+
+    fn slot(&self, target: Target) -> Result<u32, KernelBindError> {
+        match target {
+            Target::Port(slot) if slot < self.options.ports_max => Ok(slot),
+            Target::Port(slot) => Err(KernelBindError::Full {
+                what: "ports",
+                found: slot as usize + 1,
+                max: self.options.ports_max as usize,
+            }),
+            Target::Kernel => Ok(SLOT_KERNEL),
+            Target::Drop => Ok(SLOT_DROP),
+            Target::Tap(_) | Target::Link(_) => Err(KernelBindError::Target(target)),
+        }
+    }
+
+    /// Enters a filter: as entries if its paths are data, else whole.
+    fn enter(&mut self, bound: &mut Bound) -> Result<(Need, bool), KernelBindError> {
+        let slot = self.slot(bound.target)?;
+        let mut drafts = drafts(&bound.filter);
+        if drafts
+            .as_ref()
+            .is_some_and(|drafts| !self.values_fit(drafts))
+        {
+            drafts = None;
+        }
+        match &drafts {
+            Some(drafts) => self.check(drafts)?,
+            None => full("whole filters", self.wholes.len() + 1, limits::WHOLE_MAX)?,
+        }
+        let units: usize = drafts.iter().flatten().map(Draft::units_max).sum();
+        let keys = drafts.as_ref().map_or(0, Vec::len);
+        // A shape takes a unit for its guards.
+        let renewed = self.make_room((units + keys + 1) as u32, keys as u32)?;
+        self.epoch += 1;
+        let need = match drafts {
+            Some(drafts) => {
+                let entered = drafts
+                    .iter()
+                    .map(|draft| self.enter_draft(bound, draft, slot));
+                entered.max().unwrap_or(Need::Nothing)
+            }
+            None => {
+                self.enter_whole(bound, slot);
+                Need::Programs
+            }
+        };
+        Ok((if renewed { Need::Programs } else { need }, renewed))
+    }
+
+    /// Whether each shape can hold the values that the drafts' tests use.
+    fn values_fit(&self, drafts: &[Draft]) -> bool {
+        drafts.iter().all(|draft| {
+            let mut used: Vec<&Expr> = drafts
+                .iter()
+                .filter(|other| other.fields == draft.fields)
+                .flat_map(Draft::exprs)
+                .collect();
+            let shape = self.names.get(&draft.fields[..]);
+            let shape = shape.and_then(|number| self.shapes.get(number));
+            used.extend(shape.iter().flat_map(|shape| &shape.values));
+            used.sort();
+            used.dedup();
+            used.len() <= candidate::VALUES_MAX
+        })
+    }
+
+    /// Checks the limits on shapes and on bindings under one key.
+    fn check(&self, drafts: &[Draft]) -> Result<(), KernelBindError> {
+        let is_new = |draft: &&Draft| !self.names.contains_key(&draft.fields[..]);
+        let mut new: Vec<&[Field]> = drafts
+            .iter()
+            .filter(is_new)
+            .map(|d| &d.fields[..])
+            .collect();
+        new.sort();
+        new.dedup();
+        full("shapes", self.shapes.len() + new.len(), limits::SHAPES_MAX)?;
+        for draft in drafts {
+            let same =
+                |other: &&Draft| (&other.fields, &other.values) == (&draft.fields, &draft.values);
+            let mut found = drafts.iter().filter(same).count();
+            if let Some(number) = self.names.get(&draft.fields[..])
+                && let Some(shape) = self.shapes.get(number)
+            {
+                let key = shape.key(&draft.values);
+                let head = self
+                    .image
+                    .find(shape.hash(&key), *number, &key[..shape.lanes]);
+                let chain = std::iter::successors(head.map(|head| head.unit), |unit| {
+                    Some(self.image.next(*unit)).filter(|next| *next != 0)
+                });
+                found += chain.take(limits::KEY_BINDINGS_MAX + 1).count();
+            }
+            full("bindings under one key", found, limits::KEY_BINDINGS_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that so many units and keys fit; `true` if memory had to
+    /// grow for it.
+    fn make_room(&mut self, units: u32, keys: u32) -> Result<bool, KernelBindError> {
+        let mut renewed = false;
+        while !self.image.has_room(units, keys) {
+            let found = self.image.keys_max() as usize + keys as usize;
+            full("table entries", found, limits::KEYS_MAX as usize)?;
+            let shapes = &self.shapes;
+            let hash_of =
+                |number, key: &[u64]| shapes.get(&number).map_or(0, |shape| shape.hash(key));
+            self.image = self.image.grown(hash_of);
+            self.edition += 1;
+            renewed = true;
+        }
+        Ok(renewed)
+    }
+
+    fn shape_for(&mut self, fields: &[Field]) -> (u32, Need) {
+        if let Some(number) = self.names.get(fields) {
+            return (*number, Need::Nothing);
+        }
+        let number = self.shapes_made;
+        self.shapes_made += 1;
+        let guard_unit = self.image.take(1);
+        for word in 0..UNIT_WORDS {
+            self.image.put(guard_unit, word, 0);
+        }
+        let shape = Shape::new(number, fields, self.secret, guard_unit);
+        self.names.insert(fields.into(), number);
+        self.shapes.insert(number, shape);
+        (number, Need::Programs)
+    }
+
+    fn enter_draft(&mut self, bound: &mut Bound, draft: &Draft, slot: u32) -> Need {
+        let (number, mut need) = self.shape_for(&draft.fields);
+        let Some(shape) = self.shapes.get_mut(&number) else {
+            unreachable!("the shape was found or made above");
+        };
+        for expr in draft.exprs() {
+            if !shape.values.contains(expr) {
+                shape.values.push(expr.clone());
+                need = Need::Programs;
+            }
+        }
+        shape.entries += 1;
+        let key = shape.key(&draft.values);
+        let key = &key[..shape.lanes];
+        let hash = shape.hash(key);
+        let units = draft.units(shape.lanes);
+        let unit = self.image.take(units);
+        // What the entry tests, then the entry, and only then the way to it.
+        let tests = draft.write_tests(shape, unit, &mut self.image);
+        let snap = draft.snap;
+        let image = &mut self.image;
+        image.put(unit, entry::RANK, bound.rank.to_bits());
+        image.put(unit, entry::TAG_SNAP, pair(bound.tag, snap));
+        image.put(unit, entry::TESTS_SHAPE, pair(tests, number));
+        for (lane, word) in key.iter().enumerate() {
+            image.put(unit, entry::KEY + lane as u32, *word);
+        }
+        for (guard, word) in shape.pass(&draft.values) {
+            image.put(shape.guard_unit, guard, word);
+        }
+        link(image, unit, slot, bound.rank, hash, number, key);
+        bound.entries.push(Placed::Entry { unit, units });
+        need
+    }
+
+    fn enter_whole(&mut self, bound: &mut Bound, slot: u32) {
+        let unit = self.image.take(1);
+        self.image.put(unit, entry::RANK, bound.rank.to_bits());
+        self.image.put(unit, entry::NEXT_SLOT, pair(0, slot));
+        self.image
+            .put(unit, entry::TAG_SNAP, pair(bound.tag, u32::MAX));
+        let whole = Whole {
+            rank: bound.rank,
+            unit,
+            filter: bound.filter.clone(),
+            dead: false,
+        };
+        let at = self
+            .wholes
+            .partition_point(|other| other.rank <= whole.rank);
+        self.wholes.insert(at, whole);
+        bound.entries.push(Placed::Whole { unit });
+    }
+
+    /// Takes an entry out of its chain, or makes a whole filter say nothing.
+    fn leave(&mut self, placed: Placed) {
+        match placed {
+            Placed::Whole { unit } => {
+                self.image.put(unit, entry::RANK, u64::MAX);
+                if let Some(whole) = self.wholes.iter_mut().find(|whole| whole.unit == unit) {
+                    whole.dead = true;
+                }
+            }
+            Placed::Entry { unit, units } => {
+                let (number, key) = self.image.key(unit);
+                let Some(shape) = self.shapes.get_mut(&number) else {
+                    unreachable!("a shape outlives its entries");
+                };
+                shape.entries -= 1;
+                let hash = shape.hash(&key);
+                unlink(&mut self.image, unit, hash, number, &key[..shape.lanes]);
+                self.retire_units(unit, units);
+            }
+        }
+    }
+
+    fn retire_units(&mut self, unit: u32, units: u32) {
+        self.retired
+            .push_back((self.epoch, Retired::Units(unit, units)));
+    }
+}
+
+impl Draft {
+    fn units(&self, lanes: usize) -> u32 {
+        let head = (entry::KEY + lanes as u32).div_ceil(UNIT_WORDS);
+        let tests = match self.tests.len() as u32 {
+            0 => 0,
+            count => (count + 1).div_ceil(UNIT_BYTES / TEST_BYTES),
+        };
+        head + tests
+    }
+
+    fn units_max(&self) -> usize {
+        self.units(self.fields.len().div_ceil(2)) as usize
+    }
+
+    /// Writes the tests behind the entry; gives where, counted in tests, or 0
+    /// if there are none.
+    fn write_tests(&self, shape: &Shape, unit: u32, image: &mut Image) -> u32 {
+        if self.tests.is_empty() {
+            return 0;
+        }
+        let head = (entry::KEY + shape.lanes as u32).div_ceil(UNIT_WORDS);
+        let first = unit + head;
+        let place = |expr: &Expr| {
+            let found = shape.values.iter().position(|known| known == expr);
+            found.unwrap_or(candidate::VALUES_MAX) as u64
+        };
+        let tests = self.tests.iter().map(|test| test.words(place));
+        for (index, words) in tests.chain([[super::layout::test::END, 0]]).enumerate() {
+            for (half, word) in words.into_iter().enumerate() {
+                image.put(first, (index * 2 + half) as u32, word);
+            }
+        }
+        first * (UNIT_BYTES / TEST_BYTES)
+    }
+}
+
+/// Two numbers of 32 bits as one word: the one at the lower address first.
+fn pair(first: u32, second: u32) -> u64 {
+    u64::from(first) | u64::from(second) << 32
+}
+
+/// Puts an entry into the chain of its key, by rank.
+fn link(image: &mut Image, unit: u32, slot: u32, rank: Rank, hash: u32, shape: u32, key: &[u64]) {
+    let Some(head) = image.find(hash, shape, key) else {
+        image.put(unit, entry::NEXT_SLOT, pair(0, slot));
+        return image.insert(hash, unit);
+    };
+    let mut before = None;
+    let mut at = head.unit;
+    while at != 0 && image.get(at, entry::RANK) <= rank.to_bits() {
+        before = Some(at);
+        at = image.next(at);
+    }
+    image.put(unit, entry::NEXT_SLOT, pair(at, slot));
+    match before {
+        None => image.set_head(head, unit),
+        Some(before) => image.set_next(before, unit),
+    }
+}
+
+/// Takes an entry out of the chain of its key.
+fn unlink(image: &mut Image, unit: u32, hash: u32, shape: u32, key: &[u64]) {
+    let Some(head) = image.find(hash, shape, key) else {
+        unreachable!("an entry stands under its key");
+    };
+    let next = image.next(unit);
+    if head.unit == unit {
+        return image.set_head(head, next);
+    }
+    let mut before = head.unit;
+    while image.next(before) != unit {
+        before = image.next(before);
+        assert!(before != 0, "an entry stands in the chain of its key");
+    }
+    image.set_next(before, next);
+}
+
+fn full(what: &'static str, found: usize, max: usize) -> Result<(), KernelBindError> {
+    if found > max {
+        return Err(KernelBindError::Full { what, found, max });
+    }
+    Ok(())
+}

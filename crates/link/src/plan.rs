@@ -1,0 +1,207 @@
+//! A plan in the kernel: the maps and programs that `weir_demux::kernel`
+//! describes, made and kept in step.
+
+use crate::bpf::{self, Load, LoadError, Map, MapError, MapMemory, Program, ProgramType};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use weir_demux::kernel::{
+    Change, Counters, Hook, KernelPlan, LowerError, MapSpec, Part, PortSettings,
+};
+
+/// Why a plan was not put into the kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// A map was not made or changed.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// A program was not made.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// A program was not loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The number of CPUs is not known.
+    #[error("how many CPUs the kernel has is not known ({0})")]
+    Cpus(#[from] io::Error),
+    /// A slot beyond those the plan was made for.
+    #[error("slot {slot} is not one of the plan's {ports_max}")]
+    Slot {
+        /// The slot.
+        slot: u32,
+        /// How many there are.
+        ports_max: u32,
+    },
+}
+
+/// One map of a plan.
+#[derive(Debug)]
+struct Made {
+    spec: MapSpec,
+    map: Map,
+    memory: Option<MapMemory>,
+}
+
+/// The maps of a plan, by place.
+///
+/// What a change needs, in this order: [`apply`](Self::apply); if it asks for
+/// programs, [`load`](Self::load) one for each hook and swap it in.
+#[derive(Debug)]
+pub struct PlanMaps {
+    made: Vec<Made>,
+}
+
+impl PlanMaps {
+    /// Makes the maps of a plan and fills them. Rings of any size may be put
+    /// into [`Part::Rings`] later.
+    ///
+    /// # Errors
+    /// Without privilege, and where the kernel refuses a map.
+    pub fn new(plan: &KernelPlan) -> Result<PlanMaps, PlanError> {
+        let made = plan.maps().into_iter().map(|spec| make(plan, spec));
+        Ok(PlanMaps {
+            made: made.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Brings the maps in step with the plan after a change. Changes are
+    /// applied in the order in which they were made.
+    ///
+    /// # Errors
+    /// If maps of a new edition cannot be made; the old ones are kept then.
+    pub fn apply(&mut self, plan: &KernelPlan, change: &Change) -> Result<(), PlanError> {
+        if change.renewed {
+            let mut renewed = Vec::new();
+            for (place, spec) in plan.maps().into_iter().enumerate() {
+                if self.made.get(place).is_none_or(|made| made.spec != spec) {
+                    renewed.push((place, make(plan, spec)?));
+                }
+            }
+            for (place, made) in renewed {
+                self.made[place] = made;
+            }
+        }
+        for write in &change.writes {
+            let memory = self.made.iter().find_map(|made| {
+                let is_it = made.spec.memory() == Some(write.memory);
+                made.memory.as_ref().filter(|_| is_it)
+            });
+            let cell = memory.and_then(|memory| memory.u64(0, write.word as usize * 8));
+            let cell = cell.expect("the plan writes within the maps that it describes");
+            cell.store(write.value, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Loads the plan's program for a hook.
+    ///
+    /// # Errors
+    /// If it cannot be made, or the kernel refuses it.
+    pub fn load(&self, plan: &KernelPlan, hook: Hook) -> Result<Program, PlanError> {
+        let lowered = plan.program(hook)?;
+        let maps: Vec<BorrowedFd<'_>> = self.made.iter().map(|made| made.map.as_fd()).collect();
+        let (program_type, name) = match hook {
+            Hook::Xdp => (ProgramType::Xdp, "weir_xdp"),
+            Hook::TcIngress => (ProgramType::SchedCls, "weir_in"),
+            Hook::TcEgress => (ProgramType::SchedCls, "weir_out"),
+        };
+        let load = Load {
+            name,
+            frags: hook == Hook::Xdp,
+            maps: &maps,
+            ..Load::new(program_type)
+        };
+        Ok(Program::load(&lowered.insns, &load)?)
+    }
+
+    /// The map that plays a part.
+    pub fn map(&self, part: Part) -> &Map {
+        let found = self.made.iter().find(|made| made.spec.part == part);
+        &found.expect("every part has a map").map
+    }
+
+    /// Sets what a port asks for. `fresh`: nothing is lost yet.
+    ///
+    /// # Errors
+    /// For a slot that the plan does not have.
+    pub fn set_port(
+        &self,
+        slot: u32,
+        settings: PortSettings,
+        fresh: bool,
+    ) -> Result<(), PlanError> {
+        let made = self.made.iter().find(|made| made.spec.part == Part::Ports);
+        let memory = made.and_then(|made| made.memory.as_ref());
+        let word = |word: usize| memory.and_then(|memory| memory.u64(slot as usize, word * 8));
+        let (Some(lost), Some(cell)) = (word(0), word(PortSettings::WORD)) else {
+            let ports_max = self.map(Part::Ports).entries_max();
+            return Err(PlanError::Slot { slot, ports_max });
+        };
+        if fresh {
+            lost.store(0, Ordering::Release);
+        }
+        cell.store(settings.to_word(), Ordering::Release);
+        Ok(())
+    }
+
+    /// What was counted for a port, over all CPUs, since the maps were made
+    /// or the slot's counters cleared.
+    ///
+    /// # Errors
+    /// A refusal of the system.
+    pub fn counters(&self, slot: u32) -> Result<Counters, PlanError> {
+        let map = self.map(Part::Counters);
+        let mut counters = Counters::default();
+        let values = map.lookup(&slot.to_ne_bytes())?.unwrap_or_default();
+        for value in values.chunks_exact(Counters::BYTES) {
+            counters.add(value);
+        }
+        Ok(counters)
+    }
+
+    /// Sets a port's counters to zero, for its next owner.
+    ///
+    /// # Errors
+    /// A refusal of the system.
+    pub fn clear_counters(&self, slot: u32) -> Result<(), PlanError> {
+        let zero = vec![0; Counters::BYTES * bpf::possible_cpus()?];
+        Ok(self
+            .map(Part::Counters)
+            .update(&slot.to_ne_bytes(), &zero)?)
+    }
+}
+
+fn make(plan: &KernelPlan, spec: MapSpec) -> Result<Made, PlanError> {
+    let (bytes, entries) = (spec.value_bytes, spec.entries_max);
+    let mapped = bpf::MapSpec {
+        mmapable: true,
+        ..bpf::MapSpec::array(bytes, entries)
+    };
+    let map = match spec.part {
+        Part::Scratch => Map::create("weir_scratch", &bpf::MapSpec::per_cpu_array(bytes, entries))?,
+        Part::Index => Map::create("weir_index", &mapped)?,
+        Part::Store => Map::create("weir_store", &mapped)?,
+        Part::Rings => {
+            let like = Map::create("weir_ring", &bpf::MapSpec::ring_buf(RING_BYTES_MIN))?;
+            Map::create("weir_rings", &bpf::MapSpec::hash_of_maps(4, entries, &like))?
+        }
+        Part::Ports => Map::create("weir_ports", &mapped)?,
+        Part::Counters => Map::create(
+            "weir_counters",
+            &bpf::MapSpec::per_cpu_array(bytes, entries),
+        )?,
+    };
+    let is_mapped = matches!(spec.part, Part::Index | Part::Store | Part::Ports);
+    let memory = is_mapped.then(|| map.map_memory(true)).transpose()?;
+    if let (Some(which), Some(memory)) = (spec.memory(), &memory) {
+        for (index, word) in plan.contents(which).iter().enumerate() {
+            if let Some(cell) = memory.u64(0, index * 8).filter(|_| *word != 0) {
+                cell.store(*word, Ordering::Relaxed);
+            }
+        }
+    }
+    Ok(Made { spec, map, memory })
+}
+
+/// A ring of a page at least, of whatever size pages are.
+const RING_BYTES_MIN: u32 = 1 << 16;

@@ -1,0 +1,253 @@
+//! A plan in the kernel with ports, beside the same plan in user space.
+
+#![allow(unreachable_pub, reason = "a part of one test")]
+
+use weir_demux::kernel::record::{FLAG_CUT, Record};
+use weir_demux::kernel::{Change, Hook, KernelPlan, Need, Options, Part, PortSettings};
+use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
+use weir_filter::backend::ebpf::{Insn, Reg};
+use weir_filter::interp;
+use weir_lab::need;
+use weir_lab::records::Records;
+use weir_link::bpf::{Load, Map, MapSpec, Program, ProgramType, TestRun};
+use weir_link::plan::PlanMaps;
+
+/// Whether programs may be loaded here; skips the test if not.
+pub fn permitted() -> bool {
+    let nothing = [Insn::mov32(Reg::R0, 0), Insn::exit()];
+    let loaded = Program::load(&nothing, &Load::new(ProgramType::Xdp));
+    if let Err(error) = &loaded {
+        need::skip(&error.to_string());
+    }
+    loaded.is_ok()
+}
+
+/// Bytes of each port's ring.
+pub const RING_BYTES: usize = 1 << 18;
+
+/// What a port got: tag, length on the wire, bytes.
+pub type Got = (u32, u32, Vec<u8>);
+
+pub struct Rig {
+    pub hook: Hook,
+    pub kernel: KernelPlan,
+    pub maps: PlanMaps,
+    program: Option<Program>,
+    pub user: Plan,
+    /// Bindings in the order bound: names in the kernel's plan and in the
+    /// user's.
+    pub bound: Vec<(BindingId, BindingId, Binding)>,
+    ports: Vec<(Map, Records)>,
+    pub settings: Vec<PortSettings>,
+    /// Frames run, and deliveries seen.
+    pub frames: usize,
+    pub delivered: usize,
+    pub taken: usize,
+}
+
+impl Rig {
+    pub fn new(hook: Hook, options: Options, ports: u32) -> Rig {
+        let kernel = KernelPlan::new(options);
+        let maps = PlanMaps::new(&kernel).unwrap_or_else(|e| panic!("{e}"));
+        let ports: Vec<_> = (0..ports)
+            .map(|slot| {
+                let ring = Map::create("port", &MapSpec::ring_buf(RING_BYTES as u32)).unwrap();
+                let records = Records::new(&ring, RING_BYTES).unwrap();
+                maps.map(Part::Rings)
+                    .put(&slot.to_ne_bytes(), &ring)
+                    .unwrap();
+                (ring, records)
+            })
+            .collect();
+        let settings = vec![PortSettings::default(); ports.len()];
+        Rig {
+            hook,
+            kernel,
+            maps,
+            program: None,
+            user: Plan::new(1),
+            bound: Vec::new(),
+            ports,
+            settings,
+            frames: 0,
+            delivered: 0,
+            taken: 0,
+        }
+    }
+
+    pub fn apply(&mut self, change: &Change) {
+        self.maps.apply(&self.kernel, change).unwrap();
+        if change.programs == Need::Programs {
+            self.program = None;
+        }
+    }
+
+    pub fn set_port(&mut self, slot: u32, settings: PortSettings) {
+        self.maps.set_port(slot, settings, true).unwrap();
+        self.settings[slot as usize] = settings;
+    }
+
+    pub fn bind(&mut self, binding: Binding) {
+        let (id, change) = self.kernel.bind(binding.clone()).unwrap();
+        self.apply(&change);
+        let user = self.user.bind(binding.clone()).unwrap();
+        self.bound.push((id, user, binding));
+    }
+
+    pub fn unbind(&mut self, index: usize) {
+        let (id, user, _) = self.bound.remove(index);
+        let change = self.kernel.unbind(id).unwrap();
+        self.apply(&change);
+        self.user.unbind(user).unwrap();
+    }
+
+    pub fn change_filter(&mut self, index: usize, filter: Filter) {
+        let (id, user, binding) = &mut self.bound[index];
+        let change = self.kernel.change_filter(*id, filter.clone()).unwrap();
+        self.user.change_filter(*user, filter.clone()).unwrap();
+        binding.filter = filter;
+        self.apply(&change);
+        self.settle();
+    }
+
+    /// Nothing is under way here between two runs.
+    pub fn settle(&mut self) {
+        self.load();
+        while !self.kernel.is_settled() {
+            let epoch = self.kernel.epoch();
+            let change = self.kernel.settle(epoch);
+            self.apply(&change);
+        }
+    }
+
+    pub fn load(&mut self) -> &Program {
+        if self.program.is_none() {
+            self.kernel.sweep();
+            let loaded = self.maps.load(&self.kernel, self.hook);
+            let program = loaded.unwrap_or_else(|error| panic!("{error}"));
+            self.program = Some(program);
+        }
+        self.program.as_ref().expect("it was loaded above")
+    }
+
+    /// Runs a frame; gives whether the kernel's stack gets it, and what each
+    /// port got.
+    pub fn run(&mut self, frame: &[u8]) -> (bool, Vec<Vec<Got>>) {
+        self.load();
+        let run = TestRun::new(frame);
+        let program = self.program.as_ref().unwrap();
+        let ran = program.test_run(&run, &mut []);
+        let ran = ran.unwrap_or_else(|error| panic!("{error}"));
+        let passed = match (self.hook, ran.returned as i32) {
+            (Hook::Xdp, 2) | (Hook::TcIngress | Hook::TcEgress, -1) => true,
+            (Hook::Xdp, 1) | (Hook::TcIngress | Hook::TcEgress, 2) => false,
+            (_, other) => panic!("{other} is no verdict"),
+        };
+        let got = self.ports.iter_mut().map(|(_, records)| {
+            let records = records.take();
+            let parsed = records.iter().map(|bytes| {
+                let record = Record::parse(bytes).unwrap();
+                let cut = record.bytes.len() < record.wire_len as usize;
+                assert_eq!(record.flags & FLAG_CUT != 0, cut);
+                assert_eq!(record.lost_before, 0);
+                (record.tag, record.wire_len, record.bytes.to_vec())
+            });
+            parsed.collect()
+        });
+        (passed, got.collect())
+    }
+
+    /// What has to come, from the plan's definition: each filter by itself.
+    pub fn expected(&self, frame: &[u8]) -> (bool, Vec<Vec<Got>>) {
+        let wire_len = frame.len() as u32;
+        let mut order: Vec<&Binding> = self.bound.iter().map(|(_, _, binding)| binding).collect();
+        order.sort_by_key(|binding| (u16::MAX - binding.priority, !binding.copy));
+        let mut got = vec![Vec::new(); self.ports.len()];
+        let (mut taken, mut kernel) = (false, false);
+        for binding in order {
+            let snap = interp::run(binding.filter.program(), frame, wire_len) as usize;
+            if snap == 0 {
+                continue;
+            }
+            match binding.target {
+                Target::Kernel => kernel = true,
+                Target::Port(port) => {
+                    let limit = self.settings[port as usize].snap_len as usize;
+                    let limit = if limit == 0 { usize::MAX } else { limit };
+                    let len = snap.min(limit).min(frame.len());
+                    got[port as usize].push((binding.tag, wire_len, frame[..len].to_vec()));
+                }
+                _ => {}
+            }
+            if !binding.copy {
+                taken = true;
+                break;
+            }
+        }
+        (kernel || !taken, got)
+    }
+
+    /// The same from the plan in user space.
+    fn by_plan(&self, frame: &[u8]) -> (bool, Vec<Vec<Got>>) {
+        let wire_len = frame.len() as u32;
+        let mut verdict = Verdict::new();
+        self.user.run(frame, wire_len, &mut verdict);
+        let mut got = vec![Vec::new(); self.ports.len()];
+        for delivery in verdict.deliveries() {
+            if let Target::Port(port) = delivery.target {
+                let limit = self.settings[port as usize].snap_len;
+                let limit = if limit == 0 { u32::MAX } else { limit };
+                let len = delivery.snap_len.min(limit).min(wire_len) as usize;
+                got[port as usize].push((delivery.tag, wire_len, frame[..len].to_vec()));
+            }
+        }
+        let mut targets = verdict.deliveries().iter().map(|delivery| delivery.target);
+        let kernel = targets.any(|target| target == Target::Kernel);
+        (kernel || !verdict.is_taken(), got)
+    }
+
+    pub fn check(&mut self, frame: &[u8]) {
+        let found = self.run(frame);
+        let expected = self.expected(frame);
+        assert_eq!(self.by_plan(frame), expected, "the plan in user space");
+        if found != expected {
+            for (_, _, binding) in &self.bound {
+                eprintln!(
+                    "{} copy {} {} tag {}: {}",
+                    binding.priority, binding.copy, binding.target, binding.tag, binding.filter
+                );
+            }
+            panic!(
+                "{:?} {frame:02x?}\nkernel   {}\nexpected {}",
+                self.hook,
+                show(&found),
+                show(&expected)
+            );
+        }
+        self.frames += 1;
+        self.taken += usize::from(!found.0);
+        self.delivered += found.1.iter().map(Vec::len).sum::<usize>();
+    }
+}
+
+fn show((passed, got): &(bool, Vec<Vec<Got>>)) -> String {
+    let ports = got.iter().map(|records| {
+        let records = records.iter().map(|(tag, len, bytes)| {
+            let sum = bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+            format!("tag {tag} {} of {len} (sum {sum})", bytes.len())
+        });
+        records.collect::<Vec<_>>()
+    });
+    format!("passed {passed}, {:?}", ports.collect::<Vec<_>>())
+}
+
+/// Whether the kernel makes a test run on such a frame: it has an Ethernet
+/// header, and as an skb also the header that its Ethernet type promises.
+pub fn fits(hook: Hook, bytes: &[u8]) -> bool {
+    let header = match (hook, bytes.get(12..14)) {
+        (Hook::TcIngress | Hook::TcEgress, Some([0x08, 0x00])) => 20,
+        (Hook::TcIngress | Hook::TcEgress, Some([0x86, 0xdd])) => 40,
+        _ => 0,
+    };
+    bytes.len() >= 14 + header
+}
