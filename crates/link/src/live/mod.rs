@@ -1,0 +1,38 @@
+//! Live interfaces: the fixed part of what runs in the kernel, and sending.
+//!
+//! A [`Dispatcher`] is attached once to a hook of an interface and left
+//! there. It goes on in whatever program is in its slot; with none there it
+//! lets every frame pass. So a new plan takes effect by one write to the slot
+//! (25 to 34 µs), at once for each frame: a frame is seen by the old plan or
+//! by the new one, and none is missed or seen twice. Replacing the attached
+//! program itself would take 8 ms.
+
+mod dispatcher;
+mod send;
+
+pub use dispatcher::{Dispatcher, LiveError, sweep};
+pub use send::{SendError, Sender};
+
+use crate::bpf::Hook;
+
+/// What a hook costs the host that carries it, in words for its user.
+pub fn cost(hook: Hook) -> &'static str {
+    match hook {
+        Hook::XdpNative => {
+            "frames are seen first and cheapest, but drivers may give up segmentation offload: \
+             on a veth the host's own TCP falls to about a quarter"
+        }
+        Hook::XdpGeneric => {
+            "each frame that comes in is seen behind the driver; the host's own TCP on a veth \
+             loses about a tenth"
+        }
+        Hook::TcIngress => {
+            "each frame that comes in is seen before the host's protocols, \
+             joined ones (GRO) whole; offloads stay on"
+        }
+        Hook::TcEgress => {
+            "each frame that goes out is seen, segments before they are cut (GSO) whole; \
+             offloads stay on; the host's own TCP on a veth loses up to a third"
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What an interface is.
+
+use super::features::{self, Features};
+use super::netlink;
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{
+    LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
+};
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use weir_wire::LinkType;
+
+/// Why an interface was not found out about.
+#[derive(Debug, thiserror::Error)]
+pub enum InterfaceError {
+    /// There is none of that name or number.
+    #[error("there is no interface `{which}` here; there are {}", there.join(", "))]
+    Missing {
+        /// Which was asked for.
+        which: String,
+        /// The names of those there are.
+        there: Vec<String>,
+    },
+    /// The kernel did not say.
+    #[error("the kernel does not tell of its interfaces ({source})")]
+    System {
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl From<io::Error> for InterfaceError {
+    fn from(source: io::Error) -> InterfaceError {
+        InterfaceError::System { source }
+    }
+}
+
+/// A network address of an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Address {
+    /// The address.
+    pub ip: IpAddr,
+    /// How many bits of it are the network's.
+    pub prefix_len: u8,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ip, self.prefix_len)
+    }
+}
+
+/// How an XDP program is attached.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum XdpMode {
+    /// In the driver.
+    Native,
+    /// Behind the driver.
+    Generic,
+    /// In the hardware, or at several of these places.
+    Other,
+}
+
+/// The XDP program of an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Xdp {
+    /// Where it runs.
+    pub mode: XdpMode,
+    /// The kernel's number for it, if it says.
+    pub program_id: Option<u32>,
+}
+
+/// An interface, at the moment it was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// Its number: stays when it is renamed, and is not given again soon.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// How its frames begin; `None` where weir does not know.
+    pub linktype: Option<LinkType>,
+    /// Its link-layer address, empty where there are none; 6 bytes for
+    /// Ethernet.
+    pub address: Vec<u8>,
+    /// The link-layer address of all, as long as `address`.
+    pub broadcast: Vec<u8>,
+    /// Bytes of the longest packet, without the link-layer header.
+    pub mtu: u32,
+    /// Set up by its owner.
+    pub up: bool,
+    /// Up, and something at the other end: frames pass.
+    pub running: bool,
+    /// Its network addresses.
+    pub addresses: Vec<Address>,
+    /// The XDP program on it.
+    pub xdp: Option<Xdp>,
+    /// What its driver does.
+    pub features: Features,
+}
+
+impl Interface {
+    /// The interface of that name.
+    ///
+    /// # Errors
+    /// [`InterfaceError::Missing`] names those there are.
+    pub fn named(name: &str) -> Result<Interface, InterfaceError> {
+        find(name, |interface| interface.name == name)
+    }
+
+    /// The interface of that number.
+    ///
+    /// # Errors
+    /// As for [`named`](Self::named).
+    pub fn numbered(index: u32) -> Result<Interface, InterfaceError> {
+        find(&index.to_string(), |interface| interface.index == index)
+    }
+
+    /// Bytes before the packet in each frame.
+    pub fn header_bytes(&self) -> usize {
+        match self.linktype {
+            Some(LinkType::EN10MB) => 14,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of the longest frame on the wire.
+    pub fn frame_bytes_max(&self) -> usize {
+        self.mtu as usize + self.header_bytes()
+    }
+
+    pub(super) fn read(message: &LinkMessage) -> Interface {
+        let flags = message.header.flags;
+        let mut interface = Interface {
+            index: message.header.index,
+            name: String::new(),
+            linktype: linktype(message.header.link_layer_type),
+            address: Vec::new(),
+            broadcast: Vec::new(),
+            mtu: 0,
+            up: flags.contains(LinkFlags::Up),
+            running: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+            addresses: Vec::new(),
+            xdp: None,
+            features: Features::default(),
+        };
+        for attribute in &message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => interface.name.clone_from(name),
+                LinkAttribute::Address(bytes) => interface.address.clone_from(bytes),
+                LinkAttribute::Broadcast(bytes) => interface.broadcast.clone_from(bytes),
+                LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
+                LinkAttribute::Xdp(facts) => interface.xdp = xdp(facts),
+                _ => {}
+            }
+        }
+        interface
+    }
+}
+
+/// Every interface, by number.
+///
+/// # Errors
+/// When the kernel does not say.
+pub fn interfaces() -> Result<Vec<Interface>, InterfaceError> {
+    let mut interfaces = links()?;
+    let socket = netlink::open(0)?;
+    let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    for reply in netlink::request(&socket, request, NLM_F_DUMP)? {
+        let RouteNetlinkMessage::NewAddress(message) = reply else {
+            continue;
+        };
+        let owner = interfaces
+            .iter_mut()
+            .find(|i| i.index == message.header.index);
+        if let (Some(owner), Some(ip)) = (owner, own_address(&message)) {
+            let prefix_len = message.header.prefix_len;
+            owner.addresses.push(Address { ip, prefix_len });
+        }
+    }
+    for interface in &mut interfaces {
+        // It may have gone since: then it has none.
+        interface.features = features::of(&interface.name).unwrap_or_default();
+    }
+    Ok(interfaces)
+}
+
+/// As [`interfaces`], without addresses and features.
+pub(super) fn links() -> io::Result<Vec<Interface>> {
+    let socket = netlink::open(0)?;
+    let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    let replies = netlink::request(&socket, request, NLM_F_DUMP)?;
+    let links = replies.iter().filter_map(|reply| match reply {
+        RouteNetlinkMessage::NewLink(message) => Some(Interface::read(message)),
+        _ => None,
+    });
+    let mut links: Vec<Interface> = links.collect();
+    links.sort_by_key(|interface| interface.index);
+    Ok(links)
+}
+
+fn find(which: &str, wanted: impl Fn(&Interface) -> bool) -> Result<Interface, InterfaceError> {
+    let all = interfaces()?;
+    match all.iter().find(|interface| wanted(interface)) {
+        Some(interface) => Ok(interface.clone()),
+        None => Err(InterfaceError::Missing {
+            which: which.to_owned(),
+            there: all.into_iter().map(|interface| interface.name).collect(),
+        }),
+    }
+}
+
+/// The interface's own address: on a point-to-point link `IFA_ADDRESS` is the
+/// other end's.
+fn own_address(message: &AddressMessage) -> Option<IpAddr> {
+    let mut address = None;
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(ip) => return Some(*ip),
+            AddressAttribute::Address(ip) => address = Some(*ip),
+            _ => {}
+        }
+    }
+    address
+}
+
+fn linktype(hardware: LinkLayerType) -> Option<LinkType> {
+    match hardware {
+        LinkLayerType::Ether | LinkLayerType::Loopback => Some(LinkType::EN10MB),
+        // A frame is an IP packet, and nothing before it.
+        LinkLayerType::None
+        | LinkLayerType::Rawip
+        | LinkLayerType::Tunnel
+        | LinkLayerType::Tunnel6
+        | LinkLayerType::Sit
+        | LinkLayerType::Ppp => Some(LinkType::RAW),
+        _ => None,
+    }
+}
+
+fn xdp(facts: &[LinkXdp]) -> Option<Xdp> {
+    let attached = facts.iter().find_map(|fact| match fact {
+        LinkXdp::Attached(attached) => Some(*attached),
+        _ => None,
+    });
+    let mode = match attached? {
+        XdpAttached::None => return None,
+        XdpAttached::Driver => XdpMode::Native,
+        XdpAttached::SocketBuffer => XdpMode::Generic,
+        _ => XdpMode::Other,
+    };
+    let program_id = facts.iter().find_map(|fact| match fact {
+        LinkXdp::ProgId(id) => Some(*id),
+        _ => None,
+    });
+    Some(Xdp { mode, program_id })
+}

@@ -1,0 +1,13 @@
+//! The interfaces of this machine: what they are, and what happens to them.
+//!
+//! All of it is of the network namespace that the calling thread is in, and
+//! needs no privilege.
+
+mod features;
+mod interface;
+mod netlink;
+mod watch;
+
+pub use features::Features;
+pub use interface::{Address, Interface, InterfaceError, Xdp, XdpMode, interfaces};
+pub use watch::{Event, Watcher};

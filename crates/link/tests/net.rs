@@ -1,0 +1,177 @@
+//! Interfaces and their news, in a network namespace of the test's own.
+
+use std::process::Command;
+use std::time::Duration;
+use weir_lab::need;
+use weir_lab::net::{Device, Host, Lab, nobody};
+use weir_link::net::{Event, Interface, InterfaceError, Watcher, interfaces};
+use weir_wire::LinkType;
+
+/// Runs a test on a host with a link to itself; skips it without root.
+fn on_a_link(test: impl FnOnce(&Host, &Device, &Device) + Send) {
+    if !need::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let host = lab.host("here").unwrap();
+    let link = lab.link(&host, &host);
+    let (a, b) = link
+        .addresses([10, 1, 2, 3], [10, 1, 2, 4], 24)
+        .connect()
+        .unwrap();
+    host.run(|| test(&host, &a, &b));
+}
+
+#[test]
+fn an_interface_says_what_it_is() {
+    on_a_link(|_, a, b| {
+        let facts = Interface::named(a.name()).unwrap();
+        assert_eq!(facts.index, a.index());
+        assert_eq!(facts.linktype, Some(LinkType::EN10MB));
+        assert_eq!(facts.address, a.mac().0);
+        assert_eq!(facts.broadcast, [0xff; 6]);
+        assert_eq!(
+            (facts.mtu, facts.header_bytes(), facts.frame_bytes_max()),
+            (1500, 14, 1514)
+        );
+        assert!(facts.up && facts.running);
+        let addresses: Vec<String> = facts.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["10.1.2.3/24"]);
+        assert_eq!(facts.xdp, None);
+        assert_eq!(Interface::numbered(a.index()).unwrap(), facts);
+        b.down().unwrap();
+        let facts = Interface::named(a.name()).unwrap();
+        assert!(facts.up && !facts.running);
+        let loopback = Interface::named("lo").unwrap();
+        assert_eq!(loopback.linktype, Some(LinkType::EN10MB));
+        assert_eq!(interfaces().unwrap().len(), 3);
+    });
+}
+
+#[test]
+fn features_are_those_of_the_driver() {
+    use weir_lab::net::Offloads;
+    if !need::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let host = lab.host("here").unwrap();
+    for offloads in [Offloads::OFF, Offloads::VETH] {
+        let (a, _b) = lab.link(&host, &host).offloads(offloads).connect().unwrap();
+        let features = host.run(|| Interface::numbered(a.index()).unwrap().features);
+        assert_eq!(features.tx_checksums, offloads.tx_checksums);
+        assert_eq!(features.tcp_segmentation, offloads.tcp_segmentation);
+        assert_eq!(features.generic_segmentation, offloads.generic_segmentation);
+        assert_eq!(features.generic_receive, offloads.generic_receive);
+    }
+}
+
+#[test]
+fn a_name_that_is_not_there_is_answered_with_those_that_are() {
+    on_a_link(|_, a, _| {
+        let error = Interface::named("eth9").unwrap_err();
+        assert!(matches!(error, InterfaceError::Missing { .. }));
+        let text = error.to_string();
+        assert!(text.contains("`eth9`") && text.contains(a.name()), "{text}");
+    });
+}
+
+#[test]
+fn nobody_may_ask() {
+    on_a_link(|_, a, _| {
+        let facts = nobody::run(|| Interface::named(a.name()).unwrap());
+        assert_eq!(facts.index, a.index());
+        nobody::run(|| Watcher::open().map(drop).unwrap());
+    });
+}
+
+/// Events until one of `index` is the last of `expected`.
+fn expect(watcher: &mut Watcher, expected: &[Event]) {
+    let mut found = Vec::new();
+    while !found.contains(&expected[expected.len() - 1]) {
+        match watcher.next_event(Some(Duration::from_secs(5))).unwrap() {
+            Some(event) if event.index() == expected[0].index() => found.push(event),
+            Some(_) => {}
+            None => panic!("no more than {found:?}, expected {expected:?}"),
+        }
+    }
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn what_happens_to_an_interface_is_told() {
+    on_a_link(|_, a, b| {
+        let mut watcher = Watcher::open().unwrap();
+        assert_eq!(watcher.next_event(Some(Duration::ZERO)).unwrap(), None);
+        assert!(watcher.known().any(|i| i.name == a.name() && i.running));
+        let (index, name) = (a.index(), a.name().to_owned());
+        b.down().unwrap();
+        expect(&mut watcher, &[Event::NotRunning { index }]);
+        b.up().unwrap();
+        expect(&mut watcher, &[Event::Running { index }]);
+        a.set_mtu(900).unwrap();
+        let (from, to) = (1500, 900);
+        expect(&mut watcher, &[Event::MtuChanged { index, from, to }]);
+        a.down().unwrap();
+        expect(&mut watcher, &[Event::Down { index }]);
+        let mut renamed = a.clone();
+        renamed.rename("other").unwrap();
+        let (from, to) = (name, "other".to_owned());
+        expect(&mut watcher, &[Event::Renamed { index, from, to }]);
+        a.up().unwrap();
+        expect(
+            &mut watcher,
+            &[Event::Up { index }, Event::Running { index }],
+        );
+        b.clone().delete().unwrap();
+        let name = "other".to_owned();
+        let mut last = None;
+        while let Some(event) = watcher
+            .next_event(Some(Duration::from_millis(500)))
+            .unwrap()
+        {
+            if event.index() == index {
+                last = Some(event);
+            }
+        }
+        assert_eq!(last, Some(Event::Removed { index, name }));
+    });
+}
+
+#[test]
+fn news_that_were_dropped_are_found_out() {
+    on_a_link(|_, a, b| {
+        let mut watcher = Watcher::open().unwrap();
+        // More than the socket's buffer holds (208 KiB, some 1 KiB each).
+        for round in 0..600 {
+            a.set_mtu(1000 + round % 2).unwrap();
+        }
+        a.set_mtu(777).unwrap();
+        b.set_mtu(778).unwrap();
+        let mut told = 0;
+        while watcher.next_event(Some(Duration::ZERO)).unwrap().is_some() {
+            told += 1;
+        }
+        assert!(told < 600, "nothing was dropped: {told} events");
+        let mtu = |index| watcher.known().find(|i| i.index == index).map(|i| i.mtu);
+        assert_eq!((mtu(a.index()), mtu(b.index())), (Some(777), Some(778)));
+    });
+}
+
+#[test]
+fn an_interface_of_another_kind_has_its_own_link_type() {
+    on_a_link(|host, _, _| {
+        let mut command = Command::new("ip");
+        command.args(["tuntap", "add", "dev", "raw0", "mode", "tun"]);
+        let made = host.output(command);
+        if !made.is_ok_and(|output| output.status.success()) {
+            return need::skip("`ip tuntap` makes no device");
+        }
+        let facts = Interface::named("raw0").unwrap();
+        assert_eq!(
+            (facts.linktype, facts.header_bytes()),
+            (Some(LinkType::RAW), 0)
+        );
+        assert!(facts.address.is_empty() && !facts.up);
+    });
+}
