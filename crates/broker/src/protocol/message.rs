@@ -279,11 +279,6 @@ pub enum Event {
     },
     /// It is gone: the port gets nothing any more.
     Gone,
-    /// The policy does not allow the port any more; it is closed.
-    Revoked {
-        /// Why.
-        reason: String,
-    },
 }
 
 /// Why something was not done.

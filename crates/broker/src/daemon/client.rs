@@ -1,0 +1,70 @@
+//! A connection, as the daemon keeps it.
+
+use super::limits;
+use crate::engine::Owner;
+use crate::protocol::{Channel, Sent};
+use rustix::event::epoll::EventFlags;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+/// A connection.
+pub(super) struct Client {
+    pub(super) channel: Channel,
+    pub(super) owner: Owner,
+    since: Instant,
+    /// Whether a request has come that made sense.
+    pub(super) has_asked: bool,
+    /// Requests to open, by port.
+    pub(super) opening: BTreeMap<u32, u32>,
+    /// What is still to be sent.
+    pub(super) unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// What is waited for.
+    pub(super) watched: EventFlags,
+    /// Its user has made too much work of late.
+    pub(super) is_paused: bool,
+}
+
+impl Client {
+    /// A connection that has said nothing yet, and is read.
+    pub(super) fn new(channel: Channel, owner: Owner) -> Client {
+        Client {
+            channel,
+            owner,
+            since: Instant::now(),
+            has_asked: false,
+            opening: BTreeMap::new(),
+            unsent: VecDeque::new(),
+            watched: EventFlags::IN,
+            is_paused: false,
+        }
+    }
+
+    /// Whether some time limit concerns it.
+    pub(super) fn has_deadline(&self) -> bool {
+        !self.has_asked || self.is_paused
+    }
+
+    /// Whether it has said nothing for too long.
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        !self.has_asked && now.duration_since(self.since) > limits::SILENCE_MAX
+    }
+
+    /// Bytes that it has not read.
+    pub(super) fn unread(&self) -> usize {
+        self.unsent.iter().map(|(bytes, _)| bytes.len()).sum()
+    }
+
+    /// Sends as much as there is room for.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while let Some((bytes, fds)) = self.unsent.front() {
+            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match self.channel.send(bytes, &fds, false)? {
+                Sent::Whole => self.unsent.pop_front(),
+                Sent::Later => return Ok(()),
+            };
+        }
+        Ok(())
+    }
+}

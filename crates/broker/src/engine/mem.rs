@@ -1,0 +1,315 @@
+//! Interfaces in memory: the engine without a kernel, for tests of what is
+//! built on it, and for programs that try out their protocols.
+//!
+//! Frames are [sent](MemFabric::send) by whoever holds the fabric; a port's
+//! ring is a queue that [`MemFabric::receive`] reads.
+
+use super::{Counted, Divider, Fabric, Queue, Reserved};
+use crate::interface::Facts;
+use crate::protocol::{Attach, ErrorKind, Refusal};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
+use weir_wire::LinkType;
+
+/// Slots of one interface.
+const SLOTS_MAX: u32 = 1 << 12;
+
+/// Bytes of a ring that a frame takes beside its own.
+const RECORD_LEN: u64 = 48;
+
+/// A frame that a port got.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Got {
+    /// Its bytes, as far as they were asked for.
+    pub bytes: Vec<u8>,
+    /// Its length on the wire.
+    pub wire_len: u32,
+    /// The binding's tag.
+    pub tag: u32,
+    /// Frames lost since the one before.
+    pub lost_before: u64,
+}
+
+struct Slot {
+    queue: Queue,
+    frames: VecDeque<Got>,
+    used: u64,
+    lost_before: u64,
+    counted: Counted,
+}
+
+struct Shared {
+    plan: Plan,
+    verdict: Verdict,
+    slots: BTreeMap<u32, Slot>,
+    attached: Option<Attach>,
+}
+
+/// A machine whose interfaces are in memory. Clones are the same machine.
+#[derive(Clone)]
+pub struct MemFabric {
+    inner: Arc<Mutex<Machine>>,
+    told: Arc<OwnedFd>,
+}
+
+#[derive(Default)]
+struct Machine {
+    interfaces: BTreeMap<u32, Facts>,
+    divided: BTreeMap<u32, Arc<Mutex<Shared>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|broken| broken.into_inner())
+}
+
+impl MemFabric {
+    /// A machine without interfaces.
+    ///
+    /// # Panics
+    /// When the process has no more descriptors.
+    #[expect(clippy::new_without_default, reason = "making a machine is an act")]
+    pub fn new() -> MemFabric {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let told = eventfd(0, flags).expect("a descriptor for an event");
+        MemFabric {
+            inner: Arc::default(),
+            told: Arc::new(told),
+        }
+    }
+
+    /// Tells who watches that something has changed.
+    pub fn tell(&self) {
+        let _ = rustix::io::write(&self.told, &1u64.to_ne_bytes());
+    }
+
+    /// Adds an Ethernet interface; gives its number.
+    pub fn add(&self, name: &str) -> u32 {
+        let mut machine = lock(&self.inner);
+        let ifindex = machine.interfaces.keys().last().map_or(2, |last| last + 1);
+        let facts = Facts {
+            name: name.to_owned(),
+            ifindex,
+            linktype: LinkType::EN10MB,
+            address: vec![2, 0, 0, 0, 0, ifindex as u8],
+            broadcast: vec![0xff; 6],
+            mtu: 1500,
+            addresses: Vec::new(),
+            is_up: true,
+            is_running: true,
+        };
+        machine.interfaces.insert(ifindex, facts);
+        ifindex
+    }
+
+    /// Changes an interface's facts.
+    pub fn change(&self, ifindex: u32, change: impl FnOnce(&mut Facts)) {
+        if let Some(facts) = lock(&self.inner).interfaces.get_mut(&ifindex) {
+            change(facts);
+        }
+    }
+
+    /// Takes an interface away.
+    pub fn remove(&self, ifindex: u32) {
+        lock(&self.inner).interfaces.remove(&ifindex);
+    }
+
+    /// A frame comes on an interface; gives whether the host gets it.
+    pub fn send(&self, ifindex: u32, frame: &[u8]) -> bool {
+        let divided = lock(&self.inner).divided.get(&ifindex).cloned();
+        let Some(shared) = divided else { return true };
+        let shared = &mut *lock(&shared);
+        if shared.attached.is_none() {
+            return true;
+        }
+        let wire_len = frame.len() as u32;
+        shared.plan.run(frame, wire_len, &mut shared.verdict);
+        for delivery in shared.verdict.deliveries() {
+            if let Target::Port(slot) = delivery.target
+                && let Some(slot) = shared.slots.get_mut(&slot)
+            {
+                slot.put(frame, delivery.snap_len, delivery.tag);
+            }
+        }
+        let taker = shared.verdict.taker();
+        taker.is_none_or(|taker| taker.target == Target::Kernel)
+    }
+
+    /// The next frame of a slot.
+    pub fn receive(&self, ifindex: u32, slot: u32) -> Option<Got> {
+        let divided = lock(&self.inner).divided.get(&ifindex).cloned()?;
+        let mut shared = lock(&divided);
+        let slot = shared.slots.get_mut(&slot)?;
+        let got = slot.frames.pop_front()?;
+        slot.used -= RECORD_LEN + got.bytes.len() as u64;
+        Some(got)
+    }
+
+    /// Slots in use and bindings bound on an interface: nothing is left when
+    /// both are zero.
+    pub fn in_use(&self, ifindex: u32) -> (usize, usize) {
+        let divided = lock(&self.inner).divided.get(&ifindex).cloned();
+        divided.map_or((0, 0), |shared| {
+            let shared = lock(&shared);
+            (shared.slots.len(), shared.plan.len())
+        })
+    }
+}
+
+impl Slot {
+    fn put(&mut self, frame: &[u8], snap_len: u32, tag: u32) {
+        let most = if self.queue.snap_len == 0 {
+            u32::MAX
+        } else {
+            self.queue.snap_len
+        };
+        let len = frame.len().min(snap_len.min(most) as usize);
+        let room = RECORD_LEN + len as u64;
+        if self.used + room > self.queue.ring.0 {
+            self.lost_before += 1;
+            self.counted.lost += 1;
+            return;
+        }
+        self.used += room;
+        self.counted.delivered += 1;
+        self.counted.bytes += frame.len() as u64;
+        self.frames.push_back(Got {
+            bytes: frame[..len].to_vec(),
+            wire_len: frame.len() as u32,
+            tag,
+            lost_before: std::mem::take(&mut self.lost_before),
+        });
+    }
+}
+
+/// Divides one interface in memory.
+pub struct MemDivider {
+    machine: Arc<Mutex<Machine>>,
+    ifindex: u32,
+    shared: Arc<Mutex<Shared>>,
+    ready: Vec<(u32, Result<Reserved, Refusal>)>,
+}
+
+impl Divider for MemDivider {
+    fn attached(&self) -> Option<Attach> {
+        lock(&self.shared).attached
+    }
+
+    fn cost(&self) -> String {
+        "nothing: there is no host".into()
+    }
+
+    fn attach(&mut self, attach: Attach) -> Result<(), Refusal> {
+        lock(&self.shared).attached = Some(attach);
+        Ok(())
+    }
+
+    fn reserve(&mut self, token: u32, queue: &Queue) {
+        let mut shared = lock(&self.shared);
+        let free = (0..SLOTS_MAX).find(|slot| !shared.slots.contains_key(slot));
+        let result = match (free, std::fs::File::open("/dev/null")) {
+            (Some(slot), Ok(file)) => {
+                let new = Slot {
+                    queue: *queue,
+                    frames: VecDeque::new(),
+                    used: 0,
+                    lost_before: 0,
+                    counted: Counted::default(),
+                };
+                shared.slots.insert(slot, new);
+                let fds = vec![("nothing".to_owned(), OwnedFd::from(file))];
+                Ok(Reserved { slot, fds })
+            }
+            (None, _) => Err(Refusal::new(ErrorKind::Limit, "all slots are in use")),
+            (_, Err(error)) => Err(Refusal::new(ErrorKind::System, error)),
+        };
+        drop(shared);
+        self.ready.push((token, result));
+    }
+
+    fn reserved(&mut self) -> Vec<(u32, Result<Reserved, Refusal>)> {
+        std::mem::take(&mut self.ready)
+    }
+
+    fn bind(&mut self, binding: Binding) -> Result<BindingId, Refusal> {
+        let bound = lock(&self.shared).plan.bind(binding);
+        bound.map_err(|error| Refusal::new(ErrorKind::Limit, error))
+    }
+
+    fn rebind(&mut self, id: BindingId, filter: Filter) -> Result<(), Refusal> {
+        let changed = lock(&self.shared).plan.change_filter(id, filter);
+        changed.map_err(|error| Refusal::new(ErrorKind::Limit, error))
+    }
+
+    fn unbind(&mut self, id: BindingId) {
+        let _ = lock(&self.shared).plan.unbind(id);
+    }
+
+    fn release(&mut self, slot: u32) {
+        lock(&self.shared).slots.remove(&slot);
+    }
+
+    fn counted(&self, slot: u32) -> Counted {
+        let shared = lock(&self.shared);
+        shared
+            .slots
+            .get(&slot)
+            .map_or(Counted::default(), |slot| slot.counted)
+    }
+}
+
+impl Drop for MemDivider {
+    fn drop(&mut self) {
+        lock(&self.machine).divided.remove(&self.ifindex);
+    }
+}
+
+impl Fabric for MemFabric {
+    type Divider = MemDivider;
+
+    fn by_name(&mut self, name: &str) -> Result<Facts, Refusal> {
+        let machine = lock(&self.inner);
+        let found = machine.interfaces.values().find(|facts| facts.name == name);
+        found.cloned().ok_or_else(|| {
+            Refusal::new(
+                ErrorKind::Interface,
+                format!("there is no interface {name}"),
+            )
+        })
+    }
+
+    fn by_index(&mut self, ifindex: u32) -> Option<Facts> {
+        lock(&self.inner).interfaces.get(&ifindex).cloned()
+    }
+
+    fn divide(&mut self, facts: &Facts) -> Result<MemDivider, Refusal> {
+        let shared = Arc::new(Mutex::new(Shared {
+            plan: Plan::new(0x5eed),
+            verdict: Verdict::new(),
+            slots: BTreeMap::new(),
+            attached: None,
+        }));
+        let mut machine = lock(&self.inner);
+        machine.divided.insert(facts.ifindex, Arc::clone(&shared));
+        Ok(MemDivider {
+            machine: Arc::clone(&self.inner),
+            ifindex: facts.ifindex,
+            shared,
+            ready: Vec::new(),
+        })
+    }
+
+    fn news(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn changes(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.told.as_fd())
+    }
+
+    fn looked(&mut self) {
+        let _ = rustix::io::read(&self.told, &mut [0; 8]);
+    }
+}

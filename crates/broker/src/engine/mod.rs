@@ -1,0 +1,130 @@
+//! The engine: ports on interfaces. The daemon drives one for everybody, and
+//! a program of the superuser without a broker one of its own.
+//!
+//! ```text
+//!  open ─► policy ─► filter compiled ─► ring set aside ─ ─ ─► bound ─► opened
+//!                                       (maybe later)
+//! ```
+//!
+//! Setting a ring aside may wait for the kernel, so it is asked for and
+//! reported later; everything else is done at once. What divides the frames
+//! of an interface is a [`Divider`]: the kernel's, or one in memory.
+
+pub mod mem;
+mod owner;
+mod ports;
+
+pub use owner::Owner;
+pub use ports::{Engine, Finished, limits};
+
+use crate::Bytes;
+use crate::interface::Facts;
+use crate::protocol::{Attach, Refusal};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use weir_demux::{Binding, BindingId, Filter};
+
+/// What the ring of a port is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Queue {
+    /// Its size: a power of two, of at least a page.
+    pub ring: Bytes,
+    /// Bytes of a frame at most; 0 for all.
+    pub snap_len: u32,
+    /// Whether frames carry the time they came.
+    pub timestamps: bool,
+}
+
+/// A ring that was set aside.
+#[derive(Debug)]
+pub struct Reserved {
+    /// The port's place in the divider: [`Target::Port`](weir_demux::Target)'s
+    /// number.
+    pub slot: u32,
+    /// What the reader gets, each with its name.
+    pub fds: Vec<(String, OwnedFd)>,
+}
+
+/// What a divider has counted for one slot, since it was set aside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    /// Frames put into the ring.
+    pub delivered: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
+    /// Frames that there was no room for.
+    pub lost: u64,
+}
+
+/// Divides the frames of one interface among slots.
+pub trait Divider {
+    /// Where frames are divided at the moment; `None` if nowhere yet.
+    fn attached(&self) -> Option<Attach>;
+
+    /// What that costs the host, in words.
+    fn cost(&self) -> String;
+
+    /// Moves to another place; never [`Attach::Auto`].
+    ///
+    /// # Errors
+    /// If the kernel refuses; then it stays where it was.
+    fn attach(&mut self, attach: Attach) -> Result<(), Refusal>;
+
+    /// Begins to set a ring aside; [`reserved`](Self::reserved) tells when it
+    /// is done, with the same token.
+    fn reserve(&mut self, token: u32, queue: &Queue);
+
+    /// The rings that are ready since, or why there is none.
+    fn reserved(&mut self) -> Vec<(u32, Result<Reserved, Refusal>)>;
+
+    /// Adds a binding.
+    ///
+    /// # Errors
+    /// If a limit is reached or the kernel refuses.
+    fn bind(&mut self, binding: Binding) -> Result<BindingId, Refusal>;
+
+    /// Gives a binding another filter.
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind); then the old filter stays.
+    fn rebind(&mut self, id: BindingId, filter: Filter) -> Result<(), Refusal>;
+
+    /// Removes a binding.
+    fn unbind(&mut self, id: BindingId);
+
+    /// Gives a slot back, whose binding is removed.
+    fn release(&mut self, slot: u32);
+
+    /// What was counted.
+    fn counted(&self, slot: u32) -> Counted;
+}
+
+/// A machine's interfaces, and how to divide them.
+pub trait Fabric {
+    /// What divides.
+    type Divider: Divider;
+
+    /// The interface of that name.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn by_name(&mut self, name: &str) -> Result<Facts, Refusal>;
+
+    /// The interface of that number; `None` if it is gone.
+    fn by_index(&mut self, ifindex: u32) -> Option<Facts>;
+
+    /// A divider for an interface, without ports.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn divide(&mut self, facts: &Facts) -> Result<Self::Divider, Refusal>;
+
+    /// Becomes readable when some divider's [`reserved`](Divider::reserved)
+    /// has news.
+    fn news(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Becomes readable when some interface changes.
+    fn changes(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Makes both unreadable again, before looking.
+    fn looked(&mut self);
+}

@@ -1,0 +1,581 @@
+//! Open ports, and what may be done with them.
+
+use super::{Counted, Divider, Fabric, Owner, Queue, Reserved};
+use crate::Bytes;
+use crate::compile::{Compiler, Source};
+use crate::interface::Facts;
+use crate::policy::{Denied, Policy, Usage, Wish};
+use crate::protocol::{
+    Attach, ErrorKind, Event, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal,
+};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use weir_demux::{Binding, BindingId, Filter, Target};
+use weir_filter::ir::Program;
+
+/// Upper bounds, whoever asks.
+pub mod limits {
+    use crate::Bytes;
+
+    /// Open ports.
+    pub const PORTS_MAX: usize = 1 << 14;
+    /// The smallest ring.
+    pub const RING_MIN: Bytes = Bytes(4 << 10);
+    /// The largest ring.
+    pub const RING_MAX: Bytes = Bytes(1 << 30);
+    /// Characters of a filter in a list of ports.
+    pub const SHOWN_CHARS_MAX: usize = 1 << 10;
+    /// Bytes of an interface's name.
+    pub const NAME_LEN_MAX: usize = 15;
+}
+
+/// An open that has come to its end.
+#[derive(Debug)]
+pub struct Finished {
+    /// The port's number.
+    pub port: u32,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The port and its descriptors, or why there is none.
+    pub result: Result<(Opened, Vec<OwnedFd>), Refusal>,
+}
+
+/// A divided interface.
+struct Interface<D> {
+    facts: Facts,
+    divider: D,
+    ports: usize,
+}
+
+/// A port, open or about to be.
+struct Port {
+    owner: Owner,
+    /// The place of its grant in the policy; `None` for the superuser's.
+    grant: Option<usize>,
+    ifindex: u32,
+    asked: OpenPort,
+    filter: Filter,
+    place: Option<(u32, BindingId)>,
+}
+
+/// All ports, by the interfaces of a [`Fabric`].
+pub struct Engine<F: Fabric> {
+    fabric: F,
+    policy: Policy,
+    interfaces: BTreeMap<u32, Interface<F::Divider>>,
+    ports: BTreeMap<u32, Port>,
+    last_port: u32,
+}
+
+impl<F: Fabric> Engine<F> {
+    /// An engine without ports.
+    pub fn new(fabric: F, policy: Policy) -> Engine<F> {
+        Engine {
+            fabric,
+            policy,
+            interfaces: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            last_port: 0,
+        }
+    }
+
+    /// What it stands on.
+    pub fn fabric(&mut self) -> &mut F {
+        &mut self.fabric
+    }
+
+    /// Begins to open a port; [`finished`](Self::finished) tells how it ends,
+    /// which may be at once. Gives the port's number.
+    ///
+    /// # Errors
+    /// If it is not allowed, or makes no sense.
+    pub fn open(&mut self, owner: Owner, asked: OpenPort) -> Result<u32, Refusal> {
+        let ring = check(&asked)?;
+        if self.ports.len() >= limits::PORTS_MAX {
+            let message = format!("{} ports are open, the most there can be", self.ports.len());
+            return Err(Refusal::new(ErrorKind::Limit, message));
+        }
+        let facts = self.fabric.by_name(&asked.interface)?;
+        let grant = self.allowed(&owner, &asked, ring)?;
+        let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
+        let asked = OpenPort { ring, ..asked };
+        let ifindex = facts.ifindex;
+        self.interface(facts)?;
+        if let Err(refusal) = self.attach_for(ifindex, Some(&asked)) {
+            self.close_interface_if_unused(ifindex);
+            return Err(refusal);
+        }
+        let number = self.free_number();
+        let queue = Queue {
+            ring,
+            snap_len: asked.snap_len.unwrap_or(0),
+            timestamps: asked.timestamps,
+        };
+        if let Some(interface) = self.interfaces.get_mut(&ifindex) {
+            interface.ports += 1;
+            interface.divider.reserve(number, &queue);
+        }
+        let port = Port {
+            owner,
+            grant,
+            ifindex,
+            asked,
+            filter,
+            place: None,
+        };
+        self.ports.insert(number, port);
+        Ok(number)
+    }
+
+    /// The opens that have come to their end since.
+    pub fn finished(&mut self) -> Vec<Finished> {
+        let mut all = Vec::new();
+        let ready: Vec<(u32, u32, Result<Reserved, Refusal>)> = self
+            .interfaces
+            .iter_mut()
+            .flat_map(|(ifindex, interface)| {
+                let ready = interface.divider.reserved().into_iter();
+                ready.map(|(token, result)| (*ifindex, token, result))
+            })
+            .collect();
+        for (ifindex, number, result) in ready {
+            match (
+                self.ports.get(&number).map(|port| port.owner.clone()),
+                result,
+            ) {
+                // Closed before it was open.
+                (None, Ok(reserved)) => {
+                    if let Some(interface) = self.interfaces.get_mut(&ifindex) {
+                        interface.divider.release(reserved.slot);
+                    }
+                }
+                (None, Err(_)) => {}
+                (Some(owner), result) => {
+                    let result = result.and_then(|reserved| self.finish(number, reserved));
+                    if result.is_err() {
+                        self.remove(number);
+                    }
+                    all.push(Finished {
+                        port: number,
+                        owner,
+                        result,
+                    });
+                }
+            }
+        }
+        all
+    }
+
+    /// Gives a port another filter.
+    ///
+    /// # Errors
+    /// If it is not this connection's, or the filter is wrong; then the old
+    /// one stays.
+    pub fn set_filter(&mut self, owner: &Owner, port: u32, source: Source) -> Result<(), Refusal> {
+        let known = self.port(owner, port)?;
+        let (grant, ifindex, snap_len) = (known.grant, known.ifindex, known.asked.snap_len);
+        let facts = self.interfaces.get(&ifindex).map(|one| one.facts.clone());
+        let facts = facts.ok_or_else(|| no_port(port))?;
+        let filter = self.filter(grant, &facts, &source, snap_len)?;
+        if let Some(known) = self.ports.get_mut(&port) {
+            if let Some((_, binding)) = known.place
+                && let Some(interface) = self.interfaces.get_mut(&ifindex)
+            {
+                interface.divider.rebind(binding, filter.clone())?;
+            }
+            known.filter = filter;
+            known.asked.filter = source;
+        }
+        Ok(())
+    }
+
+    /// Closes a port.
+    ///
+    /// # Errors
+    /// If it is not this connection's.
+    pub fn close(&mut self, owner: &Owner, port: u32) -> Result<(), Refusal> {
+        self.port(owner, port)?;
+        self.remove(port);
+        Ok(())
+    }
+
+    /// Closes all ports of a connection that is gone.
+    pub fn close_all(&mut self, connection: u64) {
+        let of = |(number, port): (&u32, &Port)| {
+            (port.owner.connection == connection).then_some(*number)
+        };
+        let numbers: Vec<u32> = self.ports.iter().filter_map(of).collect();
+        for number in numbers {
+            self.remove(number);
+        }
+    }
+
+    /// How many ports are open.
+    pub fn len(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.ports.is_empty()
+    }
+
+    /// The ports that the asker may know of, with numbers above `after`: all
+    /// for the superuser, else those of the same user.
+    pub fn status(&self, owner: &Owner, after: u32) -> impl Iterator<Item = PortStatus> {
+        let who = owner.who.clone();
+        let ports = self.ports.range(after.saturating_add(1)..);
+        ports.filter_map(move |(number, port)| {
+            let shown = who.is_root() || who.uid == port.owner.who.uid;
+            (shown && *number > after).then(|| self.port_status(*number, port))
+        })
+    }
+
+    /// What is counted for a port.
+    pub fn counted(&self, port: u32) -> Option<Counted> {
+        let port = self.ports.get(&port)?;
+        let (slot, _) = port.place?;
+        let interface = self.interfaces.get(&port.ifindex)?;
+        Some(interface.divider.counted(slot))
+    }
+
+    /// An interface's facts.
+    ///
+    /// # Errors
+    /// If there is none, or the asker has no grant there.
+    pub fn interface_status(
+        &mut self,
+        owner: &Owner,
+        name: &str,
+    ) -> Result<InterfaceStatus, Refusal> {
+        if !owner.who.is_root() && self.policy.grant(&owner.who, name).is_none() {
+            let interface = name.to_owned();
+            let uid = owner.who.uid;
+            return Err(Denied::NoGrant { uid, interface }.into());
+        }
+        let facts = self.fabric.by_name(name)?;
+        let divided = self.interfaces.get(&facts.ifindex);
+        let attached = divided.and_then(|one| Some((one.divider.attached()?, one.divider.cost())));
+        Ok(InterfaceStatus {
+            ifindex: facts.ifindex,
+            linktype: facts.linktype.0,
+            header_len: facts.header_len(),
+            address: hex(&facts.address),
+            broadcast: hex(&facts.broadcast),
+            mtu: facts.mtu,
+            up: facts.is_up,
+            running: facts.is_running,
+            attach: attached.as_ref().map(|(attach, _)| attach.to_string()),
+            cost: attached.map(|(_, cost)| cost),
+            name: facts.name,
+            addresses: facts.addresses,
+        })
+    }
+
+    /// Looks at the interfaces in use again: what has happened to their
+    /// ports, with whose they are. Ports of an interface that is gone are
+    /// closed.
+    pub fn look(&mut self) -> Vec<(u64, u32, Event)> {
+        let mut all = Vec::new();
+        let indices: Vec<u32> = self.interfaces.keys().copied().collect();
+        for ifindex in indices {
+            let now = self.fabric.by_index(ifindex);
+            let events = match (&now, self.interfaces.get_mut(&ifindex)) {
+                (Some(now), Some(interface)) => {
+                    let events = now.events_since(&interface.facts);
+                    interface.facts = now.clone();
+                    events
+                }
+                _ => vec![Event::Gone],
+            };
+            let of = |(number, port): (&u32, &Port)| {
+                (port.ifindex == ifindex).then_some((port.owner.connection, *number))
+            };
+            let ports: Vec<(u64, u32)> = self.ports.iter().filter_map(of).collect();
+            for (connection, number) in ports {
+                let events = events.iter().cloned();
+                all.extend(events.map(|event| (connection, number, event)));
+                if now.is_none() {
+                    self.remove(number);
+                }
+            }
+            if now.is_none() {
+                self.interfaces.remove(&ifindex);
+            }
+        }
+        all
+    }
+
+    fn port(&self, owner: &Owner, port: u32) -> Result<&Port, Refusal> {
+        let known = self.ports.get(&port);
+        let own = known.filter(|known| known.owner.connection == owner.connection);
+        own.ok_or_else(|| no_port(port))
+    }
+
+    /// The grant that allows it.
+    fn allowed(
+        &self,
+        owner: &Owner,
+        asked: &OpenPort,
+        ring: Bytes,
+    ) -> Result<Option<usize>, Refusal> {
+        if owner.who.is_root() {
+            return Ok(None);
+        }
+        let Some((place, grant)) = self.policy.grant(&owner.who, &asked.interface) else {
+            let interface = asked.interface.clone();
+            let uid = owner.who.uid;
+            return Err(Denied::NoGrant { uid, interface }.into());
+        };
+        let wish = Wish {
+            interface: &asked.interface,
+            priority: asked.priority,
+            take: asked.take,
+            send: asked.send,
+            memory: ring,
+        };
+        let mut usage = Usage::default();
+        for port in self.ports.values() {
+            if port.grant == Some(place) && port.owner.who.uid == owner.who.uid {
+                usage.ports += 1;
+                usage.memory.0 += port.asked.ring.0;
+            }
+        }
+        grant.allows(&wish, usage)?;
+        Ok(Some(place))
+    }
+
+    /// Compiles a filter, behind the grant's own.
+    fn filter(
+        &self,
+        grant: Option<usize>,
+        facts: &Facts,
+        source: &Source,
+        snap_len: Option<u32>,
+    ) -> Result<Filter, Refusal> {
+        let guard = match grant.and_then(|place| self.policy.grants.get(place)) {
+            Some(grant) if !grant.filter.is_empty() => Some(compile_own(facts, &grant.filter)?),
+            _ => None,
+        };
+        let mut compiler = compiler(facts).guarded_by(guard.as_ref());
+        if let Some(snap_len) = snap_len {
+            compiler = compiler.snaplen(snap_len);
+        }
+        Ok(Filter::new(compiler.compile(source)?))
+    }
+
+    /// The interface, divided; with the host's claims bound when it is new.
+    fn interface(&mut self, facts: Facts) -> Result<(), Refusal> {
+        if let Some(known) = self.interfaces.get_mut(&facts.ifindex) {
+            known.facts = facts;
+            return Ok(());
+        }
+        let mut divider = self.fabric.divide(&facts)?;
+        for claim in self.policy.claims(&facts.name) {
+            divider.bind(Binding {
+                filter: Filter::new(compile_own(&facts, &claim.filter)?),
+                priority: claim.priority,
+                copy: false,
+                target: Target::Kernel,
+                tag: 0,
+            })?;
+        }
+        let ifindex = facts.ifindex;
+        let interface = Interface {
+            facts,
+            divider,
+            ports: 0,
+        };
+        self.interfaces.insert(ifindex, interface);
+        Ok(())
+    }
+
+    /// Moves the divider to where the ports, and one more, need it.
+    fn attach_for(&mut self, ifindex: u32, more: Option<&OpenPort>) -> Result<(), Refusal> {
+        let Some(interface) = self.interfaces.get_mut(&ifindex) else {
+            return Ok(());
+        };
+        let ports = self.ports.values().filter(|port| port.ifindex == ifindex);
+        let asked = || ports.clone().map(|port| &port.asked).chain(more);
+        let stated = asked()
+            .map(|port| port.attach)
+            .filter(|one| *one != Attach::Auto);
+        let now = interface.divider.attached();
+        if let Some(attach) = stated.max_by_key(|attach| *attach as u8) {
+            return move_to(&mut interface.divider, now, attach);
+        }
+        if !asked().any(|port| port.take) {
+            return move_to(&mut interface.divider, now, Attach::Tc);
+        }
+        if now == Some(Attach::XdpGeneric) {
+            return Ok(());
+        }
+        // Native where the driver can.
+        move_to(&mut interface.divider, now, Attach::XdpNative)
+            .or_else(|_| move_to(&mut interface.divider, now, Attach::XdpGeneric))
+            .or_else(|_| move_to(&mut interface.divider, now, Attach::Tc))
+    }
+
+    /// Binds a port whose ring is ready.
+    fn finish(
+        &mut self,
+        number: u32,
+        reserved: Reserved,
+    ) -> Result<(Opened, Vec<OwnedFd>), Refusal> {
+        let port = self.ports.get_mut(&number).ok_or_else(|| no_port(number))?;
+        let interface = self.interfaces.get_mut(&port.ifindex);
+        let interface = interface.ok_or_else(|| no_port(number))?;
+        let bound = interface.divider.bind(Binding {
+            filter: port.filter.clone(),
+            priority: port.asked.priority,
+            copy: !port.asked.take,
+            target: Target::Port(reserved.slot),
+            tag: port.asked.tag,
+        });
+        let binding = bound.inspect_err(|_| interface.divider.release(reserved.slot))?;
+        port.place = Some((reserved.slot, binding));
+        let (names, fds) = reserved.fds.into_iter().unzip();
+        let opened = Opened {
+            port: number,
+            ring: port.asked.ring,
+            linktype: interface.facts.linktype.0,
+            fds: names,
+            slot: reserved.slot,
+            attach: attach_name(&interface.divider),
+        };
+        Ok((opened, fds))
+    }
+
+    fn remove(&mut self, number: u32) {
+        let Some(port) = self.ports.remove(&number) else {
+            return;
+        };
+        if let Some(interface) = self.interfaces.get_mut(&port.ifindex) {
+            interface.ports -= 1;
+            if let Some((slot, binding)) = port.place {
+                interface.divider.unbind(binding);
+                interface.divider.release(slot);
+            }
+        }
+        if self
+            .interfaces
+            .get(&port.ifindex)
+            .is_some_and(|one| one.ports > 0)
+        {
+            // The host gets its offloads back when the last taker is gone. If
+            // it cannot be, the ports stay as they are.
+            let _ = self.attach_for(port.ifindex, None);
+        }
+        self.close_interface_if_unused(port.ifindex);
+    }
+
+    fn close_interface_if_unused(&mut self, ifindex: u32) {
+        if self
+            .interfaces
+            .get(&ifindex)
+            .is_some_and(|one| one.ports == 0)
+        {
+            self.interfaces.remove(&ifindex);
+        }
+    }
+
+    fn free_number(&mut self) -> u32 {
+        loop {
+            self.last_port = self.last_port.wrapping_add(1).max(1);
+            if !self.ports.contains_key(&self.last_port) {
+                return self.last_port;
+            }
+        }
+    }
+
+    fn port_status(&self, number: u32, port: &Port) -> PortStatus {
+        let interface = self.interfaces.get(&port.ifindex);
+        let counted = match (port.place, interface) {
+            (Some((slot, _)), Some(one)) => one.divider.counted(slot),
+            _ => Counted::default(),
+        };
+        PortStatus {
+            port: number,
+            interface: interface.map_or_else(String::new, |one| one.facts.name.clone()),
+            filter: shown(&port.asked.filter.text),
+            priority: port.asked.priority,
+            copy: !port.asked.take,
+            pid: port.owner.who.pid,
+            uid: port.owner.who.uid,
+            delivered: counted.delivered,
+            lost: counted.lost,
+            queue: port.asked.ring.0,
+            attach: interface.map_or_else(String::new, |one| attach_name(&one.divider)),
+        }
+    }
+}
+
+/// Checks what anybody may have written; gives the ring's size as it will be.
+fn check(asked: &OpenPort) -> Result<Bytes, Refusal> {
+    let name = &asked.interface;
+    let refuse = |message: String| Err(Refusal::new(ErrorKind::Request, message));
+    if name.is_empty() || name.len() > limits::NAME_LEN_MAX || name.contains('/') {
+        let shown: String = name.chars().take(20).collect();
+        return refuse(format!(
+            "`{shown}` is no interface's name: 1 to 15 bytes, no `/`"
+        ));
+    }
+    if asked.ring > limits::RING_MAX {
+        let (ring, max) = (asked.ring, limits::RING_MAX);
+        return refuse(format!("a ring of {ring}; at most {max} are possible"));
+    }
+    if asked.snap_len == Some(0) {
+        return refuse("a snap length of 0 would deliver nothing; leave it out for all".into());
+    }
+    Ok(Bytes(
+        asked.ring.0.max(limits::RING_MIN.0).next_power_of_two(),
+    ))
+}
+
+fn move_to(divider: &mut impl Divider, now: Option<Attach>, to: Attach) -> Result<(), Refusal> {
+    if now == Some(to) {
+        return Ok(());
+    }
+    divider.attach(to)
+}
+
+fn attach_name(divider: &impl Divider) -> String {
+    divider
+        .attached()
+        .map_or_else(String::new, |attach| attach.to_string())
+}
+
+fn compiler(facts: &Facts) -> Compiler<'static> {
+    let compiler = Compiler::for_linktype(facts.linktype);
+    match facts.netmask() {
+        Some(netmask) => compiler.netmask(netmask),
+        None => compiler,
+    }
+}
+
+/// Compiles a filter of the policy's own.
+fn compile_own(facts: &Facts, text: &str) -> Result<Program, Refusal> {
+    let compiled = compiler(facts).compile(&Source::expr(text));
+    compiled.map_err(|error| {
+        let message = format!("the policy's filter `{text}` does not compile: {error}");
+        Refusal::new(ErrorKind::Denied, message)
+    })
+}
+
+/// A filter as a list of ports shows it, cut when long.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(limits::SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn no_port(port: u32) -> Refusal {
+    let message = format!("there is no port {port} of this connection");
+    Refusal::new(ErrorKind::Port, message)
+}
+
+fn hex(address: &[u8]) -> String {
+    let bytes: Vec<String> = address.iter().map(|byte| format!("{byte:02x}")).collect();
+    bytes.join(":")
+}

@@ -1,0 +1,348 @@
+//! The daemon over interfaces in memory: ports, policy, and clients that mean
+//! it ill.
+
+mod support;
+
+use std::time::{Duration, Instant};
+use support::{Running, copy, udp};
+use weir_broker::Bytes;
+use weir_broker::compile::Source;
+use weir_broker::protocol::{
+    Answer, Ask, Channel, ErrorKind, Event, MESSAGE_LEN_MAX, OpenPort, Said, decode, encode,
+};
+use weir_lab::need;
+use weir_lab::net::nobody;
+use weir_lab::rng::Rng;
+
+/// What everyone but the superuser may do.
+const POLICY: &str = r#"
+[[host]]
+interfaces = ["*"]
+priority = 100
+filter = "udp port 22"
+
+[[grant]]
+users = ["*"]
+interfaces = ["eth0"]
+priority_max = 50
+ports_max = 3
+memory_max = "256 KiB"
+take = true
+filter = "udp portrange 5000-5999 or port 22"
+"#;
+
+#[test]
+fn ports_get_their_frames_and_go_with_the_connection() {
+    let running = Running::start("");
+    let mut client = running.connect();
+    let watch = client.open(copy("udp")).unwrap();
+    let take = OpenPort {
+        take: true,
+        tag: 9,
+        ..copy("udp port 53")
+    };
+    let take = client.open(take).unwrap();
+    let send = |port| running.fabric.send(running.eth, &udp(port));
+    assert!(!send(53), "taken from the host");
+    assert!(send(54));
+    let got = |slot| running.fabric.receive(running.eth, slot);
+    assert_eq!(got(take.slot).map(|got| got.tag), Some(9));
+    assert_eq!(got(take.slot), None);
+    assert!(got(watch.slot).is_some() && got(watch.slot).is_some());
+
+    let port = take.port;
+    let filter = Source::expr("udp port 54");
+    assert_eq!(client.ask(Ask::SetFilter { port, filter }).0, Answer::Done);
+    assert!(send(53) && !send(54));
+    let wrong = Ask::SetFilter {
+        port,
+        filter: Source::expr("udp prot 1"),
+    };
+    let (Answer::Refused(refusal), _) = client.ask(wrong) else {
+        panic!("the filter is wrong");
+    };
+    assert_eq!(
+        (refusal.kind, refusal.span),
+        (ErrorKind::Filter, Some((4, 8)))
+    );
+    assert!(!send(54), "the old filter stays");
+
+    let (Answer::Ports { ports, more: false }, _) = client.ask(Ask::Ports { after: None }) else {
+        panic!("there are two ports");
+    };
+    let shown: Vec<_> = ports
+        .iter()
+        .map(|one| (one.copy, one.delivered, &*one.filter))
+        .collect();
+    assert_eq!(shown, [(true, 5, "udp"), (false, 3, "udp port 54")]);
+
+    assert_eq!(client.ask(Ask::Close { port }).0, Answer::Done);
+    assert!(send(54));
+    assert!(matches!(
+        client.ask(Ask::Close { port }).0,
+        Answer::Refused(_)
+    ));
+    drop(client);
+    running.wait_until_clean();
+}
+
+#[test]
+fn a_policy_holds_whatever_is_asked() {
+    if !need::root() {
+        return;
+    }
+    let running = Running::start(POLICY);
+    let refused = |change: fn(&mut OpenPort)| {
+        nobody::run(|| {
+            let mut asked = copy("");
+            change(&mut asked);
+            running.connect().open(asked).unwrap_err()
+        })
+    };
+    for (change, words) in [
+        (
+            (|asked| asked.priority = 51) as fn(&mut OpenPort),
+            "priority 51",
+        ),
+        (|asked| asked.ring = Bytes(512 << 10), "512 KiB"),
+        (|asked| asked.send = true, "sending"),
+        (|asked| asked.interface = "eth1".into(), "eth1"),
+        (
+            |asked| asked.interface = "../x".into(),
+            "no interface's name",
+        ),
+        (|asked| asked.ring = Bytes(u64::MAX), "at most"),
+    ] {
+        let refusal = refused(change);
+        assert!(refusal.message.contains(words), "{refusal}");
+    }
+    nobody::run(|| {
+        let mut client = running.connect();
+        let wide = OpenPort {
+            take: true,
+            priority: 50,
+            ..copy("")
+        };
+        let port = client.open(wide).unwrap();
+        let sent: Vec<bool> = [53, 22, 4999, 5000, 5999, 6000]
+            .map(|port| running.fabric.send(running.eth, &udp(port)))
+            .to_vec();
+        assert_eq!(
+            sent,
+            [true, true, true, false, false, true],
+            "the host gets its own"
+        );
+        assert_eq!(
+            running
+                .fabric
+                .receive(running.eth, port.slot)
+                .unwrap()
+                .bytes,
+            udp(5000)
+        );
+        client.open(copy("")).unwrap();
+        client.open(copy("")).unwrap();
+        let refusal = client.open(copy("")).unwrap_err();
+        assert!(refusal.message.contains("3 ports"), "{refusal}");
+        // Neither can another connection have more.
+        let refusal = running.connect().open(copy("")).unwrap_err();
+        assert!(refusal.message.contains("3 ports"), "{refusal}");
+        assert!(matches!(client.ask(Ask::Stop).0, Answer::Refused(_)));
+        let unknown = Ask::Interface { name: "lo".into() };
+        assert!(matches!(client.ask(unknown).0, Answer::Refused(_)));
+    });
+    running.wait_until_clean();
+}
+
+#[test]
+fn users_do_not_see_or_touch_each_others_ports() {
+    if !need::root() {
+        return;
+    }
+    let running = Running::start(POLICY);
+    let mut root = running.connect();
+    let port = root.open(copy("udp")).unwrap().port;
+    nobody::run(|| {
+        let mut client = running.connect();
+        let own = client.open(copy("udp")).unwrap().port;
+        let (Answer::Ports { ports, .. }, _) = client.ask(Ask::Ports { after: None }) else {
+            panic!("ports");
+        };
+        assert_eq!(ports.iter().map(|one| one.port).collect::<Vec<_>>(), [own]);
+        let filter = Source::expr("");
+        for ask in [Ask::Close { port }, Ask::SetFilter { port, filter }] {
+            let (Answer::Refused(refusal), _) = client.ask(ask) else {
+                panic!("not theirs");
+            };
+            assert_eq!(refusal.kind, ErrorKind::Port);
+        }
+    });
+    let (Answer::Ports { ports, .. }, _) = root.ask(Ask::Ports { after: None }) else {
+        panic!("ports");
+    };
+    assert!(ports.iter().any(|one| one.port == port));
+    // A connection of the same user is another's too.
+    let mut other = running.connect();
+    assert!(matches!(
+        other.ask(Ask::Close { port }).0,
+        Answer::Refused(_)
+    ));
+}
+
+#[test]
+fn nonsense_ends_the_connection_with_a_reason_and_hurts_nobody_else() {
+    let running = Running::start("");
+    let mut steady = running.connect();
+    let port = steady.open(copy("udp")).unwrap();
+    let mut rng = Rng::new(0x6a7b);
+    for round in 0..300 {
+        let mut client = running.connect();
+        let bytes = match round % 4 {
+            0 => b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+            1 => vec![7; MESSAGE_LEN_MAX + 1],
+            2 => (0..rng.below(200) + 1)
+                .map(|_| rng.below(256) as u8)
+                .collect(),
+            _ => {
+                let mut bytes = encode(&()).unwrap();
+                bytes.truncate(8 + rng.below(4));
+                bytes
+            }
+        };
+        client.channel.send(&bytes, &[], true).unwrap();
+        assert!(!client.goodbye().is_empty());
+    }
+    assert!(running.fabric.send(running.eth, &udp(1)));
+    assert!(running.fabric.receive(running.eth, port.slot).is_some());
+    let interface = Ask::Interface {
+        name: "eth0".into(),
+    };
+    let (Answer::Interface(status), _) = steady.ask(interface) else {
+        panic!("the facts of eth0");
+    };
+    assert_eq!((status.mtu, status.attach.as_deref()), (1500, Some("tc")));
+}
+
+#[test]
+fn connections_are_bounded_for_each_user() {
+    if !need::root() {
+        return;
+    }
+    let running = Running::start(POLICY);
+    nobody::run(|| {
+        let mut open = Vec::new();
+        let mut refused = 0;
+        for _ in 0..1000 {
+            let Ok(channel) = Channel::connect(&running.path) else {
+                refused += 1;
+                continue;
+            };
+            open.push(channel);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let ended = |channel: &&Channel| {
+            let message = channel.receive(false);
+            matches!(message, Err(_) | Ok(Some(_)))
+        };
+        let ended = open.iter().filter(ended).count();
+        assert!(
+            ended + refused >= 1000 - 64,
+            "{ended} ended, {refused} refused"
+        );
+        // The superuser is heard all the while.
+        drop(open);
+    });
+    let began = Instant::now();
+    running.connect().open(copy("udp")).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn who_does_not_read_is_dropped() {
+    let running = Running::start("");
+    let mut client = running.connect();
+    client.open(copy("udp")).unwrap();
+    let ask = Ask::Interface {
+        name: "eth0".into(),
+    };
+    let bytes = encode(&weir_broker::protocol::Request { id: 0, ask }).unwrap();
+    // Answers fill the socket, then the daemon asks for no more: our own
+    // requests fill up too. All the while others are served.
+    let mut sent = 0;
+    for _ in 0..10 {
+        while client.channel.send(&bytes, &[], false).unwrap() == weir_broker::protocol::Sent::Whole
+        {
+            sent += 1;
+            assert!(sent < 1_000_000, "the daemon buffers without end");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let began = Instant::now();
+    running.connect().open(copy("udp")).unwrap();
+    assert!(began.elapsed() < Duration::from_millis(500));
+    drop(client);
+    running.wait_until_clean();
+}
+
+#[test]
+fn what_happens_to_an_interface_is_said() {
+    let running = Running::start("");
+    let mut client = running.connect();
+    let port = client.open(copy("udp")).unwrap().port;
+    running.fabric.change(running.eth, |facts| {
+        facts.mtu = 9000;
+        facts.is_running = false;
+        facts.name = "lan0".into();
+    });
+    running.fabric.tell();
+    let mut events = Vec::new();
+    while events.len() < 3 {
+        let message = client.channel.receive(true).unwrap().unwrap();
+        let Said::Event { port: of, event } = decode(&message.bytes).unwrap() else {
+            panic!("an event");
+        };
+        assert_eq!(of, port);
+        events.push(event);
+    }
+    let renamed = Event::Renamed {
+        name: "lan0".into(),
+    };
+    assert_eq!(events, [renamed, Event::Mtu { mtu: 9000 }, Event::Down]);
+    running.fabric.remove(running.eth);
+    running.fabric.tell();
+    let message = client.channel.receive(true).unwrap().unwrap();
+    let event = Event::Gone;
+    assert_eq!(
+        decode::<Said>(&message.bytes).unwrap(),
+        Said::Event { port, event }
+    );
+    assert!(matches!(
+        client.ask(Ask::Close { port }).0,
+        Answer::Refused(_)
+    ));
+    running.wait_until_clean();
+}
+
+#[test]
+fn many_ports_are_listed_page_by_page() {
+    let running = Running::start("");
+    let mut client = running.connect();
+    let long = format!("udp port 53 or ({})", vec!["udp"; 300].join(" or "));
+    for _ in 0..80 {
+        client.open(copy(&long)).unwrap();
+    }
+    let (mut after, mut seen, mut pages) = (None, 0, 0);
+    loop {
+        let (Answer::Ports { ports, more }, _) = client.ask(Ask::Ports { after }) else {
+            panic!("ports");
+        };
+        seen += ports.len();
+        pages += 1;
+        after = ports.last().map(|last| last.port);
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(seen, 80);
+    assert!(pages > 1);
+}
