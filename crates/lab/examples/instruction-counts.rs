@@ -7,9 +7,10 @@
 //!
 //! Without arguments: the sums by family, and every expression that takes more
 //! than libpcap's, with a frame on which the two programs differ, if one was
-//! found. With `--all`: every expression. Expressions for which libpcap's
-//! program loops, which the kernel refuses, are counted apart.
-//! `WEIR_LIBPCAP=/path/libpcap.so` names another libpcap.
+//! found. With `--all`: every expression. Twice, from our front end and from
+//! libpcap's own unoptimised programs. Programs of libpcap that the kernel
+//! refuses are counted apart. `WEIR_LIBPCAP=/path/libpcap.so` names another
+//! libpcap.
 
 use std::collections::BTreeMap;
 use weir_filter::lang::cbpf::Insn;
@@ -19,36 +20,42 @@ use weir_lab::counts::{Row, difference, row, rows};
 use weir_lab::oracle::Oracle;
 use weir_wire::LinkType;
 
-/// Sums over some rows.
+/// Lengths of some programs, libpcap's and ours.
 #[derive(Default)]
 struct Sums {
-    expressions: usize,
-    libpcap: usize,
-    ours: usize,
+    libpcap: Vec<usize>,
+    ours: Vec<usize>,
     fewer: usize,
     more: usize,
 }
 
 impl Sums {
     fn add(&mut self, libpcap: usize, ours: usize) {
-        self.expressions += 1;
-        self.libpcap += libpcap;
-        self.ours += ours;
+        self.libpcap.push(libpcap);
+        self.ours.push(ours);
         self.fewer += usize::from(ours < libpcap);
         self.more += usize::from(ours > libpcap);
     }
 
     fn print(&self, name: &str) {
+        let libpcap: usize = self.libpcap.iter().sum();
+        let ours: usize = self.ours.iter().sum();
         println!(
-            "{name:<16} {:>11} {:>9} {:>9} {:>7.1} % {:>7} {:>7}",
-            self.expressions,
-            self.libpcap,
-            self.ours,
-            100.0 * self.ours as f64 / self.libpcap.max(1) as f64,
+            "{name:<16} {:>11} {libpcap:>9} {ours:>9} {:>7.1} % {:>7} {:>7} {:>7} {:>9}",
+            self.libpcap.len(),
+            100.0 * ours as f64 / libpcap.max(1) as f64,
             self.fewer,
+            self.libpcap.len() - self.fewer - self.more,
             self.more,
+            format!("{}, {}", median(&self.libpcap), median(&self.ours)),
         );
     }
+}
+
+fn median(lengths: &[usize]) -> usize {
+    let mut lengths = lengths.to_vec();
+    lengths.sort_unstable();
+    lengths.get(lengths.len() / 2).copied().unwrap_or(0)
 }
 
 fn main() {
@@ -72,27 +79,25 @@ fn main() {
     };
     println!("{}", oracle.version());
     println!("\nfrom weir's front end");
-    sums(&rows, |row| row.ours.as_deref());
+    report(&rows, all, |row| row.ours.as_deref());
     println!("\nfrom libpcap's unoptimised programs");
-    sums(&rows, |row| row.lifted.as_deref());
-    println!("\nunoptimised, libpcap's, ours; where ours is longer:");
-    list(&rows, all);
+    report(&rows, all, |row| row.lifted.as_deref());
 }
 
-fn sums(rows: &[Row], ours: impl Fn(&Row) -> Option<&[Insn]>) {
+fn report(rows: &[Row], all: bool, ours: impl Fn(&Row) -> Option<&[Insn]>) {
     println!(
-        "{:<16} {:>11} {:>9} {:>9} {:>9} {:>7} {:>7}",
-        "family", "expressions", "libpcap", "weir", "ratio", "fewer", "more"
+        "{:<16} {:>11} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>9}",
+        "family", "expressions", "libpcap", "weir", "ratio", "fewer", "same", "more", "medians"
     );
     let mut families: BTreeMap<&str, Sums> = BTreeMap::new();
-    let (mut total, mut loops, mut skipped) = (Sums::default(), Sums::default(), 0);
+    let (mut total, mut refused, mut skipped) = (Sums::default(), Sums::default(), 0);
     for row in rows {
         let Some(ours) = ours(row) else {
             skipped += 1;
             continue;
         };
-        if row.loops() {
-            loops.add(row.libpcap.len(), ours.len());
+        if row.is_refused() {
+            refused.add(row.libpcap.len(), ours.len());
             continue;
         }
         let family = families.entry(row.entry.family).or_default();
@@ -103,32 +108,35 @@ fn sums(rows: &[Row], ours: impl Fn(&Row) -> Option<&[Insn]>) {
         sums.print(family);
     }
     total.print("all");
-    loops.print("libpcap loops");
+    refused.print("kernel refuses");
     println!("{skipped} expressions that libpcap takes are not compared");
+    println!("\nunoptimised, libpcap's, ours; where ours is longer:");
+    for row in rows {
+        if let Some(ours) = ours(row) {
+            list(row, ours, all);
+        }
+    }
 }
 
-fn list(rows: &[Row], all: bool) {
-    for row in rows {
-        let Some(ours) = &row.ours else { continue };
-        let longer = ours.len() > row.libpcap.len() && !row.loops();
-        if !all && !longer {
-            continue;
-        }
-        let (text, libpcap) = (&row.entry.text, row.libpcap.len());
-        println!(
-            "{:>6} {libpcap:>6} {:>6}  {text}",
-            row.unoptimised.len(),
-            ours.len()
-        );
-        if longer {
-            match difference(ours, &row.libpcap, 1) {
-                Some(frame) => println!(
-                    "{:>22} on a frame of {} bytes",
-                    "other verdict",
-                    frame.bytes.len()
-                ),
-                None => println!("{:>22}", "no difference found"),
-            }
+fn list(row: &Row, ours: &[Insn], all: bool) {
+    let longer = ours.len() > row.libpcap.len() && !row.is_refused();
+    if !all && !longer {
+        return;
+    }
+    let (text, libpcap) = (&row.entry.text, row.libpcap.len());
+    println!(
+        "{:>6} {libpcap:>6} {:>6}  {text}",
+        row.unoptimised.len(),
+        ours.len()
+    );
+    if longer {
+        match difference(ours, &row.libpcap, 1) {
+            Some(frame) => println!(
+                "{:>22} on a frame of {} bytes",
+                "other verdict",
+                frame.bytes.len()
+            ),
+            None => println!("{:>22}", "no difference found"),
         }
     }
 }

@@ -9,7 +9,7 @@ use weir_filter::ir::Program;
 use weir_filter::lang::cbpf::code::{
     ABS, B, H, IND, JA, JMP, LD, MISC, class, mode, op, size, takes_x,
 };
-use weir_filter::lang::cbpf::{Insn, lift, run};
+use weir_filter::lang::cbpf::{Insn, lift, run, verify};
 use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 
@@ -30,12 +30,12 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether libpcap's program jumps back, which the kernel refuses and we
-    /// never do: such programs are not comparable in length.
-    pub fn loops(&self) -> bool {
-        self.libpcap
-            .iter()
-            .any(|insn| insn.code == JMP | JA && insn.k > i32::MAX as u32)
+    /// Whether the kernel refuses libpcap's program: it jumps back, which we
+    /// never do, or loads from scratch memory that nothing was stored to,
+    /// where libpcap's optimiser dropped the stores. Such programs are not
+    /// comparable in length.
+    pub fn is_refused(&self) -> bool {
+        verify(&self.libpcap).is_err()
     }
 }
 

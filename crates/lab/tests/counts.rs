@@ -1,0 +1,62 @@
+//! Our optimiser does not lose to libpcap's.
+
+use weir_filter::lang::expr::Context;
+use weir_lab::corpus;
+use weir_lab::counts::{Row, row};
+use weir_lab::oracle::Oracle;
+use weir_wire::LinkType;
+
+/// One expression in this many is compared in a debug build.
+const STRIDE: usize = if cfg!(debug_assertions) { 6 } else { 1 };
+
+/// Families in which libpcap 1.10 means the same by an expression as 1.11,
+/// which we follow.
+const UNCHANGED: &[&str] = &[
+    "accessors",
+    "arithmetic",
+    "constants",
+    "ether",
+    "hosts",
+    "lengths",
+    "nets",
+    "operators",
+    "portranges",
+    "ports",
+    "qualifiers",
+    "tags",
+];
+
+#[test]
+fn no_expression_takes_more_instructions_than_libpcaps() {
+    let Some(oracle) = Oracle::load() else { return };
+    let follows = oracle
+        .version_numbers()
+        .is_some_and(|version| version >= (1, 11));
+    let context = Context::new(LinkType::EN10MB);
+    let entries = corpus::entries();
+    let rows = entries.iter().step_by(STRIDE);
+    let rows: Vec<Row> = rows
+        .filter_map(|entry| row(&oracle, entry, &context))
+        .filter(|row| !row.is_refused())
+        .collect();
+    let (mut libpcap, mut ours) = (0, 0);
+    for row in &rows {
+        let Some(insns) = &row.ours else { continue };
+        libpcap += row.libpcap.len();
+        ours += insns.len();
+        if follows || UNCHANGED.contains(&row.entry.family) {
+            assert!(
+                insns.len() <= row.libpcap.len(),
+                "{}: {} instructions, libpcap's {}",
+                row.entry.text,
+                insns.len(),
+                row.libpcap.len()
+            );
+        }
+    }
+    assert!(rows.len() * STRIDE > 3_000, "{} expressions", rows.len());
+    assert!(
+        ours * 100 < libpcap * 95,
+        "{ours} instructions, libpcap's {libpcap}"
+    );
+}
