@@ -72,7 +72,7 @@ pub(super) const SLOT_DROP: u32 = u32::MAX;
 pub(super) mod port {
     /// Frames lost since the last record, 64 bits, changed by the program.
     pub(in super::super) const LOST: i16 = 0;
-    /// Snap length; 32 bits.
+    /// Snap length, all bits inverted, so that 0 is no limit; 32 bits.
     pub(in super::super) const SNAP: i16 = 8;
     /// Clock (bits 0-7), wake-up flags of the ring (bits 8-15); 32 bits.
     pub(in super::super) const FLAGS: i16 = 12;
@@ -120,8 +120,12 @@ pub(super) mod scratch {
     pub(in super::super) const CHUNK: i16 = WAKE + 4;
     /// The best taker's entry, and its snap length.
     pub(in super::super) const TAKER: i16 = CHUNK + 4;
+    /// The frame's length.
+    pub(in super::super) const LEN: i16 = TAKER + 8;
+    /// The record's flags, as far as they are the frame's.
+    pub(in super::super) const FLAGS: i16 = LEN + 4;
     /// The key at hand.
-    pub(in super::super) const KEY: i16 = TAKER + 8;
+    pub(in super::super) const KEY: i16 = FLAGS + 4;
     /// Values in the middle of an expression.
     pub(in super::super) const VALUES: i16 = KEY + 8 * super::LANES_MAX as i16;
     pub(in super::super) const VALUES_MAX: u32 = 20;

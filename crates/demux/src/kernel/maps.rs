@@ -130,7 +130,11 @@ impl PortSettings {
             Wake::Always => 2,
         };
         let flags: u32 = clock | wake << 8;
-        let low: u32 = self.snap_len;
+        let low: u32 = if self.snap_len == 0 {
+            0
+        } else {
+            !self.snap_len
+        };
         let [a, b] = [low.to_ne_bytes(), flags.to_ne_bytes()];
         u64::from_ne_bytes([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]])
     }

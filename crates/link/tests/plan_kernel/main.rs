@@ -102,7 +102,7 @@ fn random_bindings_and_changes_give_the_plans_verdicts() {
         return;
     }
     let (mut frames, mut delivered, mut taken) = (0, 0, 0);
-    for seed in 0..rounds(6) {
+    for seed in 0..rounds(60) {
         println!("seed {seed}");
         let mut tape = Tape::seeded(seed, 60_000);
         let hook = HOOKS[seed as usize % HOOKS.len()];

@@ -6,12 +6,12 @@ use super::super::layout::{
 use super::super::maps::{Hook, Part};
 use super::super::record::{FLAG_CUT, HEADER_BYTES, at};
 use super::resolve::{ATOMIC_EXCHANGE, TAKING_BIT, atomic, in_entry};
-use super::{CONTEXT, Coder, KEPT, LEN, SCRATCH};
+use super::{CONTEXT, Coder, KEPT, SCRATCH};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 
 /// Bytes of a frame for which the kernel reserves room in one step; a longer
 /// one is written in chunks.
-const CLASSES: [i32; 11] = [64, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048];
+const CLASSES: [i32; 7] = [64, 128, 256, 512, 1024, 1536, 2048];
 
 /// Bytes of a chunk.
 const CHUNK: i32 = 2048;
@@ -36,10 +36,9 @@ const XDP_DROP: i32 = 1;
 const TC_NEXT: i32 = -1;
 const TC_DROP: i32 = 2;
 
-/// On the stack: the slot, the captured length, a dynptr.
+/// On the stack: the slot, a dynptr.
 const SLOT: i16 = -4;
-const CAPTURED: i16 = -16;
-const DYNPTR: i16 = -32;
+const DYNPTR: i16 = -24;
 
 const FATE_TAKEN: i32 = 1;
 const FATE_KERNEL: i32 = 2;
@@ -147,8 +146,8 @@ impl Coder<'_> {
         self.asm.bind(sorted);
     }
 
-    /// The next delivery that is due: r9 = its slot, the length in scratch
-    /// memory.
+    /// The next delivery that is due: its slot on the stack, the length it
+    /// asks for in scratch memory.
     fn each_match(&mut self, each: Label, end: Label) {
         let [copy, port] = [(); 2].map(|()| self.asm.label());
         self.asm.bind(each);
@@ -195,34 +194,35 @@ impl Coder<'_> {
         self.set(op::W, Reg::FP, SLOT, KEPT);
     }
 
-    /// What the port asks for: its snap length, clock and wake-ups. r9 = the
-    /// bytes to deliver.
+    /// What the port asks for: its snap length, clock and wake-ups.
     fn settings(&mut self, each: Label) {
-        let [no_limit, none_lost, whole, stamped] = [(); 4].map(|()| self.asm.label());
+        let [none_lost, stamped] = [(); 2].map(|()| self.asm.label());
         self.map(Reg::R1, Part::Ports);
         self.slot_key();
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
         self.branch(op::JEQ, Reg::R0, 0, each);
-        self.get(op::W, KEPT, SCRATCH, scratch::CAPTURED);
-        self.get(op::W, Reg::R1, Reg::R0, port::SNAP);
-        self.branch(op::JEQ, Reg::R1, 0, no_limit);
-        self.branch(op::JLE, KEPT, Reg::R1, no_limit);
-        self.mov(KEPT, Reg::R1);
-        self.asm.bind(no_limit);
-        self.at_most(KEPT, super::limits::CAPTURED_MAX as i32);
-        // Bit by bit: the flag says whether bytes are missing.
-        self.get(op::W, Reg::R2, SCRATCH, field(at::FLAGS));
-        self.alu(op::AND, Reg::R2, !(FLAG_CUT as i32));
-        self.alu(op::OR, Reg::R2, FLAG_CUT as i32);
-        self.branch(op::JLT, KEPT, LEN, whole);
-        self.mov(KEPT, LEN);
-        self.alu(op::AND, Reg::R2, !(FLAG_CUT as i32));
-        self.asm.bind(whole);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::CAPTURED);
+        self.get(op::W, Reg::R2, Reg::R0, port::SNAP);
+        self.push(Insn::alu32(op::XOR, Reg::R2, -1));
+        self.lesser(Reg::R1, Reg::R2);
+        self.get(op::W, Reg::R2, SCRATCH, scratch::LEN);
+        // The top bit of the difference: whether bytes are missing.
+        self.mov(Reg::R3, Reg::R1);
+        self.alu(op::SUB, Reg::R3, Reg::R2);
+        self.alu(op::RSH, Reg::R3, 63);
+        self.alu(op::LSH, Reg::R3, FLAG_CUT.ilog2() as i32);
+        self.lesser(Reg::R1, Reg::R2);
+        self.set(op::W, SCRATCH, field(at::CAPTURED), Reg::R1);
+        self.get(op::W, Reg::R2, SCRATCH, scratch::FLAGS);
+        self.alu(op::OR, Reg::R2, Reg::R3);
         self.set(op::W, SCRATCH, field(at::FLAGS), Reg::R2);
-        self.at_most(KEPT, super::limits::CAPTURED_MAX as i32);
-        self.set(op::W, SCRATCH, field(at::CAPTURED), KEPT);
-        // Mostly none: no need to write the port's line then.
+        self.get(op::W, Reg::R4, Reg::R0, port::FLAGS);
+        self.mov(Reg::R2, Reg::R4);
+        self.alu(op::RSH, Reg::R2, 8);
+        self.set(op::W, SCRATCH, scratch::WAKE, Reg::R2);
         self.set(op::W, SCRATCH, field(at::LOST), 0);
+        self.set(op::DW, SCRATCH, field(at::TIMESTAMP), 0);
+        // Mostly none: no need to write the port's line then.
         self.get(op::DW, Reg::R1, Reg::R0, port::LOST);
         self.branch(op::JEQ, Reg::R1, 0, none_lost);
         self.mov(Reg::R1, 0);
@@ -235,16 +235,22 @@ impl Coder<'_> {
         ));
         self.set(op::W, SCRATCH, field(at::LOST), Reg::R1);
         self.asm.bind(none_lost);
-        self.get(op::W, Reg::R1, Reg::R0, port::FLAGS);
-        self.mov(Reg::R2, Reg::R1);
-        self.alu(op::RSH, Reg::R2, 8);
-        self.alu(op::AND, Reg::R2, 3);
-        self.set(op::W, SCRATCH, scratch::WAKE, Reg::R2);
-        self.set(op::DW, SCRATCH, field(at::TIMESTAMP), 0);
+        self.mov(Reg::R1, Reg::R4);
         self.alu(op::AND, Reg::R1, 0xff);
         self.branch(op::JEQ, Reg::R1, 0, stamped);
         self.stamp();
         self.asm.bind(stamped);
+    }
+
+    /// `reg` = the lesser of two numbers of 32 bits, without a jump, at which
+    /// the verifier would follow both ways; r5 is lost.
+    fn lesser(&mut self, reg: Reg, other: Reg) {
+        self.mov(Reg::R5, reg);
+        self.alu(op::SUB, Reg::R5, other);
+        self.mov(reg, Reg::R5);
+        self.alu(op::ARSH, reg, 63);
+        self.alu(op::AND, reg, Reg::R5);
+        self.add(reg, other);
     }
 
     fn stamp(&mut self) {
@@ -275,6 +281,8 @@ impl Coder<'_> {
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
         self.branch(op::JEQ, Reg::R0, 0, lost);
         self.mov(Reg::R1, Reg::R0);
+        self.get(op::W, KEPT, SCRATCH, field(at::CAPTURED));
+        self.branch(op::JGT, KEPT, super::limits::CAPTURED_MAX as i32, lost);
     }
 
     /// Writes the record: header and `CAPTURED` bytes (r9).
@@ -294,8 +302,6 @@ impl Coder<'_> {
     fn write_class(&mut self, class: i32, lost: Label, counted: Label) {
         let discard = self.asm.label();
         let header = HEADER_BYTES as i16;
-        // Here, where the verifier knows its bounds.
-        self.set(op::DW, Reg::FP, CAPTURED, KEPT);
         self.mov(Reg::R2, i32::from(header) + class);
         self.mov(Reg::R3, 0);
         self.push(Insn::call(helper::RINGBUF_RESERVE));
@@ -317,7 +323,11 @@ impl Coder<'_> {
         if from_head < class {
             self.mov(Reg::R3, KEPT);
             self.add(Reg::R3, i32::from(header) + FROM_HEAD);
-            self.get(op::DW, Reg::R4, Reg::FP, CAPTURED);
+            // Anew, with its bounds: on the stack they would tell paths apart
+            // that are the same to what follows.
+            self.get(op::W, Reg::R4, SCRATCH, field(at::CAPTURED));
+            self.branch(op::JGT, Reg::R4, class, discard);
+            self.branch(op::JLE, Reg::R4, FROM_HEAD, discard);
             self.alu(op::SUB, Reg::R4, FROM_HEAD);
             self.load_from_head(FROM_HEAD);
             self.branch(op::JNE, Reg::R0, 0, discard);
@@ -436,7 +446,8 @@ impl Coder<'_> {
         self.add(Reg::R1, 1);
         self.set(op::DW, Reg::R0, counter::DELIVERED, Reg::R1);
         self.get(op::DW, Reg::R1, Reg::R0, counter::BYTES);
-        self.add(Reg::R1, LEN);
+        self.get(op::W, Reg::R2, SCRATCH, scratch::LEN);
+        self.add(Reg::R1, Reg::R2);
         self.set(op::DW, Reg::R0, counter::BYTES, Reg::R1);
         self.asm.bind(none);
     }

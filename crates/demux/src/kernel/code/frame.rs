@@ -60,17 +60,15 @@ impl Coder<'_> {
         let ready = self.asm.label();
         if self.is_tc() {
             self.get(op::W, LEN, CONTEXT, sk_buff::LEN);
-            self.set(
-                op::W,
-                SCRATCH,
-                scratch::RECORD + at::FLAGS,
-                self.base_flags(),
-            );
+            self.set(op::W, SCRATCH, scratch::LEN, LEN);
+            self.set(op::W, SCRATCH, scratch::FLAGS, self.base_flags());
             self.tagged(ready);
         } else {
             self.mov(Reg::R1, CONTEXT);
             self.push(Insn::call(helper::XDP_GET_BUFF_LEN));
             self.push(Insn::mov32(LEN, Reg::R0));
+            self.set(op::W, SCRATCH, scratch::LEN, LEN);
+            self.set(op::W, SCRATCH, scratch::FLAGS, 0);
         }
         self.copy_head(ready);
         self.asm.bind(ready);
@@ -158,9 +156,10 @@ impl Coder<'_> {
         self.tag_to(SCRATCH, scratch::HEAD + TAG_AT);
         self.set(op::W, SCRATCH, scratch::SHIFT, i32::from(TAG_BYTES));
         let flags = self.base_flags() | FLAG_VLAN as i32;
-        self.set(op::W, SCRATCH, scratch::RECORD + at::FLAGS, flags);
+        self.set(op::W, SCRATCH, scratch::FLAGS, flags);
         self.mov(Reg::R4, LEN);
         self.add(LEN, i32::from(TAG_BYTES));
+        self.set(op::W, SCRATCH, scratch::LEN, LEN);
         self.alu(op::SUB, Reg::R4, i32::from(TAG_AT));
         self.branch(op::JEQ, Reg::R4, 0, ready);
         self.at_most(Reg::R4, self.head as i32 - i32::from(TAG_AT + TAG_BYTES));
@@ -198,10 +197,10 @@ impl Coder<'_> {
     /// What the record's header says of the frame, whoever gets it.
     pub(super) fn record_of_frame(&mut self) {
         let field = |at: i16| scratch::RECORD + at;
+        self.reload_len();
         self.set(op::W, SCRATCH, field(at::WIRE_LEN), LEN);
         self.set(op::W, SCRATCH, field(at::GSO_SIZE), 0);
         if !self.is_tc() {
-            self.set(op::W, SCRATCH, field(at::FLAGS), 0);
             self.get(op::W, Reg::R1, CONTEXT, xdp_md::IFINDEX);
             self.set(op::W, SCRATCH, field(at::IFINDEX), Reg::R1);
             self.get(op::W, Reg::R1, CONTEXT, xdp_md::QUEUE);
@@ -218,9 +217,9 @@ impl Coder<'_> {
         self.set(op::H, SCRATCH, field(at::GSO_SIZE), Reg::R1);
         self.get(op::W, Reg::R1, CONTEXT, sk_buff::GSO_SEGS);
         self.set(op::H, SCRATCH, field(at::GSO_SEGS), Reg::R1);
-        self.get(op::W, Reg::R1, SCRATCH, field(at::FLAGS));
+        self.get(op::W, Reg::R1, SCRATCH, scratch::FLAGS);
         self.alu(op::OR, Reg::R1, FLAG_GSO as i32);
-        self.set(op::W, SCRATCH, field(at::FLAGS), Reg::R1);
+        self.set(op::W, SCRATCH, scratch::FLAGS, Reg::R1);
         self.asm.bind(single);
     }
 }

@@ -146,6 +146,12 @@ impl<'p> Coder<'p> {
         self.push(Insn::store(size, base, at, src));
     }
 
+    /// The frame's length, as the verifier knows nothing of it: what
+    /// comparisons tell it would make it look at the same code again.
+    fn reload_len(&mut self) {
+        self.get(op::W, LEN, SCRATCH, scratch::LEN);
+    }
+
     /// Jumps if `a condition b`, 64 bits, unsigned.
     fn branch(&mut self, condition: u8, a: Reg, b: impl Into<Src>, to: Label) {
         self.asm.jump(Insn::jump64(condition, a, b), to);

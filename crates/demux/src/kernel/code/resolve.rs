@@ -202,6 +202,7 @@ impl Coder<'_> {
     fn each_test(&mut self, loops: Loops) {
         self.asm.bind(loops.tests);
         self.round(loops.entries);
+        self.reload_len();
         self.get(op::W, Reg::R4, SCRATCH, scratch::TEST);
         let last = self.plan.image.units * (UNIT_BYTES / TEST_BYTES);
         self.branch(op::JGT, Reg::R4, last as i32, loops.entries);

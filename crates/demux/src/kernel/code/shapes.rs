@@ -21,6 +21,7 @@ impl Coder<'_> {
     pub(super) fn shape(&mut self, shape: &Shape) {
         let next = self.asm.label();
         self.checked = 0;
+        self.reload_len();
         self.guards(shape, next);
         self.key(shape, next);
         self.hash(shape);

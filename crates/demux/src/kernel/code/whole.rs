@@ -17,6 +17,7 @@ impl Coder<'_> {
     pub(super) fn whole(&mut self, whole: &Whole) -> Result<(), EmitError> {
         let [accept, next] = [(); 2].map(|()| self.asm.label());
         let at = whole.unit * UNIT_BYTES;
+        self.reload_len();
         // Unbound: its rank is after all others.
         self.map_value(Reg::R1, Part::Store, at);
         self.get(op::DW, Reg::R1, Reg::R1, in_entry(entry::RANK));
