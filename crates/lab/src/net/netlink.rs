@@ -5,6 +5,7 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
+use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
@@ -52,7 +53,7 @@ impl Netlink {
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
-        send(&self.socket, &bytes, SendFlags::empty())?;
+        retry_on_intr(|| send(&self.socket, &bytes, SendFlags::empty()))?;
         self.replies()
     }
 
@@ -60,7 +61,8 @@ impl Netlink {
         let mut replies = Vec::new();
         let mut buffer = vec![0; REPLY_BYTES_MAX];
         loop {
-            let (len, _) = recv(&self.socket, &mut buffer, RecvFlags::empty())?;
+            let received = retry_on_intr(|| recv(&self.socket, &mut *buffer, RecvFlags::empty()));
+            let (len, _) = received?;
             let mut rest = &buffer[..len];
             while !rest.is_empty() {
                 let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)

@@ -1,5 +1,6 @@
 //! What arrives is what a wire would carry, or is said not to be.
 
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,8 +17,11 @@ const SENT_BYTES: usize = 200_000;
 fn capture(host: &Host) -> OwnedFd {
     let all = Protocol::from_raw(std::num::NonZeroU32::new(0x0300).unwrap());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    host.run(|| socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(all)))
-        .unwrap()
+    let open = || socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(all));
+    let socket = host.run(open).unwrap();
+    // Room for all frames of a transfer, however late they are read.
+    set_socket_recv_buffer_size_force(&socket, 16 << 20).unwrap();
+    socket
 }
 
 /// The IPv4 frames that host `b` receives from host `a` while a TCP

@@ -19,6 +19,7 @@
 //! ```
 
 mod attach;
+mod live;
 mod map;
 mod memory;
 mod object;
@@ -28,6 +29,7 @@ mod spec;
 mod sys;
 
 pub use attach::{AttachError, Attachment, AttachmentInfo, Hook, programs_at};
+pub use live::{LIVE_BATCH_MAX, LiveRun};
 pub use map::{BatchError, Map, MapError};
 pub use memory::MapMemory;
 pub use object::{

@@ -4,7 +4,7 @@ use crate::net::Host;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Session {
     stop: Arc<AtomicBool>,
+    echoes: Arc<AtomicU64>,
     client: Option<JoinHandle<io::Result<SessionReport>>>,
     server: Option<JoinHandle<()>>,
 }
@@ -52,12 +53,20 @@ impl Session {
             end.set_read_timeout(Some(PATIENCE))?;
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let echoes = Arc::new(AtomicU64::new(0));
+        let (stopped, counter) = (Arc::clone(&stop), Arc::clone(&echoes));
+        let client = move || write(stream, pause, &stopped, &counter);
         Ok(Session {
             stop,
-            client: Some(thread::spawn(move || write(stream, pause, &stopped))),
+            echoes,
+            client: Some(thread::spawn(client)),
             server: Some(thread::spawn(move || echo(echoer))),
         })
+    }
+
+    /// Writes that were echoed so far.
+    pub fn echoes(&self) -> u64 {
+        self.echoes.load(Ordering::Relaxed)
     }
 
     /// Ends the session.
@@ -80,7 +89,12 @@ impl Drop for Session {
     }
 }
 
-fn write(mut stream: TcpStream, pause: Duration, stop: &AtomicBool) -> io::Result<SessionReport> {
+fn write(
+    mut stream: TcpStream,
+    pause: Duration,
+    stop: &AtomicBool,
+    echoes: &AtomicU64,
+) -> io::Result<SessionReport> {
     let mut report = SessionReport::default();
     while !stop.load(Ordering::Relaxed) {
         let start = Instant::now();
@@ -92,6 +106,7 @@ fn write(mut stream: TcpStream, pause: Duration, stop: &AtomicBool) -> io::Resul
             return Err(io::Error::other("the echo is not what was written"));
         }
         report.echoes += 1;
+        echoes.store(report.echoes, Ordering::Relaxed);
         report.longest = report.longest.max(start.elapsed());
         thread::sleep(pause);
     }

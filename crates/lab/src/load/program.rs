@@ -1,0 +1,224 @@
+//! The generator's program: what runs in the kernel for each frame.
+
+use super::template::{Field, Order, Template};
+use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
+
+/// Numbers that the program and the generator share, each of eight bytes, at
+/// these offsets in the one value of the one map.
+pub(super) mod shared {
+    /// Frames sent so far; the number of the next.
+    pub(in crate::load) const SENT: usize = 0;
+    /// The program sends while `SENT` is less.
+    pub(in crate::load) const LIMIT: usize = 8;
+    /// When the frame numbered `FIRST` was due, on the monotonic clock in
+    /// nanoseconds.
+    pub(in crate::load) const START: usize = 16;
+    /// The number of the first frame of this turn.
+    pub(in crate::load) const FIRST: usize = 24;
+    /// Nanoseconds from frame to frame, times 2^16; zero: as fast as it goes.
+    pub(in crate::load) const INTERVAL: usize = 32;
+    /// By how many nanoseconds a frame may be late before the later ones are
+    /// put off.
+    pub(in crate::load) const CREDIT: usize = 40;
+    /// Nanoseconds by which frames were put off.
+    pub(in crate::load) const PUT_OFF: usize = 48;
+    /// When the frame numbered `FIRST` was sent; zero before.
+    pub(in crate::load) const BEGUN: usize = 56;
+    /// When the limit was found to be reached; zero before.
+    pub(in crate::load) const ENDED: usize = 64;
+    /// Bytes of all.
+    pub(in crate::load) const BYTES: u32 = 72;
+}
+
+const KTIME_GET_NS: i32 = 5;
+const XDP_DROP: i32 = 1;
+
+/// Offsets in `struct xdp_md`.
+const DATA: i16 = 0;
+const DATA_END: i16 = 4;
+
+/// Bytes from the start that are written anew for each frame.
+const RENEWED_BYTES: usize = 64;
+
+/// 2^64 divided by the golden ratio: multiples of it are spread evenly.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+// What registers hold throughout.
+const CONTEXT: Reg = Reg::R6;
+const SHARED: Reg = Reg::R7;
+const SENT: Reg = Reg::R8;
+const FRAME: Reg = Reg::R9;
+
+/// The program that sends a (checked) template out of an interface:
+///
+/// 1. drop what is above the limit or not due yet;
+/// 2. write the frame's start, its number and the fields of its flow;
+/// 3. redirect it to the interface.
+///
+/// So the kernel's loop around the program is also what waits, without a
+/// timer and to some tens of nanoseconds.
+pub(super) fn program(template: &Template, ifindex: u32) -> Vec<Insn> {
+    let mut asm = Asm::new();
+    let (drop, limit) = (asm.label(), asm.label());
+    asm.push(Insn::mov64(CONTEXT, Reg::R1));
+    push_all(&mut asm, Insn::load_map_value(SHARED, 0, 0));
+    asm.push(load(SENT, shared::SENT));
+    asm.push(load(Reg::R1, shared::LIMIT));
+    asm.jump(Insn::jump64(op::JGE, SENT, Reg::R1), limit);
+    begin(&mut asm);
+    wait(&mut asm, drop);
+
+    asm.push(Insn::load(op::W, FRAME, CONTEXT, DATA));
+    asm.push(Insn::load(op::W, Reg::R2, CONTEXT, DATA_END));
+    asm.push(Insn::mov64(Reg::R1, FRAME));
+    let len = template.frame.len() as i32;
+    asm.push(Insn::alu64(op::ADD, Reg::R1, len));
+    asm.jump(Insn::jump64(op::JGT, Reg::R1, Reg::R2), drop);
+    renew(&mut asm, &template.frame);
+    if let Some(offset) = template.number_at {
+        asm.push(Insn::mov64(Reg::R1, SENT));
+        asm.push(Insn::to_be(Reg::R1, 64));
+        // Eight bytes at any offset: the frame need not be aligned to them.
+        asm.push(Insn::store(op::DW, FRAME, offset as i16, Reg::R1));
+    }
+    if !template.fields.is_empty() {
+        flow(&mut asm, template);
+        for field in &template.fields {
+            write_field(&mut asm, template, field);
+        }
+    }
+    asm.push(Insn::alu64(op::ADD, SENT, 1));
+    asm.push(store(shared::SENT, SENT));
+    asm.push(Insn::mov64(Reg::R1, ifindex as i32));
+    asm.push(Insn::mov64(Reg::R2, 0));
+    asm.push(Insn::call(helper::REDIRECT));
+    asm.push(Insn::exit());
+    asm.bind(limit);
+    asm.push(load(Reg::R1, shared::ENDED));
+    asm.jump(Insn::jump64(op::JNE, Reg::R1, 0), drop);
+    asm.push(Insn::call(KTIME_GET_NS));
+    asm.push(store(shared::ENDED, Reg::R0));
+    asm.bind(drop);
+    asm.push(Insn::mov32(Reg::R0, XDP_DROP));
+    asm.push(Insn::exit());
+    asm.finish(&Limits::default())
+        .expect("a generator's program is short")
+}
+
+/// Notes when the first frame is sent.
+fn begin(asm: &mut Asm) {
+    let begun = asm.label();
+    asm.push(load(Reg::R1, shared::BEGUN));
+    asm.jump(Insn::jump64(op::JNE, Reg::R1, 0), begun);
+    asm.push(Insn::call(KTIME_GET_NS));
+    asm.push(store(shared::BEGUN, Reg::R0));
+    asm.push(store(shared::START, Reg::R0));
+    asm.bind(begun);
+}
+
+/// Drops what is not due, and puts later frames off when this one is late.
+fn wait(asm: &mut Asm, drop: Label) {
+    let due = asm.label();
+    asm.push(load(Reg::R9, shared::INTERVAL));
+    asm.jump(Insn::jump64(op::JEQ, Reg::R9, 0), due);
+    asm.push(Insn::call(KTIME_GET_NS));
+    asm.push(load(Reg::R1, shared::START));
+    // r2 = START + (SENT - FIRST) * INTERVAL / 2^16
+    asm.push(Insn::mov64(Reg::R2, SENT));
+    asm.push(load(Reg::R3, shared::FIRST));
+    asm.push(Insn::alu64(op::SUB, Reg::R2, Reg::R3));
+    asm.push(Insn::alu64(op::MUL, Reg::R2, Reg::R9));
+    asm.push(Insn::alu64(op::RSH, Reg::R2, 16));
+    asm.push(Insn::alu64(op::ADD, Reg::R2, Reg::R1));
+    asm.jump(Insn::jump64(op::JLT, Reg::R0, Reg::R2), drop);
+    // r0 = how late beyond the credit
+    asm.push(Insn::alu64(op::SUB, Reg::R0, Reg::R2));
+    asm.push(load(Reg::R3, shared::CREDIT));
+    asm.jump(Insn::jump64(op::JLE, Reg::R0, Reg::R3), due);
+    asm.push(Insn::alu64(op::SUB, Reg::R0, Reg::R3));
+    asm.push(Insn::alu64(op::ADD, Reg::R1, Reg::R0));
+    asm.push(store(shared::START, Reg::R1));
+    asm.push(load(Reg::R3, shared::PUT_OFF));
+    asm.push(Insn::alu64(op::ADD, Reg::R3, Reg::R0));
+    asm.push(store(shared::PUT_OFF, Reg::R3));
+    asm.bind(due);
+}
+
+/// Writes the first bytes of the frame.
+fn renew(asm: &mut Asm, frame: &[u8]) {
+    let words = frame[..frame.len().min(RENEWED_BYTES)].chunks_exact(8);
+    for (index, word) in words.enumerate() {
+        let word = u64::from_ne_bytes(word.try_into().expect("of eight bytes"));
+        push_all(asm, Insn::load64(Reg::R1, word));
+        asm.push(Insn::store(op::DW, FRAME, 8 * index as i16, Reg::R1));
+    }
+}
+
+/// r5 = the flow of this frame.
+fn flow(asm: &mut Asm, template: &Template) {
+    asm.push(Insn::mov64(Reg::R5, SENT));
+    if template.order == Order::Scattered {
+        push_all(asm, Insn::load64(Reg::R1, GOLDEN));
+        asm.push(Insn::alu64(op::MUL, Reg::R5, Reg::R1));
+        asm.push(Insn::alu64(op::RSH, Reg::R5, 32));
+    }
+    modulo(asm, Reg::R5, template.flows);
+}
+
+fn modulo(asm: &mut Asm, register: Reg, modulus: u32) {
+    let insn = if modulus.is_power_of_two() {
+        Insn::alu64(op::AND, register, modulus as i32 - 1)
+    } else {
+        Insn::alu64(op::MOD, register, modulus as i32)
+    };
+    asm.push(insn);
+}
+
+/// Writes a field, and the checksum over it.
+fn write_field(asm: &mut Asm, template: &Template, field: &Field) {
+    asm.push(Insn::mov64(Reg::R1, Reg::R5));
+    if field.divisor > 1 {
+        asm.push(Insn::alu64(op::DIV, Reg::R1, field.divisor as i32));
+    }
+    modulo(asm, Reg::R1, field.modulus);
+    // 32 bits: a sum that is too large starts again from zero.
+    asm.push(Insn::alu32(op::ADD, Reg::R1, field.base as i32));
+    let (size, bits) = match field.width {
+        2 => (op::H, 16),
+        _ => (op::W, 32),
+    };
+    asm.push(Insn::mov64(Reg::R2, Reg::R1));
+    asm.push(Insn::to_be(Reg::R2, bits));
+    asm.push(Insn::store(size, FRAME, field.offset as i16, Reg::R2));
+    let Some(checksum) = field.checksum else {
+        return;
+    };
+    // r1 = not fold(sum of the rest + upper half + lower half), RFC 1071.
+    asm.push(Insn::mov64(Reg::R2, Reg::R1));
+    asm.push(Insn::alu64(op::RSH, Reg::R2, 16));
+    asm.push(Insn::alu64(op::AND, Reg::R1, 0xffff));
+    asm.push(Insn::alu64(op::ADD, Reg::R1, Reg::R2));
+    let rest = template.sum_without(field, checksum);
+    asm.push(Insn::alu64(op::ADD, Reg::R1, i32::from(rest)));
+    for _ in 0..2 {
+        asm.push(Insn::mov64(Reg::R2, Reg::R1));
+        asm.push(Insn::alu64(op::RSH, Reg::R2, 16));
+        asm.push(Insn::alu64(op::AND, Reg::R1, 0xffff));
+        asm.push(Insn::alu64(op::ADD, Reg::R1, Reg::R2));
+    }
+    asm.push(Insn::alu64(op::XOR, Reg::R1, 0xffff));
+    asm.push(Insn::to_be(Reg::R1, 16));
+    asm.push(Insn::store(op::H, FRAME, checksum as i16, Reg::R1));
+}
+
+fn load(to: Reg, offset: usize) -> Insn {
+    Insn::load(op::DW, to, SHARED, offset as i16)
+}
+
+fn store(offset: usize, from: Reg) -> Insn {
+    Insn::store(op::DW, SHARED, offset as i16, from)
+}
+
+fn push_all(asm: &mut Asm, insns: [Insn; 2]) {
+    insns.into_iter().for_each(|insn| asm.push(insn));
+}

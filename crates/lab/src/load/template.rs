@@ -1,0 +1,258 @@
+//! What a generator sends: one frame, and what differs from frame to frame.
+
+use std::net::Ipv4Addr;
+use weir_wire::ethernet::{self, Address};
+use weir_wire::{EtherType, Protocol, checksum, ipv4};
+
+/// Bytes of the shortest Ethernet frame, without its check sequence.
+pub const FRAME_BYTES_MIN: usize = 60;
+
+/// Bytes of the longest frame: what fits a page with room for the kernel.
+pub const FRAME_BYTES_MAX: usize = 3520;
+
+/// A number in the frame, most significant byte first, that tells its flow:
+/// `base + flow / divisor % modulus`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Field {
+    /// Where in the frame, in bytes.
+    pub offset: usize,
+    /// Of how many bytes: 2 or 4.
+    pub width: usize,
+    /// The least value.
+    pub base: u32,
+    /// How many flows in a row share a value; at least 1.
+    pub divisor: u32,
+    /// How many values there are; at least 1.
+    pub modulus: u32,
+    /// Where the checksum of the IPv4 header is that covers the field, if it
+    /// is one of an IPv4 header. One field at most may say so.
+    pub checksum: Option<usize>,
+}
+
+/// In which order a generator sends the frames of its flows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Order {
+    /// One frame of each flow after the other, all over again.
+    InTurn,
+    /// As if drawn by lot, the same every time.
+    Scattered,
+}
+
+/// A frame and what differs from frame to frame.
+///
+/// The generator writes the first 64 bytes anew for each frame, so that what
+/// a receiver changes there does not come round again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Template {
+    /// The frame, from [`FRAME_BYTES_MIN`] to [`FRAME_BYTES_MAX`] bytes.
+    pub frame: Vec<u8>,
+    /// How many flows there are; at least 1.
+    pub flows: u32,
+    /// In which order they come.
+    pub order: Order,
+    /// What tells them.
+    pub fields: Vec<Field>,
+    /// Where the number of the frame goes, from 0, in eight bytes most
+    /// significant first.
+    pub number_at: Option<usize>,
+}
+
+/// UDP datagrams of many flows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Udp {
+    /// From which station.
+    pub src_mac: Address,
+    /// To which station.
+    pub dst_mac: Address,
+    /// The first source address.
+    pub src: Ipv4Addr,
+    /// The destination address.
+    pub dst: Ipv4Addr,
+    /// The first source port.
+    pub src_port: u16,
+    /// The first destination port.
+    pub dst_port: u16,
+    /// How many destination ports, from the first.
+    pub dst_ports: u32,
+    /// How many source ports, from the first.
+    pub src_ports: u32,
+    /// How many source addresses, from the first.
+    pub src_addresses: u32,
+    /// In which order the flows come. Neighbours in turn differ in their
+    /// destination port, then in the source port, then in the address.
+    pub order: Order,
+    /// Bytes of a frame, without its check sequence.
+    pub frame_bytes: usize,
+}
+
+impl Udp {
+    /// One flow of the shortest frames.
+    pub fn new(src_mac: Address, dst_mac: Address, src: Ipv4Addr, dst: Ipv4Addr) -> Udp {
+        Udp {
+            src_mac,
+            dst_mac,
+            src,
+            dst,
+            src_port: 1024,
+            dst_port: 5000,
+            dst_ports: 1,
+            src_ports: 1,
+            src_addresses: 1,
+            order: Order::InTurn,
+            frame_bytes: FRAME_BYTES_MIN,
+        }
+    }
+}
+
+/// Offsets in an Ethernet frame of IPv4 without options and UDP.
+const IP: usize = 14;
+const IP_CHECKSUM: usize = IP + 10;
+const IP_SRC: usize = IP + 12;
+const UDP: usize = IP + ipv4::Repr::LEN;
+const PAYLOAD: usize = UDP + 8;
+
+/// The frame's number is the first of the payload. There is no UDP checksum,
+/// which IPv4 allows (RFC 768).
+impl From<&Udp> for Template {
+    fn from(udp: &Udp) -> Template {
+        let len = udp.frame_bytes.clamp(FRAME_BYTES_MIN, FRAME_BYTES_MAX);
+        let mut frame = vec![0; len];
+        let header = ethernet::Repr {
+            dst: udp.dst_mac,
+            src: udp.src_mac,
+            ether_type: EtherType::IPV4,
+        };
+        header.emit(&mut frame);
+        let header = ipv4::Repr {
+            src: udp.src,
+            dst: udp.dst,
+            protocol: Protocol::UDP,
+            ttl: 64,
+            traffic_class: 0,
+            identification: 0,
+            dont_fragment: true,
+            payload_len: len - UDP,
+        };
+        header.emit(&mut frame[IP..]);
+        frame[UDP..UDP + 2].copy_from_slice(&udp.src_port.to_be_bytes());
+        frame[UDP + 2..UDP + 4].copy_from_slice(&udp.dst_port.to_be_bytes());
+        frame[UDP + 4..UDP + 6].copy_from_slice(&((len - UDP) as u16).to_be_bytes());
+        let [dst_ports, src_ports, src_addresses] =
+            [udp.dst_ports, udp.src_ports, udp.src_addresses].map(|count| count.max(1));
+        let field = |offset, width, base, divisor, modulus| Field {
+            offset,
+            width,
+            base,
+            divisor,
+            modulus,
+            checksum: None,
+        };
+        let ports = dst_ports.saturating_mul(src_ports);
+        let fields = [
+            field(UDP + 2, 2, udp.dst_port.into(), 1, dst_ports),
+            field(UDP, 2, udp.src_port.into(), dst_ports, src_ports),
+            Field {
+                checksum: Some(IP_CHECKSUM),
+                ..field(IP_SRC, 4, udp.src.to_bits(), ports, src_addresses)
+            },
+        ];
+        Template {
+            frame,
+            flows: ports.saturating_mul(src_addresses),
+            order: udp.order,
+            fields: fields.into_iter().filter(|f| f.modulus > 1).collect(),
+            number_at: Some(PAYLOAD),
+        }
+    }
+}
+
+/// Why a template cannot be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// Too short or too long.
+    #[error("a frame of {len} bytes: it must have {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX}")]
+    Length {
+        /// Its bytes.
+        len: usize,
+    },
+    /// A number lies outside of the frame.
+    #[error("{width} bytes at {offset} are not inside of the frame of {len} bytes")]
+    Outside {
+        /// Where it begins.
+        offset: usize,
+        /// Its bytes.
+        width: usize,
+        /// The frame's bytes.
+        len: usize,
+    },
+    /// A field that cannot be written.
+    #[error("a field of {width} bytes: it must have 2 or 4")]
+    Width {
+        /// Its bytes.
+        width: usize,
+    },
+    /// A count or a divisor that is zero or too large.
+    #[error("{count} {what}: it must be 1 to 2147483647")]
+    Count {
+        /// What is counted.
+        what: &'static str,
+        /// How many.
+        count: u32,
+    },
+    /// Two fields of one checksum.
+    #[error("more than one field is covered by a checksum: one is possible")]
+    Checksums,
+}
+
+impl Template {
+    /// Whether it can be sent.
+    pub(super) fn check(&self) -> Result<(), TemplateError> {
+        let len = self.frame.len();
+        if !(FRAME_BYTES_MIN..=FRAME_BYTES_MAX).contains(&len) {
+            return Err(TemplateError::Length { len });
+        }
+        let count = |what, count: u32| match count {
+            1..=0x7fff_ffff => Ok(()),
+            _ => Err(TemplateError::Count { what, count }),
+        };
+        let inside = |offset: usize, width: usize| match offset.checked_add(width) {
+            Some(end) if end <= len => Ok(()),
+            _ => Err(TemplateError::Outside { offset, width, len }),
+        };
+        count("flows", self.flows)?;
+        if let Some(offset) = self.number_at {
+            inside(offset, 8)?;
+        }
+        for field in &self.fields {
+            if !matches!(field.width, 2 | 4) {
+                return Err(TemplateError::Width { width: field.width });
+            }
+            inside(field.offset, field.width)?;
+            count("flows that share a value", field.divisor)?;
+            count("values of a field", field.modulus)?;
+            if let Some(offset) = field.checksum {
+                inside(offset, 2)?;
+            }
+        }
+        let covered = self.fields.iter().filter(|f| f.checksum.is_some());
+        if covered.count() > 1 {
+            return Err(TemplateError::Checksums);
+        }
+        Ok(())
+    }
+
+    /// The sum of 16-bit words, folded, of the header that a checksum at that
+    /// place ends, without the checksum and the `width` bytes at `field`.
+    pub(super) fn sum_without(&self, field: &Field, checksum: usize) -> u16 {
+        // The checksum is the eleventh byte of a header of 20.
+        let start = checksum.saturating_sub(10);
+        let mut header = self.frame[start..self.frame.len().min(start + 20)].to_vec();
+        for (offset, width) in [(checksum, 2), (field.offset, field.width)] {
+            let range = offset.saturating_sub(start)..(offset + width).saturating_sub(start);
+            if let Some(bytes) = header.get_mut(range) {
+                bytes.fill(0);
+            }
+        }
+        !checksum::of(&header)
+    }
+}
