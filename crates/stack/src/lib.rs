@@ -7,7 +7,10 @@
 //! | module | what |
 //! |---|---|
 //! | [`pcb`] | PCB tables: `bsd`, `mtf`, `sequent` and `weir` behind one trait; listeners |
+//! | [`experiment`] | the papers' experiments with them |
 //!
 //! Not there yet: the protocols themselves (IP, ARP, ND, ICMP, UDP, TCP).
 
+pub mod experiment;
 pub mod pcb;
+pub mod rng;

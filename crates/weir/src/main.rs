@@ -27,6 +27,7 @@ enum Command {
     Demux(cmd::demux::Args),
     Filter(cmd::filter::Args),
     Demo(cmd::demo::Args),
+    Experiment(cmd::experiment::Args),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Demux(args) => cmd::demux::run(&args),
         Command::Filter(args) => cmd::filter::run(&args),
         Command::Demo(args) => cmd::demo::run(&args),
+        Command::Experiment(args) => cmd::experiment::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

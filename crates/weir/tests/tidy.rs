@@ -18,7 +18,7 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
     (
         "weir",
-        &["wire", "filter", "demux", "ring", "link", "broker"],
+        &["wire", "filter", "demux", "ring", "link", "stack", "broker"],
     ),
 ];
 

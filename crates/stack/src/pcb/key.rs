@@ -43,6 +43,12 @@ impl Key4 {
             ports: ports(local.1, remote.1),
         }
     }
+
+    /// The remote address and transport port.
+    pub fn remote(&self) -> (Ipv4Addr, u16) {
+        let [addresses] = self.addresses;
+        (Ipv4Addr::from_bits(addresses as u32), self.ports as u16)
+    }
 }
 
 impl Key6 {

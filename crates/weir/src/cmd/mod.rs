@@ -2,4 +2,5 @@
 
 pub(crate) mod demo;
 pub(crate) mod demux;
+pub(crate) mod experiment;
 pub(crate) mod filter;

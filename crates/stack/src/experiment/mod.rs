@@ -1,0 +1,3 @@
+//! The papers' experiments, repeated: their values beside ours.
+
+pub mod tpca;

@@ -1,0 +1,36 @@
+//! A seeded source of numbers: the same seed gives the same run everywhere.
+
+/// SplitMix64 (Steele, Lea and Flood, 2014). Not for secrets.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A sequence of its own for each seed.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`; zero for a bound of zero.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u32
+    }
+
+    /// A number above zero and at most one.
+    pub fn unit(&mut self) -> f64 {
+        ((self.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A number from the exponential distribution with this mean.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * self.unit().ln()
+    }
+}

@@ -1,0 +1,273 @@
+//! `weir experiment tpca`: PCBs examined under TPC/A.
+
+use super::plot;
+use crate::failure::Failure;
+use crate::text::{
+    self,
+    Column::{Left, Right},
+};
+use serde::Serialize;
+use std::io::Write;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use weir_stack::experiment::tpca::{
+    Algorithm, Cost, Measured, Method, Settings, Stated, Workload, analysis, simulate, stated,
+};
+
+/// Count the PCBs that look-ups examine under TPC/A
+///
+/// Repeats the analysis of McKenney and Dove, "Efficient Demultiplexing of
+/// Incoming TCP Packets" (1992): for each algorithm what the paper states, what its
+/// equations give, what a simulation of the equations' model gives, and what
+/// users as the benchmark describes them cost the real tables.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Users, a connection each
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    users: u32,
+
+    /// Hash chains of Sequent's table
+    #[arg(long, value_name = "H", default_value = "19")]
+    chains: NonZeroU32,
+
+    /// Response time, in seconds
+    #[arg(long, value_name = "R", default_value_t = 0.2)]
+    response: f64,
+
+    /// Where all that is random begins
+    #[arg(long, value_name = "N", default_value_t = 1992)]
+    seed: u64,
+
+    /// What the users do
+    #[arg(long, value_enum, default_value_t = Load::Tpca)]
+    workload: Load,
+
+    /// Draw the paper's figures 4 and 9 into this folder
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Load {
+    /// Think times from a truncated exponential distribution
+    Tpca,
+    /// Think times of exactly ten seconds
+    Fixed,
+    /// Three segments at once for each that is needed
+    Tripled,
+    /// Bulk transfers in trains of 32 segments
+    Trains,
+}
+
+impl Load {
+    fn workload(self) -> Workload {
+        match self {
+            Load::Tpca => Workload::Tpca,
+            Load::Fixed => Workload::Fixed,
+            Load::Tripled => Workload::Tripled,
+            Load::Trains => Workload::Trains,
+        }
+    }
+
+    /// Segments of a transaction that the server receives; trains have none.
+    fn segments_a_transaction(self) -> Option<f64> {
+        match self {
+            Load::Tpca | Load::Fixed => Some(2.0),
+            Load::Tripled => Some(6.0),
+            Load::Trains => None,
+        }
+    }
+}
+
+/// An algorithm's results.
+struct Row {
+    algorithm: Algorithm,
+    stated: Option<Stated>,
+    analytic: Cost,
+    model: Option<Measured>,
+    users: Option<Measured>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let settings = Settings {
+        users: args.users,
+        chains: args.chains,
+        response_s: args.response,
+        seed: args.seed,
+    };
+    settings.check().map_err(Failure::refused)?;
+    let mut rows = Vec::new();
+    for algorithm in Algorithm::ALL {
+        let measure = |method| simulate(algorithm, method, &settings).map_err(Failure::refused);
+        rows.push(Row {
+            algorithm,
+            stated: stated(algorithm, &settings),
+            analytic: analysis::cost(algorithm, &settings),
+            model: measure(Method::Model)?,
+            users: measure(Method::Users(args.workload.workload()))?,
+        });
+    }
+    if let Some(folder) = &args.svg {
+        let measured = rows.iter().filter_map(|row| {
+            let users = row.users.as_ref()?;
+            Some((row.algorithm.name(), users.cost.mean()))
+        });
+        plot::figures(folder, &settings, &measured.collect::<Vec<_>>())?;
+    }
+    let report = match args.json {
+        true => json(args, &rows)?,
+        false => table(args, &settings, &rows),
+    };
+    writeln!(std::io::stdout(), "{report}").map_err(Failure::output)
+}
+
+const NOT_IN_OUR_COPY: &str = "not in our copy";
+
+fn number(value: f64) -> String {
+    if value < 1000.0 {
+        return format!("{value:.2}");
+    }
+    text::grouped(value.round() as u64)
+}
+
+fn table(args: &Args, settings: &Settings, rows: &[Row]) -> String {
+    let columns = [
+        Left("algorithm"),
+        Right("paper"),
+        Left("section"),
+        Right("equations"),
+        Right("model"),
+        Right("users"),
+        Right("entry"),
+        Right("ack"),
+        Right("off by"),
+        Right("hits"),
+        Right("a transaction"),
+    ];
+    let dash = || "-".to_owned();
+    let cells = rows.iter().map(|row| {
+        let users = row.users.as_ref();
+        let cost = |of: fn(&Cost) -> f64| users.map_or_else(dash, |users| number(of(&users.cost)));
+        let off = |users: &Measured| (users.cost.mean() / row.analytic.mean() - 1.0) * 100.0;
+        let transaction = users.zip(args.workload.segments_a_transaction());
+        vec![
+            row.algorithm.name().into(),
+            row.stated
+                .map_or(NOT_IN_OUR_COPY, |stated| stated.text)
+                .into(),
+            row.stated.map_or("", |stated| stated.section).into(),
+            number(row.analytic.mean()),
+            row.model
+                .map_or_else(dash, |model| number(model.cost.mean())),
+            cost(Cost::mean),
+            cost(|cost| cost.entry),
+            cost(|cost| cost.acknowledgment),
+            users.map_or_else(dash, |users| format!("{:+.1} %", off(users))),
+            users.map_or_else(dash, |users| format!("{:.1} %", users.hits * 100.0)),
+            transaction.map_or_else(dash, |(users, segments)| {
+                number(users.cost.mean() * segments)
+            }),
+        ]
+    });
+    let table = text::table(&columns, cells);
+    let (n, h) = (f64::from(settings.users), f64::from(settings.chains.get()));
+    let printed = analysis::sequent_as_printed(n, h, settings.response_s);
+    let corrected = analysis::sequent_corrected(n, h, settings.response_s);
+    format!(
+        "PCBs examined a look-up: {} users, {} chains, response {} s, seed {}\n\n{table}\n\n\
+         Equation 11 as printed gives {}; with (N/H)^2 for N^2/H it gives {}.",
+        text::grouped(settings.users.into()),
+        settings.chains,
+        settings.response_s,
+        settings.seed,
+        number(printed),
+        number(corrected),
+    )
+}
+
+#[derive(Serialize)]
+struct JsonCost {
+    entry: f64,
+    acknowledgment: f64,
+    mean: f64,
+}
+
+impl JsonCost {
+    fn new(cost: &Cost) -> JsonCost {
+        JsonCost {
+            entry: cost.entry,
+            acknowledgment: cost.acknowledgment,
+            mean: cost.mean(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct JsonMeasured {
+    #[serde(flatten)]
+    cost: JsonCost,
+    hits: f64,
+    segments: u64,
+    a_transaction: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct JsonStated {
+    text: &'static str,
+    value: f64,
+    section: &'static str,
+}
+
+#[derive(Serialize)]
+struct JsonRow {
+    name: &'static str,
+    paper: Option<JsonStated>,
+    analytic: JsonCost,
+    model: Option<JsonMeasured>,
+    measured: Option<JsonMeasured>,
+}
+
+#[derive(Serialize)]
+struct Json {
+    users: u32,
+    chains: u32,
+    response_s: f64,
+    seed: u64,
+    workload: Load,
+    algorithms: Vec<JsonRow>,
+}
+
+fn json(args: &Args, rows: &[Row]) -> Result<String, Failure> {
+    let measured = |measured: &Measured, segments: Option<f64>| JsonMeasured {
+        cost: JsonCost::new(&measured.cost),
+        hits: measured.hits,
+        segments: measured.segments,
+        a_transaction: segments.map(|segments| segments * measured.cost.mean()),
+    };
+    let row = |row: &Row| JsonRow {
+        name: row.algorithm.name(),
+        paper: row.stated.map(|stated| JsonStated {
+            text: stated.text,
+            value: stated.value,
+            section: stated.section,
+        }),
+        analytic: JsonCost::new(&row.analytic),
+        model: row.model.as_ref().map(|model| measured(model, Some(2.0))),
+        measured: (row.users.as_ref())
+            .map(|users| measured(users, args.workload.segments_a_transaction())),
+    };
+    let json = Json {
+        users: args.users,
+        chains: args.chains.get(),
+        response_s: args.response,
+        seed: args.seed,
+        workload: args.workload,
+        algorithms: rows.iter().map(row).collect(),
+    };
+    serde_json::to_string(&json).map_err(Failure::run)
+}

@@ -1,0 +1,64 @@
+//! `weir experiment` as a script uses it.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn experiment(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("experiment").args(args).output().unwrap()
+}
+
+#[test]
+fn tpca_gives_each_algorithms_measured_and_analytic_counts() {
+    let args = ["tpca", "--users", "190", "--response", "0.5", "--json"];
+    let run = experiment(&args);
+    assert!(run.status.success(), "{run:?}");
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let names = ["bsd", "mtf", "sequent", "weir"];
+    for (name, row) in names.iter().zip(json["algorithms"].as_array().unwrap()) {
+        assert_eq!(row["name"], *name);
+        let mean = |of: &str| row[of]["mean"].as_f64().unwrap();
+        assert!(
+            (mean("model") / mean("analytic") - 1.0).abs() < 0.03,
+            "{row}"
+        );
+        assert!(
+            (mean("measured") / mean("analytic") - 1.0).abs() < 0.2,
+            "{row}"
+        );
+        assert!(row["paper"].is_null(), "the paper has no 190 users: {row}");
+    }
+    assert_eq!(experiment(&args).stdout, run.stdout, "a seed replays a run");
+}
+
+#[test]
+fn what_our_copy_lacks_is_said_and_never_made_up() {
+    let run = experiment(&["tpca", "--users", "190", "--workload", "trains"]);
+    let text = String::from_utf8(run.stdout).unwrap();
+    assert_eq!(text.matches("not in our copy").count(), 4, "{text}");
+}
+
+#[test]
+fn figures_are_drawn() {
+    let folder = std::env::temp_dir().join(format!("weir-experiment-{}", std::process::id()));
+    let path = folder.to_str().unwrap();
+    let run = experiment(&["tpca", "--users", "100", "--svg", path]);
+    assert!(run.status.success(), "{run:?}");
+    for figure in ["figure4.svg", "figure9.svg"] {
+        let svg = std::fs::read_to_string(folder.join(figure)).unwrap();
+        assert!(
+            svg.starts_with("<svg") && svg.contains("polyline"),
+            "{figure}"
+        );
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    let cases = [["--users", "1"], ["--response", "0"], ["--chains", "3000"]];
+    for [option, value] in cases {
+        let run = experiment(&["tpca", option, value]);
+        assert_eq!(run.status.code(), Some(2), "{option} {value}: {run:?}");
+    }
+}
