@@ -2,9 +2,8 @@
 //!
 //! Nobody is waited for: sockets do not block, one request of a connection is
 //! answered before the next connection's, answers that are not read are
-//! bounded, and who makes the daemon work too much is heard later
-//! ([`Budget`]). What a connection sends that makes no sense ends it, with a
-//! reason.
+//! bounded, and who makes the daemon work too much is heard later. What a
+//! connection sends that makes no sense ends it, with a reason.
 
 mod budget;
 mod client;
