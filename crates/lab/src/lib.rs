@@ -1,14 +1,30 @@
-//! Traffic, oracles and corpora for tests and benchmarks.
+//! Networks of namespaces and load for tests, benchmarks and `weir lab`; and
+//! oracles, corpora, rule sets and frames for tests and benchmarks.
+//!
+//! - [`net`]: hosts, links and bridges, and their ordinary traffic.
+//! - [`load`]: frames at a rate, sinks, the lossless rate.
+//! - [`need`]: what a test needs from its surroundings.
+//!
+//! All else comes with the feature `oracles`, which the `weir` binary is built
+//! without.
 
+#[cfg(feature = "oracles")]
 pub mod corpus;
+#[cfg(feature = "oracles")]
 pub mod counts;
+#[cfg(feature = "oracles")]
 pub mod guarded;
 pub mod load;
 pub mod need;
 pub mod net;
+#[cfg(feature = "oracles")]
 pub mod oracle;
+#[cfg(feature = "oracles")]
 pub mod program;
+#[cfg(feature = "oracles")]
 pub mod records;
 pub mod rng;
+#[cfg(feature = "oracles")]
 pub mod rules;
+#[cfg(feature = "oracles")]
 pub mod traffic;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Which workspace crates a crate may depend on: the arrows of
-/// `ARCHITECTURE.md`. `lab` is for development and may see everything.
+/// `ARCHITECTURE.md`. A crate's tests may use `lab` whatever its arrows are.
 const ARROWS: [(&str, &[&str]); 9] = [
     ("wire", &[]),
     ("filter", &["wire"]),
@@ -18,7 +18,9 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
     (
         "weir",
-        &["wire", "filter", "demux", "ring", "link", "stack", "broker"],
+        &[
+            "wire", "filter", "demux", "ring", "link", "stack", "broker", "lab",
+        ],
     ),
 ];
 
@@ -112,6 +114,29 @@ fn crates_depend_only_along_the_arrows() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn the_binary_carries_no_oracles() {
+    let text = fs::read_to_string(root().join("Cargo.toml")).expect("has a manifest");
+    let workspace: toml::Table = text.parse().expect("the manifest is TOML");
+    let lab = &workspace["workspace"]["dependencies"]["weir-lab"];
+    assert_eq!(
+        lab.get("default-features").and_then(toml::Value::as_bool),
+        Some(false),
+        "the workspace names `weir-lab` without its default features"
+    );
+    for entry in fs::read_dir(root().join("crates")).expect("crates/ can be read") {
+        let path = entry.expect("can be listed").path().join("Cargo.toml");
+        let text = fs::read_to_string(&path).expect("has a manifest");
+        let manifest: toml::Table = text.parse().expect("the manifest is TOML");
+        let dependency = manifest.get("dependencies").and_then(|d| d.get("weir-lab"));
+        assert!(
+            dependency.and_then(|d| d.get("features")).is_none(),
+            "{}: `weir-lab` with features: only tests have the oracles",
+            path.display()
+        );
     }
 }
 

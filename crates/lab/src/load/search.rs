@@ -25,7 +25,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// One to 20 million frames per second within 2 %, trials of a fifth of a
+    /// A thousand to 20 million frames per second within 2 %, trials of a fifth of a
     /// second, each of which decides, and no confirmation.
     pub const QUICK: Search = Search {
         rate_min: 1e3,
