@@ -2,7 +2,8 @@
 //!
 //! [`Reader`] takes the records out of a BPF ring buffer, in batches and
 //! without copies. It needs nothing but a descriptor of the ring: no
-//! privilege, no bpf(2), nothing else of ours.
+//! privilege, no bpf(2), nothing else of ours. [`Transmitter`] sends through
+//! an `AF_XDP` socket that it is given.
 //!
 //! ```text
 //!  offset        what                              we may
@@ -38,5 +39,7 @@ pub mod cursor;
 mod mapped;
 mod nap;
 mod reader;
+mod send;
 
 pub use reader::{Batch, Error, Mode, Reader, Records, Woke};
+pub use send::{SendError, Transmitter};

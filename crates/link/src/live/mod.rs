@@ -7,10 +7,14 @@
 //! by the new one, and none is missed or seen twice. Replacing the attached
 //! program itself would take 8 ms.
 
+mod checked;
 mod dispatcher;
+mod rules;
 mod send;
 
+pub use checked::{CheckedPath, PathCounts, PathError, SendEnd, close_path};
 pub use dispatcher::{Dispatcher, LiveError, sweep};
+pub use rules::{RulesError, SendRules};
 pub use send::{SendError, Sender};
 
 use crate::bpf::Hook;

@@ -201,6 +201,18 @@ pub(super) fn links() -> io::Result<Vec<Interface>> {
     Ok(links)
 }
 
+/// The number of the interface of that name, in the calling thread's
+/// namespace.
+pub(crate) fn find_index(name: &str) -> io::Result<u32> {
+    let found = links()?
+        .into_iter()
+        .find(|interface| interface.name == name);
+    match found {
+        Some(interface) => Ok(interface.index),
+        None => Err(io::Error::from_raw_os_error(libc::ENODEV)),
+    }
+}
+
 fn find(which: &str, wanted: impl Fn(&Interface) -> bool) -> Result<Interface, InterfaceError> {
     let all = interfaces()?;
     match all.iter().find(|interface| wanted(interface)) {

@@ -3,11 +3,13 @@
 //! All of it is of the network namespace that the calling thread is in, and
 //! needs no privilege.
 
+pub(crate) mod change;
 mod features;
 mod interface;
 mod netlink;
 mod watch;
 
 pub use features::Features;
+pub(crate) use interface::find_index;
 pub use interface::{Address, Interface, InterfaceError, Xdp, XdpMode, interfaces};
 pub use watch::{Event, Watcher};

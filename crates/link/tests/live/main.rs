@@ -1,5 +1,7 @@
 //! Dispatchers and senders on a link of two hosts.
 
+mod path;
+
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -47,6 +49,11 @@ fn link() -> Option<Link> {
 /// A program that counts the test's frames in a place of its own and in a
 /// place of all, and lets every frame pass.
 fn counter(hook: Hook, counts: &Map, place: u32) -> Program {
+    counter_of(hook, counts, place, OURS)
+}
+
+/// The same for any Ethernet type.
+fn counter_of(hook: Hook, counts: &Map, place: u32, ethertype: u16) -> Program {
     let (kind, pass, start, end) = if hook.is_xdp() {
         (ProgramType::Xdp, 2, 0, 4)
     } else {
@@ -57,7 +64,7 @@ fn counter(hook: Hook, counts: &Map, place: u32) -> Program {
         code: op::STX | 0xc0 | op::DW,
         ..Insn::store(op::DW, Reg::R6, 0, Reg::R5)
     };
-    let ours = i32::from(OURS.to_be());
+    let ours = i32::from(ethertype.to_be());
     let insns = [
         Insn::load(op::W, Reg::R2, Reg::R1, start),
         Insn::load(op::W, Reg::R3, Reg::R1, end),

@@ -1,0 +1,424 @@
+//! Sending by those without privilege: a path that checks each frame.
+//!
+//! ```text
+//!  user: AF_XDP socket ─► u ══ veth ══ p ─► tc: rules ─► redirect ─► interface
+//!        and memory       │            │        └─► refused, counted
+//!        (nothing else)   └ namespace  └ the interface's namespace
+//!                           of its own
+//! ```
+//!
+//! The user gets the socket, which is bound for good, and the memory its
+//! frames lie in. Before the rules are tested a frame is copied out of that
+//! memory, so that it cannot change behind the test.
+//!
+//! The path lives as long as the socket: its namespace has no other holder.
+//! When the last descriptor is closed, by whatever death of the user, the
+//! kernel removes the veth and everything on it. The check is pinned, so that
+//! it stays when the process that made it ends: at no time is there a way
+//! around it.
+#![allow(unsafe_code)] // A thread in a namespace of its own; mapped memory.
+
+use super::rules::{RulesError, SendRules};
+use crate::bpf::{
+    AttachError, Attachment, Hook, Load, LoadError, Map, MapError, MapMemory, MapSpec, PinError,
+    PinFolder, Program, ProgramType,
+};
+use crate::net::{Interface, InterfaceError, change, find_index};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use weir_filter::backend::ebpf::{
+    Access, Asm, EmitError, Fragment, Insn, Limits, Reg, WireLen, emit_fragment, helper, op,
+};
+use weir_filter::ir::Program as Filter;
+
+/// Frames that may be under way on one path: a power of two.
+const FRAMES: usize = 1024;
+
+/// Bytes of a chunk: what a frame of an MTU of 1,500 needs, or a page.
+const CHUNKS_BYTES: [usize; 2] = [2048, 4096];
+
+/// Why a path was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum PathError {
+    /// The rules are none.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    /// The rules are too much for a program in the kernel.
+    #[error(transparent)]
+    Emit(#[from] EmitError),
+    /// The interface is not there.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// Its frames are longer than a chunk.
+    #[error("frames of `{interface}` have up to {len} bytes; a checked path carries at most 4096")]
+    TooLong {
+        /// Its name.
+        interface: String,
+        /// Bytes of its longest frame.
+        len: usize,
+    },
+    /// The check was not loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Its counters were not made.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// It was not attached.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// It was not pinned.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// Anything else.
+    #[error("a checked path could not {what} ({source}); it needs root")]
+    System {
+        /// What was not possible.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> PathError {
+    move |error| PathError::System {
+        what,
+        source: error.into(),
+    }
+}
+
+/// What the user gets: pass both descriptors, close one's own.
+#[derive(Debug)]
+pub struct SendEnd {
+    /// The `AF_XDP` socket.
+    pub socket: OwnedFd,
+    /// The memory of its frames.
+    pub memory: OwnedFd,
+    /// Bytes of the memory.
+    pub memory_bytes: usize,
+    /// Bytes of each chunk of it.
+    pub chunk_bytes: usize,
+}
+
+/// The maker's end of a path.
+#[derive(Debug)]
+pub struct CheckedPath {
+    name: String,
+    attachment: Attachment,
+    counts: MapMemory,
+}
+
+/// What a path has carried.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct PathCounts {
+    /// Frames passed to the interface.
+    pub passed: u64,
+    /// Frames refused by the rules.
+    pub refused: u64,
+}
+
+impl CheckedPath {
+    /// Makes a path to an interface, in the calling thread's network
+    /// namespace, with a device of that name at its near end and the check's
+    /// pin under the same name.
+    ///
+    /// # Errors
+    /// Without privilege, and see [`PathError`].
+    pub fn open(
+        name: &str,
+        ifindex: u32,
+        rules: &SendRules,
+        pins: &PinFolder,
+    ) -> Result<(CheckedPath, SendEnd), PathError> {
+        let interface = Interface::numbered(ifindex)?;
+        let len = interface.frame_bytes_max();
+        let Some(chunk_bytes) = CHUNKS_BYTES.into_iter().find(|bytes| len <= *bytes) else {
+            let interface = interface.name;
+            return Err(PathError::TooLong { interface, len });
+        };
+        let spec = MapSpec {
+            mmapable: true,
+            ..MapSpec::array(16, 1)
+        };
+        let counts = Map::create("weir_sent", &spec)?;
+        let check = load_check(&rules.program()?, ifindex, &counts)?;
+        let namespace = make_namespace().map_err(failed("make a network namespace"))?;
+        let made = change::veth(name, FAR, namespace.as_fd(), interface.mtu);
+        made.map_err(failed("make a pair of devices"))?;
+        let guard = Unmade(Some(name));
+        let near = find_index(name).map_err(failed("find its device"))?;
+        // The check comes before the first frame can.
+        let attachment = Attachment::new(&check, near, Hook::TcIngress)?;
+        pins.unpin(name)?;
+        pins.pin(name, &attachment)?;
+        change::up(near).map_err(failed("set its device up"))?;
+        let far = in_namespace(&namespace, || far_end(chunk_bytes));
+        let (socket, memory) = far.map_err(failed("make its socket"))?;
+        guard.keep();
+        let path = CheckedPath {
+            name: name.to_owned(),
+            attachment,
+            counts: counts.map_memory(false)?,
+        };
+        let end = SendEnd {
+            socket,
+            memory,
+            memory_bytes: FRAMES * chunk_bytes,
+            chunk_bytes,
+        };
+        Ok((path, end))
+    }
+
+    /// What it has carried.
+    pub fn counts(&self) -> PathCounts {
+        let count = |at| self.counts.load_u64(0, at).unwrap_or_default();
+        PathCounts {
+            passed: count(PASSED),
+            refused: count(REFUSED),
+        }
+    }
+
+    /// Whether the user still holds the socket: without it the path is gone.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn is_open(&self) -> Result<bool, PathError> {
+        Ok(self.attachment.info()?.ifindex.is_some())
+    }
+
+    /// Ends the path, whoever holds its socket, and removes the pin.
+    ///
+    /// # Errors
+    /// See [`PathError`].
+    pub fn close(self, pins: &PinFolder) -> Result<(), PathError> {
+        close_path(&self.name, pins)
+    }
+}
+
+/// Ends a path that an earlier process has left, by its name, and removes its
+/// pin; all right where there is none (any more).
+///
+/// # Errors
+/// See [`PathError`].
+pub fn close_path(name: &str, pins: &PinFolder) -> Result<(), PathError> {
+    // The device first: without its check it must not be.
+    match change::delete(name) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+        Err(error) => return Err(failed("remove its device")(error)),
+    }
+    pins.unpin(name)?;
+    Ok(())
+}
+
+/// Removes what was made when the rest fails.
+struct Unmade<'a>(Option<&'a str>);
+
+impl Unmade<'_> {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unmade<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = self.0 {
+            let _ = change::delete(name);
+        }
+    }
+}
+
+/// The name of the user's device, alone in its namespace.
+const FAR: &str = "u";
+
+/// Where the counters are in their value.
+const PASSED: usize = 0;
+const REFUSED: usize = 8;
+
+/// `TC_ACT_SHOT`.
+const SHOT: i32 = 2;
+
+/// `bpf_skb_pull_data`: brings the whole frame into memory of the kernel's
+/// own, in one piece.
+const SKB_PULL_DATA: i32 = 39;
+
+/// Offsets in `struct __sk_buff`.
+const SKB_LEN: i16 = 0;
+const SKB_VLAN_PRESENT: i16 = 20;
+const SKB_DATA: i16 = 76;
+const SKB_DATA_END: i16 = 80;
+
+fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, PathError> {
+    let mut asm = Asm::new();
+    let (accept, refuse) = (asm.label(), asm.label());
+    let push = |asm: &mut Asm, insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
+    push(
+        &mut asm,
+        &[
+            Insn::mov64(Reg::R6, Reg::R1),
+            Insn::load(op::W, Reg::R2, Reg::R6, SKB_LEN),
+            Insn::call(SKB_PULL_DATA),
+        ],
+    );
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), refuse);
+    // The kernel has taken a tag out of the frame, and would put it back.
+    asm.push(Insn::load(op::W, Reg::R0, Reg::R6, SKB_VLAN_PRESENT));
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), refuse);
+    push(
+        &mut asm,
+        &[
+            Insn::load(op::W, Reg::R9, Reg::R6, SKB_LEN),
+            Insn::load(op::W, Reg::R7, Reg::R6, SKB_DATA),
+            Insn::load(op::W, Reg::R8, Reg::R6, SKB_DATA_END),
+        ],
+    );
+    let fragment = Fragment {
+        access: Access::Direct {
+            start: Reg::R7,
+            end: Reg::R8,
+        },
+        wire_len: WireLen::Reg(Reg::R9),
+        result: Reg::R0,
+        free: &[Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5],
+        stack_top: 0,
+        accept,
+        reject: refuse,
+        short: refuse,
+    };
+    emit_fragment(&mut asm, rules, &fragment)?;
+    asm.bind(accept);
+    push(&mut asm, &count(PASSED));
+    push(
+        &mut asm,
+        &[
+            Insn::mov32(Reg::R1, ifindex as i32),
+            Insn::mov32(Reg::R2, 0),
+            Insn::call(helper::REDIRECT),
+            Insn::exit(),
+        ],
+    );
+    asm.bind(refuse);
+    push(&mut asm, &count(REFUSED));
+    push(&mut asm, &[Insn::mov32(Reg::R0, SHOT), Insn::exit()]);
+    let insns = asm.finish(&Limits::default())?;
+    let load = Load {
+        name: "weir_send_check",
+        maps: &[counts.as_fd()],
+        ..Load::new(ProgramType::SchedCls)
+    };
+    Ok(Program::load(&insns, &load)?)
+}
+
+/// Adds one to a counter, whichever CPU.
+fn count(at: usize) -> [Insn; 4] {
+    /// `BPF_ATOMIC`.
+    const ATOMIC: u8 = 0xc0;
+    let [value, upper] = Insn::load_map_value(Reg::R1, 0, at as u32);
+    let add = Insn {
+        code: op::STX | ATOMIC | op::DW,
+        ..Insn::store(op::DW, Reg::R1, 0, Reg::R2)
+    };
+    [value, upper, Insn::mov64(Reg::R2, 1), add]
+}
+
+/// A namespace that nobody is in.
+fn make_namespace() -> io::Result<OwnedFd> {
+    let make = || {
+        // SAFETY: the thread is our own, new and about to end; of what it
+        // shares with others only the network namespace is parted.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+        Ok(File::open("/proc/thread-self/ns/net")?.into())
+    };
+    std::thread::scope(|scope| scope.spawn(make).join())
+        .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
+
+fn in_namespace<T: Send>(
+    namespace: &OwnedFd,
+    run: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    let inside = || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        run()
+    };
+    std::thread::scope(|scope| scope.spawn(inside).join())
+        .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
+
+/// The user's end: a socket bound to the device, and its memory.
+fn far_end(chunk_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
+    let far = find_index(FAR)?;
+    change::up(far)?;
+    let bytes = FRAMES * chunk_bytes;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = memfd_create("weir-send", flags)?;
+    ftruncate(&memory, bytes as u64)?;
+    fcntl_add_seals(
+        &memory,
+        SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+    )?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
+    with_mapped(&memory, bytes, |start| {
+        let umem = XdpUmemReg {
+            addr: start as u64,
+            len: bytes as u64,
+            chunk_size: chunk_bytes as u32,
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        sockopt::set_xdp_umem_reg(&socket, umem)
+    })?;
+    // The kernel wants a fill ring, also of who receives nothing.
+    sockopt::set_xdp_umem_fill_ring_size(&socket, 1)?;
+    sockopt::set_xdp_umem_completion_ring_size(&socket, FRAMES as u32)?;
+    sockopt::set_xdp_tx_ring_size(&socket, FRAMES as u32)?;
+    take_all_at_once(&socket);
+    let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, far, 0);
+    bind(&socket, &address)?;
+    Ok((socket, memory))
+}
+
+/// Maps memory as long as `run` takes: the kernel keeps the pages, not the
+/// mapping.
+fn with_mapped(
+    memory: &OwnedFd,
+    bytes: usize,
+    run: impl FnOnce(*mut libc::c_void) -> rustix::io::Result<()>,
+) -> io::Result<()> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping in a place of the kernel's choice, which nobody
+    // else knows of when it is removed.
+    unsafe {
+        let anywhere = std::ptr::null_mut();
+        let start = mmap(anywhere, bytes, protection, MapFlags::SHARED, memory, 0)?;
+        let result = run(start);
+        munmap(start, bytes)?;
+        Ok(result?)
+    }
+}
+
+/// Lets one system call take the whole ring (Linux 6.17; 32 frames before).
+fn take_all_at_once(socket: &OwnedFd) {
+    const SOL_XDP: i32 = 283;
+    const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
+    let frames = FRAMES as u32;
+    // SAFETY: the option takes 4 bytes, which are read; older kernels refuse.
+    unsafe {
+        let value = (&raw const frames).cast();
+        let len = size_of::<u32>() as libc::socklen_t;
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            SOL_XDP,
+            XDP_MAX_TX_SKB_BUDGET,
+            value,
+            len,
+        );
+    }
+}

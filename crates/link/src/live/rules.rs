@@ -1,0 +1,182 @@
+//! What an unprivileged sender may send, as a filter.
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv6Addr};
+use weir_filter::ir::Program;
+use weir_filter::lang::expr::{self, Context};
+use weir_filter::opt::optimise;
+use weir_wire::LinkType;
+
+/// What may be sent: every frame is one of these, else it is refused.
+///
+/// - its Ethernet source is `source`;
+/// - IPv4: the source is one of `addresses`;
+/// - ARP: sender addresses are `source`, and one of `addresses` or 0.0.0.0
+///   (RFC 5227 probes);
+/// - IPv6: the source is one of `addresses`, and no hop-by-hop, routing or
+///   destination options come before the rest; neighbour advertisements
+///   (RFC 4861) are of one of `addresses`; no router advertisements and no
+///   redirects;
+/// - another Ethernet type, of those listed;
+/// - and `predicate` accepts it.
+///
+/// Never sent are frames with a VLAN tag, and 802.3 frames (with a length in
+/// place of the type), for they hide what they carry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SendRules {
+    /// The Ethernet address.
+    pub source: [u8; 6],
+    /// The network addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Further Ethernet types, all of 0x600 and above. To list one that
+    /// carries others (VLAN, MPLS, PPPoE) lets any source through inside.
+    pub ethertypes: Vec<u16>,
+    /// A further filter, in pcap-filter(7)'s language; empty for none.
+    pub predicate: String,
+}
+
+/// Most addresses of one sender.
+const ADDRESSES_MAX: usize = 64;
+
+/// Most further Ethernet types.
+const ETHERTYPES_MAX: usize = 64;
+
+/// Ethernet types that have rules of their own, or are lengths.
+const FIXED: [u16; 3] = [0x0800, 0x0806, 0x86dd];
+
+/// Why rules are none.
+#[derive(Debug, thiserror::Error)]
+pub enum RulesError {
+    /// Too many of something.
+    #[error("{found} {what} for one sender, at most {max}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        found: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// An Ethernet type that cannot be listed.
+    #[error(
+        "Ethernet type {ethertype:#06x} cannot be allowed by number: IPv4, ARP and IPv6 have their own rules, and below 0x600 it is a length"
+    )]
+    EtherType {
+        /// Which.
+        ethertype: u16,
+    },
+    /// The predicate is no filter.
+    #[error("the sender's predicate is not a filter: {0}")]
+    Predicate(expr::Error),
+}
+
+impl SendRules {
+    /// The rules as one filter, to read.
+    ///
+    /// # Errors
+    /// See [`RulesError`].
+    pub fn text(&self) -> Result<String, RulesError> {
+        self.check()?;
+        let [a, b, c, d, e, f] = self.source;
+        let mut kinds = Vec::new();
+        let (high, low) = (u32::from_be_bytes([a, b, c, d]), u16::from_be_bytes([e, f]));
+        let v4: Vec<IpAddr> = self
+            .addresses
+            .iter()
+            .copied()
+            .filter(IpAddr::is_ipv4)
+            .collect();
+        let v6 = self.addresses.iter().filter_map(|address| match address {
+            IpAddr::V6(address) => Some(*address),
+            IpAddr::V4(_) => None,
+        });
+        let v6: Vec<Ipv6Addr> = v6.collect();
+        if !v4.is_empty() {
+            let sources = any(v4.iter().map(|address| format!("src host {address}")));
+            kinds.push(format!("(ip and ({sources}))"));
+        }
+        let senders = v4.iter().map(|address| format!("arp src host {address}"));
+        let senders = any(senders.chain(["arp[14:4] = 0".to_owned()]));
+        kinds.push(format!(
+            "(arp and arp[8:4] = {high:#x} and arp[12:2] = {low:#x} and ({senders}))"
+        ));
+        if !v6.is_empty() {
+            let sources = any(v6.iter().map(|address| format!("src host {address}")));
+            let targets = any(v6.iter().map(|address| words(address, 48)));
+            kinds.push(format!(
+                "(ip6 and ({sources}) and ip6[6] != 0 and ip6[6] != 43 and ip6[6] != 60 \
+                 and (ip6[6] != 58 or (ip6[40] != 134 and ip6[40] != 137 \
+                 and (ip6[40] != 136 or ({targets})))))"
+            ));
+        }
+        kinds.extend(
+            self.ethertypes
+                .iter()
+                .map(|number| format!("ether proto {number:#x}")),
+        );
+        let mut text = format!(
+            "ether src {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} and ({})",
+            any(kinds)
+        );
+        if !self.predicate.trim().is_empty() {
+            // By itself it must be a filter too, lest it closes a parenthesis.
+            self.compile_predicate()?;
+            let _ = write!(text, " and ({})", self.predicate);
+        }
+        Ok(text)
+    }
+
+    /// The rules as a program.
+    ///
+    /// # Errors
+    /// See [`RulesError`].
+    pub fn program(&self) -> Result<Program, RulesError> {
+        let context = Context::new(LinkType::EN10MB);
+        let program = expr::compile(&self.text()?, &context);
+        let mut program = program.map_err(RulesError::Predicate)?;
+        optimise(&mut program);
+        Ok(program)
+    }
+
+    fn compile_predicate(&self) -> Result<(), RulesError> {
+        let compiled = expr::compile(&self.predicate, &Context::new(LinkType::EN10MB));
+        compiled.map(drop).map_err(RulesError::Predicate)
+    }
+
+    fn check(&self) -> Result<(), RulesError> {
+        let limits = [
+            ("addresses", self.addresses.len(), ADDRESSES_MAX),
+            ("Ethernet types", self.ethertypes.len(), ETHERTYPES_MAX),
+        ];
+        for (what, found, max) in limits {
+            if found > max {
+                return Err(RulesError::TooMany { what, found, max });
+            }
+        }
+        let odd = |number: &&u16| **number < 0x600 || FIXED.contains(number);
+        match self.ethertypes.iter().find(odd) {
+            Some(&ethertype) => Err(RulesError::EtherType { ethertype }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn any(tests: impl IntoIterator<Item = String>) -> String {
+    tests.into_iter().collect::<Vec<String>>().join(" or ")
+}
+
+/// Tests the 16 bytes at `offset` of an IPv6 packet.
+fn words(address: &Ipv6Addr, offset: usize) -> String {
+    let tests = address
+        .octets()
+        .chunks(4)
+        .enumerate()
+        .map(|(index, word)| {
+            let word = word
+                .iter()
+                .fold(0_u32, |word, byte| word << 8 | u32::from(*byte));
+            format!("ip6[{}:4] = {word:#x}", offset + 4 * index)
+        })
+        .collect::<Vec<String>>();
+    format!("({})", tests.join(" and "))
+}

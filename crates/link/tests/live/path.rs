@@ -1,0 +1,411 @@
+//! What the unprivileged send, and cannot.
+
+use super::{Link, OURS, Pins, counter_of, counts, link};
+use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags};
+use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use weir_filter::interp;
+use weir_lab::net::nobody;
+use weir_link::bpf::{Hook, MapMemory, PinFolder};
+use weir_link::live::{CheckedPath, Dispatcher, RulesError, SendEnd, SendRules, close_path};
+use weir_ring::{SendError, Transmitter};
+
+/// An Ethernet type that the rules do not allow.
+const OTHER: u16 = 0x88b6;
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 7, 7];
+
+fn rules() -> SendRules {
+    SendRules {
+        source: MAC,
+        addresses: vec![
+            IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+            IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+        ],
+        ethertypes: vec![OURS],
+        predicate: String::new(),
+    }
+}
+
+/// A frame of that type with that source.
+fn frame(source: [u8; 6], ethertype: u16, body: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend(source);
+    frame.extend(ethertype.to_be_bytes());
+    frame.extend(body);
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+/// An IPv4 header with that source, a UDP header behind it.
+fn ipv4(source: [u8; 4]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
+    packet.extend(source);
+    packet.extend([10, 0, 0, 2, 0, 9, 0, 9, 0, 8, 0, 0]);
+    packet
+}
+
+fn arp(hardware: [u8; 6], source: [u8; 4]) -> Vec<u8> {
+    let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 2];
+    packet.extend(hardware);
+    packet.extend(source);
+    packet.extend([0; 6]);
+    packet.extend([10, 0, 0, 2]);
+    packet
+}
+
+/// An IPv6 packet of that protocol, whose first byte is `kind`, with an
+/// address behind 8 bytes of it.
+fn ipv6(source: Ipv6Addr, protocol: u8, kind: u8, target: Ipv6Addr) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0, 0, 24, protocol, 255];
+    packet.extend(source.octets());
+    packet.extend(Ipv6Addr::LOCALHOST.octets());
+    packet.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+    packet.extend(target.octets());
+    packet
+}
+
+#[test]
+fn rules_tell_ones_own_from_everything_else() {
+    let own: Ipv6Addr = "2001:db8::1".parse().unwrap();
+    let other: Ipv6Addr = "2001:db8::2".parse().unwrap();
+    let (mine, theirs) = ([10, 0, 0, 1], [10, 0, 0, 9]);
+    let thief = [2, 0, 0, 0, 7, 8];
+    let may = [
+        frame(MAC, OURS, &[]),
+        frame(MAC, 0x0800, &ipv4(mine)),
+        frame(MAC, 0x0806, &arp(MAC, mine)),
+        frame(MAC, 0x0806, &arp(MAC, [0; 4])),
+        frame(MAC, 0x86dd, &ipv6(own, 17, 0, other)),
+        frame(MAC, 0x86dd, &ipv6(own, 58, 128, other)),
+        frame(MAC, 0x86dd, &ipv6(own, 58, 136, own)),
+    ];
+    let may_not = [
+        frame(thief, OURS, &[]),
+        frame(MAC, OTHER, &[]),
+        frame(MAC, 0x0800, &ipv4(theirs)),
+        frame(thief, 0x0800, &ipv4(mine)),
+        frame(MAC, 0x0806, &arp(MAC, theirs)),
+        frame(MAC, 0x0806, &arp(thief, mine)),
+        frame(MAC, 0x86dd, &ipv6(other, 17, 0, own)),
+        frame(MAC, 0x86dd, &ipv6(own, 58, 136, other)),
+        frame(MAC, 0x86dd, &ipv6(own, 58, 134, own)),
+        frame(MAC, 0x86dd, &ipv6(own, 58, 137, own)),
+        frame(MAC, 0x86dd, &ipv6(own, 0, 58, own)),
+        frame(MAC, 0x86dd, &ipv6(own, 60, 58, own)),
+        frame(MAC, 0x8100, &ipv4(mine)),
+        frame(MAC, 46, &ipv4(mine)),
+        frame(MAC, 0x0800, &[]),
+        MAC.to_vec(),
+        Vec::new(),
+    ];
+    let program = rules().program().unwrap();
+    let passes = |frame: &[u8]| interp::run(&program, frame, frame.len() as u32) != 0;
+    for frame in &may {
+        assert!(passes(frame), "{frame:02x?}\n{}", rules().text().unwrap());
+    }
+    for frame in &may_not {
+        assert!(!passes(frame), "{frame:02x?}\n{}", rules().text().unwrap());
+    }
+}
+
+#[test]
+fn a_predicate_narrows_the_rules_and_opens_nothing() {
+    let with = |predicate: &str| SendRules {
+        predicate: predicate.to_owned(),
+        ..rules()
+    };
+    let program = with("udp dst port 9 or ether proto 0x88b6")
+        .program()
+        .unwrap();
+    let passes = |frame: &[u8]| interp::run(&program, frame, frame.len() as u32) != 0;
+    assert!(passes(&frame(MAC, 0x0800, &ipv4([10, 0, 0, 1]))));
+    assert!(!passes(&frame(MAC, 0x0800, &ipv4([10, 0, 0, 3]))));
+    assert!(!passes(&frame(MAC, OURS, &[])), "not in the predicate");
+    assert!(!passes(&frame(MAC, OTHER, &[])), "in the predicate only");
+    for predicate in ["ip) or (ether[0] != 1", "no such thing", ")", "ip) or (ip"] {
+        let error = with(predicate).program().unwrap_err();
+        assert!(
+            matches!(error, RulesError::Predicate(_)),
+            "{predicate}: {error}"
+        );
+    }
+    for ethertype in [0x0800, 0x0806, 0x86dd, 60] {
+        let ethertypes = vec![ethertype];
+        let error = SendRules {
+            ethertypes,
+            ..rules()
+        }
+        .program()
+        .unwrap_err();
+        assert!(matches!(error, RulesError::EtherType { .. }), "{error}");
+    }
+    let addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST); 65];
+    let error = SendRules {
+        addresses,
+        ..rules()
+    }
+    .program()
+    .unwrap_err();
+    assert!(matches!(error, RulesError::TooMany { .. }), "{error}");
+}
+
+/// A path from host `a` to its end of the link, and what arrives at `b`.
+struct Path {
+    link: Link,
+    pins: PinFolder,
+    _mount: Pins,
+    name: String,
+    path: Option<CheckedPath>,
+    end: Option<SendEnd>,
+    ours: MapMemory,
+    _counter: Dispatcher,
+}
+
+impl Path {
+    fn open(counted: u16) -> Option<Path> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let link = link()?;
+        let mount = Pins::new();
+        let pins = PinFolder::open(&mount.0).unwrap();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("wtx{}-{number}", std::process::id());
+        let index = link.eth_a.index();
+        let made = link
+            .a
+            .run(|| CheckedPath::open(&name, index, &rules(), &pins));
+        let (path, end) = made.unwrap();
+        let (map, ours) = counts();
+        let hook = Hook::TcIngress;
+        let attach = || Dispatcher::attach(link.eth_b.index(), hook, None).unwrap();
+        let counter = link.b.run(attach);
+        counter.set(&counter_of(hook, &map, 0, counted)).unwrap();
+        Some(Path {
+            link,
+            pins,
+            _mount: mount,
+            name,
+            path: Some(path),
+            end: Some(end),
+            ours,
+            _counter: counter,
+        })
+    }
+
+    fn transmitter(&mut self) -> Transmitter {
+        let end = self.end.take().unwrap();
+        nobody::run(|| open(end))
+    }
+
+    /// Waits until so many frames were passed or refused.
+    fn settle(&self, total: u64) -> (u64, u64) {
+        let path = self.path.as_ref().unwrap();
+        for _ in 0..500 {
+            let counts = path.counts();
+            if counts.passed + counts.refused >= total {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        (path.counts().passed, path.counts().refused)
+    }
+
+    fn arrived(&self) -> u64 {
+        self.ours.load_u64(0, 0).unwrap()
+    }
+
+    fn has_device(&self) -> bool {
+        let named = |i: &weir_link::net::Interface| i.name == self.name;
+        self.link
+            .a
+            .run(|| weir_link::net::interfaces().unwrap().iter().any(named))
+    }
+}
+
+fn open(end: SendEnd) -> Transmitter {
+    Transmitter::open(end.socket, end.memory, end.memory_bytes, end.chunk_bytes).unwrap()
+}
+
+fn send_all(transmitter: &mut Transmitter, frames: &[Vec<u8>]) {
+    let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    let mut sent = 0;
+    while sent < frames.len() {
+        sent += transmitter.send_batch(&frames[sent..]).unwrap();
+    }
+}
+
+#[test]
+fn nobody_sends_what_the_rules_allow_and_nothing_else() {
+    let Some(mut path) = Path::open(OURS) else {
+        return;
+    };
+    let mut transmitter = path.transmitter();
+    assert_eq!(transmitter.frame_bytes_max(), 2048);
+    let thief = [2, 0, 0, 0, 7, 8];
+    let tagged = [&[0, 5][..], &OURS.to_be_bytes(), &[0; 46]].concat();
+    let refused = [
+        frame(thief, OURS, &[]),
+        frame(MAC, OTHER, &[]),
+        frame(MAC, 0x0800, &ipv4([10, 0, 0, 9])),
+        frame(MAC, 0x8100, &tagged),
+        frame(MAC, 0x88a8, &tagged),
+    ];
+    nobody::run(|| {
+        for round in 0..200 {
+            send_all(
+                &mut transmitter,
+                &vec![frame(MAC, OURS, &[]); 1 + round % 30],
+            );
+            send_all(&mut transmitter, &refused);
+        }
+    });
+    let ours: u64 = (0..200).map(|round| 1 + round % 30).sum();
+    assert_eq!(path.settle(ours + 1_000), (ours, 1_000));
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(path.arrived(), ours);
+    let long = vec![0; 2049];
+    let error = transmitter.send_batch(&[&long]).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            SendError::TooLong {
+                len: 2049,
+                max: 2048
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(transmitter.send_batch(&[]).unwrap(), 0);
+}
+
+#[test]
+fn a_frame_cannot_change_behind_the_check() {
+    // What must not arrive is counted.
+    let Some(mut path) = Path::open(OTHER) else {
+        return;
+    };
+    let end = path.end.take().unwrap();
+    let memory = end.memory.try_clone().unwrap();
+    let mut transmitter = nobody::run(|| open(end));
+    let done = AtomicBool::new(false);
+    let mut sent = 0;
+    std::thread::scope(|scope| {
+        // Another thread of the user writes the type of the frames all the
+        // time, through the same memory: those chunks are used in turn.
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for chunk in 0..64 {
+                    let at = chunk * 2048 + 12;
+                    rustix::io::pwrite(&memory, &OTHER.to_be_bytes(), at).unwrap();
+                }
+            }
+        });
+        let start = Instant::now();
+        let refused = || path.path.as_ref().unwrap().counts().refused;
+        while sent < 20_000 || refused() < 100 && start.elapsed() < Duration::from_secs(5) {
+            send_all(&mut transmitter, &vec![frame(MAC, OURS, &[]); 64]);
+            sent += 64;
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let (passed, refused) = path.settle(sent);
+    assert_eq!(passed + refused, sent);
+    assert!(
+        passed >= 100 && refused >= 100,
+        "both were met: {passed} {refused}"
+    );
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(path.arrived(), 0, "of {passed} passed");
+}
+
+#[test]
+fn the_holder_of_a_path_cannot_turn_it_elsewhere() {
+    let Some(mut path) = Path::open(OURS) else {
+        return;
+    };
+    let end = path.end.take().unwrap();
+    let index = path.link.eth_a.index();
+    let host = path.link.a.clone();
+    let socket_of = |end: &SendEnd| -> OwnedFd { end.socket.try_clone().unwrap() };
+    let held = socket_of(&end);
+    host.run(|| {
+        nobody::run(|| {
+            for index in [index, 1, 2] {
+                for flags in [
+                    SocketAddrXdpFlags::XDP_COPY,
+                    SocketAddrXdpFlags::empty(),
+                    SocketAddrXdpFlags::XDP_ZEROCOPY,
+                ] {
+                    let elsewhere = SocketAddrXdp::new(flags, index, 0);
+                    assert!(bind(&held, &elsewhere).is_err(), "{index} {flags:?}");
+                }
+            }
+            assert!(sockopt::set_xdp_rx_ring_size(&held, 64).is_err());
+            assert!(sockopt::set_xdp_tx_ring_size(&held, 64).is_err());
+            assert!(socket(AddressFamily::XDP, SocketType::RAW, None).is_err());
+            assert!(socket(AddressFamily::PACKET, SocketType::RAW, None).is_err());
+        });
+    });
+    // It still does what it is for.
+    let mut transmitter = open(end);
+    send_all(&mut transmitter, &[frame(MAC, OURS, &[])]);
+    assert_eq!(path.settle(1), (1, 0));
+}
+
+#[test]
+fn with_its_last_holder_a_path_is_gone() {
+    let Some(mut path) = Path::open(OURS) else {
+        return;
+    };
+    let transmitter = path.transmitter();
+    assert!(path.has_device());
+    assert!(path.path.as_ref().unwrap().is_open().unwrap());
+    drop(transmitter);
+    let gone = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        !path.has_device()
+    });
+    assert!(gone, "within a second");
+    assert!(!path.path.as_ref().unwrap().is_open().unwrap());
+    let (link, pins) = (&path.link, &path.pins);
+    let made = path.path.take().unwrap();
+    link.a.run(|| made.close(pins)).unwrap();
+    assert_eq!(pins.list().unwrap().0.len(), 0);
+}
+
+#[test]
+fn without_its_maker_a_path_still_checks() {
+    let Some(mut path) = Path::open(OURS) else {
+        return;
+    };
+    let mut transmitter = path.transmitter();
+    // As if killed: only the pin is left.
+    drop(path.path.take());
+    let frames = [frame(MAC, OTHER, &[]), frame(MAC, OURS, &[])];
+    nobody::run(|| send_all(&mut transmitter, &frames));
+    let arrived = (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(2));
+        path.arrived() == 1
+    });
+    assert!(arrived);
+    // The next maker ends it, whoever still holds the socket.
+    path.link
+        .a
+        .run(|| close_path(&path.name, &path.pins))
+        .unwrap();
+    assert!(!path.has_device());
+    let refused = (0..100).any(|_| {
+        let frame = frame(MAC, OURS, &[]);
+        let sent = transmitter.send_batch(&[&frame]);
+        matches!(sent, Err(SendError::Down { .. }))
+    });
+    assert!(refused, "the holder is told");
+    path.link
+        .a
+        .run(|| close_path(&path.name, &path.pins))
+        .unwrap();
+    assert_eq!(path.pins.list().unwrap().0.len(), 0);
+}

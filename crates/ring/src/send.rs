@@ -1,0 +1,354 @@
+//! Sending through an `AF_XDP` socket that someone else has made and bound:
+//! needs the socket and its memory, no privilege.
+//!
+//! ```text
+//!  memory (UMEM): chunks of 2 or 4 KiB        tx ring            completion ring
+//!  ┌────────┬────────┬────────┬───            ┌──────────────┐   ┌──────┐
+//!  │ free   │ frame  │ frame  │ …         ◄───┤ chunk, len   │   │ chunk│
+//!  └────────┴────────┴────────┴───            └──────────────┘   └──────┘
+//!  ours: a chunk is free ─► filled ─► in the tx ring ─► the kernel copies it
+//!  and puts it into the completion ring ─► free
+//! ```
+#![allow(unsafe_code)] // Mapped memory.
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::xdp::XdpRingOffset;
+use rustix::net::{SendFlags, sockopt};
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where a socket's rings are mapped from, by `linux/if_xdp.h`.
+const TX_RING: u64 = 0x8000_0000;
+const COMPLETION_RING: u64 = 0x1_8000_0000;
+
+/// Most bytes of a chunk: a page.
+const CHUNK_BYTES_MAX: usize = 4096;
+
+/// Most chunks: a ring of 2^16 entries is far beyond what a batch needs.
+const CHUNKS_MAX: usize = 1 << 16;
+
+/// Times that the kernel is asked to take what is in the ring, for each batch
+/// of frames. It takes 32 at a time, or all where it was told to.
+const KICKS_MAX: usize = 4096;
+
+/// Why frames were not sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The socket and its memory are not what the caller says.
+    #[error("the socket cannot be used to send ({reason})")]
+    NotASocket {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A frame that does not fit into a chunk.
+    #[error("a frame of {len} bytes cannot be sent here, at most {max}")]
+    TooLong {
+        /// Bytes of the frame.
+        len: usize,
+        /// Bytes that fit.
+        max: usize,
+    },
+    /// The path to the interface is gone, or set down.
+    #[error("the interface to send on is gone or down ({source})")]
+    Down {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("the kernel did not send ({source})")]
+    System {
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Sends frames from shared memory. What the kernel lets through is decided
+/// by whoever made the socket.
+#[derive(Debug)]
+pub struct Transmitter {
+    socket: OwnedFd,
+    memory: Mapping,
+    chunk_bytes: usize,
+    tx: Ring,
+    completion: Ring,
+    /// Chunks that the kernel does not have.
+    free: Vec<u32>,
+    /// Which chunks it has.
+    lent: Vec<bool>,
+}
+
+impl Transmitter {
+    /// Maps a socket's rings, of as many entries as there are chunks, and its
+    /// memory.
+    ///
+    /// # Errors
+    /// Where they do not fit together.
+    pub fn open(
+        socket: OwnedFd,
+        memory: OwnedFd,
+        memory_bytes: usize,
+        chunk_bytes: usize,
+    ) -> Result<Transmitter, SendError> {
+        let not = |reason: String| SendError::NotASocket { reason };
+        let chunks = memory_bytes / chunk_bytes.max(1);
+        let fits = chunk_bytes.is_power_of_two()
+            && chunk_bytes <= CHUNK_BYTES_MAX
+            && chunks.is_power_of_two()
+            && chunks <= CHUNKS_MAX
+            && chunks * chunk_bytes == memory_bytes;
+        if !fits {
+            return Err(not(format!(
+                "{memory_bytes} bytes in chunks of {chunk_bytes}"
+            )));
+        }
+        let held = rustix::fs::fstat(&memory).map_err(|error| not(error.to_string()))?;
+        if usize::try_from(held.st_size).ok() != Some(memory_bytes) {
+            return Err(not(format!(
+                "memory of {} bytes, not {memory_bytes}",
+                held.st_size
+            )));
+        }
+        let offsets = sockopt::xdp_mmap_offsets(&socket).map_err(|e| not(e.to_string()))?;
+        let ring = |at, offset: &XdpRingOffset, entry_bytes| {
+            Ring::map(socket.as_fd(), at, offset, entry_bytes, chunks)
+        };
+        let tx = ring(TX_RING, &offsets.tx, TX_BYTES);
+        let completion = ring(COMPLETION_RING, &offsets.cr, COMPLETION_BYTES);
+        let memory = Mapping::new(memory.as_fd(), 0, memory_bytes);
+        let map = |error: io::Error| not(format!("cannot be mapped: {error}"));
+        Ok(Transmitter {
+            tx: tx.map_err(map)?,
+            completion: completion.map_err(map)?,
+            memory: memory.map_err(map)?,
+            socket,
+            chunk_bytes,
+            free: (0..chunks as u32).rev().collect(),
+            lent: vec![false; chunks],
+        })
+    }
+
+    /// Bytes of the longest frame.
+    pub fn frame_bytes_max(&self) -> usize {
+        self.chunk_bytes
+    }
+
+    /// Sends frames, and says how many, which are the first ones: fewer than
+    /// all when the kernel has not yet returned enough chunks.
+    ///
+    /// # Errors
+    /// When not even the first was sent.
+    pub fn send_batch(&mut self, frames: &[&[u8]]) -> Result<usize, SendError> {
+        let max = self.chunk_bytes;
+        let fit = frames.iter().take_while(|frame| frame.len() <= max).count();
+        if let (0, Some(first)) = (fit, frames.first()) {
+            let len = first.len();
+            return Err(SendError::TooLong { len, max });
+        }
+        self.reap();
+        let mut position = self.tx.producer();
+        let mut sent = 0;
+        while sent < fit {
+            let Some(chunk) = self.free.pop() else { break };
+            let frame = frames[sent];
+            let address = chunk as usize * self.chunk_bytes;
+            self.memory.write(address, frame);
+            self.tx.put_tx(position, address as u64, frame.len() as u32);
+            self.lent[chunk as usize] = true;
+            position = position.wrapping_add(1);
+            sent += 1;
+        }
+        self.tx.publish(position);
+        self.kick(position)?;
+        Ok(sent)
+    }
+
+    /// Takes back the chunks that the kernel is through with.
+    fn reap(&mut self) {
+        let mut position = self.completion.consumer();
+        let end = self.completion.producer();
+        let mut left = self.lent.len();
+        while position != end && left > 0 {
+            let address = self.completion.completed(position);
+            let chunk = (address / self.chunk_bytes as u64) as usize;
+            // One that we do not know of was lent by another holder.
+            if self.lent.get(chunk).copied().unwrap_or(false) {
+                self.lent[chunk] = false;
+                self.free.push(chunk as u32);
+            }
+            position = position.wrapping_add(1);
+            left -= 1;
+        }
+        self.completion.release(position);
+    }
+
+    /// Has the kernel take what is in the ring up to `end`.
+    fn kick(&mut self, end: u32) -> Result<(), SendError> {
+        for _ in 0..KICKS_MAX {
+            if self.tx.consumer() == end {
+                return Ok(());
+            }
+            match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
+                Ok(_) => {}
+                // Not all at once, or the completion ring is full.
+                Err(
+                    rustix::io::Errno::AGAIN
+                    | rustix::io::Errno::BUSY
+                    | rustix::io::Errno::NOBUFS
+                    | rustix::io::Errno::INTR,
+                ) => self.reap(),
+                Err(error @ (rustix::io::Errno::NETDOWN | rustix::io::Errno::NXIO)) => {
+                    let source = error.into();
+                    return Err(SendError::Down { source });
+                }
+                Err(error) => {
+                    let source = error.into();
+                    return Err(SendError::System { source });
+                }
+            }
+        }
+        // What is left goes with the next batch.
+        Ok(())
+    }
+}
+
+impl AsFd for Transmitter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A mapping, of which all access is by copies and atomics.
+#[derive(Debug)]
+struct Mapping {
+    start: *mut c_void,
+    bytes: usize,
+}
+
+// SAFETY: it belongs to no thread.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Mapping> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping in a place of the kernel's choice.
+        let start = unsafe {
+            let anywhere = std::ptr::null_mut();
+            mmap(anywhere, bytes, protection, MapFlags::SHARED, fd, offset)?
+        };
+        Ok(Mapping { start, bytes })
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(
+            at + bytes.len() <= self.bytes,
+            "chunks lie inside the memory"
+        );
+        // SAFETY: inside of the mapping, as just compared; a copy to raw
+        // memory, of which no reference exists. The kernel may read it at the
+        // same time only if another holder of the socket told it to, and then
+        // sends what it finds.
+        unsafe {
+            let to = self.start.cast::<u8>().add(at);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        assert!(
+            at.is_multiple_of(4) && at + 4 <= self.bytes,
+            "the kernel's offsets lie inside"
+        );
+        // SAFETY: inside of the mapping and aligned, as just compared; only
+        // accessed by atomics.
+        unsafe { AtomicU32::from_ptr(self.start.cast::<u8>().add(at).cast()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us with this length; nothing borrows it now.
+        unsafe {
+            let _ = munmap(self.start, self.bytes);
+        }
+    }
+}
+
+/// Bytes of `struct xdp_desc`.
+const TX_BYTES: usize = 16;
+/// Bytes of an address.
+const COMPLETION_BYTES: usize = 8;
+
+/// A ring of a socket: positions of 32 bits, and entries.
+#[derive(Debug)]
+struct Ring {
+    mapping: Mapping,
+    producer: usize,
+    consumer: usize,
+    entries: usize,
+    mask: u32,
+}
+
+impl Ring {
+    fn map(
+        socket: BorrowedFd<'_>,
+        at: u64,
+        offset: &XdpRingOffset,
+        entry_bytes: usize,
+        entries: usize,
+    ) -> io::Result<Ring> {
+        let first = offset.desc as usize;
+        Ok(Ring {
+            mapping: Mapping::new(socket, at, first + entries * entry_bytes)?,
+            producer: offset.producer as usize,
+            consumer: offset.consumer as usize,
+            entries: first,
+            mask: entries as u32 - 1,
+        })
+    }
+
+    fn producer(&self) -> u32 {
+        self.mapping.word(self.producer).load(Ordering::Acquire)
+    }
+
+    fn consumer(&self) -> u32 {
+        self.mapping.word(self.consumer).load(Ordering::Acquire)
+    }
+
+    fn publish(&self, position: u32) {
+        self.mapping
+            .word(self.producer)
+            .store(position, Ordering::Release);
+    }
+
+    fn release(&self, position: u32) {
+        self.mapping
+            .word(self.consumer)
+            .store(position, Ordering::Release);
+    }
+
+    fn put_tx(&self, position: u32, address: u64, len: u32) {
+        let at = self.entries + (position & self.mask) as usize * TX_BYTES;
+        let [first, second] = halves(address);
+        let words = [first, second, len, 0];
+        for (index, word) in words.into_iter().enumerate() {
+            self.mapping
+                .word(at + 4 * index)
+                .store(word, Ordering::Relaxed);
+        }
+    }
+
+    fn completed(&self, position: u32) -> u64 {
+        let at = self.entries + (position & self.mask) as usize * COMPLETION_BYTES;
+        let half = |index: usize| self.mapping.word(at + 4 * index).load(Ordering::Relaxed);
+        let [a, b] = [half(0), half(1)].map(u32::to_ne_bytes);
+        u64::from_ne_bytes([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]])
+    }
+}
+
+/// A number of 64 bits as the two words that it is in memory.
+fn halves(number: u64) -> [u32; 2] {
+    let b = number.to_ne_bytes();
+    [[b[0], b[1], b[2], b[3]], [b[4], b[5], b[6], b[7]]].map(u32::from_ne_bytes)
+}
