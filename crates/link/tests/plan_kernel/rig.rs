@@ -2,8 +2,8 @@
 
 #![allow(unreachable_pub, reason = "a part of one test")]
 
-use weir_demux::kernel::record::{FLAG_CUT, Record};
-use weir_demux::kernel::{Change, Hook, KernelPlan, Need, Options, Part, PortSettings};
+use weir_demux::kernel::record::{FLAG_CUT, FLAG_EGRESS, FLAG_VLAN, Record};
+use weir_demux::kernel::{Change, Clock, Hook, KernelPlan, Need, Options, Part, PortSettings};
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
 use weir_filter::backend::ebpf::{Insn, Reg};
 use weir_filter::interp;
@@ -43,7 +43,16 @@ pub struct Rig {
     pub frames: usize,
     pub delivered: usize,
     pub taken: usize,
+    /// Filters that ran whole, over all programs.
+    pub whole: usize,
+    /// Frames come with this VLAN tag, which the device has taken out.
+    pub vlan: Option<u16>,
+    /// Losses are expected.
+    pub lossy: bool,
 }
+
+/// `bpf_skb_vlan_push(skb, protocol, control information)`
+const SKB_VLAN_PUSH: i32 = 18;
 
 impl Rig {
     pub fn new(hook: Hook, options: Options, ports: u32) -> Rig {
@@ -72,6 +81,9 @@ impl Rig {
             frames: 0,
             delivered: 0,
             taken: 0,
+            whole: 0,
+            vlan: None,
+            lossy: false,
         }
     }
 
@@ -87,11 +99,34 @@ impl Rig {
         self.settings[slot as usize] = settings;
     }
 
-    pub fn bind(&mut self, binding: Binding) {
+    /// Gives what programs it needs, and whether maps were made anew.
+    pub fn bind(&mut self, binding: Binding) -> (Need, bool) {
         let (id, change) = self.kernel.bind(binding.clone()).unwrap();
         self.apply(&change);
         let user = self.user.bind(binding.clone()).unwrap();
         self.bound.push((id, user, binding));
+        (change.programs, change.renewed)
+    }
+
+    pub fn put_ring(&self, slot: u32) {
+        let (ring, _) = &self.ports[slot as usize];
+        let rings = self.maps.map(Part::Rings);
+        rings.put(&slot.to_ne_bytes(), ring).unwrap();
+    }
+
+    /// Runs a frame, and reads nothing.
+    pub fn run_only(&mut self, frame: &[u8]) {
+        let run = TestRun::new(frame);
+        self.load().test_run(&run, &mut []).unwrap();
+    }
+
+    /// Runs a frame; what the records at the last port tell of losses.
+    pub fn lost_with(&mut self, frame: &[u8]) -> Vec<u32> {
+        self.run_only(frame);
+        let (_, records) = self.ports.last_mut().unwrap();
+        let records = records.take();
+        let lost = |bytes: &Vec<u8>| Record::parse(bytes).unwrap().lost_before;
+        records.iter().map(lost).collect()
     }
 
     pub fn unbind(&mut self, index: usize) {
@@ -123,18 +158,53 @@ impl Rig {
     pub fn load(&mut self) -> &Program {
         if self.program.is_none() {
             self.kernel.sweep();
-            let loaded = self.maps.load(&self.kernel, self.hook);
+            self.whole += self.kernel.whole();
+            let loaded = match self.vlan {
+                None => self
+                    .maps
+                    .load(&self.kernel, self.hook)
+                    .map_err(|e| e.to_string()),
+                Some(tag) => self.load_tagging(tag),
+            };
             let program = loaded.unwrap_or_else(|error| panic!("{error}"));
             self.program = Some(program);
         }
         self.program.as_ref().expect("it was loaded above")
     }
 
+    /// The program behind a few instructions that put a tag beside the frame,
+    /// as devices do that take it out.
+    fn load_tagging(&self, tag: u16) -> Result<Program, String> {
+        let lowered = self.kernel.program(self.hook).unwrap();
+        let mut insns = vec![
+            Insn::mov64(Reg::R6, Reg::R1),
+            Insn::mov64(Reg::R2, i32::from(0x8100_u16.to_be())),
+            Insn::mov64(Reg::R3, i32::from(tag)),
+            Insn::call(SKB_VLAN_PUSH),
+            Insn::mov64(Reg::R1, Reg::R6),
+        ];
+        insns.extend(lowered.insns);
+        let parts = lowered.maps.iter().map(|spec| self.maps.map(spec.part));
+        let maps: Vec<_> = parts.map(std::os::fd::AsFd::as_fd).collect();
+        let load = Load {
+            maps: &maps,
+            ..Load::new(ProgramType::SchedCls)
+        };
+        Program::load(&insns, &load).map_err(|error| error.to_string())
+    }
+
     /// Runs a frame; gives whether the kernel's stack gets it, and what each
     /// port got.
     pub fn run(&mut self, frame: &[u8]) -> (bool, Vec<Vec<Got>>) {
         self.load();
-        let run = TestRun::new(frame);
+        let untagged;
+        let run = match self.vlan {
+            None => TestRun::new(frame),
+            Some(_) => {
+                untagged = [&frame[..12], &frame[16..]].concat();
+                TestRun::new(&untagged)
+            }
+        };
         let program = self.program.as_ref().unwrap();
         let ran = program.test_run(&run, &mut []);
         let ran = ran.unwrap_or_else(|error| panic!("{error}"));
@@ -143,17 +213,26 @@ impl Rig {
             (Hook::Xdp, 1) | (Hook::TcIngress | Hook::TcEgress, 2) => false,
             (_, other) => panic!("{other} is no verdict"),
         };
-        let got = self.ports.iter_mut().map(|(_, records)| {
-            let records = records.take();
-            let parsed = records.iter().map(|bytes| {
-                let record = Record::parse(bytes).unwrap();
-                let cut = record.bytes.len() < record.wire_len as usize;
-                assert_eq!(record.flags & FLAG_CUT != 0, cut);
-                assert_eq!(record.lost_before, 0);
-                (record.tag, record.wire_len, record.bytes.to_vec())
+        let got = self
+            .ports
+            .iter_mut()
+            .enumerate()
+            .map(|(slot, (_, records))| {
+                let records = records.take();
+                let parsed = records.iter().map(|bytes| {
+                    let record = Record::parse(bytes).unwrap();
+                    let cut = record.bytes.len() < record.wire_len as usize;
+                    assert_eq!(record.flags & FLAG_CUT != 0, cut);
+                    assert!(record.lost_before == 0 || self.lossy);
+                    assert_eq!(record.flags & FLAG_VLAN != 0, self.vlan.is_some());
+                    let leaves = self.hook == Hook::TcEgress;
+                    assert_eq!(record.flags & FLAG_EGRESS != 0, leaves);
+                    let clock = self.settings[slot].clock;
+                    assert_eq!(record.timestamp_ns != 0, clock != Clock::None);
+                    (record.tag, record.wire_len, record.bytes.to_vec())
+                });
+                parsed.collect()
             });
-            parsed.collect()
-        });
         (passed, got.collect())
     }
 

@@ -74,6 +74,9 @@ impl KernelPlan {
             coder.whole(whole)?;
         }
         coder.deliver();
+        if coder.is_tc() {
+            coder.load_routine();
+        }
         Ok(Lowered {
             insns: coder.asm.finish(&Limits::default())?,
             maps: self.maps(),
@@ -94,12 +97,14 @@ struct Coder<'p> {
     checked: u32,
     /// Where to go if nothing is to be done.
     pass: Label,
+    /// The routine that loads bytes of a frame whose VLAN tag was taken out.
+    load: Label,
 }
 
 impl<'p> Coder<'p> {
     fn new(plan: &'p KernelPlan, hook: Hook) -> Coder<'p> {
         let mut asm = Asm::new();
-        let pass = asm.label();
+        let (pass, load) = (asm.label(), asm.label());
         Coder {
             plan,
             hook,
@@ -107,6 +112,7 @@ impl<'p> Coder<'p> {
             asm,
             checked: 0,
             pass,
+            load,
         }
     }
 

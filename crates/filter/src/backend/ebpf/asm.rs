@@ -13,6 +13,8 @@ enum Item {
     /// A conditional jump.
     Jump(Insn, Label),
     Goto(Label),
+    /// A call of a routine of the same program.
+    Call(Label),
 }
 
 /// A program under construction.
@@ -97,6 +99,29 @@ impl Asm {
         self.items.push(Item::Goto(label));
     }
 
+    /// Adds a call of the routine at `label`, which stands behind the rest of
+    /// the program and ends in `exit`. It has its own r6 to r9 and stack; r1
+    /// to r5 are its arguments.
+    ///
+    /// ```
+    /// use weir_filter::backend::ebpf::{Asm, Insn, Limits, Listing, Reg, op};
+    ///
+    /// let mut asm = Asm::new();
+    /// let twice = asm.label();
+    /// asm.call(twice);
+    /// asm.push(Insn::exit());
+    /// asm.bind(twice);
+    /// asm.push(Insn::mov32(Reg::R0, Reg::R1));
+    /// asm.push(Insn::alu32(op::ADD, Reg::R0, Reg::R1));
+    /// asm.push(Insn::exit());
+    /// let insns = asm.finish(&Limits::default()).unwrap();
+    /// assert_eq!(insns.len(), 5);
+    /// assert_eq!(insns[0].to_string(), "call pc+1");
+    /// ```
+    pub fn call(&mut self, label: Label) {
+        self.items.push(Item::Call(label));
+    }
+
     /// The instructions so far; those that long jumps need are not counted.
     pub fn len(&self) -> usize {
         self.items.len()
@@ -166,7 +191,9 @@ impl Asm {
             match self.items[index] {
                 Item::Plain(_) if self.exits_at(index) => {}
                 Item::Plain(_) => open.push(index + 1),
-                Item::Jump(_, label) => open.extend([index + 1, self.place(label)]),
+                Item::Jump(_, label) | Item::Call(label) => {
+                    open.extend([index + 1, self.place(label)]);
+                }
                 Item::Goto(label) => open.push(self.place(label)),
             }
         }
@@ -181,7 +208,7 @@ impl Asm {
         for index in (0..self.items.len()).rev() {
             let next = kept[index + 1];
             let idle = match self.items[index] {
-                Item::Plain(_) => false,
+                Item::Plain(_) | Item::Call(_) => false,
                 Item::Jump(_, label) | Item::Goto(label) => {
                     let place = self.place(label);
                     place > index && place as u32 <= next
@@ -207,7 +234,7 @@ impl Asm {
             let mut changed = false;
             for (index, item) in self.items.iter().enumerate() {
                 let (label, long) = match item {
-                    Item::Plain(_) => continue,
+                    Item::Plain(_) | Item::Call(_) => continue,
                     // One more than it may take, which makes no difference.
                     Item::Jump(insn, label) => (*label, long_size(insn)),
                     Item::Goto(label) => (*label, GOTO_LONG),
@@ -279,6 +306,11 @@ fn write_item(
     let (label, insn) = match item {
         Item::Plain(insn) => {
             insns.push(insn);
+            return Ok(());
+        }
+        Item::Call(label) => {
+            let from_next = distance(label) - 1;
+            insns.push(Insn::call_routine(from_next as i32));
             return Ok(());
         }
         Item::Jump(insn, label) => (label, Some(insn)),

@@ -304,6 +304,12 @@ impl Insn {
         [first, Insn::new(0, Reg::R0, Reg::R0, 0, high)]
     }
 
+    /// Calls the routine that begins `off` instructions behind the next
+    /// (`BPF_PSEUDO_CALL`, Linux 4.16).
+    pub fn call_routine(off: i32) -> Insn {
+        Insn::new(op::JMP | op::CALL, Reg::R0, Reg(1), 0, off)
+    }
+
     /// Ends the program.
     pub const fn exit() -> Insn {
         Insn::new(op::JMP | op::EXIT, Reg::R0, Reg::R0, 0, 0)

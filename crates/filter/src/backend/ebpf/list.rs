@@ -118,6 +118,7 @@ impl Insn {
         let sign = match (self.code & OPERATION, letter) {
             (op::JA, 'r') => return write!(f, "goto pc{:+}", self.off),
             (op::JA, _) => return write!(f, "gotol pc{:+}", self.imm),
+            (op::CALL, 'r') if self.src == 1 => return write!(f, "call pc{:+}", self.imm),
             (op::CALL, 'r') => return write!(f, "call {}", helper_name(self.imm)),
             (op::EXIT, 'r') => return write!(f, "exit"),
             (op::JEQ, _) => "==",

@@ -128,6 +128,14 @@ pub enum Access {
         /// Holds the context; one of r6 to r9, left as it is.
         context: Reg,
     },
+    /// By a call for each load to a routine of the same program, which takes
+    /// and gives what a helper does: see [`Asm::call`].
+    Routine {
+        /// Where it begins.
+        routine: Label,
+        /// As for `Call`.
+        context: Reg,
+    },
 }
 
 /// Where a fragment finds the length on the wire.
@@ -195,7 +203,7 @@ pub fn emit_fragment(
                 "two registers are free besides the pointers"
             );
         }
-        Access::Call { context, .. } => {
+        Access::Call { context, .. } | Access::Routine { context, .. } => {
             let arguments = [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5];
             assert!(
                 arguments.iter().all(|reg| fragment.free.contains(reg)),

@@ -16,7 +16,7 @@ impl Coder<'_> {
                 self.asm.push(Insn::mov64(to, end));
                 self.asm.push(Insn::alu64(op::SUB, to, start));
             }
-            (WireLen::Span, Access::Call { .. }) => {
+            (WireLen::Span, Access::Call { .. } | Access::Routine { .. }) => {
                 unreachable!("emit_fragment refuses a span without pointers")
             }
         }
@@ -86,7 +86,7 @@ impl Coder<'_> {
     /// `helper(context, offset, buffer, length)` gives zero if all was there.
     pub(super) fn fetch(&mut self, step: Step, dst: Option<Value>) {
         let (
-            Access::Call { helper, context },
+            Access::Call { context, .. } | Access::Routine { context, .. },
             Step::Fetch {
                 base,
                 offset,
@@ -118,7 +118,11 @@ impl Coder<'_> {
         self.asm
             .push(Insn::alu64(op::ADD, Reg::R3, i32::from(buffer)));
         self.asm.push(Insn::mov32(Reg::R4, width.bytes() as i32));
-        self.asm.push(Insn::call(helper));
+        match self.fragment.access {
+            Access::Call { helper, .. } => self.asm.push(Insn::call(helper)),
+            Access::Routine { routine, .. } => self.asm.call(routine),
+            Access::Direct { .. } => unreachable!("it was compared above"),
+        }
         self.short_if(Insn::jump64(op::JNE, Reg::R0, 0), op::JEQ);
         if let Some(dst) = dst {
             let to = self.target(dst);

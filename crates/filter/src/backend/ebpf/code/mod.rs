@@ -24,7 +24,7 @@ pub(super) fn generate(
 ) -> Result<(), EmitError> {
     let mode = match fragment.access {
         Access::Direct { .. } => Mode::Direct,
-        Access::Call { .. } => Mode::Call,
+        Access::Call { .. } | Access::Routine { .. } => Mode::Call,
     };
     let lowered = lower(program, &analyse(program, mode.reach()), mode);
     let (places, scratch) = allocate(program, &lowered, fragment)?;
@@ -64,7 +64,7 @@ fn allocate(
         stack_top: fragment.stack_top,
         slots_max: usize::try_from(slots_max).unwrap_or(0),
     };
-    if let Access::Call { .. } = fragment.access {
+    if let Access::Call { .. } | Access::Routine { .. } = fragment.access {
         let kept = |reg: &Reg| ![Reg::R1, Reg::R2].contains(reg);
         let regs: Vec<Reg> = fragment.free.iter().copied().filter(kept).collect();
         room = Room {
