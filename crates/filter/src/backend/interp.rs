@@ -4,10 +4,20 @@
 
 use crate::ir::{BinOp, Block, Op, Operand, Program, Term, Width};
 
-/// Runs `program` on one frame: its captured bytes and its length on the wire.
-/// Gives the snap length; zero means rejected.
+/// Programs with at most this many values are run without asking for memory.
+const VALUES_ON_STACK: usize = 256;
+
+/// Runs `program`, which must be verified, on one frame: its captured bytes and
+/// its length on the wire. Gives the snap length; zero means rejected.
+///
+/// For a large program, [`Interp`] keeps the memory from frame to frame.
 pub fn run(program: &Program, bytes: &[u8], wire_len: u32) -> u32 {
-    Interp::new(program).run(bytes, wire_len)
+    let count = program.values.len();
+    if count <= VALUES_ON_STACK {
+        run_in(program, &mut [0; VALUES_ON_STACK], bytes, wire_len)
+    } else {
+        run_in(program, &mut vec![0; count], bytes, wire_len)
+    }
 }
 
 /// A program with the memory to run it, for use on many frames.
@@ -15,7 +25,6 @@ pub fn run(program: &Program, bytes: &[u8], wire_len: u32) -> u32 {
 pub struct Interp<'p> {
     program: &'p Program,
     values: Vec<u32>,
-    args: Vec<u32>,
 }
 
 impl<'p> Interp<'p> {
@@ -24,22 +33,42 @@ impl<'p> Interp<'p> {
         Interp {
             program,
             values: vec![0; program.values.len()],
-            args: Vec::new(),
         }
     }
 
     /// Runs the program on one frame; zero means rejected.
     pub fn run(&mut self, bytes: &[u8], wire_len: u32) -> u32 {
-        self.try_run(bytes, wire_len).unwrap_or(0)
+        run_in(self.program, &mut self.values, bytes, wire_len)
     }
+}
 
-    /// As [`run`](Self::run); `None` where a load or a division rejected.
-    fn try_run(&mut self, bytes: &[u8], wire_len: u32) -> Option<u32> {
+/// Runs `program` with a place for each of its values, whatever is there.
+pub(super) fn run_in(program: &Program, values: &mut [u32], bytes: &[u8], wire_len: u32) -> u32 {
+    let run = Run {
+        program,
+        values,
+        bytes,
+        wire_len,
+    };
+    run.verdict().unwrap_or(0)
+}
+
+/// One run on one frame.
+struct Run<'r> {
+    program: &'r Program,
+    values: &'r mut [u32],
+    bytes: &'r [u8],
+    wire_len: u32,
+}
+
+impl Run<'_> {
+    /// The verdict; `None` where a load or a division rejected.
+    fn verdict(self) -> Option<u32> {
         let mut current = Block::ENTRY;
         loop {
             let block = self.program.block(current);
             for &value in &block.insts {
-                self.values[value.index()] = self.eval(self.program.op(value), bytes, wire_len)?;
+                self.values[value.index()] = self.eval(self.program.op(value))?;
             }
             let edge = match &block.term {
                 Term::Return(verdict) => return Some(self.read(*verdict)),
@@ -58,16 +87,12 @@ impl<'p> Interp<'p> {
                     }
                 }
             };
-            // All arguments are read before any parameter is written: an edge
-            // is one parallel assignment.
-            let mut args = std::mem::take(&mut self.args);
-            args.clear();
-            args.extend(edge.args.iter().map(|&arg| self.read(arg)));
+            // One after the other will do: edges lead forward, so no argument
+            // is a parameter of the block that it is passed to.
             let params = &self.program.block(edge.block).params;
-            for (param, arg) in params.iter().zip(&args) {
-                self.values[param.index()] = *arg;
+            for (param, &arg) in params.iter().zip(&edge.args) {
+                self.values[param.index()] = self.read(arg);
             }
-            self.args = args;
             current = edge.block;
         }
     }
@@ -79,17 +104,17 @@ impl<'p> Interp<'p> {
         }
     }
 
-    fn eval(&self, op: Op, bytes: &[u8], wire_len: u32) -> Option<u32> {
+    fn eval(&self, op: Op) -> Option<u32> {
         match op {
             Op::Param => unreachable!("parameters are not instructions"),
-            Op::Len => Some(wire_len),
+            Op::Len => Some(self.wire_len),
             Op::Load {
                 width,
                 base,
                 offset,
             } => {
                 let base = base.map_or(0, |base| self.values[base.index()]);
-                load(width, u64::from(base) + u64::from(offset), bytes)
+                load(width, u64::from(base) + u64::from(offset), self.bytes)
             }
             Op::Bin { op, a, b } => BinOp::eval(op, self.read(a), self.read(b)),
             Op::Test { cmp, a, b } => Some(u32::from(cmp.eval(self.read(a), self.read(b)))),

@@ -4,6 +4,7 @@
 use super::interp;
 use super::native::{Code, NativeError};
 use crate::ir::Program;
+use std::sync::Mutex;
 
 /// A program ready to run: as native code where there is some, else by the
 /// interpreter, with the same verdicts.
@@ -15,7 +16,34 @@ pub struct Runner {
 #[derive(Debug)]
 enum How {
     Native(Code),
-    Interpreted(Program, NativeError),
+    Interpreted(Box<Interpreted>),
+}
+
+/// A program that the interpreter runs.
+#[derive(Debug)]
+struct Interpreted {
+    program: Program,
+    /// A place for each value, kept from frame to frame. Nobody waits for it:
+    /// who finds it taken asks for memory.
+    values: Mutex<Vec<u32>>,
+    reason: NativeError,
+}
+
+impl Interpreted {
+    fn new(program: Program, reason: NativeError) -> Interpreted {
+        Interpreted {
+            values: Mutex::new(vec![0; program.values.len()]),
+            program,
+            reason,
+        }
+    }
+
+    fn run(&self, bytes: &[u8], wire_len: u32) -> u32 {
+        match self.values.try_lock() {
+            Ok(mut values) => interp::run_in(&self.program, &mut values, bytes, wire_len),
+            Err(_) => interp::run(&self.program, bytes, wire_len),
+        }
+    }
 }
 
 impl Runner {
@@ -23,7 +51,7 @@ impl Runner {
     pub fn new(program: Program) -> Runner {
         let how = match Code::compile(&program) {
             Ok(code) => How::Native(code),
-            Err(reason) => How::Interpreted(program, reason),
+            Err(reason) => How::Interpreted(Box::new(Interpreted::new(program, reason))),
         };
         Runner { how }
     }
@@ -34,7 +62,7 @@ impl Runner {
     pub fn run(&self, bytes: &[u8], wire_len: u32) -> u32 {
         match &self.how {
             How::Native(code) => code.run(bytes, wire_len),
-            How::Interpreted(program, _) => interp::run(program, bytes, wire_len),
+            How::Interpreted(interpreted) => interpreted.run(bytes, wire_len),
         }
     }
 
@@ -42,7 +70,28 @@ impl Runner {
     pub fn why_interpreted(&self) -> Option<&NativeError> {
         match &self.how {
             How::Native(_) => None,
-            How::Interpreted(_, reason) => Some(reason),
+            How::Interpreted(interpreted) => Some(&interpreted.reason),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interpreter_keeps_its_memory_and_waits_for_nobody() {
+        let text = "filter {\nb0:\n  v0 = load.1 [0]\n  v1 = add v0, 1\n  ret v1\n}";
+        let program: Program = text.parse().unwrap();
+        let interpreted = Interpreted::new(program, NativeError::Unsupported);
+        assert_eq!(interpreted.run(&[4], 0), 5);
+        let mut values = interpreted.values.try_lock().unwrap();
+        assert_eq!(*values, [4, 5]);
+        // Another thread has the memory now.
+        assert_eq!(interpreted.run(&[6], 0), 7);
+        assert_eq!(*values, [4, 5]);
+        values.fill(u32::MAX);
+        drop(values);
+        assert_eq!(interpreted.run(&[8], 0), 9);
     }
 }
