@@ -8,25 +8,35 @@
 //! ```
 //!
 //! No mapping is ever writable and executable at once, and no protection is
-//! ever changed, so that a bind costs a copy and no system call (on aarch64
-//! one or two, see [`publish`]). Pages are filled with many small programs,
-//! each on cache lines of its own. The kernel gives pages on first use; what
-//! is freed is kept for the next program, filled with instructions that trap.
+//! ever changed. Pages are filled with many small programs, each on cache lines
+//! of its own; what is freed is kept for the next program, filled with
+//! instructions that trap. So a bind costs a copy, and system calls only
+//!
+//! - where code goes where other code was, and on aarch64 always: one, for all
+//!   cores to forget what they fetched (`sync.rs`);
+//! - every 64 KiB: one, for pages.
+//!
+//! Pages are taken from the kernel before they are written, so that where
+//! memory is short a bind fails; the first write to a page would kill the
+//! process instead. (Linux before 5.14 cannot be asked; there it does.)
 //!
 //! Compiling and dropping take a lock; running takes none.
 //!
-//! A translating emulator (QEMU's user mode on x86-64 code, or before 8.1) may
-//! not notice that memory it has translated changed through the other mapping.
-//! So a new arena tries it out, and where that fails uses no memory twice.
+//! Memory is used again only where it is known to work. The kernel must be able
+//! to make cores forget. And a translating emulator (QEMU's user mode on x86-64
+//! code, or before 8.1) may not notice that memory it has translated changed
+//! through the other mapping: a new arena tries that out.
 
 #![expect(unsafe_code, reason = "owns mappings and the pointers into them")]
 
 use super::free_list::FreeList;
-use super::{ARENA_BYTES, Arch, NativeError, assemble, call};
+use super::owner::Owner;
+use super::{ARENA_BYTES, Arch, NativeError, assemble, call, sync};
 use crate::ir::Program;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::process::{Pid, getpid};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -41,12 +51,22 @@ const TRAP: u8 = if cfg!(target_arch = "x86_64") {
     0
 };
 
+/// Pages are taken from the kernel this many bytes at a time; a multiple of all
+/// page sizes.
+const RESERVE_BYTES: usize = 64 << 10;
+
 static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
 
 /// Installed code; dropping it returns the memory.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct Memory(Span);
+
+/// Where in an arena code is.
+#[derive(Debug)]
+struct Span {
+    /// The first instruction, in the mapping that it runs in.
     start: NonNull<u8>,
+    /// Bytes of code.
     len: usize,
 }
 
@@ -60,28 +80,27 @@ impl Memory {
     /// Copies `code` into the arena.
     pub(super) fn install(code: &[u8]) -> Result<Memory, NativeError> {
         let mut guard = lock();
-        let pid = getpid();
         // A child made by fork(2) shares its parent's pages: it leaves them
         // to the parent and gets an arena of its own.
-        if guard.as_ref().is_none_or(|arena| arena.owner != pid) {
-            let mut arena = Arena::new(ARENA_BYTES, pid)?;
+        if guard.as_ref().is_none_or(|arena| !arena.owner.is_here()) {
+            let mut arena = Arena::new(ARENA_BYTES)?;
             arena.try_reuse()?;
             std::mem::forget(guard.replace(arena));
         }
         match &mut *guard {
-            Some(arena) => arena.install(code),
+            Some(arena) => Ok(Memory(arena.install(code)?)),
             None => unreachable!("it was made above"),
         }
     }
 
     /// The first instruction.
     pub(super) fn start(&self) -> *const u8 {
-        self.start.as_ptr()
+        self.0.start.as_ptr()
     }
 
     /// Bytes of code.
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.0.len
     }
 }
 
@@ -89,24 +108,25 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let mut guard = lock();
         if let Some(arena) = &mut *guard
-            && arena.holds(self)
-            && arena.owner == getpid()
+            && arena.owner.is_here()
+            && arena.holds(&self.0)
         {
-            arena.free(self);
+            arena.free(&self.0);
         }
     }
 }
 
 fn lock() -> MutexGuard<'static, Option<Arena>> {
-    // Nothing panics while the lock is held; if it did, the lists are whole.
+    // What may panic while the lock is held are assertions on the lists, and
+    // those come before any change: the lists are whole.
     ARENA.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of the arena that hold code now.
+/// Bytes of this process's arena that hold code now.
 pub(super) fn bytes_used() -> usize {
-    lock()
-        .as_ref()
-        .map_or(0, |arena| arena.free.used() as usize * GRANULE)
+    let guard = lock();
+    let own = guard.as_ref().filter(|arena| arena.owner.is_here());
+    own.map_or(0, |arena| arena.free.used() as usize * GRANULE)
 }
 
 #[derive(Debug)]
@@ -117,16 +137,29 @@ struct Arena {
     run: NonNull<u8>,
     len: usize,
     free: FreeList,
+    /// Bytes from the start whose pages were taken from the kernel.
+    reserved: usize,
+    /// Granules from the start in which there has been code.
+    touched: u32,
     /// Whether freed memory is used again.
     reuses: bool,
-    owner: Pid,
+    /// Makes all cores forget what they fetched.
+    sync_cores: fn() -> bool,
+    owner: Owner,
 }
 
 // SAFETY: the mappings belong to the process, not to a thread.
 unsafe impl Send for Arena {}
 
 impl Arena {
-    fn new(len: usize, owner: Pid) -> Result<Arena, NativeError> {
+    fn new(len: usize) -> Result<Arena, NativeError> {
+        // A process that makes a longer file is sent a signal that ends it.
+        if let Some(limit) = getrlimit(Resource::Fsize).current
+            && limit < len as u64
+        {
+            return Err(NativeError::FileLimit { limit, wanted: len });
+        }
+        let owner = Owner::new()?;
         // Kernels from 6.3 on want to be told that it will be run; earlier
         // ones refuse the flag.
         let name = c"weir filters";
@@ -150,7 +183,10 @@ impl Arena {
             run,
             len,
             free: FreeList::new((len / GRANULE) as u32),
-            reuses: true,
+            reserved: 0,
+            touched: 0,
+            reuses: sync::register(),
+            sync_cores: sync::cores,
             owner,
         })
     }
@@ -159,23 +195,42 @@ impl Arena {
     fn try_reuse(&mut self) -> Result<(), NativeError> {
         let arch = Arch::host().ok_or(NativeError::Unsupported)?;
         for verdict in [1, 2] {
-            let memory = self.install(&assemble(&Program::constant(verdict), arch)?)?;
-            // SAFETY: the code of a valid program, just installed.
-            let found = unsafe { call(memory.start(), &[], 0) };
+            let span = self.install(&assemble(&Program::constant(verdict), arch)?)?;
+            // SAFETY: the code of a valid program, just installed. (On an
+            // emulator that does not notice, that of the one before.)
+            let found = unsafe { call(span.start.as_ptr(), &[], 0) };
             self.reuses &= found == verdict;
-            self.free(&memory);
-            // A drop would look for it in the global arena.
-            std::mem::forget(memory);
+            self.free(&span);
         }
         Ok(())
     }
 
-    fn holds(&self, memory: &Memory) -> bool {
-        let start = memory.start.addr().get();
+    fn holds(&self, span: &Span) -> bool {
+        let start = span.start.addr().get();
         (self.run.addr().get()..self.run.addr().get() + self.len).contains(&start)
     }
 
-    fn install(&mut self, code: &[u8]) -> Result<Memory, NativeError> {
+    /// Puts code where every core will run it as it is.
+    fn install(&mut self, code: &[u8]) -> Result<Span, NativeError> {
+        let (span, is_fresh) = self.place(code)?;
+        let is_enough = is_fresh && !sync::FRESH_TOO;
+        if is_enough || (self.sync_cores)() {
+            return Ok(span);
+        }
+        self.reuses = false;
+        if is_fresh {
+            // No core had a reason to fetch from there.
+            return Ok(span);
+        }
+        // Some core may still have the code that was there.
+        self.free.retire(granules(span.len));
+        self.free.retire_before(self.touched);
+        Ok(self.place(code)?.0)
+    }
+
+    /// Copies code to where there is room, and whether no code was there
+    /// before.
+    fn place(&mut self, code: &[u8]) -> Result<(Span, bool), NativeError> {
         let granules = granules(code.len());
         let place = self.free.take(granules).ok_or(NativeError::ArenaFull {
             wanted: code.len(),
@@ -183,6 +238,10 @@ impl Arena {
             max: self.len,
         })?;
         let offset = place as usize * GRANULE;
+        if let Err(error) = self.reserve(offset + code.len()) {
+            self.free.give(place, granules);
+            return Err(error.into());
+        }
         // SAFETY: the free list gave these granules to nobody else, they lie
         // inside both mappings, and `code` is not in the arena.
         let start = unsafe {
@@ -190,20 +249,40 @@ impl Arena {
             target.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
             self.run.add(offset)
         };
-        let memory = Memory {
-            start,
-            len: code.len(),
+        let len = code.len();
+        // SAFETY: the code was just written, and nobody writes to it while
+        // this slice lives.
+        sync::caches(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) });
+        let is_fresh = place >= self.touched;
+        self.touched = self.touched.max(place + granules);
+        Ok((Span { start, len }, is_fresh))
+    }
+
+    /// Takes the pages of the first `end` bytes from the kernel.
+    fn reserve(&mut self, end: usize) -> Result<(), Errno> {
+        if end <= self.reserved {
+            return Ok(());
+        }
+        let end = end.next_multiple_of(RESERVE_BYTES).min(self.len);
+        // SAFETY: inside the mapping, of which no byte changes.
+        let taken = unsafe {
+            let start = self.write.add(self.reserved).as_ptr().cast();
+            madvise(start, end - self.reserved, Advice::LinuxPopulateWrite)
         };
-        publish(&memory);
-        Ok(memory)
+        match taken {
+            // Linux before 5.14, and emulators, do not know this.
+            Ok(()) | Err(Errno::INVAL) => self.reserved = end,
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Returns what `install` gave.
-    fn free(&mut self, memory: &Memory) {
-        let offset = memory.start.addr().get() - self.run.addr().get();
-        let granules = granules(memory.len);
-        // SAFETY: the granules belong to `memory`, which is being dropped: no
-        // safe code can run it any more.
+    fn free(&mut self, span: &Span) {
+        let offset = span.start.addr().get() - self.run.addr().get();
+        let granules = granules(span.len);
+        // SAFETY: the granules belong to `span`, which its only owner gives
+        // up: nobody runs what is there any more.
         unsafe {
             self.write
                 .add(offset)
@@ -231,114 +310,5 @@ fn granules(bytes: usize) -> u32 {
     bytes.div_ceil(GRANULE) as u32
 }
 
-/// Makes freshly written code visible to instruction fetch, on all cores.
-///
-/// On x86-64 caches are coherent, and whoever gets the code by any
-/// synchronisation fetches what was written.
-#[cfg(not(target_arch = "aarch64"))]
-fn publish(_memory: &Memory) {}
-
-/// Makes freshly written code visible to instruction fetch, on all cores.
-///
-/// On aarch64 the data cache is cleaned and the instruction cache invalidated
-/// by address; `membarrier(2)` then makes every core of the process forget
-/// instructions that it has fetched already (Arm ARM, B2.4.4).
-#[cfg(target_arch = "aarch64")]
-fn publish(memory: &Memory) {
-    use rustix::thread::{MembarrierCommand, membarrier};
-
-    // SAFETY: the code was just written and nobody writes to it again.
-    let code = unsafe { std::slice::from_raw_parts(memory.start(), memory.len) };
-    dynasmrt::cache_control::synchronize_icache(code);
-    // Kernels before 4.16 lack the barrier. Registering again is cheap.
-    let _ = membarrier(MembarrierCommand::RegisterPrivateExpeditedSyncCore)
-        .and_then(|()| membarrier(MembarrierCommand::PrivateExpeditedSyncCore));
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn arena(len: usize) -> Arena {
-        Arena::new(len, getpid()).unwrap()
-    }
-
-    fn bytes(memory: &Memory) -> &[u8] {
-        // SAFETY: installed code is initialised memory of this length.
-        unsafe { std::slice::from_raw_parts(memory.start(), memory.len) }
-    }
-
-    /// `Memory` of a test's own arena must not go back to the global one.
-    fn release(arena: &mut Arena, memory: Memory) {
-        arena.free(&memory);
-        std::mem::forget(memory);
-    }
-
-    #[test]
-    fn programs_lie_packed_on_lines_of_their_own_and_keep_their_bytes() {
-        let mut arena = arena(1 << 16);
-        let codes: Vec<Vec<u8>> = (1..200_u8).map(|n| vec![n; usize::from(n)]).collect();
-        let memories: Vec<Memory> = codes
-            .iter()
-            .map(|code| arena.install(code).unwrap())
-            .collect();
-        for (code, memory) in codes.iter().zip(&memories) {
-            assert_eq!(bytes(memory), code);
-            assert_eq!(memory.start().addr() % GRANULE, 0);
-        }
-        let granules: u32 = codes.iter().map(|code| granules(code.len())).sum();
-        assert_eq!(arena.free.used(), granules);
-        for memory in memories {
-            release(&mut arena, memory);
-        }
-        assert_eq!(arena.free.used(), 0);
-    }
-
-    #[test]
-    fn freed_memory_traps_and_is_used_again() {
-        let mut arena = arena(1 << 16);
-        let first = arena.install(&[1; 100]).unwrap();
-        let start = first.start();
-        release(&mut arena, first);
-        let second = arena.install(&[2; 65]).unwrap();
-        assert_eq!(second.start(), start);
-        assert_eq!(bytes(&second), [2; 65]);
-        // SAFETY: inside the arena's mapping.
-        let rest = unsafe { std::slice::from_raw_parts(start.add(65), 63) };
-        assert_eq!(rest, [TRAP; 63]);
-        std::mem::forget(second);
-    }
-
-    #[test]
-    fn a_full_arena_says_so_and_recovers() {
-        let mut arena = arena(1 << 12);
-        let mut memories: Vec<Memory> = (0..64)
-            .map(|n| arena.install(&[n; GRANULE]).unwrap())
-            .collect();
-        let error = arena.install(&[0]).unwrap_err();
-        assert!(error.to_string().contains("4096"), "{error}");
-        release(&mut arena, memories.swap_remove(17));
-        let memory = arena.install(&[9; GRANULE]).unwrap();
-        assert_eq!(bytes(&memory), [9; GRANULE]);
-        memories.push(memory);
-        for memory in memories {
-            release(&mut arena, memory);
-        }
-        assert!(arena.install(&[0; 1 << 12]).is_ok_and(|memory| {
-            std::mem::forget(memory);
-            true
-        }));
-    }
-
-    #[test]
-    fn no_mapping_of_the_arena_is_writable_and_executable() {
-        let arena = arena(1 << 16);
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        for (start, want) in [(arena.write, "rw-s"), (arena.run, "r-xs")] {
-            let row = format!("{:x}-", start.addr());
-            let line = maps.lines().find(|line| line.starts_with(&row));
-            let access = line.and_then(|line| line.split(' ').nth(1));
-            assert_eq!(access, Some(want), "{maps}");
-        }
-    }
-}
+mod tests;

@@ -38,16 +38,22 @@ impl FreeList {
         Some(start)
     }
 
-    /// Returns what `take` gave.
+    /// Returns what `take` gave. Panics if it was returned before, and then
+    /// has changed nothing.
     pub(super) fn give(&mut self, start: u32, len: u32) {
+        let before = self.by_start.range(..start + len).next_back();
+        let before = before.map(|(&before, &before_len)| (before, before_len));
+        if let Some((before, before_len)) = before {
+            assert!(before + before_len <= start, "granules freed twice");
+        }
+        assert!(len <= self.used, "more granules freed than were taken");
         self.used -= len;
         let (mut start, mut len) = (start, len);
-        if let Some((&before, &before_len)) = self.by_start.range(..start).next_back() {
-            assert!(before + before_len <= start, "granules freed twice");
-            if before + before_len == start {
-                self.remove(before, before_len);
-                (start, len) = (before, before_len + len);
-            }
+        if let Some((before, before_len)) = before
+            && before + before_len == start
+        {
+            self.remove(before, before_len);
+            (start, len) = (before, before_len + len);
         }
         if let Some(&after_len) = self.by_start.get(&(start + len)) {
             self.remove(start + len, after_len);
@@ -56,9 +62,22 @@ impl FreeList {
         self.insert(start, len);
     }
 
-    /// Takes `len` taken granules out of use for good.
+    /// Takes `len` taken granules out of use for good. Panics as `give` does.
     pub(super) fn retire(&mut self, len: u32) {
+        assert!(len <= self.used, "more granules freed than were taken");
         self.used -= len;
+    }
+
+    /// Takes all free granules before `end` out of use for good.
+    pub(super) fn retire_before(&mut self, end: u32) {
+        while let Some((&start, &len)) = self.by_start.first_key_value()
+            && start < end
+        {
+            self.remove(start, len);
+            if start + len > end {
+                self.insert(end, start + len - end);
+            }
+        }
     }
 
     fn insert(&mut self, start: u32, len: u32) {
@@ -105,5 +124,32 @@ mod tests {
         }
         assert_eq!(list.take(1_000), Some(0));
         assert_eq!(list.take(1), None);
+    }
+
+    #[test]
+    fn what_is_freed_twice_panics_and_leaves_the_list_whole() {
+        let mut list = FreeList::new(100);
+        assert_eq!(list.take(10), Some(0));
+        assert_eq!(list.take(20), Some(10));
+        list.give(0, 10);
+        for (start, len) in [(0, 10), (5, 5), (0, 20), (25, 10), (90, 10)] {
+            let twice = std::panic::AssertUnwindSafe(|| list.give(start, len));
+            assert!(std::panic::catch_unwind(twice).is_err(), "{start} {len}");
+            assert_eq!(list.used(), 20);
+        }
+        list.give(10, 20);
+        assert_eq!(list.take(100), Some(0));
+    }
+
+    #[test]
+    fn what_lies_before_a_place_can_be_retired() {
+        let mut list = FreeList::new(100);
+        assert_eq!(list.take(10), Some(0));
+        assert_eq!(list.take(10), Some(10));
+        list.give(0, 10);
+        list.retire_before(30);
+        assert_eq!(list.take(5), Some(30));
+        assert_eq!(list.take(66), None);
+        assert_eq!(list.take(65), Some(35));
     }
 }

@@ -31,7 +31,9 @@ mod generate;
 mod listing;
 mod machine;
 mod moves;
+mod owner;
 mod place;
+mod sync;
 mod x64;
 
 use crate::ir::{Program, VerifyError};
@@ -79,6 +81,17 @@ pub enum NativeError {
         used: usize,
         /// [`ARENA_BYTES`].
         max: usize,
+    },
+    /// Files must be smaller than the memory that code lives in, which counts
+    /// as one.
+    #[error(
+        "files may have {limit} bytes at most (ulimit -f), and the memory that native code lives in has {wanted}; use the interpreter"
+    )]
+    FileLimit {
+        /// The limit, `RLIMIT_FSIZE`.
+        limit: u64,
+        /// [`ARENA_BYTES`].
+        wanted: usize,
     },
     /// The system gave no executable memory.
     #[error("the system gives no executable memory ({0}); use the interpreter")]
@@ -155,7 +168,9 @@ pub fn bytes_used() -> usize {
 /// A program as code of the machine this runs on.
 ///
 /// Its memory is shared with a child that `fork(2)` makes: the child may go on
-/// using it while the parent keeps it, and compiles into memory of its own.
+/// using it while the parent keeps it, and compiles into memory of its own. As
+/// with any lock, a child of a process with several threads must not compile or
+/// drop code if another thread might have been doing so.
 #[derive(Debug)]
 pub struct Code {
     memory: arena::Memory,
