@@ -3,6 +3,7 @@
 //!
 //! ```sh
 //! cargo bench -p weir-demux
+//! cargo bench -p weir-demux --bench plan -- one_shape many_shapes   # parts
 //! ```
 //!
 //! Everything that is compared is run in turn, round after round, and the
@@ -17,7 +18,7 @@ use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 use weir_lab::oracle::{self, Oracle};
 use weir_lab::rng::Rng;
-use weir_lab::rules::{FiveTuple, Profile, Rule, TCP, Trace, UDP, generate, shapes};
+use weir_lab::rules::{FiveTuple, Profile, Rule, TCP, Trace, UDP, generate, narrow};
 use weir_wire::LinkType;
 
 /// Rounds that a comparison runs, unless they are long.
@@ -114,7 +115,10 @@ fn taking(filter: Filter, tag: u32) -> Binding {
 }
 
 fn plan(texts: impl Iterator<Item = String>) -> Plan {
-    let mut plan = Plan::new(0x1234);
+    filled(Plan::new(0x1234), texts)
+}
+
+fn filled(mut plan: Plan, texts: impl Iterator<Item = String>) -> Plan {
     for (tag, text) in (0..).zip(texts) {
         plan.bind(taking(filter(&text), tag)).expect("room");
     }
@@ -144,8 +148,13 @@ fn text(tuple: FiveTuple) -> String {
     )
 }
 
+/// A plan of connections, which are in a table even if they are few: what
+/// grows with their number is to be seen.
 fn connections(count: u32) -> Plan {
-    plan((0..count).map(|n| text(connection(n))))
+    filled(
+        Plan::tabled(0x1234),
+        (0..count).map(|n| text(connection(n))),
+    )
 }
 
 /// A plan on frames, one after the other.
@@ -188,33 +197,67 @@ fn hot_frames(count: u32) -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// Frames of connections at random, one after the other or in batches.
+fn random_keys(plan: &Plan, count: u32, batch: bool) -> Contestant<'_> {
+    // Some frames rewritten again and again, so that what the table costs is
+    // measured and not what the frames do. The first figure of one connection
+    // has what is left of it: drawing keys and writing them.
+    const KEYS: usize = 1 << 16;
+    const BATCH: usize = 64;
+    let mut frames = vec![connection(0).frame(); BATCH];
+    let (mut verdict, mut rng) = (Verdict::new(), Rng::new(1));
+    let name = format!(
+        "{count} connections, random keys{}",
+        if batch { ", in batches" } else { "" }
+    );
+    contestant(name, KEYS, move |times| {
+        for _ in 0..times * KEYS / BATCH {
+            for bytes in &mut frames {
+                let tuple = connection(rng.below(count as usize) as u32);
+                bytes[26..30].copy_from_slice(&tuple.src.to_be_bytes());
+                bytes[34..36].copy_from_slice(&tuple.src_port.to_be_bytes());
+            }
+            let frames: [(&[u8], u32); BATCH] =
+                std::array::from_fn(|at| (black_box(&frames[at][..]), 64));
+            if batch {
+                plan.run_batch(&frames, &mut verdict, |_, verdict| {
+                    black_box(verdict.taker());
+                });
+            } else {
+                for (bytes, wire_len) in frames {
+                    plan.run(bytes, wire_len, &mut verdict);
+                    black_box(verdict.taker());
+                }
+            }
+        }
+    })
+}
+
 fn one_shape() {
     const COUNTS: [u32; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
     let plans: Vec<Plan> = COUNTS.iter().map(|count| connections(*count)).collect();
     let hot: Vec<Vec<Vec<u8>>> = COUNTS.iter().map(|count| hot_frames(*count)).collect();
+    let direct = plan([text(connection(0))].into_iter());
     let mut contestants = Vec::new();
     for (at, count) in COUNTS.iter().enumerate() {
         let name = format!("{count} connections, hot keys");
         contestants.push(on_frames(name, &plans[at], &hot[at]));
     }
-    for (at, &count) in COUNTS.iter().enumerate() {
-        // One frame rewritten, so that the table's misses are measured and
-        // not the frames'.
-        const KEYS: usize = 1 << 16;
-        let (plan, mut bytes) = (&plans[at], connection(0).frame());
-        let (mut verdict, mut rng) = (Verdict::new(), Rng::new(1));
-        let name = format!("{count} connections, random keys");
-        contestants.push(contestant(name, KEYS, move |times| {
-            for _ in 0..times * KEYS {
-                let tuple = connection(rng.below(count as usize) as u32);
-                bytes[26..30].copy_from_slice(&tuple.src.to_be_bytes());
-                bytes[34..36].copy_from_slice(&tuple.src_port.to_be_bytes());
-                plan.run(black_box(&bytes), 64, &mut verdict);
-                black_box(verdict.taker());
-            }
-        }));
+    for batch in [false, true] {
+        let all = COUNTS.iter().zip(&plans);
+        contestants.extend(all.map(|(count, plan)| random_keys(plan, *count, batch)));
     }
-    print("One shape: connections", &mut contestants, 0);
+    // What a plan makes of so few, unless told otherwise.
+    contestants.push(on_frames("1 connection, run directly", &direct, &hot[0]));
+    let best = print("One shape: connections", &mut contestants, 0);
+    let more = |at: usize| best[(at + 1) * COUNTS.len() - 1] - best[at * COUNTS.len()];
+    println!(
+        "  100,000 : 1 with hot keys × {:.2} (required: 1.5 at most); with random keys {:.0} ns \
+         more in batches (required: 150 at most), {:.0} ns more one by one",
+        best[COUNTS.len() - 1] / best[0],
+        more(2),
+        more(1),
+    );
 }
 
 fn against_libpcap(oracle: &Oracle) {
@@ -290,36 +333,48 @@ fn rule_sets(oracle: &Oracle) {
             }
             let title = format!("Rules with prefixes and ranges, {profile:?}, {name}");
             let best = print(&title, &mut contestants, 0);
-            let times = (0..3).map(|at| format!("{:.1}", best[at + 3] / best[at]));
-            let times: Vec<_> = times.collect();
-            println!("  plan faster by {} times", times.join(", "));
+            print_times(&best);
         }
     }
 }
 
+/// Thousands of narrow expressions of 40 kinds; each frame is one that some
+/// expression, drawn evenly, accepts.
 fn many_shapes(oracle: &Oracle) {
-    let texts = shapes(3, 1_000);
-    let plan = plan(texts.iter().cloned());
-    let filters = compiled(oracle, texts.iter().cloned());
+    const FRAMES: usize = 2048;
+    let sets = [100, 1_000, 10_000].map(|count| narrow(3, count));
+    let texts = |at: usize| sets[at].iter().map(|rule| rule.expression.clone());
+    let plans = [0, 1, 2].map(|at| plan(texts(at)));
+    let filters = [0, 1, 2].map(|at| compiled(oracle, texts(at)));
     let mut rng = Rng::new(5);
-    let frames: Vec<Vec<u8>> = (0..1024)
-        .map(|_| {
-            let tuple = FiveTuple {
-                src: 0x0a00_0000 | rng.word() >> 8,
-                dst: 0x0a00_0000 | rng.word() >> 8,
-                src_port: rng.word() as u16,
-                dst_port: rng.word() as u16,
-                protocol: *rng.choose(&[TCP, UDP]),
-            };
-            tuple.frame()
-        })
+    let frames = sets.each_ref().map(|rules| -> Vec<Vec<u8>> {
+        let one = |_| rng.choose(rules).frame.clone();
+        (0..FRAMES).map(one).collect()
+    });
+    let mut contestants = Vec::new();
+    for (plan, frames) in plans.iter().zip(&frames) {
+        let name = format!(
+            "plan, {} filters, {} shapes",
+            plan.len(),
+            plan.shapes().count()
+        );
+        contestants.push(on_frames(name, plan, frames));
+    }
+    for (filters, frames) in filters.iter().zip(&frames) {
+        let name = format!("libpcap in turn, {} filters", filters.len());
+        contestants.push(in_turn(name, filters, frames));
+    }
+    let best = print("Distinct expressions of 40 kinds", &mut contestants, 0);
+    print_times(&best);
+}
+
+/// How much faster than the second half the first half is.
+fn print_times(best: &[f64]) {
+    let (plans, others) = best.split_at(best.len() / 2);
+    let times: Vec<String> = (plans.iter().zip(others))
+        .map(|(plan, other)| format!("{:.1}", other / plan))
         .collect();
-    let name = format!("plan, {} shapes", plan.shapes().count());
-    let mut contestants = [
-        on_frames(name, &plan, &frames),
-        in_turn("libpcap in turn", &filters, &frames),
-    ];
-    print("1,000 expressions of 40 kinds", &mut contestants, 0);
+    println!("  plan faster by {} times", times.join(", "));
 }
 
 fn ranges() {
@@ -390,16 +445,36 @@ fn binds() {
     print("One more connection to 100,000", &mut contestants, 0);
 }
 
+type Named<F> = (&'static str, F);
+
+/// Runs the comparisons that the command line names, or all.
 fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
     // `cargo test` runs benches too, to see that they run: that is too long.
-    if !std::env::args().any(|arg| arg == "--bench") {
+    if !wanted.iter().any(|arg| arg == "--bench") {
         return;
     }
-    binds();
-    one_shape();
-    ranges();
+    let names: Vec<&String> = wanted.iter().filter(|arg| !arg.starts_with('-')).collect();
+    let is_wanted = |name: &str| names.is_empty() || names.iter().any(|known| *known == name);
+    let own: [Named<fn()>; 3] = [
+        ("binds", binds),
+        ("one_shape", one_shape),
+        ("ranges", ranges),
+    ];
+    for (name, run) in own {
+        if is_wanted(name) {
+            run();
+        }
+    }
     let Some(oracle) = Oracle::load() else { return };
-    against_libpcap(&oracle);
-    many_shapes(&oracle);
-    rule_sets(&oracle);
+    let with_libpcap: [Named<fn(&Oracle)>; 3] = [
+        ("against_libpcap", against_libpcap),
+        ("many_shapes", many_shapes),
+        ("rule_sets", rule_sets),
+    ];
+    for (name, run) in with_libpcap {
+        if is_wanted(name) {
+            run(&oracle);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use weir_lab::oracle::Oracle;
-use weir_lab::rules::{Profile, SHAPES, Trace, generate, shapes};
+use weir_lab::rules::{NARROW_SHAPES, Profile, SHAPES, Trace, generate, narrow, shapes};
 use weir_wire::LinkType;
 
 #[test]
@@ -68,4 +68,26 @@ fn every_shape_compiles() {
             panic!("{text}: {error}");
         }
     }
+}
+
+#[test]
+fn narrow_expressions_accept_their_frames_and_few_others() {
+    let Some(oracle) = Oracle::load() else { return };
+    let all = narrow(5, NARROW_SHAPES * 8);
+    assert_eq!(all[..50], narrow(5, NARROW_SHAPES * 8)[..50]);
+    let mut accepted = 0;
+    for (number, rule) in all.iter().enumerate() {
+        let text = &rule.expression;
+        let filter = oracle.compile(text, LinkType::EN10MB, true);
+        let filter = filter.unwrap_or_else(|error| panic!("{text}: {error}"));
+        let accepts = |frame: &[u8]| filter.run(frame, frame.len() as u32) != 0;
+        assert!(
+            accepts(&rule.frame),
+            "{number}: {text}: {:02x?}",
+            rule.frame
+        );
+        accepted += all.iter().filter(|other| accepts(&other.frame)).count();
+    }
+    let others = accepted - all.len();
+    assert!(others < 10, "{others} frames of other rules");
 }

@@ -1,5 +1,6 @@
 //! The plan: bindings in, verdicts out.
 
+mod batch;
 mod direct;
 mod group;
 pub(crate) mod hash;
@@ -93,6 +94,8 @@ pub struct Plan {
     names: HashMap<Box<[crate::Field]>, u32, WordHash>,
     /// Shapes by their best rank.
     order: Vec<(Rank, u32)>,
+    /// Those that have many entries.
+    large: Vec<u32>,
     prune: Prune,
     residuals: Residuals,
     /// Bindings whose programs run whole, as they are too complex for tables.
@@ -157,6 +160,7 @@ impl Plan {
             shapes: Slab::default(),
             names: HashMap::with_hasher(WordHash::FIXED),
             order: Vec::new(),
+            large: Vec::new(),
             prune: Prune::new(secret.word_mix(u64::MAX)),
             residuals: Residuals::default(),
             whole: BTreeMap::new(),
@@ -386,6 +390,7 @@ impl Plan {
         let slot = shape.insert(number, &values, entry, &self.residuals, &mut self.prune);
         let new_best = shape.best;
         self.reorder(number, best, new_best);
+        self.note_size(number);
         Ok((number, slot))
     }
 
@@ -472,6 +477,7 @@ impl Plan {
                     self.pool.release(expr);
                 }
             }
+            self.note_size(number);
             self.tidy_shape(number);
         }
     }

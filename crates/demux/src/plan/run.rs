@@ -39,16 +39,7 @@ impl Plan {
         } = verdict;
         deliveries.clear();
         let Scratch { memo, shapes } = scratch;
-        memo.begin(self.pool.capacity());
-        let mut search = Search {
-            plan: self,
-            bytes,
-            wire_len,
-            memo,
-            found: deliveries,
-            best: Rank::LAST,
-            hot: None,
-        };
+        let mut search = Search::new(self, bytes, wire_len, memo, deliveries);
         if self.order.len() < PRUNE_FROM {
             search.probe_in_order(&self.order, NONE);
         } else {
@@ -96,7 +87,7 @@ impl Plan {
 }
 
 /// A frame on its way through the plan.
-struct Search<'s> {
+pub(super) struct Search<'s> {
     plan: &'s Plan,
     bytes: &'s [u8],
     wire_len: u32,
@@ -109,7 +100,26 @@ struct Search<'s> {
     hot: Option<u32>,
 }
 
-impl Search<'_> {
+impl<'s> Search<'s> {
+    pub(super) fn new(
+        plan: &'s Plan,
+        bytes: &'s [u8],
+        wire_len: u32,
+        memo: &'s mut Memo,
+        found: &'s mut Vec<Delivery>,
+    ) -> Search<'s> {
+        memo.begin(plan.pool.capacity());
+        Search {
+            plan,
+            bytes,
+            wire_len,
+            memo,
+            found,
+            best: Rank::LAST,
+            hot: None,
+        }
+    }
+
     /// The value of an expression, unless a load of it lies outside the frame
     /// or it divides by zero.
     fn value(&mut self, expr: Value) -> Option<u32> {
@@ -199,6 +209,13 @@ impl Search<'_> {
         if self.best != best {
             self.hot = Some(number);
         }
+    }
+
+    /// The hash of the frame's key for a shape, unless no entry can have it.
+    pub(super) fn hash_for(&mut self, shape: &Shape) -> Option<u32> {
+        let mut lanes = [0; LANES_MAX];
+        let key = lanes.get_mut(..shape.lanes)?;
+        self.fill_key(shape, key).then(|| shape.table.hash(key))
     }
 
     /// Puts the frame's key for a shape into `key`, which is zero; `false` if

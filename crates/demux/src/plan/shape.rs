@@ -24,6 +24,8 @@ pub(super) struct Shape {
     pub(super) table: Table,
     /// No entry has a lesser rank.
     pub(super) best: Rank,
+    /// It is in the plan's list of large shapes.
+    pub(super) is_large: bool,
     /// Removals since `best` was exact.
     removals: usize,
     census: Vec<Census>,
@@ -67,6 +69,7 @@ impl Shape {
             lanes,
             table: Table::new(secret.key_hash(stream, lanes), lanes),
             best: Rank::LAST,
+            is_large: false,
             removals: 0,
             census: fields.iter().map(|_| counted()).collect(),
         }

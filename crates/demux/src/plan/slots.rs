@@ -133,6 +133,12 @@ impl Slots {
         Some((Place { in_old: true, at }, payload))
     }
 
+    /// The slot that a look-up reads first.
+    #[inline]
+    pub(super) fn first(&self, hash: u32) -> u64 {
+        self.now.slots[self.now.start(hash)]
+    }
+
     /// Adds a payload whose key is not there yet.
     pub(super) fn insert(&mut self, hash: u32, payload: u32) {
         self.move_some(MOVES);

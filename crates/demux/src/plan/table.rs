@@ -183,6 +183,24 @@ impl Table {
         }
     }
 
+    /// Reads the slot that a look-up of `hash` reads first.
+    #[inline]
+    pub(super) fn read_slot(&self, hash: u32) -> u64 {
+        self.slots.first(hash)
+    }
+
+    /// Reads from each line of the entry that `hash` most likely leads to.
+    #[inline]
+    pub(super) fn read_entry(&self, hash: u32) -> u64 {
+        match self.slots.find(hash, |_| true) {
+            Some((_, payload)) if payload & GROUP == 0 => {
+                let start = (payload - PAYLOAD_MIN) as usize * self.stride;
+                (start..start + self.stride).fold(0, |sum, line| sum ^ self.lines[line].0[0])
+            }
+            _ => 0,
+        }
+    }
+
     /// Adds an entry; gives its number.
     pub(super) fn insert(&mut self, key: &[u64], entry: Entry, residuals: &Residuals) -> u32 {
         let index = self.store(key, entry);

@@ -9,10 +9,12 @@
 //! for the three kinds of filter set, rounded.
 
 mod generate;
+mod narrow;
 mod shapes;
 mod trace;
 
 pub use generate::{Profile, generate};
+pub use narrow::{NARROW_SHAPES, Narrow, narrow};
 pub use shapes::{SHAPES, shapes};
 pub use trace::Trace;
 

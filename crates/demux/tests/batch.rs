@@ -1,0 +1,98 @@
+//! Frames run in batches get the verdicts that they get one by one, also
+//! where tables are so large that they are read ahead.
+
+mod common;
+
+use common::{Given, Pred, filter, five_tuple, given, ip_frame};
+use weir_demux::{Binding, Plan, Target, Verdict};
+use weir_lab::program::Tape;
+
+const COUNT: u32 = 5_000;
+
+fn connection(n: u32) -> (u32, u32, (u16, u16)) {
+    (0x0a00_0000 + n, 0x0a80_0000 + n / 7, (n as u16, 80))
+}
+
+/// Connections of TCP and UDP, and ranges under one key: three large tables.
+fn preds(n: u32) -> [Pred; 3] {
+    let (src, dst, (src_port, dst_port)) = connection(n);
+    let first = n.wrapping_mul(7919) as u16;
+    [
+        five_tuple(6, src, dst, src_port, dst_port),
+        five_tuple(17, src, dst, src_port, dst_port),
+        Pred::SrcPort(17, first, first.saturating_add(3)),
+    ]
+}
+
+fn bind(plan: &mut Plan, pred: &Pred, tag: u32) -> weir_demux::BindingId {
+    let binding = Binding {
+        filter: filter(pred),
+        priority: (tag % 3) as u16,
+        copy: tag.is_multiple_of(5),
+        target: Target::Port(tag),
+        tag,
+    };
+    plan.bind(binding).expect("room")
+}
+
+fn frame(tape: &mut Tape) -> Vec<u8> {
+    if tape.chance(10) {
+        return common::frame(tape);
+    }
+    let (src, dst, ports) = connection(tape.word() % (COUNT + COUNT / 4));
+    let protocol = tape.pick(&[6, 6, 17]);
+    let mut bytes = ip_frame(protocol, src, dst, ports, tape.pick(&[5, 6]));
+    if tape.chance(10) {
+        bytes.truncate(tape.below(bytes.len()));
+    }
+    bytes
+}
+
+/// At least `least` deliveries of some hundred frames.
+fn check(plan: &Plan, tape: &mut Tape, least: usize) {
+    let (mut verdict, mut single) = (Verdict::new(), Verdict::new());
+    let mut deliveries = 0;
+    for length in [0, 1, 15, 16, 17, 100] {
+        let bytes: Vec<Vec<u8>> = (0..length).map(|_| frame(tape)).collect();
+        let frames: Vec<(&[u8], u32)> = bytes.iter().map(|bytes| (&bytes[..], 90)).collect();
+        let mut next = 0;
+        plan.run_batch(&frames, &mut verdict, |number, verdict| {
+            assert_eq!(number, next);
+            next += 1;
+            plan.run(frames[number].0, frames[number].1, &mut single);
+            let all = |verdict: &Verdict| -> Vec<Given> {
+                verdict.deliveries().iter().map(given).collect()
+            };
+            assert_eq!(all(verdict), all(&single));
+            assert_eq!(verdict.is_taken(), single.is_taken());
+            deliveries += verdict.deliveries().len();
+        });
+        assert_eq!(next, length);
+    }
+    assert!(deliveries >= least, "{deliveries} deliveries");
+}
+
+#[test]
+fn as_one_by_one() {
+    let mut tape = Tape::seeded(1, 100_000);
+    let mut plan = Plan::new(3);
+    check(&plan, &mut tape, 0);
+    let mut ids = Vec::new();
+    for n in 0..COUNT {
+        for (kind, pred) in (0..).zip(preds(n)) {
+            ids.push(bind(&mut plan, &pred, 3 * n + kind));
+        }
+        if n % 1_000 == 10 {
+            check(&plan, &mut tape, 0);
+        }
+    }
+    check(&plan, &mut tape, 80);
+    // Down to where no table is large any more, and to nothing.
+    for (number, id) in ids.into_iter().enumerate() {
+        plan.unbind(id).expect("bound");
+        if number % 2_500 == 0 {
+            check(&plan, &mut tape, 0);
+        }
+    }
+    check(&plan, &mut tape, 0);
+}
