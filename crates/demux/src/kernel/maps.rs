@@ -10,7 +10,8 @@ pub enum Hook {
     Xdp,
     /// tc or tcx, frames that come in.
     TcIngress,
-    /// tc or tcx, frames that go out.
+    /// tc or tcx, frames that go out. They always do: who takes them takes
+    /// them from ports of lower priority, not from the network.
     TcEgress,
 }
 

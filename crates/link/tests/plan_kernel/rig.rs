@@ -263,7 +263,8 @@ impl Rig {
                 break;
             }
         }
-        (kernel || !taken, got)
+        let leaves = self.hook == Hook::TcEgress;
+        (leaves || kernel || !taken, got)
     }
 
     /// The same from the plan in user space.

@@ -78,7 +78,9 @@ impl Coder<'_> {
         self.asm.bind(pass);
         let (next, drop) = match self.hook {
             Hook::Xdp => (XDP_PASS, XDP_DROP),
-            Hook::TcIngress | Hook::TcEgress => (TC_NEXT, TC_DROP),
+            Hook::TcIngress => (TC_NEXT, TC_DROP),
+            // What the host sends is never stopped: taking is of what comes.
+            Hook::TcEgress => (TC_NEXT, TC_NEXT),
         };
         self.push(Insn::mov32(Reg::R0, next));
         self.push(Insn::exit());
