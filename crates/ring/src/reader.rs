@@ -117,6 +117,8 @@ pub struct Reader {
     mode: Mode,
     /// Something was read since the last nap.
     burst: bool,
+    /// The end of what [`Reader::records`] gave and is not released.
+    held: Option<u64>,
 }
 
 impl Reader {
@@ -136,6 +138,7 @@ impl Reader {
             memory,
             mode: Mode::default(),
             burst: false,
+            held: None,
         })
     }
 
@@ -160,6 +163,7 @@ impl Reader {
     /// # Errors
     /// [`Error::Corrupt`] only.
     pub fn peek(&mut self) -> Result<Batch<'_>, Error> {
+        self.release_held();
         let bytes_max = self.memory.bytes() / BATCH_PART;
         let span = self
             .cursor
@@ -168,12 +172,39 @@ impl Reader {
         Ok(Batch { reader: self, span })
     }
 
+    /// As [`peek`](Self::peek), but the records stay until the reader is used
+    /// again, or dropped: for callers that cannot keep a batch.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] only.
+    pub fn records(&mut self) -> Result<Records<'_>, Error> {
+        self.release_held();
+        let bytes_max = self.memory.bytes() / BATCH_PART;
+        let span = self
+            .cursor
+            .scan(&self.memory, BATCH_RECORDS_MAX, bytes_max)?;
+        self.burst |= span.records > 0;
+        self.held = Some(span.end);
+        Ok(Records {
+            memory: &self.memory,
+            position: span.start,
+            left: span.records,
+        })
+    }
+
+    fn release_held(&mut self) {
+        if let Some(end) = self.held.take() {
+            self.cursor.release(&self.memory, end);
+        }
+    }
+
     /// Waits until there is something to read, for `time_max` at most, or
     /// for good. May come back with nothing but discarded records.
     ///
     /// # Errors
     /// [`Error::Wait`] only.
     pub fn wait(&mut self, time_max: Option<Duration>) -> Result<Woke, Error> {
+        self.release_held();
         if self.cursor.is_ready(&self.memory) {
             return Ok(Woke::Ready);
         }
@@ -201,6 +232,7 @@ impl Reader {
     /// read. The descriptor counts as readable also while a record is being
     /// written, so that [`peek`](Self::peek) may then give nothing yet.
     pub fn arm(&mut self) -> bool {
+        self.release_held();
         self.cursor.arm(&self.memory)
     }
 
@@ -217,6 +249,12 @@ impl Reader {
                 source: error.into(),
             }),
         }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.release_held();
     }
 }
 
@@ -303,9 +341,9 @@ impl<'a> Iterator for Records<'a> {
             }
             self.left -= 1;
             let len = (header & !(BUSY | DISCARDED)) as usize;
-            // SAFETY: the batch's scan found this record committed and
-            // inside; the kernel changes no header after that. The batch is
-            // borrowed, and only its drop publishes a position beyond.
+            // SAFETY: the scan found this record committed and
+            // inside; the kernel changes no header after that. The batch, or
+            // the reader, is borrowed, and publishes no position beyond.
             return Some(unsafe { self.memory.record(position, len) });
         }
         None
