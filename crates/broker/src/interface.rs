@@ -32,6 +32,8 @@ pub struct Facts {
     pub ifindex: u32,
     /// How its frames begin.
     pub linktype: LinkType,
+    /// Whether what is sent there comes in there.
+    pub is_loopback: bool,
     /// Its link-layer address; empty without one.
     pub address: Vec<u8>,
     /// The link-layer address of all stations; empty without one.
@@ -264,6 +266,7 @@ fn facts(message: &LinkMessage) -> Facts {
             LinkLayerType::Ether | LinkLayerType::Loopback => LinkType::EN10MB,
             _ => LinkType::RAW,
         },
+        is_loopback: message.header.flags.contains(LinkFlags::Loopback),
         address: Vec::new(),
         broadcast: Vec::new(),
         mtu: 0,

@@ -1,5 +1,6 @@
 //! Ports on live links, for programs of any user.
 //!
+//! - [`Port`]: what a program uses; needs a broker, or privilege.
 //! - [`policy`]: who may do what.
 //! - [`protocol`]: what a program and the broker say to each other.
 //! - [`daemon`]: serves every user of the machine.
@@ -8,6 +9,7 @@
 //! - [`compile`]: filters from texts that nobody vouches for.
 
 mod bytes;
+mod client;
 pub mod compile;
 pub mod daemon;
 pub mod engine;
@@ -16,3 +18,6 @@ pub mod policy;
 pub mod protocol;
 
 pub use bytes::{Bytes, NotASize};
+pub use client::{
+    Builder, Connection, Frame, Frames, Port, PortCounters, PortError, SOCKET_DEFAULT, Timeout,
+};

@@ -25,6 +25,7 @@ fn open() -> Request {
             timestamps: true,
             tag: u32::MAX,
             attach: Attach::XdpNative,
+            namespace: None,
         }),
     }
 }

@@ -131,8 +131,10 @@ impl<F: Fabric> Daemon<F> {
             match event.data.u64() {
                 LISTENER => self.accept(),
                 STOP => self.stops = true,
-                NEWS | CHANGES => {
-                    self.engine.fabric().looked();
+                // What it is about is looked at below.
+                NEWS => self.engine.fabric().saw_news(),
+                CHANGES => {
+                    self.engine.fabric().saw_changes();
                     for (connection, port, event) in self.engine.look() {
                         self.say(connection, &Said::Event { port, event }, Vec::new());
                     }

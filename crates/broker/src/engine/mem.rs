@@ -93,6 +93,7 @@ impl MemFabric {
             name: name.to_owned(),
             ifindex,
             linktype: LinkType::EN10MB,
+            is_loopback: false,
             address: vec![2, 0, 0, 0, 0, ifindex as u8],
             broadcast: vec![0xff; 6],
             mtu: 1500,
@@ -309,7 +310,13 @@ impl Fabric for MemFabric {
         Some(self.told.as_fd())
     }
 
-    fn looked(&mut self) {
+    fn saw_changes(&mut self) {}
+
+    fn namespace(&self) -> Option<u64> {
+        None
+    }
+
+    fn saw_news(&mut self) {
         let _ = rustix::io::read(&self.told, &mut [0; 8]);
     }
 }

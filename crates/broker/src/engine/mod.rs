@@ -10,6 +10,7 @@
 //! reported later; everything else is done at once. What divides the frames
 //! of an interface is a [`Divider`]: the kernel's, or one in memory.
 
+pub mod kernel;
 pub mod mem;
 mod owner;
 mod ports;
@@ -85,7 +86,7 @@ pub trait Divider {
     /// Gives a binding another filter.
     ///
     /// # Errors
-    /// As for [`bind`](Self::bind); then the old filter stays.
+    /// As for [`bind`](Self::bind); then bind the old filter again.
     fn rebind(&mut self, id: BindingId, filter: Filter) -> Result<(), Refusal>;
 
     /// Removes a binding.
@@ -125,6 +126,13 @@ pub trait Fabric {
     /// Becomes readable when some interface changes.
     fn changes(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Makes both unreadable again, before looking.
-    fn looked(&mut self);
+    /// Makes [`news`](Self::news) unreadable again, before looking.
+    fn saw_news(&mut self);
+
+    /// Makes [`changes`](Self::changes) unreadable again, before looking.
+    fn saw_changes(&mut self);
+
+    /// The network namespace of the interfaces, by its inode; `None` if they
+    /// are in none.
+    fn namespace(&self) -> Option<u64>;
 }

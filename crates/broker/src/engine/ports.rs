@@ -95,8 +95,20 @@ impl<F: Fabric> Engine<F> {
             let message = format!("{} ports are open, the most there can be", self.ports.len());
             return Err(Refusal::new(ErrorKind::Limit, message));
         }
+        if let (Some(asked), Some(own)) = (asked.namespace, self.fabric.namespace())
+            && asked != own
+        {
+            let message = format!(
+                "the broker serves the interfaces of network namespace {own}, not those of {asked}"
+            );
+            return Err(Refusal::new(ErrorKind::Namespace, message));
+        }
         let facts = self.fabric.by_name(&asked.interface)?;
         let grant = self.allowed(&owner, &asked, ring)?;
+        if asked.send && grant.is_some() {
+            let message = "sending by users other than the superuser is not possible yet";
+            return Err(Refusal::new(ErrorKind::Request, message));
+        }
         let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
         let asked = OpenPort { ring, ..asked };
         let ifindex = facts.ifindex;
@@ -181,7 +193,12 @@ impl<F: Fabric> Engine<F> {
             if let Some((_, binding)) = known.place
                 && let Some(interface) = self.interfaces.get_mut(&ifindex)
             {
-                interface.divider.rebind(binding, filter.clone())?;
+                let changed = interface.divider.rebind(binding, filter.clone());
+                if let Err(refusal) = changed {
+                    // It was bound before, so there is room for it.
+                    let _ = interface.divider.rebind(binding, known.filter.clone());
+                    return Err(refusal);
+                }
             }
             known.filter = filter;
             known.asked.filter = source;

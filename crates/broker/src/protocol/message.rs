@@ -81,6 +81,10 @@ pub struct OpenPort {
     /// Where to attach, if there is a choice.
     #[serde(default)]
     pub attach: Attach,
+    /// The network namespace in which the interface is meant, by its inode:
+    /// a broker of another one refuses. `None`: the broker's.
+    #[serde(default)]
+    pub namespace: Option<u64>,
 }
 
 /// Where in the kernel frames are divided.
@@ -332,6 +336,8 @@ pub enum ErrorKind {
     Filter,
     /// There is no such interface, or it cannot be used.
     Interface,
+    /// The broker serves another network namespace.
+    Namespace,
     /// There is no such port.
     Port,
     /// Something else in the request is wrong.

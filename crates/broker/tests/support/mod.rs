@@ -146,6 +146,7 @@ pub(crate) fn copy(filter: &str) -> OpenPort {
         timestamps: false,
         tag: 0,
         attach: Attach::Auto,
+        namespace: None,
     }
 }
 

@@ -1,0 +1,189 @@
+//! A port as it is stated, piece by piece.
+
+use super::PortError;
+use super::connection::{Connection, odd};
+use super::local::Local;
+use super::port::{Backing, Port};
+use crate::Bytes;
+use crate::compile::{Compiler, Source, with_hosts};
+use crate::engine::kernel::namespace;
+use crate::protocol::{Answer, Ask, Attach, OpenPort};
+use rustix::process::geteuid;
+use std::path::{Path, PathBuf};
+use weir_filter::lang::Language;
+use weir_wire::LinkType;
+
+/// Where a broker listens, unless told otherwise.
+pub const SOCKET_DEFAULT: &str = "/run/weir/broker.sock";
+
+/// Where to open the port.
+#[derive(Clone, Debug)]
+enum Way {
+    /// By the broker at the usual socket, if one listens; else in this
+    /// process.
+    Either,
+    Broker(PathBuf),
+    InProcess,
+}
+
+/// A port that is yet to be opened.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    asked: OpenPort,
+    way: Way,
+}
+
+impl Builder {
+    pub(super) fn on(interface: &str) -> Builder {
+        Builder {
+            asked: OpenPort {
+                interface: interface.to_owned(),
+                filter: Source::default(),
+                priority: 0,
+                take: false,
+                send: false,
+                ring: Bytes(1 << 20),
+                snap_len: None,
+                timestamps: false,
+                tag: 0,
+                attach: Attach::Auto,
+                namespace: None,
+            },
+            way: Way::Either,
+        }
+    }
+
+    /// Which frames: a pcap-filter(7) expression. Host names in it are looked
+    /// up now, which may take its time. Without a filter, all.
+    ///
+    /// # Errors
+    /// If it is wrong.
+    pub fn filter(self, text: &str) -> Result<Builder, PortError> {
+        self.filter_in(Language::Expr, text)
+    }
+
+    /// Which frames, in any of the languages.
+    ///
+    /// # Errors
+    /// If it is wrong.
+    pub fn filter_in(mut self, language: Language, text: &str) -> Result<Builder, PortError> {
+        self.asked.filter = source(language, text)?;
+        Ok(self)
+    }
+
+    /// Ports of higher priority see a frame earlier; 0 at first.
+    #[must_use]
+    pub fn priority(mut self, priority: u16) -> Builder {
+        self.asked.priority = priority;
+        self
+    }
+
+    /// Takes frames: no port of lower priority, nor the host, gets them. At
+    /// first a port copies.
+    #[must_use]
+    pub fn take(mut self, take: bool) -> Builder {
+        self.asked.take = take;
+        self
+    }
+
+    /// How many bytes of frames may wait to be read; 1 MiB at first. Rounded
+    /// up to a power of two.
+    #[must_use]
+    pub fn queue(mut self, ring: Bytes) -> Builder {
+        self.asked.ring = ring;
+        self
+    }
+
+    /// How many bytes of a frame are wanted at most; at first all.
+    #[must_use]
+    pub fn snap_len(mut self, snap_len: u32) -> Builder {
+        self.asked.snap_len = Some(snap_len);
+        self
+    }
+
+    /// Whether frames carry the time they came, which costs some 20 ns each;
+    /// at first they do not.
+    #[must_use]
+    pub fn timestamps(mut self, timestamps: bool) -> Builder {
+        self.asked.timestamps = timestamps;
+        self
+    }
+
+    /// What [`Frame::tag`](super::Frame::tag) is to say; 0 at first.
+    #[must_use]
+    pub fn tag(mut self, tag: u32) -> Builder {
+        self.asked.tag = tag;
+        self
+    }
+
+    /// Where in the kernel frames are divided.
+    #[must_use]
+    pub fn attach(mut self, attach: Attach) -> Builder {
+        self.asked.attach = attach;
+        self
+    }
+
+    /// By the broker that listens at this socket, and no other way: the
+    /// interface is the one of that name in the broker's network namespace.
+    #[must_use]
+    pub fn broker(mut self, socket: &Path) -> Builder {
+        self.way = Way::Broker(socket.to_owned());
+        self
+    }
+
+    /// By this process itself, which needs privilege, and no other way.
+    #[must_use]
+    pub fn in_process(mut self) -> Builder {
+        self.way = Way::InProcess;
+        self
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// If it is refused, or there is no way to open it.
+    pub fn open(mut self) -> Result<Port, PortError> {
+        match self.way {
+            Way::Broker(path) => by_broker(&path, self.asked),
+            Way::InProcess => by_itself(self.asked),
+            // The interface of that name here, not where a broker may be.
+            Way::Either => {
+                self.asked.namespace = namespace().ok();
+                match by_broker(Path::new(SOCKET_DEFAULT), self.asked.clone()) {
+                    Err(error) if error.is_of_no_broker() && geteuid().is_root() => {
+                        by_itself(self.asked)
+                    }
+                    other => other,
+                }
+            }
+        }
+    }
+}
+
+/// Checks a filter here, so that mistakes show at once, and looks up its host
+/// names.
+pub(super) fn source(language: Language, text: &str) -> Result<Source, PortError> {
+    let source = Source {
+        text: text.to_owned(),
+        language,
+        ..Source::default()
+    };
+    let source = with_hosts(source, LinkType::EN10MB);
+    Compiler::for_linktype(LinkType::EN10MB).compile(&source)?;
+    Ok(source)
+}
+
+fn by_broker(path: &Path, asked: OpenPort) -> Result<Port, PortError> {
+    let mut connection = Connection::to(path)?;
+    let (answer, fds) = connection.ask(Ask::Open(asked.clone()))?;
+    let Answer::Opened(opened) = answer else {
+        return Err(odd());
+    };
+    Port::new(Backing::Broker(connection), asked, opened, fds)
+}
+
+fn by_itself(asked: OpenPort) -> Result<Port, PortError> {
+    let local = Local::new()?;
+    let (opened, fds) = local.open(asked.clone())?;
+    Port::new(Backing::Local(local), asked, opened, fds)
+}

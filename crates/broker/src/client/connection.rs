@@ -1,0 +1,143 @@
+//! A connection to the broker, as a client keeps it.
+
+use super::PortError;
+use crate::protocol::{
+    Answer, Ask, Channel, Event, InterfaceStatus, PortStatus, Request, Said, decode, encode,
+};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// A connection: asks one thing after the other.
+#[derive(Debug)]
+pub struct Connection {
+    channel: Channel,
+    last_id: u32,
+    events: VecDeque<(u32, Event)>,
+}
+
+impl Connection {
+    /// Connects to the broker that listens at `path`.
+    ///
+    /// # Errors
+    /// If none does.
+    pub fn to(path: &Path) -> Result<Connection, PortError> {
+        let channel = Channel::connect(path).map_err(|source| PortError::NoBroker {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Connection {
+            channel,
+            last_id: 0,
+            events: VecDeque::new(),
+        })
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// If it is refused, or the broker is gone.
+    pub fn ask(&mut self, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), PortError> {
+        self.last_id = self.last_id.wrapping_add(1);
+        let id = self.last_id;
+        let bytes = encode(&Request { id, ask })?;
+        self.channel.send(&bytes, &[], true).map_err(gone)?;
+        loop {
+            let Some((said, fds)) = self.receive(true)? else {
+                continue;
+            };
+            match said {
+                Said::Answer { to, answer } if to == id => {
+                    return match answer {
+                        Answer::Refused(refusal) => Err(refusal.into()),
+                        answer => Ok((answer, fds)),
+                    };
+                }
+                Said::Answer { to, .. } => {
+                    let message = format!("an answer to request {to}, of {id}");
+                    return Err(PortError::Protocol(message));
+                }
+                Said::Event { port, event } => self.events.push_back((port, event)),
+                Said::Goodbye { reason } => return Err(PortError::Ended { reason }),
+            }
+        }
+    }
+
+    /// What has happened to a port since, without waiting.
+    ///
+    /// # Errors
+    /// If the broker is gone.
+    pub fn events(&mut self, port: u32) -> Result<Vec<Event>, PortError> {
+        while let Some((said, _)) = self.receive(false)? {
+            match said {
+                Said::Event { port, event } => self.events.push_back((port, event)),
+                Said::Goodbye { reason } => return Err(PortError::Ended { reason }),
+                Said::Answer { .. } => {}
+            }
+        }
+        let (own, others) = self.events.drain(..).partition(|(of, _)| *of == port);
+        self.events = others;
+        let own: VecDeque<(u32, Event)> = own;
+        Ok(own.into_iter().map(|(_, event)| event).collect())
+    }
+
+    /// The ports that are open: one's own user's, or for the superuser all.
+    ///
+    /// # Errors
+    /// If the broker is gone.
+    pub fn ports(&mut self) -> Result<Vec<PortStatus>, PortError> {
+        let mut all = Vec::new();
+        let mut after = None;
+        loop {
+            let (Answer::Ports { mut ports, more }, _) = self.ask(Ask::Ports { after })? else {
+                return Err(odd());
+            };
+            after = ports.last().map(|last| last.port);
+            all.append(&mut ports);
+            if !more || after.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// An interface's facts.
+    ///
+    /// # Errors
+    /// If there is none, or the policy grants nothing there.
+    pub fn interface(&mut self, name: &str) -> Result<InterfaceStatus, PortError> {
+        let name = name.to_owned();
+        match self.ask(Ask::Interface { name })? {
+            (Answer::Interface(status), _) => Ok(status),
+            _ => Err(odd()),
+        }
+    }
+
+    fn receive(&mut self, wait: bool) -> Result<Option<(Said, Vec<OwnedFd>)>, PortError> {
+        let Some(message) = self.channel.receive(wait).map_err(gone)? else {
+            return Ok(None);
+        };
+        let said = decode(&message.bytes);
+        let said = said.map_err(|error| PortError::Protocol(error.to_string()))?;
+        Ok(Some((said, message.fds)))
+    }
+}
+
+/// An answer to another question.
+pub(super) fn odd() -> PortError {
+    PortError::Protocol("an answer to another question".to_owned())
+}
+
+fn gone(source: io::Error) -> PortError {
+    match source.kind() {
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset => PortError::Ended {
+            reason: "it is gone".to_owned(),
+        },
+        _ => PortError::System {
+            what: "speak to the broker",
+            source,
+        },
+    }
+}

@@ -1,0 +1,223 @@
+//! The engine in this process: for the superuser without a broker.
+
+use super::PortError;
+use super::connection::odd;
+use crate::engine::kernel::{KernelFabric, namespace};
+use crate::engine::{Engine, Fabric, Finished, Owner};
+use crate::policy::{Policy, Who};
+use crate::protocol::{Answer, Ask, Event, OpenPort, Opened};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Events of one port that are kept until it asks; the last ones.
+const EVENTS_MAX: usize = 256;
+
+/// An engine, and a thread that attends to it.
+struct Shared {
+    state: Mutex<State>,
+    /// Some port is open.
+    opened: Condvar,
+    /// Wakes the thread, to see that all is over.
+    wake: OwnedFd,
+}
+
+struct State {
+    engine: Engine<KernelFabric>,
+    /// What nobody has fetched yet, by port.
+    finished: BTreeMap<u32, Finished>,
+    /// By connection.
+    events: BTreeMap<u64, Vec<Event>>,
+}
+
+/// The engines of this process, one for each network namespace in use.
+static ENGINES: Mutex<Vec<(u64, Weak<Shared>)>> = Mutex::new(Vec::new());
+
+/// This process's own engine, as one owner of ports.
+pub(super) struct Local {
+    shared: Arc<Shared>,
+    owner: Owner,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn failed(what: &'static str) -> impl Fn(io::Error) -> PortError {
+    move |source| PortError::System { what, source }
+}
+
+impl State {
+    /// Takes in what the engine has finished since.
+    fn attend(&mut self) {
+        for finished in self.engine.finished() {
+            self.finished.insert(finished.port, finished);
+        }
+    }
+
+    /// Looks at the interfaces again.
+    fn look(&mut self) {
+        self.engine.fabric().saw_changes();
+        for (connection, _, event) in self.engine.look() {
+            let events = self.events.entry(connection).or_default();
+            if events.len() == EVENTS_MAX {
+                events.remove(0);
+            }
+            events.push(event);
+        }
+    }
+}
+
+impl Shared {
+    fn start() -> Result<Arc<Shared>, PortError> {
+        let mut fabric = KernelFabric::open().map_err(failed("open a netlink socket"))?;
+        let clone = |fd: Option<BorrowedFd<'_>>| {
+            let fd = fd.ok_or(io::ErrorKind::Unsupported)?;
+            fd.try_clone_to_owned()
+        };
+        let fds = || Ok([clone(fabric.news())?, clone(fabric.changes())?]);
+        let fds: [OwnedFd; 2] = fds().map_err(failed("watch the interfaces"))?;
+        let wake = fds[0].try_clone().map_err(failed("watch the interfaces"))?;
+        fabric.saw_news();
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                engine: Engine::new(fabric, Policy::default()),
+                finished: BTreeMap::new(),
+                events: BTreeMap::new(),
+            }),
+            opened: Condvar::new(),
+            wake,
+        });
+        let weak = Arc::downgrade(&shared);
+        let thread = std::thread::Builder::new().name("weir-engine".into());
+        let spawned = thread.spawn(move || attend(&weak, &fds));
+        spawned.map_err(failed("start a thread"))?;
+        Ok(shared)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// Takes in what the kernel has done, as long as there are ports: so filters
+/// that were changed come to their end, also when nobody asks anything.
+fn attend(shared: &Weak<Shared>, fds: &[OwnedFd; 2]) {
+    loop {
+        let mut polled = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
+        let result = poll(&mut polled, None);
+        let ready = polled.map(|fd| !fd.revents().is_empty());
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        if result.is_err() {
+            continue;
+        }
+        let mut state = lock(&shared.state);
+        if ready[0] {
+            state.engine.fabric().saw_news();
+            state.attend();
+            shared.opened.notify_all();
+        }
+        if ready[1] {
+            state.look();
+        }
+    }
+}
+
+impl Local {
+    /// The engine of the calling thread's network namespace.
+    pub(super) fn new() -> Result<Local, PortError> {
+        static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+        let namespace = namespace().map_err(failed("find the network namespace"))?;
+        let mut engines = lock(&ENGINES);
+        engines.retain(|(_, engine)| engine.strong_count() > 0);
+        let known = engines.iter().find(|(of, _)| *of == namespace);
+        let shared = match known.and_then(|(_, engine)| engine.upgrade()) {
+            Some(shared) => shared,
+            None => {
+                let shared = Shared::start()?;
+                engines.push((namespace, Arc::downgrade(&shared)));
+                shared
+            }
+        };
+        Ok(Local {
+            shared,
+            owner: Owner {
+                connection: CONNECTIONS.fetch_add(1, Ordering::Relaxed),
+                who: Who {
+                    uid: 0,
+                    gids: Vec::new(),
+                    pid: std::process::id(),
+                },
+            },
+        })
+    }
+
+    pub(super) fn open(&self, asked: OpenPort) -> Result<(Opened, Vec<OwnedFd>), PortError> {
+        let mut state = lock(&self.shared.state);
+        let number = state.engine.open(self.owner.clone(), asked)?;
+        // With a ring at hand it is open at once.
+        state.attend();
+        self.shared.opened.notify_all();
+        loop {
+            if let Some(finished) = state.finished.remove(&number) {
+                return Ok(finished.result?);
+            }
+            let opened = &self.shared.opened;
+            state = opened.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Asks what needs no waiting.
+    pub(super) fn ask(&self, ask: Ask) -> Result<Answer, PortError> {
+        let engine = &mut lock(&self.shared.state).engine;
+        Ok(match ask {
+            Ask::SetFilter { port, filter } => {
+                engine.set_filter(&self.owner, port, filter)?;
+                Answer::Done
+            }
+            Ask::Close { port } => {
+                engine.close(&self.owner, port)?;
+                Answer::Done
+            }
+            Ask::Interface { name } => {
+                Answer::Interface(engine.interface_status(&self.owner, &name)?)
+            }
+            Ask::Ports { after } => Answer::Ports {
+                ports: engine.status(&self.owner, after.unwrap_or(0)).collect(),
+                more: false,
+            },
+            Ask::Open(_) | Ask::Stop => return Err(odd()),
+        })
+    }
+
+    /// What has happened to the port since.
+    pub(super) fn events(&self) -> Vec<Event> {
+        let mut state = lock(&self.shared.state);
+        state.look();
+        state
+            .events
+            .remove(&self.owner.connection)
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared.state);
+        state.engine.close_all(self.owner.connection);
+        state.events.remove(&self.owner.connection);
+    }
+}
+
+impl std::fmt::Debug for Local {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Local")
+    }
+}

@@ -1,0 +1,86 @@
+//! Ports, for programs that use them.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use weir_broker::{Bytes, Port, Timeout};
+//!
+//! # fn main() -> Result<(), weir_broker::PortError> {
+//! let mut port = Port::on("eth0").filter("udp port 53")?.priority(10).queue(Bytes(1 << 20)).open()?;
+//! loop {
+//!     for frame in port.recv_batch(Timeout::after(Duration::from_secs(1)))? {
+//!         println!("{} of {} bytes", frame.bytes().len(), frame.original_len());
+//!     }
+//! }
+//! # }
+//! ```
+
+mod builder;
+mod connection;
+mod local;
+mod port;
+
+pub use builder::{Builder, SOCKET_DEFAULT};
+pub use connection::Connection;
+pub use port::{Frame, Frames, Port, PortCounters, Timeout};
+
+use crate::compile::CompileError;
+use crate::protocol::{ErrorKind, Refusal, TooLong};
+use std::io;
+use std::path::PathBuf;
+
+/// Why something could not be done with a port.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The filter is wrong.
+    #[error(transparent)]
+    Filter(#[from] CompileError),
+    /// The broker, or the engine in this process, refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// No broker listens, and without privilege there is no other way.
+    #[error("no broker listens on {}: start `weir broker` as root ({source})", path.display())]
+    NoBroker {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The broker ended the connection.
+    #[error("the broker ended the connection: {reason}")]
+    Ended {
+        /// As it said.
+        reason: String,
+    },
+    /// What the broker said makes no sense.
+    #[error("the broker said something that makes no sense: {0}")]
+    Protocol(String),
+    /// The request is too long.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+    /// The ring cannot be read.
+    #[error(transparent)]
+    Ring(#[from] weir_ring::Error),
+    /// Frames were not sent.
+    #[error(transparent)]
+    Send(#[from] weir_link::live::SendError),
+    /// Anything else.
+    #[error("cannot {what} ({source})")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl PortError {
+    /// Whether there is no broker for the interfaces of this network
+    /// namespace.
+    fn is_of_no_broker(&self) -> bool {
+        match self {
+            PortError::NoBroker { .. } => true,
+            PortError::Refused(refusal) => refusal.kind == ErrorKind::Namespace,
+            _ => false,
+        }
+    }
+}

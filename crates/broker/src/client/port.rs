@@ -1,0 +1,346 @@
+//! An open port.
+
+use super::PortError;
+use super::builder::{Builder, source};
+use super::connection::{Connection, odd};
+use super::local::Local;
+use crate::interface::Interfaces;
+use crate::protocol::{Answer, Ask, Event, InterfaceStatus, OpenPort, Opened};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, SystemTime};
+use weir_demux::kernel::record::{FLAG_CUT, FLAG_EGRESS, FLAG_GSO, FLAG_VLAN, Record};
+use weir_filter::lang::Language;
+use weir_link::live::Sender;
+use weir_ring::{Mode, Reader, Records, Woke};
+use weir_wire::LinkType;
+
+/// How long to wait for frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timeout(Option<Duration>);
+
+impl Timeout {
+    /// Until there is a frame, or a signal comes.
+    pub const NEVER: Timeout = Timeout(None);
+    /// Not at all.
+    pub const NOW: Timeout = Timeout(Some(Duration::ZERO));
+
+    /// As long as this at most.
+    #[must_use]
+    pub fn after(time: Duration) -> Timeout {
+        Timeout(Some(time))
+    }
+}
+
+/// Who opened the port for us.
+#[derive(Debug)]
+pub(super) enum Backing {
+    Broker(Connection),
+    Local(Local),
+}
+
+impl Backing {
+    fn ask(&mut self, ask: Ask) -> Result<Answer, PortError> {
+        match self {
+            Backing::Broker(connection) => Ok(connection.ask(ask)?.0),
+            Backing::Local(local) => local.ask(ask),
+        }
+    }
+}
+
+/// What was counted for a port since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PortCounters {
+    /// Frames put into its queue.
+    pub delivered: u64,
+    /// Frames that its queue had no room for.
+    pub lost: u64,
+}
+
+/// An open port; closed when it is dropped.
+#[derive(Debug)]
+pub struct Port {
+    backing: Backing,
+    asked: OpenPort,
+    opened: Opened,
+    reader: Reader,
+    sender: Option<Sender>,
+}
+
+impl Port {
+    /// A port on an interface, to be stated further and opened.
+    pub fn on(interface: &str) -> Builder {
+        Builder::on(interface)
+    }
+
+    pub(super) fn new(
+        backing: Backing,
+        asked: OpenPort,
+        opened: Opened,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Port, PortError> {
+        let named = opened.fds.iter().zip(fds);
+        let ring = named.into_iter().find(|(name, _)| *name == "ring");
+        let (_, ring) = ring.ok_or_else(odd)?;
+        let reader = Reader::open(ring)?;
+        Ok(Port {
+            backing,
+            asked,
+            opened,
+            reader,
+            sender: None,
+        })
+    }
+
+    /// The frames that are there; waits for the first as long as `timeout`
+    /// says. None when the time is over, or a signal came. Their space is
+    /// given back when the port is used again.
+    ///
+    /// # Errors
+    /// If the ring is damaged.
+    pub fn recv_batch(&mut self, timeout: Timeout) -> Result<Frames<'_>, PortError> {
+        let time_max = timeout.0;
+        let is_ready =
+            time_max == Some(Duration::ZERO) || self.reader.wait(time_max)? == Woke::Ready;
+        let booted = if self.asked.timestamps {
+            booted()
+        } else {
+            Duration::ZERO
+        };
+        let records = is_ready.then(|| self.reader.records()).transpose()?;
+        Ok(Frames { records, booted })
+    }
+
+    /// Before waiting elsewhere (`epoll`, `tokio`) for [`as_fd`](Self::as_fd)
+    /// to be readable: `false` if there is something to read already.
+    pub fn arm(&mut self) -> bool {
+        self.reader.arm()
+    }
+
+    /// Whether to wait for the least delay, rather than for the most frames
+    /// a second.
+    pub fn set_latency_mode(&mut self, latency: bool) {
+        let mode = if latency {
+            Mode::Latency
+        } else {
+            Mode::Throughput
+        };
+        self.reader.set_mode(mode);
+    }
+
+    /// Gives the port another filter, a pcap-filter(7) expression.
+    ///
+    /// From now on every frame that it accepts is delivered, once also if the
+    /// old one accepts it too. The old one ends within moments, when no frame
+    /// can be on its way past both; what it has delivered until then is in
+    /// the queue.
+    ///
+    /// # Errors
+    /// If it is wrong or refused; then the old one stays.
+    pub fn set_filter(&mut self, text: &str) -> Result<(), PortError> {
+        self.set_filter_in(Language::Expr, text)
+    }
+
+    /// Gives the port another filter, in any of the languages.
+    ///
+    /// # Errors
+    /// If it is wrong or refused; then the old one stays.
+    pub fn set_filter_in(&mut self, language: Language, text: &str) -> Result<(), PortError> {
+        let filter = source(language, text)?;
+        let port = self.opened.port;
+        self.backing.ask(Ask::SetFilter { port, filter })?;
+        Ok(())
+    }
+
+    /// Sends whole frames, up to 1,024 in one system call; says how many
+    /// were sent, which are the first ones. Needs privilege.
+    ///
+    /// # Errors
+    /// When not even the first could be sent.
+    pub fn send_batch(&mut self, frames: &[&[u8]]) -> Result<usize, PortError> {
+        let sender = match self.sender.take() {
+            Some(sender) => sender,
+            None => {
+                let facts =
+                    Interfaces::open().and_then(|mut all| all.by_name(&self.asked.interface));
+                let facts = facts.map_err(|source| PortError::System {
+                    what: "find the interface",
+                    source,
+                })?;
+                Sender::open(facts.ifindex)?
+            }
+        };
+        Ok(self.sender.insert(sender).send_batch(frames)?)
+    }
+
+    /// What the port's interface is now.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn status(&mut self) -> Result<InterfaceStatus, PortError> {
+        let name = self.asked.interface.clone();
+        match self.backing.ask(Ask::Interface { name })? {
+            Answer::Interface(status) => Ok(status),
+            _ => Err(odd()),
+        }
+    }
+
+    /// What was counted for the port.
+    ///
+    /// # Errors
+    /// If the broker is gone.
+    pub fn counters(&mut self) -> Result<PortCounters, PortError> {
+        let port = self.opened.port;
+        let after = Some(port - 1);
+        let Answer::Ports { ports, .. } = self.backing.ask(Ask::Ports { after })? else {
+            return Err(odd());
+        };
+        let own = ports.iter().find(|one| one.port == port).ok_or_else(odd)?;
+        Ok(PortCounters {
+            delivered: own.delivered,
+            lost: own.lost,
+        })
+    }
+
+    /// What has happened to the port's interface since it was asked last.
+    ///
+    /// # Errors
+    /// If the broker is gone.
+    pub fn events(&mut self) -> Result<Vec<Event>, PortError> {
+        match &mut self.backing {
+            Backing::Broker(connection) => connection.events(self.opened.port),
+            Backing::Local(local) => Ok(local.events()),
+        }
+    }
+
+    /// How the frames begin.
+    pub fn linktype(&self) -> LinkType {
+        LinkType(self.opened.linktype)
+    }
+
+    /// Where frames were divided when the port was opened.
+    pub fn attached(&self) -> &str {
+        &self.opened.attach
+    }
+
+    /// The port's number, as `weir ports` shows it.
+    pub fn number(&self) -> u32 {
+        self.opened.port
+    }
+}
+
+impl AsFd for Port {
+    /// Readable when there are frames: see [`arm`](Port::arm).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+}
+
+/// Frames, in the order they came.
+#[derive(Debug)]
+pub struct Frames<'a> {
+    records: Option<Records<'a>>,
+    /// When the clock of timestamps began, since 1970.
+    booted: Duration,
+}
+
+impl Frames<'_> {
+    /// Whether there are none (left).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    fn next(&mut self) -> Option<Frame<'a>> {
+        let record = self.records.as_mut()?.next()?;
+        // The kernel half writes whole records.
+        let record = Record::parse(record).ok()?;
+        Some(Frame {
+            record,
+            booted: self.booted,
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let len = self.records.as_ref().map_or(0, ExactSizeIterator::len);
+        (len, Some(len))
+    }
+}
+
+impl ExactSizeIterator for Frames<'_> {}
+
+/// A frame that came.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    record: Record<'a>,
+    booted: Duration,
+}
+
+impl<'a> Frame<'a> {
+    /// Its bytes, as many as were asked for.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.record.bytes
+    }
+
+    /// Its length, whatever was asked for.
+    pub fn original_len(&self) -> u32 {
+        self.record.wire_len
+    }
+
+    /// When it came, if the port has timestamps.
+    pub fn timestamp(&self) -> Option<SystemTime> {
+        let ns = self.record.timestamp_ns;
+        let since = self.booted + Duration::from_nanos(ns);
+        (ns > 0).then(|| SystemTime::UNIX_EPOCH + since)
+    }
+
+    /// Frames that the port lost between the one before and this.
+    pub fn lost_before(&self) -> u32 {
+        self.record.lost_before
+    }
+
+    /// The port's tag.
+    pub fn tag(&self) -> u32 {
+        self.record.tag
+    }
+
+    /// Whether it leaves the host.
+    pub fn is_outgoing(&self) -> bool {
+        self.record.flags & FLAG_EGRESS != 0
+    }
+
+    /// Whether it stands for several segments on the wire, of so many bytes
+    /// each; its checksums may be partial.
+    pub fn segment_size(&self) -> Option<u16> {
+        (self.record.flags & FLAG_GSO != 0).then_some(self.record.gso_size)
+    }
+
+    /// Whether a VLAN tag that the device had taken out was put back.
+    pub fn had_vlan_tag(&self) -> bool {
+        self.record.flags & FLAG_VLAN != 0
+    }
+
+    /// Whether it has more bytes than were asked for.
+    pub fn is_cut(&self) -> bool {
+        self.record.flags & FLAG_CUT != 0
+    }
+}
+
+/// When the clock of timestamps (time since boot) began, since 1970: asked
+/// anew for each batch, since the time of day may be set.
+fn booted() -> Duration {
+    let nanoseconds = |time: Timespec| time.tv_sec * 1_000_000_000 + time.tv_nsec;
+    let day = nanoseconds(clock_gettime(ClockId::Realtime));
+    let since = nanoseconds(clock_gettime(ClockId::Boottime));
+    Duration::from_nanos(u64::try_from(day - since).unwrap_or(0))
+}
+
+impl From<PortError> for io::Error {
+    fn from(error: PortError) -> io::Error {
+        io::Error::other(error)
+    }
+}

@@ -1,0 +1,378 @@
+//! One interface's plan in the kernel.
+
+use super::namespace;
+use super::worker::{Done, Job, Worker};
+use crate::engine::{Counted, Divider, Queue, Reserved};
+use crate::interface::Facts;
+use crate::protocol::{Attach, ErrorKind, Refusal};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Display;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use weir_demux::kernel::{
+    Change, Clock, Hook as PlanHook, KernelPlan, Need, Options, Part, PortSettings,
+};
+use weir_demux::{Binding, BindingId, Filter};
+use weir_link::bpf::{Hook, Map};
+use weir_link::live::{Dispatcher, cost};
+use weir_link::plan::PlanMaps;
+
+/// Slots for ports of one interface, and one that is the worker's.
+const SLOTS: u32 = 1 << 12;
+
+/// Rings set aside for each size in use.
+const AHEAD: usize = 2;
+/// Larger rings are not set aside ahead of need.
+const AHEAD_RING_MAX: u64 = 4 << 20;
+/// What the first port is likely to ask for.
+const RING_DEFAULT: u64 = 1 << 20;
+
+/// Divides the frames of one interface in the kernel. Everything goes with
+/// it: programs, maps, rings, but for what readers hold.
+#[derive(Debug)]
+pub struct KernelDivider {
+    ifindex: u32,
+    is_loopback: bool,
+    /// Interfaces are numbered anew in each network namespace.
+    namespace: u64,
+    plan: Plan,
+    maps: PlanMaps,
+    attached: Option<Attach>,
+    dispatchers: Vec<Dispatcher>,
+    /// The programs in the slots are not the plan's: loading failed.
+    is_stale: bool,
+    worker: Worker,
+    free: Vec<u32>,
+    /// Rings at their slots that are nobody's, by size.
+    ahead: BTreeMap<u64, Vec<(u32, Map)>>,
+    /// Rings of that size that the worker has been asked for.
+    ordered: BTreeMap<u64, usize>,
+    waiting: BTreeMap<u64, VecDeque<(u32, Queue)>>,
+    ready: Vec<(u32, Result<Reserved, Refusal>)>,
+    used: BTreeMap<u32, u64>,
+    asked_grace: bool,
+}
+
+/// The plan, with a short debug form.
+struct Plan(KernelPlan);
+
+impl std::fmt::Debug for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Plan({} bindings)", self.0.len())
+    }
+}
+
+fn system(error: impl Display) -> Refusal {
+    Refusal::new(ErrorKind::System, error)
+}
+
+impl KernelDivider {
+    pub(super) fn new(
+        facts: &Facts,
+        namespace: u64,
+        news: Arc<OwnedFd>,
+    ) -> Result<KernelDivider, Refusal> {
+        let plan = KernelPlan::new(Options {
+            seed: random_seed(),
+            ports_max: SLOTS,
+            ..Options::default()
+        });
+        let maps = PlanMaps::new(&plan).map_err(system)?;
+        let rings = maps.map(Part::Rings).try_clone().map_err(system)?;
+        let spare = SLOTS - 1;
+        let mut divider = KernelDivider {
+            ifindex: facts.ifindex,
+            is_loopback: facts.is_loopback,
+            namespace,
+            plan: Plan(plan),
+            maps,
+            attached: None,
+            dispatchers: Vec::new(),
+            is_stale: false,
+            worker: Worker::start(rings, spare, news).map_err(system)?,
+            free: (0..spare).rev().collect(),
+            ahead: BTreeMap::new(),
+            ordered: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            ready: Vec::new(),
+            used: BTreeMap::new(),
+            asked_grace: false,
+        };
+        divider.order(RING_DEFAULT);
+        Ok(divider)
+    }
+
+    /// Has the worker make rings of a size, as many as wait for one and some
+    /// more.
+    fn order(&mut self, bytes: u64) {
+        let waiting = self.waiting.get(&bytes).map_or(0, VecDeque::len);
+        let spare = if bytes <= AHEAD_RING_MAX { AHEAD } else { 0 };
+        let there = self.ahead.get(&bytes).map_or(0, Vec::len);
+        let ordered = self.ordered.entry(bytes).or_insert(0);
+        while there + *ordered < waiting + spare {
+            let Some(slot) = self.free.pop() else { break };
+            *ordered += 1;
+            let bytes = bytes as u32;
+            self.worker.ask(Job::Add { slot, bytes });
+        }
+    }
+
+    /// Gives those who wait what the worker has done.
+    fn take_in(&mut self) {
+        let done: Vec<Done> = self.worker.done().collect();
+        for one in done {
+            match one {
+                Done::Added { slot, bytes, ring } => self.added(slot, u64::from(bytes), ring),
+                Done::Removed { slot } => self.free.push(slot),
+                Done::Grace { epoch } => {
+                    self.asked_grace = false;
+                    let change = self.plan.0.settle(epoch);
+                    // Writes only: nothing is renewed.
+                    let _ = self.maps.apply(&self.plan.0, &change);
+                    self.settle_later();
+                }
+            }
+        }
+    }
+
+    fn added(&mut self, slot: u32, bytes: u64, ring: Result<Map, String>) {
+        if let Some(ordered) = self.ordered.get_mut(&bytes) {
+            *ordered = ordered.saturating_sub(1);
+        }
+        match ring {
+            Ok(ring) => {
+                self.ahead.entry(bytes).or_default().push((slot, ring));
+                self.serve(bytes);
+            }
+            Err(error) => {
+                self.free.push(slot);
+                if let Some((token, _)) = self.waiting.get_mut(&bytes).and_then(VecDeque::pop_front)
+                {
+                    let refusal = system(format!("no ring of {bytes} bytes: {error}"));
+                    self.ready.push((token, Err(refusal)));
+                }
+            }
+        }
+    }
+
+    /// Hands out rings of a size while there are both rings and takers.
+    fn serve(&mut self, bytes: u64) {
+        let ahead = self.ahead.entry(bytes).or_default();
+        let waiting = self.waiting.entry(bytes).or_default();
+        while !ahead.is_empty()
+            && let Some((token, queue)) = waiting.pop_front()
+            && let Some((slot, ring)) = ahead.pop()
+        {
+            let settings = PortSettings {
+                snap_len: queue.snap_len,
+                clock: if queue.timestamps {
+                    Clock::Boot
+                } else {
+                    Clock::None
+                },
+                ..PortSettings::default()
+            };
+            let result = self
+                .maps
+                .set_port(slot, settings, true)
+                .and_then(|()| self.maps.clear_counters(slot))
+                .map_err(system)
+                .map(|()| Reserved {
+                    slot,
+                    fds: vec![("ring".to_owned(), ring.into())],
+                });
+            self.used.insert(slot, bytes);
+            if result.is_err() {
+                self.used.remove(&slot);
+                self.worker.ask(Job::Remove { slot });
+            }
+            self.ready.push((token, result));
+        }
+    }
+
+    /// Puts a change into the kernel.
+    fn apply(&mut self, change: &Change) -> Result<(), Refusal> {
+        self.maps.apply(&self.plan.0, change).map_err(system)?;
+        if change.programs == Need::Programs || self.is_stale {
+            self.load_all()?;
+        }
+        self.settle_later();
+        Ok(())
+    }
+
+    fn load_all(&mut self) -> Result<(), Refusal> {
+        self.is_stale = true;
+        self.plan.0.sweep();
+        for dispatcher in &self.dispatchers {
+            self.load(dispatcher)?;
+        }
+        self.is_stale = false;
+        Ok(())
+    }
+
+    fn load(&self, dispatcher: &Dispatcher) -> Result<(), Refusal> {
+        let hook = match dispatcher.hook() {
+            Hook::XdpNative | Hook::XdpGeneric => PlanHook::Xdp,
+            Hook::TcIngress => PlanHook::TcIngress,
+            Hook::TcEgress => PlanHook::TcEgress,
+        };
+        let program = self.maps.load(&self.plan.0, hook).map_err(system)?;
+        dispatcher.set(&program).map_err(system)
+    }
+
+    /// Asks for word when what is written now has reached every frame.
+    fn settle_later(&mut self) {
+        if !self.asked_grace && !self.plan.0.is_settled() {
+            self.asked_grace = true;
+            let epoch = self.plan.0.epoch();
+            self.worker.ask(Job::Grace { epoch });
+        }
+    }
+}
+
+/// Where frames that come in are seen.
+fn ingress(attach: Attach) -> Hook {
+    match attach {
+        Attach::Auto | Attach::Tc => Hook::TcIngress,
+        Attach::XdpGeneric => Hook::XdpGeneric,
+        Attach::XdpNative => Hook::XdpNative,
+    }
+}
+
+impl Divider for KernelDivider {
+    fn attached(&self) -> Option<Attach> {
+        self.attached
+    }
+
+    fn cost(&self) -> String {
+        let costs: Vec<&str> = self
+            .dispatchers
+            .iter()
+            .map(|one| cost(one.hook()))
+            .collect();
+        costs.join("; ")
+    }
+
+    fn attach(&mut self, attach: Attach) -> Result<(), Refusal> {
+        if namespace().map_err(system)? != self.namespace {
+            return Err(system(
+                "the thread has left the interface's network namespace",
+            ));
+        }
+        // What leaves by the loopback comes in there: once is enough.
+        let egress = (!self.is_loopback).then_some(Hook::TcEgress);
+        let wanted: Vec<Hook> = [ingress(attach)].into_iter().chain(egress).collect();
+        let mut kept = Vec::new();
+        let mut old = Vec::new();
+        for dispatcher in self.dispatchers.drain(..) {
+            if wanted.contains(&dispatcher.hook()) {
+                kept.push(dispatcher);
+            } else {
+                old.push(dispatcher);
+            }
+        }
+        // Two kinds of XDP cannot be there at once.
+        let xdp = |one: &Dispatcher| one.hook().is_xdp();
+        if wanted[0].is_xdp() {
+            for dispatcher in old.extract_if(.., |one| xdp(one)) {
+                dispatcher.detach(None).map_err(system)?;
+            }
+        }
+        let mut made = Vec::new();
+        for hook in wanted {
+            if kept.iter().any(|one| one.hook() == hook) {
+                continue;
+            }
+            let new = Dispatcher::attach(self.ifindex, hook, None).map_err(system);
+            let new = new.and_then(|new| self.load(&new).map(|()| new));
+            match new {
+                Ok(new) => made.push(new),
+                Err(refusal) => {
+                    self.dispatchers = kept;
+                    self.dispatchers.append(&mut old);
+                    return Err(refusal);
+                }
+            }
+        }
+        // The new one divides already: what is under way between the two is
+        // seen by both rather than by neither.
+        for dispatcher in old {
+            dispatcher.detach(None).map_err(system)?;
+        }
+        kept.append(&mut made);
+        self.dispatchers = kept;
+        self.attached = Some(attach);
+        Ok(())
+    }
+
+    fn reserve(&mut self, token: u32, queue: &Queue) {
+        let bytes = queue.ring.0;
+        self.waiting
+            .entry(bytes)
+            .or_default()
+            .push_back((token, *queue));
+        self.take_in();
+        self.serve(bytes);
+        self.order(bytes);
+        let waiting = self.waiting.get_mut(&bytes);
+        if self.ordered.get(&bytes) == Some(&0)
+            && let Some(waiting) = waiting
+            && let Some((token, _)) = waiting.pop_front()
+        {
+            let message = format!("all {SLOTS} places for ports of this interface are in use");
+            self.ready
+                .push((token, Err(Refusal::new(ErrorKind::Limit, message))));
+        }
+    }
+
+    fn reserved(&mut self) -> Vec<(u32, Result<Reserved, Refusal>)> {
+        self.take_in();
+        std::mem::take(&mut self.ready)
+    }
+
+    fn bind(&mut self, binding: Binding) -> Result<BindingId, Refusal> {
+        let bound = self.plan.0.bind(binding);
+        let (id, change) = bound.map_err(|error| Refusal::new(ErrorKind::Limit, error))?;
+        if let Err(refusal) = self.apply(&change) {
+            self.unbind(id);
+            return Err(refusal);
+        }
+        Ok(id)
+    }
+
+    fn rebind(&mut self, id: BindingId, filter: Filter) -> Result<(), Refusal> {
+        let changed = self.plan.0.change_filter(id, filter);
+        let change = changed.map_err(|error| Refusal::new(ErrorKind::Limit, error))?;
+        self.apply(&change)
+    }
+
+    fn unbind(&mut self, id: BindingId) {
+        if let Ok(change) = self.plan.0.unbind(id) {
+            // A program that could not be loaded is tried again with the next
+            // change; what is unbound says nothing by then.
+            let _ = self.apply(&change);
+        }
+    }
+
+    fn release(&mut self, slot: u32) {
+        if self.used.remove(&slot).is_some() {
+            self.worker.ask(Job::Remove { slot });
+        }
+    }
+
+    fn counted(&self, slot: u32) -> Counted {
+        let counters = self.maps.counters(slot).unwrap_or_default();
+        Counted {
+            delivered: counters.delivered,
+            bytes: counters.bytes,
+            lost: counters.lost,
+        }
+    }
+}
+
+/// From the kernel, so that peers cannot choose collisions.
+fn random_seed() -> u128 {
+    let mut bytes = [0; 16];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u128::from_ne_bytes(bytes)
+}
