@@ -47,7 +47,12 @@ fn one_that_takes_everything() {
         for len in [14, 15, 16, 17, 59, 60, 61, 63, 64, 65, 95, 96, 97, 1514] {
             rig.check(&vec![0x55; len]);
         }
-        assert_eq!(rig.taken, rig.frames);
+        let kept = if hook == Hook::TcEgress {
+            0
+        } else {
+            rig.frames
+        };
+        assert_eq!(rig.taken, kept, "what leaves goes on whoever takes it");
     }
 }
 
@@ -267,7 +272,10 @@ fn losses_are_told_with_the_next_frame() {
         assert!(rig.maps.map(Part::Rings).delete(&key).unwrap());
         let frame = [0x55; 1_000];
         for _ in 0..5 {
-            assert_eq!(rig.run(&frame), (false, vec![vec![], vec![]]));
+            assert_eq!(
+                rig.run(&frame),
+                (hook == Hook::TcEgress, vec![vec![], vec![]])
+            );
         }
         rig.put_ring(1);
         assert_eq!(rig.lost_with(&frame), [5]);

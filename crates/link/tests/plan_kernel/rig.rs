@@ -283,7 +283,8 @@ impl Rig {
         }
         let mut targets = verdict.deliveries().iter().map(|delivery| delivery.target);
         let kernel = targets.any(|target| target == Target::Kernel);
-        (kernel || !verdict.is_taken(), got)
+        let leaves = self.hook == Hook::TcEgress;
+        (leaves || kernel || !verdict.is_taken(), got)
     }
 
     pub fn check(&mut self, frame: &[u8]) {
