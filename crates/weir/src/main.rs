@@ -27,6 +27,7 @@ enum Command {
     Demux(cmd::demux::Args),
     Filter(cmd::filter::Args),
     Demo(cmd::demo::Args),
+    Lab(cmd::lab::Args),
     Experiment(cmd::experiment::Args),
 }
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Demux(args) => cmd::demux::run(&args),
         Command::Filter(args) => cmd::filter::run(&args),
         Command::Demo(args) => cmd::demo::run(&args),
+        Command::Lab(args) => cmd::lab::run(&args),
         Command::Experiment(args) => cmd::experiment::run(&args),
     };
     match outcome {

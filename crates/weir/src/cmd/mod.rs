@@ -4,3 +4,4 @@ pub(crate) mod demo;
 pub(crate) mod demux;
 pub(crate) mod experiment;
 pub(crate) mod filter;
+pub(crate) mod lab;

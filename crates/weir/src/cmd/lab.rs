@@ -1,0 +1,26 @@
+//! `weir lab`: networks of namespaces to try things on.
+
+mod demo;
+
+use crate::failure::Failure;
+use clap::Subcommand;
+
+/// Make small networks in this machine, of network namespaces
+#[derive(clap::Args, Debug)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    which: Which,
+}
+
+#[derive(Subcommand, Debug)]
+enum Which {
+    Demo(demo::Args),
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.which {
+        Which::Demo(args) => demo::run(args),
+    }
+}
