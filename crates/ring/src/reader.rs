@@ -163,11 +163,18 @@ impl Reader {
     /// # Errors
     /// [`Error::Corrupt`] only.
     pub fn peek(&mut self) -> Result<Batch<'_>, Error> {
+        self.peek_at_most(BATCH_RECORDS_MAX)
+    }
+
+    /// As [`peek`](Self::peek), with so many records at most.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] only.
+    pub fn peek_at_most(&mut self, records: usize) -> Result<Batch<'_>, Error> {
         self.release_held();
         let bytes_max = self.memory.bytes() / BATCH_PART;
-        let span = self
-            .cursor
-            .scan(&self.memory, BATCH_RECORDS_MAX, bytes_max)?;
+        let records_max = records.min(BATCH_RECORDS_MAX);
+        let span = self.cursor.scan(&self.memory, records_max, bytes_max)?;
         self.burst |= span.records > 0;
         Ok(Batch { reader: self, span })
     }

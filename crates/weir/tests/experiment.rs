@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use std::process::{Command, Output};
+use weir_lab::need;
 
 fn experiment(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -61,4 +62,42 @@ fn settings_that_cannot_be_are_refused() {
         let run = experiment(&["tpca", option, value]);
         assert_eq!(run.status.code(), Some(2), "{option} {value}: {run:?}");
     }
+}
+
+#[test]
+fn the_packet_filters_tables_stand_beside_the_papers() {
+    if !need::root() {
+        return;
+    }
+    let run = experiment(&["packet-filter", "--each", "10", "--rounds", "1", "--json"]);
+    assert!(run.status.success(), "{run:?}");
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let of = |table: &str| {
+        let rows = rows.iter().filter(|row| row["table"] == table);
+        let values = rows.map(|row| {
+            assert!(row["now_ns"].as_f64().unwrap() > 10.0, "{row}");
+            row["paper_ms"].as_f64()
+        });
+        values.flatten().collect::<Vec<_>>()
+    };
+    assert_eq!(of("6-1"), [1.9, 3.1, 3.6, 4.9]);
+    assert_eq!(of("6-8"), [2.3, 5.0, 4.0, 9.0]);
+    assert_eq!(of("6-9"), [1.9, 2.4, 3.5, 5.9]);
+    assert_eq!(of("6-10"), [1.9, 2.0, 2.2, 2.5]);
+    // Filters of one shape cost one look-up, programs a run each.
+    let lines = json["cost_line"]["now"].as_array().unwrap();
+    let each = |line: usize| lines[line]["each_ns"].as_f64().unwrap();
+    assert!(each(0) < each(2) / 10.0, "{lines:?}");
+}
+
+#[test]
+fn without_privilege_the_packet_filters_need_is_said() {
+    if !need::root() {
+        return;
+    }
+    let run = weir_lab::net::nobody::run(|| experiment(&["packet-filter"]));
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let message = String::from_utf8_lossy(&run.stderr);
+    assert!(message.contains("a lab needs root"), "{message}");
 }

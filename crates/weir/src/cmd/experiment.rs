@@ -1,5 +1,6 @@
 //! `weir experiment`: the papers' experiments, their values beside ours.
 
+mod packet_filter;
 mod plot;
 mod tpca;
 
@@ -15,11 +16,13 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Experiment {
+    PacketFilter(packet_filter::Args),
     Tpca(tpca::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.experiment {
+        Experiment::PacketFilter(args) => packet_filter::run(args),
         Experiment::Tpca(args) => tpca::run(args),
     }
 }

@@ -1,0 +1,50 @@
+//! Who runs on which CPU: the source of frames on one, and what receives
+//! them on another, as the one CPU of 1987 did.
+
+use crate::failure::Failure;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Two CPUs; the same one twice where there is one.
+#[derive(Debug)]
+pub(super) struct Cpus {
+    original: CpuSet,
+    source: CpuSet,
+    receiver: CpuSet,
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::run(format!("cannot choose a CPU: {error}"))
+}
+
+impl Cpus {
+    pub(super) fn new() -> Result<Cpus, Failure> {
+        let original = sched_getaffinity(None).map_err(failed)?;
+        let mut usable = (0..CpuSet::MAX_CPU).filter(|cpu| original.is_set(*cpu));
+        let one = |cpu| {
+            let mut set = CpuSet::new();
+            set.set(cpu);
+            set
+        };
+        let source = usable.next().unwrap_or(0);
+        let receiver = usable.next().unwrap_or(source);
+        Ok(Cpus {
+            original,
+            source: one(source),
+            receiver: one(receiver),
+        })
+    }
+
+    /// Runs `f`, and the threads it starts, on the source's CPU; goes on, with
+    /// all that is started then, on the receiver's.
+    pub(super) fn start_source<T>(&self, f: impl FnOnce() -> T) -> Result<T, Failure> {
+        sched_setaffinity(None, &self.source).map_err(failed)?;
+        let made = f();
+        sched_setaffinity(None, &self.receiver).map_err(failed)?;
+        Ok(made)
+    }
+
+    /// Goes on wherever there is room.
+    pub(super) fn free(&self) -> Result<(), Failure> {
+        sched_setaffinity(None, &self.original).map_err(failed)
+    }
+}

@@ -1,0 +1,79 @@
+//! Table 6-1: what it costs to send.
+
+use super::Bench;
+use crate::failure::Failure;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::{Duration, Instant};
+use weir_lab::load::Sink;
+use weir_lab::net::Device;
+use weir_link::bpf::Hook;
+use weir_link::live::{SendError, Sender};
+
+pub(super) const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub(super) const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// Bytes of a datagram's headers, from Ethernet's on.
+const HEADERS_BYTES: usize = 14 + 20 + 8;
+
+/// Looks at the clock after so many frames.
+const FRAMES_BETWEEN_LOOKS: u64 = 256;
+
+/// Nanoseconds for each of the frames that `send` sends, which says how many.
+fn elapsed_each(
+    time: Duration,
+    mut send: impl FnMut() -> Result<u64, Failure>,
+) -> Result<f64, Failure> {
+    let (mut sent, mut looked) = (0, 0);
+    let start = Instant::now();
+    loop {
+        sent += send()?;
+        if sent - looked >= FRAMES_BETWEEN_LOOKS {
+            looked = sent;
+            let elapsed = start.elapsed();
+            if elapsed >= time {
+                return Ok(elapsed.as_nanos() as f64 / sent as f64);
+            }
+        }
+    }
+}
+
+/// Whole frames, so many in each system call; the other end drops them.
+pub(super) fn frames(
+    from: &Device,
+    to: &Device,
+    frame: &[u8],
+    batch: usize,
+    time: Duration,
+) -> Result<f64, Failure> {
+    let _sink = Sink::new(to, Hook::XdpNative).map_err(Failure::run)?;
+    let sender = from.host().run(|| Sender::open(from.index()));
+    let sender = sender.map_err(Failure::run)?;
+    let frames = vec![frame; batch];
+    elapsed_each(time, || {
+        let sent = match batch {
+            1 => sender.send(frame).map(|()| 1),
+            _ => sender.send_batch(&frames),
+        };
+        match sent {
+            Ok(sent) => Ok(sent as u64),
+            Err(SendError::Full) => Ok(0),
+            Err(error) => Err(Failure::run(error)),
+        }
+    })
+}
+
+/// The same by UDP, whose frames have that length; the other end drops them.
+pub(super) fn datagrams(bench: &Bench, frame_bytes: usize) -> Result<f64, Failure> {
+    let _sink = Sink::new(&bench.eth_b, Hook::XdpNative).map_err(Failure::run)?;
+    let socket = bench.eth_a.host().run(|| {
+        let socket = UdpSocket::bind((A, 0))?;
+        socket.connect((B, 5000))?;
+        std::io::Result::Ok(socket)
+    });
+    let socket = socket.map_err(Failure::run)?;
+    let payload = vec![0; frame_bytes - HEADERS_BYTES];
+    elapsed_each(bench.time, || {
+        socket.send(&payload).map_err(Failure::run)?;
+        Ok(1)
+    })
+}
