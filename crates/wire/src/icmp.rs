@@ -6,7 +6,7 @@
 
 use crate::checksum::{Addresses, Sum};
 use crate::error::need;
-use crate::field::{half, put};
+use crate::field::{half, put, word};
 use crate::{Error, Protocol};
 
 /// A message, in place.
@@ -81,6 +81,43 @@ impl Echo {
         put(message, 0, &[kind, 0, 0, 0]);
         put(message, 4, &self.identifier.to_be_bytes());
         put(message, 6, &self.sequence.to_be_bytes());
+        let checksum = start(addresses, message.len()).bytes(message).finish();
+        put(message, 2, &checksum.to_be_bytes());
+    }
+}
+
+/// The first eight bytes of any message, by value: what an error says before
+/// it quotes the packet it is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repr {
+    /// The type.
+    pub kind: u8,
+    /// The code.
+    pub code: u8,
+    /// What the type makes of the next four bytes; zero if nothing.
+    pub rest: u32,
+}
+
+impl Repr {
+    /// The length of the first bytes.
+    pub const LEN: usize = 8;
+
+    /// The message's values.
+    pub fn parse(message: &Message<'_>) -> Repr {
+        Repr {
+            kind: message.kind(),
+            code: message.code(),
+            rest: word(message.0, 4),
+        }
+    }
+
+    /// Writes the first bytes of `message`, whose payload is in place.
+    ///
+    /// # Panics
+    /// If `message` is shorter than [`Repr::LEN`] or longer than 4 GiB.
+    pub fn emit(&self, message: &mut [u8], addresses: Addresses) {
+        put(message, 0, &[self.kind, self.code, 0, 0]);
+        put(message, 4, &self.rest.to_be_bytes());
         let checksum = start(addresses, message.len()).bytes(message).finish();
         put(message, 2, &checksum.to_be_bytes());
     }

@@ -68,6 +68,21 @@ impl<'a> Packet<'a> {
         Protocol(self.0[9])
     }
 
+    /// Hops left.
+    pub fn ttl(&self) -> u8 {
+        self.0[8]
+    }
+
+    /// Differentiated services and congestion bits.
+    pub fn traffic_class(&self) -> u8 {
+        self.0[1]
+    }
+
+    /// Names the datagram among the fragments in flight.
+    pub fn identification(&self) -> u16 {
+        half(self.0, 4)
+    }
+
     /// The fragment's offset in the datagram, in bytes; 0 of a whole one.
     pub fn fragment_offset(&self) -> usize {
         usize::from(half(self.0, 6) & 0x1fff) * 8
@@ -138,9 +153,9 @@ impl Repr {
             src: packet.src(),
             dst: packet.dst(),
             protocol: packet.protocol(),
-            ttl: packet.0[8],
-            traffic_class: packet.0[1],
-            identification: half(packet.0, 4),
+            ttl: packet.ttl(),
+            traffic_class: packet.traffic_class(),
+            identification: packet.identification(),
             dont_fragment: half(packet.0, 6) & DONT_FRAGMENT != 0,
             payload_len: packet.total_len() - packet.header_len(),
         })
@@ -151,10 +166,26 @@ impl Repr {
     /// # Panics
     /// If `out` is shorter than [`Repr::LEN`], or the payload too long.
     pub fn emit(&self, out: &mut [u8]) {
+        self.emit_fragment(out, 0, false);
+    }
+
+    /// Writes the header of a fragment, whose payload starts at byte `offset`
+    /// of the datagram's; whether `more` follow.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Repr::LEN`], the payload is too long, or the
+    /// offset is no multiple of 8 below 65,536.
+    pub fn emit_fragment(&self, out: &mut [u8], offset: usize, more: bool) {
+        assert!(
+            offset.is_multiple_of(8) && offset < 65_536,
+            "a fragment's offset counts eight bytes: {offset}"
+        );
         let out = &mut out[..Repr::LEN];
         let total_len = u16::try_from(Repr::LEN + self.payload_len);
         let total_len = total_len.expect("an IPv4 payload has at most 65,515 bytes");
-        let flags = if self.dont_fragment { DONT_FRAGMENT } else { 0 };
+        let dont = if self.dont_fragment { DONT_FRAGMENT } else { 0 };
+        let more = if more { MORE_FRAGMENTS } else { 0 };
+        let flags = dont | more | (offset / 8) as u16;
         put(out, 0, &[0x45, self.traffic_class]);
         put(out, 2, &total_len.to_be_bytes());
         put(out, 4, &self.identification.to_be_bytes());

@@ -112,3 +112,53 @@ impl Repr {
         put(out, 24, &self.dst.octets());
     }
 }
+
+/// A fragment header (RFC 8200 §4.5), by value.
+///
+/// ```text
+///  next header 1 │ 0 1 │ offset 13 bits, 0 2, more 1 │ identification 4
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FragmentRepr {
+    /// What the datagram's fragmentable part starts with.
+    pub next_header: Protocol,
+    /// Where in that part this piece starts, in bytes; a multiple of 8.
+    pub offset: usize,
+    /// Whether pieces follow.
+    pub more: bool,
+    /// Names the datagram.
+    pub identification: u32,
+}
+
+impl FragmentRepr {
+    /// The header's length, in bytes.
+    pub const LEN: usize = 8;
+
+    /// The header's values, from its first byte on.
+    ///
+    /// # Errors
+    /// If it is cut short.
+    pub fn parse(bytes: &[u8]) -> Result<FragmentRepr, Error> {
+        need("an IPv6 fragment header", bytes, FragmentRepr::LEN)?;
+        let place = half(bytes, 2);
+        Ok(FragmentRepr {
+            next_header: Protocol(bytes[0]),
+            offset: usize::from(place & !7),
+            more: place & 1 != 0,
+            identification: word(bytes, 4),
+        })
+    }
+
+    /// Writes the header.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`FragmentRepr::LEN`], or the offset is no
+    /// multiple of 8 below 65,536.
+    pub fn emit(&self, out: &mut [u8]) {
+        let offset = u16::try_from(self.offset).expect("a fragment starts below 65,536");
+        assert!(offset.is_multiple_of(8), "a fragment's offset: {offset}");
+        put(out, 0, &[self.next_header.0, 0]);
+        put(out, 2, &(offset | u16::from(self.more)).to_be_bytes());
+        put(out, 4, &self.identification.to_be_bytes());
+    }
+}

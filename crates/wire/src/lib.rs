@@ -31,6 +31,7 @@ pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 mod linktype;
+pub mod nd;
 mod protocol;
 pub mod pup;
 pub mod tcp;

@@ -7,14 +7,24 @@ use std::fmt;
 pub struct Protocol(pub u8);
 
 impl Protocol {
+    /// IPv6 hop-by-hop options.
+    pub const IPV6_HOP_BY_HOP: Protocol = Protocol(0);
     /// ICMP for IPv4.
     pub const ICMPV4: Protocol = Protocol(1);
     /// TCP.
     pub const TCP: Protocol = Protocol(6);
     /// UDP.
     pub const UDP: Protocol = Protocol(17);
+    /// An IPv6 routing header.
+    pub const IPV6_ROUTING: Protocol = Protocol(43);
+    /// An IPv6 fragment header.
+    pub const IPV6_FRAGMENT: Protocol = Protocol(44);
     /// ICMP for IPv6.
     pub const ICMPV6: Protocol = Protocol(58);
+    /// Nothing follows an IPv6 header.
+    pub const IPV6_NO_NEXT_HEADER: Protocol = Protocol(59);
+    /// IPv6 options for the destination.
+    pub const IPV6_DESTINATION: Protocol = Protocol(60);
 }
 
 impl fmt::Display for Protocol {

@@ -1,4 +1,7 @@
 //! TCP headers (RFC 9293 §3.1) with the options of RFC 7323 and RFC 2018.
+//!
+//! Options go out in the layouts that fast paths of other stacks expect: a
+//! timestamp by itself stands behind two NOPs (RFC 7323, appendix A).
 
 use crate::checksum::{Addresses, Sum};
 use crate::error::need;
@@ -130,6 +133,44 @@ pub struct Options {
     pub sack_permitted: bool,
     /// TSval and TSecr (kind 8).
     pub timestamps: Option<(u32, u32)>,
+    /// What came out of order (kind 5).
+    pub sack: SackBlocks,
+}
+
+/// The blocks of a selective acknowledgment (RFC 2018 §3): each is the first
+/// sequence number of a piece that came, and the one behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SackBlocks {
+    blocks: [(u32, u32); SackBlocks::MAX],
+    len: u8,
+}
+
+impl SackBlocks {
+    /// The most blocks that a header has room for; one less beside timestamps.
+    pub const MAX: usize = 4;
+
+    /// Adds a block; false if there is no room for it.
+    pub fn push(&mut self, start: u32, end: u32) -> bool {
+        let Some(free) = self.blocks.get_mut(usize::from(self.len)) else {
+            return false;
+        };
+        *free = (start, end);
+        self.len += 1;
+        true
+    }
+
+    /// The blocks, in the header's order.
+    pub fn as_slice(&self) -> &[(u32, u32)] {
+        &self.blocks[..usize::from(self.len)]
+    }
+
+    fn parse(bytes: &[u8]) -> SackBlocks {
+        let mut sack = SackBlocks::default();
+        for block in bytes.as_chunks::<8>().0 {
+            sack.push(word(block, 0), word(block, 4));
+        }
+        sack
+    }
 }
 
 mod kind {
@@ -138,6 +179,7 @@ mod kind {
     pub(super) const MSS: u8 = 2;
     pub(super) const WINDOW_SCALE: u8 = 3;
     pub(super) const SACK_PERMITTED: u8 = 4;
+    pub(super) const SACK: u8 = 5;
     pub(super) const TIMESTAMPS: u8 = 8;
 }
 
@@ -162,6 +204,9 @@ impl Options {
                 [kind::MSS, _, a, b] => options.mss = Some(u16::from_be_bytes([a, b])),
                 [kind::WINDOW_SCALE, _, shift] => options.window_scale = Some(shift),
                 [kind::SACK_PERMITTED, _] => options.sack_permitted = true,
+                [kind::SACK, _, ref blocks @ ..] if blocks.len().is_multiple_of(8) => {
+                    options.sack = SackBlocks::parse(blocks);
+                }
                 [kind::TIMESTAMPS, 10, ..] => {
                     options.timestamps = Some((word(option, 2), word(option, 6)));
                 }
@@ -171,13 +216,21 @@ impl Options {
         }
     }
 
-    /// Their length in a header, padding included, in bytes.
+    /// Their length in a header, padding included, in bytes; a header has room
+    /// for 40.
     pub fn len(&self) -> usize {
         let mss: usize = if self.mss.is_some() { 4 } else { 0 };
-        let window_scale = if self.window_scale.is_some() { 3 } else { 0 };
-        let sack_permitted = if self.sack_permitted { 2 } else { 0 };
-        let timestamps = if self.timestamps.is_some() { 10 } else { 0 };
-        (mss + window_scale + sack_permitted + timestamps).next_multiple_of(4)
+        let window_scale = if self.window_scale.is_some() { 4 } else { 0 };
+        let timestamps_and_permitted = match (self.timestamps, self.sack_permitted) {
+            (Some(_), _) => 12,
+            (None, true) => 4,
+            (None, false) => 0,
+        };
+        let sack = match self.sack.as_slice().len() {
+            0 => 0,
+            blocks => 4 + 8 * blocks,
+        };
+        mss + window_scale + timestamps_and_permitted + sack
     }
 
     /// Whether there are none.
@@ -199,14 +252,26 @@ impl Options {
             push(&[kind::SACK_PERMITTED, 2]);
         }
         if let Some((value, echo)) = self.timestamps {
+            if !self.sack_permitted {
+                push(&[kind::NOP, kind::NOP]);
+            }
             push(&[kind::TIMESTAMPS, 10]);
             push(&value.to_be_bytes());
             push(&echo.to_be_bytes());
+        } else if self.sack_permitted {
+            push(&[kind::NOP, kind::NOP]);
         }
         if let Some(shift) = self.window_scale {
-            push(&[kind::WINDOW_SCALE, 3, shift]);
+            push(&[kind::NOP, kind::WINDOW_SCALE, 3, shift]);
         }
-        out[at..].fill(kind::END);
+        let blocks = self.sack.as_slice();
+        if !blocks.is_empty() {
+            push(&[kind::NOP, kind::NOP, kind::SACK, 2 + 8 * blocks.len() as u8]);
+        }
+        for (start, end) in blocks {
+            push(&start.to_be_bytes());
+            push(&end.to_be_bytes());
+        }
     }
 }
 
@@ -249,7 +314,8 @@ impl Repr {
         }
     }
 
-    /// The header's length with its options, in bytes.
+    /// The header's length with its options, in bytes; at most 60 can be
+    /// written.
     pub fn header_len(&self) -> usize {
         Repr::LEN_MIN + self.options.len()
     }
@@ -257,9 +323,11 @@ impl Repr {
     /// Writes the header of `segment`, whose payload is in place.
     ///
     /// # Panics
-    /// If `segment` is shorter than [`Repr::header_len`] or longer than 4 GiB.
+    /// If `segment` is shorter than [`Repr::header_len`] or longer than 4 GiB,
+    /// or the options have more than 40 bytes.
     pub fn emit(&self, segment: &mut [u8], addresses: Addresses) {
         let header_len = self.header_len();
+        assert!(header_len <= 60, "TCP options have at most 40 bytes");
         put(segment, 0, &self.src_port.to_be_bytes());
         put(segment, 2, &self.dst_port.to_be_bytes());
         put(segment, 4, &self.seq.to_be_bytes());

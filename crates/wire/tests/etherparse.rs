@@ -149,8 +149,17 @@ proptest! {
     #[test]
     fn tcp(addresses in addresses(), ports: (u16, u16), numbers: (u32, u32), flags: u8,
            window: u16, urgent: u16, payload in payload(),
-           mss: Option<u16>, window_scale: Option<u8>, sack_permitted: bool, timestamps: Option<(u32, u32)>) {
-        let options = tcp::Options { mss, window_scale, sack_permitted, timestamps };
+           mss: Option<u16>, window_scale: Option<u8>, sack_permitted: bool, timestamps: Option<(u32, u32)>,
+           blocks in proptest::collection::vec(any::<(u32, u32)>(), 0..=4)) {
+        let mut options = tcp::Options { mss, window_scale, sack_permitted, timestamps, ..tcp::Options::default() };
+        for (start, end) in blocks {
+            // What does not fit with the others is left out.
+            let before = options.sack;
+            prop_assert!(options.sack.push(start, end));
+            if options.len() > 40 {
+                options.sack = before;
+            }
+        }
         let repr = tcp::Repr {
             src_port: ports.0, dst_port: ports.1, seq: numbers.0, ack: numbers.1,
             flags: tcp::Flags(flags), window, urgent, options,
@@ -183,6 +192,11 @@ proptest! {
                 other::TcpOptionElement::WindowScale(shift) => read.window_scale = Some(shift),
                 other::TcpOptionElement::SelectiveAcknowledgementPermitted => read.sack_permitted = true,
                 other::TcpOptionElement::Timestamp(value, echo) => read.timestamps = Some((value, echo)),
+                other::TcpOptionElement::SelectiveAcknowledgement(first, rest) => {
+                    for (start, end) in std::iter::once(first).chain(rest.into_iter().flatten()) {
+                        read.sack.push(start, end);
+                    }
+                }
                 _ => {}
             }
         }

@@ -369,7 +369,7 @@ impl Connection {
                 mss: Some(MSS),
                 window_scale: Some(7),
                 sack_permitted: true,
-                timestamps: None,
+                ..Options::default()
             },
             false => Options::default(),
         };
