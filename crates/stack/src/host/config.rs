@@ -1,0 +1,109 @@
+//! What a stack is told when it is made.
+
+use super::{Prefix, Route};
+use std::net::IpAddr;
+use weir_wire::ethernet::Address;
+
+/// Addresses of one stack.
+pub const ADDRESSES_MAX: usize = 64;
+/// Routes of one stack, besides those to its addresses' networks.
+pub const ROUTES_MAX: usize = 256;
+/// The least and most bytes of a packet on a link (RFC 8200 §5).
+pub const MTU: std::ops::RangeInclusive<usize> = 1280..=65_535;
+
+/// The link's and the host's addresses and routes.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Our address on the link.
+    pub hardware: Address,
+    /// Bytes of the longest packet, without the Ethernet header.
+    pub mtu: usize,
+    /// Our addresses and their networks, at most [`ADDRESSES_MAX`].
+    pub addresses: Vec<Prefix>,
+    /// How to reach other networks, at most [`ROUTES_MAX`].
+    pub routes: Vec<Route>,
+}
+
+/// Why there is no stack with this configuration.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+pub enum ConfigError {
+    /// The hardware address names a group or nobody.
+    #[error("{0} cannot be a station's address: give one that is neither a group nor zero")]
+    Hardware(Address),
+    /// The MTU is out of range.
+    #[error("an MTU of {0} bytes is not in {min}..={max}", min = MTU.start(), max = MTU.end())]
+    Mtu(usize),
+    /// Nobody can have this address.
+    #[error("{0} cannot be a host's address: it is unspecified, a group, a broadcast or loopback")]
+    Address(Prefix),
+    /// Too many of them.
+    #[error("{0} addresses or {1} routes are more than {ADDRESSES_MAX} and {ROUTES_MAX}")]
+    TooMany(usize, usize),
+    /// A gateway must be in a network of our addresses.
+    #[error("gateway {0} is in no network of this host's addresses: add one that contains it")]
+    Gateway(IpAddr),
+}
+
+impl Config {
+    /// A host without addresses on Ethernet.
+    pub fn new(hardware: Address) -> Config {
+        Config {
+            hardware,
+            mtu: 1500,
+            addresses: Vec::new(),
+            routes: Vec::new(),
+        }
+    }
+
+    /// Adds an address.
+    #[must_use]
+    pub fn address(mut self, address: Prefix) -> Config {
+        self.addresses.push(address);
+        self
+    }
+
+    /// Adds a route to a network through a neighbour.
+    #[must_use]
+    pub fn route(mut self, to: Prefix, gateway: IpAddr) -> Config {
+        self.routes.push(Route { to, gateway });
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        if self.hardware.is_multicast() || self.hardware == Address::default() {
+            return Err(ConfigError::Hardware(self.hardware));
+        }
+        if !MTU.contains(&self.mtu) {
+            return Err(ConfigError::Mtu(self.mtu));
+        }
+        let (addresses, routes) = (self.addresses.len(), self.routes.len());
+        if addresses > ADDRESSES_MAX || routes > ROUTES_MAX {
+            return Err(ConfigError::TooMany(addresses, routes));
+        }
+        let wrong = self.addresses.iter().find(|prefix| !is_a_hosts(prefix));
+        if let Some(prefix) = wrong {
+            return Err(ConfigError::Address(*prefix));
+        }
+        let unreachable = self.routes.iter().find(|route| {
+            let near = |prefix: &Prefix| prefix.contains(route.gateway);
+            !self.addresses.iter().any(near) && !is_link_local(route.gateway)
+        });
+        match unreachable {
+            Some(route) => Err(ConfigError::Gateway(route.gateway)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_a_hosts(prefix: &Prefix) -> bool {
+    let address = prefix.address();
+    let broadcast = match address {
+        IpAddr::V4(address) => address.is_broadcast() || prefix.is_broadcast(address),
+        IpAddr::V6(_) => false,
+    };
+    !address.is_unspecified() && !address.is_multicast() && !address.is_loopback() && !broadcast
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}

@@ -1,0 +1,109 @@
+//! Every drop has a reason, and every reason a counter.
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// Why something that came, or was to go, went no further.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum DropReason {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl DropReason {
+            /// All of them.
+            pub const ALL: &[DropReason] = &[$(DropReason::$name,)+];
+        }
+    };
+}
+
+reasons! {
+    /// A header is cut short or contradicts itself.
+    Malformed,
+    /// The frame is for another station.
+    NotOurFrame,
+    /// Neither IPv4, IPv6 nor ARP; tagged frames are such.
+    EtherTypeUnknown,
+    /// An IPv4 header, or a transport's or ICMP's checksum, is wrong.
+    ChecksumWrong,
+    /// The destination is not an address of ours, nor a group we are in.
+    NotOurAddress,
+    /// Nobody can have sent from this address: a group, a loopback address,
+    /// or our own.
+    SourceImpossible,
+    /// A source route, which a host does not follow (RFC 7126).
+    SourceRoute,
+    /// An IPv6 extension header that may not be passed over.
+    ExtensionRefused,
+    /// A fragment whose length or place cannot be.
+    FragmentMalformed,
+    /// A fragment that came before.
+    FragmentDuplicate,
+    /// Fragments contradict each other; the datagram is lost (RFC 5722).
+    FragmentOverlap,
+    /// More pieces than a datagram may have.
+    FragmentsTooMany,
+    /// A datagram was given up to make room for newer ones.
+    ReassemblyFull,
+    /// A datagram was not whole in time.
+    ReassemblyTimeout,
+    /// An ARP or neighbour message that says nothing we may believe.
+    NeighbourRefused,
+    /// A packet waited for a neighbour that never answered, or for too long.
+    NeighbourUnresolved,
+    /// An ICMP message of no meaning here.
+    IcmpUnknown,
+    /// An ICMP error about something we have not sent.
+    IcmpUnrelated,
+    /// An ICMP error was not sent, to keep their rate bounded.
+    IcmpRateLimited,
+    /// The protocol is none of ours.
+    ProtocolUnknown,
+    /// No socket is at the destination's transport port.
+    PortUnknown,
+    /// A socket's queue of datagrams is full.
+    SocketFull,
+    /// No route leads there.
+    NoRoute,
+    /// The queue of frames to be sent is full.
+    QueueFull,
+}
+
+/// What a stack has counted since it was made.
+#[derive(Clone, Debug)]
+pub struct Counters {
+    /// Frames that came.
+    pub frames_in: u64,
+    /// Frames that were handed to the link.
+    pub frames_out: u64,
+    drops: [u64; DropReason::ALL.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters {
+            frames_in: 0,
+            frames_out: 0,
+            drops: [0; DropReason::ALL.len()],
+        }
+    }
+}
+
+impl Counters {
+    /// How often something was dropped for this reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// The reasons there were, and how often.
+    pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        let all = DropReason::ALL.iter().zip(self.drops);
+        all.filter_map(|(&reason, times)| (times > 0).then_some((reason, times)))
+    }
+
+    pub(crate) fn drop(&mut self, reason: DropReason) {
+        self.drop_many(reason, 1);
+    }
+
+    pub(crate) fn drop_many(&mut self, reason: DropReason, times: u64) {
+        self.drops[reason as usize] += times;
+    }
+}

@@ -1,0 +1,415 @@
+//! Hardware addresses of neighbours: one cache for ARP (RFC 826, RFC 1122
+//! §2.3.2) and neighbour discovery (RFC 4861 §7.3).
+//!
+//! ```text
+//!            ask, wait                answer              30 s         used
+//!  (nothing) ─────────► Incomplete ─────────► Reachable ──────► Stale ─────► Probe
+//!                       3 asks, gone          ▲                              │ 5 s, then
+//!                                             └───────── answer ─────────────┘ 3 asks, gone
+//! ```
+//!
+//! RFC 4861's Delay is the time of a Probe before its first ask.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use weir_wire::ethernet::Address;
+
+/// Neighbours that are known at once; one more displaces the one that we have
+/// not sent to for longest.
+pub const NEIGHBOURS_MAX: usize = 512;
+/// Frames that wait for one neighbour's address; one more displaces the
+/// oldest.
+pub const WAITING_MAX: usize = 4;
+/// How often a neighbour is asked before it is given up.
+pub const ASKS_MAX: u32 = 3;
+/// From one ask to the next, in nanoseconds (RFC 4861: RETRANS_TIMER).
+pub const ASK_EACH_NS: u64 = 1_000_000_000;
+/// How long a stale neighbour is used before it is asked, in nanoseconds
+/// (RFC 4861: DELAY_FIRST_PROBE_TIME).
+pub const DELAY_NS: u64 = 5_000_000_000;
+/// How long an answer holds, in nanoseconds (RFC 4861: REACHABLE_TIME).
+pub const REACHABLE_NS: u64 = 30_000_000_000;
+
+#[derive(Debug)]
+enum State {
+    Incomplete {
+        waiting: Vec<Vec<u8>>,
+    },
+    Reachable {
+        until_ns: u64,
+    },
+    Stale,
+    /// Used as it is known, and asked.
+    Probe,
+}
+
+#[derive(Debug)]
+struct Neighbour {
+    hardware: Address,
+    state: State,
+    /// Asks so far and when the next is due, while it is asked.
+    asks: u32,
+    next_ask_ns: u64,
+    /// When we last sent to it: who only talks to us is the first to go.
+    used_ns: u64,
+}
+
+/// A question to be sent: for which address, and to whom if not to all.
+pub(super) type Ask = (IpAddr, Option<Address>);
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Neighbours {
+    known: BTreeMap<IpAddr, Neighbour>,
+    asks: Vec<Ask>,
+    /// How many are asked now.
+    asked: usize,
+}
+
+impl Neighbours {
+    /// The address to send to, if it is known; otherwise it is asked for, and
+    /// frames can wait for it.
+    pub(super) fn resolve(&mut self, now_ns: u64, ip: IpAddr) -> Option<Address> {
+        if !self.known.contains_key(&ip) {
+            let waiting = Vec::new();
+            self.enter(ip, Address::default(), State::Incomplete { waiting });
+            self.ask(now_ns, ip);
+        }
+        let neighbour = self.known.get_mut(&ip)?;
+        neighbour.used_ns = now_ns;
+        match neighbour.state {
+            State::Incomplete { .. } => return None,
+            State::Reachable { until_ns } if until_ns > now_ns => {}
+            State::Reachable { .. } | State::Stale => {
+                neighbour.state = State::Probe;
+                self.ask(now_ns, ip);
+            }
+            State::Probe => {}
+        }
+        Some(self.known[&ip].hardware)
+    }
+
+    /// Has a neighbour asked: an unknown one at once, a known one if nothing
+    /// is heard of it for a while.
+    fn ask(&mut self, now_ns: u64, ip: IpAddr) {
+        let Some(neighbour) = self.known.get_mut(&ip) else {
+            return;
+        };
+        let known = neighbour.is_settled();
+        let wait_ns = if known { DELAY_NS } else { ASK_EACH_NS };
+        neighbour.asks = u32::from(!known);
+        neighbour.next_ask_ns = now_ns.saturating_add(wait_ns);
+        if !known {
+            self.asks.push((ip, None));
+        }
+        self.asked += 1;
+    }
+
+    /// Keeps a frame until the address is known; gives how many are dropped
+    /// for it.
+    pub(super) fn hold(&mut self, ip: IpAddr, frame: Vec<u8>) -> u64 {
+        let Some(Neighbour {
+            state: State::Incomplete { waiting },
+            ..
+        }) = self.known.get_mut(&ip)
+        else {
+            return 1;
+        };
+        let full = waiting.len() == WAITING_MAX;
+        if full {
+            waiting.remove(0);
+        }
+        waiting.push(frame);
+        full.into()
+    }
+
+    fn enter(&mut self, ip: IpAddr, hardware: Address, state: State) {
+        if self.known.len() == NEIGHBOURS_MAX {
+            let oldest = self
+                .known
+                .iter()
+                .min_by_key(|(_, neighbour)| neighbour.used_ns);
+            if let Some((&oldest, _)) = oldest {
+                self.remove(oldest);
+            }
+        }
+        self.known.insert(
+            ip,
+            Neighbour {
+                hardware,
+                state,
+                asks: 0,
+                next_ask_ns: 0,
+                used_ns: 0,
+            },
+        );
+    }
+
+    fn remove(&mut self, ip: IpAddr) -> u64 {
+        let Some(neighbour) = self.known.remove(&ip) else {
+            return 0;
+        };
+        self.asked -= usize::from(neighbour.is_asked());
+        match neighbour.state {
+            State::Incomplete { waiting } => waiting.len() as u64,
+            _ => 0,
+        }
+    }
+
+    /// Whether anything is known about it.
+    pub(super) fn knows(&self, ip: IpAddr) -> bool {
+        self.known.contains_key(&ip)
+    }
+
+    /// A neighbour that talks to us has told its address, which is to be
+    /// confirmed when it is used (RFC 4861 §7.2.3). Gives the frames that
+    /// waited.
+    pub(super) fn heard(&mut self, ip: IpAddr, hardware: Address) -> Vec<Vec<u8>> {
+        match self.known.get(&ip) {
+            Some(known) if known.is_settled() && known.hardware == hardware => Vec::new(),
+            Some(_) => self.settle(ip, hardware, State::Stale),
+            None => {
+                self.enter(ip, hardware, State::Stale);
+                Vec::new()
+            }
+        }
+    }
+
+    /// A neighbour has answered by ARP: its address holds for a while. Gives
+    /// the frames that waited; `None` if it was not asked, and so not believed.
+    pub(super) fn answered(
+        &mut self,
+        now_ns: u64,
+        ip: IpAddr,
+        hardware: Address,
+    ) -> Option<Vec<Vec<u8>>> {
+        let known = self.known.get(&ip)?;
+        let asked = known.is_asked() && known.asks > 0;
+        asked.then(|| self.settle(ip, hardware, reachable(now_ns)))
+    }
+
+    /// A neighbour has advertised its address, if it tells one (RFC 4861
+    /// §7.2.5). Gives the frames that waited; `None` if nobody asked.
+    pub(super) fn advertised(
+        &mut self,
+        now_ns: u64,
+        ip: IpAddr,
+        hardware: Option<Address>,
+        (solicited, replaces): (bool, bool),
+    ) -> Option<Vec<Vec<u8>>> {
+        let known = self.known.get_mut(&ip)?;
+        let told = match (known.is_settled(), hardware) {
+            (false, hardware) => hardware?,
+            (true, hardware) => hardware.unwrap_or(known.hardware),
+        };
+        let changed = known.is_settled() && told != known.hardware;
+        if changed && !replaces {
+            if let State::Reachable { .. } = known.state {
+                known.state = State::Stale;
+            }
+            return Some(Vec::new());
+        }
+        let first = !known.is_settled();
+        match (solicited, first || changed) {
+            (true, _) => Some(self.settle(ip, told, reachable(now_ns))),
+            (false, true) => Some(self.settle(ip, told, State::Stale)),
+            (false, false) => Some(Vec::new()),
+        }
+    }
+
+    fn settle(&mut self, ip: IpAddr, hardware: Address, state: State) -> Vec<Vec<u8>> {
+        let Some(neighbour) = self.known.get_mut(&ip) else {
+            return Vec::new();
+        };
+        self.asked -= usize::from(neighbour.is_asked());
+        neighbour.hardware = hardware;
+        match std::mem::replace(&mut neighbour.state, state) {
+            State::Incomplete { waiting } => waiting,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Asks again who is due, and gives up who never answers; gives how many
+    /// frames are dropped with them.
+    pub(super) fn poll(&mut self, now_ns: u64) -> u64 {
+        if self.asked == 0 {
+            return 0;
+        }
+        let mut silent = Vec::new();
+        for (&ip, neighbour) in &mut self.known {
+            if !neighbour.is_asked() || neighbour.next_ask_ns > now_ns {
+                continue;
+            }
+            if neighbour.asks == ASKS_MAX {
+                silent.push(ip);
+                continue;
+            }
+            neighbour.asks += 1;
+            neighbour.next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
+            let probe = matches!(neighbour.state, State::Probe);
+            self.asks.push((ip, probe.then_some(neighbour.hardware)));
+        }
+        silent.into_iter().map(|ip| self.remove(ip)).sum()
+    }
+
+    /// When [`Neighbours::poll`] is due.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        if self.asked == 0 {
+            return None;
+        }
+        let asked = self.known.values().filter(|neighbour| neighbour.is_asked());
+        asked.map(|neighbour| neighbour.next_ask_ns).min()
+    }
+
+    /// The questions to be sent.
+    pub(super) fn take_asks(&mut self) -> Vec<Ask> {
+        std::mem::take(&mut self.asks)
+    }
+}
+
+impl Neighbour {
+    fn is_asked(&self) -> bool {
+        matches!(self.state, State::Incomplete { .. } | State::Probe)
+    }
+
+    /// Whether its address is known.
+    fn is_settled(&self) -> bool {
+        !matches!(self.state, State::Incomplete { .. })
+    }
+}
+
+fn reachable(now_ns: u64) -> State {
+    State::Reachable {
+        until_ns: now_ns.saturating_add(REACHABLE_NS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 9));
+    const HARDWARE: Address = Address([2, 0, 0, 0, 0, 9]);
+    const OTHER: Address = Address([2, 0, 0, 0, 0, 10]);
+
+    #[test]
+    fn frames_wait_for_the_answer() {
+        let mut neighbours = Neighbours::default();
+        for number in 0..6 {
+            assert_eq!(neighbours.resolve(0, IP), None);
+            let dropped = u64::from(number >= WAITING_MAX as u8);
+            assert_eq!(neighbours.hold(IP, vec![number]), dropped);
+        }
+        assert_eq!(neighbours.take_asks(), [(IP, None)]);
+        let waited = neighbours.answered(5, IP, HARDWARE);
+        assert_eq!(waited.unwrap(), [[2], [3], [4], [5]]);
+        assert_eq!(neighbours.resolve(6, IP), Some(HARDWARE));
+        assert_eq!(
+            (neighbours.take_asks(), neighbours.next_ns()),
+            (vec![], None)
+        );
+    }
+
+    #[test]
+    fn a_stale_neighbour_is_used_and_asked_and_given_up() {
+        let mut neighbours = Neighbours::default();
+        neighbours.heard(IP, HARDWARE);
+        assert_eq!(neighbours.next_ns(), None);
+        assert_eq!(neighbours.resolve(1, IP), Some(HARDWARE));
+        assert_eq!(neighbours.take_asks(), []);
+        assert_eq!(neighbours.answered(1, IP, OTHER), None);
+        let mut asks = 0;
+        while let Some(next_ns) = neighbours.next_ns() {
+            assert_eq!(neighbours.poll(next_ns), 0);
+            for ask in neighbours.take_asks() {
+                assert_eq!(ask, (IP, Some(HARDWARE)));
+                asks += 1;
+            }
+        }
+        assert_eq!(asks, ASKS_MAX);
+        assert!(!neighbours.knows(IP));
+    }
+
+    #[test]
+    fn what_waits_is_dropped_with_who_never_answers() {
+        let mut neighbours = Neighbours::default();
+        assert_eq!(neighbours.resolve(0, IP), None);
+        neighbours.hold(IP, vec![1]);
+        let mut dropped = 0;
+        while let Some(next_ns) = neighbours.next_ns() {
+            dropped += neighbours.poll(next_ns);
+        }
+        assert_eq!(
+            (dropped, neighbours.take_asks().len()),
+            (1, ASKS_MAX as usize)
+        );
+    }
+
+    #[test]
+    fn nobody_is_believed_who_was_not_asked() {
+        let mut neighbours = Neighbours::default();
+        assert_eq!(neighbours.answered(0, IP, HARDWARE), None);
+        assert_eq!(
+            neighbours.advertised(0, IP, Some(HARDWARE), (true, true)),
+            None
+        );
+        assert_eq!(neighbours.resolve(0, IP), None);
+        neighbours.answered(0, IP, HARDWARE);
+        assert_eq!(neighbours.answered(0, IP, OTHER), None);
+        assert_eq!(neighbours.resolve(1, IP), Some(HARDWARE));
+    }
+
+    /// The table of RFC 4861, appendix C.
+    #[test]
+    fn advertisements_follow_the_state_machine() {
+        let none = Some(Vec::new());
+        let fresh = || {
+            let mut neighbours = Neighbours::default();
+            neighbours.resolve(0, IP);
+            neighbours.take_asks();
+            neighbours
+        };
+        let asks_when_used = |neighbours: &mut Neighbours, hardware| {
+            assert_eq!(neighbours.resolve(1, IP), Some(hardware));
+            neighbours.next_ns().map_or(0, |next_ns| {
+                neighbours.poll(next_ns);
+                neighbours.take_asks().len()
+            })
+        };
+        // Incomplete: without an address nothing is learnt.
+        let mut neighbours = fresh();
+        assert_eq!(neighbours.advertised(0, IP, None, (true, true)), None);
+        assert_eq!(
+            neighbours.advertised(0, IP, Some(HARDWARE), (true, false)),
+            none
+        );
+        assert_eq!(asks_when_used(&mut neighbours, HARDWARE), 0);
+        // Unsolicited: known, to be confirmed.
+        let mut neighbours = fresh();
+        neighbours.advertised(0, IP, Some(HARDWARE), (false, false));
+        assert_eq!(asks_when_used(&mut neighbours, HARDWARE), 1);
+        // Another address that does not replace makes ours doubtful.
+        let mut neighbours = fresh();
+        neighbours.advertised(0, IP, Some(HARDWARE), (true, false));
+        neighbours.advertised(0, IP, Some(OTHER), (true, false));
+        assert_eq!(asks_when_used(&mut neighbours, HARDWARE), 1);
+        // One that replaces is taken.
+        neighbours.advertised(0, IP, Some(OTHER), (true, true));
+        assert_eq!(asks_when_used(&mut neighbours, OTHER), 0);
+        neighbours.advertised(0, IP, Some(HARDWARE), (false, true));
+        assert_eq!(asks_when_used(&mut neighbours, HARDWARE), 1);
+    }
+
+    #[test]
+    fn strangers_displace_strangers_first() {
+        let mut neighbours = Neighbours::default();
+        neighbours.resolve(7, IP);
+        neighbours.answered(7, IP, HARDWARE);
+        for number in 0..2000_u32 {
+            let ip = IpAddr::V4(std::net::Ipv4Addr::from_bits(number));
+            neighbours.heard(ip, OTHER);
+        }
+        assert_eq!(neighbours.known.len(), NEIGHBOURS_MAX);
+        assert!(neighbours.knows(IP));
+    }
+}

@@ -1,0 +1,123 @@
+//! An address and how many of its bits name a network.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
+
+/// An address with the length of its network's prefix, as in `192.0.2.5/24`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Prefix {
+    address: IpAddr,
+    len: u8,
+}
+
+/// Why a text is no [`Prefix`].
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+pub enum PrefixError {
+    /// No address stands before the slash.
+    #[error(
+        "`{0}` does not start with an IP address: write one like 192.0.2.5/24 or 2001:db8::5/64"
+    )]
+    Address(String),
+    /// The length is no number, or more than the address has bits.
+    #[error("`{0}` has no prefix length of at most {1} bits behind a slash")]
+    Len(String, u8),
+}
+
+impl Prefix {
+    /// An address with its prefix length; `None` if it has fewer bits.
+    pub fn new(address: IpAddr, len: u8) -> Option<Prefix> {
+        (len <= bits(address)).then_some(Prefix { address, len })
+    }
+
+    /// The whole address, the bits behind the prefix included.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The prefix's length, in bits.
+    pub fn len(&self) -> u8 {
+        self.len
+    }
+
+    /// Whether every address is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether an address is in this network.
+    pub fn contains(&self, other: IpAddr) -> bool {
+        self.common(other) >= Some(self.len.into())
+    }
+
+    /// How many leading bits two addresses of one version share.
+    pub(crate) fn common(&self, other: IpAddr) -> Option<u32> {
+        match (self.address, other) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
+            (IpAddr::V6(a), IpAddr::V6(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
+            _ => None,
+        }
+    }
+
+    /// Whether this is the address of all hosts of an IPv4 network (RFC 922);
+    /// one of 31 or 32 bits has none (RFC 3021).
+    pub(crate) fn is_broadcast(&self, other: Ipv4Addr) -> bool {
+        let host_bits = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
+        self.len < 31 && self.contains(other.into()) && other.to_bits() & host_bits == host_bits
+    }
+}
+
+fn bits(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = PrefixError;
+
+    fn from_str(text: &str) -> Result<Prefix, PrefixError> {
+        let (address, len) = text.split_once('/').unwrap_or((text, ""));
+        let address = address.parse();
+        let address: IpAddr = address.map_err(|_| PrefixError::Address(text.to_owned()))?;
+        let wrong = || PrefixError::Len(text.to_owned(), bits(address));
+        let len = len.parse().map_err(|_| wrong())?;
+        Prefix::new(address, len).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_read_and_compared() {
+        let prefix: Prefix = "192.0.2.5/24".parse().unwrap();
+        assert_eq!(prefix.to_string(), "192.0.2.5/24");
+        assert!(prefix.contains("192.0.2.255".parse().unwrap()));
+        assert!(!prefix.contains("192.0.3.5".parse().unwrap()));
+        assert!(!prefix.contains("2001:db8::5".parse().unwrap()));
+        assert!(prefix.is_broadcast("192.0.2.255".parse().unwrap()));
+        assert!(!prefix.is_broadcast("192.0.2.5".parse().unwrap()));
+        let all: Prefix = "::/0".parse().unwrap();
+        assert!(all.contains("2001:db8::1".parse().unwrap()) && all.is_empty());
+        let pair: Prefix = "192.0.2.4/31".parse().unwrap();
+        assert!(!pair.is_broadcast("192.0.2.5".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_prefix_says_why() {
+        let error = |text: &str| text.parse::<Prefix>().unwrap_err().to_string();
+        assert!(error("tap0/24").contains("`tap0/24`"));
+        assert!(error("192.0.2.5/33").contains("at most 32 bits"));
+        assert!(error("192.0.2.5").contains("behind a slash"));
+        assert!(error("::1/x").contains("at most 128 bits"));
+    }
+}

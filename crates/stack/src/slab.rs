@@ -1,0 +1,100 @@
+//! Things named by small numbers, whose names die with them.
+
+/// A thing's place, and which of the things that had this place it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Name {
+    pub(crate) index: u32,
+    generation: u32,
+}
+
+struct Slot<T> {
+    generation: u32,
+    thing: Option<T>,
+}
+
+/// See the module.
+pub(crate) struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn new() -> Slab<T> {
+        Slab {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Things there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn insert(&mut self, thing: T) -> Name {
+        if let Some(index) = self.free.pop() {
+            let slot = &mut self.slots[index as usize];
+            slot.thing = Some(thing);
+            let generation = slot.generation;
+            return Name { index, generation };
+        }
+        let index = u32::try_from(self.slots.len()).expect("tables are limited below 2^32");
+        self.slots.push(Slot {
+            generation: 0,
+            thing: Some(thing),
+        });
+        Name {
+            index,
+            generation: 0,
+        }
+    }
+
+    pub(crate) fn remove(&mut self, name: Name) -> Option<T> {
+        self.get(name)?;
+        let slot = self.slots.get_mut(name.index as usize)?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(name.index);
+        slot.thing.take()
+    }
+
+    pub(crate) fn get(&self, name: Name) -> Option<&T> {
+        let slot = self.slots.get(name.index as usize)?;
+        slot.thing
+            .as_ref()
+            .filter(|_| slot.generation == name.generation)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: Name) -> Option<&mut T> {
+        let slot = self.slots.get_mut(name.index as usize)?;
+        slot.thing
+            .as_mut()
+            .filter(|_| slot.generation == name.generation)
+    }
+
+    /// The thing that is at this place now, and its name.
+    pub(crate) fn at(&self, index: u32) -> Option<Name> {
+        let slot = self.slots.get(index as usize)?;
+        let generation = slot.generation;
+        slot.thing.is_some().then_some(Name { index, generation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_die_with_their_things() {
+        let mut slab = Slab::new();
+        let (a, b) = (slab.insert('a'), slab.insert('b'));
+        assert_eq!(slab.remove(a), Some('a'));
+        assert_eq!((slab.remove(a), slab.get(a), slab.len()), (None, None, 1));
+        let c = slab.insert('c');
+        assert_eq!((c.index, slab.get(a)), (a.index, None));
+        assert_eq!(slab.get_mut(c), Some(&mut 'c'));
+        assert_eq!(
+            (slab.at(0), slab.at(1), slab.at(2)),
+            (Some(c), Some(b), None)
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! What an acknowledgment tells (RFC 9293 §3.10.7.4, fifth; RFC 2018 §3;
+//! RFC 7323 §4).
+
+use super::input::Arrived;
+use super::pcb::{Pcb, State};
+use super::recovery::Progress;
+use super::seq::Seq;
+use weir_wire::tcp::Flags;
+
+impl Pcb {
+    /// Takes an acknowledgment that is not of what was never sent.
+    pub(super) fn take_ack(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+        let ack = Seq(arrived.repr.ack);
+        let una = self.send.una;
+        let flight = self.board.pipe();
+        if ack.before(una) {
+            // An old one; what it tells selectively may still be new.
+            return;
+        }
+        let wnd = usize::from(arrived.repr.window) << self.send.scale;
+        let told_window = self.send.window(arrived.seq, ack, wnd);
+        let arrived_twice = self.arrived_twice(ack, arrived);
+        let delivered = self.mark_delivered(now_ns, ack, arrived);
+        if una.before(ack) {
+            self.send.acknowledge(ack);
+        }
+        let duplicate = ack == una
+            && !told_window
+            && arrived.payload.is_empty()
+            && !self.board.is_empty()
+            && !arrived.repr.flags.contains(Flags::FIN);
+        let progress = Progress {
+            delivered,
+            acknowledged: ack.since(una),
+            duplicate,
+            arrived_twice,
+            flight,
+        };
+        if self.ecn && arrived.repr.flags.contains(Flags::ECE) {
+            self.congestion_marked();
+        }
+        self.recover(now_ns, progress);
+        // A peer whose window is closed, but who answers, is there.
+        if self.send.wnd == 0 || self.board.is_empty() {
+            self.recovery.retries = 0;
+            if self.send.wnd > 0 {
+                self.rtt.reset_backoff();
+            }
+        }
+        if told_window && self.board.is_empty() {
+            // A probe of the window that is answered starts anew.
+            self.timers.loss = None;
+        }
+        self.schedule_loss(now_ns);
+        self.advance_close();
+    }
+
+    /// Whether the first block tells of something that came twice (RFC 2883
+    /// §4).
+    fn arrived_twice(&mut self, ack: Seq, arrived: &Arrived<'_>) -> bool {
+        let blocks = arrived.repr.options.sack;
+        let Some(&(start, end)) = blocks.as_slice().first().filter(|_| self.sack) else {
+            return false;
+        };
+        let (start, end) = (Seq(start), Seq(end));
+        let within = blocks.as_slice().get(1).is_some_and(|&(outer, outer_end)| {
+            Seq(outer).at_most(start) && end.at_most(Seq(outer_end))
+        });
+        let twice = start.before(end) && (end.at_most(ack) || within);
+        if twice {
+            self.rack.arrived_twice(ack, self.send.nxt);
+        }
+        twice
+    }
+
+    /// Marks what has arrived; gives how many bytes had not before.
+    fn mark_delivered(&mut self, now_ns: u64, ack: Seq, arrived: &Arrived<'_>) -> usize {
+        let held = self.board.sacked();
+        let outstanding = self.board.outstanding();
+        let min_rtt_ns = self.rtt.min_ns();
+        let echo = arrived
+            .repr
+            .options
+            .timestamps
+            .filter(|_| self.timestamps.is_some());
+        let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
+        let (rack, rtt, sack) = (&mut self.rack, &mut self.rtt, self.sack);
+        let mut latest_ns: Option<u64> = None;
+        let mut delivered = |sent: &super::scoreboard::Sent| {
+            if sent.sacked && sent.start.before(ack) {
+                return;
+            }
+            if !sent.again {
+                latest_ns = latest_ns.max(Some(sent.sent_ns));
+            }
+            let clock = ((sent.sent_ns / 1_000_000) as u32).wrapping_add(offset);
+            let echo_is_older = echo.is_some_and(|(_, echo)| Seq(echo).before(Seq(clock)));
+            if sack {
+                rack.delivered(sent, now_ns, min_rtt_ns, echo_is_older);
+            }
+        };
+        if self.sack {
+            for &(start, end) in arrived.repr.options.sack.as_slice() {
+                let (start, end) = (Seq(start), Seq(end));
+                let known = ack.before(end) && start.before(end) && end.at_most(self.send.nxt);
+                if known && ack.at_most(start) {
+                    self.board.sack(start, end, &mut delivered);
+                }
+            }
+        }
+        self.board.acknowledge(ack, &mut delivered);
+        // Karn: what was sent again measures nothing (RFC 6298 §3).
+        if let Some(sent_ns) = latest_ns {
+            rtt.measured(now_ns.saturating_sub(sent_ns));
+        }
+        let left = outstanding - self.board.outstanding() + self.board.sacked();
+        left.saturating_sub(held)
+    }
+
+    /// Our FIN has arrived: the next state.
+    fn advance_close(&mut self) {
+        if !self.send.fin_acknowledged() {
+            return;
+        }
+        match self.state {
+            State::FinWait1 => self.state = State::FinWait2,
+            State::Closing => self.state = State::TimeWait,
+            State::LastAck => self.end(None),
+            _ => {}
+        }
+    }
+
+    /// Whether a segment of the peer's can acknowledge this (RFC 5961 §5.2).
+    pub(super) fn ack_is_plausible(&self, ack: Seq) -> bool {
+        let widest = self.send.wnd_max.min(1 << 30) as u32;
+        let oldest = self.send.una.minus(widest);
+        oldest.at_most(ack) && ack.at_most(self.send.nxt)
+    }
+}

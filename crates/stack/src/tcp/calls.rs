@@ -1,0 +1,414 @@
+//! What applications do with connections (RFC 9293 §3.10).
+
+use super::handshake::Listener;
+use super::pcb::{Pcb, State};
+use super::recovery::LossTimer;
+use super::seq::Seq;
+use super::{ListenerId, Tcp, TcpError, TcpId};
+use crate::host::Host;
+use crate::pcb::{InsertError, PcbId};
+use crate::ports;
+use crate::slab::Name;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Questions whether the peer is there, and the time between them
+/// (RFC 9293 §3.8.4), once a connection is idle for as long as was asked.
+const KEEP_ALIVE_PROBES: u32 = 9;
+const KEEP_ALIVE_EACH_NS: u64 = 75_000_000_000;
+
+impl Tcp {
+    pub(crate) fn listen(
+        &mut self,
+        host: &Host,
+        local: SocketAddr,
+        backlog: usize,
+    ) -> Result<ListenerId, TcpError> {
+        if !local.ip().is_unspecified() && !host.routes.is_ours(local.ip()) {
+            return Err(TcpError::Address(local));
+        }
+        let mut local = local;
+        if local.port() == 0 {
+            let listening = &mut self.listening;
+            let port = ports::free(&mut self.rng, |port| {
+                listening.find(local.ip(), port).is_none()
+            });
+            local.set_port(port.ok_or(TcpError::Full)?);
+        }
+        let name = self.listeners.insert(Listener {
+            local,
+            backlog: backlog.max(1),
+            half_open: 0,
+            opened: VecDeque::new(),
+            cookie_ns: None,
+            is_told: false,
+        });
+        match self
+            .listening
+            .insert(local.ip(), local.port(), PcbId(name.index))
+        {
+            Ok(()) => Ok(ListenerId(name)),
+            Err(error) => {
+                self.listeners.remove(name);
+                Err(match error {
+                    InsertError::Exists(_) => TcpError::InUse(local),
+                    InsertError::Full => TcpError::Full,
+                })
+            }
+        }
+    }
+
+    pub(crate) fn listener_local(&self, id: ListenerId) -> Option<SocketAddr> {
+        self.listeners.get(id.0).map(|listener| listener.local)
+    }
+
+    pub(crate) fn accept(&mut self, now_ns: u64, id: ListenerId) -> Result<TcpId, TcpError> {
+        let listener = self.listeners.get_mut(id.0).ok_or(TcpError::Closed)?;
+        let accepted = listener.opened.pop_front().ok_or(TcpError::NotNow)?;
+        if let Some(pcb) = self.pcbs.get_mut(accepted.0) {
+            pcb.listener = None;
+        }
+        self.settle(now_ns, accepted.0);
+        Ok(accepted)
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        now_ns: u64,
+        host: &Host,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<TcpId, TcpError> {
+        let ip = remote.ip();
+        if ip.is_unspecified()
+            || ip.is_multicast()
+            || host.routes.is_broadcast(ip)
+            || host.routes.is_ours(ip)
+        {
+            return Err(TcpError::NoRoute(remote));
+        }
+        let source = host
+            .routes
+            .source_for(ip)
+            .ok_or(TcpError::NoRoute(remote))?;
+        let mut local = match local {
+            Some(local) if local.is_ipv4() != remote.is_ipv4() => {
+                return Err(TcpError::Address(local));
+            }
+            Some(local) if local.ip().is_unspecified() => SocketAddr::new(source, local.port()),
+            Some(local) if !host.routes.is_ours(local.ip()) => {
+                return Err(TcpError::Address(local));
+            }
+            Some(local) => local,
+            None => SocketAddr::new(source, 0),
+        };
+        if self.pcbs.len() >= super::CONNECTIONS_MAX {
+            return Err(TcpError::Full);
+        }
+        if local.port() == 0 {
+            let mut rng = self.rng.clone();
+            let port = ports::free(&mut rng, |port| {
+                let at = SocketAddr::new(local.ip(), port);
+                self.between(at, remote).is_none() && self.listening.find(at.ip(), port).is_none()
+            });
+            self.rng = rng;
+            local.set_port(port.ok_or(TcpError::Full)?);
+        } else if self.between(local, remote).is_some() {
+            return Err(TcpError::InUse(local));
+        }
+        let pcb = Pcb::connecting(
+            &self.config,
+            &self.secret,
+            host.mtu(),
+            now_ns,
+            (local, remote),
+        );
+        Ok(TcpId(self.enter(now_ns, pcb)))
+    }
+
+    fn get(&mut self, id: TcpId) -> Result<&mut Pcb, TcpError> {
+        self.pcbs
+            .get_mut(id.0)
+            .map(|pcb| &mut **pcb)
+            .filter(|pcb| !pcb.released)
+            .ok_or(TcpError::Closed)
+    }
+
+    pub(crate) fn write(&mut self, id: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
+        let pcb = self.get(id)?;
+        if let Some(error) = pcb.error {
+            return Err(error);
+        }
+        if pcb.send.closed || !(pcb.can_write() || pcb.is_opening()) {
+            return Err(TcpError::Shut);
+        }
+        let written = pcb.send.write(bytes);
+        if written == 0 && !bytes.is_empty() {
+            return Err(TcpError::NotNow);
+        }
+        self.wake(id.0);
+        Ok(written)
+    }
+
+    /// Puts a connection into the queue of those with something to send.
+    fn wake(&mut self, name: Name) {
+        if let Some(pcb) = self.pcbs.get_mut(name)
+            && pcb.state != State::Closed
+            && !std::mem::replace(&mut pcb.is_ready, true)
+        {
+            self.make_ready(name);
+        }
+    }
+
+    /// The bytes that can be read, as far as they lie together; none at the
+    /// stream's end.
+    pub(crate) fn peek(&mut self, id: TcpId) -> Result<&[u8], TcpError> {
+        let pcb = self.get(id)?;
+        if pcb.receive.readable() > 0 {
+            return Ok(pcb.receive.front());
+        }
+        match (pcb.error, pcb.has_ended()) {
+            (Some(error), _) => Err(error),
+            (None, true) => Ok(&[]),
+            (None, false) => Err(TcpError::NotNow),
+        }
+    }
+
+    pub(crate) fn consume(&mut self, id: TcpId, count: usize) -> Result<(), TcpError> {
+        let pcb = self.get(id)?;
+        pcb.receive.consume(count.min(pcb.receive.readable()));
+        if pcb.receive.window_opens(pcb.mss) {
+            self.wake(id.0);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read(&mut self, id: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
+        let mut read = 0;
+        while read < out.len() {
+            let front = match self.peek(id) {
+                Ok(front) => front,
+                Err(_) if read > 0 => break,
+                Err(error) => return Err(error),
+            };
+            if front.is_empty() {
+                break;
+            }
+            let count = front.len().min(out.len() - read);
+            out[read..read + count].copy_from_slice(&front[..count]);
+            self.consume(id, count)?;
+            read += count;
+        }
+        Ok(read)
+    }
+
+    pub(crate) fn shutdown(&mut self, now_ns: u64, id: TcpId) -> Result<(), TcpError> {
+        let pcb = self.get(id)?;
+        pcb.finish();
+        self.settle(now_ns, id.0);
+        Ok(())
+    }
+
+    pub(crate) fn close(&mut self, now_ns: u64, host: &mut Host, id: TcpId) {
+        let Ok(pcb) = self.get(id) else {
+            return;
+        };
+        pcb.released = true;
+        // What is not read is lost, and the peer should know (RFC 2525
+        // §2.17); and who has not opened has nothing to close.
+        if pcb.receive.readable() > 0 || pcb.state == State::SynSent {
+            self.abort(now_ns, host, id.0, None);
+            return;
+        }
+        pcb.finish();
+        self.settle(now_ns, id.0);
+    }
+
+    pub(crate) fn reset(&mut self, now_ns: u64, host: &mut Host, id: TcpId) {
+        if let Ok(pcb) = self.get(id) {
+            pcb.released = true;
+            self.abort(now_ns, host, id.0, None);
+        }
+    }
+
+    pub(crate) fn state(&self, id: TcpId) -> Option<State> {
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        Some(pcb.state)
+    }
+
+    pub(crate) fn ends(&self, id: TcpId) -> Option<(SocketAddr, SocketAddr)> {
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        Some((pcb.local, pcb.remote))
+    }
+
+    pub(crate) fn write_room(&self, id: TcpId) -> usize {
+        self.pcbs.get(id.0).map_or(0, |pcb| pcb.send.room())
+    }
+
+    pub(crate) fn set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), TcpError> {
+        self.get(id)?.send.nodelay = nodelay;
+        self.wake(id.0);
+        Ok(())
+    }
+
+    pub(crate) fn set_keep_alive(
+        &mut self,
+        now_ns: u64,
+        id: TcpId,
+        after_ns: Option<u64>,
+    ) -> Result<(), TcpError> {
+        let pcb = self.get(id)?;
+        pcb.keep_alive_ns = after_ns;
+        if pcb.can_write() {
+            pcb.start_keep_alive(now_ns);
+        }
+        self.settle(now_ns, id.0);
+        Ok(())
+    }
+
+    /// A connection that something happened to since it was last named here.
+    pub(crate) fn next_told(&mut self) -> Option<TcpId> {
+        while let Some(name) = self.told.pop_front() {
+            if let Some(pcb) = self.pcbs.get_mut(name) {
+                pcb.is_told = false;
+                if !pcb.released {
+                    return Some(TcpId(name));
+                }
+            }
+        }
+        None
+    }
+
+    /// A listener that has connections to be accepted since it was last named
+    /// here.
+    pub(crate) fn next_told_listener(&mut self) -> Option<ListenerId> {
+        while let Some(name) = self.told_listeners.pop_front() {
+            if let Some(listener) = self.listeners.get_mut(name) {
+                listener.is_told = false;
+                return Some(ListenerId(name));
+            }
+        }
+        None
+    }
+
+    /// An ICMP error about a segment of ours whose first number was `seq`;
+    /// whether it can be.
+    pub(crate) fn unreachable(
+        &mut self,
+        now_ns: u64,
+        local: SocketAddr,
+        remote: SocketAddr,
+        seq: u32,
+        hard: bool,
+    ) -> bool {
+        let Some(name) = self.sent(local, remote, seq) else {
+            return false;
+        };
+        let pcb = self.pcbs.get_mut(name).expect("it was found");
+        // Later it is taken for a passing fault (RFC 5461 §2, RFC 5927 §6).
+        if hard && pcb.is_opening() {
+            pcb.end(Some(TcpError::Refused));
+            self.settle(now_ns, name);
+        }
+        true
+    }
+
+    /// Whether a segment of ours in flight began with this number.
+    pub(crate) fn has_sent(&mut self, local: SocketAddr, remote: SocketAddr, seq: u32) -> bool {
+        self.sent(local, remote, seq).is_some()
+    }
+
+    /// A segment of ours, whose first number was `seq`, was too long: it was
+    /// lost, though not by congestion, and goes again in pieces.
+    pub(crate) fn too_big(&mut self, now_ns: u64, local: SocketAddr, remote: SocketAddr, seq: u32) {
+        let Some(name) = self.sent(local, remote, seq) else {
+            return;
+        };
+        if let Some(pcb) = self.pcbs.get_mut(name) {
+            pcb.board.mark_lost(|sent| Seq(seq).at_most(sent.start));
+            pcb.recovery.force = true;
+        }
+        self.settle(now_ns, name);
+    }
+
+    /// The connection that has sent this number and waits for its
+    /// acknowledgment (RFC 5927 §4.1).
+    fn sent(&mut self, local: SocketAddr, remote: SocketAddr, seq: u32) -> Option<Name> {
+        let name = self.between(local, remote)?;
+        let send = &self.pcbs.get(name)?.send;
+        let in_flight = send.una.at_most(Seq(seq)) && Seq(seq).before(send.nxt);
+        in_flight.then_some(name)
+    }
+}
+
+impl Pcb {
+    /// Whether the peer will send no more.
+    fn has_ended(&self) -> bool {
+        matches!(
+            self.state,
+            State::CloseWait | State::Closing | State::LastAck | State::TimeWait | State::Closed
+        )
+    }
+
+    /// The application has written all.
+    fn finish(&mut self) {
+        self.send.closed = true;
+        self.state = match self.state {
+            State::Established => State::FinWait1,
+            State::CloseWait => State::LastAck,
+            other => other,
+        };
+    }
+
+    pub(super) fn start_keep_alive(&mut self, now_ns: u64) {
+        self.timers.idle_ns = self
+            .keep_alive_ns
+            .map(|after_ns| now_ns.saturating_add(after_ns));
+    }
+
+    /// Does what is due.
+    pub(super) fn timeout(&mut self, now_ns: u64) {
+        let due = |at_ns: Option<u64>| at_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        if let Some((timer, _)) = self.timers.loss.filter(|(_, at_ns)| *at_ns <= now_ns)
+            && !self.loss_timeout(now_ns, timer)
+        {
+            self.end(Some(TcpError::TimedOut));
+            return;
+        }
+        if due(self.timers.ack_ns) {
+            self.timers.ack_ns = None;
+            self.ack_now = true;
+        }
+        if due(self.timers.idle_ns) {
+            self.timers.idle_ns = None;
+            match self.is_quiet {
+                true => self.end(None),
+                false => self.keep_alive(now_ns),
+            }
+        }
+        if self.board.is_empty()
+            && !self.is_opening()
+            && !matches!(self.timers.loss, Some((LossTimer::Persist, _)))
+        {
+            // An idle connection holds no memory.
+            self.receive.release();
+            self.send.release();
+        }
+    }
+
+    fn keep_alive(&mut self, now_ns: u64) {
+        let Some(after_ns) = self.keep_alive_ns else {
+            return;
+        };
+        let idle_since_ns = self.last_heard_ns.saturating_add(after_ns);
+        if idle_since_ns > now_ns {
+            self.timers.idle_ns = Some(idle_since_ns);
+        } else if self.keep_alive_probes == KEEP_ALIVE_PROBES {
+            self.end(Some(TcpError::TimedOut));
+        } else {
+            self.keep_alive_probes += 1;
+            self.probe_window = true;
+            self.timers.idle_ns = Some(now_ns + KEEP_ALIVE_EACH_NS);
+        }
+    }
+}

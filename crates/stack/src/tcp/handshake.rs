@@ -1,0 +1,320 @@
+//! Connections begin: initial numbers (RFC 6528), listeners with bounded
+//! backlogs, SYN cookies (RFC 4987 §3.6).
+
+use super::input::Arrived;
+use super::pcb::{Pcb, State, Timestamps};
+use super::send::Send;
+use super::seq::Seq;
+use super::{TcpConfig, TcpId};
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+use weir_wire::tcp::{Flags, Options};
+
+/// Connections of one listener whose opening is not acknowledged; more are
+/// opened by cookies.
+pub const HALF_OPEN_MAX: usize = 1024;
+
+/// How long a cookie's count of time takes for one step, in nanoseconds.
+const COOKIE_STEP_NS: u64 = 64_000_000_000;
+/// Segment sizes that a cookie can remember, in bytes.
+const COOKIE_MSS: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1452, 1460];
+/// Bits of a cookie's timestamp that remember options: the window's shift,
+/// SACK, ECN.
+const COOKIE_BITS: u32 = 0x3f;
+const NO_SCALE: u32 = 15;
+
+/// What peers must not guess.
+pub(super) struct Secret(pub(super) u128);
+
+/// A socket that waits for connections.
+pub(super) struct Listener {
+    pub(super) local: SocketAddr,
+    /// The most connections that wait to be accepted.
+    pub(super) backlog: usize,
+    pub(super) half_open: usize,
+    pub(super) opened: VecDeque<TcpId>,
+    /// When the last cookie was given: long after, none is taken.
+    pub(super) cookie_ns: Option<u64>,
+    pub(super) is_told: bool,
+}
+
+/// What a cookie remembers of a SYN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Remembered {
+    pub(super) mss: u16,
+    pub(super) scale: Option<u8>,
+    pub(super) sack: bool,
+    pub(super) ecn: bool,
+}
+
+impl Secret {
+    /// SipHash of both ends and more, for each purpose another.
+    fn hash(&self, purpose: u8, local: SocketAddr, remote: SocketAddr, more: u64) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (
+            self.0,
+            purpose,
+            local.ip(),
+            local.port(),
+            remote.ip(),
+            remote.port(),
+            more,
+        )
+            .hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The first number of a connection: a clock of 4 µs, moved for each pair
+    /// of ends (RFC 6528 §3).
+    pub(super) fn isn(&self, now_ns: u64, local: SocketAddr, remote: SocketAddr) -> Seq {
+        let moved = self.hash(0, local, remote, 0) as u32;
+        Seq(((now_ns / 4000) as u32).wrapping_add(moved))
+    }
+
+    /// Where a connection's clock for timestamps starts (RFC 7323 §5.4).
+    pub(super) fn clock_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
+        self.hash(1, local, remote, 0) as u32
+    }
+
+    /// A first number that remembers the SYN it answers:
+    ///
+    /// ```text
+    ///  time 5 bits │ segment size 3 bits │ authenticator 24 bits
+    /// ```
+    pub(super) fn cookie(
+        &self,
+        now_ns: u64,
+        local: SocketAddr,
+        remote: SocketAddr,
+        irs: Seq,
+        mss: u16,
+    ) -> Seq {
+        let index = COOKIE_MSS
+            .iter()
+            .rposition(|known| *known <= mss)
+            .unwrap_or(0);
+        self.cookie_at(now_ns / COOKIE_STEP_NS, local, remote, irs, index as u32)
+    }
+
+    fn cookie_at(
+        &self,
+        step: u64,
+        local: SocketAddr,
+        remote: SocketAddr,
+        irs: Seq,
+        index: u32,
+    ) -> Seq {
+        let seen = step << 35 | u64::from(index) << 32 | u64::from(irs.0);
+        let authenticator = self.hash(2, local, remote, seen) as u32 & 0xff_ffff;
+        Seq((step as u32 & 0x1f) << 27 | index << 24 | authenticator)
+    }
+
+    /// The segment size that a cookie remembers, if it is one of ours and not
+    /// older than two steps.
+    pub(super) fn open_cookie(
+        &self,
+        now_ns: u64,
+        local: SocketAddr,
+        remote: SocketAddr,
+        irs: Seq,
+        cookie: Seq,
+    ) -> Option<u16> {
+        let index = cookie.0 >> 24 & 7;
+        let now = now_ns / COOKIE_STEP_NS;
+        let mut steps = [Some(now), now.checked_sub(1)].into_iter().flatten();
+        let ours = steps.any(|step| self.cookie_at(step, local, remote, irs, index) == cookie);
+        ours.then(|| COOKIE_MSS[index as usize])
+    }
+}
+
+impl Remembered {
+    /// What to remember of a SYN.
+    pub(super) fn of(syn: &Arrived<'_>, config: &TcpConfig) -> Remembered {
+        let options = &syn.repr.options;
+        Remembered {
+            mss: options.mss.unwrap_or(536),
+            scale: options.window_scale.map(|scale| scale.min(14)),
+            sack: options.sack_permitted && config.sack,
+            ecn: config.ecn && syn.has(Flags::ECE | Flags::CWR),
+        }
+    }
+
+    /// The timestamp that remembers the options, not after `clock`.
+    pub(super) fn timestamp(&self, clock: u32) -> u32 {
+        let scale = self.scale.map_or(NO_SCALE, u32::from);
+        let bits = scale << 2 | u32::from(self.sack) << 1 | u32::from(self.ecn);
+        let value = clock & !COOKIE_BITS | bits;
+        match value > clock {
+            true => value.wrapping_sub(COOKIE_BITS + 1),
+            false => value,
+        }
+    }
+
+    /// What the peer echoes; nothing without timestamps.
+    pub(super) fn from_echo(mss: u16, echo: Option<u32>, config: &TcpConfig) -> Remembered {
+        let bits = echo.map_or(NO_SCALE << 2, |echo| echo & COOKIE_BITS);
+        let scale = bits >> 2;
+        Remembered {
+            mss,
+            scale: (scale <= 14).then_some(scale as u8),
+            sack: bits & 2 != 0 && config.sack,
+            ecn: bits & 1 != 0 && config.ecn,
+        }
+    }
+
+    /// The options as the SYN had them.
+    pub(super) fn options(&self, timestamps: Option<(u32, u32)>) -> Options {
+        Options {
+            mss: Some(self.mss),
+            window_scale: self.scale,
+            sack_permitted: self.sack,
+            timestamps,
+            ..Options::default()
+        }
+    }
+}
+
+impl Pcb {
+    /// A connection that we open.
+    pub(super) fn connecting(
+        config: &TcpConfig,
+        secret: &Secret,
+        link_mtu: usize,
+        now_ns: u64,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) -> Pcb {
+        let iss = secret.isn(now_ns, local, remote);
+        let mut pcb = Pcb::new(config, link_mtu, (local, remote), iss, now_ns);
+        pcb.timestamps = config.timestamps.then(|| Timestamps {
+            offset: secret.clock_offset(local, remote),
+            recent: 0,
+            recent_ns: now_ns,
+        });
+        pcb
+    }
+
+    /// Makes it one that a peer's SYN opens.
+    pub(super) fn answer(mut self, now_ns: u64, syn: &Arrived<'_>) -> Pcb {
+        self.state = State::SynReceived;
+        self.ecn &= syn.has(Flags::ECE | Flags::CWR);
+        self.agree(now_ns, syn);
+        self
+    }
+
+    /// Makes it one whose SYN went out as a cookie.
+    pub(super) fn from_cookie(
+        mut self,
+        now_ns: u64,
+        syn: &Arrived<'_>,
+        cookie: Seq,
+        send_buffer: usize,
+    ) -> Pcb {
+        self.send = Send::new(cookie, send_buffer);
+        self = self.answer(now_ns, syn);
+        self.send.nxt = cookie.plus(1);
+        self.board.push(cookie, self.send.nxt, now_ns);
+        // Whatever the round trip was, it was not measured.
+        self.board.sent_again(cookie, now_ns);
+        self.receive.advertise_on_syn();
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends() -> (SocketAddr, SocketAddr) {
+        (
+            "192.0.2.1:80".parse().unwrap(),
+            "192.0.2.2:4000".parse().unwrap(),
+        )
+    }
+
+    #[test]
+    fn cookies_are_ours_for_two_steps_and_these_ends() {
+        let (local, remote) = ends();
+        let secret = Secret(7);
+        let now_ns = 1000 * COOKIE_STEP_NS;
+        for (mss, kept) in [(1460, 1460), (9000, 1460), (1459, 1452), (100, 536)] {
+            let cookie = secret.cookie(now_ns, local, remote, Seq(5), mss);
+            let open = |now_ns, irs| secret.open_cookie(now_ns, local, remote, irs, cookie);
+            assert_eq!(open(now_ns + COOKIE_STEP_NS, Seq(5)), Some(kept));
+            assert_eq!(open(now_ns + 2 * COOKIE_STEP_NS, Seq(5)), None);
+            assert_eq!(open(now_ns, Seq(6)), None);
+            assert_eq!(
+                open(now_ns + 32 * COOKIE_STEP_NS, Seq(5)),
+                None,
+                "the count's bits wrap"
+            );
+            assert_eq!(
+                secret.open_cookie(now_ns, remote, local, Seq(5), cookie),
+                None
+            );
+            assert_eq!(
+                Secret(8).open_cookie(now_ns, local, remote, Seq(5), cookie),
+                None
+            );
+        }
+    }
+
+    #[test]
+    fn guessed_cookies_are_not_taken() {
+        let (local, remote) = ends();
+        let taken = (0..200_000).filter(|guess| {
+            let cookie = Seq(guess * 21_001);
+            Secret(7)
+                .open_cookie(0, local, remote, Seq(5), cookie)
+                .is_some()
+        });
+        assert!(taken.count() <= 1);
+    }
+
+    #[test]
+    fn timestamps_remember_the_options() {
+        let config = TcpConfig::default();
+        for clock in [0, 1, 63, 64, 1000, u32::MAX] {
+            for scale in [None, Some(0), Some(14)] {
+                for (sack, ecn) in [(false, false), (true, false), (true, true)] {
+                    let remembered = Remembered {
+                        mss: 1460,
+                        scale,
+                        sack,
+                        ecn,
+                    };
+                    let value = remembered.timestamp(clock);
+                    assert!(Seq(value).at_most(Seq(clock)), "{clock}");
+                    let config = TcpConfig {
+                        ecn: true,
+                        ..config.clone()
+                    };
+                    assert_eq!(
+                        Remembered::from_echo(1460, Some(value), &config),
+                        remembered
+                    );
+                }
+            }
+        }
+        let plain = Remembered::from_echo(536, None, &config);
+        assert_eq!(
+            plain,
+            Remembered {
+                mss: 536,
+                scale: None,
+                sack: false,
+                ecn: false
+            }
+        );
+    }
+
+    #[test]
+    fn first_numbers_move_with_time_and_differ_between_ends() {
+        let (local, remote) = ends();
+        let secret = Secret(7);
+        let isn = secret.isn(0, local, remote);
+        assert_eq!(secret.isn(4_000_000, local, remote).since(isn), 1000);
+        assert_ne!(isn, secret.isn(0, remote, local));
+        assert_ne!(isn, Secret(8).isn(0, local, remote));
+    }
+}

@@ -1,0 +1,376 @@
+//! A segment arrives at a connection (RFC 9293 §3.10.7, RFC 5961, RFC 7323
+//! §5).
+
+use super::TcpError;
+use super::pcb::{Pcb, QUICK, State, Timestamps};
+use super::receive::Taken;
+use super::seq::Seq;
+use weir_wire::tcp::{Flags, Repr};
+
+/// A segment whose checksum is right.
+pub(super) struct Arrived<'a> {
+    pub(super) repr: Repr,
+    pub(super) seq: Seq,
+    pub(super) payload: &'a [u8],
+    /// The network marked it.
+    pub(super) marked: bool,
+}
+
+/// What is left to do after a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Effect {
+    Nothing,
+    /// The connection is open now.
+    Opened,
+    /// The segment is answered with a RST, as if nobody were here.
+    Refuse,
+    /// A new connection takes this one's place (RFC 6191).
+    Reopen,
+}
+
+/// How long an acknowledgment may wait for company (RFC 9293 §3.8.6.3: below
+/// half a second).
+const DELAYED_ACK_NS: u64 = 40_000_000;
+/// The least time between answers to segments that may be a stranger's, so
+/// that two confused peers do not answer one another for ever (RFC 5961 §7).
+const CHALLENGE_EACH_NS: u64 = 100_000_000;
+/// The age at which TS.Recent says nothing any more (RFC 7323 §5.5).
+const RECENT_NS: u64 = 24 * 86_400 * 1_000_000_000;
+
+impl Arrived<'_> {
+    pub(super) fn has(&self, flag: Flags) -> bool {
+        self.repr.flags.contains(flag)
+    }
+
+    /// How many numbers it takes.
+    pub(super) fn len(&self) -> usize {
+        self.payload.len() + usize::from(self.has(Flags::SYN)) + usize::from(self.has(Flags::FIN))
+    }
+
+    /// The number of its first byte, and of its FIN if it has no byte.
+    fn data_seq(&self) -> Seq {
+        self.seq.plus(self.has(Flags::SYN).into())
+    }
+}
+
+impl Pcb {
+    pub(super) fn arrives(&mut self, now_ns: u64, arrived: &Arrived<'_>) -> Effect {
+        match self.state {
+            State::Closed => Effect::Refuse,
+            State::SynSent => self.arrives_syn_sent(now_ns, arrived),
+            _ => self.arrives_synchronised(now_ns, arrived),
+        }
+    }
+
+    /// RFC 9293 §3.10.7.3.
+    fn arrives_syn_sent(&mut self, now_ns: u64, arrived: &Arrived<'_>) -> Effect {
+        let ack = Seq(arrived.repr.ack);
+        let has_ack = arrived.has(Flags::ACK);
+        if has_ack && (ack.at_most(self.send.iss) || self.send.nxt.before(ack)) {
+            return if arrived.has(Flags::RST) {
+                Effect::Nothing
+            } else {
+                Effect::Refuse
+            };
+        }
+        if arrived.has(Flags::RST) {
+            if has_ack {
+                self.end(Some(TcpError::Refused));
+            }
+            return Effect::Nothing;
+        }
+        if !arrived.has(Flags::SYN) {
+            return Effect::Nothing;
+        }
+        self.agree(now_ns, arrived);
+        self.last_heard_ns = now_ns;
+        if !has_ack {
+            // Both open at once (RFC 9293 §3.5, figure 8): our SYN goes again,
+            // with an acknowledgment.
+            self.state = State::SynReceived;
+            self.board.mark_lost(|_| true);
+            self.recovery.force = true;
+            return Effect::Nothing;
+        }
+        let ecn = arrived.has(Flags::ECE) && !arrived.has(Flags::CWR);
+        self.ecn &= ecn;
+        self.open(now_ns, arrived);
+        self.ack_now = true;
+        Effect::Opened
+    }
+
+    /// Takes up what the peer's SYN offers.
+    pub(super) fn agree(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+        let options = &arrived.repr.options;
+        self.receive.start(arrived.seq);
+        self.acknowledged = self.receive.nxt;
+        // At least what every host takes (RFC 9293 §3.7.1), and no crumbs.
+        self.send.mss_peer = usize::from(options.mss.unwrap_or(536)).max(88);
+        match options.window_scale {
+            Some(scale) => self.send.scale = scale.min(14),
+            None => (self.receive.scale, self.scales) = (0, false),
+        }
+        self.sack &= options.sack_permitted;
+        self.timestamps = match (options.timestamps, self.timestamps) {
+            (Some((value, _)), Some(ours)) => Some(Timestamps {
+                recent: value,
+                recent_ns: now_ns,
+                ..ours
+            }),
+            _ => None,
+        };
+    }
+
+    /// Our SYN is acknowledged: the connection is open.
+    pub(super) fn open(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+        self.state = State::Established;
+        let shift = if arrived.has(Flags::SYN) {
+            0
+        } else {
+            self.send.scale
+        };
+        let wnd = usize::from(arrived.repr.window) << shift;
+        let ack = Seq(arrived.repr.ack);
+        self.send.first_window(arrived.seq, ack, wnd);
+        let mut sent_once_ns = None;
+        self.board.acknowledge(ack, |sent| {
+            sent_once_ns = (!sent.again).then_some(sent.sent_ns)
+        });
+        if let Some(sent_ns) = sent_once_ns {
+            self.rtt.measured(now_ns.saturating_sub(sent_ns));
+        }
+        self.send.acknowledge(ack);
+        self.recovery = super::recovery::Recovery::new();
+        self.timers.loss = None;
+        self.start_keep_alive(now_ns);
+        if self.send.closed {
+            self.state = State::FinWait1;
+        }
+    }
+
+    /// RFC 9293 §3.10.7.4.
+    fn arrives_synchronised(&mut self, now_ns: u64, arrived: &Arrived<'_>) -> Effect {
+        if self.state == State::TimeWait && self.reopens(arrived) {
+            return Effect::Reopen;
+        }
+        if self.is_old_duplicate(now_ns, arrived) {
+            if !arrived.has(Flags::RST) {
+                self.answer_stranger(now_ns, arrived);
+            }
+            return Effect::Nothing;
+        }
+        if self.state == State::SynReceived && self.is_first_syn(arrived) {
+            // Our answer was lost.
+            self.recovery.force |= self.board.mark_lost(|_| true) > 0;
+            return Effect::Nothing;
+        }
+        if !self.is_in_window(arrived) {
+            if !arrived.has(Flags::RST) {
+                self.answer_stranger(now_ns, arrived);
+            }
+            return Effect::Nothing;
+        }
+        if arrived.has(Flags::RST) {
+            // RFC 5961 §3.2: only the very next number resets.
+            match arrived.seq == self.receive.nxt {
+                true => self.reset(),
+                false => self.challenge(now_ns),
+            }
+            return Effect::Nothing;
+        }
+        if arrived.has(Flags::SYN) {
+            // RFC 5961 §4.2.
+            self.challenge(now_ns);
+            return Effect::Nothing;
+        }
+        if !arrived.has(Flags::ACK) {
+            return Effect::Nothing;
+        }
+        let ack = Seq(arrived.repr.ack);
+        let mut effect = Effect::Nothing;
+        if self.state == State::SynReceived {
+            if ack.at_most(self.send.una) || self.send.nxt.before(ack) {
+                return Effect::Refuse;
+            }
+            self.open(now_ns, arrived);
+            effect = Effect::Opened;
+        }
+        if !self.ack_is_plausible(ack) {
+            self.challenge(now_ns);
+            return effect;
+        }
+        self.last_heard_ns = now_ns;
+        self.keep_alive_probes = 0;
+        self.note_timestamp(now_ns, arrived);
+        self.take_ack(now_ns, arrived);
+        let end = arrived.data_seq().plus(arrived.payload.len());
+        if self.released && !arrived.payload.is_empty() && self.receive.nxt.before(end) {
+            // Nobody will read it, and the peer should know (RFC 2525 §2.17).
+            self.end(None);
+            return Effect::Refuse;
+        }
+        self.take_text(now_ns, arrived);
+        effect
+    }
+
+    /// Whether a SYN in TIME-WAIT starts a connection that cannot be confused
+    /// with the old one (RFC 6191 §2).
+    fn reopens(&self, arrived: &Arrived<'_>) -> bool {
+        if !arrived.has(Flags::SYN) || arrived.has(Flags::ACK) || arrived.has(Flags::RST) {
+            return false;
+        }
+        match (self.timestamps, arrived.repr.options.timestamps) {
+            (Some(ours), Some((value, _))) if value != ours.recent => {
+                Seq(ours.recent).before(Seq(value))
+            }
+            _ => self.receive.nxt.before(arrived.seq),
+        }
+    }
+
+    /// PAWS (RFC 7323 §5.3).
+    fn is_old_duplicate(&self, now_ns: u64, arrived: &Arrived<'_>) -> bool {
+        let (Some(ours), Some((value, _))) = (self.timestamps, arrived.repr.options.timestamps)
+        else {
+            // Once agreed on, every segment but a RST has one (§3.2).
+            return self.timestamps.is_some() && !arrived.has(Flags::RST);
+        };
+        let known = now_ns.saturating_sub(ours.recent_ns) < RECENT_NS;
+        known && Seq(value).before(Seq(ours.recent)) && !arrived.has(Flags::RST)
+    }
+
+    /// RFC 7323 §4.3: the value that is echoed.
+    fn note_timestamp(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+        let Some((value, _)) = arrived.repr.options.timestamps else {
+            return;
+        };
+        let acknowledged = self.acknowledged;
+        if let Some(ours) = &mut self.timestamps
+            && arrived.seq.at_most(acknowledged)
+            && Seq(ours.recent).at_most(Seq(value))
+        {
+            (ours.recent, ours.recent_ns) = (value, now_ns);
+        }
+    }
+
+    /// Whether this is the SYN that the connection began with.
+    fn is_first_syn(&self, arrived: &Arrived<'_>) -> bool {
+        let syn = arrived.has(Flags::SYN) && !arrived.has(Flags::ACK) && !arrived.has(Flags::RST);
+        syn && arrived.seq == self.receive.irs
+    }
+
+    /// RFC 9293 §3.10.7.4, first: some of it must be in the window.
+    fn is_in_window(&self, arrived: &Arrived<'_>) -> bool {
+        let (seq, nxt, edge) = (arrived.seq, self.receive.nxt, self.receive.edge);
+        let inside = |number: Seq| nxt.at_most(number) && number.before(edge);
+        match (arrived.len(), self.receive.window()) {
+            (0, 0) => seq == nxt,
+            (0, _) => inside(seq),
+            // A closed window takes acknowledgments and RSTs all the same,
+            // where it stands.
+            (_, 0) => seq == nxt && arrived.payload.is_empty(),
+            (len, _) => {
+                let last = seq.plus(len - 1);
+                inside(seq) || inside(last) || (seq.before(nxt) && nxt.at_most(last))
+            }
+        }
+    }
+
+    /// Something that is not in the window is answered with where we are.
+    fn answer_stranger(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+        if arrived.len() > 0 {
+            // What comes again tells that our acknowledgment was lost.
+            if self.sack && !arrived.payload.is_empty() && arrived.seq.before(self.receive.nxt) {
+                self.receive.take(arrived.data_seq(), arrived.payload);
+            }
+            self.ack_now = true;
+            // A FIN that comes again starts TIME-WAIT anew.
+            if self.state == State::TimeWait {
+                self.timers.idle_ns = None;
+            }
+        } else {
+            self.challenge(now_ns);
+        }
+    }
+
+    /// An acknowledgment that asks a stranger for proof (RFC 5961).
+    fn challenge(&mut self, now_ns: u64) {
+        let lately = |then_ns| now_ns < then_ns + CHALLENGE_EACH_NS;
+        if !self.challenged_ns.is_some_and(lately) {
+            self.challenged_ns = Some(now_ns);
+            self.ack_now = true;
+        }
+    }
+
+    fn reset(&mut self) {
+        let error = match self.state {
+            State::SynReceived => TcpError::Refused,
+            State::TimeWait | State::Closing | State::LastAck => return self.end(None),
+            _ => TcpError::Reset,
+        };
+        self.end(Some(error));
+    }
+
+    fn take_text(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+        let receives = matches!(
+            self.state,
+            State::Established | State::FinWait1 | State::FinWait2
+        );
+        if !receives {
+            // The peer has said that nothing follows.
+            self.ack_now |= arrived.len() > 0;
+            return;
+        }
+        if self.ecn && arrived.has(Flags::CWR) {
+            self.echo_mark = false;
+        }
+        self.echo_mark |= self.ecn && arrived.marked;
+        if !arrived.payload.is_empty() {
+            let taken = self.receive.take(arrived.data_seq(), arrived.payload);
+            self.owe_ack(now_ns, taken);
+        }
+        if arrived.has(Flags::FIN) {
+            let fin = arrived.data_seq().plus(arrived.payload.len());
+            self.ack_now = true;
+            // One beyond the window comes again.
+            if fin.at_most(self.receive.edge) {
+                self.receive.finish(fin);
+            }
+        }
+        self.take_fin();
+    }
+
+    /// Delays an acknowledgment, or not (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
+    fn owe_ack(&mut self, now_ns: u64, taken: Taken) {
+        match taken {
+            Taken::InOrder if self.quick > 0 => {
+                self.quick -= 1;
+                self.ack_now = true;
+            }
+            Taken::InOrder if self.receive.nxt.since(self.acknowledged) < 2 * self.mss => {
+                self.timers.ack_ns.get_or_insert(now_ns + DELAYED_ACK_NS);
+            }
+            Taken::InOrder => self.ack_now = true,
+            Taken::Filled | Taken::OutOfOrder | Taken::Duplicate => {
+                self.quick = QUICK;
+                self.ack_now = true;
+            }
+        }
+    }
+
+    /// The peer's FIN, when all before it has come (RFC 9293 §3.10.7.4,
+    /// eighth).
+    fn take_fin(&mut self) {
+        if self.receive.fin != Some(self.receive.nxt) {
+            return;
+        }
+        self.receive.nxt = self.receive.nxt.plus(1);
+        self.receive.edge = self.receive.edge.max(self.receive.nxt);
+        self.ack_now = true;
+        self.state = match self.state {
+            State::Established => State::CloseWait,
+            State::FinWait1 => State::Closing,
+            State::FinWait2 => State::TimeWait,
+            other => other,
+        };
+    }
+}

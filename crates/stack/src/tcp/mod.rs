@@ -1,0 +1,129 @@
+//! TCP (RFC 9293), split by role.
+//!
+//! | file | what |
+//! |---|---|
+//! | `pcb` | what is known of one connection |
+//! | `input`, `ack` | a segment arrives: is it plausible, what does it tell |
+//! | `receive` | bytes in order and out of order, the window, SACK (2018, 2883) |
+//! | `send` | bytes to go, Nagle, silly windows |
+//! | `output` | segments go out |
+//! | `scoreboard`, `rack`, `recovery` | what is in flight, what is lost (8985), how to repair it (6937, 6582, 5681) |
+//! | `congestion` | how much may be in the network: CUBIC (9438), NewReno |
+//! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
+//! | `handshake` | initial numbers (6528), backlogs, SYN cookies |
+//! | `table` | all connections: segments find theirs |
+//! | `calls` | what applications do |
+//!
+//! Also kept to: window scaling, timestamps and PAWS (7323), ECN (3168),
+//! answers to guesses (5961), TIME-WAIT cut short (6191).
+
+mod ack;
+mod calls;
+mod congestion;
+mod handshake;
+mod heap;
+mod input;
+mod output;
+mod pcb;
+mod rack;
+mod receive;
+mod recovery;
+mod ring;
+mod rtt;
+mod scoreboard;
+mod send;
+mod seq;
+mod table;
+
+pub use congestion::Algorithm;
+pub use handshake::HALF_OPEN_MAX;
+pub use pcb::State;
+pub use receive::PIECES_MAX;
+pub use scoreboard::SEGMENTS_MAX;
+pub use table::CONNECTIONS_MAX;
+
+pub(crate) use table::Tcp;
+
+use crate::slab::Name;
+use std::net::SocketAddr;
+
+/// Names a TCP connection of one stack.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TcpId(pub(crate) Name);
+
+/// Names a TCP listener of one stack.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ListenerId(pub(crate) Name);
+
+/// How connections behave that are opened from now on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TcpConfig {
+    /// Bytes that wait to be read, at most: the widest window.
+    pub receive_buffer: usize,
+    /// Bytes that wait to be sent or acknowledged, at most.
+    pub send_buffer: usize,
+    /// Selective acknowledgments (RFC 2018), and RACK with them.
+    pub sack: bool,
+    /// Timestamps and PAWS (RFC 7323).
+    pub timestamps: bool,
+    /// Marks of congestion (RFC 3168).
+    pub ecn: bool,
+    /// How much is sent into the network.
+    pub congestion: Algorithm,
+}
+
+impl Default for TcpConfig {
+    fn default() -> TcpConfig {
+        TcpConfig {
+            receive_buffer: 1 << 20,
+            send_buffer: 1 << 20,
+            sack: true,
+            timestamps: true,
+            ecn: true,
+            congestion: Algorithm::default(),
+        }
+    }
+}
+
+impl TcpConfig {
+    /// The shift with which a window field tells the whole buffer.
+    fn scale(&self) -> u8 {
+        let shift = (0..14).find(|shift| self.receive_buffer >> shift <= usize::from(u16::MAX));
+        shift.unwrap_or(14)
+    }
+}
+
+/// Why a call failed, or a connection ended.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TcpError {
+    /// There is nothing to read, or no room to write, or nobody to accept.
+    #[error("not now: poll the stack, and try again when something has come")]
+    NotNow,
+    /// The peer refused the connection.
+    #[error("the peer refused the connection: nobody listens there")]
+    Refused,
+    /// The peer reset the connection.
+    #[error("the peer reset the connection")]
+    Reset,
+    /// The peer does not answer any more.
+    #[error("the peer does not answer")]
+    TimedOut,
+    /// This side was closed for writing before.
+    #[error("the connection is closed for writing")]
+    Shut,
+    /// There is no such connection or listener any more.
+    #[error("the connection is closed")]
+    Closed,
+    /// The address is not this host's.
+    #[error("{0} is no address of this host: use one of its own, or the unspecified one")]
+    Address(SocketAddr),
+    /// The place is taken.
+    #[error("{0} is taken: choose another transport port, or 0 for any that is free")]
+    InUse(SocketAddr),
+    /// No route leads to the peer, or it cannot be one.
+    #[error("no route leads to {0}: add one that contains it")]
+    NoRoute(SocketAddr),
+    /// No more connections, or transport ports.
+    #[error("{CONNECTIONS_MAX} connections or all transport ports are taken: close some first")]
+    Full,
+}

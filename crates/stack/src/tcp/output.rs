@@ -1,0 +1,249 @@
+//! Segments go out (RFC 9293 §3.8, §3.10.8).
+
+use super::pcb::{Pcb, QUICK, State};
+use super::send::Ready;
+use super::seq::Seq;
+use crate::host::{Header, Host};
+use crate::stack::Outlet;
+use weir_wire::Protocol;
+use weir_wire::tcp::{Flags, Options, Repr};
+
+/// Segments that one connection sends before the next one's turn.
+const TURN: usize = 16;
+/// The code point of data that may be marked (RFC 3168 §5: ECT(0)).
+const MARKABLE: u8 = 2;
+
+/// What came of a connection's turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// It has sent all that it may now.
+    Done,
+    /// It has more to send.
+    More,
+    /// The link takes no more.
+    Full,
+}
+
+/// A segment to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// Bytes, or a SYN or FIN, that were not sent before.
+    New(Seq, Seq),
+    /// What may be lost.
+    Again(Seq, Seq),
+    /// Nothing but an acknowledgment.
+    Ack,
+    /// An old number, which the peer answers with its window.
+    Probe,
+}
+
+impl Pcb {
+    /// Sends what may be sent now.
+    pub(super) fn output(&mut self, now_ns: u64, host: &mut Host, out: &mut dyn Outlet) -> Turn {
+        if self.state == State::Closed {
+            return Turn::Done;
+        }
+        let room = self.set_path(host.path_mtu(now_ns, self.remote.ip()));
+        self.restart_after_idle(now_ns);
+        if self.receive.window_opens(self.mss) && !self.is_opening() {
+            self.ack_now = true;
+        }
+        for _ in 0..TURN {
+            let options = self.options(now_ns);
+            let Some(next) = self.next(room - options.len()) else {
+                self.recovery.force = false;
+                self.schedule_loss(now_ns);
+                return Turn::Done;
+            };
+            if !self.emit(now_ns, host, out, next, options) {
+                return Turn::Full;
+            }
+            self.sent(now_ns, next);
+        }
+        Turn::More
+    }
+
+    /// After a pause the network is unknown again (RFC 5681 §4.1).
+    fn restart_after_idle(&mut self, now_ns: u64) {
+        let idle_ns = now_ns.saturating_sub(self.last_sent_ns);
+        if self.board.is_empty() && idle_ns > self.rtt.rto_ns() {
+            self.congestion.restart();
+            self.quick = QUICK;
+        }
+    }
+
+    fn next(&mut self, most: usize) -> Option<Next> {
+        if self.is_opening() {
+            return self.next_opening();
+        }
+        let (pipe, cwnd, force) = (self.pipe(), self.congestion.cwnd, self.recovery.force);
+        let fits = |len: usize| force || pipe == 0 || pipe + len <= cwnd;
+        let mut waits = false;
+        if let Some(sent) = self.board.next_lost(most) {
+            let len = sent.end.since(sent.start);
+            let allowed = sent.start == self.send.una || self.send.allows(sent.end);
+            if allowed && fits(len) {
+                return Some(Next::Again(sent.start, sent.end));
+            }
+            // New bytes do not overtake those that are waited for.
+            waits = allowed;
+        }
+        if !waits
+            && !self.board.is_full()
+            && let Ready::Bytes(len, fin) = self.send.ready(most)
+            && fits(len)
+        {
+            let end = self.send.nxt.plus(len + usize::from(fin));
+            return Some(Next::New(self.send.nxt, end));
+        }
+        match (self.probe_window, self.ack_now) {
+            (true, _) => Some(Next::Probe),
+            (false, true) => Some(Next::Ack),
+            (false, false) => None,
+        }
+    }
+
+    fn next_opening(&mut self) -> Option<Next> {
+        if self.send.nxt == self.send.iss {
+            return Some(Next::New(self.send.iss, self.send.iss.plus(1)));
+        }
+        if let Some(sent) = self.board.next_lost(1) {
+            return Some(Next::Again(sent.start, sent.end));
+        }
+        let answers = self.ack_now && self.state == State::SynReceived;
+        answers.then_some(Next::Ack)
+    }
+
+    /// The options of the next segment.
+    fn options(&mut self, now_ns: u64) -> Options {
+        let timestamps = self
+            .timestamps
+            .map(|ours| (self.clock(now_ns), ours.recent));
+        let mut options = Options {
+            timestamps,
+            ..Options::default()
+        };
+        if self.is_opening() {
+            let first = self.state == State::SynSent;
+            options.mss = Some(self.mss_ours());
+            options.sack_permitted = self.sack;
+            // An answer scales only if it was asked to (RFC 7323 §2.2).
+            let scales = first || self.scales;
+            options.window_scale = scales.then_some(self.receive.scale);
+        } else if self.sack {
+            let blocks = if timestamps.is_some() { 3 } else { 4 };
+            options.sack = self.receive.sack(blocks);
+        }
+        options
+    }
+
+    /// Writes a segment; false if the link takes no more.
+    fn emit(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        next: Next,
+        options: Options,
+    ) -> bool {
+        let (start, end) = match next {
+            Next::New(start, end) | Next::Again(start, end) => (start, end),
+            Next::Ack => (self.send.nxt, self.send.nxt),
+            Next::Probe => (self.send.una.minus(1), self.send.una.minus(1)),
+        };
+        let payload_len = self.send.payload_len(start, end);
+        let repr = Repr {
+            src_port: self.local.port(),
+            dst_port: self.remote.port(),
+            seq: start.0,
+            ack: if self.state == State::SynSent {
+                0
+            } else {
+                self.receive.nxt.0
+            },
+            flags: self.flags(next, start, end, payload_len),
+            window: self.window_field(),
+            urgent: 0,
+            options,
+        };
+        let fresh = matches!(next, Next::New(..)) && payload_len > 0;
+        let header = Header {
+            // Only new bytes may be marked (RFC 3168 §6.1.5).
+            traffic_class: if self.ecn && fresh && !self.is_opening() {
+                MARKABLE
+            } else {
+                0
+            },
+            dont_fragment: true,
+            ..Header::new(self.addresses(), Protocol::TCP)
+        };
+        let header_len = repr.header_len();
+        let send = &self.send;
+        host.emit(
+            now_ns,
+            out,
+            &header,
+            header_len + payload_len,
+            &mut |segment| {
+                send.payload(start, &mut segment[header_len..]);
+                repr.emit(segment, header.addresses);
+            },
+        )
+    }
+
+    fn flags(&self, next: Next, start: Seq, end: Seq, payload_len: usize) -> Flags {
+        let mut flags = self.send.flags(start, end);
+        let mut set = |flag: Flags, when: bool| flags = if when { flags | flag } else { flags };
+        set(Flags::ACK, self.state != State::SynSent);
+        match self.state {
+            State::SynSent => set(Flags::ECE | Flags::CWR, self.ecn),
+            State::SynReceived => set(Flags::ECE, self.ecn),
+            _ => {
+                set(Flags::ECE, self.echo_mark);
+                let fresh = matches!(next, Next::New(..)) && payload_len > 0;
+                set(Flags::CWR, self.send_cwr && fresh);
+            }
+        }
+        flags
+    }
+
+    fn window_field(&mut self) -> u16 {
+        match self.is_opening() {
+            true => self.receive.advertise_on_syn(),
+            false => self.receive.advertise(self.mss),
+        }
+    }
+
+    /// A segment is out.
+    fn sent(&mut self, now_ns: u64, next: Next) {
+        match next {
+            Next::New(start, end) => {
+                if self.board.is_empty() {
+                    self.recovery.since_ns = now_ns;
+                }
+                self.board.push(start, end, now_ns);
+                self.send.nxt = end;
+                self.recovery.out += end.since(start);
+                self.send_cwr = false;
+            }
+            Next::Again(start, end) => {
+                if start == self.send.una {
+                    self.recovery.since_ns = now_ns;
+                }
+                self.board.sent_again(start, now_ns);
+                self.recovery.out += end.since(start);
+            }
+            Next::Ack => {}
+            Next::Probe => self.probe_window = false,
+        }
+        if matches!(next, Next::New(..) | Next::Again(..)) {
+            self.recovery.force = false;
+            self.last_sent_ns = now_ns;
+        }
+        if self.state != State::SynSent {
+            self.ack_now = false;
+            self.timers.ack_ns = None;
+            self.acknowledged = self.receive.nxt;
+        }
+    }
+}

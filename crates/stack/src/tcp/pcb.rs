@@ -1,0 +1,249 @@
+//! What is known of one connection.
+
+use super::congestion::Congestion;
+use super::rack::Rack;
+use super::receive::Receive;
+use super::recovery::{LossTimer, Recovery};
+use super::rtt::Rtt;
+use super::scoreboard::Scoreboard;
+use super::send::Send;
+use super::seq::Seq;
+use super::{TcpConfig, TcpError};
+use crate::slab::Name;
+use std::net::SocketAddr;
+use weir_wire::{Addresses, ipv4, ipv6, tcp};
+
+/// Where a connection is in its life (RFC 9293 §3.3.2). A listener is no
+/// connection, and one that is closed is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum State {
+    /// Our SYN is out.
+    SynSent,
+    /// Both SYNs are out; ours is not acknowledged.
+    SynReceived,
+    /// Open both ways.
+    Established,
+    /// We have closed; the peer has not acknowledged it.
+    FinWait1,
+    /// We have closed; the peer has not.
+    FinWait2,
+    /// The peer has closed; we have not.
+    CloseWait,
+    /// Both have closed; the peer has not acknowledged it.
+    Closing,
+    /// The peer closed first, then we; it has not acknowledged it.
+    LastAck,
+    /// Both have closed; old segments may still come.
+    TimeWait,
+    /// It is over, perhaps by an error, and waits for the application.
+    Closed,
+}
+
+/// Both sides send timestamps (RFC 7323 §3).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timestamps {
+    /// What the clock is told apart by from that of other connections.
+    pub(super) offset: u32,
+    /// TS.Recent, and when it came.
+    pub(super) recent: u32,
+    pub(super) recent_ns: u64,
+}
+
+/// Timers of one connection.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Timers {
+    pub(super) loss: Option<(LossTimer, u64)>,
+    /// An acknowledgment is owed by then.
+    pub(super) ack_ns: Option<u64>,
+    /// TIME-WAIT, or FIN-WAIT-2 without an application, ends; or else the
+    /// peer is asked whether it is there.
+    pub(super) idle_ns: Option<u64>,
+}
+
+impl Timers {
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        let loss_ns = self.loss.map(|(_, at_ns)| at_ns);
+        [loss_ns, self.ack_ns, self.idle_ns]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+/// A protocol control block (RFC 9293 §3.3.1).
+pub(super) struct Pcb {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    pub(super) state: State,
+    /// Who is to accept it.
+    pub(super) listener: Option<Name>,
+    /// The application has let it go.
+    pub(super) released: bool,
+    /// Why it is over.
+    pub(super) error: Option<TcpError>,
+
+    pub(super) send: Send,
+    pub(super) receive: Receive,
+    pub(super) board: Scoreboard,
+    pub(super) rtt: Rtt,
+    pub(super) rack: Rack,
+    pub(super) congestion: Congestion,
+    pub(super) recovery: Recovery,
+    pub(super) timers: Timers,
+
+    /// Bytes that a full segment carries beside the usual options.
+    pub(super) mss: usize,
+    /// Bytes that we take in a segment, options included.
+    mss_ours: u16,
+    /// The peer scales windows.
+    pub(super) scales: bool,
+    /// Selective acknowledgments may be sent.
+    pub(super) sack: bool,
+    /// Marks of congestion are understood (RFC 3168).
+    pub(super) ecn: bool,
+    pub(super) timestamps: Option<Timestamps>,
+
+    /// A mark of ours is to be told, and the peer's to be told until it knows.
+    pub(super) send_cwr: bool,
+    pub(super) echo_mark: bool,
+    /// An acknowledgment goes out at once.
+    pub(super) ack_now: bool,
+    /// What was acknowledged last.
+    pub(super) acknowledged: Seq,
+    /// Acknowledgments that are not delayed.
+    pub(super) quick: u8,
+    /// The peer is asked for its window, or whether it is there.
+    pub(super) probe_window: bool,
+    /// When a segment that may be a stranger's was last answered.
+    pub(super) challenged_ns: Option<u64>,
+    pub(super) last_sent_ns: u64,
+    pub(super) last_heard_ns: u64,
+    pub(super) keep_alive_ns: Option<u64>,
+    pub(super) keep_alive_probes: u32,
+
+    /// It is in the queue of those with something to send, and in that of
+    /// those with something to tell.
+    pub(super) is_ready: bool,
+    pub(super) is_told: bool,
+    /// It is in the table of connections.
+    pub(super) is_known: bool,
+    /// It only waits for its time to end.
+    pub(super) is_quiet: bool,
+}
+
+/// Acknowledgments at the start that are not delayed: they make the peer's
+/// window grow.
+pub(super) const QUICK: u8 = 16;
+
+impl Pcb {
+    pub(super) fn new(
+        config: &TcpConfig,
+        link_mtu: usize,
+        (local, remote): (SocketAddr, SocketAddr),
+        iss: Seq,
+        now_ns: u64,
+    ) -> Pcb {
+        let mss = 536;
+        let mss_ours = link_mtu - headers(local);
+        Pcb {
+            local,
+            remote,
+            state: State::SynSent,
+            listener: None,
+            released: false,
+            error: None,
+            send: Send::new(iss, config.send_buffer),
+            receive: Receive::new(config.receive_buffer, config.scale()),
+            board: Scoreboard::default(),
+            rtt: Rtt::default(),
+            rack: Rack::default(),
+            congestion: Congestion::new(config.congestion, mss),
+            recovery: Recovery::new(),
+            timers: Timers::default(),
+            mss,
+            mss_ours: u16::try_from(mss_ours).unwrap_or(u16::MAX),
+            scales: true,
+            sack: config.sack,
+            ecn: config.ecn,
+            timestamps: None,
+            send_cwr: false,
+            echo_mark: false,
+            ack_now: false,
+            acknowledged: Seq(0),
+            quick: QUICK,
+            probe_window: false,
+            challenged_ns: None,
+            last_sent_ns: now_ns,
+            last_heard_ns: now_ns,
+            keep_alive_ns: None,
+            keep_alive_probes: 0,
+            is_ready: false,
+            is_told: false,
+            is_known: true,
+            is_quiet: false,
+        }
+    }
+
+    /// From us to the peer.
+    pub(super) fn addresses(&self) -> Addresses {
+        Addresses::new(self.local.ip(), self.remote.ip()).expect("made of one version")
+    }
+
+    /// Whether our SYN is not acknowledged.
+    pub(super) fn is_opening(&self) -> bool {
+        matches!(self.state, State::SynSent | State::SynReceived)
+    }
+
+    /// Whether the application may still write.
+    pub(super) fn can_write(&self) -> bool {
+        matches!(self.state, State::Established | State::CloseWait)
+    }
+
+    /// Whether something waits that the peer's window has no room for.
+    pub(super) fn is_window_closed(&self) -> bool {
+        !self.is_opening() && self.send.unsent() > 0
+    }
+
+    /// Sets the segment size by what the peer takes and the path carries;
+    /// gives the bytes of options and payload together.
+    pub(super) fn set_path(&mut self, path_mtu: usize) -> usize {
+        let room = self.send.mss_peer.min(path_mtu - headers(self.local));
+        let options = if self.timestamps.is_some() { 12 } else { 0 };
+        let mss = room - options;
+        if mss != self.mss {
+            self.mss = mss;
+            self.congestion.set_mss(mss);
+        }
+        room
+    }
+
+    /// The segment size that our SYN tells.
+    pub(super) fn mss_ours(&self) -> u16 {
+        self.mss_ours
+    }
+
+    /// Our clock for timestamps, in milliseconds.
+    pub(super) fn clock(&self, at_ns: u64) -> u32 {
+        let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
+        ((at_ns / 1_000_000) as u32).wrapping_add(offset)
+    }
+
+    /// The connection is over; the application learns why.
+    pub(super) fn end(&mut self, error: Option<TcpError>) {
+        self.state = State::Closed;
+        self.error = self.error.or(error);
+        self.timers = Timers::default();
+        self.board = Scoreboard::default();
+        self.ack_now = false;
+        self.probe_window = false;
+    }
+}
+
+/// Bytes of the headers without options.
+fn headers(local: SocketAddr) -> usize {
+    tcp::Repr::LEN_MIN
+        + match local {
+            SocketAddr::V4(_) => ipv4::Repr::LEN,
+            SocketAddr::V6(_) => ipv6::Repr::LEN,
+        }
+}

@@ -1,0 +1,403 @@
+//! What came: in order to be read, out of order to wait; the window, and what
+//! is acknowledged selectively (RFC 9293 §3.8.6.2, RFC 2018, RFC 2883).
+
+use super::ring::Ring;
+use super::seq::Seq;
+use weir_wire::tcp::SackBlocks;
+
+/// Gaps between the pieces that wait of one connection; a segment that would
+/// make one more is dropped, and comes again.
+pub const PIECES_MAX: usize = 64;
+
+/// Bytes that came out of order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Piece {
+    start: Seq,
+    end: Seq,
+    /// The greater, the later it grew.
+    grew: u32,
+}
+
+/// What becomes of a segment's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Taken {
+    /// They continue what was there, and all pieces are joined.
+    InOrder,
+    /// They continue what was there, and pieces still wait behind: the sender
+    /// must know at once.
+    Filled,
+    /// They wait, or were dropped; a gap is before them.
+    OutOfOrder,
+    /// They were there.
+    Duplicate,
+}
+
+/// See the module.
+pub(super) struct Receive {
+    /// The next number expected.
+    pub(super) nxt: Seq,
+    /// The right edge of the window as the peer knows it.
+    pub(super) edge: Seq,
+    /// The window's shift.
+    pub(super) scale: u8,
+    /// The peer's initial number.
+    pub(super) irs: Seq,
+    /// The number of the peer's FIN, once it came, in order or not.
+    pub(super) fin: Option<Seq>,
+    /// What can be read; pieces lie behind its end.
+    buffer: Ring,
+    pieces: Vec<Piece>,
+    growth: u32,
+    /// A piece that came twice, to be told once.
+    duplicate: Option<(Seq, Seq)>,
+    /// The most bytes that wait here.
+    limit: usize,
+}
+
+impl Receive {
+    pub(super) fn new(limit: usize, scale: u8) -> Receive {
+        Receive {
+            nxt: Seq(0),
+            edge: Seq(0),
+            scale,
+            irs: Seq(0),
+            fin: None,
+            buffer: Ring::default(),
+            pieces: Vec::new(),
+            growth: 0,
+            duplicate: None,
+            limit,
+        }
+    }
+
+    /// Starts behind the peer's SYN.
+    pub(super) fn start(&mut self, irs: Seq) {
+        self.irs = irs;
+        self.nxt = irs.plus(1);
+        self.edge = self.nxt;
+    }
+
+    /// The window as the peer knows it.
+    pub(super) fn window(&self) -> usize {
+        self.edge.since(self.nxt)
+    }
+
+    /// Takes what a segment carries, cut to the window.
+    pub(super) fn take(&mut self, mut seq: Seq, mut bytes: &[u8]) -> Taken {
+        if seq.before(self.nxt) {
+            let old = self.nxt.since(seq).min(bytes.len());
+            self.duplicate = Some((seq, seq.plus(old)));
+            bytes = &bytes[old..];
+            seq = self.nxt;
+        }
+        let room = self.edge.since(self.nxt) as isize - seq.since(self.nxt) as isize;
+        bytes = &bytes[..bytes.len().min(room.max(0) as usize)];
+        if let Some(fin) = self.fin {
+            let before_fin = fin.since(self.nxt) as isize - seq.since(self.nxt) as isize;
+            bytes = &bytes[..bytes.len().min(before_fin.max(0) as usize)];
+        }
+        if bytes.is_empty() {
+            return Taken::Duplicate;
+        }
+        if seq == self.nxt {
+            self.buffer.push(bytes);
+            self.nxt = seq.plus(bytes.len());
+            return self.join();
+        }
+        self.keep(seq, bytes)
+    }
+
+    /// Joins the pieces that have come to continue.
+    fn join(&mut self) -> Taken {
+        let before = self.pieces.len();
+        while let Some(piece) = self.pieces.first() {
+            if self.nxt.before(piece.start) {
+                break;
+            }
+            if self.nxt.before(piece.end) {
+                self.buffer.extend(piece.end.since(self.nxt));
+                self.nxt = piece.end;
+            }
+            self.pieces.remove(0);
+        }
+        match (before, self.pieces.len()) {
+            (0, _) => Taken::InOrder,
+            _ => Taken::Filled,
+        }
+    }
+
+    fn keep(&mut self, start: Seq, bytes: &[u8]) -> Taken {
+        let end = start.plus(bytes.len());
+        // The pieces that touch these bytes become one with them.
+        let first = self.pieces.partition_point(|piece| piece.end.before(start));
+        let last = self
+            .pieces
+            .partition_point(|piece| piece.start.at_most(end));
+        if first == last && self.pieces.len() == PIECES_MAX {
+            return Taken::OutOfOrder;
+        }
+        if let [only] = self.pieces[first..last]
+            && only.start.at_most(start)
+            && end.at_most(only.end)
+        {
+            self.duplicate = Some((start, end));
+            self.grow(first);
+            return Taken::OutOfOrder;
+        }
+        self.buffer.write_behind(start.since(self.nxt), bytes);
+        let joined = self.pieces[first..last].iter();
+        let (start, end) = joined.fold((start, end), |(start, end), piece| {
+            (start.min(piece.start), end.max(piece.end))
+        });
+        self.pieces.drain(first..last);
+        let piece = Piece {
+            start,
+            end,
+            grew: 0,
+        };
+        self.pieces.insert(first, piece);
+        self.grow(first);
+        Taken::OutOfOrder
+    }
+
+    fn grow(&mut self, index: usize) {
+        self.growth += 1;
+        self.pieces[index].grew = self.growth;
+    }
+
+    /// The peer's FIN came, behind the bytes before `seq`; whether it is next.
+    pub(super) fn finish(&mut self, seq: Seq) -> bool {
+        self.fin.get_or_insert(seq);
+        self.fin == Some(self.nxt)
+    }
+
+    /// Bytes to be read.
+    pub(super) fn readable(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Whether pieces wait for those before them.
+    #[cfg(test)]
+    fn has_gaps(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
+    /// Bytes from the start that lie together.
+    pub(super) fn front(&self) -> &[u8] {
+        self.buffer.front()
+    }
+
+    /// Drops what was read.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.buffer.consume(count);
+    }
+
+    /// Gives memory back that nothing is in.
+    pub(super) fn release(&mut self) {
+        if self.buffer.len() == 0 && self.pieces.is_empty() && self.buffer.capacity() > 0 {
+            self.buffer.release();
+            self.pieces = Vec::new();
+        }
+    }
+
+    /// Bytes of storage.
+    #[cfg(test)]
+    fn memory(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    /// The window's right edge as it could be now: by the room there is,
+    /// unless that is little more than before (RFC 9293 §3.8.6.2.2).
+    fn edge_now(&self, mss: usize) -> Seq {
+        let room = self.limit.saturating_sub(self.buffer.len());
+        let most = usize::from(u16::MAX) << self.scale;
+        let edge = self.nxt.plus(room.min(most) >> self.scale << self.scale);
+        let worth = mss.min(self.limit / 2).max(1);
+        match self.edge.before(edge) && edge.since(self.edge) >= worth {
+            true => edge,
+            false => self.edge,
+        }
+    }
+
+    /// Whether the window could open so far that the peer should be told.
+    pub(super) fn window_opens(&self, mss: usize) -> bool {
+        let edge = self.edge_now(mss);
+        edge.since(self.edge) >= (2 * mss).min(self.limit / 2).max(1)
+    }
+
+    /// The window field to send, which the peer then knows. What was granted
+    /// is never taken back, though a shift may round it up.
+    pub(super) fn advertise(&mut self, mss: usize) -> u16 {
+        self.edge = self.edge_now(mss);
+        let window = self.window().div_ceil(1 << self.scale);
+        u16::try_from(window).unwrap_or(u16::MAX)
+    }
+
+    /// The window field of a SYN, which is not shifted.
+    pub(super) fn advertise_on_syn(&mut self) -> u16 {
+        let window = u16::try_from(self.limit).unwrap_or(u16::MAX);
+        self.edge = self.edge.max(self.nxt.plus(window.into()));
+        window
+    }
+
+    /// What to acknowledge selectively, in at most `room` blocks: first what
+    /// came twice, then the pieces by when they grew (RFC 2018 §4, RFC 2883
+    /// §4).
+    pub(super) fn sack(&mut self, room: usize) -> SackBlocks {
+        let mut blocks = SackBlocks::default();
+        if self.pieces.is_empty() && self.duplicate.is_none() {
+            return blocks;
+        }
+        let mut left = room.min(SackBlocks::MAX);
+        let mut push = |(start, end): (Seq, Seq)| {
+            if left > 0 && blocks.push(start.0, end.0) {
+                left -= 1;
+            }
+        };
+        if let Some(duplicate) = self.duplicate.take() {
+            push(duplicate);
+        }
+        let mut latest = [None::<&Piece>; SackBlocks::MAX];
+        for piece in &self.pieces {
+            let mut piece = Some(piece);
+            for place in &mut latest {
+                if piece.map(|piece| piece.grew) > place.map(|piece| piece.grew) {
+                    std::mem::swap(&mut piece, place);
+                }
+            }
+        }
+        for piece in latest.into_iter().flatten() {
+            push((piece.start, piece.end));
+        }
+        blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    fn receive(limit: usize) -> Receive {
+        let mut receive = Receive::new(limit, 0);
+        receive.start(Seq(u32::MAX - 100));
+        receive.advertise(1);
+        receive
+    }
+
+    fn read(receive: &mut Receive) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while receive.readable() > 0 {
+            let front = receive.front().len();
+            bytes.extend_from_slice(receive.front());
+            receive.consume(front);
+        }
+        bytes
+    }
+
+    /// Any order, overlaps and repetitions: the stream is what was sent.
+    #[test]
+    fn a_stream_is_put_together_whatever_the_order() {
+        let mut rng = Rng::new(5);
+        for _ in 0..50 {
+            let mut receive = receive(5000);
+            let start = receive.nxt;
+            let stream: Vec<u8> = (0..4000).map(|_| rng.bits() as u8).collect();
+            let mut came = Vec::new();
+            while receive.nxt.since(start) < stream.len() {
+                let at = rng.below(4000) as usize;
+                let len = (rng.below(300) as usize).min(4000 - at);
+                receive.take(start.plus(at), &stream[at..at + len]);
+                came.extend(read(&mut receive));
+                receive.advertise(1);
+                assert!(receive.pieces.len() <= PIECES_MAX);
+                assert!(
+                    receive
+                        .pieces
+                        .windows(2)
+                        .all(|pair| pair[0].end.before(pair[1].start))
+                );
+            }
+            assert!(came == stream && !receive.has_gaps());
+        }
+    }
+
+    #[test]
+    fn nothing_beyond_the_window_or_the_fin_is_taken() {
+        let mut receive = receive(1000);
+        let start = receive.nxt;
+        assert_eq!(receive.take(start.plus(900), &[1; 200]), Taken::OutOfOrder);
+        assert_eq!(receive.take(start.plus(1000), &[1; 200]), Taken::Duplicate);
+        assert_eq!(receive.take(start, &[2; 900]), Taken::Filled);
+        assert_eq!((receive.readable(), receive.window()), (1000, 0));
+        let mut receive = super::tests::receive(1000);
+        let start = receive.nxt;
+        assert!(!receive.finish(start.plus(10)));
+        assert_eq!(receive.take(start, &[1; 20]), Taken::InOrder);
+        assert_eq!(receive.readable(), 10);
+        assert!(receive.finish(start.plus(99)), "the first one holds");
+    }
+
+    #[test]
+    fn blocks_tell_the_latest_first() {
+        let mut receive = receive(10_000);
+        let start = receive.nxt;
+        let block = |from: usize, to: usize| (start.plus(from).0, start.plus(to).0);
+        for at in [1000, 3000, 5000, 7000, 9000] {
+            receive.take(start.plus(at), &[0; 100]);
+        }
+        let latest = [block(9000, 9100), block(7000, 7100), block(5000, 5100)];
+        assert_eq!(receive.sack(3).as_slice(), latest);
+        receive.take(start.plus(1100), &[0; 50]);
+        assert_eq!(receive.sack(3).as_slice()[0], block(1000, 1150));
+        // What comes twice is told first, once.
+        receive.take(start.plus(3020), &[0; 10]);
+        let blocks = receive.sack(4);
+        assert_eq!(
+            blocks.as_slice()[..2],
+            [block(3020, 3030), block(3000, 3100)]
+        );
+        assert_eq!(receive.sack(4).as_slice()[0], block(3000, 3100));
+    }
+
+    #[test]
+    fn gaps_are_bounded() {
+        let mut receive = receive(60_000);
+        let start = receive.nxt;
+        for at in 0..1000 {
+            receive.take(start.plus(2 * at + 1), &[0]);
+        }
+        assert_eq!(receive.pieces.len(), PIECES_MAX);
+        assert!(receive.memory() <= 65_536);
+    }
+
+    /// RFC 9293 §3.8.6.2.2: no crumbs, and nothing is taken back.
+    #[test]
+    fn the_window_moves_in_steps_worth_telling() {
+        let mut receive = receive(10_000);
+        assert_eq!(receive.window(), 10_000);
+        let start = receive.nxt;
+        receive.take(start, &[0; 10_000]);
+        assert_eq!(receive.advertise(1460), 0);
+        receive.consume(1459);
+        assert_eq!(
+            (receive.window_opens(1460), receive.advertise(1460)),
+            (false, 0)
+        );
+        receive.consume(1);
+        assert_eq!(
+            (receive.window_opens(1460), receive.advertise(1460)),
+            (false, 1460)
+        );
+        receive.consume(2920);
+        assert_eq!(
+            (receive.window_opens(1460), receive.advertise(1460)),
+            (true, 4380)
+        );
+        receive.scale = 7;
+        let edge = receive.edge;
+        let field = usize::from(receive.advertise(1460));
+        assert_eq!(receive.edge, edge);
+        assert!(field << 7 >= receive.window());
+    }
+}

@@ -1,0 +1,376 @@
+//! What to do about loss: fast recovery by proportional rate reduction
+//! (RFC 6937), tail loss probes (RFC 8985 §7), the time-out.
+
+use super::pcb::Pcb;
+use super::rack::View;
+use super::seq::Seq;
+
+/// Time-outs in a row after which a connection is given up; a connection
+/// being opened, sooner (RFC 9293 §3.8.3).
+const RETRIES_MAX: u32 = 12;
+const SYN_RETRIES_MAX: u32 = 6;
+/// What a peer may delay an acknowledgment by (RFC 8985 §7.2: WCDelAckT).
+const DELAYED_ACK_NS: u64 = 200_000_000;
+/// Duplicate acknowledgments that tell a loss, without SACK (RFC 5681 §3.2).
+const DUPLICATES: u32 = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Nothing is known to be lost.
+    Open,
+    /// A loss is being repaired.
+    Recovery,
+    /// The time-out struck.
+    Loss,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Recovery {
+    pub(super) phase: Phase,
+    /// Repaired when all before it has arrived.
+    point: Seq,
+    /// Bytes delivered and sent since the recovery began, and in flight then.
+    delivered: usize,
+    pub(super) out: usize,
+    flight: usize,
+    /// One segment goes whatever the window is.
+    pub(super) force: bool,
+    /// A probe ends here; whether it carries old bytes.
+    probe: Option<(Seq, bool)>,
+    /// Duplicate acknowledgments, without SACK.
+    duplicates: u32,
+    /// The window was reduced by marks up to here.
+    marked: Option<Seq>,
+    /// Time-outs in a row.
+    pub(super) retries: u32,
+    /// Since when the time-out runs.
+    pub(super) since_ns: u64,
+    /// When more may be lost.
+    reorder_ns: Option<u64>,
+}
+
+/// Which of the timers about loss runs; only one does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LossTimer {
+    /// The retransmission time-out.
+    Timeout,
+    /// A tail loss probe.
+    Probe,
+    /// The reordering window.
+    Reorder,
+    /// A probe of a window that is closed.
+    Persist,
+}
+
+/// What an acknowledgment brought.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Progress {
+    /// Bytes that arrived, selectively or not.
+    pub(super) delivered: usize,
+    /// Numbers acknowledged.
+    pub(super) acknowledged: usize,
+    /// It is one more for the same number, and tells nothing else.
+    pub(super) duplicate: bool,
+    /// It tells that something came twice.
+    pub(super) arrived_twice: bool,
+    /// Numbers that were in the network before.
+    pub(super) flight: usize,
+}
+
+impl Recovery {
+    pub(super) fn new() -> Recovery {
+        Recovery {
+            phase: Phase::Open,
+            point: Seq(0),
+            delivered: 0,
+            out: 0,
+            flight: 0,
+            force: false,
+            probe: None,
+            duplicates: 0,
+            marked: None,
+            retries: 0,
+            since_ns: 0,
+            reorder_ns: None,
+        }
+    }
+}
+
+impl Pcb {
+    /// Bytes that are thought to be in the network.
+    pub(super) fn pipe(&self) -> usize {
+        let arrived = self.recovery.duplicates as usize * self.mss;
+        self.board.pipe().saturating_sub(arrived)
+    }
+
+    fn view(&self, now_ns: u64) -> View {
+        View {
+            now_ns,
+            srtt_ns: self.rtt.srtt_ns().unwrap_or(0),
+            min_rtt_ns: self.rtt.min_ns(),
+            in_recovery: self.recovery.phase != Phase::Open,
+            mss: self.mss,
+        }
+    }
+
+    /// After an acknowledgment: what is lost, and how much may go.
+    pub(super) fn recover(&mut self, now_ns: u64, progress: Progress) {
+        self.end_probe(progress);
+        if progress.acknowledged > 0 {
+            self.recovery.since_ns = now_ns;
+            self.recovery.retries = 0;
+        }
+        let lost = match self.sack {
+            true => self.detect(now_ns),
+            false => self.count_duplicates(progress),
+        };
+        let repaired = self.recovery.point.at_most(self.send.una);
+        match self.recovery.phase {
+            Phase::Open if lost > 0 => self.enter_recovery(),
+            Phase::Open => self.grow(now_ns, progress),
+            Phase::Recovery if repaired => {
+                self.congestion.cwnd = self.congestion.ssthresh;
+                self.repaired();
+            }
+            Phase::Recovery => self.reduce_proportionally(progress, lost > 0),
+            Phase::Loss if repaired => {
+                self.grow(now_ns, progress);
+                self.repaired();
+            }
+            Phase::Loss => self.grow(now_ns, progress),
+        }
+    }
+
+    fn repaired(&mut self) {
+        self.recovery.phase = Phase::Open;
+        self.recovery.duplicates = 0;
+        self.rack.recovered();
+    }
+
+    /// The window grows only if it was the limit (RFC 7661, in its spirit).
+    fn grow(&mut self, now_ns: u64, progress: Progress) {
+        let limited = progress.flight + self.mss >= self.congestion.cwnd
+            || (self.congestion.cwnd < self.congestion.ssthresh
+                && self.congestion.cwnd < 2 * progress.flight);
+        if !limited {
+            self.congestion.not_in_use();
+        } else if progress.acknowledged > 0 {
+            let srtt_ns = self.rtt.srtt_ns().unwrap_or(0);
+            self.congestion
+                .acknowledged(progress.acknowledged, now_ns, srtt_ns);
+        }
+    }
+
+    fn detect(&mut self, now_ns: u64) -> usize {
+        let view = self.view(now_ns);
+        let (lost, next_ns) = self.rack.detect(&mut self.board, view);
+        self.recovery.reorder_ns = next_ns;
+        lost
+    }
+
+    /// NewReno (RFC 6582), for peers without SACK.
+    fn count_duplicates(&mut self, progress: Progress) -> usize {
+        if progress.acknowledged > 0 {
+            let partial =
+                self.recovery.phase == Phase::Recovery && self.send.una.before(self.recovery.point);
+            let segments = progress.acknowledged.div_ceil(self.mss.max(1)) as u32;
+            self.recovery.duplicates = match partial {
+                true => self
+                    .recovery
+                    .duplicates
+                    .saturating_sub(segments.saturating_sub(1)),
+                false => 0,
+            };
+            return if partial { self.lose_first() } else { 0 };
+        }
+        if progress.duplicate && self.recovery.phase != Phase::Loss {
+            let most = self.board.count() as u32;
+            self.recovery.duplicates = (self.recovery.duplicates + 1).min(most);
+            let third = self.recovery.duplicates == DUPLICATES;
+            if third && self.recovery.phase == Phase::Open {
+                return self.lose_first();
+            }
+        }
+        0
+    }
+
+    fn lose_first(&mut self) -> usize {
+        let first = self.board.first().map(|sent| sent.start);
+        self.board.mark_lost(|sent| Some(sent.start) == first)
+    }
+
+    fn enter_recovery(&mut self) {
+        let flight = self.board.outstanding();
+        self.congestion.reduce(flight);
+        let recovery = &mut self.recovery;
+        (recovery.phase, recovery.point) = (Phase::Recovery, self.send.nxt);
+        (recovery.delivered, recovery.out, recovery.flight) = (0, 0, flight.max(1));
+        recovery.force = true;
+        recovery.probe = None;
+        self.congestion.cwnd = self.pipe() + self.mss;
+    }
+
+    /// RFC 6937 §3: as much goes out as arrives, in proportion, so that the
+    /// flight is down at the threshold when the loss is repaired.
+    fn reduce_proportionally(&mut self, progress: Progress, more_lost: bool) {
+        let delivered = match (self.sack, progress.duplicate) {
+            (false, true) => self.mss,
+            _ => progress.delivered,
+        };
+        self.recovery.delivered += delivered;
+        let (pipe, ssthresh, recovery) = (self.pipe(), self.congestion.ssthresh, &self.recovery);
+        let quota = if pipe > ssthresh {
+            let share = recovery.delivered as u128 * ssthresh as u128;
+            let share = share.div_ceil(recovery.flight as u128) as usize;
+            share.saturating_sub(recovery.out)
+        } else {
+            let behind = recovery.delivered.saturating_sub(recovery.out);
+            let safe = progress.acknowledged > 0 && !more_lost;
+            let limit = if safe {
+                behind.max(delivered) + self.mss
+            } else {
+                behind
+            };
+            limit.min(ssthresh - pipe)
+        };
+        self.congestion.cwnd = (pipe + quota).max(self.mss);
+    }
+
+    /// The network marked a segment of ours (RFC 3168 §6.1.2): one reduction
+    /// for each round trip.
+    pub(super) fn congestion_marked(&mut self) {
+        let before = self
+            .recovery
+            .marked
+            .is_some_and(|marked| self.send.una.before(marked));
+        if self.recovery.phase == Phase::Open && !before {
+            self.congestion.reduce(self.board.outstanding());
+            self.congestion.cwnd = self.congestion.ssthresh;
+            self.recovery.marked = Some(self.send.nxt);
+            self.send_cwr = true;
+        }
+    }
+
+    /// A probe may have arrived, or may have shown a loss (RFC 8985 §7.4.2).
+    fn end_probe(&mut self, progress: Progress) {
+        let Some((end, again)) = self.recovery.probe else {
+            return;
+        };
+        if self.send.una.before(end) {
+            return;
+        }
+        let beyond = end.before(self.send.una);
+        if !again || beyond || progress.arrived_twice || progress.duplicate {
+            self.recovery.probe = None;
+        }
+        // The old bytes were needed: a loss was repaired, unseen otherwise.
+        let repaired = again && beyond && !progress.arrived_twice;
+        if repaired && self.recovery.phase == Phase::Open {
+            self.congestion.reduce(progress.flight);
+            self.congestion.cwnd = self.congestion.ssthresh;
+        }
+    }
+
+    /// Sets the timer about loss, after segments went or an acknowledgment
+    /// came.
+    pub(super) fn schedule_loss(&mut self, now_ns: u64) {
+        let persists = matches!(self.timers.loss, Some((LossTimer::Persist, _)));
+        self.timers.loss = if self.board.is_empty() {
+            match (self.is_window_closed(), persists) {
+                (false, _) => None,
+                (true, true) => self.timers.loss,
+                (true, false) => Some((LossTimer::Persist, now_ns + self.rtt.rto_ns())),
+            }
+        } else {
+            let timeout_ns = (self.recovery.since_ns + self.rtt.rto_ns()).max(now_ns + 1);
+            match (self.recovery.reorder_ns, self.probe_after_ns()) {
+                (Some(at_ns), _) => Some((LossTimer::Reorder, at_ns.max(now_ns + 1))),
+                (None, Some(after_ns)) if now_ns + after_ns < timeout_ns => {
+                    Some((LossTimer::Probe, now_ns + after_ns))
+                }
+                _ => Some((LossTimer::Timeout, timeout_ns)),
+            }
+        };
+    }
+
+    /// How long after a segment to probe for the loss of the last ones
+    /// (RFC 8985 §7.2), if that is of use.
+    fn probe_after_ns(&self) -> Option<u64> {
+        let open = self.recovery.phase == Phase::Open && self.recovery.probe.is_none();
+        if !self.sack || !open || self.board.lost() > 0 || self.recovery.retries > 0 {
+            return None;
+        }
+        let delayed_ns = if self.board.count() == 1 {
+            DELAYED_ACK_NS
+        } else {
+            0
+        };
+        Some(2 * self.rtt.srtt_ns()? + delayed_ns)
+    }
+
+    /// The timer about loss struck; false if the connection is to be given up.
+    pub(super) fn loss_timeout(&mut self, now_ns: u64, timer: LossTimer) -> bool {
+        self.timers.loss = None;
+        match timer {
+            LossTimer::Reorder => {
+                if self.detect(now_ns) > 0 && self.recovery.phase == Phase::Open {
+                    self.enter_recovery();
+                }
+            }
+            LossTimer::Probe => self.probe(now_ns),
+            LossTimer::Timeout => return self.timed_out(now_ns),
+            LossTimer::Persist => {
+                self.recovery.retries += 1;
+                self.rtt.back_off();
+                self.probe_window = true;
+                self.timers.loss = Some((LossTimer::Persist, now_ns + self.rtt.rto_ns()));
+                return self.recovery.retries <= RETRIES_MAX;
+            }
+        }
+        self.schedule_loss(now_ns);
+        true
+    }
+
+    /// One segment more: new, or else the last again.
+    fn probe(&mut self, now_ns: u64) {
+        let end = self.send.nxt;
+        let new = self.send.unsent() > 0 && self.send.allows(end.plus(1)) && !self.board.is_full();
+        if !new {
+            let last = self.board.last().map(|sent| sent.start);
+            self.board.mark_lost(|sent| Some(sent.start) == last);
+        }
+        self.recovery.force = true;
+        self.recovery.probe = Some((end, !new));
+        self.recovery.since_ns = now_ns;
+    }
+
+    fn timed_out(&mut self, now_ns: u64) -> bool {
+        self.recovery.retries += 1;
+        let most = if self.is_opening() {
+            SYN_RETRIES_MAX
+        } else {
+            RETRIES_MAX
+        };
+        if self.recovery.retries > most {
+            return false;
+        }
+        // What it said to have, it should have acknowledged by now.
+        if self.board.first().is_some_and(|sent| sent.sacked) {
+            self.board.forget_sacked();
+        }
+        if self.recovery.phase != Phase::Loss {
+            self.congestion.reduce(self.board.outstanding());
+        }
+        self.congestion.collapse();
+        self.rtt.back_off();
+        let recovery = &mut self.recovery;
+        (recovery.phase, recovery.point) = (Phase::Loss, self.send.nxt);
+        (recovery.since_ns, recovery.duplicates, recovery.probe) = (now_ns, 0, None);
+        recovery.reorder_ns = None;
+        recovery.force = true;
+        self.board.mark_lost(|_| true);
+        self.schedule_loss(now_ns);
+        true
+    }
+}

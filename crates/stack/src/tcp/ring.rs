@@ -1,0 +1,154 @@
+//! Bytes of a stream between two positions, in a ring that grows on demand.
+
+/// The least storage that is allocated, in bytes.
+const CAPACITY_MIN: usize = 2048;
+
+/// A queue of bytes. Behind its end, bytes may be written ahead of those
+/// between: a gap is filled later.
+#[derive(Default)]
+pub(super) struct Ring {
+    /// Empty, or as long as a power of two.
+    storage: Box<[u8]>,
+    head: usize,
+    len: usize,
+}
+
+impl Ring {
+    /// Bytes in the queue.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds to the end.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.write_behind(0, bytes);
+        self.extend(bytes.len());
+    }
+
+    /// Writes bytes that start `gap` behind the end, which stays where it is.
+    pub(super) fn write_behind(&mut self, gap: usize, bytes: &[u8]) {
+        let end = self.len + gap + bytes.len();
+        if end > self.storage.len() {
+            self.grow(end);
+        }
+        if bytes.is_empty() {
+            return;
+        }
+        let at = self.place(self.len + gap);
+        let first = bytes.len().min(self.storage.len() - at);
+        self.storage[at..at + first].copy_from_slice(&bytes[..first]);
+        self.storage[..bytes.len() - first].copy_from_slice(&bytes[first..]);
+    }
+
+    /// The next `count` bytes behind the end have all been written.
+    pub(super) fn extend(&mut self, count: usize) {
+        self.len += count;
+        assert!(
+            self.len <= self.storage.len(),
+            "only what was written joins"
+        );
+    }
+
+    /// Copies from `offset` behind the start; all of it is there.
+    pub(super) fn copy(&self, offset: usize, out: &mut [u8]) {
+        assert!(
+            offset + out.len() <= self.len,
+            "only what is there is copied"
+        );
+        if out.is_empty() {
+            return;
+        }
+        let at = self.place(offset);
+        let first = out.len().min(self.storage.len() - at);
+        let rest = out.len() - first;
+        out[..first].copy_from_slice(&self.storage[at..at + first]);
+        out[first..].copy_from_slice(&self.storage[..rest]);
+    }
+
+    /// The bytes from the start on that lie together.
+    pub(super) fn front(&self) -> &[u8] {
+        let end = (self.head + self.len).min(self.storage.len());
+        &self.storage[self.head..end]
+    }
+
+    /// Drops from the start.
+    pub(super) fn consume(&mut self, count: usize) {
+        assert!(count <= self.len, "only what is there is dropped");
+        if !self.storage.is_empty() {
+            self.head = self.place(count);
+        }
+        self.len -= count;
+    }
+
+    /// Gives the storage back; nothing may be in it, behind its end neither.
+    pub(super) fn release(&mut self) {
+        assert_eq!(self.len, 0, "only an empty ring is released");
+        *self = Ring::default();
+    }
+
+    /// Bytes of storage.
+    pub(super) fn capacity(&self) -> usize {
+        self.storage.len()
+    }
+
+    fn place(&self, offset: usize) -> usize {
+        (self.head + offset) & (self.storage.len() - 1)
+    }
+
+    fn grow(&mut self, need: usize) {
+        let capacity = need.next_power_of_two().max(CAPACITY_MIN);
+        let mut storage = vec![0; capacity].into_boxed_slice();
+        // All of the old ring: bytes behind the end may count, too.
+        let (end, start) = self.storage.split_at(self.head);
+        storage[..start.len()].copy_from_slice(start);
+        storage[start.len()..start.len() + end.len()].copy_from_slice(end);
+        self.storage = storage;
+        self.head = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+    use std::collections::VecDeque;
+
+    /// The ring against the standard library's, bytes ahead included.
+    #[test]
+    fn a_ring_is_a_queue() {
+        let mut rng = Rng::new(1);
+        let (mut ring, mut model) = (Ring::default(), VecDeque::new());
+        let mut next = 0_u8;
+        let mut take = |count: u32| -> Vec<u8> {
+            let bytes = (0..count).map(|_| {
+                next = next.wrapping_add(1);
+                next
+            });
+            bytes.collect()
+        };
+        for _ in 0..3000 {
+            let bytes = take(rng.below(3000));
+            if rng.below(2) == 0 {
+                ring.push(&bytes);
+            } else {
+                let at = rng.below(bytes.len() as u32 + 1) as usize;
+                ring.write_behind(at, &bytes[at..]);
+                ring.write_behind(0, &bytes[..at]);
+                ring.extend(bytes.len());
+            }
+            model.extend(bytes);
+            let mut copy = vec![0; rng.below(ring.len() as u32 + 1) as usize];
+            let offset = rng.below((ring.len() - copy.len()) as u32 + 1) as usize;
+            ring.copy(offset, &mut copy);
+            assert!(model.iter().skip(offset).take(copy.len()).eq(&copy));
+            assert!(model.iter().take(ring.front().len()).eq(ring.front()));
+            let gone = rng.below(ring.len() as u32 + 1) as usize;
+            ring.consume(gone);
+            model.drain(..gone);
+            assert_eq!(ring.len(), model.len());
+        }
+        ring.consume(ring.len());
+        ring.release();
+        assert_eq!((ring.capacity(), ring.front()), (0, &[][..]));
+    }
+}

@@ -1,0 +1,109 @@
+//! How long an answer takes, and so how long to wait for one (RFC 6298).
+
+/// Before the first measurement (RFC 6298 §2.1).
+pub(super) const RTO_INITIAL_NS: u64 = 1_000_000_000;
+/// The least time-out: below RFC 6298's second as everywhere today, above the
+/// delays of acknowledgments.
+pub(super) const RTO_MIN_NS: u64 = 200_000_000;
+/// The most, after backing off (RFC 6298 §2.5).
+pub(super) const RTO_MAX_NS: u64 = 60_000_000_000;
+
+/// The estimates of one connection.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rtt {
+    /// Smoothed; zero before the first measurement.
+    srtt_ns: u64,
+    rttvar_ns: u64,
+    /// The least measured.
+    min_ns: u64,
+    /// How often the time-out was doubled.
+    backoff: u32,
+}
+
+impl Rtt {
+    /// Takes a measurement, which ends backing off (RFC 6298 §5.7).
+    pub(super) fn measured(&mut self, rtt_ns: u64) {
+        let rtt_ns = rtt_ns.max(1);
+        if self.srtt_ns == 0 {
+            self.srtt_ns = rtt_ns;
+            self.rttvar_ns = rtt_ns / 2;
+            self.min_ns = rtt_ns;
+        } else {
+            let error = self.srtt_ns.abs_diff(rtt_ns);
+            self.rttvar_ns = (3 * self.rttvar_ns + error) / 4;
+            self.srtt_ns = ((7 * self.srtt_ns + rtt_ns) / 8).max(1);
+            self.min_ns = self.min_ns.min(rtt_ns);
+        }
+        self.backoff = 0;
+    }
+
+    /// The smoothed round-trip time, once measured.
+    pub(super) fn srtt_ns(&self) -> Option<u64> {
+        (self.srtt_ns > 0).then_some(self.srtt_ns)
+    }
+
+    /// The least round-trip time; zero before the first measurement.
+    pub(super) fn min_ns(&self) -> u64 {
+        self.min_ns
+    }
+
+    /// The time-out, doubled as often as it struck.
+    pub(super) fn rto_ns(&self) -> u64 {
+        let base_ns = match self.srtt_ns {
+            0 => RTO_INITIAL_NS,
+            srtt_ns => (srtt_ns + 4 * self.rttvar_ns).max(RTO_MIN_NS),
+        };
+        let doubled = base_ns
+            .checked_shl(self.backoff)
+            .filter(|_| self.backoff < 16);
+        doubled.unwrap_or(RTO_MAX_NS).min(RTO_MAX_NS)
+    }
+
+    /// The time-out struck.
+    pub(super) fn back_off(&mut self) {
+        self.backoff = (self.backoff + 1).min(16);
+    }
+
+    /// The peer is there.
+    pub(super) fn reset_backoff(&mut self) {
+        self.backoff = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn estimates_follow_the_rfc() {
+        let mut rtt = Rtt::default();
+        assert_eq!((rtt.rto_ns(), rtt.srtt_ns()), (RTO_INITIAL_NS, None));
+        rtt.measured(100 * MS);
+        assert_eq!((rtt.srtt_ns(), rtt.rto_ns()), (Some(100 * MS), 300 * MS));
+        rtt.measured(200 * MS);
+        // rttvar = 3/4 * 50 + 1/4 * 100, srtt = 7/8 * 100 + 1/8 * 200.
+        let rto_us = 112_500 + 4 * 62_500;
+        assert_eq!((rtt.rto_ns() / 1000, rtt.min_ns()), (rto_us, 100 * MS));
+        for _ in 0..100 {
+            rtt.measured(MS);
+        }
+        assert_eq!(rtt.rto_ns(), RTO_MIN_NS);
+    }
+
+    #[test]
+    fn backing_off_is_bounded_and_ends() {
+        let mut rtt = Rtt::default();
+        rtt.back_off();
+        assert_eq!(rtt.rto_ns(), 2 * RTO_INITIAL_NS);
+        for _ in 0..100 {
+            rtt.back_off();
+        }
+        assert_eq!(rtt.rto_ns(), RTO_MAX_NS);
+        rtt.measured(u64::MAX / 64);
+        assert_eq!(rtt.rto_ns(), RTO_MAX_NS);
+        rtt.reset_backoff();
+        assert!(rtt.rto_ns() <= RTO_MAX_NS);
+    }
+}

@@ -1,0 +1,329 @@
+//! Segments in flight: when each was sent, and what is known of it (RFC 6675
+//! §4, RFC 8985 §5.1).
+
+use super::seq::Seq;
+use std::collections::VecDeque;
+
+/// Segments in flight of one connection; no more are sent before some are
+/// acknowledged.
+pub const SEGMENTS_MAX: usize = 16_384;
+
+/// A segment in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sent {
+    pub(super) start: Seq,
+    pub(super) end: Seq,
+    /// When it was sent last.
+    pub(super) sent_ns: u64,
+    /// It was sent again.
+    pub(super) again: bool,
+    /// The peer has it.
+    pub(super) sacked: bool,
+    /// It is taken for lost, and was not sent since.
+    pub(super) lost: bool,
+}
+
+impl Sent {
+    fn len(&self) -> usize {
+        self.end.since(self.start)
+    }
+
+    /// Whether this was sent after what was sent then and ended there
+    /// (RFC 8985 §6.2: RACK_sent_after).
+    pub(super) fn is_after(&self, sent_ns: u64, end: Seq) -> bool {
+        self.sent_ns > sent_ns || (self.sent_ns == sent_ns && end.before(self.end))
+    }
+}
+
+/// Segments in flight, by number, without gaps.
+#[derive(Default)]
+pub(super) struct Scoreboard {
+    segments: VecDeque<Sent>,
+    /// Numbers of those that the peer has, and of those taken for lost.
+    sacked: usize,
+    lost: usize,
+    /// Segments that were sent again and are in flight.
+    again: usize,
+    /// No lost segment is before it.
+    first_lost: Seq,
+    /// The highest number that the peer has selectively.
+    pub(super) sacked_to: Option<Seq>,
+}
+
+impl Scoreboard {
+    pub(super) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.segments.len() >= SEGMENTS_MAX
+    }
+
+    /// Segments in flight, those that the peer has included.
+    pub(super) fn count(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Numbers that are thought to be in the network (RFC 6675 §4: pipe).
+    pub(super) fn pipe(&self) -> usize {
+        self.outstanding() - self.sacked - self.lost
+    }
+
+    /// Numbers not acknowledged.
+    pub(super) fn outstanding(&self) -> usize {
+        match (self.segments.front(), self.segments.back()) {
+            (Some(first), Some(last)) => last.end.since(first.start),
+            _ => 0,
+        }
+    }
+
+    /// Numbers taken for lost and not sent again yet.
+    pub(super) fn lost(&self) -> usize {
+        self.lost
+    }
+
+    /// Numbers that the peer has out of order.
+    pub(super) fn sacked(&self) -> usize {
+        self.sacked
+    }
+
+    /// Whether RACK may find something: the peer has a segment, or one was
+    /// sent again, so that not all are in the order they were sent.
+    pub(super) fn is_disordered(&self) -> bool {
+        self.sacked > 0 || self.again > 0
+    }
+
+    pub(super) fn first(&self) -> Option<&Sent> {
+        self.segments.front()
+    }
+
+    pub(super) fn last(&self) -> Option<&Sent> {
+        self.segments.back()
+    }
+
+    /// A new segment goes out, behind the others.
+    pub(super) fn push(&mut self, start: Seq, end: Seq, now_ns: u64) {
+        self.segments.push_back(Sent {
+            start,
+            end,
+            sent_ns: now_ns,
+            again: false,
+            sacked: false,
+            lost: false,
+        });
+    }
+
+    /// All before `una` has arrived; `each` sees the segments that have gone
+    /// from flight. What of one is left stays.
+    pub(super) fn acknowledge(&mut self, una: Seq, mut each: impl FnMut(&Sent)) {
+        while let Some(first) = self.segments.front_mut() {
+            if una.at_most(first.start) {
+                break;
+            }
+            let gone = una.min(first.end).since(first.start);
+            self.sacked -= if first.sacked { gone } else { 0 };
+            self.lost -= if first.lost { gone } else { 0 };
+            if una.before(first.end) {
+                first.start = una;
+                break;
+            }
+            self.again -= usize::from(first.again);
+            each(first);
+            self.segments.pop_front();
+        }
+        if self.sacked_to.is_some_and(|to| to.at_most(una)) {
+            self.sacked_to = None;
+        }
+        if self.segments.is_empty() {
+            // An idle connection holds no memory here.
+            self.segments = VecDeque::new();
+        }
+    }
+
+    /// The peer has what is between; `each` sees the segments this tells of.
+    /// Part of a segment tells nothing.
+    pub(super) fn sack(&mut self, start: Seq, end: Seq, mut each: impl FnMut(&Sent)) {
+        let from = self
+            .segments
+            .partition_point(|sent| sent.start.before(start));
+        for sent in self.segments.range_mut(from..) {
+            if end.before(sent.end) {
+                break;
+            }
+            if sent.sacked {
+                continue;
+            }
+            let len = sent.len();
+            self.lost -= if sent.lost { len } else { 0 };
+            self.sacked += len;
+            (sent.sacked, sent.lost) = (true, false);
+            let to = self.sacked_to.map_or(sent.end, |to| to.max(sent.end));
+            self.sacked_to = Some(to);
+            each(sent);
+        }
+    }
+
+    /// The segments from the first on of which `is_lost` says so are taken
+    /// for lost; gives how many numbers were not before.
+    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> usize {
+        let before = self.lost;
+        for sent in &mut self.segments {
+            if sent.sacked || sent.lost || !is_lost(sent) {
+                continue;
+            }
+            sent.lost = true;
+            if self.lost == 0 || sent.start.before(self.first_lost) {
+                self.first_lost = sent.start;
+            }
+            self.lost += sent.len();
+        }
+        self.lost - before
+    }
+
+    /// The first segment that is to be sent again, at most `len` numbers of
+    /// it: a longer one is split.
+    pub(super) fn next_lost(&mut self, len: usize) -> Option<Sent> {
+        if self.lost == 0 {
+            return None;
+        }
+        let first_lost = self.first_lost;
+        let from = self
+            .segments
+            .partition_point(|sent| sent.start.before(first_lost));
+        let mut rest = self.segments.range(from..);
+        let index = from + rest.position(|sent| sent.lost)?;
+        self.split(index, len);
+        self.first_lost = self.segments[index].start;
+        Some(self.segments[index])
+    }
+
+    fn split(&mut self, index: usize, len: usize) {
+        let sent = self.segments[index];
+        if sent.len() <= len {
+            return;
+        }
+        let middle = sent.start.plus(len);
+        self.segments[index].end = middle;
+        let rest = Sent {
+            start: middle,
+            ..sent
+        };
+        self.again += usize::from(rest.again);
+        self.segments.insert(index + 1, rest);
+    }
+
+    /// The segment that starts there goes out again.
+    pub(super) fn sent_again(&mut self, start: Seq, now_ns: u64) {
+        let index = self
+            .segments
+            .partition_point(|sent| sent.start.before(start));
+        let Some(sent) = self
+            .segments
+            .get_mut(index)
+            .filter(|sent| sent.start == start)
+        else {
+            return;
+        };
+        self.lost -= if sent.lost {
+            sent.end.since(sent.start)
+        } else {
+            0
+        };
+        self.again += usize::from(!sent.again);
+        (sent.lost, sent.again, sent.sent_ns) = (false, true, now_ns);
+    }
+
+    /// The peer may have dropped what it had out of order (RFC 2018 §8).
+    pub(super) fn forget_sacked(&mut self) {
+        for sent in &mut self.segments {
+            sent.sacked = false;
+        }
+        self.sacked = 0;
+        self.sacked_to = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    fn check(board: &Scoreboard) {
+        let sum = |pick: fn(&Sent) -> bool| -> usize {
+            board
+                .segments
+                .iter()
+                .filter(|sent| pick(sent))
+                .map(Sent::len)
+                .sum()
+        };
+        assert_eq!(
+            (board.sacked, board.lost),
+            (sum(|sent| sent.sacked), sum(|sent| sent.lost))
+        );
+        assert_eq!(
+            board.again,
+            board.segments.iter().filter(|sent| sent.again).count()
+        );
+        assert!(
+            board
+                .segments
+                .iter()
+                .all(|sent| !(sent.sacked && sent.lost))
+        );
+        let ends = board.segments.iter().zip(board.segments.iter().skip(1));
+        assert!(ends.clone().all(|(one, next)| one.end == next.start));
+        assert_eq!(
+            board.outstanding(),
+            board.pipe() + board.sacked + board.lost
+        );
+    }
+
+    #[test]
+    fn sums_hold_whatever_happens() {
+        let mut rng = Rng::new(11);
+        let mut board = Scoreboard::default();
+        let (mut una, mut nxt) = (Seq(u32::MAX - 5000), Seq(u32::MAX - 5000));
+        for now_ns in 0..20_000 {
+            let flight = nxt.since(una) as u32;
+            match rng.below(7) {
+                0 | 1 if board.count() < 100 => {
+                    let end = nxt.plus(1 + rng.below(1460) as usize);
+                    board.push(nxt, end, now_ns);
+                    nxt = end;
+                }
+                2 => {
+                    una = una.plus(rng.below(flight / 4 + 1) as usize);
+                    let mut end = Seq(0);
+                    board.acknowledge(una, |sent| end = sent.end);
+                    assert!(board.first().is_none_or(|sent| sent.start == una));
+                }
+                3 => {
+                    let start = una.plus(rng.below(flight + 1) as usize);
+                    let end = start.plus(rng.below(5000) as usize);
+                    board.sack(start, end.min(nxt), |sent| {
+                        assert!(start.at_most(sent.start))
+                    });
+                }
+                4 => {
+                    board.mark_lost(|_| rng.below(10) == 0);
+                }
+                5 => {
+                    if let Some(sent) = board.next_lost(1 + rng.below(1460) as usize) {
+                        assert!(
+                            sent.lost
+                                && !board
+                                    .segments
+                                    .iter()
+                                    .any(|other| other.lost && other.start.before(sent.start))
+                        );
+                        board.sent_again(sent.start, now_ns);
+                    }
+                }
+                _ if rng.below(50) == 0 => board.forget_sacked(),
+                _ => {}
+            }
+            check(&board);
+        }
+    }
+}

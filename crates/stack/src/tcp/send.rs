@@ -1,0 +1,287 @@
+//! What is to go: the bytes, and how much of them may (RFC 9293 §3.8.6.2.1).
+
+use super::ring::Ring;
+use super::seq::Seq;
+use weir_wire::tcp::Flags;
+
+/// See the module.
+pub(super) struct Send {
+    /// Our initial number.
+    pub(super) iss: Seq,
+    /// The first number not acknowledged.
+    pub(super) una: Seq,
+    /// The next number to be sent.
+    pub(super) nxt: Seq,
+    /// The window by the last segment that told it, and the widest ever.
+    pub(super) wnd: usize,
+    pub(super) wnd_max: usize,
+    /// Which segment told it.
+    wl1: Seq,
+    wl2: Seq,
+    /// The shift of the peer's windows.
+    pub(super) scale: u8,
+    /// The most bytes that the peer takes in a segment, options included.
+    pub(super) mss_peer: usize,
+    /// The application has written all.
+    pub(super) closed: bool,
+    /// Small segments do not wait for acknowledgments.
+    pub(super) nodelay: bool,
+    /// The number of the buffer's first byte.
+    start: Seq,
+    buffer: Ring,
+    limit: usize,
+}
+
+/// What of the bytes not sent yet may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ready {
+    /// This much, perhaps with the FIN.
+    Bytes(usize, bool),
+    /// There is something, but the window is too small for it.
+    Window,
+    /// There is little, and it waits for what is in flight (Nagle).
+    Flight,
+    /// Nothing is left.
+    Nothing,
+}
+
+impl Send {
+    pub(super) fn new(iss: Seq, limit: usize) -> Send {
+        Send {
+            iss,
+            una: iss,
+            nxt: iss,
+            wnd: 0,
+            wnd_max: 0,
+            wl1: Seq(0),
+            wl2: Seq(0),
+            scale: 0,
+            mss_peer: 536,
+            closed: false,
+            nodelay: false,
+            start: iss.plus(1),
+            buffer: Ring::default(),
+            limit,
+        }
+    }
+
+    /// The number of our FIN, which follows the last byte.
+    fn fin(&self) -> Seq {
+        self.start.plus(self.buffer.len())
+    }
+
+    /// Whether the FIN was sent.
+    pub(super) fn fin_sent(&self) -> bool {
+        self.closed && self.fin().before(self.nxt)
+    }
+
+    /// Whether all, the FIN included, has arrived.
+    pub(super) fn fin_acknowledged(&self) -> bool {
+        self.closed && self.fin().before(self.una)
+    }
+
+    /// How many bytes more the buffer takes.
+    pub(super) fn room(&self) -> usize {
+        match self.closed {
+            true => 0,
+            false => self.limit.saturating_sub(self.buffer.len()),
+        }
+    }
+
+    /// Takes bytes to be sent; gives how many.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.len().min(self.room());
+        self.buffer.push(&bytes[..taken]);
+        taken
+    }
+
+    /// What is before `una` has arrived; gives how many bytes that were.
+    pub(super) fn acknowledge(&mut self, una: Seq) -> usize {
+        self.una = una;
+        let arrived = match self.start.before(una) {
+            true => una.since(self.start).min(self.buffer.len()),
+            false => 0,
+        };
+        self.buffer.consume(arrived);
+        self.start = self.start.plus(arrived);
+        arrived
+    }
+
+    /// Gives memory back that nothing is in.
+    pub(super) fn release(&mut self) {
+        if self.buffer.len() == 0 && self.buffer.capacity() > 0 {
+            self.buffer.release();
+        }
+    }
+
+    /// The peer's window by a segment, unless a later one told it (RFC 9293
+    /// §3.10.7.4); whether it is another than before.
+    pub(super) fn window(&mut self, seq: Seq, ack: Seq, wnd: usize) -> bool {
+        let later = self.wl1.before(seq) || (self.wl1 == seq && self.wl2.at_most(ack));
+        if !later {
+            return false;
+        }
+        let changed = self.wnd != wnd;
+        (self.wnd, self.wl1, self.wl2) = (wnd, seq, ack);
+        self.wnd_max = self.wnd_max.max(wnd);
+        changed
+    }
+
+    /// The window of the segment that opens the connection.
+    pub(super) fn first_window(&mut self, seq: Seq, ack: Seq, wnd: usize) {
+        (self.wnd, self.wnd_max, self.wl1, self.wl2) = (wnd, wnd, seq, ack);
+    }
+
+    /// Whether a number is within the window.
+    pub(super) fn allows(&self, end: Seq) -> bool {
+        end.at_most(self.una.plus(self.wnd))
+    }
+
+    /// Bytes not sent yet.
+    pub(super) fn unsent(&self) -> usize {
+        match self.nxt.before(self.fin()) {
+            true => self.fin().since(self.nxt.max(self.start)),
+            false => 0,
+        }
+    }
+
+    /// What may be sent of what was not, in a segment of at most `most` bytes.
+    pub(super) fn ready(&self, most: usize) -> Ready {
+        let unsent = self.unsent();
+        let finish = self.closed && !self.fin_sent();
+        if unsent == 0 && !finish {
+            return Ready::Nothing;
+        }
+        let used = self.nxt.since(self.una);
+        let window = self.wnd.saturating_sub(used);
+        let len = unsent.min(most).min(window);
+        let all = len == unsent;
+        // A FIN needs no window of its own: the peer has none for it either.
+        let fin = finish && all;
+        if len == 0 && !fin {
+            return Ready::Window;
+        }
+        let worth = len == most || (all && (used == 0 || self.nodelay || fin));
+        match worth {
+            true => Ready::Bytes(len, fin),
+            // Silly windows (RFC 9293 §3.8.6.2.1): half the widest is enough.
+            false if 2 * len >= self.wnd_max && self.wnd_max > 0 => Ready::Bytes(len, fin),
+            false if len < unsent.min(most) => Ready::Window,
+            false => Ready::Flight,
+        }
+    }
+
+    /// The control bits of a segment: SYN and FIN by their numbers.
+    pub(super) fn flags(&self, start: Seq, end: Seq) -> Flags {
+        let syn = start == self.iss && end != start;
+        let fin = self.closed && self.fin().before(end);
+        let data_end = if fin { self.fin() } else { end };
+        let push = data_end == self.fin() && start.before(data_end) && !syn;
+        let mut flags = Flags::default();
+        for (set, flag) in [(syn, Flags::SYN), (fin, Flags::FIN), (push, Flags::PSH)] {
+            flags = if set { flags | flag } else { flags };
+        }
+        flags
+    }
+
+    /// How many bytes a segment carries.
+    pub(super) fn payload_len(&self, start: Seq, end: Seq) -> usize {
+        let (from, to) = (start.max(self.start), end.min(self.fin()));
+        if from.before(to) { to.since(from) } else { 0 }
+    }
+
+    /// The bytes that a segment carries.
+    pub(super) fn payload(&self, start: Seq, out: &mut [u8]) {
+        self.buffer
+            .copy(start.max(self.start).since(self.start), out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn send(wnd: usize) -> Send {
+        let mut send = Send::new(Seq(u32::MAX - 10), 10_000);
+        send.nxt = send.iss.plus(1);
+        send.acknowledge(send.nxt);
+        send.first_window(Seq(0), send.una, wnd);
+        send
+    }
+
+    #[test]
+    fn small_segments_wait_unless_told_otherwise() {
+        let mut send = send(5000);
+        assert_eq!(send.ready(1000), Ready::Nothing);
+        send.write(&[1; 100]);
+        assert_eq!(
+            send.ready(1000),
+            Ready::Bytes(100, false),
+            "nothing is in flight"
+        );
+        send.nxt = send.nxt.plus(100);
+        send.write(&[2; 100]);
+        assert_eq!(send.ready(1000), Ready::Flight);
+        send.nodelay = true;
+        assert_eq!(send.ready(1000), Ready::Bytes(100, false));
+        send.nodelay = false;
+        send.write(&[3; 900]);
+        assert_eq!(send.ready(1000), Ready::Bytes(1000, false));
+        send.acknowledge(send.nxt);
+        send.nxt = send.nxt.plus(1000);
+        send.write(&[4; 10]);
+        send.closed = true;
+        assert_eq!(
+            send.ready(1000),
+            Ready::Bytes(10, true),
+            "the last waits for nothing"
+        );
+        assert_eq!(send.write(&[5]), 0);
+    }
+
+    #[test]
+    fn silly_windows_are_not_filled() {
+        let mut send = send(4000);
+        send.write(&[1; 5000]);
+        send.nxt = send.nxt.plus(3500);
+        assert_eq!(send.ready(1000), Ready::Window);
+        send.window(Seq(1), send.una, 2000);
+        assert_eq!(send.ready(1000), Ready::Window);
+        send.acknowledge(send.nxt);
+        send.window(Seq(1), send.una, 0);
+        assert_eq!(send.ready(1000), Ready::Window);
+        // Half of the widest window there was.
+        send.write(&[1; 5000]);
+        send.window(Seq(1), send.una, 2000);
+        assert_eq!(send.ready(3000), Ready::Bytes(2000, false));
+        assert!(
+            !send.window(Seq(0), send.una, 9),
+            "an old segment tells nothing"
+        );
+    }
+
+    #[test]
+    fn segments_know_their_flags_and_bytes() {
+        let mut send = Send::new(Seq(100), 1000);
+        send.write(b"hello");
+        let syn = send.flags(Seq(100), Seq(101));
+        assert_eq!((syn, send.payload_len(Seq(100), Seq(101))), (Flags::SYN, 0));
+        send.nxt = Seq(106);
+        send.acknowledge(Seq(103));
+        send.closed = true;
+        assert_eq!(send.flags(Seq(103), Seq(105)), Flags::default());
+        assert_eq!(send.flags(Seq(103), Seq(106)), Flags::PSH);
+        assert_eq!(send.flags(Seq(103), Seq(107)), Flags::PSH | Flags::FIN);
+        assert_eq!(send.flags(Seq(106), Seq(107)), Flags::FIN);
+        assert_eq!(send.flags(Seq(103), Seq(103)), Flags::default());
+        let mut bytes = [0; 3];
+        assert_eq!(send.payload_len(Seq(103), Seq(107)), 3);
+        send.payload(Seq(103), &mut bytes);
+        assert_eq!(&bytes, b"llo");
+        assert!(!send.fin_sent());
+        send.nxt = Seq(107);
+        assert!(send.fin_sent() && !send.fin_acknowledged());
+        assert_eq!(send.acknowledge(Seq(107)), 3);
+        assert!(send.fin_acknowledged());
+    }
+}

@@ -1,0 +1,509 @@
+//! All connections of a stack: segments find theirs, deadlines come due,
+//! connections with something to send take turns.
+
+use super::handshake::{HALF_OPEN_MAX, Listener, Remembered, Secret};
+use super::heap::Deadlines;
+use super::input::{Arrived, Effect};
+use super::output::Turn;
+use super::pcb::{Pcb, State};
+use super::seq::Seq;
+use super::{ListenerId, TcpConfig, TcpError, TcpId};
+use crate::host::{DropReason, Header, Host, Incoming};
+use crate::pcb::{Key, Listeners, PcbId, Table, Weir};
+use crate::rng::Rng;
+use crate::slab::{Name, Slab};
+use crate::stack::Outlet;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use weir_wire::tcp::{Flags, Options, Repr, Segment};
+use weir_wire::{Addresses, Protocol};
+
+/// Connections of one stack, those in TIME-WAIT included.
+pub const CONNECTIONS_MAX: usize = 1 << 21;
+/// Twice a segment's longest life (RFC 9293 §3.4.2, as short as others make
+/// it), in nanoseconds.
+const TIME_WAIT_NS: u64 = 60_000_000_000;
+/// How long a connection without an application waits for the peer's FIN.
+const FIN_WAIT_2_NS: u64 = 60_000_000_000;
+
+/// See the module.
+pub(crate) struct Tcp {
+    pub(crate) config: TcpConfig,
+    pub(super) secret: Secret,
+    pub(super) pcbs: Slab<Box<Pcb>>,
+    pub(super) table: Weir,
+    pub(super) listeners: Slab<Listener>,
+    pub(super) listening: Listeners,
+    deadlines: Deadlines,
+    /// Those with something to send.
+    ready: VecDeque<Name>,
+    /// Those with something to tell the application.
+    pub(super) told: VecDeque<Name>,
+    pub(super) told_listeners: VecDeque<Name>,
+    pub(super) rng: Rng,
+}
+
+impl Tcp {
+    pub(crate) fn new(seed: u128) -> Tcp {
+        let mut rng = Rng::new((seed >> 64) as u64 ^ seed as u64 ^ 0x7463_70);
+        let mut wide = || u128::from(rng.bits()) << 64 | u128::from(rng.bits());
+        let (table, listening) = (Weir::new(wide() ^ seed), Listeners::new(wide() ^ seed));
+        Tcp {
+            config: TcpConfig::default(),
+            secret: Secret(seed),
+            pcbs: Slab::new(),
+            table,
+            listeners: Slab::new(),
+            listening,
+            deadlines: Deadlines::default(),
+            ready: VecDeque::new(),
+            told: VecDeque::new(),
+            told_listeners: VecDeque::new(),
+            rng,
+        }
+    }
+
+    /// Connections there are.
+    pub(crate) fn connections(&self) -> usize {
+        self.pcbs.len()
+    }
+
+    /// Takes a segment from the network.
+    pub(crate) fn receive(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        incoming: &Incoming<'_>,
+    ) -> Result<(), DropReason> {
+        let segment = Segment::new(incoming.payload).map_err(|_| DropReason::Malformed)?;
+        if !segment.checksum_is_right(incoming.addresses) {
+            return Err(DropReason::ChecksumWrong);
+        }
+        if incoming.to_group {
+            return Err(DropReason::NotOurAddress);
+        }
+        let local = SocketAddr::new(incoming.dst(), segment.dst_port());
+        let remote = SocketAddr::new(incoming.src(), segment.src_port());
+        let key = Key::new(local, remote).ok_or(DropReason::Malformed)?;
+        let arrived = Arrived {
+            repr: Repr::parse(&segment),
+            seq: Seq(segment.seq()),
+            payload: segment.payload(),
+            marked: incoming.traffic_class & 3 == 3,
+        };
+        let known = self.table.find(&key).and_then(|pcb| self.pcbs.at(pcb.0));
+        if let Some(name) = known {
+            let pcb = self
+                .pcbs
+                .get_mut(name)
+                .expect("what is in the table is there");
+            match pcb.arrives(now_ns, &arrived) {
+                Effect::Nothing => self.settle(now_ns, name),
+                Effect::Opened => {
+                    self.opened(name);
+                    self.settle(now_ns, name);
+                }
+                Effect::Refuse => {
+                    self.settle(now_ns, name);
+                    self.refuse(now_ns, host, incoming, &arrived);
+                }
+                Effect::Reopen => {
+                    self.pcbs.get_mut(name).expect("it was there").end(None);
+                    self.settle(now_ns, name);
+                    return self.arrives_at_listener(
+                        now_ns,
+                        host,
+                        incoming,
+                        (local, remote),
+                        &arrived,
+                    );
+                }
+            }
+            return Ok(());
+        }
+        self.arrives_at_listener(now_ns, host, incoming, (local, remote), &arrived)
+    }
+
+    /// RFC 9293 §3.10.7.2, and §3.10.7.1 where nobody listens.
+    fn arrives_at_listener(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        incoming: &Incoming<'_>,
+        ends: (SocketAddr, SocketAddr),
+        arrived: &Arrived<'_>,
+    ) -> Result<(), DropReason> {
+        let (local, _) = ends;
+        let listener = self.listening.find(local.ip(), local.port());
+        let listener = listener.and_then(|pcb| self.listeners.at(pcb.0));
+        let Some(name) = listener else {
+            self.refuse(now_ns, host, incoming, arrived);
+            return Err(DropReason::SegmentRefused);
+        };
+        if arrived.has(Flags::RST) {
+            return Err(DropReason::SegmentRefused);
+        }
+        if arrived.has(Flags::ACK) {
+            let taken = self.take_cookie(now_ns, host, name, ends, arrived);
+            if taken == Err(DropReason::SegmentRefused) {
+                self.refuse(now_ns, host, incoming, arrived);
+            }
+            return taken;
+        }
+        if !arrived.has(Flags::SYN) {
+            return Err(DropReason::SegmentRefused);
+        }
+        let listener = self.listeners.get_mut(name).expect("it was found");
+        if listener.opened.len() >= listener.backlog {
+            return Err(DropReason::BacklogFull);
+        }
+        if listener.half_open >= HALF_OPEN_MAX || self.pcbs.len() >= CONNECTIONS_MAX {
+            listener.cookie_ns = Some(now_ns);
+            self.send_cookie(now_ns, host, ends, arrived);
+            return Ok(());
+        }
+        listener.half_open += 1;
+        let pcb = Pcb::connecting(&self.config, &self.secret, host.mtu(), now_ns, ends);
+        let mut pcb = pcb.answer(now_ns, arrived);
+        pcb.listener = Some(name);
+        self.enter(now_ns, pcb);
+        Ok(())
+    }
+
+    /// Enters a connection that is not there.
+    pub(super) fn enter(&mut self, now_ns: u64, pcb: Pcb) -> Name {
+        let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
+        let name = self.pcbs.insert(Box::new(pcb));
+        let entered = self.table.insert(key, PcbId(name.index));
+        assert!(entered.is_ok(), "looked up before");
+        self.settle(now_ns, name);
+        name
+    }
+
+    /// A connection is open: its listener, or whoever opened it, is told.
+    fn opened(&mut self, name: Name) {
+        let Some(pcb) = self.pcbs.get_mut(name) else {
+            return;
+        };
+        let Some(listener_name) = pcb.listener else {
+            return;
+        };
+        let Some(listener) = self.listeners.get_mut(listener_name) else {
+            return;
+        };
+        listener.half_open -= 1;
+        listener.opened.push_back(TcpId(name));
+        if !std::mem::replace(&mut listener.is_told, true) {
+            self.told_listeners.push_back(listener_name);
+        }
+    }
+
+    /// After anything happened to a connection: its deadline, its turn to
+    /// send, what there is to tell, and its end.
+    pub(super) fn settle(&mut self, now_ns: u64, name: Name) {
+        let Some(pcb) = self.pcbs.get_mut(name) else {
+            return;
+        };
+        let quiet = match pcb.state {
+            State::TimeWait => Some(TIME_WAIT_NS),
+            State::FinWait2 if pcb.released => Some(FIN_WAIT_2_NS),
+            _ => None,
+        };
+        if let Some(quiet_ns) = quiet
+            && !pcb.is_quiet
+        {
+            pcb.is_quiet = true;
+            pcb.timers.idle_ns = Some(now_ns + quiet_ns);
+        }
+        if pcb.state == State::TimeWait && pcb.timers.idle_ns.is_none() {
+            pcb.timers.idle_ns = Some(now_ns + TIME_WAIT_NS);
+        }
+        if let Some(at_ns) = pcb.timers.next_ns() {
+            self.deadlines.set(name.index, at_ns);
+        }
+        if pcb.state != State::Closed && !std::mem::replace(&mut pcb.is_ready, true) {
+            self.ready.push_back(name);
+        }
+        let untold = pcb.listener.is_none() && !pcb.released;
+        if untold && !std::mem::replace(&mut pcb.is_told, true) {
+            self.told.push_back(name);
+        }
+        if pcb.state == State::Closed {
+            self.over(name);
+        }
+    }
+
+    pub(super) fn make_ready(&mut self, name: Name) {
+        self.ready.push_back(name);
+    }
+
+    /// A connection is over: another may have its ends, and without an
+    /// application it is gone.
+    fn over(&mut self, name: Name) {
+        let Some(pcb) = self.pcbs.get_mut(name) else {
+            return;
+        };
+        if std::mem::take(&mut pcb.is_known) {
+            let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
+            self.table.remove(&key);
+            self.deadlines.remove(name.index);
+            if let Some(listener) = pcb.listener.and_then(|name| self.listeners.get_mut(name)) {
+                let before = listener.opened.len();
+                listener.opened.retain(|opened| opened.0 != name);
+                let was_opened = listener.opened.len() < before;
+                listener.half_open -= usize::from(!was_opened);
+                pcb.released = true;
+            }
+        }
+        if pcb.released {
+            self.pcbs.remove(name);
+        }
+    }
+
+    /// Does what is due, and lets connections send in turns; gives the next
+    /// deadline.
+    pub(crate) fn poll(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+    ) -> Option<u64> {
+        while let Some(index) = self.deadlines.pop(now_ns) {
+            if let Some(name) = self.pcbs.at(index) {
+                let pcb = self.pcbs.get_mut(name).expect("it is at its place");
+                pcb.timeout(now_ns);
+                self.settle(now_ns, name);
+            }
+        }
+        while let Some(name) = self.ready.pop_front() {
+            let Some(pcb) = self.pcbs.get_mut(name) else {
+                continue;
+            };
+            match pcb.output(now_ns, host, out) {
+                Turn::Done => pcb.is_ready = false,
+                Turn::More => self.ready.push_back(name),
+                Turn::Full => {
+                    self.ready.push_front(name);
+                    break;
+                }
+            }
+            if let Some(at_ns) = pcb.timers.next_ns() {
+                self.deadlines.set(name.index, at_ns);
+            }
+        }
+        self.deadlines.next_ns()
+    }
+
+    /// A SYN is answered without anything being kept.
+    fn send_cookie(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        (local, remote): (SocketAddr, SocketAddr),
+        syn: &Arrived<'_>,
+    ) {
+        let remembered = Remembered::of(syn, &self.config);
+        let mut pcb = Pcb::connecting(
+            &self.config,
+            &self.secret,
+            host.mtu(),
+            now_ns,
+            (local, remote),
+        );
+        pcb = pcb.answer(now_ns, syn);
+        let cookie = self
+            .secret
+            .cookie(now_ns, local, remote, syn.seq, remembered.mss);
+        let timestamps = pcb
+            .timestamps
+            .map(|ours| (remembered.timestamp(pcb.clock(now_ns)), ours.recent));
+        // Without timestamps nothing but the segment size is remembered.
+        let keeps = timestamps.is_some();
+        let options = Options {
+            mss: Some(pcb.mss_ours()),
+            window_scale: remembered
+                .scale
+                .filter(|_| keeps)
+                .map(|_| pcb.receive.scale),
+            sack_permitted: remembered.sack && keeps,
+            timestamps,
+            ..Options::default()
+        };
+        let ecn = if remembered.ecn && keeps {
+            Flags::ECE
+        } else {
+            Flags::default()
+        };
+        let repr = Repr {
+            src_port: local.port(),
+            dst_port: remote.port(),
+            seq: cookie.0,
+            ack: syn.seq.plus(1).0,
+            flags: Flags::SYN | Flags::ACK | ecn,
+            window: pcb.receive.advertise_on_syn(),
+            urgent: 0,
+            options,
+        };
+        send(now_ns, host, pcb.addresses(), &repr);
+    }
+
+    /// An acknowledgment of a cookie of ours opens the connection.
+    fn take_cookie(
+        &mut self,
+        now_ns: u64,
+        host: &Host,
+        name: Name,
+        (local, remote): (SocketAddr, SocketAddr),
+        arrived: &Arrived<'_>,
+    ) -> Result<(), DropReason> {
+        let listener = self
+            .listeners
+            .get_mut(name)
+            .ok_or(DropReason::SegmentRefused)?;
+        let lately = |given_ns: u64| now_ns.saturating_sub(given_ns) < 128_000_000_000;
+        if arrived.has(Flags::SYN) || !listener.cookie_ns.is_some_and(lately) {
+            return Err(DropReason::SegmentRefused);
+        }
+        let (irs, cookie) = (arrived.seq.minus(1), Seq(arrived.repr.ack).minus(1));
+        let mss = self.secret.open_cookie(now_ns, local, remote, irs, cookie);
+        let mss = mss.ok_or(DropReason::SegmentRefused)?;
+        if listener.opened.len() >= listener.backlog || self.pcbs.len() >= CONNECTIONS_MAX {
+            return Err(DropReason::BacklogFull);
+        }
+        listener.half_open += 1;
+        let timestamps = arrived
+            .repr
+            .options
+            .timestamps
+            .filter(|_| self.config.timestamps);
+        let remembered = Remembered::from_echo(mss, timestamps.map(|(_, echo)| echo), &self.config);
+        let ecn = if remembered.ecn {
+            Flags::ECE | Flags::CWR
+        } else {
+            Flags::default()
+        };
+        let syn = Arrived {
+            repr: Repr {
+                seq: irs.0,
+                flags: Flags::SYN | ecn,
+                options: remembered.options(timestamps),
+                ..arrived.repr
+            },
+            seq: irs,
+            payload: &[],
+            marked: false,
+        };
+        let pcb = Pcb::connecting(
+            &self.config,
+            &self.secret,
+            host.mtu(),
+            now_ns,
+            (local, remote),
+        );
+        let mut pcb = pcb.from_cookie(now_ns, &syn, cookie, self.config.send_buffer);
+        pcb.listener = Some(name);
+        let name = self.enter(now_ns, pcb);
+        let pcb = self.pcbs.get_mut(name).expect("it was entered");
+        if pcb.arrives(now_ns, arrived) == Effect::Opened {
+            self.opened(name);
+        }
+        self.settle(now_ns, name);
+        Ok(())
+    }
+
+    /// Answers a segment that nobody wanted (RFC 9293 §3.10.7.1).
+    fn refuse(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        incoming: &Incoming<'_>,
+        arrived: &Arrived<'_>,
+    ) {
+        if arrived.has(Flags::RST) {
+            return;
+        }
+        let (seq, ack, flags) = match arrived.has(Flags::ACK) {
+            true => (arrived.repr.ack, 0, Flags::RST),
+            false => (
+                0,
+                arrived.seq.plus(arrived.len()).0,
+                Flags::RST | Flags::ACK,
+            ),
+        };
+        let repr = Repr {
+            src_port: arrived.repr.dst_port,
+            dst_port: arrived.repr.src_port,
+            seq,
+            ack,
+            flags,
+            window: 0,
+            urgent: 0,
+            options: Options::default(),
+        };
+        let back = match incoming.addresses {
+            Addresses::V4(src, dst) => Addresses::V4(dst, src),
+            Addresses::V6(src, dst) => Addresses::V6(dst, src),
+        };
+        send(now_ns, host, back, &repr);
+    }
+
+    /// Ends a connection at once, and tells the peer.
+    pub(super) fn abort(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        name: Name,
+        error: Option<TcpError>,
+    ) {
+        let Some(pcb) = self.pcbs.get_mut(name) else {
+            return;
+        };
+        if !matches!(pcb.state, State::Closed | State::SynSent | State::TimeWait) {
+            let repr = Repr {
+                src_port: pcb.local.port(),
+                dst_port: pcb.remote.port(),
+                seq: pcb.send.nxt.0,
+                ack: pcb.receive.nxt.0,
+                flags: Flags::RST | Flags::ACK,
+                window: 0,
+                urgent: 0,
+                options: Options::default(),
+            };
+            send(now_ns, host, pcb.addresses(), &repr);
+        }
+        pcb.end(error);
+        self.settle(now_ns, name);
+    }
+
+    /// The connection between these ends.
+    pub(super) fn between(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
+        let pcb = self.table.find(&Key::new(local, remote)?)?;
+        self.pcbs.at(pcb.0)
+    }
+
+    /// A listener is gone: so are the connections nobody accepted.
+    pub(crate) fn close_listener(&mut self, now_ns: u64, host: &mut Host, id: ListenerId) {
+        let Some(listener) = self.listeners.remove(id.0) else {
+            return;
+        };
+        self.listening
+            .remove(listener.local.ip(), listener.local.port());
+        for TcpId(name) in listener.opened {
+            if let Some(pcb) = self.pcbs.get_mut(name) {
+                (pcb.listener, pcb.released) = (None, true);
+            }
+            self.abort(now_ns, host, name, None);
+        }
+    }
+}
+
+/// Sends a segment without a connection, or beside it.
+fn send(now_ns: u64, host: &mut Host, addresses: Addresses, repr: &Repr) {
+    let mut segment = vec![0; repr.header_len()];
+    repr.emit(&mut segment, addresses);
+    let header = Header {
+        dont_fragment: true,
+        ..Header::new(addresses, Protocol::TCP)
+    };
+    host.send(now_ns, &header, &segment);
+}

@@ -1,0 +1,319 @@
+//! UDP sockets (RFC 768, RFC 1122 §4.1, RFC 8085).
+
+use crate::host::{DropReason, Header, Host, Incoming, Routes};
+use crate::pcb::{InsertError, Key, Listeners, PcbId, Table, Weir};
+use crate::ports;
+use crate::rng::Rng;
+use crate::slab::{Name, Slab};
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use weir_wire::{Addresses, Protocol, udp};
+
+/// Sockets of one stack.
+pub const UDP_SOCKETS_MAX: usize = 65_536;
+/// Bytes of datagrams that wait in one socket, each counted with
+/// [`DATAGRAM_COST`]; more are dropped.
+pub const UDP_QUEUE_BYTES_MAX: usize = 256 << 10;
+/// What a datagram counts besides its bytes, so that empty ones end too.
+pub const DATAGRAM_COST: usize = 128;
+
+/// Names a UDP socket of one stack.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct UdpId(Name);
+
+/// A datagram that came.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Datagram {
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// The address of ours that it came to, perhaps a group's.
+    pub to: IpAddr,
+    /// What it carries.
+    pub bytes: Vec<u8>,
+}
+
+/// Why a socket was not made or not connected.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BindError {
+    /// The address is not this host's.
+    #[error("{0} is no address of this host: bind one of its own, or the unspecified one")]
+    Address(IpAddr),
+    /// Another socket is there.
+    #[error("another socket is at {0}: choose another transport port, or 0 for any that is free")]
+    InUse(SocketAddr),
+    /// No free transport port is left, or no socket.
+    #[error("all transport ports or sockets are taken: close some first")]
+    Full,
+    /// No route leads to the peer.
+    #[error("no route leads to {0}: add one that contains it")]
+    NoRoute(SocketAddr),
+    /// The socket is closed.
+    #[error("the socket is closed")]
+    Closed,
+}
+
+/// Why a datagram was not sent.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendError {
+    /// More than a datagram has room for.
+    #[error("{0} bytes are more than the {1} that a datagram carries")]
+    TooLong(usize, usize),
+    /// No route leads there, or not from the address the socket is bound to.
+    #[error("no route leads to {0}: add one that contains it")]
+    NoRoute(SocketAddr),
+    /// The queue of frames is full.
+    #[error("the queue to the link is full: poll the stack, then send again")]
+    Full,
+    /// An earlier datagram met nobody at its destination.
+    #[error("nobody is at {0}")]
+    Refused(SocketAddr),
+    /// The socket is closed.
+    #[error("the socket is closed")]
+    Closed,
+}
+
+struct Socket {
+    local: SocketAddr,
+    remote: Option<SocketAddr>,
+    received: VecDeque<Datagram>,
+    /// Bytes in `received`, costs included.
+    held: usize,
+    /// The peer said that nobody is there.
+    refused: bool,
+}
+
+/// All UDP sockets of a stack.
+pub(crate) struct Sockets {
+    sockets: Slab<Socket>,
+    bound: Listeners,
+    connected: Weir,
+    rng: Rng,
+}
+
+impl Sockets {
+    pub(crate) fn new(seed: u128) -> Sockets {
+        Sockets {
+            sockets: Slab::new(),
+            bound: Listeners::new(seed),
+            connected: Weir::new(!seed),
+            rng: Rng::new((seed >> 64) as u64 ^ seed as u64),
+        }
+    }
+
+    pub(crate) fn bind(
+        &mut self,
+        routes: &Routes,
+        mut local: SocketAddr,
+    ) -> Result<UdpId, BindError> {
+        let ip = local.ip();
+        if !ip.is_unspecified() && !routes.is_ours(ip) {
+            return Err(BindError::Address(ip));
+        }
+        if self.sockets.len() == UDP_SOCKETS_MAX {
+            return Err(BindError::Full);
+        }
+        if local.port() == 0 {
+            let bound = &mut self.bound;
+            let port = ports::free(&mut self.rng, |port| bound.find(ip, port).is_none());
+            local.set_port(port.ok_or(BindError::Full)?);
+        }
+        let name = self.sockets.insert(Socket {
+            local,
+            remote: None,
+            received: VecDeque::new(),
+            held: 0,
+            refused: false,
+        });
+        match self.bound.insert(ip, local.port(), PcbId(name.index)) {
+            Ok(()) => Ok(UdpId(name)),
+            Err(error) => {
+                self.sockets.remove(name);
+                Err(match error {
+                    InsertError::Exists(_) => BindError::InUse(local),
+                    InsertError::Full => BindError::Full,
+                })
+            }
+        }
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        routes: &Routes,
+        id: UdpId,
+        remote: SocketAddr,
+    ) -> Result<(), BindError> {
+        let socket = self.sockets.get_mut(id.0).ok_or(BindError::Closed)?;
+        let source = source(routes, socket.local.ip(), remote).ok_or(BindError::NoRoute(remote))?;
+        let local = SocketAddr::new(source, socket.local.port());
+        let key = Key::new(local, remote).ok_or(BindError::NoRoute(remote))?;
+        let before = socket.connection();
+        if before == Some(key) {
+            return Ok(());
+        }
+        self.connected
+            .insert(key, PcbId(id.0.index))
+            .map_err(|_| BindError::InUse(local))?;
+        if let Some(before) = before {
+            self.connected.remove(&before);
+        }
+        // From now on the socket is at this address alone; its place stays
+        // taken as it was bound.
+        socket.remote = Some(remote);
+        self.rebind(id, local);
+        Ok(())
+    }
+
+    /// Moves a socket from the unspecified address to one.
+    fn rebind(&mut self, id: UdpId, local: SocketAddr) {
+        let Some(socket) = self.sockets.get_mut(id.0) else {
+            return;
+        };
+        let before = std::mem::replace(&mut socket.local, local);
+        if before != local {
+            self.bound.remove(before.ip(), before.port());
+            // Another may be at that very address already; then this one is
+            // found by its connection only.
+            self.bound
+                .insert(local.ip(), local.port(), PcbId(id.0.index))
+                .ok();
+        }
+    }
+
+    pub(crate) fn close(&mut self, id: UdpId) {
+        let Some(socket) = self.sockets.remove(id.0) else {
+            return;
+        };
+        if let Some(key) = socket.connection() {
+            self.connected.remove(&key);
+        }
+        let (ip, port) = (socket.local.ip(), socket.local.port());
+        if self.bound.find(ip, port) == Some(PcbId(id.0.index)) {
+            self.bound.remove(ip, port);
+        }
+    }
+
+    pub(crate) fn local(&self, id: UdpId) -> Option<SocketAddr> {
+        self.sockets.get(id.0).map(|socket| socket.local)
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        id: UdpId,
+        to: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        let socket = self.sockets.get_mut(id.0).ok_or(SendError::Closed)?;
+        if std::mem::take(&mut socket.refused) {
+            return Err(SendError::Refused(socket.remote.unwrap_or(to)));
+        }
+        let from = source(&host.routes, socket.local.ip(), to).ok_or(SendError::NoRoute(to))?;
+        let addresses = Addresses::new(from, to.ip()).ok_or(SendError::NoRoute(to))?;
+        let most = match addresses {
+            Addresses::V4(..) => 65_507,
+            Addresses::V6(..) => 65_527,
+        };
+        if bytes.len() > most {
+            return Err(SendError::TooLong(bytes.len(), most));
+        }
+        // A datagram has at most 53 fragments on the narrowest link.
+        if host.queue_room() < 64 {
+            return Err(SendError::Full);
+        }
+        let mut datagram = vec![0; udp::Repr::LEN];
+        datagram.extend_from_slice(bytes);
+        let repr = udp::Repr {
+            src_port: socket.local.port(),
+            dst_port: to.port(),
+        };
+        repr.emit(&mut datagram, addresses);
+        host.send(now_ns, &Header::new(addresses, Protocol::UDP), &datagram);
+        Ok(())
+    }
+
+    pub(crate) fn take(&mut self, id: UdpId) -> Option<Datagram> {
+        let socket = self.sockets.get_mut(id.0)?;
+        let datagram = socket.received.pop_front()?;
+        socket.held -= DATAGRAM_COST + datagram.bytes.len();
+        Some(datagram)
+    }
+
+    /// Takes a datagram from the network.
+    pub(crate) fn receive(&mut self, incoming: &Incoming<'_>) -> Result<(), DropReason> {
+        let datagram = udp::Datagram::new(incoming.payload).map_err(|_| DropReason::Malformed)?;
+        if datagram.length() > incoming.payload.len() {
+            return Err(DropReason::Malformed);
+        }
+        let v6 = matches!(incoming.addresses, Addresses::V6(..));
+        match datagram.checksum_is_right(incoming.addresses) {
+            Some(true) => {}
+            // IPv4 allows none.
+            None if !v6 => {}
+            _ => return Err(DropReason::ChecksumWrong),
+        }
+        let from = SocketAddr::new(incoming.src(), datagram.src_port());
+        let local = SocketAddr::new(incoming.dst(), datagram.dst_port());
+        let socket = self.find(local, from).ok_or(DropReason::PortUnknown)?;
+        let cost = DATAGRAM_COST + datagram.payload().len();
+        if socket.held + cost > UDP_QUEUE_BYTES_MAX {
+            return Err(DropReason::SocketFull);
+        }
+        socket.held += cost;
+        socket.received.push_back(Datagram {
+            from,
+            to: local.ip(),
+            bytes: datagram.payload().to_vec(),
+        });
+        Ok(())
+    }
+
+    fn find(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<&mut Socket> {
+        let key = Key::new(local, remote)?;
+        let connected = self.connected.find(&key);
+        let pcb = connected.or_else(|| self.bound.find(local.ip(), local.port()))?;
+        let socket = self
+            .sockets
+            .at(pcb.0)
+            .and_then(|name| self.sockets.get_mut(name))?;
+        // A connected socket hears its peer alone.
+        let hears = socket.remote.is_none_or(|peer| peer == remote);
+        hears.then_some(socket)
+    }
+
+    /// A router or the peer says that a datagram of ours did not arrive;
+    /// whether it can be one of ours.
+    pub(crate) fn unreachable(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        hard: bool,
+    ) -> bool {
+        let Some(socket) = self.find(local, remote) else {
+            return false;
+        };
+        socket.refused |= hard && socket.remote.is_some();
+        true
+    }
+}
+
+impl Socket {
+    fn connection(&self) -> Option<Key> {
+        Key::new(self.local, self.remote?)
+    }
+}
+
+/// The address that datagrams to `to` come from, for a socket bound to `local`.
+fn source(routes: &Routes, local: IpAddr, to: SocketAddr) -> Option<IpAddr> {
+    let reachable = to.ip().is_multicast()
+        || routes.next_hop(to.ip()).is_some()
+        || routes.is_broadcast(to.ip());
+    match local.is_unspecified() {
+        true if local.is_ipv4() == to.is_ipv4() => match routes.is_broadcast(to.ip()) {
+            true => routes.broadcast_source(to.ip()),
+            false => routes.source_for(to.ip()),
+        },
+        false if reachable && local.is_ipv4() == to.is_ipv4() => Some(local),
+        _ => None,
+    }
+}
