@@ -6,8 +6,10 @@ mod cmd;
 mod divide;
 mod failure;
 mod limited;
+mod live;
 mod source;
 mod stop;
+mod summary;
 mod tally;
 mod text;
 
@@ -24,6 +26,9 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Listen(cmd::listen::Args),
+    Ports(cmd::ports::Args),
+    Broker(cmd::broker::Args),
     Demux(cmd::demux::Args),
     Filter(cmd::filter::Args),
     Demo(cmd::demo::Args),
@@ -34,6 +39,9 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
+        Command::Listen(args) => cmd::listen::run(&args),
+        Command::Ports(args) => cmd::ports::run(&args),
+        Command::Broker(args) => cmd::broker::run(&args),
         Command::Demux(args) => cmd::demux::run(&args),
         Command::Filter(args) => cmd::filter::run(&args),
         Command::Demo(args) => cmd::demo::run(&args),

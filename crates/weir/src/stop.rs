@@ -4,11 +4,14 @@
 //! are completed. A second one ends the process at once.
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Whether somebody asked this process to end.
 #[derive(Clone, Debug)]
@@ -53,6 +56,18 @@ impl Stop {
     /// The signal that came; 0 for none.
     pub(crate) fn signal(&self) -> u8 {
         self.signal.load(Ordering::Relaxed) as u8
+    }
+
+    /// Becomes readable with the first signal.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Waits for so long, or until a signal comes.
+    pub(crate) fn wait(&self, time: Duration) {
+        let time = Timespec::try_from(time).unwrap_or_default();
+        // A signal ends it, which is what we wait for.
+        let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], Some(&time));
     }
 
     /// Standard input that ends when a signal comes, even while it waits.

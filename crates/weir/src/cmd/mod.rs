@@ -1,7 +1,10 @@
 //! The subcommands, a file each.
 
+pub(crate) mod broker;
 pub(crate) mod demo;
 pub(crate) mod demux;
 pub(crate) mod experiment;
 pub(crate) mod filter;
 pub(crate) mod lab;
+pub(crate) mod listen;
+pub(crate) mod ports;

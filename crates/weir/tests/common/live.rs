@@ -1,0 +1,158 @@
+//! The binary in network namespaces.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use crate::common::{Folder, weir};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use weir_lab::need;
+use weir_lab::net::{Device, Host, Lab, Process, Signal, nobody};
+
+/// Two hosts and a link: `eth0` of each.
+pub(crate) struct Net {
+    pub(crate) a: Host,
+    pub(crate) b: Host,
+    pub(crate) eth_a: Device,
+    pub(crate) eth_b: Device,
+    _lab: Lab,
+}
+
+/// Long enough for anything that ought to happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `None` without root.
+pub(crate) fn net() -> Option<Net> {
+    if !need::root() {
+        return None;
+    }
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    let link = lab.link(&a, &b).addresses([10, 0, 0, 1], [10, 0, 0, 2], 24);
+    let (eth_a, eth_b) = link.neighbours().connect().unwrap();
+    Some(Net {
+        a,
+        b,
+        eth_a,
+        eth_b,
+        _lab: lab,
+    })
+}
+
+impl Net {
+    /// Sends datagrams from a to b's port.
+    pub(crate) fn send(&self, dst_port: u16, count: usize) {
+        self.a.run(|| {
+            let socket = UdpSocket::bind("10.0.0.1:0").unwrap();
+            for _ in 0..count {
+                socket.send_to(b"text", ("10.0.0.2", dst_port)).unwrap();
+            }
+        });
+    }
+
+    /// A socket of b's own kernel.
+    pub(crate) fn server(&self, port: u16) -> UdpSocket {
+        let socket = self.b.run(|| UdpSocket::bind(("10.0.0.2", port))).unwrap();
+        let patience = Some(Duration::from_millis(300));
+        socket.set_read_timeout(patience).unwrap();
+        socket
+    }
+
+    /// The binary in b.
+    pub(crate) fn weir(&self, arguments: &[&str]) -> Running {
+        Running::start(&self.b, weir([]), arguments)
+    }
+
+    /// The binary in b, as nobody.
+    pub(crate) fn weir_as_nobody(&self, arguments: &[&str]) -> Running {
+        let command = nobody::command(env!("CARGO_BIN_EXE_weir"));
+        Running::start(&self.b, command, arguments)
+    }
+}
+
+/// A running `weir`, killed when it is dropped.
+pub(crate) struct Running {
+    process: Process,
+    errors: Option<std::process::ChildStderr>,
+    said: String,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// What the last line says.
+    pub(crate) fn json(&self) -> Value {
+        let line = self.stdout.lines().last().unwrap_or_default();
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+impl Running {
+    fn start(host: &Host, mut command: Command, arguments: &[&str]) -> Running {
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = host.spawn(command).unwrap();
+        Running {
+            errors: process.child_mut().stderr.take(),
+            process,
+            said: String::new(),
+        }
+    }
+
+    /// Waits until it says something with these words in it.
+    pub(crate) fn until(mut self, words: &str) -> Running {
+        let mut errors = BufReader::with_capacity(1, self.errors.take().unwrap());
+        let mut line = String::new();
+        while !line.contains(words) {
+            line.clear();
+            let read = errors.read_line(&mut line).unwrap();
+            self.said += &line;
+            assert!(read > 0, "it never said `{words}`: {}", self.said);
+        }
+        self.errors = Some(errors.into_inner());
+        self
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process.signal(signal).unwrap();
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Waits for the end.
+    pub(crate) fn end(mut self) -> Ended {
+        let ended = self.process.wait(PATIENCE).unwrap();
+        let status = ended.unwrap_or_else(|| panic!("it does not end: {}", self.said));
+        let mut stdout = String::new();
+        let mut out = self.process.child_mut().stdout.take().unwrap();
+        out.read_to_string(&mut stdout).unwrap();
+        let mut errors = self.errors.take().unwrap();
+        errors.read_to_string(&mut self.said).unwrap();
+        Ended {
+            code: status.code(),
+            stdout,
+            stderr: self.said,
+        }
+    }
+}
+
+/// A folder that nobody may use too.
+pub(crate) fn open_folder(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    let anybody = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(folder.path(""), anybody).unwrap();
+    folder
+}

@@ -1,0 +1,174 @@
+//! `weir broker`, `weir listen` by it and `weir ports`.
+
+mod common;
+#[path = "common/live.rs"]
+mod live;
+
+use common::Folder;
+use live::{Net, Running, net, open_folder};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+use weir_lab::net::Signal;
+use weir_lab::net::nobody::NOBODY;
+
+const POLICY: &str = r#"
+[[grant]]
+users = [65534]
+interfaces = ["eth0"]
+priority_max = 10
+ports_max = 2
+memory_max = "2 MiB"
+take = true
+filter = "udp portrange 5000-5999"
+"#;
+
+struct Brokered {
+    net: Net,
+    socket: String,
+    broker: Running,
+    folder: Folder,
+}
+
+fn brokered(name: &str) -> Option<Brokered> {
+    let net = net()?;
+    let folder = open_folder(name);
+    let config = folder.write("policy.toml", POLICY.as_bytes());
+    let socket = folder.path("socket");
+    let broker = net.weir(&["broker", "--config", &config, "--socket", &socket]);
+    Some(Brokered {
+        broker: broker.until("listens on"),
+        net,
+        socket,
+        folder,
+    })
+}
+
+impl Brokered {
+    fn listen(&self, arguments: &[&str]) -> Running {
+        let listen = ["listen", "eth0", "--json", "--socket", &self.socket];
+        self.net.weir_as_nobody(&[&listen[..], arguments].concat())
+    }
+
+    fn ports(&self) -> Value {
+        let ports = ["ports", "--json", "--socket", &self.socket];
+        let ended = self.net.weir(&ports).end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.json()
+    }
+
+    /// Waits until so many ports are open.
+    fn until_ports(&self, count: usize) {
+        let start = Instant::now();
+        while self.ports().as_array().unwrap().len() != count {
+            assert!(start.elapsed() < live::PATIENCE);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn an_ordinary_user_gets_what_the_policy_grants_and_no_more() {
+    let Some(brokered) = brokered("broker-grant") else {
+        return;
+    };
+    let listen = brokered.listen(&["--take", "--count", "10"]);
+    let listen = listen.until("which takes");
+    let (granted, other) = (brokered.net.server(5000), brokered.net.server(53));
+    brokered.net.send(53, 5);
+    brokered.net.send(5000, 10);
+    let ended = listen.end();
+    assert_eq!(ended.json()["frames"], 10, "{ended:?}");
+    assert!(!ended.stdout.contains(":53 UDP"), "{ended:?}");
+    assert!(granted.recv(&mut [0; 9]).is_err(), "taken");
+    for _ in 0..5 {
+        other.recv(&mut [0; 9]).expect("others are not diverted");
+    }
+    let refused = brokered.listen(&["--priority", "11"]).end();
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("above 10"), "{refused:?}");
+    let refused = brokered.listen(&["--queue", "4MiB"]).end();
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+}
+
+#[test]
+fn ports_shows_who_holds_what() {
+    let Some(brokered) = brokered("broker-ports") else {
+        return;
+    };
+    assert_eq!(brokered.ports(), Value::Array(Vec::new()));
+    let listen = brokered.listen(&["udp dst port 5001", "--priority", "3", "--queue", "64K"]);
+    let listen = listen.until("weir: port");
+    brokered.net.send(5001, 7);
+    let start = Instant::now();
+    while brokered.ports()[0]["delivered"] != 7 {
+        assert!(start.elapsed() < live::PATIENCE, "{}", brokered.ports());
+    }
+    let expected = format!(
+        "[{{\"interface\":\"eth0\",\"filter\":\"udp dst port 5001\",\"priority\":3,\"copy\":true,\
+         \"pid\":{},\"uid\":{NOBODY},\"delivered\":7,\"lost\":0,\"queue\":65536}}]",
+        listen.id()
+    );
+    let ports = ["ports", "--json", "--socket", &brokered.socket];
+    let ended = brokered.net.weir(&ports).end();
+    assert_eq!(ended.stdout.trim_end(), expected);
+    let table = brokered.net.weir(&["ports", "--socket", &brokered.socket]);
+    let table = table.end().stdout;
+    assert!(table.contains("udp dst port 5001"), "{table}");
+    assert!(
+        table.contains("copied") && table.contains("64 KiB"),
+        "{table}"
+    );
+    assert!(table.contains("eth0 at tc"), "the cost is told: {table}");
+    listen.signal(Signal::KILL);
+    drop(listen);
+    brokered.until_ports(0);
+}
+
+#[test]
+fn watching_goes_on_until_a_signal() {
+    let Some(brokered) = brokered("broker-watch") else {
+        return;
+    };
+    let _listen = brokered.listen(&["udp"]).until("weir: port");
+    let watch = brokered
+        .net
+        .weir(&["ports", "--watch", "--socket", &brokered.socket]);
+    std::thread::sleep(Duration::from_millis(2500));
+    watch.signal(Signal::INT);
+    let ended = watch.end();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    assert!(ended.stdout.matches("copied").count() >= 2, "{ended:?}");
+}
+
+#[test]
+fn a_broker_ends_cleanly_and_two_cannot_share_a_socket() {
+    let Some(brokered) = brokered("broker-end") else {
+        return;
+    };
+    let config = brokered.folder.path("policy.toml");
+    let broker = ["broker", "--config", &config, "--socket", &brokered.socket];
+    let second = brokered.net.weir(&broker).end();
+    assert_eq!(second.code, Some(1), "{second:?}");
+    assert!(second.stderr.contains("another broker"), "{second:?}");
+    brokered.broker.signal(Signal::TERM);
+    let ended = brokered.broker.end();
+    assert_eq!(ended.code, Some(143), "{ended:?}");
+    assert!(!brokered.folder.has("socket"), "the socket goes too");
+    let ports = ["ports", "--json", "--socket", &brokered.socket];
+    let ended = brokered.net.weir(&ports).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("start `weir broker`"), "{ended:?}");
+}
+
+#[test]
+fn a_wrong_policy_is_refused_with_its_place() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("broker-policy");
+    let config = folder.write("policy.toml", b"[[grant]]\nusers = [1]\ninterfaces = 7\n");
+    let socket = folder.path("socket");
+    let ended = net
+        .weir(&["broker", "--config", &config, "--socket", &socket])
+        .end();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("line 3"), "{ended:?}");
+}

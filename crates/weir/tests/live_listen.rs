@@ -1,0 +1,150 @@
+//! `weir listen` on a live link, in this process's own engine.
+
+mod common;
+#[path = "common/live.rs"]
+mod live;
+
+use common::Folder;
+use live::net;
+use weir_lab::net::Signal;
+use weir_link::pcap::Reader;
+
+#[test]
+fn a_copy_is_counted_and_the_host_gets_the_frames_too() {
+    let Some(net) = net() else { return };
+    let server = net.server(53);
+    let filter = "udp dst port 53";
+    let listen = ["listen", "eth0", filter, "--count", "100", "--json"];
+    let running = net.weir(&listen).until("weir: port");
+    net.send(54, 50);
+    net.send(53, 100);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.stdout.lines().count(), 101);
+    let last = ended.stdout.lines().last().unwrap();
+    assert_eq!(last, r#"{"frames":100,"bytes":4600,"lost":0}"#);
+    let first = ended.stdout.lines().next().unwrap();
+    assert!(first.contains(":53 UDP"), "{first}");
+    for _ in 0..100 {
+        server.recv(&mut [0; 9]).expect("the host gets them too");
+    }
+}
+
+#[test]
+fn what_is_taken_the_host_does_not_get() {
+    let Some(net) = net() else { return };
+    let (server, other) = (net.server(53), net.server(54));
+    for attach in ["auto", "tc", "xdp-generic", "xdp-native"] {
+        let listen = ["listen", "eth0", "udp dst port 53", "--take", "--count"];
+        let more = ["10", "--attach", attach, "--json"];
+        let running = net
+            .weir(&[&listen[..], &more].concat())
+            .until("which takes");
+        net.send(53, 10);
+        net.send(54, 1);
+        let ended = running.end();
+        assert_eq!(ended.json()["frames"], 10, "{attach}: {ended:?}");
+        assert!(server.recv(&mut [0; 9]).is_err(), "taken at {attach}");
+        other.recv(&mut [0; 9]).expect("others pass");
+    }
+    net.send(53, 1);
+    server
+        .recv(&mut [0; 9])
+        .expect("afterwards the host gets them again");
+}
+
+#[test]
+fn a_file_holds_the_frames_with_their_times() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("listen");
+    let path = folder.path("dns.pcapng");
+    let listen = ["listen", "eth0", "udp", "-w", &path, "--count", "20"];
+    let running = net.weir(&listen).until("weir: port");
+    net.send(53, 20);
+    let ended = running.end();
+    assert_eq!(ended.stdout, "20 frames, 920 bytes, 0 lost\n", "{ended:?}");
+    let mut reader = Reader::open(&path).unwrap();
+    let (mut frames, mut last) = (0, 0);
+    while let Some(frame) = reader.next_frame().unwrap() {
+        let time = frame.time_ns.unwrap();
+        assert!(time >= last && time > 1_600_000_000_000_000_000);
+        assert_eq!(frame.bytes[36..38], [0, 53]);
+        assert_eq!(frame.interface.name.as_deref(), Some("eth0"));
+        (frames, last) = (frames + 1, time);
+    }
+    assert_eq!(frames, 20);
+}
+
+#[test]
+fn a_time_and_a_signal_end_it_with_a_report() {
+    let Some(net) = net() else { return };
+    let listen = ["listen", "eth0", "udp", "--quiet", "--json"];
+    let ended = net.weir(&[&listen[..], &["--for", "0.2"]].concat()).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.stdout, "{\"frames\":0,\"bytes\":0,\"lost\":0}\n");
+    assert_eq!(ended.stderr, "");
+    let cases = [(Signal::INT, 130), (Signal::TERM, 143)];
+    for (signal, code) in cases {
+        let listen = ["listen", "eth0", "udp", "--json"];
+        let running = net.weir(&listen).until("weir: port");
+        net.send(9, 3);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        running.signal(signal);
+        let ended = running.end();
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert_eq!(ended.json()["frames"], 3, "{ended:?}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_counted_as_lost() {
+    let Some(net) = net() else { return };
+    let listen = [
+        "listen", "eth0", "udp", "--queue", "4K", "--json", "--quiet",
+    ];
+    let filter = ["--for", "3"];
+    let running = net.weir(&[&listen[..], &filter].concat());
+    // It is stopped while more comes than its queue holds.
+    std::thread::sleep(std::time::Duration::from_millis(1000));
+    running.signal(Signal::STOP);
+    net.send(9, 1000);
+    running.signal(Signal::CONT);
+    let sum = running.end().json();
+    let number = |name: &str| sum[name].as_u64().unwrap();
+    assert_eq!(number("frames") + number("lost"), 1000, "{sum}");
+    assert!(number("lost") > 0 && number("frames") > 0, "{sum}");
+}
+
+#[test]
+fn an_interface_that_goes_ends_it() {
+    let Some(net) = net() else { return };
+    let listen = ["listen", "eth0", "udp", "--json"];
+    let running = net.weir(&listen).until("weir: port");
+    net.eth_b.down().unwrap();
+    let running = running.until("eth0 is down");
+    net.eth_b.clone().delete().unwrap();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("eth0 is gone"), "{ended:?}");
+    assert_eq!(ended.json()["frames"], 0);
+}
+
+#[test]
+fn what_is_wrong_is_refused() {
+    let Some(net) = net() else { return };
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["eth0", "udp prot 53"], 2, "^^^^"),
+        (&["eth7", "udp"], 1, "eth7"),
+        (&["eth0", "udp", "--attach", "here"], 2, "xdp-native"),
+        (&["eth0", "udp", "--for", "soon"], 2, "no number"),
+        (&["eth0", "--socket", "/nowhere"], 1, "weir broker"),
+    ];
+    for (arguments, code, message) in cases {
+        let ended = net.weir(&[&["listen"], arguments].concat()).end();
+        assert_eq!(ended.code, Some(code), "{arguments:?}: {ended:?}");
+        assert!(ended.stderr.contains(message), "{arguments:?}: {ended:?}");
+    }
+    let ended = net.weir_as_nobody(&["listen", "eth0", "udp"]).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("start `weir broker`"), "{ended:?}");
+}
