@@ -3,25 +3,29 @@
 
 mod common;
 
-use common::{Given, Pred, filter, five_tuple, given, ip_frame};
+use common::{Given, Pred, and, filter, five_tuple, given, ip_frame};
 use weir_demux::{Binding, Plan, Target, Verdict};
 use weir_lab::program::Tape;
 
-const COUNT: u32 = 5_000;
+const COUNT: u32 = 17_000;
 
 fn connection(n: u32) -> (u32, u32, (u16, u16)) {
     (0x0a00_0000 + n, 0x0a80_0000 + n / 7, (n as u16, 80))
 }
 
-/// Connections of TCP and UDP, and ranges under one key: three large tables.
-fn preds(n: u32) -> [Pred; 3] {
+/// A TCP connection, and more now and then: the same one again, for so many
+/// lengths of frames that they form a group, and one of UDP.
+fn preds(n: u32) -> Vec<Pred> {
     let (src, dst, (src_port, dst_port)) = connection(n);
-    let first = n.wrapping_mul(7919) as u16;
-    [
-        five_tuple(6, src, dst, src_port, dst_port),
-        five_tuple(17, src, dst, src_port, dst_port),
-        Pred::SrcPort(17, first, first.saturating_add(3)),
-    ]
+    let tuple = |protocol| five_tuple(protocol, src, dst, src_port, dst_port);
+    let mut preds = vec![tuple(6)];
+    if n.is_multiple_of(300) {
+        preds.extend((0..15).map(|more| and(tuple(6), Pred::Longer(45 + more))));
+    }
+    if n.is_multiple_of(20) {
+        preds.push(tuple(17));
+    }
+    preds
 }
 
 fn bind(plan: &mut Plan, pred: &Pred, tag: u32) -> weir_demux::BindingId {
@@ -39,7 +43,9 @@ fn frame(tape: &mut Tape) -> Vec<u8> {
     if tape.chance(10) {
         return common::frame(tape);
     }
-    let (src, dst, ports) = connection(tape.word() % (COUNT + COUNT / 4));
+    let n = tape.word() % (COUNT + COUNT / 4);
+    let n = if tape.chance(20) { n / 300 * 300 } else { n };
+    let (src, dst, ports) = connection(n);
     let protocol = tape.pick(&[6, 6, 17]);
     let mut bytes = ip_frame(protocol, src, dst, ports, tape.pick(&[5, 6]));
     if tape.chance(10) {
@@ -79,10 +85,11 @@ fn as_one_by_one() {
     check(&plan, &mut tape, 0);
     let mut ids = Vec::new();
     for n in 0..COUNT {
-        for (kind, pred) in (0..).zip(preds(n)) {
-            ids.push(bind(&mut plan, &pred, 3 * n + kind));
+        for pred in preds(n) {
+            let tag = ids.len() as u32;
+            ids.push(bind(&mut plan, &pred, tag));
         }
-        if n % 1_000 == 10 {
+        if n % 4_000 == 10 {
             check(&plan, &mut tape, 0);
         }
     }
@@ -90,7 +97,7 @@ fn as_one_by_one() {
     // Down to where no table is large any more, and to nothing.
     for (number, id) in ids.into_iter().enumerate() {
         plan.unbind(id).expect("bound");
-        if number % 2_500 == 0 {
+        if number % 3_000 == 0 {
             check(&plan, &mut tape, 0);
         }
     }

@@ -18,9 +18,9 @@ const AHEAD: usize = 16;
 /// Large shapes that are looked at ahead; the others cost what they cost.
 const SHAPES_AHEAD_MAX: usize = 8;
 
-/// Entries from which on a table is large: most of it is not in the cache
-/// that is next to the core. With so many it takes a third of a megabyte.
-const LARGE: usize = 4_096;
+/// Entries from which on a table is large: it takes more than a megabyte then,
+/// and so does not fit in the cache that a core has to itself.
+const LARGE: usize = 16_384;
 
 impl Plan {
     /// As [`run`](Plan::run) on each of `frames` (the captured bytes, and the
