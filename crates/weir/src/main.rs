@@ -7,6 +7,7 @@ mod divide;
 mod failure;
 mod limited;
 mod live;
+mod rarp;
 mod source;
 mod stop;
 mod summary;
@@ -29,6 +30,7 @@ enum Command {
     Listen(cmd::listen::Args),
     Ports(cmd::ports::Args),
     Broker(cmd::broker::Args),
+    Rarpd(cmd::rarpd::Args),
     Demux(cmd::demux::Args),
     Filter(cmd::filter::Args),
     Demo(cmd::demo::Args),
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Listen(args) => cmd::listen::run(&args),
         Command::Ports(args) => cmd::ports::run(&args),
         Command::Broker(args) => cmd::broker::run(&args),
+        Command::Rarpd(args) => cmd::rarpd::run(&args),
         Command::Demux(args) => cmd::demux::run(&args),
         Command::Filter(args) => cmd::filter::run(&args),
         Command::Demo(args) => cmd::demo::run(&args),

@@ -88,6 +88,25 @@ fn every_example_of_the_help_runs() {
     }
 }
 
+#[test]
+fn the_tutorial_shows_the_protocol_as_it_is() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let tutorial = read("docs/tutorial-protocol.md");
+    let source = read("crates/weir/src/rarp.rs");
+    let blocks = tutorial.split("```rust\n").skip(1);
+    let blocks: Vec<&str> = blocks.filter_map(|rest| rest.split("```").next()).collect();
+    assert!(blocks.len() >= 5);
+    for block in blocks {
+        assert!(source.contains(block), "no longer so in rarp.rs:\n{block}");
+    }
+    let lines = source.lines().count();
+    assert!(
+        tutorial.contains(&format!("{lines} lines")),
+        "rarp.rs has {lines} lines"
+    );
+    assert!(lines < 150, "short is what it is an example of");
+}
+
 fn has(tool: &str) -> bool {
     let asked = Command::new(tool).arg("--version").output();
     asked.is_ok_and(|run| run.status.success())

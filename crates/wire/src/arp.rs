@@ -22,6 +22,10 @@ impl Operation {
     pub const REQUEST: Operation = Operation(1);
     /// The sender has.
     pub const REPLY: Operation = Operation(2);
+    /// Reverse ARP (RFC 903): which IP address has the target?
+    pub const REVERSE_REQUEST: Operation = Operation(3);
+    /// Reverse ARP: the target has this one.
+    pub const REVERSE_REPLY: Operation = Operation(4);
 }
 
 /// An ARP packet, in place.

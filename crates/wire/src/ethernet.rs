@@ -31,6 +31,34 @@ impl fmt::Display for Address {
     }
 }
 
+/// A text that is no Ethernet address.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+#[error("`{0}` is no Ethernet address: write six bytes in hexadecimal, with colons between them")]
+pub struct NotAnAddress(pub String);
+
+impl std::str::FromStr for Address {
+    type Err = NotAnAddress;
+
+    /// Reads `02:00:00:00:00:2a`, as it is shown.
+    fn from_str(text: &str) -> Result<Address, NotAnAddress> {
+        let refuse = || NotAnAddress(text.chars().take(40).collect());
+        let mut parts = text.split(':');
+        let mut address = [0; 6];
+        for byte in &mut address {
+            let part = parts.next().unwrap_or_default();
+            let digits = part.bytes().filter(u8::is_ascii_hexdigit).count();
+            if digits != part.len() || !matches!(digits, 1 | 2) {
+                return Err(refuse());
+            }
+            *byte = u8::from_str_radix(part, 16).map_err(|_| refuse())?;
+        }
+        match parts.next() {
+            None => Ok(Address(address)),
+            Some(_) => Err(refuse()),
+        }
+    }
+}
+
 /// The type of what a frame carries; below 1,536 it is a length (IEEE 802.3).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EtherType(pub u16);
@@ -42,6 +70,8 @@ impl EtherType {
     pub const IPV4: EtherType = EtherType(0x0800);
     /// ARP.
     pub const ARP: EtherType = EtherType(0x0806);
+    /// Reverse ARP (RFC 903).
+    pub const RARP: EtherType = EtherType(0x8035);
     /// An 802.1Q tag.
     pub const VLAN: EtherType = EtherType(0x8100);
     /// IPv6.

@@ -283,3 +283,23 @@ fn malformed_tcp_options_end_the_reading() {
     // The right kind with the wrong length is passed over.
     assert_eq!(Options::parse(&[2, 3, 5, 2, 4, 5, 180]), mss);
 }
+
+#[test]
+fn ethernet_addresses_are_read_as_they_are_shown() {
+    use weir_wire::ethernet::Address;
+    let address = Address([2, 0, 0xab, 0, 0xff, 7]);
+    assert_eq!(address.to_string().parse(), Ok(address));
+    assert_eq!("2:0:AB:0:ff:7".parse(), Ok(address));
+    for wrong in [
+        "",
+        "02:00:00:00:00",
+        "02:00:00:00:00:01:02",
+        "02:00:00:00:00:1g",
+        "02:00:00:00:00:+1",
+        "002:0:0:0:0:1",
+        "02-00-00-00-00-01",
+        "02:00:00:00:00:",
+    ] {
+        assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+    }
+}

@@ -8,3 +8,4 @@ pub(crate) mod filter;
 pub(crate) mod lab;
 pub(crate) mod listen;
 pub(crate) mod ports;
+pub(crate) mod rarpd;

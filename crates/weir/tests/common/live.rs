@@ -96,7 +96,8 @@ impl Ended {
 }
 
 impl Running {
-    fn start(host: &Host, mut command: Command, arguments: &[&str]) -> Running {
+    /// Starts a command in a host.
+    pub(crate) fn start(host: &Host, mut command: Command, arguments: &[&str]) -> Running {
         command
             .args(arguments)
             .stdin(Stdio::null())

@@ -1,0 +1,73 @@
+//! `weir rarpd`: tells stations their addresses.
+
+use crate::failure::Failure;
+use crate::limited;
+use crate::rarp;
+use crate::stop::Stop;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use weir_wire::ethernet::Address;
+
+/// Tell stations their IPv4 addresses (RARP, RFC 903), or ask for one's own
+///
+/// Serves until SIGINT or SIGTERM. A protocol in user space, on a port: see
+/// docs/tutorial-protocol.md.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir rarpd eth0 --table hosts.toml
+  weir rarpd eth0 --ask
+
+Exit status: 1 if the interface or the table cannot be used, or nobody answers; 2 if the table is
+wrong; 130 or 143 after SIGINT or SIGTERM.")]
+pub(crate) struct Args {
+    /// The interface
+    #[arg(value_name = "IF")]
+    interface: String,
+
+    /// TOML file of stations, each a line: "02:00:00:00:00:01" = "10.0.0.1"
+    #[arg(short, long, value_name = "FILE", required_unless_present = "ask")]
+    table: Option<PathBuf>,
+
+    /// Be the client: ask which address this station has, and print it
+    #[arg(long, conflicts_with = "table")]
+    ask: bool,
+
+    /// Do not print what was answered
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// The largest table, in bytes.
+const TABLE_LEN_MAX: u64 = 16 << 20;
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let stop = Stop::watch().map_err(|error| Failure::run(format!("signals: {error}")))?;
+    let mut out = std::io::stdout();
+    let Some(path) = &args.table else {
+        let ip = rarp::ask(&args.interface, &stop)?;
+        return writeln!(out, "{ip}").map_err(Failure::output);
+    };
+    rarp::serve(&args.interface, &table(path)?, &stop, |station, ip| {
+        if args.quiet {
+            return Ok(());
+        }
+        writeln!(out, "{station} is {ip}").map_err(Failure::output)
+    })
+}
+
+fn table(path: &Path) -> Result<BTreeMap<Address, Ipv4Addr>, Failure> {
+    let wrong = |why: String| Failure::refused(format!("{}: {why}", path.display()));
+    let bytes = limited::read(path, TABLE_LEN_MAX).map_err(Failure::run)?;
+    let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
+    let rows: BTreeMap<String, Ipv4Addr> =
+        toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let row = |(station, ip): (String, Ipv4Addr)| {
+        let station = station.parse();
+        Ok((station.map_err(|error| wrong(format!("{error}")))?, ip))
+    };
+    rows.into_iter().map(row).collect()
+}

@@ -1,0 +1,117 @@
+//! The Reverse Address Resolution Protocol (RFC 903), client and server, on
+//! ports: the example of how short a protocol in user space is.
+//! `docs/tutorial-protocol.md` goes through it.
+
+use crate::failure::Failure;
+use crate::live;
+use crate::stop::Stop;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+use weir_broker::{Port, Timeout};
+use weir_wire::EtherType;
+use weir_wire::arp::{Operation, Packet, Repr};
+use weir_wire::ethernet::{self, Address};
+
+/// How often it is looked whether to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Answers requests for the stations of `table` until a signal comes, and
+/// tells `answered` of each.
+pub(crate) fn serve(
+    interface: &str,
+    table: &BTreeMap<Address, Ipv4Addr>,
+    stop: &Stop,
+    mut answered: impl FnMut(Address, Ipv4Addr) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let (mut port, own) = open(interface, "rarp[6:2] = 3")?;
+    let addresses = port.status().map_err(live::failure)?.addresses;
+    let own_ip = addresses.iter().find_map(|(address, _)| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    });
+    eprintln!("weir: rarpd on {interface}, stations: {}", table.len());
+    while !stop.asked() {
+        for request in receive(&mut port)? {
+            // Who does not know the station is silent.
+            let Some(ip) = table.get(&request.target) else {
+                continue;
+            };
+            let reply = Repr {
+                operation: Operation::REVERSE_REPLY,
+                sender: own,
+                sender_ip: own_ip.unwrap_or(Ipv4Addr::UNSPECIFIED),
+                target: request.target,
+                target_ip: *ip,
+            };
+            send(&mut port, request.sender, &reply)?;
+            answered(request.target, *ip)?;
+        }
+    }
+    Err(Failure::Stopped(stop.signal()))
+}
+
+/// Asks for this station's own address: writes, reads with a time-out, and
+/// tries again if need be, as the 1987 paper (§3) has it.
+pub(crate) fn ask(interface: &str, stop: &Stop) -> Result<Ipv4Addr, Failure> {
+    let (mut port, own) = open(interface, "rarp[6:2] = 4")?;
+    let request = Repr {
+        operation: Operation::REVERSE_REQUEST,
+        sender: own,
+        sender_ip: Ipv4Addr::UNSPECIFIED,
+        target: own,
+        target_ip: Ipv4Addr::UNSPECIFIED,
+    };
+    for patience in [1, 2, 4].map(Duration::from_secs) {
+        send(&mut port, Address::BROADCAST, &request)?;
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
+            if stop.asked() {
+                return Err(Failure::Stopped(stop.signal()));
+            }
+            let replies = receive(&mut port)?;
+            if let Some(reply) = replies.iter().find(|reply| reply.target == own) {
+                return Ok(reply.target_ip);
+            }
+        }
+    }
+    let message = format!("no RARP server on {interface} knows {own}");
+    Err(Failure::run(message))
+}
+
+/// A port for one kind of message, and the station's own address.
+fn open(interface: &str, filter: &str) -> Result<(Port, Address), Failure> {
+    let port = live::port(interface, filter, None)?.open();
+    let mut port = port.map_err(live::failure)?;
+    let own = port.status().map_err(live::failure)?.address;
+    let own = own.parse().map_err(|_| {
+        let message = format!("{interface} is no Ethernet: RARP needs one");
+        Failure::run(message)
+    })?;
+    Ok((port, own))
+}
+
+/// The messages of the next moment.
+fn receive(port: &mut Port) -> Result<Vec<Repr>, Failure> {
+    let frames = port.recv_batch(Timeout::after(LOOK));
+    let frames = frames.map_err(live::failure)?;
+    let messages = frames.filter_map(|frame| {
+        let frame = ethernet::Frame::new(frame.bytes()).ok()?;
+        Some(Repr::parse(&Packet::new(frame.payload()).ok()?))
+    });
+    Ok(messages.collect())
+}
+
+fn send(port: &mut Port, dst: Address, message: &Repr) -> Result<(), Failure> {
+    // The shortest frame of an Ethernet, without its check sequence.
+    let mut frame = [0; 60];
+    let header = ethernet::Repr {
+        dst,
+        src: message.sender,
+        ether_type: EtherType::RARP,
+    };
+    header.emit(&mut frame);
+    message.emit(&mut frame[ethernet::Repr::LEN..]);
+    port.send_batch(&[&frame]).map_err(live::failure)?;
+    Ok(())
+}
