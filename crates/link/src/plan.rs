@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use weir_demux::kernel::{
-    Change, Counters, Hook, KernelPlan, LowerError, MapSpec, Part, PortSettings,
+    Change, Counters, Hook, KernelPlan, LowerError, MapSpec, Part, PortSettings, Write,
 };
 
 /// Why a plan was not put into the kernel.
@@ -70,7 +70,7 @@ impl PlanMaps {
     /// # Errors
     /// If maps of a new edition cannot be made; the old ones are kept then.
     pub fn apply(&mut self, plan: &KernelPlan, change: &Change) -> Result<(), PlanError> {
-        if change.renewed {
+        if change.renewed || self.is_behind(plan) {
             let mut renewed = Vec::new();
             for (place, spec) in plan.maps().into_iter().enumerate() {
                 if self.made.get(place).is_none_or(|made| made.spec != spec) {
@@ -81,7 +81,26 @@ impl PlanMaps {
                 self.made[place] = made;
             }
         }
-        for write in &change.writes {
+        self.write(&change.writes);
+        Ok(())
+    }
+
+    /// Makes the writes that no change has given yet: new programs rely on
+    /// them.
+    pub fn flush(&self, plan: &KernelPlan) {
+        if !self.is_behind(plan) {
+            self.write(plan.pending());
+        }
+    }
+
+    /// Maps of a new edition could not be made.
+    fn is_behind(&self, plan: &KernelPlan) -> bool {
+        let made = self.made.iter().map(|made| made.spec);
+        !made.eq(plan.maps())
+    }
+
+    fn write(&self, writes: &[Write]) {
+        for write in writes {
             let memory = self.made.iter().find_map(|made| {
                 let is_it = made.spec.memory() == Some(write.memory);
                 made.memory.as_ref().filter(|_| is_it)
@@ -90,7 +109,6 @@ impl PlanMaps {
             let cell = cell.expect("the plan writes within the maps that it describes");
             cell.store(write.value, Ordering::Release);
         }
-        Ok(())
     }
 
     /// Loads the plan's program for a hook.
@@ -98,6 +116,7 @@ impl PlanMaps {
     /// # Errors
     /// If it cannot be made, or the kernel refuses it.
     pub fn load(&self, plan: &KernelPlan, hook: Hook) -> Result<Program, PlanError> {
+        self.flush(plan);
         let lowered = plan.program(hook)?;
         let maps: Vec<BorrowedFd<'_>> = self.made.iter().map(|made| made.map.as_fd()).collect();
         let (program_type, name) = match hook {

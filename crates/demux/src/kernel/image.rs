@@ -2,7 +2,7 @@
 //! written there, and in which order.
 
 use super::layout::{
-    BUCKET_SLOTS, ENTRY_UNITS_MAX, LANES_MAX, UNIT_BYTES, UNIT_WORDS, bucket, entry,
+    BUCKET_SLOTS, ENTRY_UNITS_MAX, LANES_MAX, UNIT_BYTES, UNIT_WORDS, bucket, entry, shape,
 };
 
 /// Which memory.
@@ -97,7 +97,12 @@ impl Image {
         }
     }
 
-    /// The writes since this was last asked.
+    /// The writes since they were last taken.
+    pub(super) fn writes(&self) -> &[Write] {
+        &self.writes
+    }
+
+    /// Takes them.
     pub(super) fn take_writes(&mut self) -> Vec<Write> {
         std::mem::take(&mut self.writes)
     }
@@ -130,8 +135,9 @@ impl Image {
     /// Whether `units` more units in pieces, and `keys` more keys, fit for
     /// certain.
     pub(super) fn has_room(&self, units: u32, keys: u32) -> bool {
-        // Each key may need an overflow bucket.
-        self.units - self.fresh >= units + keys
+        // Each key may need an overflow bucket. A piece is read as if it were
+        // as long as the longest.
+        self.units - self.fresh >= units + keys + shape::UNITS_MAX
             && self.keys + keys <= self.buckets * KEYS_PER_BUCKET
     }
 

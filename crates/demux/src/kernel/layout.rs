@@ -40,6 +40,21 @@ pub(super) mod entry {
     pub(in super::super) const KEY: u32 = 4;
 }
 
+/// Words of what the store has of a shape.
+pub(super) mod shape {
+    /// What its guards ask for: value, mask.
+    pub(in super::super) const GUARDS: u32 = 0;
+    pub(in super::super) const GUARDS_MAX: usize = 4;
+    /// The hash: see `plan::hash`.
+    pub(in super::super) const START: u32 = 4;
+    pub(in super::super) const MIX: u32 = 5;
+    /// Two for each word of the key.
+    pub(in super::super) const FACTORS: u32 = 8;
+    /// Units of the longest.
+    pub(in super::super) const UNITS_MAX: u32 =
+        (FACTORS + 2 * super::LANES_MAX as u32).div_ceil(super::UNIT_WORDS);
+}
+
 /// Words of the longest key.
 pub(super) const LANES_MAX: usize = crate::limits::FIELDS_MAX / 2;
 
@@ -142,11 +157,13 @@ pub(super) mod scratch {
     pub(in super::super) const BYTES: u32 = MATCH as u32 + (MATCHES_MAX + 1) * MATCH_BYTES;
 }
 
-/// A key of the frame whose bucket has an entry with the right tag.
+/// A key of the frame that a shape may have an entry for.
 pub(super) mod candidate {
     pub(in super::super) const SHAPE: i16 = 0;
     pub(in super::super) const LANES: i16 = 4;
-    pub(in super::super) const BUCKET: i16 = 8;
+    /// Where the store has the shape.
+    pub(in super::super) const UNIT: i16 = 8;
+    /// Set when the key is looked up.
     pub(in super::super) const TAG: i16 = 12;
     pub(in super::super) const VALUES: i16 = 16;
     /// Values that residual tests of the shape use: the value, and bit 32 if

@@ -21,7 +21,10 @@ mod layout;
 mod maps;
 mod plan;
 pub mod record;
+mod renew;
 mod shape;
+mod sieve;
+mod tree;
 
 pub use code::LowerError;
 pub use image::{Memory, Write};

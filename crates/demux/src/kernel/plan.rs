@@ -5,11 +5,13 @@ use super::expr::Expr;
 use super::image::{Image, Memory, Write, bytes};
 use super::layout::{
     SLOT_DROP, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, UNIT_WORDS, candidate, counter, entry, port,
-    scratch,
+    scratch, shape,
 };
 use super::limits;
 use super::maps::{Counters, MapSpec, Part, PortSettings};
-use super::shape::{Field, Shape};
+use super::shape::{Field, GuardState, Shape};
+use super::sieve::Sieve;
+use super::tree::Node;
 use crate::binding::{Binding, BindingId, Rank, Target};
 use crate::filter::Filter;
 use crate::plan::hash::Secret;
@@ -88,17 +90,16 @@ pub struct Change {
 }
 
 /// A binding.
-struct Bound {
-    filter: Filter,
+pub(super) struct Bound {
     rank: Rank,
     target: Target,
     tag: u32,
-    entries: Vec<Placed>,
+    pub(super) entries: Vec<Placed>,
 }
 
 /// What stands in the store for a binding.
 #[derive(Clone, Copy, Debug)]
-enum Placed {
+pub(super) enum Placed {
     /// An entry of a shape.
     Entry { unit: u32, units: u32 },
     /// A whole filter's.
@@ -111,11 +112,11 @@ pub(super) struct Whole {
     pub(super) unit: u32,
     pub(super) filter: Filter,
     /// Unbound; part of programs until there are new ones.
-    dead: bool,
+    pub(super) dead: bool,
 }
 
 /// What is kept until no frame can be using it.
-enum Retired {
+pub(super) enum Retired {
     Units(u32, u32),
     Placed(Placed),
 }
@@ -126,18 +127,21 @@ enum Retired {
 /// were made. Pure: nothing here makes a system call.
 pub struct KernelPlan {
     pub(super) options: Options,
-    secret: Secret,
+    pub(super) secret: Secret,
     sequence: u64,
-    bindings: Vec<(u32, Option<Bound>)>,
+    pub(super) bindings: Vec<(u32, Option<Bound>)>,
     free: Vec<u32>,
     pub(super) image: Image,
     edition: u32,
     pub(super) shapes: BTreeMap<u32, Shape>,
-    names: HashMap<Box<[Field]>, u32>,
+    pub(super) names: HashMap<Box<[Field]>, u32>,
     shapes_made: u32,
+    /// The shapes as the newest programs try them, in parts.
+    pub(super) trees: Vec<Vec<Node>>,
+    pub(super) tree_units: Vec<u32>,
     pub(super) wholes: Vec<Whole>,
-    epoch: u64,
-    retired: VecDeque<(u64, Retired)>,
+    pub(super) epoch: u64,
+    pub(super) retired: VecDeque<(u64, Retired)>,
 }
 
 impl KernelPlan {
@@ -155,6 +159,8 @@ impl KernelPlan {
             shapes: BTreeMap::new(),
             names: HashMap::new(),
             shapes_made: 0,
+            trees: Vec::new(),
+            tree_units: Vec::new(),
             wholes: Vec::new(),
             epoch: 0,
             retired: VecDeque::new(),
@@ -223,13 +229,12 @@ impl KernelPlan {
         let most = Rank::SEQUENCE_MAX as usize;
         full("bindings over its life", sequence as usize, most)?;
         let mut bound = Bound {
-            filter: binding.filter,
             rank: Rank::new(binding.priority, binding.copy, sequence),
             target: binding.target,
             tag: binding.tag,
             entries: Vec::new(),
         };
-        let (need, renewed) = self.enter(&mut bound)?;
+        let (need, renewed) = self.enter(&mut bound, &binding.filter)?;
         self.sequence += 1;
         if self.free.pop().is_none() {
             self.bindings.push((0, None));
@@ -284,13 +289,12 @@ impl KernelPlan {
     ) -> Result<Change, KernelBindError> {
         let old = self.bound(id)?;
         let mut bound = Bound {
-            filter,
             rank: old.rank,
             target: old.target,
             tag: old.tag,
             entries: Vec::new(),
         };
-        let (need, renewed) = self.enter(&mut bound)?;
+        let (need, renewed) = self.enter(&mut bound, &filter)?;
         let place = &mut self.bindings[id.index as usize].1;
         if let Some(old) = place.replace(bound) {
             for placed in old.entries {
@@ -328,30 +332,6 @@ impl KernelPlan {
         self.retired.is_empty()
     }
 
-    /// Drops shapes without entries and filters unbound; do so before making
-    /// new programs. What is dropped is kept until the change is settled.
-    pub fn sweep(&mut self) {
-        self.epoch += 1;
-        let empty = self.shapes.values().filter(|shape| shape.entries == 0);
-        let empty: Vec<u32> = empty.map(|shape| shape.number).collect();
-        for number in empty {
-            if let Some(shape) = self.shapes.remove(&number) {
-                self.names.remove(&shape.fields);
-                self.retire_units(shape.guard_unit, 1);
-            }
-        }
-        let mut dead = Vec::new();
-        self.wholes.retain(|whole| {
-            if whole.dead {
-                dead.push(whole.unit);
-            }
-            !whole.dead
-        });
-        for unit in dead {
-            self.retire_units(unit, 1);
-        }
-    }
-
     fn change(&mut self, programs: Need, renewed: bool) -> Change {
         let writes = self.image.take_writes();
         Change {
@@ -383,9 +363,13 @@ impl KernelPlan {
     }
 
     /// Enters a filter: as entries if its paths are data, else whole.
-    fn enter(&mut self, bound: &mut Bound) -> Result<(Need, bool), KernelBindError> {
+    fn enter(
+        &mut self,
+        bound: &mut Bound,
+        filter: &Filter,
+    ) -> Result<(Need, bool), KernelBindError> {
         let slot = self.slot(bound.target)?;
-        let mut drafts = drafts(&bound.filter);
+        let mut drafts = drafts(filter);
         if drafts
             .as_ref()
             .is_some_and(|drafts| !self.values_fit(drafts))
@@ -398,8 +382,11 @@ impl KernelPlan {
         }
         let units: usize = drafts.iter().flatten().map(Draft::units_max).sum();
         let keys = drafts.as_ref().map_or(0, Vec::len);
-        // A shape takes a unit for its guards.
-        let renewed = self.make_room((units + keys + 1) as u32, keys as u32)?;
+        let is_new = |draft: &&Draft| !self.names.contains_key(&draft.fields[..]);
+        let new = drafts.iter().flatten().filter(is_new).count();
+        // A shape brings its guards, its hash and a sieve.
+        let units = units + keys + 1 + new * (shape::UNITS_MAX as usize + 1);
+        let renewed = self.make_room(units as u32, keys as u32)?;
         self.epoch += 1;
         let need = match drafts {
             Some(drafts) => {
@@ -409,7 +396,7 @@ impl KernelPlan {
                 entered.max().unwrap_or(Need::Nothing)
             }
             None => {
-                self.enter_whole(bound, slot);
+                self.enter_whole(bound, filter, slot);
                 Need::Programs
             }
         };
@@ -482,24 +469,27 @@ impl KernelPlan {
         Ok(renewed)
     }
 
-    fn shape_for(&mut self, fields: &[Field]) -> (u32, Need) {
-        if let Some(number) = self.names.get(fields) {
+    fn shape_for(&mut self, draft: &Draft) -> (u32, Need) {
+        if let Some(number) = self.names.get(&draft.fields[..]) {
             return (*number, Need::Nothing);
         }
         let number = self.shapes_made;
         self.shapes_made += 1;
-        let guard_unit = self.image.take(1);
-        for word in 0..UNIT_WORDS {
-            self.image.put(guard_unit, word, 0);
+        let (fields, image) = (&draft.fields, &mut self.image);
+        let unit = image.take(Shape::units(fields));
+        let mut shape = Shape::new(number, fields, &draft.values, self.secret, unit, image);
+        if let Some(field) = shape.telling_field() {
+            let unit = image.take(1);
+            let factor = shape.hash.mix;
+            shape.sieve = Some(Sieve::new(field, unit, 1, factor, image));
         }
-        let shape = Shape::new(number, fields, self.secret, guard_unit);
-        self.names.insert(fields.into(), number);
+        self.names.insert(fields[..].into(), number);
         self.shapes.insert(number, shape);
         (number, Need::Programs)
     }
 
     fn enter_draft(&mut self, bound: &mut Bound, draft: &Draft, slot: u32) -> Need {
-        let (number, mut need) = self.shape_for(&draft.fields);
+        let (number, mut need) = self.shape_for(draft);
         let Some(shape) = self.shapes.get_mut(&number) else {
             unreachable!("the shape was found or made above");
         };
@@ -525,15 +515,29 @@ impl KernelPlan {
         for (lane, word) in key.iter().enumerate() {
             image.put(unit, entry::KEY + lane as u32, *word);
         }
+        shape.note(&draft.values);
         for (guard, word) in shape.pass(&draft.values) {
-            image.put(shape.guard_unit, guard, word);
+            image.put(shape.unit, shape::GUARDS + guard as u32, word);
+            let (field, state) = (shape.guards[guard].field, shape.guards[guard].state);
+            if state == GuardState::Open {
+                let mut words = Vec::new();
+                for node in self.trees.iter().flatten() {
+                    node.words_of(number, &shape.fields[field], &mut words);
+                }
+                for word in words {
+                    image.put(word / UNIT_WORDS, word % UNIT_WORDS, 0);
+                }
+            }
+        }
+        if let Some(sieve) = &mut shape.sieve {
+            sieve.add(draft.values[sieve.field], image);
         }
         link(image, unit, slot, bound.rank, hash, number, key);
         bound.entries.push(Placed::Entry { unit, units });
         need
     }
 
-    fn enter_whole(&mut self, bound: &mut Bound, slot: u32) {
+    fn enter_whole(&mut self, bound: &mut Bound, filter: &Filter, slot: u32) {
         let unit = self.image.take(1);
         self.image.put(unit, entry::RANK, bound.rank.to_bits());
         self.image.put(unit, entry::NEXT_SLOT, pair(0, slot));
@@ -542,7 +546,7 @@ impl KernelPlan {
         let whole = Whole {
             rank: bound.rank,
             unit,
-            filter: bound.filter.clone(),
+            filter: filter.clone(),
             dead: false,
         };
         let at = self
@@ -569,12 +573,17 @@ impl KernelPlan {
                 shape.entries -= 1;
                 let hash = shape.hash(&key);
                 unlink(&mut self.image, unit, hash, number, &key[..shape.lanes]);
+                if let Some(mut sieve) = shape.sieve.take() {
+                    let value = shape.value_of(sieve.field, &key);
+                    sieve.remove(value, &mut self.image);
+                    shape.sieve = Some(sieve);
+                }
                 self.retire_units(unit, units);
             }
         }
     }
 
-    fn retire_units(&mut self, unit: u32, units: u32) {
+    pub(super) fn retire_units(&mut self, unit: u32, units: u32) {
         self.retired
             .push_back((self.epoch, Retired::Units(unit, units)));
     }

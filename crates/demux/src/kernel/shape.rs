@@ -1,12 +1,11 @@
 //! Shapes of the kernel half: fields, where they stand in the key, guards.
 
 use super::expr::Expr;
-use super::layout::LANES_MAX;
+use super::image::Image;
+use super::layout::{LANES_MAX, UNIT_WORDS, shape};
+use super::sieve::Sieve;
 use crate::plan::hash::{KeyHash, Secret};
 use weir_filter::ir::Op;
-
-/// Guards of one shape, at most: a guard costs three instructions.
-const GUARDS_MAX: usize = 4;
 
 /// A field of a key: bits of an expression.
 pub(super) type Field = (Expr, u32);
@@ -20,8 +19,12 @@ pub(super) struct Shape {
     pub(super) lanes: usize,
     pub(super) hash: KeyHash,
     pub(super) guards: Vec<Guard>,
-    /// Where the guards stand in the store.
-    pub(super) guard_unit: u32,
+    /// Where the store has guards and hash.
+    pub(super) unit: u32,
+    /// For each field the value of all entries, if they have the same.
+    pub(super) constant: Vec<Option<u32>>,
+    /// Which frames may have an entry; `None` with too many entries.
+    pub(super) sieve: Option<Sieve>,
     /// What residual tests of its entries use.
     pub(super) values: Vec<Expr>,
     pub(super) entries: usize,
@@ -56,27 +59,83 @@ pub(super) enum GuardState {
 }
 
 impl Shape {
-    pub(super) fn new(number: u32, fields: &[Field], secret: Secret, guard_unit: u32) -> Shape {
+    /// Units of the piece of the store that a shape of so many fields takes.
+    pub(super) fn units(fields: &[Field]) -> u32 {
+        let (_, lanes) = packed(fields);
+        (shape::FACTORS + 2 * lanes as u32).div_ceil(UNIT_WORDS)
+    }
+
+    /// Made for an entry of `values`, in a piece of the store at `unit`.
+    pub(super) fn new(
+        number: u32,
+        fields: &[Field],
+        values: &[u32],
+        secret: Secret,
+        unit: u32,
+        image: &mut Image,
+    ) -> Shape {
         let (parts, lanes) = packed(fields);
         let fixed = |(expr, _): &Field| matches!(expr.ops(), [Op::Load { .. }]);
         let guarded = (0..fields.len()).filter(|field| fixed(&fields[*field]));
+        let hash = secret.key_hash(u64::from(number), lanes);
+        for guard in 0..shape::GUARDS_MAX as u32 {
+            image.put(unit, shape::GUARDS + guard, 0);
+        }
+        image.put(unit, shape::START, hash.start);
+        image.put(unit, shape::MIX, hash.mix.into());
+        for (lane, (low, high)) in hash.factors.iter().enumerate() {
+            let word = shape::FACTORS + 2 * lane as u32;
+            image.put(unit, word, *low);
+            image.put(unit, word + 1, *high);
+        }
         Shape {
             number,
             fields: fields.into(),
             parts,
             lanes,
-            hash: secret.key_hash(u64::from(number), lanes),
+            hash,
             guards: guarded
-                .take(GUARDS_MAX)
+                .take(shape::GUARDS_MAX)
                 .map(|field| Guard {
                     field,
                     state: GuardState::Fresh,
                 })
                 .collect(),
-            guard_unit,
+            unit,
+            constant: values.iter().copied().map(Some).collect(),
+            sieve: None,
             values: Vec::new(),
             entries: 0,
         }
+    }
+
+    /// The field whose values a sieve should know: one that differs from
+    /// entry to entry as far as is known, else one without a guard, and with
+    /// many bits.
+    pub(super) fn telling_field(&self) -> Option<usize> {
+        let guarded = |field: usize| self.guards.iter().any(|guard| guard.field == field);
+        (0..self.fields.len()).max_by_key(|field| {
+            let (expr, mask) = &self.fields[*field];
+            let simple = std::cmp::Reverse(expr.ops().len());
+            let varies = self.constant[*field].is_none();
+            (varies, !guarded(*field), mask.count_ones(), simple)
+        })
+    }
+
+    /// Notes that there is an entry of `values`.
+    pub(super) fn note(&mut self, values: &[u32]) {
+        for (constant, value) in self.constant.iter_mut().zip(values) {
+            if *constant != Some(*value) {
+                *constant = None;
+            }
+        }
+    }
+
+    /// A field of a key.
+    pub(super) fn value_of(&self, field: usize, key: &[u64]) -> u32 {
+        let part = self.parts.iter().find(|part| part.field == field);
+        let (_, mask) = self.fields[field];
+        part.map_or(0, |part| (key[part.lane] >> part.shift) as u32 & mask)
     }
 
     /// The key that holds `values`, one for each of the fields.
@@ -92,9 +151,9 @@ impl Shape {
         self.hash.hash(&key[..self.lanes])
     }
 
-    /// Opens guards that `values` do not pass, and gives the words of those
-    /// that changed.
-    pub(super) fn pass(&mut self, values: &[u32]) -> Vec<(u32, u64)> {
+    /// Opens guards that `values` do not pass, and gives the numbers and new
+    /// words of those that changed.
+    pub(super) fn pass(&mut self, values: &[u32]) -> Vec<(usize, u64)> {
         let mut changed = Vec::new();
         for (index, guard) in self.guards.iter_mut().enumerate() {
             let value = values[guard.field];
@@ -111,7 +170,7 @@ impl Shape {
                     }
                     _ => 0,
                 };
-                changed.push((index as u32, word));
+                changed.push((index, word));
             }
         }
         changed

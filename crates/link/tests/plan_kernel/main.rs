@@ -7,6 +7,7 @@
 mod churn;
 #[path = "../../../demux/tests/common/mod.rs"]
 mod common;
+mod many;
 mod rig;
 
 use common::{Pred, five_tuple, frame, ip_frame, program, random_filter};

@@ -175,6 +175,7 @@ impl Rig {
     /// The program behind a few instructions that put a tag beside the frame,
     /// as devices do that take it out.
     fn load_tagging(&self, tag: u16) -> Result<Program, String> {
+        self.maps.flush(&self.kernel);
         let lowered = self.kernel.program(self.hook).unwrap();
         let mut insns = vec![
             Insn::mov64(Reg::R6, Reg::R1),

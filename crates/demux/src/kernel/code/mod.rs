@@ -19,6 +19,7 @@ use super::layout::scratch;
 use super::limits;
 use super::maps::{Hook, Lowered, Part};
 use super::plan::KernelPlan;
+use super::tree::Node;
 use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Limits, Reg, Src, helper, op};
 
 /// Why a plan was not lowered.
@@ -60,13 +61,10 @@ impl KernelPlan {
     pub fn program(&self, hook: Hook) -> Result<Lowered, LowerError> {
         let mut coder = Coder::new(self, hook);
         coder.frame();
-        let shapes: Vec<_> = self.shapes.values().collect();
-        let group = scratch::CANDIDATES_MAX as usize;
-        for shapes in shapes.chunks(group) {
+        for tree in self.trees.iter().chain(&self.newcomers()) {
             let done = coder.asm.label();
-            for shape in shapes {
-                coder.shape(shape);
-            }
+            coder.checked = 0;
+            coder.nodes(tree, &mut Vec::new());
             coder.resolve(done);
             coder.asm.bind(done);
         }
@@ -83,6 +81,22 @@ impl KernelPlan {
             shapes: self.shapes.len(),
             whole: self.wholes.len(),
         })
+    }
+}
+
+impl KernelPlan {
+    /// Shapes that have come since the others were ordered, in parts.
+    fn newcomers(&self) -> Vec<Vec<Node>> {
+        let mut ordered = Vec::new();
+        let nodes = self.trees.iter().flatten();
+        nodes.for_each(|node| node.shapes(&mut ordered));
+        let new = self
+            .shapes
+            .keys()
+            .filter(|number| !ordered.contains(number));
+        let new: Vec<Node> = new.map(|number| Node::Shape(*number)).collect();
+        let parts = new.chunks(scratch::CANDIDATES_MAX as usize);
+        parts.map(<[Node]>::to_vec).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 //! code for all shapes, with loops.
 //!
 //! ```text
-//!  each candidate
+//!  each candidate: the hash of its key
 //!    each bucket of its chain
 //!      each slot with its tag: is it the shape, and the key?
 //!        each entry under the key, by rank, up to the best taker so far
@@ -12,10 +12,9 @@
 
 use super::super::layout::{
     BUCKET_SLOTS, ENTRY_UNITS_MAX, LANES_MAX, TEST_BYTES, UNIT_BYTES, bucket, candidate, counter,
-    entry, port, scratch, test,
+    entry, port, scratch, shape, test,
 };
 use super::super::maps::Part;
-use super::shapes::in_bucket;
 use super::{Coder, KEPT, LEN, SCRATCH};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 
@@ -24,10 +23,22 @@ use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 const PLACES: u64 = 0x0001_0203_0405_0607;
 /// All bits of each byte but the top one.
 const LOWS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+/// A one in each byte, and the top bit of each.
 const ONES: u64 = 0x0101_0101_0101_0101;
+const TOPS: u64 = 0x8080_8080_8080_8080;
 
 /// Bit 47 of a rank: the binding takes.
 pub(super) const TAKING_BIT: i32 = 47;
+
+/// Offset of a word in a bucket.
+fn in_bucket(word: u32) -> i16 {
+    (word * 8) as i16
+}
+
+/// Offset of a word in what the store has of a shape.
+fn in_shape(word: u32) -> i16 {
+    (word * 8) as i16
+}
 
 /// Offset of a word in an entry.
 pub(super) fn in_entry(word: u32) -> i16 {
@@ -89,13 +100,71 @@ impl Coder<'_> {
         self.alu(op::MUL, KEPT, candidate::BYTES as i32);
         self.add(KEPT, SCRATCH);
         self.add(KEPT, i32::from(scratch::CANDIDATE));
-        self.get(op::W, Reg::R1, KEPT, candidate::BUCKET);
+        self.hash(loops);
+        self.look(loops);
+        self.keep_bucket();
+        self.asm.goto(loops.buckets);
+    }
+
+    /// r0 = the hash of the candidate's key: see `plan::hash`.
+    fn hash(&mut self, loops: Loops) {
+        let sum = self.asm.label();
+        self.get(op::W, Reg::R5, KEPT, candidate::UNIT);
+        self.unit(Reg::R5, Reg::R1, shape::UNITS_MAX, loops.candidates);
+        self.get(op::W, Reg::R4, KEPT, candidate::LANES);
+        self.get(op::DW, Reg::R0, Reg::R5, in_shape(shape::START));
+        for lane in 0..LANES_MAX {
+            self.branch(op::JLE, Reg::R4, lane as i32, sum);
+            let key = candidate::KEY + 8 * lane as i16;
+            let factors = in_shape(shape::FACTORS + 2 * lane as u32);
+            self.get(op::W, Reg::R1, KEPT, key);
+            self.get(op::W, Reg::R2, KEPT, key + 4);
+            self.get(op::DW, Reg::R3, Reg::R5, factors);
+            self.add(Reg::R1, Reg::R3);
+            self.get(op::DW, Reg::R3, Reg::R5, factors + 8);
+            self.add(Reg::R2, Reg::R3);
+            self.alu(op::MUL, Reg::R1, Reg::R2);
+            self.add(Reg::R0, Reg::R1);
+        }
+        self.asm.bind(sum);
+        self.alu(op::RSH, Reg::R0, 32);
+        self.mov(Reg::R1, Reg::R0);
+        self.alu(op::RSH, Reg::R1, 16);
+        self.alu(op::XOR, Reg::R0, Reg::R1);
+        self.get(op::W, Reg::R1, Reg::R5, in_shape(shape::MIX));
+        self.push(Insn::alu32(op::MUL, Reg::R0, Reg::R1));
+        self.mov(Reg::R1, Reg::R0);
+        self.alu(op::RSH, Reg::R1, 15);
+        self.alu(op::XOR, Reg::R0, Reg::R1);
+    }
+
+    /// r1 = the bucket, if it has the tag or goes on elsewhere.
+    fn look(&mut self, loops: Loops) {
+        self.mov(Reg::R1, Reg::R0);
         self.alu(op::AND, Reg::R1, (self.plan.image.buckets - 1) as i32);
         self.alu(op::LSH, Reg::R1, 6);
         self.map_value(Reg::R2, Part::Index, 0);
         self.add(Reg::R1, Reg::R2);
-        self.keep_bucket();
-        self.asm.goto(loops.buckets);
+        self.mov(Reg::R3, Reg::R0);
+        self.alu(op::RSH, Reg::R3, 24);
+        self.alu(op::OR, Reg::R3, 0x80);
+        self.set(op::W, KEPT, candidate::TAG, Reg::R3);
+        // A byte of the difference is zero where the tag is: then what is
+        // borrowed shows in its top bit. A false alarm does no harm.
+        self.constant(Reg::R0, ONES);
+        self.mov(Reg::R5, Reg::R3);
+        self.alu(op::MUL, Reg::R5, Reg::R0);
+        self.get(op::DW, Reg::R2, Reg::R1, in_bucket(bucket::TAGS));
+        self.alu(op::XOR, Reg::R2, Reg::R5);
+        self.mov(Reg::R5, Reg::R2);
+        self.alu(op::SUB, Reg::R5, Reg::R0);
+        self.alu(op::XOR, Reg::R2, -1);
+        self.alu(op::AND, Reg::R5, Reg::R2);
+        self.constant(Reg::R0, TOPS);
+        self.alu(op::AND, Reg::R5, Reg::R0);
+        self.get(op::DW, Reg::R2, Reg::R1, in_bucket(bucket::OVERFLOW));
+        self.alu(op::OR, Reg::R5, Reg::R2);
+        self.branch(op::JEQ, Reg::R5, 0, loops.candidates);
     }
 
     /// Copies tags, overflow and units of the bucket at r1, tags first: an

@@ -1,0 +1,163 @@
+//! Many kinds of filters: groups of shapes, sieves, and the limits.
+
+use super::common::{Pred, and, ip_frame, program};
+use super::rig::{Rig, permitted};
+use super::{HOOKS, PORTS, binding};
+use weir_demux::Filter;
+use weir_demux::kernel::{Hook, Need, Options, limits};
+use weir_filter::lang::expr::{Context, compile};
+use weir_filter::opt::optimise;
+use weir_lab::program::Tape;
+use weir_lab::rng::Rng;
+use weir_lab::rules::{FiveTuple, TCP, UDP, shapes};
+use weir_wire::LinkType;
+
+fn filter(text: &str) -> Filter {
+    let mut program = compile(text, &Context::new(LinkType::EN10MB)).expect(text);
+    optimise(&mut program);
+    Filter::new(program)
+}
+
+/// Frames between the addresses that the expressions are about.
+fn tuple(rng: &mut Rng) -> FiveTuple {
+    FiveTuple {
+        src: 0x0a00_0000 | rng.word() >> 8,
+        dst: 0x0a00_0000 | rng.word() >> 8,
+        src_port: rng.word() as u16,
+        dst_port: rng.word() as u16,
+        protocol: *rng.choose(&[TCP, UDP]),
+    }
+}
+
+#[test]
+fn mixed_bindings_of_tens_of_shapes() {
+    if !permitted() {
+        return;
+    }
+    let (mut frames, mut delivered) = (0, 0);
+    for (seed, hook) in (0..).zip(HOOKS) {
+        let mut rng = Rng::new(seed);
+        let mut tape = Tape::seeded(seed, 20_000);
+        let mut rig = Rig::new(hook, Options::default(), PORTS);
+        // A test run of XDP waits for the kernel's grace period.
+        let count = if hook == Hook::Xdp { 40 } else { 90 };
+        let mut texts = shapes(seed, count);
+        // The first of each kind, and their frames, before there are others.
+        texts.sort_by_cached_key(|_| rng.word());
+        for (turn, text) in (0_u32..).zip(&texts) {
+            let (priority, copy) = (tape.pick(&[1, 5, 9]), tape.chance(80));
+            rig.bind(binding(filter(text), priority, copy, turn % PORTS, turn));
+            // One frame's own connection among them, now and then: what
+            // matches is not left to chance.
+            let own = tuple(&mut rng);
+            if turn % 5 == 0 {
+                let mine = format!(
+                    "{} and src host {} and dst port {}",
+                    if own.protocol == TCP { "tcp" } else { "udp" },
+                    std::net::Ipv4Addr::from(own.src),
+                    own.dst_port
+                );
+                rig.bind(binding(filter(&mine), 3, true, 0, 1_000 + turn));
+            }
+            rig.check(&own.frame());
+            if turn % 7 == 3 {
+                rig.unbind(tape.below(rig.bound.len()));
+                rig.check(&tuple(&mut rng).frame());
+            }
+            if turn % 11 == 5 {
+                let at = tape.below(rig.bound.len());
+                rig.change_filter(at, filter(&texts[tape.below(texts.len())]));
+            }
+        }
+        assert!(rig.kernel.shapes() > 40, "{}", rig.kernel.shapes());
+        frames += rig.frames;
+        delivered += rig.delivered;
+    }
+    println!("{frames} frames, {delivered} delivered");
+    assert!(delivered > frames / 4);
+}
+
+/// Bindings of known shapes need no new program, whatever their groups ask
+/// for, and however many there are for a sieve.
+#[test]
+fn groups_open_and_sieves_fill_under_a_running_program() {
+    if !permitted() {
+        return;
+    }
+    let mut rig = Rig::new(Hook::TcIngress, Options::default(), PORTS);
+    let kinds: [fn(u32) -> Pred; 5] = [
+        |n| Pred::DstPort(17, 1_000 + n as u16, 1_000 + n as u16),
+        |n| Pred::SrcPort(17, 1_000 + n as u16, 1_000 + n as u16),
+        |n| and(Pred::Proto(17), Pred::Src(0x0a00_0000 + n, 32)),
+        |n| and(Pred::Proto(17), Pred::Dst(0x0a00_0000 + (n << 8), 24)),
+        |n| {
+            and(
+                Pred::Proto(if n == 0 { 17 } else { 6 }),
+                Pred::Src(0x0a00_0000 + (n << 8), 24),
+            )
+        },
+    ];
+    for (tag, kind) in (0..).zip(kinds) {
+        rig.bind(binding(
+            Filter::new(program(&kind(0))),
+            5,
+            true,
+            tag % PORTS,
+            tag,
+        ));
+    }
+    let frame = |n: u32, protocol| {
+        let ports = (1_000 + n as u16, 1_000 + n as u16);
+        ip_frame(protocol, 0x0a00_0000 + n, 0x0a00_0000 + (n << 8), ports, 5)
+    };
+    rig.check(&frame(0, 17));
+    for n in 1..700 {
+        for (tag, kind) in (0..).zip(kinds) {
+            let filter = Filter::new(program(&kind(n)));
+            let (need, renewed) = rig.bind(binding(filter, 5, true, tag % PORTS, n * 8 + tag));
+            assert_eq!(need == Need::Programs, renewed, "only when tables grow");
+        }
+        for protocol in [17, 6] {
+            rig.check(&frame(n, protocol));
+            rig.check(&frame(n + 1, protocol));
+        }
+    }
+    let before = rig.delivered;
+    while rig.bound.len() > 40 {
+        rig.unbind(rig.bound.len() / 2);
+    }
+    rig.settle();
+    for n in (0..710).chain(690..710) {
+        rig.check(&frame(n, 17));
+    }
+    assert!(before > 3_000 && rig.delivered > before);
+}
+
+/// As many shapes as are allowed make a program that the kernel takes, one
+/// more is refused, and all still work.
+#[test]
+fn as_many_shapes_as_allowed_and_not_one_more() {
+    if !permitted() {
+        return;
+    }
+    for hook in HOOKS {
+        let mut rig = Rig::new(hook, Options::default(), PORTS);
+        let most = limits::SHAPES_MAX as u32;
+        for n in 0..most {
+            let text = format!("ether[{}:2] = {}", 14 + n, 0x4000 + n);
+            rig.bind(binding(filter(&text), 5, true, n % PORTS, n));
+        }
+        let mut frame = [0; 600];
+        for n in [0, 1, 63, 64, 200, 242, 243, 511] {
+            let [high, low] = (0x4000 + n as u16).to_be_bytes();
+            (frame[14 + n], frame[15 + n]) = (high, low);
+            rig.check(&frame);
+        }
+        assert!(rig.delivered >= 8, "{}", rig.delivered);
+        let error = rig
+            .kernel
+            .bind(binding(filter("ether[9] = 1"), 5, true, 0, 0));
+        let text = error.err().map(|error| error.to_string()).unwrap();
+        assert!(text.contains("513 shapes, and 512 is the most"), "{text}");
+    }
+}
