@@ -1,0 +1,202 @@
+//! A plan in the kernel with its ports, and frames to run it on.
+
+use std::os::fd::{AsFd, OwnedFd};
+use weir_demux::kernel::{Change, Hook, KernelPlan, Need, Options, Part};
+use weir_demux::{Binding, BindingId, Filter, Target};
+use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
+use weir_filter::lang::expr::{Context, compile};
+use weir_filter::opt::optimise;
+use weir_lab::rules::{FiveTuple, UDP};
+use weir_link::bpf::{Load, Map, MapSpec, Program, ProgramType};
+use weir_link::plan::PlanMaps;
+use weir_ring::Reader;
+use weir_wire::LinkType;
+
+/// A filter from its text.
+pub(crate) fn filter(text: &str) -> Filter {
+    let mut program = compile(text, &Context::new(LinkType::EN10MB)).expect(text);
+    optimise(&mut program);
+    Filter::new(program)
+}
+
+pub(crate) fn binding(filter: Filter, copy: bool, port: u32, tag: u32) -> Binding {
+    Binding {
+        filter,
+        priority: 10,
+        copy,
+        target: Target::Port(port),
+        tag,
+    }
+}
+
+/// Plan, maps, and the slot that a dispatcher goes on in.
+pub(crate) struct Bed {
+    pub(crate) hook: Hook,
+    pub(crate) plan: KernelPlan,
+    pub(crate) maps: PlanMaps,
+    pub(crate) slots: Map,
+    rings: Vec<Map>,
+}
+
+impl Bed {
+    pub(crate) fn new(hook: Hook, ports: u32, ring_bytes: u32) -> Bed {
+        let plan = KernelPlan::new(Options {
+            seed: 0x5eed,
+            ports_max: ports.max(16),
+            keys_hint: 1 << 13,
+        });
+        let maps = PlanMaps::new(&plan).expect("maps");
+        let ring = |_| Map::create("port", &MapSpec::ring_buf(ring_bytes)).expect("a ring");
+        let rings: Vec<Map> = (0..ports).map(ring).collect();
+        let keys: Vec<u8> = (0..ports).flat_map(u32::to_ne_bytes).collect();
+        let fds: Vec<_> = rings.iter().map(AsFd::as_fd).collect();
+        let put = maps.map(Part::Rings).put_batch(&keys, &fds);
+        put.expect("rings are put in");
+        Bed {
+            hook,
+            plan,
+            maps,
+            slots: Map::create("slots", &MapSpec::prog_array(1)).expect("a slot"),
+            rings,
+        }
+    }
+
+    /// Binds, but loads no program.
+    pub(crate) fn bind(&mut self, binding: Binding) -> BindingId {
+        let (id, change) = self.plan.bind(binding).expect("room");
+        self.apply(&change);
+        id
+    }
+
+    /// Gives whether a new program is needed.
+    pub(crate) fn apply(&mut self, change: &Change) -> bool {
+        self.maps.apply(&self.plan, change).expect("writes");
+        change.programs == Need::Programs
+    }
+
+    /// Loads the plan's program, into the slot.
+    pub(crate) fn swap(&mut self) -> usize {
+        self.plan.sweep();
+        let program = self.maps.load(&self.plan, self.hook);
+        let program = program.unwrap_or_else(|error| panic!("{error}"));
+        self.slots
+            .put(&[0; 4], &program)
+            .expect("the slot takes it");
+        self.plan
+            .program(self.hook)
+            .expect("it was lowered above")
+            .insns
+            .len()
+    }
+
+    pub(crate) fn reader(&self, port: usize) -> Reader {
+        let ring: OwnedFd = self.rings[port].try_clone().expect("a descriptor").into();
+        Reader::open(ring).expect("a reader")
+    }
+
+    /// A program that writes the fields of a flow into the frame and goes on
+    /// in the plan.
+    pub(crate) fn driver(&self, flows: &Flows) -> Program {
+        let state = MapSpec {
+            mmapable: true,
+            ..MapSpec::array(8, 1)
+        };
+        let state = Map::create("driver", &state).expect("an array");
+        let mut asm = Asm::new();
+        let end = asm.label();
+        let mut push = |insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
+        let (data, data_end) = match self.hook {
+            Hook::Xdp => (0, 4),
+            _ => (76, 80),
+        };
+        push(&[Insn::mov64(Reg::R6, Reg::R1)]);
+        push(&Insn::load_map_value(Reg::R2, 1, 0));
+        push(&[
+            Insn::load(op::DW, Reg::R7, Reg::R2, 0),
+            Insn::mov64(Reg::R3, Reg::R7),
+            Insn::alu64(op::ADD, Reg::R3, 1),
+            Insn::store(op::DW, Reg::R2, 0, Reg::R3),
+        ]);
+        if flows.scattered {
+            push(&Insn::load64(Reg::R3, 0x9e37_79b9_7f4a_7c15));
+            push(&[
+                Insn::alu64(op::MUL, Reg::R7, Reg::R3),
+                Insn::alu64(op::RSH, Reg::R7, 32),
+            ]);
+        }
+        push(&[
+            Insn::alu64(op::MOD, Reg::R7, flows.count as i32),
+            Insn::load(op::W, Reg::R2, Reg::R6, data),
+            Insn::load(op::W, Reg::R3, Reg::R6, data_end),
+            Insn::mov64(Reg::R4, Reg::R2),
+            Insn::alu64(op::ADD, Reg::R4, 42),
+        ]);
+        asm.jump(Insn::jump64(op::JGT, Reg::R4, Reg::R3), end);
+        let mut push = |insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
+        push(&[
+            Insn::mov64(Reg::R4, Reg::R7),
+            Insn::alu64(op::AND, Reg::R4, 1023),
+            Insn::alu64(op::ADD, Reg::R4, i32::from(PORT)),
+            Insn::to_be(Reg::R4, 16),
+            Insn::store(op::H, Reg::R2, 36, Reg::R4),
+            Insn::alu64(op::RSH, Reg::R7, 10),
+            Insn::alu64(op::ADD, Reg::R7, SRC as i32),
+            Insn::to_be(Reg::R7, 32),
+            Insn::store(op::W, Reg::R2, 26, Reg::R7),
+        ]);
+        asm.bind(end);
+        let mut push = |insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
+        push(&[Insn::mov64(Reg::R1, Reg::R6)]);
+        push(&Insn::load_map(Reg::R2, 0));
+        push(&[
+            Insn::mov64(Reg::R3, 0),
+            Insn::call(helper::TAIL_CALL),
+            Insn::mov32(Reg::R0, 2),
+            Insn::exit(),
+        ]);
+        let insns = asm.finish(&Limits::default()).expect("a short program");
+        let load = Load {
+            name: "driver",
+            frags: self.hook == Hook::Xdp,
+            maps: &[self.slots.as_fd(), state.as_fd()],
+            ..Load::new(match self.hook {
+                Hook::Xdp => ProgramType::Xdp,
+                _ => ProgramType::SchedCls,
+            })
+        };
+        Program::load(&insns, &load).expect("the driver loads")
+    }
+}
+
+/// The first flow's destination port and source address.
+const PORT: u16 = 2000;
+const SRC: u32 = 0x0a00_0000;
+
+/// How many flows there are in the frames, and in which order they come.
+pub(crate) struct Flows {
+    pub(crate) count: u32,
+    pub(crate) scattered: bool,
+}
+
+/// The connection of a flow.
+pub(crate) fn flow(number: u32) -> FiveTuple {
+    FiveTuple {
+        src: SRC + number / 1024,
+        dst: 0xc0a8_0001,
+        src_port: 777,
+        dst_port: PORT + (number % 1024) as u16,
+        protocol: UDP,
+    }
+}
+
+/// The filter of one connection.
+pub(crate) fn connection(tuple: &FiveTuple) -> String {
+    let (src, dst) = (
+        std::net::Ipv4Addr::from(tuple.src),
+        std::net::Ipv4Addr::from(tuple.dst),
+    );
+    format!(
+        "ip and udp and src host {src} and dst host {dst} and src port {} and dst port {}",
+        tuple.src_port, tuple.dst_port
+    )
+}

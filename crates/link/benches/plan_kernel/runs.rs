@@ -1,0 +1,185 @@
+//! What a frame costs in the program, by test runs.
+
+use super::bed::{Bed, Flows, binding, connection, filter, flow};
+use super::changes::own_us;
+use super::table::{Table, ns};
+use weir_demux::kernel::Hook;
+use weir_lab::rng::Rng;
+use weir_lab::rules::{FiveTuple, TCP, UDP, shapes};
+use weir_link::bpf::{Program, TestRun};
+use weir_ring::Reader;
+
+/// Rounds; the best one counts.
+const ROUNDS: usize = 4;
+
+/// Nanoseconds of a run.
+pub(crate) fn cost(program: &Program, frame: &[u8], repeat: u32, readers: &mut [Reader]) -> f64 {
+    let mut best = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let mut run = TestRun::new(frame);
+        run.repeat = repeat;
+        // The kernel says whole nanoseconds only.
+        let start = own_us();
+        program.test_run(&run, &mut []).expect("a run");
+        best = best.min((own_us() - start) * 1e3 / f64::from(repeat));
+        readers.iter_mut().for_each(drain);
+    }
+    best
+}
+
+/// Empties a ring.
+pub(crate) fn drain(reader: &mut Reader) {
+    while !reader.peek().expect("a sound ring").is_empty() {}
+}
+
+/// What the driver costs without any plan.
+fn driver_alone(bed: &Bed, flows: &Flows) -> f64 {
+    cost(&bed.driver(flows), &flow(0).frame(), 1_000_000, &mut [])
+}
+
+const HOT: Flows = Flows {
+    count: 1,
+    scattered: false,
+};
+
+/// `count` connections over `ports` ports.
+fn connections(hook: Hook, count: u32, ports: u32, ring_bytes: u32) -> Bed {
+    let mut bed = Bed::new(hook, ports, ring_bytes);
+    for number in 0..count {
+        let filter = filter(&connection(&flow(number)));
+        bed.bind(binding(filter, false, number % ports, number));
+    }
+    bed
+}
+
+pub(crate) fn one_shape(most: u32) {
+    let mut table = Table::new(
+        "N connections, a port each (up to 1,000), ns per frame in the program (XDP, 60 bytes)",
+        &[
+            "bindings",
+            "nobody's",
+            "×",
+            "hot",
+            "×",
+            "evenly over ports",
+            "×",
+            "scattered keys",
+        ],
+    );
+    let mut first = None;
+    let counts = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
+    for count in counts.into_iter().filter(|count| *count <= most) {
+        let ports = count.min(1_000);
+        let ring = if ports > 100 { 1 << 16 } else { 1 << 22 };
+        let mut bed = connections(Hook::Xdp, count, ports, ring);
+        let spread = |scattered, count| Flows { count, scattered };
+        let (evenly, scattered) = (spread(false, ports), spread(true, count));
+        let [floor, floor_evenly, floor_scattered] =
+            [&HOT, &evenly, &scattered].map(|flows| driver_alone(&bed, flows));
+        bed.swap();
+        let mut readers: Vec<Reader> = (0..ports as usize).map(|n| bed.reader(n)).collect();
+        let fits = ring / 128;
+        let none = flow(count + 5_000_000).frame();
+        let mut bare = none.clone();
+        bare[23] = 200;
+        let nobody = cost(&bed.driver(&HOT), &bare, 1_000_000, &mut []) - floor;
+        let hot = cost(
+            &bed.driver(&HOT),
+            &flow(0).frame(),
+            fits.min(20_000),
+            &mut readers,
+        ) - floor;
+        let even = cost(
+            &bed.driver(&evenly),
+            &flow(0).frame(),
+            (fits * ports).min(200_000),
+            &mut readers,
+        );
+        let even = even - floor_evenly;
+        let scatter = cost(
+            &bed.driver(&scattered),
+            &flow(0).frame(),
+            (fits * ports / 2).min(200_000),
+            &mut readers,
+        );
+        let scatter = scatter - floor_scattered;
+        let lost: u64 = (0..ports)
+            .map(|slot| bed.maps.counters(slot).expect("counters").lost)
+            .sum();
+        let (n, h, e) = *first.get_or_insert((nobody, hot, even));
+        table.row(&[
+            count.to_string(),
+            ns(nobody),
+            format!("{:.2}", nobody / n),
+            ns(hot),
+            format!("{:.2}", hot / h),
+            ns(even),
+            format!("{:.2}", even / e),
+            format!("{} (lost {lost})", ns(scatter)),
+        ]);
+    }
+    table.print();
+}
+
+pub(crate) fn mixed() {
+    let mut table = Table::new(
+        "Mixed bindings, ns per frame in the program (tc, 60 bytes)",
+        &[
+            "bindings",
+            "shapes",
+            "insns",
+            "frames of others",
+            "×",
+            "one of all taken",
+            "×",
+        ],
+    );
+    let mut rng = Rng::new(5);
+    let frames: Vec<Vec<u8>> = (0..32)
+        .map(|_| {
+            let tuple = FiveTuple {
+                src: 0x0a00_0000 | rng.word() >> 8,
+                dst: 0x0a00_0000 | rng.word() >> 8,
+                src_port: rng.word() as u16,
+                dst_port: rng.word() as u16,
+                protocol: *rng.choose(&[TCP, UDP]),
+            };
+            tuple.frame()
+        })
+        .collect();
+    let mut first = None;
+    let one = connection(&flow(0));
+    let texts = |count| {
+        let mut texts = shapes(3, count);
+        texts.push(one.clone());
+        texts
+    };
+    for count in [0, 20, 40, 200, 1_000] {
+        let mut bed = Bed::new(Hook::TcIngress, 16, 1 << 22);
+        for (tag, text) in (0_u32..).zip(texts(count)) {
+            bed.bind(binding(filter(&text), false, tag % 16, tag));
+        }
+        let insns = bed.swap();
+        let mut readers: Vec<Reader> = (0..16).map(|n| bed.reader(n)).collect();
+        let program = bed.maps.load(&bed.plan, Hook::TcIngress).expect("it loads");
+        let mut slots = |frames: &[Vec<u8>]| {
+            let costs = frames
+                .iter()
+                .map(|frame| cost(&program, frame, 20_000, &mut readers));
+            costs.sum::<f64>() / frames.len() as f64
+        };
+        let others = slots(&frames);
+        let taken = slots(&[flow(0).frame()]);
+        let (o, t) = *first.get_or_insert((others, taken));
+        table.row(&[
+            (count + 1).to_string(),
+            bed.plan.shapes().to_string(),
+            insns.to_string(),
+            ns(others),
+            format!("{:.2}", others / o),
+            ns(taken),
+            format!("{:.2}", taken / t),
+        ]);
+    }
+    table.print();
+}
