@@ -1,7 +1,9 @@
 //! A plan in the kernel: the maps and programs that `weir_demux::kernel`
 //! describes, made and kept in step.
 
-use crate::bpf::{self, Load, LoadError, Map, MapError, MapMemory, Program, ProgramType};
+use crate::bpf::{
+    self, Load, LoadError, Map, MapError, MapMemory, PinError, PinFolder, Program, ProgramType,
+};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -21,6 +23,9 @@ pub enum PlanError {
     /// A program was not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// What outlives the process was not pinned or found.
+    #[error(transparent)]
+    Pin(#[from] PinError),
     /// The number of CPUs is not known.
     #[error("how many CPUs the kernel has is not known ({0})")]
     Cpus(#[from] io::Error),
@@ -40,6 +45,54 @@ struct Made {
     spec: MapSpec,
     map: Map,
     memory: Option<MapMemory>,
+}
+
+/// The maps that ports hang on, whatever the plan: rings, settings and
+/// counters. Pinned, they outlive the process, and its plan's programs with
+/// them; the next process makes its plan [over](PlanMaps::over) them.
+#[derive(Debug)]
+pub struct PortMaps {
+    made: [(Part, Map); 3],
+}
+
+const PORT_PARTS: [(Part, &str); 3] = [
+    (Part::Rings, "rings"),
+    (Part::Ports, "ports"),
+    (Part::Counters, "counters"),
+];
+
+impl PortMaps {
+    /// Those that are pinned in a folder, if all are.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn pinned(pins: &PinFolder) -> Result<Option<PortMaps>, PlanError> {
+        let mut made = Vec::new();
+        for (part, name) in PORT_PARTS {
+            let Some(fd) = pins.get(name)? else {
+                return Ok(None);
+            };
+            made.push((part, Map::from_fd(fd)?));
+        }
+        let made = made.try_into();
+        Ok(made.ok().map(|made| PortMaps { made }))
+    }
+
+    /// Removes their pins.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn unpin(pins: &PinFolder) -> Result<(), PlanError> {
+        for (_, name) in PORT_PARTS {
+            pins.unpin(name)?;
+        }
+        Ok(())
+    }
+
+    /// For how many ports they were made: what the plan's options must say.
+    pub fn ports_max(&self) -> u32 {
+        self.made[0].1.entries_max()
+    }
 }
 
 /// The maps of a plan, by place.
@@ -62,6 +115,46 @@ impl PlanMaps {
         Ok(PlanMaps {
             made: made.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Makes the maps of a plan, but for those of the ports. Until its
+    /// program is put in place, the one that is there goes on undisturbed.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new); also for maps that the plan cannot use.
+    pub fn over(plan: &KernelPlan, ports: PortMaps) -> Result<PlanMaps, PlanError> {
+        let mut ports = ports.made.into_iter().collect::<Vec<_>>();
+        let mut made = Vec::new();
+        for spec in plan.maps() {
+            let known = ports.iter().position(|(part, _)| *part == spec.part);
+            let Some(known) = known else {
+                made.push(make(plan, spec)?);
+                continue;
+            };
+            let (_, map) = ports.swap_remove(known);
+            let found = map.entries_max();
+            if found != spec.entries_max {
+                return Err(PlanError::Slot {
+                    slot: found,
+                    ports_max: spec.entries_max,
+                });
+            }
+            let memory = (spec.part == Part::Ports).then(|| map.map_memory(true));
+            let memory = memory.transpose()?;
+            made.push(Made { spec, map, memory });
+        }
+        Ok(PlanMaps { made })
+    }
+
+    /// Pins those of the ports.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn pin(&self, pins: &PinFolder) -> Result<(), PlanError> {
+        for (part, name) in PORT_PARTS {
+            pins.pin(name, self.map(part))?;
+        }
+        Ok(())
     }
 
     /// Brings the maps in step with the plan after a change. Changes are
