@@ -14,6 +14,7 @@ pub mod compile;
 pub mod daemon;
 pub mod engine;
 pub mod interface;
+pub mod keep;
 pub mod policy;
 pub mod protocol;
 

@@ -67,7 +67,8 @@ impl Builder {
     /// # Errors
     /// If it is wrong.
     pub fn filter_in(mut self, language: Language, text: &str) -> Result<Builder, PortError> {
-        self.asked.filter = source(language, text)?;
+        self.asked.filter = source(language, text);
+        Compiler::for_linktype(LinkType::EN10MB).compile(&self.asked.filter)?;
         Ok(self)
     }
 
@@ -160,17 +161,14 @@ impl Builder {
     }
 }
 
-/// Checks a filter here, so that mistakes show at once, and looks up its host
-/// names.
-pub(super) fn source(language: Language, text: &str) -> Result<Source, PortError> {
+/// A filter, with its host names looked up.
+pub(super) fn source(language: Language, text: &str) -> Source {
     let source = Source {
         text: text.to_owned(),
         language,
         ..Source::default()
     };
-    let source = with_hosts(source, LinkType::EN10MB);
-    Compiler::for_linktype(LinkType::EN10MB).compile(&source)?;
-    Ok(source)
+    with_hosts(source, LinkType::EN10MB)
 }
 
 fn by_broker(path: &Path, asked: OpenPort) -> Result<Port, PortError> {

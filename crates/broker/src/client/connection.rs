@@ -6,12 +6,13 @@ use crate::protocol::{
 };
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 /// A connection: asks one thing after the other.
 #[derive(Debug)]
 pub struct Connection {
+    path: PathBuf,
     channel: Channel,
     last_id: u32,
     events: VecDeque<(u32, Event)>,
@@ -28,10 +29,21 @@ impl Connection {
             source,
         })?;
         Ok(Connection {
+            path: path.to_owned(),
             channel,
             last_id: 0,
             events: VecDeque::new(),
         })
+    }
+
+    /// Connects anew, to the broker that listens there now.
+    pub(super) fn again(&mut self) -> Result<(), PortError> {
+        let events = std::mem::take(&mut self.events);
+        *self = Connection {
+            events,
+            ..Connection::to(&self.path)?
+        };
+        Ok(())
     }
 
     /// Asks, and waits for the answer.
@@ -39,10 +51,19 @@ impl Connection {
     /// # Errors
     /// If it is refused, or the broker is gone.
     pub fn ask(&mut self, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), PortError> {
+        self.ask_with(ask, &[])
+    }
+
+    /// Asks with descriptors.
+    pub(super) fn ask_with(
+        &mut self,
+        ask: Ask,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Vec<OwnedFd>), PortError> {
         self.last_id = self.last_id.wrapping_add(1);
         let id = self.last_id;
         let bytes = encode(&Request { id, ask })?;
-        self.channel.send(&bytes, &[], true).map_err(gone)?;
+        self.channel.send(&bytes, fds, true).map_err(gone)?;
         loop {
             let Some((said, fds)) = self.receive(true)? else {
                 continue;

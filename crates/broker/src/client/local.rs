@@ -193,7 +193,7 @@ impl Local {
                 ports: engine.status(&self.owner, after.unwrap_or(0)).collect(),
                 more: false,
             },
-            Ask::Open(_) | Ask::Stop => return Err(odd()),
+            Ask::Open(_) | Ask::Resume { .. } | Ask::Stop => return Err(odd()),
         })
     }
 

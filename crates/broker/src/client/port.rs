@@ -4,9 +4,11 @@ use super::PortError;
 use super::builder::{Builder, source};
 use super::connection::{Connection, odd};
 use super::local::Local;
+use crate::compile::CompileError;
 use crate::interface::Interfaces;
-use crate::protocol::{Answer, Ask, Event, InterfaceStatus, OpenPort, Opened};
+use crate::protocol::{Answer, Ask, ErrorKind, Event, InterfaceStatus, OpenPort, Opened};
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime};
@@ -40,15 +42,6 @@ pub(super) enum Backing {
     Local(Local),
 }
 
-impl Backing {
-    fn ask(&mut self, ask: Ask) -> Result<Answer, PortError> {
-        match self {
-            Backing::Broker(connection) => Ok(connection.ask(ask)?.0),
-            Backing::Local(local) => local.ask(ask),
-        }
-    }
-}
-
 /// What was counted for a port since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortCounters {
@@ -59,6 +52,10 @@ pub struct PortCounters {
 }
 
 /// An open port; closed when it is dropped.
+///
+/// Frames come from the kernel, not through the broker: when that ends they
+/// go on coming. Only what is asked of it fails ([`PortError::NoBroker`]),
+/// until there is another one.
 #[derive(Debug)]
 pub struct Port {
     backing: Backing,
@@ -66,6 +63,8 @@ pub struct Port {
     opened: Opened,
     reader: Reader,
     sender: Option<Sender>,
+    /// By which the port outlives the broker.
+    held: Option<OwnedFd>,
 }
 
 impl Port {
@@ -80,16 +79,17 @@ impl Port {
         opened: Opened,
         fds: Vec<OwnedFd>,
     ) -> Result<Port, PortError> {
-        let named = opened.fds.iter().zip(fds);
-        let ring = named.into_iter().find(|(name, _)| *name == "ring");
-        let (_, ring) = ring.ok_or_else(odd)?;
-        let reader = Reader::open(ring)?;
+        let mut named: BTreeMap<&str, OwnedFd> =
+            opened.fds.iter().map(String::as_str).zip(fds).collect();
+        let reader = Reader::open(named.remove("ring").ok_or_else(odd)?)?;
+        let held = named.remove("held");
         Ok(Port {
             backing,
             asked,
             opened,
             reader,
             sender: None,
+            held,
         })
     }
 
@@ -147,10 +147,14 @@ impl Port {
     /// # Errors
     /// If it is wrong or refused; then the old one stays.
     pub fn set_filter_in(&mut self, language: Language, text: &str) -> Result<(), PortError> {
-        let filter = source(language, text)?;
+        let filter = source(language, text);
         let port = self.opened.port;
-        self.backing.ask(Ask::SetFilter { port, filter })?;
-        Ok(())
+        match self.ask(Ask::SetFilter { port, filter }) {
+            Err(PortError::Refused(refusal)) if refusal.kind == ErrorKind::Filter => {
+                Err(CompileError::from(refusal).into())
+            }
+            other => other.map(drop),
+        }
     }
 
     /// Sends whole frames, up to 1,024 in one system call; says how many
@@ -180,7 +184,7 @@ impl Port {
     /// If it is gone.
     pub fn status(&mut self) -> Result<InterfaceStatus, PortError> {
         let name = self.asked.interface.clone();
-        match self.backing.ask(Ask::Interface { name })? {
+        match self.ask(Ask::Interface { name })? {
             Answer::Interface(status) => Ok(status),
             _ => Err(odd()),
         }
@@ -193,7 +197,7 @@ impl Port {
     pub fn counters(&mut self) -> Result<PortCounters, PortError> {
         let port = self.opened.port;
         let after = Some(port - 1);
-        let Answer::Ports { ports, .. } = self.backing.ask(Ask::Ports { after })? else {
+        let Answer::Ports { ports, .. } = self.ask(Ask::Ports { after })? else {
             return Err(odd());
         };
         let own = ports.iter().find(|one| one.port == port).ok_or_else(odd)?;
@@ -208,10 +212,46 @@ impl Port {
     /// # Errors
     /// If the broker is gone.
     pub fn events(&mut self) -> Result<Vec<Event>, PortError> {
-        match &mut self.backing {
-            Backing::Broker(connection) => connection.events(self.opened.port),
-            Backing::Local(local) => Ok(local.events()),
+        let port = self.opened.port;
+        let connection = match &mut self.backing {
+            Backing::Local(local) => return Ok(local.events()),
+            Backing::Broker(connection) => connection,
+        };
+        match connection.events(port) {
+            Err(PortError::Ended { .. }) => {
+                self.resume()?;
+                Ok(Vec::new())
+            }
+            other => other,
         }
+    }
+
+    /// Asks; when the broker has gone, the one that has come since.
+    fn ask(&mut self, ask: Ask) -> Result<Answer, PortError> {
+        let connection = match &mut self.backing {
+            Backing::Local(local) => return local.ask(ask),
+            Backing::Broker(connection) => connection,
+        };
+        match connection.ask(ask.clone()) {
+            Err(PortError::Ended { .. }) => {
+                self.resume()?;
+                match &mut self.backing {
+                    Backing::Broker(connection) => Ok(connection.ask(ask)?.0),
+                    Backing::Local(local) => local.ask(ask),
+                }
+            }
+            other => Ok(other?.0),
+        }
+    }
+
+    /// Takes the port up again with the broker that there is now.
+    fn resume(&mut self) -> Result<(), PortError> {
+        let port = self.opened.port;
+        if let (Backing::Broker(connection), Some(held)) = (&mut self.backing, &self.held) {
+            connection.again()?;
+            connection.ask_with(Ask::Resume { port }, &[held.as_fd()])?;
+        }
+        Ok(())
     }
 
     /// How the frames begin.

@@ -8,7 +8,8 @@
 mod budget;
 mod client;
 
-use crate::engine::{Engine, Fabric, Finished, Owner};
+use crate::engine::{Adopted, Engine, Fabric, Finished, Owner};
+use crate::keep::Keep;
 use crate::policy::{Accounts, Policy, Who};
 use crate::protocol::{
     Answer, Ask, Channel, ErrorKind, Listener, MESSAGE_LEN_MAX, Refusal, Request, Said, decode,
@@ -59,8 +60,13 @@ pub struct Daemon<F: Fabric> {
     clients: BTreeMap<u64, Client>,
     next_client: u64,
     budget: Budget,
+    /// When it was last looked who has ports of an earlier broker.
+    swept: Instant,
     is_deaf: bool,
+    /// Asked to end, ports and all.
     stops: bool,
+    /// Told to end, and leave the ports to the next broker.
+    leaves: bool,
 }
 
 impl<F: Fabric> Daemon<F> {
@@ -90,19 +96,37 @@ impl<F: Fabric> Daemon<F> {
             clients: BTreeMap::new(),
             next_client: FIRST_CLIENT,
             budget: Budget::default(),
+            swept: Instant::now(),
             is_deaf: false,
             stops: false,
+            leaves: false,
         })
     }
 
-    /// Serves until `stop` is readable, or the superuser asks it to end.
+    /// Keeps in a folder what outlives this process, and takes over what an
+    /// earlier broker has left there. Without, everything goes with this.
+    ///
+    /// # Errors
+    /// If the kernel refuses to remove what is left.
+    pub fn keep(&mut self, keep: Keep) -> Result<Adopted, Refusal> {
+        self.engine.keep(keep)
+    }
+
+    /// Serves until `stop` is readable, or the superuser asks it to end. In
+    /// the first case the ports go on, where there is a folder to
+    /// [`keep`](Self::keep) them in.
     ///
     /// # Errors
     /// If waiting fails, which it has no reason to.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         epoll::add(&self.epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
-        while !self.stops {
+        while !self.stops && !self.leaves {
             self.turn()?;
+        }
+        if self.stops {
+            self.engine.close_every();
+        } else {
+            self.engine.hand_over();
         }
         let reason = "the broker ends".to_owned();
         for number in self.numbers() {
@@ -119,7 +143,8 @@ impl<F: Fabric> Daemon<F> {
 
     fn turn(&mut self) -> io::Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
-        let waits = self.is_deaf || self.clients.values().any(Client::has_deadline);
+        let orphans = self.engine.has_orphans();
+        let waits = self.is_deaf || orphans || self.clients.values().any(Client::has_deadline);
         let tick = Timespec::try_from(TICK).unwrap_or_default();
         let spare = rustix::buffer::spare_capacity(&mut events);
         match epoll::wait(&self.epoll, spare, waits.then_some(&tick)) {
@@ -130,7 +155,7 @@ impl<F: Fabric> Daemon<F> {
             let flags = event.flags;
             match event.data.u64() {
                 LISTENER => self.accept(),
-                STOP => self.stops = true,
+                STOP => self.leaves = true,
                 // What it is about is looked at below.
                 NEWS => self.engine.fabric().saw_news(),
                 CHANGES => {
@@ -144,6 +169,10 @@ impl<F: Fabric> Daemon<F> {
         }
         self.answer_finished();
         self.keep_time();
+        if orphans && self.swept.elapsed() > TICK {
+            self.swept = Instant::now();
+            self.engine.sweep_orphans();
+        }
         Ok(())
     }
 
@@ -229,7 +258,7 @@ impl<F: Fabric> Daemon<F> {
                     return self.dismiss(number, reason);
                 }
                 Ok(Some(message)) => match decode::<Request>(&message.bytes) {
-                    Ok(request) => self.request(number, request),
+                    Ok(request) => self.request(number, request, message.fds),
                     Err(error) => return self.dismiss(number, error.to_string()),
                 },
             }
@@ -240,7 +269,7 @@ impl<F: Fabric> Daemon<F> {
         self.watch(number);
     }
 
-    fn request(&mut self, number: u64, request: Request) {
+    fn request(&mut self, number: u64, request: Request, fds: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&number) else {
             return;
         };
@@ -267,6 +296,13 @@ impl<F: Fabric> Daemon<F> {
                 Err(refusal) => Answer::Refused(refusal),
             },
             Ask::Ports { after } => self.page(&owner, after.unwrap_or(0)),
+            Ask::Resume { port } => done(match fds.first() {
+                Some(held) => self.engine.resume(&owner, port, held.as_fd()),
+                None => {
+                    let message = "what holds the port must come with the request";
+                    Err(Refusal::new(ErrorKind::Request, message))
+                }
+            }),
             Ask::Stop if owner.who.is_root() => {
                 self.stops = true;
                 Answer::Done

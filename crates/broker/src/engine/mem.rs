@@ -221,7 +221,7 @@ impl Divider for MemDivider {
                 };
                 shared.slots.insert(slot, new);
                 let fds = vec![("nothing".to_owned(), OwnedFd::from(file))];
-                Ok(Reserved { slot, fds })
+                Ok(Reserved { slot, fds, ring: 0 })
             }
             (None, _) => Err(Refusal::new(ErrorKind::Limit, "all slots are in use")),
             (_, Err(error)) => Err(Refusal::new(ErrorKind::System, error)),
@@ -251,6 +251,16 @@ impl Divider for MemDivider {
     fn release(&mut self, slot: u32) {
         lock(&self.shared).slots.remove(&slot);
     }
+
+    fn take_over(&mut self, _: u32, _: &Queue) -> Option<u32> {
+        None
+    }
+
+    fn resume(&mut self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn hand_over(&mut self) {}
 
     fn counted(&self, slot: u32) -> Counted {
         let shared = lock(&self.shared);
@@ -308,6 +318,18 @@ impl Fabric for MemFabric {
 
     fn changes(&self) -> Option<BorrowedFd<'_>> {
         Some(self.told.as_fd())
+    }
+
+    fn adopt(&mut self, _: &Facts) -> Result<Option<MemDivider>, Refusal> {
+        Ok(None)
+    }
+
+    fn sweep(&mut self, _: &[u32]) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn has_ring(&self, _: u32) -> bool {
+        false
     }
 
     fn saw_changes(&mut self) {}

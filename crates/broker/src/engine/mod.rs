@@ -10,11 +10,14 @@
 //! reported later; everything else is done at once. What divides the frames
 //! of an interface is a [`Divider`]: the kernel's, or one in memory.
 
+mod adopt;
+mod ghosts;
 pub mod kernel;
 pub mod mem;
 mod owner;
 mod ports;
 
+pub use adopt::Adopted;
 pub use owner::Owner;
 pub use ports::{Engine, Finished, limits};
 
@@ -43,6 +46,8 @@ pub struct Reserved {
     pub slot: u32,
     /// What the reader gets, each with its name.
     pub fds: Vec<(String, OwnedFd)>,
+    /// The ring's number, for [`Fabric::has_ring`].
+    pub ring: u32,
 }
 
 /// What a divider has counted for one slot, since it was set aside.
@@ -97,6 +102,21 @@ pub trait Divider {
 
     /// What was counted.
     fn counted(&self, slot: u32) -> Counted;
+
+    /// Takes over a slot and its ring from the broker before; gives the
+    /// ring's number, if there is one. Only before [`resume`](Self::resume).
+    fn take_over(&mut self, slot: u32, queue: &Queue) -> Option<u32>;
+
+    /// Puts what was bound since it was [adopted](Fabric::adopt) in the place
+    /// of what the broker before had, for every frame at once, and removes
+    /// what that had beside.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn resume(&mut self) -> Result<(), Refusal>;
+
+    /// Leaves everything to the next broker when this is dropped.
+    fn hand_over(&mut self);
 }
 
 /// A machine's interfaces, and how to divide them.
@@ -118,6 +138,23 @@ pub trait Fabric {
     /// # Errors
     /// If the kernel refuses.
     fn divide(&mut self, facts: &Facts) -> Result<Self::Divider, Refusal>;
+
+    /// A divider for an interface as the broker before has left it, without
+    /// bindings: its frames go where they went until it
+    /// [resumes](Divider::resume). `None` if there is nothing left.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn adopt(&mut self, facts: &Facts) -> Result<Option<Self::Divider>, Refusal>;
+
+    /// Removes what earlier brokers have left on interfaces, but for these.
+    ///
+    /// # Errors
+    /// If the kernel refuses; the rest is removed.
+    fn sweep(&mut self, kept: &[u32]) -> Result<(), Refusal>;
+
+    /// Whether a ring of that number is still there: someone has it.
+    fn has_ring(&self, ring: u32) -> bool;
 
     /// Becomes readable when some divider's [`reserved`](Divider::reserved)
     /// has news.

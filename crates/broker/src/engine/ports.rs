@@ -1,9 +1,11 @@
 //! Open ports, and what may be done with them.
 
+use super::ghosts::{Ghost, Ghosts};
 use super::{Counted, Divider, Fabric, Owner, Queue, Reserved};
 use crate::Bytes;
 use crate::compile::{Compiler, Source};
 use crate::interface::Facts;
+use crate::keep::Keep;
 use crate::policy::{Denied, Policy, Usage, Wish};
 use crate::protocol::{
     Attach, ErrorKind, Event, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal,
@@ -41,30 +43,34 @@ pub struct Finished {
 }
 
 /// A divided interface.
-struct Interface<D> {
-    facts: Facts,
-    divider: D,
-    ports: usize,
+pub(super) struct Interface<D> {
+    pub(super) facts: Facts,
+    pub(super) divider: D,
+    pub(super) ports: usize,
 }
 
 /// A port, open or about to be.
-struct Port {
-    owner: Owner,
+pub(super) struct Port {
+    pub(super) owner: Owner,
     /// The place of its grant in the policy; `None` for the superuser's.
-    grant: Option<usize>,
-    ifindex: u32,
-    asked: OpenPort,
-    filter: Filter,
-    place: Option<(u32, BindingId)>,
+    pub(super) grant: Option<usize>,
+    pub(super) ifindex: u32,
+    pub(super) asked: OpenPort,
+    pub(super) filter: Filter,
+    pub(super) place: Option<(u32, BindingId)>,
+    /// The ring's number, once it has one.
+    pub(super) ring: Option<u32>,
 }
 
 /// All ports, by the interfaces of a [`Fabric`].
 pub struct Engine<F: Fabric> {
-    fabric: F,
-    policy: Policy,
-    interfaces: BTreeMap<u32, Interface<F::Divider>>,
-    ports: BTreeMap<u32, Port>,
-    last_port: u32,
+    pub(super) fabric: F,
+    pub(super) policy: Policy,
+    pub(super) interfaces: BTreeMap<u32, Interface<F::Divider>>,
+    pub(super) ports: BTreeMap<u32, Port>,
+    pub(super) last_port: u32,
+    pub(super) keep: Option<Keep>,
+    ghosts: Ghosts,
 }
 
 impl<F: Fabric> Engine<F> {
@@ -76,6 +82,8 @@ impl<F: Fabric> Engine<F> {
             interfaces: BTreeMap::new(),
             ports: BTreeMap::new(),
             last_port: 0,
+            keep: None,
+            ghosts: Ghosts::default(),
         }
     }
 
@@ -134,6 +142,7 @@ impl<F: Fabric> Engine<F> {
             asked,
             filter,
             place: None,
+            ring: None,
         };
         self.ports.insert(number, port);
         Ok(number)
@@ -203,7 +212,10 @@ impl<F: Fabric> Engine<F> {
             known.filter = filter;
             known.asked.filter = source;
         }
-        Ok(())
+        self.note(port).map_err(|error| {
+            let message = format!("the new filter holds, but cannot be noted down ({error})");
+            Refusal::new(ErrorKind::System, message)
+        })
     }
 
     /// Closes a port.
@@ -222,6 +234,14 @@ impl<F: Fabric> Engine<F> {
             (port.owner.connection == connection).then_some(*number)
         };
         let numbers: Vec<u32> = self.ports.iter().filter_map(of).collect();
+        for number in numbers {
+            self.remove(number);
+        }
+    }
+
+    /// Closes all ports there are.
+    pub fn close_every(&mut self) {
+        let numbers: Vec<u32> = self.ports.keys().copied().collect();
         for number in numbers {
             self.remove(number);
         }
@@ -323,15 +343,15 @@ impl<F: Fabric> Engine<F> {
         all
     }
 
-    fn port(&self, owner: &Owner, port: u32) -> Result<&Port, Refusal> {
+    pub(super) fn port(&self, owner: &Owner, port: u32) -> Result<&Port, Refusal> {
         let known = self.ports.get(&port);
         let own = known.filter(|known| known.owner.connection == owner.connection);
         own.ok_or_else(|| no_port(port))
     }
 
     /// The grant that allows it.
-    fn allowed(
-        &self,
+    pub(super) fn allowed(
+        &mut self,
         owner: &Owner,
         asked: &OpenPort,
         ring: Bytes,
@@ -359,11 +379,22 @@ impl<F: Fabric> Engine<F> {
             }
         }
         grant.allows(&wish, usage)?;
+        // What was closed and is still held, mapped or pinned by somebody is
+        // the user's own share too.
+        let fabric = &self.fabric;
+        let held = self
+            .ghosts
+            .memory(place, owner.who.uid, |ring| fabric.has_ring(ring));
+        let max = grant.memory_max;
+        if usage.memory.0 + wish.memory.0 + held > max.0.saturating_mul(2) {
+            let (asked, used) = (wish.memory, Bytes(usage.memory.0 + held));
+            return Err(Denied::Memory { asked, used, max }.into());
+        }
         Ok(Some(place))
     }
 
     /// Compiles a filter, behind the grant's own.
-    fn filter(
+    pub(super) fn filter(
         &self,
         grant: Option<usize>,
         facts: &Facts,
@@ -382,21 +413,13 @@ impl<F: Fabric> Engine<F> {
     }
 
     /// The interface, divided; with the host's claims bound when it is new.
-    fn interface(&mut self, facts: Facts) -> Result<(), Refusal> {
+    pub(super) fn interface(&mut self, facts: Facts) -> Result<(), Refusal> {
         if let Some(known) = self.interfaces.get_mut(&facts.ifindex) {
             known.facts = facts;
             return Ok(());
         }
         let mut divider = self.fabric.divide(&facts)?;
-        for claim in self.policy.claims(&facts.name) {
-            divider.bind(Binding {
-                filter: Filter::new(compile_own(&facts, &claim.filter)?),
-                priority: claim.priority,
-                copy: false,
-                target: Target::Kernel,
-                tag: 0,
-            })?;
-        }
+        self.bind_claims(&facts, &mut divider)?;
         let ifindex = facts.ifindex;
         let interface = Interface {
             facts,
@@ -407,8 +430,30 @@ impl<F: Fabric> Engine<F> {
         Ok(())
     }
 
+    /// Binds what the host keeps for itself.
+    pub(super) fn bind_claims(
+        &self,
+        facts: &Facts,
+        divider: &mut F::Divider,
+    ) -> Result<(), Refusal> {
+        for claim in self.policy.claims(&facts.name) {
+            divider.bind(Binding {
+                filter: Filter::new(compile_own(facts, &claim.filter)?),
+                priority: claim.priority,
+                copy: false,
+                target: Target::Kernel,
+                tag: 0,
+            })?;
+        }
+        Ok(())
+    }
+
     /// Moves the divider to where the ports, and one more, need it.
-    fn attach_for(&mut self, ifindex: u32, more: Option<&OpenPort>) -> Result<(), Refusal> {
+    pub(super) fn attach_for(
+        &mut self,
+        ifindex: u32,
+        more: Option<&OpenPort>,
+    ) -> Result<(), Refusal> {
         let Some(interface) = self.interfaces.get_mut(&ifindex) else {
             return Ok(());
         };
@@ -451,7 +496,13 @@ impl<F: Fabric> Engine<F> {
         });
         let binding = bound.inspect_err(|_| interface.divider.release(reserved.slot))?;
         port.place = Some((reserved.slot, binding));
-        let (names, fds) = reserved.fds.into_iter().unzip();
+        port.ring = Some(reserved.ring);
+        let (mut names, mut fds): (Vec<_>, Vec<_>) = reserved.fds.into_iter().unzip();
+        if let Some(keep) = &self.keep {
+            let held = keep.hold(number);
+            fds.push(held.map_err(|error| not_kept(&error))?);
+            names.push("held".to_owned());
+        }
         let opened = Opened {
             port: number,
             ring: port.asked.ring,
@@ -460,13 +511,26 @@ impl<F: Fabric> Engine<F> {
             slot: reserved.slot,
             attach: attach_name(&interface.divider),
         };
+        self.note(number).map_err(|error| not_kept(&error))?;
         Ok((opened, fds))
     }
 
-    fn remove(&mut self, number: u32) {
+    pub(super) fn remove(&mut self, number: u32) {
         let Some(port) = self.ports.remove(&number) else {
             return;
         };
+        if let Some(keep) = &self.keep {
+            keep.forget(number);
+        }
+        if let (Some(grant), Some(ring)) = (port.grant, port.ring) {
+            let (uid, memory) = (port.owner.who.uid, port.asked.ring.0);
+            self.ghosts.add(Ghost {
+                grant,
+                uid,
+                memory,
+                ring,
+            });
+        }
         if let Some(interface) = self.interfaces.get_mut(&port.ifindex) {
             interface.ports -= 1;
             if let Some((slot, binding)) = port.place {
@@ -486,7 +550,7 @@ impl<F: Fabric> Engine<F> {
         self.close_interface_if_unused(port.ifindex);
     }
 
-    fn close_interface_if_unused(&mut self, ifindex: u32) {
+    pub(super) fn close_interface_if_unused(&mut self, ifindex: u32) {
         if self
             .interfaces
             .get(&ifindex)
@@ -587,7 +651,12 @@ fn shown(text: &str) -> String {
     }
 }
 
-fn no_port(port: u32) -> Refusal {
+pub(super) fn not_kept(error: &std::io::Error) -> Refusal {
+    let message = format!("the broker cannot note the port down ({error})");
+    Refusal::new(ErrorKind::System, message)
+}
+
+pub(super) fn no_port(port: u32) -> Refusal {
     let message = format!("there is no port {port} of this connection");
     Refusal::new(ErrorKind::Port, message)
 }

@@ -45,6 +45,12 @@ pub enum Ask {
         /// Only those with greater numbers than this; for the next page.
         after: Option<u32>,
     },
+    /// Take up a port again that an earlier broker has opened. With this
+    /// comes the descriptor named `held`.
+    Resume {
+        /// The port.
+        port: u32,
+    },
     /// End the broker, and close every port. The superuser only.
     Stop,
 }
@@ -198,8 +204,8 @@ pub struct Opened {
     pub ring: Bytes,
     /// How the frames begin: a `LINKTYPE_` number.
     pub linktype: u32,
-    /// What the descriptors are that come with this, in order: `ring`,
-    /// `counters`.
+    /// What the descriptors are that come with this, in order: `ring`, and
+    /// `held`, by which the port outlives the broker.
     pub fds: Vec<String>,
     /// The port's place in the map of counters.
     pub slot: u32,
@@ -305,6 +311,16 @@ impl Refusal {
             kind,
             message: message.to_string(),
             span: None,
+        }
+    }
+}
+
+impl From<Refusal> for crate::compile::CompileError {
+    fn from(refusal: Refusal) -> crate::compile::CompileError {
+        let span = refusal.span;
+        crate::compile::CompileError {
+            message: refusal.message,
+            span: span.map(|(start, end)| start as usize..end as usize),
         }
     }
 }

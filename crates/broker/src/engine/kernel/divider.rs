@@ -1,12 +1,12 @@
 //! One interface's plan in the kernel.
 
-use super::namespace;
+use super::pins::Pins;
 use super::worker::{Done, Job, Worker};
+use super::{namespace, system};
 use crate::engine::{Counted, Divider, Queue, Reserved};
 use crate::interface::Facts;
 use crate::protocol::{Attach, ErrorKind, Refusal};
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use weir_demux::kernel::{
@@ -15,7 +15,8 @@ use weir_demux::kernel::{
 use weir_demux::{Binding, BindingId, Filter};
 use weir_link::bpf::{Hook, Map};
 use weir_link::live::{Dispatcher, cost};
-use weir_link::plan::PlanMaps;
+use weir_link::net::{Interface, XdpMode};
+use weir_link::plan::{PlanMaps, PortMaps};
 
 /// Slots for ports of one interface, and one that is the worker's.
 const SLOTS: u32 = 1 << 12;
@@ -41,6 +42,9 @@ pub struct KernelDivider {
     dispatchers: Vec<Dispatcher>,
     /// The programs in the slots are not the plan's: loading failed.
     is_stale: bool,
+    /// Writes only, no programs: they come at the end.
+    is_held: bool,
+    pins: Option<Pins>,
     worker: Worker,
     free: Vec<u32>,
     /// Rings at their slots that are nobody's, by size.
@@ -62,25 +66,68 @@ impl std::fmt::Debug for Plan {
     }
 }
 
-fn system(error: impl Display) -> Refusal {
-    Refusal::new(ErrorKind::System, error)
-}
-
 impl KernelDivider {
     pub(super) fn new(
         facts: &Facts,
         namespace: u64,
         news: Arc<OwnedFd>,
+        pins: Option<Pins>,
     ) -> Result<KernelDivider, Refusal> {
-        let plan = KernelPlan::new(Options {
-            seed: random_seed(),
-            ports_max: SLOTS,
-            ..Options::default()
-        });
+        let plan = plan();
         let maps = PlanMaps::new(&plan).map_err(system)?;
+        if let Some(pins) = &pins {
+            pins.sweep().map_err(system)?;
+            maps.pin(&pins.folder).map_err(system)?;
+        }
+        let mut divider = KernelDivider::over(facts, namespace, news, pins, plan, maps)?;
+        divider.order(RING_DEFAULT);
+        Ok(divider)
+    }
+
+    /// As the broker before has left it; `None` if that is nothing of use.
+    pub(super) fn adopt(
+        facts: &Facts,
+        namespace: u64,
+        news: Arc<OwnedFd>,
+        pins: Pins,
+    ) -> Result<Option<KernelDivider>, Refusal> {
+        let plan = plan();
+        let ports = PortMaps::pinned(&pins.folder).map_err(system)?;
+        let Some(ports) = ports.filter(|ports| ports.ports_max() == SLOTS) else {
+            return Ok(None);
+        };
+        let maps = PlanMaps::over(&plan, ports).map_err(system)?;
+        let mut dispatchers = Vec::new();
+        let xdp = match Interface::numbered(facts.ifindex).map_err(system)?.xdp {
+            Some(xdp) if xdp.mode == XdpMode::Native => Hook::XdpNative,
+            _ => Hook::XdpGeneric,
+        };
+        for hook in [xdp, Hook::TcIngress, Hook::TcEgress] {
+            let adopted = Dispatcher::adopt(&pins.folder, hook).map_err(system)?;
+            dispatchers.extend(adopted.filter(|one| one.ifindex() == facts.ifindex));
+        }
+        let attached = dispatchers.iter().find_map(|one| place(one.hook()));
+        let Some(attached) = attached else {
+            return Ok(None);
+        };
+        let mut divider = KernelDivider::over(facts, namespace, news, Some(pins), plan, maps)?;
+        divider.dispatchers = dispatchers;
+        divider.attached = Some(attached);
+        divider.is_held = true;
+        Ok(Some(divider))
+    }
+
+    fn over(
+        facts: &Facts,
+        namespace: u64,
+        news: Arc<OwnedFd>,
+        pins: Option<Pins>,
+        plan: KernelPlan,
+        maps: PlanMaps,
+    ) -> Result<KernelDivider, Refusal> {
         let rings = maps.map(Part::Rings).try_clone().map_err(system)?;
         let spare = SLOTS - 1;
-        let mut divider = KernelDivider {
+        Ok(KernelDivider {
             ifindex: facts.ifindex,
             is_loopback: facts.is_loopback,
             namespace,
@@ -89,6 +136,8 @@ impl KernelDivider {
             attached: None,
             dispatchers: Vec::new(),
             is_stale: false,
+            is_held: false,
+            pins,
             worker: Worker::start(rings, spare, news).map_err(system)?,
             free: (0..spare).rev().collect(),
             ahead: BTreeMap::new(),
@@ -97,9 +146,7 @@ impl KernelDivider {
             ready: Vec::new(),
             used: BTreeMap::new(),
             asked_grace: false,
-        };
-        divider.order(RING_DEFAULT);
-        Ok(divider)
+        })
     }
 
     /// Has the worker make rings of a size, as many as wait for one and some
@@ -177,9 +224,12 @@ impl KernelDivider {
                 .set_port(slot, settings, true)
                 .and_then(|()| self.maps.clear_counters(slot))
                 .map_err(system)
-                .map(|()| Reserved {
-                    slot,
-                    fds: vec![("ring".to_owned(), ring.into())],
+                .and_then(|()| {
+                    Ok(Reserved {
+                        slot,
+                        ring: ring.info().map_err(system)?.id,
+                        fds: vec![("ring".to_owned(), ring.into())],
+                    })
                 });
             self.used.insert(slot, bytes);
             if result.is_err() {
@@ -193,6 +243,9 @@ impl KernelDivider {
     /// Puts a change into the kernel.
     fn apply(&mut self, change: &Change) -> Result<(), Refusal> {
         self.maps.apply(&self.plan.0, change).map_err(system)?;
+        if self.is_held {
+            return Ok(());
+        }
         if change.programs == Need::Programs || self.is_stale {
             self.load_all()?;
         }
@@ -220,6 +273,34 @@ impl KernelDivider {
         dispatcher.set(&program).map_err(system)
     }
 
+    fn detach(&self, dispatcher: Dispatcher) -> Result<(), Refusal> {
+        let pins = self.pins.as_ref().map(|pins| &pins.folder);
+        dispatcher.detach(pins).map_err(system)
+    }
+
+    /// Removes the rings of slots that are nobody's.
+    fn sweep_rings(&mut self) -> Result<(), Refusal> {
+        let rings = self.maps.map(Part::Rings);
+        let mut key = None;
+        let mut found = Vec::new();
+        while let Some(next) = rings.next_key(key.as_deref()).map_err(system)? {
+            if let Ok(slot) = next.as_slice().try_into() {
+                found.push(u32::from_ne_bytes(slot));
+            }
+            if found.len() > SLOTS as usize {
+                break;
+            }
+            key = Some(next);
+        }
+        found.retain(|slot| !self.used.contains_key(slot) && *slot < SLOTS - 1);
+        self.free
+            .retain(|slot| !self.used.contains_key(slot) && !found.contains(slot));
+        for slot in found {
+            self.worker.ask(Job::Remove { slot });
+        }
+        Ok(())
+    }
+
     /// Asks for word when what is written now has reached every frame.
     fn settle_later(&mut self) {
         if !self.asked_grace && !self.plan.0.is_settled() {
@@ -227,6 +308,24 @@ impl KernelDivider {
             let epoch = self.plan.0.epoch();
             self.worker.ask(Job::Grace { epoch });
         }
+    }
+}
+
+fn plan() -> KernelPlan {
+    KernelPlan::new(Options {
+        seed: random_seed(),
+        ports_max: SLOTS,
+        ..Options::default()
+    })
+}
+
+/// The place of a hook for frames that come in.
+fn place(hook: Hook) -> Option<Attach> {
+    match hook {
+        Hook::XdpNative => Some(Attach::XdpNative),
+        Hook::XdpGeneric => Some(Attach::XdpGeneric),
+        Hook::TcIngress => Some(Attach::Tc),
+        Hook::TcEgress => None,
     }
 }
 
@@ -275,7 +374,7 @@ impl Divider for KernelDivider {
         let xdp = |one: &Dispatcher| one.hook().is_xdp();
         if wanted[0].is_xdp() {
             for dispatcher in old.extract_if(.., |one| xdp(one)) {
-                dispatcher.detach(None).map_err(system)?;
+                self.detach(dispatcher)?;
             }
         }
         let mut made = Vec::new();
@@ -283,7 +382,8 @@ impl Divider for KernelDivider {
             if kept.iter().any(|one| one.hook() == hook) {
                 continue;
             }
-            let new = Dispatcher::attach(self.ifindex, hook, None).map_err(system);
+            let pins = self.pins.as_ref().map(|pins| &pins.folder);
+            let new = Dispatcher::attach(self.ifindex, hook, pins).map_err(system);
             let new = new.and_then(|new| self.load(&new).map(|()| new));
             match new {
                 Ok(new) => made.push(new),
@@ -297,7 +397,7 @@ impl Divider for KernelDivider {
         // The new one divides already: what is under way between the two is
         // seen by both rather than by neither.
         for dispatcher in old {
-            dispatcher.detach(None).map_err(system)?;
+            self.detach(dispatcher)?;
         }
         kept.append(&mut made);
         self.dispatchers = kept;
@@ -357,6 +457,30 @@ impl Divider for KernelDivider {
     fn release(&mut self, slot: u32) {
         if self.used.remove(&slot).is_some() {
             self.worker.ask(Job::Remove { slot });
+        }
+    }
+
+    fn take_over(&mut self, slot: u32, queue: &Queue) -> Option<u32> {
+        let rings = self.maps.map(Part::Rings);
+        let id = rings.lookup(&slot.to_ne_bytes()).ok()??;
+        self.used.insert(slot, queue.ring.0);
+        Some(u32::from_ne_bytes(id.try_into().ok()?))
+    }
+
+    fn resume(&mut self) -> Result<(), Refusal> {
+        self.is_held = false;
+        self.load_all()?;
+        // Both, or neither, where the broker died on the way.
+        if let Some(attached) = self.attached {
+            self.attach(attached)?;
+        }
+        self.settle_later();
+        self.sweep_rings()
+    }
+
+    fn hand_over(&mut self) {
+        if let Some(pins) = &mut self.pins {
+            pins.is_kept = true;
         }
     }
 

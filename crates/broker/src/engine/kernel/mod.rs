@@ -13,18 +13,28 @@
 //! rings of the sizes in use are set aside ahead of need.
 
 mod divider;
+mod pins;
 mod worker;
 
 pub use divider::KernelDivider;
+pub(crate) use pins::sweep;
 
 use super::Fabric;
 use crate::interface::{Facts, Interfaces, Watch};
+use crate::keep::Keep;
 use crate::protocol::{ErrorKind, Refusal};
+use pins::Pins;
 use rustix::event::{EventfdFlags, eventfd};
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use weir_link::bpf::{self, ObjectKind, PinFolder};
+
+fn system(error: impl Display) -> Refusal {
+    Refusal::new(ErrorKind::System, error)
+}
 
 /// The interfaces of a network namespace: the one of the thread that made
 /// this, which is to use it too.
@@ -34,6 +44,7 @@ pub struct KernelFabric {
     watch: Watch,
     news: Arc<OwnedFd>,
     namespace: u64,
+    pins: Option<Arc<PinFolder>>,
 }
 
 impl KernelFabric {
@@ -48,7 +59,21 @@ impl KernelFabric {
             watch: Watch::open()?,
             news: Arc::new(eventfd(0, flags)?),
             namespace: namespace()?,
+            pins: None,
         })
+    }
+
+    /// Pins what divides, so that it outlives this process.
+    #[must_use]
+    pub fn pinned(self, keep: &Keep) -> KernelFabric {
+        let pins = Some(Arc::clone(keep.pins()));
+        KernelFabric { pins, ..self }
+    }
+
+    fn pins(&self, facts: &Facts) -> Result<Option<Pins>, Refusal> {
+        let pins = self.pins.as_ref();
+        let pins = pins.map(|root| Pins::of(root, self.namespace, facts.ifindex));
+        pins.transpose().map_err(system)
     }
 }
 
@@ -78,7 +103,27 @@ impl Fabric for KernelFabric {
     }
 
     fn divide(&mut self, facts: &Facts) -> Result<KernelDivider, Refusal> {
-        KernelDivider::new(facts, self.namespace, Arc::clone(&self.news))
+        let pins = self.pins(facts)?;
+        KernelDivider::new(facts, self.namespace, Arc::clone(&self.news), pins)
+    }
+
+    fn adopt(&mut self, facts: &Facts) -> Result<Option<KernelDivider>, Refusal> {
+        match self.pins(facts)? {
+            Some(pins) => KernelDivider::adopt(facts, self.namespace, Arc::clone(&self.news), pins),
+            None => Ok(None),
+        }
+    }
+
+    fn sweep(&mut self, kept: &[u32]) -> Result<(), Refusal> {
+        let Some(pins) = &self.pins else {
+            return Ok(());
+        };
+        let kept = kept.iter().map(|ifindex| (self.namespace, *ifindex));
+        pins::sweep(pins, &kept.collect::<Vec<_>>()).map_err(system)
+    }
+
+    fn has_ring(&self, ring: u32) -> bool {
+        bpf::open(ObjectKind::Map, ring, true).is_ok()
     }
 
     fn news(&self) -> Option<BorrowedFd<'_>> {

@@ -1,0 +1,306 @@
+//! What outlives a broker: a folder that says which ports there are, and by
+//! which the next broker sees who still has them.
+//!
+//! ```text
+//!  /run/weir/
+//!  ├── lock         locked by the broker
+//!  ├── bpf/         a BPF file system, of root alone: what divides frames
+//!  └── ports/       of root alone
+//!      ├── 7.port   what port 7 is (JSON)
+//!      └── 7.held   locked by whoever has port 7
+//! ```
+//!
+//! The lock on `7.held` belongs to a descriptor that the port's program gets
+//! and nobody else has. It ends with the last copy of that descriptor, by
+//! whatever death, and no process can end it for another. The broker needs no
+//! connection to see it.
+
+use crate::policy::Who;
+use crate::protocol::OpenPort;
+use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weir_link::bpf::{PinError, PinFolder};
+use weir_link::plan::PlanError;
+
+/// Where a broker keeps it, unless told otherwise.
+pub const FOLDER_DEFAULT: &str = "/run/weir";
+
+/// Most bytes of a port's file: a request is not longer.
+const PORT_LEN_MAX: usize = crate::protocol::MESSAGE_LEN_MAX;
+
+/// Why nothing can be kept in a folder.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// Another broker does.
+    #[error("another broker runs with {}; stop it first", path.display())]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Others could change it.
+    #[error(
+        "{} belongs to user {uid}, with mode {mode:o}: it must be root's, and nobody else's to write", path.display()
+    )]
+    NotOurs {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+        /// Who may do what.
+        mode: u32,
+    },
+    /// The BPF file system.
+    #[error(transparent)]
+    Pins(#[from] PinError),
+    /// What was attached.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Anything else.
+    #[error("cannot {what} {} ({source})", path.display())]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// With which path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The folder, of one broker at a time.
+#[derive(Debug)]
+pub struct Keep {
+    path: PathBuf,
+    ports: OwnedFd,
+    pins: Arc<PinFolder>,
+    _lock: OwnedFd,
+}
+
+/// A port as it is kept.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    /// Its number.
+    pub(crate) port: u32,
+    /// Its place in the interface's divider.
+    pub(crate) slot: u32,
+    /// The interface's number.
+    pub(crate) ifindex: u32,
+    /// Its network namespace.
+    pub(crate) namespace: Option<u64>,
+    /// The user.
+    pub(crate) uid: u32,
+    /// The user's groups.
+    pub(crate) gids: Vec<u32>,
+    /// The process that opened it.
+    pub(crate) pid: u32,
+    /// What was asked for.
+    pub(crate) asked: OpenPort,
+}
+
+impl Kept {
+    pub(crate) fn who(&self) -> Who {
+        Who {
+            uid: self.uid,
+            gids: self.gids.clone(),
+            pid: self.pid,
+        }
+    }
+}
+
+const FOLDER: OFlags = OFlags::DIRECTORY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
+
+impl Keep {
+    /// Makes the folder where it is missing, locks it, and mounts the BPF
+    /// file system where there is none. Needs privilege.
+    ///
+    /// # Errors
+    /// See [`KeepError`].
+    pub fn open(path: &Path) -> Result<Keep, KeepError> {
+        let folder = open_folder(path)?;
+        let lock = fs::openat(
+            &folder,
+            "lock",
+            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            OWNER,
+        );
+        let lock = lock.map_err(failed("open the lock in", path))?;
+        match fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let path = path.to_owned();
+                return Err(KeepError::InUse { path });
+            }
+            Err(error) => return Err(failed("lock", path)(error)),
+        }
+        made(fs::mkdirat(&folder, "ports", Mode::RWXU)).map_err(failed("make `ports` in", path))?;
+        let ports = fs::openat(&folder, "ports", FOLDER, Mode::empty());
+        Ok(Keep {
+            path: path.to_owned(),
+            ports: ports.map_err(failed("open `ports` in", path))?,
+            pins: Arc::new(PinFolder::mount(&path.join("bpf"))?),
+            _lock: lock,
+        })
+    }
+
+    /// Where what divides frames is pinned.
+    pub fn pins(&self) -> &Arc<PinFolder> {
+        &self.pins
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes a port, in place of what was noted.
+    pub(crate) fn save(&self, port: &Kept) -> io::Result<()> {
+        let (new, name) = (format!("{}.new", port.port), format!("{}.port", port.port));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let text = serde_json::to_vec(port)?;
+        let file = fs::openat(&self.ports, &new, flags, OWNER)?;
+        File::from(file).write_all(&text)?;
+        // All of it, or what was there.
+        Ok(fs::renameat(&self.ports, &new, &self.ports, &name)?)
+    }
+
+    /// A descriptor that holds a port, for its program.
+    pub(crate) fn hold(&self, port: u32) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let held = fs::openat(&self.ports, format!("{port}.held"), flags, OWNER)?;
+        fs::flock(&held, FlockOperation::NonBlockingLockShared)?;
+        Ok(held)
+    }
+
+    /// Whether some program has the port.
+    pub(crate) fn is_held(&self, port: u32) -> bool {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let held = fs::openat(&self.ports, format!("{port}.held"), flags, Mode::empty());
+        held.is_ok_and(|held| {
+            fs::flock(&held, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+        })
+    }
+
+    /// Whether this is the descriptor that holds the port.
+    pub(crate) fn is_holder(&self, port: u32, fd: BorrowedFd<'_>) -> bool {
+        let own = fs::statat(
+            &self.ports,
+            format!("{port}.held"),
+            AtFlags::SYMLINK_NOFOLLOW,
+        );
+        let same = |a: &Stat, b: &Stat| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino);
+        matches!((own, fs::fstat(fd)), (Ok(own), Ok(given)) if same(&own, &given))
+    }
+
+    /// Forgets a port.
+    pub(crate) fn forget(&self, port: u32) {
+        for kind in ["port", "held", "new"] {
+            let _ = fs::unlinkat(&self.ports, format!("{port}.{kind}"), AtFlags::empty());
+        }
+    }
+
+    /// The ports that are noted, by number. What cannot be read, since a
+    /// broker was killed in the middle, is forgotten.
+    pub(crate) fn ports(&self) -> Vec<Kept> {
+        let mut all = Vec::new();
+        for number in self.numbers() {
+            match self.port(number) {
+                Some(port) if port.port == number => all.push(port),
+                _ => self.forget(number),
+            }
+        }
+        all
+    }
+
+    fn numbers(&self) -> Vec<u32> {
+        let Ok(dir) = fs::Dir::read_from(&self.ports) else {
+            return Vec::new();
+        };
+        let number = |entry: fs::DirEntry| {
+            let name = entry.file_name().to_str().ok()?;
+            name.split('.').next()?.parse().ok()
+        };
+        let mut numbers: Vec<u32> = dir.flatten().filter_map(number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
+    }
+
+    fn port(&self, number: u32) -> Option<Kept> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = fs::openat(&self.ports, format!("{number}.port"), flags, Mode::empty());
+        let mut text = Vec::new();
+        let file = io::Read::take(File::from(file.ok()?), PORT_LEN_MAX as u64 * 2);
+        io::Read::read_to_end(&mut { file }, &mut text).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Removes everything that a broker has left, the folder's contents and
+    /// the BPF file system included. Ports that are still read get nothing
+    /// any more.
+    ///
+    /// # Errors
+    /// See [`KeepError`]; [`KeepError::InUse`] while a broker runs.
+    pub fn clean(path: &Path) -> Result<(), KeepError> {
+        let keep = Keep::open(path)?;
+        let swept = crate::engine::kernel::sweep(&keep.pins, &[]);
+        for number in keep.numbers() {
+            keep.forget(number);
+        }
+        swept?;
+        drop(keep.pins);
+        let bpf = path.join("bpf");
+        PinFolder::unmount(&bpf)?;
+        let folder = open_folder(path)?;
+        let remove = |name: &str, flags| match fs::unlinkat(&folder, name, flags) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(failed("clean", path)(error)),
+        };
+        remove("bpf", AtFlags::REMOVEDIR)?;
+        remove("ports", AtFlags::REMOVEDIR)?;
+        remove("lock", AtFlags::empty())
+    }
+}
+
+fn open_folder(path: &Path) -> Result<OwnedFd, KeepError> {
+    let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
+    let is_new = fs::mkdir(path, mode);
+    let folder = fs::open(path, FOLDER, Mode::empty()).map_err(failed("open", path))?;
+    match is_new {
+        // Whatever the mask of this process: the socket may be in it.
+        Ok(()) => fs::fchmod(&folder, mode).map_err(failed("make the folder", path))?,
+        Err(Errno::EXIST) => {}
+        Err(error) => return Err(failed("make the folder", path)(error)),
+    }
+    let stat = fs::fstat(folder.as_fd()).map_err(failed("look at", path))?;
+    let (uid, mode) = (stat.st_uid, stat.st_mode & 0o7777);
+    if uid != rustix::process::geteuid().as_raw() || mode & 0o022 != 0 {
+        let path = path.to_owned();
+        return Err(KeepError::NotOurs { path, uid, mode });
+    }
+    Ok(folder)
+}
+
+fn made(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match result {
+        Err(Errno::EXIST) => Ok(()),
+        other => other,
+    }
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(Errno) -> KeepError {
+    let path = path.to_owned();
+    move |error| KeepError::System {
+        what,
+        path,
+        source: error.into(),
+    }
+}

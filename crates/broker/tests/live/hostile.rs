@@ -1,0 +1,386 @@
+//! Programs that mean harm: with what the broker gave them, and with its
+//! socket.
+#![allow(unsafe_code)] // Raw calls of somebody who keeps to no interface.
+
+use crate::net::{Net, net, none_more, numbers};
+use crate::process::{Folder, Role};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use weir_broker::compile::Source;
+use weir_broker::protocol::{
+    Answer, Ask, Attach, Channel, OpenPort, Request, Said, decode, encode,
+};
+use weir_broker::{Bytes, Connection, Port, PortError};
+use weir_lab::net::nobody::{self, NOBODY};
+
+/// Another user, of no name.
+const OTHER: u32 = 65_432;
+
+/// Each user sees and takes a range, whatever is asked for.
+fn policy() -> String {
+    let grant = |uid, from, to| {
+        format!(
+            "[[grant]]\nusers = [{uid}]\ninterfaces = ['*']\npriority_max = 9\nports_max = 4\n\
+             memory_max = '2 MiB'\ntake = true\nfilter = 'udp dst portrange {from}-{to}'\n"
+        )
+    };
+    grant(NOBODY, 5000, 5499) + &grant(OTHER, 5500, 5999)
+}
+
+fn ask(interface: &str) -> Ask {
+    Ask::Open(OpenPort {
+        interface: interface.to_owned(),
+        filter: Source::expr("udp"),
+        priority: 9,
+        take: true,
+        send: false,
+        ring: Bytes(64 << 10),
+        snap_len: None,
+        timestamps: false,
+        tag: 0,
+        attach: Attach::Auto,
+        namespace: None,
+    })
+}
+
+/// A port's descriptors, raw.
+fn open(connection: &mut Connection, interface: &str) -> (u32, Vec<OwnedFd>) {
+    match connection.ask(ask(interface)).unwrap() {
+        (Answer::Opened(opened), fds) => (opened.port, fds),
+        (other, _) => panic!("{other:?}"),
+    }
+}
+
+/// Takes up a port by some descriptor.
+fn resume(socket: &Path, port: u32, held: BorrowedFd<'_>) -> Answer {
+    let channel = Channel::connect(socket).unwrap();
+    let ask = Ask::Resume { port };
+    let bytes = encode(&Request { id: 1, ask }).unwrap();
+    channel.send(&bytes, &[held], true).unwrap();
+    let said = channel.receive(true).unwrap().unwrap();
+    match decode(&said.bytes).unwrap() {
+        Said::Answer { answer, .. } => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn users_do_not_get_each_others_frames_nor_the_hosts() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let (broker, _) = folder.broker(&net, &policy());
+    let host = net.server(53);
+    let mut nobodys = folder.reader(&net, NOBODY, "udp");
+    let mut others = folder.reader(&net, OTHER, "udp or tcp or arp or icmp");
+    net.send(5001, 3);
+    net.send(5501, 5);
+    net.send(53, 1);
+    assert_eq!(nobodys.count(), 3);
+    assert_eq!(others.count(), 5);
+    host.recv(&mut [0; 9])
+        .expect("what nobody is granted is the host's");
+    // A port that is another user's, taken up with what holds one's own.
+    let interface = net.eth_b.name();
+    nobody::run(|| {
+        let mut connection = Connection::to(&folder.socket).unwrap();
+        let (own, fds) = open(&mut connection, interface);
+        let all = connection.ports().unwrap();
+        assert!(all.iter().all(|port| port.uid == NOBODY), "{all:?}");
+        for port in (0..=own + 1).filter(|port| *port != own) {
+            let filter = Source::expr("ip");
+            for ask in [Ask::Close { port }, Ask::SetFilter { port, filter }] {
+                let refused = connection.ask(ask);
+                assert!(matches!(refused, Err(PortError::Refused(_))), "{refused:?}");
+            }
+            let refused = resume(&folder.socket, port, fds[1].as_fd());
+            assert!(matches!(refused, Answer::Refused(_)), "{refused:?}");
+        }
+    });
+    let mut asker = Connection::to(&folder.socket).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while asker.ports().unwrap().len() > 2 {
+        assert!(Instant::now() < deadline, "the third is closed");
+    }
+    net.send(5001, 1);
+    net.send(5501, 1);
+    assert_eq!((nobodys.count(), others.count()), (4, 6));
+    broker.kill();
+}
+
+#[test]
+fn a_user_gets_no_more_memory_by_closing_and_keeping() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let (broker, _) = folder.broker(&net, &policy());
+    nobody::run(|| {
+        let mut kept = Vec::new();
+        for _ in 0..100 {
+            let mut connection = Connection::to(&folder.socket).unwrap();
+            match connection.ask(ask(net.eth_b.name())) {
+                Ok((_, fds)) => kept.extend(fds),
+                Err(PortError::Refused(_)) => break,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        let rings = kept.len() / 2;
+        assert!(
+            (32..=64).contains(&rings),
+            "{rings} of 64 KiB, 2 MiB granted"
+        );
+        drop(kept);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let mut connection = Connection::to(&folder.socket).unwrap();
+        while connection.ask(ask(net.eth_b.name())).is_err() {
+            assert!(
+                Instant::now() < deadline,
+                "what is given back is free again"
+            );
+        }
+    });
+    broker.kill();
+}
+
+#[test]
+fn what_a_client_is_given_reaches_nothing_else() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let (broker, _) = folder.broker(&net, &policy());
+    let port = Port::on(net.eth_b.name()).broker(&folder.socket);
+    let port = port.filter("udp dst portrange 5000-5010").unwrap();
+    let mut victim = port.priority(10).open().unwrap();
+    let host = net.server(7);
+    let set = [
+        ("WEIR_SOCKET", folder.socket.to_str().unwrap()),
+        ("WEIR_INTERFACE", net.eth_b.name()),
+    ];
+    let mut hostile = Role::start(&net, "hostile", Some(NOBODY), &set);
+    // Frames for both, while it writes wild positions into its ring.
+    hostile.hear("scribbles");
+    let mut got = 0;
+    for _ in 0..10 {
+        net.send(5001, 100);
+        got += numbers(&mut victim, 100).len();
+    }
+    assert_eq!(got, 1000, "the other port gets everything");
+    let lost = hostile.hear("done");
+    assert_eq!(lost, "", "what it could do: {lost}");
+    net.send(7, 1);
+    host.recv(&mut [0; 9]).expect("the host gets its own");
+    let ports = Connection::to(&folder.socket).unwrap().ports().unwrap();
+    assert_eq!(ports.len(), 2);
+    for port in ports {
+        assert_eq!(
+            port.delivered + port.lost,
+            1000,
+            "every frame has its place"
+        );
+    }
+    hostile.kill();
+    net.send(5001, 1);
+    assert_eq!(numbers(&mut victim, 1).len(), 1);
+    assert!(none_more(&mut victim));
+    broker.kill();
+}
+
+/// In its own process, as nobody: everything that comes to mind.
+pub(crate) fn hostile() {
+    let variable = |name| std::env::var(name).unwrap();
+    let mut connection = Connection::to(Path::new(&variable("WEIR_SOCKET"))).unwrap();
+    let (_, fds) = open(&mut connection, &variable("WEIR_INTERFACE"));
+    let [ring, held] = &fds[..] else {
+        panic!("{} descriptors", fds.len())
+    };
+    let mut could = Vec::new();
+    let page = rustix::param::page_size();
+    let mapped = |at, bytes| map(ring.as_fd(), at, bytes);
+    let consumer = mapped(0, page).expect("the reader's own page");
+    if mapped(page, page).is_ok() {
+        could.push("write the producer's page");
+    }
+    if mapped(2 * page, 64 << 10).is_ok() {
+        could.push("write the records");
+    }
+    abuse_maps(ring.as_fd(), &mut could);
+    abuse_objects(&mut could);
+    abuse_files(held.as_fd(), &mut could);
+    crate::process::say("scribbles");
+    let end = Instant::now() + Duration::from_secs(2);
+    let mut state = 1u64;
+    while Instant::now() < end {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let wild = [0, u64::MAX, 1 << 63, 7, state, state >> 40, u64::MAX - 8];
+        for position in wild {
+            // SAFETY: the first word of a page that was mapped for writing,
+            // and stays.
+            unsafe { consumer.cast::<u64>().write_volatile(position) };
+        }
+    }
+    crate::process::say(&format!("done {}", could.join(", ")));
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// A mapping that is never taken away.
+fn map(fd: BorrowedFd<'_>, at: usize, bytes: usize) -> Result<*mut libc::c_void, ()> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let anywhere = std::ptr::null_mut();
+    // SAFETY: a new mapping in a place of the kernel's choice.
+    let start = unsafe {
+        libc::mmap(
+            anywhere,
+            bytes,
+            protection,
+            libc::MAP_SHARED,
+            fd.as_raw_fd(),
+            at as i64,
+        )
+    };
+    (start != libc::MAP_FAILED).then_some(start).ok_or(())
+}
+
+/// A call of bpf(2), with attributes of words; what it gives.
+fn bpf(command: i32, words: &[u64]) -> i64 {
+    let mut attributes = [0u64; 16];
+    attributes[..words.len()].copy_from_slice(words);
+    let bytes = size_of_val(&attributes);
+    // SAFETY: the kernel reads and writes no more than the attributes, and
+    // where they point, which is memory of ours that nothing else uses.
+    unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), bytes) }
+}
+
+/// What can be done with the descriptor of a map.
+fn abuse_maps(ring: BorrowedFd<'_>, could: &mut Vec<&'static str>) {
+    let fd = ring.as_raw_fd() as u64;
+    let mut room = [0u64; 8];
+    let (key, value) = (room.as_mut_ptr() as u64, room[4..].as_mut_ptr() as u64);
+    let commands = [
+        (1, "look up in it"),
+        (2, "update it"),
+        (3, "delete from it"),
+        (4, "list it"),
+        (21, "look up and delete"),
+    ];
+    for (command, what) in commands {
+        if bpf(command, &[fd, key, value, 0]) >= 0 {
+            could.push(what);
+        }
+    }
+    for (command, what) in [
+        (24, "read a batch"),
+        (26, "update a batch"),
+        (27, "delete a batch"),
+    ] {
+        if bpf(command, &[0, value, key, value, 1 | fd << 32, 0, 0]) >= 0 {
+            could.push(what);
+        }
+    }
+    // Attach it, detach it, replace it, as if it were a link or a program.
+    for (command, what) in [
+        (8, "attach"),
+        (9, "detach"),
+        (29, "replace"),
+        (34, "detach a link"),
+    ] {
+        if bpf(command, &[fd | fd << 32, 0, 0]) >= 0 {
+            could.push(what);
+        }
+    }
+    // Freezing stops further mappings for writing, of its own ring alone.
+    bpf(22, &[fd]);
+}
+
+/// What can be reached by number.
+fn abuse_objects(could: &mut Vec<&'static str>) {
+    for (command, what) in [(13, "open programs"), (14, "open maps"), (30, "open links")] {
+        if (1..3000).any(|id| bpf(command, &[id]) >= 0) {
+            could.push(what);
+        }
+    }
+    for (command, what) in [(11, "list programs"), (12, "list maps"), (31, "list links")] {
+        if bpf(command, &[0]) >= 0 {
+            could.push(what);
+        }
+    }
+}
+
+/// What holds the port, and the broker's folder.
+fn abuse_files(held: BorrowedFd<'_>, could: &mut Vec<&'static str>) {
+    let path = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+    if File::options().write(true).open(&path).is_ok() {
+        could.push("write what holds the port");
+    }
+    if File::from(held.try_clone_to_owned().unwrap())
+        .write(b"!")
+        .is_ok()
+    {
+        could.push("write by the descriptor");
+    }
+    let target = std::fs::read_link(&path).unwrap();
+    let folder = target.parent().unwrap();
+    let keep = folder.parent().unwrap();
+    if std::fs::read_dir(folder).is_ok() || std::fs::read_dir(keep.join("bpf")).is_ok() {
+        could.push("list what the broker keeps");
+    }
+    if std::fs::remove_file(&target).is_ok() || File::create(keep.join("mine")).is_ok() {
+        could.push("change what the broker keeps");
+    }
+    if File::open(folder.join("1.port")).is_ok() || File::open(keep.join("lock")).is_ok() {
+        could.push("open what the broker keeps");
+    }
+}
+
+/// Asks as the superuser, and says how long it took.
+fn answered(net: &Net, folder: &Folder) -> Duration {
+    let began = Instant::now();
+    let mut connection = Connection::to(&folder.socket).unwrap();
+    connection.interface(net.eth_b.name()).unwrap();
+    began.elapsed()
+}
+
+#[test]
+fn the_broker_answers_whatever_others_do() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let (broker, _) = folder.broker(&net, &policy());
+    let limit = Duration::from_secs(1);
+    // Many connections, some of which say nothing, or nonsense, or half.
+    for _ in 0..20 {
+        let kept: Vec<Channel> = nobody::run(|| {
+            let connect = |number: u32| {
+                let channel = Channel::connect(&folder.socket).ok()?;
+                let said: &[u8] = match number % 4 {
+                    0 => return Some(channel),
+                    1 => b"weir",
+                    2 => &[0xff; 4096],
+                    _ => b"weir\x01\0\0\0{\"id\":1,\"ask\":{\"op",
+                };
+                let _ = channel.send(said, &[], false);
+                Some(channel)
+            };
+            (0..500).filter_map(connect).collect()
+        });
+        assert!(answered(&net, &folder) < limit, "{} others", kept.len());
+    }
+    // Programs that are stopped in the middle of a request.
+    for wait in [1, 5, 20, 40] {
+        let stopped = folder.reader_at_once(&net, NOBODY, "udp");
+        std::thread::sleep(Duration::from_millis(wait));
+        stopped.stop();
+        assert!(answered(&net, &folder) < limit);
+        stopped.kill();
+    }
+    let deadline = Instant::now() + limit;
+    while !Connection::to(&folder.socket)
+        .unwrap()
+        .ports()
+        .unwrap()
+        .is_empty()
+    {
+        assert!(Instant::now() < deadline, "ports outlive their programs");
+    }
+    broker.end();
+}

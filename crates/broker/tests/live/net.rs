@@ -1,0 +1,127 @@
+//! Two hosts and a link, and a daemon in one of them.
+
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weir_broker::daemon::Daemon;
+use weir_broker::engine::kernel::KernelFabric;
+use weir_broker::policy::{Accounts, Policy};
+use weir_broker::protocol::Listener;
+use weir_broker::{Port, Timeout};
+use weir_lab::need;
+use weir_lab::net::{Device, Host, Lab};
+
+/// Two hosts and a link.
+pub(crate) struct Net {
+    pub(crate) a: Host,
+    pub(crate) b: Host,
+    pub(crate) eth_b: Device,
+    _lab: Lab,
+}
+
+pub(crate) fn net() -> Option<Net> {
+    if !need::root() {
+        return None;
+    }
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    let link = lab.link(&a, &b).addresses([10, 0, 0, 1], [10, 0, 0, 2], 24);
+    let (_, eth_b) = link.neighbours().connect().unwrap();
+    eth_b.wait_running().unwrap();
+    Some(Net {
+        a,
+        b,
+        eth_b,
+        _lab: lab,
+    })
+}
+
+impl Net {
+    /// Sends datagrams from a to b's port.
+    pub(crate) fn send(&self, port: u16, count: usize) {
+        self.a.run(|| {
+            let socket = UdpSocket::bind("10.0.0.1:0").unwrap();
+            for number in 0..count {
+                let text = (number as u32).to_be_bytes();
+                socket.send_to(&text, ("10.0.0.2", port)).unwrap();
+            }
+        });
+    }
+
+    /// A socket of b's own kernel.
+    pub(crate) fn server(&self, port: u16) -> UdpSocket {
+        let socket = self.b.run(|| UdpSocket::bind(("10.0.0.2", port))).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        socket
+    }
+}
+
+/// The numbers of the datagrams that a port gets, until `count` or for long
+/// enough.
+pub(crate) fn numbers(port: &mut Port, count: usize) -> Vec<u32> {
+    let mut got = Vec::new();
+    let deadline = Instant::now() + Duration::from_millis(200);
+    while got.len() < count && Instant::now() < deadline {
+        let batch = port.recv_batch(Timeout::after(Duration::from_millis(20)));
+        for frame in batch.unwrap() {
+            let text = frame.bytes()[42..46].try_into().unwrap();
+            got.push(u32::from_be_bytes(text));
+        }
+    }
+    got
+}
+
+pub(crate) fn none_more(port: &mut Port) -> bool {
+    let left = port.recv_batch(Timeout::after(Duration::from_millis(50)));
+    left.unwrap().is_empty()
+}
+
+/// A daemon in b's namespace; it ends with this.
+pub(crate) struct Broker {
+    pub(crate) path: PathBuf,
+    stop: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Broker {
+    pub(crate) fn start(net: &Net, policy: &str) -> Broker {
+        let name = format!(
+            "weir-live-{}-{}.sock",
+            std::process::id(),
+            net.eth_b.index()
+        );
+        let path = std::env::temp_dir().join(format!("{name}-{:?}", std::thread::current().id()));
+        let listener = Listener::bind(&path).unwrap();
+        let policy = Policy::parse(policy, &Accounts::default()).unwrap();
+        let (stopped, stop) = rustix::pipe::pipe().unwrap();
+        let host = net.b.clone();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            host.enter().unwrap();
+            let fabric = KernelFabric::open().unwrap();
+            let mut daemon = Daemon::new(listener, fabric, policy, Accounts::default()).unwrap();
+            ready.send(()).unwrap();
+            daemon.run(stopped.as_fd()).unwrap();
+        });
+        is_ready.recv().unwrap();
+        Broker {
+            path,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.stop = None;
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap();
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Brokers and programs in processes of their own, to be killed.
+//!
+//! Each is this test's executable again, told by the environment what to be.
+
+use crate::net::Net;
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use weir_broker::daemon::Daemon;
+use weir_broker::engine::kernel::KernelFabric;
+use weir_broker::keep::Keep;
+use weir_broker::policy::{Accounts, Policy};
+use weir_broker::protocol::Listener;
+use weir_broker::{Port, Timeout};
+use weir_lab::net::Process;
+use weir_link::bpf::{self, Map, ObjectKind, PinFolder};
+
+/// What this process is to be; nothing, if it is the test itself.
+#[test]
+fn role() {
+    match std::env::var("WEIR_TEST_ROLE").as_deref() {
+        Ok("broker") => broker(),
+        Ok("reader") => reader(),
+        Ok("hostile") => crate::hostile::hostile(),
+        _ => {}
+    }
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).expect("whoever starts this process says so")
+}
+
+pub(crate) fn say(line: &str) {
+    println!("\n{line}");
+    std::io::stdout().flush().unwrap();
+}
+
+/// A broker, until its input ends.
+fn broker() {
+    let listener = Listener::bind(Path::new(&variable("WEIR_SOCKET"))).unwrap();
+    let policy = Policy::parse(&variable("WEIR_POLICY"), &Accounts::default()).unwrap();
+    let keep = Keep::open(Path::new(&variable("WEIR_KEEP"))).unwrap();
+    let fabric = KernelFabric::open().unwrap().pinned(&keep);
+    let mut daemon = Daemon::new(listener, fabric, policy, Accounts::default()).unwrap();
+    let adopted = daemon.keep(keep).unwrap();
+    say(&format!("ready {} {}", adopted.ports, adopted.swept));
+    daemon.run(std::io::stdin().as_fd()).unwrap();
+}
+
+/// A program that reads a port for ever, and says how many frames it got.
+fn reader() {
+    let port = Port::on(&variable("WEIR_INTERFACE")).broker(Path::new(&variable("WEIR_SOCKET")));
+    let port = port.filter(&variable("WEIR_FILTER")).unwrap().take(true);
+    let mut port = port.open().unwrap();
+    say("ready");
+    let (mut count, mut told) = (0, 0);
+    loop {
+        let got = port.recv_batch(Timeout::after(Duration::from_secs(1)));
+        count += got.unwrap().len();
+        if count > told {
+            told = count;
+            say(&format!("got {count}"));
+        }
+    }
+}
+
+/// A process, and what it says.
+pub(crate) struct Role {
+    pub(crate) process: Process,
+    lines: Receiver<String>,
+    count: usize,
+    input: Option<std::process::ChildStdin>,
+}
+
+impl Role {
+    pub(crate) fn start(net: &Net, role: &str, user: Option<u32>, set: &[(&str, &str)]) -> Role {
+        // Not by its path, which nobody may not be able to go.
+        let program = "/proc/self/exe";
+        let mut command = Command::new(program);
+        if let Some(uid) = user {
+            // Which clears every capability.
+            command.uid(uid).gid(uid);
+        }
+        command
+            .args([
+                "process::role",
+                "--exact",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env("WEIR_TEST_ROLE", role)
+            .envs(set.iter().copied())
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut process = net.b.spawn(command).unwrap();
+        let output = process.child_mut().stdout.take().unwrap();
+        let (tell, lines) = channel();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            lines.for_each(|line| drop(tell.send(line)));
+        });
+        Role {
+            lines,
+            count: 0,
+            input: process.child_mut().stdin.take(),
+            process,
+        }
+    }
+
+    /// The rest of the next line that begins so.
+    pub(crate) fn hear(&mut self, word: &str) -> String {
+        let heard = self.try_hear(word);
+        heard.unwrap_or_else(|| panic!("it does not say `{word}`"))
+    }
+
+    /// The same, if it comes within some seconds.
+    pub(crate) fn try_hear(&mut self, word: &str) -> Option<String> {
+        loop {
+            let line = self.lines.recv_timeout(Duration::from_secs(10)).ok()?;
+            if let Some(rest) = line.strip_prefix(word) {
+                return Some(rest.trim().to_owned());
+            }
+        }
+    }
+
+    /// How many frames a reader has got, when nothing comes for a while.
+    pub(crate) fn count(&mut self) -> usize {
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(200)) {
+            if let Some(count) = line.strip_prefix("got ") {
+                self.count = count.parse().unwrap();
+            }
+        }
+        self.count
+    }
+
+    /// Stops it, as `kill -STOP`.
+    pub(crate) fn stop(&self) {
+        self.process.signal(Signal::STOP).unwrap();
+    }
+
+    pub(crate) fn kill(self) {
+        drop(self.process);
+    }
+
+    /// Has it end by itself.
+    pub(crate) fn end(mut self) {
+        drop(self.input.take());
+        let ended = self.process.wait(Duration::from_secs(5)).unwrap();
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    }
+}
+
+/// A folder for a broker; everything in it goes with this.
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
+    pub(crate) socket: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new(net: &Net) -> Folder {
+        let name = format!("weir-keep-{}-{}", std::process::id(), net.eth_b.index());
+        let thread = std::thread::current().id();
+        let name = format!("{name}-{thread:?}").replace(['(', ')'], "");
+        let path = std::env::temp_dir().join(name);
+        Folder {
+            socket: path.with_extension("sock"),
+            path,
+        }
+    }
+
+    /// A broker, and what it says it took over and swept.
+    pub(crate) fn broker(&self, net: &Net, policy: &str) -> (Role, String) {
+        let set = [
+            ("WEIR_SOCKET", self.socket.to_str().unwrap()),
+            ("WEIR_KEEP", self.path.to_str().unwrap()),
+            ("WEIR_POLICY", policy),
+        ];
+        let mut role = Role::start(net, "broker", None, &set);
+        let said = role.hear("ready");
+        (role, said)
+    }
+
+    /// A user's program that takes the frames of a filter.
+    pub(crate) fn reader(&self, net: &Net, uid: u32, filter: &str) -> Role {
+        let mut role = self.reader_at_once(net, uid, filter);
+        role.hear("ready");
+        role
+    }
+
+    /// The same, not waiting until it does.
+    pub(crate) fn reader_at_once(&self, net: &Net, uid: u32, filter: &str) -> Role {
+        let set = [
+            ("WEIR_SOCKET", self.socket.to_str().unwrap()),
+            ("WEIR_INTERFACE", net.eth_b.name()),
+            ("WEIR_FILTER", filter),
+        ];
+        Role::start(net, "reader", Some(uid), &set)
+    }
+
+    /// The kernel's numbers of everything that a broker has there.
+    pub(crate) fn objects(&self, broker: &Role) -> Objects {
+        let mut objects = Objects::default();
+        objects.of_process(broker.process.id());
+        let root = PinFolder::open(&self.path.join("bpf")).unwrap();
+        for folder in root.list().unwrap().1 {
+            let folder = root.folder(&folder).unwrap();
+            for pin in folder.list().unwrap().0 {
+                if let Some(slots) = pin.ends_with("-slots").then(|| folder.get(&pin).unwrap()) {
+                    let slots = Map::from_fd(slots.unwrap()).unwrap();
+                    let id = slots.lookup(&[0; 4]).unwrap();
+                    let id = id.map(|id| u32::from_ne_bytes(id.try_into().unwrap()));
+                    objects.0.extend(id.map(|id| (0, id)));
+                }
+            }
+        }
+        objects
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let cleaned = Keep::clean(&self.path);
+        let _ = std::fs::remove_file(&self.socket);
+        let removed = std::fs::remove_dir(&self.path);
+        if !std::thread::panicking() {
+            cleaned.unwrap();
+            removed.expect("nothing is left");
+        }
+    }
+}
+
+/// Objects of the kernel: kind (program, map, attachment) and number.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Objects(BTreeSet<(usize, u32)>);
+
+const KINDS: [(&str, ObjectKind); 3] = [
+    ("prog_id:", ObjectKind::Program),
+    ("map_id:", ObjectKind::Map),
+    ("link_id:", ObjectKind::Attachment),
+];
+
+impl Objects {
+    /// Adds those that a process has descriptors of.
+    fn of_process(&mut self, pid: u32) {
+        for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap_or_default();
+            for line in text.lines() {
+                for (kind, (name, _)) in KINDS.iter().enumerate() {
+                    if let Some(id) = line.strip_prefix(name) {
+                        self.0.insert((kind, id.trim().parse().unwrap()));
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: Objects) {
+        self.0.extend(other.0);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Waits until none is left, a second at most.
+    pub(crate) fn assert_gone(&self) {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let is_there = |(kind, id): &&(usize, u32)| bpf::open(KINDS[*kind].1, *id, false).is_ok();
+        loop {
+            let left: Vec<_> = self.0.iter().filter(is_there).collect();
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "left in the kernel: {left:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Brokers that die, and programs that die, and what goes on.
+
+use crate::net::{Net, net, none_more, numbers};
+use crate::process::{Folder, Objects, Role};
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use weir_broker::keep::{Keep, KeepError};
+use weir_broker::{Bytes, Connection, Port, PortError, Timeout};
+use weir_lab::net::nobody::{self, NOBODY};
+
+const POLICY: &str = "[[grant]]\nusers = ['*']\ninterfaces = ['*']\npriority_max = 50\n\
+                      ports_max = 8\nmemory_max = '64 MiB'\ntake = true\n\
+                      filter = 'udp dst portrange 5000-5999'\n";
+
+/// A port of nobody's.
+fn port(net: &Net, folder: &Folder, filter: &str, take: bool) -> Port {
+    nobody::run(|| {
+        let port = Port::on(net.eth_b.name()).broker(&folder.socket);
+        let port = port.filter(filter).unwrap().queue(Bytes(8 << 20));
+        port.take(take).open().unwrap()
+    })
+}
+
+/// Sends numbered datagrams until told to stop; how many.
+fn stream(net: &Net, stop: &AtomicBool) -> u32 {
+    net.a.run(|| {
+        let socket = UdpSocket::bind("10.0.0.1:0").unwrap();
+        let mut number = 0u32;
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..20 {
+                let sent = socket.send_to(&number.to_be_bytes(), "10.0.0.2:5000");
+                sent.unwrap();
+                number += 1;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        number
+    })
+}
+
+/// Reads all that comes, as numbers, until the end of the stream is known and
+/// reached.
+fn follow(port: &mut Port, sent: &dyn Fn() -> Option<u32>) -> (Vec<u32>, u64) {
+    let (mut got, mut lost) = (Vec::new(), 0);
+    loop {
+        let end = sent();
+        let frames = port.recv_batch(Timeout::after(Duration::from_millis(100)));
+        let mut is_empty = true;
+        for frame in frames.unwrap() {
+            is_empty = false;
+            lost += u64::from(frame.lost_before());
+            let text = frame.bytes()[42..46].try_into().unwrap();
+            got.push(u32::from_be_bytes(text));
+        }
+        if is_empty && end.is_some() {
+            return (got, lost);
+        }
+    }
+}
+
+#[test]
+fn brokers_that_are_killed_or_replaced_interrupt_nothing() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let (broker, _) = folder.broker(&net, POLICY);
+    let mut taker = port(&net, &folder, "udp", true);
+    let mut copy = port(&net, &folder, "udp dst port 5000", false);
+    let stop = AtomicBool::new(false);
+    let sent = std::sync::Mutex::new(None);
+    let known = || *sent.lock().unwrap();
+    let (got, copied, broker) = std::thread::scope(|scope| {
+        scope.spawn(|| *sent.lock().unwrap() = Some(stream(&net, &stop)));
+        let following = scope.spawn(|| follow(&mut taker, &known));
+        let copying = scope.spawn(|| follow(&mut copy, &known));
+        let mut broker = broker;
+        for round in 0..4 {
+            std::thread::sleep(Duration::from_millis(100));
+            match round % 2 {
+                0 => broker.kill(),
+                _ => broker.end(),
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            let said;
+            (broker, said) = folder.broker(&net, POLICY);
+            assert_eq!(said, "2 0", "both are taken over");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        stop.store(true, Ordering::Relaxed);
+        (following.join().unwrap(), copying.join().unwrap(), broker)
+    });
+    let all: Vec<u32> = (0..known().unwrap()).collect();
+    assert!(all.len() > 1000, "there was something to lose");
+    for (got, lost) in [&got, &copied] {
+        assert_eq!(*lost, 0, "a queue of 8 MiB overflows?");
+        let first = got.iter().zip(&all).find(|(got, sent)| got != sent);
+        assert_eq!(
+            (first, got.len()),
+            (None, all.len()),
+            "each, once, in order"
+        );
+    }
+    // The port can be asked and changed again, by the broker of now.
+    assert_eq!(taker.counters().unwrap().delivered, all.len() as u64);
+    taker.set_filter("udp dst port 5001").unwrap();
+    net.send(5001, 3);
+    assert_eq!(numbers(&mut taker, 3), [0, 1, 2]);
+    // And belongs to the connection again: it goes with it at once.
+    drop((taker, copy));
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while !Connection::to(&folder.socket)
+        .unwrap()
+        .ports()
+        .unwrap()
+        .is_empty()
+    {
+        assert!(Instant::now() < deadline, "the ports outlive their program");
+    }
+    broker.end();
+}
+
+#[test]
+fn without_a_broker_frames_come_and_requests_fail() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let (broker, _) = folder.broker(&net, POLICY);
+    let mut port = port(&net, &folder, "udp", false);
+    broker.kill();
+    net.send(5000, 5);
+    assert_eq!(numbers(&mut port, 5).len(), 5);
+    assert!(matches!(port.counters(), Err(PortError::NoBroker { .. })));
+    // The policy of the next one grants nothing any more.
+    let (broker, said) = folder.broker(&net, "");
+    assert_eq!(said, "0 1");
+    assert!(matches!(port.counters(), Err(PortError::Refused(_))));
+    net.send(5000, 5);
+    assert!(none_more(&mut port));
+    broker.kill();
+}
+
+#[test]
+fn what_belongs_to_nobody_is_swept() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let server = net.server(5001);
+    let (broker, _) = folder.broker(&net, POLICY);
+    let reader = folder.reader(&net, NOBODY, "udp dst port 5001");
+    let mut kept = port(&net, &folder, "udp dst port 5002", true);
+    net.send(5001, 1);
+    assert!(server.recv(&mut [0; 9]).is_err(), "taken");
+    // The reader while the broker runs: within a second, and much less.
+    reader.kill();
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while server.recv(&mut [0; 9]).is_err() {
+        assert!(
+            Instant::now() < deadline,
+            "a dead reader's frames are taken"
+        );
+        net.send(5001, 1);
+    }
+    // Broker and reader.
+    let reader = folder.reader(&net, NOBODY, "udp dst port 5001");
+    broker.kill();
+    reader.kill();
+    let (broker, said) = folder.broker(&net, POLICY);
+    assert_eq!(said, "1 1");
+    net.send(5001, 1);
+    server.recv(&mut [0; 9]).expect("the host gets its frames");
+    // The broker, then the reader, when another broker runs already.
+    let reader = folder.reader(&net, NOBODY, "udp dst port 5001");
+    broker.kill();
+    let (broker, said) = folder.broker(&net, POLICY);
+    assert_eq!(said, "2 0");
+    reader.kill();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(
+        Connection::to(&folder.socket)
+            .unwrap()
+            .ports()
+            .unwrap()
+            .len(),
+        1
+    );
+    net.send(5001, 1);
+    server.recv(&mut [0; 9]).expect("the host gets its frames");
+    net.send(5002, 2);
+    assert_eq!(numbers(&mut kept, 2).len(), 2);
+    broker.kill();
+}
+
+#[test]
+fn two_brokers_do_not_share_a_folder_and_cleaning_leaves_nothing() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let (broker, _) = folder.broker(&net, POLICY);
+    let port = port(&net, &folder, "udp", true);
+    let objects = folder.objects(&broker);
+    assert!(objects.len() >= 10, "{objects:?}");
+    assert!(matches!(
+        Keep::open(&folder.path),
+        Err(KeepError::InUse { .. })
+    ));
+    assert!(matches!(
+        Keep::clean(&folder.path),
+        Err(KeepError::InUse { .. })
+    ));
+    broker.kill();
+    Keep::clean(&folder.path).unwrap();
+    let server = net.server(5000);
+    net.send(5000, 1);
+    server.recv(&mut [0; 9]).expect("nothing is taken any more");
+    drop(port);
+    objects.assert_gone();
+    assert_eq!(std::fs::read_dir(&folder.path).unwrap().count(), 0);
+}
+
+#[test]
+fn kills_in_any_order_leave_nothing() {
+    kills(8);
+}
+
+/// As the test above, for some minutes: `cargo test -p weir-broker --test
+/// live -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn soak_two_hundred_kills() {
+    kills(200);
+}
+
+/// Kills the broker, its reader, or both, again and again, while the host's
+/// own traffic goes on.
+fn kills(rounds: u64) {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let host = net.server(7);
+    let mut objects = Objects::default();
+    let (mut broker, _) = folder.broker(&net, POLICY);
+    let mut reader = Some(folder.reader(&net, NOBODY, "udp dst port 5001"));
+    // Any numbers: rounds of all three kinds.
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for round in 0..rounds {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(round | 1);
+        objects.add(folder.objects(&broker));
+        let kind = (state >> 33) % 3;
+        let mut left = Some(broker);
+        if kind != 0 {
+            left.take().into_iter().for_each(Role::kill);
+            net.send(7, 1);
+            host.recv(&mut [0; 9]).expect("the host's own traffic");
+        }
+        if kind != 1
+            && let Some(reader) = reader.take()
+        {
+            reader.kill();
+        }
+        broker = left.unwrap_or_else(|| {
+            let (broker, said) = folder.broker(&net, POLICY);
+            let expected = if kind == 1 { "1 0" } else { "0 1" };
+            assert_eq!(said, expected, "round {round}");
+            broker
+        });
+        net.send(7, 1);
+        host.recv(&mut [0; 9]).expect("the host's own traffic");
+        if reader.is_none() {
+            // A port of an earlier broker's time is not a connection's.
+            let deadline = Instant::now() + Duration::from_secs(1);
+            let mut asker = Connection::to(&folder.socket).unwrap();
+            while !asker.ports().unwrap().is_empty() {
+                assert!(Instant::now() < deadline, "the port outlives its program");
+            }
+            reader = Some(folder.reader(&net, NOBODY, "udp dst port 5001"));
+        }
+        net.send(5001, 1);
+        let got = reader.as_mut().and_then(|reader| reader.try_hear("got"));
+        assert!(got.is_some(), "round {round}, kind {kind}: no frame");
+    }
+    objects.add(folder.objects(&broker));
+    broker.kill();
+    drop(reader);
+    Keep::clean(&folder.path).unwrap();
+    objects.assert_gone();
+}
