@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 use weir_lab::need;
 use weir_lab::net::{Device, Host, Lab, nobody};
-use weir_link::net::{Event, Interface, InterfaceError, Watcher, interfaces};
+use weir_link::net::{Event, Interface, InterfaceError, Watcher, drops, interfaces};
 use weir_wire::LinkType;
 
 /// Runs a test on a host with a link to itself; skips it without root.
@@ -173,5 +173,22 @@ fn an_interface_of_another_kind_has_its_own_link_type() {
             (Some(LinkType::RAW), 0)
         );
         assert!(facts.address.is_empty() && !facts.up);
+    });
+}
+
+#[test]
+fn drops_are_those_that_the_kernel_counts() {
+    on_a_link(|_, a, _| {
+        let counted = |name: &str| -> u64 {
+            let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+            let line = text
+                .lines()
+                .find_map(|line| line.trim_start().strip_prefix(&format!("{name}:")))
+                .unwrap();
+            line.split_whitespace().nth(3).unwrap().parse().unwrap()
+        };
+        assert_eq!(drops(a.index()).unwrap(), counted(a.name()));
+        let error = drops(99).unwrap_err();
+        assert!(matches!(error, InterfaceError::Missing { .. }), "{error}");
     });
 }

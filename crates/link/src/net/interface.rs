@@ -201,6 +201,31 @@ pub(super) fn links() -> io::Result<Vec<Interface>> {
     Ok(links)
 }
 
+/// Frames that came to an interface and were dropped before anybody saw them,
+/// by the device for want of buffers or by the kernel, since it is there.
+/// What is lost later is lost by a port, which counts it itself.
+///
+/// # Errors
+/// [`InterfaceError::Missing`] if there is none of that number.
+pub fn drops(ifindex: u32) -> Result<u64, InterfaceError> {
+    let socket = netlink::open(0)?;
+    let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    for reply in netlink::request(&socket, request, NLM_F_DUMP)? {
+        let RouteNetlinkMessage::NewLink(message) = reply else {
+            continue;
+        };
+        if message.header.index != ifindex {
+            continue;
+        }
+        let counts = message.attributes.iter().find_map(|fact| match fact {
+            LinkAttribute::Stats64(stats) => Some(stats.rx_dropped + stats.rx_missed_errors),
+            _ => None,
+        });
+        return Ok(counts.unwrap_or_default());
+    }
+    find(&ifindex.to_string(), |interface| interface.index == ifindex).map(|_| 0)
+}
+
 /// The number of the interface of that name, in the calling thread's
 /// namespace.
 pub(crate) fn find_index(name: &str) -> io::Result<u32> {

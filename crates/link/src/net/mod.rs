@@ -11,5 +11,5 @@ mod watch;
 
 pub use features::Features;
 pub(crate) use interface::find_index;
-pub use interface::{Address, Interface, InterfaceError, Xdp, XdpMode, interfaces};
+pub use interface::{Address, Interface, InterfaceError, Xdp, XdpMode, drops, interfaces};
 pub use watch::{Event, Watcher};
