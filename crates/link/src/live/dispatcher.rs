@@ -6,6 +6,7 @@ use crate::bpf::{
 };
 use crate::net::{Interface, XdpMode};
 use std::os::fd::AsFd;
+use std::time::Duration;
 use weir_filter::backend::ebpf::{Insn, Reg, helper};
 
 /// `XDP_PASS`.
@@ -164,6 +165,24 @@ impl Dispatcher {
         Ok(self.attachment.info()?.ifindex.is_some())
     }
 
+    /// Leaves a tc hook to a program at XDP that divides already: takes this
+    /// one off when the frames that were past XDP by then are through, after
+    /// [`UNDER_WAY_MAX`]. Returns at once; pins are removed now.
+    ///
+    /// # Errors
+    /// See [`LiveError`].
+    pub fn detach_later(self, pins: Option<&PinFolder>) -> Result<(), LiveError> {
+        if let Some(pins) = pins {
+            unpin_hook(pins, self.hook)?;
+        }
+        std::thread::spawn(move || {
+            std::thread::sleep(UNDER_WAY_MAX);
+            // With the last descriptor it is off in any case.
+            let _ = self.attachment.detach();
+        });
+        Ok(())
+    }
+
     /// Takes the program off its hook, and removes the pins if there are any.
     ///
     /// # Errors
@@ -176,6 +195,10 @@ impl Dispatcher {
         Ok(())
     }
 }
+
+/// How long a frame is on its way from XDP to tc, at most: a queue of the CPU
+/// that takes it, or of GRO, in between.
+pub const UNDER_WAY_MAX: Duration = Duration::from_millis(100);
 
 /// The only slot.
 const SLOT: u32 = 0;
@@ -210,7 +233,11 @@ fn sweep_hook(pins: &PinFolder, hook: Hook) -> Result<(), LiveError> {
     if let Some(fd) = pins.get(&name)? {
         Attachment::from_fd(fd).detach()?;
     }
-    pins.unpin(&name)?;
+    unpin_hook(pins, hook)
+}
+
+fn unpin_hook(pins: &PinFolder, hook: Hook) -> Result<(), LiveError> {
+    pins.unpin(&pin_name(hook, ATTACHMENT))?;
     pins.unpin(&pin_name(hook, SLOTS))?;
     Ok(())
 }

@@ -6,6 +6,12 @@
 //! (25 to 34 µs), at once for each frame: a frame is seen by the old plan or
 //! by the new one, and none is missed or seen twice. Replacing the attached
 //! program itself would take 8 ms.
+//!
+//! From one hook to another: attach the new one and set its program; then
+//! detach the old one, from tc [later](Dispatcher::detach_later). Programs of
+//! a plan at XDP mark what they pass on, and those at tc pass over what is
+//! marked, so that each frame is seen once also while both are there. From
+//! one kind of XDP to the other the way leads over tc.
 
 mod checked;
 mod dispatcher;
@@ -13,7 +19,7 @@ mod rules;
 mod send;
 
 pub use checked::{CheckedPath, PathCounts, PathError, SendEnd, close_path};
-pub use dispatcher::{Dispatcher, LiveError, sweep};
+pub use dispatcher::{Dispatcher, LiveError, UNDER_WAY_MAX, sweep};
 pub use rules::{RulesError, SendRules};
 pub use send::{SendError, Sender};
 

@@ -1,5 +1,6 @@
 //! Dispatchers and senders on a link of two hosts.
 
+mod moves;
 mod path;
 
 use std::net::UdpSocket;

@@ -82,6 +82,9 @@ impl Coder<'_> {
             // What the host sends is never stopped: taking is of what comes.
             Hook::TcEgress => (TC_NEXT, TC_NEXT),
         };
+        if self.hook == Hook::Xdp {
+            self.mark();
+        }
         self.push(Insn::mov32(Reg::R0, next));
         self.push(Insn::exit());
         self.asm.bind(dropped);

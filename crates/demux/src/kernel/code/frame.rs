@@ -33,6 +33,7 @@ pub(super) mod sk_buff {
     pub(in super::super) const IFINDEX: i16 = 40;
     pub(in super::super) const DATA: i16 = 76;
     pub(in super::super) const DATA_END: i16 = 80;
+    pub(in super::super) const DATA_META: i16 = 140;
     pub(in super::super) const GSO_SEGS: i16 = 164;
     pub(in super::super) const GSO_SIZE: i16 = 176;
 }
@@ -46,6 +47,9 @@ impl Coder<'_> {
     pub(super) fn frame(&mut self) {
         let pass = self.pass;
         self.mov(CONTEXT, Reg::R1);
+        if self.hook == Hook::TcIngress {
+            self.seen(pass);
+        }
         self.set(op::W, Reg::FP, -4, 0);
         self.map(Reg::R1, Part::Scratch);
         self.mov(Reg::R2, Reg::FP);

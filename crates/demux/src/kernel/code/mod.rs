@@ -11,6 +11,7 @@
 mod deliver;
 mod eval;
 mod frame;
+mod mark;
 mod resolve;
 mod shapes;
 mod whole;
