@@ -40,7 +40,7 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 8] = [
 const PURE_CRATES: [&str; 4] = ["wire", "filter", "demux", "stack"];
 
 /// What a pure crate does not name, and where it may all the same.
-const IMPURE_WORDS: [&str; 12] = [
+const IMPURE_WORDS: [&str; 16] = [
     "std::fs",
     "std::net::Tcp",
     "std::net::Udp",
@@ -51,6 +51,10 @@ const IMPURE_WORDS: [&str; 12] = [
     "std::time::Instant",
     "std::time::SystemTime",
     "Instant::now",
+    "SystemTime",
+    "OwnedFd",
+    "BorrowedFd",
+    "RawFd",
     "tokio",
     "rustix",
 ];
@@ -107,16 +111,50 @@ fn crates_depend_only_along_the_arrows() {
         });
         let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("has a manifest");
         let manifest: toml::Table = manifest.parse().expect("the manifest is TOML");
-        let dependencies = manifest.get("dependencies").and_then(|d| d.as_table());
-        for dependency in dependencies.into_iter().flat_map(|table| table.keys()) {
-            if let Some(other) = dependency.strip_prefix("weir-") {
-                assert!(
-                    may_use.contains(&other),
-                    "`{name}` depends on `{other}`, against the arrows of ARCHITECTURE.md"
-                );
-            }
+        for other in used(&manifest) {
+            assert!(
+                may_use.contains(&other.as_str()),
+                "`{name}` depends on `{other}`, against the arrows of ARCHITECTURE.md"
+            );
         }
     }
+}
+
+/// The workspace's crates that a manifest builds with, tests apart, whatever
+/// it calls them and on whatever target.
+fn used(manifest: &toml::Table) -> Vec<String> {
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    let targets = targets.into_iter().flat_map(|table| table.values());
+    let tables = targets.filter_map(toml::Value::as_table).chain([manifest]);
+    let kinds = ["dependencies", "build-dependencies"];
+    let lists = tables.flat_map(|table| kinds.map(|kind| table.get(kind)));
+    let lists = lists.flatten().filter_map(toml::Value::as_table);
+    let packages = lists.flatten().map(|(key, value)| {
+        let renamed = value.get("package").and_then(toml::Value::as_str);
+        renamed.unwrap_or(key)
+    });
+    packages
+        .filter_map(|package| package.strip_prefix("weir-").map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn dependencies_are_found_wherever_they_are() {
+    let manifest = r#"
+        [dependencies]
+        weir-wire.workspace = true
+        renamed = { package = "weir-link", path = "x" }
+        libc = "1"
+        [build-dependencies]
+        weir-lab.workspace = true
+        [target.'cfg(unix)'.dependencies]
+        weir-broker.workspace = true
+        [dev-dependencies]
+        weir-stack.workspace = true
+    "#;
+    let mut found = used(&manifest.parse().expect("TOML"));
+    found.sort();
+    assert_eq!(found, ["broker", "lab", "link", "wire"]);
 }
 
 #[test]
@@ -173,9 +211,13 @@ fn every_unchecked_block_says_why_it_is_sound() {
             if !code.contains(block) {
                 continue;
             }
-            let above = &lines[index.saturating_sub(12)..=index];
+            // The reason may stand above a statement of a few lines, but not
+            // above another block.
+            let above = lines[index.saturating_sub(12)..index].iter().rev();
+            let near = above.take_while(|line| !line.contains(block) && **line != "}");
+            let mut near = near.chain([line]);
             assert!(
-                above.iter().any(|line| line.contains("SAFETY")),
+                near.any(|line| line.contains("SAFETY")),
                 "{name}:{}: no `// SAFETY:` reason above",
                 index + 1
             );
