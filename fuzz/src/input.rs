@@ -3,21 +3,31 @@
 
 use weir_filter::lang::expr::{Names, Transport};
 
+/// The first value of a frame's second byte that makes it shorter on the wire.
+const SHORTER: u8 = 246;
+
 /// The frame of an input: its length in one byte, its wire length beyond that
-/// in another, then its bytes; and what follows.
+/// in another, then its bytes; and what follows. The last ten values of the
+/// second byte stand for fewer bytes on the wire than were captured, as a
+/// capture file may claim.
 pub fn frame(input: &[u8]) -> (&[u8], u32, &[u8]) {
     let [len, beyond, rest @ ..] = input else {
         return (&[], 0, &[]);
     };
     let (bytes, rest) = rest.split_at(usize::from(*len).min(rest.len()));
-    let wire_len = bytes.len() as u32 + u32::from(*beyond);
+    let len = bytes.len() as u32;
+    let wire_len = match *beyond {
+        SHORTER.. => len.saturating_sub(8 * u32::from(*beyond - SHORTER)),
+        _ => len + u32::from(*beyond),
+    };
     (bytes, wire_len, rest)
 }
 
 /// The input of which [`frame`] reads the first 255 bytes of `bytes`.
 pub fn with_frame(bytes: &[u8], wire_len: u32, rest: &[u8]) -> Vec<u8> {
     let bytes = &bytes[..bytes.len().min(255)];
-    let beyond = wire_len.saturating_sub(bytes.len() as u32).min(255);
+    let beyond = wire_len.saturating_sub(bytes.len() as u32);
+    let beyond = beyond.min(u32::from(SHORTER) - 1);
     let mut input = vec![bytes.len() as u8, beyond as u8];
     input.extend(bytes);
     input.extend(rest);

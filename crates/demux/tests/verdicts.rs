@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Reference, check, frame, random_binding, random_filter};
+use common::{Reference, check, frame, random_binding, step, wire_len};
 use proptest::prelude::*;
-use weir_demux::{Filter, Plan, Verdict};
+use weir_demux::{Plan, Verdict};
 use weir_lab::program::Tape;
 
 /// Runs a plan and the reference side by side through binds, unbinds and
@@ -14,39 +14,10 @@ fn live(mut plan: Plan, tape: &mut Tape, changes: usize, frames: usize) {
     let mut reference = Reference(Vec::new());
     let mut verdict = Verdict::new();
     for _ in 0..changes {
-        match tape.below(8) {
-            0 | 1 if !reference.0.is_empty() => {
-                let at = tape.below(reference.0.len());
-                let (id, binding) = reference.0.remove(at);
-                let unbound = plan.unbind(id).expect("bound");
-                assert_eq!(unbound.tag, binding.tag);
-                assert!(plan.unbind(id).is_err(), "unbound twice");
-            }
-            2 if !reference.0.is_empty() => {
-                let at = tape.below(reference.0.len());
-                let (id, binding) = &mut reference.0[at];
-                binding.filter = Filter::new(random_filter(tape));
-                plan.change_filter(*id, binding.filter.clone())
-                    .expect("bound");
-            }
-            3 if !reference.0.is_empty() => {
-                // The same filter again, perhaps with the same priority.
-                let at = tape.below(reference.0.len());
-                let mut binding = random_binding(tape);
-                binding.filter = reference.0[at].1.filter.clone();
-                let id = plan.bind(binding.clone()).expect("room");
-                reference.0.push((id, binding));
-            }
-            _ => {
-                let binding = random_binding(tape);
-                let id = plan.bind(binding.clone()).expect("room");
-                reference.0.push((id, binding));
-            }
-        }
-        assert_eq!(plan.len(), reference.0.len());
+        step(&mut plan, &mut reference, tape, 1, random_binding);
         for _ in 0..frames {
             let bytes = frame(tape);
-            let wire_len = bytes.len() as u32 + u32::from(tape.byte() & 0x3f);
+            let wire_len = wire_len(tape, bytes.len());
             check(&plan, &reference, &mut verdict, &bytes, wire_len);
         }
         let random = weir_lab::program::frame(tape);

@@ -396,15 +396,14 @@ pub fn frame(tape: &mut Tape) -> Frame {
             _ => tape.byte(),
         })
         .collect();
-    let extra = match tape.below(4) {
-        0 | 1 => 0,
-        2 => u32::from(tape.byte()),
+    // A capture file may claim fewer bytes on the wire than it has.
+    let wire_len = match tape.below(8) {
+        0..=3 => len as u32,
+        4 | 5 => len as u32 + u32::from(tape.byte()),
+        6 => (len as u32).saturating_add(constant(tape)),
         _ => constant(tape),
     };
-    Frame {
-        wire_len: (len as u32).saturating_add(extra),
-        bytes,
-    }
+    Frame { wire_len, bytes }
 }
 
 /// `count` frames from `seed`.

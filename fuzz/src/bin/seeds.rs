@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use weir_broker::protocol::encode;
 use weir_filter::lang::cbpf::{self, Form, Order};
 use weir_filter::lang::cspf::{self, Dialect};
 use weir_filter::lang::expr::{Context, compile};
@@ -25,7 +26,13 @@ fn main() -> std::io::Result<()> {
     write(&root, "program", tapes())?;
     write(&root, "plan", tapes())?;
     write(&root, "ports", ports())?;
-    write(&root, "capture", captures())
+    write(&root, "capture", captures())?;
+    write(
+        &root,
+        "views",
+        vec![frame()[14..].to_vec(), frame()[34..].to_vec()],
+    )?;
+    write(&root, "message", messages())
 }
 
 fn write(root: &Path, target: &str, seeds: Vec<Vec<u8>>) -> std::io::Result<()> {
@@ -167,6 +174,23 @@ fn ports() -> Vec<Vec<u8>> {
     [one, more, wrong, ""]
         .map(|text| text.as_bytes().to_vec())
         .to_vec()
+}
+
+/// A few requests and an answer, as they are on the socket.
+fn messages() -> Vec<Vec<u8>> {
+    let texts = [
+        r#"{"id":1,"ask":{"open":{"interface":"lo","filter":{"text":""},"ring":4096}}}"#,
+        r#"{"id":2,"ask":{"close":{"port":1}}}"#,
+        r#"{"id":3,"ask":{"ports":{"after":null}}}"#,
+        r#"{"goodbye":{"reason":"the end"}}"#,
+    ];
+    let message = |text: &str| {
+        let mut bytes = encode(&()).expect("an empty message has room");
+        bytes.truncate(bytes.len() - "null".len());
+        bytes.extend(text.as_bytes());
+        bytes
+    };
+    texts.map(message).to_vec()
 }
 
 /// Small files: classic in both byte orders and resolutions, and pcapng.

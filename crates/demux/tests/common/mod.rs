@@ -373,3 +373,57 @@ pub fn check(
         panic!("{bytes:02x?} ({wire_len}):\nplan {found:?}\nreference {expected:?}");
     }
 }
+
+/// A frame's length on the wire: mostly as captured or somewhat more; now and
+/// then any, as a capture file may claim.
+pub fn wire_len(tape: &mut Tape, captured: usize) -> u32 {
+    match tape.below(16) {
+        0 => tape.word(),
+        1 => u32::from(tape.byte()),
+        _ => captured as u32 + u32::from(tape.byte() & 0x3f),
+    }
+}
+
+/// One random step of a plan and of the reference beside it: a binding made
+/// (by `make`), removed, given another filter, or bound again with the filter
+/// of another one, up to `again_max` times over.
+pub fn step(
+    plan: &mut Plan,
+    Reference(bound): &mut Reference,
+    tape: &mut Tape,
+    again_max: usize,
+    make: impl Fn(&mut Tape) -> Binding,
+) {
+    match tape.below(8) {
+        0 | 1 if !bound.is_empty() => {
+            let at = tape.below(bound.len());
+            let (id, binding) = bound.remove(at);
+            let unbound = plan.unbind(id).expect("bound");
+            assert_eq!(unbound.tag, binding.tag);
+            assert!(plan.unbind(id).is_err(), "unbound twice");
+        }
+        2 if !bound.is_empty() => {
+            let at = tape.below(bound.len());
+            let (id, binding) = &mut bound[at];
+            binding.filter = make(tape).filter;
+            plan.change_filter(*id, binding.filter.clone())
+                .expect("bound");
+        }
+        3 if !bound.is_empty() => {
+            // Perhaps with the same priority, too.
+            let filter = bound[tape.below(bound.len())].1.filter.clone();
+            for _ in 0..=tape.below(again_max) {
+                let mut binding = make(tape);
+                binding.filter = filter.clone();
+                let id = plan.bind(binding.clone()).expect("room");
+                bound.push((id, binding));
+            }
+        }
+        _ => {
+            let binding = make(tape);
+            let id = plan.bind(binding.clone()).expect("room");
+            bound.push((id, binding));
+        }
+    }
+    assert_eq!(plan.len(), bound.len());
+}
