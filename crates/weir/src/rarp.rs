@@ -8,6 +8,7 @@ use crate::stop::Stop;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
+use weir_broker::protocol::Event;
 use weir_broker::{Port, Timeout};
 use weir_wire::EtherType;
 use weir_wire::arp::{Operation, Packet, Repr};
@@ -46,6 +47,9 @@ pub(crate) fn serve(
             };
             send(&mut port, request.sender, &reply)?;
             answered(request.target, *ip)?;
+        }
+        if port.events().is_ok_and(|news| news.contains(&Event::Gone)) {
+            return Err(Failure::run(format!("interface {interface} is gone")));
         }
     }
     Err(Failure::Stopped(stop.signal()))

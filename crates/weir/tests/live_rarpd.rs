@@ -42,6 +42,19 @@ fn a_server_is_silent_about_strangers_and_a_client_gives_up() {
 }
 
 #[test]
+fn a_server_ends_with_its_interface() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("rarpd-gone");
+    let table = folder.write("hosts.toml", b"");
+    let server = net.weir(&["rarpd", "eth0", "--table", &table]);
+    let server = server.until("stations: 0");
+    net.eth_a.clone().delete().unwrap();
+    let server = server.end();
+    assert_eq!(server.code, Some(1), "{server:?}");
+    assert!(server.stderr.contains("eth0 is gone"), "{server:?}");
+}
+
+#[test]
 fn a_wrong_table_is_refused() {
     let Some(net) = net() else { return };
     let folder = Folder::new("rarpd-wrong");

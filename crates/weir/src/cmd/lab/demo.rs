@@ -1,23 +1,24 @@
-//! `weir lab demo`: two hosts and a link, and traffic between them.
+//! `weir lab demo`: two hosts and a link, traffic, and live ports on it.
+
+mod readers;
+mod story;
 
 use crate::failure::Failure;
 use crate::stop::Stop;
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
-use serde::Serialize;
+use readers::Readers;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
+use story::{DeviceStory, SocketStory, Story};
 use weir_lab::net::talk::{Spread, bulk, ping, spread};
 use weir_lab::net::{Device, Host, Lab};
 
-/// Make two hosts and a link, and have them talk
+/// Make two hosts and a link, and divide what they say among live ports
 ///
 /// As root. The hosts are network namespaces that only this process holds:
 /// no interface of this machine is touched, and whatever becomes of the
-/// process, the kernel removes them.
+/// process, the kernel removes them. On host b some ports copy frames and one
+/// takes them; the hosts' own protocols go on.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Print one line of JSON
@@ -29,34 +30,19 @@ const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 const PINGS: u32 = 10;
-const DATAGRAMS: u64 = 9_000;
-/// The transport ports that datagrams go to.
-const DST_PORTS: std::ops::Range<u16> = 5000..5003;
+/// To each transport port; a socket's buffer holds so many.
+const DATAGRAMS: u64 = 100;
+/// The transport ports that datagrams go to: copied, taken, nobody's.
+const DST_PORTS: [u16; 3] = [5000, 5001, 5002];
 const TCP_TIME: Duration = Duration::from_millis(500);
 
-/// What was seen.
-#[derive(Serialize)]
-struct Story {
-    /// Microseconds that the network took to make.
-    made_us: u64,
-    pings: u32,
-    answered: u32,
-    /// The quickest answer.
-    round_trip_us_min: Option<f64>,
-    datagrams: u64,
-    tcp_bits_per_second: f64,
-    devices: Vec<DeviceStory>,
-}
-
-#[derive(Serialize)]
-struct DeviceStory {
-    host: String,
-    device: String,
-    address: Ipv4Addr,
-    sent: u64,
-    received: u64,
-    dropped: u64,
-}
+/// The ports on b: filter, and whether it takes.
+const PORTS: [(&str, bool); 4] = [
+    ("", false),
+    ("icmp", false),
+    ("udp dst port 5000", false),
+    ("udp dst port 5001", true),
+];
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -68,8 +54,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let link = lab.link(&a, &b).addresses(A, B, 24).connect();
     let (eth_a, eth_b) = link.map_err(Failure::run)?;
     let made = start.elapsed();
+    let readers = Readers::start(&b, eth_b.name(), &PORTS)?;
     let mut story = talk(&a, &b, &stop)?;
     story.made_us = made.as_micros() as u64;
+    story.ports = readers.end()?;
     for (device, address) in [(&eth_a, A), (&eth_b, B)] {
         story.devices.push(seen(device, address)?);
     }
@@ -90,14 +78,7 @@ fn talk(a: &Host, b: &Host, stop: &Stop) -> Result<Story, Failure> {
     let pings = ping(a, IpAddr::V4(B), PINGS, Duration::from_secs(1));
     let pings = pings.map_err(|error| failed("echo requests", error))?;
     go_on()?;
-    let datagrams = Spread {
-        to: B,
-        dst_ports: DST_PORTS,
-        count: DATAGRAMS,
-        rate: None,
-        payload_len: 64,
-    };
-    spread(a, &datagrams).map_err(|error| failed("datagrams", error))?;
+    let sockets = datagrams(a, b).map_err(|error| failed("datagrams", error))?;
     go_on()?;
     let carried = bulk(a, b, (B, 5201), TCP_TIME).map_err(|error| failed("TCP", error))?;
     go_on()?;
@@ -107,10 +88,40 @@ fn talk(a: &Host, b: &Host, stop: &Stop) -> Result<Story, Failure> {
         pings: pings.sent,
         answered: pings.round_trips.len() as u32,
         round_trip_us_min: pings.round_trips.iter().min().map(micros),
-        datagrams: DATAGRAMS,
+        sockets,
         tcp_bits_per_second: carried.bits_per_second(),
+        ports: Vec::new(),
         devices: Vec::new(),
     })
+}
+
+/// Sends datagrams, and counts what the sockets of b's own kernel get.
+fn datagrams(a: &Host, b: &Host) -> std::io::Result<Vec<SocketStory>> {
+    let socket = |port| b.run(move || UdpSocket::bind((B, port)));
+    let sockets = DST_PORTS.map(|port| (port, socket(port)));
+    let datagrams = Spread {
+        to: B,
+        dst_ports: DST_PORTS[0]..DST_PORTS[2] + 1,
+        count: DATAGRAMS * DST_PORTS.len() as u64,
+        rate: None,
+        payload_len: 64,
+    };
+    spread(a, &datagrams)?;
+    let mut stories = Vec::new();
+    for (port, socket) in sockets {
+        let socket = socket?;
+        socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+        let mut received = 0;
+        while socket.recv(&mut [0; 64]).is_ok() {
+            received += 1;
+        }
+        stories.push(SocketStory {
+            port,
+            sent: DATAGRAMS,
+            received,
+        });
+    }
+    Ok(stories)
 }
 
 fn seen(device: &Device, address: Ipv4Addr) -> Result<DeviceStory, Failure> {
@@ -123,44 +134,4 @@ fn seen(device: &Device, address: Ipv4Addr) -> Result<DeviceStory, Failure> {
         received: counters.rx_frames,
         dropped: counters.rx_dropped + counters.tx_dropped,
     })
-}
-
-impl Story {
-    fn text(&self) -> String {
-        let columns = [
-            Left("host"),
-            Left("device"),
-            Left("address"),
-            Right("sent"),
-            Right("received"),
-            Right("dropped"),
-        ];
-        let rows = self.devices.iter().map(|one| {
-            vec![
-                one.host.clone(),
-                one.device.clone(),
-                one.address.to_string(),
-                text::grouped(one.sent),
-                text::grouped(one.received),
-                text::grouped(one.dropped),
-            ]
-        });
-        let quickest = self
-            .round_trip_us_min
-            .map_or(String::new(), |us| format!(", the quickest in {us:.0} µs"));
-        format!(
-            "Two hosts and a link, made in {:.1} ms; they go when this ends.\n\n\
-             echo   {} of {} requests answered{quickest}\n\
-             UDP    {} datagrams to ports {} to {} of b\n\
-             TCP    {:.1} Gb/s from a to b, without offloads\n\n{}",
-            self.made_us as f64 / 1e3,
-            self.answered,
-            self.pings,
-            text::grouped(self.datagrams),
-            DST_PORTS.start,
-            DST_PORTS.end - 1,
-            self.tcp_bits_per_second / 1e9,
-            text::table(&columns, rows),
-        )
-    }
 }
