@@ -3,6 +3,7 @@
 use crate::text::{
     self,
     Column::{Left, Right},
+    Times,
 };
 use serde::Serialize;
 
@@ -32,14 +33,14 @@ impl Count {
         }
     }
 
-    fn row(&self, name: &str, whole: &Count) -> Vec<String> {
+    fn row(&self, name: &str, whole: &Count, times: &Times) -> Vec<String> {
         vec![
             name.to_owned(),
             text::grouped(self.frames),
             text::grouped(self.bytes),
             text::share(self.frames, whole.frames),
-            text::time(self.first_ns),
-            text::time(self.last_ns),
+            times.cell(self.first_ns),
+            times.cell(self.last_ns),
         ]
     }
 }
@@ -94,13 +95,13 @@ impl Tally {
             Right("first"),
             Right("last"),
         ];
-        let ports = names.iter().zip(&self.ports);
-        let mut rows: Vec<_> = ports
-            .map(|(name, count)| count.row(name, &self.all))
-            .collect();
-        rows.push(self.default.row("(default)", &self.all));
-        rows.push(self.all.row("(all)", &self.all));
-        text::table(&heading, rows)
+        let times = Times::spanning(self.all.first_ns, self.all.last_ns);
+        let ports = names.iter().copied().zip(&self.ports);
+        let rest = [("(default)", &self.default), ("(all)", &self.all)];
+        let rows = ports
+            .chain(rest)
+            .map(|(name, count)| count.row(name, &self.all, &times));
+        text::table(&heading, rows) + &times.note()
     }
 
     /// One line for scripts; `error` says why it is not the whole input.
@@ -144,6 +145,18 @@ mod tests {
                 .json(&["web"], Some("broken".into()))
                 .contains(r#""error":"broken""#)
         );
+    }
+
+    #[test]
+    fn the_table_of_a_day_fits_80_columns() {
+        let mut tally = Tally::new(1);
+        for time_ns in [1, 86_399_999_999_999] {
+            tally.all.add(u32::MAX, Some(time_ns));
+        }
+        tally.all.frames = 1_234_567;
+        let table = tally.table(&["web"]);
+        assert!(table.contains("23:59:59.999999"), "{table}");
+        assert!(table.lines().all(|line| line.len() <= 80), "{table}");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use jiff::Timestamp;
+use jiff::civil::{Date, DateTime};
+use jiff::tz::Offset;
 
 /// A column of a table: its heading, and the side its cells stand on.
 pub(crate) enum Column {
@@ -52,8 +54,13 @@ pub(crate) fn grouped(number: u64) -> String {
 
 /// `1 frame`, `1,234 frames`.
 pub(crate) fn frames(number: u64) -> String {
+    counted(number, "frame")
+}
+
+/// A number of what `unit` is one of.
+pub(crate) fn counted(number: u64, unit: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
-    format!("{} frame{plural}", grouped(number))
+    format!("{} {unit}{plural}", grouped(number))
 }
 
 /// `part` of `whole` in per cent with one decimal; `-` of nothing.
@@ -68,11 +75,55 @@ pub(crate) fn share(part: u64, whole: u64) -> String {
 /// Nanoseconds since 1970 as a UTC date and time to the microsecond, as
 /// RFC 3339 has it; `-` without a time.
 pub(crate) fn time(time_ns: Option<i64>) -> String {
-    let timestamp = time_ns.and_then(|ns| Timestamp::from_nanosecond(i128::from(ns)).ok());
-    timestamp.map_or_else(
+    utc(time_ns).map_or_else(
         || "-".into(),
-        |timestamp| timestamp.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string(),
+        |time| time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string(),
     )
+}
+
+/// How the times of one table are written: as short as tells them apart, so
+/// that the table fits 80 columns. All are UTC.
+pub(crate) enum Times {
+    /// All on this date: the time of day, to the microsecond.
+    OneDay(Date),
+    /// Date and time, to the second.
+    Days,
+    /// There are none.
+    None,
+}
+
+impl Times {
+    /// For times from `first_ns` to `last_ns`, in nanoseconds since 1970.
+    pub(crate) fn spanning(first_ns: Option<i64>, last_ns: Option<i64>) -> Times {
+        match (utc(first_ns), utc(last_ns)) {
+            (Some(first), Some(last)) if first.date() == last.date() => Times::OneDay(first.date()),
+            (Some(_), Some(_)) => Times::Days,
+            _ => Times::None,
+        }
+    }
+
+    /// Nanoseconds since 1970, for a cell; `-` without a time.
+    pub(crate) fn cell(&self, time_ns: Option<i64>) -> String {
+        match (utc(time_ns), self) {
+            (Some(time), Times::OneDay(_)) => time.strftime("%H:%M:%S.%6f").to_string(),
+            (Some(time), _) => time.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+            (None, _) => "-".into(),
+        }
+    }
+
+    /// The lines below the table that say what its cells leave out.
+    pub(crate) fn note(&self) -> String {
+        match self {
+            Times::OneDay(date) => format!("\n\nTimes are UTC, on {date}."),
+            Times::Days => "\n\nTimes are UTC.".into(),
+            Times::None => String::new(),
+        }
+    }
+}
+
+fn utc(time_ns: Option<i64>) -> Option<DateTime> {
+    let timestamp = Timestamp::from_nanosecond(i128::from(time_ns?)).ok()?;
+    Some(Offset::UTC.to_datetime(timestamp))
 }
 
 #[cfg(test)]
@@ -97,5 +148,26 @@ mod tests {
         );
         assert_eq!(time(Some(-1)), "1969-12-31T23:59:59.999999Z");
         assert_eq!(time(Some(i64::MAX)), "2262-04-11T23:47:16.854775Z");
+    }
+
+    #[test]
+    fn times_of_one_day_are_to_the_microsecond() {
+        let (first, last) = (951_827_696_123_456_789, 951_868_799_999_999_999);
+        let times = Times::spanning(Some(first), Some(last));
+        assert_eq!(times.cell(Some(first)), "12:34:56.123456");
+        assert_eq!(times.cell(Some(last)), "23:59:59.999999");
+        assert_eq!(times.cell(None), "-");
+        assert!(times.note().contains("UTC, on 2000-02-29"));
+    }
+
+    #[test]
+    fn times_of_several_days_have_their_dates() {
+        let times = Times::spanning(Some(-1), Some(0));
+        assert_eq!(times.cell(Some(0)), "1970-01-01 00:00:00");
+        assert_eq!(times.cell(Some(-1)), "1969-12-31 23:59:59");
+        assert_eq!(times.cell(Some(i64::MAX)), "2262-04-11 23:47:16");
+        assert!(times.note().contains("UTC"));
+        let none = Times::spanning(None, None);
+        assert_eq!((none.cell(None).as_str(), none.note().as_str()), ("-", ""));
     }
 }

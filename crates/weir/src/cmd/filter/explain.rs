@@ -98,24 +98,25 @@ pub(super) fn text(compiled: &Compiled) -> String {
     let _ = writeln!(out, "\n{}", text::table(&heading, rows));
     let size = |size: Option<usize>, unit: &str| {
         size.map_or("no such form".into(), |size| {
-            format!("{} {unit}", text::grouped(size as u64))
+            text::counted(size as u64, unit)
         })
     };
     let _ = writeln!(
         out,
         "\nclassic BPF  {}",
-        size(sizes.cbpf_insns, "instructions")
+        size(sizes.cbpf_insns, "instruction")
     );
     let _ = writeln!(
         out,
         "eBPF (XDP)   {}",
-        size(sizes.ebpf_insns, "instructions")
+        size(sizes.ebpf_insns, "instruction")
     );
-    let _ = writeln!(out, "native code  {}", size(sizes.native_bytes, "bytes"));
+    let _ = writeln!(out, "native code  {}", size(sizes.native_bytes, "byte"));
     let _ = match sizes.paths {
         Some(paths) => writeln!(
             out,
-            "\nin a plan: accept paths {paths}, each one entry of a table"
+            "\nin a plan: {}, each one entry of a table",
+            text::counted(paths as u64, "accept path")
         ),
         None => writeln!(out, "\nin a plan: too many or too complex paths for tables"),
     };
