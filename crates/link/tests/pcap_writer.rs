@@ -209,3 +209,55 @@ fn a_full_disk_is_told() {
         Err(WriteError::Create { .. })
     ));
 }
+
+/// Takes so many bytes and no more.
+struct Small(Vec<u8>, usize);
+
+impl std::io::Write for Small {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let taken = bytes.len().min(self.1 - self.0.len());
+        if taken == 0 {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        self.0.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn after_a_failed_write_it_says_where_the_last_whole_frame_ends() {
+    let ether = described(LinkType::EN10MB, None);
+    // Short frames that are gathered, long ones that are not; and the disk is
+    // full at each byte of a few frames.
+    for (frame_len, gathered) in [(61, 4096), (5, 64), (700, 256)] {
+        for room in 400..2200 {
+            let output = Small(Vec::new(), room);
+            let mut writer = Writer::with_buffer(output, gathered).unwrap();
+            let bytes = vec![7; frame_len];
+            let frames = (0..200).map(|time| frame(&ether, 0, time, &bytes));
+            let written: Result<Vec<()>, _> = frames.map(|one| writer.write(&one)).collect();
+            let error = written.map(|_| ()).and_then(|()| writer.flush());
+            let Err(WriteError::Write { whole, .. }) = error else {
+                panic!("{error:?}");
+            };
+            let arrived = &writer.get_ref().0;
+            assert_eq!(arrived.len(), room, "all that there was room for");
+            let kept = read_whole(&arrived[..whole as usize]);
+            let block = 32 + frame_len.next_multiple_of(4);
+            assert!(room - (whole as usize) < block, "{room} {whole}");
+            assert!(kept.iter().all(|seen| seen.bytes == bytes));
+            assert!(writer.write(&frame(&ether, 0, 0, b"")).is_err());
+            let full = arrived_len(writer);
+            assert_eq!(full, room, "nothing follows a torn block");
+        }
+    }
+}
+
+fn arrived_len(mut writer: Writer<Small>) -> usize {
+    assert!(writer.flush().is_err());
+    writer.get_ref().0.len()
+}

@@ -55,11 +55,18 @@ fn unpacked(packing: Option<Packing>) -> String {
     })
 }
 
+fn cut_short(part: Part, have: u64, need: u64) -> String {
+    match (part, have) {
+        (Part::FileHeader, 0) => "the file is empty".into(),
+        _ => format!("the file ends inside a {part}: {have} of {need} bytes are there"),
+    }
+}
+
 /// What is wrong with the bytes of a capture file.
 #[derive(thiserror::Error, Debug)]
 pub enum Damage {
     /// The file ends inside a record.
-    #[error("the file ends inside a {part}: {have} of {need} bytes are there")]
+    #[error("{}", cut_short(*part, *have, *need))]
     CutShort {
         /// The record.
         part: Part,
@@ -70,8 +77,9 @@ pub enum Damage {
     },
     /// The first bytes are not those of pcap, pcapng, gzip or zstd.
     #[error(
-        "not a capture file: it starts with {0:02x?}; expected pcap or pcapng, plain or packed \
-         with gzip or zstd"
+        "not a capture file: it starts with the bytes {:02x} {:02x} {:02x} {:02x}; expected pcap \
+         or pcapng, plain or packed with gzip or zstd",
+        .0[0], .0[1], .0[2], .0[3]
     )]
     Magic([u8; 4]),
     /// A version of the format that is not known.

@@ -43,6 +43,7 @@
 
 mod classic;
 mod error;
+mod gather;
 mod input;
 mod ng;
 mod reader;

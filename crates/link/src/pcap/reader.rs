@@ -1,7 +1,7 @@
 //! Reading a capture, whatever its format.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use super::classic::{self, Classic};
@@ -50,6 +50,9 @@ impl Reader {
         };
         let file = File::open(path).map_err(refused)?;
         let metadata = file.metadata().map_err(refused)?;
+        if metadata.is_dir() {
+            return Err(refused(ErrorKind::IsADirectory.into()));
+        }
         let total = metadata.is_file().then_some(metadata.len());
         let mut reader = Reader::new(file)?;
         reader.total = total;

@@ -2,9 +2,10 @@
 //! nanoseconds.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::gather::Gather;
 use super::{FrameRef, Interface, NAME_LEN_MAX, frame_len_max};
 
 /// What is gathered before it is written: many writers are open at once.
@@ -24,11 +25,12 @@ pub enum WriteError {
         /// What the system said.
         source: io::Error,
     },
-    /// The system took no more.
-    #[error("cannot write the capture behind byte {written}: {source}")]
+    /// The system took no more. Nothing can be written after it.
+    #[error("cannot write the capture behind byte {whole}: {source}")]
     Write {
-        /// Bytes handed over before, some of which may not have arrived.
-        written: u64,
+        /// Bytes that arrived of whole blocks. A file that is cut there is a
+        /// whole capture of the frames that arrived.
+        whole: u64,
         /// What the system said.
         source: io::Error,
     },
@@ -48,8 +50,7 @@ pub enum WriteError {
 /// written with zero. Dropping a writer writes out what it holds but cannot
 /// say if that failed: call [`Writer::finish`].
 pub struct Writer<W: Write> {
-    output: BufWriter<W>,
-    written: u64,
+    output: Gather<W>,
     /// Interfaces described so far.
     described: u32,
     /// By the present source's interface number: the one described here.
@@ -87,8 +88,7 @@ impl<W: Write> Writer<W> {
     /// [`WriteError::Write`].
     pub fn with_buffer(output: W, buffer_len: usize) -> Result<Writer<W>, WriteError> {
         let mut writer = Writer {
-            output: BufWriter::with_capacity(buffer_len, output),
-            written: 0,
+            output: Gather::new(output, buffer_len),
             described: 0,
             numbers: Vec::new(),
         };
@@ -136,11 +136,9 @@ impl<W: Write> Writer<W> {
         ]) {
             field.copy_from_slice(&word.to_le_bytes());
         }
-        self.put(&header)?;
-        self.put(frame.bytes)?;
         let mut trailer = [0; 7];
         trailer[padding..padding + 4].copy_from_slice(&whole);
-        self.put(&trailer[..padding + 4])
+        self.put([&header, frame.bytes, &trailer[..padding + 4]])
     }
 
     /// The frames that follow come from another reader, whose interface
@@ -159,22 +157,22 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// [`WriteError::Write`].
     pub fn flush(&mut self) -> Result<(), WriteError> {
-        let written = self.written;
-        self.output
-            .flush()
-            .map_err(|source| WriteError::Write { written, source })
+        let flushed = self.output.flush();
+        flushed.map_err(|source| self.failed(source))
+    }
+
+    /// What is written to, which may not have all yet.
+    pub fn get_ref(&self) -> &W {
+        self.output.output()
     }
 
     /// Ends the capture: all is handed over, the output is given back.
     ///
     /// # Errors
     /// [`WriteError::Write`].
-    pub fn finish(self) -> Result<W, WriteError> {
-        let written = self.written;
-        self.output.into_inner().map_err(|error| WriteError::Write {
-            written,
-            source: error.into_error(),
-        })
+    pub fn finish(mut self) -> Result<W, WriteError> {
+        self.flush()?;
+        Ok(self.output.into_output())
     }
 
     #[cold]
@@ -212,20 +210,22 @@ impl<W: Write> Writer<W> {
 
     fn block(&mut self, kind: u32, body: &[u8]) -> Result<(), WriteError> {
         let length = (body.len() as u32 + 12).to_le_bytes();
-        self.put(&kind.to_le_bytes())?;
-        self.put(&length)?;
-        self.put(body)?;
-        self.put(&length)
+        let mut header = [0; 8];
+        header[..4].copy_from_slice(&kind.to_le_bytes());
+        header[4..].copy_from_slice(&length);
+        self.put([&header, body, &length])
     }
 
     #[inline]
-    fn put(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
-        let written = self.written;
-        self.output
-            .write_all(bytes)
-            .map_err(|source| WriteError::Write { written, source })?;
-        self.written += bytes.len() as u64;
-        Ok(())
+    fn put(&mut self, parts: [&[u8]; 3]) -> Result<(), WriteError> {
+        let put = self.output.block(parts);
+        put.map_err(|source| self.failed(source))
+    }
+
+    #[cold]
+    fn failed(&self, source: io::Error) -> WriteError {
+        let whole = self.output.whole();
+        WriteError::Write { whole, source }
     }
 }
 

@@ -1,0 +1,154 @@
+//! Blocks gathered before they are written, and how many arrived whole.
+
+use std::io::{self, ErrorKind, Write};
+
+/// Where a block has its length: behind its type.
+const LENGTH_AT: usize = 4;
+
+/// An output that is given many whole blocks at a time.
+///
+/// Unlike a `BufWriter` it knows, when a write fails, where the last block
+/// ends that arrived: a file can be cut there, and is a capture again.
+pub(super) struct Gather<W: Write> {
+    /// `None` once it was given back.
+    output: Option<W>,
+    /// Whole blocks, `capacity` bytes at most.
+    blocks: Vec<u8>,
+    capacity: usize,
+    /// Bytes of whole blocks that arrived.
+    whole: u64,
+    /// A write failed: what would follow does not belong there.
+    failed: bool,
+}
+
+impl<W: Write> Gather<W> {
+    pub(super) fn new(output: W, capacity: usize) -> Gather<W> {
+        Gather {
+            output: Some(output),
+            blocks: Vec::with_capacity(capacity),
+            capacity,
+            whole: 0,
+            failed: false,
+        }
+    }
+
+    /// Bytes of whole blocks that the output took.
+    pub(super) fn whole(&self) -> u64 {
+        self.whole
+    }
+
+    pub(super) fn output(&self) -> &W {
+        self.output.as_ref().expect("not given back")
+    }
+
+    /// Takes one block, of these parts.
+    #[inline]
+    pub(super) fn block(&mut self, parts: [&[u8]; 3]) -> io::Result<()> {
+        let len = parts[0].len() + parts[1].len() + parts[2].len();
+        if self.blocks.len() + len > self.capacity {
+            self.send()?;
+        }
+        if len > self.capacity {
+            return self.directly(parts, len);
+        }
+        for part in parts {
+            self.blocks.extend_from_slice(part);
+        }
+        Ok(())
+    }
+
+    /// Hands over what is gathered, and has the output do the same.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.send()?;
+        let flushed = output(&mut self.output).flush();
+        self.noted(flushed)
+    }
+
+    /// Hands over what is gathered.
+    #[cold]
+    fn send(&mut self) -> io::Result<()> {
+        self.sound()?;
+        let (arrived, outcome) = write(output(&mut self.output), &self.blocks);
+        self.whole += ends_before(&self.blocks, arrived) as u64;
+        self.blocks.clear();
+        self.noted(outcome)
+    }
+
+    /// Writes a block longer than all that is gathered at a time.
+    #[cold]
+    fn directly(&mut self, parts: [&[u8]; 3], len: usize) -> io::Result<()> {
+        self.sound()?;
+        for part in parts {
+            let (_, outcome) = write(output(&mut self.output), part);
+            self.noted(outcome)?;
+        }
+        self.whole += len as u64;
+        Ok(())
+    }
+
+    /// After a failure nothing is gathered, so that each block is refused.
+    fn noted(&mut self, outcome: io::Result<()>) -> io::Result<()> {
+        if outcome.is_err() {
+            self.failed = true;
+            self.capacity = 0;
+        }
+        outcome
+    }
+
+    fn sound(&self) -> io::Result<()> {
+        if self.failed {
+            return Err(io::Error::other("an earlier write failed"));
+        }
+        Ok(())
+    }
+
+    /// Gives the output back. What was not handed over is lost.
+    pub(super) fn into_output(mut self) -> W {
+        self.output.take().expect("not given back")
+    }
+}
+
+impl<W: Write> Drop for Gather<W> {
+    fn drop(&mut self) {
+        if self.output.is_some() && !self.failed {
+            // Nobody is there to be told.
+            let _ = self.send();
+        }
+    }
+}
+
+fn output<W>(output: &mut Option<W>) -> &mut W {
+    output.as_mut().expect("not given back")
+}
+
+/// Writes all of `bytes`: how many arrived, and whether all did.
+fn write(output: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut arrived = 0;
+    while arrived < bytes.len() {
+        match output.write(&bytes[arrived..]) {
+            Ok(0) => return (arrived, Err(ErrorKind::WriteZero.into())),
+            Ok(taken) => arrived += taken,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return (arrived, Err(error)),
+        }
+    }
+    (arrived, Ok(()))
+}
+
+/// The end of the last of the `blocks` that ends at or before `arrived`.
+fn ends_before(blocks: &[u8], arrived: usize) -> usize {
+    if arrived == blocks.len() {
+        return arrived;
+    }
+    let mut end = 0;
+    loop {
+        let length: [u8; 4] = *blocks[end + LENGTH_AT..]
+            .first_chunk()
+            .expect("blocks are whole");
+        let next = end + u32::from_le_bytes(length) as usize;
+        if next > arrived {
+            return end;
+        }
+        end = next;
+    }
+}
