@@ -89,12 +89,19 @@ pub(crate) fn from_file(path: &Path) -> Result<Vec<Port>, Failure> {
     let bytes = limited::read(path, CONFIG_LEN_MAX).map_err(Failure::refused)?;
     let text = String::from_utf8(bytes)
         .map_err(|error| refuse(format!("not a file of ports, which is TOML text: {error}")))?;
-    from_toml(&text).map_err(refuse)
+    let ports = from_toml(&text).map_err(refuse)?;
+    if ports.is_empty() {
+        return Err(refuse(
+            "it has no ports: give each a table `[[port]]` with a name and a filter".into(),
+        ));
+    }
+    Ok(ports)
 }
 
 /// Reads the ports of a TOML text.
 pub(crate) fn from_toml(text: &str) -> Result<Vec<Port>, String> {
-    let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+    let config: Config =
+        toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
     let ports = config.port.into_iter().map(|table| {
         let lang = match table.lang.as_deref() {
             None => Language::Expr,
@@ -163,18 +170,21 @@ pub(crate) fn set_priorities(
 }
 
 fn named<'p>(ports: &'p mut [Port], name: &str, option: &str) -> Result<&'p mut Port, Failure> {
-    let names: Vec<String> = ports
-        .iter()
-        .take(10)
-        .map(|port| port.name.clone())
-        .collect();
-    let port = ports.iter_mut().find(|port| port.name == name);
-    port.ok_or_else(|| {
-        Failure::refused(format!(
-            "{option} {name}: no port has this name; the ports are {}",
-            names.join(", ")
-        ))
-    })
+    const NAMES_SHOWN: usize = 10;
+    if let Some(place) = ports.iter().position(|port| port.name == name) {
+        return Ok(&mut ports[place]);
+    }
+    let names = ports.iter().map(|port| port.name.as_str());
+    let names: Vec<&str> = names.take(NAMES_SHOWN).collect();
+    let more = if ports.len() > NAMES_SHOWN {
+        ", …"
+    } else {
+        ""
+    };
+    Err(Failure::refused(format!(
+        "{option} {name}: no port has this name; the ports are {}{more}",
+        names.join(", ")
+    )))
 }
 
 /// Checks names and number: each name once, and fit to be a file's name.
@@ -207,19 +217,27 @@ pub(crate) fn check(ports: &[Port]) -> Result<(), Failure> {
 fn check_name(name: &str) -> Result<(), String> {
     let fit = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | ':' | '@');
     let trouble = if name.is_empty() {
-        "is empty"
+        "it is empty".into()
     } else if name.len() > NAME_LEN_MAX {
-        "is too long (at most 200 bytes)"
+        format!(
+            "it has {} bytes, at most {NAME_LEN_MAX} are allowed",
+            name.len()
+        )
     } else if name.starts_with(['.', '-']) {
-        "starts with a dot or a dash"
-    } else if !name.chars().all(fit) {
-        "has a character other than letters, digits and -_.+:@"
+        "it starts with a dot or a dash".into()
+    } else if let Some(unfit) = name.chars().find(|c| !fit(*c)) {
+        format!(
+            "only letters, digits and -_.+:@ are allowed, not `{}`",
+            unfit.escape_debug()
+        )
     } else {
         return Ok(());
     };
     let shown: String = name.chars().take(40).collect();
+    let dots = if shown.len() < name.len() { "…" } else { "" };
     Err(format!(
-        "the port name `{shown}` {trouble}; it names a file too"
+        "the port name `{}{dots}` cannot name a file, too: {trouble}",
+        shown.escape_debug()
     ))
 }
 
@@ -245,9 +263,23 @@ mod tests {
     #[test]
     fn names_are_checked() {
         assert!(check(&ports(&["a", "b"])).is_ok());
-        for bad in ["", "../x", "a/b", ".hidden", "-x", "a b", "a\nb"] {
-            assert!(check(&ports(&[bad])).is_err(), "{bad}");
+        let long = "n".repeat(300);
+        for (bad, fault) in [
+            ("", "empty"),
+            ("../x", "starts with a dot"),
+            ("a/b", "not `/`"),
+            (".hidden", "starts with a dot"),
+            ("-x", "or a dash"),
+            ("a b", "not ` `"),
+            ("a\nb", r"`a\nb`"),
+            ("a\u{202e}b", r"not `\u{202e}`"),
+            (&long, "300 bytes, at most 200"),
+        ] {
+            let error = check(&ports(&[bad])).unwrap_err().to_string();
+            assert!(error.contains(fault), "{bad}: {error}");
+            assert!(!error.contains('\n') && error.len() < 200, "{error}");
         }
+        assert!(check(&ports(&["日本", "é-1_2.3+4:5@6"])).is_ok());
         assert!(check(&ports(&["a", "b", "a"])).is_err());
         assert!(check(&[]).is_err());
     }

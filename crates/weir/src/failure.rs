@@ -1,7 +1,8 @@
 //! How a command fails, and with which exit status.
 
+use crate::stop::signal_name;
 use std::fmt::{self, Display};
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Why a command ends without full success.
@@ -22,7 +23,7 @@ impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Run(error) | Failure::Refused(error) => write!(f, "{error:#}"),
-            Failure::Stopped(signal) => write!(f, "stopped by signal {signal}"),
+            Failure::Stopped(signal) => f.write_str(&stopped(*signal)),
             Failure::OutputClosed => f.write_str("the output was closed"),
         }
     }
@@ -50,27 +51,34 @@ impl Failure {
 
     /// Says it on standard error and gives the exit status.
     pub(crate) fn report(self) -> ExitCode {
-        match self {
-            Failure::OutputClosed => ExitCode::SUCCESS,
-            Failure::Stopped(signal) => ExitCode::from(128 + signal),
-            Failure::Run(error) => {
-                eprintln!("weir: {}", harmless(&format!("{error:#}")));
-                ExitCode::from(1)
-            }
-            Failure::Refused(error) => {
-                eprintln!("weir: {}", harmless(&format!("{error:#}")));
-                ExitCode::from(2)
-            }
-        }
+        let status = match self {
+            Failure::OutputClosed => return ExitCode::SUCCESS,
+            Failure::Stopped(signal) => 128 + signal,
+            Failure::Run(_) => 1,
+            Failure::Refused(_) => 2,
+        };
+        say(&format!("weir: {}", harmless(&self.to_string())));
+        ExitCode::from(status)
     }
 }
 
+/// A line on standard error; where that is full or closed, nothing.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// What is said where a signal ended the work.
+pub(crate) fn stopped(signal: u8) -> String {
+    format!("stopped by {}", signal_name(signal))
+}
+
 /// `message` with the control characters escaped that it took from a filter
-/// or a file's name: they could drive the terminal.
+/// or a file's name: they could drive the terminal, or turn the text around.
 fn harmless(message: &str) -> String {
+    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut out = String::with_capacity(message.len());
     for c in message.chars() {
-        if c.is_control() && !matches!(c, '\n' | '\t') {
+        if c.is_control() && !matches!(c, '\n' | '\t') || turns(c) {
             out.extend(c.escape_default());
         } else {
             out.push(c);
@@ -86,8 +94,8 @@ mod tests {
     #[test]
     fn messages_cannot_drive_the_terminal() {
         assert_eq!(
-            harmless("a\u{1b}[31m\tb\r\nc\u{9b}é"),
-            "a\\u{1b}[31m\tb\\r\nc\\u{9b}é"
+            harmless("a\u{1b}[31m\tb\r\nc\u{9b}é\u{202e}"),
+            "a\\u{1b}[31m\tb\\r\nc\\u{9b}é\\u{202e}"
         );
     }
 }

@@ -40,6 +40,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Without it a limit ends us, as it would have anyway.
+    let _ = stop::report_file_size_limit();
     let outcome = match cli.command {
         Command::Listen(args) => cmd::listen::run(&args),
         Command::Ports(args) => cmd::ports::run(&args),

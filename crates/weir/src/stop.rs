@@ -2,10 +2,14 @@
 //!
 //! The first signal asks: what was read so far is reported and written files
 //! are completed. A second one ends the process at once.
+//!
+//! SIGXFSZ is not among them: see [`report_file_size_limit`].
 
+use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::time::Timespec;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -25,7 +29,11 @@ pub(crate) struct Stop {
 
 impl Stop {
     /// Begins to watch for signals.
-    pub(crate) fn watch() -> io::Result<Stop> {
+    pub(crate) fn watch() -> Result<Stop, Failure> {
+        Stop::begin().map_err(|error| Failure::run(format!("cannot watch for signals: {error}")))
+    }
+
+    fn begin() -> io::Result<Stop> {
         let asked = Arc::new(AtomicBool::new(false));
         let signal_seen = Arc::new(AtomicUsize::new(0));
         let (wake, waker) = UnixStream::pair()?;
@@ -70,37 +78,57 @@ impl Stop {
         let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], Some(&time));
     }
 
-    /// Standard input that ends when a signal comes, even while it waits.
-    pub(crate) fn stdin(&self) -> impl Read + Send + 'static {
-        Stdin {
-            stdin: io::stdin(),
+    /// `input` that ends when a signal comes, even while it waits.
+    pub(crate) fn interruptible<I: AsFd + Send + 'static>(
+        &self,
+        input: I,
+    ) -> impl Read + Send + 'static {
+        Interruptible {
+            input,
             wake: Arc::clone(&self.wake),
         }
     }
 }
 
-struct Stdin {
-    stdin: io::Stdin,
+/// A limit on the size of files (`ulimit -f`) would end the process without a
+/// word; from here on it is an error of the write that meets it.
+pub(crate) fn report_file_size_limit() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+    Ok(())
+}
+
+/// A signal's name, as a message has it.
+pub(crate) fn signal_name(signal: u8) -> String {
+    signal_hook::low_level::signal_name(signal.into())
+        .map_or_else(|| format!("signal {signal}"), str::to_owned)
+}
+
+struct Interruptible<I> {
+    input: I,
     wake: Arc<UnixStream>,
 }
 
-impl Read for Stdin {
+impl<I: AsFd> Read for Interruptible<I> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut fds = [
-            PollFd::new(&self.stdin, PollFlags::IN),
+            PollFd::new(&self.input, PollFlags::IN),
             PollFd::new(&*self.wake, PollFlags::IN),
         ];
         loop {
             match poll(&mut fds, None) {
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
-                Ok(_) => break,
+                Ok(_) => {}
+            }
+            if !fds[1].revents().is_empty() {
+                return Ok(0);
+            }
+            // Past the buffer that std has for its standard input, which would
+            // hide bytes from poll.
+            match rustix::io::read(&self.input, &mut *buffer) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                read => return Ok(read?),
             }
         }
-        if !fds[1].revents().is_empty() {
-            return Ok(0);
-        }
-        // Past std's own buffer, which would hide bytes from poll.
-        Ok(rustix::io::read(&self.stdin, buffer)?)
     }
 }

@@ -3,8 +3,9 @@
 mod common;
 
 use common::{Folder, capture, stdout, weir};
+use std::fs::File;
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -209,12 +210,64 @@ fn a_signal_ends_it_with_a_report() {
     let run = child.wait_with_output().unwrap();
     assert_eq!(run.status.code(), Some(130), "{run:?}");
     assert!(stdout(&run).starts_with("{\"frames\":2,"), "{run:?}");
+    assert!(stdout(&run).contains("stopped by SIGINT"), "{run:?}");
     drop(stdin);
     let written = format!("{out}/dns.pcapng");
     let kept = weir(["filter", "", "--json", "--run", &written])
         .output()
         .unwrap();
     assert_eq!(stdout(&kept), "{\"frames\":2,\"accepted\":2}\n");
+}
+
+#[test]
+fn a_signal_ends_waiting_for_a_pipe_with_a_name() {
+    let folder = Folder::new("fifo");
+    let fifo = folder.path("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    // Nobody has opened its other end; then somebody has, and says no more.
+    for (frames, bytes) in [(0, None), (2, Some(capture(&[53, 53])))] {
+        let mut child = weir(["filter", "udp", "--json", "--run", &fifo])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let writer = bytes.map(|bytes| {
+            let mut writer = File::options().write(true).open(&fifo).unwrap();
+            writer.write_all(&bytes).unwrap();
+            writer
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        common::interrupt(&child);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "it waits on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(writer);
+        let run = child.wait_with_output().unwrap();
+        assert_eq!(run.status.code(), Some(130), "{run:?}");
+        let errors = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(errors.contains("stopped by SIGINT"), "{errors}");
+        if frames > 0 {
+            assert_eq!(stdout(&run), "{\"frames\":2,\"accepted\":2}\n");
+        }
+    }
+}
+
+#[test]
+fn the_status_is_right_even_if_nothing_can_be_said() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let folder = Folder::new("mute");
+    let file = folder.write("a.pcap", &capture(&[53]));
+    for (arguments, status) in [
+        (&["filter", "tcp prot 80"][..], 2),
+        (&["filter", "tcp", "--run", "/none"], 1),
+        (&["demux", "-r", &file, "-p", "a=udp", "--explain"], 0),
+    ] {
+        let run = weir([]).args(arguments).stderr(full()).output().unwrap();
+        assert_eq!(run.status.code(), Some(status), "{arguments:?}: {run:?}");
+    }
 }
 
 #[test]
@@ -225,7 +278,7 @@ fn requests_that_mean_nothing_are_refused_with_a_remedy() {
     for (arguments, fault) in [
         (vec!["-p", "a"], "no `=`"),
         (vec!["-p", "a=udp", "-p", "a=tcp"], "given twice"),
-        (vec!["-p", "a/b=udp"], "names a file"),
+        (vec!["-p", "a/b=udp"], "only letters, digits"),
         (vec!["-p", "a=upd"], "udp"),
         (vec!["-p", "a=udp", "--copy", "b"], "no port has this name"),
         (vec!["-p", "a=udp", "--priority", "a=99999"], "0 to 65535"),
@@ -233,6 +286,7 @@ fn requests_that_mean_nothing_are_refused_with_a_remedy() {
         (vec!["--config", "no-such-file.toml"], "no-such-file.toml"),
         (vec!["--config", &config], "filtre"),
         (vec!["--config", &file], "TOML"),
+        (vec!["--config", "/dev/null"], "/dev/null: it has no ports"),
         (vec![], "no ports"),
     ] {
         let run = weir(["demux", "-r", &file])
@@ -250,16 +304,18 @@ fn requests_that_mean_nothing_are_refused_with_a_remedy() {
 fn a_missing_file_is_named_and_a_damaged_one_reported() {
     let folder = Folder::new("missing");
     let garbage = folder.write("garbage", b"GET / HTTP/1.1");
+    let empty = folder.write("empty", b"");
     let missing = folder.path("none.pcap");
     let here = folder.path("");
-    for (file, demuxed, filtered) in [
-        (&missing, "", ""),
-        (&here, "", ""),
-        (
-            &garbage,
-            "{\"frames\":0,\"ports\":[",
-            "{\"frames\":0,\"accepted\":0}\n",
-        ),
+    let (demux_nothing, filter_nothing) = (
+        "{\"frames\":0,\"ports\":[",
+        "{\"frames\":0,\"accepted\":0}\n",
+    );
+    for (file, fault, demuxed, filtered) in [
+        (&missing, "No such file", "", ""),
+        (&here, "is a directory", "", ""),
+        (&empty, "the file is empty", demux_nothing, filter_nothing),
+        (&garbage, "47 45 54 20", demux_nothing, filter_nothing),
     ] {
         for (run, report) in [
             (
@@ -270,10 +326,9 @@ fn a_missing_file_is_named_and_a_damaged_one_reported() {
         ] {
             let run = { run }.output().unwrap();
             assert_eq!(run.status.code(), Some(1), "{run:?}");
-            assert!(
-                String::from_utf8_lossy(&run.stderr).contains(file.as_str()),
-                "{run:?}"
-            );
+            let errors = String::from_utf8_lossy(&run.stderr).into_owned();
+            assert!(errors.contains(file.as_str()), "{run:?}");
+            assert!(errors.contains(fault), "{run:?}");
             let out = stdout(&run);
             assert!(out.starts_with(report), "{run:?}");
             assert_eq!(out.is_empty(), report.is_empty(), "{run:?}");
@@ -422,4 +477,10 @@ fn the_demo_writes_captures_to_try_weir_on() {
             assert_eq!(counts["frames"], told["frames"]);
         }
     }
+    let run = weir(["demo", "-n", "100", "-w", &out]).output().unwrap();
+    let told = stdout(&run);
+    assert!(
+        told.contains(&format!("Written: {out}/office.pcapng")),
+        "{told}"
+    );
 }

@@ -211,9 +211,9 @@ fn a_limit_on_file_size_is_reported_too() {
     let folder = Folder::new("fsize");
     let file = folder.write("in.pcap", &capture(&vec![53; 5000]));
     let out = folder.path("out");
-    // SIGXFSZ ignored, the write fails with EFBIG. Blocks of 512 bytes.
+    // Blocks of 512 bytes.
     let run = std::process::Command::new("sh")
-        .args(["-c", "trap '' XFSZ; ulimit -f 300; exec \"$0\" \"$@\""])
+        .args(["-c", "ulimit -f 300; exec \"$0\" \"$@\""])
         .arg(env!("CARGO_BIN_EXE_weir"))
         .args(["demux", "--json", "-r", &file, "-p", "dns=udp", "-w", &out])
         .output()
@@ -222,6 +222,19 @@ fn a_limit_on_file_size_is_reported_too() {
     let counted = json(&run);
     assert!(counted["frames"].as_u64().unwrap() > 1000, "{counted}");
     assert!(stderr(&run).contains("dns.pcapng"), "{run:?}");
+    // What arrived is a whole capture: each frame takes 96 bytes.
+    let kept = weir([
+        "filter",
+        "",
+        "--json",
+        "--run",
+        &format!("{out}/dns.pcapng"),
+    ])
+    .output()
+    .unwrap();
+    assert_eq!(kept.status.code(), Some(0), "{kept:?}");
+    let kept = json(&kept)["frames"].as_u64().unwrap();
+    assert!(kept > 1500 && kept < 1600, "{kept}");
 }
 
 #[test]
@@ -281,4 +294,36 @@ fn endless_files_of_filters_are_refused() {
             "{arguments:?}: {errors}"
         );
     }
+}
+
+#[test]
+fn a_folder_that_is_a_file_is_named() {
+    let folder = Folder::new("no-folder");
+    let file = folder.write("in.pcap", &capture(&[53]));
+    let run = demux(&file, &["-p", "a=udp", "-w", &file]);
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    assert!(stderr(&run).contains("is no folder"), "{run:?}");
+}
+
+#[test]
+fn of_several_captures_none_is_passed_over_in_silence() {
+    let folder = Folder::new("several");
+    let mut bytes = capture(&[53, 53]);
+    let whole = folder.write("whole.pcap", &bytes);
+    bytes.truncate(bytes.len() - 1);
+    let torn = folder.write("torn.pcap", &bytes);
+    let run = demux(&whole, &["-r", &torn, "-r", &whole, "-p", "dns=udp"]);
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    assert_eq!(json(&run)["frames"], 3, "{run:?}");
+    let errors = stderr(&run);
+    assert!(errors.contains("torn.pcap: at byte 104"), "{errors}");
+    assert!(errors.contains("1 file after it not read"), "{errors}");
+
+    // One that is not there is told before anything is read or written.
+    let out = folder.path("out");
+    let missing = folder.path("missing.pcap");
+    let run = demux(&whole, &["-r", &missing, "-p", "dns=udp", "-w", &out]);
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    assert!(stderr(&run).contains("missing.pcap"), "{run:?}");
+    assert!(run.stdout.is_empty() && !folder.has("out"), "{run:?}");
 }

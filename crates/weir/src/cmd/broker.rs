@@ -1,6 +1,6 @@
 //! `weir broker`: serves every user of the machine.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 use crate::limited;
 use crate::stop::Stop;
 use std::io;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch().map_err(|error| Failure::run(format!("signals: {error}")))?;
+    let stop = Stop::watch()?;
     let accounts = Accounts::of_system().map_err(Failure::run)?;
     let policy = policy(&args.config, &accounts)?;
     if !rustix::process::geteuid().is_root() {
@@ -49,9 +49,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })?;
     let daemon = Daemon::new(listener, fabric, policy, accounts);
     let mut daemon = daemon.map_err(|error| Failure::run(format!("cannot serve: {error}")))?;
-    eprintln!("weir: the broker listens on {}", args.socket.display());
+    say(&format!(
+        "weir: the broker listens on {}",
+        args.socket.display()
+    ));
     if let Err(error) = tell_manager() {
-        eprintln!("weir: the service manager was not told: {error}");
+        say(&format!("weir: the service manager was not told: {error}"));
     }
     daemon
         .run(stop.fd())

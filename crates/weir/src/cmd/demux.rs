@@ -5,16 +5,17 @@ mod files;
 use crate::bind::{self, Port};
 use crate::capture;
 use crate::divide::Divider;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::source::Compiler;
 use crate::stop::Stop;
 use crate::tally::Tally;
+use crate::text;
 use files::PortFiles;
 use indicatif::ProgressBar;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use weir_filter::lang::cspf::Dialect;
-use weir_link::pcap::{FrameRef, Interface, Reader};
+use weir_link::pcap::{Error, FrameRef, Interface, Reader};
 
 /// Divide capture files among ports, by filters
 ///
@@ -109,7 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         dialect: args.dialect,
         ..Compiler::default()
     };
-    let stop = Stop::watch().map_err(|error| Failure::run(format!("signals: {error}")))?;
+    let stop = Stop::watch()?;
     let mut work = Work {
         divider: Divider::new(&ports, &compiler),
         tally: Tally::new(ports.len()),
@@ -159,7 +160,18 @@ struct Work<'a> {
 impl Work<'_> {
     /// Reads every file. It fails only before anything is read or written.
     fn read_all(&mut self, args: &Args, names: &[&str], stop: &Stop) -> Result<End, Failure> {
-        for path in &args.read {
+        capture::all_there(&args.read)?;
+        for (number, path) in args.read.iter().enumerate() {
+            let broken = |error: &Error| {
+                let rest = args.read.len() - number - 1;
+                let why = capture::complaint(path, error);
+                End::Broken(match rest {
+                    0 => why,
+                    _ => {
+                        why + &format!("; {} after it not read", text::counted(rest as u64, "file"))
+                    }
+                })
+            };
             let mut reader = match capture::open(path, stop) {
                 Ok(reader) => reader,
                 _ if stop.asked() => return Ok(End::Stopped(stop.signal())),
@@ -167,7 +179,7 @@ impl Work<'_> {
                 Err(error) if self.first.is_none() && !capture::is_damage(&error) => {
                     return Err(Failure::run(capture::complaint(path, &error)));
                 }
-                Err(error) => return Ok(End::Broken(capture::complaint(path, &error))),
+                Err(error) => return Ok(broken(&error)),
             };
             if self.first.is_none() {
                 self.begin(args, names, &reader)?;
@@ -175,11 +187,12 @@ impl Work<'_> {
                 files.next_source();
             }
             let progress = capture::progress_bar(&reader, args.quiet);
-            let end = self.read_one(path, &mut reader, stop, &progress);
+            let end = self.read_one(&mut reader, stop, &progress);
             progress.finish_and_clear();
             match end {
-                End::Whole => {}
-                early => return Ok(early),
+                Ok(End::Whole) => {}
+                Ok(early) => return Ok(early),
+                Err(error) => return Ok(broken(&error)),
             }
         }
         Ok(End::Whole)
@@ -200,28 +213,27 @@ impl Work<'_> {
 
     fn read_one(
         &mut self,
-        path: &Path,
         reader: &mut Reader,
         stop: &Stop,
         progress: &ProgressBar,
-    ) -> End {
+    ) -> Result<End, Error> {
         const FRAMES_BETWEEN_LOOKS: u32 = 1 << 14;
         loop {
             for _ in 0..FRAMES_BETWEEN_LOOKS {
                 let frame = match reader.next_frame() {
                     Ok(Some(frame)) => frame,
-                    // Standard input ends early when we are asked to stop.
-                    _ if stop.asked() => return End::Stopped(stop.signal()),
-                    Ok(None) => return End::Whole,
-                    Err(error) => return End::Broken(capture::complaint(path, &error)),
+                    // A pipe ends early when we are asked to stop.
+                    _ if stop.asked() => return Ok(End::Stopped(stop.signal())),
+                    Ok(None) => return Ok(End::Whole),
+                    Err(error) => return Err(error),
                 };
                 if let Err(why) = self.take(&frame) {
-                    return End::Broken(why);
+                    return Ok(End::Broken(why));
                 }
             }
             progress.set_position(reader.progress().consumed);
             if stop.asked() {
-                return End::Stopped(stop.signal());
+                return Ok(End::Stopped(stop.signal()));
             }
         }
     }
@@ -263,11 +275,12 @@ impl Work<'_> {
         troubles: &[String],
     ) -> Result<(), Failure> {
         if args.explain {
-            eprint!("{}", self.divider.explain());
+            // Where it cannot be shown, nothing is lost.
+            let _ = write!(std::io::stderr(), "{}", self.divider.explain());
         }
         let error = match (end, troubles) {
             (_, [_, ..]) => Some(troubles.join("\n")),
-            (End::Stopped(signal), []) => Some(format!("stopped by signal {signal}")),
+            (End::Stopped(signal), []) => Some(failure::stopped(*signal)),
             (End::Whole | End::Broken(_), []) => None,
         };
         let text = if args.json {

@@ -2,7 +2,7 @@
 
 mod output;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 use crate::live;
 use crate::stop::Stop;
 use output::Output;
@@ -97,7 +97,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch().map_err(|error| Failure::run(format!("signals: {error}")))?;
+    let stop = Stop::watch()?;
     let filter = args.filter.join(" ");
     let builder = live::port(&args.interface, &filter, args.socket.as_deref())?
         .priority(args.priority)
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Says where we are.
 fn introduce(args: &Args, port: &Port) {
-    eprintln!(
+    say(&format!(
         "weir: port {} on {} at {}, {}",
         port.number(),
         args.interface,
@@ -132,7 +132,7 @@ fn introduce(args: &Args, port: &Port) {
         } else {
             "which copies"
         },
-    );
+    ));
 }
 
 /// How it ended.
@@ -225,7 +225,7 @@ impl Listener<'_> {
 
     fn say(&self, news: &str) {
         if !self.args.quiet {
-            eprintln!("weir: {news}");
+            say(&format!("weir: {news}"));
         }
     }
 }

@@ -57,7 +57,7 @@ const GLANCE: Duration = Duration::from_millis(200);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch().map_err(|error| Failure::run(format!("signals: {error}")))?;
+    let stop = Stop::watch()?;
     let mut connection = Connection::to(&args.socket).map_err(live::failure)?;
     let mut out = std::io::stdout();
     if args.json {

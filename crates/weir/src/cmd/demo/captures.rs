@@ -1,29 +1,28 @@
 //! `weir demo --write`: captures to try weir on.
 
 use super::{Arrived, START_NS, lend};
+use crate::capture::make_folder;
 use crate::failure::Failure;
-use std::fs;
 use std::path::Path;
 use weir_link::mem::traffic::{Medium, Traffic};
 use weir_link::pcap::{FrameRef, Interface, WriteError, Writer};
 
+/// The capture of the demo's traffic.
+pub(super) const OFFICE: &str = "office.pcapng";
+/// The capture of Pup.
+pub(super) const PUP: &str = "pup.pcapng";
 /// Frames of the capture of Pup.
 const PUP_FRAMES: usize = 1000;
 
 /// Writes `frames`, and some Pup frames of a link of their own, to `folder`.
 pub(super) fn write(folder: &Path, frames: &[Arrived], seed: u64) -> Result<(), Failure> {
-    fs::create_dir_all(folder).map_err(|error| {
-        Failure::run(format!(
-            "cannot make the folder {}: {error}",
-            folder.display()
-        ))
-    })?;
+    make_folder(folder)?;
     let ethernet = Interface {
         name: Some("mem0".into()),
         ..Interface::ethernet()
     };
     let office = frames.iter().map(|frame| lend(frame, &ethernet));
-    one(&folder.join("office.pcapng"), office)?;
+    one(&folder.join(OFFICE), office)?;
 
     let medium = Medium::ThreeMegabit;
     let experimental = Interface {
@@ -39,7 +38,7 @@ pub(super) fn write(folder: &Path, frames: &[Arrived], seed: u64) -> Result<(), 
         })
         .collect();
     let pups = pups.iter().map(|frame| lend(frame, &experimental));
-    one(&folder.join("pup.pcapng"), pups)
+    one(&folder.join(PUP), pups)
 }
 
 fn one<'a>(path: &Path, frames: impl Iterator<Item = FrameRef<'a>>) -> Result<(), Failure> {

@@ -1,11 +1,12 @@
 //! One pcapng file a port.
 
+use crate::capture::make_folder;
 use crate::failure::Failure;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use weir_link::pcap::{FrameRef, Interface, Writer};
+use weir_link::pcap::{FrameRef, Interface, WriteError, Writer};
 
 /// What all files together gather before they write, in bytes.
 const BUFFERS_LEN: usize = 256 << 20;
@@ -38,12 +39,7 @@ impl PortFiles {
         inputs: &[PathBuf],
     ) -> Result<PortFiles, Failure> {
         allow_open_files(names.len())?;
-        fs::create_dir_all(folder).map_err(|error| {
-            Failure::run(format!(
-                "cannot make the folder {}: {error}",
-                folder.display()
-            ))
-        })?;
+        make_folder(folder)?;
         let inputs: HashSet<Identity> = inputs.iter().filter_map(|path| input(path)).collect();
         let mut owners = HashMap::with_capacity(names.len());
         let mut files = Vec::with_capacity(names.len());
@@ -107,7 +103,7 @@ impl PortFiles {
         });
         written.map_err(|error| {
             file.failed = true;
-            format!("{}: {error}", file.path.display())
+            file.cut(&error)
         })
     }
 
@@ -122,20 +118,31 @@ impl PortFiles {
     /// frame describes `interface`, since readers ask for a link type.
     pub(crate) fn finish(self, interface: &Interface) -> Vec<String> {
         let mut troubles = Vec::new();
-        for port in self.ports.into_iter().filter(|port| !port.failed) {
-            let PortFile {
-                path, mut writer, ..
-            } = port;
-            let described = if writer.is_empty() {
-                writer.describe(interface).map(|_| ())
+        for mut port in self.ports.into_iter().filter(|port| !port.failed) {
+            let described = if port.writer.is_empty() {
+                port.writer.describe(interface).map(|_| ())
             } else {
                 Ok(())
             };
-            if let Err(error) = described.and_then(|()| writer.finish()) {
-                troubles.push(format!("{}: {error}", path.display()));
+            if let Err(error) = described.and_then(|()| port.writer.flush()) {
+                troubles.push(port.cut(&error));
             }
         }
         troubles
+    }
+}
+
+impl PortFile {
+    /// Makes a file that could not be written on a whole capture again, of the
+    /// frames that arrived. What to say of `error`.
+    fn cut(&self, error: &WriteError) -> String {
+        let file = self.writer.get_ref();
+        let kept = match error {
+            WriteError::Write { whole, .. } => file.set_len(*whole).is_ok(),
+            _ => false,
+        };
+        let then = if kept { "; it ends there" } else { "" };
+        format!("{}: {error}{then}", self.path.display())
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) fn run(
     if let Some(linktype) = args.linktype {
         judges.push(first(linktype)?);
     }
-    let stop = Stop::watch().map_err(|error| Failure::run(format!("signals: {error}")))?;
+    let stop = Stop::watch()?;
     let mut reader = match capture::open(path, &stop) {
         Ok(reader) => reader,
         Err(_) if stop.asked() => return Err(Failure::Stopped(stop.signal())),

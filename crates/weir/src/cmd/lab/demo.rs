@@ -46,7 +46,7 @@ const PORTS: [(&str, bool); 4] = [
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch().map_err(|error| Failure::run(format!("signals: {error}")))?;
+    let stop = Stop::watch()?;
     let start = Instant::now();
     let lab = Lab::new();
     let host = |name| lab.host(name).map_err(Failure::run);

@@ -1,7 +1,7 @@
 //! What becomes of the frames: lines, a file, and the sum at the end.
 
 use super::Args;
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 use crate::summary::summary;
 use crate::text;
 use serde::Serialize;
@@ -151,7 +151,7 @@ impl Output {
             ),
         };
         if args.write.as_deref() == Some(Path::new("-")) {
-            eprintln!("{line}");
+            say(&line);
         } else {
             writeln!(std::io::stdout(), "{line}").map_err(Failure::output)?;
         }
