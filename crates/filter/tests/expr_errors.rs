@@ -15,7 +15,7 @@ fn ethernet() -> Context<'static> {
 
 /// The text, the word pointed at, a part of the message or expectation, and
 /// the suggestion.
-const ROWS: [(&str, &str, &str, Option<&str>); 34] = [
+const ROWS: [(&str, &str, &str, Option<&str>); 38] = [
     ("tpc port 80", "tpc", "no test on its own", Some("tcp")),
     ("tcp prot 80", "prot", "does not fit", Some("port")),
     ("tcp port 80 andd udp", "andd", "`and`", Some("and")),
@@ -55,6 +55,20 @@ const ROWS: [(&str, &str, &str, Option<&str>); 34] = [
     ("port 08", "08", "octal", None),
     ("len > 4294967296", "4294967296", "32 bits", None),
     ("llc foo", "foo", "LLC", None),
+    (
+        "tcp port 80-90",
+        "80-90",
+        "unknown port",
+        Some("portrange 80-90"),
+    ),
+    ("tcp[tcpflag] = 2", "tcpflag", "a number", Some("tcpflags")),
+    (
+        "icmp[0] = icmp-ech",
+        "icmp-ech",
+        "a number",
+        Some("icmp-echo"),
+    ),
+    ("http", "http", "`port` before a name", None),
 ];
 
 #[test]
@@ -79,6 +93,18 @@ fn the_line_of_an_error_holds_all_of_it() {
         "`prot` does not fit here; expected `and`, `or` or the end, or a qualifier such as \
          `host` or `port`; did you mean `port`? (at byte 4)"
     );
+}
+
+#[test]
+fn a_link_type_that_cannot_tell_says_what_it_can() {
+    for (linktype, part) in [
+        (LinkType::EN3MB, "ether[3] = 2"),
+        (LinkType(147), "len > 100"),
+    ] {
+        let context = Context::new(linktype);
+        assert!(refusal("tcp port 80", &context).contains(part));
+        compile(part, &context).unwrap();
+    }
 }
 
 #[test]

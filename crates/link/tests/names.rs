@@ -54,6 +54,7 @@ fn files_are_read_as_the_c_library_does() {
     assert_eq!(names.protocol("one"), Some(1));
     assert_eq!(names.protocol("ONE"), Some(1));
     assert_eq!(names.protocol("mptcp"), None, "no packet has protocol 262");
+    assert_eq!(names.candidates(NameKind::Protocol), ["ONE", "one"]);
     assert_eq!(names.protocol("two"), None);
     assert_eq!(names.network("n"), Some(10));
     assert_eq!(names.network("loop"), Some(0x7f00_0000));

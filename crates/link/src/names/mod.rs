@@ -145,7 +145,12 @@ impl Names for SystemNames {
             NameKind::Host => Vec::new(),
             NameKind::Network => self.networks().names(),
             NameKind::Service => self.services().names(),
-            NameKind::Protocol => self.protocols().names(),
+            // Not those of numbers that no packet can carry.
+            NameKind::Protocol => {
+                let mut names = self.protocols().names();
+                names.retain(|name| self.protocol(name).is_some());
+                names
+            }
             NameKind::EtherHost => self.ethers().names(),
         }
     }

@@ -294,7 +294,10 @@ impl Generator<'_> {
             NameKind::EtherHost => "a MAC address, or a name that has one",
             NameKind::Host | NameKind::Protocol => "an address or a name that has one",
         };
-        let suggestion = self.suggestion(name, kind);
+        let suggestion = match kind {
+            NameKind::Service if is_range(name) => Some(format!("portrange {}", shortened(name))),
+            _ => self.suggestion(name, kind),
+        };
         self.error(message).expected(expected).suggest(suggestion)
     }
 
@@ -303,6 +306,13 @@ impl Generator<'_> {
         let words = KEYWORDS.iter().map(|(word, _)| *word);
         nearest(name, candidates.iter().map(String::as_str).chain(words))
     }
+}
+
+/// Whether this is two numbers with a hyphen between them.
+fn is_range(name: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    name.split_once('-')
+        .is_some_and(|(first, last)| number(first) && number(last))
 }
 
 fn row(table: &[(&str, u32)], name: &str) -> Option<u32> {

@@ -129,7 +129,15 @@ impl Generator<'_> {
     fn not_on_link(&self, what: &str) -> Error {
         let link = self.layout.link.linktype();
         if self.layout.link.linktype() == self.context.linktype {
-            self.error(format!("{what} cannot be tested on link type {link}"))
+            let error = self.error(format!("{what} cannot be tested on link type {link}"));
+            match self.layout.link {
+                Link::Ethernet3Mb => {
+                    error.expected("a test of bytes, such as `ether[3] = 2`, or of the length")
+                }
+                Link::Other(_) => error
+                    .expected("a test of the length, such as `len > 100`: no more of it is known"),
+                _ => error,
+            }
         } else {
             self.error(format!(
                 "{what} cannot be tested behind this encapsulation ({link})"

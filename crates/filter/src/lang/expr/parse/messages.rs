@@ -23,7 +23,11 @@ impl Parser<'_> {
         let word =
             self.ahead.token != Token::End && self.ahead_text().as_bytes()[0].is_ascii_alphabetic();
         match (need, self.stack.last()) {
-            (Need::Arith, _) => self.unexpected("a number, `len` or bytes such as `ip[0]`", &[]),
+            (Need::Arith, _) => {
+                let values = KEYWORDS.iter().filter(|(_, token)| starts_value(*token));
+                let valid: Vec<&str> = values.map(|(word, _)| *word).collect();
+                self.unexpected("a number, `len` or bytes such as `ip[0]`", &valid)
+            }
             (Need::Id, Some(Frame::Head(quals, _))) => {
                 let what = identifier_kind(*quals);
                 let mut error = self.unexpected(what, &[]);
@@ -45,7 +49,7 @@ impl Parser<'_> {
         let suggestion = nearest(text, starts.map(|(word, _)| *word));
         let expected = match text.as_bytes().first() {
             Some(b'0'..=b'9' | b':') => "a qualifier before it, such as `host` or `port`",
-            _ => "a test such as `tcp`, or a qualifier such as `host` before a name",
+            _ => "a test such as `tcp`, or a qualifier such as `host` or `port` before a name",
         };
         Error::new(span.range(), message)
             .expected(expected)
@@ -87,4 +91,8 @@ fn starts_term(token: Token) -> bool {
         token,
         Token::And | Token::Or | Token::Mask | Token::Num(_) | Token::Foreign(_) | Token::Rnr
     )
+}
+
+fn starts_value(token: Token) -> bool {
+    matches!(token, Token::Num(_) | Token::Len | Token::Proto(_))
 }
