@@ -374,3 +374,82 @@ fn every_fuzz_target_is_a_binary_of_its_own_and_documented() {
         );
     }
 }
+
+/// The headings of a Markdown text as the anchors that links name.
+fn anchors(text: &str) -> Vec<String> {
+    let anchor = |heading: &str| {
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading
+            .chars()
+            .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    let mut in_code = false;
+    let headings = text.lines().filter(|line| {
+        in_code ^= line.starts_with("```");
+        !in_code && line.starts_with('#')
+    });
+    headings.map(anchor).collect()
+}
+
+/// The targets of the links in a Markdown text, code blocks apart.
+fn links(text: &str) -> Vec<String> {
+    let mut in_code = false;
+    let prose: String = text
+        .lines()
+        .filter(|line| {
+            in_code ^= line.starts_with("```");
+            !in_code
+        })
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    let targets = prose.split("](").skip(1);
+    let targets = targets.filter_map(|rest| rest.split_once(')'));
+    targets.map(|(target, _)| target.to_owned()).collect()
+}
+
+#[test]
+fn links_in_documents_lead_somewhere() {
+    let root = root();
+    let mut pending = vec![root.clone()];
+    let mut checked = 0;
+    while let Some(path) = pending.pop() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            if path == root || !(name.starts_with('.') || name == "target" || name == "artifacts") {
+                let entries = fs::read_dir(&path).expect("a folder of the checkout can be read");
+                pending.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
+            }
+            continue;
+        }
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("a document is text");
+        for link in links(&text) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => path.clone(),
+                file => path.parent().expect("a file has a folder").join(file),
+            };
+            assert!(
+                target.exists(),
+                "{}: `{link}` leads nowhere",
+                path.display()
+            );
+            if !anchor.is_empty() {
+                let text = fs::read_to_string(&target).expect("an anchor is in a text");
+                assert!(
+                    anchors(&text).iter().any(|known| known == anchor),
+                    "{}: `{link}` names no heading",
+                    path.display()
+                );
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 0, "no link was found: the check is broken");
+}
