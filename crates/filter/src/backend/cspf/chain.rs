@@ -199,15 +199,22 @@ impl Chain<'_> {
                 otherwise,
             } => {
                 let test = self.maker.test(*cmp, *a, *b, Cells::NONE, long_enough)?;
+                self.charge(&test.tree)?;
                 (test, then, otherwise)
             }
         };
         let mut side = |edge: &Edge| self.truth(edge.block, long_enough, level + 1);
         let (then, otherwise) = (side(then)?, side(otherwise)?);
         let tree = choice(test, then, otherwise);
-        let left = self.budget.checked_sub(tree.size());
-        self.budget = left.ok_or(self.maker.target.far_too_many())?;
+        self.charge(&tree)?;
         Ok(tree)
+    }
+
+    /// Counts a part of an expression.
+    fn charge(&mut self, part: &Tree) -> Result<(), EmitError> {
+        let left = self.budget.checked_sub(part.size());
+        self.budget = left.ok_or(self.maker.target.far_too_many())?;
+        Ok(())
     }
 }
 

@@ -57,6 +57,7 @@ impl Code {
     pub(super) fn back_to(&mut self, len: usize, depth: usize) {
         self.words.truncate(len);
         self.depth = depth;
+        self.top = None;
     }
 
     fn has(&self, action: Action) -> bool {

@@ -122,10 +122,12 @@ impl Layout<'_> {
         self.cells = self.cells_at_end[dominator.index()].clone();
         let params = &self.maker.program.block(here).params;
         self.cells.extend(params.iter().copied().map(Some));
-        let depth = self.cells.len();
         let ways = std::mem::take(&mut self.ways[here.index()]);
-        let deepest = ways.iter().map(|&(_, depth)| depth).max();
-        let highest = deepest.unwrap_or(depth);
+        let depths = ways.iter().map(|&(_, depth)| depth);
+        // On some way, cells that nothing needs may have been dropped.
+        let depth = depths.clone().fold(self.cells.len(), usize::min);
+        self.cells.truncate(depth);
+        let highest = depths.max().unwrap_or(depth);
         while self.code.depth < highest {
             self.code.inst(zero(), Operator::Nop, &[])?;
         }
@@ -307,6 +309,11 @@ impl Layout<'_> {
     fn pass(&mut self, edge: &Edge) -> Result<(), Fault> {
         let dominator = self.dominators[edge.block.index()];
         let depth = self.cells_at_end[dominator.index()].len();
+        // Cells that nothing needs may have been dropped on the way.
+        while self.cells.len() < depth {
+            self.code.inst(zero(), Operator::Nop, &[])?;
+            self.cells.push(None);
+        }
         let below = Cells {
             held: &self.cells[..depth],
             all: true,
