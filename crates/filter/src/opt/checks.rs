@@ -118,9 +118,8 @@ fn sink(graph: &mut Graph) -> bool {
         }
         match only_way_on(graph, index) {
             Some(target) if ways_in[target] == 1 && !effects.is_empty() => {
-                let list = &mut graph.nodes[target].effects;
-                effects.retain(|effect| !list.contains(effect));
-                list.extend(effects);
+                // What is there twice by this, goes next.
+                graph.nodes[target].effects.extend(effects);
                 changed = true;
             }
             _ => graph.nodes[index].effects = effects,

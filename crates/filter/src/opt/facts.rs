@@ -141,6 +141,11 @@ impl Facts {
 
     /// Whether canonical test `cond` is known to hold or not.
     pub(crate) fn decide(&self, graph: &Graph, cond: Value) -> Option<bool> {
+        self.decide_within(graph, cond, DEPTH_MAX)
+    }
+
+    /// As [`decide`](Self::decide), its operands looked into `depth` deep.
+    fn decide_within(&self, graph: &Graph, cond: Value, depth: u32) -> Option<bool> {
         match self.truth.get(cond.index()) {
             Some(1) => return Some(false),
             Some(2) => return Some(true),
@@ -156,8 +161,8 @@ impl Facts {
                 items => (!items.contains(&constant)).then_some(false),
             },
             Op::Test { cmp, a, b } => {
-                let a = self.range(graph, a, DEPTH_MAX);
-                let b = self.range(graph, b, DEPTH_MAX);
+                let a = self.range(graph, a, depth);
+                let b = self.range(graph, b, depth);
                 Known::test(cmp, a, b)
             }
             _ => None,
@@ -247,7 +252,7 @@ impl Facts {
                 let b = self.range(graph, b, depth - 1);
                 Known::bin(op, a, b)
             }
-            Op::Test { .. } => match self.decide(graph, value) {
+            Op::Test { .. } => match self.decide_within(graph, value, depth - 1) {
                 Some(holds) => Known::exactly(u32::from(holds)),
                 None => own,
             },

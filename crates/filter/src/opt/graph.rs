@@ -21,13 +21,18 @@
 
 use super::known::Known;
 use crate::ir::dominators::Dominators;
-use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value};
+use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value, limits};
 use std::collections::HashSet;
 
 /// How many slots of the intern table are looked at before a value is taken as
 /// new: bounds the cost of a program made to collide. Missing an equal value
 /// only costs optimisation.
 const PROBES_MAX: usize = 32;
+
+/// How many of a node's operations that may reject are looked through for one
+/// that is there already, the latest first. One that is there twice is dropped
+/// by the pass that minimises checks.
+const EFFECTS_LOOKED_AT: usize = 32;
 
 /// No value, or no node.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -125,6 +130,14 @@ impl Node {
         }
     }
 
+    /// Adds an operation to be carried out.
+    pub(crate) fn add_effect(&mut self, effect: Value) {
+        let mut known = self.effects.iter().rev().take(EFFECTS_LOOKED_AT);
+        if !known.any(|&known| known == effect) {
+            self.effects.push(effect);
+        }
+    }
+
     /// Makes it reject every frame right away.
     pub(crate) fn reject(&mut self) {
         self.effects.clear();
@@ -150,6 +163,9 @@ pub(crate) struct Graph {
     tree: Option<Dominators>,
     /// How deep the rules that look inside a value are nested.
     depth: u32,
+    /// How many nodes there may come to be. Truth values made of truth values
+    /// that are shared would otherwise come to a node for every way there is.
+    pub(crate) nodes_max: usize,
 }
 
 /// How deep rules nest at most: bounds the call stack on long expressions.
@@ -190,6 +206,8 @@ impl Graph {
             table: vec![0; (program.values.len() * 2 + 16).next_power_of_two()],
             tree: None,
             depth: 0,
+            nodes_max: limits::BLOCKS_MAX
+                .min(4 * (program.blocks.len() + program.values.len()) + 64),
         };
         let mut names = vec![Operand::Imm(0); program.values.len()];
         for block in &program.blocks {
@@ -274,8 +292,8 @@ impl Graph {
     /// carried out.
     pub(crate) fn require(&self, node: &mut Node, value: Value) {
         self.require_bound(node, value);
-        if self.is_effect(value) && !node.effects.contains(&value) {
-            node.effects.push(value);
+        if self.is_effect(value) {
+            node.add_effect(value);
         }
     }
 

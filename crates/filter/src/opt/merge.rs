@@ -5,7 +5,7 @@
 //! left alone.
 
 use super::graph::{Flow, Graph, NONE, Node, mix};
-use crate::ir::{Block, Edge, Operand};
+use crate::ir::{Block, Edge, Operand, Value};
 
 /// How many blocks with one hash are compared: bounds the cost of a program
 /// made to collide.
@@ -70,7 +70,7 @@ fn redirect(graph: &mut Graph, index: usize, same_as: &[u32]) -> bool {
 }
 
 /// The next threading pass drops such a test, with what it must keep.
-fn has_effects(graph: &Graph, cond: crate::ir::Value) -> bool {
+fn has_effects(graph: &Graph, cond: Value) -> bool {
     graph.has(cond, super::graph::HAS_EFFECT)
 }
 
@@ -78,8 +78,17 @@ fn same(graph: &Graph, a: &Node, b: &Node) -> bool {
     a.flow == b.flow
         && b.params.is_empty()
         && graph.need(a) == graph.need(b)
-        && a.effects.len() == b.effects.len()
-        && a.effects.iter().all(|effect| b.effects.contains(effect))
+        && same_set(&a.effects, &b.effects)
+}
+
+fn same_set(a: &[Value], b: &[Value]) -> bool {
+    if a.len() != b.len() || a == b {
+        return a.len() == b.len();
+    }
+    let [mut a, mut b] = [a.to_vec(), b.to_vec()];
+    a.sort_unstable();
+    b.sort_unstable();
+    a == b
 }
 
 fn hash(graph: &Graph, node: &Node) -> usize {

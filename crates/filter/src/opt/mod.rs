@@ -7,7 +7,7 @@
 //! and what they rely on.
 
 pub(crate) mod checks;
-mod cond;
+pub(crate) mod cond;
 mod facts;
 mod fold;
 pub(crate) mod graph;

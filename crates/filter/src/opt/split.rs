@@ -9,7 +9,7 @@
 use super::cond::Cond;
 use super::graph::{Flow, Graph, HAS_TEST, Node};
 use super::substitute::Substitution;
-use crate::ir::{BinOp, Block, Cmp, Edge, Op, Operand, Value, limits};
+use crate::ir::{BinOp, Block, Cmp, Edge, Op, Operand, Value};
 
 /// Values larger than this are not taken apart by trying both outcomes of one
 /// of their tests.
@@ -29,7 +29,7 @@ pub(crate) fn split(graph: &mut Graph) -> bool {
         graph,
     };
     while let Some(index) = splitter.work.pop() {
-        let room = splitter.graph.nodes.len() + 4 <= limits::BLOCKS_MAX;
+        let room = splitter.graph.nodes.len() + 4 <= splitter.graph.nodes_max;
         if room && splitter.step(index as usize) {
             splitter.changed = true;
             splitter.work.push(index);

@@ -178,9 +178,7 @@ fn join(graph: &mut Graph) -> bool {
             (node.bound, node.bound_load) = (next.bound, next.bound_load);
         }
         for effect in next.effects {
-            if !node.effects.contains(&effect) {
-                node.effects.push(effect);
-            }
+            node.add_effect(effect);
         }
         changed = true;
     }

@@ -21,10 +21,18 @@ impl Substitution {
         }
     }
 
-    /// Also puts `operand` in place of block parameter `param`, which no value
-    /// has contained so far.
-    pub(crate) fn add(&mut self, param: Value, operand: Operand) {
-        self.results.insert(param, Some(operand));
+    /// Puts outcomes in place of tests that are yet to be added.
+    pub(crate) fn of_tests() -> Substitution {
+        Substitution {
+            results: HashMap::new(),
+            flags: HAS_TEST,
+        }
+    }
+
+    /// Also puts `operand` in place of `value`, which nothing has contained
+    /// that was looked at so far.
+    pub(crate) fn add(&mut self, value: Value, operand: Operand) {
+        self.results.insert(value, Some(operand));
     }
 
     /// Puts its outcome in place of a test.

@@ -19,7 +19,7 @@
 //! known to have been carried out.
 
 use super::facts::{Facts, Item};
-use super::graph::{Flow, Graph, HAS_PARAM};
+use super::graph::{Flow, Graph, NONE};
 use super::leap::Runs;
 use super::substitute::Substitution;
 use crate::ir::dominators::Dominators;
@@ -38,6 +38,10 @@ const STEPS_MIN: usize = 8;
 
 /// After every so many blocks a way past many at once is looked for.
 const LEAP_EVERY: usize = 8;
+
+/// Arguments are put into blocks whose values have at most this many operations
+/// together, shared ones counted each time.
+const WITH_ARGS_SIZE_MAX: usize = 512;
 
 /// Threads every edge of a tidy graph; gives whether anything changed.
 pub(crate) fn thread(graph: &mut Graph) -> bool {
@@ -95,36 +99,44 @@ pub(crate) fn awaited(graph: &Graph) -> Vec<u32> {
 
 /// For each node, whether a parameter of its is used in another node.
 fn escapes(graph: &Graph) -> Vec<bool> {
-    let mut escapes = vec![false; graph.nodes.len()];
-    let mut home = std::collections::HashMap::new();
-    for (index, node) in graph.nodes.iter().enumerate() {
-        home.extend(node.params.iter().map(|&param| (param, index)));
+    if graph.nodes.iter().all(|node| node.params.is_empty()) {
+        return vec![false; graph.nodes.len()];
     }
-    if home.is_empty() {
-        return escapes;
-    }
-    let mut seen = vec![u32::MAX; graph.ops.len()];
-    let mut stack = Vec::new();
+    // Per value the node that uses it; one after the last stands for several.
+    let several = graph.nodes.len() as u32;
+    let mut users = vec![NONE; graph.ops.len()];
+    let use_in = |users: &mut [u32], value: Value, node: u32| {
+        let user = &mut users[value.index()];
+        *user = if *user == NONE || *user == node {
+            node
+        } else {
+            several
+        };
+    };
     for (index, node) in graph.nodes.iter().enumerate() {
-        stack.extend(node.effects.iter().copied());
-        stack.extend(node.flow.subject());
         let args = node.flow.edges().flat_map(|edge| &edge.args);
-        stack.extend(args.filter_map(|arg| arg.value()));
-        while let Some(value) = stack.pop() {
-            let stamp = &mut seen[value.index()];
-            if !graph.has(value, HAS_PARAM) || *stamp == index as u32 {
-                continue;
-            }
-            *stamp = index as u32;
-            if let Some(&owner) = home.get(&value)
-                && owner != index
-            {
-                escapes[owner] = true;
-            }
-            stack.extend(graph.op(value).operands().filter_map(Operand::value));
+        let values = node.effects.iter().copied().chain(node.flow.subject());
+        for value in values.chain(args.filter_map(|arg| arg.value())) {
+            use_in(&mut users, value, index as u32);
         }
     }
-    escapes
+    // Operands come before what is made of them.
+    for index in (0..graph.ops.len()).rev() {
+        let user = users[index];
+        if user != NONE {
+            for operand in graph.ops[index].operands().filter_map(Operand::value) {
+                use_in(&mut users, operand, user);
+            }
+        }
+    }
+    let is_elsewhere = |index: usize, param: &Value| {
+        let user = users[param.index()];
+        user != NONE && user != index as u32
+    };
+    let nodes = graph.nodes.iter().enumerate();
+    nodes
+        .map(|(index, node)| node.params.iter().any(|param| is_elsewhere(index, param)))
+        .collect()
 }
 
 struct Threader<'g> {
@@ -421,6 +433,13 @@ impl Threader<'_> {
     fn skip_with_args(&mut self, edge: &Edge, captured: u32) -> Option<Edge> {
         let index = edge.block.index();
         let target = &self.graph.nodes[index];
+        let values = target.effects.iter().copied().chain(target.flow.subject());
+        let size: usize = values
+            .map(|value| usize::from(self.graph.info(value).size))
+            .sum();
+        if size > WITH_ARGS_SIZE_MAX {
+            return None;
+        }
         let pairs = target.params.iter().copied().zip(edge.args.iter().copied());
         let mut substitution = Substitution::of_params(pairs);
         let mut next = match target.flow.clone() {

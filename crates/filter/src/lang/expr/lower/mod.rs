@@ -32,7 +32,7 @@ pub(super) fn lower(code: &Code, root: Pred, snaplen: u32) -> Option<Program> {
         Target::Reject => return Some(Program::constant(0)),
         Target::Test(_) => {}
     }
-    let live = (code.registers > 0).then(|| Liveness::of(code, &graph));
+    let live = (code.registers > 0).then(|| live_registers(code, &graph));
     let mut builder = Builder::new();
     let (accept, reject) = (builder.block(), builder.block());
     let blocks = graph
@@ -59,45 +59,32 @@ pub(super) fn lower(code: &Code, root: Pred, snaplen: u32) -> Option<Program> {
     Some(lowering.builder.finish())
 }
 
-/// Which registers hold something when a test begins: those set in an earlier
-/// test and read in this one or a later. Tests are counted in an order in
-/// which every one comes before those it leads to.
-struct Liveness {
-    /// For each test its place in that order.
-    places: Vec<u32>,
-    /// For each register the first place that sets it and the last that reads
-    /// it.
-    ranges: Vec<(u32, u32)>,
-}
-
-impl Liveness {
-    fn of(code: &Code, graph: &Graph) -> Liveness {
-        let mut places = vec![u32::MAX; code.tests.len()];
-        let mut ranges = vec![(u32::MAX, 0); code.registers as usize];
-        for (place, test) in reverse_postorder(graph).into_iter().enumerate() {
-            let place = place as u32;
-            places[test as usize] = place;
-            for op in ops(code, &code.tests[test as usize]) {
-                match op {
-                    Op::Set(register, _) => {
-                        let range = &mut ranges[register.0 as usize];
-                        range.0 = range.0.min(place);
-                    }
-                    Op::Get(register) => ranges[register.0 as usize].1 = place,
-                    _ => {}
+/// For each test the registers that hold something when it begins: those set in
+/// an earlier test and read in this one or a later. Tests are counted in an
+/// order in which every one comes before those it leads to.
+fn live_registers(code: &Code, graph: &Graph) -> Vec<Vec<Register>> {
+    let order = reverse_postorder(graph);
+    // For each register the first place that sets it and the last that reads it.
+    let mut ranges = vec![(order.len(), 0); code.registers as usize];
+    for (place, &test) in order.iter().enumerate() {
+        for op in ops(code, &code.tests[test as usize]) {
+            match op {
+                Op::Set(register, _) => {
+                    let range = &mut ranges[register.0 as usize];
+                    range.0 = range.0.min(place);
                 }
+                Op::Get(register) => ranges[register.0 as usize].1 = place,
+                _ => {}
             }
         }
-        Liveness { places, ranges }
     }
-
-    /// The registers that the test takes as parameters.
-    fn at(&self, test: u32) -> impl Iterator<Item = Register> {
-        let place = self.places[test as usize];
-        let rows = self.ranges.iter().enumerate();
-        rows.filter(move |(_, (first, last))| *first < place && place <= *last)
-            .map(|(index, _)| Register(index as u32))
+    let mut live = vec![Vec::new(); code.tests.len()];
+    for (register, &(first, last)) in ranges.iter().enumerate() {
+        for &test in order.get(first + 1..=last).unwrap_or_default() {
+            live[test as usize].push(Register(register as u32));
+        }
     }
+    live
 }
 
 fn reverse_postorder(graph: &Graph) -> Vec<u32> {
@@ -137,17 +124,14 @@ struct Lowering<'c> {
 }
 
 impl Lowering<'_> {
-    fn make_params(&mut self, live: Option<Liveness>) {
-        let Some(live) = live else {
-            return;
-        };
-        for (test, block) in self.blocks.iter().enumerate() {
-            let mut params = Vec::new();
-            if let Some(block) = block {
-                for register in live.at(test as u32) {
-                    params.push((register, self.builder.param(*block)));
-                }
-            }
+    fn make_params(&mut self, live: Option<Vec<Vec<Register>>>) {
+        for (block, registers) in self.blocks.iter().zip(live.unwrap_or_default()) {
+            let params = block.map_or(Vec::new(), |block| {
+                let registers = registers.into_iter();
+                registers
+                    .map(|register| (register, self.builder.param(block)))
+                    .collect()
+            });
             self.params.push(params);
         }
     }
