@@ -2,11 +2,13 @@
 //! only as what branches compare, arguments only on jumps.
 
 use super::EmitError;
-use crate::ir::{Block, Edge, Op, Operand, Value, limits};
+use crate::ir::{Block, Cmp, Edge, Op, Operand, Value, limits};
 use crate::lang::cbpf::code::SKF_LL_OFF;
+use crate::opt::cond::Cond;
 use crate::opt::graph::{Flow, Graph, HAS_TEST, Node};
 use crate::opt::substitute::Substitution;
 use crate::opt::{checks, merge, split};
+use std::collections::HashSet;
 
 /// Lowers a tidy graph, and leaves it tidy.
 pub(super) fn lower(graph: &mut Graph) -> Result<(), EmitError> {
@@ -23,7 +25,8 @@ pub(super) fn lower(graph: &mut Graph) -> Result<(), EmitError> {
     split_edges(graph);
     graph.tidy();
     if graph.nodes.len() > limits::BLOCKS_MAX {
-        return Err(EmitError::Blocks);
+        let max = limits::BLOCKS_MAX;
+        return Err(EmitError::Blocks { max });
     }
     Ok(())
 }
@@ -48,75 +51,92 @@ fn reject_special_addresses(graph: &mut Graph) {
 /// Takes every test out of the values that contain one: the block branches on
 /// it, and a parameter of the block behind carries its outcome.
 fn lower_tests(graph: &mut Graph) -> Result<(), EmitError> {
-    let mut work: Vec<usize> = (0..graph.nodes.len()).collect();
-    while let Some(index) = work.pop() {
-        let Some(test) = nested_test(graph, &graph.nodes[index]) else {
-            continue;
-        };
-        if graph.nodes.len() >= limits::BLOCKS_MAX {
-            return Err(EmitError::Blocks);
+    // The same tests may be taken out in many places.
+    let max = limits::BLOCKS_MAX.min(4 * graph.nodes_max);
+    for index in 0..graph.nodes.len() {
+        let tests = nested_tests(graph, &graph.nodes[index]);
+        if graph.nodes.len() + tests.len() > max {
+            return Err(EmitError::Blocks { max });
         }
-        let rest = behind(graph, index, test);
-        work.push(rest);
+        if !tests.is_empty() {
+            take_out(graph, index, tests);
+        }
     }
     Ok(())
 }
 
-/// An innermost test inside a value that node computes for other than to
-/// branch on it.
-fn nested_test(graph: &Graph, node: &Node) -> Option<Value> {
-    let is_plain = |cond: Value| {
-        let mut operands = graph.op(cond).operands().filter_map(Operand::value);
-        operands.all(|operand| !graph.has(operand, HAS_TEST))
-    };
+/// The tests that a node computes for other than to branch on them, each
+/// behind those that it contains.
+fn nested_tests(graph: &Graph, node: &Node) -> Vec<Value> {
     let args = node.flow.edges().flat_map(|edge| &edge.args);
     let args = args.filter_map(|arg| arg.value());
-    let subject = match node.flow {
-        Flow::Branch { cond, .. } if is_plain(cond) => None,
-        _ => node.flow.subject(),
-    };
-    let mut values = node.effects.iter().copied().chain(subject).chain(args);
-    let mut current = values.find(|&value| graph.has(value, HAS_TEST))?;
-    loop {
-        let mut inner = graph.op(current).operands().filter_map(Operand::value);
-        match inner.find(|&operand| graph.has(operand, HAS_TEST)) {
-            Some(next) => current = next,
-            None => return Some(current),
+    let mut stack: Vec<Value> = node.effects.iter().copied().chain(args).collect();
+    let inside = |value| graph.op(value).operands().filter_map(Operand::value);
+    match node.flow {
+        Flow::Branch { cond, .. } => stack.extend(inside(cond)),
+        _ => stack.extend(node.flow.subject()),
+    }
+    let mut seen = HashSet::new();
+    let mut tests = Vec::new();
+    while let Some(value) = stack.pop() {
+        if graph.has(value, HAS_TEST) && seen.insert(value) {
+            if matches!(graph.op(value), Op::Test { .. }) {
+                tests.push(value);
+            }
+            stack.extend(inside(value));
         }
     }
+    // Operands come before what is made of them.
+    tests.sort_unstable();
+    tests
 }
 
-/// Splits node `index` in two, a branch on `test` and a new node with
-/// everything that contains the test; gives the new node.
-fn behind(graph: &mut Graph, index: usize, test: Value) -> usize {
-    let param = graph.param();
-    let mut substitution = Substitution::of_test(test, param.into());
-    let mut first = std::mem::replace(&mut graph.nodes[index], Node::new(Flow::REJECT));
-    let flow = std::mem::replace(&mut first.flow, Flow::REJECT);
-    let mut rest = Node::new(flow);
-    rest.params.push(param);
-    let (with_test, without) = std::mem::take(&mut first.effects)
+/// Splits node `index` into a branch for each of its tests, and a new node
+/// with what is made of their outcomes.
+fn take_out(graph: &mut Graph, index: usize, tests: Vec<Value>) {
+    let mut outcomes = Substitution::of_tests();
+    let mut node = std::mem::replace(&mut graph.nodes[index], Node::new(Flow::REJECT));
+    let mut rest = Node::new(std::mem::replace(&mut node.flow, Flow::REJECT));
+    (rest.effects, node.effects) = std::mem::take(&mut node.effects)
         .into_iter()
         .partition(|&effect| graph.has(effect, HAS_TEST));
-    first.effects = without;
-    rest.effects = with_test;
-    if substitution.apply_to(graph, &mut rest).is_none() {
+    let mut place = index;
+    for test in tests {
+        // Its own tests are parameters by now.
+        let Some(outcome) = outcomes.apply(graph, test.into()) else {
+            graph.nodes[place] = node;
+            return;
+        };
+        let cond = graph.cond(Cmp::Ne, outcome, Operand::Imm(0));
+        if let Cond::Always(holds) = cond {
+            outcomes.add(test, Operand::Imm(holds.into()));
+            continue;
+        }
+        let behind = graph.nodes.len();
+        let edge = |outcome| Edge {
+            block: Block(behind as u32),
+            args: vec![Operand::Imm(outcome)],
+        };
+        node.flow = cond.branch(edge(1), edge(0));
+        graph.nodes[place] = node;
+        node = Node::new(Flow::REJECT);
+        let param = graph.param();
+        node.params.push(param);
+        outcomes.add(test, param.into());
+        graph.nodes.push(Node::new(Flow::REJECT));
+        place = behind;
+    }
+    if outcomes.apply_to(graph, &mut rest).is_none() {
         rest.reject();
     }
-    let target = Block(graph.nodes.len() as u32);
-    let edge = |outcome| Edge {
-        block: target,
-        args: vec![Operand::Imm(outcome)],
-    };
-    first.flow = Flow::Branch {
-        cond: test,
-        then: edge(1),
-        otherwise: edge(0),
-    };
-    debug_assert!(matches!(graph.op(test), Op::Test { .. }));
-    graph.nodes[index] = first;
-    graph.nodes.push(rest);
-    target.index()
+    rest.params = node.params;
+    for effect in node.effects {
+        graph.require(&mut rest, effect);
+    }
+    if node.bound > rest.bound {
+        (rest.bound, rest.bound_load) = (node.bound, node.bound_load);
+    }
+    graph.nodes[place] = rest;
 }
 
 /// Gives each edge of a branch that passes arguments a block of its own.

@@ -22,11 +22,19 @@ mod select;
 mod slots;
 mod tails;
 
-use crate::ir::{Program, limits};
+use crate::ir::Program;
 use crate::lang::cbpf::code::{LD, LDX, MEM, ST, STX, class, mode};
 use crate::lang::cbpf::{Insn, MEM_WORDS};
 use crate::opt::graph::Graph;
 use select::Code;
+
+/// Instructions that are emitted at most.
+pub const EMITTED_MAX: usize = 1 << 20;
+
+/// Instructions for each value and block of a program, at most. A value is
+/// computed anew in every place that needs it unless one of few words keeps
+/// it, so values made of values may come to exponentially many.
+const INSNS_PER_PART_MAX: usize = 64;
 
 /// Why a program cannot be expressed in classic BPF.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -42,11 +50,23 @@ pub enum EmitError {
     },
     /// Turning its truth values into jumps takes too many blocks.
     #[error(
-        "the truth values that it computes with need more than {} blocks; split the filter or \
-         use another back end",
-        limits::BLOCKS_MAX
+        "the truth values that it computes with need more than {max} blocks; split the filter or \
+         use another back end"
     )]
-    Blocks,
+    Blocks {
+        /// How many are tried.
+        max: usize,
+    },
+    /// The code would be longer than [`EMITTED_MAX`], or out of all proportion
+    /// to the program.
+    #[error(
+        "it comes to more than {max} instructions, as classic BPF can keep few values; split the \
+         filter or use another back end"
+    )]
+    TooLong {
+        /// How many are tried.
+        max: usize,
+    },
 }
 
 /// Classic BPF instructions that give the verdict of `program`, which must be
@@ -54,19 +74,20 @@ pub enum EmitError {
 /// the result is to be short.
 ///
 /// The result may be longer than the [`INSNS_MAX`](crate::lang::cbpf::INSNS_MAX)
-/// that the kernel takes: check it where that matters.
+/// that the kernel takes, up to [`EMITTED_MAX`]: check it where that matters.
 ///
 /// # Errors
-/// If the program needs more than classic BPF has.
+/// If the program needs more than classic BPF has, or comes to too many
+/// instructions.
 pub fn emit(program: &Program) -> Result<Vec<Insn>, EmitError> {
     let mut graph = Graph::of(program);
     graph.tidy();
     lower::lower(&mut graph)?;
-    let kept = finish(select::select(&graph, true)?);
-    match kept {
+    let code = |keep| select::select(&graph, keep).and_then(finish);
+    match code(true) {
         Ok(insns) if !insns.iter().any(touches_scratch) => Ok(insns),
         // Keeping values does not always pay, and may take too many words.
-        kept => match (kept, finish(select::select(&graph, false)?)) {
+        kept => match (kept, code(false)) {
             (Ok(kept), Ok(plain)) if kept.len() <= plain.len() => Ok(kept),
             (Ok(kept), Err(_)) => Ok(kept),
             (_, plain) => plain,

@@ -8,8 +8,8 @@
 //!
 //! Work is a list of tasks rather than recursion: values may be deep.
 
-use super::EmitError;
 use super::cost::Costs;
+use super::{EMITTED_MAX, EmitError, INSNS_PER_PART_MAX};
 use crate::ir::{BinOp, Cmp, Edge, Op, Operand, Value, Width};
 use crate::lang::cbpf::Insn;
 use crate::lang::cbpf::code::*;
@@ -105,7 +105,8 @@ enum Task {
 /// that could be computed again may be kept in slots.
 ///
 /// # Errors
-/// If more parameters are live at once than there are slots.
+/// If more parameters are live at once than there are slots, or the code gets
+/// too long.
 pub(super) fn select(graph: &Graph, keep: bool) -> Result<Code, EmitError> {
     let count = graph.nodes.len();
     let mut selector = Selector {
@@ -118,11 +119,16 @@ pub(super) fn select(graph: &Graph, keep: bool) -> Result<Code, EmitError> {
         state: State::default(),
         tasks: Vec::new(),
         stashes: 0,
+        insns_max: EMITTED_MAX.min(INSNS_PER_PART_MAX * (graph.ops.len() + count)),
         graph,
     };
     selector.entry[0] = Some(State::default());
     for index in 0..count {
         selector.block(index);
+        if selector.is_too_long() {
+            let max = selector.insns_max;
+            return Err(EmitError::TooLong { max });
+        }
     }
     Ok(selector.code)
 }
@@ -135,6 +141,7 @@ struct Selector<'g> {
     state: State,
     tasks: Vec<Task>,
     stashes: u32,
+    insns_max: usize,
 }
 
 impl Selector<'_> {
@@ -258,7 +265,7 @@ impl Selector<'_> {
     /// way round, which must be allowed.
     fn pair(&mut self, a: Value, b: Value, swappable: bool) -> bool {
         let swapped = self.plan_pair(a, b, swappable);
-        self.drain(0);
+        self.drain();
         swapped
     }
 
@@ -317,15 +324,23 @@ impl Selector<'_> {
 
     fn run(&mut self, task: Task) {
         self.tasks.push(task);
-        self.drain(0);
+        self.drain();
     }
 
-    fn drain(&mut self, until: usize) {
-        while self.tasks.len() > until
-            && let Some(task) = self.tasks.pop()
-        {
-            self.step(task);
+    /// Carries out the tasks. Written out, a value may be far longer than the
+    /// program that it is from: of code that is too long no more is made.
+    fn drain(&mut self) {
+        while let Some(task) = self.tasks.pop() {
+            if self.is_too_long() {
+                self.tasks.clear();
+            } else {
+                self.step(task);
+            }
         }
+    }
+
+    fn is_too_long(&self) -> bool {
+        self.code.insns.len() > self.insns_max
     }
 
     fn step(&mut self, task: Task) {
