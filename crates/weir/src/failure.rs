@@ -1,6 +1,5 @@
 //! How a command fails, and with which exit status.
 
-use crate::stop::signal_name;
 use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -85,6 +84,12 @@ fn harmless(message: &str) -> String {
         }
     }
     out
+}
+
+/// A signal's name, as a message has it.
+fn signal_name(signal: u8) -> String {
+    signal_hook::low_level::signal_name(signal.into())
+        .map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
 #[cfg(test)]

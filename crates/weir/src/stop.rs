@@ -97,12 +97,6 @@ pub(crate) fn report_file_size_limit() -> io::Result<()> {
     Ok(())
 }
 
-/// A signal's name, as a message has it.
-pub(crate) fn signal_name(signal: u8) -> String {
-    signal_hook::low_level::signal_name(signal.into())
-        .map_or_else(|| format!("signal {signal}"), str::to_owned)
-}
-
 struct Interruptible<I> {
     input: I,
     wake: Arc<UnixStream>,
