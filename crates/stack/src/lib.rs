@@ -3,13 +3,12 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`Stack`] | a host on one link: frames in, frames out, UDP sockets |
+//! | [`Stack`] | a host on one link: frames in, frames out, UDP and TCP sockets |
 //! | [`host`] | its link and IP layers: configuration, limits, counters |
 //! | [`udp`] | UDP sockets |
+//! | [`tcp`] | TCP, split by role |
 //! | [`pcb`] | PCB tables: `bsd`, `mtf`, `sequent` and `weir` behind one trait; listeners |
 //! | [`experiment`] | the papers' experiments with them |
-//!
-//! Not there yet: TCP.
 
 pub mod experiment;
 pub mod host;
@@ -18,6 +17,7 @@ mod ports;
 pub mod rng;
 mod slab;
 mod stack;
+pub mod tcp;
 pub mod udp;
 
 pub use host::{Config, Prefix};

@@ -1,5 +1,7 @@
 //! A seeded source of numbers: the same seed gives the same run everywhere.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 /// SplitMix64 (Steele, Lea and Flood, 2014). Not for secrets.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
@@ -32,5 +34,42 @@ impl Rng {
     /// A number from the exponential distribution with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * self.unit().ln()
+    }
+}
+
+/// Numbers that nobody predicts who has seen others of them: SipHash of a
+/// count and a purpose, keyed by a seed that peers do not know.
+#[derive(Clone, Debug)]
+pub(crate) struct Keyed {
+    seed: u128,
+    purpose: &'static str,
+    count: u64,
+}
+
+impl Keyed {
+    pub(crate) fn new(seed: u128, purpose: &'static str) -> Keyed {
+        Keyed {
+            seed,
+            purpose,
+            count: 0,
+        }
+    }
+
+    /// The next 64 bits.
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.count += 1;
+        let mut hasher = DefaultHasher::new();
+        (self.seed, self.purpose, self.count).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The next 128 bits.
+    pub(crate) fn wide(&mut self) -> u128 {
+        u128::from(self.bits()) << 64 | u128::from(self.bits())
+    }
+
+    /// A number below `bound`; zero for a bound of zero.
+    pub(crate) fn below(&mut self, bound: u32) -> u32 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u32
     }
 }

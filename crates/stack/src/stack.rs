@@ -3,6 +3,7 @@
 use crate::host::{
     Config, ConfigError, Counters, DropReason, Host, Incoming, Input, Problem, Report,
 };
+use crate::tcp::{ListenerId, State, Tcp, TcpConfig, TcpError, TcpId};
 use crate::udp::{self, BindError, Datagram, SendError, UdpId};
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::{Addresses, Protocol};
@@ -54,6 +55,7 @@ impl Outlet for Vec<Vec<u8>> {
 pub struct Stack {
     host: Host,
     udp: udp::Sockets,
+    tcp: Tcp,
 }
 
 impl Stack {
@@ -64,8 +66,9 @@ impl Stack {
     /// If the configuration contradicts itself or exceeds a limit.
     pub fn new(config: &Config, seed: u128) -> Result<Stack, ConfigError> {
         Ok(Stack {
-            host: Host::new(config, (seed >> 64) as u64 ^ seed as u64)?,
+            host: Host::new(config, seed)?,
             udp: udp::Sockets::new(seed),
+            tcp: Tcp::new(seed),
         })
     }
 
@@ -100,6 +103,7 @@ impl Stack {
                 report.map_or(Ok(()), |report| self.report(now_ns, report))
             }
             (Protocol::UDP, _) => self.udp.receive(incoming),
+            (Protocol::TCP, _) => self.tcp.receive(now_ns, &mut self.host, incoming),
             _ => Err(DropReason::ProtocolUnknown),
         };
         match done {
@@ -136,15 +140,23 @@ impl Stack {
         }
         let (local, remote) = (SocketAddr::new(src, port(0)), SocketAddr::new(dst, port(2)));
         let hard = matches!(report, Report::Unreachable { hard: true, .. });
-        let related = match protocol {
-            Protocol::UDP => self.udp.unreachable(local, remote, hard),
+        let seq = u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
+        let related = match (protocol, report) {
+            (Protocol::UDP, _) => self.udp.unreachable(local, remote, hard),
+            (Protocol::TCP, Report::Unreachable { .. }) => {
+                self.tcp.unreachable(now_ns, local, remote, seq, hard)
+            }
+            (Protocol::TCP, Report::TooBig { .. }) => self.tcp.has_sent(local, remote, seq),
             _ => false,
         };
         if !related {
             return Err(DropReason::IcmpUnrelated);
         }
-        if let Report::TooBig { mtu, .. } = report {
-            self.host.narrow_path(now_ns, dst, mtu);
+        if let Report::TooBig { mtu, .. } = report
+            && self.host.narrow_path(now_ns, dst, mtu).is_some()
+            && protocol == Protocol::TCP
+        {
+            self.tcp.too_big(now_ns, local, remote, seq);
         }
         Ok(())
     }
@@ -155,6 +167,14 @@ impl Stack {
     /// full and takes frames again.
     pub fn poll(&mut self, now_ns: u64, out: &mut dyn Outlet) -> Option<u64> {
         self.host.poll(now_ns);
+        self.flush(out);
+        let tcp_ns = self.tcp.poll(now_ns, &mut self.host, out);
+        // Questions for neighbours' addresses, that TCP needs.
+        self.flush(out);
+        [self.host.next_ns(), tcp_ns].into_iter().flatten().min()
+    }
+
+    fn flush(&mut self, out: &mut dyn Outlet) {
         while let Some(frame) = self.host.next_frame() {
             let Some(room) = out.reserve(frame.len()) else {
                 break;
@@ -163,7 +183,6 @@ impl Stack {
             out.submit();
             self.host.frame_sent();
         }
-        self.host.next_ns()
     }
 
     /// What the stack has counted.
@@ -226,5 +245,165 @@ impl Stack {
     /// Closes a UDP socket; what waits in it is gone.
     pub fn udp_close(&mut self, socket: UdpId) {
         self.udp.close(socket);
+    }
+
+    /// How TCP connections behave that begin from now on.
+    pub fn tcp_configure(&mut self, config: TcpConfig) {
+        self.tcp.config = config;
+    }
+
+    /// Waits for TCP connections at a local address and transport port; the
+    /// unspecified address is any of its version, port 0 any that is free. At
+    /// most `backlog` wait to be accepted.
+    ///
+    /// # Errors
+    /// If the address is not ours, or the place is taken.
+    pub fn tcp_listen(
+        &mut self,
+        local: SocketAddr,
+        backlog: usize,
+    ) -> Result<ListenerId, TcpError> {
+        self.tcp.listen(&self.host, local, backlog)
+    }
+
+    /// Where a listener is; `None` if it is closed.
+    pub fn tcp_listener_local(&self, listener: ListenerId) -> Option<SocketAddr> {
+        self.tcp.listener_local(listener)
+    }
+
+    /// The next connection that a listener has.
+    ///
+    /// # Errors
+    /// [`TcpError::NotNow`] if there is none.
+    pub fn tcp_accept(&mut self, now_ns: u64, listener: ListenerId) -> Result<TcpId, TcpError> {
+        self.tcp.accept(now_ns, listener)
+    }
+
+    /// Closes a listener; connections that it has not given are reset.
+    pub fn tcp_unlisten(&mut self, now_ns: u64, listener: ListenerId) {
+        self.tcp.close_listener(now_ns, &mut self.host, listener);
+    }
+
+    /// Opens a connection, from a transport port that nobody can guess unless
+    /// `local` says which. Bytes may be written at once.
+    ///
+    /// # Errors
+    /// If no route leads there, or the ends are taken.
+    pub fn tcp_connect(
+        &mut self,
+        now_ns: u64,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<TcpId, TcpError> {
+        self.tcp.connect(now_ns, &self.host, local, remote)
+    }
+
+    /// Writes bytes to be sent; gives how many there was room for.
+    ///
+    /// # Errors
+    /// [`TcpError::NotNow`] if there was none; otherwise why there never will
+    /// be.
+    pub fn tcp_write(&mut self, connection: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
+        self.tcp.write(connection, bytes)
+    }
+
+    /// How many bytes [`Stack::tcp_write`] would take now.
+    pub fn tcp_write_room(&self, connection: TcpId) -> usize {
+        self.tcp.write_room(connection)
+    }
+
+    /// Reads bytes that came; none if the peer has closed.
+    ///
+    /// # Errors
+    /// [`TcpError::NotNow`] if there are none; otherwise why there never will
+    /// be.
+    pub fn tcp_read(&mut self, connection: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
+        self.tcp.read(connection, out)
+    }
+
+    /// The bytes that can be read, where they lie, as many as lie together;
+    /// [`Stack::tcp_consume`] takes them. None if the peer has closed.
+    ///
+    /// # Errors
+    /// As [`Stack::tcp_read`].
+    pub fn tcp_peek(&mut self, connection: TcpId) -> Result<&[u8], TcpError> {
+        self.tcp.peek(connection)
+    }
+
+    /// Takes bytes that were read by [`Stack::tcp_peek`].
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_consume(&mut self, connection: TcpId, count: usize) -> Result<(), TcpError> {
+        self.tcp.consume(connection, count)
+    }
+
+    /// Closes a connection for writing: the peer reads what was written, and
+    /// then the end.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_shutdown(&mut self, now_ns: u64, connection: TcpId) -> Result<(), TcpError> {
+        self.tcp.shutdown(now_ns, connection)
+    }
+
+    /// Lets a connection go: what was written is sent, what comes is refused.
+    /// If bytes wait to be read, it is reset instead.
+    pub fn tcp_close(&mut self, now_ns: u64, connection: TcpId) {
+        self.tcp.close(now_ns, &mut self.host, connection);
+    }
+
+    /// Resets a connection and lets it go.
+    pub fn tcp_abort(&mut self, now_ns: u64, connection: TcpId) {
+        self.tcp.reset(now_ns, &mut self.host, connection);
+    }
+
+    /// Where a connection is in its life; `None` if it was let go.
+    pub fn tcp_state(&self, connection: TcpId) -> Option<State> {
+        self.tcp.state(connection)
+    }
+
+    /// Our end and the peer's; `None` if it was let go.
+    pub fn tcp_ends(&self, connection: TcpId) -> Option<(SocketAddr, SocketAddr)> {
+        self.tcp.ends(connection)
+    }
+
+    /// Whether small segments go out at once, without waiting for
+    /// acknowledgments (Nagle's algorithm).
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_set_nodelay(&mut self, connection: TcpId, nodelay: bool) -> Result<(), TcpError> {
+        self.tcp.set_nodelay(connection, nodelay)
+    }
+
+    /// Asks an idle peer whether it is there, after so long; `None` never.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_set_keep_alive(
+        &mut self,
+        now_ns: u64,
+        connection: TcpId,
+        after_ns: Option<u64>,
+    ) -> Result<(), TcpError> {
+        self.tcp.set_keep_alive(now_ns, connection, after_ns)
+    }
+
+    /// A connection that something happened to since it was last named: bytes
+    /// came or left, or its state changed. What it was is for the caller to
+    /// see.
+    pub fn tcp_next_changed(&mut self) -> Option<TcpId> {
+        self.tcp.next_told()
+    }
+
+    /// A listener that got a connection since it was last named.
+    pub fn tcp_next_opened(&mut self) -> Option<ListenerId> {
+        self.tcp.next_told_listener()
+    }
+
+    /// TCP connections there are, those in TIME-WAIT included.
+    pub fn tcp_connections(&self) -> usize {
+        self.tcp.connections()
     }
 }

@@ -3,7 +3,7 @@
 use crate::host::{DropReason, Header, Host, Incoming, Routes};
 use crate::pcb::{InsertError, Key, Listeners, PcbId, Table, Weir};
 use crate::ports;
-use crate::rng::Rng;
+use crate::rng::Keyed;
 use crate::slab::{Name, Slab};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -87,16 +87,17 @@ pub(crate) struct Sockets {
     sockets: Slab<Socket>,
     bound: Listeners,
     connected: Weir,
-    rng: Rng,
+    rng: Keyed,
 }
 
 impl Sockets {
     pub(crate) fn new(seed: u128) -> Sockets {
+        let mut rng = Keyed::new(seed, "udp");
         Sockets {
             sockets: Slab::new(),
-            bound: Listeners::new(seed),
-            connected: Weir::new(!seed),
-            rng: Rng::new((seed >> 64) as u64 ^ seed as u64),
+            bound: Listeners::new(rng.wide()),
+            connected: Weir::new(rng.wide()),
+            rng,
         }
     }
 

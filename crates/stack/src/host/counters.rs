@@ -59,6 +59,11 @@ reasons! {
     ProtocolUnknown,
     /// No socket is at the destination's transport port.
     PortUnknown,
+    /// A TCP segment for no connection and no listener, or not what a listener
+    /// takes.
+    SegmentRefused,
+    /// As many connections as a listener may have wait to be accepted.
+    BacklogFull,
     /// A socket's queue of datagrams is full.
     SocketFull,
     /// No route leads there.

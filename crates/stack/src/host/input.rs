@@ -10,6 +10,8 @@ pub(crate) struct Incoming<'a> {
     /// Source and destination.
     pub(crate) addresses: Addresses,
     pub(crate) protocol: Protocol,
+    /// Differentiated services and congestion bits.
+    pub(crate) traffic_class: u8,
     /// Hops it had left.
     pub(crate) hop_limit: u8,
     /// It came to more than us, by its frame's or its own destination.
@@ -109,6 +111,7 @@ impl Host {
         Ok(Input::Datagram(Incoming {
             addresses: Addresses::V4(src, dst),
             protocol: packet.protocol(),
+            traffic_class: packet.traffic_class(),
             hop_limit: packet.ttl(),
             to_group,
             packet: whole,
@@ -166,6 +169,7 @@ impl Host {
         let mut incoming = Incoming {
             addresses: Addresses::V6(header.src, header.dst),
             protocol: header.next_header,
+            traffic_class: header.traffic_class,
             hop_limit: header.hop_limit,
             to_group,
             packet: whole,

@@ -40,7 +40,7 @@ pub(crate) use input::{Incoming, Input};
 pub(crate) use output::Header;
 pub(crate) use routes::Routes;
 
-use crate::rng::Rng;
+use crate::rng::Keyed;
 use limit::RateLimit;
 use neighbours::Neighbours;
 use paths::Paths;
@@ -59,14 +59,14 @@ pub(crate) struct Host {
     limit: RateLimit,
     /// Frames to be sent.
     queue: VecDeque<Vec<u8>>,
-    rng: Rng,
+    rng: Keyed,
     pub(crate) counters: Counters,
 }
 
 impl Host {
-    pub(crate) fn new(config: &Config, seed: u64) -> Result<Host, ConfigError> {
+    pub(crate) fn new(config: &Config, seed: u128) -> Result<Host, ConfigError> {
         config.check()?;
-        let mut rng = Rng::new(seed);
+        let mut rng = Keyed::new(seed, "host");
         Ok(Host {
             hardware: config.hardware,
             mtu: config.mtu,

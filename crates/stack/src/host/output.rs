@@ -1,6 +1,7 @@
 //! From what UDP, TCP or ICMP send to frames.
 
 use super::{DropReason, Host};
+use crate::stack::Outlet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6};
@@ -112,6 +113,55 @@ impl Host {
     /// A path is narrower than it was thought to be; gives the MTU believed.
     pub(crate) fn narrow_path(&mut self, now_ns: u64, to: IpAddr, mtu: usize) -> Option<usize> {
         self.paths.told(now_ns, to, mtu, self.mtu)
+    }
+
+    /// Bytes of the longest packet on our link.
+    pub(crate) fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// Writes a packet that is not to be fragmented straight to the link,
+    /// `fill` its payload of `len` bytes, if the next hop's address is known;
+    /// false if the link takes no more. One that waits for that address, or
+    /// cannot be sent, counts as taken.
+    pub(crate) fn emit(
+        &mut self,
+        now_ns: u64,
+        out: &mut dyn Outlet,
+        header: &Header,
+        len: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> bool {
+        let start = ethernet::Repr::LEN;
+        let head_len = start + header.len();
+        let Some(next_hop) = self.routes.next_hop(header.dst()) else {
+            self.counters.drop(DropReason::NoRoute);
+            return true;
+        };
+        let Some(dst) = self.neighbours.resolve(now_ns, next_hop) else {
+            let mut frame = vec![0; head_len + len];
+            header.emit(&mut frame[start..], len, 0);
+            fill(&mut frame[head_len..]);
+            let dropped = self.neighbours.hold(next_hop, frame);
+            self.counters
+                .drop_many(DropReason::NeighbourUnresolved, dropped);
+            self.send_asks(now_ns);
+            return true;
+        };
+        let Some(frame) = out.reserve(head_len + len) else {
+            return false;
+        };
+        let ethernet = ethernet::Repr {
+            dst,
+            src: self.hardware,
+            ether_type: header.ether_type(),
+        };
+        ethernet.emit(frame);
+        header.emit(&mut frame[start..], len, 0);
+        fill(&mut frame[head_len..]);
+        out.submit();
+        self.counters.frames_out += 1;
+        true
     }
 
     /// Frames that still fit into the queue.

@@ -124,7 +124,7 @@ impl Pcb {
         }
         match self.state {
             State::FinWait1 => self.state = State::FinWait2,
-            State::Closing => self.state = State::TimeWait,
+            State::Closing => self.wait(),
             State::LastAck => self.end(None),
             _ => {}
         }

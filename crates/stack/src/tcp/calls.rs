@@ -2,7 +2,6 @@
 
 use super::handshake::Listener;
 use super::pcb::{Pcb, State};
-use super::recovery::LossTimer;
 use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpError, TcpId};
 use crate::host::Host;
@@ -16,6 +15,8 @@ use std::net::SocketAddr;
 /// (RFC 9293 §3.8.4), once a connection is idle for as long as was asked.
 const KEEP_ALIVE_PROBES: u32 = 9;
 const KEEP_ALIVE_EACH_NS: u64 = 75_000_000_000;
+/// How long nothing moves before memory is given back, in nanoseconds.
+const RELEASE_NS: u64 = 1_000_000_000;
 
 impl Tcp {
     pub(crate) fn listen(
@@ -386,13 +387,20 @@ impl Pcb {
                 false => self.keep_alive(now_ns),
             }
         }
-        if self.board.is_empty()
-            && !self.is_opening()
-            && !matches!(self.timers.loss, Some((LossTimer::Persist, _)))
-        {
-            // An idle connection holds no memory.
-            self.receive.release();
-            self.send.release();
+        if due(self.timers.release_ns) {
+            self.timers.release_ns = None;
+            self.release(now_ns);
+        }
+    }
+
+    /// An idle connection holds no memory (but this): what is empty is given
+    /// back when nothing has moved for a while.
+    pub(super) fn release(&mut self, now_ns: u64) {
+        let moved_ns = self.last_heard_ns.max(self.last_sent_ns);
+        let idle = moved_ns.saturating_add(RELEASE_NS) <= now_ns;
+        let released = idle && self.send.release() & self.receive.release();
+        if !released && self.timers.release_ns.is_none() {
+            self.timers.release_ns = Some(now_ns.saturating_add(RELEASE_NS));
         }
     }
 

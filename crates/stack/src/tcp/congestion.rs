@@ -11,13 +11,16 @@ pub enum Algorithm {
     NewReno,
 }
 
-/// The first window of a connection, in segments (RFC 6928).
-const INITIAL_SEGMENTS: usize = 10;
 /// CUBIC's constants (RFC 9438 §4.6, §5).
 const BETA: f64 = 0.7;
 const C: f64 = 0.4;
 /// The most a window grows to, in bytes: no more than TCP can number.
 const WINDOW_MAX: usize = 1 << 30;
+
+/// The first window of a connection, in bytes (RFC 6928 §2).
+fn initial(mss: usize) -> usize {
+    (10 * mss).min((2 * mss).max(14_600))
+}
 
 /// CUBIC's memory of the last loss.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +56,7 @@ impl Congestion {
     pub(super) fn new(algorithm: Algorithm, mss: usize) -> Congestion {
         Congestion {
             algorithm,
-            cwnd: INITIAL_SEGMENTS * mss,
+            cwnd: initial(mss),
             ssthresh: WINDOW_MAX,
             mss,
             cubic: Cubic::default(),
@@ -63,8 +66,11 @@ impl Congestion {
 
     /// The segment size is known, or has changed.
     pub(super) fn set_mss(&mut self, mss: usize) {
-        let segments = self.cwnd / self.mss.max(1);
-        (self.mss, self.cwnd) = (mss, segments.max(1) * mss);
+        self.cwnd = match self.cwnd == initial(self.mss) {
+            true => initial(mss),
+            false => (self.cwnd / self.mss.max(1)).max(1) * mss,
+        };
+        self.mss = mss;
     }
 
     /// Bytes have arrived while the window was in use.
@@ -89,7 +95,8 @@ impl Congestion {
         self.spare += bytes;
         let per = per.max(1);
         if self.spare >= per {
-            self.cwnd += self.spare / per * self.mss;
+            // Never faster than slow start, though `per` may have shrunk.
+            self.cwnd += (self.spare / per * self.mss).min(bytes.max(self.mss));
             self.spare %= per;
         }
     }
@@ -152,7 +159,7 @@ impl Congestion {
 
     /// Nothing was sent for longer than a time-out (RFC 5681 §4.1).
     pub(super) fn restart(&mut self) {
-        self.cwnd = self.cwnd.min(INITIAL_SEGMENTS * self.mss);
+        self.cwnd = self.cwnd.min(initial(self.mss));
         self.cubic.epoch = None;
     }
 

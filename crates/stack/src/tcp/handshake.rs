@@ -203,7 +203,7 @@ impl Pcb {
     }
 
     /// Makes it one whose SYN went out as a cookie.
-    pub(super) fn from_cookie(
+    pub(super) fn answer_cookie(
         mut self,
         now_ns: u64,
         syn: &Arrived<'_>,

@@ -199,6 +199,9 @@ impl Pcb {
             self.challenge(now_ns);
             return effect;
         }
+        if now_ns.saturating_sub(self.last_heard_ns) > self.rtt.rto_ns() {
+            self.quick = QUICK;
+        }
         self.last_heard_ns = now_ns;
         self.keep_alive_probes = 0;
         self.note_timestamp(now_ns, arrived);
@@ -279,9 +282,8 @@ impl Pcb {
     fn answer_stranger(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
         if arrived.len() > 0 {
             // What comes again tells that our acknowledgment was lost.
-            if self.sack && !arrived.payload.is_empty() && arrived.seq.before(self.receive.nxt) {
-                self.receive.take(arrived.data_seq(), arrived.payload);
-            }
+            self.receive
+                .came_again(arrived.data_seq(), arrived.payload.len());
             self.ack_now = true;
             // A FIN that comes again starts TIME-WAIT anew.
             if self.state == State::TimeWait {
@@ -366,11 +368,18 @@ impl Pcb {
         self.receive.nxt = self.receive.nxt.plus(1);
         self.receive.edge = self.receive.edge.max(self.receive.nxt);
         self.ack_now = true;
-        self.state = match self.state {
-            State::Established => State::CloseWait,
-            State::FinWait1 => State::Closing,
-            State::FinWait2 => State::TimeWait,
-            other => other,
-        };
+        match self.state {
+            State::Established => self.state = State::CloseWait,
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2 => self.wait(),
+            _ => {}
+        }
+    }
+
+    /// Both have closed; the time to wait starts, whatever was waited for
+    /// before.
+    pub(super) fn wait(&mut self) {
+        self.state = State::TimeWait;
+        self.timers.idle_ns = None;
     }
 }

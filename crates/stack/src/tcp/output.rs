@@ -1,6 +1,6 @@
 //! Segments go out (RFC 9293 §3.8, §3.10.8).
 
-use super::pcb::{Pcb, QUICK, State};
+use super::pcb::{Pcb, State};
 use super::send::Ready;
 use super::seq::Seq;
 use crate::host::{Header, Host};
@@ -56,10 +56,12 @@ impl Pcb {
                 return Turn::Done;
             };
             if !self.emit(now_ns, host, out, next, options) {
+                self.schedule_loss(now_ns);
                 return Turn::Full;
             }
             self.sent(now_ns, next);
         }
+        self.schedule_loss(now_ns);
         Turn::More
     }
 
@@ -68,7 +70,6 @@ impl Pcb {
         let idle_ns = now_ns.saturating_sub(self.last_sent_ns);
         if self.board.is_empty() && idle_ns > self.rtt.rto_ns() {
             self.congestion.restart();
-            self.quick = QUICK;
         }
     }
 
@@ -223,6 +224,7 @@ impl Pcb {
                 }
                 self.board.push(start, end, now_ns);
                 self.send.nxt = end;
+                self.send.crumbs = false;
                 self.recovery.out += end.since(start);
                 self.send_cwr = false;
             }

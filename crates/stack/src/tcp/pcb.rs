@@ -58,15 +58,15 @@ pub(super) struct Timers {
     /// TIME-WAIT, or FIN-WAIT-2 without an application, ends; or else the
     /// peer is asked whether it is there.
     pub(super) idle_ns: Option<u64>,
+    /// Memory that nothing is in is given back.
+    pub(super) release_ns: Option<u64>,
 }
 
 impl Timers {
     pub(super) fn next_ns(&self) -> Option<u64> {
         let loss_ns = self.loss.map(|(_, at_ns)| at_ns);
-        [loss_ns, self.ack_ns, self.idle_ns]
-            .into_iter()
-            .flatten()
-            .min()
+        let others = [self.ack_ns, self.idle_ns, self.release_ns];
+        others.into_iter().chain([loss_ns]).flatten().min()
     }
 }
 
@@ -152,8 +152,8 @@ impl Pcb {
             listener: None,
             released: false,
             error: None,
-            send: Send::new(iss, config.send_buffer),
-            receive: Receive::new(config.receive_buffer, config.scale()),
+            send: Send::new(iss, config.send_buffer.max(1)),
+            receive: Receive::new(config.receive_buffer.max(1), config.scale()),
             board: Scoreboard::default(),
             rtt: Rtt::default(),
             rack: Rack::default(),
@@ -228,6 +228,11 @@ impl Pcb {
         ((at_ns / 1_000_000) as u32).wrapping_add(offset)
     }
 
+    /// Whether its buffers have storage.
+    pub(super) fn holds_memory(&self) -> bool {
+        self.send.capacity() > 0 || self.receive.capacity() > 0
+    }
+
     /// The connection is over; the application learns why.
     pub(super) fn end(&mut self, error: Option<TcpError>) {
         self.state = State::Closed;
@@ -246,4 +251,17 @@ fn headers(local: SocketAddr) -> usize {
             SocketAddr::V4(_) => ipv4::Repr::LEN,
             SocketAddr::V6(_) => ipv6::Repr::LEN,
         }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is idle holds no buffers, so this, its slot and its entries in
+    /// the table and the heap are all: below a kilobyte.
+    #[test]
+    fn an_idle_connection_is_small() {
+        let size = size_of::<Pcb>();
+        assert!(size <= 800, "{size} bytes");
+    }
 }

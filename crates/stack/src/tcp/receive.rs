@@ -7,7 +7,7 @@ use weir_wire::tcp::SackBlocks;
 
 /// Gaps between the pieces that wait of one connection; a segment that would
 /// make one more is dropped, and comes again.
-pub const PIECES_MAX: usize = 64;
+pub const PIECES_MAX: usize = 512;
 
 /// Bytes that came out of order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -192,17 +192,25 @@ impl Receive {
         self.buffer.consume(count);
     }
 
-    /// Gives memory back that nothing is in.
-    pub(super) fn release(&mut self) {
-        if self.buffer.len() == 0 && self.pieces.is_empty() && self.buffer.capacity() > 0 {
+    /// Gives memory back that nothing is in; whether none is left.
+    pub(super) fn release(&mut self) -> bool {
+        if self.buffer.len() == 0 && self.pieces.is_empty() {
             self.buffer.release();
             self.pieces = Vec::new();
+        }
+        self.buffer.capacity() == 0
+    }
+
+    /// Bytes that came before come again: the peer is told so, once.
+    pub(super) fn came_again(&mut self, seq: Seq, len: usize) {
+        let end = seq.plus(len);
+        if len > 0 && end.at_most(self.nxt) {
+            self.duplicate = Some((seq, end));
         }
     }
 
     /// Bytes of storage.
-    #[cfg(test)]
-    fn memory(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.buffer.capacity()
     }
 
@@ -368,7 +376,7 @@ mod tests {
             receive.take(start.plus(2 * at + 1), &[0]);
         }
         assert_eq!(receive.pieces.len(), PIECES_MAX);
-        assert!(receive.memory() <= 65_536);
+        assert!(receive.capacity() <= 65_536);
     }
 
     /// RFC 9293 §3.8.6.2.2: no crumbs, and nothing is taken back.

@@ -40,6 +40,8 @@ pub(super) struct Recovery {
     probe: Option<(Seq, bool)>,
     /// Duplicate acknowledgments, without SACK.
     duplicates: u32,
+    /// Part of what was in flight has been acknowledged in this recovery.
+    partial: bool,
     /// The window was reduced by marks up to here.
     marked: Option<Seq>,
     /// Time-outs in a row.
@@ -89,6 +91,7 @@ impl Recovery {
             force: false,
             probe: None,
             duplicates: 0,
+            partial: false,
             marked: None,
             retries: 0,
             since_ns: 0,
@@ -118,7 +121,13 @@ impl Pcb {
     pub(super) fn recover(&mut self, now_ns: u64, progress: Progress) {
         self.end_probe(progress);
         if progress.acknowledged > 0 {
-            self.recovery.since_ns = now_ns;
+            // Without SACK one loss a round trip is repaired: many at once
+            // are left to the time-out (RFC 6582 §4, "impatient").
+            let partial =
+                self.recovery.phase == Phase::Recovery && self.send.una.before(self.recovery.point);
+            if self.sack || !partial || !std::mem::replace(&mut self.recovery.partial, true) {
+                self.recovery.since_ns = now_ns;
+            }
             self.recovery.retries = 0;
         }
         let lost = match self.sack {
@@ -206,7 +215,7 @@ impl Pcb {
         let recovery = &mut self.recovery;
         (recovery.phase, recovery.point) = (Phase::Recovery, self.send.nxt);
         (recovery.delivered, recovery.out, recovery.flight) = (0, 0, flight.max(1));
-        recovery.force = true;
+        (recovery.force, recovery.partial) = (true, false);
         recovery.probe = None;
         self.congestion.cwnd = self.pipe() + self.mss;
     }
@@ -324,6 +333,7 @@ impl Pcb {
                 self.recovery.retries += 1;
                 self.rtt.back_off();
                 self.probe_window = true;
+                self.send.crumbs = true;
                 self.timers.loss = Some((LossTimer::Persist, now_ns + self.rtt.rto_ns()));
                 return self.recovery.retries <= RETRIES_MAX;
             }

@@ -126,7 +126,7 @@ mod tests {
             });
             bytes.collect()
         };
-        for _ in 0..3000 {
+        for _ in 0..200 {
             let bytes = take(rng.below(3000));
             if rng.below(2) == 0 {
                 ring.push(&bytes);

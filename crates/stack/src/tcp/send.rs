@@ -24,6 +24,9 @@ pub(super) struct Send {
     pub(super) mss_peer: usize,
     /// The application has written all.
     pub(super) closed: bool,
+    /// The window was too small for so long that whatever fits goes (RFC 9293
+    /// §3.8.6.2.1, the override time-out).
+    pub(super) crumbs: bool,
     /// Small segments do not wait for acknowledgments.
     pub(super) nodelay: bool,
     /// The number of the buffer's first byte.
@@ -58,6 +61,7 @@ impl Send {
             scale: 0,
             mss_peer: 536,
             closed: false,
+            crumbs: false,
             nodelay: false,
             start: iss.plus(1),
             buffer: Ring::default(),
@@ -107,11 +111,17 @@ impl Send {
         arrived
     }
 
-    /// Gives memory back that nothing is in.
-    pub(super) fn release(&mut self) {
-        if self.buffer.len() == 0 && self.buffer.capacity() > 0 {
+    /// Gives memory back that nothing is in; whether none is left.
+    pub(super) fn release(&mut self) -> bool {
+        if self.buffer.len() == 0 {
             self.buffer.release();
         }
+        self.buffer.capacity() == 0
+    }
+
+    /// Bytes of storage.
+    pub(super) fn capacity(&self) -> usize {
+        self.buffer.capacity()
     }
 
     /// The peer's window by a segment, unless a later one told it (RFC 9293
@@ -166,6 +176,7 @@ impl Send {
             true => Ready::Bytes(len, fin),
             // Silly windows (RFC 9293 §3.8.6.2.1): half the widest is enough.
             false if 2 * len >= self.wnd_max && self.wnd_max > 0 => Ready::Bytes(len, fin),
+            false if self.crumbs => Ready::Bytes(len, fin),
             false if len < unsent.min(most) => Ready::Window,
             false => Ready::Flight,
         }
@@ -174,7 +185,7 @@ impl Send {
     /// The control bits of a segment: SYN and FIN by their numbers.
     pub(super) fn flags(&self, start: Seq, end: Seq) -> Flags {
         let syn = start == self.iss && end != start;
-        let fin = self.closed && self.fin().before(end);
+        let fin = self.closed && start.at_most(self.fin()) && self.fin().before(end);
         let data_end = if fin { self.fin() } else { end };
         let push = data_end == self.fin() && start.before(data_end) && !syn;
         let mut flags = Flags::default();
@@ -192,8 +203,10 @@ impl Send {
 
     /// The bytes that a segment carries.
     pub(super) fn payload(&self, start: Seq, out: &mut [u8]) {
-        self.buffer
-            .copy(start.max(self.start).since(self.start), out);
+        if !out.is_empty() {
+            let offset = start.max(self.start).since(self.start);
+            self.buffer.copy(offset, out);
+        }
     }
 }
 
@@ -250,6 +263,13 @@ mod tests {
         send.acknowledge(send.nxt);
         send.window(Seq(1), send.una, 0);
         assert_eq!(send.ready(1000), Ready::Window);
+        // After a while, whatever fits.
+        send.write(&[1; 900]);
+        send.window(Seq(1), send.una, 300);
+        assert_eq!(send.ready(1000), Ready::Window);
+        send.crumbs = true;
+        assert_eq!(send.ready(1000), Ready::Bytes(300, false));
+        send.crumbs = false;
         // Half of the widest window there was.
         send.write(&[1; 5000]);
         send.window(Seq(1), send.una, 2000);
@@ -274,6 +294,7 @@ mod tests {
         assert_eq!(send.flags(Seq(103), Seq(107)), Flags::PSH | Flags::FIN);
         assert_eq!(send.flags(Seq(106), Seq(107)), Flags::FIN);
         assert_eq!(send.flags(Seq(103), Seq(103)), Flags::default());
+        assert_eq!(send.flags(Seq(107), Seq(107)), Flags::default());
         let mut bytes = [0; 3];
         assert_eq!(send.payload_len(Seq(103), Seq(107)), 3);
         send.payload(Seq(103), &mut bytes);

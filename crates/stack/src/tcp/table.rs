@@ -10,7 +10,7 @@ use super::seq::Seq;
 use super::{ListenerId, TcpConfig, TcpError, TcpId};
 use crate::host::{DropReason, Header, Host, Incoming};
 use crate::pcb::{Key, Listeners, PcbId, Table, Weir};
-use crate::rng::Rng;
+use crate::rng::Keyed;
 use crate::slab::{Name, Slab};
 use crate::stack::Outlet;
 use std::collections::VecDeque;
@@ -40,17 +40,17 @@ pub(crate) struct Tcp {
     /// Those with something to tell the application.
     pub(super) told: VecDeque<Name>,
     pub(super) told_listeners: VecDeque<Name>,
-    pub(super) rng: Rng,
+    pub(super) rng: Keyed,
 }
 
 impl Tcp {
     pub(crate) fn new(seed: u128) -> Tcp {
-        let mut rng = Rng::new((seed >> 64) as u64 ^ seed as u64 ^ 0x7463_70);
-        let mut wide = || u128::from(rng.bits()) << 64 | u128::from(rng.bits());
-        let (table, listening) = (Weir::new(wide() ^ seed), Listeners::new(wide() ^ seed));
+        let mut rng = Keyed::new(seed, "tcp");
+        let table = Weir::new(rng.wide());
+        let listening = Listeners::new(rng.wide());
         Tcp {
             config: TcpConfig::default(),
-            secret: Secret(seed),
+            secret: Secret(rng.wide()),
             pcbs: Slab::new(),
             table,
             listeners: Slab::new(),
@@ -218,6 +218,9 @@ impl Tcp {
         if pcb.state == State::TimeWait && pcb.timers.idle_ns.is_none() {
             pcb.timers.idle_ns = Some(now_ns + TIME_WAIT_NS);
         }
+        if pcb.state != State::Closed && pcb.timers.release_ns.is_none() && pcb.holds_memory() {
+            pcb.release(now_ns);
+        }
         if let Some(at_ns) = pcb.timers.next_ns() {
             self.deadlines.set(name.index, at_ns);
         }
@@ -257,6 +260,11 @@ impl Tcp {
         }
         if pcb.released {
             self.pcbs.remove(name);
+            // Those that are gone have nothing to tell.
+            if self.told.len() > 2 * self.pcbs.len() + 64 {
+                let pcbs = &self.pcbs;
+                self.told.retain(|name| pcbs.get(*name).is_some());
+            }
         }
     }
 
@@ -400,7 +408,7 @@ impl Tcp {
             now_ns,
             (local, remote),
         );
-        let mut pcb = pcb.from_cookie(now_ns, &syn, cookie, self.config.send_buffer);
+        let mut pcb = pcb.answer_cookie(now_ns, &syn, cookie, self.config.send_buffer);
         pcb.listener = Some(name);
         let name = self.enter(now_ns, pcb);
         let pcb = self.pcbs.get_mut(name).expect("it was entered");
@@ -488,6 +496,7 @@ impl Tcp {
         };
         self.listening
             .remove(listener.local.ip(), listener.local.port());
+        self.told_listeners.retain(|name| *name != id.0);
         for TcpId(name) in listener.opened {
             if let Some(pcb) = self.pcbs.get_mut(name) {
                 (pcb.listener, pcb.released) = (None, true);

@@ -2,10 +2,13 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod stream;
+
 use std::net::IpAddr;
 use weir_link::mem::{End, Impairments, MemLink};
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
+use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, ipv4, ipv6, nd, tcp};
 
 pub(crate) const HARDWARE: [Address; 2] =
     [Address([2, 0, 0, 0, 0, 1]), Address([2, 0, 0, 0, 0, 2])];
@@ -27,6 +30,8 @@ pub(crate) struct Pair {
     pub(crate) stacks: [Stack; 2],
     pub(crate) link: MemLink,
     pub(crate) now_ns: u64,
+    /// Print each frame that is sent.
+    trace: bool,
     /// When each stack wants to be polled.
     due_ns: [Option<u64>; 2],
 }
@@ -48,6 +53,7 @@ impl Pair {
             stacks: [stacks.next().unwrap(), stacks.next().unwrap()],
             link: MemLink::new(impairments, impairments, seed).unwrap(),
             now_ns: 0,
+            trace: std::env::var_os("WEIR_TRACE").is_some(),
             due_ns: [None; 2],
         }
     }
@@ -58,10 +64,20 @@ impl Pair {
             while let Some(frame) = self.link.receive(ENDS[end], self.now_ns) {
                 stack.receive(self.now_ns, &frame.bytes);
             }
+        }
+        self.poll_all();
+    }
+
+    /// Lets both stacks send what they can now.
+    pub(crate) fn poll_all(&mut self) {
+        for (end, stack) in self.stacks.iter_mut().enumerate() {
             let mut frames: Vec<Vec<u8>> = Vec::new();
             self.due_ns[end] = stack.poll(self.now_ns, &mut frames);
             for frame in frames {
-                self.link.send(ENDS[end], self.now_ns, &frame).ok();
+                let sent = self.link.send(ENDS[end], self.now_ns, &frame);
+                if self.trace {
+                    println!("{:>14} {end} {} {sent:?}", self.now_ns, describe(&frame));
+                }
             }
         }
     }
@@ -94,4 +110,90 @@ impl Pair {
             assert!(still < 10_000, "time stands still at {} ns", self.now_ns);
         }
     }
+}
+
+/// A TCP segment in a line.
+fn describe(frame: &[u8]) -> String {
+    let segment =
+        match ethernet::Frame::new(frame).map(|frame| (frame.ether_type(), frame.payload())) {
+            Ok((EtherType::IPV4, packet)) => ipv4::Packet::new(packet).unwrap().payload().to_vec(),
+            Ok((EtherType::IPV6, packet)) => ipv6::Packet::new(packet).unwrap().payload().to_vec(),
+            other => return format!("{:?}", other.map(|(ether_type, _)| ether_type)),
+        };
+    let Ok(segment) = tcp::Segment::new(&segment) else {
+        return "no TCP".to_owned();
+    };
+    let repr = tcp::Repr::parse(&segment);
+    let flags: String = "FSRPAUEC"
+        .chars()
+        .enumerate()
+        .filter(|(bit, _)| repr.flags.0 >> bit & 1 == 1)
+        .map(|(_, name)| name)
+        .collect();
+    let sack = repr.options.sack;
+    format!(
+        "{flags} seq {} +{} ack {} win {} sack {:?}",
+        repr.seq,
+        segment.payload().len(),
+        repr.ack,
+        repr.window,
+        sack.as_slice()
+    )
+}
+
+/// Host 1 tells host 0 its hardware address, by ARP.
+pub(crate) fn arp_reply() -> Vec<u8> {
+    let mut frame = vec![0; ethernet::Repr::LEN + arp::Repr::LEN];
+    let (dst, src, ether_type) = (HARDWARE[0], HARDWARE[1], EtherType::ARP);
+    ethernet::Repr {
+        dst,
+        src,
+        ether_type,
+    }
+    .emit(&mut frame);
+    let reply = arp::Repr {
+        operation: arp::Operation::REPLY,
+        sender: HARDWARE[1],
+        sender_ip: V4[1].parse().unwrap(),
+        target: HARDWARE[0],
+        target_ip: V4[0].parse().unwrap(),
+    };
+    reply.emit(&mut frame[ethernet::Repr::LEN..]);
+    frame
+}
+
+/// Host 1 tells host 0 its hardware address, by neighbour discovery.
+pub(crate) fn advertisement() -> Vec<u8> {
+    let (src, dst) = (V6[1].parse().unwrap(), V6[0].parse().unwrap());
+    let kind = nd::Kind::Advertisement {
+        router: false,
+        solicited: true,
+        replaces: true,
+    };
+    let message = nd::Repr {
+        kind,
+        target: src,
+        hardware: Some(HARDWARE[1]),
+    };
+    let start = ethernet::Repr::LEN + ipv6::Repr::LEN;
+    let mut frame = vec![0; start + message.len()];
+    let (to, from, ether_type) = (HARDWARE[0], HARDWARE[1], EtherType::IPV6);
+    ethernet::Repr {
+        dst: to,
+        src: from,
+        ether_type,
+    }
+    .emit(&mut frame);
+    let header = ipv6::Repr {
+        src,
+        dst,
+        next_header: Protocol::ICMPV6,
+        hop_limit: 255,
+        traffic_class: 0,
+        flow_label: 0,
+        payload_len: message.len(),
+    };
+    header.emit(&mut frame[ethernet::Repr::LEN..]);
+    message.emit(&mut frame[start..], Addresses::V6(src, dst));
+    frame
 }

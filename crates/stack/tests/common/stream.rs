@@ -46,7 +46,8 @@ impl Talker {
         };
         let mut moved = false;
         while self.sent < self.to_send {
-            let end = self.to_send.min(self.sent + self.appetite);
+            let room = stack.tcp_write_room(connection).clamp(1, self.appetite);
+            let end = self.to_send.min(self.sent + room);
             let bytes: Vec<u8> = (self.sent..end).map(|at| byte(self.end, at)).collect();
             match stack.tcp_write(connection, &bytes) {
                 Ok(count) => self.sent += count,
