@@ -468,7 +468,9 @@ impl Plan {
                 continue;
             };
             let residual = shape.table.entry(index).residual;
+            let best = shape.best;
             shape.remove(number, index, &self.residuals, &mut self.prune);
+            let new_best = shape.best;
             if let Some(residual) = self.residuals.remove(residual) {
                 for expr in residual.tests.iter().flat_map(|test| test.exprs()) {
                     self.pool.release(expr);
@@ -477,31 +479,24 @@ impl Plan {
                     self.pool.release(expr);
                 }
             }
+            self.reorder(number, best, new_best);
             self.note_size(number);
-            self.tidy_shape(number);
+            self.drop_if_empty(number);
         }
     }
 
-    /// Drops a shape without entries, and brings its best rank up to date
-    /// when that is due.
-    fn tidy_shape(&mut self, number: u32) {
-        let Some(shape) = self.shapes.get_mut(number) else {
+    /// Drops a shape without entries.
+    fn drop_if_empty(&mut self, number: u32) {
+        if (self.shapes.get(number)).is_none_or(|shape| shape.table.len() > 0) {
             return;
-        };
-        if shape.table.len() == 0 {
-            self.order.retain(|(_, other)| *other != number);
+        }
+        self.order.retain(|(_, other)| *other != number);
+        if let Some(shape) = self.shapes.remove(number) {
             self.prune.remove_shape(number, &shape.fields);
             self.names.remove(&shape.fields);
-            if let Some(shape) = self.shapes.remove(number) {
-                for field in &shape.fields {
-                    self.pool.release(field.expr);
-                }
+            for field in &shape.fields {
+                self.pool.release(field.expr);
             }
-        } else if shape.best_is_stale() {
-            let old = shape.best;
-            shape.renew_best();
-            let new = shape.best;
-            self.reorder(number, old, new);
         }
     }
 }

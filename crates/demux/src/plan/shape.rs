@@ -26,8 +26,7 @@ pub(super) struct Shape {
     pub(super) best: Rank,
     /// It is in the plan's list of large shapes.
     pub(super) is_large: bool,
-    /// Removals since `best` was exact.
-    removals: usize,
+    look: Look,
     census: Vec<Census>,
 }
 
@@ -51,6 +50,25 @@ pub(super) struct Part {
 /// No guard.
 pub(super) const ANY: u64 = u64::MAX;
 
+/// Records looked at with each removal.
+const LOOKS: usize = 4;
+
+/// A look for the best rank, spread over removals: one at all records would
+/// be a pause, and records stay when entries go.
+struct Look {
+    /// Records before this one have been looked at.
+    next: usize,
+    /// None of these, and no entry inserted since, has a lesser rank.
+    best: Rank,
+}
+
+impl Look {
+    const START: Look = Look {
+        next: 0,
+        best: Rank::LAST,
+    };
+}
+
 /// The values of one field, each with the number of entries that have it.
 enum Census {
     Counted(HashMap<u32, u32, WordHash>),
@@ -70,7 +88,7 @@ impl Shape {
             table: Table::new(secret.key_hash(stream, lanes), lanes),
             best: Rank::LAST,
             is_large: false,
-            removals: 0,
+            look: Look::START,
             census: fields.iter().map(|_| counted()).collect(),
         }
     }
@@ -106,6 +124,7 @@ impl Shape {
         let key = self.key(values);
         let index = self.table.insert(&key[..self.lanes], entry, residuals);
         self.best = self.best.min(entry.rank);
+        self.look.best = self.look.best.min(entry.rank);
         for (field, &value) in values.iter().enumerate() {
             self.count(number, field, value, prune);
         }
@@ -124,7 +143,23 @@ impl Shape {
         for (field, &value) in values.iter().enumerate() {
             self.discount(number, field, value, prune);
         }
-        self.removals += 1;
+        self.look_on();
+    }
+
+    /// Looks at some more records, and once all have been looked at raises
+    /// `best` to the least rank seen: what is there now was there when its
+    /// record was looked at, or has come since.
+    fn look_on(&mut self) {
+        for _ in 0..LOOKS {
+            if self.look.next == self.table.records() {
+                self.best = self.look.best;
+                self.look = Look::START;
+                return;
+            }
+            let rank = self.table.rank(self.look.next);
+            self.look.best = self.look.best.min(rank);
+            self.look.next += 1;
+        }
     }
 
     fn count(&mut self, number: u32, field: usize, value: u32, prune: &mut Prune) {
@@ -186,19 +221,6 @@ impl Shape {
             Census::Many => None,
         }
     }
-
-    /// Whether removals may have left `best` less than it need be, and there
-    /// were enough of them to pay for looking.
-    pub(super) fn best_is_stale(&self) -> bool {
-        self.removals > self.table.len().max(16)
-    }
-
-    /// Sets `best` to the least of all entries' ranks.
-    pub(super) fn renew_best(&mut self) {
-        let ranks = self.table.entries().map(|(_, entry)| entry.rank);
-        self.best = ranks.min().unwrap_or(Rank::LAST);
-        self.removals = 0;
-    }
 }
 
 /// Where each field goes in the key: whole bytes, wide fields first, so that
@@ -228,4 +250,89 @@ fn packed(fields: &[Field], pool: &Pool) -> (Vec<Part>, usize) {
     }
     parts.sort_by_key(|part| part.field);
     (parts, bit.div_ceil(64) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::READS;
+    use crate::{Binding, BindingId, Filter, Plan, Target};
+    use weir_filter::ir::Program;
+
+    /// The first two bytes are `n`.
+    fn binding(n: u32, priority: u16) -> Binding {
+        let text = format!(
+            "filter {{
+b0:
+  v0 = load.2 [0]
+  br eq v0, {n}, b1, b2
+b1:
+  ret 64
+b2:
+  ret 0
+}}"
+        );
+        Binding {
+            filter: Filter::new(text.parse::<Program>().expect("well formed")),
+            priority,
+            copy: false,
+            target: Target::Kernel,
+            tag: n,
+        }
+    }
+
+    /// Unbinds; gives the number of records read.
+    fn unbind(plan: &mut Plan, id: BindingId) -> usize {
+        READS.set(0);
+        plan.unbind(id).expect("bound");
+        READS.get()
+    }
+
+    #[test]
+    fn a_table_that_was_large_makes_no_unbind_slow() {
+        const COUNT: u32 = 3_000;
+        let mut plan = Plan::tabled(1);
+        let bind = |plan: &mut Plan, n| plan.bind(binding(n, 5)).expect("room");
+        let ids: Vec<BindingId> = (0..COUNT).map(|n| bind(&mut plan, n)).collect();
+        for id in &ids[10..] {
+            assert!(unbind(&mut plan, *id) <= 16);
+        }
+        for n in 0..200 {
+            let id = bind(&mut plan, 10_000 + n);
+            assert!(unbind(&mut plan, id) <= 16);
+        }
+    }
+
+    #[test]
+    fn the_best_rank_is_never_too_late_and_in_time_exact() {
+        const COUNT: u32 = 100;
+        let mut plan = Plan::tabled(1);
+        let priority = |n: u32| (n * 7919 % 101) as u16;
+        let best = |plan: &Plan| plan.shapes().next().expect("one").best().priority();
+        let greatest = |ids: &[(u32, BindingId)]| {
+            let priorities = ids.iter().map(|(n, _)| priority(*n));
+            priorities.max().expect("some are bound")
+        };
+        let mut ids: Vec<(u32, BindingId)> = Vec::new();
+        for n in 0..COUNT {
+            let id = plan.bind(binding(n, priority(n))).expect("room");
+            ids.push((n, id));
+        }
+        // The greatest first; others come and go meanwhile.
+        ids.sort_by_key(|(n, _)| priority(*n));
+        for n in COUNT..COUNT + 190 {
+            let (_, id) = ids.pop().expect("some are bound");
+            plan.unbind(id).expect("bound");
+            assert!(best(&plan) >= greatest(&ids));
+            if n.is_multiple_of(2) {
+                let id = plan.bind(binding(n, priority(n))).expect("room");
+                ids.insert(0, (n, id));
+            }
+            assert!(best(&plan) >= greatest(&ids));
+        }
+        for n in 1_000..1_100 {
+            let id = plan.bind(binding(n, 0)).expect("room");
+            plan.unbind(id).expect("bound");
+        }
+        assert_eq!(best(&plan), greatest(&ids));
+    }
 }

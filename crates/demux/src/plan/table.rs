@@ -110,7 +110,19 @@ impl Table {
 
     /// Entries there are.
     pub(super) fn len(&self) -> usize {
-        self.lines.len() / self.stride - self.free.len()
+        self.records() - self.free.len()
+    }
+
+    /// Records there are, of entries and free ones. They are kept as long as
+    /// the table.
+    pub(super) fn records(&self) -> usize {
+        self.lines.len() / self.stride
+    }
+
+    /// The rank of what a record holds; [`Rank::LAST`] if it is free.
+    pub(super) fn rank(&self, record: usize) -> Rank {
+        count_read();
+        Rank(self.lines[record * self.stride].0[0])
     }
 
     /// The hash of a key of this table.
@@ -121,6 +133,7 @@ impl Table {
 
     #[inline]
     pub(super) fn entry(&self, index: u32) -> Entry {
+        count_read();
         Entry::from_words(&self.lines[index as usize * self.stride].0)
     }
 
@@ -134,7 +147,7 @@ impl Table {
 
     /// All entries by number. A freed record has no binding's rank.
     pub(super) fn entries(&self) -> impl Iterator<Item = (u32, Entry)> {
-        let count = (self.lines.len() / self.stride) as u32;
+        let count = self.records() as u32;
         let all = (0..count).map(|index| (index, self.entry(index)));
         all.filter(|(_, entry)| entry.rank != Rank::LAST)
     }
@@ -230,7 +243,7 @@ impl Table {
             for _ in 0..self.stride {
                 self.lines.push(Line([0; LINE_WORDS]));
             }
-            (self.lines.len() / self.stride - 1) as u32
+            (self.records() - 1) as u32
         });
         let words = entry.to_words();
         for (word, value) in words.iter().chain(key).enumerate() {
@@ -316,5 +329,18 @@ impl Table {
 }
 
 fn entry_of(lines: &Chunks<Line>, stride: usize, index: u32) -> Entry {
+    count_read();
     Entry::from_words(&lines[index as usize * stride].0)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Records read, for tests of what a change reads.
+    pub(super) static READS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+#[inline]
+fn count_read() {
+    #[cfg(test)]
+    READS.set(READS.get() + 1);
 }
