@@ -15,7 +15,7 @@ use super::tree::Node;
 use crate::binding::{Binding, BindingId, Rank, Target};
 use crate::filter::Filter;
 use crate::plan::hash::Secret;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 const _: () = assert!(
     PortSettings::BYTES == port::BYTES as usize && Counters::BYTES == counter::SIZE as usize
@@ -134,7 +134,7 @@ pub struct KernelPlan {
     pub(super) image: Image,
     edition: u32,
     pub(super) shapes: BTreeMap<u32, Shape>,
-    pub(super) names: HashMap<Box<[Field]>, u32>,
+    pub(super) names: BTreeMap<Box<[Field]>, u32>,
     shapes_made: u32,
     /// The shapes as the newest programs try them, in parts.
     pub(super) trees: Vec<Vec<Node>>,
@@ -157,7 +157,7 @@ impl KernelPlan {
             image: Image::new(keys.next_power_of_two()),
             edition: 0,
             shapes: BTreeMap::new(),
-            names: HashMap::new(),
+            names: BTreeMap::new(),
             shapes_made: 0,
             trees: Vec::new(),
             tree_units: Vec::new(),
