@@ -24,7 +24,6 @@ const KIND_MAX: u32 = 32;
 const MOVES: usize = 4;
 
 /// The bindings that run directly.
-#[derive(Default)]
 pub(super) struct Direct {
     /// No binding may.
     off: bool,
@@ -68,12 +67,25 @@ fn max_of(kind: Kind) -> u32 {
 }
 
 impl Direct {
-    /// None ever.
-    pub(super) fn off() -> Direct {
+    /// None yet; `hash` is for the names of kinds.
+    pub(super) fn new(hash: WordHash) -> Direct {
         Direct {
-            off: true,
-            ..Direct::default()
+            off: false,
+            crowded: false,
+            divided: false,
+            runs: Vec::new(),
+            kinds: HashMap::with_hasher(hash),
         }
+    }
+
+    /// None ever.
+    pub(super) fn turn_off(&mut self) {
+        self.off = true;
+    }
+
+    #[cfg(test)]
+    pub(super) fn kinds_hash(&self) -> &WordHash {
+        self.kinds.hasher()
     }
 
     /// The bindings, by rank.

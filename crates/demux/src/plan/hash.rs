@@ -124,7 +124,7 @@ fn inverse(odd: u32) -> u32 {
     inverse
 }
 
-/// A keyed hash of single words for standard maps.
+/// A keyed hash of a few words for standard maps.
 #[derive(Clone, Copy)]
 pub(crate) struct WordHash {
     a: u64,
@@ -192,17 +192,12 @@ impl Hasher for WordHasher {
 }
 
 impl WordHash {
-    /// For maps whose keys no peer chooses, or that stay small.
+    /// For names that must agree from plan to plan. Not for maps: who chooses
+    /// filters could choose what collides.
     pub(crate) const FIXED: WordHash = WordHash {
         a: 0x9e37_79b9_7f4a_7c15,
         b: 0x2545_f491_4f6c_dd1d,
     };
-}
-
-impl Default for WordHash {
-    fn default() -> WordHash {
-        WordHash::FIXED
-    }
 }
 
 impl std::fmt::Debug for WordHash {

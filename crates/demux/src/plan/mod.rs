@@ -35,6 +35,18 @@ pub use view::{EntryView, Explain, ShapeView};
 /// Shapes from which on it pays to find out first which of them are possible.
 const PRUNE_FROM: usize = 4;
 
+/// Streams of the plan's secret: one for each thing that is hashed, as who
+/// chooses filters chooses the keys, and must not be able to choose collisions.
+/// Shapes have those from 0 on.
+mod stream {
+    pub(super) const PRUNE: u64 = u64::MAX;
+    pub(super) const NAMES: u64 = u64::MAX - 1;
+    pub(super) const POOL: u64 = u64::MAX - 2;
+    pub(super) const KINDS: u64 = u64::MAX - 3;
+    /// Added to a shape's: the blocks of its groups.
+    pub(super) const GROUPS: u64 = 1 << 63;
+}
+
 /// Why a binding was not made or changed; the plan is as it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BindError {
@@ -156,15 +168,15 @@ impl Plan {
             bindings: Chunks::default(),
             free: Vec::new(),
             count: 0,
-            pool: Pool::new(),
+            pool: Pool::new(secret.word_hash(stream::POOL)),
             shapes: Slab::default(),
-            names: HashMap::with_hasher(WordHash::FIXED),
+            names: HashMap::with_hasher(secret.word_hash(stream::NAMES)),
             order: Vec::new(),
             large: Vec::new(),
-            prune: Prune::new(secret.word_mix(u64::MAX)),
+            prune: Prune::new(secret.word_mix(stream::PRUNE)),
             residuals: Residuals::default(),
             whole: BTreeMap::new(),
-            direct: Direct::default(),
+            direct: Direct::new(secret.word_hash(stream::KINDS)),
             fields: Vec::new(),
         }
     }
@@ -173,10 +185,9 @@ impl Plan {
     /// tables, even if its own program would cost a frame less: for a plan
     /// that is lowered to something else, or looked at.
     pub fn tabled(seed: u128) -> Plan {
-        Plan {
-            direct: Direct::off(),
-            ..Plan::new(seed)
-        }
+        let mut plan = Plan::new(seed);
+        plan.direct.turn_off();
+        plan
     }
 
     /// How many bindings there are.
@@ -518,4 +529,30 @@ fn full(what: &'static str, found: usize, max: usize) -> Result<(), BindError> {
         return Err(BindError::Full { what, found, max });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Plan;
+    use std::hash::BuildHasher;
+
+    #[test]
+    fn what_is_hashed_is_keyed_by_the_seed() {
+        let hashes = |seed| {
+            let plan = Plan::new(seed);
+            let shape = super::Shape::new(&[], &plan.pool, plan.secret, 0);
+            [
+                plan.names.hasher().hash_one(7_u32),
+                plan.pool.names_hash().hash_one(7_u32),
+                plan.direct.kinds_hash().hash_one(7_u32),
+                u64::from(shape.table.group_hash().hash(&[7])),
+            ]
+        };
+        let (one, other) = (hashes(1), hashes(2));
+        for at in 0..one.len() {
+            assert_ne!(one[at], other[at], "{at}");
+            assert_eq!(one.iter().filter(|hash| **hash == one[at]).count(), 1);
+        }
+        assert_eq!(one, hashes(1));
+    }
 }

@@ -58,12 +58,18 @@ pub(super) struct Length {
 }
 
 impl Pool {
-    pub(super) fn new() -> Pool {
+    /// A pool without expressions; `hash` is for their names.
+    pub(super) fn new(hash: WordHash) -> Pool {
         Pool {
             nodes: Vec::new(),
             free: Vec::new(),
-            names: HashMap::with_hasher(WordHash::FIXED),
+            names: HashMap::with_hasher(hash),
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn names_hash(&self) -> &WordHash {
+        self.names.hasher()
     }
 
     #[inline]

@@ -4,6 +4,7 @@ use super::hash::{Secret, WordHash};
 use super::pool::{Pool, Read};
 use super::prune::Prune;
 use super::residual::Residuals;
+use super::stream;
 use super::table::{Entry, Table};
 use crate::binding::Rank;
 use crate::filter::Field;
@@ -78,14 +79,17 @@ enum Census {
 }
 
 impl Shape {
-    pub(super) fn new(fields: &[Field], pool: &Pool, secret: Secret, stream: u64) -> Shape {
+    /// A shape without entries; `number` names its own part of the secret.
+    pub(super) fn new(fields: &[Field], pool: &Pool, secret: Secret, number: u64) -> Shape {
         let (parts, lanes) = packed(fields, pool);
-        let counted = || Census::Counted(HashMap::with_hasher(secret.word_hash(stream)));
+        let hash = secret.key_hash(number, lanes);
+        let group_hash = secret.key_hash(number | stream::GROUPS, 1);
+        let counted = || Census::Counted(HashMap::with_hasher(secret.word_hash(number)));
         Shape {
             fields: fields.into(),
             parts,
             lanes,
-            table: Table::new(secret.key_hash(stream, lanes), lanes),
+            table: Table::new(hash, lanes, group_hash),
             best: Rank::LAST,
             is_large: false,
             look: Look::START,

@@ -93,10 +93,13 @@ pub(super) struct Table {
     /// Records that may be used again.
     free: Vec<u32>,
     groups: Slab<Group>,
+    /// The hash of all groups' indexes.
+    group_hash: KeyHash,
 }
 
 impl Table {
-    pub(super) fn new(hash: KeyHash, lanes: usize) -> Table {
+    /// `hash` is for keys of `lanes` words, `group_hash` for keys of one.
+    pub(super) fn new(hash: KeyHash, lanes: usize, group_hash: KeyHash) -> Table {
         Table {
             hash,
             lanes,
@@ -105,7 +108,13 @@ impl Table {
             lines: Chunks::default(),
             free: Vec::new(),
             groups: Slab::default(),
+            group_hash,
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn group_hash(&self) -> &KeyHash {
+        &self.group_hash
     }
 
     /// Entries there are.
@@ -281,7 +290,7 @@ impl Table {
 
     /// Turns a chain into a group.
     fn gather(&mut self, place: Place, key: &[u64], head: u32, residuals: &Residuals) {
-        let mut group = Group::new(key);
+        let mut group = Group::new(key, self.group_hash.clone());
         let mut at = head;
         while at != NONE {
             let entry = self.entry(at);
@@ -302,7 +311,9 @@ impl Table {
             if payload & GROUP == 0 {
                 self.unlink(place, payload - PAYLOAD_MIN, index, entry.next);
             } else if let Some(group) = self.groups.get_mut(payload & !GROUP) {
-                group.remove(index, entry, residuals);
+                group.remove(index, entry, residuals, |index| {
+                    entry_of(&self.lines, self.stride, index)
+                });
                 if group.is_empty() {
                     self.groups.remove(payload & !GROUP);
                     self.slots.remove(place);
