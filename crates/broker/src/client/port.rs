@@ -218,8 +218,8 @@ impl Port {
             Backing::Broker(connection) => connection,
         };
         match connection.events(port) {
-            Err(PortError::Ended { .. }) => {
-                self.resume()?;
+            Err(ended @ PortError::Ended { .. }) => {
+                self.resume(ended)?;
                 Ok(Vec::new())
             }
             other => other,
@@ -233,8 +233,8 @@ impl Port {
             Backing::Broker(connection) => connection,
         };
         match connection.ask(ask.clone()) {
-            Err(PortError::Ended { .. }) => {
-                self.resume()?;
+            Err(ended @ PortError::Ended { .. }) => {
+                self.resume(ended)?;
                 match &mut self.backing {
                     Backing::Broker(connection) => Ok(connection.ask(ask)?.0),
                     Backing::Local(local) => local.ask(ask),
@@ -244,13 +244,15 @@ impl Port {
         }
     }
 
-    /// Takes the port up again with the broker that there is now.
-    fn resume(&mut self) -> Result<(), PortError> {
+    /// Takes the port up again with the broker that there is now, since the
+    /// one before has ended.
+    fn resume(&mut self, ended: PortError) -> Result<(), PortError> {
         let port = self.opened.port;
-        if let (Backing::Broker(connection), Some(held)) = (&mut self.backing, &self.held) {
-            connection.again()?;
-            connection.ask_with(Ask::Resume { port }, &[held.as_fd()])?;
-        }
+        let (Backing::Broker(connection), Some(held)) = (&mut self.backing, &self.held) else {
+            return Err(ended);
+        };
+        connection.again()?;
+        connection.ask_with(Ask::Resume { port }, &[held.as_fd()])?;
         Ok(())
     }
 

@@ -6,8 +6,11 @@ mod net;
 mod process;
 mod takeover;
 
-use net::{Broker, net, none_more, numbers};
+use net::{Broker, follow, net, none_more, numbers, stream};
+use rustix::net::sockopt;
 use std::net::UdpSocket;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_broker::protocol::{Attach, Event};
 use weir_broker::{Bytes, Connection, Port, PortError, Timeout};
@@ -171,6 +174,60 @@ fn a_filter_changes_while_frames_come() {
             Err(PortError::Filter(_))
         ));
     });
+}
+
+#[test]
+fn a_frame_is_seen_once_while_the_plan_moves_from_hook_to_hook() {
+    let Some(net) = net() else { return };
+    let on = || Port::on(net.eth_b.name()).in_process();
+    let copy = on().filter("udp dst port 5000").unwrap();
+    let mut copy = net.b.run(|| copy.queue(Bytes(8 << 20)).open().unwrap());
+    let host = net.server(5000);
+    sockopt::set_socket_recv_buffer_size_force(&host, 64 << 20).unwrap();
+    let (stop, sent) = (AtomicBool::new(false), Mutex::new(None));
+    let known = || *sent.lock().unwrap();
+    let (got, lost) = std::thread::scope(|scope| {
+        scope.spawn(|| *sent.lock().unwrap() = Some(stream(&net, &stop)));
+        let following = scope.spawn(|| follow(&mut copy, &known));
+        for round in 0..6 {
+            let attach = [Attach::Auto, Attach::XdpGeneric, Attach::XdpNative][round % 3];
+            let taker = || on().filter("udp dst port 9").unwrap().take(true);
+            let taker = net.b.run(|| taker().attach(attach).open().unwrap());
+            // Less and more than a move takes.
+            std::thread::sleep(Duration::from_millis([10, 150][round / 3]));
+            let other = || on().attach(Attach::XdpGeneric).open().unwrap();
+            drop((round == 4).then(|| net.b.run(other)));
+            drop(taker);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stop.store(true, Ordering::Relaxed);
+        following.join().unwrap()
+    });
+    // The judge is the host, which gets a copy: a veth that goes into native
+    // XDP, or out of it, drops what is in its queue.
+    let mut text = [0; 4];
+    let received =
+        std::iter::from_fn(|| host.recv(&mut text).ok().map(|_| u32::from_be_bytes(text)));
+    let host: Vec<u32> = received.collect();
+    assert!(
+        host.len() > 1000 && lost == 0,
+        "{lost} lost, {} seen",
+        host.len()
+    );
+    let (twice, missed) = differences(got, host);
+    assert_eq!((twice, missed), (Vec::new(), Vec::new()), "each, once");
+}
+
+/// What the first has more often than the second, and the other way round.
+fn differences(mut a: Vec<u32>, mut b: Vec<u32>) -> (Vec<u32>, Vec<u32>) {
+    b.retain(|number| match a.iter().position(|other| other == number) {
+        Some(place) => {
+            a.swap_remove(place);
+            false
+        }
+        None => true,
+    });
+    (a, b)
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_broker::daemon::Daemon;
@@ -78,6 +79,43 @@ pub(crate) fn numbers(port: &mut Port, count: usize) -> Vec<u32> {
 pub(crate) fn none_more(port: &mut Port) -> bool {
     let left = port.recv_batch(Timeout::after(Duration::from_millis(50)));
     left.unwrap().is_empty()
+}
+
+/// Sends numbered datagrams until told to stop; how many.
+pub(crate) fn stream(net: &Net, stop: &AtomicBool) -> u32 {
+    net.a.run(|| {
+        let socket = UdpSocket::bind("10.0.0.1:0").unwrap();
+        let mut number = 0u32;
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..20 {
+                let sent = socket.send_to(&number.to_be_bytes(), "10.0.0.2:5000");
+                sent.unwrap();
+                number += 1;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        number
+    })
+}
+
+/// Reads all that comes, as numbers, until the end of the stream is known and
+/// reached.
+pub(crate) fn follow(port: &mut Port, sent: &dyn Fn() -> Option<u32>) -> (Vec<u32>, u64) {
+    let (mut got, mut lost) = (Vec::new(), 0);
+    loop {
+        let end = sent();
+        let frames = port.recv_batch(Timeout::after(Duration::from_millis(100)));
+        let mut is_empty = true;
+        for frame in frames.unwrap() {
+            is_empty = false;
+            lost += u64::from(frame.lost_before());
+            let text = frame.bytes()[42..46].try_into().unwrap();
+            got.push(u32::from_be_bytes(text));
+        }
+        if is_empty && end.is_some() {
+            return (got, lost);
+        }
+    }
 }
 
 /// A daemon in b's namespace; it ends with this.

@@ -1,12 +1,11 @@
 //! Brokers that die, and programs that die, and what goes on.
 
-use crate::net::{Net, net, none_more, numbers};
+use crate::net::{Net, follow, net, none_more, numbers, stream};
 use crate::process::{Folder, Objects, Role};
-use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_broker::keep::{Keep, KeepError};
-use weir_broker::{Bytes, Connection, Port, PortError, Timeout};
+use weir_broker::{Bytes, Connection, Port, PortError};
 use weir_lab::net::nobody::{self, NOBODY};
 
 const POLICY: &str = "[[grant]]\nusers = ['*']\ninterfaces = ['*']\npriority_max = 50\n\
@@ -20,43 +19,6 @@ fn port(net: &Net, folder: &Folder, filter: &str, take: bool) -> Port {
         let port = port.filter(filter).unwrap().queue(Bytes(8 << 20));
         port.take(take).open().unwrap()
     })
-}
-
-/// Sends numbered datagrams until told to stop; how many.
-fn stream(net: &Net, stop: &AtomicBool) -> u32 {
-    net.a.run(|| {
-        let socket = UdpSocket::bind("10.0.0.1:0").unwrap();
-        let mut number = 0u32;
-        while !stop.load(Ordering::Relaxed) {
-            for _ in 0..20 {
-                let sent = socket.send_to(&number.to_be_bytes(), "10.0.0.2:5000");
-                sent.unwrap();
-                number += 1;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        number
-    })
-}
-
-/// Reads all that comes, as numbers, until the end of the stream is known and
-/// reached.
-fn follow(port: &mut Port, sent: &dyn Fn() -> Option<u32>) -> (Vec<u32>, u64) {
-    let (mut got, mut lost) = (Vec::new(), 0);
-    loop {
-        let end = sent();
-        let frames = port.recv_batch(Timeout::after(Duration::from_millis(100)));
-        let mut is_empty = true;
-        for frame in frames.unwrap() {
-            is_empty = false;
-            lost += u64::from(frame.lost_before());
-            let text = frame.bytes()[42..46].try_into().unwrap();
-            got.push(u32::from_be_bytes(text));
-        }
-        if is_empty && end.is_some() {
-            return (got, lost);
-        }
-    }
 }
 
 #[test]

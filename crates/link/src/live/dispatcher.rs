@@ -71,10 +71,28 @@ impl Dispatcher {
         hook: Hook,
         pins: Option<&PinFolder>,
     ) -> Result<Dispatcher, LiveError> {
+        Dispatcher::attach_with(ifindex, hook, pins, None)
+    }
+
+    /// As [`attach`](Self::attach), with a program in the slot from the first
+    /// frame on: attaching itself may take tens of milliseconds in which
+    /// frames come already.
+    ///
+    /// # Errors
+    /// See [`LiveError`].
+    pub fn attach_with(
+        ifindex: u32,
+        hook: Hook,
+        pins: Option<&PinFolder>,
+        plan: Option<&Program>,
+    ) -> Result<Dispatcher, LiveError> {
         if let Some(pins) = pins {
             sweep_hook(pins, hook)?;
         }
         let slots = Map::create("weir_slots", &MapSpec::prog_array(1))?;
+        if let Some(plan) = plan {
+            slots.put(&SLOT.to_ne_bytes(), plan)?;
+        }
         let program = load(hook, &slots)?;
         let attachment = Attachment::new(&program, ifindex, hook);
         let attachment = attachment.map_err(|error| explain(error, ifindex, hook))?;

@@ -13,8 +13,8 @@ use weir_demux::kernel::{
     Change, Clock, Hook as PlanHook, KernelPlan, Need, Options, Part, PortSettings,
 };
 use weir_demux::{Binding, BindingId, Filter};
-use weir_link::bpf::{Hook, Map};
-use weir_link::live::{Dispatcher, cost};
+use weir_link::bpf::{Hook, Map, Program};
+use weir_link::live::{Dispatcher, UNDER_WAY_MAX, cost};
 use weir_link::net::{Interface, XdpMode};
 use weir_link::plan::{PlanMaps, PortMaps};
 
@@ -40,6 +40,10 @@ pub struct KernelDivider {
     maps: PlanMaps,
     attached: Option<Attach>,
     dispatchers: Vec<Dispatcher>,
+    /// The move from tc to XDP that is under way: both are there, and a frame
+    /// that XDP has marked is none of tc's any more.
+    leaving: Option<u64>,
+    moves: u64,
     /// The programs in the slots are not the plan's: loading failed.
     is_stale: bool,
     /// Writes only, no programs: they come at the end.
@@ -135,6 +139,8 @@ impl KernelDivider {
             maps,
             attached: None,
             dispatchers: Vec::new(),
+            leaving: None,
+            moves: 0,
             is_stale: false,
             is_held: false,
             pins,
@@ -171,6 +177,13 @@ impl KernelDivider {
             match one {
                 Done::Added { slot, bytes, ring } => self.added(slot, u64::from(bytes), ring),
                 Done::Removed { slot } => self.free.push(slot),
+                Done::Moved(number) => {
+                    // Not where it has moved back, or on, since.
+                    if self.leaving == Some(number) {
+                        self.leaving = None;
+                        let _ = self.leave(|hook| hook == Hook::TcIngress);
+                    }
+                }
                 Done::Grace { epoch } => {
                     self.asked_grace = false;
                     let change = self.plan.0.settle(epoch);
@@ -257,25 +270,43 @@ impl KernelDivider {
         self.is_stale = true;
         self.plan.0.sweep();
         for dispatcher in &self.dispatchers {
-            self.load(dispatcher)?;
+            let program = self.program(dispatcher.hook())?;
+            dispatcher.set(&program).map_err(system)?;
         }
         self.is_stale = false;
         Ok(())
     }
 
-    fn load(&self, dispatcher: &Dispatcher) -> Result<(), Refusal> {
-        let hook = match dispatcher.hook() {
+    fn program(&self, hook: Hook) -> Result<Program, Refusal> {
+        let hook = match hook {
             Hook::XdpNative | Hook::XdpGeneric => PlanHook::Xdp,
             Hook::TcIngress => PlanHook::TcIngress,
             Hook::TcEgress => PlanHook::TcEgress,
         };
-        let program = self.maps.load(&self.plan.0, hook).map_err(system)?;
-        dispatcher.set(&program).map_err(system)
+        self.maps.load(&self.plan.0, hook).map_err(system)
     }
 
-    fn detach(&self, dispatcher: Dispatcher) -> Result<(), Refusal> {
+    /// Has the plan run at a hook too.
+    fn ensure(&mut self, hook: Hook) -> Result<(), Refusal> {
+        if self.dispatchers.iter().any(|one| one.hook() == hook) {
+            return Ok(());
+        }
         let pins = self.pins.as_ref().map(|pins| &pins.folder);
-        dispatcher.detach(pins).map_err(system)
+        let program = self.program(hook)?;
+        let attached = Dispatcher::attach_with(self.ifindex, hook, pins, Some(&program));
+        self.dispatchers.push(attached.map_err(system)?);
+        Ok(())
+    }
+
+    /// Takes the plan off XDP, but for one hook.
+    fn leave_xdp(&mut self, but: Option<Hook>) -> Result<(), Refusal> {
+        self.leave(|hook| hook.is_xdp() && Some(hook) != but)
+    }
+
+    fn leave(&mut self, which: impl Fn(Hook) -> bool) -> Result<(), Refusal> {
+        let pins = self.pins.as_ref().map(|pins| &pins.folder);
+        let mut left = self.dispatchers.extract_if(.., |one| which(one.hook()));
+        left.try_for_each(|one| one.detach(pins).map_err(system))
     }
 
     /// Removes the rings of slots that are nobody's.
@@ -359,49 +390,38 @@ impl Divider for KernelDivider {
             ));
         }
         // What leaves by the loopback comes in there: once is enough.
-        let egress = (!self.is_loopback).then_some(Hook::TcEgress);
-        let wanted: Vec<Hook> = [ingress(attach)].into_iter().chain(egress).collect();
-        let mut kept = Vec::new();
-        let mut old = Vec::new();
-        for dispatcher in self.dispatchers.drain(..) {
-            if wanted.contains(&dispatcher.hook()) {
-                kept.push(dispatcher);
-            } else {
-                old.push(dispatcher);
-            }
+        if !self.is_loopback {
+            self.ensure(Hook::TcEgress)?;
         }
-        // Two kinds of XDP cannot be there at once.
-        let xdp = |one: &Dispatcher| one.hook().is_xdp();
-        if wanted[0].is_xdp() {
-            for dispatcher in old.extract_if(.., |one| xdp(one)) {
-                self.detach(dispatcher)?;
-            }
+        let to = ingress(attach);
+        if !to.is_xdp() {
+            self.leaving = None;
+            self.ensure(to)?;
+            self.attached = Some(attach);
+            return self.leave_xdp(None);
         }
-        let mut made = Vec::new();
-        for hook in wanted {
-            if kept.iter().any(|one| one.hook() == hook) {
-                continue;
-            }
-            let pins = self.pins.as_ref().map(|pins| &pins.folder);
-            let new = Dispatcher::attach(self.ifindex, hook, pins).map_err(system);
-            let new = new.and_then(|new| self.load(&new).map(|()| new));
-            match new {
-                Ok(new) => made.push(new),
-                Err(refusal) => {
-                    self.dispatchers = kept;
-                    self.dispatchers.append(&mut old);
-                    return Err(refusal);
-                }
-            }
+        if self
+            .dispatchers
+            .iter()
+            .any(|one| one.hook().is_xdp() && one.hook() != to)
+        {
+            // Two kinds of XDP cannot be there at once: tc divides meanwhile.
+            self.leaving = None;
+            self.ensure(Hook::TcIngress)?;
+            self.attached = Some(Attach::Tc);
+            self.leave_xdp(Some(to))?;
         }
-        // The new one divides already: what is under way between the two is
-        // seen by both rather than by neither.
-        for dispatcher in old {
-            self.detach(dispatcher)?;
-        }
-        kept.append(&mut made);
-        self.dispatchers = kept;
+        self.ensure(to)?;
         self.attached = Some(attach);
+        if self
+            .dispatchers
+            .iter()
+            .any(|one| one.hook() == Hook::TcIngress)
+        {
+            self.moves += 1;
+            self.leaving = Some(self.moves);
+            self.worker.later(UNDER_WAY_MAX, Done::Moved(self.moves));
+        }
         Ok(())
     }
 

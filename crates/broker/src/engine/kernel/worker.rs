@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::Duration;
 use weir_link::bpf::{Map, MapSpec};
 
 /// Jobs of one batch.
@@ -39,6 +40,8 @@ pub(super) enum Done {
     Removed { slot: u32 },
     /// Every frame of before is through.
     Grace { epoch: u64 },
+    /// The time of a move is over.
+    Moved(u64),
 }
 
 /// The thread's near end. The thread ends with it.
@@ -46,6 +49,8 @@ pub(super) enum Done {
 pub(super) struct Worker {
     jobs: Sender<Job>,
     done: Receiver<Done>,
+    tell: Sender<Done>,
+    news: Arc<OwnedFd>,
 }
 
 impl Worker {
@@ -54,6 +59,7 @@ impl Worker {
     pub(super) fn start(rings: Map, spare: u32, news: Arc<OwnedFd>) -> io::Result<Worker> {
         let (jobs, todo) = channel();
         let (tell, done) = channel();
+        let near = (tell.clone(), Arc::clone(&news));
         let thread = std::thread::Builder::new().name("weir-rings".into());
         thread.spawn(move || {
             while let Some(batch) = next_batch(&todo) {
@@ -66,7 +72,23 @@ impl Worker {
                 }
             }
         })?;
-        Ok(Worker { jobs, done })
+        let (tell, news) = near;
+        Ok(Worker {
+            jobs,
+            done,
+            tell,
+            news,
+        })
+    }
+
+    /// Says so after a time.
+    pub(super) fn later(&self, time: Duration, what: Done) {
+        let (tell, news) = (self.tell.clone(), Arc::clone(&self.news));
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            let _ = tell.send(what);
+            let _ = write(&*news, &1u64.to_ne_bytes());
+        });
     }
 
     pub(super) fn ask(&self, job: Job) {
