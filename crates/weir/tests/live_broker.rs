@@ -161,6 +161,47 @@ fn a_broker_ends_cleanly_and_two_cannot_share_a_socket() {
 }
 
 #[test]
+fn listening_goes_on_when_a_broker_is_killed_and_another_comes() {
+    let Some(brokered) = brokered("broker-kill") else {
+        return;
+    };
+    let folder = &brokered.folder;
+    let (config, socket) = (folder.path("policy.toml"), folder.path("kept"));
+    let keep = folder.path("keep");
+    let broker = [
+        "broker", "--config", &config, "--socket", &socket, "--keep", &keep,
+    ];
+    let first = brokered.net.weir(&broker).until("listens on");
+    let listen = [
+        "listen",
+        "eth0",
+        "udp dst port 5001",
+        "--count",
+        "30",
+        "--json",
+    ];
+    let listen = [&listen[..], &["--take", "--socket", &socket]].concat();
+    let listen = brokered.net.weir_as_nobody(&listen).until("which takes");
+    brokered.net.send(5001, 10);
+    first.signal(Signal::KILL);
+    drop(first);
+    brokered.net.send(5001, 10);
+    let second = brokered.net.weir(&broker).until("ports 1 go on, 0 were");
+    let second = second.until("listens on");
+    brokered.net.send(5001, 10);
+    let ended = listen.end();
+    assert_eq!(ended.json()["frames"], 30, "{ended:?}");
+    let clean = ["broker", "--clean", "--socket", &socket, "--keep", &keep];
+    let refused = brokered.net.weir(&clean).end();
+    assert!(refused.stderr.contains("stop it first"), "{refused:?}");
+    second.signal(Signal::TERM);
+    assert_eq!(second.end().code, Some(143));
+    let cleaned = brokered.net.weir(&clean).end();
+    assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
+    assert_eq!(std::fs::read_dir(&keep).unwrap().count(), 0);
+}
+
+#[test]
 fn a_wrong_policy_is_refused_with_its_place() {
     let Some(net) = net() else { return };
     let folder = Folder::new("broker-policy");

@@ -8,7 +8,9 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use weir_broker::SOCKET_DEFAULT;
 use weir_broker::daemon::Daemon;
+use weir_broker::engine::Adopted;
 use weir_broker::engine::kernel::KernelFabric;
+use weir_broker::keep::{FOLDER_DEFAULT, Keep};
 use weir_broker::policy::{Accounts, Policy, limits};
 use weir_broker::protocol::Listener;
 
@@ -18,37 +20,77 @@ use weir_broker::protocol::Listener;
 /// frames in the kernel and hands out descriptors; frames do not pass through
 /// it. It serves the network namespace that it is started in, until SIGINT or
 /// SIGTERM.
+///
+/// Ports outlive it: when it ends or is killed, frames go on coming, and the
+/// next broker takes the ports over, as far as its policy grants them, and
+/// removes those that nobody has any more.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
   weir broker --config /etc/weir/policy.toml
+  weir broker --clean                # when none is to follow: remove what is left
 
 Exit status: 1 if the policy cannot be read or the socket not be made; 2 if the policy is wrong;
 130 or 143 after SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// The policy, a TOML file: who may do what on which interface
-    #[arg(short, long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "clean")]
+    config: Option<PathBuf>,
 
     /// Where programs connect to
     #[arg(long, value_name = "PATH", default_value = SOCKET_DEFAULT)]
     socket: PathBuf,
+
+    /// Where to keep what the next broker takes over: /run/weir for the usual
+    /// socket; for another one, without this, ports go with the broker
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
+
+    /// Remove whatever brokers have left, open ports included, and end
+    #[arg(long, conflicts_with = "config")]
+    clean: bool,
+}
+
+impl Args {
+    fn keep(&self) -> Option<&Path> {
+        let usual = self.socket == Path::new(SOCKET_DEFAULT);
+        let usual = usual.then_some(Path::new(FOLDER_DEFAULT));
+        self.keep.as_deref().or(usual)
+    }
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.clean {
+        return clean(args);
+    }
     let stop = Stop::watch()?;
     let accounts = Accounts::of_system().map_err(Failure::run)?;
-    let policy = policy(&args.config, &accounts)?;
+    let config = args.config.as_deref().unwrap_or(Path::new(""));
+    let policy = policy(config, &accounts)?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::run("the broker must be started as root"));
     }
     let listener = listen(&args.socket)?;
-    let fabric = KernelFabric::open().map_err(|error| {
+    let keep = args.keep().map(Keep::open).transpose();
+    let keep = keep.map_err(Failure::run)?;
+    let mut fabric = KernelFabric::open().map_err(|error| {
         Failure::run(format!("cannot speak with the kernel by netlink: {error}"))
     })?;
+    if let Some(keep) = &keep {
+        fabric = fabric.pinned(keep);
+    }
     let daemon = Daemon::new(listener, fabric, policy, accounts);
     let mut daemon = daemon.map_err(|error| Failure::run(format!("cannot serve: {error}")))?;
+    if let Some(keep) = keep {
+        let adopted = daemon.keep(keep).map_err(Failure::run)?;
+        if adopted != Adopted::default() {
+            let Adopted { ports, swept } = adopted;
+            say(&format!(
+                "weir: of an earlier broker's ports {ports} go on, {swept} were removed"
+            ));
+        }
+    }
     say(&format!(
         "weir: the broker listens on {}",
         args.socket.display()
@@ -63,6 +105,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         0 => Ok(()),
         signal => Err(Failure::Stopped(signal)),
     }
+}
+
+/// Removes what brokers have left.
+fn clean(args: &Args) -> Result<(), Failure> {
+    let Some(keep) = args.keep() else {
+        return Err(Failure::refused(
+            "with another socket than the usual one, say which folder: --keep FOLDER",
+        ));
+    };
+    Keep::clean(keep).map_err(Failure::run)
 }
 
 fn policy(path: &Path, accounts: &Accounts) -> Result<Policy, Failure> {

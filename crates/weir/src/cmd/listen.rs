@@ -197,19 +197,21 @@ impl Listener<'_> {
 
     /// Says what happened to the interface; `true` if it is gone.
     fn look(&mut self) -> Result<bool, Failure> {
-        if self.is_orphan {
-            return Ok(false);
-        }
         let events = match self.port.events() {
             Ok(events) => events,
-            // The port goes on without it.
-            Err(PortError::Ended { reason }) => {
-                self.is_orphan = true;
-                self.say(&format!("the broker ended the connection: {reason}"));
+            // The port goes on without it, and with the next one.
+            Err(PortError::NoBroker { .. }) => {
+                if !self.is_orphan {
+                    self.is_orphan = true;
+                    self.say("the broker has gone; frames go on coming");
+                }
                 return Ok(false);
             }
             Err(error) => return Err(live::failure(error)),
         };
+        if std::mem::take(&mut self.is_orphan) {
+            self.say("there is a broker again");
+        }
         for event in events {
             let name = &self.args.interface;
             match event {
