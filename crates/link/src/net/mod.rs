@@ -7,9 +7,11 @@ pub(crate) mod change;
 mod features;
 mod interface;
 mod netlink;
+mod tap;
 mod watch;
 
 pub use features::Features;
 pub(crate) use interface::find_index;
 pub use interface::{Address, Interface, InterfaceError, Xdp, XdpMode, drops, interfaces};
+pub use tap::Tap;
 pub use watch::{Event, Watcher};
