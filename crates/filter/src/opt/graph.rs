@@ -22,7 +22,7 @@
 use super::known::Known;
 use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value, limits};
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 /// How many slots of the intern table are looked at before a value is taken as
 /// new: bounds the cost of a program made to collide. Missing an equal value
@@ -313,7 +313,7 @@ impl Graph {
         if !self.has(value, HAS_EFFECT) {
             return effects;
         }
-        let mut seen = HashSet::new();
+        let mut seen = BTreeSet::new();
         let mut stack = vec![value];
         while let Some(value) = stack.pop() {
             if !self.has(value, HAS_EFFECT) || !seen.insert(value) {

@@ -13,7 +13,7 @@ use super::facts::Facts;
 use super::graph::{Flow, Graph};
 use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Value};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Reorders the chains of a tidy graph; gives whether anything changed.
 pub(crate) fn reorder(graph: &mut Graph) -> bool {
@@ -113,7 +113,7 @@ fn chain_from(graph: &Graph, index: usize, ways_in: &[u32]) -> Option<Chain> {
 /// the value tested last before the chain.
 fn stand_apart(graph: &Graph, chain: &Chain, before: Operand) -> bool {
     // Most chains are short: a list is faster than a set until it is long.
-    let (mut listed, mut more) = (Vec::new(), HashSet::new());
+    let (mut listed, mut more) = (Vec::new(), BTreeSet::new());
     let mut last = before;
     chain.nodes.iter().any(|&index| {
         let subject = tested(graph, index);
@@ -196,7 +196,7 @@ fn schedule(
         captured,
         facts,
         limit: 0,
-        free: HashMap::new(),
+        free: BTreeMap::new(),
     };
     scheduler.order(before)
 }
@@ -247,7 +247,7 @@ struct Scheduler<'g> {
     /// Tests before this one may be done in any order.
     limit: usize,
     /// Those tests by value, with some that have been done.
-    free: HashMap<Operand, VecDeque<usize>>,
+    free: BTreeMap<Operand, VecDeque<usize>>,
     /// Whether all tests may be done in any order.
     rejects: bool,
 }

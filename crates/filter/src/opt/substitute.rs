@@ -2,12 +2,12 @@
 
 use super::graph::{Flow, Graph, HAS_PARAM, HAS_TEST, Node};
 use crate::ir::{Cmp, Op, Operand, Value};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// What to put in place of which value, and the results so far.
 #[derive(Debug)]
 pub(crate) struct Substitution {
-    results: HashMap<Value, Option<Operand>>,
+    results: BTreeMap<Value, Option<Operand>>,
     /// Only values with one of these flags can contain what is replaced.
     flags: u8,
 }
@@ -24,7 +24,7 @@ impl Substitution {
     /// Puts outcomes in place of tests that are yet to be added.
     pub(crate) fn of_tests() -> Substitution {
         Substitution {
-            results: HashMap::new(),
+            results: BTreeMap::new(),
             flags: HAS_TEST,
         }
     }
@@ -38,7 +38,7 @@ impl Substitution {
     /// Puts its outcome in place of a test.
     pub(crate) fn of_test(test: Value, outcome: Operand) -> Substitution {
         Substitution {
-            results: HashMap::from([(test, Some(outcome))]),
+            results: BTreeMap::from([(test, Some(outcome))]),
             flags: HAS_TEST,
         }
     }

@@ -6,7 +6,7 @@ use super::select::SHARED_MAX;
 use crate::ir::{BinOp, Op, Operand, Value, Width};
 use crate::opt::graph::{Graph, HAS_PARAM};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// No slot.
 const NONE: u8 = u8::MAX;
@@ -229,7 +229,7 @@ fn uses(graph: &Graph) -> Vec<u32> {
 /// For each parameter the first block that stores it and the last that reads
 /// it, in the order of a tidy graph.
 fn stretches(graph: &Graph) -> Vec<(usize, usize, Value)> {
-    let mut places: HashMap<Value, (usize, usize)> = HashMap::new();
+    let mut places: BTreeMap<Value, (usize, usize)> = BTreeMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         places.extend(node.params.iter().map(|&param| (param, (index, index))));
     }

@@ -8,7 +8,7 @@ use crate::opt::cond::Cond;
 use crate::opt::graph::{Flow, Graph, HAS_TEST, Node};
 use crate::opt::substitute::Substitution;
 use crate::opt::{checks, merge, split};
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 /// Lowers a tidy graph, and leaves it tidy.
 pub(super) fn lower(graph: &mut Graph) -> Result<(), EmitError> {
@@ -76,7 +76,7 @@ fn nested_tests(graph: &Graph, node: &Node) -> Vec<Value> {
         Flow::Branch { cond, .. } => stack.extend(inside(cond)),
         _ => stack.extend(node.flow.subject()),
     }
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     let mut tests = Vec::new();
     while let Some(value) = stack.pop() {
         if graph.has(value, HAS_TEST) && seen.insert(value) {

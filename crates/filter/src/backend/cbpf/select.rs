@@ -19,7 +19,7 @@ use crate::opt::graph::{Flow, Graph, Node};
 pub(super) const SHARED_MAX: usize = 64;
 
 /// How a block of instructions ends.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum End {
     Return(Insn),
     Jump(usize),

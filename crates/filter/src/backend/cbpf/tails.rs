@@ -8,7 +8,7 @@
 use super::select::{Code, CodeBlock, End};
 use crate::lang::cbpf::Insn;
 use crate::lang::cbpf::code::{K, RET};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// The longest tail looked for, in instructions before the end.
 const TAIL_MAX: usize = 8;
@@ -34,8 +34,8 @@ fn key(code: &Code, block: &CodeBlock, skip: usize) -> Key {
 }
 
 /// Leads every jump to the first found of equal blocks, last block first.
-fn merge(code: &mut Code) -> HashMap<Key, usize> {
-    let mut places: HashMap<Key, usize> = HashMap::with_capacity(code.blocks.len());
+fn merge(code: &mut Code) -> BTreeMap<Key, usize> {
+    let mut places: BTreeMap<Key, usize> = BTreeMap::new();
     let mut same: Vec<usize> = (0..code.blocks.len()).collect();
     for index in (0..code.blocks.len()).rev() {
         let end = match code.blocks[index].end {
@@ -87,7 +87,7 @@ fn live(code: &Code) -> Vec<bool> {
 
 /// Cuts the tails off blocks that may fall into a block that does the same;
 /// gives for each block the one to put right before it.
-fn fall_into_tails(code: &mut Code, places: &HashMap<Key, usize>, live: &[bool]) -> Vec<usize> {
+fn fall_into_tails(code: &mut Code, places: &BTreeMap<Key, usize>, live: &[bool]) -> Vec<usize> {
     let mut before = vec![NONE; code.blocks.len()];
     for index in 0..code.blocks.len() {
         let block = code.blocks[index];

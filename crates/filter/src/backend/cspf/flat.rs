@@ -4,7 +4,7 @@
 //! behind it, takes from outside: parameters, and values of blocks that were
 //! copied. Constants that become known on the way are folded.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::PARTS_MAX;
 use crate::ir::{BasicBlock, Block, Cmp, Edge, Op, Operand, Program, Term, Value};
@@ -21,7 +21,7 @@ pub(super) fn flatten(program: &Program) -> Option<Program> {
             values: Vec::new(),
             blocks: Vec::new(),
         },
-        copies: HashMap::new(),
+        copies: BTreeMap::new(),
         due: Vec::new(),
     };
     copier.copy_of(Block::ENTRY, &BTreeMap::new())?;
@@ -93,7 +93,7 @@ struct Copier<'p> {
     from: &'p Program,
     needs: Vec<BTreeSet<Value>>,
     to: Program,
-    copies: HashMap<(Block, Vec<Operand>), Block>,
+    copies: BTreeMap<(Block, Vec<Operand>), Block>,
     due: Vec<(Block, Block, Known)>,
 }
 

@@ -21,7 +21,7 @@
 //! it, used or not, unless the frame's length shows that it cannot, or that
 //! the frame is rejected anyway.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::chain::rejects_otherwise;
 use super::code::{Code, Fault};
@@ -192,15 +192,15 @@ impl Layout<'_> {
 
     /// The values that a block makes by themselves: those that are used again,
     /// and those that may reject and are not part of others.
-    fn to_make(&self, here: Block) -> HashSet<Value> {
+    fn to_make(&self, here: Block) -> BTreeSet<Value> {
         let program = self.maker.program;
         let block = program.block(here);
-        let mut made = HashSet::new();
+        let mut made = BTreeSet::new();
         if !self.keeps {
             return made;
         }
-        let mut part: HashSet<Value> = match self.maker.goals(here) {
-            [goal, other] if goal == other => HashSet::new(),
+        let mut part: BTreeSet<Value> = match self.maker.goals(here) {
+            [goal, other] if goal == other => BTreeSet::new(),
             _ => block.term.operands().filter_map(Operand::value).collect(),
         };
         for &inst in block.insts.iter().rev() {

@@ -33,7 +33,7 @@ pub const INSNS_MAX: usize = 4096;
 pub const MEM_WORDS: usize = 16;
 
 /// One instruction, laid out as the kernel's `struct sock_filter`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(C)]
 pub struct Insn {
     /// What to do: the sum of a class and its fields, see [`code`].
