@@ -14,6 +14,8 @@ pub(crate) enum Failure {
     Refused(anyhow::Error),
     /// A signal asked us to end, after reporting: status 128 and its number.
     Stopped(u8),
+    /// As [`Failure::Stopped`], where something else went wrong, too.
+    StoppedAmid(u8, anyhow::Error),
     /// Whoever read our output has closed it: quietly, status 0.
     OutputClosed,
 }
@@ -22,6 +24,9 @@ impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Run(error) | Failure::Refused(error) => write!(f, "{error:#}"),
+            Failure::StoppedAmid(signal, error) => {
+                write!(f, "{error:#}{NEXT}{}", stopped(*signal))
+            }
             Failure::Stopped(signal) => f.write_str(&stopped(*signal)),
             Failure::OutputClosed => f.write_str("the output was closed"),
         }
@@ -52,12 +57,45 @@ impl Failure {
     pub(crate) fn report(self) -> ExitCode {
         let status = match self {
             Failure::OutputClosed => return ExitCode::SUCCESS,
-            Failure::Stopped(signal) => 128 + signal,
+            Failure::Stopped(signal) | Failure::StoppedAmid(signal, _) => 128 + signal,
             Failure::Run(_) => 1,
             Failure::Refused(_) => 2,
         };
         say(&format!("weir: {}", harmless(&self.to_string())));
         ExitCode::from(status)
+    }
+}
+
+/// Between two messages of one failure.
+const NEXT: &str = "\nweir: ";
+
+/// Why what is reported is not the whole of the input.
+#[derive(Default)]
+pub(crate) struct Gaps {
+    /// What went wrong: a message each.
+    pub(crate) troubles: Vec<String>,
+    /// The signal that ended the work.
+    pub(crate) signal: Option<u8>,
+}
+
+impl Gaps {
+    /// The field `error` of a report in JSON; `None` if nothing is missing.
+    pub(crate) fn error(&self) -> Option<String> {
+        let troubles = self.troubles.iter().cloned();
+        let messages: Vec<String> = troubles.chain(self.signal.map(stopped)).collect();
+        (!messages.is_empty()).then(|| messages.join("\n"))
+    }
+
+    /// How the command ends. A signal gives the exit status, whatever else
+    /// went wrong: who sent it asks whether it was heeded.
+    pub(crate) fn outcome(self) -> Result<(), Failure> {
+        let said = anyhow::anyhow!(self.troubles.join(NEXT));
+        match (self.signal, self.troubles.as_slice()) {
+            (None, []) => Ok(()),
+            (None, _) => Err(Failure::Run(said)),
+            (Some(signal), []) => Err(Failure::Stopped(signal)),
+            (Some(signal), _) => Err(Failure::StoppedAmid(signal, said)),
+        }
     }
 }
 
@@ -95,6 +133,30 @@ fn signal_name(signal: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_gives_the_status_and_troubles_are_told() {
+        let gaps = |troubles: &[&str], signal| Gaps {
+            troubles: troubles.iter().map(|why| (*why).to_owned()).collect(),
+            signal,
+        };
+        assert!(gaps(&[], None).error().is_none() && gaps(&[], None).outcome().is_ok());
+        let both = || gaps(&["a is full", "b is full"], Some(15));
+        assert_eq!(
+            both().error().unwrap(),
+            "a is full\nb is full\nstopped by SIGTERM"
+        );
+        let failure = both().outcome().unwrap_err();
+        assert!(matches!(failure, Failure::StoppedAmid(15, _)));
+        assert_eq!(
+            failure.to_string(),
+            "a is full\nweir: b is full\nweir: stopped by SIGTERM"
+        );
+        assert_eq!(failure.report(), ExitCode::from(143));
+        let failure = gaps(&["a is full"], None).outcome().unwrap_err();
+        assert!(matches!(failure, Failure::Run(_)));
+        assert_eq!(gaps(&[], Some(2)).error().unwrap(), "stopped by SIGINT");
+    }
 
     #[test]
     fn messages_cannot_drive_the_terminal() {

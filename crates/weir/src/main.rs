@@ -7,6 +7,7 @@ mod divide;
 mod failure;
 mod limited;
 mod live;
+mod perlink;
 mod rarp;
 mod source;
 mod stop;

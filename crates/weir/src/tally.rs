@@ -1,11 +1,13 @@
 //! What was counted, a row a port, and how it is shown.
 
+use crate::divide::Ports;
 use crate::text::{
     self,
     Column::{Left, Right},
     Times,
 };
 use serde::Serialize;
+use weir_link::pcap::FrameRef;
 
 /// Frames counted: how many, how long, from when to when.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
@@ -82,6 +84,19 @@ impl Tally {
             ports: vec![Count::default(); ports],
             default: Count::default(),
             all: Count::default(),
+        }
+    }
+
+    /// Counts one frame, and that it goes to `ports`.
+    #[inline]
+    pub(crate) fn add(&mut self, frame: &FrameRef<'_>, ports: &Ports<'_>) {
+        let (wire_len, time_ns) = (frame.wire_len, frame.time_ns);
+        self.all.add(wire_len, time_ns);
+        for (port, _) in ports.ports() {
+            self.ports[port].add(wire_len, time_ns);
+        }
+        if !ports.taken() {
+            self.default.add(wire_len, time_ns);
         }
     }
 

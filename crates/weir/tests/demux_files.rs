@@ -3,10 +3,12 @@
 
 mod common;
 
-use common::{Folder, capture, frame, interface, section, stdout, weir};
+use common::{Folder, capture, frame, interface, interrupt, section, stdout, weir};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::process::Output;
+use std::process::{Output, Stdio};
+use std::time::Duration;
 use weir_link::pcap::Reader;
 use weir_wire::LinkType;
 
@@ -96,6 +98,28 @@ fn an_input_is_known_by_any_name() {
 }
 
 #[test]
+fn no_output_becomes_an_input() {
+    let folder = Folder::new("own-output");
+    let file = folder.write("in.pcap", &capture(&[53]));
+    let out = folder.path("out");
+    fs::create_dir(&out).unwrap();
+    let dangling = folder.path("dangling");
+    symlink(format!("{out}/a.pcapng"), &dangling).unwrap();
+    for input in [format!("{out}/a.pcapng"), dangling] {
+        let run = std::process::Command::new("sh")
+            // In blocks of 512 bytes: reading on and on would meet it.
+            .args(["-c", "ulimit -f 2000; exec \"$0\" \"$@\""])
+            .arg(env!("CARGO_BIN_EXE_weir"))
+            .args(["demux", "-r", &file, "-r", &input, "-p", "a=", "-w", &out])
+            .output()
+            .unwrap();
+        assert_eq!(run.status.code(), Some(1), "{run:?}");
+        assert!(stderr(&run).contains("cannot open"), "{run:?}");
+        assert!(run.stdout.is_empty() && !folder.has("out/a.pcapng"));
+    }
+}
+
+#[test]
 fn two_ports_never_share_a_file() {
     let folder = Folder::new("shared");
     let file = folder.write("in.pcap", &capture(&[53]));
@@ -163,8 +187,103 @@ fn a_later_link_type_that_refuses_a_filter_loses_nothing() {
         .output()
         .unwrap();
     assert_eq!(run.status.code(), Some(1), "{run:?}");
-    assert_eq!(stdout(&run), "{\"frames\":4,\"accepted\":3}\n");
+    let counted = json(&run);
+    assert_eq!(
+        (&counted["frames"], &counted["accepted"]),
+        (&4.into(), &3.into())
+    );
+    let said = counted["error"].as_str().unwrap();
+    assert!(said.contains("1 frame of link type"), "{said}");
     assert!(stderr(&run).contains("1 frame of link type"), "{run:?}");
+}
+
+/// A capture of a frame of each of so many link types, of which Ethernet is
+/// the first, and Ethernet again.
+fn of_link_types(count: u16) -> Vec<u8> {
+    let mut bytes = section();
+    for number in 0..count {
+        let linktype = if number == 0 {
+            ETHERNET
+        } else {
+            0x4000 + number
+        };
+        bytes.extend(interface(linktype));
+        bytes.extend(frame(number.into(), 14, 53));
+    }
+    bytes.extend(frame(0, 14, 53));
+    bytes
+}
+
+#[test]
+fn no_file_has_filters_compiled_for_every_link_type_there_is() {
+    let folder = Folder::new("link-types");
+    let file = folder.write("in.pcapng", &of_link_types(1000));
+    let run = demux(&file, &["-p", "dns=udp port 53", "-p", "all="]);
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let counted = json(&run);
+    assert_eq!(counted["frames"], 1001, "{run:?}");
+    assert_eq!(counted["ports"][0]["frames"], 2, "{run:?}");
+    // 64 link types are judged, the others are nobody's.
+    assert_eq!(counted["ports"][1]["frames"], 63, "{run:?}");
+    assert_eq!(counted["default"]["frames"], 936, "{run:?}");
+    let said = counted["error"].as_str().unwrap();
+    assert!(said.contains("936 frames of other link types"), "{said}");
+
+    let run = weir(["filter", "len > 0", "--json", "--run", &file]).output();
+    let run = run.unwrap();
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let counted = json(&run);
+    assert_eq!(counted["accepted"], 65, "{counted}");
+    let said = counted["error"].as_str().unwrap();
+    assert!(said.contains("936 frames of other link types"), "{said}");
+}
+
+#[test]
+fn a_signal_gives_the_status_whatever_else_went_wrong() {
+    let folder = Folder::new("signal-amid");
+    let bytes = [of_link_types(1), interface(TOKEN_RING), frame(1, 14, 53)].concat();
+    let out = folder.path("out");
+    for (arguments, json_begins) in [
+        (
+            &[
+                "demux",
+                "--json",
+                "-r",
+                "-",
+                "-p",
+                "dns=udp port 53",
+                "-w",
+                &out,
+            ][..],
+            "{\"frames\":3,\"ports\":[{\"name\":\"dns\",\"frames\":2,",
+        ),
+        (
+            &["filter", "--json", "udp port 53", "--run", "-"],
+            "{\"frames\":3,\"accepted\":2,",
+        ),
+    ] {
+        let mut child = weir([])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&bytes).unwrap();
+        // Until it has read them and waits for more.
+        std::thread::sleep(Duration::from_millis(500));
+        interrupt(&child);
+        let run = child.wait_with_output().unwrap();
+        drop(stdin);
+        assert_eq!(run.status.code(), Some(130), "{run:?}");
+        assert!(stdout(&run).starts_with(json_begins), "{run:?}");
+        let said = json(&run)["error"].as_str().unwrap().to_owned();
+        for said in [said, stderr(&run)] {
+            assert!(said.contains("1 frame of link type"), "{said}");
+            assert!(said.contains("stopped by SIGINT"), "{said}");
+        }
+    }
 }
 
 #[test]

@@ -128,26 +128,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut tally = Tally::new(ports.len());
     for frame in &frames {
         let frame = lend(frame, &interface);
-        tally.all.add(frame.wire_len, frame.time_ns);
-        let verdict = divider.judge(&frame)?;
-        for (port, _) in verdict.ports() {
-            tally.ports[port].add(frame.wire_len, frame.time_ns);
-        }
-        if !verdict.taken() {
-            tally.default.add(frame.wire_len, frame.time_ns);
-        }
+        tally.add(&frame, &divider.judge(&frame));
     }
     let in_turn = InTurn::new(&ports, &compiler)?;
     // The same few frames for all four, so that the figures compare.
     let some = &frames[..frames.len().min(TIMED_FRAMES)];
-    let (plan_ns_per_frame, in_turn_ns_per_frame) = costs(&mut divider, &in_turn, some)?;
+    let (plan_ns_per_frame, in_turn_ns_per_frame) = costs(&mut divider, &in_turn, some);
     let more: Vec<Port> = ports.iter().cloned().chain(clients()).collect();
     let mut more_divider = Divider::new(&more, &compiler);
     let more_in_turn = InTurn::new(&more, &compiler)?;
-    let verdicts_differ = compare(&mut divider, &in_turn, &frames)?
-        + compare(&mut more_divider, &more_in_turn, some)?;
+    let verdicts_differ =
+        compare(&mut divider, &in_turn, &frames) + compare(&mut more_divider, &more_in_turn, some);
     let (more_plan_ns_per_frame, more_in_turn_ns_per_frame) =
-        costs(&mut more_divider, &more_in_turn, some)?;
+        costs(&mut more_divider, &more_in_turn, some);
     let measured = Measured {
         seed: args.seed,
         sent: u64::from(args.frames),
@@ -289,40 +282,28 @@ impl InTurn {
 }
 
 /// How many frames the plan and the filters in turn judge differently.
-fn compare(
-    divider: &mut Divider<'_>,
-    in_turn: &InTurn,
-    frames: &[Arrived],
-) -> Result<u64, Failure> {
+fn compare(divider: &mut Divider<'_>, in_turn: &InTurn, frames: &[Arrived]) -> u64 {
     let interface = Interface::ethernet();
     let mut differ = 0;
     for frame in frames {
-        let verdict = divider.judge(&lend(frame, &interface))?;
-        let planned = verdict.ports().map(|(port, _)| port);
+        let ports = divider.judge(&lend(frame, &interface));
+        let planned = ports.ports().map(|(port, _)| port);
         differ += u64::from(!planned.eq(in_turn.judge(frame)));
     }
-    Ok(differ)
+    differ
 }
 
 /// What a frame costs by the plan and by the filters in turn, in nanoseconds.
-fn costs(
-    divider: &mut Divider<'_>,
-    in_turn: &InTurn,
-    frames: &[Arrived],
-) -> Result<(f64, f64), Failure> {
+fn costs(divider: &mut Divider<'_>, in_turn: &InTurn, frames: &[Arrived]) -> (f64, f64) {
     let interface = Interface::ethernet();
     let plan = time(frames, |frame| {
-        let verdict = divider.judge(&lend(frame, &interface))?;
-        Ok(verdict.ports().count())
-    })?;
-    Ok((plan, time(frames, |frame| Ok(in_turn.judge(frame).len()))?))
+        divider.judge(&lend(frame, &interface)).ports().count()
+    });
+    (plan, time(frames, |frame| in_turn.judge(frame).len()))
 }
 
 /// What one call costs on average over all frames, in nanoseconds.
-fn time(
-    frames: &[Arrived],
-    mut judge: impl FnMut(&Arrived) -> Result<usize, Failure>,
-) -> Result<f64, Failure> {
+fn time(frames: &[Arrived], mut judge: impl FnMut(&Arrived) -> usize) -> f64 {
     // Whoever is timed finds the frames in cache.
     let touched = frames
         .iter()
@@ -330,11 +311,11 @@ fn time(
     let mut delivered = touched.count();
     let started = Instant::now();
     for frame in frames {
-        delivered += judge(frame)?;
+        delivered += judge(frame);
     }
     let elapsed = started.elapsed();
     std::hint::black_box(delivered);
-    Ok(elapsed.as_nanos() as f64 / frames.len().max(1) as f64)
+    elapsed.as_nanos() as f64 / frames.len().max(1) as f64
 }
 
 fn report(args: &Args, names: &[&str], tally: &Tally, measured: &Measured) -> Result<(), Failure> {

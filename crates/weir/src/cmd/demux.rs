@@ -5,7 +5,7 @@ mod files;
 use crate::bind::{self, Port};
 use crate::capture;
 use crate::divide::Divider;
-use crate::failure::{self, Failure};
+use crate::failure::{Failure, Gaps};
 use crate::source::Compiler;
 use crate::stop::Stop;
 use crate::tally::Tally;
@@ -34,8 +34,8 @@ Examples:
   tcpdump -w - | weir demux -r - --config ports.toml --json
 
 Exit status: 0; 1 if a file is damaged or cannot be read or written (what was read is reported);
-2 if a filter or an option is refused; 130 or 143 after SIGINT or SIGTERM (what was read is
-reported).")]
+or a filter means nothing on one of its link types; 2 if a filter or an option is refused; 130 or
+143 after SIGINT or SIGTERM, whatever else went wrong (what was read is reported).")]
 pub(crate) struct Args {
     /// Capture file to read; `-` is standard input. May be given several times
     ///
@@ -117,20 +117,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         first: None,
         files: None,
     };
-    let end = work.read_all(args, &names, &stop)?;
-    let mut troubles = Vec::new();
-    if let End::Broken(why) = &end {
-        troubles.push(why.clone());
+    let mut gaps = Gaps::default();
+    match work.read_all(args, &names, &stop)? {
+        End::Whole => {}
+        End::Stopped(signal) => gaps.signal = Some(signal),
+        End::Broken(why) => gaps.troubles.push(why),
     }
     // Before the report, which says what of it failed.
-    troubles.extend(work.finish_files());
-    troubles.extend(work.divider.unjudged());
-    let printed = work.report(args, &names, &end, &troubles);
-    match end {
-        _ if !troubles.is_empty() => Err(Failure::run(troubles.join("\nweir: "))),
-        End::Stopped(signal) => Err(Failure::Stopped(signal)),
-        End::Whole | End::Broken(_) => printed,
-    }
+    gaps.troubles.extend(work.finish_files());
+    gaps.troubles.extend(work.divider.unjudged());
+    let printed = work.report(args, &names, gaps.error());
+    gaps.outcome().and(printed)
 }
 
 /// The ports of the command line and the file, checked.
@@ -241,20 +238,13 @@ impl Work<'_> {
     /// Judges, counts and writes one frame.
     #[inline]
     fn take(&mut self, frame: &FrameRef<'_>) -> Result<(), String> {
-        let verdict = self
-            .divider
-            .judge(frame)
-            .map_err(|failure| failure.to_string())?;
-        self.tally.all.add(frame.wire_len, frame.time_ns);
+        let ports = self.divider.judge(frame);
+        self.tally.add(frame, &ports);
         let mut written = Ok(());
-        for (port, snap_len) in verdict.ports() {
-            self.tally.ports[port].add(frame.wire_len, frame.time_ns);
-            if let Some(files) = &mut self.files {
+        if let Some(files) = &mut self.files {
+            for (port, snap_len) in ports.ports() {
                 written = written.and(files.write(port, frame, snap_len));
             }
-        }
-        if !verdict.taken() {
-            self.tally.default.add(frame.wire_len, frame.time_ns);
         }
         written
     }
@@ -267,22 +257,11 @@ impl Work<'_> {
         }
     }
 
-    fn report(
-        &self,
-        args: &Args,
-        names: &[&str],
-        end: &End,
-        troubles: &[String],
-    ) -> Result<(), Failure> {
+    fn report(&self, args: &Args, names: &[&str], error: Option<String>) -> Result<(), Failure> {
         if args.explain {
             // Where it cannot be shown, nothing is lost.
             let _ = write!(std::io::stderr(), "{}", self.divider.explain());
         }
-        let error = match (end, troubles) {
-            (_, [_, ..]) => Some(troubles.join("\n")),
-            (End::Stopped(signal), []) => Some(failure::stopped(*signal)),
-            (End::Whole | End::Broken(_), []) => None,
-        };
         let text = if args.json {
             self.tally.json(names, error)
         } else {

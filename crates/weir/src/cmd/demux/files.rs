@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use weir_link::pcap::{FrameRef, Interface, WriteError, Writer};
+use weir_link::pcap::{Error, FrameRef, Interface, WriteError, Writer};
 
 /// What all files together gather before they write, in bytes.
 const BUFFERS_LEN: usize = 256 << 20;
@@ -29,6 +29,14 @@ struct PortFile {
 /// A file, whatever its names: device and inode.
 type Identity = (u64, u64);
 
+/// A port's file before it is written to.
+struct Opened {
+    path: PathBuf,
+    file: File,
+    /// `None` if it is no regular file, which nothing is read back from.
+    identity: Option<Identity>,
+}
+
 impl PortFiles {
     /// Makes `folder` if need be and a file in it for each name; none may be
     /// one of the inputs or another port's. No file that is there is emptied
@@ -40,37 +48,18 @@ impl PortFiles {
     ) -> Result<PortFiles, Failure> {
         allow_open_files(names.len())?;
         make_folder(folder)?;
-        let inputs: HashSet<Identity> = inputs.iter().filter_map(|path| input(path)).collect();
-        let mut owners = HashMap::with_capacity(names.len());
-        let mut files = Vec::with_capacity(names.len());
-        for name in names {
-            let path = folder.join(format!("{name}.pcapng"));
-            let trouble = |why: &dyn std::fmt::Display| {
-                Failure::run(format!("cannot create {}: {why}", path.display()))
-            };
-            let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(false);
-            let file = options.open(&path).map_err(|error| trouble(&error))?;
-            let metadata = file.metadata().map_err(|error| trouble(&error))?;
-            if let Some(identity) = identity(&metadata) {
-                if inputs.contains(&identity) {
-                    return Err(Failure::refused(format!(
-                        "{} is being read: choose another folder with --write",
-                        path.display()
-                    )));
-                }
-                if let Some(other) = owners.insert(identity, *name) {
-                    return Err(Failure::refused(format!(
-                        "{} is also the file of port `{other}`: remove that link, or choose another folder with --write",
-                        path.display()
-                    )));
-                }
-            }
-            files.push((path, file, metadata.is_file()));
-        }
+        let files = open_all(folder, names)?;
+        check_apart(&files, names, inputs)?;
         let buffer_len = (BUFFERS_LEN / names.len().max(1)).clamp(BUFFER_LEN_MIN, BUFFER_LEN_MAX);
-        let begin = |(path, file, regular): (PathBuf, File, bool)| {
-            let emptied = if regular { file.set_len(0) } else { Ok(()) };
+        let begin = |Opened {
+                         path,
+                         file,
+                         identity,
+                     }: Opened| {
+            let emptied = match identity {
+                Some(_) => file.set_len(0),
+                None => Ok(()),
+            };
             emptied.map_err(|error| {
                 Failure::run(format!("cannot empty {}: {error}", path.display()))
             })?;
@@ -146,14 +135,75 @@ impl PortFile {
     }
 }
 
-/// Which file a capture is, if it is one that could be written over.
-fn input(path: &Path) -> Option<Identity> {
-    if path == Path::new("-") {
-        let stat = rustix::fs::fstat(std::io::stdin()).ok()?;
-        let regular = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
-        return regular.then_some((stat.st_dev, stat.st_ino));
+/// Opens a file in `folder` for each name, made if need be, and empties none.
+fn open_all(folder: &Path, names: &[&str]) -> Result<Vec<Opened>, Failure> {
+    let open = |name: &&str| {
+        let path = folder.join(format!("{name}.pcapng"));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let opened = options.open(&path).and_then(|file| {
+            let identity = identity(&file.metadata()?);
+            Ok((file, identity))
+        });
+        match opened {
+            Ok((file, identity)) => Ok(Opened {
+                path,
+                file,
+                identity,
+            }),
+            Err(error) => Err(Failure::run(format!(
+                "cannot create {}: {error}",
+                path.display()
+            ))),
+        }
+    };
+    names.iter().map(open).collect()
+}
+
+/// Refuses a file that is two ports', or is read: reading what is being
+/// written would never end. Which files the inputs are is asked only now: one
+/// may be there only since the ports' files were made.
+fn check_apart(files: &[Opened], names: &[&str], inputs: &[PathBuf]) -> Result<(), Failure> {
+    let read: HashSet<Identity> = inputs
+        .iter()
+        .filter_map(|path| input(path).transpose())
+        .collect::<Result<_, Failure>>()?;
+    let mut owners = HashMap::with_capacity(names.len());
+    for (file, name) in files.iter().zip(names) {
+        let Some(identity) = file.identity else {
+            continue;
+        };
+        let path = file.path.display();
+        if read.contains(&identity) {
+            return Err(Failure::refused(format!(
+                "{path} is being read: choose another folder with --write"
+            )));
+        }
+        if let Some(other) = owners.insert(identity, *name) {
+            return Err(Failure::refused(format!(
+                "{path} is also the file of port `{other}`: remove that link, or choose another folder with --write"
+            )));
+        }
     }
-    identity(&fs::metadata(path).ok()?)
+    Ok(())
+}
+
+/// Which file a capture is, if it is one that could be written over.
+fn input(path: &Path) -> Result<Option<Identity>, Failure> {
+    if path == Path::new("-") {
+        let Ok(stat) = rustix::fs::fstat(std::io::stdin()) else {
+            return Ok(None);
+        };
+        let regular = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+        return Ok(regular.then_some((stat.st_dev, stat.st_ino)));
+    }
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(identity(&metadata)),
+        Err(source) => Err(Failure::run(Error::Open {
+            path: path.to_owned(),
+            source,
+        })),
+    }
 }
 
 fn identity(metadata: &Metadata) -> Option<Identity> {
@@ -182,4 +232,25 @@ fn allow_open_files(files: usize) -> Result<(), Failure> {
     };
     setrlimit(Resource::Nofile, raised)
         .map_err(|error| Failure::run(format!("cannot have {wanted} open files: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_that_comes_with_the_ports_files_is_refused() {
+        let folder = std::env::temp_dir().join(format!("weir-meet-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let link = folder.join("link");
+        std::os::unix::fs::symlink(folder.join("b.pcapng"), &link).unwrap();
+        // Neither input is there before the port's file is.
+        let outcomes = [("a", folder.join("a.pcapng")), ("b", link)]
+            .map(|(name, input)| PortFiles::create(&folder, &[name], &[input]).err());
+        fs::remove_dir_all(&folder).unwrap();
+        for outcome in outcomes {
+            let refusal = outcome.expect("refused").to_string();
+            assert!(refusal.contains("is being read"), "{refusal}");
+        }
+    }
 }

@@ -2,29 +2,28 @@
 
 use super::Args;
 use crate::capture;
-use crate::failure::Failure;
+use crate::failure::{Failure, Gaps};
+use crate::perlink::{Made, PerLink, Refusals};
 use crate::source::Compiler;
 use crate::stop::Stop;
 use crate::text;
 use serde::Serialize;
 use std::path::Path;
 use weir_filter::backend::Runner;
-use weir_link::pcap::{Interface, Reader};
+use weir_link::pcap::{Error, FrameRef, Interface, Reader};
 use weir_wire::LinkType;
 
 #[derive(Default, Serialize)]
 struct Counts {
     frames: u64,
     accepted: u64,
+    /// Why they are not of the whole input, if they are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
-/// The filter as one link type has it.
-struct Judge {
-    linktype: LinkType,
-    /// The filter, or why this link type refuses it.
-    runner: Result<Runner, String>,
-    frames: u64,
-}
+/// The filter as each link type has it; `None` where it means nothing.
+type Judges = PerLink<Option<Runner>>;
 
 /// Counts the frames of the capture at `path` that the filter accepts.
 pub(super) fn run(
@@ -33,94 +32,66 @@ pub(super) fn run(
     filter: &[u8],
     path: &Path,
 ) -> Result<(), Failure> {
-    let judge = |linktype| Judge {
-        linktype,
-        runner: compile(compiler, args, filter, linktype),
-        frames: 0,
-    };
-    let first = |linktype| {
-        let judge = judge(linktype);
-        match judge.runner {
-            Ok(_) => Ok(judge),
-            Err(why) => Err(Failure::refused(why)),
-        }
-    };
+    let make = |linktype| made(compiler, args, filter, linktype);
+    let mut judges = Judges::new();
     // A filter that means nothing on the link is refused before the file is
     // looked at, if the link type is known.
-    let mut judges = Vec::new();
     if let Some(linktype) = args.linktype {
-        judges.push(first(linktype)?);
+        judges.first(linktype, make).map_err(Failure::refused)?;
     }
     let stop = Stop::watch()?;
-    let mut reader = match capture::open(path, &stop) {
-        Ok(reader) => reader,
-        Err(_) if stop.asked() => return Err(Failure::Stopped(stop.signal())),
-        Err(error) => {
-            if capture::is_damage(&error) {
-                super::print(&shown(args.json, &Counts::default()))?;
-            }
-            return Err(Failure::run(capture::complaint(path, &error)));
-        }
-    };
-    if judges.is_empty() {
-        let interface = reader.interfaces().first();
-        let interface = interface.cloned().unwrap_or_else(Interface::ethernet);
-        judges.push(first(interface.linktype)?);
-    }
     let mut counts = Counts::default();
-    let broken = count(args, &mut reader, &stop, judge, &mut judges, &mut counts);
-    let mut troubles: Vec<String> = broken
-        .err()
-        .map(|error| capture::complaint(path, &error))
-        .into_iter()
-        .collect();
-    troubles.extend(judges.iter().filter_map(unjudged));
+    let mut gaps = Gaps::default();
+    match capture::open(path, &stop) {
+        Ok(mut reader) => {
+            let interface = reader.interfaces().first();
+            let interface = interface.cloned().unwrap_or_else(Interface::ethernet);
+            let first = judges.first(interface.linktype, make);
+            first.map_err(Failure::refused)?;
+            let judge = |frame: &FrameRef<'_>| {
+                let linktype = args.linktype.unwrap_or(frame.linktype());
+                let runner = judges.of(linktype, make).and_then(|judge| judge.as_ref());
+                runner.is_some_and(|runner| runner.run(frame.bytes, frame.wire_len) != 0)
+            };
+            match count(&mut reader, &stop, judge, &mut counts) {
+                Ok(signal) => gaps.signal = signal,
+                Err(error) => gaps.troubles.push(capture::complaint(path, &error)),
+            }
+        }
+        Err(_) if stop.asked() => gaps.signal = Some(stop.signal()),
+        Err(error) if capture::is_damage(&error) => {
+            gaps.troubles.push(capture::complaint(path, &error));
+        }
+        Err(error) => return Err(Failure::run(capture::complaint(path, &error))),
+    }
+    gaps.troubles.extend(judges.unjudged(|_| String::new()));
+    counts.error = gaps.error();
     let printed = super::print(&shown(args.json, &counts));
-    if !troubles.is_empty() {
-        return Err(Failure::run(troubles.join("\nweir: ")));
-    }
-    if stop.asked() {
-        return Err(Failure::Stopped(stop.signal()));
-    }
-    printed
+    gaps.outcome().and(printed)
 }
 
-/// Counts until the end, the first damage, or a signal.
+/// Counts until the end, the first damage, or a signal, which it gives.
 fn count(
-    args: &Args,
     reader: &mut Reader,
     stop: &Stop,
-    judge: impl Fn(LinkType) -> Judge,
-    judges: &mut Vec<Judge>,
+    mut judge: impl FnMut(&FrameRef<'_>) -> bool,
     counts: &mut Counts,
-) -> Result<(), weir_link::pcap::Error> {
+) -> Result<Option<u8>, Error> {
     let progress = capture::progress_bar(reader, false);
-    let mut last = 0;
     let ended = loop {
         let frame = match reader.next_frame() {
             Ok(Some(frame)) => frame,
-            _ if stop.asked() => break Ok(()),
-            Ok(None) => break Ok(()),
+            // A pipe ends early when we are asked to stop.
+            _ if stop.asked() => break Ok(Some(stop.signal())),
+            Ok(None) => break Ok(None),
             Err(error) => break Err(error),
         };
-        let linktype = args.linktype.unwrap_or(frame.linktype());
-        if judges[last].linktype != linktype {
-            let known = judges.iter().position(|known| known.linktype == linktype);
-            last = known.unwrap_or_else(|| {
-                judges.push(judge(linktype));
-                judges.len() - 1
-            });
-        }
-        let judge = &mut judges[last];
-        judge.frames += 1;
         counts.frames += 1;
-        if let Ok(runner) = &judge.runner {
-            counts.accepted += u64::from(runner.run(frame.bytes, frame.wire_len) != 0);
-        }
+        counts.accepted += u64::from(judge(&frame));
         if counts.frames.is_multiple_of(1 << 14) {
             progress.set_position(reader.progress().consumed);
             if stop.asked() {
-                break Ok(());
+                break Ok(Some(stop.signal()));
             }
         }
     };
@@ -128,27 +99,21 @@ fn count(
     ended
 }
 
-fn compile(
+fn made(
     compiler: &Compiler,
     args: &Args,
     filter: &[u8],
     linktype: LinkType,
-) -> Result<Runner, String> {
-    let compiled = compiler.compile(args.lang, filter, linktype);
-    match compiled {
-        Ok(compiled) => Ok(Runner::new(compiled.program)),
-        Err(why) => Err(format!("link type {linktype}: {why}")),
-    }
-}
-
-/// What is to be said of frames that the filter could not judge.
-fn unjudged(judge: &Judge) -> Option<String> {
-    let why = judge.runner.as_ref().err()?;
-    let frames = text::frames(judge.frames);
-    let linktype = judge.linktype;
-    Some(format!(
-        "{frames} of link type {linktype} not judged:\n{why}"
-    ))
+) -> Made<Option<Runner>> {
+    let mut refusals = Refusals::default();
+    let it = match compiler.compile(args.lang, filter, linktype) {
+        Ok(compiled) => Some(Runner::new(compiled.program)),
+        Err(why) => {
+            refusals.add(format!("link type {linktype}: {why}"));
+            None
+        }
+    };
+    Made { it, refusals }
 }
 
 fn shown(json: bool, counts: &Counts) -> String {
