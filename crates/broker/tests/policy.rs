@@ -64,6 +64,7 @@ fn nobody_gets_more_than_granted() {
         priority: 10,
         take: true,
         send: false,
+        xdp: true,
         memory: Bytes(1 << 20),
     };
     let mut usage = Usage::default();
@@ -93,6 +94,17 @@ fn nobody_gets_more_than_granted() {
         ..wish
     };
     assert_eq!(grant.allows(&wish, Usage::default()), Err(Denied::Take));
+    let copy = Wish {
+        take: false,
+        ..wish
+    };
+    assert_eq!(grant.allows(&copy, Usage::default()), Err(Denied::Xdp));
+    let at_tc = Wish {
+        memory: Bytes(1 << 16),
+        xdp: false,
+        ..copy
+    };
+    assert_eq!(grant.allows(&at_tc, Usage::default()), Ok(()));
 }
 
 #[test]

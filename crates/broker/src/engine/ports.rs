@@ -369,6 +369,7 @@ impl<F: Fabric> Engine<F> {
             priority: asked.priority,
             take: asked.take,
             send: asked.send,
+            xdp: matches!(asked.attach, Attach::XdpGeneric | Attach::XdpNative),
             memory: ring,
         };
         let mut usage = Usage::default();

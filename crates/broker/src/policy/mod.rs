@@ -131,6 +131,8 @@ pub struct Wish<'a> {
     pub take: bool,
     /// Whether frames are to be sent.
     pub send: bool,
+    /// Whether frames are to be divided at XDP, taken or not.
+    pub xdp: bool,
     /// The ring's size.
     pub memory: Bytes,
 }
@@ -168,6 +170,12 @@ pub enum Denied {
     /// Frames may be copied only.
     #[error("the policy does not grant taking frames here; ask for copies")]
     Take,
+    /// Copies are made where they cost the host least.
+    #[error(
+        "the policy does not grant taking frames here, and so not XDP either, \
+         which may slow the host down; copies are made at tc"
+    )]
+    Xdp,
     /// Frames may not be sent.
     #[error("the policy does not grant sending frames here")]
     Send,
@@ -220,6 +228,9 @@ impl Grant {
         }
         if wish.take && !self.take {
             return Err(Denied::Take);
+        }
+        if wish.xdp && !self.take {
+            return Err(Denied::Xdp);
         }
         if wish.send && self.send.is_none() {
             return Err(Denied::Send);
