@@ -183,24 +183,6 @@ impl Dispatcher {
         Ok(self.attachment.info()?.ifindex.is_some())
     }
 
-    /// Leaves a tc hook to a program at XDP that divides already: takes this
-    /// one off when the frames that were past XDP by then are through, after
-    /// [`UNDER_WAY_MAX`]. Returns at once; pins are removed now.
-    ///
-    /// # Errors
-    /// See [`LiveError`].
-    pub fn detach_later(self, pins: Option<&PinFolder>) -> Result<(), LiveError> {
-        if let Some(pins) = pins {
-            unpin_hook(pins, self.hook)?;
-        }
-        std::thread::spawn(move || {
-            std::thread::sleep(UNDER_WAY_MAX);
-            // With the last descriptor it is off in any case.
-            let _ = self.attachment.detach();
-        });
-        Ok(())
-    }
-
     /// Takes the program off its hook, and removes the pins if there are any.
     ///
     /// # Errors

@@ -7,11 +7,12 @@
 //! by the new one, and none is missed or seen twice. Replacing the attached
 //! program itself would take 8 ms.
 //!
-//! From one hook to another: attach the new one and set its program; then
-//! detach the old one, from tc [later](Dispatcher::detach_later). Programs of
-//! a plan at XDP mark what they pass on, and those at tc pass over what is
-//! marked, so that each frame is seen once also while both are there. From
-//! one kind of XDP to the other the way leads over tc.
+//! From one hook to another: attach the new one with its program
+//! [running](Dispatcher::attach_with); then detach the old one, from tc not
+//! before [`UNDER_WAY_MAX`], and keep it in step until then. Programs of a plan
+//! at XDP mark what they pass on, and those at tc pass over what is marked, so
+//! that each frame is seen once also while both are there. From one kind of
+//! XDP to the other the way leads over tc.
 
 mod checked;
 mod dispatcher;

@@ -57,12 +57,11 @@ fn a_plan_that_moves_sees_each_frame_once() {
             PlanHook::TcIngress
         };
         let index = link.eth_b.index();
-        let attached = link.b.run(|| Dispatcher::attach(index, hook, None));
-        let dispatcher = attached.unwrap();
-        dispatcher.set(&maps.load(&plan, on).unwrap()).unwrap();
-        dispatcher
+        let program = maps.load(&plan, on).unwrap();
+        let attach = || Dispatcher::attach_with(index, hook, None, Some(&program));
+        link.b.run(attach).unwrap()
     };
-    let mut at = attach(Hook::TcIngress);
+    let mut tc = attach(Hook::TcIngress);
     let frames = Udp::new(
         link.eth_a.mac(),
         link.eth_b.mac(),
@@ -78,19 +77,19 @@ fn a_plan_that_moves_sees_each_frame_once() {
         let mut moves = 0;
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(1_500) || moves < 6 {
-            for hook in [
-                Hook::XdpNative,
-                Hook::TcIngress,
-                Hook::XdpGeneric,
-                Hook::TcIngress,
-            ] {
-                std::thread::sleep(Duration::from_millis(20));
-                let old = std::mem::replace(&mut at, attach(hook));
-                match old.hook().is_xdp() {
-                    true => old.detach(None).unwrap(),
-                    false => old.detach_later(None).unwrap(),
+            for hook in [Hook::XdpNative, Hook::XdpGeneric] {
+                let xdp = attach(hook);
+                // As long as frames may be under way, and sometimes back
+                // before.
+                if moves % 4 < 2 {
+                    std::thread::sleep(UNDER_WAY_MAX);
+                    tc.detach(None).unwrap();
+                    std::thread::sleep(Duration::from_millis(20));
+                    tc = attach(Hook::TcIngress);
                 }
-                moves += 1;
+                xdp.detach(None).unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+                moves += 2;
             }
         }
         let sent = sending.stop().unwrap();
@@ -105,7 +104,7 @@ fn a_plan_that_moves_sees_each_frame_once() {
     assert_eq!(counters.delivered, seen.len() as u64);
     let delivered = counters.delivered + counters.lost + sent.dropped;
     assert_eq!(delivered, sent.frames);
-    assert!(sent.frames > 10_000);
+    assert!(sent.frames > 2_000);
 }
 
 /// How often each frame came, by its number.
