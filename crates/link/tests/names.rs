@@ -162,3 +162,24 @@ fn hosts_come_from_the_resolver() {
     assert_eq!(names.hosts(&"x".repeat(300)), Vec::<IpAddr>::new());
     assert_eq!(names.hosts("no\0name"), Vec::<IpAddr>::new());
 }
+
+#[test]
+fn a_line_cut_by_the_limit_means_nothing() {
+    let line = b"last 123\n";
+    let most = weir_link::names::FILE_LEN_MAX as usize;
+    for (seen, numbers) in [
+        (line.len(), [Some(7), Some(123)]),
+        // The limit falls between the digits.
+        ("last 12".len(), [Some(7), None]),
+    ] {
+        let mut text = b"first 7\n".to_vec();
+        text.resize(most - seen - 1, b'#');
+        text.push(b'\n');
+        text.extend(line);
+        let cut = folder("cut", &[("protocols", &text)]);
+        let names = SystemNames::in_folder(&cut);
+        let found = ["first", "last"].map(|name| names.protocol(name));
+        std::fs::remove_dir_all(&cut).unwrap();
+        assert_eq!(found, numbers, "{seen} bytes of the last line");
+    }
+}

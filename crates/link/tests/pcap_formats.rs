@@ -345,7 +345,52 @@ fn each_damage_has_its_name_and_place() {
 }
 
 #[test]
-fn wild_lengths_cost_nothing() {
+fn what_a_callers_reader_says_is_no_damage() {
+    struct Pulled(std::io::Cursor<Vec<u8>>);
+    impl std::io::Read for Pulled {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            match self.0.read(buffer)? {
+                0 => Err(std::io::Error::other("the cable was pulled")),
+                some => Ok(some),
+            }
+        }
+    }
+    let mut file = pcap_header(LITTLE, MICRO, (2, 4), 0, 1);
+    for byte in 0..9 {
+        pcap_frame(&mut file, LITTLE, (1, 1), (200, 200), &[byte; 200]);
+    }
+    for mut packed in [gzip(&file), zstd(&file), file] {
+        packed.truncate(packed.len() - 9);
+        let end = Reader::new(Pulled(std::io::Cursor::new(packed)))
+            .map_or_else(Some, |mut reader| drain(&mut reader).1);
+        match end {
+            Some(Error::Read { source, .. }) => {
+                assert_eq!(source.to_string(), "the cable was pulled");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn no_name_is_longer_than_the_limit() {
+    let most = weir_link::pcap::NAME_LEN_MAX;
+    for (name, kept) in [
+        (vec![b'n'; 300], "n".repeat(most)),
+        // Each becomes U+FFFD, of three bytes.
+        (vec![0xff; 300], "\u{fffd}".repeat(most / 3)),
+        ("é".repeat(200).into_bytes(), "é".repeat(most / 2)),
+    ] {
+        let mut file = Vec::new();
+        section(&mut file, LITTLE);
+        interface(&mut file, LITTLE, 1, 0, &[option(LITTLE, 2, &name)]);
+        let reader = Reader::new(std::io::Cursor::new(file)).unwrap();
+        assert_eq!(reader.interfaces()[0].name.as_ref(), Some(&kept));
+    }
+}
+
+#[test]
+fn wild_lengths_are_damage() {
     let mut file = pcap_header(LITTLE, MICRO, (2, 4), u32::MAX, 1);
     pcap_frame(&mut file, LITTLE, (0, 0), (262_145, 0), b"abcd");
     let (_, error) = read(&file);

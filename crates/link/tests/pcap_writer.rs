@@ -261,3 +261,22 @@ fn arrived_len(mut writer: Writer<Small>) -> usize {
     assert!(writer.flush().is_err());
     writer.get_ref().0.len()
 }
+
+#[test]
+fn a_link_type_that_no_file_has_is_refused() {
+    let (strange, ethernet) = (
+        described(LinkType(0x0001_0001), None),
+        described(LinkType::EN10MB, None),
+    );
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let refused = [
+        writer.describe(&strange).map(|_| ()),
+        writer.write(&frame(&strange, 0, 1, b"abcd")),
+    ];
+    for outcome in refused {
+        assert!(matches!(outcome, Err(WriteError::LinkType(0x0001_0001))));
+    }
+    writer.write(&frame(&ethernet, 1, 1, b"efgh")).unwrap();
+    let seen = read_whole(&writer.finish().unwrap());
+    assert_eq!((seen.len(), seen[0].linktype), (1, 1));
+}

@@ -23,7 +23,8 @@ use weir_filter::lang::expr::{NameKind, Names, Transport};
 
 use parse::{Protocol, Service, Table};
 
-/// The most of a file that is read, in bytes; lines behind are not seen.
+/// The most of a file that is read, in bytes; lines that end behind are not
+/// seen.
 pub const FILE_LEN_MAX: u64 = 4 << 20;
 
 /// The longest host name that is asked for: DNS's limit, in bytes.
@@ -97,7 +98,13 @@ impl SystemNames {
         use std::io::Read;
         let mut bytes = Vec::new();
         let read = std::fs::File::open(self.folder.join(file))
-            .and_then(|file| file.take(FILE_LEN_MAX).read_to_end(&mut bytes));
+            .and_then(|file| file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes));
+        if bytes.len() as u64 > FILE_LEN_MAX {
+            // A line cut in the middle could mean another number.
+            bytes.truncate(FILE_LEN_MAX as usize);
+            let newline = bytes.iter().rposition(|byte| *byte == b'\n');
+            bytes.truncate(newline.map_or(0, |at| at + 1));
+        }
         match read {
             Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(_) => built_in.to_owned(),

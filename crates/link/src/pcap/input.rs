@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::unpack::Unpack;
+use super::unpack::{Unpack, UnpackError};
 use super::{Damage, Error, Packing, Part};
 
 /// The buffer's length at first: it stays in the second-level cache, which is
@@ -36,9 +36,9 @@ enum Source {
 }
 
 impl Source {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
         match self {
-            Source::Plain(plain) => plain.read(buffer),
+            Source::Plain(plain) => plain.read(buffer).map_err(UnpackError::Read),
             Source::Packed(unpack) => unpack.read(buffer),
         }
     }
@@ -157,19 +157,19 @@ impl Input {
             match self.source.read(&mut self.buffer[self.end..]) {
                 Ok(0) => return Ok(false),
                 Ok(read) => self.end += read,
-                Err(source) => return Err(self.failed(source)),
+                Err(error) => return Err(self.failed(error)),
             }
         }
         Ok(true)
     }
 
-    fn failed(&self, source: io::Error) -> Error {
-        let offset = self.base + self.end as u64;
-        // The decoders make their errors, the system numbers its own.
-        let from_decoder = source.raw_os_error().is_none();
-        match self.packing() {
-            Some(_) if from_decoder => self.damaged(Damage::Packed(source)),
-            _ => Error::Read { offset, source },
+    fn failed(&self, error: UnpackError) -> Error {
+        match error {
+            UnpackError::Packed(source) => self.damaged(Damage::Packed(source)),
+            UnpackError::Read(source) => Error::Read {
+                offset: self.base + self.end as u64,
+                source,
+            },
         }
     }
 
@@ -191,5 +191,27 @@ impl Input {
             have: self.unread().len() as u64,
             need: need as u64,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_buffer_grows_as_bytes_arrive() {
+        const ASKED: usize = 16 << 20;
+        for there in [0, 8, BUFFER_LEN - 1, BUFFER_LEN, BUFFER_LEN + 1, 1 << 20] {
+            let source = io::Cursor::new(vec![7; there]);
+            let mut input = Input::new(Box::new(source)).unwrap();
+            assert!(!input.holds(ASKED).unwrap(), "{there}");
+            assert_eq!(input.unread().len(), there);
+            let most = BUFFER_LEN.max(2 * there);
+            assert!(
+                input.buffer.len() <= most,
+                "{there}: {}",
+                input.buffer.len()
+            );
+        }
     }
 }

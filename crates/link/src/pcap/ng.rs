@@ -486,9 +486,10 @@ fn resolution(byte: u8) -> Result<Resolution, Damage> {
 
 /// An option's text, which some writers end with zeros.
 fn text(bytes: &[u8]) -> String {
-    let bytes = &bytes[..bytes.len().min(NAME_LEN_MAX)];
-    let text = String::from_utf8_lossy(bytes);
-    text.trim_end_matches('\0').to_owned()
+    // A byte that is no text becomes three: the name is cut behind that.
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(NAME_LEN_MAX)]);
+    let text = text.trim_end_matches('\0');
+    text[..text.floor_char_boundary(NAME_LEN_MAX)].to_owned()
 }
 
 /// The `N` bytes from `at` on, which are there.

@@ -91,6 +91,21 @@ impl Engine {
     }
 }
 
+/// Why unpacking failed.
+#[derive(Debug)]
+pub(super) enum UnpackError {
+    /// The packed bytes could not be had.
+    Read(io::Error),
+    /// They are not those of a whole packed file.
+    Packed(io::Error),
+}
+
+impl UnpackError {
+    fn packed(kind: io::ErrorKind, message: &'static str) -> UnpackError {
+        UnpackError::Packed(io::Error::new(kind, message))
+    }
+}
+
 /// A reader that unpacks another one.
 pub(super) struct Unpack<R> {
     inner: R,
@@ -132,22 +147,24 @@ impl<R: Read> Unpack<R> {
     }
 
     /// Reads more packed bytes; false at their end.
-    fn refill(&mut self) -> io::Result<bool> {
+    fn refill(&mut self) -> Result<bool, UnpackError> {
         self.start = 0;
-        self.end = self.inner.read(&mut self.input)?;
+        self.end = 0;
+        let read = self.inner.read(&mut self.input);
+        self.end = read.map_err(UnpackError::Read)?;
         Ok(self.end > 0)
     }
 
     /// Between members: skips padding (tapes fill with zeros) and starts the
     /// next one. False at the end of all.
-    fn begin_member(&mut self) -> io::Result<bool> {
+    fn begin_member(&mut self) -> Result<bool, UnpackError> {
         loop {
             let packed = &self.input[self.start..self.end];
             let padding = packed.iter().take_while(|byte| **byte == 0).count();
             self.start += padding;
             if self.start < self.end {
                 if self.packing == Packing::Gzip {
-                    self.engine = Engine::new(self.packing)?;
+                    self.engine = Engine::new(self.packing).map_err(UnpackError::Read)?;
                 }
                 self.inside = true;
                 return Ok(true);
@@ -157,12 +174,11 @@ impl<R: Read> Unpack<R> {
             }
         }
     }
-}
 
-impl<R: Read> Read for Unpack<R> {
-    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+    /// Unpacks some bytes into `output`; none at the end of all.
+    pub(super) fn read(&mut self, output: &mut [u8]) -> Result<usize, UnpackError> {
         if let Some(error) = self.failed.take() {
-            return Err(error);
+            return Err(UnpackError::Packed(error));
         }
         loop {
             if !self.inside && !self.begin_member()? {
@@ -173,7 +189,7 @@ impl<R: Read> Read for Unpack<R> {
             self.start += taken;
             match ended {
                 Ok(ended) => self.inside = !ended,
-                Err(error) if made == 0 => return Err(error),
+                Err(error) if made == 0 => return Err(UnpackError::Packed(error)),
                 Err(error) => self.failed = Some(error),
             }
             if made > 0 || output.is_empty() {
@@ -182,11 +198,11 @@ impl<R: Read> Read for Unpack<R> {
             let starved = self.start == self.end;
             if self.inside && starved && !self.refill()? {
                 let message = "it ends in the middle";
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+                return Err(UnpackError::packed(io::ErrorKind::UnexpectedEof, message));
             }
             if taken == 0 && !starved {
                 let message = "the decoder makes no progress";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+                return Err(UnpackError::packed(io::ErrorKind::InvalidData, message));
             }
         }
     }

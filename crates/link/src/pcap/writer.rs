@@ -1,6 +1,7 @@
 //! Writing pcapng (draft-ietf-opsawg-pcapng): one section, little-endian,
 //! nanoseconds.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,9 @@ pub enum WriteError {
         /// The limit for its link type.
         max: u32,
     },
+    /// A link type that no capture file has: their field has 16 bits.
+    #[error("link type {0} cannot be written; at most 65535 are possible")]
+    LinkType(u32),
 }
 
 /// Writes a pcapng file. Interfaces are described as their first frame comes.
@@ -53,8 +57,12 @@ pub struct Writer<W: Write> {
     output: Gather<W>,
     /// Interfaces described so far.
     described: u32,
-    /// By the present source's interface number: the one described here.
-    numbers: Vec<Option<u32>>,
+    /// The present source's number of the last frame's interface, and the one
+    /// described here.
+    last: Option<(u32, u32)>,
+    /// The same of every interface met: few, where the source has many and
+    /// the writers are many, too.
+    numbers: HashMap<u32, u32>,
 }
 
 impl Writer<File> {
@@ -90,7 +98,8 @@ impl<W: Write> Writer<W> {
         let mut writer = Writer {
             output: Gather::new(output, buffer_len),
             described: 0,
-            numbers: Vec::new(),
+            last: None,
+            numbers: HashMap::new(),
         };
         let mut body = Vec::new();
         body.extend(0x1a2b_3c4du32.to_le_bytes());
@@ -107,14 +116,13 @@ impl<W: Write> Writer<W> {
     /// Writes `frame`, describing its interface first if it is new.
     ///
     /// # Errors
-    /// [`WriteError::Write`]; [`WriteError::TooLong`], after which the file is
-    /// still whole.
+    /// [`WriteError::Write`]; [`WriteError::TooLong`] and
+    /// [`WriteError::LinkType`], after which the file is still whole.
     #[inline]
     pub fn write(&mut self, frame: &FrameRef<'_>) -> Result<(), WriteError> {
-        let index = frame.interface_index as usize;
-        let number = match self.numbers.get(index) {
-            Some(Some(number)) => *number,
-            _ => self.meet(index, frame.interface)?,
+        let number = match self.last {
+            Some((index, number)) if index == frame.interface_index => number,
+            _ => self.turn_to(frame.interface_index, frame.interface)?,
         };
         let len = frame.bytes.len();
         let max = frame_len_max(frame.interface.linktype);
@@ -144,7 +152,9 @@ impl<W: Write> Writer<W> {
     /// The frames that follow come from another reader, whose interface
     /// numbers mean other interfaces.
     pub fn next_source(&mut self) {
-        self.numbers.clear();
+        self.last = None;
+        // Not `clear`, which keeps the room.
+        self.numbers = HashMap::new();
     }
 
     /// Whether no interface has been described, and so no frame written.
@@ -176,12 +186,16 @@ impl<W: Write> Writer<W> {
     }
 
     #[cold]
-    fn meet(&mut self, index: usize, interface: &Interface) -> Result<u32, WriteError> {
-        let number = self.describe(interface)?;
-        if self.numbers.len() <= index {
-            self.numbers.resize(index + 1, None);
-        }
-        self.numbers[index] = Some(number);
+    fn turn_to(&mut self, index: u32, interface: &Interface) -> Result<u32, WriteError> {
+        let number = match self.numbers.get(&index) {
+            Some(number) => *number,
+            None => {
+                let number = self.describe(interface)?;
+                self.numbers.insert(index, number);
+                number
+            }
+        };
+        self.last = Some((index, number));
         Ok(number)
     }
 
@@ -190,10 +204,13 @@ impl<W: Write> Writer<W> {
     /// tied to it: [`Writer::write`] describes what it meets.
     ///
     /// # Errors
-    /// [`WriteError::Write`].
+    /// [`WriteError::Write`]; [`WriteError::LinkType`], after which the file is
+    /// still whole.
     pub fn describe(&mut self, interface: &Interface) -> Result<u32, WriteError> {
+        let linktype = interface.linktype.0;
+        let field = u16::try_from(linktype).map_err(|_| WriteError::LinkType(linktype))?;
         let mut body = Vec::new();
-        body.extend((interface.linktype.0 as u16).to_le_bytes());
+        body.extend(field.to_le_bytes());
         body.extend(0u16.to_le_bytes());
         body.extend(interface.snaplen.to_le_bytes());
         if let Some(name) = &interface.name {
@@ -235,4 +252,27 @@ fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     body.extend((value.len() as u16).to_le_bytes());
     body.extend(value);
     body.resize(body.len().next_multiple_of(4), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_remembers_only_the_interfaces_it_met() {
+        let interface = Interface::ethernet();
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        let indexes = [65_535, 7, 65_535, 7, 7];
+        for interface_index in indexes {
+            let frame = FrameRef {
+                bytes: &[],
+                wire_len: 0,
+                time_ns: None,
+                interface_index,
+                interface: &interface,
+            };
+            writer.write(&frame).unwrap();
+        }
+        assert_eq!((writer.numbers.len(), writer.described), (2, 2));
+    }
 }
