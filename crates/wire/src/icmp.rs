@@ -41,7 +41,7 @@ impl<'a> Message<'a> {
     /// Whether the checksum is right, if the message is whole. Only that of
     /// IPv6 covers the addresses.
     pub fn checksum_is_right(&self, addresses: Addresses) -> bool {
-        start(addresses, self.0.len()).bytes(self.0).finish() == 0
+        start(addresses, self.0.len()).is_some_and(|start| start.bytes(self.0).finish() == 0)
     }
 }
 
@@ -75,14 +75,14 @@ impl Echo {
     /// Writes the header of `message`, whose payload is in place.
     ///
     /// # Panics
-    /// If `message` is shorter than [`Echo::LEN`] or longer than 4 GiB.
+    /// If `message` is shorter than [`Echo::LEN`], or of IPv6 and 4 GiB or longer.
     pub fn emit(&self, message: &mut [u8], addresses: Addresses) {
         let kind = kinds(addresses)[usize::from(self.reply)];
         put(message, 0, &[kind, 0, 0, 0]);
         put(message, 4, &self.identifier.to_be_bytes());
         put(message, 6, &self.sequence.to_be_bytes());
-        let checksum = start(addresses, message.len()).bytes(message).finish();
-        put(message, 2, &checksum.to_be_bytes());
+        let checksum = checksum(addresses, message);
+        put(message, 2, &checksum);
     }
 }
 
@@ -114,12 +114,12 @@ impl Repr {
     /// Writes the first bytes of `message`, whose payload is in place.
     ///
     /// # Panics
-    /// If `message` is shorter than [`Repr::LEN`] or longer than 4 GiB.
+    /// If `message` is shorter than [`Repr::LEN`], or of IPv6 and 4 GiB or longer.
     pub fn emit(&self, message: &mut [u8], addresses: Addresses) {
         put(message, 0, &[self.kind, self.code, 0, 0]);
         put(message, 4, &self.rest.to_be_bytes());
-        let checksum = start(addresses, message.len()).bytes(message).finish();
-        put(message, 2, &checksum.to_be_bytes());
+        let checksum = checksum(addresses, message);
+        put(message, 2, &checksum);
     }
 }
 
@@ -131,10 +131,20 @@ fn kinds(addresses: Addresses) -> [u8; 2] {
     }
 }
 
-/// What the checksum covers before the message.
-fn start(addresses: Addresses, len: usize) -> Sum {
+/// What the checksum covers before the message; `None` if the message is too
+/// long for it.
+fn start(addresses: Addresses, len: usize) -> Option<Sum> {
     match addresses {
-        Addresses::V4(..) => Sum::new(),
-        Addresses::V6(..) => Sum::new().pseudo_header(addresses, Protocol::ICMPV6.0, len as u32),
+        Addresses::V4(..) => Some(Sum::new()),
+        Addresses::V6(..) => {
+            let len = u32::try_from(len).ok()?;
+            Some(Sum::new().pseudo_header(addresses, Protocol::ICMPV6.0, len))
+        }
     }
+}
+
+/// The checksum of `message`, whose own field is zero.
+fn checksum(addresses: Addresses, message: &[u8]) -> [u8; 2] {
+    let start = start(addresses, message.len()).expect("the message is shorter than 4 GiB");
+    start.bytes(message).finish().to_be_bytes()
 }

@@ -34,7 +34,7 @@ impl<'a> Packet<'a> {
             return Err(wrong("version", version.into()));
         }
         if header_len < Repr::LEN {
-            return Err(wrong("header length", header_len));
+            return Err(wrong("header length", (bytes[0] & 0xf).into()));
         }
         need(HEADER, bytes, header_len)?;
         if packet.total_len() < header_len {

@@ -54,7 +54,7 @@ impl<'a> Segment<'a> {
     /// Takes a segment: the whole payload of an IP packet.
     ///
     /// # Errors
-    /// If the header is cut short, or its length is less than 20.
+    /// If the header is cut short, or its data offset is less than 5 words.
     pub fn new(bytes: &'a [u8]) -> Result<Segment<'a>, Error> {
         need(HEADER, bytes, Repr::LEN_MIN)?;
         let segment = Segment(bytes);
@@ -63,7 +63,7 @@ impl<'a> Segment<'a> {
             return Err(Error::Field {
                 header: HEADER,
                 field: "data offset",
-                value: header_len as u32,
+                value: u32::from(bytes[12] >> 4),
             });
         }
         need(HEADER, bytes, header_len)?;
