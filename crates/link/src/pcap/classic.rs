@@ -6,6 +6,7 @@
 //! ```
 
 use super::input::Input;
+use super::order::{ByteOrder, array};
 use super::{Damage, Error, Interface, Part, Record, Resolution};
 use super::{frame_len_max, linktype, snaplen};
 
@@ -31,7 +32,7 @@ enum Lengths {
 
 /// What the file's header says about its frames.
 pub(super) struct Classic {
-    swapped: bool,
+    order: ByteOrder,
     nano: bool,
     header_len: usize,
     lengths: Lengths,
@@ -54,15 +55,11 @@ impl Classic {
             return Err(input.cut_short(Part::FileHeader, FILE_HEADER_LEN));
         }
         let bytes = input.unread();
-        let magic = u32::from_ne_bytes(array(bytes));
+        let magic = u32::from_ne_bytes(array(bytes, 0));
         let swapped = ![MAGIC_MICRO, MAGIC_NANO, MAGIC_MODIFIED].contains(&magic);
-        let word = |at: usize| unswap(u32::from_ne_bytes(array(&bytes[at..])), swapped);
-        let half = |at: usize| {
-            let half = u16::from_ne_bytes(array(&bytes[at..]));
-            if swapped { half.swap_bytes() } else { half }
-        };
-        let magic = unswap(magic, swapped);
-        let lengths = match (half(4), half(6)) {
+        let order = ByteOrder { swapped };
+        let magic = order.word(bytes, 0);
+        let lengths = match (order.half(bytes, 4), order.half(bytes, 6)) {
             (2, 0..=2) | (543, 0) => Lengths::WireFirst,
             (2, 3) => Lengths::Either,
             (2, 4) => Lengths::CapturedFirst,
@@ -75,17 +72,17 @@ impl Classic {
                 }));
             }
         };
-        let field = word(20);
+        let field = order.word(bytes, 20);
         if field & LINKTYPE_RESERVED != 0 {
             return Err(input.damaged(Damage::LinkType(field)));
         }
         let linktype = linktype(field as u16);
         let modified = magic == MAGIC_MODIFIED;
-        let snaplen = snaplen(linktype, word(16));
+        let snaplen = snaplen(linktype, order.word(bytes, 16));
         let nano = magic == MAGIC_NANO;
         input.take(FILE_HEADER_LEN);
         let classic = Classic {
-            swapped,
+            order,
             nano,
             header_len: if modified {
                 MODIFIED_HEADER_LEN
@@ -118,9 +115,9 @@ impl Classic {
                 _ => Err(input.cut_short(Part::FrameHeader, self.header_len)),
             };
         }
-        let header: [u8; FRAME_HEADER_LEN] = array(input.unread());
-        let word = |at: usize| unswap(u32::from_ne_bytes(array(&header[at..])), self.swapped);
-        let (captured, wire_len) = self.order(word(8), word(12));
+        let header: [u8; FRAME_HEADER_LEN] = array(input.unread(), 0);
+        let word = |at: usize| self.order.word(&header, at);
+        let (captured, wire_len) = self.lengths(word(8), word(12));
         if captured > self.frame_max {
             let max = self.frame_max;
             return Err(input.damaged(Damage::FrameLength { captured, max }));
@@ -143,7 +140,7 @@ impl Classic {
 
     /// The captured and the wire length from the header's two fields.
     #[inline]
-    fn order(&self, first: u32, second: u32) -> (u32, u32) {
+    fn lengths(&self, first: u32, second: u32) -> (u32, u32) {
         match self.lengths {
             Lengths::CapturedFirst => (first, second),
             Lengths::Either if first <= second => (first, second),
@@ -161,15 +158,4 @@ impl Classic {
             need: u64::from(captured),
         })
     }
-}
-
-#[inline]
-fn unswap(word: u32, swapped: bool) -> u32 {
-    if swapped { word.swap_bytes() } else { word }
-}
-
-/// The first `N` bytes of `bytes`, which has them.
-#[inline]
-fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    *bytes.first_chunk().expect("checked to be long enough")
 }

@@ -46,6 +46,7 @@ mod error;
 mod gather;
 mod input;
 mod ng;
+mod order;
 mod reader;
 mod unpack;
 mod writer;

@@ -15,6 +15,7 @@
 use std::collections::HashMap;
 
 use super::input::Input;
+use super::order::{ByteOrder, array};
 use super::{Damage, Error, INTERFACES_MAX, Interface, NAME_LEN_MAX, Part, Record, Resolution};
 use super::{frame_len_max, linktype, snaplen};
 
@@ -96,7 +97,7 @@ impl Clock {
 
 /// A pcapng file between two blocks.
 pub(super) struct Ng {
-    swapped: bool,
+    order: ByteOrder,
     block_max: u32,
     /// The interfaces of this section.
     locals: Vec<Local>,
@@ -120,7 +121,7 @@ pub(super) fn is_magic(start: [u8; 4]) -> bool {
 impl Ng {
     pub(super) fn new() -> Ng {
         Ng {
-            swapped: false,
+            order: ByteOrder { swapped: false },
             block_max: BLOCK_LEN_MAX,
             locals: Vec::new(),
             known: HashMap::new(),
@@ -210,12 +211,12 @@ impl Ng {
         }
         // The section's type reads the same in both byte orders.
         let mut start: [u8; HEADER_LEN] = array(input.unread(), 0);
-        if self.word(&start, 0) == SECTION {
+        if self.order.word(&start, 0) == SECTION {
             self.byte_order(input)?;
             start = array(input.unread(), 0);
         }
-        let kind = self.word(&start, 0);
-        let length = self.word(&start, 4);
+        let kind = self.order.word(&start, 0);
+        let length = self.order.word(&start, 4);
         if !length.is_multiple_of(4) || length < least(kind) || length > self.block_max {
             return Err(self.bad_length(input, kind, length));
         }
@@ -239,7 +240,7 @@ impl Ng {
             return Err(input.cut_short(Part::BlockHeader, HEADER_LEN + 4));
         }
         let magic = u32::from_ne_bytes(array(input.unread(), HEADER_LEN));
-        self.swapped = match magic {
+        self.order.swapped = match magic {
             ORDER_MAGIC => false,
             _ if magic.swap_bytes() == ORDER_MAGIC => true,
             _ => return Err(input.damaged(Damage::ByteOrder(magic))),
@@ -253,7 +254,7 @@ impl Ng {
         if !input.holds(whole)? {
             return Err(input.cut_short(Part::Block, whole));
         }
-        let behind = self.word(input.unread(), whole - TRAILER_LEN);
+        let behind = self.order.word(input.unread(), whole - TRAILER_LEN);
         if behind as usize != whole {
             let before = whole as u32;
             return Err(input.damaged(Damage::BlockTrailer { before, behind }));
@@ -268,7 +269,7 @@ impl Ng {
     fn section(&mut self, input: &mut Input, whole: usize) -> Result<(), Error> {
         let body = self.body(input, whole)?;
         let bytes = input.slice(body.position, body.len);
-        let (major, minor) = (self.half(bytes, 4), self.half(bytes, 6));
+        let (major, minor) = (self.order.half(bytes, 4), self.order.half(bytes, 6));
         if major != 1 {
             let format = "pcapng";
             return Err(input.damaged(Damage::Version {
@@ -290,10 +291,10 @@ impl Ng {
         interfaces: &mut Vec<Interface>,
     ) -> Result<(), Error> {
         let bytes = input.slice(body.position, body.len);
-        let linktype = linktype(self.half(bytes, 0));
+        let linktype = linktype(self.order.half(bytes, 0));
         let mut interface = Interface {
             linktype,
-            snaplen: snaplen(linktype, self.word(bytes, 4)),
+            snaplen: snaplen(linktype, self.order.word(bytes, 4)),
             resolution: Resolution::MICRO,
             offset_s: 0,
             name: None,
@@ -329,7 +330,7 @@ impl Ng {
         while !bytes.is_empty() {
             let (mut code, mut length) = (0, 0);
             if bytes.len() >= 4 {
-                (code, length) = (self.half(bytes, 0), self.half(bytes, 2));
+                (code, length) = (self.order.half(bytes, 0), self.order.half(bytes, 2));
             }
             let padded = usize::from(length).next_multiple_of(4);
             let malformed = Damage::Option { code, length };
@@ -343,7 +344,7 @@ impl Ng {
                 (option::NAME, name) => interface.name = Some(text(name)),
                 (option::RESOLUTION, [byte]) => interface.resolution = resolution(*byte)?,
                 (option::OFFSET, [_, _, _, _, _, _, _, _]) => {
-                    interface.offset_s = self.long(value) as i64;
+                    interface.offset_s = self.order.long(value, 0) as i64;
                 }
                 (option::RESOLUTION | option::OFFSET, _) => return Err(malformed),
                 _ => {}
@@ -355,13 +356,13 @@ impl Ng {
     #[inline(always)]
     fn enhanced(&self, input: &Input, body: Body, length: u32) -> Result<Record, Error> {
         let bytes = input.slice(body.position, body.len);
-        let number = self.word(bytes, 0);
+        let number = self.order.word(bytes, 0);
         self.frame(input, body, length, number)
     }
 
     fn obsolete(&self, input: &Input, body: Body, length: u32) -> Result<Record, Error> {
         let bytes = input.slice(body.position, body.len);
-        let number = u32::from(self.half(bytes, 0));
+        let number = u32::from(self.order.half(bytes, 0));
         self.frame(input, body, length, number)
     }
 
@@ -370,7 +371,7 @@ impl Ng {
     fn frame(&self, input: &Input, body: Body, length: u32, number: u32) -> Result<Record, Error> {
         let local = self.local(input, number)?;
         let bytes: [u8; FIXED_LEN] = array(input.slice(body.position, FIXED_LEN), 0);
-        let captured = self.word(&bytes, 12);
+        let captured = self.order.word(&bytes, 12);
         if captured > local.frame_max {
             let max = local.frame_max;
             return Err(input.damaged(Damage::FrameLength { captured, max }));
@@ -378,11 +379,12 @@ impl Ng {
         if captured as usize > body.len - FIXED_LEN {
             return Err(self.overrun(input, length, captured, FIXED_LEN));
         }
-        let units = u64::from(self.word(&bytes, 4)) << 32 | u64::from(self.word(&bytes, 8));
+        let units =
+            u64::from(self.order.word(&bytes, 4)) << 32 | u64::from(self.order.word(&bytes, 8));
         Ok(Record {
             position: body.position + FIXED_LEN,
             len: captured.min(local.snaplen) as usize,
-            wire_len: self.word(&bytes, 16),
+            wire_len: self.order.word(&bytes, 16),
             time_ns: Some(local.clock.nanoseconds(units)),
             interface: local.index,
         })
@@ -392,7 +394,7 @@ impl Ng {
     fn simple(&self, input: &Input, body: Body, length: u32) -> Result<Record, Error> {
         let local = self.local(input, 0)?;
         let bytes = input.slice(body.position, body.len);
-        let wire_len = self.word(bytes, 0);
+        let wire_len = self.order.word(bytes, 0);
         let captured = wire_len.min(local.snaplen);
         if captured > local.frame_max {
             let max = local.frame_max;
@@ -413,7 +415,7 @@ impl Ng {
     /// The error for a block too short for the frame it says it holds.
     #[cold]
     fn overrun(&self, input: &Input, length: u32, captured: u32, fixed_len: usize) -> Error {
-        let kind = self.word(input.unread(), 0);
+        let kind = self.order.word(input.unread(), 0);
         let around = (HEADER_LEN + fixed_len + TRAILER_LEN) as u32;
         input.damaged(Damage::BlockLength {
             kind,
@@ -431,35 +433,6 @@ impl Ng {
                 known: self.locals.len() as u32,
             })
         })
-    }
-
-    #[inline]
-    fn half(&self, bytes: &[u8], at: usize) -> u16 {
-        let half = u16::from_ne_bytes(array(bytes, at));
-        if self.swapped {
-            half.swap_bytes()
-        } else {
-            half
-        }
-    }
-
-    #[inline]
-    fn word(&self, bytes: &[u8], at: usize) -> u32 {
-        let word = u32::from_ne_bytes(array(bytes, at));
-        if self.swapped {
-            word.swap_bytes()
-        } else {
-            word
-        }
-    }
-
-    fn long(&self, bytes: &[u8]) -> u64 {
-        let long = u64::from_ne_bytes(array(bytes, 0));
-        if self.swapped {
-            long.swap_bytes()
-        } else {
-            long
-        }
     }
 }
 
@@ -490,12 +463,4 @@ fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(NAME_LEN_MAX)]);
     let text = text.trim_end_matches('\0');
     text[..text.floor_char_boundary(NAME_LEN_MAX)].to_owned()
-}
-
-/// The `N` bytes from `at` on, which are there.
-#[inline]
-fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    *bytes[at..]
-        .first_chunk()
-        .expect("checked to be long enough")
 }
