@@ -25,16 +25,18 @@ impl Sum {
             self.total += u64::from(*first);
             bytes = rest;
         }
-        // 2^32 words of 32 bits fit into 64: fold once a gigabyte.
+        // 2^32 words of 32 bits fit into 64: fold once a gigabyte. Words are
+        // summed as this machine has them and the sum is turned around, which
+        // comes to the same (RFC 1071 §2 (B)) and keeps the loop short.
         for piece in bytes.chunks(1 << 30) {
             let (words, rest) = piece.as_chunks::<4>();
-            self.total = u64::from(fold(self.total));
-            for word in words {
-                self.total += u64::from(u32::from_be_bytes(*word));
-            }
             let mut last = [0; 4];
             last[..rest.len()].copy_from_slice(rest);
-            self.total += u64::from(u32::from_be_bytes(last));
+            let mut sum = u64::from(u32::from_ne_bytes(last));
+            for word in words {
+                sum += u64::from(u32::from_ne_bytes(*word));
+            }
+            self.total = u64::from(fold(self.total)) + u64::from(u16::from_be(fold(sum)));
         }
         self.odd = bytes.len() % 2 == 1;
         self
