@@ -99,13 +99,11 @@ fn a_time_and_a_signal_end_it_with_a_report() {
 #[test]
 fn what_does_not_fit_is_counted_as_lost() {
     let Some(net) = net() else { return };
-    let listen = [
-        "listen", "eth0", "udp", "--queue", "4K", "--json", "--quiet",
-    ];
-    let filter = ["--for", "3"];
+    let listen = ["listen", "eth0", "udp", "--queue", "4K", "--json"];
+    let filter = ["--for", "2"];
     let running = net.weir(&[&listen[..], &filter].concat());
+    let running = running.until("weir: port");
     // It is stopped while more comes than its queue holds.
-    std::thread::sleep(std::time::Duration::from_millis(1000));
     running.signal(Signal::STOP);
     net.send(9, 1000);
     running.signal(Signal::CONT);

@@ -167,6 +167,32 @@ impl Listener<'_> {
     }
 
     fn listen(&mut self, stop: &Stop) -> Result<End, Failure> {
+        let end = self.receive(stop)?;
+        if !matches!(end, End::Gone) {
+            self.drain()?;
+        }
+        Ok(end)
+    }
+
+    /// What is in the queue came in time: no more than the queue can hold.
+    fn drain(&mut self) -> Result<(), Failure> {
+        /// The kernel's record of a frame, at least.
+        const RECORD_BYTES_MIN: u64 = 48;
+        let most = self.output.frames() + self.args.queue.0 / RECORD_BYTES_MIN;
+        let most = self.args.count.map_or(most, |count| count.min(most));
+        while self.output.frames() < most {
+            let left = most - self.output.frames();
+            let frames = self.port.recv_batch(Timeout::NOW);
+            let frames = frames.map_err(live::failure)?;
+            if frames.is_empty() {
+                break;
+            }
+            self.output.frames_came(frames, left)?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, stop: &Stop) -> Result<End, Failure> {
         let mut looked = Instant::now();
         loop {
             let left = self.args.count.map(|count| count - self.output.frames());
