@@ -2,6 +2,7 @@
 
 mod moves;
 mod path;
+mod whole;
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;

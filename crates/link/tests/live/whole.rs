@@ -1,0 +1,92 @@
+//! Super-frames: segments that the device is to cut are delivered whole, as
+//! the kernel handles them, and marked.
+
+use super::link;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use weir_demux::kernel::record::{FLAG_EGRESS, FLAG_GSO, Record};
+use weir_demux::kernel::{Hook as PlanHook, KernelPlan, Options, Part};
+use weir_demux::{Binding, Filter, Target};
+use weir_filter::lang::expr::{Context, compile};
+use weir_link::bpf::{Hook, Map, MapSpec};
+use weir_link::live::Dispatcher;
+use weir_link::plan::PlanMaps;
+use weir_ring::Reader;
+use weir_wire::LinkType;
+
+const SENT: usize = 1 << 20;
+
+/// Bytes of an Ethernet header and an IPv4 header without options.
+const IP_END: usize = 14 + 20;
+
+#[test]
+fn super_frames_are_delivered_whole_and_marked() {
+    let Some(link) = link() else { return };
+    let mut plan = KernelPlan::new(Options::default());
+    let mut maps = PlanMaps::new(&plan).unwrap();
+    let ring = Map::create("port", &MapSpec::ring_buf(1 << 23)).unwrap();
+    maps.map(Part::Rings).put(&[0; 4], &ring).unwrap();
+    let filter = compile("tcp dst port 7000", &Context::new(LinkType::EN10MB)).unwrap();
+    let binding = Binding {
+        filter: Filter::new(filter),
+        priority: 5,
+        copy: true,
+        target: Target::Port(0),
+        tag: 1,
+    };
+    let (_, change) = plan.bind(binding).unwrap();
+    maps.apply(&plan, &change).unwrap();
+    let program = maps.load(&plan, PlanHook::TcEgress).unwrap();
+    let index = link.eth_a.index();
+    let attach = || Dispatcher::attach_with(index, Hook::TcEgress, None, Some(&program));
+    let _dispatcher = link.a.run(attach).unwrap();
+    let text: Vec<u8> = (0..SENT).map(|at| (at / 7 + at / 4096) as u8).collect();
+    let server = link.b.run(|| TcpListener::bind("10.0.0.2:7000")).unwrap();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let mut got = Vec::new();
+            server.accept().unwrap().0.read_to_end(&mut got).unwrap();
+            got
+        });
+        let mut client = link.a.run(|| TcpStream::connect("10.0.0.2:7000")).unwrap();
+        client.write_all(&text).unwrap();
+        drop(client);
+        assert!(reading.join().unwrap() == text);
+    });
+    let mut reader = Reader::open(OwnedFd::from(ring)).unwrap();
+    let (mut first, mut seen) = (None, vec![None; SENT]);
+    let (mut whole, mut longest) = (0, 0);
+    loop {
+        let batch = reader.peek().unwrap();
+        if batch.is_empty() {
+            break;
+        }
+        for record in &batch {
+            let record = Record::parse(record).unwrap();
+            assert_eq!(record.bytes.len(), record.wire_len as usize);
+            assert!(record.flags & FLAG_EGRESS != 0 && record.lost_before == 0);
+            let segment = &record.bytes[IP_END..];
+            let payload = &segment[usize::from(segment[12] >> 4) * 4..];
+            let sequence = u32::from_be_bytes(segment[4..8].try_into().unwrap());
+            // The first is the SYN, which takes a number.
+            let first = *first.get_or_insert(sequence.wrapping_add(1));
+            if record.flags & FLAG_GSO != 0 {
+                let size = usize::from(record.gso_size);
+                assert!(size > 500 && size < 1_500, "{size}");
+                assert_eq!(usize::from(record.gso_segs), payload.len().div_ceil(size));
+                whole += 1;
+            } else {
+                assert!(record.wire_len <= 1_514);
+            }
+            longest = longest.max(record.bytes.len());
+            let at = sequence.wrapping_sub(first) as usize;
+            for (byte, place) in payload.iter().zip(seen.iter_mut().skip(at)) {
+                *place = Some(*byte);
+            }
+        }
+    }
+    println!("{whole} super-frames, of {longest} bytes at most");
+    assert!(seen.iter().copied().eq(text.iter().copied().map(Some)));
+    assert!(whole > 5 && longest > 20_000, "{whole}, {longest}");
+}
