@@ -71,6 +71,33 @@ proptest! {
     }
 }
 
+/// Found by `soak`: an address that is a constant only once a truth value is
+/// known is one that the kernel keeps for fields outside the frame.
+#[test]
+fn addresses_that_mean_something_else_reject() {
+    for (sum, offset) in [
+        ("sub v1, 0xa4", 0),
+        ("or v1, 0xfffff000", 2),
+        ("add v1, 3", 0),
+    ] {
+        let text = format!(
+            "filter {{\nb0:\n  v0 = load.1 [0]\n  v1 = test gt v0, 90\n  v2 = {sum}\n  \
+             v3 = load.1 [v2 + {offset}]\n  br eq v3, 90, b1, b2\nb1:\n  ret 7\nb2:\n  \
+             ret 1\n}}"
+        );
+        let mut program: Program = text.parse().unwrap();
+        let frames: Vec<Frame> = (88..93)
+            .map(|byte| Frame {
+                bytes: vec![byte; 8],
+                wire_len: 8,
+            })
+            .collect();
+        assert!(check(&program, &frames, &text));
+        optimise(&mut program);
+        assert!(check(&program, &frames, &text));
+    }
+}
+
 /// Found by fuzzing: a `ret` that stands in for a far target, behind a branch,
 /// made the kernel's check lose what was stored before it.
 #[test]

@@ -12,7 +12,6 @@ use std::collections::BTreeSet;
 
 /// Lowers a tidy graph, and leaves it tidy.
 pub(super) fn lower(graph: &mut Graph) -> Result<(), EmitError> {
-    reject_special_addresses(graph);
     if split::split(graph) {
         graph.tidy();
     }
@@ -24,6 +23,7 @@ pub(super) fn lower(graph: &mut Graph) -> Result<(), EmitError> {
     }
     split_edges(graph);
     graph.tidy();
+    reject_special_addresses(graph);
     if graph.nodes.len() > limits::BLOCKS_MAX {
         let max = limits::BLOCKS_MAX;
         return Err(EmitError::Blocks { max });
@@ -32,20 +32,31 @@ pub(super) fn lower(graph: &mut Graph) -> Result<(), EmitError> {
 }
 
 /// Addresses that the kernel gives another meaning are outside every frame:
-/// blocks that load from there reject.
+/// blocks that load from there reject. Some come to be only when truth values
+/// are split.
 fn reject_special_addresses(graph: &mut Graph) {
-    let mut found = false;
-    for index in 0..graph.nodes.len() {
-        let node = &graph.nodes[index];
-        let is_special = |&effect: &Value| matches!(graph.op(effect), Op::Load { offset, .. } if offset >= SKF_LL_OFF);
-        if node.bound > SKF_LL_OFF || node.effects.iter().any(is_special) {
-            graph.nodes[index].reject();
-            found = true;
+    let mut special = Vec::with_capacity(graph.ops.len());
+    for (op, info) in graph.ops.iter().zip(&graph.info) {
+        let own = matches!(op, Op::Load { offset, .. } if *offset >= SKF_LL_OFF);
+        let mut operands = op.operands().filter_map(Operand::value);
+        let inside = operands.any(|operand: Value| special[operand.index()]);
+        special.push(own || inside || info.bound > SKF_LL_OFF);
+    }
+    if !special.contains(&true) {
+        return;
+    }
+    for node in &mut graph.nodes {
+        // Only jumps pass arguments by now, so these are computed for certain.
+        let args = node.flow.edges().flat_map(|edge| &edge.args);
+        let values = node.effects.iter().copied().chain(node.flow.subject());
+        let mut values = values.chain(args.filter_map(|arg| arg.value()));
+        let rejects = node.bound > SKF_LL_OFF || values.any(|value| special[value.index()]);
+        drop(values);
+        if rejects {
+            node.reject();
         }
     }
-    if found {
-        graph.tidy();
-    }
+    graph.tidy();
 }
 
 /// Takes every test out of the values that contain one: the block branches on
