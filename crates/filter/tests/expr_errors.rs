@@ -161,6 +161,30 @@ fn nesting_is_bounded_by_the_text_only() {
 }
 
 #[test]
+fn errors_about_long_words_are_short() {
+    const COUNT: usize = 100_000;
+    let words = [
+        "7", "08", "0x1", "a", "1:", "1:2:", "::1", "1.", "a-", "a.b", "1/", "é",
+    ];
+    for word in words.map(|word| word.repeat(COUNT)) {
+        for text in [
+            word.clone(),
+            format!("host {word}"),
+            format!("port {word}"),
+            format!("net {word}"),
+            format!("ether host {word}"),
+            format!("proto \\{word}"),
+            format!("ip[{word}] = 1"),
+            format!("tcp {word}"),
+        ] {
+            let message = refusal(&text, &ethernet()).to_string();
+            let start: String = text.chars().take(20).collect();
+            assert!(message.len() < 600, "{start}…: {} bytes", message.len());
+        }
+    }
+}
+
+#[test]
 fn long_texts_are_refused_at_once() {
     for text in ["x".repeat(10 << 20), " ".repeat(limits::TEXT_MAX + 1)] {
         let refused = refusal(&text, &ethernet());

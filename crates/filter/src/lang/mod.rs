@@ -57,13 +57,18 @@ impl FromStr for Language {
     }
 }
 
-/// A piece of an input for a message: quoted, and cut when long.
-fn shown(text: &str) -> String {
-    const CHARS_MAX: usize = 40;
+/// A piece of an input for a message, cut when long.
+fn shortened(text: &str) -> String {
+    const CHARS_MAX: usize = 60;
     match text.char_indices().nth(CHARS_MAX) {
-        Some((end, _)) => format!("`{}…`", &text[..end]),
-        None => format!("`{text}`"),
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
+}
+
+/// The same in quotes.
+fn shown(text: &str) -> String {
+    format!("`{}`", shortened(text))
 }
 
 /// The manual's examples in Rust, as tests.

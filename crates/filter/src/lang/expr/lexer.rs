@@ -16,6 +16,7 @@ use std::net::Ipv6Addr;
 
 use super::error::Error;
 use super::token::{Token, keyword};
+use crate::lang::{shortened, shown};
 
 /// A word and where it stands in the text.
 #[derive(Clone, Copy, Debug)]
@@ -100,12 +101,15 @@ impl<'t> Lexer<'t> {
                 let text = &self.text[start..start + longest];
                 let span = start..start + longest;
                 return match token {
-                    Some(Token::Ip6Addr) if text.parse::<Ipv6Addr>().is_err() => {
-                        Err(Error::new(span, format!("`{text}` is no IPv6 address")))
-                    }
+                    Some(Token::Ip6Addr) if text.parse::<Ipv6Addr>().is_err() => Err(Error::new(
+                        span,
+                        format!("{} is no IPv6 address", shown(text)),
+                    )),
                     Some(token) => Ok(self.word(token, longest)),
-                    None => Err(Error::new(span, format!("`{text}` is no MAC address"))
-                        .expected("six bytes with `:` between them, as in `0:1b:c:d:e:ff`")),
+                    None => Err(
+                        Error::new(span, format!("{} is no MAC address", shown(text)))
+                            .expected("six bytes with `:` between them, as in `0:1b:c:d:e:ff`"),
+                    ),
                 };
             }
         }
@@ -355,12 +359,15 @@ impl NumberFault {
         match self {
             NumberFault::Digit => Error::new(
                 span,
-                format!("`{text}` is octal, for its leading 0, but has an 8 or 9"),
+                format!(
+                    "{} is octal, for its leading 0, but has an 8 or 9",
+                    shown(text)
+                ),
             )
             .expected("digits from 0 to 7, or no leading 0"),
             NumberFault::Overflow => {
-                Error::new(span, format!("the number {text} does not fit 32 bits"))
-                    .expected("at most 4294967295")
+                let message = format!("the number {} does not fit 32 bits", shortened(text));
+                Error::new(span, message).expected("at most 4294967295")
             }
         }
     }

@@ -20,12 +20,12 @@ mod protochain;
 pub(super) use code::{Code, Node, Op, Pred, Register, Source, Temp, Test};
 
 use crate::ir::{BinOp, Cmp, Width, limits};
+use crate::lang::shortened;
 
 use self::layout::{From, IP6_HEADER, Layout, Link, MPLS_ENTRY, Position};
 use super::Context;
 use super::ast::{self, Ast, Dir, Id, Kind, LlcKind, Prim, Quals, Span};
 use super::error::Error;
-use super::parse::shortened;
 use super::token::Proto;
 
 type Fault<T> = Result<T, Error>;

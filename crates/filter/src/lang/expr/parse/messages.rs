@@ -3,6 +3,7 @@
 use super::super::suggest::nearest;
 use super::super::token::KEYWORDS;
 use super::*;
+use crate::lang::shortened;
 
 impl Parser<'_> {
     /// The word ahead does not fit.

@@ -281,11 +281,3 @@ impl<'t> Parser<'t> {
 pub(super) fn unescaped(text: &str) -> &str {
     text.strip_prefix('\\').unwrap_or(text)
 }
-
-/// A word short enough for a message.
-pub(super) fn shortened(text: &str) -> String {
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
-}
