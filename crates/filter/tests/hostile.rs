@@ -584,7 +584,7 @@ const TREES: &[TreeShape] = &[
 
 #[test]
 fn values_of_values() {
-    let count = if runs_all() { 10_000 } else { 120 };
+    let count = if runs_all() { 10_000 } else { 48 };
     for (name, value_of) in TREES {
         for (start, test) in [("load.1 [0]", "ne"), ("test eq v0, 7", "ne"), ("len", "gt")] {
             let mut text = String::from("filter {\nb0:\n  v0 = load.1 [1]\n");
