@@ -10,13 +10,11 @@
 //! An index is made of entries to come. Those there are move to it some with
 //! each later change, so that none waits for all of them.
 
-use super::hash::KeyHash;
+use super::hash::WordHash;
 use super::residual::Residuals;
-use super::slab::Slab;
-use super::slots::{PAYLOAD_MIN, Place, Slots};
 use super::table::Entry;
 use crate::binding::Rank;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound::{self, Excluded, Unbounded};
 use weir_filter::ir::Value;
 
@@ -35,7 +33,7 @@ pub(super) type Ranked = BTreeSet<(Rank, u32)>;
 pub(super) struct Group {
     key: Box<[u64]>,
     /// For the blocks of its indexes.
-    hash: KeyHash,
+    hash: WordHash,
     plain: Ranked,
     /// How many plain entries bound each expression.
     bounded: BTreeMap<Value, usize>,
@@ -49,10 +47,10 @@ pub(super) struct Group {
 #[derive(Clone)]
 pub(super) struct RangeIndex {
     expr: Value,
-    hash: KeyHash,
-    /// The lists' numbers by block.
-    slots: Slots,
-    lists: Slab<List>,
+    /// A standard map, though it moves all that it holds when it grows: most
+    /// look-ups find nothing, and that costs half of what it does in
+    /// [`Slots`](super::slots::Slots).
+    blocks: HashMap<Block, Ranked, WordHash>,
     /// Blocks in use of each level.
     counts: [u32; 33],
 }
@@ -60,16 +58,9 @@ pub(super) struct RangeIndex {
 /// An aligned block of values: its level, and its number among those.
 type Block = (u32, u32);
 
-/// The entries of a block.
-#[derive(Clone)]
-struct List {
-    block: Block,
-    entries: Ranked,
-}
-
 impl Group {
-    /// A group without entries; `hash` is for keys of one word.
-    pub(super) fn new(key: &[u64], hash: KeyHash) -> Group {
+    /// A group without entries; `hash` is for its indexes.
+    pub(super) fn new(key: &[u64], hash: WordHash) -> Group {
         Group {
             key: key.into(),
             hash,
@@ -177,7 +168,7 @@ impl Group {
         if let Some((count, expr)) = counted.max()
             && count * 4 >= self.plain.len()
         {
-            self.indexes.push(RangeIndex::new(expr, self.hash.clone()));
+            self.indexes.push(RangeIndex::new(expr, self.hash));
             self.moving = Some(Unbounded);
         }
     }
@@ -201,12 +192,10 @@ impl Group {
 }
 
 impl RangeIndex {
-    fn new(expr: Value, hash: KeyHash) -> RangeIndex {
+    fn new(expr: Value, hash: WordHash) -> RangeIndex {
         RangeIndex {
             expr,
-            hash,
-            slots: Slots::new(),
-            lists: Slab::default(),
+            blocks: HashMap::with_hasher(hash),
             counts: [0; 33],
         }
     }
@@ -222,54 +211,28 @@ impl RangeIndex {
         let levels = (0..=32_u32).filter(|level| self.counts[*level as usize] > 0);
         levels.filter_map(move |level| {
             let block = value.checked_shr(level).unwrap_or(0);
-            let (_, number) = self.find((level, block))?;
-            Some(&self.lists.get(number)?.entries)
+            self.blocks.get(&(level, block))
         })
-    }
-
-    fn hash(&self, (level, number): Block) -> u32 {
-        self.hash
-            .hash(&[u64::from(level) << 32 | u64::from(number)])
-    }
-
-    /// A block's slot, and its list's number.
-    fn find(&self, block: Block) -> Option<(Place, u32)> {
-        let is = |payload| {
-            let list = self.lists.get(payload - PAYLOAD_MIN);
-            list.is_some_and(|list| list.block == block)
-        };
-        let (place, payload) = self.slots.find(self.hash(block), is)?;
-        Some((place, payload - PAYLOAD_MIN))
     }
 
     fn insert(&mut self, lo: u32, hi: u32, entry: (Rank, u32)) {
         for block in blocks(lo, hi) {
-            if let Some((_, number)) = self.find(block)
-                && let Some(list) = self.lists.get_mut(number)
-            {
-                list.entries.insert(entry);
-                continue;
+            let list = self.blocks.entry(block).or_default();
+            if list.is_empty() {
+                self.counts[block.0 as usize] += 1;
             }
-            let entries = Ranked::from([entry]);
-            let number = self.lists.insert(List { block, entries });
-            self.slots.insert(self.hash(block), number + PAYLOAD_MIN);
-            self.counts[block.0 as usize] += 1;
+            list.insert(entry);
         }
     }
 
     fn remove(&mut self, lo: u32, hi: u32, entry: (Rank, u32)) {
         for block in blocks(lo, hi) {
-            let Some((place, number)) = self.find(block) else {
-                continue;
-            };
-            let Some(list) = self.lists.get_mut(number) else {
-                continue;
-            };
-            list.entries.remove(&entry);
-            if list.entries.is_empty() {
-                self.slots.remove(place);
-                self.lists.remove(number);
-                self.counts[block.0 as usize] -= 1;
+            if let Some(list) = self.blocks.get_mut(&block) {
+                list.remove(&entry);
+                if list.is_empty() {
+                    self.blocks.remove(&block);
+                    self.counts[block.0 as usize] -= 1;
+                }
             }
         }
     }

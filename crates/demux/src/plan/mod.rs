@@ -545,7 +545,7 @@ mod tests {
                 plan.names.hasher().hash_one(7_u32),
                 plan.pool.names_hash().hash_one(7_u32),
                 plan.direct.kinds_hash().hash_one(7_u32),
-                u64::from(shape.table.group_hash().hash(&[7])),
+                shape.table.group_hash().hash_one(7_u32),
             ]
         };
         let (one, other) = (hashes(1), hashes(2));

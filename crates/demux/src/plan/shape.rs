@@ -83,7 +83,7 @@ impl Shape {
     pub(super) fn new(fields: &[Field], pool: &Pool, secret: Secret, number: u64) -> Shape {
         let (parts, lanes) = packed(fields, pool);
         let hash = secret.key_hash(number, lanes);
-        let group_hash = secret.key_hash(number | stream::GROUPS, 1);
+        let group_hash = secret.word_hash(number | stream::GROUPS);
         let counted = || Census::Counted(HashMap::with_hasher(secret.word_hash(number)));
         Shape {
             fields: fields.into(),

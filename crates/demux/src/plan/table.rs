@@ -14,7 +14,7 @@
 //! that grows long becomes a [`Group`].
 
 use super::group::Group;
-use super::hash::KeyHash;
+use super::hash::{KeyHash, WordHash};
 use super::residual::Residuals;
 use super::slab::{Chunks, Slab};
 use super::slots::{PAYLOAD_MIN, Place, Slots};
@@ -94,12 +94,12 @@ pub(super) struct Table {
     free: Vec<u32>,
     groups: Slab<Group>,
     /// The hash of all groups' indexes.
-    group_hash: KeyHash,
+    group_hash: WordHash,
 }
 
 impl Table {
-    /// `hash` is for keys of `lanes` words, `group_hash` for keys of one.
-    pub(super) fn new(hash: KeyHash, lanes: usize, group_hash: KeyHash) -> Table {
+    /// `hash` is for keys of `lanes` words, `group_hash` for groups' indexes.
+    pub(super) fn new(hash: KeyHash, lanes: usize, group_hash: WordHash) -> Table {
         Table {
             hash,
             lanes,
@@ -113,7 +113,7 @@ impl Table {
     }
 
     #[cfg(test)]
-    pub(super) fn group_hash(&self) -> &KeyHash {
+    pub(super) fn group_hash(&self) -> &WordHash {
         &self.group_hash
     }
 
@@ -290,7 +290,7 @@ impl Table {
 
     /// Turns a chain into a group.
     fn gather(&mut self, place: Place, key: &[u64], head: u32, residuals: &Residuals) {
-        let mut group = Group::new(key, self.group_hash.clone());
+        let mut group = Group::new(key, self.group_hash);
         let mut at = head;
         while at != NONE {
             let entry = self.entry(at);
