@@ -93,8 +93,7 @@ pub enum Woke {
 /// The one reader of a BPF ring buffer.
 ///
 /// ```no_run
-/// # fn main() -> Result<(), weir_ring::Error> {
-/// # let fd: std::os::fd::OwnedFd = todo!();
+/// # fn run(fd: std::os::fd::OwnedFd) -> Result<(), weir_ring::Error> {
 /// let mut reader = weir_ring::Reader::open(fd)?;
 /// loop {
 ///     reader.wait(None)?;
