@@ -271,6 +271,19 @@ fn source_files_stay_readable() {
 }
 
 #[test]
+fn nothing_is_left_for_later() {
+    let stubs = [concat!("todo", "!("), concat!("unimplemented", "!(")];
+    for folder in ["crates", "fuzz/fuzz_targets"] {
+        for (file, text) in rust_files(folder) {
+            for (at, line) in text.lines().enumerate() {
+                let stub = stubs.iter().find(|stub| line.contains(**stub));
+                assert!(stub.is_none(), "{file}:{}: a stub", at + 1);
+            }
+        }
+    }
+}
+
+#[test]
 fn every_crate_takes_the_workspace_lints_and_version() {
     for entry in fs::read_dir(root().join("crates")).expect("crates/ can be read") {
         let path = entry
