@@ -84,8 +84,11 @@ impl Repr {
                 ),
             };
             let target = Ipv6Addr::from(array::<16>(payload, 0));
-            if target.is_multicast() || message.code() != 0 {
-                return Err(wrong("target or code", message.code()));
+            if message.code() != 0 {
+                return Err(wrong("code", message.code()));
+            }
+            if target.is_multicast() {
+                return Err(wrong("a multicast target that begins with", payload[0]));
             }
             Ok(Repr {
                 kind,
