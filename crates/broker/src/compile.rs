@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use weir_filter::ir::{self, Program};
 use weir_filter::lang::expr::{NameKind, Names, Transport};
 use weir_filter::lang::{Language, cbpf, cspf, expr};
@@ -175,11 +175,12 @@ impl<'a> Compiler<'a> {
     }
 
     fn expression(&self, source: &Source) -> Result<Program, CompileError> {
+        let given = |name: &str| source.hosts.get(name).cloned().unwrap_or_default();
         let context = expr::Context {
             linktype: self.linktype,
             snaplen: self.snaplen,
             netmask: self.netmask,
-            names: &GivenHosts(&source.hosts),
+            names: &WithHosts(given),
         };
         expr::compile(&source.text, &context).map_err(|error| CompileError {
             message: error.to_string(),
@@ -194,44 +195,12 @@ fn system_names() -> &'static SystemNames {
     NAMES.get_or_init(SystemNames::new)
 }
 
-/// The system's names, but hosts only as given.
-struct GivenHosts<'a>(&'a BTreeMap<String, Vec<IpAddr>>);
+/// The system's names, but for hosts, which something else finds.
+struct WithHosts<H>(H);
 
-impl Names for GivenHosts<'_> {
+impl<H: Fn(&str) -> Vec<IpAddr>> Names for WithHosts<H> {
     fn hosts(&self, name: &str) -> Vec<IpAddr> {
-        self.0.get(name).cloned().unwrap_or_default()
-    }
-
-    fn network(&self, name: &str) -> Option<u32> {
-        system_names().network(name)
-    }
-
-    fn service(&self, name: &str, transport: Transport) -> Option<u16> {
-        system_names().service(name, transport)
-    }
-
-    fn protocol(&self, name: &str) -> Option<u8> {
-        system_names().protocol(name)
-    }
-
-    fn ether_host(&self, name: &str) -> Option<[u8; 6]> {
-        system_names().ether_host(name)
-    }
-
-    fn candidates(&self, kind: NameKind) -> Vec<String> {
-        system_names().candidates(kind)
-    }
-}
-
-/// Remembers the hosts that were asked for.
-#[derive(Default)]
-struct Asked(Mutex<BTreeMap<String, Vec<IpAddr>>>);
-
-impl Names for Asked {
-    fn hosts(&self, name: &str) -> Vec<IpAddr> {
-        let mut asked = self.0.lock().unwrap_or_else(|broken| broken.into_inner());
-        let look_up = || system_names().hosts(name);
-        asked.entry(name.to_owned()).or_insert_with(look_up).clone()
+        self.0(name)
     }
 
     fn network(&self, name: &str) -> Option<u32> {
@@ -259,11 +228,15 @@ impl Names for Asked {
 /// wait for it. The text itself is judged by who compiles it.
 pub fn with_hosts(mut source: Source, linktype: LinkType) -> Source {
     if source.language == Language::Expr {
-        let asked = Asked::default();
-        let context = expr::Context::new(linktype).with_names(&asked);
+        let asked = Mutex::new(BTreeMap::new());
+        let names = WithHosts(|name: &str| {
+            let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let look_up = || system_names().hosts(name);
+            asked.entry(name.to_owned()).or_insert_with(look_up).clone()
+        });
+        let context = expr::Context::new(linktype).with_names(&names);
         let _ = expr::compile(&source.text, &context);
-        let found = asked.0.into_inner();
-        let found = found.unwrap_or_else(|broken| broken.into_inner());
+        let found = asked.into_inner().unwrap_or_else(PoisonError::into_inner);
         let known = found.into_iter().filter(|(_, found)| !found.is_empty());
         source.hosts.extend(known);
     }

@@ -1,27 +1,9 @@
-//! Interfaces: what they are, and what happens to them, by routing netlink
-//! (RFC 3549).
+//! What ports need to know of an interface.
 
 use crate::protocol::Event;
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, State};
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
-};
-use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use weir_link::net::Interface;
 use weir_wire::LinkType;
-
-/// The longest datagram of the kernel: a dump comes in pieces of 32 KiB.
-const REPLY_LEN_MAX: usize = 64 << 10;
-
-/// `RTMGRP_LINK`: changes of interfaces.
-const GROUP_LINK: u32 = 1;
 
 /// An interface's facts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,6 +14,8 @@ pub struct Facts {
     pub ifindex: u32,
     /// How its frames begin.
     pub linktype: LinkType,
+    /// Bytes of the link-layer header.
+    pub header_len: u32,
     /// Whether what is sent there comes in there.
     pub is_loopback: bool,
     /// Its link-layer address; empty without one.
@@ -49,14 +33,6 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Bytes of the link-layer header.
-    pub fn header_len(&self) -> u32 {
-        match self.linktype {
-            LinkType::EN10MB => 14,
-            _ => 0,
-        }
-    }
-
     /// The mask of its first IPv4 network.
     pub fn netmask(&self) -> Option<Ipv4Addr> {
         let v4 = |(address, len): &(IpAddr, u8)| address.is_ipv4().then_some(*len);
@@ -85,207 +61,71 @@ impl Facts {
     }
 }
 
-/// A netlink socket for questions. It stays in the network namespace that it
-/// was opened in.
-#[derive(Debug)]
-pub struct Interfaces {
-    socket: OwnedFd,
-    sequence: u32,
+/// Frames that begin in a way that weir does not know.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "interface {name} is neither Ethernet nor plain IP: weir does not know how its frames begin"
+)]
+pub struct UnknownLinkType {
+    /// The interface.
+    pub name: String,
 }
 
-impl Interfaces {
-    /// Those of the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// When the process has no more descriptors.
-    pub fn open() -> io::Result<Interfaces> {
-        Ok(Interfaces {
-            socket: netlink(SocketFlags::CLOEXEC)?,
-            sequence: 0,
+impl TryFrom<Interface> for Facts {
+    type Error = UnknownLinkType;
+
+    fn try_from(interface: Interface) -> Result<Facts, UnknownLinkType> {
+        let Some(linktype) = interface.linktype else {
+            let name = interface.name;
+            return Err(UnknownLinkType { name });
+        };
+        let addresses = interface.addresses.iter();
+        Ok(Facts {
+            header_len: u32::try_from(interface.header_bytes()).unwrap_or(u32::MAX),
+            addresses: addresses.map(|one| (one.ip, one.prefix_len)).collect(),
+            name: interface.name,
+            ifindex: interface.index,
+            linktype,
+            is_loopback: interface.loopback,
+            address: interface.address,
+            broadcast: interface.broadcast,
+            mtu: interface.mtu,
+            is_up: interface.up,
+            is_running: interface.running,
         })
     }
+}
 
-    /// The interface of that name.
-    ///
-    /// # Errors
-    /// If there is none (`NotFound`).
-    pub fn by_name(&mut self, name: &str) -> io::Result<Facts> {
-        let mut message = LinkMessage::default();
-        message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
-        self.ask(message)
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_link::net::Address;
 
-    /// The interface of that number, whatever its name is now.
-    ///
-    /// # Errors
-    /// If there is none (`NotFound`).
-    pub fn by_index(&mut self, ifindex: u32) -> io::Result<Facts> {
-        let mut message = LinkMessage::default();
-        message.header.index = ifindex;
-        self.ask(message)
-    }
-
-    fn ask(&mut self, message: LinkMessage) -> io::Result<Facts> {
-        let replies = self.request(RouteNetlinkMessage::GetLink(message), NLM_F_ACK);
-        let replies = replies.map_err(|error| match error.raw_os_error() {
-            Some(code) if code == rustix::io::Errno::NODEV.raw_os_error() => {
-                io::ErrorKind::NotFound.into()
-            }
-            _ => error,
-        })?;
-        let mut links = replies.into_iter().filter_map(|reply| match reply {
-            RouteNetlinkMessage::NewLink(link) => Some(facts(&link)),
-            _ => None,
-        });
-        let mut facts = links.next().ok_or(io::ErrorKind::NotFound)?;
-        facts.addresses = self.addresses(facts.ifindex)?;
-        Ok(facts)
-    }
-
-    fn addresses(&mut self, ifindex: u32) -> io::Result<Vec<(IpAddr, u8)>> {
-        let all = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-        let replies = self.request(all, NLM_F_DUMP)?;
-        let mut found = Vec::new();
-        for reply in replies {
-            let RouteNetlinkMessage::NewAddress(message) = reply else {
-                continue;
-            };
-            if message.header.index != ifindex {
-                continue;
-            }
-            // IPv4 says its own address apart from a partner's.
-            let local = message.attributes.iter().find_map(|one| match one {
-                AddressAttribute::Local(address) => Some(*address),
-                _ => None,
-            });
-            let any = message.attributes.iter().find_map(|one| match one {
-                AddressAttribute::Address(address) => Some(*address),
-                _ => None,
-            });
-            if let Some(address) = local.or(any) {
-                found.push((address, message.header.prefix_len));
-            }
-        }
-        Ok(found)
-    }
-
-    /// Asks, and collects what the kernel answers up to its end.
-    fn request(
-        &mut self,
-        message: RouteNetlinkMessage,
-        flags: u16,
-    ) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        send(&self.socket, &bytes, SendFlags::empty())?;
-        let mut replies = Vec::new();
-        let mut buffer = vec![0; REPLY_LEN_MAX];
-        loop {
-            let (len, _) = recv(&self.socket, &mut buffer, RecvFlags::empty())?;
-            let mut rest = &buffer[..len];
-            while !rest.is_empty() {
-                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-                // Messages are aligned to four bytes (RFC 3549 §2.3.2).
-                let taken = (message.header.length as usize).next_multiple_of(4);
-                rest = rest.get(taken..).unwrap_or_default();
-                if message.header.sequence_number != self.sequence {
-                    continue;
-                }
-                match message.payload {
-                    NetlinkPayload::InnerMessage(reply) => replies.push(reply),
-                    NetlinkPayload::Done(_) => return Ok(replies),
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(replies),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    _ => {}
-                }
-            }
+    fn interface(linktype: Option<LinkType>) -> Interface {
+        Interface {
+            index: 3,
+            name: "x0".into(),
+            linktype,
+            address: Vec::new(),
+            broadcast: Vec::new(),
+            mtu: 1500,
+            up: true,
+            running: true,
+            loopback: false,
+            addresses: vec![Address {
+                ip: IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)),
+                prefix_len: 20,
+            }],
+            xdp: None,
         }
     }
-}
 
-/// Becomes readable when some interface changes.
-#[derive(Debug)]
-pub struct Watch {
-    socket: OwnedFd,
-}
-
-impl Watch {
-    /// Over the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// When the process has no more descriptors.
-    pub fn open() -> io::Result<Watch> {
-        let socket = netlink(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-        bind(&socket, &SocketAddrNetlink::new(0, GROUP_LINK))?;
-        Ok(Watch { socket })
+    #[test]
+    fn an_interface_of_unknown_frames_is_refused_by_name() {
+        let facts = Facts::try_from(interface(Some(LinkType::RAW))).unwrap();
+        assert_eq!(facts.header_len, 0);
+        assert_eq!(facts.netmask(), Some(Ipv4Addr::new(255, 255, 240, 0)));
+        let refused = Facts::try_from(interface(None)).unwrap_err();
+        assert!(refused.to_string().contains("x0"), "{refused}");
     }
-
-    /// Forgets what has come: look at the interfaces of interest afterwards.
-    /// What changed is not read from the messages, so that it does not matter
-    /// if some were lost.
-    pub fn drain(&self) {
-        let mut buffer = vec![0; REPLY_LEN_MAX];
-        loop {
-            match recv(&self.socket, &mut buffer, RecvFlags::empty()) {
-                // Messages were lost: those that are there are still to go.
-                Ok(_) | Err(rustix::io::Errno::NOBUFS) => {}
-                Err(_) => return,
-            }
-        }
-    }
-}
-
-impl AsFd for Watch {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-fn netlink(flags: SocketFlags) -> io::Result<OwnedFd> {
-    // NETLINK_ROUTE is protocol 0.
-    Ok(socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        flags,
-        None,
-    )?)
-}
-
-fn facts(message: &LinkMessage) -> Facts {
-    let mut facts = Facts {
-        name: String::new(),
-        ifindex: message.header.index,
-        linktype: match message.header.link_layer_type {
-            LinkLayerType::Ether | LinkLayerType::Loopback => LinkType::EN10MB,
-            _ => LinkType::RAW,
-        },
-        is_loopback: message.header.flags.contains(LinkFlags::Loopback),
-        address: Vec::new(),
-        broadcast: Vec::new(),
-        mtu: 0,
-        addresses: Vec::new(),
-        is_up: message.header.flags.contains(LinkFlags::Up),
-        is_running: false,
-    };
-    for attribute in &message.attributes {
-        match attribute {
-            LinkAttribute::IfName(name) => facts.name.clone_from(name),
-            LinkAttribute::Mtu(mtu) => facts.mtu = *mtu,
-            LinkAttribute::Address(address) => facts.address.clone_from(address),
-            LinkAttribute::Broadcast(address) => facts.broadcast.clone_from(address),
-            // Loopback and tunnels do not know.
-            LinkAttribute::OperState(state) => {
-                facts.is_running = matches!(state, State::Up | State::Unknown);
-            }
-            _ => {}
-        }
-    }
-    facts
 }

@@ -58,7 +58,7 @@ fn features_are_those_of_the_driver() {
     let host = lab.host("here").unwrap();
     for offloads in [Offloads::OFF, Offloads::VETH] {
         let (a, _b) = lab.link(&host, &host).offloads(offloads).connect().unwrap();
-        let features = host.run(|| Interface::numbered(a.index()).unwrap().features);
+        let features = host.run(|| Interface::numbered(a.index()).unwrap().features());
         assert_eq!(features.tx_checksums, offloads.tx_checksums);
         assert_eq!(features.tcp_segmentation, offloads.tcp_segmentation);
         assert_eq!(features.generic_segmentation, offloads.generic_segmentation);

@@ -63,6 +63,9 @@ pub enum PortError {
     /// Frames were not sent.
     #[error(transparent)]
     Send(#[from] weir_link::live::SendError),
+    /// The interface is not there.
+    #[error(transparent)]
+    Interface(#[from] weir_link::net::InterfaceError),
     /// Anything else.
     #[error("cannot {what} ({source})")]
     System {

@@ -5,7 +5,6 @@ use super::builder::{Builder, source};
 use super::connection::{Connection, odd};
 use super::local::Local;
 use crate::compile::CompileError;
-use crate::interface::Interfaces;
 use crate::protocol::{Answer, Ask, ErrorKind, Event, InterfaceStatus, OpenPort, Opened};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::BTreeMap;
@@ -15,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use weir_demux::kernel::record::{FLAG_CUT, FLAG_EGRESS, FLAG_GSO, FLAG_VLAN, Record};
 use weir_filter::lang::Language;
 use weir_link::live::Sender;
+use weir_link::net::Interface;
 use weir_ring::{Mode, Reader, Records, Woke};
 use weir_wire::LinkType;
 
@@ -166,13 +166,8 @@ impl Port {
         let sender = match self.sender.take() {
             Some(sender) => sender,
             None => {
-                let facts =
-                    Interfaces::open().and_then(|mut all| all.by_name(&self.asked.interface));
-                let facts = facts.map_err(|source| PortError::System {
-                    what: "find the interface",
-                    source,
-                })?;
-                Sender::open(facts.ifindex)?
+                let interface = Interface::named(&self.asked.interface)?;
+                Sender::open(interface.index)?
             }
         };
         Ok(self.sender.insert(sender).send_batch(frames)?)

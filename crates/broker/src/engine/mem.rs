@@ -93,6 +93,7 @@ impl MemFabric {
             name: name.to_owned(),
             ifindex,
             linktype: LinkType::EN10MB,
+            header_len: 14,
             is_loopback: false,
             address: vec![2, 0, 0, 0, 0, ifindex as u8],
             broadcast: vec![0xff; 6],

@@ -112,6 +112,9 @@ impl<F: Fabric> Engine<F> {
             return Err(Refusal::new(ErrorKind::Namespace, message));
         }
         let facts = self.fabric.by_name(&asked.interface)?;
+        // An interface has other names too; the policy is about this one.
+        let interface = facts.name.clone();
+        let asked = OpenPort { interface, ..asked };
         let grant = self.allowed(&owner, &asked, ring)?;
         if asked.send && grant.is_some() {
             let message = "sending by users other than the superuser is not possible yet";
@@ -296,7 +299,7 @@ impl<F: Fabric> Engine<F> {
         Ok(InterfaceStatus {
             ifindex: facts.ifindex,
             linktype: facts.linktype.0,
-            header_len: facts.header_len(),
+            header_len: facts.header_len,
             address: hex(&facts.address),
             broadcast: hex(&facts.broadcast),
             mtu: facts.mtu,

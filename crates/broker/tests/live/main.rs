@@ -232,9 +232,9 @@ fn differences(mut a: Vec<u32>, mut b: Vec<u32>) -> (Vec<u32>, Vec<u32>) {
 
 #[test]
 fn what_happens_to_the_interface_is_said() {
-    let Some(mut net) = net() else { return };
+    let Some(net) = net() else { return };
     let name = net.eth_b.name().to_owned();
-    let (b, eth_b) = (net.b.clone(), &mut net.eth_b);
+    let (b, eth_b) = (net.b.clone(), net.eth_b.clone());
     b.run(|| {
         let mut port = Port::on(&name).in_process().open().unwrap();
         eth_b.set_mtu(1400).unwrap();

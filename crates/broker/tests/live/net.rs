@@ -1,6 +1,7 @@
 //! Two hosts and a link, and a daemon in one of them.
 
 use std::net::UdpSocket;
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,52 +13,32 @@ use weir_broker::policy::{Accounts, Policy};
 use weir_broker::protocol::Listener;
 use weir_broker::{Port, Timeout};
 use weir_lab::need;
-use weir_lab::net::{Device, Host, Lab};
+use weir_lab::net::Pair;
 
 /// Two hosts and a link.
-pub(crate) struct Net {
-    pub(crate) a: Host,
-    pub(crate) b: Host,
-    pub(crate) eth_b: Device,
-    _lab: Lab,
-}
+pub(crate) struct Net(Pair);
 
 pub(crate) fn net() -> Option<Net> {
-    if !need::root() {
-        return None;
+    need::root().then(|| Net(Pair::new().unwrap()))
+}
+
+impl Deref for Net {
+    type Target = Pair;
+
+    fn deref(&self) -> &Pair {
+        &self.0
     }
-    let lab = Lab::new();
-    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
-    let link = lab.link(&a, &b).addresses([10, 0, 0, 1], [10, 0, 0, 2], 24);
-    let (_, eth_b) = link.neighbours().connect().unwrap();
-    eth_b.wait_running().unwrap();
-    Some(Net {
-        a,
-        b,
-        eth_b,
-        _lab: lab,
-    })
 }
 
 impl Net {
     /// Sends datagrams from a to b's port.
-    pub(crate) fn send(&self, port: u16, count: usize) {
-        self.a.run(|| {
-            let socket = UdpSocket::bind("10.0.0.1:0").unwrap();
-            for number in 0..count {
-                let text = (number as u32).to_be_bytes();
-                socket.send_to(&text, ("10.0.0.2", port)).unwrap();
-            }
-        });
+    pub(crate) fn send(&self, port: u16, count: u32) {
+        self.0.send(port, count).unwrap();
     }
 
     /// A socket of b's own kernel.
     pub(crate) fn server(&self, port: u16) -> UdpSocket {
-        let socket = self.b.run(|| UdpSocket::bind(("10.0.0.2", port))).unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_millis(200)))
-            .unwrap();
-        socket
+        self.0.server(port).unwrap()
     }
 }
 

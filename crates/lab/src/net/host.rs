@@ -3,7 +3,6 @@
 
 use super::device::Device;
 use super::error::{Error, failed};
-use super::netlink::Netlink;
 use super::process::Process;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -23,6 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use weir_link::net::Netlink;
 
 /// What a new host's kernel is told: nothing is sent that no one asked for.
 /// IPv6 addresses are usable at once (no duplicate address detection, RFC

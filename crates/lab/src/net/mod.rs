@@ -29,9 +29,9 @@ mod device;
 mod error;
 mod host;
 mod link;
-mod netlink;
 pub mod nobody;
 mod offloads;
+mod pair;
 mod process;
 pub mod talk;
 
@@ -40,6 +40,7 @@ pub use error::Error;
 pub use host::Host;
 pub use link::LinkBuilder;
 pub use offloads::Offloads;
+pub use pair::Pair;
 pub use process::Process;
 pub use rustix::process::Signal;
 

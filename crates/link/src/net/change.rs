@@ -1,7 +1,7 @@
 //! The few changes that weir itself makes to interfaces: pairs of its own.
 
-use super::netlink;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
+use super::netlink::Netlink;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute,
@@ -58,7 +58,6 @@ pub(crate) fn delete(name: &str) -> io::Result<()> {
 }
 
 fn send(message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-    let socket = netlink::open(0)?;
-    netlink::request(&socket, message, flags | NLM_F_ACK)?;
+    Netlink::open()?.request(message, flags)?;
     Ok(())
 }

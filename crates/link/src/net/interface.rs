@@ -1,7 +1,7 @@
 //! What an interface is.
 
 use super::features::{self, Features};
-use super::netlink;
+use super::netlink::Netlink;
 use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
@@ -93,12 +93,12 @@ pub struct Interface {
     pub up: bool,
     /// Up, and something at the other end: frames pass.
     pub running: bool,
+    /// What is sent there comes in there.
+    pub loopback: bool,
     /// Its network addresses.
     pub addresses: Vec<Address>,
     /// The XDP program on it.
     pub xdp: Option<Xdp>,
-    /// What its driver does.
-    pub features: Features,
 }
 
 impl Interface {
@@ -107,7 +107,7 @@ impl Interface {
     /// # Errors
     /// [`InterfaceError::Missing`] names those there are.
     pub fn named(name: &str) -> Result<Interface, InterfaceError> {
-        find(name, |interface| interface.name == name)
+        Interfaces::open()?.named(name)
     }
 
     /// The interface of that number.
@@ -115,7 +115,7 @@ impl Interface {
     /// # Errors
     /// As for [`named`](Self::named).
     pub fn numbered(index: u32) -> Result<Interface, InterfaceError> {
-        find(&index.to_string(), |interface| interface.index == index)
+        Interfaces::open()?.numbered(index)
     }
 
     /// Bytes before the packet in each frame.
@@ -124,6 +124,12 @@ impl Interface {
             Some(LinkType::EN10MB) => 14,
             _ => 0,
         }
+    }
+
+    /// What its driver does; nothing if it has gone since. In the calling
+    /// thread's namespace.
+    pub fn features(&self) -> Features {
+        features::of(&self.name).unwrap_or_default()
     }
 
     /// Bytes of the longest frame on the wire.
@@ -142,9 +148,9 @@ impl Interface {
             mtu: 0,
             up: flags.contains(LinkFlags::Up),
             running: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+            loopback: flags.contains(LinkFlags::Loopback),
             addresses: Vec::new(),
             xdp: None,
-            features: Features::default(),
         };
         for attribute in &message.attributes {
             match attribute {
@@ -160,45 +166,129 @@ impl Interface {
     }
 }
 
+/// Asks for the interfaces of the network namespace that it was opened in.
+#[derive(Debug)]
+pub struct Interfaces(Netlink);
+
+impl Interfaces {
+    /// Those of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn open() -> io::Result<Interfaces> {
+        Netlink::open().map(Interfaces)
+    }
+
+    /// Every interface, by number.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn all(&mut self) -> io::Result<Vec<Interface>> {
+        let mut interfaces = self.links()?;
+        for (owner, address) in self.addresses()? {
+            if let Some(owner) = interfaces.iter_mut().find(|one| one.index == owner) {
+                owner.addresses.push(address);
+            }
+        }
+        Ok(interfaces)
+    }
+
+    /// The interface of that name, or other name (`ip link property`).
+    ///
+    /// # Errors
+    /// [`InterfaceError::Missing`] names those there are.
+    pub fn named(&mut self, name: &str) -> Result<Interface, InterfaceError> {
+        let link = self.link(by_name(name), name)?;
+        self.with_addresses(&link)
+    }
+
+    /// The interface of that number.
+    ///
+    /// # Errors
+    /// As for [`named`](Self::named).
+    pub fn numbered(&mut self, index: u32) -> Result<Interface, InterfaceError> {
+        let link = self.link(by_index(index), &index.to_string())?;
+        self.with_addresses(&link)
+    }
+
+    /// As [`all`](Self::all), without addresses.
+    pub(super) fn links(&mut self) -> io::Result<Vec<Interface>> {
+        let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let replies = self.0.request(request, NLM_F_DUMP)?.into_iter();
+        let links = replies.filter_map(|reply| match reply {
+            RouteNetlinkMessage::NewLink(message) => Some(Interface::read(&message)),
+            _ => None,
+        });
+        let mut links: Vec<Interface> = links.collect();
+        links.sort_by_key(|interface| interface.index);
+        Ok(links)
+    }
+
+    /// All network addresses, each with its interface's number.
+    fn addresses(&mut self) -> io::Result<Vec<(u32, Address)>> {
+        let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let replies = self.0.request(request, NLM_F_DUMP)?.into_iter();
+        let addresses = replies.filter_map(|reply| match reply {
+            RouteNetlinkMessage::NewAddress(message) => {
+                let ip = own_address(&message)?;
+                let prefix_len = message.header.prefix_len;
+                Some((message.header.index, Address { ip, prefix_len }))
+            }
+            _ => None,
+        });
+        Ok(addresses.collect())
+    }
+
+    /// Asks for one; `which` is what to call it.
+    fn link(&mut self, wanted: LinkMessage, which: &str) -> Result<LinkMessage, InterfaceError> {
+        let replies = self.0.request(RouteNetlinkMessage::GetLink(wanted), 0);
+        let found = match replies {
+            Ok(replies) => replies.into_iter().find_map(|reply| match reply {
+                RouteNetlinkMessage::NewLink(message) => Some(message),
+                _ => None,
+            }),
+            Err(error) => match error.raw_os_error() {
+                // No such one, or none can have that number or name.
+                Some(libc::ENODEV | libc::EINVAL | libc::ERANGE) => None,
+                _ => return Err(error.into()),
+            },
+        };
+        match found {
+            Some(found) => Ok(found),
+            None => Err(InterfaceError::Missing {
+                which: which.to_owned(),
+                there: self.links()?.into_iter().map(|one| one.name).collect(),
+            }),
+        }
+    }
+
+    fn with_addresses(&mut self, link: &LinkMessage) -> Result<Interface, InterfaceError> {
+        let mut interface = Interface::read(link);
+        let all = self.addresses()?.into_iter();
+        let own = all.filter(|(owner, _)| *owner == interface.index);
+        interface.addresses = own.map(|(_, address)| address).collect();
+        Ok(interface)
+    }
+}
+
+fn by_name(name: &str) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+    message
+}
+
+fn by_index(index: u32) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message
+}
+
 /// Every interface, by number.
 ///
 /// # Errors
 /// When the kernel does not say.
 pub fn interfaces() -> Result<Vec<Interface>, InterfaceError> {
-    let mut interfaces = links()?;
-    let socket = netlink::open(0)?;
-    let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-    for reply in netlink::request(&socket, request, NLM_F_DUMP)? {
-        let RouteNetlinkMessage::NewAddress(message) = reply else {
-            continue;
-        };
-        let owner = interfaces
-            .iter_mut()
-            .find(|i| i.index == message.header.index);
-        if let (Some(owner), Some(ip)) = (owner, own_address(&message)) {
-            let prefix_len = message.header.prefix_len;
-            owner.addresses.push(Address { ip, prefix_len });
-        }
-    }
-    for interface in &mut interfaces {
-        // It may have gone since: then it has none.
-        interface.features = features::of(&interface.name).unwrap_or_default();
-    }
-    Ok(interfaces)
-}
-
-/// As [`interfaces`], without addresses and features.
-pub(super) fn links() -> io::Result<Vec<Interface>> {
-    let socket = netlink::open(0)?;
-    let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
-    let replies = netlink::request(&socket, request, NLM_F_DUMP)?;
-    let links = replies.iter().filter_map(|reply| match reply {
-        RouteNetlinkMessage::NewLink(message) => Some(Interface::read(message)),
-        _ => None,
-    });
-    let mut links: Vec<Interface> = links.collect();
-    links.sort_by_key(|interface| interface.index);
-    Ok(links)
+    Ok(Interfaces::open()?.all()?)
 }
 
 /// Frames that came to an interface and were dropped before anybody saw them,
@@ -208,44 +298,25 @@ pub(super) fn links() -> io::Result<Vec<Interface>> {
 /// # Errors
 /// [`InterfaceError::Missing`] if there is none of that number.
 pub fn drops(ifindex: u32) -> Result<u64, InterfaceError> {
-    let socket = netlink::open(0)?;
-    let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
-    for reply in netlink::request(&socket, request, NLM_F_DUMP)? {
-        let RouteNetlinkMessage::NewLink(message) = reply else {
-            continue;
-        };
-        if message.header.index != ifindex {
-            continue;
-        }
-        let counts = message.attributes.iter().find_map(|fact| match fact {
-            LinkAttribute::Stats64(stats) => Some(stats.rx_dropped + stats.rx_missed_errors),
+    let mut interfaces = Interfaces::open()?;
+    let message = interfaces.link(by_index(ifindex), &ifindex.to_string())?;
+    let counts = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::Stats64(counts) => Some(counts.rx_dropped + counts.rx_missed_errors),
             _ => None,
         });
-        return Ok(counts.unwrap_or_default());
-    }
-    find(&ifindex.to_string(), |interface| interface.index == ifindex).map(|_| 0)
+    Ok(counts.unwrap_or_default())
 }
 
 /// The number of the interface of that name, in the calling thread's
 /// namespace.
 pub(crate) fn find_index(name: &str) -> io::Result<u32> {
-    let found = links()?
-        .into_iter()
-        .find(|interface| interface.name == name);
-    match found {
-        Some(interface) => Ok(interface.index),
-        None => Err(io::Error::from_raw_os_error(libc::ENODEV)),
-    }
-}
-
-fn find(which: &str, wanted: impl Fn(&Interface) -> bool) -> Result<Interface, InterfaceError> {
-    let all = interfaces()?;
-    match all.iter().find(|interface| wanted(interface)) {
-        Some(interface) => Ok(interface.clone()),
-        None => Err(InterfaceError::Missing {
-            which: which.to_owned(),
-            there: all.into_iter().map(|interface| interface.name).collect(),
-        }),
+    match Interfaces::open()?.link(by_name(name), name) {
+        Ok(message) => Ok(message.header.index),
+        Err(InterfaceError::Missing { .. }) => Err(io::ErrorKind::NotFound.into()),
+        Err(InterfaceError::System { source }) => Err(source),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The interfaces of this machine: what they are, and what happens to them.
 //!
-//! All of it is of the network namespace that the calling thread is in, and
+//! All of it is of the network namespace that the calling thread is in, or was
+//! in when it opened a [`Netlink`] socket, [`Interfaces`] or a [`Watcher`]; and
 //! needs no privilege.
 
 pub(crate) mod change;
@@ -12,6 +13,9 @@ mod watch;
 
 pub use features::Features;
 pub(crate) use interface::find_index;
-pub use interface::{Address, Interface, InterfaceError, Xdp, XdpMode, drops, interfaces};
+pub use interface::{
+    Address, Interface, InterfaceError, Interfaces, Xdp, XdpMode, drops, interfaces,
+};
+pub use netlink::Netlink;
 pub use tap::Tap;
 pub use watch::{Event, Watcher};

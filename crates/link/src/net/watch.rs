@@ -1,14 +1,15 @@
 //! What happens to interfaces.
 
-use super::interface::{Interface, links};
-use super::netlink;
+use super::interface::{Interface, Interfaces};
+use super::netlink::Netlink;
+use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::RouteNetlinkMessage;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::RecvFlags;
 use rustix::time::Timespec;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// `RTMGRP_LINK`.
@@ -103,7 +104,8 @@ impl Event {
 /// watcher asks for everything again and tells the difference.
 #[derive(Debug)]
 pub struct Watcher {
-    socket: OwnedFd,
+    news: Netlink,
+    interfaces: Interfaces,
     known: BTreeMap<u32, Interface>,
     events: VecDeque<Event>,
 }
@@ -115,9 +117,9 @@ impl Watcher {
     /// When the kernel does not tell.
     pub fn open() -> io::Result<Watcher> {
         // Listen first, then look: nothing falls between.
-        let socket = netlink::open(LINKS)?;
         let mut watcher = Watcher {
-            socket,
+            news: Netlink::listening(LINKS)?,
+            interfaces: Interfaces::open()?,
             known: BTreeMap::new(),
             events: VecDeque::new(),
         };
@@ -146,7 +148,7 @@ impl Watcher {
             }
             let left = deadline.map(|at| at.saturating_duration_since(std::time::Instant::now()));
             let left = left.and_then(|left| Timespec::try_from(left).ok());
-            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            let mut fds = [PollFd::new(&self.news, PollFlags::IN)];
             match poll(&mut fds, left.as_ref()) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
                 Ok(_) => {}
@@ -159,13 +161,19 @@ impl Watcher {
     fn take_in(&mut self) -> io::Result<()> {
         const OVERRUN: i32 = libc::ENOBUFS;
         loop {
-            match netlink::receive(&self.socket, RecvFlags::DONTWAIT) {
-                Ok((messages, _)) => messages.into_iter().for_each(|m| self.hear(m)),
+            match self.news.receive(RecvFlags::DONTWAIT) {
+                Ok(messages) => {
+                    for message in messages {
+                        if let NetlinkPayload::InnerMessage(news) = message.payload {
+                            self.hear(news);
+                        }
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(OVERRUN) => {
                     // What was not dropped is older than what was, and than
                     // what we see when we look.
-                    while netlink::receive(&self.socket, RecvFlags::DONTWAIT).is_ok() {}
+                    while self.news.receive(RecvFlags::DONTWAIT).is_ok() {}
                     self.look_again()?;
                 }
                 Err(error) => return Err(error),
@@ -188,7 +196,7 @@ impl Watcher {
     }
 
     fn look_again(&mut self) -> io::Result<()> {
-        let there = links()?;
+        let there = self.interfaces.links()?;
         let gone = self
             .known
             .keys()
@@ -265,6 +273,6 @@ impl AsFd for Watcher {
     /// Readable when there may be something to tell; call
     /// [`next_event`](Self::next_event) with no time until it says `None`.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.news.as_fd()
     }
 }

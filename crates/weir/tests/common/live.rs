@@ -5,20 +5,15 @@ use crate::common::{Folder, weir};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use weir_lab::need;
-use weir_lab::net::{Device, Host, Lab, Process, Signal, nobody};
+use weir_lab::net::{Host, Pair, Process, Signal, nobody};
 
 /// Two hosts and a link: `eth0` of each.
-pub(crate) struct Net {
-    pub(crate) a: Host,
-    pub(crate) b: Host,
-    pub(crate) eth_a: Device,
-    pub(crate) eth_b: Device,
-    _lab: Lab,
-}
+pub(crate) struct Net(Pair);
 
 /// Long enough for anything that ought to happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,36 +23,26 @@ pub(crate) fn net() -> Option<Net> {
     if !need::root() {
         return None;
     }
-    let lab = Lab::new();
-    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
-    let link = lab.link(&a, &b).addresses([10, 0, 0, 1], [10, 0, 0, 2], 24);
-    let (eth_a, eth_b) = link.neighbours().connect().unwrap();
-    Some(Net {
-        a,
-        b,
-        eth_a,
-        eth_b,
-        _lab: lab,
-    })
+    Some(Net(Pair::new().unwrap()))
+}
+
+impl Deref for Net {
+    type Target = Pair;
+
+    fn deref(&self) -> &Pair {
+        &self.0
+    }
 }
 
 impl Net {
     /// Sends datagrams from a to b's port.
-    pub(crate) fn send(&self, dst_port: u16, count: usize) {
-        self.a.run(|| {
-            let socket = UdpSocket::bind("10.0.0.1:0").unwrap();
-            for _ in 0..count {
-                socket.send_to(b"text", ("10.0.0.2", dst_port)).unwrap();
-            }
-        });
+    pub(crate) fn send(&self, dst_port: u16, count: u32) {
+        self.0.send(dst_port, count).unwrap();
     }
 
     /// A socket of b's own kernel.
     pub(crate) fn server(&self, port: u16) -> UdpSocket {
-        let socket = self.b.run(|| UdpSocket::bind(("10.0.0.2", port))).unwrap();
-        let patience = Some(Duration::from_millis(300));
-        socket.set_read_timeout(patience).unwrap();
-        socket
+        self.0.server(port).unwrap()
     }
 
     /// The binary in b.

@@ -20,7 +20,7 @@ pub use divider::KernelDivider;
 pub(crate) use pins::sweep;
 
 use super::Fabric;
-use crate::interface::{Facts, Interfaces, Watch};
+use crate::interface::Facts;
 use crate::keep::Keep;
 use crate::protocol::{ErrorKind, Refusal};
 use pins::Pins;
@@ -30,7 +30,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_link::bpf::{self, ObjectKind, PinFolder};
+use weir_link::net::{InterfaceError, Interfaces, Watcher};
 
 fn system(error: impl Display) -> Refusal {
     Refusal::new(ErrorKind::System, error)
@@ -41,7 +43,7 @@ fn system(error: impl Display) -> Refusal {
 #[derive(Debug)]
 pub struct KernelFabric {
     interfaces: Interfaces,
-    watch: Watch,
+    watcher: Watcher,
     news: Arc<OwnedFd>,
     namespace: u64,
     pins: Option<Arc<PinFolder>>,
@@ -56,7 +58,7 @@ impl KernelFabric {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(KernelFabric {
             interfaces: Interfaces::open()?,
-            watch: Watch::open()?,
+            watcher: Watcher::open()?,
             news: Arc::new(eventfd(0, flags)?),
             namespace: namespace()?,
             pins: None,
@@ -89,17 +91,19 @@ impl Fabric for KernelFabric {
     type Divider = KernelDivider;
 
     fn by_name(&mut self, name: &str) -> Result<Facts, Refusal> {
-        self.interfaces.by_name(name).map_err(|error| {
-            let message = match error.kind() {
-                io::ErrorKind::NotFound => format!("there is no interface {name}; see `ip link`"),
-                _ => format!("the kernel does not tell of interface {name}: {error}"),
-            };
-            Refusal::new(ErrorKind::Interface, message)
-        })
+        let refuse = |message: String| Refusal::new(ErrorKind::Interface, message);
+        let found = self.interfaces.named(name).map_err(|error| match error {
+            // Which others there are is not everybody's to know.
+            InterfaceError::Missing { .. } => {
+                refuse(format!("there is no interface {name}; see `ip link`"))
+            }
+            error => refuse(error.to_string()),
+        });
+        Facts::try_from(found?).map_err(|error| refuse(error.to_string()))
     }
 
     fn by_index(&mut self, ifindex: u32) -> Option<Facts> {
-        self.interfaces.by_index(ifindex).ok()
+        Facts::try_from(self.interfaces.numbered(ifindex).ok()?).ok()
     }
 
     fn divide(&mut self, facts: &Facts) -> Result<KernelDivider, Refusal> {
@@ -131,7 +135,7 @@ impl Fabric for KernelFabric {
     }
 
     fn changes(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.watch.as_fd())
+        Some(self.watcher.as_fd())
     }
 
     fn saw_news(&mut self) {
@@ -139,7 +143,8 @@ impl Fabric for KernelFabric {
     }
 
     fn saw_changes(&mut self) {
-        self.watch.drain();
+        // The interfaces in use are looked at again, whatever it was.
+        while let Ok(Some(_)) = self.watcher.next_event(Some(Duration::ZERO)) {}
     }
 
     fn namespace(&self) -> Option<u64> {
