@@ -1,7 +1,8 @@
 //! The whole stack of one host on one link.
 
 use crate::host::{
-    Config, ConfigError, Counters, DropReason, Host, Incoming, Input, Problem, Report,
+    Config, ConfigError, Counters, DropReason, Host, Incoming, Input, Partial, Problem, Received,
+    Report,
 };
 use crate::tcp::{ListenerId, State, Tcp, TcpConfig, TcpError, TcpId};
 use crate::udp::{self, BindError, Datagram, SendError, UdpId};
@@ -19,6 +20,15 @@ pub trait Outlet {
 
     /// The frame reserved last is complete and goes out.
     fn submit(&mut self);
+
+    /// The frame reserved last goes out, and the link completes it. Only a
+    /// link that [`Config::offload`] says to do so gets such frames.
+    ///
+    /// # Panics
+    /// If the link does no such thing, and the configuration says it does.
+    fn submit_partial(&mut self, partial: Partial) {
+        panic!("{partial:?} for a link without offload: set `Config::offload` to what it does");
+    }
 }
 
 /// An outlet without a limit, which keeps frames in memory.
@@ -74,8 +84,14 @@ impl Stack {
 
     /// Takes a frame from the link, without its check sequence.
     pub fn receive(&mut self, now_ns: u64, frame: &[u8]) {
+        self.receive_with(now_ns, frame, Received::default());
+    }
+
+    /// Takes a frame about which the link tells something: several TCP
+    /// segments merged into one, up to 64 KB, if the link vouches for them.
+    pub fn receive_with(&mut self, now_ns: u64, frame: &[u8], received: Received) {
         let done = match self.host.frame(now_ns, frame) {
-            Ok(Some((packet, to_group))) => self.packet(now_ns, packet, to_group),
+            Ok(Some((packet, to_group))) => self.packet(now_ns, packet, to_group, received),
             Ok(None) => Ok(()),
             Err(reason) => Err(reason),
         };
@@ -84,9 +100,18 @@ impl Stack {
         }
     }
 
-    fn packet(&mut self, now_ns: u64, bytes: &[u8], to_group: bool) -> Result<(), DropReason> {
+    fn packet(
+        &mut self,
+        now_ns: u64,
+        bytes: &[u8],
+        to_group: bool,
+        received: Received,
+    ) -> Result<(), DropReason> {
         match self.host.packet(now_ns, bytes, to_group)? {
-            Input::Datagram(incoming) => self.datagram(now_ns, &incoming),
+            Input::Datagram(mut incoming) => {
+                incoming.vouched = received.vouched;
+                self.datagram(now_ns, &incoming)
+            }
             Input::Partial => Ok(()),
             Input::Whole(whole) => match self.host.packet(now_ns, &whole, to_group)? {
                 Input::Datagram(incoming) => self.datagram(now_ns, &incoming),

@@ -5,6 +5,7 @@ mod common;
 use common::stream::{exchange, forget};
 use common::{Pair, V4, V6, config};
 use weir_link::mem::Impairments;
+use weir_stack::host::Offload;
 use weir_stack::rng::Rng;
 use weir_stack::tcp::{Algorithm, State, TcpConfig};
 
@@ -75,10 +76,15 @@ fn tcp_config(rng: &mut Rng) -> TcpConfig {
 fn run(seed: u64) {
     println!("seed {seed}");
     let mut rng = Rng::new(seed);
+    // Drawn beside, so that a seed's world stays what it was.
+    let mut features = Rng::new(!seed);
     let link = impairments(&mut rng);
     let mut configs = [config(0), config(1)];
     for config in &mut configs {
         config.mtu = 1280 + rng.below(300) as usize;
+        if features.below(3) == 0 {
+            config.offload = Offload::ALL;
+        }
     }
     let mut pair = Pair::with(configs, link, seed);
     let mut tiny = false;

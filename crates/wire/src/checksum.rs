@@ -1,5 +1,6 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 
+use multiversion::multiversion;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A running ones' complement sum of 16-bit words in network order.
@@ -17,6 +18,7 @@ impl Sum {
     }
 
     /// Adds bytes, wherever they were split.
+    #[inline]
     pub fn bytes(mut self, mut bytes: &[u8]) -> Sum {
         let [first, rest @ ..] = bytes else {
             return self;
@@ -25,24 +27,57 @@ impl Sum {
             self.total += u64::from(*first);
             bytes = rest;
         }
-        // 2^32 words of 32 bits fit into 64: fold once a gigabyte. Words are
-        // summed as this machine has them and the sum is turned around, which
-        // comes to the same (RFC 1071 §2 (B)) and keeps the loop short.
-        for piece in bytes.chunks(1 << 30) {
+        for piece in bytes.chunks(PIECE) {
             let (words, rest) = piece.as_chunks::<4>();
-            let mut last = [0; 4];
-            last[..rest.len()].copy_from_slice(rest);
-            let mut sum = u64::from(u32::from_ne_bytes(last));
-            for word in words {
-                sum += u64::from(u32::from_ne_bytes(*word));
-            }
-            self.total = u64::from(fold(self.total)) + u64::from(u16::from_be(fold(sum)));
+            // Few words are summed before a call would have been made.
+            let sum = if words.len() <= 16 {
+                add(words)
+            } else {
+                add_many(words)
+            };
+            self.add(sum + last(rest));
         }
         self.odd = bytes.len() % 2 == 1;
         self
     }
 
+    /// Copies bytes, and adds them on the way: memory is passed over once.
+    ///
+    /// # Panics
+    /// If `to` is not as long as `from`.
+    pub fn copy(mut self, from: &[u8], to: &mut [u8]) -> Sum {
+        assert_eq!(from.len(), to.len(), "all of it is copied");
+        if self.odd {
+            to.copy_from_slice(from);
+            return self.bytes(from);
+        }
+        for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
+            let (words, rest) = from.as_chunks::<4>();
+            let (places, end) = to.as_chunks_mut::<4>();
+            end.copy_from_slice(rest);
+            self.add(copy_many(words, places) + last(rest));
+        }
+        self.odd = from.len() % 2 == 1;
+        self
+    }
+
+    /// Adds a sum of words as this machine has them.
+    #[inline]
+    fn add(&mut self, sum: u64) {
+        self.total = u64::from(fold(self.total)) + u64::from(u16::from_be(fold(sum)));
+    }
+
+    /// What two sums of whole words come to.
+    #[inline]
+    pub fn and(mut self, other: Sum) -> Sum {
+        assert!(!self.odd, "a sum starts where a word ended");
+        self.total += u64::from(fold(other.total));
+        self.odd = other.odd;
+        self
+    }
+
     /// Adds one word, between two words.
+    #[inline]
     pub fn word(mut self, word: u16) -> Sum {
         assert!(!self.odd, "a word starts where a word ended");
         self.total = u64::from(fold(self.total)) + u64::from(word);
@@ -51,18 +86,74 @@ impl Sum {
 
     /// Adds the pseudo-header of `protocol` (RFC 9293 §3.1, RFC 8200 §8.1) for
     /// `len` bytes of transport header and payload.
+    #[inline]
     pub fn pseudo_header(self, addresses: Addresses, protocol: u8, len: u32) -> Sum {
         let sum = match addresses {
-            Addresses::V4(src, dst) => self.bytes(&src.octets()).bytes(&dst.octets()),
+            Addresses::V4(src, dst) => self.half(src.to_bits()).half(dst.to_bits()),
             Addresses::V6(src, dst) => self.bytes(&src.octets()).bytes(&dst.octets()),
         };
-        sum.bytes(&len.to_be_bytes()).word(u16::from(protocol))
+        sum.half(len).word(u16::from(protocol))
+    }
+
+    /// Adds two words, between two words.
+    #[inline]
+    fn half(mut self, words: u32) -> Sum {
+        assert!(!self.odd, "a word starts where a word ended");
+        self.total += u64::from(words >> 16) + u64::from(words & 0xffff);
+        self
+    }
+
+    /// The sum itself, not complemented: what a link that completes checksums
+    /// finds in the field.
+    #[inline]
+    pub fn partial(self) -> u16 {
+        fold(self.total)
     }
 
     /// The checksum field: the sum's complement.
+    #[inline]
     pub fn finish(self) -> u16 {
         !fold(self.total)
     }
+}
+
+/// 2^32 words of 32 bits fit into 64: the sum is folded once a gigabyte.
+const PIECE: usize = 1 << 30;
+
+/// The sum of words. They are summed as this machine has them, and the sum is
+/// turned around, which comes to the same (RFC 1071 §2 (B)) and keeps the loop
+/// short.
+#[inline(always)]
+fn add(words: &[[u8; 4]]) -> u64 {
+    words
+        .iter()
+        .map(|word| u64::from(u32::from_ne_bytes(*word)))
+        .sum()
+}
+
+/// [`add`] with as wide registers as the machine has.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn add_many(words: &[[u8; 4]]) -> u64 {
+    add(words)
+}
+
+/// Copies words; gives their sum as [`add`] does.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn copy_many(from: &[[u8; 4]], to: &mut [[u8; 4]]) -> u64 {
+    let mut sum = 0;
+    for (from, to) in from.iter().zip(to) {
+        *to = *from;
+        sum += u64::from(u32::from_ne_bytes(*from));
+    }
+    sum
+}
+
+/// The bytes behind the last whole word, as a word.
+#[inline]
+fn last(rest: &[u8]) -> u64 {
+    let mut word = [0; 4];
+    word[..rest.len()].copy_from_slice(rest);
+    u32::from_ne_bytes(word).into()
 }
 
 /// Source and destination of an IP packet: what a transport's checksum covers
@@ -99,9 +190,45 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
 }
 
 /// Carries folded back in until 16 bits are left.
+#[inline]
 fn fold(mut total: u64) -> u16 {
     while total > 0xffff {
         total = (total & 0xffff) + (total >> 16);
     }
     total as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Any length, split anywhere: as RFC 1071 §4.1 sums, word by word.
+    #[test]
+    fn copies_and_parts_sum_as_the_whole() {
+        let bytes: Vec<u8> = (0..700_u32)
+            .map(|at| ((at * at) >> 3) as u8 | 0x81)
+            .collect();
+        for len in 0..bytes.len() {
+            let bytes = &bytes[..len];
+            let words = bytes.chunks(2).map(|word| {
+                let low = word.get(1).copied().unwrap_or(0);
+                u64::from(u16::from_be_bytes([word[0], low]))
+            });
+            let right = !fold(words.sum());
+            let (start, end) = bytes.split_at(len / 3);
+            let mut copy = vec![0; len];
+            let (to_start, to_end) = copy.split_at_mut(len / 3);
+            let copied = Sum::new().copy(start, to_start).copy(end, to_end);
+            assert_eq!(copied.finish(), right, "{len} bytes, copied");
+            assert_eq!(copy, bytes);
+            assert_eq!(
+                Sum::new().bytes(start).bytes(end).finish(),
+                right,
+                "{len} bytes"
+            );
+            let whole = Sum::new().word(7).and(Sum::new().bytes(bytes));
+            assert_eq!(whole.finish(), Sum::new().word(7).bytes(bytes).finish());
+            assert_eq!(!whole.partial(), whole.finish());
+        }
+    }
 }

@@ -299,6 +299,8 @@ pub struct Repr {
 impl Repr {
     /// The header's length without options, in bytes.
     pub const LEN_MIN: usize = 20;
+    /// Where the checksum is, in bytes from the header's start.
+    pub const CHECKSUM_AT: u16 = 16;
 
     /// The header's values.
     pub fn parse(segment: &Segment<'_>) -> Repr {
@@ -327,19 +329,51 @@ impl Repr {
     /// or the options have more than 40 bytes.
     pub fn emit(&self, segment: &mut [u8], addresses: Addresses) {
         let header_len = self.header_len();
-        assert!(header_len <= 60, "TCP options have at most 40 bytes");
-        put(segment, 0, &self.src_port.to_be_bytes());
-        put(segment, 2, &self.dst_port.to_be_bytes());
-        put(segment, 4, &self.seq.to_be_bytes());
-        put(segment, 8, &self.ack.to_be_bytes());
-        put(segment, 12, &[(header_len as u8 / 4) << 4, self.flags.0]);
-        put(segment, 14, &self.window.to_be_bytes());
-        put(segment, 16, &[0, 0]);
-        put(segment, 18, &self.urgent.to_be_bytes());
-        self.options.emit(&mut segment[Repr::LEN_MIN..header_len]);
         let len = u32::try_from(segment.len()).expect("a TCP segment is shorter than 4 GiB");
+        let (header, payload) = segment.split_at_mut(header_len);
         let sum = Sum::new().pseudo_header(addresses, Protocol::TCP.0, len);
-        let checksum = sum.bytes(segment).finish();
-        put(segment, 16, &checksum.to_be_bytes());
+        let sum = sum.and(Sum::new().bytes(payload));
+        self.emit_header(header, |header| sum_header(sum, header).finish());
     }
+
+    /// Writes the header of a segment; `rest` is the sum of its
+    /// pseudo-header and payload.
+    ///
+    /// # Panics
+    /// If `header` is not as long as [`Repr::header_len`], or the options have
+    /// more than 40 bytes.
+    pub fn emit_summed(&self, header: &mut [u8], rest: Sum) {
+        self.emit_header(header, |header| sum_header(rest, header).finish());
+    }
+
+    /// Writes the header of a segment whose checksum the link completes;
+    /// `pseudo` is the sum of its pseudo-header.
+    ///
+    /// # Panics
+    /// As [`Repr::emit_summed`].
+    pub fn emit_partial(&self, header: &mut [u8], pseudo: Sum) {
+        self.emit_header(header, |_| pseudo.partial());
+    }
+
+    #[inline]
+    fn emit_header(&self, header: &mut [u8], checksum: impl FnOnce(&[u8]) -> u16) {
+        let header_len = self.header_len();
+        assert!(header_len <= 60, "TCP options have at most 40 bytes");
+        assert_eq!(header.len(), header_len, "the header is written whole");
+        put(header, 0, &self.src_port.to_be_bytes());
+        put(header, 2, &self.dst_port.to_be_bytes());
+        put(header, 4, &self.seq.to_be_bytes());
+        put(header, 8, &self.ack.to_be_bytes());
+        put(header, 12, &[(header_len as u8 / 4) << 4, self.flags.0]);
+        put(header, 14, &self.window.to_be_bytes());
+        put(header, 16, &[0, 0]);
+        put(header, 18, &self.urgent.to_be_bytes());
+        self.options.emit(&mut header[Repr::LEN_MIN..]);
+        let checksum = checksum(header);
+        put(header, 16, &checksum.to_be_bytes());
+    }
+}
+
+fn sum_header(rest: Sum, header: &[u8]) -> Sum {
+    Sum::new().bytes(header).and(rest)
 }

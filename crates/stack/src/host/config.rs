@@ -1,6 +1,6 @@
 //! What a stack is told when it is made.
 
-use super::{Prefix, Route};
+use super::{Offload, Prefix, Route};
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
 
@@ -18,6 +18,8 @@ pub struct Config {
     pub hardware: Address,
     /// Bytes of the longest packet, without the Ethernet header.
     pub mtu: usize,
+    /// What the link does for us.
+    pub offload: Offload,
     /// Our addresses and their networks, at most [`ADDRESSES_MAX`].
     pub addresses: Vec<Prefix>,
     /// How to reach other networks, at most [`ROUTES_MAX`].
@@ -33,6 +35,9 @@ pub enum ConfigError {
     /// The MTU is out of range.
     #[error("an MTU of {0} bytes is not in {min}..={max}", min = MTU.start(), max = MTU.end())]
     Mtu(usize),
+    /// Segments cannot be cut without new checksums.
+    #[error("a link that cuts segments completes their checksums: set `checksum` too")]
+    Offload,
     /// Nobody can have this address.
     #[error("{0} cannot be a host's address: it is unspecified, a group, a broadcast or loopback")]
     Address(Prefix),
@@ -50,6 +55,7 @@ impl Config {
         Config {
             hardware,
             mtu: 1500,
+            offload: Offload::default(),
             addresses: Vec::new(),
             routes: Vec::new(),
         }
@@ -75,6 +81,14 @@ impl Config {
         }
         if !MTU.contains(&self.mtu) {
             return Err(ConfigError::Mtu(self.mtu));
+        }
+        let Offload {
+            checksum,
+            tso4,
+            tso6,
+        } = self.offload;
+        if (tso4 || tso6) && !checksum {
+            return Err(ConfigError::Offload);
         }
         let (addresses, routes) = (self.addresses.len(), self.routes.len());
         if addresses > ADDRESSES_MAX || routes > ROUTES_MAX {

@@ -16,6 +16,8 @@ pub(crate) struct Incoming<'a> {
     pub(crate) hop_limit: u8,
     /// It came to more than us, by its frame's or its own destination.
     pub(crate) to_group: bool,
+    /// The link vouches for its transport's checksum.
+    pub(crate) vouched: bool,
     /// It whole, header included, for errors to quote.
     pub(crate) packet: &'a [u8],
     /// What its headers carry.
@@ -114,6 +116,7 @@ impl Host {
             traffic_class: packet.traffic_class(),
             hop_limit: packet.ttl(),
             to_group,
+            vouched: false,
             packet: whole,
             payload: packet.payload(),
         }))
@@ -172,6 +175,7 @@ impl Host {
             traffic_class: header.traffic_class,
             hop_limit: header.hop_limit,
             to_group,
+            vouched: false,
             packet: whole,
             payload: packet.payload(),
         };

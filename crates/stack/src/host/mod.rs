@@ -20,15 +20,18 @@ mod input;
 mod limit;
 mod nd;
 mod neighbours;
+mod offload;
 mod output;
 mod paths;
 mod prefix;
 mod reassembly;
 mod routes;
+mod way;
 
 pub use config::{ADDRESSES_MAX, Config, ConfigError, MTU, ROUTES_MAX};
 pub use counters::{Counters, DropReason};
 pub use neighbours::{ASK_EACH_NS, ASKS_MAX, DELAY_NS, NEIGHBOURS_MAX, REACHABLE_NS, WAITING_MAX};
+pub use offload::{Gso, Offload, Partial, Received};
 pub use output::QUEUE_MAX;
 pub use paths::{NARROW_NS, PATHS_MAX};
 pub use prefix::{Prefix, PrefixError};
@@ -39,6 +42,7 @@ pub(crate) use icmp::{Problem, Report};
 pub(crate) use input::{Incoming, Input};
 pub(crate) use output::Header;
 pub(crate) use routes::Routes;
+pub(crate) use way::Way;
 
 use crate::rng::Keyed;
 use limit::RateLimit;
@@ -52,6 +56,7 @@ use weir_wire::ethernet::Address;
 pub(crate) struct Host {
     hardware: Address,
     mtu: usize,
+    pub(crate) offload: Offload,
     pub(crate) routes: Routes,
     neighbours: Neighbours,
     reassembly: Reassembly,
@@ -70,6 +75,7 @@ impl Host {
         Ok(Host {
             hardware: config.hardware,
             mtu: config.mtu,
+            offload: config.offload,
             routes: Routes::new(config),
             neighbours: Neighbours::default(),
             reassembly: Reassembly::default(),

@@ -70,13 +70,15 @@ impl Neighbours {
     /// The address to send to, if it is known; otherwise it is asked for, and
     /// frames can wait for it.
     pub(super) fn resolve(&mut self, now_ns: u64, ip: IpAddr) -> Option<Address> {
-        if !self.known.contains_key(&ip) {
+        let Some(neighbour) = self.known.get_mut(&ip) else {
             let waiting = Vec::new();
             self.enter(ip, Address::default(), State::Incomplete { waiting });
             self.ask(now_ns, ip);
-        }
-        let neighbour = self.known.get_mut(&ip)?;
+            self.known.get_mut(&ip)?.used_ns = now_ns;
+            return None;
+        };
         neighbour.used_ns = now_ns;
+        let hardware = neighbour.hardware;
         match neighbour.state {
             State::Incomplete { .. } => return None,
             State::Reachable { until_ns } if until_ns > now_ns => {}
@@ -86,7 +88,7 @@ impl Neighbours {
             }
             State::Probe => {}
         }
-        Some(self.known[&ip].hardware)
+        Some(hardware)
     }
 
     /// Has a neighbour asked: an unknown one at once, a known one if nothing

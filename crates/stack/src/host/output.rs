@@ -1,7 +1,6 @@
 //! From what UDP, TCP or ICMP send to frames.
 
-use super::{DropReason, Host};
-use crate::stack::Outlet;
+use super::{DropReason, Host, Way};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6};
@@ -49,7 +48,7 @@ impl Header {
         }
     }
 
-    fn ether_type(&self) -> EtherType {
+    pub(super) fn ether_type(&self) -> EtherType {
         match self.addresses {
             Addresses::V4(..) => EtherType::IPV4,
             Addresses::V6(..) => EtherType::IPV6,
@@ -57,7 +56,7 @@ impl Header {
     }
 
     /// Writes the header of a whole packet.
-    fn emit(&self, out: &mut [u8], payload_len: usize, identification: u16) {
+    pub(super) fn emit(&self, out: &mut [u8], payload_len: usize, identification: u16) {
         match self.addresses {
             Addresses::V4(src, dst) => self.v4(src, dst, payload_len, identification).emit(out),
             Addresses::V6(src, dst) => {
@@ -120,48 +119,40 @@ impl Host {
         self.mtu
     }
 
-    /// Writes a packet that is not to be fragmented straight to the link,
-    /// `fill` its payload of `len` bytes, if the next hop's address is known;
-    /// false if the link takes no more. One that waits for that address, or
-    /// cannot be sent, counts as taken.
-    pub(crate) fn emit(
+    /// The way of packets with this header, if the next hop's address is known;
+    /// if it is not, it is asked for when [`Host::hold`] is called.
+    pub(crate) fn way(&mut self, now_ns: u64, header: &Header) -> Option<Way> {
+        let next_hop = self.routes.next_hop(header.dst())?;
+        let dst = self.neighbours.resolve(now_ns, next_hop)?;
+        Some(Way::new(dst, self.hardware, header))
+    }
+
+    /// Keeps a packet that is not to be fragmented until the next hop's
+    /// address is known, `fill` its payload of `len` bytes.
+    pub(crate) fn hold(
         &mut self,
         now_ns: u64,
-        out: &mut dyn Outlet,
         header: &Header,
         len: usize,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> bool {
-        let start = ethernet::Repr::LEN;
-        let head_len = start + header.len();
+        fill: impl FnOnce(&mut [u8]),
+    ) {
         let Some(next_hop) = self.routes.next_hop(header.dst()) else {
             self.counters.drop(DropReason::NoRoute);
-            return true;
+            return;
         };
-        let Some(dst) = self.neighbours.resolve(now_ns, next_hop) else {
-            let mut frame = vec![0; head_len + len];
-            header.emit(&mut frame[start..], len, 0);
-            fill(&mut frame[head_len..]);
-            let dropped = self.neighbours.hold(next_hop, frame);
-            self.counters
-                .drop_many(DropReason::NeighbourUnresolved, dropped);
-            self.send_asks(now_ns);
-            return true;
-        };
-        let Some(frame) = out.reserve(head_len + len) else {
-            return false;
-        };
-        let ethernet = ethernet::Repr {
-            dst,
-            src: self.hardware,
-            ether_type: header.ether_type(),
-        };
-        ethernet.emit(frame);
+        self.send_asks(now_ns);
+        if header.len() + len > self.mtu {
+            // No link cuts what comes out of the queue.
+            self.counters.drop(DropReason::NeighbourUnresolved);
+            return;
+        }
+        let start = ethernet::Repr::LEN;
+        let mut frame = vec![0; start + header.len() + len];
         header.emit(&mut frame[start..], len, 0);
-        fill(&mut frame[head_len..]);
-        out.submit();
-        self.counters.frames_out += 1;
-        true
+        fill(&mut frame[start + header.len()..]);
+        let dropped = self.neighbours.hold(next_hop, frame);
+        self.counters
+            .drop_many(DropReason::NeighbourUnresolved, dropped);
     }
 
     /// Frames that still fit into the queue.

@@ -84,7 +84,7 @@ impl Pcb {
             .timestamps
             .filter(|_| self.timestamps.is_some());
         let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
-        let (rack, rtt, sack) = (&mut self.rack, &mut self.rtt, self.sack);
+        let (rack, rtt, sack, mss) = (&mut self.rack, &mut self.rtt, self.sack, self.mss);
         let mut latest_ns: Option<u64> = None;
         let mut delivered = |sent: &super::scoreboard::Sent| {
             if sent.sacked && sent.start.before(ack) {
@@ -104,7 +104,7 @@ impl Pcb {
                 let (start, end) = (Seq(start), Seq(end));
                 let known = ack.before(end) && start.before(end) && end.at_most(self.send.nxt);
                 if known && ack.at_most(start) {
-                    self.board.sack(start, end, &mut delivered);
+                    self.board.sack(start, end, mss, &mut delivered);
                 }
             }
         }

@@ -1,15 +1,19 @@
 //! Segments go out (RFC 9293 §3.8, §3.10.8).
 
 use super::pcb::{Pcb, State};
-use super::send::Ready;
+use super::send::{Ready, Send};
 use super::seq::Seq;
-use crate::host::{Header, Host};
+use crate::host::{Gso, Header, Host, Offload, Partial, Way};
 use crate::stack::Outlet;
+use std::net::SocketAddr;
 use weir_wire::Protocol;
 use weir_wire::tcp::{Flags, Options, Repr};
 
 /// Segments that one connection sends before the next one's turn.
 const TURN: usize = 16;
+/// Bytes of payload in a segment that the link cuts: with all headers no more
+/// than an IP packet's length can say.
+const BURST_MAX: usize = 65_535 - 60 - 60;
 /// The code point of data that may be marked (RFC 3168 §5: ECT(0)).
 const MARKABLE: u8 = 2;
 
@@ -37,6 +41,66 @@ enum Next {
     Probe,
 }
 
+/// One that is to be written.
+struct Outgoing {
+    start: Seq,
+    payload_len: usize,
+    header: Header,
+    repr: Repr,
+}
+
+impl Outgoing {
+    /// Writes it to the link, which cuts it into segments of `most` bytes if
+    /// it is longer; false if the link takes no more.
+    fn emit(
+        &self,
+        way: &Way,
+        send: &Send,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        most: usize,
+    ) -> bool {
+        let header_len = self.repr.header_len();
+        let len = header_len + self.payload_len;
+        let Some(frame) = out.reserve(way.len() + len) else {
+            return false;
+        };
+        let (head, segment) = frame.split_at_mut(way.len());
+        let (header, payload) = segment.split_at_mut(header_len);
+        way.write(head, self.header.traffic_class, len);
+        if host.offload.checksum {
+            send.payload(self.start, payload);
+            self.repr.emit_partial(header, way.pseudo(len));
+            let gso = (self.payload_len > most).then(|| Gso {
+                size: most as u16,
+                header_len: (way.len() + header_len) as u16,
+                v6: way.is_v6(),
+            });
+            out.submit_partial(Partial {
+                checksum_start: way.len() as u16,
+                checksum_offset: Repr::CHECKSUM_AT,
+                gso,
+            });
+        } else {
+            let sum = send.payload_summed(self.start, payload);
+            self.repr.emit_summed(header, way.pseudo(len).and(sum));
+            out.submit();
+        }
+        host.counters.frames_out += 1;
+        true
+    }
+
+    /// Lets it wait for the next hop's address.
+    fn hold(&self, now_ns: u64, send: &Send, host: &mut Host) {
+        let header_len = self.repr.header_len();
+        let len = header_len + self.payload_len;
+        host.hold(now_ns, &self.header, len, |segment| {
+            send.payload(self.start, &mut segment[header_len..]);
+            self.repr.emit(segment, self.header.addresses);
+        });
+    }
+}
+
 impl Pcb {
     /// Sends what may be sent now.
     pub(super) fn output(&mut self, now_ns: u64, host: &mut Host, out: &mut dyn Outlet) -> Turn {
@@ -48,21 +112,53 @@ impl Pcb {
         if self.receive.window_opens(self.mss) && !self.is_opening() {
             self.ack_now = true;
         }
+        let mut way = None;
+        let mut turn = Turn::More;
         for _ in 0..TURN {
             let options = self.options(now_ns);
-            let Some(next) = self.next(room - options.len()) else {
+            let most = room - options.len();
+            let Some(next) = self.next(most, self.burst(host.offload, most)) else {
                 self.recovery.force = false;
-                self.schedule_loss(now_ns);
-                return Turn::Done;
+                turn = Turn::Done;
+                break;
             };
-            if !self.emit(now_ns, host, out, next, options) {
-                self.schedule_loss(now_ns);
-                return Turn::Full;
+            let segment = self.segment(next, options);
+            let way = way.get_or_insert_with(|| host.way(now_ns, &self.header()));
+            match way {
+                Some(way) if !segment.emit(way, &self.send, host, out, most) => {
+                    turn = Turn::Full;
+                    break;
+                }
+                Some(_) => {}
+                None => segment.hold(now_ns, &self.send, host),
             }
             self.sent(now_ns, next);
         }
         self.schedule_loss(now_ns);
-        Turn::More
+        turn
+    }
+
+    /// The IP header of this connection's packets.
+    fn header(&self) -> Header {
+        Header {
+            dont_fragment: true,
+            ..Header::new(self.addresses(), Protocol::TCP)
+        }
+    }
+
+    /// Bytes that one segment may carry if the link cuts it; never more than
+    /// may be in the network.
+    fn burst(&self, offload: Offload, most: usize) -> usize {
+        let cuts = match self.local {
+            SocketAddr::V4(_) => offload.tso4,
+            SocketAddr::V6(_) => offload.tso6,
+        };
+        // A mark of ours goes with one segment alone.
+        if !cuts || self.send_cwr || self.recovery.force {
+            return most;
+        }
+        let room = self.congestion.cwnd.saturating_sub(self.pipe());
+        (room.min(BURST_MAX) / most * most).max(most)
     }
 
     /// After a pause the network is unknown again (RFC 5681 §4.1).
@@ -73,7 +169,7 @@ impl Pcb {
         }
     }
 
-    fn next(&mut self, most: usize) -> Option<Next> {
+    fn next(&mut self, most: usize, burst: usize) -> Option<Next> {
         if self.is_opening() {
             return self.next_opening();
         }
@@ -91,7 +187,7 @@ impl Pcb {
         }
         if !waits
             && !self.board.is_full()
-            && let Ready::Bytes(len, fin) = self.send.ready(most)
+            && let Ready::Bytes(len, fin) = self.send.ready(most, burst)
             && fits(len)
         {
             let end = self.send.nxt.plus(len + usize::from(fin));
@@ -138,15 +234,8 @@ impl Pcb {
         options
     }
 
-    /// Writes a segment; false if the link takes no more.
-    fn emit(
-        &mut self,
-        now_ns: u64,
-        host: &mut Host,
-        out: &mut dyn Outlet,
-        next: Next,
-        options: Options,
-    ) -> bool {
+    /// The segment that is next.
+    fn segment(&mut self, next: Next, options: Options) -> Outgoing {
         let (start, end) = match next {
             Next::New(start, end) | Next::Again(start, end) => (start, end),
             Next::Ack => (self.send.nxt, self.send.nxt),
@@ -168,28 +257,20 @@ impl Pcb {
             options,
         };
         let fresh = matches!(next, Next::New(..)) && payload_len > 0;
-        let header = Header {
+        Outgoing {
+            start,
+            payload_len,
             // Only new bytes may be marked (RFC 3168 §6.1.5).
-            traffic_class: if self.ecn && fresh && !self.is_opening() {
-                MARKABLE
-            } else {
-                0
+            header: Header {
+                traffic_class: if self.ecn && fresh && !self.is_opening() {
+                    MARKABLE
+                } else {
+                    0
+                },
+                ..self.header()
             },
-            dont_fragment: true,
-            ..Header::new(self.addresses(), Protocol::TCP)
-        };
-        let header_len = repr.header_len();
-        let send = &self.send;
-        host.emit(
-            now_ns,
-            out,
-            &header,
-            header_len + payload_len,
-            &mut |segment| {
-                send.payload(start, &mut segment[header_len..]);
-                repr.emit(segment, header.addresses);
-            },
-        )
+            repr,
+        }
     }
 
     fn flags(&self, next: Next, start: Seq, end: Seq, payload_len: usize) -> Flags {

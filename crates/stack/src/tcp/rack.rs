@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn sack(board: &mut Scoreboard, rack: &mut Rack, from: u32, to: u32, now_ns: u64) {
-        board.sack(Seq(from), Seq(to), |sent| {
+        board.sack(Seq(from), Seq(to), 1000, |sent| {
             rack.delivered(sent, now_ns, 100 * MS, false)
         });
     }

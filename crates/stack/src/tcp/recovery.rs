@@ -205,6 +205,7 @@ impl Pcb {
     }
 
     fn lose_first(&mut self) -> usize {
+        self.board.cut_first(self.mss);
         let first = self.board.first().map(|sent| sent.start);
         self.board.mark_lost(|sent| Some(sent.start) == first)
     }
@@ -347,6 +348,7 @@ impl Pcb {
         let end = self.send.nxt;
         let new = self.send.unsent() > 0 && self.send.allows(end.plus(1)) && !self.board.is_full();
         if !new {
+            self.board.cut_last(self.mss);
             let last = self.board.last().map(|sent| sent.start);
             self.board.mark_lost(|sent| Some(sent.start) == last);
         }

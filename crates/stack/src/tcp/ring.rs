@@ -1,5 +1,7 @@
 //! Bytes of a stream between two positions, in a ring that grows on demand.
 
+use weir_wire::checksum::Sum;
+
 /// The least storage that is allocated, in bytes.
 const CAPACITY_MIN: usize = 2048;
 
@@ -63,6 +65,22 @@ impl Ring {
         let rest = out.len() - first;
         out[..first].copy_from_slice(&self.storage[at..at + first]);
         out[first..].copy_from_slice(&self.storage[..rest]);
+    }
+
+    /// [`Ring::copy`], and the bytes' sum.
+    pub(super) fn copy_summed(&self, offset: usize, out: &mut [u8]) -> Sum {
+        assert!(
+            offset + out.len() <= self.len,
+            "only what is there is copied"
+        );
+        if out.is_empty() {
+            return Sum::new();
+        }
+        let at = self.place(offset);
+        let first = out.len().min(self.storage.len() - at);
+        let (start, rest) = out.split_at_mut(first);
+        let sum = Sum::new().copy(&self.storage[at..at + first], start);
+        sum.copy(&self.storage[..rest.len()], rest)
     }
 
     /// The bytes from the start on that lie together.
@@ -141,6 +159,12 @@ mod tests {
             let offset = rng.below((ring.len() - copy.len()) as u32 + 1) as usize;
             ring.copy(offset, &mut copy);
             assert!(model.iter().skip(offset).take(copy.len()).eq(&copy));
+            let mut again = vec![0; copy.len()];
+            let sum = ring.copy_summed(offset, &mut again);
+            assert_eq!(
+                (&again, sum.finish()),
+                (&copy, weir_wire::checksum::of(&copy))
+            );
             assert!(model.iter().take(ring.front().len()).eq(ring.front()));
             let gone = rng.below(ring.len() as u32 + 1) as usize;
             ring.consume(gone);

@@ -141,8 +141,11 @@ impl Scoreboard {
     }
 
     /// The peer has what is between; `each` sees the segments this tells of.
-    /// Part of a segment tells nothing.
-    pub(super) fn sack(&mut self, start: Seq, end: Seq, mut each: impl FnMut(&Sent)) {
+    /// Part of a segment tells nothing, but of one that the link has cut into
+    /// segments of `mss` bytes, each counts.
+    pub(super) fn sack(&mut self, start: Seq, end: Seq, mss: usize, mut each: impl FnMut(&Sent)) {
+        self.cut(start, mss, true);
+        self.cut(end, mss, false);
         let from = self
             .segments
             .partition_point(|sent| sent.start.before(start));
@@ -160,6 +163,43 @@ impl Scoreboard {
             let to = self.sacked_to.map_or(sent.end, |to| to.max(sent.end));
             self.sacked_to = Some(to);
             each(sent);
+        }
+    }
+
+    /// Takes a segment apart that the link has cut, at a place or at the next
+    /// of its cuts, up or down.
+    fn cut(&mut self, at: Seq, mss: usize, up: bool) {
+        let index = self.segments.partition_point(|sent| sent.end.at_most(at));
+        let Some(sent) = self.segments.get(index) else {
+            return;
+        };
+        if sent.len() <= mss || at.at_most(sent.start) {
+            return;
+        }
+        let offset = at.since(sent.start);
+        let offset = if up {
+            offset.next_multiple_of(mss)
+        } else {
+            offset - offset % mss
+        };
+        if offset > 0 {
+            self.split(index, offset);
+        }
+    }
+
+    /// Takes the first `mss` bytes of the first segment from the rest.
+    pub(super) fn cut_first(&mut self, mss: usize) {
+        if !self.segments.is_empty() {
+            self.split(0, mss);
+        }
+    }
+
+    /// Takes the last piece, of at most `mss` bytes, of the last segment from
+    /// the rest.
+    pub(super) fn cut_last(&mut self, mss: usize) {
+        if let Some(last) = self.segments.back().filter(|last| last.len() > mss) {
+            let before = (last.len() - 1) / mss * mss;
+            self.split(self.segments.len() - 1, before);
         }
     }
 
@@ -286,9 +326,10 @@ mod tests {
         let (mut una, mut nxt) = (Seq(u32::MAX - 5000), Seq(u32::MAX - 5000));
         for now_ns in 0..20_000 {
             let flight = nxt.since(una) as u32;
-            match rng.below(7) {
+            match rng.below(9) {
                 0 | 1 if board.count() < 100 => {
-                    let end = nxt.plus(1 + rng.below(1460) as usize);
+                    let most = if rng.below(4) == 0 { 20_000 } else { 1460 };
+                    let end = nxt.plus(1 + rng.below(most) as usize);
                     board.push(nxt, end, now_ns);
                     nxt = end;
                 }
@@ -301,7 +342,7 @@ mod tests {
                 3 => {
                     let start = una.plus(rng.below(flight + 1) as usize);
                     let end = start.plus(rng.below(5000) as usize);
-                    board.sack(start, end.min(nxt), |sent| {
+                    board.sack(start, end.min(nxt), 1460, |sent| {
                         assert!(start.at_most(sent.start))
                     });
                 }
@@ -321,6 +362,8 @@ mod tests {
                     }
                 }
                 _ if rng.below(50) == 0 => board.forget_sacked(),
+                6 => board.cut_first(1460),
+                7 => board.cut_last(1460),
                 _ => {}
             }
             check(&board);

@@ -2,6 +2,7 @@
 
 use super::ring::Ring;
 use super::seq::Seq;
+use weir_wire::checksum::Sum;
 use weir_wire::tcp::Flags;
 
 /// See the module.
@@ -155,8 +156,9 @@ impl Send {
         }
     }
 
-    /// What may be sent of what was not, in a segment of at most `most` bytes.
-    pub(super) fn ready(&self, most: usize) -> Ready {
+    /// What may be sent of what was not, in segments of at most `most` bytes,
+    /// of which the link cuts so many from one that they carry `burst`.
+    pub(super) fn ready(&self, most: usize, burst: usize) -> Ready {
         let unsent = self.unsent();
         let finish = self.closed && !self.fin_sent();
         if unsent == 0 && !finish {
@@ -164,14 +166,18 @@ impl Send {
         }
         let used = self.nxt.since(self.una);
         let window = self.wnd.saturating_sub(used);
-        let len = unsent.min(most).min(window);
+        let mut len = unsent.min(burst).min(window);
+        if len > most && !(len == unsent && (self.nodelay || finish)) {
+            // What does not fill the last of them waits as it would alone.
+            len -= len % most;
+        }
         let all = len == unsent;
         // A FIN needs no window of its own: the peer has none for it either.
         let fin = finish && all;
         if len == 0 && !fin {
             return Ready::Window;
         }
-        let worth = len == most || (all && (used == 0 || self.nodelay || fin));
+        let worth = len >= most || (all && (used == 0 || self.nodelay || fin));
         match worth {
             true => Ready::Bytes(len, fin),
             // Silly windows (RFC 9293 §3.8.6.2.1): half the widest is enough.
@@ -201,6 +207,15 @@ impl Send {
         if from.before(to) { to.since(from) } else { 0 }
     }
 
+    /// The bytes that a segment carries, and their sum.
+    pub(super) fn payload_summed(&self, start: Seq, out: &mut [u8]) -> Sum {
+        if out.is_empty() {
+            return Sum::new();
+        }
+        let offset = start.max(self.start).since(self.start);
+        self.buffer.copy_summed(offset, out)
+    }
+
     /// The bytes that a segment carries.
     pub(super) fn payload(&self, start: Seq, out: &mut [u8]) {
         if !out.is_empty() {
@@ -225,27 +240,27 @@ mod tests {
     #[test]
     fn small_segments_wait_unless_told_otherwise() {
         let mut send = send(5000);
-        assert_eq!(send.ready(1000), Ready::Nothing);
+        assert_eq!(send.ready(1000, 1000), Ready::Nothing);
         send.write(&[1; 100]);
         assert_eq!(
-            send.ready(1000),
+            send.ready(1000, 1000),
             Ready::Bytes(100, false),
             "nothing is in flight"
         );
         send.nxt = send.nxt.plus(100);
         send.write(&[2; 100]);
-        assert_eq!(send.ready(1000), Ready::Flight);
+        assert_eq!(send.ready(1000, 1000), Ready::Flight);
         send.nodelay = true;
-        assert_eq!(send.ready(1000), Ready::Bytes(100, false));
+        assert_eq!(send.ready(1000, 1000), Ready::Bytes(100, false));
         send.nodelay = false;
         send.write(&[3; 900]);
-        assert_eq!(send.ready(1000), Ready::Bytes(1000, false));
+        assert_eq!(send.ready(1000, 1000), Ready::Bytes(1000, false));
         send.acknowledge(send.nxt);
         send.nxt = send.nxt.plus(1000);
         send.write(&[4; 10]);
         send.closed = true;
         assert_eq!(
-            send.ready(1000),
+            send.ready(1000, 1000),
             Ready::Bytes(10, true),
             "the last waits for nothing"
         );
@@ -257,23 +272,23 @@ mod tests {
         let mut send = send(4000);
         send.write(&[1; 5000]);
         send.nxt = send.nxt.plus(3500);
-        assert_eq!(send.ready(1000), Ready::Window);
+        assert_eq!(send.ready(1000, 1000), Ready::Window);
         send.window(Seq(1), send.una, 2000);
-        assert_eq!(send.ready(1000), Ready::Window);
+        assert_eq!(send.ready(1000, 1000), Ready::Window);
         send.acknowledge(send.nxt);
         send.window(Seq(1), send.una, 0);
-        assert_eq!(send.ready(1000), Ready::Window);
+        assert_eq!(send.ready(1000, 1000), Ready::Window);
         // After a while, whatever fits.
         send.write(&[1; 900]);
         send.window(Seq(1), send.una, 300);
-        assert_eq!(send.ready(1000), Ready::Window);
+        assert_eq!(send.ready(1000, 1000), Ready::Window);
         send.crumbs = true;
-        assert_eq!(send.ready(1000), Ready::Bytes(300, false));
+        assert_eq!(send.ready(1000, 1000), Ready::Bytes(300, false));
         send.crumbs = false;
         // Half of the widest window there was.
         send.write(&[1; 5000]);
         send.window(Seq(1), send.una, 2000);
-        assert_eq!(send.ready(3000), Ready::Bytes(2000, false));
+        assert_eq!(send.ready(3000, 3000), Ready::Bytes(2000, false));
         assert!(
             !send.window(Seq(0), send.una, 9),
             "an old segment tells nothing"

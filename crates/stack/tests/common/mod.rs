@@ -2,8 +2,10 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod offload;
 pub(crate) mod stream;
 
+use offload::{Frames, finish};
 use std::net::IpAddr;
 use weir_link::mem::{End, Impairments, MemLink};
 use weir_stack::{Config, Stack};
@@ -71,9 +73,10 @@ impl Pair {
     /// Lets both stacks send what they can now.
     pub(crate) fn poll_all(&mut self) {
         for (end, stack) in self.stacks.iter_mut().enumerate() {
-            let mut frames: Vec<Vec<u8>> = Vec::new();
+            let mut frames = Frames::default();
             self.due_ns[end] = stack.poll(self.now_ns, &mut frames);
-            for frame in frames {
+            let finished = |(frame, partial)| finish(frame, partial);
+            for frame in frames.0.into_iter().flat_map(finished) {
                 let sent = self.link.send(ENDS[end], self.now_ns, &frame);
                 if self.trace {
                     println!("{:>14} {end} {} {sent:?}", self.now_ns, describe(&frame));

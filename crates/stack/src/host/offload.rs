@@ -1,0 +1,55 @@
+//! Work that a link does for us, and what is told of frames that came.
+
+/// What a link does with frames that go out.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Offload {
+    /// It completes the checksums of TCP segments.
+    pub checksum: bool,
+    /// It cuts TCP segments of IPv4 that are longer than the path takes; needs
+    /// `checksum`.
+    pub tso4: bool,
+    /// The same, of IPv6.
+    pub tso6: bool,
+}
+
+impl Offload {
+    /// All of it.
+    pub const ALL: Offload = Offload {
+        checksum: true,
+        tso4: true,
+        tso6: true,
+    };
+}
+
+/// What is left to do to a frame that goes out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Partial {
+    /// Where the bytes start that the checksum covers: the TCP header's first,
+    /// counted from the frame's.
+    pub checksum_start: u16,
+    /// Where the checksum goes, counted from `checksum_start`. The sum of the
+    /// pseudo-header is there already.
+    pub checksum_offset: u16,
+    /// The segment is to be cut.
+    pub gso: Option<Gso>,
+}
+
+/// How a segment is cut into several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gso {
+    /// Bytes of payload that each of them carries; the last, what is left.
+    pub size: u16,
+    /// Bytes of all headers, which each of them has.
+    pub header_len: u16,
+    /// They are of IPv6.
+    pub v6: bool,
+}
+
+/// What a link tells about a frame that came.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Received {
+    /// The link vouches for the checksum of TCP or UDP: it has checked it, or
+    /// the frame has not left this machine, or several segments that it has
+    /// checked are merged into one.
+    pub vouched: bool,
+}
