@@ -6,9 +6,9 @@ use crate::bpf::{
 };
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use weir_demux::kernel::{
-    Change, Counters, Hook, KernelPlan, LowerError, MapSpec, Part, PortSettings, Write,
+    Change, Counters, Half, Hook, KernelPlan, LowerError, MapSpec, Part, PortSettings, Write,
 };
 
 /// Why a plan was not put into the kernel.
@@ -78,7 +78,7 @@ impl PortMaps {
         Ok(made.ok().map(|made| PortMaps { made }))
     }
 
-    /// Removes their pins.
+    /// Removes their pins, and those of all second halves.
     ///
     /// # Errors
     /// As the system says.
@@ -86,7 +86,7 @@ impl PortMaps {
         for (_, name) in PORT_PARTS {
             pins.unpin(name)?;
         }
-        Ok(())
+        unpin_halves(pins, &[])
     }
 
     /// For how many ports they were made: what the plan's options must say.
@@ -99,9 +99,15 @@ impl PortMaps {
 ///
 /// What a change needs, in this order: [`apply`](Self::apply); if it asks for
 /// programs, [`load`](Self::load) one for each hook and swap it in.
+///
+/// Programs go on in second halves that these maps hold: drop them, or end the
+/// process without having [pinned](Self::pin) them, and programs that are left
+/// in place let every frame pass.
 #[derive(Debug)]
 pub struct PlanMaps {
     made: Vec<Made>,
+    /// By hook, the edition that the second half in place is for, and one.
+    halves: [AtomicU64; 3],
 }
 
 impl PlanMaps {
@@ -114,6 +120,7 @@ impl PlanMaps {
         let made = plan.maps().into_iter().map(|spec| make(plan, spec));
         Ok(PlanMaps {
             made: made.collect::<Result<_, _>>()?,
+            halves: Default::default(),
         })
     }
 
@@ -143,18 +150,47 @@ impl PlanMaps {
             let memory = memory.transpose()?;
             made.push(Made { spec, map, memory });
         }
-        Ok(PlanMaps { made })
+        Ok(PlanMaps {
+            made,
+            halves: Default::default(),
+        })
     }
 
-    /// Pins those of the ports.
+    /// Pins those of the ports, if they are not, and the arrays of the second
+    /// halves: of another process's plan, which may still run, they stay until
+    /// [`pin_only`](Self::pin_only).
     ///
     /// # Errors
     /// As the system says.
     pub fn pin(&self, pins: &PinFolder) -> Result<(), PlanError> {
         for (part, name) in PORT_PARTS {
-            pins.pin(name, self.map(part))?;
+            if pins.get(name)?.is_none() {
+                pins.pin(name, self.map(part))?;
+            }
+        }
+        for (name, map) in self.half_pins()? {
+            pins.pin(&name, map)?;
         }
         Ok(())
+    }
+
+    /// Removes second halves that are not these maps': once these maps'
+    /// programs are in all places.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn pin_only(&self, pins: &PinFolder) -> Result<(), PlanError> {
+        let own = self.half_pins()?;
+        let own: Vec<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
+        unpin_halves(pins, &own)
+    }
+
+    /// Names by the number of the map: those of two plans can stand side by
+    /// side.
+    fn half_pins(&self) -> Result<Vec<(String, &Map)>, PlanError> {
+        let arrays = [Part::XdpDelivery, Part::TcDelivery].map(|part| self.map(part));
+        let named = arrays.map(|map| Ok((format!("{HALF_PIN}{}", map.info()?.id), map)));
+        named.into_iter().collect()
     }
 
     /// Brings the maps in step with the plan after a change. Changes are
@@ -204,18 +240,36 @@ impl PlanMaps {
         }
     }
 
-    /// Loads the plan's program for a hook.
+    /// Loads the plan's program for a hook: the first half of it. The second
+    /// is loaded and put in its place first, if the one there is of another
+    /// edition of index and store; programs that are in use go on in it.
     ///
     /// # Errors
     /// If it cannot be made, or the kernel refuses it.
     pub fn load(&self, plan: &KernelPlan, hook: Hook) -> Result<Program, PlanError> {
         self.flush(plan);
-        let lowered = plan.program(hook)?;
+        let loaded = &self.halves[hook as usize];
+        let edition = self.made.iter().find(|made| made.spec.part == Part::Index);
+        let edition = edition.map_or(0, |made| u64::from(made.spec.edition)) + 1;
+        if loaded.load(Ordering::Relaxed) != edition {
+            let second = self.load_half(plan, hook, Half::Delivery)?;
+            let place = hook.place().to_ne_bytes();
+            self.map(hook.part()).put(&place, &second)?;
+            loaded.store(edition, Ordering::Relaxed);
+        }
+        self.load_half(plan, hook, Half::Shapes)
+    }
+
+    fn load_half(&self, plan: &KernelPlan, hook: Hook, half: Half) -> Result<Program, PlanError> {
+        let lowered = plan.program(hook, half)?;
         let maps: Vec<BorrowedFd<'_>> = self.made.iter().map(|made| made.map.as_fd()).collect();
-        let (program_type, name) = match hook {
-            Hook::Xdp => (ProgramType::Xdp, "weir_xdp"),
-            Hook::TcIngress => (ProgramType::SchedCls, "weir_in"),
-            Hook::TcEgress => (ProgramType::SchedCls, "weir_out"),
+        let (program_type, name) = match (hook, half) {
+            (Hook::Xdp, Half::Shapes) => (ProgramType::Xdp, "weir_xdp"),
+            (Hook::Xdp, Half::Delivery) => (ProgramType::Xdp, "weir_xdp_put"),
+            (Hook::TcIngress, Half::Shapes) => (ProgramType::SchedCls, "weir_in"),
+            (Hook::TcIngress, Half::Delivery) => (ProgramType::SchedCls, "weir_in_put"),
+            (Hook::TcEgress, Half::Shapes) => (ProgramType::SchedCls, "weir_out"),
+            (Hook::TcEgress, Half::Delivery) => (ProgramType::SchedCls, "weir_out_put"),
         };
         let load = Load {
             name,
@@ -283,6 +337,18 @@ impl PlanMaps {
     }
 }
 
+/// How the pins of second halves begin.
+const HALF_PIN: &str = "put-";
+
+fn unpin_halves(pins: &PinFolder, but: &[&str]) -> Result<(), PlanError> {
+    let (names, _) = pins.list()?;
+    let gone = names.iter().filter(|name| name.starts_with(HALF_PIN));
+    for name in gone.filter(|name| !but.contains(&name.as_str())) {
+        pins.unpin(name)?;
+    }
+    Ok(())
+}
+
 fn make(plan: &KernelPlan, spec: MapSpec) -> Result<Made, PlanError> {
     let (bytes, entries) = (spec.value_bytes, spec.entries_max);
     let mapped = bpf::MapSpec {
@@ -302,6 +368,8 @@ fn make(plan: &KernelPlan, spec: MapSpec) -> Result<Made, PlanError> {
             "weir_counters",
             &bpf::MapSpec::per_cpu_array(bytes, entries),
         )?,
+        Part::XdpDelivery => Map::create("weir_xdp_put", &bpf::MapSpec::prog_array(entries))?,
+        Part::TcDelivery => Map::create("weir_tc_put", &bpf::MapSpec::prog_array(entries))?,
     };
     let is_mapped = matches!(spec.part, Part::Index | Part::Store | Part::Ports);
     let memory = is_mapped.then(|| map.map_memory(true)).transpose()?;

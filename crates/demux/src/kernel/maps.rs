@@ -15,6 +15,35 @@ pub enum Hook {
     TcEgress,
 }
 
+impl Hook {
+    /// The array that its second half stands in.
+    pub fn part(self) -> Part {
+        match self {
+            Hook::Xdp => Part::XdpDelivery,
+            Hook::TcIngress | Hook::TcEgress => Part::TcDelivery,
+        }
+    }
+
+    /// The place in the array.
+    pub fn place(self) -> u32 {
+        match self {
+            Hook::Xdp | Hook::TcIngress => 0,
+            Hook::TcEgress => 1,
+        }
+    }
+}
+
+/// A plan's program is two: what is one is verified as one, and a new shape
+/// changes only the first half.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Half {
+    /// Which entries a frame may have: made anew with the shapes. It goes on
+    /// in the other, if there is anything.
+    Shapes,
+    /// Look-up and delivery: made anew with index and store.
+    Delivery,
+}
+
 /// A map's part in the lowering.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Part {
@@ -31,6 +60,11 @@ pub enum Part {
     Ports,
     /// Array by slot, a value for each CPU: [`Counters`].
     Counters,
+    /// Programs of the type XDP: the [second half](Half::Delivery) at
+    /// [`Hook::Xdp`], in the place [`Hook::place`].
+    XdpDelivery,
+    /// Programs of tc, likewise.
+    TcDelivery,
 }
 
 /// A map as it must be made.
@@ -42,7 +76,8 @@ pub struct MapSpec {
     /// another edition it is a new one, to be filled from
     /// [`KernelPlan::contents`](super::KernelPlan::contents).
     pub edition: u32,
-    /// Bytes of a value; 4 (a map) for [`Part::Rings`].
+    /// Bytes of a value; 4 (a map or a program) for [`Part::Rings`] and the
+    /// parts of programs.
     pub value_bytes: u32,
     /// Entries.
     pub entries_max: u32,

@@ -28,7 +28,7 @@ mod tree;
 
 pub use code::LowerError;
 pub use image::{Memory, Write};
-pub use maps::{Clock, Counters, Hook, Lowered, MapSpec, Part, PortSettings, Wake};
+pub use maps::{Clock, Counters, Half, Hook, Lowered, MapSpec, Part, PortSettings, Wake};
 pub use plan::{Change, KernelBindError, KernelPlan, Need, Options};
 
 /// Upper bounds of the kernel half.

@@ -204,6 +204,8 @@ impl KernelPlan {
             spec(Part::Rings, 0, 4, ports),
             spec(Part::Ports, 0, port::BYTES, ports),
             spec(Part::Counters, 0, counter::SIZE, ports),
+            spec(Part::XdpDelivery, 0, 4, 1),
+            spec(Part::TcDelivery, 0, 4, 2),
         ]
     }
 

@@ -1,7 +1,7 @@
 //! A plan in the kernel with its ports, and frames to run it on.
 
 use std::os::fd::{AsFd, OwnedFd};
-use weir_demux::kernel::{Change, Hook, KernelPlan, Need, Options, Part};
+use weir_demux::kernel::{Change, Half, Hook, KernelPlan, Need, Options, Part};
 use weir_demux::{Binding, BindingId, Filter, Target};
 use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
 use weir_filter::lang::expr::{Context, compile};
@@ -83,7 +83,7 @@ impl Bed {
             .put(&[0; 4], &program)
             .expect("the slot takes it");
         self.plan
-            .program(self.hook)
+            .program(self.hook, Half::Shapes)
             .expect("it was lowered above")
             .insns
             .len()

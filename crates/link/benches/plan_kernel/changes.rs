@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 use weir_demux::Filter;
-use weir_demux::kernel::{Hook, Part};
+use weir_demux::kernel::{Half, Hook, Part};
 use weir_lab::rules::shapes;
 use weir_link::bpf::{Map, MapSpec, Program};
 
@@ -86,7 +86,7 @@ pub(crate) fn changes() {
         if [0, 6, 12, 18, 24, 30, 39].contains(&tag) {
             let insns = bed
                 .plan
-                .program(Hook::Xdp)
+                .program(Hook::Xdp, Half::Shapes)
                 .expect("it was lowered above")
                 .insns
                 .len();

@@ -4,6 +4,7 @@ use super::bed::{Bed, Flows, binding, connection, filter, flow};
 use super::changes::own_us;
 use super::table::{Table, ns};
 use weir_demux::kernel::Hook;
+use weir_filter::interp;
 use weir_lab::rng::Rng;
 use weir_lab::rules::{FiveTuple, TCP, UDP, shapes};
 use weir_link::bpf::{Program, TestRun};
@@ -121,6 +122,32 @@ pub(crate) fn one_shape(most: u32) {
     table.print();
 }
 
+/// Frames between the addresses that the expressions are about: of nobody,
+/// and as they come.
+fn strangers(texts: &[String]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let filters: Vec<_> = texts.iter().map(|text| filter(text)).collect();
+    let is_nobodys = |frame: &Vec<u8>| {
+        let len = frame.len() as u32;
+        filters
+            .iter()
+            .all(|filter| interp::run(filter.program(), frame, len) == 0)
+    };
+    let mut rng = Rng::new(5);
+    let mut draw = || {
+        let tuple = FiveTuple {
+            src: 0x0a00_0000 | rng.word() >> 8,
+            dst: 0x0a00_0000 | rng.word() >> 8,
+            src_port: rng.word() as u16,
+            dst_port: rng.word() as u16,
+            protocol: *rng.choose(&[TCP, UDP]),
+        };
+        tuple.frame()
+    };
+    let some = (0..32).map(|_| draw()).collect();
+    let nobodys = std::iter::repeat_with(draw).filter(is_nobodys);
+    (nobodys.take(32).collect(), some)
+}
+
 pub(crate) fn mixed() {
     let mut table = Table::new(
         "Mixed bindings, ns per frame in the program (tc, 60 bytes)",
@@ -128,36 +155,24 @@ pub(crate) fn mixed() {
             "bindings",
             "shapes",
             "insns",
-            "frames of others",
+            "nobody's",
             "×",
             "one of all taken",
             "×",
+            "drawn at random",
+            "× one's",
+            "taken of 32",
         ],
     );
-    let mut rng = Rng::new(5);
-    let frames: Vec<Vec<u8>> = (0..32)
-        .map(|_| {
-            let tuple = FiveTuple {
-                src: 0x0a00_0000 | rng.word() >> 8,
-                dst: 0x0a00_0000 | rng.word() >> 8,
-                src_port: rng.word() as u16,
-                dst_port: rng.word() as u16,
-                protocol: *rng.choose(&[TCP, UDP]),
-            };
-            tuple.frame()
-        })
-        .collect();
     let mut first = None;
     let one = connection(&flow(0));
-    let texts = |count| {
-        let mut texts = shapes(3, count);
-        texts.push(one.clone());
-        texts
-    };
+    let all: Vec<String> = shapes(3, 1_000).into_iter().chain([one.clone()]).collect();
+    let (nobodys, some) = strangers(&all);
     for count in [0, 20, 40, 200, 1_000] {
         let mut bed = Bed::new(Hook::TcIngress, 16, 1 << 22);
-        for (tag, text) in (0_u32..).zip(texts(count)) {
-            bed.bind(binding(filter(&text), false, tag % 16, tag));
+        let texts = all[..count].iter().chain([&one]);
+        for (tag, text) in (0_u32..).zip(texts) {
+            bed.bind(binding(filter(text), false, tag % 16, tag));
         }
         let insns = bed.swap();
         let mut readers: Vec<Reader> = (0..16).map(|n| bed.reader(n)).collect();
@@ -168,8 +183,11 @@ pub(crate) fn mixed() {
                 .map(|frame| cost(&program, frame, 20_000, &mut readers));
             costs.sum::<f64>() / frames.len() as f64
         };
-        let others = slots(&frames);
-        let taken = slots(&[flow(0).frame()]);
+        let (others, taken, any) = (slots(&nobodys), slots(&[flow(0).frame()]), slots(&some));
+        let is_taken = |frame: &&Vec<u8>| {
+            let ran = program.test_run(&TestRun::new(frame), &mut []);
+            ran.expect("a run").returned == TC_DROP
+        };
         let (o, t) = *first.get_or_insert((others, taken));
         table.row(&[
             (count + 1).to_string(),
@@ -179,7 +197,13 @@ pub(crate) fn mixed() {
             format!("{:.2}", others / o),
             ns(taken),
             format!("{:.2}", taken / t),
+            ns(any),
+            format!("{:.2}", any / t),
+            some.iter().filter(is_taken).count().to_string(),
         ]);
     }
     table.print();
 }
+
+/// What a program at tc returns for a frame that it takes.
+const TC_DROP: u32 = 2;

@@ -3,7 +3,9 @@
 #![allow(unreachable_pub, reason = "a part of one test")]
 
 use weir_demux::kernel::record::{FLAG_CUT, FLAG_EGRESS, FLAG_VLAN, Record};
-use weir_demux::kernel::{Change, Clock, Hook, KernelPlan, Need, Options, Part, PortSettings};
+use weir_demux::kernel::{
+    Change, Clock, Half, Hook, KernelPlan, Need, Options, Part, PortSettings,
+};
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
 use weir_filter::backend::ebpf::{Insn, Reg};
 use weir_filter::interp;
@@ -175,8 +177,9 @@ impl Rig {
     /// The program behind a few instructions that put a tag beside the frame,
     /// as devices do that take it out.
     fn load_tagging(&self, tag: u16) -> Result<Program, String> {
-        self.maps.flush(&self.kernel);
-        let lowered = self.kernel.program(self.hook).unwrap();
+        // The second half is put in its place by that.
+        drop(self.maps.load(&self.kernel, self.hook).unwrap());
+        let lowered = self.kernel.program(self.hook, Half::Shapes).unwrap();
         let mut insns = vec![
             Insn::mov64(Reg::R6, Reg::R1),
             Insn::mov64(Reg::R2, i32::from(0x8100_u16.to_be())),

@@ -101,6 +101,7 @@ impl KernelDivider {
             return Ok(None);
         };
         let maps = PlanMaps::over(&plan, ports).map_err(system)?;
+        maps.pin(&pins.folder).map_err(system)?;
         let mut dispatchers = Vec::new();
         let xdp = match Interface::numbered(facts.ifindex).map_err(system)?.xdp {
             Some(xdp) if xdp.mode == XdpMode::Native => Hook::XdpNative,
@@ -255,11 +256,13 @@ impl KernelDivider {
 
     /// Puts a change into the kernel.
     fn apply(&mut self, change: &Change) -> Result<(), Refusal> {
+        // Should new tables fail to be made, the programs are of old ones.
+        self.is_stale |= change.programs == Need::Programs;
         self.maps.apply(&self.plan.0, change).map_err(system)?;
         if self.is_held {
             return Ok(());
         }
-        if change.programs == Need::Programs || self.is_stale {
+        if self.is_stale {
             self.load_all()?;
         }
         self.settle_later();
@@ -490,6 +493,10 @@ impl Divider for KernelDivider {
     fn resume(&mut self) -> Result<(), Refusal> {
         self.is_held = false;
         self.load_all()?;
+        if let Some(pins) = &self.pins {
+            // The broker's before: no program goes on in it any more.
+            self.maps.pin_only(&pins.folder).map_err(system)?;
+        }
         // Both, or neither, where the broker died on the way.
         if let Some(attached) = self.attached {
             self.attach(attached)?;

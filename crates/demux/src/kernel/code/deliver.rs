@@ -48,9 +48,9 @@ fn field(at: i16) -> i16 {
 }
 
 impl Coder<'_> {
-    /// The end of the program.
+    /// The end of the second half.
     pub(super) fn deliver(&mut self) {
-        let [each, lost, counted, end, dropped] = [(); 5].map(|()| self.asm.label());
+        let [each, lost, counted, end] = [(); 4].map(|()| self.asm.label());
         let pass = self.pass;
         self.add_taker();
         self.get(op::W, Reg::R1, SCRATCH, scratch::MATCHES);
@@ -74,21 +74,27 @@ impl Coder<'_> {
 
         self.asm.bind(end);
         self.get(op::W, Reg::R1, SCRATCH, scratch::FATE);
-        self.branch(op::JEQ, Reg::R1, FATE_TAKEN, dropped);
-        self.asm.bind(pass);
-        let (next, drop) = match self.hook {
-            Hook::Xdp => (XDP_PASS, XDP_DROP),
-            Hook::TcIngress => (TC_NEXT, TC_DROP),
+        self.branch(op::JNE, Reg::R1, FATE_TAKEN, pass);
+        let drop = match self.hook {
+            Hook::Xdp => XDP_DROP,
+            Hook::TcIngress => TC_DROP,
             // What the host sends is never stopped: taking is of what comes.
-            Hook::TcEgress => (TC_NEXT, TC_NEXT),
+            Hook::TcEgress => TC_NEXT,
         };
+        self.push(Insn::mov32(Reg::R0, drop));
+        self.push(Insn::exit());
+        self.end();
+    }
+
+    /// Where frames pass.
+    pub(super) fn end(&mut self) {
+        let pass = self.pass;
+        self.asm.bind(pass);
         if self.hook == Hook::Xdp {
             self.mark();
         }
+        let next = if self.is_tc() { TC_NEXT } else { XDP_PASS };
         self.push(Insn::mov32(Reg::R0, next));
-        self.push(Insn::exit());
-        self.asm.bind(dropped);
-        self.push(Insn::mov32(Reg::R0, drop));
         self.push(Insn::exit());
     }
 

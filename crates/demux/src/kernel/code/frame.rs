@@ -50,13 +50,7 @@ impl Coder<'_> {
         if self.hook == Hook::TcIngress {
             self.seen(pass);
         }
-        self.set(op::W, Reg::FP, -4, 0);
-        self.map(Reg::R1, Part::Scratch);
-        self.mov(Reg::R2, Reg::FP);
-        self.add(Reg::R2, -4);
-        self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
-        self.branch(op::JEQ, Reg::R0, 0, pass);
-        self.mov(SCRATCH, Reg::R0);
+        self.own_scratch();
         self.set(op::W, SCRATCH, scratch::CANDIDATES, 0);
         self.set(op::W, SCRATCH, scratch::MATCHES, 0);
         self.set(op::DW, SCRATCH, scratch::BEST, -1);
@@ -76,6 +70,18 @@ impl Coder<'_> {
         }
         self.copy_head(ready);
         self.asm.bind(ready);
+    }
+
+    /// r7 = this CPU's scratch memory.
+    pub(super) fn own_scratch(&mut self) {
+        let pass = self.pass;
+        self.set(op::W, Reg::FP, -4, 0);
+        self.map(Reg::R1, Part::Scratch);
+        self.mov(Reg::R2, Reg::FP);
+        self.add(Reg::R2, -4);
+        self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
+        self.branch(op::JEQ, Reg::R0, 0, pass);
+        self.mov(SCRATCH, Reg::R0);
     }
 
     fn base_flags(&self) -> i32 {

@@ -18,7 +18,7 @@ mod whole;
 
 use super::layout::scratch;
 use super::limits;
-use super::maps::{Hook, Lowered, Part};
+use super::maps::{Half, Hook, Lowered, Part};
 use super::plan::KernelPlan;
 use super::tree::Node;
 use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Limits, Reg, Src, helper, op};
@@ -50,31 +50,22 @@ fn place(part: Part) -> u16 {
         Part::Rings => 3,
         Part::Ports => 4,
         Part::Counters => 5,
+        Part::XdpDelivery => 6,
+        Part::TcDelivery => 7,
     }
 }
 
 impl KernelPlan {
-    /// The program for a hook. Call [`sweep`](Self::sweep) before, now and
-    /// then.
+    /// Half of the program for a hook. Call [`sweep`](Self::sweep) before the
+    /// shapes' half, now and then.
     ///
     /// # Errors
     /// If it becomes too long for the kernel.
-    pub fn program(&self, hook: Hook) -> Result<Lowered, LowerError> {
+    pub fn program(&self, hook: Hook, half: Half) -> Result<Lowered, LowerError> {
         let mut coder = Coder::new(self, hook);
-        coder.frame();
-        for tree in self.trees.iter().chain(&self.newcomers()) {
-            let done = coder.asm.label();
-            coder.checked = 0;
-            coder.nodes(tree, &mut Vec::new());
-            coder.resolve(done);
-            coder.asm.bind(done);
-        }
-        for whole in &self.wholes {
-            coder.whole(whole)?;
-        }
-        coder.deliver();
-        if coder.is_tc() {
-            coder.load_routine();
+        match half {
+            Half::Shapes => coder.shapes()?,
+            Half::Delivery => coder.delivery(),
         }
         Ok(Lowered {
             insns: coder.asm.finish(&Limits::default())?,
@@ -98,6 +89,66 @@ impl KernelPlan {
         let new: Vec<Node> = new.map(|number| Node::Shape(*number)).collect();
         let parts = new.chunks(scratch::CANDIDATES_MAX as usize);
         parts.map(<[Node]>::to_vec).collect()
+    }
+}
+
+impl Coder<'_> {
+    /// The first half: a frame's candidates. Those of the last part of the
+    /// tree are left to the second half, unless whole filters come behind.
+    fn shapes(&mut self) -> Result<(), EmitError> {
+        self.frame();
+        let parts = [self.plan.trees.clone(), self.plan.newcomers()].concat();
+        let later = usize::from(self.plan.wholes.is_empty());
+        for (number, part) in parts.iter().enumerate() {
+            self.checked = 0;
+            self.nodes(part, &mut Vec::new());
+            if number + later < parts.len() {
+                let done = self.asm.label();
+                self.resolve(done);
+                self.asm.bind(done);
+            }
+        }
+        for whole in &self.plan.wholes {
+            self.whole(whole)?;
+        }
+        let is_one_part = parts.len() <= 1 && later == 1;
+        self.go_on(is_one_part);
+        self.end();
+        if self.is_tc() {
+            self.load_routine();
+        }
+        Ok(())
+    }
+
+    /// On to the second half, if anything was found: a candidate, or else.
+    fn go_on(&mut self, candidates_only: bool) {
+        let pass = self.pass;
+        self.get(op::W, Reg::R1, SCRATCH, scratch::CANDIDATES);
+        if candidates_only {
+            self.branch(op::JEQ, Reg::R1, 0, pass);
+        } else {
+            let found = self.asm.label();
+            self.branch(op::JNE, Reg::R1, 0, found);
+            self.get(op::W, Reg::R1, SCRATCH, scratch::MATCHES);
+            self.branch(op::JNE, Reg::R1, 0, found);
+            self.get(op::DW, Reg::R1, SCRATCH, scratch::BEST);
+            self.branch(op::JEQ, Reg::R1, -1, pass);
+            self.asm.bind(found);
+        }
+        self.mov(Reg::R1, CONTEXT);
+        self.map(Reg::R2, self.hook.part());
+        self.mov(Reg::R3, self.hook.place() as i32);
+        self.push(Insn::call(helper::TAIL_CALL));
+    }
+
+    /// The second half: entries, and deliveries.
+    fn delivery(&mut self) {
+        let done = self.asm.label();
+        self.mov(CONTEXT, Reg::R1);
+        self.own_scratch();
+        self.resolve(done);
+        self.asm.bind(done);
+        self.deliver();
     }
 }
 

@@ -19,8 +19,8 @@ enum Item {
 
 /// A program under construction.
 ///
-/// Jumps of more than 32,767 instructions become `gotol`, where that is
-/// allowed. Jumps to the next instruction vanish, and so does what no path
+/// Jumps of more than 16,384 instructions become `gotol`, where that is
+/// allowed: 32,767 would do, but the kernel puts in instructions of its own. Jumps to the next instruction vanish, and so does what no path
 /// reaches; a `goto` to an `exit` is that `exit`.
 ///
 /// ```
@@ -142,7 +142,7 @@ impl Asm {
     pub fn finish(mut self, limits: &Limits) -> Result<Vec<Insn>, EmitError> {
         self.inline_exits();
         let kept = self.kept();
-        let layout = self.layout(&kept);
+        let layout = self.layout(&kept, limits);
         let count = *layout.starts.last().expect("there is an end") as usize;
         if count > limits.insns_max {
             let max = limits.insns_max;
@@ -222,7 +222,12 @@ impl Asm {
 
     /// Lengthens jumps until each reaches its label. Lengths only grow, so
     /// this ends, in practice after two or three rounds.
-    fn layout(&self, kept: &[u32]) -> Layout {
+    fn layout(&self, kept: &[u32], limits: &Limits) -> Layout {
+        let near = if limits.long_jumps {
+            NEAR_MAX
+        } else {
+            i64::from(i16::MAX)
+        };
         let stays = |index: usize| kept[index] as usize == index;
         let sizes = (0..self.items.len()).map(|index| u32::from(stays(index)));
         let mut layout = Layout {
@@ -242,7 +247,7 @@ impl Asm {
                 if layout.sizes[index] == 1 {
                     let from = i64::from(layout.starts[index]) + 1;
                     let distance = i64::from(layout.starts[self.place(label)]) - from;
-                    if i16::try_from(distance).is_err() {
+                    if !(-near..=near).contains(&distance) {
                         layout.sizes[index] = long;
                         changed = true;
                     }
@@ -254,6 +259,9 @@ impl Asm {
         }
     }
 }
+
+/// A longer jump becomes a `gotol`, for all that the kernel may put in between.
+const NEAR_MAX: i64 = 1 << 14;
 
 /// A long `goto` takes one instruction too; this marks it while laying out.
 const GOTO_LONG: u32 = u32::MAX;
