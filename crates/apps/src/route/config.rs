@@ -1,0 +1,464 @@
+//! `router.toml`: what a router is told by its user.
+//!
+//! ```toml
+//! redirects = true              # tell hosts of a better first hop
+//! neighbours_max = 8192
+//!
+//! [icmp]                        # errors and redirects
+//! per_second = 1000
+//! burst = 50
+//!
+//! [kernel]
+//! routes = true                 # learn from the kernel's tables
+//! tables = [254]                # which: 254 is `main`
+//! host = true                   # give the host what is for the router itself
+//!
+//! [[link]]
+//! name = "eth1"
+//! addresses = ["192.0.2.1/24", "2001:db8:1::1/64"]   # default: the interface's
+//! mtu = 1500                                          # default: the interface's
+//!
+//! [[route]]
+//! to = "0.0.0.0/0"
+//! via = ["192.0.2.254"]         # several: a flow keeps to one
+//! link = "eth1"                 # where `via` does not tell
+//!
+//! [[route]]
+//! to = "198.51.100.0/24"
+//! kind = "unreachable"          # or "prohibit", "blackhole"
+//!
+//! [[neighbour]]
+//! link = "eth1"
+//! address = "192.0.2.254"
+//! hardware = "02:00:00:00:00:fe"
+//! ```
+
+use super::{HOPS_MAX, Hop, LINKS_MAX, LinkId, LinkSettings, Settings, Target};
+use serde::Deserialize;
+use std::net::IpAddr;
+use weir_stack::Prefix;
+use weir_wire::ethernet::Address;
+
+/// Bytes of the longest file.
+pub const FILE_BYTES_MAX: u64 = 256 << 20;
+/// The shortest longest packet of a link, in bytes: what every link of IPv4
+/// carries (RFC 791).
+const MTU_MIN: usize = 68;
+/// The same for IPv6 (RFC 8200 §5).
+const MTU_V6_MIN: usize = 1280;
+/// The longest packet of any link.
+const MTU_MAX: usize = 65_535;
+/// Most neighbours.
+const NEIGHBOURS_MAX: usize = 1 << 20;
+
+/// Why a configuration is not taken: what is wrong where, and what would do.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+pub enum ConfigError {
+    /// No TOML, or a key or a type that is none of ours.
+    #[error("{0}")]
+    Form(String),
+    /// A value that makes no sense.
+    #[error("{place}: {key} = {value}: {remedy}")]
+    Value {
+        /// Which table: `[[route]] 3`.
+        place: String,
+        /// Which key of it.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What would do.
+        remedy: String,
+    },
+}
+
+/// A configuration, as it is written.
+#[derive(Deserialize, Clone, PartialEq, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Whether hosts are told of a better first hop.
+    pub redirects: bool,
+    /// Neighbours that are known at once.
+    pub neighbours_max: usize,
+    /// The rate of ICMP errors.
+    pub icmp: Icmp,
+    /// What is shared with the kernel.
+    pub kernel: Kernel,
+    /// The links, in order.
+    #[serde(rename = "link")]
+    pub links: Vec<LinkConfig>,
+    /// Routes that stay.
+    #[serde(rename = "route")]
+    pub routes: Vec<RouteConfig>,
+    /// Neighbours that are told.
+    #[serde(rename = "neighbour")]
+    pub neighbours: Vec<NeighbourConfig>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let settings = Settings::default();
+        Config {
+            redirects: settings.redirects,
+            neighbours_max: settings.neighbours_max,
+            icmp: Icmp::default(),
+            kernel: Kernel::default(),
+            links: Vec::new(),
+            routes: Vec::new(),
+            neighbours: Vec::new(),
+        }
+    }
+}
+
+/// `[icmp]`
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct Icmp {
+    /// Errors and redirects in a second; 0 for none.
+    pub per_second: u32,
+    /// How many at once.
+    pub burst: u32,
+}
+
+impl Default for Icmp {
+    fn default() -> Icmp {
+        let settings = Settings::default();
+        Icmp {
+            per_second: settings.icmp_per_second,
+            burst: settings.icmp_burst,
+        }
+    }
+}
+
+/// `[kernel]`
+#[derive(Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct Kernel {
+    /// Whether routes are learned from the kernel.
+    pub routes: bool,
+    /// From which of its tables.
+    pub tables: Vec<u32>,
+    /// Whether the host takes what is for the router itself.
+    pub host: bool,
+}
+
+impl Default for Kernel {
+    fn default() -> Kernel {
+        Kernel {
+            routes: false,
+            tables: vec![254],
+            host: false,
+        }
+    }
+}
+
+/// `[[link]]`
+#[derive(Deserialize, Clone, PartialEq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct LinkConfig {
+    /// The interface.
+    pub name: String,
+    /// The router's addresses on it, each with its network; those of the
+    /// interface if none are given.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    /// The longest packet; the interface's if none is given.
+    pub mtu: Option<usize>,
+}
+
+/// `[[route]]`
+#[derive(Deserialize, Clone, PartialEq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct RouteConfig {
+    /// The prefix.
+    pub to: String,
+    /// The next routers.
+    #[serde(default)]
+    pub via: OneOrMore,
+    /// The link, where `via` does not tell.
+    pub link: Option<String>,
+    /// What becomes of packets that are not forwarded.
+    pub kind: Option<Kind>,
+}
+
+/// A text or a list of texts.
+#[derive(Deserialize, Clone, PartialEq, Debug)]
+#[serde(untagged)]
+pub enum OneOrMore {
+    /// One.
+    One(String),
+    /// Any number.
+    More(Vec<String>),
+}
+
+impl Default for OneOrMore {
+    fn default() -> OneOrMore {
+        OneOrMore::More(Vec::new())
+    }
+}
+
+impl OneOrMore {
+    fn all(&self) -> &[String] {
+        match self {
+            OneOrMore::One(text) => std::slice::from_ref(text),
+            OneOrMore::More(texts) => texts,
+        }
+    }
+}
+
+/// What becomes of packets that are not forwarded.
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Dropped, and the sender is told that nobody is reached.
+    Unreachable,
+    /// Dropped, and the sender is told that it is not allowed.
+    Prohibit,
+    /// Dropped without a word.
+    Blackhole,
+}
+
+/// `[[neighbour]]`
+#[derive(Deserialize, Clone, PartialEq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct NeighbourConfig {
+    /// The link it is on.
+    pub link: String,
+    /// Its address.
+    pub address: String,
+    /// Its hardware address.
+    pub hardware: String,
+}
+
+/// What an interface is by itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// Its hardware address.
+    pub hardware: Address,
+    /// Its longest packet, in bytes.
+    pub mtu: usize,
+    /// Its addresses.
+    pub addresses: Vec<Prefix>,
+}
+
+/// What a configuration makes of its interfaces.
+pub type Made = (Settings, Vec<(Prefix, Target)>);
+
+impl Config {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// With the line, for what is no TOML and for keys that are none of ours.
+    pub fn parse(text: &str) -> Result<Config, ConfigError> {
+        let config: Config =
+            toml::from_str(text).map_err(|error| ConfigError::Form(error.to_string()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |key, value: usize, remedy: String| ConfigError::Value {
+            place: "the file".into(),
+            key,
+            value: value.to_string(),
+            remedy,
+        };
+        if !(1..=LINKS_MAX).contains(&self.links.len()) {
+            let remedy = format!("a router has 1 to {LINKS_MAX} links: write [[link]] for each");
+            return Err(wrong("[[link]]", self.links.len(), remedy));
+        }
+        if !(4..=NEIGHBOURS_MAX).contains(&self.neighbours_max) {
+            let remedy = format!("give a number from 4 to {NEIGHBOURS_MAX}");
+            return Err(wrong("neighbours_max", self.neighbours_max, remedy));
+        }
+        for (number, link) in self.links.iter().enumerate() {
+            let before = &self.links[..number];
+            if before.iter().any(|other| other.name == link.name) {
+                let remedy = "an interface is one link: put its addresses together";
+                return Err(value(&place("link", number), "name", &link.name, remedy));
+            }
+        }
+        Ok(())
+    }
+
+    /// What it makes of interfaces: one for each link, in order.
+    ///
+    /// # Errors
+    /// For a value that makes no sense, or contradicts the interface.
+    ///
+    /// # Panics
+    /// If there are not as many interfaces as links.
+    pub fn settings(&self, interfaces: &[Facts]) -> Result<Made, ConfigError> {
+        assert_eq!(interfaces.len(), self.links.len(), "one for each link");
+        let links = self.links.iter().zip(interfaces).enumerate();
+        let links = links.map(|(number, (link, facts))| link.settings(number, facts));
+        let links = links.collect::<Result<Vec<LinkSettings>, ConfigError>>()?;
+        let routes = self.routes.iter().enumerate();
+        let routes = routes.map(|(number, route)| route.target(number, &links));
+        let routes = routes.collect::<Result<_, ConfigError>>()?;
+        let neighbours = self.neighbours.iter().enumerate();
+        let neighbours = neighbours.map(|(number, one)| one.read(number, &links));
+        let settings = Settings {
+            neighbours: neighbours.collect::<Result<_, ConfigError>>()?,
+            links,
+            neighbours_max: self.neighbours_max,
+            icmp_per_second: self.icmp.per_second,
+            icmp_burst: self.icmp.burst,
+            redirects: self.redirects,
+            host: self.kernel.host,
+        };
+        Ok((settings, routes))
+    }
+}
+
+impl LinkConfig {
+    fn settings(&self, number: usize, facts: &Facts) -> Result<LinkSettings, ConfigError> {
+        let place = place("link", number);
+        let mut addresses = Vec::new();
+        for text in &self.addresses {
+            let prefix: Prefix = text
+                .parse()
+                .map_err(|error| value(&place, "addresses", text, &format!("{error}")))?;
+            let ip = prefix.address();
+            if ip.is_multicast() || ip.is_unspecified() || ip.is_loopback() {
+                let remedy = "no address of one router on a link";
+                return Err(value(&place, "addresses", text, remedy));
+            }
+            addresses.push(prefix);
+        }
+        if addresses.is_empty() {
+            addresses.clone_from(&facts.addresses);
+        }
+        if addresses.is_empty() {
+            let remedy = format!(
+                "give the router an address here, as in addresses = [\"192.0.2.1/24\"]; `{}` has none",
+                self.name
+            );
+            return Err(value(&place, "addresses", "[]", &remedy));
+        }
+        let mtu = self.mtu.unwrap_or(facts.mtu.min(MTU_MAX));
+        let has_v6 = addresses.iter().any(|prefix| prefix.address().is_ipv6());
+        let least = if has_v6 { MTU_V6_MIN } else { MTU_MIN };
+        if mtu < least || mtu > facts.mtu {
+            let remedy = format!(
+                "from {least} to {} bytes, the longest packet of `{}`",
+                facts.mtu, self.name
+            );
+            return Err(value(&place, "mtu", &mtu.to_string(), &remedy));
+        }
+        Ok(LinkSettings {
+            name: self.name.clone(),
+            hardware: facts.hardware,
+            mtu,
+            addresses,
+        })
+    }
+}
+
+impl RouteConfig {
+    fn target(
+        &self,
+        number: usize,
+        links: &[LinkSettings],
+    ) -> Result<(Prefix, Target), ConfigError> {
+        let place = place("route", number);
+        let to: Prefix = self
+            .to
+            .parse()
+            .map_err(|error| value(&place, "to", &self.to, &format!("{error}")))?;
+        let link = match &self.link {
+            None => None,
+            Some(name) => Some(named(&place, name, links)?),
+        };
+        let via = self.via.all();
+        if let Some(kind) = self.kind {
+            if !via.is_empty() || link.is_some() {
+                let remedy = "such a route leads nowhere: leave out `via` and `link`";
+                return Err(value(&place, "kind", &format!("{kind:?}"), remedy));
+            }
+            let target = match kind {
+                Kind::Unreachable => Target::Unreachable,
+                Kind::Prohibit => Target::Prohibit,
+                Kind::Blackhole => Target::Blackhole,
+            };
+            return Ok((to, target));
+        }
+        if via.len() > HOPS_MAX {
+            let remedy = format!("at most {HOPS_MAX} next hops");
+            return Err(value(&place, "via", &via.len().to_string(), &remedy));
+        }
+        let hops = via.iter().map(|text| hop(&place, text, link, links));
+        let mut hops = hops.collect::<Result<Vec<Hop>, ConfigError>>()?;
+        match (hops.is_empty(), link) {
+            (true, Some(link)) => hops.push(Hop {
+                link,
+                gateway: None,
+            }),
+            (true, None) => {
+                let remedy = "say where it leads: via = \"ADDRESS\", link = \"NAME\" or kind = \"blackhole\"";
+                return Err(value(&place, "to", &self.to, remedy));
+            }
+            _ => {}
+        }
+        Ok((to, Target::Forward(hops.into())))
+    }
+}
+
+impl NeighbourConfig {
+    fn read(
+        &self,
+        number: usize,
+        links: &[LinkSettings],
+    ) -> Result<(LinkId, IpAddr, Address), ConfigError> {
+        let place = place("neighbour", number);
+        let link = named(&place, &self.link, links)?;
+        let address = self.address.parse();
+        let address =
+            address.map_err(|_| value(&place, "address", &self.address, "write an IP address"))?;
+        let hardware = self.hardware.parse();
+        let hardware = hardware
+            .map_err(|error| value(&place, "hardware", &self.hardware, &format!("{error}")))?;
+        Ok((link, address, hardware))
+    }
+}
+
+/// A next router: on the link that is said, or on the one it is a neighbour of.
+fn hop(
+    place: &str,
+    text: &str,
+    link: Option<LinkId>,
+    links: &[LinkSettings],
+) -> Result<Hop, ConfigError> {
+    let gateway: IpAddr = text
+        .parse()
+        .map_err(|_| value(place, "via", text, "write an IP address"))?;
+    let near = |link: &LinkSettings| link.addresses.iter().any(|own| own.contains(gateway));
+    let found = links.iter().position(near).map(|number| number as LinkId);
+    let Some(link) = link.or(found) else {
+        let remedy = "in no network of any link: say which link it is on, as in link = \"NAME\"";
+        return Err(value(place, "via", text, remedy));
+    };
+    let gateway = Some(gateway);
+    Ok(Hop { link, gateway })
+}
+
+fn named(place: &str, name: &str, links: &[LinkSettings]) -> Result<LinkId, ConfigError> {
+    let found = links.iter().position(|link| link.name == name);
+    found.map(|number| number as LinkId).ok_or_else(|| {
+        let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
+        let remedy = format!("no [[link]] has this name; there are {}", names.join(", "));
+        value(place, "link", name, &remedy)
+    })
+}
+
+fn place(table: &str, number: usize) -> String {
+    format!("[[{table}]] {}", number + 1)
+}
+
+fn value(place: &str, key: &'static str, value: &str, remedy: &str) -> ConfigError {
+    ConfigError::Value {
+        place: place.to_owned(),
+        key,
+        value: format!("`{value}`"),
+        remedy: remedy.to_owned(),
+    }
+}

@@ -1,0 +1,391 @@
+//! Hardware addresses of neighbours on every link: ARP (RFC 826, RFC 1122
+//! §2.3.2) and neighbour discovery (RFC 4861 §7.3).
+//!
+//! The states and times are those of `weir_stack`'s neighbours; that table is
+//! made for one host on one link, and looks through all of it when it is
+//! full. A router's must not: whoever sends to addresses of nobody fills it.
+//! Here every step costs the same however many there are. Neighbours that are
+//! being asked for are counted apart and cannot displace those that are known.
+
+use super::routes::LinkId;
+use hashbrown::HashMap;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use weir_stack::host::{ASK_EACH_NS, ASKS_MAX, DELAY_NS, REACHABLE_NS};
+use weir_wire::ethernet::Address;
+
+/// Frames that wait for one neighbour; one more displaces the oldest.
+pub const WAITING_MAX: usize = 16;
+/// Frames that wait for all neighbours; one more is dropped.
+pub const WAITING_ALL_MAX: usize = 4096;
+
+/// A neighbour's address and the link it is on.
+pub(super) type Place = (LinkId, IpAddr);
+
+#[derive(Debug)]
+enum State {
+    /// Told in the configuration: never asked, never forgotten.
+    Static,
+    /// Asked for the first time.
+    Incomplete {
+        waiting: Vec<Vec<u8>>,
+    },
+    Reachable {
+        until_ns: u64,
+    },
+    Stale,
+    /// Used as it is known, and asked.
+    Probe,
+}
+
+#[derive(Debug)]
+struct Neighbour {
+    place: Place,
+    hardware: Address,
+    state: State,
+    /// Asks so far and when the next is due, while it is asked.
+    asks: u32,
+    next_ask_ns: u64,
+    /// Used since the hand last passed.
+    used: bool,
+}
+
+/// A question to be sent: for which address, and to whom if not to all.
+pub(super) type Ask = (Place, Option<Address>);
+
+/// What became of a packet for a neighbour.
+pub(super) enum Way {
+    /// Here is its hardware address.
+    Known(Address),
+    /// It is asked for: [`Neighbours::hold`] the frame.
+    Asked,
+    /// Too many are asked for.
+    Full,
+}
+
+/// The table.
+pub(super) struct Neighbours {
+    slots: Vec<Option<Neighbour>>,
+    numbers: HashMap<Place, u32, ahash::RandomState>,
+    free: Vec<u32>,
+    /// By when each that is asked is due.
+    due: BTreeSet<(u64, u32)>,
+    incomplete: usize,
+    waiting: usize,
+    /// Where the search for one to displace goes on.
+    hand: usize,
+    asks: Vec<Ask>,
+    max: usize,
+    incomplete_max: usize,
+}
+
+impl Neighbours {
+    /// A table of so many neighbours, a quarter of them at most unanswered.
+    pub(super) fn new(max: usize, seed: u64) -> Neighbours {
+        let state = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(17), 0x77656972);
+        Neighbours {
+            slots: Vec::new(),
+            numbers: HashMap::with_hasher(state),
+            free: Vec::new(),
+            due: BTreeSet::new(),
+            incomplete: 0,
+            waiting: 0,
+            hand: 0,
+            asks: Vec::new(),
+            max: max.max(4),
+            incomplete_max: (max / 4).max(1),
+        }
+    }
+
+    /// Enters one for good.
+    pub(super) fn set_static(&mut self, place: Place, hardware: Address) {
+        let _ = self.enter(place, hardware, State::Static);
+    }
+
+    /// How many are known or asked for.
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The address to send to, if it is known; otherwise it is asked for.
+    #[inline]
+    pub(super) fn resolve(&mut self, now_ns: u64, place: Place) -> Way {
+        let Some(&number) = self.numbers.get(&place) else {
+            return self.ask_new(now_ns, place);
+        };
+        let Some(neighbour) = self.slots[number as usize].as_mut() else {
+            return Way::Full;
+        };
+        neighbour.used = true;
+        match neighbour.state {
+            State::Static | State::Probe => {}
+            State::Reachable { until_ns } if until_ns > now_ns => {}
+            State::Incomplete { .. } => return Way::Asked,
+            State::Reachable { .. } | State::Stale => {
+                neighbour.state = State::Probe;
+                neighbour.asks = 0;
+                neighbour.next_ask_ns = now_ns.saturating_add(DELAY_NS);
+                self.due.insert((neighbour.next_ask_ns, number));
+            }
+        }
+        Way::Known(neighbour.hardware)
+    }
+
+    fn ask_new(&mut self, now_ns: u64, place: Place) -> Way {
+        if self.incomplete >= self.incomplete_max {
+            return Way::Full;
+        }
+        let waiting = Vec::new();
+        let Some(number) = self.enter(place, Address::default(), State::Incomplete { waiting })
+        else {
+            return Way::Full;
+        };
+        let next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
+        if let Some(neighbour) = self.slots[number as usize].as_mut() {
+            neighbour.asks = 1;
+            neighbour.next_ask_ns = next_ask_ns;
+        }
+        self.due.insert((next_ask_ns, number));
+        self.asks.push((place, None));
+        Way::Asked
+    }
+
+    /// Keeps a frame until the address is known; gives how many are dropped
+    /// for it.
+    pub(super) fn hold(&mut self, place: Place, frame: Vec<u8>) -> u64 {
+        let full = self.waiting >= WAITING_ALL_MAX;
+        let Some(State::Incomplete { waiting }) = self.state(place) else {
+            return 1;
+        };
+        if full && waiting.is_empty() {
+            return 1;
+        }
+        let dropped = full || waiting.len() == WAITING_MAX;
+        if dropped {
+            waiting.remove(0);
+        }
+        waiting.push(frame);
+        self.waiting += usize::from(!dropped);
+        dropped.into()
+    }
+
+    fn state(&mut self, place: Place) -> Option<&mut State> {
+        let number = *self.numbers.get(&place)?;
+        Some(&mut self.slots[number as usize].as_mut()?.state)
+    }
+
+    /// Whether anything is known about it.
+    pub(super) fn knows(&self, place: Place) -> bool {
+        self.numbers.contains_key(&place)
+    }
+
+    /// A neighbour that talks to us has told its address, which is to be
+    /// confirmed when it is used (RFC 4861 §7.2.3). Gives the frames that
+    /// waited.
+    pub(super) fn heard(&mut self, place: Place, hardware: Address) -> Vec<Vec<u8>> {
+        let known = self.numbers.get(&place);
+        let known = known.and_then(|number| self.slots[*number as usize].as_ref());
+        match known {
+            Some(known) if matches!(known.state, State::Static) => Vec::new(),
+            Some(known) if known.is_settled() && known.hardware == hardware => Vec::new(),
+            Some(_) => self.settle(place, hardware, State::Stale),
+            None => {
+                let _ = self.enter(place, hardware, State::Stale);
+                Vec::new()
+            }
+        }
+    }
+
+    /// A neighbour has answered by ARP: its address holds for a while. Gives
+    /// the frames that waited; `None` if it was not asked, and so not believed.
+    pub(super) fn answered(
+        &mut self,
+        now_ns: u64,
+        place: Place,
+        hardware: Address,
+    ) -> Option<Vec<Vec<u8>>> {
+        let number = *self.numbers.get(&place)?;
+        let known = self.slots[number as usize].as_ref()?;
+        let asked = known.is_asked() && known.asks > 0;
+        asked.then(|| self.settle(place, hardware, reachable(now_ns)))
+    }
+
+    /// A neighbour has advertised its address, if it tells one (RFC 4861
+    /// §7.2.5). Gives the frames that waited; `None` if nobody asked.
+    pub(super) fn advertised(
+        &mut self,
+        now_ns: u64,
+        place: Place,
+        hardware: Option<Address>,
+        (solicited, replaces): (bool, bool),
+    ) -> Option<Vec<Vec<u8>>> {
+        let number = *self.numbers.get(&place)?;
+        let known = self.slots[number as usize].as_mut()?;
+        if matches!(known.state, State::Static) {
+            return Some(Vec::new());
+        }
+        let first = !known.is_settled();
+        let told = match (first, hardware) {
+            (true, hardware) => hardware?,
+            (false, hardware) => hardware.unwrap_or(known.hardware),
+        };
+        let changed = !first && told != known.hardware;
+        if changed && !replaces {
+            if let State::Reachable { .. } = known.state {
+                known.state = State::Stale;
+            }
+            return Some(Vec::new());
+        }
+        match (solicited, first || changed) {
+            (true, _) => Some(self.settle(place, told, reachable(now_ns))),
+            (false, true) => Some(self.settle(place, told, State::Stale)),
+            (false, false) => Some(Vec::new()),
+        }
+    }
+
+    fn settle(&mut self, place: Place, hardware: Address, state: State) -> Vec<Vec<u8>> {
+        let Some(&number) = self.numbers.get(&place) else {
+            return Vec::new();
+        };
+        let Some(neighbour) = self.slots[number as usize].as_mut() else {
+            return Vec::new();
+        };
+        if neighbour.is_asked() {
+            self.due.remove(&(neighbour.next_ask_ns, number));
+        }
+        neighbour.hardware = hardware;
+        match std::mem::replace(&mut neighbour.state, state) {
+            State::Incomplete { waiting } => {
+                self.incomplete -= 1;
+                self.waiting -= waiting.len();
+                waiting
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Asks again who is due, and gives up who never answers: the frames that
+    /// waited for them, to tell their senders.
+    pub(super) fn poll(&mut self, now_ns: u64) -> Vec<Vec<u8>> {
+        let mut silent = Vec::new();
+        while let Some(&(due_ns, number)) = self.due.first()
+            && due_ns <= now_ns
+        {
+            self.due.pop_first();
+            let Some(neighbour) = self.slots[number as usize].as_mut() else {
+                continue;
+            };
+            if neighbour.asks == ASKS_MAX {
+                let place = neighbour.place;
+                silent.append(&mut self.remove(place));
+                continue;
+            }
+            neighbour.asks += 1;
+            neighbour.next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
+            let probe = matches!(neighbour.state, State::Probe);
+            self.due.insert((neighbour.next_ask_ns, number));
+            let to = probe.then_some(neighbour.hardware);
+            self.asks.push((neighbour.place, to));
+        }
+        silent
+    }
+
+    /// When [`Neighbours::poll`] is due.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.due.first().map(|(due_ns, _)| *due_ns)
+    }
+
+    /// Whether there are questions to be sent.
+    pub(super) fn has_asks(&self) -> bool {
+        !self.asks.is_empty()
+    }
+
+    /// The questions to be sent.
+    pub(super) fn take_asks(&mut self) -> Vec<Ask> {
+        std::mem::take(&mut self.asks)
+    }
+
+    /// Enters one, in place of another if need be; its number, or `None` if
+    /// all others must stay.
+    fn enter(&mut self, place: Place, hardware: Address, state: State) -> Option<u32> {
+        let incomplete = matches!(state, State::Incomplete { .. });
+        self.remove(place);
+        if self.numbers.len() >= self.max {
+            let other = self.displaced()?;
+            self.remove(other);
+        }
+        let neighbour = Neighbour {
+            place,
+            hardware,
+            state,
+            asks: 0,
+            next_ask_ns: 0,
+            used: false,
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.slots[number as usize] = Some(neighbour);
+                number
+            }
+            None => {
+                self.slots.push(Some(neighbour));
+                (self.slots.len() - 1) as u32
+            }
+        };
+        self.numbers.insert(place, number);
+        self.incomplete += usize::from(incomplete);
+        Some(number)
+    }
+
+    /// One that was not used of late, by a hand that goes round; never one
+    /// that is asked for, nor one that was told.
+    fn displaced(&mut self) -> Option<Place> {
+        for _ in 0..2 * self.slots.len() {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let Some(neighbour) = self.slots[self.hand].as_mut() else {
+                continue;
+            };
+            let stays = matches!(neighbour.state, State::Static | State::Incomplete { .. });
+            if !stays && !std::mem::take(&mut neighbour.used) {
+                return Some(neighbour.place);
+            }
+        }
+        None
+    }
+
+    fn remove(&mut self, place: Place) -> Vec<Vec<u8>> {
+        let Some(number) = self.numbers.remove(&place) else {
+            return Vec::new();
+        };
+        let Some(neighbour) = self.slots[number as usize].take() else {
+            return Vec::new();
+        };
+        self.free.push(number);
+        self.due.remove(&(neighbour.next_ask_ns, number));
+        match neighbour.state {
+            State::Incomplete { waiting } => {
+                self.incomplete -= 1;
+                self.waiting -= waiting.len();
+                waiting
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Neighbour {
+    fn is_asked(&self) -> bool {
+        matches!(self.state, State::Incomplete { .. } | State::Probe)
+    }
+
+    /// Whether its address is known.
+    fn is_settled(&self) -> bool {
+        !matches!(self.state, State::Incomplete { .. })
+    }
+}
+
+fn reachable(now_ns: u64) -> State {
+    State::Reachable {
+        until_ns: now_ns.saturating_add(REACHABLE_NS),
+    }
+}

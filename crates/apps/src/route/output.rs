@@ -1,0 +1,119 @@
+//! What the router itself sends: to a neighbour once its address is known.
+
+use super::bytes::{ETHERNET, put};
+use super::neighbours::{Ask, Way};
+use super::routes::{Hop, LinkId};
+use super::{Reason, Router, Verdict};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use weir_wire::EtherType;
+use weir_wire::ethernet::{self, Address};
+
+/// Frames of the router's own that wait to be taken; one more is dropped.
+pub const QUEUE_MAX: usize = 4096;
+
+/// The frames that wait, and what numbers their packets.
+#[derive(Debug)]
+pub(super) struct Output {
+    queue: VecDeque<(LinkId, Vec<u8>)>,
+    identification: u16,
+}
+
+impl Output {
+    pub(super) fn new(seed: u64) -> Output {
+        Output {
+            queue: VecDeque::new(),
+            identification: seed as u16,
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(LinkId, Vec<u8>)> {
+        self.queue.pop_front()
+    }
+
+    /// A number for a packet (RFC 6864: of no meaning where it is whole).
+    pub(super) fn identification(&mut self) -> u16 {
+        self.identification = self.identification.wrapping_add(1);
+        self.identification
+    }
+}
+
+impl Router {
+    /// Sends the first `len` bytes of a frame in place, on from here.
+    pub(super) fn dispatch(
+        &mut self,
+        now_ns: u64,
+        hop: Hop,
+        dst: IpAddr,
+        frame: &mut [u8],
+        len: usize,
+    ) -> Result<Verdict, Reason> {
+        let place = (hop.link, hop.gateway.unwrap_or(dst));
+        let own = self.links[usize::from(hop.link)].hardware;
+        match self.neighbours.resolve(now_ns, place) {
+            Way::Known(hardware) => {
+                put(frame, 0, &hardware.0);
+                put(frame, 6, &own.0);
+                let link = hop.link;
+                Ok(Verdict::Forward { link, len })
+            }
+            Way::Asked => {
+                put(frame, 6, &own.0);
+                let dropped = self.neighbours.hold(place, frame[..len].to_vec());
+                self.counters.drop(Reason::NeighbourUnresolved, dropped);
+                Ok(Verdict::Done)
+            }
+            Way::Full => Err(Reason::NeighbourTableFull),
+        }
+    }
+
+    /// Sends a frame of the router's own, whose type is in place.
+    pub(super) fn transmit(&mut self, now_ns: u64, hop: Hop, dst: IpAddr, mut frame: Vec<u8>) {
+        let len = frame.len();
+        match self.dispatch(now_ns, hop, dst, &mut frame, len) {
+            Ok(Verdict::Forward { link, .. }) => self.enqueue(link, frame),
+            Ok(_) => {}
+            Err(reason) => self.counters.drop(reason, 1),
+        }
+    }
+
+    /// Sends a frame whose header is whole.
+    pub(super) fn enqueue(&mut self, link: LinkId, frame: Vec<u8>) {
+        if self.output.queue.len() >= QUEUE_MAX {
+            return self.counters.drop(Reason::QueueFull, 1);
+        }
+        self.output.queue.push_back((link, frame));
+    }
+
+    /// Sends what waited for a neighbour.
+    pub(super) fn release(&mut self, link: LinkId, hardware: Address, waited: Vec<Vec<u8>>) {
+        for mut frame in waited {
+            put(&mut frame, 0, &hardware.0);
+            self.enqueue(link, frame);
+        }
+    }
+
+    /// Asks for neighbours.
+    pub(super) fn send_asks(&mut self) {
+        for ((link, ip), known) in self.neighbours.take_asks() {
+            self.counters.neighbours_asked += 1;
+            let ask: Ask = ((link, ip), known);
+            match ip {
+                IpAddr::V4(_) => self.ask_arp(ask),
+                IpAddr::V6(_) => self.ask_nd(ask),
+            }
+        }
+    }
+
+    /// Room for a frame with its header, up to the payload's `len` bytes.
+    pub(super) fn frame(&self, link: LinkId, dst: Address, kind: EtherType, len: usize) -> Vec<u8> {
+        let mut frame = vec![0; ETHERNET + len];
+        let header = ethernet::Repr {
+            dst,
+            src: self.links[usize::from(link)].hardware,
+            ether_type: kind,
+        };
+        header.emit(&mut frame);
+        frame
+    }
+}

@@ -1,0 +1,113 @@
+//! `router.toml`: what is taken, and what is said of what is not.
+
+use weir_apps::route::config::{Config, Facts};
+use weir_apps::route::{Hop, Target};
+
+fn facts() -> Facts {
+    Facts {
+        hardware: "02:00:00:00:00:01".parse().unwrap(),
+        mtu: 1500,
+        addresses: vec!["10.1.0.1/24".parse().unwrap()],
+    }
+}
+
+fn read(text: &str) -> Result<weir_apps::route::config::Made, String> {
+    let config = Config::parse(text).map_err(|error| error.to_string())?;
+    let interfaces = vec![facts(); config.links.len()];
+    config
+        .settings(&interfaces)
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_example_of_the_documentation_is_taken() {
+    let source = include_str!("../src/route/config.rs");
+    let example: Vec<&str> = source
+        .lines()
+        .skip_while(|line| !line.contains("```toml"))
+        .skip(1)
+        .take_while(|line| !line.contains("```"))
+        .map(|line| line.trim_start_matches("//!").trim_start())
+        .collect();
+    let (settings, routes) = read(&example.join("\n")).unwrap();
+    assert_eq!((settings.links.len(), settings.neighbours.len()), (1, 1));
+    assert!(settings.host && settings.redirects);
+    let gateway = Some("192.0.2.254".parse().unwrap());
+    let hop = Hop { link: 0, gateway };
+    assert_eq!(
+        routes[0],
+        (
+            "0.0.0.0/0".parse().unwrap(),
+            Target::Forward(Box::new([hop]))
+        )
+    );
+    assert_eq!(routes[1].1, Target::Unreachable);
+}
+
+#[test]
+fn what_is_left_out_is_the_interface_s() {
+    let (settings, routes) = read("[[link]]\nname = \"a\"").unwrap();
+    assert_eq!(settings.links[0].addresses, facts().addresses);
+    assert_eq!((settings.links[0].mtu, routes.len()), (1500, 0));
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_value_and_what_would_do() {
+    let link = "[[link]]\nname = \"a\"\naddresses = [\"192.0.2.1/24\"]\n";
+    for (more, said) in [
+        (
+            "speed = 3",
+            &["unknown field `speed`", "addresses", "4"][..],
+        ),
+        ("mtu = 9000", &["[[link]] 1: mtu = `9000`", "68 to 1500"]),
+        ("mtu = 60", &["mtu = `60`", "from 68"]),
+        (
+            "[[link]]\nname = \"a\"",
+            &["[[link]] 2: name = `a`", "together"],
+        ),
+        (
+            "[[route]]\nto = \"1.2.3.0\"",
+            &["[[route]] 1: to", "prefix length"],
+        ),
+        ("[[route]]\nto = \"1.2.3.0/24\"", &["say where it leads"]),
+        (
+            "[[route]]\nto = \"1.2.3.0/24\"\nvia = \"9.9.9.9\"",
+            &["via = `9.9.9.9`", "link = \"NAME\""],
+        ),
+        (
+            "[[route]]\nto = \"1.2.3.0/24\"\nvia = \"x\"",
+            &["via = `x`", "IP address"],
+        ),
+        (
+            "[[route]]\nto = \"1.2.3.0/24\"\nlink = \"b\"",
+            &["link = `b`", "there are a"],
+        ),
+        (
+            "[[route]]\nto = \"1.2.3.0/24\"\nkind = \"gone\"",
+            &["unreachable", "prohibit"],
+        ),
+        (
+            "[[route]]\nto = \"1.2.3.0/24\"\nlink=\"a\"\nkind = \"prohibit\"",
+            &["leads nowhere"],
+        ),
+        (
+            "[[neighbour]]\nlink = \"a\"\naddress = \"1.2.3.4\"\nhardware = \"02:zz\"",
+            &["02:zz", "six bytes"],
+        ),
+        ("[kernel]\ntables = [\"main\"]", &["expected u32"]),
+    ] {
+        let error = read(&format!("{link}{more}")).unwrap_err();
+        assert!(
+            said.iter().all(|part| error.contains(part)),
+            "{more:?} gives: {error}"
+        );
+    }
+    assert!(read("").unwrap_err().contains("write [[link]]"));
+    assert!(
+        read(&format!("neighbours_max = 1\n{link}"))
+            .unwrap_err()
+            .contains("neighbours_max")
+    );
+    let v6 = "[[link]]\nname = \"a\"\nmtu = 1000\naddresses = [\"2001:db8::1/64\"]";
+    assert!(read(v6).unwrap_err().contains("from 1280"));
+}

@@ -1,0 +1,602 @@
+//! The router frame by frame.
+
+mod common;
+
+use common::*;
+use std::net::Ipv4Addr;
+use weir_apps::route::{Hop, Origin, QUEUE_MAX, Reason, Settings, Target, Verdict, WAITING_MAX};
+use weir_wire::arp::{self, Operation};
+use weir_wire::ethernet::{self, Address};
+use weir_wire::icmp::Echo;
+use weir_wire::{Addresses, EtherType, Protocol, checksum, ipv4, ipv6};
+
+const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+
+#[test]
+fn a_packet_is_forwarded_in_place() {
+    let mut router = router(&settings());
+    let mut sent = udp_v4(PEER_V4[0], PEER_V4[1], 64, 10, true);
+    sent.resize(60, 0xee); // padding of Ethernet
+    let given = give(&mut router, 0, 0, sent.clone());
+    assert_eq!(
+        given.verdict,
+        Verdict::Forward {
+            link: 1,
+            len: 14 + 38
+        }
+    );
+    let frame = ethernet::Frame::new(&given.forwarded).unwrap();
+    assert_eq!((frame.dst(), frame.src()), (PEER[1], OWN[1]));
+    let packet = ipv4::Packet::new(frame.payload()).unwrap();
+    assert!(packet.checksum_is_right() && packet.ttl() == 63);
+    assert_eq!(packet.payload(), &sent[34..52]);
+    let counters = router.counters();
+    assert_eq!((counters.forwarded_v4, counters.links[0].rx_bytes), (1, 60));
+    assert_eq!(
+        (counters.links[1].tx_frames, counters.links[1].tx_bytes),
+        (1, 52)
+    );
+}
+
+#[test]
+fn an_ipv6_packet_is_forwarded_in_place() {
+    let mut router = router(&settings());
+    let sent = udp_v6(v6("2001:db8:1::9"), v6("2001:db8:2::9"), 2, 10);
+    let given = give(&mut router, 0, 0, sent.clone());
+    assert_eq!(
+        given.verdict,
+        Verdict::Forward {
+            link: 1,
+            len: sent.len()
+        }
+    );
+    assert_eq!(given.forwarded[21], 1);
+    assert_eq!(given.forwarded[22..], sent[22..]);
+}
+
+#[test]
+fn the_last_hop_is_told() {
+    let mut router = router(&settings());
+    let given = give(
+        &mut router,
+        0,
+        0,
+        udp_v4(PEER_V4[0], PEER_V4[1], 1, 900, true),
+    );
+    assert_eq!(given.verdict, Verdict::Done);
+    let [(0, error)] = &given.own[..] else {
+        panic!("{:?}", given.own)
+    };
+    assert_eq!(error.len(), 14 + 576);
+    let (kind, code, _, quoted) = icmp_of(error);
+    assert_eq!((kind, code, quoted[8]), (11, 0, 1), "quoted as it came");
+    let packet = ipv4::Packet::new(&error[14..]).unwrap();
+    assert_eq!((packet.src(), packet.dst()), (OWN_V4[0], PEER_V4[0]));
+    let given = give(
+        &mut router,
+        0,
+        0,
+        udp_v6(v6("2001:db8:1::9"), v6("2001:db8:2::9"), 1, 1400),
+    );
+    let (kind, code, _, quoted) = icmp_of(&given.own[0].1);
+    assert_eq!((kind, code, quoted.len()), (3, 0, 1280 - 48));
+}
+
+#[test]
+fn what_is_too_long_is_cut_or_refused() {
+    let mut router = router(&settings());
+    let given = give(
+        &mut router,
+        0,
+        0,
+        udp_v4(PEER_V4[0], PEER_V4[1], 9, 1450, true),
+    );
+    let (kind, code, mtu, _) = icmp_of(&given.own[0].1);
+    assert_eq!((kind, code, mtu), (3, 4, 1400));
+    let sent = udp_v4(PEER_V4[0], PEER_V4[1], 9, 1450, false);
+    let given = give(&mut router, 0, 0, sent.clone());
+    let mut whole = vec![0; 1458];
+    for (link, frame) in &given.own {
+        let packet = ipv4::Packet::new(&frame[14..]).unwrap();
+        assert!(*link == 1 && packet.checksum_is_right() && packet.total_len() <= 1400);
+        let start = packet.fragment_offset();
+        whole[start..start + packet.payload().len()].copy_from_slice(packet.payload());
+        assert_eq!(packet.more_fragments(), start == 0);
+    }
+    assert_eq!((given.own.len(), &whole[..]), (2, &sent[34..]));
+    let given = give(
+        &mut router,
+        0,
+        0,
+        udp_v6(v6("2001:db8:1::9"), v6("2001:db8:2::9"), 9, 1440),
+    );
+    let (kind, code, mtu, _) = icmp_of(&given.own[0].1);
+    assert_eq!((kind, code, mtu), (2, 0, 1400));
+}
+
+#[test]
+fn who_asks_for_us_is_answered() {
+    let mut router = router(&settings());
+    let question = arp::Repr {
+        operation: Operation::REQUEST,
+        sender: PEER[0],
+        sender_ip: PEER_V4[0],
+        target: Address::default(),
+        target_ip: OWN_V4[0],
+    };
+    let mut asked = frame(EtherType::ARP, &[0; 46]);
+    question.emit(&mut asked[14..]);
+    asked[..6].fill(0xff);
+    let given = give(&mut router, 0, 0, asked.clone());
+    assert_eq!(given.verdict, Verdict::Forward { link: 0, len: 42 });
+    let answer = arp::Repr::parse(&arp::Packet::new(&given.forwarded[14..]).unwrap());
+    assert_eq!(
+        (answer.operation, answer.sender, answer.sender_ip),
+        (Operation::REPLY, OWN[0], OWN_V4[0])
+    );
+    assert_eq!(
+        (answer.target, &given.forwarded[..6]),
+        (PEER[0], &PEER[0].0[..])
+    );
+    // Not for an address of the other link.
+    let other = arp::Repr {
+        target_ip: OWN_V4[1],
+        ..question
+    };
+    other.emit(&mut asked[14..]);
+    assert_eq!(give(&mut router, 0, 0, asked).verdict, Verdict::Done);
+    assert_dropped(&router, Reason::NotForUs);
+}
+
+#[test]
+fn echo_is_answered_on_any_of_our_addresses() {
+    let mut router = router(&settings());
+    for own in OWN_V4 {
+        let mut packet = vec![7; 20 + 8 + 33];
+        let header = ipv4::Repr {
+            src: PEER_V4[0],
+            dst: own,
+            protocol: Protocol::ICMPV4,
+            ttl: 1,
+            traffic_class: 0,
+            identification: 1,
+            dont_fragment: true,
+            payload_len: 41,
+        };
+        header.emit(&mut packet);
+        let echo = Echo {
+            reply: false,
+            identifier: 3,
+            sequence: 4,
+        };
+        echo.emit(&mut packet[20..], Addresses::V4(PEER_V4[0], own));
+        let given = give(&mut router, 0, 0, frame(EtherType::IPV4, &packet));
+        assert_eq!(
+            given.verdict,
+            Verdict::Forward {
+                link: 0,
+                len: 14 + 61
+            }
+        );
+        let (kind, code, rest, body) = icmp_of(&given.forwarded);
+        assert_eq!((kind, code, rest, body), (0, 0, 0x0003_0004, &[7; 33][..]));
+    }
+    let (peer, own) = (v6("2001:db8:1::9"), v6("2001:db8:2::1"));
+    let mut packet = vec![7; 40 + 8 + 5];
+    let header = ipv6::Repr {
+        src: peer,
+        dst: own,
+        next_header: Protocol::ICMPV6,
+        hop_limit: 1,
+        traffic_class: 0,
+        flow_label: 0,
+        payload_len: 13,
+    };
+    header.emit(&mut packet);
+    let echo = Echo {
+        reply: false,
+        identifier: 3,
+        sequence: 4,
+    };
+    echo.emit(&mut packet[40..], Addresses::V6(peer, own));
+    let given = give(&mut router, 0, 0, frame(EtherType::IPV6, &packet));
+    assert_eq!(icmp_of(&given.forwarded).0, 129);
+    assert_eq!(router.counters().echoes, 3);
+}
+
+/// A change to a good frame, and why it is then dropped.
+#[test]
+fn what_may_not_pass_is_dropped_for_its_reason() {
+    type Change = fn(&mut Vec<u8>);
+    let cases: [(Reason, Change); 13] = [
+        (Reason::Malformed, |frame| frame.truncate(30)),
+        (Reason::Malformed, |frame| frame.truncate(50)),
+        (Reason::Malformed, |frame| frame[14] = 0x44),
+        (Reason::ChecksumWrong, |frame| frame[22] = 63),
+        (Reason::OtherStation, |frame| frame[5] = 99),
+        (Reason::Tagged, |frame| frame[12] = 0x81),
+        (Reason::EtherTypeUnknown, |frame| frame[12] = 0x99),
+        (Reason::GroupFrame, |frame| frame[..6].fill(0xff)),
+        (Reason::SourceMartian, |frame| {
+            readdress(frame, 12, [127, 0, 0, 1])
+        }),
+        (Reason::SourceMartian, |frame| {
+            readdress(frame, 12, OWN_V4[1].octets())
+        }),
+        (Reason::DestinationMartian, |frame| {
+            readdress(frame, 16, [0, 1, 2, 3])
+        }),
+        (Reason::Multicast, |frame| {
+            readdress(frame, 16, [224, 0, 0, 5])
+        }),
+        (Reason::DirectedBroadcast, |frame| {
+            readdress(frame, 16, [198, 51, 100, 255])
+        }),
+    ];
+    for (reason, change) in cases {
+        let mut router = router(&settings());
+        let mut sent = udp_v4(PEER_V4[0], PEER_V4[1], 64, 10, true);
+        change(&mut sent);
+        let given = give(&mut router, 0, 0, sent);
+        assert_eq!(
+            (given.verdict, given.own.len()),
+            (Verdict::Done, 0),
+            "{reason:?}"
+        );
+        assert_dropped(&router, reason);
+    }
+}
+
+fn readdress(frame: &mut [u8], at: usize, address: [u8; 4]) {
+    frame[14 + at..18 + at].copy_from_slice(&address);
+    frame[24..26].fill(0);
+    let sum = checksum::of(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[test]
+fn ipv6_addresses_keep_their_scope() {
+    for (src, dst, reason, told) in [
+        (
+            "fe80::1",
+            "2001:db8:2::9",
+            Reason::BeyondScope,
+            Some((1, 2)),
+        ),
+        ("2001:db8:1::9", "fe80::1", Reason::BeyondScope, None),
+        ("::1", "2001:db8:2::9", Reason::SourceMartian, None),
+        (
+            "::ffff:192.0.2.9",
+            "2001:db8:2::9",
+            Reason::SourceMartian,
+            None,
+        ),
+        ("2001:db8:1::9", "::1", Reason::DestinationMartian, None),
+        ("2001:db8:1::9", "ff02::1", Reason::Multicast, None),
+        (
+            "2001:db8:1::9",
+            "2001:db8:9::9",
+            Reason::NoRoute,
+            Some((1, 0)),
+        ),
+    ] {
+        let mut router = router(&settings());
+        let given = give(&mut router, 0, 0, udp_v6(v6(src), v6(dst), 9, 10));
+        assert_eq!(given.verdict, Verdict::Done, "{src} > {dst}");
+        assert_dropped(&router, reason);
+        if src.starts_with("fe80") {
+            // It is asked for before it is told.
+            assert_eq!((given.own.len(), given.own[0].0), (1, 0));
+        } else {
+            let error = given.own.first().map(|(_, frame)| icmp_of(frame));
+            assert_eq!(
+                error.map(|(kind, code, ..)| (kind, code)),
+                told,
+                "{src} > {dst}"
+            );
+        }
+    }
+}
+
+#[test]
+fn routes_say_where_and_why_not() {
+    for (target, reason, code) in [
+        (None, Reason::NoRoute, Some(0)),
+        (Some(Target::Unreachable), Reason::Unreachable, Some(1)),
+        (Some(Target::Prohibit), Reason::Prohibited, Some(13)),
+        (Some(Target::Blackhole), Reason::Blackhole, None),
+    ] {
+        let mut router = router(&settings());
+        if let Some(target) = target {
+            let prefix = "203.0.113.0/24".parse().unwrap();
+            router
+                .routes_mut()
+                .insert(prefix, Origin::Learned(20), target)
+                .unwrap();
+        }
+        let given = give(&mut router, 0, 0, udp_v4(PEER_V4[0], FAR, 64, 10, true));
+        assert_dropped(&router, reason);
+        let told = given.own.first().map(|(_, frame)| icmp_of(frame).1);
+        assert_eq!(told, code, "{reason:?}");
+    }
+}
+
+#[test]
+fn configured_routes_come_before_learned_ones_and_low_metrics_first() {
+    let mut router = router(&settings());
+    let prefix = "203.0.113.0/24".parse().unwrap();
+    let routes = router.routes_mut();
+    let through = |link| Target::to(link, Some(PEER_V4[usize::from(link)].into()));
+    let look = |routes: &weir_apps::route::Routes| routes.look_up(FAR.into()).cloned();
+    routes
+        .insert(prefix, Origin::Learned(20), through(0))
+        .unwrap();
+    routes
+        .insert(prefix, Origin::Learned(10), through(1))
+        .unwrap();
+    assert_eq!(look(routes), Some(through(1)));
+    routes
+        .insert(prefix, Origin::Configured, Target::Prohibit)
+        .unwrap();
+    assert_eq!(look(routes), Some(Target::Prohibit));
+    routes.remove(prefix, Origin::Configured);
+    routes.remove(prefix, Origin::Learned(10));
+    assert_eq!(look(routes), Some(through(0)));
+    routes.remove_learned();
+    assert_eq!(look(routes), None);
+}
+
+#[test]
+fn a_flow_keeps_to_one_of_several_hops_whose_link_is_up() {
+    let mut router = router(&Settings {
+        redirects: false,
+        ..settings()
+    });
+    let hops = [0, 1].map(|link: u16| Hop {
+        link,
+        gateway: Some(PEER_V4[usize::from(link)].into()),
+    });
+    let prefix = "203.0.113.0/24".parse().unwrap();
+    let target = Target::Forward(Box::new(hops));
+    router
+        .routes_mut()
+        .insert(prefix, Origin::Configured, target)
+        .unwrap();
+    let links = |router: &mut weir_apps::route::Router| {
+        let hosts = (0..100u8).map(|host| Ipv4Addr::new(203, 0, 113, host));
+        let sent = hosts.map(|dst| give(router, 0, 0, udp_v4(PEER_V4[0], dst, 64, 10, true)));
+        sent.map(|given| match given.verdict {
+            Verdict::Forward { link, .. } => link,
+            other => panic!("{other:?}"),
+        })
+        .collect::<Vec<u16>>()
+    };
+    let first = links(&mut router);
+    assert_eq!(first, links(&mut router));
+    let one = first.iter().filter(|link| **link == 1).count();
+    assert!((25..75).contains(&one), "{one} of 100 over link 1");
+    router.set_link_up(1, false);
+    assert!(links(&mut router).iter().all(|link| *link == 0));
+    router.set_link_up(0, false);
+    let given = give(&mut router, 0, 0, udp_v4(PEER_V4[0], FAR, 64, 10, true));
+    assert_eq!(given.verdict, Verdict::Done);
+    assert_dropped(&router, Reason::LinkDown);
+}
+
+#[test]
+fn a_host_on_the_same_link_is_redirected() {
+    let mut router = router(&settings());
+    let gateway = Ipv4Addr::new(192, 0, 2, 254);
+    let prefix = "203.0.113.0/24".parse().unwrap();
+    let target = Target::to(0, Some(gateway.into()));
+    router
+        .routes_mut()
+        .insert(prefix, Origin::Configured, target)
+        .unwrap();
+    let given = give(&mut router, 0, 0, udp_v4(PEER_V4[0], FAR, 64, 10, true));
+    let (kind, code, better, quoted) = icmp_of(&given.own[0].1);
+    assert_eq!((kind, code, better), (5, 1, gateway.to_bits()));
+    assert_eq!(quoted[8], 64);
+    // The packet itself waits for the gateway, which is asked for.
+    assert_eq!(given.verdict, Verdict::Done);
+    assert_eq!(router.counters().neighbours_asked, 1);
+}
+
+#[test]
+fn a_neighbour_is_asked_for_and_what_waits_is_sent_or_given_up() {
+    let mut router = router(&settings());
+    let unknown = Ipv4Addr::new(198, 51, 100, 77);
+    let mut asks = 0;
+    for number in 0..WAITING_MAX + 3 {
+        let given = give(
+            &mut router,
+            0,
+            0,
+            udp_v4(PEER_V4[0], unknown, 64, number, true),
+        );
+        assert_eq!(given.verdict, Verdict::Done);
+        asks += given.own.len();
+    }
+    assert_eq!(
+        (asks, router.counters().dropped(Reason::NeighbourUnresolved)),
+        (1, 3)
+    );
+    let answer = arp::Repr {
+        operation: Operation::REPLY,
+        sender: Address([2, 9, 9, 9, 9, 9]),
+        sender_ip: unknown,
+        target: OWN[1],
+        target_ip: OWN_V4[1],
+    };
+    let mut told = frame(EtherType::ARP, &[0; 28]);
+    told[..6].copy_from_slice(&OWN[1].0);
+    answer.emit(&mut told[14..]);
+    let given = give(&mut router, 1, 1, told.clone());
+    assert_eq!(given.own.len(), WAITING_MAX);
+    assert!(
+        given
+            .own
+            .iter()
+            .all(|(link, frame)| *link == 1 && frame[..6] == [2, 9, 9, 9, 9, 9])
+    );
+    // Asked by nobody, an answer is not believed.
+    let given = give(&mut router, 1, 1, told);
+    assert_eq!(given.verdict, Verdict::Done);
+    assert_eq!(router.counters().dropped(Reason::NeighbourRefused), 1);
+}
+
+#[test]
+fn senders_are_told_of_a_silent_neighbour() {
+    let mut router = router(&settings());
+    let unknown = Ipv4Addr::new(198, 51, 100, 77);
+    give(&mut router, 0, 0, udp_v4(PEER_V4[0], unknown, 64, 10, true));
+    let mut frames = Vec::new();
+    while let Some(due) = router.next_ns() {
+        router.poll(due);
+        frames.append(&mut own(&mut router));
+    }
+    let [asks @ .., (0, error)] = &frames[..] else {
+        panic!("{frames:?}")
+    };
+    assert_eq!(asks.len(), 2, "and one before");
+    assert_eq!((icmp_of(error).0, icmp_of(error).1), (3, 1));
+    assert_eq!(router.neighbours(), settings().neighbours.len());
+}
+
+#[test]
+fn errors_are_never_about_errors_and_bounded() {
+    let mut router = router(&Settings {
+        icmp_per_second: 10,
+        icmp_burst: 4,
+        ..settings()
+    });
+    let mut sent = udp_v4(PEER_V4[0], FAR, 64, 10, true);
+    sent[14 + 9] = 1; // ICMP …
+    sent[34] = 3; // … an error
+    readdress(&mut sent, 16, FAR.octets());
+    assert!(give(&mut router, 0, 0, sent).own.is_empty());
+    let mut piece = udp_v4(PEER_V4[0], FAR, 64, 10, false);
+    piece[21] = 5; // not the first piece
+    readdress(&mut piece, 16, FAR.octets());
+    assert!(give(&mut router, 0, 0, piece).own.is_empty());
+    let mut told = 0;
+    for number in 0..1000u64 {
+        let sent = udp_v4(PEER_V4[0], FAR, 64, 10, true);
+        told += give(&mut router, number * 1_000_000, 0, sent).own.len();
+    }
+    assert_eq!(told, 4 + 9);
+    assert_eq!(
+        router.counters().dropped(Reason::IcmpRateLimited),
+        1000 - 13
+    );
+}
+
+#[test]
+fn storms_fill_no_table_beyond_its_limit() {
+    let max = 64;
+    let mut router = router(&Settings {
+        neighbours_max: max,
+        ..settings()
+    });
+    // Asking for everyone.
+    for host in 20..250u8 {
+        let dst = Ipv4Addr::new(198, 51, 100, host);
+        give(&mut router, 0, 0, udp_v4(PEER_V4[0], dst, 64, 10, true));
+    }
+    assert!(router.counters().dropped(Reason::NeighbourTableFull) > 100);
+    // Everyone asking for us.
+    for host in 10..250u8 {
+        let question = arp::Repr {
+            operation: Operation::REQUEST,
+            sender: Address([2, 1, 1, 1, 1, host]),
+            sender_ip: Ipv4Addr::new(192, 0, 2, host),
+            target: Address::default(),
+            target_ip: OWN_V4[0],
+        };
+        let mut asked = frame(EtherType::ARP, &[0; 28]);
+        question.emit(&mut asked[14..]);
+        give(&mut router, 0, 0, asked);
+    }
+    assert!(router.neighbours() <= max, "{}", router.neighbours());
+    // Who was told stays.
+    let given = give(
+        &mut router,
+        0,
+        0,
+        udp_v4(PEER_V4[0], PEER_V4[1], 64, 10, true),
+    );
+    assert!(matches!(given.verdict, Verdict::Forward { link: 1, .. }));
+}
+
+#[test]
+fn the_own_queue_is_bounded() {
+    let mut router = router(&Settings {
+        icmp_per_second: u32::MAX,
+        icmp_burst: 1 << 20,
+        ..settings()
+    });
+    let mut verdicts = Vec::new();
+    for _ in 0..QUEUE_MAX + 5 {
+        let mut sent = udp_v4(PEER_V4[0], FAR, 64, 10, true);
+        router.process(0, 0, &mut [&mut sent[..]], &mut verdicts);
+    }
+    assert_eq!(own(&mut router).len(), QUEUE_MAX);
+    assert_eq!(router.counters().dropped(Reason::QueueFull), 5);
+}
+
+#[test]
+fn a_loop_ends_by_the_hops_left() {
+    let mut router = router(&Settings {
+        redirects: false,
+        ..settings()
+    });
+    let prefix = "203.0.113.0/24".parse().unwrap();
+    let target = Target::to(0, Some(PEER_V4[0].into()));
+    router
+        .routes_mut()
+        .insert(prefix, Origin::Configured, target)
+        .unwrap();
+    let mut looping = udp_v4(Ipv4Addr::new(192, 0, 2, 33), FAR, 255, 10, true);
+    let mut turns = 0;
+    loop {
+        let given = give(&mut router, 0, 0, looping);
+        match given.verdict {
+            Verdict::Forward { .. } => {}
+            _ => break,
+        }
+        turns += 1;
+        looping = given.forwarded;
+        // The neighbour sends it back.
+        looping[..6].copy_from_slice(&OWN[0].0);
+        looping[6..12].copy_from_slice(&PEER[0].0);
+    }
+    assert_eq!(turns, 254);
+    assert_eq!(router.counters().dropped(Reason::TtlExceeded), 1);
+}
+
+#[test]
+fn the_host_takes_what_is_for_us_if_it_wants() {
+    let mut router = router(&Settings {
+        host: true,
+        ..settings()
+    });
+    for sent in [
+        udp_v4(PEER_V4[0], OWN_V4[0], 1, 10, true),
+        udp_v4(PEER_V4[0], Ipv4Addr::new(224, 0, 0, 5), 1, 10, true),
+        udp_v6(v6("2001:db8:1::9"), v6("2001:db8:1::1"), 1, 10),
+        frame(EtherType(0x88cc), &[0; 50]),
+    ] {
+        let given = give(&mut router, 0, 0, sent.clone());
+        assert_eq!((given.verdict, given.forwarded), (Verdict::Host, sent));
+    }
+    // Without it, the sender is told.
+    let mut router = common::router(&settings());
+    let given = give(
+        &mut router,
+        0,
+        0,
+        udp_v4(PEER_V4[0], OWN_V4[1], 1, 10, true),
+    );
+    let (kind, code, ..) = icmp_of(&given.own[0].1);
+    assert_eq!((kind, code), (3, 3));
+}
