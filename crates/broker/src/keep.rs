@@ -15,6 +15,7 @@
 //! whatever death, and no process can end it for another. The broker needs no
 //! connection to see it.
 
+use crate::engine::kernel::SweepError;
 use crate::policy::Who;
 use crate::protocol::OpenPort;
 use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags, Stat};
@@ -25,14 +26,18 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use weir_link::bpf::{PinError, PinFolder};
-use weir_link::plan::PlanError;
+use weir_link::live::PathError;
 
 /// Where a broker keeps it, unless told otherwise.
 pub const FOLDER_DEFAULT: &str = "/run/weir";
 
 /// Most bytes of a port's file: a request is not longer.
 const PORT_LEN_MAX: usize = crate::protocol::MESSAGE_LEN_MAX;
+
+/// How long the kernel may take to remove what a dead program sent by.
+const USER_GONE_MAX: Duration = Duration::from_secs(1);
 
 /// Why nothing can be kept in a folder.
 #[derive(Debug, thiserror::Error)]
@@ -58,9 +63,9 @@ pub enum KeepError {
     /// The BPF file system.
     #[error(transparent)]
     Pins(#[from] PinError),
-    /// What was attached.
+    /// What was attached, or made.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Sweep(#[from] SweepError),
     /// Anything else.
     #[error("cannot {what} {} ({source})", path.display())]
     System {
@@ -101,6 +106,18 @@ pub(crate) struct Kept {
     pub(crate) pid: u32,
     /// What was asked for.
     pub(crate) asked: OpenPort,
+    /// What it sends by.
+    #[serde(default)]
+    pub(crate) path: Option<KeptPath>,
+}
+
+/// A path that a port sends by.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct KeptPath {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its rules, as a filter: by other rules it does not go on.
+    pub(crate) rules: String,
 }
 
 impl Kept {
@@ -251,7 +268,7 @@ impl Keep {
     /// See [`KeepError`]; [`KeepError::InUse`] while a broker runs.
     pub fn clean(path: &Path) -> Result<(), KeepError> {
         let keep = Keep::open(path)?;
-        let swept = crate::engine::kernel::sweep(&keep.pins, &[]);
+        let swept = sweep_all(&keep.pins);
         for number in keep.numbers() {
             keep.forget(number);
         }
@@ -267,6 +284,20 @@ impl Keep {
         remove("bpf", AtFlags::REMOVEDIR)?;
         remove("ports", AtFlags::REMOVEDIR)?;
         remove("lock", AtFlags::empty())
+    }
+}
+
+/// Sweeps everything. A path of another network namespace can only be removed
+/// when its user is gone, and the kernel takes a moment to see to that.
+fn sweep_all(pins: &Arc<PinFolder>) -> Result<(), SweepError> {
+    let deadline = Instant::now() + USER_GONE_MAX;
+    loop {
+        match crate::engine::kernel::sweep(pins, &[], &[]) {
+            Err(SweepError::Path(PathError::Elsewhere { .. })) if Instant::now() < deadline => {
+                std::thread::sleep(USER_GONE_MAX / 50);
+            }
+            swept => return swept,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The policy: what its file says, and what follows for those who ask.
 
+use std::net::IpAddr;
 use std::path::Path;
 use weir_broker::Bytes;
 use weir_broker::policy::{Accounts, Denied, Grant, Policy, PolicyError, Usage, Who, Wish};
@@ -128,6 +129,32 @@ fn what_is_not_said_is_not_granted() {
 }
 
 #[test]
+fn what_may_be_sent_is_the_interfaces_own_unless_it_is_named() {
+    let grant = |send: &str| {
+        let text = format!("[[grant]]\nusers = ['bob']\ninterfaces = ['*']\nsend = {send}\n");
+        parse(&text).unwrap().grants[0].send.clone()
+    };
+    let own = [2, 0, 0, 0, 0, 1];
+    let ip: IpAddr = "10.0.0.9".parse().unwrap();
+    assert_eq!(grant("false"), None);
+    let rules = grant("true").unwrap().rules(own, &[ip]);
+    assert_eq!((rules.source, &rules.addresses[..]), (own, &[ip][..]));
+    assert!(!rules.any_source && rules.predicate.is_empty() && rules.ethertypes.is_empty());
+    let send = "{ source = '02:00:00:00:00:09', addresses = ['2001:db8::1'], \
+                ethertypes = [0x8035], filter = 'rarp or ip6' }";
+    let rules = grant(send).unwrap().rules(own, &[ip]);
+    let v6: IpAddr = "2001:db8::1".parse().unwrap();
+    assert_eq!(rules.source, [2, 0, 0, 0, 0, 9]);
+    assert_eq!(
+        (rules.addresses, rules.ethertypes),
+        (vec![v6], vec![0x8035])
+    );
+    assert_eq!(rules.predicate, "rarp or ip6");
+    let rules = grant("{ any_source = true }").unwrap().rules(own, &[ip]);
+    assert!(rules.any_source);
+}
+
+#[test]
 fn mistakes_are_shown_where_they_are() {
     let grant = "[[grant]]\nusers = ['bob']\ninterfaces = ['eth0']\n";
     let after = |line: &str| format!("{grant}{line}\n");
@@ -177,6 +204,25 @@ fn mistakes_are_shown_where_they_are() {
         (after("filter = 'udp prot 5'"), 4, 10, "prot"),
         (after("send = 5"), 4, 8, "true, false, a filter"),
         (after("send = 'udp udp'"), 4, 8, "the filter `udp udp`"),
+        (
+            after("send = { source = '02:00' }"),
+            4,
+            8,
+            "no Ethernet address",
+        ),
+        (
+            after("send = { ethertypes = [0x800] }"),
+            4,
+            8,
+            "cannot be allowed by number",
+        ),
+        (after("send = { addresses = ['10.0.0'] }"), 4, 8, "table"),
+        (
+            after("send = { any_source = true, addresses = [] }"),
+            4,
+            8,
+            "give it alone",
+        ),
         (
             "[[host]]\ninterfaces = ['*']\nfilter = 'nonsense'\n".to_owned(),
             3,

@@ -7,6 +7,7 @@ use crate::live;
 use crate::stop::Stop;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use weir_broker::protocol::Event;
 use weir_broker::{Port, Timeout};
@@ -21,11 +22,12 @@ const LOOK: Duration = Duration::from_millis(100);
 /// tells `answered` of each.
 pub(crate) fn serve(
     interface: &str,
+    socket: Option<&Path>,
     table: &BTreeMap<Address, Ipv4Addr>,
     stop: &Stop,
     mut answered: impl FnMut(Address, Ipv4Addr) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let (mut port, own) = open(interface, "rarp[6:2] = 3")?;
+    let (mut port, own) = open(interface, socket, "rarp[6:2] = 3")?;
     let addresses = port.status().map_err(live::failure)?.addresses;
     let own_ip = addresses.iter().find_map(|(address, _)| match address {
         IpAddr::V4(address) => Some(*address),
@@ -57,8 +59,12 @@ pub(crate) fn serve(
 
 /// Asks for this station's own address: writes, reads with a time-out, and
 /// tries again if need be, as the 1987 paper (§3) has it.
-pub(crate) fn ask(interface: &str, stop: &Stop) -> Result<Ipv4Addr, Failure> {
-    let (mut port, own) = open(interface, "rarp[6:2] = 4")?;
+pub(crate) fn ask(
+    interface: &str,
+    socket: Option<&Path>,
+    stop: &Stop,
+) -> Result<Ipv4Addr, Failure> {
+    let (mut port, own) = open(interface, socket, "rarp[6:2] = 4")?;
     let request = Repr {
         operation: Operation::REVERSE_REQUEST,
         sender: own,
@@ -84,9 +90,9 @@ pub(crate) fn ask(interface: &str, stop: &Stop) -> Result<Ipv4Addr, Failure> {
 }
 
 /// A port for one kind of message, and the station's own address.
-fn open(interface: &str, filter: &str) -> Result<(Port, Address), Failure> {
-    let port = live::port(interface, filter, None)?.open();
-    let mut port = port.map_err(live::failure)?;
+fn open(interface: &str, socket: Option<&Path>, filter: &str) -> Result<(Port, Address), Failure> {
+    let port = live::port(interface, filter, socket)?.send(true);
+    let mut port = port.open().map_err(live::failure)?;
     let own = port.status().map_err(live::failure)?.address;
     let own = own.parse().map_err(|_| {
         let message = format!("{interface} is no Ethernet: RARP needs one");

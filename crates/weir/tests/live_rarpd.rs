@@ -5,8 +5,9 @@ mod common;
 mod live;
 
 use common::{Folder, weir};
-use live::{Running, net};
+use live::{Running, net, open_folder};
 use weir_lab::net::Signal;
+use weir_lab::net::nobody::NOBODY;
 
 #[test]
 fn a_station_learns_its_address() {
@@ -24,6 +25,48 @@ fn a_station_learns_its_address() {
     let server = server.end();
     assert_eq!(server.code, Some(143), "{server:?}");
     assert_eq!(server.stdout, format!("{station} is 10.0.0.77\n"));
+}
+
+#[test]
+fn an_ordinary_user_serves_as_the_policy_grants() {
+    let Some(net) = net() else { return };
+    let folder = open_folder("rarpd-nobody");
+    let station = net.eth_a.mac();
+    let table = folder.write(
+        "hosts.toml",
+        format!("\"{station}\" = \"10.0.0.78\"\n").as_bytes(),
+    );
+    let (socket, keep) = (folder.path("socket"), folder.path("keep"));
+    let broker = |send: &str| {
+        let policy = format!(
+            "[[grant]]\nusers = [{NOBODY}]\ninterfaces = ['eth0']\nfilter = 'rarp'\n{send}\n"
+        );
+        let config = folder.write("policy.toml", policy.as_bytes());
+        let broker = ["broker", "--config", &config, "--socket", &socket];
+        let broker = net.weir(&[&broker[..], &["--keep", &keep]].concat());
+        broker.until("listens on")
+    };
+    let serve = ["rarpd", "eth0", "--table", &table, "--socket", &socket];
+    let first = broker("take = true");
+    let refused = net.weir_as_nobody(&serve).end();
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("does not grant sending"),
+        "{refused:?}"
+    );
+    first.signal(Signal::TERM);
+    first.end();
+    let second = broker("take = true\nsend = { ethertypes = [0x8035] }");
+    let server = net.weir_as_nobody(&serve).until("stations: 1");
+    let client = Running::start(&net.a, weir([]), &["rarpd", "eth0", "--ask"]).end();
+    assert_eq!(client.stdout, "10.0.0.78\n", "{client:?}");
+    server.signal(Signal::TERM);
+    assert_eq!(server.end().stdout, format!("{station} is 10.0.0.78\n"));
+    second.signal(Signal::TERM);
+    second.end();
+    let clean = ["broker", "--clean", "--socket", &socket, "--keep", &keep];
+    let cleaned = net.weir(&clean).end();
+    assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
 }
 
 #[test]

@@ -117,6 +117,15 @@ impl Builder {
         self
     }
 
+    /// Whether frames are to be sent, too: then it is refused here where the
+    /// policy does not grant it, and the first
+    /// [`send_batch`](super::Port::send_batch) is as quick as any other.
+    #[must_use]
+    pub fn send(mut self, send: bool) -> Builder {
+        self.asked.send = send;
+        self
+    }
+
     /// Where in the kernel frames are divided.
     #[must_use]
     pub fn attach(mut self, attach: Attach) -> Builder {
@@ -143,7 +152,16 @@ impl Builder {
     ///
     /// # Errors
     /// If it is refused, or there is no way to open it.
-    pub fn open(mut self) -> Result<Port, PortError> {
+    pub fn open(self) -> Result<Port, PortError> {
+        let sends = self.asked.send;
+        let mut port = self.open_to_receive()?;
+        if sends {
+            port.begin_to_send()?;
+        }
+        Ok(port)
+    }
+
+    fn open_to_receive(mut self) -> Result<Port, PortError> {
         match self.way {
             Way::Broker(path) => by_broker(&path, self.asked),
             Way::InProcess => by_itself(self.asked),

@@ -19,8 +19,8 @@ const EVENTS_MAX: usize = 256;
 /// An engine, and a thread that attends to it.
 struct Shared {
     state: Mutex<State>,
-    /// Some port is open.
-    opened: Condvar,
+    /// Some request has come to its end.
+    finished: Condvar,
     /// Wakes the thread, to see that all is over.
     wake: OwnedFd,
 }
@@ -88,7 +88,7 @@ impl Shared {
                 finished: BTreeMap::new(),
                 events: BTreeMap::new(),
             }),
-            opened: Condvar::new(),
+            finished: Condvar::new(),
             wake,
         });
         let weak = Arc::downgrade(&shared);
@@ -122,7 +122,7 @@ fn attend(shared: &Weak<Shared>, fds: &[OwnedFd; 2]) {
         if ready[0] {
             state.engine.fabric().saw_news();
             state.attend();
-            shared.opened.notify_all();
+            shared.finished.notify_all();
         }
         if ready[1] {
             state.look();
@@ -162,22 +162,35 @@ impl Local {
     pub(super) fn open(&self, asked: OpenPort) -> Result<(Opened, Vec<OwnedFd>), PortError> {
         let mut state = lock(&self.shared.state);
         let number = state.engine.open(self.owner.clone(), asked)?;
+        match self.finished(state, number)? {
+            (Answer::Opened(opened), fds) => Ok((opened, fds)),
+            _ => Err(odd()),
+        }
+    }
+
+    /// Waits until the engine is through with a port's request.
+    fn finished(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        number: u32,
+    ) -> Result<(Answer, Vec<OwnedFd>), PortError> {
         // With a ring at hand it is open at once.
         state.attend();
-        self.shared.opened.notify_all();
+        self.shared.finished.notify_all();
         loop {
             if let Some(finished) = state.finished.remove(&number) {
                 return Ok(finished.result?);
             }
-            let opened = &self.shared.opened;
-            state = opened.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let finished = &self.shared.finished;
+            state = finished.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Asks what needs no waiting.
-    pub(super) fn ask(&self, ask: Ask) -> Result<Answer, PortError> {
-        let engine = &mut lock(&self.shared.state).engine;
-        Ok(match ask {
+    /// Asks for anything but another port.
+    pub(super) fn ask(&self, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), PortError> {
+        let mut state = lock(&self.shared.state);
+        let engine = &mut state.engine;
+        let answer = match ask {
             Ask::SetFilter { port, filter } => {
                 engine.set_filter(&self.owner, port, filter)?;
                 Answer::Done
@@ -186,15 +199,23 @@ impl Local {
                 engine.close(&self.owner, port)?;
                 Answer::Done
             }
+            Ask::Send { port } => {
+                engine.send(&self.owner, port)?;
+                return self.finished(state, port);
+            }
             Ask::Interface { name } => {
                 Answer::Interface(engine.interface_status(&self.owner, &name)?)
+            }
+            Ask::PortInterface { port } => {
+                Answer::Interface(engine.port_interface(&self.owner, port)?)
             }
             Ask::Ports { after } => Answer::Ports {
                 ports: engine.status(&self.owner, after.unwrap_or(0)).collect(),
                 more: false,
             },
             Ask::Open(_) | Ask::Resume { .. } | Ask::Stop => return Err(odd()),
-        })
+        };
+        Ok((answer, Vec::new()))
     }
 
     /// What has happened to the port since.

@@ -18,6 +18,7 @@ mod builder;
 mod connection;
 mod local;
 mod port;
+mod way;
 
 pub use builder::{Builder, SOCKET_DEFAULT};
 pub use connection::Connection;
@@ -63,9 +64,9 @@ pub enum PortError {
     /// Frames were not sent.
     #[error(transparent)]
     Send(#[from] weir_link::live::SendError),
-    /// The interface is not there.
+    /// Frames were not sent by a path that checks.
     #[error(transparent)]
-    Interface(#[from] weir_link::net::InterfaceError),
+    Path(#[from] weir_ring::SendError),
     /// Anything else.
     #[error("cannot {what} ({source})")]
     System {
@@ -77,6 +78,11 @@ pub enum PortError {
 }
 
 impl PortError {
+    /// Whether a path to send by is gone.
+    fn is_of_a_path_gone(&self) -> bool {
+        matches!(self, PortError::Path(weir_ring::SendError::Down { .. }))
+    }
+
     /// Whether there is no broker for the interfaces of this network
     /// namespace.
     fn is_of_no_broker(&self) -> bool {

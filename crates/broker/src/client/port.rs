@@ -4,6 +4,7 @@ use super::PortError;
 use super::builder::{Builder, source};
 use super::connection::{Connection, odd};
 use super::local::Local;
+use super::way::Way;
 use crate::compile::CompileError;
 use crate::protocol::{Answer, Ask, ErrorKind, Event, InterfaceStatus, OpenPort, Opened};
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -13,10 +14,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 use weir_demux::kernel::record::{FLAG_CUT, FLAG_EGRESS, FLAG_GSO, FLAG_VLAN, Record};
 use weir_filter::lang::Language;
-use weir_link::live::Sender;
-use weir_link::net::Interface;
 use weir_ring::{Mode, Reader, Records, Woke};
 use weir_wire::LinkType;
+
+/// Frames of one [`Port::send_batch`].
+const BATCH_FRAMES_MAX: usize = 1024;
 
 /// How long to wait for frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +51,11 @@ pub struct PortCounters {
     pub delivered: u64,
     /// Frames that its queue had no room for.
     pub lost: u64,
+    /// Frames sent by a path that checks; 0 for the superuser, who needs
+    /// none.
+    pub sent: u64,
+    /// Frames that were dropped there: the policy does not allow them.
+    pub refused: u64,
 }
 
 /// An open port; closed when it is dropped.
@@ -62,7 +69,8 @@ pub struct Port {
     asked: OpenPort,
     opened: Opened,
     reader: Reader,
-    sender: Option<Sender>,
+    /// What frames are sent by, once it was asked for.
+    way: Option<Way>,
     /// By which the port outlives the broker.
     held: Option<OwnedFd>,
 }
@@ -88,7 +96,7 @@ impl Port {
             asked,
             opened,
             reader,
-            sender: None,
+            way: None,
             held,
         })
     }
@@ -157,20 +165,46 @@ impl Port {
         }
     }
 
-    /// Sends whole frames, up to 1,024 in one system call; says how many
-    /// were sent, which are the first ones. Needs privilege.
+    /// Sends whole frames, and says how many were sent, which are the first
+    /// ones: 1,024 at most, in one system call.
+    ///
+    /// The first time, what is sent by is asked for. As the superuser it is a
+    /// packet socket; through a broker, for another user, it is a path that
+    /// checks each frame: what the policy does not allow is dropped there and
+    /// [counted](PortCounters::refused).
     ///
     /// # Errors
-    /// When not even the first could be sent.
+    /// If sending is not granted, or not even the first could be sent.
     pub fn send_batch(&mut self, frames: &[&[u8]]) -> Result<usize, PortError> {
-        let sender = match self.sender.take() {
-            Some(sender) => sender,
-            None => {
-                let interface = Interface::named(&self.asked.interface)?;
-                Sender::open(interface.index)?
-            }
+        let frames = &frames[..frames.len().min(BATCH_FRAMES_MAX)];
+        let mut way = match self.way.take() {
+            Some(way) => way,
+            None => self.ask_to_send()?,
         };
-        Ok(self.sender.insert(sender).send_batch(frames)?)
+        let mut sent = way.send(frames);
+        // A broker that has come since may grant other rules: then the path
+        // is gone, and there is another one for the asking.
+        if sent.as_ref().is_err_and(PortError::is_of_a_path_gone) {
+            way = self.ask_to_send()?;
+            sent = way.send(frames);
+        }
+        self.way = Some(way);
+        sent
+    }
+
+    /// Asks for what frames are sent by.
+    pub(super) fn ask_to_send(&mut self) -> Result<Way, PortError> {
+        let port = self.opened.port;
+        let (Answer::Sends(sends), fds) = self.ask(Ask::Send { port })? else {
+            return Err(odd());
+        };
+        Way::new(&sends, fds)
+    }
+
+    /// Asks for it before it is needed.
+    pub(super) fn begin_to_send(&mut self) -> Result<(), PortError> {
+        self.way = Some(self.ask_to_send()?);
+        Ok(())
     }
 
     /// What the port's interface is now.
@@ -178,8 +212,8 @@ impl Port {
     /// # Errors
     /// If it is gone.
     pub fn status(&mut self) -> Result<InterfaceStatus, PortError> {
-        let name = self.asked.interface.clone();
-        match self.ask(Ask::Interface { name })? {
+        let port = self.opened.port;
+        match self.ask(Ask::PortInterface { port })?.0 {
             Answer::Interface(status) => Ok(status),
             _ => Err(odd()),
         }
@@ -192,13 +226,15 @@ impl Port {
     pub fn counters(&mut self) -> Result<PortCounters, PortError> {
         let port = self.opened.port;
         let after = Some(port - 1);
-        let Answer::Ports { ports, .. } = self.ask(Ask::Ports { after })? else {
+        let (Answer::Ports { ports, .. }, _) = self.ask(Ask::Ports { after })? else {
             return Err(odd());
         };
         let own = ports.iter().find(|one| one.port == port).ok_or_else(odd)?;
         Ok(PortCounters {
             delivered: own.delivered,
             lost: own.lost,
+            sent: own.sent,
+            refused: own.refused,
         })
     }
 
@@ -222,7 +258,7 @@ impl Port {
     }
 
     /// Asks; when the broker has gone, the one that has come since.
-    fn ask(&mut self, ask: Ask) -> Result<Answer, PortError> {
+    fn ask(&mut self, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), PortError> {
         let connection = match &mut self.backing {
             Backing::Local(local) => return local.ask(ask),
             Backing::Broker(connection) => connection,
@@ -231,11 +267,11 @@ impl Port {
             Err(ended @ PortError::Ended { .. }) => {
                 self.resume(ended)?;
                 match &mut self.backing {
-                    Backing::Broker(connection) => Ok(connection.ask(ask)?.0),
+                    Backing::Broker(connection) => connection.ask(ask),
                     Backing::Local(local) => local.ask(ask),
                 }
             }
-            other => Ok(other?.0),
+            other => other,
         }
     }
 

@@ -16,8 +16,8 @@ pub(super) struct Client {
     since: Instant,
     /// Whether a request has come that made sense.
     pub(super) has_asked: bool,
-    /// Requests to open, by port.
-    pub(super) opening: BTreeMap<u32, u32>,
+    /// Requests to open or to send, by port.
+    pub(super) waiting: BTreeMap<u32, u32>,
     /// What is still to be sent.
     pub(super) unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// What is waited for.
@@ -34,7 +34,7 @@ impl Client {
             owner,
             since: Instant::now(),
             has_asked: false,
-            opening: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             unsent: VecDeque::new(),
             watched: EventFlags::IN,
             is_paused: false,

@@ -282,12 +282,15 @@ impl<F: Fabric> Daemon<F> {
         let answer = match request.ask {
             Ask::Open(asked) => match self.engine.open(owner, asked) {
                 Err(refusal) => Answer::Refused(refusal),
-                Ok(port) => {
-                    if let Some(client) = self.clients.get_mut(&number) {
-                        client.opening.insert(port, request.id);
-                    }
-                    return;
-                }
+                Ok(port) => return self.answer_later(number, port, request.id),
+            },
+            Ask::Send { port } => match self.engine.send(&owner, port) {
+                Err(refusal) => Answer::Refused(refusal),
+                Ok(()) => return self.answer_later(number, port, request.id),
+            },
+            Ask::PortInterface { port } => match self.engine.port_interface(&owner, port) {
+                Ok(status) => Answer::Interface(status),
+                Err(refusal) => Answer::Refused(refusal),
             },
             Ask::SetFilter { port, filter } => done(self.engine.set_filter(&owner, port, filter)),
             Ask::Close { port } => done(self.engine.close(&owner, port)),
@@ -332,7 +335,14 @@ impl<F: Fabric> Daemon<F> {
         Answer::Ports { ports, more: false }
     }
 
-    /// Answers opens that have come to their end.
+    /// The answer comes when the engine is through with the port.
+    fn answer_later(&mut self, number: u64, port: u32, request: u32) {
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.waiting.insert(port, request);
+        }
+    }
+
+    /// Answers requests that have come to their end.
     fn answer_finished(&mut self) {
         for Finished {
             port,
@@ -344,10 +354,10 @@ impl<F: Fabric> Daemon<F> {
             let asked = self
                 .clients
                 .get_mut(&number)
-                .and_then(|one| one.opening.remove(&port));
+                .and_then(|one| one.waiting.remove(&port));
             let Some(to) = asked else { continue };
             let (answer, fds) = match result {
-                Ok((opened, fds)) => (Answer::Opened(opened), fds),
+                Ok(done) => done,
                 Err(refusal) => (Answer::Refused(refusal), Vec::new()),
             };
             self.say(number, &Said::Answer { to, answer }, fds);

@@ -1,6 +1,7 @@
 //! Ports that a broker before this one has opened.
 
 use super::ports::{Interface, Port, no_port};
+use super::sends::Sending;
 use super::{Divider, Engine, Fabric, Owner, Queue};
 use crate::keep::{Keep, Kept};
 use crate::protocol::{ErrorKind, Refusal};
@@ -42,7 +43,6 @@ impl<F: Fabric> Engine<F> {
             }
         }
         let interfaces: Vec<u32> = by_interface.keys().copied().collect();
-        let swept = self.fabric.sweep(&interfaces);
         self.keep = Some(keep);
         for (ifindex, ports) in by_interface {
             let count = ports.len();
@@ -62,6 +62,8 @@ impl<F: Fabric> Engine<F> {
             adopted.ports += there;
             adopted.swept += count - there;
         }
+        // Paths that were not adopted go; and what is on other interfaces.
+        let swept = self.fabric.sweep(&interfaces);
         swept.map(|()| adopted)
     }
 
@@ -114,6 +116,7 @@ impl<F: Fabric> Engine<F> {
                 filter,
                 place: Some((kept.slot, binding)),
                 ring: Some(ring),
+                sending: self.adopt_path(grant, &facts, kept.path),
             };
             self.ports.insert(kept.port, port);
             ports += 1;
@@ -185,6 +188,7 @@ impl<F: Fabric> Engine<F> {
             for interface in self.interfaces.values_mut() {
                 interface.divider.hand_over();
             }
+            self.fabric.hand_over();
         }
     }
 
@@ -205,6 +209,10 @@ impl<F: Fabric> Engine<F> {
             gids: port.owner.who.gids.clone(),
             pid: port.owner.who.pid,
             asked: port.asked.clone(),
+            path: match &port.sending {
+                Sending::Path(path) => Some(path.clone()),
+                _ => None,
+            },
         })
     }
 }

@@ -4,7 +4,7 @@
 //! Frames are [sent](MemFabric::send) by whoever holds the fabric; a port's
 //! ring is a queue that [`MemFabric::receive`] reads.
 
-use super::{Counted, Divider, Fabric, Queue, Reserved};
+use super::{Counted, Divider, Fabric, MadePath, Queue, Reserved};
 use crate::interface::Facts;
 use crate::protocol::{Attach, ErrorKind, Refusal};
 use rustix::event::{EventfdFlags, eventfd};
@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
+use weir_link::live::{PathCounts, SendRules};
 use weir_wire::LinkType;
 
 /// Slots of one interface.
@@ -59,6 +60,7 @@ pub struct MemFabric {
 struct Machine {
     interfaces: BTreeMap<u32, Facts>,
     divided: BTreeMap<u32, Arc<Mutex<Shared>>>,
+    asked_paths: Vec<u32>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -328,6 +330,40 @@ impl Fabric for MemFabric {
     fn sweep(&mut self, _: &[u32]) -> Result<(), Refusal> {
         Ok(())
     }
+
+    fn make_path(&mut self, token: u32, _: &Facts, _: SendRules) {
+        lock(&self.inner).asked_paths.push(token);
+    }
+
+    fn made_paths(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {
+        let asked = std::mem::take(&mut lock(&self.inner).asked_paths);
+        let refuse = |token| {
+            let message = "there is no kernel to send by; `MemFabric::send` does it";
+            (token, Err(Refusal::new(ErrorKind::Interface, message)))
+        };
+        asked.into_iter().map(refuse).collect()
+    }
+
+    fn adopt_path(&mut self, _: &str) -> bool {
+        false
+    }
+
+    fn retire_path(&mut self, _: &str) {}
+
+    fn has_path(&self, _: &str) -> bool {
+        false
+    }
+
+    fn path_counts(&self, _: &str) -> PathCounts {
+        PathCounts::default()
+    }
+
+    fn sender(&mut self, _: &Facts) -> Result<OwnedFd, Refusal> {
+        let message = "there is no kernel to send by; `MemFabric::send` does it";
+        Err(Refusal::new(ErrorKind::Interface, message))
+    }
+
+    fn hand_over(&mut self) {}
 
     fn has_ring(&self, _: u32) -> bool {
         false

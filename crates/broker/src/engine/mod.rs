@@ -16,6 +16,7 @@ pub mod kernel;
 pub mod mem;
 mod owner;
 mod ports;
+mod sends;
 
 pub use adopt::Adopted;
 pub use owner::Owner;
@@ -26,6 +27,7 @@ use crate::interface::Facts;
 use crate::protocol::{Attach, Refusal};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use weir_demux::{Binding, BindingId, Filter};
+use weir_link::live::{PathCounts, SendEnd, SendRules};
 
 /// What the ring of a port is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +61,15 @@ pub struct Counted {
     pub bytes: u64,
     /// Frames that there was no room for.
     pub lost: u64,
+}
+
+/// A path by which a user sends, that was made.
+#[derive(Debug)]
+pub struct MadePath {
+    /// Its name; no other has it.
+    pub name: String,
+    /// What the sender gets.
+    pub end: SendEnd,
 }
 
 /// Divides the frames of one interface among slots.
@@ -147,11 +158,42 @@ pub trait Fabric {
     /// If the kernel refuses.
     fn adopt(&mut self, facts: &Facts) -> Result<Option<Self::Divider>, Refusal>;
 
-    /// Removes what earlier brokers have left on interfaces, but for these.
+    /// Removes what earlier brokers have left on interfaces, but for these,
+    /// and paths that were not adopted.
     ///
     /// # Errors
     /// If the kernel refuses; the rest is removed.
     fn sweep(&mut self, kept: &[u32]) -> Result<(), Refusal>;
+
+    /// Begins to make a path to an interface, through which come only frames
+    /// that the rules allow; [`made_paths`](Self::made_paths) tells when it is
+    /// done, with the same token.
+    fn make_path(&mut self, token: u32, facts: &Facts, rules: SendRules);
+
+    /// The paths that are made since, or why they are not.
+    fn made_paths(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)>;
+
+    /// Takes over a path that an earlier broker has made; `false` if it is
+    /// gone. Only before [`sweep`](Self::sweep).
+    fn adopt_path(&mut self, name: &str) -> bool;
+
+    /// Lets nothing through a path any more.
+    fn retire_path(&mut self, name: &str);
+
+    /// Whether a path is there: somebody has its socket.
+    fn has_path(&self, name: &str) -> bool;
+
+    /// What a path has carried.
+    fn path_counts(&self, name: &str) -> PathCounts;
+
+    /// A socket that sends on an interface whatever the superuser says.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn sender(&mut self, facts: &Facts) -> Result<OwnedFd, Refusal>;
+
+    /// Leaves paths to the next broker when this is dropped.
+    fn hand_over(&mut self);
 
     /// Whether a ring of that number is still there: someone has it.
     fn has_ring(&self, ring: u32) -> bool;

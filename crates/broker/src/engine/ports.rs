@@ -1,6 +1,7 @@
 //! Open ports, and what may be done with them.
 
 use super::ghosts::{Ghost, Ghosts};
+use super::sends::{RetiredPath, Sending};
 use super::{Counted, Divider, Fabric, Owner, Queue, Reserved};
 use crate::Bytes;
 use crate::compile::{Compiler, Source};
@@ -8,7 +9,7 @@ use crate::interface::Facts;
 use crate::keep::Keep;
 use crate::policy::{Denied, Policy, Usage, Wish};
 use crate::protocol::{
-    Attach, ErrorKind, Event, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal,
+    Answer, Attach, ErrorKind, Event, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal,
 };
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -31,15 +32,16 @@ pub mod limits {
     pub const NAME_LEN_MAX: usize = 15;
 }
 
-/// An open that has come to its end.
+/// A request that has come to its end: to open a port, or to send by it.
 #[derive(Debug)]
 pub struct Finished {
     /// The port's number.
     pub port: u32,
     /// Whose it is.
     pub owner: Owner,
-    /// The port and its descriptors, or why there is none.
-    pub result: Result<(Opened, Vec<OwnedFd>), Refusal>,
+    /// The port ([`Answer::Opened`]) or what it sends by ([`Answer::Sends`])
+    /// and the descriptors, or why there is none.
+    pub result: Result<(Answer, Vec<OwnedFd>), Refusal>,
 }
 
 /// A divided interface.
@@ -60,6 +62,7 @@ pub(super) struct Port {
     pub(super) place: Option<(u32, BindingId)>,
     /// The ring's number, once it has one.
     pub(super) ring: Option<u32>,
+    pub(super) sending: Sending,
 }
 
 /// All ports, by the interfaces of a [`Fabric`].
@@ -70,6 +73,9 @@ pub struct Engine<F: Fabric> {
     pub(super) ports: BTreeMap<u32, Port>,
     pub(super) last_port: u32,
     pub(super) keep: Option<Keep>,
+    pub(super) retired: Vec<RetiredPath>,
+    /// Finished without the fabric.
+    pub(super) done: Vec<Finished>,
     ghosts: Ghosts,
 }
 
@@ -83,6 +89,8 @@ impl<F: Fabric> Engine<F> {
             ports: BTreeMap::new(),
             last_port: 0,
             keep: None,
+            retired: Vec::new(),
+            done: Vec::new(),
             ghosts: Ghosts::default(),
         }
     }
@@ -116,9 +124,9 @@ impl<F: Fabric> Engine<F> {
         let interface = facts.name.clone();
         let asked = OpenPort { interface, ..asked };
         let grant = self.allowed(&owner, &asked, ring)?;
-        if asked.send && grant.is_some() {
-            let message = "sending by users other than the superuser is not possible yet";
-            return Err(Refusal::new(ErrorKind::Request, message));
+        if grant.is_some() && self.is_path(&facts.name) {
+            let message = format!("{} is a port's way to send, and no interface", facts.name);
+            return Err(Refusal::new(ErrorKind::Interface, message));
         }
         let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
         let asked = OpenPort { ring, ..asked };
@@ -146,14 +154,16 @@ impl<F: Fabric> Engine<F> {
             filter,
             place: None,
             ring: None,
+            sending: Sending::No,
         };
         self.ports.insert(number, port);
         Ok(number)
     }
 
-    /// The opens that have come to their end since.
+    /// The requests that have come to their end since.
     pub fn finished(&mut self) -> Vec<Finished> {
-        let mut all = Vec::new();
+        let mut all = std::mem::take(&mut self.done);
+        self.take_in_paths(&mut all);
         let ready: Vec<(u32, u32, Result<Reserved, Refusal>)> = self
             .interfaces
             .iter_mut()
@@ -294,9 +304,24 @@ impl<F: Fabric> Engine<F> {
             return Err(Denied::NoGrant { uid, interface }.into());
         }
         let facts = self.fabric.by_name(name)?;
+        Ok(self.facts_status(facts))
+    }
+
+    /// The facts of the interface of a port, whatever its name is now.
+    ///
+    /// # Errors
+    /// If the port is not this connection's, or the interface is gone.
+    pub fn port_interface(&mut self, owner: &Owner, port: u32) -> Result<InterfaceStatus, Refusal> {
+        let ifindex = self.port(owner, port)?.ifindex;
+        let facts = self.fabric.by_index(ifindex);
+        let facts = facts.ok_or_else(|| Refusal::new(ErrorKind::Interface, "it is gone"))?;
+        Ok(self.facts_status(facts))
+    }
+
+    fn facts_status(&self, facts: Facts) -> InterfaceStatus {
         let divided = self.interfaces.get(&facts.ifindex);
         let attached = divided.and_then(|one| Some((one.divider.attached()?, one.divider.cost())));
-        Ok(InterfaceStatus {
+        InterfaceStatus {
             ifindex: facts.ifindex,
             linktype: facts.linktype.0,
             header_len: facts.header_len,
@@ -309,7 +334,7 @@ impl<F: Fabric> Engine<F> {
             cost: attached.map(|(_, cost)| cost),
             name: facts.name,
             addresses: facts.addresses,
-        })
+        }
     }
 
     /// Looks at the interfaces in use again: what has happened to their
@@ -487,7 +512,7 @@ impl<F: Fabric> Engine<F> {
         &mut self,
         number: u32,
         reserved: Reserved,
-    ) -> Result<(Opened, Vec<OwnedFd>), Refusal> {
+    ) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
         let port = self.ports.get_mut(&number).ok_or_else(|| no_port(number))?;
         let interface = self.interfaces.get_mut(&port.ifindex);
         let interface = interface.ok_or_else(|| no_port(number))?;
@@ -516,7 +541,7 @@ impl<F: Fabric> Engine<F> {
             attach: attach_name(&interface.divider),
         };
         self.note(number).map_err(|error| not_kept(&error))?;
-        Ok((opened, fds))
+        Ok((Answer::Opened(opened), fds))
     }
 
     pub(super) fn remove(&mut self, number: u32) {
@@ -526,6 +551,7 @@ impl<F: Fabric> Engine<F> {
         if let Some(keep) = &self.keep {
             keep.forget(number);
         }
+        self.retire(&port);
         if let (Some(grant), Some(ring)) = (port.grant, port.ring) {
             let (uid, memory) = (port.owner.who.uid, port.asked.ring.0);
             self.ghosts.add(Ghost {
@@ -579,6 +605,7 @@ impl<F: Fabric> Engine<F> {
             (Some((slot, _)), Some(one)) => one.divider.counted(slot),
             _ => Counted::default(),
         };
+        let sent = self.sent(port);
         PortStatus {
             port: number,
             interface: interface.map_or_else(String::new, |one| one.facts.name.clone()),
@@ -589,6 +616,8 @@ impl<F: Fabric> Engine<F> {
             uid: port.owner.who.uid,
             delivered: counted.delivered,
             lost: counted.lost,
+            sent: sent.passed,
+            refused: sent.refused,
             queue: port.asked.ring.0,
             attach: interface.map_or_else(String::new, |one| attach_name(&one.divider)),
         }

@@ -4,9 +4,11 @@ use super::{Accounts, Claim, Glob, Grant, Grantees, Policy, Send, limits};
 use crate::Bytes;
 use crate::compile::{Compiler, Source};
 use serde::Deserialize;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use toml::Spanned;
 use weir_wire::LinkType;
+use weir_wire::ethernet::Address;
 
 /// What is wrong with a policy, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -81,7 +83,7 @@ enum Size {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected true, false, a filter, or { filter = \"…\", any_source = true }"
+    expecting = "expected true, false, a filter, or a table of filter, source, addresses, ethertypes and any_source"
 )]
 enum SendTable {
     Flag(bool),
@@ -89,11 +91,17 @@ enum SendTable {
     Table(SendRule),
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SendRule {
     #[serde(default)]
     filter: String,
+    #[serde(default)]
+    source: Option<String>,
+    #[serde(default)]
+    addresses: Option<Vec<IpAddr>>,
+    #[serde(default)]
+    ethertypes: Vec<u16>,
     #[serde(default)]
     any_source: bool,
 }
@@ -266,14 +274,39 @@ impl Reader<'_> {
     fn send(&self, send: Option<Spanned<SendTable>>) -> Result<Option<Send>, PolicyError> {
         let Some(send) = send else { return Ok(None) };
         let span = send.span();
-        let (filter, any_source) = match send.into_inner() {
+        let rule = match send.into_inner() {
             SendTable::Flag(false) => return Ok(None),
-            SendTable::Flag(true) => (String::new(), false),
-            SendTable::Filter(filter) => (filter, false),
-            SendTable::Table(rule) => (rule.filter, rule.any_source),
+            SendTable::Flag(true) => SendRule::default(),
+            SendTable::Filter(filter) => SendRule {
+                filter,
+                ..SendRule::default()
+            },
+            SendTable::Table(rule) => rule,
         };
-        let filter = self.filter(span, filter)?;
-        Ok(Some(Send { filter, any_source }))
+        let limits_sources =
+            rule.source.is_some() || rule.addresses.is_some() || !rule.ethertypes.is_empty();
+        if rule.any_source && limits_sources {
+            let message = "any_source leaves nothing of source, addresses and ethertypes: give it alone, or with a filter";
+            return self.fail(span, message.to_owned());
+        }
+        let source = rule.source.map(|text| match text.parse::<Address>() {
+            Ok(address) => Ok(address.0),
+            Err(error) => self.fail(span.clone(), format!("source: {error}")),
+        });
+        let send = Send {
+            filter: self.filter(span.clone(), rule.filter)?,
+            source: source.transpose()?,
+            addresses: rule.addresses,
+            ethertypes: rule.ethertypes,
+            any_source: rule.any_source,
+        };
+        // As it will be for an interface with addresses of both families.
+        let own = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        let rules = send.rules([0; 6], &own);
+        match rules.program() {
+            Ok(_) => Ok(Some(send)),
+            Err(error) => self.fail(span, error.to_string()),
+        }
     }
 
     /// Checks a filter by compiling it for Ethernet; for other link types it

@@ -19,6 +19,8 @@ pub use file::PolicyError;
 pub use glob::Glob;
 
 use crate::Bytes;
+use std::net::IpAddr;
+use weir_link::live::SendRules;
 
 /// Upper bounds on a policy.
 pub mod limits {
@@ -91,12 +93,20 @@ pub struct Grant {
     pub filter: String,
 }
 
-/// Which frames may be sent.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Which frames may be sent, beside those that the rules of
+/// [`SendRules`] refuse to everybody.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Send {
     /// A filter that every frame sent must pass; the empty text passes all.
     pub filter: String,
-    /// Whether the link-layer source may be another than the interface's own.
+    /// The link-layer source; the interface's own if `None`.
+    pub source: Option<[u8; 6]>,
+    /// The network sources; those that the interface has, when sending
+    /// begins, if `None`.
+    pub addresses: Option<Vec<IpAddr>>,
+    /// Ethernet types beside IPv4, ARP and IPv6.
+    pub ethertypes: Vec<u16>,
+    /// Whether sources and types may be any: only the filter holds.
     pub any_source: bool,
 }
 
@@ -179,6 +189,14 @@ pub enum Denied {
     /// Frames may not be sent.
     #[error("the policy does not grant sending frames here")]
     Send,
+    /// Too many paths to send by are in use.
+    #[error(
+        "{max} sending paths are in use, as many as the policy grants one user here; those of closed ports count as long as their sockets are held"
+    )]
+    Paths {
+        /// As granted.
+        max: usize,
+    },
     /// Too many ports are open.
     #[error("{max} ports are open, as many as the policy grants one user here; close one first")]
     Ports {
@@ -197,6 +215,23 @@ pub enum Denied {
         /// As granted.
         max: Bytes,
     },
+}
+
+impl Send {
+    /// The rules for an interface of that link-layer address and those
+    /// network addresses.
+    pub fn rules(&self, own: [u8; 6], own_addresses: &[IpAddr]) -> SendRules {
+        SendRules {
+            source: self.source.unwrap_or(own),
+            addresses: match &self.addresses {
+                Some(addresses) => addresses.clone(),
+                None => own_addresses.to_vec(),
+            },
+            ethertypes: self.ethertypes.clone(),
+            predicate: self.filter.clone(),
+            any_source: self.any_source,
+        }
+    }
 }
 
 impl Policy {

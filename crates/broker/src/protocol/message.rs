@@ -35,6 +35,18 @@ pub enum Ask {
         /// The port.
         port: u32,
     },
+    /// Send from a port of one's own: [`Answer::Sends`] tells by what. Asked
+    /// for again, what was given before sends no more.
+    Send {
+        /// The port.
+        port: u32,
+    },
+    /// The facts of the interface of a port of one's own, whatever its name
+    /// is now.
+    PortInterface {
+        /// The port.
+        port: u32,
+    },
     /// The facts of an interface on which one may open ports.
     Interface {
         /// Its name.
@@ -70,7 +82,8 @@ pub struct OpenPort {
     /// gets them.
     #[serde(default)]
     pub take: bool,
-    /// Whether frames are to be sent too.
+    /// Whether frames are to be sent too, which [`Ask::Send`] begins: refused
+    /// at once where it is not granted.
     #[serde(default)]
     pub send: bool,
     /// The ring's size; rounded up to a power of two of pages.
@@ -180,6 +193,8 @@ pub enum Said {
 pub enum Answer {
     /// The port is open; its descriptors come with this message.
     Opened(Opened),
+    /// One may send; what one sends by comes with this message.
+    Sends(Sends),
     /// It is done.
     Done,
     /// An interface's facts.
@@ -211,6 +226,20 @@ pub struct Opened {
     pub slot: u32,
     /// Where the frames are divided.
     pub attach: String,
+}
+
+/// What a port sends by.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Sends {
+    /// What the descriptors are that come with this, in order. For the
+    /// superuser `packet`, a packet socket; for others `xdp`, an `AF_XDP`
+    /// socket behind which a program checks each frame, and `memory`, where
+    /// frames are put.
+    pub fds: Vec<String>,
+    /// Bytes of the memory.
+    pub memory: u64,
+    /// Bytes of each piece of it, which takes a frame.
+    pub chunk: u32,
 }
 
 /// An interface's facts.
@@ -263,6 +292,12 @@ pub struct PortStatus {
     pub delivered: u64,
     /// Frames that its ring had no room for.
     pub lost: u64,
+    /// Frames it has sent by a path that checks.
+    #[serde(default)]
+    pub sent: u64,
+    /// Frames that it was not allowed to send.
+    #[serde(default)]
+    pub refused: u64,
     /// The ring's size in bytes.
     pub queue: u64,
     /// Where the frames are divided.

@@ -22,7 +22,7 @@ mod socket;
 
 pub use message::{
     Answer, Ask, Attach, ErrorKind, Event, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal,
-    Request, Said,
+    Request, Said, Sends,
 };
 pub use socket::{Channel, FDS_MAX, Listener, Peer, Received, Sent};
 

@@ -30,7 +30,7 @@ fn policy() -> String {
     grant(NOBODY, 5000, 5499) + &grant(OTHER, 5500, 5999)
 }
 
-fn ask(interface: &str) -> Ask {
+pub(crate) fn ask(interface: &str) -> Ask {
     Ask::Open(OpenPort {
         interface: interface.to_owned(),
         filter: Source::expr("udp"),

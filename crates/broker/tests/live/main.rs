@@ -4,6 +4,7 @@
 mod hostile;
 mod net;
 mod process;
+mod sends;
 mod takeover;
 
 use net::{Broker, follow, net, none_more, numbers, stream};

@@ -27,6 +27,7 @@ fn role() {
     match std::env::var("WEIR_TEST_ROLE").as_deref() {
         Ok("broker") => broker(),
         Ok("reader") => reader(),
+        Ok("sender") => crate::sends::sender(),
         Ok("hostile") => crate::hostile::hostile(),
         _ => {}
     }

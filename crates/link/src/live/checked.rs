@@ -75,6 +75,14 @@ pub enum PathError {
     /// It was not pinned.
     #[error(transparent)]
     Pin(#[from] PinError),
+    /// It is another network namespace's, and somebody sends there.
+    #[error(
+        "the sending path {name} belongs to another network namespace, and is in use: clean up there (`ip netns exec`, `nsenter`)"
+    )]
+    Elsewhere {
+        /// The path's name.
+        name: String,
+    },
     /// Anything else.
     #[error("a checked path could not {what} ({source}); it needs root")]
     System {
@@ -124,8 +132,8 @@ pub struct PathCounts {
 
 impl CheckedPath {
     /// Makes a path to an interface, in the calling thread's network
-    /// namespace, with a device of that name at its near end and the check's
-    /// pin under the same name.
+    /// namespace, with a device of that name at its near end, the check's pin
+    /// under the same name, and its counters' under `<name>-counts`.
     ///
     /// # Errors
     /// Without privilege, and see [`PathError`].
@@ -154,8 +162,9 @@ impl CheckedPath {
         let near = find_index(name).map_err(failed("find its device"))?;
         // The check comes before the first frame can.
         let attachment = Attachment::new(&check, near, Hook::TcIngress)?;
-        pins.unpin(name)?;
+        unpin(name, pins)?;
         pins.pin(name, &attachment)?;
+        pins.pin(&counts_of(name), &counts)?;
         change::up(near).map_err(failed("set its device up"))?;
         let far = in_namespace(&namespace, || far_end(chunk_bytes));
         let (socket, memory) = far.map_err(failed("make its socket"))?;
@@ -172,6 +181,23 @@ impl CheckedPath {
             chunk_bytes,
         };
         Ok((path, end))
+    }
+
+    /// A path that an earlier process has made and pinned; `None` without
+    /// one.
+    ///
+    /// # Errors
+    /// See [`PathError`].
+    pub fn adopt(name: &str, pins: &PinFolder) -> Result<Option<CheckedPath>, PathError> {
+        let (Some(attachment), Some(counts)) = (pins.get(name)?, pins.get(&counts_of(name))?)
+        else {
+            return Ok(None);
+        };
+        Ok(Some(CheckedPath {
+            name: name.to_owned(),
+            attachment: Attachment::from_fd(attachment),
+            counts: Map::from_fd(counts)?.map_memory(false)?,
+        }))
     }
 
     /// What it has carried.
@@ -191,7 +217,20 @@ impl CheckedPath {
         Ok(self.attachment.info()?.ifindex.is_some())
     }
 
-    /// Ends the path, whoever holds its socket, and removes the pin.
+    /// Lets nothing through any more. The device stays, as long as the user
+    /// holds the socket, so that it can be seen who does. In the network
+    /// namespace that the path was made in.
+    ///
+    /// # Errors
+    /// See [`PathError`].
+    pub fn retire(&self) -> Result<(), PathError> {
+        match self.attachment.info()?.ifindex {
+            Some(near) => change::down(near).map_err(failed("set its device down")),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the path, whoever holds its socket, and removes the pins.
     ///
     /// # Errors
     /// See [`PathError`].
@@ -201,7 +240,9 @@ impl CheckedPath {
 }
 
 /// Ends a path that an earlier process has left, by its name, and removes its
-/// pin; all right where there is none (any more).
+/// pins; all right where there is none (any more). In the network namespace
+/// that the path was made in; elsewhere only what is left of a path can be
+/// removed, which nobody uses any more.
 ///
 /// # Errors
 /// See [`PathError`].
@@ -209,11 +250,28 @@ pub fn close_path(name: &str, pins: &PinFolder) -> Result<(), PathError> {
     // The device first: without its check it must not be.
     match change::delete(name) {
         Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+            if let Some(check) = pins.get(name)?
+                && Attachment::from_fd(check).info()?.ifindex.is_some()
+            {
+                let name = name.to_owned();
+                return Err(PathError::Elsewhere { name });
+            }
+        }
         Err(error) => return Err(failed("remove its device")(error)),
     }
+    unpin(name, pins)
+}
+
+fn unpin(name: &str, pins: &PinFolder) -> Result<(), PathError> {
     pins.unpin(name)?;
+    pins.unpin(&counts_of(name))?;
     Ok(())
+}
+
+/// What a path's counters are pinned under.
+fn counts_of(name: &str) -> String {
+    format!("{name}-counts")
 }
 
 /// Removes what was made when the rest fails.

@@ -22,6 +22,8 @@ use weir_wire::LinkType;
 ///
 /// Never sent are frames with a VLAN tag, and 802.3 frames (with a length in
 /// place of the type), for they hide what they carry.
+///
+/// With `any_source` all of this is left out but for `predicate`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SendRules {
     /// The Ethernet address.
@@ -33,6 +35,9 @@ pub struct SendRules {
     pub ethertypes: Vec<u16>,
     /// A further filter, in pcap-filter(7)'s language; empty for none.
     pub predicate: String,
+    /// Whether frames may have any source, and be of any type: only the
+    /// predicate says what may be sent.
+    pub any_source: bool,
 }
 
 /// Most addresses of one sender.
@@ -68,6 +73,16 @@ pub enum RulesError {
     /// The predicate is no filter.
     #[error("the sender's predicate is not a filter: {0}")]
     Predicate(expr::Error),
+    /// No frame can pass both the rules and the predicate.
+    #[error(
+        "nothing could be sent: with {addresses} network addresses the sender's predicate accepts no frame ({reason})"
+    )]
+    Nothing {
+        /// How many addresses there are.
+        addresses: usize,
+        /// What the compiler says.
+        reason: expr::Error,
+    },
 }
 
 impl SendRules {
@@ -77,6 +92,10 @@ impl SendRules {
     /// See [`RulesError`].
     pub fn text(&self) -> Result<String, RulesError> {
         self.check()?;
+        if self.any_source {
+            self.compile_predicate()?;
+            return Ok(self.predicate.clone());
+        }
         let [a, b, c, d, e, f] = self.source;
         let mut kinds = Vec::new();
         let (high, low) = (u32::from_be_bytes([a, b, c, d]), u16::from_be_bytes([e, f]));
@@ -133,7 +152,11 @@ impl SendRules {
     pub fn program(&self) -> Result<Program, RulesError> {
         let context = Context::new(LinkType::EN10MB);
         let program = expr::compile(&self.text()?, &context);
-        let mut program = program.map_err(RulesError::Predicate)?;
+        // By itself the predicate is a filter.
+        let mut program = program.map_err(|reason| RulesError::Nothing {
+            addresses: self.addresses.len(),
+            reason,
+        })?;
         optimise(&mut program);
         Ok(program)
     }

@@ -92,6 +92,11 @@ impl Sender {
         Ok(Sender { socket })
     }
 
+    /// Takes the socket of a sender that another process has opened.
+    pub fn from_fd(socket: OwnedFd) -> Sender {
+        Sender { socket }
+    }
+
     /// Sends a frame; waits while the sender's buffer is full.
     ///
     /// # Errors
@@ -164,6 +169,12 @@ fn explain(what: &'static str, source: io::Error, len: usize) -> SendError {
         Some(libc::ENODEV | libc::ENXIO) => SendError::Gone,
         Some(libc::ENOBUFS | libc::EAGAIN) => SendError::Full,
         _ => SendError::System { what, source },
+    }
+}
+
+impl From<Sender> for OwnedFd {
+    fn from(sender: Sender) -> OwnedFd {
+        sender.socket
     }
 }
 

@@ -50,6 +50,14 @@ pub(crate) fn up(ifindex: u32) -> io::Result<()> {
     send(RouteNetlinkMessage::SetLink(message), 0)
 }
 
+/// Sets an interface down.
+pub(crate) fn down(ifindex: u32) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = ifindex;
+    message.header.change_mask = LinkFlags::Up;
+    send(RouteNetlinkMessage::SetLink(message), 0)
+}
+
 /// Removes an interface, and with a veth its other end.
 pub(crate) fn delete(name: &str) -> io::Result<()> {
     let mut message = LinkMessage::default();

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use weir_filter::interp;
 use weir_lab::net::nobody;
 use weir_link::bpf::{Hook, MapMemory, PinFolder};
-use weir_link::live::{CheckedPath, Dispatcher, RulesError, SendEnd, SendRules, close_path};
+use weir_link::live::{
+    CheckedPath, Dispatcher, PathError, RulesError, SendEnd, SendRules, close_path,
+};
 use weir_ring::{SendError, Transmitter};
 
 /// An Ethernet type that the rules do not allow.
@@ -27,6 +29,7 @@ fn rules() -> SendRules {
         ],
         ethertypes: vec![OURS],
         predicate: String::new(),
+        any_source: false,
     }
 }
 
@@ -133,6 +136,12 @@ fn a_predicate_narrows_the_rules_and_opens_nothing() {
             "{predicate}: {error}"
         );
     }
+    let nothing = SendRules {
+        addresses: Vec::new(),
+        ..with("udp")
+    };
+    let error = nothing.program().unwrap_err();
+    assert!(matches!(error, RulesError::Nothing { .. }), "{error}");
     for ethertype in [0x0800, 0x0806, 0x86dd, 60] {
         let ethertypes = vec![ethertype];
         let error = SendRules {
@@ -151,6 +160,26 @@ fn a_predicate_narrows_the_rules_and_opens_nothing() {
     .program()
     .unwrap_err();
     assert!(matches!(error, RulesError::TooMany { .. }), "{error}");
+}
+
+#[test]
+fn any_source_leaves_the_predicate_alone() {
+    let with = |predicate: &str| SendRules {
+        any_source: true,
+        predicate: predicate.to_owned(),
+        ..rules()
+    };
+    let (all, some) = (with("").program().unwrap(), with("ip").program().unwrap());
+    let thief = [2, 0, 0, 0, 7, 8];
+    for (frame, is_ip) in [
+        (frame(thief, 0x0800, &ipv4([10, 0, 0, 9])), true),
+        (frame(thief, 0x8100, &[0; 46]), false),
+        (frame(MAC, OTHER, &[]), false),
+    ] {
+        let passes = |program| interp::run(program, &frame, frame.len() as u32) != 0;
+        assert_eq!((passes(&all), passes(&some)), (true, is_ip), "{frame:02x?}");
+    }
+    assert!(with("ip) or (ip").program().is_err());
 }
 
 /// A path from host `a` to its end of the link, and what arrives at `b`.
@@ -391,6 +420,21 @@ fn without_its_maker_a_path_still_checks() {
         path.arrived() == 1
     });
     assert!(arrived);
+    // The next maker sees what it has carried.
+    let adopted = CheckedPath::adopt(&path.name, &path.pins).unwrap().unwrap();
+    let counts = adopted.counts();
+    assert_eq!((counts.passed, counts.refused), (1, 1));
+    // Retired, it carries nothing, and is there as long as its holder.
+    path.link.a.run(|| adopted.retire()).unwrap();
+    let frame_ours = frame(MAC, OURS, &[]);
+    let _ = transmitter.send_batch(&[&frame_ours]);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(path.has_device() && adopted.is_open().unwrap());
+    assert_eq!(path.arrived(), 1);
+    assert!(CheckedPath::adopt("none", &path.pins).unwrap().is_none());
+    // In another namespace nobody takes the check off while the path is used.
+    let elsewhere = path.link.b.run(|| close_path(&path.name, &path.pins));
+    assert!(matches!(elsewhere, Err(PathError::Elsewhere { .. })));
     // The next maker ends it, whoever still holds the socket.
     path.link
         .a

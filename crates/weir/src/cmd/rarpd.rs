@@ -12,7 +12,8 @@ use weir_wire::ethernet::Address;
 
 /// Tell stations their IPv4 addresses (RARP, RFC 903), or ask for one's own
 ///
-/// Serves until SIGINT or SIGTERM. A protocol in user space, on a port: see
+/// Serves until SIGINT or SIGTERM: as root, or as any user with a grant that
+/// has `send = { ethertypes = [0x8035] }` in the broker's policy. A protocol in user space, on a port: see
 /// docs/tutorial-protocol.md.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -35,6 +36,10 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "table")]
     ask: bool,
 
+    /// The broker's socket; then there is no other way
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
     /// Do not print what was answered
     #[arg(short, long)]
     quiet: bool,
@@ -47,16 +52,23 @@ const TABLE_LEN_MAX: u64 = 16 << 20;
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let stop = Stop::watch().map_err(|error| Failure::run(format!("signals: {error}")))?;
     let mut out = std::io::stdout();
+    let socket = args.socket.as_deref();
     let Some(path) = &args.table else {
-        let ip = rarp::ask(&args.interface, &stop)?;
+        let ip = rarp::ask(&args.interface, socket, &stop)?;
         return writeln!(out, "{ip}").map_err(Failure::output);
     };
-    rarp::serve(&args.interface, &table(path)?, &stop, |station, ip| {
-        if args.quiet {
-            return Ok(());
-        }
-        writeln!(out, "{station} is {ip}").map_err(Failure::output)
-    })
+    rarp::serve(
+        &args.interface,
+        socket,
+        &table(path)?,
+        &stop,
+        |station, ip| {
+            if args.quiet {
+                return Ok(());
+            }
+            writeln!(out, "{station} is {ip}").map_err(Failure::output)
+        },
+    )
 }
 
 fn table(path: &Path) -> Result<BTreeMap<Address, Ipv4Addr>, Failure> {

@@ -2,7 +2,7 @@
 
 use super::pins::Pins;
 use super::worker::{Done, Job, Worker};
-use super::{namespace, system};
+use super::{namespace, random, system};
 use crate::engine::{Counted, Divider, Queue, Reserved};
 use crate::interface::Facts;
 use crate::protocol::{Attach, ErrorKind, Refusal};
@@ -347,7 +347,8 @@ impl KernelDivider {
 
 fn plan() -> KernelPlan {
     KernelPlan::new(Options {
-        seed: random_seed(),
+        // So that peers cannot choose collisions.
+        seed: random(),
         ports_max: SLOTS,
         ..Options::default()
     })
@@ -519,11 +520,4 @@ impl Divider for KernelDivider {
             lost: counters.lost,
         }
     }
-}
-
-/// From the kernel, so that peers cannot choose collisions.
-fn random_seed() -> u128 {
-    let mut bytes = [0; 16];
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    u128::from_ne_bytes(bytes)
 }

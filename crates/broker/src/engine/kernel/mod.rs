@@ -13,16 +13,19 @@
 //! rings of the sizes in use are set aside ahead of need.
 
 mod divider;
+mod paths;
 mod pins;
 mod worker;
 
 pub use divider::KernelDivider;
+pub use pins::SweepError;
 pub(crate) use pins::sweep;
 
-use super::Fabric;
+use super::{Fabric, MadePath};
 use crate::interface::Facts;
 use crate::keep::Keep;
 use crate::protocol::{ErrorKind, Refusal};
+use paths::Paths;
 use pins::Pins;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fmt::Display;
@@ -32,7 +35,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_link::bpf::{self, ObjectKind, PinFolder};
-use weir_link::net::{InterfaceError, Interfaces, Watcher};
+use weir_link::live::{PathCounts, SendRules, Sender};
+use weir_link::net::{Event, InterfaceError, Interfaces, Watcher};
 
 fn system(error: impl Display) -> Refusal {
     Refusal::new(ErrorKind::System, error)
@@ -47,6 +51,8 @@ pub struct KernelFabric {
     news: Arc<OwnedFd>,
     namespace: u64,
     pins: Option<Arc<PinFolder>>,
+    paths: Option<Paths>,
+    refused_paths: Vec<(u32, Refusal)>,
 }
 
 impl KernelFabric {
@@ -62,6 +68,8 @@ impl KernelFabric {
             news: Arc::new(eventfd(0, flags)?),
             namespace: namespace()?,
             pins: None,
+            paths: None,
+            refused_paths: Vec::new(),
         })
     }
 
@@ -72,11 +80,40 @@ impl KernelFabric {
         KernelFabric { pins, ..self }
     }
 
+    /// The paths of this namespace. They are pinned, lest frames get past the
+    /// check when this process ends.
+    fn paths(&mut self) -> Result<&mut Paths, Refusal> {
+        let Some(root) = &self.pins else {
+            let message = "this broker keeps nothing, and so nobody but the superuser can send: start it with --keep";
+            return Err(Refusal::new(ErrorKind::System, message));
+        };
+        if self.paths.is_none() {
+            self.paths = Some(Paths::of(root, self.namespace, &self.news)?);
+        }
+        self.paths.as_mut().ok_or_else(|| system("no paths"))
+    }
+
+    fn check_namespace(&self) -> Result<(), Refusal> {
+        if namespace().map_err(system)? == self.namespace {
+            return Ok(());
+        }
+        Err(system(
+            "the thread has left the interface's network namespace",
+        ))
+    }
+
     fn pins(&self, facts: &Facts) -> Result<Option<Pins>, Refusal> {
         let pins = self.pins.as_ref();
         let pins = pins.map(|root| Pins::of(root, self.namespace, facts.ifindex));
         pins.transpose().map_err(system)
     }
+}
+
+/// From the kernel, so that nobody can foresee it.
+fn random() -> u128 {
+    let mut bytes = [0; 16];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u128::from_ne_bytes(bytes)
 }
 
 /// The calling thread's network namespace, by its inode.
@@ -123,7 +160,59 @@ impl Fabric for KernelFabric {
             return Ok(());
         };
         let kept = kept.iter().map(|ifindex| (self.namespace, *ifindex));
-        pins::sweep(pins, &kept.collect::<Vec<_>>()).map_err(system)
+        let kept: Vec<_> = kept.collect();
+        let paths = self.paths.as_ref();
+        let own = paths.map(|paths| paths.folder_name.as_str());
+        let own: Vec<&str> = own.into_iter().collect();
+        let swept = pins::sweep(pins, &kept, &own).map_err(system);
+        swept.and(paths.map_or(Ok(()), |paths| paths.sweep().map_err(system)))
+    }
+
+    fn make_path(&mut self, token: u32, facts: &Facts, rules: SendRules) {
+        let made = match self.paths() {
+            Ok(paths) => paths.make(token, facts.ifindex, rules),
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = made {
+            self.refused_paths.push((token, refusal));
+        }
+    }
+
+    fn made_paths(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {
+        let refused = self.refused_paths.drain(..);
+        let mut all: Vec<_> = refused.map(|(token, why)| (token, Err(why))).collect();
+        all.extend(self.paths.iter_mut().flat_map(Paths::made));
+        all
+    }
+
+    fn adopt_path(&mut self, name: &str) -> bool {
+        self.paths().is_ok_and(|paths| paths.adopt(name))
+    }
+
+    fn retire_path(&mut self, name: &str) {
+        if let Some(paths) = &mut self.paths {
+            paths.retire(name);
+        }
+    }
+
+    fn has_path(&self, name: &str) -> bool {
+        self.paths.as_ref().is_some_and(|paths| paths.has(name))
+    }
+
+    fn path_counts(&self, name: &str) -> PathCounts {
+        let paths = self.paths.as_ref();
+        paths.map_or_else(PathCounts::default, |paths| paths.counts(name))
+    }
+
+    fn sender(&mut self, facts: &Facts) -> Result<OwnedFd, Refusal> {
+        self.check_namespace()?;
+        Ok(Sender::open(facts.ifindex).map_err(system)?.into())
+    }
+
+    fn hand_over(&mut self) {
+        if let Some(paths) = &mut self.paths {
+            paths.is_kept = true;
+        }
     }
 
     fn has_ring(&self, ring: u32) -> bool {
@@ -144,7 +233,11 @@ impl Fabric for KernelFabric {
 
     fn saw_changes(&mut self) {
         // The interfaces in use are looked at again, whatever it was.
-        while let Ok(Some(_)) = self.watcher.next_event(Some(Duration::ZERO)) {}
+        while let Ok(Some(event)) = self.watcher.next_event(Some(Duration::ZERO)) {
+            if let (Event::Removed { name, .. }, Some(paths)) = (event, &mut self.paths) {
+                paths.device_gone(&name);
+            }
+        }
     }
 
     fn namespace(&self) -> Option<u64> {

@@ -1,8 +1,9 @@
 //! What an interface's divider leaves behind for the next broker.
 
+use super::paths;
 use std::sync::Arc;
-use weir_link::bpf::PinFolder;
-use weir_link::live;
+use weir_link::bpf::{PinError, PinFolder};
+use weir_link::live::{self, PathError};
 use weir_link::plan::{PlanError, PortMaps};
 
 /// A folder of pins for one interface; swept when this is dropped, unless it
@@ -54,22 +55,48 @@ fn name_of(namespace: u64, ifindex: u32) -> String {
     format!("{namespace}-{ifindex}")
 }
 
-/// Removes what is left of all interfaces, but for those of `kept`.
+/// Why something of an earlier broker's was not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// Something pinned.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// What was attached to an interface.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A path that somebody sends by.
+    #[error(transparent)]
+    Path(#[from] PathError),
+}
+
+/// Removes what is left of all interfaces, but for those of `kept`, and paths
+/// but for those of the folders `kept_paths`.
 ///
 /// # Errors
 /// If there is something that cannot be removed; the rest is.
-pub(crate) fn sweep(root: &Arc<PinFolder>, kept: &[(u64, u32)]) -> Result<(), PlanError> {
+pub(crate) fn sweep(
+    root: &Arc<PinFolder>,
+    kept: &[(u64, u32)],
+    kept_paths: &[&str],
+) -> Result<(), SweepError> {
     let (_, folders) = root.list()?;
     let kept: Vec<String> = kept
         .iter()
         .map(|(ns, ifindex)| name_of(*ns, *ifindex))
         .collect();
     let mut result = Ok(());
-    for name in folders.into_iter().filter(|name| !kept.contains(name)) {
-        let swept = Pins::named(root, name.clone()).and_then(|pins| pins.sweep());
-        // Fails where anything is left.
-        let swept = swept.and_then(|()| Ok(root.remove_folder(&name).map(drop)?));
-        result = result.and(swept);
+    let is_kept = |name: &str| kept.iter().any(|one| one == name) || kept_paths.contains(&name);
+    for name in folders.into_iter().filter(|name| !is_kept(name)) {
+        let sweep = || -> Result<(), SweepError> {
+            if paths::is_folder(&name) {
+                paths::sweep_folder(&root.folder(&name)?, |_| false)?;
+            } else {
+                Pins::named(root, name.clone())?.sweep()?;
+            }
+            // Fails where anything is left.
+            Ok(root.remove_folder(&name).map(drop)?)
+        };
+        result = result.and(sweep());
     }
     result
 }
