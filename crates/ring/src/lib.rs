@@ -3,7 +3,9 @@
 //! [`Reader`] takes the records out of a BPF ring buffer, in batches and
 //! without copies. It needs nothing but a descriptor of the ring: no
 //! privilege, no bpf(2), nothing else of ours. [`Transmitter`] sends through
-//! an `AF_XDP` socket that it is given.
+//! an `AF_XDP` socket that it is given. [`umem`] is the memory of frames that
+//! are passed by pointer, [`XskRings`] the four rings that pass them, and
+//! [`queue`] the protocol of these.
 //!
 //! ```text
 //!  offset        what                              we may
@@ -37,9 +39,17 @@
 
 pub mod cursor;
 mod mapped;
+mod mapping;
 mod nap;
+pub mod pool;
+pub mod queue;
 mod reader;
 mod send;
+pub mod umem;
+mod xsk;
 
+pub use pool::{Frame, LinkQueue, Oddities, Pool};
 pub use reader::{Batch, Error, Mode, Reader, Records, Woke};
 pub use send::{SendError, Transmitter};
+pub use umem::Umem;
+pub use xsk::{Descriptor, MappedRing, RingSizes, Words, XskRings};

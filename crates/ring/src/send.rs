@@ -9,19 +9,14 @@
 //!  ours: a chunk is free ─► filled ─► in the tx ring ─► the kernel copies it
 //!  and puts it into the completion ring ─► free
 //! ```
-#![allow(unsafe_code)] // Mapped memory.
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use crate::mapping::Mapping;
+use crate::xsk::{COMPLETION_RING, TX_RING};
 use rustix::net::xdp::XdpRingOffset;
 use rustix::net::{SendFlags, sockopt};
-use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Where a socket's rings are mapped from, by `linux/if_xdp.h`.
-const TX_RING: u64 = 0x8000_0000;
-const COMPLETION_RING: u64 = 0x1_8000_0000;
+use std::sync::atomic::Ordering;
 
 /// Most bytes of a chunk: a page.
 const CHUNK_BYTES_MAX: usize = 4096;
@@ -216,62 +211,6 @@ impl Transmitter {
 impl AsFd for Transmitter {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-/// A mapping, of which all access is by copies and atomics.
-#[derive(Debug)]
-struct Mapping {
-    start: *mut c_void,
-    bytes: usize,
-}
-
-// SAFETY: it belongs to no thread.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    fn new(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Mapping> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping in a place of the kernel's choice.
-        let start = unsafe {
-            let anywhere = std::ptr::null_mut();
-            mmap(anywhere, bytes, protection, MapFlags::SHARED, fd, offset)?
-        };
-        Ok(Mapping { start, bytes })
-    }
-
-    fn write(&self, at: usize, bytes: &[u8]) {
-        assert!(
-            at + bytes.len() <= self.bytes,
-            "chunks lie inside the memory"
-        );
-        // SAFETY: inside of the mapping, as just compared; a copy to raw
-        // memory, of which no reference exists. The kernel may read it at the
-        // same time only if another holder of the socket told it to, and then
-        // sends what it finds.
-        unsafe {
-            let to = self.start.cast::<u8>().add(at);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-        }
-    }
-
-    fn word(&self, at: usize) -> &AtomicU32 {
-        assert!(
-            at.is_multiple_of(4) && at + 4 <= self.bytes,
-            "the kernel's offsets lie inside"
-        );
-        // SAFETY: inside of the mapping and aligned, as just compared; only
-        // accessed by atomics.
-        unsafe { AtomicU32::from_ptr(self.start.cast::<u8>().add(at).cast()) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by us with this length; nothing borrows it now.
-        unsafe {
-            let _ = munmap(self.start, self.bytes);
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Which workspace crates a crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. A crate's tests may use `lab` whatever its arrows are.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
@@ -15,24 +15,26 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("link", &["wire", "filter", "demux", "ring"]),
     ("stack", &["wire"]),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
+    ("tap", &["wire", "ring", "link"]),
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
-    ("apps", &["wire", "ring", "link", "stack"]),
+    ("apps", &["wire", "ring", "link", "stack", "tap"]),
     (
         "weir",
         &[
-            "wire", "filter", "demux", "ring", "link", "stack", "broker", "lab", "apps",
+            "wire", "filter", "demux", "ring", "link", "stack", "broker", "tap", "lab", "apps",
         ],
     ),
 ];
 
 /// The only places where code may opt out of the compiler's safety checks.
-const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 8] = [
+const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 9] = [
     "crates/filter/src/backend/native/",
     "crates/ring/src/",
     "crates/link/benches/plan_kernel/",
     "crates/link/src/bpf/",
     "crates/link/src/live/",
     "crates/link/src/net/",
+    "crates/link/src/xdp/",
     "crates/lab/",
     "crates/broker/tests/live/hostile.rs",
 ];

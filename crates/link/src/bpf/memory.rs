@@ -100,6 +100,14 @@ impl MapMemory {
         Some(unsafe { AtomicU32::from_ptr(at.cast()) })
     }
 
+    /// Where `bytes` at byte `offset` of the value `index` are; `None`
+    /// outside, and where the memory was mapped for reading.
+    pub(crate) fn address(&self, index: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
+        let fits = offset.checked_add(bytes)? <= self.stride;
+        self.place(index, offset, 1)
+            .filter(|_| self.writable && fits)
+    }
+
     /// How many values there are.
     pub fn entries(&self) -> usize {
         self.entries

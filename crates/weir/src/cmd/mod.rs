@@ -1,5 +1,6 @@
 //! The subcommands, a file each.
 
+pub(crate) mod bridge;
 pub(crate) mod broker;
 pub(crate) mod demo;
 pub(crate) mod demux;

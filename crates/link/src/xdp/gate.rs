@@ -1,0 +1,463 @@
+//! The kernel's side of a tap: programs at its links, and what they share
+//! with the process.
+
+use super::promiscuous;
+use super::socket::Xsk;
+use super::state::{Bypass, LINKS_MAX, QUEUES_MAX, State, at};
+use super::{place, program};
+use crate::bpf::{
+    AttachError, Attachment, Hook, LoadError, Map, MapError, MapSpec, PinError, PinFolder,
+};
+use crate::net::{Interface, InterfaceError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+/// Why there is no gate.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    /// Too many links, or twice the same.
+    #[error("a tap has 1 to {LINKS_MAX} different links, not {what}")]
+    Links {
+        /// What was asked for.
+        what: String,
+    },
+    /// Someone else's program is there.
+    #[error(
+        "another XDP program is attached to `{interface}`: end its owner, or `ip link set dev {interface} xdp off`; \
+         if it is a bridge of weir's that has ended, `weir bridge … --clean`"
+    )]
+    Taken {
+        /// The interface's name.
+        interface: String,
+    },
+    /// What was left is of another version.
+    #[error(
+        "the kernel still joins these links for another version of weir: `weir bridge … --clean` first"
+    )]
+    OtherVersion,
+    /// Another process has the tap.
+    #[error("another process taps these links: end it first")]
+    InUse,
+    /// The interface.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// Its programs were not loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// What is shared was not made.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// Its programs were not attached.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// It was not pinned.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// Anything else.
+    #[error("cannot {what} ({source})")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Programs at links.
+#[derive(Debug)]
+pub struct Gate {
+    state: Rc<State>,
+    state_map: Map,
+    sockets: Map,
+    peers: Map,
+    links: Vec<Option<GateLink>>,
+    pins: Option<Pins>,
+    adopted: bool,
+}
+
+#[derive(Debug)]
+struct GateLink {
+    ifindex: u32,
+    xdp: Attachment,
+    hook: Hook,
+    tc: Option<Attachment>,
+}
+
+#[derive(Debug)]
+struct Pins {
+    parent: PinFolder,
+    folder: PinFolder,
+    name: String,
+}
+
+const STATE: &str = "state";
+const SOCKETS: &str = "sockets";
+const PEERS: &str = "peers";
+
+fn xdp_pin(link: usize) -> String {
+    format!("xdp-{link}")
+}
+
+fn tc_pin(link: usize) -> String {
+    format!("tc-{link}")
+}
+
+impl Gate {
+    /// Attaches to these interfaces, in the driver where it can; shut, so
+    /// that frames take the bypass. With `outlive` all of it stays when the
+    /// process ends, and what an earlier one has left is taken over, as it
+    /// runs.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn attach(
+        interfaces: &[&Interface],
+        bypass: Bypass,
+        outlive: bool,
+    ) -> Result<Gate, GateError> {
+        let numbers: Vec<u32> = interfaces.iter().map(|i| i.index).collect();
+        let mut sorted = numbers.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if sorted.len() != numbers.len() || !(1..=LINKS_MAX as usize).contains(&numbers.len()) {
+            let names: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
+            let what = names.join(", ");
+            return Err(GateError::Links { what });
+        }
+        let the_pins = match outlive {
+            true => {
+                let (parent, folder, name) = place::folder(&numbers)?;
+                Some(Pins {
+                    parent,
+                    folder,
+                    name,
+                })
+            }
+            false => None,
+        };
+        if let Some(pins) = &the_pins
+            && let Some(mut gate) = Gate::adopt(pins, &numbers)?
+        {
+            if gate.state.gate().0 && gate.state.is_held() {
+                return Err(GateError::InUse);
+            }
+            gate.state.set_bypass(bypass);
+            gate.adopted = true;
+            gate.pins = the_pins;
+            return Ok(gate);
+        }
+        let mut gate = Gate::new(bypass)?;
+        if let Some(pins) = &the_pins {
+            pins.sweep()?;
+            pins.folder.pin(STATE, &gate.state_map)?;
+            pins.folder.pin(SOCKETS, &gate.sockets)?;
+            pins.folder.pin(PEERS, &gate.peers)?;
+        }
+        gate.pins = the_pins;
+        for interface in interfaces {
+            if let Err(error) = gate.add(interface) {
+                let _ = gate.end();
+                return Err(error);
+            }
+        }
+        Ok(gate)
+    }
+
+    /// A gate without links, shut, which goes with this value.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn new(bypass: Bypass) -> Result<Gate, GateError> {
+        let state_map = State::make()?;
+        let state = Rc::new(State::of(&state_map)?);
+        state.set_bypass(bypass);
+        state.set_limit(None);
+        state
+            .wide(at::VERSION)
+            .store(super::state::VERSION, Ordering::Release);
+        let sockets = MapSpec::xsk_map(LINKS_MAX * QUEUES_MAX);
+        Ok(Gate {
+            state,
+            state_map,
+            sockets: Map::create("weir_tap_socks", &sockets)?,
+            peers: Map::create("weir_tap_peers", &MapSpec::dev_map(LINKS_MAX))?,
+            links: Vec::new(),
+            pins: None,
+            adopted: false,
+        })
+    }
+
+    /// Attaches to one more interface; gives the link's number.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn add(&mut self, interface: &Interface) -> Result<usize, GateError> {
+        let vacant = self.links.iter().position(Option::is_none);
+        let link = vacant.unwrap_or(self.links.len());
+        if link >= LINKS_MAX as usize {
+            let what = format!("{} more", interface.name);
+            return Err(GateError::Links { what });
+        }
+        let program = program::xdp(link as u32, &self.state_map, &self.sockets, &self.peers)?;
+        let ifindex = interface.index;
+        let attach = |hook| Attachment::new(&program, ifindex, hook).map(|made| (made, hook));
+        let attached = match attach(Hook::XdpNative) {
+            Err(AttachError::NotByDriver { .. }) => attach(Hook::XdpGeneric),
+            other => other,
+        };
+        let (xdp, hook) = attached.map_err(|error| match error {
+            AttachError::Busy { .. } => GateError::Taken {
+                interface: interface.name.clone(),
+            },
+            error => error.into(),
+        })?;
+        if let Some(pins) = &self.pins {
+            pins.folder.pin(&xdp_pin(link), &xdp)?;
+        }
+        let made = Some(GateLink {
+            ifindex,
+            xdp,
+            hook,
+            tc: None,
+        });
+        match vacant {
+            Some(link) => self.links[link] = made,
+            None => self.links.push(made),
+        }
+        let changed = promiscuous::set(&interface.name, true);
+        let changed = changed.map_err(|source| GateError::System {
+            what: "receive frames to any station",
+            source,
+        })?;
+        if changed {
+            let links = self.state.word(at::PROMISCUOUS);
+            links.fetch_or(1 << link, Ordering::Relaxed);
+        }
+        Ok(link)
+    }
+
+    /// Takes the program off one link, and leaves the interface as it was.
+    ///
+    /// # Errors
+    /// See [`GateError`]; nothing of it is left all the same.
+    pub fn remove(&mut self, link: usize) -> Result<(), GateError> {
+        let Some(gone) = self.links.get_mut(link).and_then(Option::take) else {
+            return Ok(());
+        };
+        let mut first = gone.xdp.detach();
+        if let Some(tc) = &gone.tc {
+            first = first.and(tc.detach());
+        }
+        let was_set = self.state.word(at::PROMISCUOUS);
+        let was_set = was_set.fetch_and(!(1 << link), Ordering::Relaxed);
+        let mut first = first.map_err(GateError::from);
+        if was_set & 1 << link != 0
+            && let Ok(interface) = Interface::numbered(gone.ifindex)
+        {
+            let set = promiscuous::set(&interface.name, false);
+            first = first.and(set.map(|_| ()).map_err(|source| GateError::System {
+                what: "receive only frames to the interface again",
+                source,
+            }));
+        }
+        first
+    }
+
+    /// Whether an earlier process has left it.
+    pub fn is_adopted(&self) -> bool {
+        self.adopted
+    }
+
+    fn link(&self, link: usize) -> &GateLink {
+        let found = self.links.get(link).and_then(Option::as_ref);
+        found.expect("links are named by the number that they were given")
+    }
+
+    /// What an earlier process has left, if it works still.
+    fn adopt(pins: &Pins, numbers: &[u32]) -> Result<Option<Gate>, GateError> {
+        let get = |name: &str| -> Result<Option<OwnedFd>, PinError> { pins.folder.get(name) };
+        let (Some(state), Some(sockets), Some(peers)) = (get(STATE)?, get(SOCKETS)?, get(PEERS)?)
+        else {
+            return Ok(None);
+        };
+        let state_map = Map::from_fd(state)?;
+        let state = Rc::new(State::of(&state_map)?);
+        if !state.is_current() {
+            return Err(GateError::OtherVersion);
+        }
+        let mut links = Vec::new();
+        for (link, ifindex) in numbers.iter().enumerate() {
+            let Some(xdp) = get(&xdp_pin(link))?.map(Attachment::from_fd) else {
+                return Ok(None);
+            };
+            // Renumbered, gone or in another order: start anew.
+            if xdp.info()?.ifindex != Some(*ifindex) {
+                return Ok(None);
+            }
+            let hook = match Interface::numbered(*ifindex)?.xdp.map(|xdp| xdp.mode) {
+                Some(crate::net::XdpMode::Generic) => Hook::XdpGeneric,
+                _ => Hook::XdpNative,
+            };
+            links.push(Some(GateLink {
+                ifindex: *ifindex,
+                xdp,
+                hook,
+                tc: get(&tc_pin(link))?.map(Attachment::from_fd),
+            }));
+        }
+        Ok(Some(Gate {
+            state,
+            state_map,
+            sockets: Map::from_fd(sockets)?,
+            peers: Map::from_fd(peers)?,
+            links,
+            pins: None,
+            adopted: false,
+        }))
+    }
+
+    /// Joins two links for the bypass by wire: what comes in at either goes
+    /// out at the other.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn join(&mut self, a: usize, b: usize) -> Result<(), GateError> {
+        for (link, peer) in [(a, b), (b, a)] {
+            let peer = self.link(peer).ifindex;
+            let key = (link as u32).to_ne_bytes();
+            self.peers.update(&key, &peer.to_ne_bytes())?;
+            if self.link(link).tc.is_some() {
+                continue;
+            }
+            let program = program::tc(peer, &self.state_map)?;
+            match Attachment::new(&program, self.link(link).ifindex, Hook::TcIngress) {
+                Ok(tc) => {
+                    if let Some(pins) = &self.pins {
+                        pins.folder.pin(&tc_pin(link), &tc)?;
+                    }
+                    if let Some(Some(link)) = self.links.get_mut(link) {
+                        link.tc = Some(tc);
+                    }
+                }
+                // Then the drivers must do it.
+                Err(AttachError::OldKernel { .. }) => self.set_fast(link, true),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Says whether frames of a link may be redirected in the driver to the
+    /// one it is joined to; otherwise tc does it, which every device can.
+    pub fn set_fast(&self, link: usize, fast: bool) {
+        let word = self.state.word(at::FAST);
+        match fast {
+            true => word.fetch_or(1 << link, Ordering::SeqCst),
+            false => word.fetch_and(!(1 << link), Ordering::SeqCst),
+        };
+    }
+
+    /// Lets frames of a queue come to a socket.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn put_socket(&self, link: usize, queue: u32, socket: &Xsk) -> Result<(), GateError> {
+        let key = program::socket_key(link as u32, queue).to_ne_bytes();
+        Ok(self.sockets.put(&key, socket)?)
+    }
+
+    /// What is shared with the programs.
+    pub fn state(&self) -> &Rc<State> {
+        &self.state
+    }
+
+    /// Where on the link frames are taken.
+    pub fn hook(&self, link: usize) -> Hook {
+        self.link(link).hook
+    }
+
+    /// Whether the programs are still attached to all links: not when an
+    /// interface is gone, or someone detached them.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn is_attached(&self) -> Result<bool, GateError> {
+        for link in self.links.iter().flatten() {
+            if link.xdp.info()?.ifindex.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes everything off the links, and leaves them as they were.
+    ///
+    /// # Errors
+    /// See [`GateError`]; goes on to the end all the same, and gives the
+    /// first.
+    pub fn end(mut self) -> Result<(), GateError> {
+        self.state.shut();
+        let mut first = Ok(());
+        for link in 0..self.links.len() {
+            first = first.and(self.remove(link));
+        }
+        if let Some(pins) = &self.pins {
+            first = first.and(pins.sweep());
+            // Another process may be making its own in it.
+            let _ = pins.parent.remove_folder(&pins.name);
+        }
+        first
+    }
+
+    /// Takes off the links what an earlier process has left there; `false` if
+    /// there is nothing.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn clean(interfaces: &[&Interface]) -> Result<bool, GateError> {
+        let numbers: Vec<u32> = interfaces.iter().map(|i| i.index).collect();
+        let (parent, folder, name) = place::folder(&numbers)?;
+        let pins = Pins {
+            parent,
+            folder,
+            name,
+        };
+        let found = match pins.folder.list()?.0.is_empty() {
+            true => false,
+            false => {
+                // Promiscuity by the page, the rest by the pins alone.
+                let reversed = numbers.iter().rev().copied().collect();
+                for order in [numbers.clone(), reversed] {
+                    if let Ok(Some(gate)) = Gate::adopt(&pins, &order) {
+                        if gate.state.gate().0 && gate.state.is_held() {
+                            return Err(GateError::InUse);
+                        }
+                        gate.end()?;
+                        break;
+                    }
+                }
+                pins.sweep()?;
+                true
+            }
+        };
+        let _ = pins.parent.remove_folder(&pins.name);
+        Ok(found)
+    }
+}
+
+impl Pins {
+    /// Detaches and removes all that is pinned.
+    fn sweep(&self) -> Result<(), GateError> {
+        for name in self.folder.list()?.0 {
+            if (name.starts_with("xdp-") || name.starts_with("tc-"))
+                && let Some(fd) = self.folder.get(&name)?
+            {
+                Attachment::from_fd(fd).detach()?;
+            }
+            self.folder.unpin(&name)?;
+        }
+        Ok(())
+    }
+}

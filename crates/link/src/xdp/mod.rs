@@ -1,0 +1,21 @@
+//! Taps: whole queues of an interface by `AF_XDP`, and the programs in the
+//! kernel that hand frames to them, or around them when nobody takes them.
+//!
+//! - [`Xsk`]: a socket for one queue, on a UMEM that all share.
+//! - [`Gate`]: a program at each link. While it is open, frames go to the
+//!   sockets; it shuts by itself when their process dies or hangs, and then
+//!   frames take the [`Bypass`].
+//! - [`State`]: the page that both sides share: heartbeat, limit, epoch.
+
+mod death;
+mod gate;
+mod place;
+mod program;
+mod promiscuous;
+mod socket;
+mod state;
+
+pub use death::DeathWord;
+pub use gate::{Gate, GateError};
+pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};
+pub use state::{Bypass, LINKS_MAX, QUEUES_MAX, State, Trips, Why};

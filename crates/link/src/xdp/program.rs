@@ -1,0 +1,303 @@
+//! The programs at a tap's links: fixed, the rest is in the shared page.
+//!
+//! ```text
+//!             gate shut ───────────────────────────────┐
+//!  frame ─► gate? ─► death word? ─► heartbeat? ─► XSK  │
+//!                        │ died        │ behind        ▼
+//!                        └─────────────┴─► shut it ─► bypass: wire │ kernel │ drop
+//! ```
+//!
+//! The heartbeat is loaded before the clock, and the difference compared as a
+//! signed number: a beat in between is no hang. Gate and epoch are one word,
+//! so that a frame carries the epoch in which it was let in.
+
+use super::state::{QUEUES_MAX, State, Why, at};
+use crate::bpf::{Load, LoadError, Map, Program, ProgramType};
+use std::os::fd::AsFd;
+use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
+
+/// `bpf_ktime_get_ns()`: `CLOCK_MONOTONIC`. Linux 4.1.
+const KTIME_GET_NS: i32 = 5;
+/// `bpf_xdp_adjust_meta(xdp, delta)`. Linux 4.15.
+const XDP_ADJUST_META: i32 = 54;
+
+const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+const XDP_REDIRECT: i32 = 4;
+/// `TCX_NEXT`.
+const TCX_NEXT: i32 = -1;
+
+/// In `struct xdp_md`.
+const DATA: i16 = 0;
+const DATA_META: i16 = 8;
+const RX_QUEUE: i16 = 16;
+
+/// `FUTEX_OWNER_DIED`, in either of the first two words of a lock: C
+/// libraries put it into one of them.
+const OWNER_DIED: u64 = 1 << 30 | 1 << 62;
+
+/// `BPF_ATOMIC`, `BPF_CMPXCHG`.
+const ATOMIC: u8 = 0xc0;
+const CMPXCHG: i32 = 0xf1;
+/// Jump if greater, signed.
+const JSGT: u8 = 0x60;
+
+const CTX: Reg = Reg::R6;
+const PAGE: Reg = Reg::R7;
+const BEAT: Reg = Reg::R8;
+const GATE: Reg = Reg::R9;
+
+/// Places of the maps.
+const STATE_MAP: u16 = 0;
+const XSKS_MAP: u16 = 1;
+const PEERS_MAP: u16 = 2;
+
+/// The key in the XSKMAP of a link's queue.
+pub(super) fn socket_key(link: u32, queue: u32) -> u32 {
+    link * QUEUES_MAX + queue
+}
+
+/// The program at XDP of link number `link`. `peers` tells for each link
+/// which it is joined to.
+pub(super) fn xdp(
+    link: u32,
+    state: &Map,
+    sockets: &Map,
+    peers: &Map,
+) -> Result<Program, LoadError> {
+    let insns = Xdp::new(link).assemble();
+    let load = Load {
+        name: "weir_tap",
+        frags: true,
+        maps: &[state.as_fd(), sockets.as_fd(), peers.as_fd()],
+        ..Load::new(ProgramType::Xdp)
+    };
+    Program::load(&insns, &load)
+}
+
+/// The program at tc ingress: what XDP has passed to be joined in the kernel.
+pub(super) fn tc(peer: u32, state: &Map) -> Result<Program, LoadError> {
+    let mut asm = Asm::new();
+    let next = asm.label();
+    let [first, second] = Insn::load_map_value(PAGE, STATE_MAP, 0);
+    asm.push(first);
+    asm.push(second);
+    asm.push(Insn::load(op::W, Reg::R1, PAGE, at::BYPASS as i16));
+    let wire = super::Bypass::Wire.number() as i32;
+    asm.jump(Insn::jump64(op::JNE, Reg::R1, wire), next);
+    asm.push(Insn::mov32(Reg::R1, peer as i32));
+    asm.push(Insn::mov32(Reg::R2, 0));
+    asm.push(Insn::call(helper::REDIRECT));
+    asm.push(Insn::exit());
+    asm.bind(next);
+    asm.push(Insn::mov32(Reg::R0, TCX_NEXT));
+    asm.push(Insn::exit());
+    let load = Load {
+        name: "weir_tap_wire",
+        maps: &[state.as_fd()],
+        ..Load::new(ProgramType::SchedCls)
+    };
+    Program::load(&finish(asm), &load)
+}
+
+fn finish(asm: Asm) -> Vec<Insn> {
+    asm.finish(&Limits::default())
+        .expect("the program is short")
+}
+
+struct Xdp {
+    asm: Asm,
+    link: u32,
+    died: Label,
+    hung: Label,
+    bypass: Label,
+}
+
+impl Xdp {
+    fn new(link: u32) -> Xdp {
+        let mut asm = Asm::new();
+        let [died, hung, bypass] = [(); 3].map(|()| asm.label());
+        Xdp {
+            asm,
+            link,
+            died,
+            hung,
+            bypass,
+        }
+    }
+
+    fn push(&mut self, insns: &[Insn]) {
+        insns.iter().for_each(|insn| self.asm.push(*insn));
+    }
+
+    fn assemble(mut self) -> Vec<Insn> {
+        self.push(&[Insn::mov64(CTX, Reg::R1)]);
+        self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
+        self.liveness();
+        self.stamp();
+        self.hand_over();
+        let (died, hung, bypass) = (self.died, self.hung, self.bypass);
+        // Where there is no socket, its process has gone.
+        self.asm.bind(died);
+        self.shut(Why::Died, at::DIED);
+        self.asm.goto(bypass);
+        self.asm.bind(hung);
+        self.shut(Why::Hung, at::HUNG);
+        self.asm.bind(bypass);
+        self.around();
+        finish(self.asm)
+    }
+
+    fn liveness(&mut self) {
+        self.push(&[
+            Insn::load(op::DW, GATE, PAGE, at::GATE as i16),
+            Insn::mov64(Reg::R1, GATE),
+            Insn::alu64(op::AND, Reg::R1, 1),
+        ]);
+        let (died, hung, bypass) = (self.died, self.hung, self.bypass);
+        self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), bypass);
+        self.push(&[Insn::load(op::DW, Reg::R1, PAGE, at::DEATH as i16)]);
+        self.push(&Insn::load64(Reg::R2, OWNER_DIED));
+        self.asm
+            .jump(Insn::jump64(op::JSET, Reg::R1, Reg::R2), died);
+        self.push(&[
+            Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16),
+            Insn::call(KTIME_GET_NS),
+        ]);
+        let (awake, fine) = (self.asm.label(), self.asm.label());
+        self.asm.jump(Insn::jump64(op::JNE, BEAT, 0), awake);
+        // It sleeps: this frame wakes it, and the limit counts from now.
+        self.push(&[
+            Insn::mov64(Reg::R1, Reg::R0),
+            Insn::mov64(Reg::R0, 0),
+            Insn {
+                code: op::STX | ATOMIC | op::DW,
+                imm: CMPXCHG,
+                ..Insn::store(op::DW, PAGE, at::HEARTBEAT as i16, Reg::R1)
+            },
+        ]);
+        self.asm.goto(fine);
+        self.asm.bind(awake);
+        self.push(&[
+            Insn::alu64(op::SUB, Reg::R0, BEAT),
+            Insn::load(op::DW, Reg::R1, PAGE, at::LIMIT as i16),
+        ]);
+        self.asm.jump(Insn::jump64(JSGT, Reg::R0, Reg::R1), hung);
+        self.asm.bind(fine);
+    }
+
+    /// Writes the epoch before the frame.
+    fn stamp(&mut self) {
+        let (none, done) = (self.asm.label(), self.asm.label());
+        self.push(&[
+            Insn::mov64(Reg::R1, CTX),
+            Insn::mov32(Reg::R2, -8),
+            Insn::call(XDP_ADJUST_META),
+        ]);
+        self.asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), none);
+        self.push(&[
+            Insn::load(op::W, Reg::R1, CTX, DATA_META),
+            Insn::load(op::W, Reg::R2, CTX, DATA),
+            Insn::mov64(Reg::R3, Reg::R1),
+            Insn::alu64(op::ADD, Reg::R3, 8),
+        ]);
+        self.asm.jump(Insn::jump64(op::JGT, Reg::R3, Reg::R2), none);
+        self.push(&[
+            Insn::alu64(op::RSH, GATE, 32),
+            Insn::store(op::DW, Reg::R1, 0, GATE),
+            Insn::alu64(op::LSH, GATE, 32),
+            Insn::alu64(op::OR, GATE, 1),
+        ]);
+        self.asm.goto(done);
+        self.asm.bind(none);
+        self.push(&add(at::NO_META));
+        self.asm.bind(done);
+    }
+
+    fn hand_over(&mut self) {
+        let died = self.died;
+        self.push(&[Insn::load(op::W, Reg::R2, CTX, RX_QUEUE)]);
+        let queues = QUEUES_MAX as i32;
+        self.asm.jump(Insn::jump64(op::JGE, Reg::R2, queues), died);
+        let first = socket_key(self.link, 0) as i32;
+        self.push(&[Insn::alu64(op::ADD, Reg::R2, first)]);
+        self.push(&Insn::load_map(Reg::R1, XSKS_MAP));
+        self.push(&[
+            Insn::mov32(Reg::R3, XDP_PASS),
+            Insn::call(helper::REDIRECT_MAP),
+        ]);
+        self.asm
+            .jump(Insn::jump32(op::JNE, Reg::R0, XDP_REDIRECT), died);
+        self.push(&[Insn::exit()]);
+    }
+
+    /// Shuts the gate, if it is still as it was when we looked, and says why.
+    fn shut(&mut self, why: Why, counter: usize) {
+        let bypass = self.bypass;
+        self.push(&[
+            Insn::mov64(Reg::R1, GATE),
+            Insn::alu64(op::RSH, Reg::R1, 32),
+            Insn::alu64(op::ADD, Reg::R1, 1),
+            Insn::alu64(op::LSH, Reg::R1, 32),
+            Insn::mov64(Reg::R0, GATE),
+            Insn {
+                code: op::STX | ATOMIC | op::DW,
+                imm: CMPXCHG,
+                ..Insn::store(op::DW, PAGE, at::GATE as i16, Reg::R1)
+            },
+        ]);
+        self.asm.jump(Insn::jump64(op::JNE, Reg::R0, GATE), bypass);
+        let why = why.number() as i32;
+        self.push(&[Insn::store(op::W, PAGE, at::WHY as i16, why)]);
+        self.push(&add(counter));
+        self.push(&[
+            Insn::call(KTIME_GET_NS),
+            Insn::store(op::DW, PAGE, at::SHUT_AT as i16, Reg::R0),
+        ]);
+    }
+
+    fn around(&mut self) {
+        let (wire, pass) = (self.asm.label(), self.asm.label());
+        self.push(&add(at::LINKS + self.link as usize * at::LINK_BYTES));
+        self.push(&[Insn::load(op::W, Reg::R1, PAGE, at::BYPASS as i16)]);
+        let number = |bypass: super::Bypass| bypass.number() as i32;
+        let is_wire = Insn::jump64(op::JEQ, Reg::R1, number(super::Bypass::Wire));
+        self.asm.jump(is_wire, wire);
+        let is_kernel = Insn::jump64(op::JEQ, Reg::R1, number(super::Bypass::Kernel));
+        self.asm.jump(is_kernel, pass);
+        self.push(&[Insn::mov32(Reg::R0, XDP_DROP), Insn::exit()]);
+        self.asm.bind(wire);
+        // Where the driver of the other link does not take it, tc does it.
+        self.push(&[
+            Insn::load(op::W, Reg::R1, PAGE, at::FAST as i16),
+            Insn::alu64(op::AND, Reg::R1, 1 << self.link),
+        ]);
+        self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), pass);
+        self.push(&Insn::load_map(Reg::R1, PEERS_MAP));
+        self.push(&[
+            Insn::mov32(Reg::R2, self.link as i32),
+            Insn::mov32(Reg::R3, XDP_PASS),
+            Insn::call(helper::REDIRECT_MAP),
+            Insn::exit(),
+        ]);
+        self.asm.bind(pass);
+        self.push(&[Insn::mov32(Reg::R0, XDP_PASS), Insn::exit()]);
+    }
+}
+
+/// Adds one to a number of the page, whichever CPU.
+fn add(at: usize) -> [Insn; 2] {
+    let add = Insn {
+        code: op::STX | ATOMIC | op::DW,
+        ..Insn::store(op::DW, PAGE, at as i16, Reg::R1)
+    };
+    [Insn::mov64(Reg::R1, 1), add]
+}
+
+impl State {
+    /// Whether the page is of the layout that these programs know.
+    pub(super) fn is_current(&self) -> bool {
+        let version = self.wide(at::VERSION);
+        version.load(std::sync::atomic::Ordering::Acquire) == super::state::VERSION
+    }
+}

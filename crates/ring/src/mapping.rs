@@ -1,0 +1,89 @@
+//! Shared memory of this process, accessed by copies and atomics.
+#![allow(unsafe_code)] // Mapped memory.
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// A mapping to read and write. Places in it are byte offsets, compared with
+/// its length on every access.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: *mut c_void,
+    bytes: usize,
+}
+
+// SAFETY: it belongs to no thread.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared reference gives atomics and copies only.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `bytes` of a file or socket from `offset` on, all pages at once.
+    pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Mapping> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping in a place of the kernel's choice.
+        let start = unsafe {
+            let anywhere = std::ptr::null_mut();
+            mmap(anywhere, bytes, protection, flags, fd, offset)?
+        };
+        Ok(Mapping { start, bytes })
+    }
+
+    /// Where it begins.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.cast()
+    }
+
+    /// Copies bytes into it.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(
+            at + bytes.len() <= self.bytes,
+            "chunks lie inside the memory"
+        );
+        // SAFETY: inside of the mapping, as just compared; a copy to raw
+        // memory, of which no reference exists. The kernel may read it at the
+        // same time only if another holder of the socket told it to, and then
+        // sends what it finds.
+        unsafe {
+            let to = self.start.cast::<u8>().add(at);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
+    /// The 32-bit number at a place.
+    #[inline]
+    pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
+        assert!(
+            at.is_multiple_of(4) && at + 4 <= self.bytes,
+            "a word lies inside the memory"
+        );
+        // SAFETY: inside of the mapping and aligned, as just compared; only
+        // accessed by atomics.
+        unsafe { AtomicU32::from_ptr(self.start.cast::<u8>().add(at).cast()) }
+    }
+
+    /// The 64-bit number at a place.
+    #[inline]
+    pub(crate) fn wide(&self, at: usize) -> &AtomicU64 {
+        assert!(
+            at.is_multiple_of(8) && at + 8 <= self.bytes,
+            "a word lies inside the memory"
+        );
+        // SAFETY: inside of the mapping and aligned, as just compared; only
+        // accessed by atomics.
+        unsafe { AtomicU64::from_ptr(self.start.cast::<u8>().add(at).cast()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us with this length; nothing borrows it now.
+        unsafe {
+            let _ = munmap(self.start, self.bytes);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! A bump in the wire: each frame goes through the program's code, and then
+//! out at the other link.
+
+use crate::config::Config;
+use crate::error::TapError;
+use crate::tap::{LinkId, Pull, Tap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use weir_link::xdp::Bypass;
+use weir_ring::Frame;
+use weir_ring::umem::Census;
+
+/// Frames that are taken from one queue before they are sent.
+const BATCH: usize = 64;
+
+/// How often it is looked whether to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdict {
+    /// It goes out at the other link.
+    Forward,
+    /// It goes back out where it came in.
+    Return,
+    /// It does not go on.
+    Drop,
+}
+
+/// Asks a running bridge to end; any thread and any signal handler may.
+#[derive(Clone, Default, Debug)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Asks.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was asked.
+    pub fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Two links, and what a program does between them.
+#[derive(Debug)]
+pub struct Bridge {
+    links: [String; 2],
+    config: Config,
+    stop: Stop,
+    restore: bool,
+}
+
+/// Where a frame came from, and what else can be done than to give a verdict.
+#[derive(Debug)]
+pub struct Context<'a> {
+    tap: &'a mut Tap,
+    from: usize,
+    queue: usize,
+}
+
+impl Context<'_> {
+    /// Which link the frame came in at: 0 for the first, 1 for the second.
+    #[inline]
+    pub fn from(&self) -> usize {
+        self.from
+    }
+
+    /// A new frame with these bytes; `None` if no chunk is free.
+    pub fn frame(&self, bytes: &[u8]) -> Option<Frame> {
+        let mut frame = self.tap.alloc()?;
+        frame.set(bytes).then_some(frame)
+    }
+
+    /// Sends a frame of one's own at a link (0 or 1), before the one that the
+    /// verdict is for; `false` if it was dropped for want of room.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn send(&mut self, link: usize, frame: Frame) -> Result<bool, TapError> {
+        self.tap.give_to(LinkId(link), self.queue, frame)
+    }
+
+    /// The tap below, to count.
+    pub fn tap(&self) -> &Tap {
+        self.tap
+    }
+}
+
+impl Bridge {
+    /// Between two interfaces of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If they are not there, carry no Ethernet frames or are the same.
+    pub fn between(a: &str, b: &str) -> Result<Bridge, TapError> {
+        let index = |name| Ok::<u32, TapError>(weir_link::net::Interface::named(name)?.index);
+        if index(a)? == index(b)? {
+            let interface = a.to_owned();
+            return Err(TapError::Same { interface });
+        }
+        Ok(Bridge {
+            links: [a.to_owned(), b.to_owned()],
+            config: Config::default(),
+            stop: Stop::default(),
+            restore: false,
+        })
+    }
+
+    /// What holds while the program does not run, for whatever reason, until
+    /// the next one is ready or `weir bridge … --clean`; by default the links
+    /// are the host's, as they were before.
+    pub fn bypass(mut self, bypass: Bypass) -> Bridge {
+        self.config.bypass = bypass;
+        self
+    }
+
+    /// How long a frame may wait for a program that does nothing, before it
+    /// counts as hung; by default 10 ms.
+    pub fn hang_max(mut self, limit: Duration) -> Bridge {
+        self.config.hang_max = Some(limit);
+        self
+    }
+
+    /// Sizes and modes.
+    pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Bridge {
+        change(&mut self.config);
+        self
+    }
+
+    /// Ends [`run`](Self::run) when asked by this.
+    pub fn until(mut self, stop: &Stop) -> Bridge {
+        self.stop = stop.clone();
+        self
+    }
+
+    /// Leaves the links as they were when it is [asked to end](Self::until),
+    /// and nothing joined.
+    pub fn restore(mut self) -> Bridge {
+        self.restore = true;
+        self
+    }
+
+    /// Taps both links and runs `each` on every frame, until it is asked to
+    /// end or a link is gone. Gives who has the chunks then: all are free,
+    /// unless `each` has kept some.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn run(
+        self,
+        each: impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
+    ) -> Result<Census, TapError> {
+        self.run_with(each, |_| {})
+    }
+
+    /// As [`run`](Self::run); `look` sees the tap when frames flow, then
+    /// every 50 ms or so, and at the end.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn run_with(
+        self,
+        mut each: impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
+        mut look: impl FnMut(&Tap),
+    ) -> Result<Census, TapError> {
+        let [a, b] = &self.links;
+        let mut tap = Tap::between(self.config, a, b)?;
+        if self.restore {
+            tap.restore();
+        }
+        let ran = run(&mut tap, &self.stop, &mut each, &mut look);
+        look(&tap);
+        let unmapped = tap.unmap();
+        ran?;
+        unmapped
+    }
+}
+
+fn run(
+    tap: &mut Tap,
+    stop: &Stop,
+    each: &mut impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
+    look: &mut impl FnMut(&Tap),
+) -> Result<(), TapError> {
+    tap.ready()?;
+    look(tap);
+    let mut looked = std::time::Instant::now();
+    let mut rounds = 0_u32;
+    while !stop.is_asked() {
+        let idle = !tap.pull(Pull::Frame(LOOK))?;
+        for from in 0..2 {
+            for queue in 0..tap.queues(LinkId(from)) {
+                batch(tap, from, queue, each)?;
+            }
+        }
+        tap.push()?;
+        rounds = rounds.wrapping_add(1);
+        if (idle || rounds.is_multiple_of(64)) && looked.elapsed() >= LOOK {
+            looked = std::time::Instant::now();
+            tap.check_links()?;
+            look(tap);
+        }
+    }
+    Ok(())
+}
+
+/// One batch of one queue: each frame goes from ring to ring.
+#[inline]
+fn batch(
+    tap: &mut Tap,
+    from: usize,
+    queue: usize,
+    each: &mut impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
+) -> Result<(), TapError> {
+    for _ in 0..BATCH {
+        let Some(mut frame) = tap.take_from(LinkId(from), queue)? else {
+            break;
+        };
+        let verdict = each(&mut frame, &mut Context { tap, from, queue });
+        match verdict {
+            Verdict::Forward => {
+                tap.give_to(LinkId(1 - from), queue, frame)?;
+            }
+            Verdict::Return => {
+                tap.give_to(LinkId(from), queue, frame)?;
+            }
+            Verdict::Drop => {}
+        }
+    }
+    tap.release(LinkId(from), queue);
+    Ok(())
+}

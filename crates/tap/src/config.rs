@@ -1,0 +1,58 @@
+//! What a tap is to be.
+
+use std::time::Duration;
+use weir_link::xdp::{Bypass, CopyMode};
+
+/// How frames get to the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Mode {
+    /// Without a copy where the drivers of all links can, else by copy.
+    #[default]
+    Auto,
+    /// As said; an error where a driver cannot.
+    Only(CopyMode),
+}
+
+/// What a tap is to be: sizes, and what happens when its program fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Chunks of memory, for all links together; at most 2^18.
+    pub chunks: u32,
+    /// Bytes of a chunk, 2048 or 4096; 256 of them are the kernel's. Longer
+    /// frames lie in several.
+    pub chunk_bytes: u32,
+    /// Chunks that are kept ready to be allocated, and never lent to the
+    /// kernel to receive.
+    pub kept: u32,
+    /// Frames that may wait in each ring, a power of two up to 2^16.
+    pub ring: u32,
+    /// How frames get to the memory.
+    pub mode: Mode,
+    /// How long to look for frames before going to sleep: the core is busy,
+    /// and the latency low.
+    pub spin: Duration,
+    /// Have our calls poll the device for so long at a time, where its driver
+    /// knows how.
+    pub busy_poll: Option<Duration>,
+    /// What becomes of frames when the program fails.
+    pub bypass: Bypass,
+    /// How long a frame may wait for a program that does nothing, before it
+    /// counts as hung; `None` for ever. At least 1 ms.
+    pub hang_max: Option<Duration>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            chunks: 1 << 14,
+            chunk_bytes: 2048,
+            kept: 64,
+            ring: 2048,
+            mode: Mode::Auto,
+            spin: Duration::from_micros(50),
+            busy_poll: None,
+            bypass: Bypass::Kernel,
+            hang_max: Some(Duration::from_millis(10)),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What a tap has carried, and what it has cost.
+
+/// Of one link.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LinkCounts {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames put into the tx ring.
+    pub tx_frames: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Frames that were to be sent and were dropped: the tx ring was full.
+    pub no_room: u64,
+    /// Frames dropped since the program had hung, or a new one taken over,
+    /// and others were past them on the bypass.
+    pub stale: u64,
+    /// Frames that took the bypass.
+    pub bypassed: u64,
+    /// Frames that the kernel dropped for want of room: a full rx ring or an
+    /// empty fill ring.
+    pub rx_full: u64,
+    /// Frames that the kernel dropped for other reasons, mostly their length.
+    pub rx_dropped: u64,
+    /// Entries of rings that nobody should have written.
+    pub invalid: u64,
+}
+
+/// Of a tap.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    /// System calls to send.
+    pub calls_tx: u64,
+    /// System calls to receive: none in copy mode.
+    pub calls_rx: u64,
+    /// System calls to sleep until a frame comes.
+    pub calls_wait: u64,
+    /// Times that the program was found hung.
+    pub hung: u64,
+    /// Times that a program was found dead.
+    pub died: u64,
+}

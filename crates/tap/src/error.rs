@@ -1,0 +1,74 @@
+//! What can go wrong.
+
+use std::io;
+use weir_link::net::InterfaceError;
+use weir_link::xdp::{GateError, XskError};
+use weir_ring::queue::Corrupt;
+use weir_ring::umem::UmemError;
+
+/// Why a tap does not work.
+#[derive(Debug, thiserror::Error)]
+pub enum TapError {
+    /// No memory for frames.
+    #[error(transparent)]
+    Memory(#[from] UmemError),
+    /// The interface is not there.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// It carries no Ethernet frames.
+    #[error("`{interface}` carries no Ethernet frames: it cannot be tapped")]
+    NotEthernet {
+        /// Its name.
+        interface: String,
+    },
+    /// The same interface twice.
+    #[error("a bridge joins two different interfaces, not `{interface}` with itself")]
+    Same {
+        /// Its name.
+        interface: String,
+    },
+    /// A setting that cannot be.
+    #[error("{what} of {value} is not possible: {range}")]
+    Setting {
+        /// Which one.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// What is possible.
+        range: &'static str,
+    },
+    /// The programs in the kernel.
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    /// The sockets.
+    #[error(transparent)]
+    Socket(#[from] XskError),
+    /// A ring is not as it should be.
+    #[error("`{interface}`: {source}")]
+    Ring {
+        /// The interface's name.
+        interface: String,
+        /// What is wrong.
+        source: Corrupt,
+    },
+    /// An interface is gone, or its program was detached.
+    #[error("`{interface}` is gone, or its program was detached: nothing is tapped any more")]
+    Gone {
+        /// Its name.
+        interface: String,
+    },
+    /// A link that is not tapped.
+    #[error("link {link} is not tapped")]
+    NotTapped {
+        /// Its number.
+        link: usize,
+    },
+    /// Anything else.
+    #[error("cannot {what} ({source})")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,58 @@
+//! Taps: a program owns a link's frames, by pointer.
+//!
+//! The six calls of the NetTap paper (§5) as they are today:
+//!
+//! | paper | here | |
+//! |---|---|---|
+//! | `mbuf_map` | [`Tap::map`] | memory for frames, some of it kept ready to be had |
+//! | `mbuf_unmap` | [`Tap::unmap`] | all of it back; counts that none is missing |
+//! | `mbuf_pull` | [`Tap::pull`] | so many chunks now, or wait for a frame on any link |
+//! | `mbuf_push` | [`Tap::push`] | send and free now, on all links |
+//! | `interface_tap` | [`Tap::tap`] | a link's frames come to us; counted |
+//! | `interface_untap` | [`Tap::untap`] | the last one gives the link back to the host |
+//!
+//! In between, frames go through rings without any call: [`Tap::take`] (the
+//! paper's `tap_in`), [`Tap::give`] (`tap_out`), [`Tap::alloc`]
+//! (`mbuf_alloc`) and the drop of a [`Frame`] (`mbuf_dealloc`). To forward a
+//! frame moves a descriptor from one ring to another.
+//!
+//! [`Bridge`] is all of that for a bump in the wire:
+//!
+//! ```no_run
+//! use weir_tap::{Bridge, Bypass, Verdict};
+//!
+//! # fn main() -> Result<(), weir_tap::TapError> {
+//! Bridge::between("eth1", "eth2")?.bypass(Bypass::Wire).run(|frame, _| {
+//!     match frame.bytes() {
+//!         [.., last] if *last == 0xff => Verdict::Drop,
+//!         _ => Verdict::Forward,
+//!     }
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # When the program fails
+//!
+//! A program in the kernel watches a word that [`Tap::pull`] and
+//! [`Tap::push`] write, and another that the kernel writes when the thread
+//! dies. Dead or hung, the program's frames take the [`Bypass`]: the two
+//! links are joined, or the host's protocols get them, or none passes. See
+//! `docs/bridge.md`.
+
+mod bridge;
+mod clock;
+mod config;
+mod counts;
+mod error;
+mod link;
+mod tap;
+
+pub use bridge::{Bridge, Context, Stop, Verdict};
+pub use config::{Config, Mode};
+pub use counts::{Counts, LinkCounts};
+pub use error::TapError;
+pub use tap::{LinkId, Pull, Tap};
+pub use weir_link::xdp::{Bypass, CopyMode, Why};
+pub use weir_ring::Frame;
+pub use weir_ring::umem::Census;

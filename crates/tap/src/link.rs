@@ -1,0 +1,207 @@
+//! One tapped link: a socket and a queue for each of its device's queues.
+
+use crate::config::{Config, Mode};
+use crate::counts::{Counts, LinkCounts};
+use crate::error::TapError;
+use rustix::io::Errno;
+use std::io;
+use std::rc::Rc;
+use weir_link::net::Interface;
+use weir_link::xdp::{CopyMode, Gate, QUEUES_MAX, Xsk, XskError, XskSpec};
+use weir_ring::queue::Corrupt;
+use weir_ring::{Frame, LinkQueue, Pool, RingSizes};
+
+/// Times that the kernel is asked to send what it has not yet taken, for each
+/// push.
+const KICKS_MAX: usize = 64;
+
+/// A link.
+#[derive(Debug)]
+pub(crate) struct TapLink {
+    pub(crate) interface: Interface,
+    /// How many hold it.
+    pub(crate) holders: u32,
+    pub(crate) mode: CopyMode,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) counts: LinkCounts,
+}
+
+/// A queue of a link.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) ring: LinkQueue,
+    pub(crate) socket: Xsk,
+    /// Frames were put since the last push.
+    dirty: bool,
+}
+
+/// What has been bound before: sockets that share the memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shared<'a> {
+    pub(crate) pool: &'a Rc<Pool>,
+    pub(crate) other: Option<&'a Xsk>,
+    pub(crate) mode: Option<CopyMode>,
+}
+
+impl TapLink {
+    /// Binds to all queues of an interface.
+    pub(crate) fn bind(
+        interface: Interface,
+        config: &Config,
+        shared: Shared<'_>,
+        number: usize,
+    ) -> Result<TapLink, TapError> {
+        let modes: &[CopyMode] = match (shared.mode, config.mode) {
+            (Some(CopyMode::Copy), _) | (None, Mode::Only(CopyMode::Copy)) => &[CopyMode::Copy],
+            (Some(CopyMode::ZeroCopy), _) | (None, Mode::Only(CopyMode::ZeroCopy)) => {
+                &[CopyMode::ZeroCopy]
+            }
+            (None, Mode::Auto) => &[CopyMode::ZeroCopy, CopyMode::Copy],
+        };
+        let mut link = TapLink {
+            interface,
+            holders: 1,
+            mode: CopyMode::Copy,
+            queues: Vec::new(),
+            counts: LinkCounts::default(),
+        };
+        for (attempt, mode) in modes.iter().enumerate() {
+            link.mode = *mode;
+            match link.bind_queues(config, shared, number) {
+                Ok(()) => break,
+                Err(TapError::Socket(XskError::NotByDriver { .. } | XskError::NoQueue { .. }))
+                    if attempt + 1 < modes.len() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(link)
+    }
+
+    fn bind_queues(
+        &mut self,
+        config: &Config,
+        shared: Shared<'_>,
+        number: usize,
+    ) -> Result<(), TapError> {
+        self.queues.clear();
+        let room = shared.pool.umem().room() as usize;
+        // A VLAN tag comes on top.
+        let longest = self.interface.frame_bytes_max() + 4;
+        for queue in 0..QUEUES_MAX {
+            let spec = XskSpec {
+                ifindex: self.interface.index,
+                queue,
+                sizes: RingSizes {
+                    fill: config.ring,
+                    rx: config.ring,
+                    tx: config.ring,
+                    completion: config.ring,
+                },
+                mode: self.mode,
+                frags: longest > room,
+                busy_poll: config.busy_poll,
+            };
+            let other = shared.other.or(self.queues.first().map(|q| &q.socket));
+            match Xsk::bind(shared.pool.umem(), other, &spec) {
+                Ok((socket, rings)) => {
+                    let id = (number as u32 * QUEUES_MAX + queue) as u16;
+                    self.queues.push(Queue {
+                        ring: LinkQueue::new(rings, shared.pool, id),
+                        socket,
+                        dirty: false,
+                    });
+                }
+                // That was the last.
+                Err(XskError::NoQueue { .. }) if queue > 0 => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets frames come.
+    pub(crate) fn put_sockets(&self, gate: &Gate, number: usize) -> Result<(), TapError> {
+        for (queue, at) in self.queues.iter().zip(0..) {
+            gate.put_socket(number, at, &queue.socket)?;
+        }
+        Ok(())
+    }
+
+    /// What the kernel and the rings have counted is added.
+    pub(crate) fn counted(&self) -> LinkCounts {
+        let mut counts = self.counts;
+        for queue in &self.queues {
+            let oddities = queue.ring.oddities();
+            counts.invalid += oddities.invalid;
+            counts.rx_dropped += oddities.too_long;
+            if let Ok(kernel) = queue.socket.counts() {
+                counts.rx_full += kernel.rx_ring_full + kernel.fill_ring_empty;
+                // Those that found no chunk are among them.
+                let dropped = kernel.rx_dropped;
+                counts.rx_dropped += dropped.saturating_sub(kernel.fill_ring_empty);
+                counts.invalid += kernel.rx_invalid + kernel.tx_invalid;
+            }
+        }
+        counts
+    }
+}
+
+impl Queue {
+    /// Puts a frame into the tx ring; gives it back where there is no room.
+    #[inline]
+    pub(crate) fn put(&mut self, frame: Frame) -> Result<Option<Frame>, Corrupt> {
+        let left = self.ring.put(frame)?;
+        self.dirty |= left.is_none();
+        Ok(left)
+    }
+
+    /// Has the kernel send what was put: one call, where it takes all at
+    /// once.
+    pub(crate) fn push(&mut self, mode: CopyMode, counts: &mut Counts) -> Result<(), Push> {
+        if !self.dirty {
+            return Ok(());
+        }
+        self.ring.submit();
+        if mode == CopyMode::ZeroCopy && !self.ring.wants_tx_kick() {
+            self.dirty = false;
+            return Ok(());
+        }
+        for _ in 0..KICKS_MAX {
+            counts.calls_tx += 1;
+            let all = match self.socket.kick_tx() {
+                Ok(all) => all,
+                Err(error) => return self.refused(error),
+            };
+            if all || mode == CopyMode::ZeroCopy || self.ring.unsent().map_err(Push::Ring)? == 0 {
+                break;
+            }
+            // The kernel wants its chunks taken back first.
+            self.ring.reap().map_err(Push::Ring)?;
+        }
+        self.dirty = mode == CopyMode::Copy && self.ring.unsent().map_err(Push::Ring)? > 0;
+        Ok(())
+    }
+
+    /// A link that is down keeps nothing to send.
+    fn refused(&mut self, error: io::Error) -> Result<(), Push> {
+        self.dirty = false;
+        let code = error.raw_os_error().unwrap_or_default();
+        match Errno::from_raw_os_error(code) {
+            Errno::NETDOWN | Errno::NXIO | Errno::NODEV => {
+                let dropped = self.ring.take_back().map_err(Push::Ring)?;
+                Err(Push::Down(dropped))
+            }
+            _ => Err(Push::System(error)),
+        }
+    }
+}
+
+/// Why a push did not send.
+pub(crate) enum Push {
+    /// The link is down or gone; so many frames were dropped.
+    Down(u32),
+    /// The ring is not as it should be.
+    Ring(Corrupt),
+    /// Anything else.
+    System(io::Error),
+}

@@ -1,0 +1,128 @@
+//! A bridge between two hosts: a network of the lab's, real frames.
+
+mod net;
+
+use net::Net;
+use std::process::Command;
+use weir_lab::load::{Rate, Sink};
+use weir_lab::need;
+use weir_link::bpf::Hook;
+use weir_tap::{TapError, Verdict};
+
+#[test]
+fn ping_goes_through_and_the_links_are_left_as_they_were() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::new().with_addresses();
+    let bridge = net.bridge(|bridge| bridge, |_, _| Verdict::Forward);
+    for address in ["10.9.0.2", "fd09::2"] {
+        let mut ping = Command::new("ping");
+        ping.args(["-c", "3", "-i", "0.05", "-W", "2", "-s", "1400", address]);
+        let output = net.a.output(ping).unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let report = bridge.end();
+    assert!(report.counts[0].rx_frames >= 6, "{report:?}");
+    assert_eq!(report.counts[0].rx_frames, report.counts[1].tx_frames);
+    assert_eq!(report.census.free, report.census.total(), "{report:?}");
+    assert_eq!(net.attached(), [false, false]);
+}
+
+#[test]
+fn every_frame_goes_through_once() {
+    if !need::root() {
+        return;
+    }
+    const FRAMES: u64 = 20_000;
+    let net = Net::new();
+    let sink = Sink::new(&net.eth_b, Hook::XdpNative).unwrap();
+    let bridge = net.bridge(|bridge| bridge, |_, _| Verdict::Forward);
+    let mut generator = net.generator();
+    let sent = generator.send(FRAMES, Rate::PerSecond(20_000.0)).unwrap();
+    net.settle(|| sink.counted().unwrap().frames >= FRAMES);
+    let report = bridge.end();
+    let counted = sink.counted().unwrap().frames;
+    // A busy machine may lose frames, and says where.
+    let by_device = net.right.counters().unwrap().tx_dropped;
+    let lost = sent.dropped + report.lost() + by_device;
+    assert_eq!(counted + lost, FRAMES, "{sent:?} {by_device} {report:?}");
+    assert!(lost < FRAMES / 10, "{sent:?} {by_device} {report:?}");
+    assert_eq!(report.census.free, report.census.total(), "{report:?}");
+}
+
+#[test]
+fn the_verdict_is_heeded() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::new();
+    let sink = Sink::new(&net.eth_b, Hook::XdpNative).unwrap();
+    let mut number = 0_u64;
+    let bridge = net.bridge(
+        |bridge| bridge,
+        move |_, _| {
+            number += 1;
+            match number % 4 {
+                0 => Verdict::Forward,
+                _ => Verdict::Drop,
+            }
+        },
+    );
+    net.generator()
+        .send(1_000, Rate::PerSecond(20_000.0))
+        .unwrap();
+    net.settle(|| sink.counted().unwrap().frames >= 250);
+    let report = bridge.end();
+    assert_eq!(sink.counted().unwrap().frames, 250, "{report:?}");
+    assert_eq!(report.census.free, report.census.total());
+}
+
+#[test]
+fn an_interface_that_vanishes_ends_it() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::new();
+    let bridge = net.bridge(|bridge| bridge, |_, _| Verdict::Forward);
+    net.eth_b.clone().delete().unwrap();
+    match bridge.wait() {
+        Err(TapError::Gone { interface }) => assert_eq!(interface, "right"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(net.middle.run(|| attached(net.left.index())), Some(false));
+}
+
+fn attached(ifindex: u32) -> Option<bool> {
+    let interface = weir_link::net::Interface::numbered(ifindex).ok()?;
+    Some(interface.xdp.is_some())
+}
+
+#[test]
+fn what_is_no_bridge_is_refused() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::new();
+    let tried = net.middle.run(|| {
+        let between = |a, b| {
+            weir_tap::Bridge::between(a, b)
+                .map(|_| ())
+                .unwrap_err()
+                .to_string()
+        };
+        [between("left", "left"), between("left", "nowhere")]
+    });
+    assert!(tried[0].contains("`left` with itself"), "{tried:?}");
+    assert!(tried[1].contains("there are lo, "), "{tried:?}");
+    let running = net.bridge(|bridge| bridge, |_, _| Verdict::Forward);
+    let second = net.middle.run(|| {
+        let bridge = weir_tap::Bridge::between("left", "right").unwrap();
+        bridge.run(|_, _| Verdict::Forward).unwrap_err().to_string()
+    });
+    assert!(second.contains("another XDP program"), "{second}");
+    net.settle(|| true);
+    assert_eq!(net.attached(), [true, true], "the first goes on");
+    let report = running.end();
+    assert_eq!(report.tap.died, 0);
+}

@@ -1,0 +1,159 @@
+//! Two hosts with a bridge between: `a ── left │ right ── b`.
+
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weir_lab::load::{Generator, Udp};
+use weir_lab::net::{Device, Host, Lab};
+use weir_link::net::Interface;
+use weir_tap::{Bridge, Census, Context, Counts, Frame, LinkCounts, Stop, TapError, Verdict};
+
+pub(crate) struct Net {
+    pub(crate) a: Host,
+    pub(crate) middle: Host,
+    _b: Host,
+    pub(crate) eth_a: Device,
+    pub(crate) eth_b: Device,
+    pub(crate) left: Device,
+    pub(crate) right: Device,
+    _lab: Lab,
+}
+
+/// What a bridge was when it ended.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) counts: [LinkCounts; 2],
+    pub(crate) tap: Counts,
+    pub(crate) census: Census,
+}
+
+impl Report {
+    /// Frames that the bridge knows to have lost.
+    pub(crate) fn lost(&self) -> u64 {
+        let of = |c: &LinkCounts| c.no_room + c.stale + c.rx_full + c.rx_dropped + c.invalid;
+        self.counts.iter().map(of).sum()
+    }
+}
+
+impl Net {
+    pub(crate) fn new() -> Net {
+        let lab = Lab::new();
+        let [a, middle, b] = ["a", "middle", "b"].map(|name| lab.host(name).unwrap());
+        let (eth_a, left) = lab
+            .link(&a, &middle)
+            .names("eth0", "left")
+            .connect()
+            .unwrap();
+        let (right, eth_b) = lab
+            .link(&middle, &b)
+            .names("right", "eth0")
+            .connect()
+            .unwrap();
+        Net {
+            a,
+            middle,
+            _b: b,
+            eth_a,
+            eth_b,
+            left,
+            right,
+            _lab: lab,
+        }
+    }
+
+    /// Gives both hosts addresses; then their kernels send frames of their
+    /// own.
+    pub(crate) fn with_addresses(self) -> Net {
+        let addresses = [
+            (&self.eth_a, [10, 9, 0, 1], "fd09::1"),
+            (&self.eth_b, [10, 9, 0, 2], "fd09::2"),
+        ];
+        for (device, v4, v6) in addresses {
+            device.add_address(v4, 24).unwrap();
+            let v6: std::net::Ipv6Addr = v6.parse().unwrap();
+            device.add_address(v6, 64).unwrap();
+        }
+        self
+    }
+
+    /// Frames from `a` to `b`.
+    pub(crate) fn generator(&self) -> Generator {
+        let udp = Udp::new(
+            self.eth_a.mac(),
+            self.eth_b.mac(),
+            [10, 9, 0, 1].into(),
+            [10, 9, 0, 2].into(),
+        );
+        Generator::new(&self.eth_a, &udp).unwrap()
+    }
+
+    /// Runs a bridge in the middle, on a thread.
+    pub(crate) fn bridge(
+        &self,
+        set: impl FnOnce(Bridge) -> Bridge + Send + 'static,
+        each: impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict + Send + 'static,
+    ) -> Running {
+        let host = self.middle.clone();
+        let stop = Stop::default();
+        let asked = stop.clone();
+        let (ready, is_ready) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            host.enter().unwrap();
+            // Other tests keep the cores busy: who wants to be found hung says so.
+            let patient = Bridge::between("left", "right")?.hang_max(Duration::from_secs(10));
+            let bridge = set(patient).until(&asked);
+            let mut report = None;
+            let ran = bridge.run_with(each, |tap| {
+                let links: Vec<LinkCounts> = tap.links().map(|l| tap.link_counts(l)).collect();
+                report = Some(Report {
+                    counts: links.try_into().unwrap(),
+                    tap: tap.counts(),
+                    census: tap.census(),
+                });
+                let _ = ready.send(());
+            });
+            let census = ran?;
+            let report = report.expect("it is looked at when it is ready");
+            Ok(Report { census, ..report })
+        });
+        match is_ready.recv() {
+            Ok(()) => Running { stop, thread },
+            Err(_) => panic!("no bridge: {:?}", thread.join()),
+        }
+    }
+
+    /// Whether a program is at the two links of the bridge.
+    pub(crate) fn attached(&self) -> [bool; 2] {
+        self.middle.run(|| {
+            [&self.left, &self.right]
+                .map(|device| Interface::numbered(device.index()).unwrap().xdp.is_some())
+        })
+    }
+
+    /// Waits until it is so, or a while.
+    pub(crate) fn settle(&self, is_so: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(2);
+        while !is_so() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub(crate) struct Running {
+    stop: Stop,
+    thread: JoinHandle<Result<Report, TapError>>,
+}
+
+impl Running {
+    /// Ends it, and says what it was.
+    pub(crate) fn end(self) -> Report {
+        self.stop.stop();
+        self.thread.join().unwrap().unwrap()
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) fn wait(self) -> Result<Report, TapError> {
+        self.thread.join().unwrap()
+    }
+}
