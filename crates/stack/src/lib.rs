@@ -10,6 +10,7 @@
 //! | [`pcb`] | PCB tables: `bsd`, `mtf`, `sequent` and `weir` behind one trait; listeners |
 //! | [`experiment`] | the papers' experiments with them |
 
+mod direct;
 pub mod experiment;
 pub mod host;
 pub mod pcb;

@@ -7,6 +7,21 @@ pub(crate) struct Name {
     generation: u32,
 }
 
+impl Name {
+    /// The name as a number.
+    pub(crate) fn bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// The name that was this number.
+    pub(crate) fn from_bits(bits: u64) -> Name {
+        Name {
+            index: bits as u32,
+            generation: (bits >> 32) as u32,
+        }
+    }
+}
+
 struct Slot<T> {
     generation: u32,
     thing: Option<T>,

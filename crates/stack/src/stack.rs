@@ -1,10 +1,11 @@
 //! The whole stack of one host on one link.
 
 use crate::host::{
-    Config, ConfigError, Counters, DropReason, Host, Incoming, Input, Partial, Problem, Received,
-    Report,
+    Channel, Config, ConfigError, Counters, DropReason, Host, Incoming, Input, Mode, Partial,
+    Problem, Received, Report,
 };
-use crate::tcp::{ListenerId, State, Tcp, TcpConfig, TcpError, TcpId};
+use crate::slab::Name;
+use crate::tcp::{Direct, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId};
 use crate::udp::{self, BindError, Datagram, SendError, UdpId};
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::{Addresses, Protocol};
@@ -90,8 +91,21 @@ impl Stack {
     /// Takes a frame about which the link tells something: several TCP
     /// segments merged into one, up to 64 KB, if the link vouches for them.
     pub fn receive_with(&mut self, now_ns: u64, frame: &[u8], received: Received) {
+        let connection = match self.direct(now_ns, frame, received) {
+            Direct::Standard(connection) => connection,
+            Direct::Taken => {
+                self.host.counters.frames_in += 1;
+                return;
+            }
+            Direct::Dropped(reason) => {
+                self.host.counters.frames_in += 1;
+                self.host.counters.drop(reason);
+                return;
+            }
+        };
+        let seen = (received, connection);
         let done = match self.host.frame(now_ns, frame) {
-            Ok(Some((packet, to_group))) => self.packet(now_ns, packet, to_group, received),
+            Ok(Some((packet, to_group))) => self.packet(now_ns, packet, to_group, seen),
             Ok(None) => Ok(()),
             Err(reason) => Err(reason),
         };
@@ -100,16 +114,46 @@ impl Stack {
         }
     }
 
+    /// The fast paths.
+    #[inline]
+    fn direct(&mut self, now_ns: u64, frame: &[u8], received: Received) -> Direct {
+        let opt = self.host.mode == Mode::Opt;
+        let Some(packet) = self.host.plain(frame).filter(|_| opt) else {
+            return Direct::Standard(None);
+        };
+        let protocol = if packet[0] >> 4 == 4 {
+            packet[9]
+        } else {
+            packet[6]
+        };
+        match Protocol(protocol) {
+            Protocol::TCP => {
+                let direct = self.tcp.direct(now_ns, packet, received);
+                self.host.counters.segments_fast += u64::from(direct == Direct::Taken);
+                direct
+            }
+            Protocol::UDP => match self.udp.direct(packet, received) {
+                Some(Ok(())) => {
+                    self.host.counters.datagrams_fast += 1;
+                    Direct::Taken
+                }
+                Some(Err(reason)) => Direct::Dropped(reason),
+                None => Direct::Standard(None),
+            },
+            _ => Direct::Standard(None),
+        }
+    }
+
     fn packet(
         &mut self,
         now_ns: u64,
         bytes: &[u8],
         to_group: bool,
-        received: Received,
+        (received, connection): (Received, Option<Name>),
     ) -> Result<(), DropReason> {
         match self.host.packet(now_ns, bytes, to_group)? {
             Input::Datagram(mut incoming) => {
-                incoming.vouched = received.vouched;
+                (incoming.vouched, incoming.connection) = (received.vouched, connection);
                 self.datagram(now_ns, &incoming)
             }
             Input::Partial => Ok(()),
@@ -127,7 +171,10 @@ impl Stack {
                 let report = self.host.icmp(now_ns, incoming)?;
                 report.map_or(Ok(()), |report| self.report(now_ns, report))
             }
-            (Protocol::UDP, _) => self.udp.receive(incoming),
+            (Protocol::UDP, _) => {
+                self.host.counters.datagrams_standard += 1;
+                self.udp.receive(incoming)
+            }
             (Protocol::TCP, _) => self.tcp.receive(now_ns, &mut self.host, incoming),
             _ => Err(DropReason::ProtocolUnknown),
         };
@@ -187,7 +234,8 @@ impl Stack {
     }
 
     /// Does what is due and sends what is ready, as far as the link takes it;
-    /// gives when it is to be called again if nothing happens before. A frame
+    /// gives when it is to be called again if nothing happens before: at once
+    /// if much was sent, and more is left when what came meanwhile is in. A frame
     /// that came, or a call, makes it due at once; so does a link that was
     /// full and takes frames again.
     pub fn poll(&mut self, now_ns: u64, out: &mut dyn Outlet) -> Option<u64> {
@@ -265,6 +313,12 @@ impl Stack {
     /// The next datagram that came to a UDP socket.
     pub fn udp_receive(&mut self, socket: UdpId) -> Option<Datagram> {
         self.udp.take(socket)
+    }
+
+    /// The channel by which a link may hand over a connected socket's frames
+    /// without their being looked up; `None` if it is not connected.
+    pub fn udp_channel(&self, socket: UdpId) -> Option<Channel> {
+        self.udp.channel(socket)
     }
 
     /// Closes a UDP socket; what waits in it is gone.
@@ -425,6 +479,13 @@ impl Stack {
     /// A listener that got a connection since it was last named.
     pub fn tcp_next_opened(&mut self) -> Option<ListenerId> {
         self.tcp.next_told_listener()
+    }
+
+    /// The channel by which a link may hand over a connection's frames
+    /// without their being looked up; `None` if it was let go.
+    pub fn tcp_channel(&self, connection: TcpId) -> Option<Channel> {
+        self.tcp_state(connection)?;
+        Some(Channel::of_tcp(connection.0.bits()))
     }
 
     /// TCP connections there are, those in TIME-WAIT included.

@@ -1,6 +1,9 @@
 //! UDP sockets (RFC 768, RFC 1122 §4.1, RFC 8085).
 
-use crate::host::{DropReason, Header, Host, Incoming, Routes};
+mod direct;
+
+use crate::direct::Filter;
+use crate::host::{Channel, DropReason, Header, Host, Incoming, Routes};
 use crate::pcb::{InsertError, Key, Listeners, PcbId, Table, Weir};
 use crate::ports;
 use crate::rng::Keyed;
@@ -80,6 +83,8 @@ struct Socket {
     held: usize,
     /// The peer said that nobody is there.
     refused: bool,
+    /// What the peer's datagrams look like; not armed without one.
+    filter: Filter,
 }
 
 /// All UDP sockets of a stack.
@@ -87,6 +92,8 @@ pub(crate) struct Sockets {
     sockets: Slab<Socket>,
     bound: Listeners,
     connected: Weir,
+    /// Which socket got a datagram last.
+    latest: Option<Name>,
     rng: Keyed,
 }
 
@@ -97,6 +104,7 @@ impl Sockets {
             sockets: Slab::new(),
             bound: Listeners::new(rng.wide()),
             connected: Weir::new(rng.wide()),
+            latest: None,
             rng,
         }
     }
@@ -124,6 +132,7 @@ impl Sockets {
             received: VecDeque::new(),
             held: 0,
             refused: false,
+            filter: Filter::default(),
         });
         match self.bound.insert(ip, local.port(), PcbId(name.index)) {
             Ok(()) => Ok(UdpId(name)),
@@ -160,6 +169,7 @@ impl Sockets {
         // From now on the socket is at this address alone; its place stays
         // taken as it was bound.
         socket.remote = Some(remote);
+        socket.filter = Filter::udp(remote, local);
         self.rebind(id, local);
         Ok(())
     }
@@ -256,31 +266,48 @@ impl Sockets {
         }
         let from = SocketAddr::new(incoming.src(), datagram.src_port());
         let local = SocketAddr::new(incoming.dst(), datagram.dst_port());
-        let socket = self.find(local, from).ok_or(DropReason::PortUnknown)?;
-        let cost = DATAGRAM_COST + datagram.payload().len();
+        let name = self.find(local, from).ok_or(DropReason::PortUnknown)?;
+        self.keep(name, from, local.ip(), datagram.payload())
+    }
+
+    /// Lets a datagram wait in a socket.
+    fn keep(
+        &mut self,
+        name: Name,
+        from: SocketAddr,
+        to: IpAddr,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        self.latest = Some(name);
+        let socket = self.sockets.get_mut(name).ok_or(DropReason::PortUnknown)?;
+        let cost = DATAGRAM_COST + bytes.len();
         if socket.held + cost > UDP_QUEUE_BYTES_MAX {
             return Err(DropReason::SocketFull);
         }
         socket.held += cost;
         socket.received.push_back(Datagram {
             from,
-            to: local.ip(),
-            bytes: datagram.payload().to_vec(),
+            to,
+            bytes: bytes.to_vec(),
         });
         Ok(())
     }
 
-    fn find(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<&mut Socket> {
+    /// The channel of a connected socket.
+    pub(crate) fn channel(&self, id: UdpId) -> Option<Channel> {
+        self.sockets.get(id.0)?.remote?;
+        Some(Channel::of_udp(id.0.bits()))
+    }
+
+    fn find(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
         let key = Key::new(local, remote)?;
         let connected = self.connected.find(&key);
         let pcb = connected.or_else(|| self.bound.find(local.ip(), local.port()))?;
-        let socket = self
-            .sockets
-            .at(pcb.0)
-            .and_then(|name| self.sockets.get_mut(name))?;
+        let name = self.sockets.at(pcb.0)?;
         // A connected socket hears its peer alone.
+        let socket = self.sockets.get(name)?;
         let hears = socket.remote.is_none_or(|peer| peer == remote);
-        hears.then_some(socket)
+        hears.then_some(name)
     }
 
     /// A router or the peer says that a datagram of ours did not arrive;
@@ -291,10 +318,12 @@ impl Sockets {
         remote: SocketAddr,
         hard: bool,
     ) -> bool {
-        let Some(socket) = self.find(local, remote) else {
+        let Some(name) = self.find(local, remote) else {
             return false;
         };
-        socket.refused |= hard && socket.remote.is_some();
+        if let Some(socket) = self.sockets.get_mut(name) {
+            socket.refused |= hard && socket.remote.is_some();
+        }
         true
     }
 }

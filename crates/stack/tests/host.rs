@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_link::mem::Impairments;
 use weir_stack::Stack;
-use weir_stack::host::{DropReason, QUEUE_MAX};
+use weir_stack::host::{Channel, DropReason, QUEUE_MAX};
 use weir_stack::udp::SendError;
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, icmp, ipv4, ipv6, nd, udp};
@@ -451,6 +451,21 @@ fn a_connected_socket_hears_its_peer_alone_and_learns_of_refusal() {
             .unwrap();
         pair.run(1_000_000, |_| false);
         assert_eq!(pair.stacks[0].udp_receive(socket).unwrap().bytes, b"yes");
+        // What follows is as expected, by its channel or not.
+        let channel = pair.stacks[0].udp_channel(socket);
+        assert!(channel.is_some() && pair.stacks[1].udp_channel(there).is_none());
+        for (count, by_channel) in [(1, None), (2, channel), (3, Some(Channel(1 << 63 | 99)))] {
+            pair.channels[0] = by_channel;
+            let long = [count; 40];
+            pair.stacks[1]
+                .udp_send(pair.now_ns, there, local, &long)
+                .unwrap();
+            pair.run(1_000_000, |_| false);
+            let came = pair.stacks[0].udp_receive(socket).unwrap();
+            assert_eq!((came.bytes, came.from), (long.to_vec(), peer));
+            let fast = pair.stacks[0].counters().datagrams_fast;
+            assert_eq!(fast, u64::from(count).min(2), "a wrong channel is no harm");
+        }
         pair.stacks[0].udp_close(socket);
         assert_eq!(pair.stacks[0].udp_local(socket), None);
     }

@@ -5,7 +5,7 @@ mod common;
 use common::stream::{exchange, forget};
 use common::{Pair, V4, V6, config};
 use weir_link::mem::Impairments;
-use weir_stack::host::Offload;
+use weir_stack::host::{Mode, Offload};
 use weir_stack::rng::Rng;
 use weir_stack::tcp::{Algorithm, State, TcpConfig};
 
@@ -72,9 +72,17 @@ fn tcp_config(rng: &mut Rng) -> TcpConfig {
     }
 }
 
-/// One run in a world drawn from its seed.
-fn run(seed: u64) {
-    println!("seed {seed}");
+/// By which path segments come in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Path {
+    Standard,
+    Fast,
+    Channels,
+}
+
+/// One run in a world drawn from its seed; gives a hash of all frames.
+fn run(seed: u64, path: Path) -> u64 {
+    println!("seed {seed}, {path:?}");
     let mut rng = Rng::new(seed);
     // Drawn beside, so that a seed's world stays what it was.
     let mut features = Rng::new(!seed);
@@ -84,6 +92,9 @@ fn run(seed: u64) {
         config.mtu = 1280 + rng.below(300) as usize;
         if features.below(3) == 0 {
             config.offload = Offload::ALL;
+        }
+        if path == Path::Standard {
+            config.mode = Mode::Mux;
         }
     }
     let mut pair = Pair::with(configs, link, seed);
@@ -98,7 +109,25 @@ fn run(seed: u64) {
     let appetite = 1 + rng.below(20_000) as usize;
     let at = if rng.below(2) == 0 { V4 } else { V6 };
     println!("{link:?} {bytes:?} by {appetite} at {at:?}");
+    pair.by_channel = path == Path::Channels;
     exchange(&mut pair, at, bytes, appetite, 4000 * S);
+    for stack in &pair.stacks {
+        let counters = stack.counters();
+        assert!(path != Path::Standard || counters.segments_fast == 0);
+    }
+    pair.digest
+}
+
+/// Whatever the path, the same frames go out at the same times.
+#[test]
+fn the_fast_path_sends_the_same_bytes() {
+    for seed in 100..110 {
+        let digests = [Path::Standard, Path::Fast, Path::Channels].map(|path| run(seed, path));
+        assert!(
+            digests.iter().all(|digest| *digest == digests[0]),
+            "seed {seed}"
+        );
+    }
 }
 
 /// Loss up to 30 %, duplication, corruption, reordering, any rate, windows
@@ -112,10 +141,11 @@ fn bytes_arrive_whatever_the_link_does() {
             .and_then(|value| value.parse::<u64>().ok())
     };
     if let Some(seed) = number("WEIR_SEED") {
-        return run(seed);
+        run(seed, Path::Fast);
+        return;
     }
     for seed in 0..number("WEIR_RUNS").unwrap_or(30) {
-        run(seed);
+        run(seed, Path::Fast);
     }
 }
 

@@ -11,6 +11,18 @@ pub const ROUTES_MAX: usize = 256;
 /// The least and most bytes of a packet on a link (RFC 8200 §5).
 pub const MTU: std::ops::RangeInclusive<usize> = 1280..=65_535;
 
+/// By which path packets come in (Biersack and Rütsche 1996, §3): both send the
+/// same bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Mode {
+    /// All take the standard path: every header is parsed, and the
+    /// connection is looked up.
+    Mux,
+    /// Those that are as expected take a fast path.
+    #[default]
+    Opt,
+}
+
 /// The link's and the host's addresses and routes.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -20,6 +32,8 @@ pub struct Config {
     pub mtu: usize,
     /// What the link does for us.
     pub offload: Offload,
+    /// By which path packets come in.
+    pub mode: Mode,
     /// Our addresses and their networks, at most [`ADDRESSES_MAX`].
     pub addresses: Vec<Prefix>,
     /// How to reach other networks, at most [`ROUTES_MAX`].
@@ -56,6 +70,7 @@ impl Config {
             hardware,
             mtu: 1500,
             offload: Offload::default(),
+            mode: Mode::default(),
             addresses: Vec::new(),
             routes: Vec::new(),
         }

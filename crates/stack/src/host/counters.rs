@@ -79,6 +79,14 @@ pub struct Counters {
     pub frames_in: u64,
     /// Frames that were handed to the link.
     pub frames_out: u64,
+    /// TCP segments of connections that took the fast path.
+    pub segments_fast: u64,
+    /// TCP segments of connections that took the standard path.
+    pub segments_standard: u64,
+    /// UDP datagrams that took the fast path.
+    pub datagrams_fast: u64,
+    /// UDP datagrams that took the standard path.
+    pub datagrams_standard: u64,
     drops: [u64; DropReason::ALL.len()],
 }
 
@@ -87,6 +95,10 @@ impl Default for Counters {
         Counters {
             frames_in: 0,
             frames_out: 0,
+            segments_fast: 0,
+            segments_standard: 0,
+            datagrams_fast: 0,
+            datagrams_standard: 0,
             drops: [0; DropReason::ALL.len()],
         }
     }

@@ -18,6 +18,8 @@ pub(crate) struct Incoming<'a> {
     pub(crate) to_group: bool,
     /// The link vouches for its transport's checksum.
     pub(crate) vouched: bool,
+    /// The TCP connection that it seems to be of.
+    pub(crate) connection: Option<crate::slab::Name>,
     /// It whole, header included, for errors to quote.
     pub(crate) packet: &'a [u8],
     /// What its headers carry.
@@ -71,6 +73,14 @@ impl Host {
         }
     }
 
+    /// The IP packet in a frame to our station alone.
+    #[inline]
+    pub(crate) fn plain<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        let (header, packet) = frame.split_at_checked(ethernet::Repr::LEN)?;
+        let is_ip = matches!(header[12..], [0x08, 0x00] | [0x86, 0xdd]);
+        (is_ip && header[..6] == self.hardware.0 && packet.len() >= 28).then_some(packet)
+    }
+
     /// Takes an IP packet, perhaps with padding behind it.
     pub(crate) fn packet<'a>(
         &mut self,
@@ -117,6 +127,7 @@ impl Host {
             hop_limit: packet.ttl(),
             to_group,
             vouched: false,
+            connection: None,
             packet: whole,
             payload: packet.payload(),
         }))
@@ -176,6 +187,7 @@ impl Host {
             hop_limit: header.hop_limit,
             to_group,
             vouched: false,
+            connection: None,
             packet: whole,
             payload: packet.payload(),
         };

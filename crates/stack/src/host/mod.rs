@@ -28,10 +28,10 @@ mod reassembly;
 mod routes;
 mod way;
 
-pub use config::{ADDRESSES_MAX, Config, ConfigError, MTU, ROUTES_MAX};
+pub use config::{ADDRESSES_MAX, Config, ConfigError, MTU, Mode, ROUTES_MAX};
 pub use counters::{Counters, DropReason};
 pub use neighbours::{ASK_EACH_NS, ASKS_MAX, DELAY_NS, NEIGHBOURS_MAX, REACHABLE_NS, WAITING_MAX};
-pub use offload::{Gso, Offload, Partial, Received};
+pub use offload::{Channel, Gso, Offload, Partial, Received};
 pub use output::QUEUE_MAX;
 pub use paths::{NARROW_NS, PATHS_MAX};
 pub use prefix::{Prefix, PrefixError};
@@ -57,6 +57,7 @@ pub(crate) struct Host {
     hardware: Address,
     mtu: usize,
     pub(crate) offload: Offload,
+    pub(crate) mode: Mode,
     pub(crate) routes: Routes,
     neighbours: Neighbours,
     reassembly: Reassembly,
@@ -76,6 +77,7 @@ impl Host {
             hardware: config.hardware,
             mtu: config.mtu,
             offload: config.offload,
+            mode: config.mode,
             routes: Routes::new(config),
             neighbours: Neighbours::default(),
             reassembly: Reassembly::default(),

@@ -52,4 +52,33 @@ pub struct Received {
     /// the frame has not left this machine, or several segments that it has
     /// checked are merged into one.
     pub vouched: bool,
+    /// The channel that it came by.
+    pub channel: Option<Channel>,
+}
+
+/// Names a TCP connection, or a connected UDP socket, to the link: frames that
+/// come by its channel are of it, so that it need not be looked up. The name of
+/// one that is gone, or of another, does no harm.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Channel(pub u64);
+
+/// The bit that tells UDP sockets from TCP connections.
+const UDP: u64 = 1 << 63;
+
+impl Channel {
+    pub(crate) fn of_tcp(name: u64) -> Channel {
+        Channel(name & !UDP)
+    }
+
+    pub(crate) fn of_udp(name: u64) -> Channel {
+        Channel(name | UDP)
+    }
+
+    pub(crate) fn tcp(self) -> Option<u64> {
+        (self.0 & UDP == 0).then_some(self.0)
+    }
+
+    pub(crate) fn udp(self) -> Option<u64> {
+        (self.0 & UDP != 0).then_some(self.0 & !UDP)
+    }
 }

@@ -62,7 +62,12 @@ impl Way {
 
     /// Writes what comes before a transport header and payload of `len` bytes.
     pub(crate) fn write(&self, out: &mut [u8], traffic_class: u8, len: usize) {
-        out.copy_from_slice(&self.start[..self.len]);
+        // Of known lengths, so that no call is made to copy so little.
+        const V4: usize = ethernet::Repr::LEN + ipv4::Repr::LEN;
+        match self.is_v6() {
+            true => out[..LEN_MAX].copy_from_slice(&self.start),
+            false => out[..V4].copy_from_slice(&self.start[..V4]),
+        }
         let ip = &mut out[ethernet::Repr::LEN..];
         if self.is_v6() {
             ip[0] = 0x60 | traffic_class >> 4;

@@ -7,28 +7,52 @@ use super::recovery::Progress;
 use super::seq::Seq;
 use weir_wire::tcp::Flags;
 
+/// What a segment tells about ours.
+pub(super) struct Told<'a> {
+    pub(super) seq: Seq,
+    pub(super) ack: Seq,
+    /// The peer's window, in bytes.
+    pub(super) wnd: usize,
+    /// It carries neither bytes nor a FIN.
+    pub(super) bare: bool,
+    /// The network marked something of ours (ECE).
+    pub(super) marked: bool,
+    /// TSval and TSecr.
+    pub(super) timestamps: Option<(u32, u32)>,
+    pub(super) sack: &'a [(u32, u32)],
+}
+
+impl<'a> Told<'a> {
+    pub(super) fn by(arrived: &'a Arrived<'_>, scale: u8) -> Told<'a> {
+        Told {
+            seq: arrived.seq,
+            ack: Seq(arrived.repr.ack),
+            wnd: usize::from(arrived.repr.window) << scale,
+            bare: arrived.payload.is_empty() && !arrived.has(Flags::FIN),
+            marked: arrived.has(Flags::ECE),
+            timestamps: arrived.repr.options.timestamps,
+            sack: arrived.repr.options.sack.as_slice(),
+        }
+    }
+}
+
 impl Pcb {
     /// Takes an acknowledgment that is not of what was never sent.
-    pub(super) fn take_ack(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
-        let ack = Seq(arrived.repr.ack);
+    pub(super) fn take_ack(&mut self, now_ns: u64, told: &Told<'_>) {
+        let ack = told.ack;
         let una = self.send.una;
         let flight = self.board.pipe();
         if ack.before(una) {
             // An old one; what it tells selectively may still be new.
             return;
         }
-        let wnd = usize::from(arrived.repr.window) << self.send.scale;
-        let told_window = self.send.window(arrived.seq, ack, wnd);
-        let arrived_twice = self.arrived_twice(ack, arrived);
-        let delivered = self.mark_delivered(now_ns, ack, arrived);
+        let told_window = self.send.window(told.seq, ack, told.wnd);
+        let arrived_twice = self.arrived_twice(told);
+        let delivered = self.mark_delivered(now_ns, told);
         if una.before(ack) {
             self.send.acknowledge(ack);
         }
-        let duplicate = ack == una
-            && !told_window
-            && arrived.payload.is_empty()
-            && !self.board.is_empty()
-            && !arrived.repr.flags.contains(Flags::FIN);
+        let duplicate = ack == una && !told_window && told.bare && !self.board.is_empty();
         let progress = Progress {
             delivered,
             acknowledged: ack.since(una),
@@ -36,7 +60,7 @@ impl Pcb {
             arrived_twice,
             flight,
         };
-        if self.ecn && arrived.repr.flags.contains(Flags::ECE) {
+        if self.ecn && told.marked {
             self.congestion_marked();
         }
         self.recover(now_ns, progress);
@@ -57,13 +81,13 @@ impl Pcb {
 
     /// Whether the first block tells of something that came twice (RFC 2883
     /// §4).
-    fn arrived_twice(&mut self, ack: Seq, arrived: &Arrived<'_>) -> bool {
-        let blocks = arrived.repr.options.sack;
-        let Some(&(start, end)) = blocks.as_slice().first().filter(|_| self.sack) else {
+    fn arrived_twice(&mut self, told: &Told<'_>) -> bool {
+        let (ack, blocks) = (told.ack, told.sack);
+        let Some(&(start, end)) = blocks.first().filter(|_| self.sack) else {
             return false;
         };
         let (start, end) = (Seq(start), Seq(end));
-        let within = blocks.as_slice().get(1).is_some_and(|&(outer, outer_end)| {
+        let within = blocks.get(1).is_some_and(|&(outer, outer_end)| {
             Seq(outer).at_most(start) && end.at_most(Seq(outer_end))
         });
         let twice = start.before(end) && (end.at_most(ack) || within);
@@ -74,15 +98,15 @@ impl Pcb {
     }
 
     /// Marks what has arrived; gives how many bytes had not before.
-    fn mark_delivered(&mut self, now_ns: u64, ack: Seq, arrived: &Arrived<'_>) -> usize {
+    fn mark_delivered(&mut self, now_ns: u64, told: &Told<'_>) -> usize {
+        let ack = told.ack;
+        if self.board.is_empty() {
+            return 0;
+        }
         let held = self.board.sacked();
         let outstanding = self.board.outstanding();
         let min_rtt_ns = self.rtt.min_ns();
-        let echo = arrived
-            .repr
-            .options
-            .timestamps
-            .filter(|_| self.timestamps.is_some());
+        let echo = told.timestamps.filter(|_| self.timestamps.is_some());
         let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
         let (rack, rtt, sack, mss) = (&mut self.rack, &mut self.rtt, self.sack, self.mss);
         let mut latest_ns: Option<u64> = None;
@@ -100,7 +124,7 @@ impl Pcb {
             }
         };
         if self.sack {
-            for &(start, end) in arrived.repr.options.sack.as_slice() {
+            for &(start, end) in told.sack {
                 let (start, end) = (Seq(start), Seq(end));
                 let known = ack.before(end) && start.before(end) && end.at_most(self.send.nxt);
                 if known && ack.at_most(start) {

@@ -2,6 +2,7 @@
 //! §5).
 
 use super::TcpError;
+use super::ack::Told;
 use super::pcb::{Pcb, QUICK, State, Timestamps};
 use super::receive::Taken;
 use super::seq::Seq;
@@ -199,13 +200,9 @@ impl Pcb {
             self.challenge(now_ns);
             return effect;
         }
-        if now_ns.saturating_sub(self.last_heard_ns) > self.rtt.rto_ns() {
-            self.quick = QUICK;
-        }
-        self.last_heard_ns = now_ns;
-        self.keep_alive_probes = 0;
-        self.note_timestamp(now_ns, arrived);
-        self.take_ack(now_ns, arrived);
+        self.heard(now_ns);
+        self.note_timestamp(now_ns, arrived.seq, arrived.repr.options.timestamps);
+        self.take_ack(now_ns, &Told::by(arrived, self.send.scale));
         let end = arrived.data_seq().plus(arrived.payload.len());
         if self.released && !arrived.payload.is_empty() && self.receive.nxt.before(end) {
             // Nobody will read it, and the peer should know (RFC 2525 §2.17).
@@ -230,25 +227,39 @@ impl Pcb {
         }
     }
 
+    /// The peer is there.
+    pub(super) fn heard(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.last_heard_ns) > self.rtt.rto_ns() {
+            self.quick = QUICK;
+        }
+        self.last_heard_ns = now_ns;
+        self.keep_alive_probes = 0;
+    }
+
     /// PAWS (RFC 7323 §5.3).
     fn is_old_duplicate(&self, now_ns: u64, arrived: &Arrived<'_>) -> bool {
-        let (Some(ours), Some((value, _))) = (self.timestamps, arrived.repr.options.timestamps)
-        else {
+        let timestamps = arrived.repr.options.timestamps;
+        !arrived.has(Flags::RST) && self.is_old(now_ns, timestamps)
+    }
+
+    /// Whether timestamps say that a segment is an old one.
+    pub(super) fn is_old(&self, now_ns: u64, timestamps: Option<(u32, u32)>) -> bool {
+        let (Some(ours), Some((value, _))) = (self.timestamps, timestamps) else {
             // Once agreed on, every segment but a RST has one (§3.2).
-            return self.timestamps.is_some() && !arrived.has(Flags::RST);
+            return self.timestamps.is_some();
         };
         let known = now_ns.saturating_sub(ours.recent_ns) < RECENT_NS;
-        known && Seq(value).before(Seq(ours.recent)) && !arrived.has(Flags::RST)
+        known && Seq(value).before(Seq(ours.recent))
     }
 
     /// RFC 7323 §4.3: the value that is echoed.
-    fn note_timestamp(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
-        let Some((value, _)) = arrived.repr.options.timestamps else {
+    pub(super) fn note_timestamp(&mut self, now_ns: u64, seq: Seq, timestamps: Option<(u32, u32)>) {
+        let Some((value, _)) = timestamps else {
             return;
         };
         let acknowledged = self.acknowledged;
         if let Some(ours) = &mut self.timestamps
-            && arrived.seq.at_most(acknowledged)
+            && seq.at_most(acknowledged)
             && Seq(ours.recent).at_most(Seq(value))
         {
             (ours.recent, ours.recent_ns) = (value, now_ns);
@@ -342,7 +353,7 @@ impl Pcb {
     }
 
     /// Delays an acknowledgment, or not (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
-    fn owe_ack(&mut self, now_ns: u64, taken: Taken) {
+    pub(super) fn owe_ack(&mut self, now_ns: u64, taken: Taken) {
         match taken {
             Taken::InOrder if self.quick > 0 => {
                 self.quick -= 1;

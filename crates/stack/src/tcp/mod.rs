@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `pcb` | what is known of one connection |
 //! | `input`, `ack` | a segment arrives: is it plausible, what does it tell |
+//! | `direct` | the fast path: segments as expected (the 1996 paper) |
 //! | `receive` | bytes in order and out of order, the window, SACK (2018, 2883) |
 //! | `send` | bytes to go, Nagle, silly windows |
 //! | `output` | segments go out |
@@ -20,6 +21,7 @@
 mod ack;
 mod calls;
 mod congestion;
+mod direct;
 mod handshake;
 mod heap;
 mod input;
@@ -42,6 +44,7 @@ pub use receive::PIECES_MAX;
 pub use scoreboard::SEGMENTS_MAX;
 pub use table::CONNECTIONS_MAX;
 
+pub(crate) use direct::Direct;
 pub(crate) use table::Tcp;
 
 use crate::slab::Name;

@@ -102,8 +102,14 @@ impl Outgoing {
 }
 
 impl Pcb {
-    /// Sends what may be sent now.
-    pub(super) fn output(&mut self, now_ns: u64, host: &mut Host, out: &mut dyn Outlet) -> Turn {
+    /// Sends what may be sent now; `sent` counts the bytes.
+    pub(super) fn output(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        sent: &mut usize,
+    ) -> Turn {
         if self.state == State::Closed {
             return Turn::Done;
         }
@@ -132,6 +138,7 @@ impl Pcb {
                 Some(_) => {}
                 None => segment.hold(now_ns, &self.send, host),
             }
+            *sent += segment.payload_len;
             self.sent(now_ns, next);
         }
         self.schedule_loss(now_ns);

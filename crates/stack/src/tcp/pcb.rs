@@ -9,6 +9,7 @@ use super::scoreboard::Scoreboard;
 use super::send::Send;
 use super::seq::Seq;
 use super::{TcpConfig, TcpError};
+use crate::direct::Filter;
 use crate::slab::Name;
 use std::net::SocketAddr;
 use weir_wire::{Addresses, ipv4, ipv6, tcp};
@@ -65,8 +66,14 @@ pub(super) struct Timers {
 impl Timers {
     pub(super) fn next_ns(&self) -> Option<u64> {
         let loss_ns = self.loss.map(|(_, at_ns)| at_ns);
-        let others = [self.ack_ns, self.idle_ns, self.release_ns];
-        others.into_iter().chain([loss_ns]).flatten().min()
+        let least = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        least(
+            least(loss_ns, self.ack_ns),
+            least(self.idle_ns, self.release_ns),
+        )
     }
 }
 
@@ -121,6 +128,10 @@ pub(super) struct Pcb {
     pub(super) keep_alive_ns: Option<u64>,
     pub(super) keep_alive_probes: u32,
 
+    /// What its next segment looks like.
+    pub(super) filter: Filter,
+    /// When it comes up among the deadlines, at the latest.
+    pub(super) due_ns: u64,
     /// It is in the queue of those with something to send, and in that of
     /// those with something to tell.
     pub(super) is_ready: bool,
@@ -177,6 +188,8 @@ impl Pcb {
             last_heard_ns: now_ns,
             keep_alive_ns: None,
             keep_alive_probes: 0,
+            filter: Filter::default(),
+            due_ns: u64::MAX,
             is_ready: false,
             is_told: false,
             is_known: true,
@@ -262,6 +275,6 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         let size = size_of::<Pcb>();
-        assert!(size <= 800, "{size} bytes");
+        assert!(size <= 880, "{size} bytes");
     }
 }

@@ -3,6 +3,7 @@
 
 use super::ring::Ring;
 use super::seq::Seq;
+use weir_wire::checksum::Sum;
 use weir_wire::tcp::SackBlocks;
 
 /// Gaps between the pieces that wait of one connection; a segment that would
@@ -107,6 +108,29 @@ impl Receive {
         self.keep(seq, bytes)
     }
 
+    /// Whether nothing waits out of order, and no FIN has come.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.pieces.is_empty() && self.fin.is_none()
+    }
+
+    /// Copies the next bytes, which are within the window and behind which
+    /// nothing waits; [`Receive::commit`] takes them.
+    pub(super) fn stage(&mut self, bytes: &[u8]) {
+        self.buffer.write_behind(0, bytes);
+    }
+
+    /// [`Receive::stage`], and the bytes' sum.
+    pub(super) fn stage_summed(&mut self, bytes: &[u8]) -> Sum {
+        self.buffer.stage(bytes)
+    }
+
+    /// Takes bytes that were staged.
+    pub(super) fn commit(&mut self, count: usize) -> Taken {
+        self.buffer.extend(count);
+        self.nxt = self.nxt.plus(count);
+        Taken::InOrder
+    }
+
     /// Joins the pieces that have come to continue.
     fn join(&mut self) -> Taken {
         let before = self.pieces.len();
@@ -190,6 +214,9 @@ impl Receive {
     /// Drops what was read.
     pub(super) fn consume(&mut self, count: usize) {
         self.buffer.consume(count);
+        if self.pieces.is_empty() {
+            self.buffer.rewind();
+        }
     }
 
     /// Gives memory back that nothing is in; whether none is left.
@@ -251,11 +278,16 @@ impl Receive {
     /// What to acknowledge selectively, in at most `room` blocks: first what
     /// came twice, then the pieces by when they grew (RFC 2018 §4, RFC 2883
     /// §4).
+    #[inline]
     pub(super) fn sack(&mut self, room: usize) -> SackBlocks {
-        let mut blocks = SackBlocks::default();
-        if self.pieces.is_empty() && self.duplicate.is_none() {
-            return blocks;
+        match self.pieces.is_empty() && self.duplicate.is_none() {
+            true => SackBlocks::default(),
+            false => self.blocks(room),
         }
+    }
+
+    fn blocks(&mut self, room: usize) -> SackBlocks {
+        let mut blocks = SackBlocks::default();
         let mut left = room.min(SackBlocks::MAX);
         let mut push = |(start, end): (Seq, Seq)| {
             if left > 0 && blocks.push(start.0, end.0) {

@@ -100,6 +100,13 @@ impl Recovery {
     }
 }
 
+impl Recovery {
+    /// Nothing is being repaired or probed for.
+    pub(super) fn is_calm(&self) -> bool {
+        self.phase == Phase::Open && self.duplicates == 0 && self.probe.is_none()
+    }
+}
+
 impl Pcb {
     /// Bytes that are thought to be in the network.
     pub(super) fn pipe(&self) -> usize {

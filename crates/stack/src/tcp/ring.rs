@@ -83,6 +83,23 @@ impl Ring {
         sum.copy(&self.storage[..rest.len()], rest)
     }
 
+    /// Writes bytes behind the end, which stays where it is, and gives their
+    /// sum.
+    pub(super) fn stage(&mut self, bytes: &[u8]) -> Sum {
+        let end = self.len + bytes.len();
+        if end > self.storage.len() {
+            self.grow(end);
+        }
+        if bytes.is_empty() {
+            return Sum::new();
+        }
+        let at = self.place(self.len);
+        let first = bytes.len().min(self.storage.len() - at);
+        let (start, rest) = bytes.split_at(first);
+        let sum = Sum::new().copy(start, &mut self.storage[at..at + first]);
+        sum.copy(rest, &mut self.storage[..rest.len()])
+    }
+
     /// The bytes from the start on that lie together.
     pub(super) fn front(&self) -> &[u8] {
         let end = (self.head + self.len).min(self.storage.len());
@@ -96,6 +113,14 @@ impl Ring {
             self.head = self.place(count);
         }
         self.len -= count;
+    }
+
+    /// Starts over at the storage's start, which is in the caches, if the ring
+    /// is empty; nothing may be behind its end.
+    pub(super) fn rewind(&mut self) {
+        if self.len == 0 {
+            self.head = 0;
+        }
     }
 
     /// Gives the storage back; nothing may be in it, behind its end neither.

@@ -108,6 +108,7 @@ impl Send {
             false => 0,
         };
         self.buffer.consume(arrived);
+        self.buffer.rewind();
         self.start = self.start.plus(arrived);
         arrived
     }

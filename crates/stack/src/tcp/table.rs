@@ -26,6 +26,10 @@ const TIME_WAIT_NS: u64 = 60_000_000_000;
 /// How long a connection without an application waits for the peer's FIN.
 const FIN_WAIT_2_NS: u64 = 60_000_000_000;
 
+/// Bytes that go out before the caller has another look at what came: more
+/// would push what is next out of the caches, and let acknowledgments wait.
+const POLL_BYTES: usize = 128 << 10;
+
 /// See the module.
 pub(crate) struct Tcp {
     pub(crate) config: TcpConfig,
@@ -40,6 +44,8 @@ pub(crate) struct Tcp {
     /// Those with something to tell the application.
     pub(super) told: VecDeque<Name>,
     pub(super) told_listeners: VecDeque<Name>,
+    /// Whose segment came last.
+    pub(super) latest: Option<Name>,
     pub(super) rng: Keyed,
 }
 
@@ -59,6 +65,7 @@ impl Tcp {
             ready: VecDeque::new(),
             told: VecDeque::new(),
             told_listeners: VecDeque::new(),
+            latest: None,
             rng,
         }
     }
@@ -84,20 +91,25 @@ impl Tcp {
         }
         let local = SocketAddr::new(incoming.dst(), segment.dst_port());
         let remote = SocketAddr::new(incoming.src(), segment.src_port());
-        let key = Key::new(local, remote).ok_or(DropReason::Malformed)?;
+        let known = incoming
+            .connection
+            .filter(|name| self.is_between(*name, local, remote))
+            .or_else(|| self.between(local, remote));
         let arrived = Arrived {
             repr: Repr::parse(&segment),
             seq: Seq(segment.seq()),
             payload: segment.payload(),
             marked: incoming.traffic_class & 3 == 3,
         };
-        let known = self.table.find(&key).and_then(|pcb| self.pcbs.at(pcb.0));
         if let Some(name) = known {
             let pcb = self
                 .pcbs
                 .get_mut(name)
                 .expect("what is in the table is there");
-            match pcb.arrives(now_ns, &arrived) {
+            let effect = pcb.arrives(now_ns, &arrived);
+            pcb.arm();
+            host.counters.segments_standard += 1;
+            match effect {
                 Effect::Nothing => self.settle(now_ns, name),
                 Effect::Opened => {
                     self.opened(name);
@@ -221,7 +233,8 @@ impl Tcp {
         if pcb.state != State::Closed && pcb.timers.release_ns.is_none() && pcb.holds_memory() {
             pcb.release(now_ns);
         }
-        if let Some(at_ns) = pcb.timers.next_ns() {
+        if let Some(at_ns) = pcb.timers.next_ns().filter(|at_ns| *at_ns < pcb.due_ns) {
+            pcb.due_ns = at_ns;
             self.deadlines.set(name.index, at_ns);
         }
         if pcb.state != State::Closed && !std::mem::replace(&mut pcb.is_ready, true) {
@@ -279,15 +292,19 @@ impl Tcp {
         while let Some(index) = self.deadlines.pop(now_ns) {
             if let Some(name) = self.pcbs.at(index) {
                 let pcb = self.pcbs.get_mut(name).expect("it is at its place");
+                pcb.due_ns = u64::MAX;
                 pcb.timeout(now_ns);
                 self.settle(now_ns, name);
             }
         }
-        while let Some(name) = self.ready.pop_front() {
+        let mut sent = 0;
+        while sent < POLL_BYTES
+            && let Some(name) = self.ready.pop_front()
+        {
             let Some(pcb) = self.pcbs.get_mut(name) else {
                 continue;
             };
-            match pcb.output(now_ns, host, out) {
+            match pcb.output(now_ns, host, out, &mut sent) {
                 Turn::Done => pcb.is_ready = false,
                 Turn::More => self.ready.push_back(name),
                 Turn::Full => {
@@ -295,11 +312,15 @@ impl Tcp {
                     break;
                 }
             }
-            if let Some(at_ns) = pcb.timers.next_ns() {
+            if let Some(at_ns) = pcb.timers.next_ns().filter(|at_ns| *at_ns < pcb.due_ns) {
+                pcb.due_ns = at_ns;
                 self.deadlines.set(name.index, at_ns);
             }
         }
-        self.deadlines.next_ns()
+        match sent < POLL_BYTES {
+            true => self.deadlines.next_ns(),
+            false => Some(now_ns),
+        }
     }
 
     /// A SYN is answered without anything being kept.
@@ -487,6 +508,12 @@ impl Tcp {
     pub(super) fn between(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
         let pcb = self.table.find(&Key::new(local, remote)?)?;
         self.pcbs.at(pcb.0)
+    }
+
+    /// Whether a connection is the one between these ends.
+    fn is_between(&self, name: Name, local: SocketAddr, remote: SocketAddr) -> bool {
+        let pcb = self.pcbs.get(name).filter(|pcb| pcb.is_known);
+        pcb.is_some_and(|pcb| (pcb.local, pcb.remote) == (local, remote))
     }
 
     /// A listener is gone: so are the connections nobody accepted.

@@ -6,8 +6,10 @@ pub(crate) mod offload;
 pub(crate) mod stream;
 
 use offload::{Frames, finish};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use weir_link::mem::{End, Impairments, MemLink};
+use weir_stack::host::{Channel, Received};
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, ipv4, ipv6, nd, tcp};
@@ -34,6 +36,11 @@ pub(crate) struct Pair {
     pub(crate) now_ns: u64,
     /// Print each frame that is sent.
     trace: bool,
+    /// A hash of all frames that were sent, and when.
+    pub(crate) digest: u64,
+    /// Frames come by the channels of their connections, once there are some.
+    pub(crate) by_channel: bool,
+    pub(crate) channels: [Option<Channel>; 2],
     /// When each stack wants to be polled.
     due_ns: [Option<u64>; 2],
 }
@@ -55,6 +62,9 @@ impl Pair {
             stacks: [stacks.next().unwrap(), stacks.next().unwrap()],
             link: MemLink::new(impairments, impairments, seed).unwrap(),
             now_ns: 0,
+            digest: 0,
+            by_channel: false,
+            channels: [None; 2],
             trace: std::env::var_os("WEIR_TRACE").is_some(),
             due_ns: [None; 2],
         }
@@ -64,7 +74,11 @@ impl Pair {
     pub(crate) fn settle(&mut self) {
         for (end, stack) in self.stacks.iter_mut().enumerate() {
             while let Some(frame) = self.link.receive(ENDS[end], self.now_ns) {
-                stack.receive(self.now_ns, &frame.bytes);
+                let received = Received {
+                    channel: self.channels[end],
+                    ..Received::default()
+                };
+                stack.receive_with(self.now_ns, &frame.bytes, received);
             }
         }
         self.poll_all();
@@ -77,6 +91,9 @@ impl Pair {
             self.due_ns[end] = stack.poll(self.now_ns, &mut frames);
             let finished = |(frame, partial)| finish(frame, partial);
             for frame in frames.0.into_iter().flat_map(finished) {
+                let mut hasher = DefaultHasher::new();
+                (self.digest, self.now_ns, end, &frame).hash(&mut hasher);
+                self.digest = hasher.finish();
                 let sent = self.link.send(ENDS[end], self.now_ns, &frame);
                 if self.trace {
                     println!("{:>14} {end} {} {sent:?}", self.now_ns, describe(&frame));

@@ -110,6 +110,12 @@ pub(crate) fn exchange(
     let done = pair.run(limit_ns, |pair| {
         if talkers[1].connection.is_none() {
             talkers[1].connection = pair.stacks[1].tcp_accept(pair.now_ns, listener).ok();
+            if pair.by_channel {
+                pair.channels = [0, 1].map(|end: usize| {
+                    let connection = talkers[end].connection?;
+                    pair.stacks[end].tcp_channel(connection)
+                });
+            }
         }
         let mut moved = false;
         for talker in &mut talkers {

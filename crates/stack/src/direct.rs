@@ -1,0 +1,351 @@
+//! The header filter of Biersack and Rütsche, "Demultiplexing on the ATM
+//! Adapter" (1996), §3.2 and figure 4: what the IP and transport headers of a
+//! connection's next packet will be, precomputed, and which bits of them
+//! count. A packet that it accepts takes the fast path; any other the
+//! standard one, which arms the filter anew.
+//!
+//! ```text
+//! IPv4  45 ·· len ─ │ id ── ¬DF frag │ ttl 06 sum ─ │ source ──── │ destination │
+//!       ████        │       ████████ │     ██       │ ███████████ │ ███████████ │
+//! TCP   ports ───── │ seq ────────── │ ack ──────── │ off flg wnd │ sum ─ urg ─ │ 01 01 08 0a
+//!       ███████████ │                │              │ ██  ¬P  ███ │             │ ███████████
+//! ```
+//!
+//! Brought to today: routers may fragment or not (DF is masked); a packet that
+//! may be marked passes, and one that is marked does not (RFC 3168), which a
+//! mask cannot say and is tested beside it; with timestamps, their usual
+//! layout is part of the filter (RFC 7323, appendix A), and PAWS is tested on
+//! the fast path. Lengths, numbers and sums are, too.
+
+use std::net::{IpAddr, SocketAddr};
+use weir_wire::checksum::Sum;
+
+/// Words of the longest filter: IPv6, TCP and the layout of its options.
+const WORDS: usize = 8;
+const BYTES: usize = 8 * WORDS;
+
+/// See the module.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Filter {
+    value: [u64; WORDS],
+    /// How many of the words count; none of a filter that is not armed.
+    words: u8,
+    v6: bool,
+    udp: bool,
+}
+
+/// Where the transport header starts.
+const fn transport(v6: bool) -> usize {
+    if v6 { 40 } else { 20 }
+}
+
+const fn set(bytes: &mut [u8; BYTES], mut from: usize, to: usize) {
+    while from < to {
+        bytes[from] = 0xff;
+        from += 1;
+    }
+}
+
+const fn words(bytes: &[u8; BYTES]) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    let mut at = 0;
+    while at < WORDS {
+        let mut word = [0; 8];
+        let mut byte = 0;
+        while byte < 8 {
+            word[byte] = bytes[8 * at + byte];
+            byte += 1;
+        }
+        words[at] = u64::from_ne_bytes(word);
+        at += 1;
+    }
+    words
+}
+
+/// The bits that count.
+const fn mask(v6: bool, udp: bool) -> [u64; WORDS] {
+    let mut bytes = [0; BYTES];
+    if v6 {
+        bytes[0] = 0xf0;
+        bytes[6] = 0xff;
+        set(&mut bytes, 8, 40);
+    } else {
+        bytes[0] = 0xff;
+        bytes[6] = 0xbf;
+        bytes[7] = 0xff;
+        bytes[9] = 0xff;
+        set(&mut bytes, 12, 20);
+    }
+    let tcp = transport(v6);
+    set(&mut bytes, tcp, tcp + 4);
+    if !udp {
+        bytes[tcp + 12] = 0xff;
+        // All flags but PSH.
+        bytes[tcp + 13] = 0xf7;
+        set(&mut bytes, tcp + 14, tcp + 16);
+        set(&mut bytes, tcp + 20, tcp + 24);
+    }
+    words(&bytes)
+}
+
+/// By version and protocol.
+const MASKS: [[[u64; WORDS]; 2]; 2] = [
+    [mask(false, false), mask(false, true)],
+    [mask(true, false), mask(true, true)],
+];
+
+const ACK: u8 = 0x10;
+
+impl Filter {
+    /// The bytes of the IP header and the transport ports of packets from
+    /// `remote` to `local`.
+    fn start(remote: SocketAddr, local: SocketAddr, protocol: u8) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        match (remote.ip(), local.ip()) {
+            (IpAddr::V4(remote), IpAddr::V4(local)) => {
+                bytes[0] = 0x45;
+                bytes[9] = protocol;
+                bytes[12..16].copy_from_slice(&remote.octets());
+                bytes[16..20].copy_from_slice(&local.octets());
+            }
+            (IpAddr::V6(remote), IpAddr::V6(local)) => {
+                bytes[0] = 0x60;
+                bytes[6] = protocol;
+                bytes[8..24].copy_from_slice(&remote.octets());
+                bytes[24..40].copy_from_slice(&local.octets());
+            }
+            _ => unreachable!("both ends are of one version"),
+        }
+        let at = transport(local.is_ipv6());
+        bytes[at..at + 2].copy_from_slice(&remote.port().to_be_bytes());
+        bytes[at + 2..at + 4].copy_from_slice(&local.port().to_be_bytes());
+        bytes
+    }
+
+    /// For segments of an open connection that tell this window, with
+    /// timestamps or without any option.
+    pub(crate) fn tcp(
+        remote: SocketAddr,
+        local: SocketAddr,
+        timestamps: bool,
+        window: u16,
+    ) -> Filter {
+        let mut bytes = Filter::start(remote, local, 6);
+        let v6 = local.is_ipv6();
+        let at = transport(v6);
+        bytes[at + 12] = if timestamps { 0x80 } else { 0x50 };
+        bytes[at + 13] = ACK;
+        bytes[at + 14..at + 16].copy_from_slice(&window.to_be_bytes());
+        if timestamps {
+            bytes[at + 20..at + 24].copy_from_slice(&[1, 1, 8, 10]);
+        }
+        // Without options, what follows the checksum does not count.
+        let words_without = if v6 { 7 } else { 5 };
+        Filter {
+            value: words(&bytes),
+            words: words_without + u8::from(timestamps),
+            v6,
+            udp: false,
+        }
+    }
+
+    /// For datagrams from a connected socket's peer.
+    pub(crate) fn udp(remote: SocketAddr, local: SocketAddr) -> Filter {
+        let v6 = local.is_ipv6();
+        Filter {
+            value: words(&Filter::start(remote, local, 17)),
+            words: if v6 { 6 } else { 3 },
+            v6,
+            udp: true,
+        }
+    }
+
+    /// Whether it was armed.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.words > 0
+    }
+
+    /// The peer's window is another now.
+    pub(crate) fn set_window(&mut self, window: u16) {
+        let at = transport(self.v6) + 14;
+        let mut word = self.value[at / 8].to_ne_bytes();
+        word[at % 8..at % 8 + 2].copy_from_slice(&window.to_be_bytes());
+        self.value[at / 8] = u64::from_ne_bytes(word);
+    }
+
+    /// Whether a packet is as expected.
+    #[inline]
+    pub(crate) fn accepts(&self, packet: &[u8]) -> bool {
+        let (header, _) = packet.as_chunks::<8>();
+        let count = usize::from(self.words);
+        if count == 0 || header.len() < count {
+            return false;
+        }
+        let mask = &MASKS[usize::from(self.v6)][usize::from(self.udp)];
+        let mut differs = 0;
+        for ((word, value), mask) in header[..count].iter().zip(&self.value).zip(mask) {
+            differs |= (u64::from_ne_bytes(*word) ^ value) & mask;
+        }
+        let traffic_class = if self.v6 { packet[1] >> 4 } else { packet[1] };
+        differs == 0 && traffic_class & 3 != 3
+    }
+}
+
+/// The parts of an IP packet without options or extensions, of which a filter
+/// has accepted the headers.
+pub(crate) struct Parts<'a> {
+    /// The transport header and what follows.
+    pub(crate) transport: &'a [u8],
+    ip: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    /// Takes a packet apart, padding behind it left out; `None` if its length
+    /// is wrong.
+    #[inline]
+    pub(crate) fn of(packet: &'a [u8]) -> Option<Parts<'a>> {
+        let half = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
+        let (start, end) = match packet[0] >> 4 {
+            4 => (transport(false), half(2)),
+            _ => (transport(true), transport(true) + half(4)),
+        };
+        (start <= end && end <= packet.len()).then(|| Parts {
+            transport: &packet[start..end],
+            ip: &packet[..start],
+        })
+    }
+
+    /// Whether the IP header's checksum is right, if it has one.
+    #[inline]
+    pub(crate) fn header_is_right(&self) -> bool {
+        self.ip.len() == transport(true) || Sum::new().bytes(self.ip).finish() == 0
+    }
+
+    /// The sum of the pseudo-header.
+    #[inline]
+    pub(crate) fn pseudo(&self, protocol: u8) -> Sum {
+        let addresses = match self.ip.len() {
+            20 => &self.ip[12..20],
+            _ => &self.ip[8..40],
+        };
+        let len = self.transport.len() as u16;
+        Sum::new().bytes(addresses).word(len).word(protocol.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_wire::tcp::{Flags, Options, Repr};
+    use weir_wire::{Addresses, Protocol, ipv4, ipv6};
+
+    fn ends(v6: bool) -> (SocketAddr, SocketAddr) {
+        let pair = match v6 {
+            false => ("192.0.2.2:80", "192.0.2.1:4000"),
+            true => ("[2001:db8::2]:80", "[2001:db8::1]:4000"),
+        };
+        (pair.0.parse().unwrap(), pair.1.parse().unwrap())
+    }
+
+    fn packet(v6: bool, traffic_class: u8, dont_fragment: bool, tcp: Repr) -> Vec<u8> {
+        let (remote, local) = ends(v6);
+        let addresses = Addresses::new(remote.ip(), local.ip()).unwrap();
+        let payload_len = tcp.header_len() + 3;
+        let mut bytes = vec![0; transport(v6) + payload_len];
+        match addresses {
+            Addresses::V4(src, dst) => ipv4::Repr {
+                src,
+                dst,
+                protocol: Protocol::TCP,
+                ttl: 9,
+                traffic_class,
+                identification: 77,
+                dont_fragment,
+                payload_len,
+            }
+            .emit(&mut bytes),
+            Addresses::V6(src, dst) => ipv6::Repr {
+                src,
+                dst,
+                next_header: Protocol::TCP,
+                hop_limit: 9,
+                traffic_class,
+                flow_label: 0x12345,
+                payload_len,
+            }
+            .emit(&mut bytes),
+        }
+        tcp.emit(&mut bytes[transport(v6)..], addresses);
+        bytes
+    }
+
+    /// What the paper's figure 4 looks at, and what it would look at today.
+    #[test]
+    fn filters_accept_what_is_expected_and_nothing_else() {
+        for (v6, timed) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (remote, local) = ends(v6);
+            let mut filter = Filter::tcp(remote, local, timed, 500);
+            let tcp = Repr {
+                src_port: 80,
+                dst_port: 4000,
+                seq: 5,
+                ack: 6,
+                flags: Flags::ACK,
+                window: 500,
+                urgent: 0,
+                options: Options {
+                    timestamps: timed.then_some((7, 8)),
+                    ..Options::default()
+                },
+            };
+            let with = |change: fn(&mut Repr)| {
+                let mut tcp = tcp;
+                change(&mut tcp);
+                packet(v6, 0, true, tcp)
+            };
+            for fine in [
+                packet(v6, 0, true, tcp),
+                packet(v6, 0, false, tcp),
+                packet(v6, 2, true, tcp),
+                packet(v6, 1, true, tcp),
+                packet(v6, 0xb8, true, tcp),
+                with(|tcp| tcp.flags = Flags::ACK | Flags::PSH),
+                with(|tcp| (tcp.seq, tcp.ack) = (1000, 2000)),
+            ] {
+                assert!(filter.accepts(&fine), "{fine:x?}");
+                let parts = Parts::of(&fine).unwrap();
+                let sum = parts.pseudo(6).and(Sum::new().bytes(parts.transport));
+                assert!(parts.header_is_right() && sum.finish() == 0);
+            }
+            for other in [
+                packet(v6, 3, true, tcp),
+                with(|tcp| tcp.window = 501),
+                with(|tcp| tcp.src_port = 81),
+                with(|tcp| tcp.dst_port = 4001),
+                with(|tcp| tcp.flags = Flags::ACK | Flags::FIN),
+                with(|tcp| tcp.flags = Flags::ACK | Flags::URG),
+                with(|tcp| tcp.flags = Flags::ACK | Flags::ECE),
+                with(|tcp| tcp.flags = Flags::RST),
+                with(|tcp| tcp.flags = Flags::ACK | Flags::SYN),
+                with(|tcp| _ = tcp.options.sack.push(1, 2)),
+                with(|tcp| {
+                    let timed = tcp.options.timestamps.is_some();
+                    tcp.options.timestamps = (!timed).then_some((1, 2));
+                }),
+            ] {
+                assert!(!filter.accepts(&other), "{other:x?}");
+            }
+            let mut wrong = packet(v6, 0, true, tcp);
+            for at in [6, if v6 { 8 } else { 12 }, if v6 { 39 } else { 19 }] {
+                wrong[at] ^= 1;
+                assert!(!filter.accepts(&wrong), "byte {at}");
+                wrong[at] ^= 1;
+            }
+            assert!(filter.accepts(&wrong) && !filter.accepts(&wrong[..39]));
+            filter.set_window(501);
+            assert!(!filter.accepts(&wrong));
+            assert!(filter.accepts(&with(|tcp| tcp.window = 501)));
+            assert!(!Filter::default().accepts(&wrong));
+        }
+    }
+}
