@@ -86,6 +86,11 @@ impl<T> Slab<T> {
             .filter(|_| slot.generation == name.generation)
     }
 
+    /// All things.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| slot.thing.as_ref())
+    }
+
     /// The thing that is at this place now, and its name.
     pub(crate) fn at(&self, index: u32) -> Option<Name> {
         let slot = self.slots.get(index as usize)?;

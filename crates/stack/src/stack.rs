@@ -321,6 +321,33 @@ impl Stack {
         self.udp.channel(socket)
     }
 
+    /// The datagram that [`Stack::udp_receive`] would give.
+    pub fn udp_peek(&self, socket: UdpId) -> Option<&Datagram> {
+        self.udp.front(socket)
+    }
+
+    /// How many datagrams wait in a UDP socket.
+    pub fn udp_waiting(&self, socket: UdpId) -> usize {
+        self.udp.waiting(socket)
+    }
+
+    /// Whether a connected UDP socket has learnt that nobody is at its peer.
+    pub fn udp_is_refused(&self, socket: UdpId) -> bool {
+        self.udp.is_refused(socket)
+    }
+
+    /// As [`Stack::udp_is_refused`], and forgets it: the next datagram is
+    /// sent again.
+    pub fn udp_take_refused(&mut self, socket: UdpId) -> bool {
+        self.udp.take_refused(socket)
+    }
+
+    /// A UDP socket that got a datagram, or learnt that nobody is at its
+    /// peer, since it was last named.
+    pub fn udp_next_changed(&mut self) -> Option<UdpId> {
+        self.udp.next_told()
+    }
+
     /// Closes a UDP socket; what waits in it is gone.
     pub fn udp_close(&mut self, socket: UdpId) {
         self.udp.close(socket);
@@ -356,6 +383,11 @@ impl Stack {
     /// [`TcpError::NotNow`] if there is none.
     pub fn tcp_accept(&mut self, now_ns: u64, listener: ListenerId) -> Result<TcpId, TcpError> {
         self.tcp.accept(now_ns, listener)
+    }
+
+    /// How many connections wait to be accepted.
+    pub fn tcp_waiting(&self, listener: ListenerId) -> usize {
+        self.tcp.waiting(listener)
     }
 
     /// Closes a listener; connections that it has not given are reset.
@@ -486,6 +518,12 @@ impl Stack {
     pub fn tcp_channel(&self, connection: TcpId) -> Option<Channel> {
         self.tcp_state(connection)?;
         Some(Channel::of_tcp(connection.0.bits()))
+    }
+
+    /// TCP connections that were let go while the peer has not got all that
+    /// was written: who ends now cuts them off.
+    pub fn tcp_unfinished(&self) -> usize {
+        self.tcp.unfinished()
     }
 
     /// TCP connections there are, those in TIME-WAIT included.

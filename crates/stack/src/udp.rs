@@ -85,6 +85,8 @@ struct Socket {
     refused: bool,
     /// What the peer's datagrams look like; not armed without one.
     filter: Filter,
+    /// Whether it is among those that something happened to.
+    is_told: bool,
 }
 
 /// All UDP sockets of a stack.
@@ -94,6 +96,8 @@ pub(crate) struct Sockets {
     connected: Weir,
     /// Which socket got a datagram last.
     latest: Option<Name>,
+    /// Sockets that something happened to, each once.
+    told: VecDeque<Name>,
     rng: Keyed,
 }
 
@@ -105,6 +109,7 @@ impl Sockets {
             bound: Listeners::new(rng.wide()),
             connected: Weir::new(rng.wide()),
             latest: None,
+            told: VecDeque::new(),
             rng,
         }
     }
@@ -133,6 +138,7 @@ impl Sockets {
             held: 0,
             refused: false,
             filter: Filter::default(),
+            is_told: false,
         });
         match self.bound.insert(ip, local.port(), PcbId(name.index)) {
             Ok(()) => Ok(UdpId(name)),
@@ -290,6 +296,7 @@ impl Sockets {
             to,
             bytes: bytes.to_vec(),
         });
+        self.tell(name);
         Ok(())
     }
 
@@ -310,6 +317,47 @@ impl Sockets {
         hears.then_some(name)
     }
 
+    fn tell(&mut self, name: Name) {
+        if let Some(socket) = self.sockets.get_mut(name)
+            && !std::mem::replace(&mut socket.is_told, true)
+        {
+            self.told.push_back(name);
+        }
+    }
+
+    /// A socket that something happened to since it was last named here.
+    pub(crate) fn next_told(&mut self) -> Option<UdpId> {
+        while let Some(name) = self.told.pop_front() {
+            if let Some(socket) = self.sockets.get_mut(name) {
+                socket.is_told = false;
+                return Some(UdpId(name));
+            }
+        }
+        None
+    }
+
+    /// Datagrams that wait in a socket.
+    pub(crate) fn waiting(&self, id: UdpId) -> usize {
+        let socket = self.sockets.get(id.0);
+        socket.map_or(0, |socket| socket.received.len())
+    }
+
+    /// The datagram that waits longest in a socket.
+    pub(crate) fn front(&self, id: UdpId) -> Option<&Datagram> {
+        self.sockets.get(id.0)?.received.front()
+    }
+
+    /// That nobody is at the peer, once.
+    pub(crate) fn take_refused(&mut self, id: UdpId) -> bool {
+        let socket = self.sockets.get_mut(id.0);
+        socket.is_some_and(|socket| std::mem::take(&mut socket.refused))
+    }
+
+    /// Whether [`Sockets::take_refused`] has something to tell.
+    pub(crate) fn is_refused(&self, id: UdpId) -> bool {
+        self.sockets.get(id.0).is_some_and(|socket| socket.refused)
+    }
+
     /// A router or the peer says that a datagram of ours did not arrive;
     /// whether it can be one of ours.
     pub(crate) fn unreachable(
@@ -321,8 +369,12 @@ impl Sockets {
         let Some(name) = self.find(local, remote) else {
             return false;
         };
-        if let Some(socket) = self.sockets.get_mut(name) {
-            socket.refused |= hard && socket.remote.is_some();
+        if let Some(socket) = self.sockets.get_mut(name)
+            && hard
+            && socket.remote.is_some()
+        {
+            socket.refused = true;
+            self.tell(name);
         }
         true
     }

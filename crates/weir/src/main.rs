@@ -5,6 +5,8 @@ mod capture;
 mod cmd;
 mod divide;
 mod failure;
+mod host;
+mod http;
 mod limited;
 mod live;
 mod perlink;
@@ -32,6 +34,8 @@ enum Command {
     Ports(cmd::ports::Args),
     Broker(cmd::broker::Args),
     Bridge(cmd::bridge::Args),
+    Get(cmd::get::Args),
+    Serve(cmd::serve::Args),
     Rarpd(cmd::rarpd::Args),
     Demux(cmd::demux::Args),
     Filter(cmd::filter::Args),
@@ -49,6 +53,8 @@ fn main() -> ExitCode {
         Command::Ports(args) => cmd::ports::run(&args),
         Command::Broker(args) => cmd::broker::run(&args),
         Command::Bridge(args) => cmd::bridge::run(&args),
+        Command::Get(args) => cmd::get::run(&args),
+        Command::Serve(args) => cmd::serve::run(&args),
         Command::Rarpd(args) => cmd::rarpd::run(&args),
         Command::Demux(args) => cmd::demux::run(&args),
         Command::Filter(args) => cmd::filter::run(&args),

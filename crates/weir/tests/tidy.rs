@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Which workspace crates a crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. A crate's tests may use `lab` whatever its arrows are.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
@@ -16,12 +16,14 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("stack", &["wire"]),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
     ("tap", &["wire", "ring", "link"]),
+    ("socket", &["wire", "ring", "link", "stack", "broker"]),
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
     ("apps", &["wire", "ring", "link", "stack", "tap"]),
     (
         "weir",
         &[
-            "wire", "filter", "demux", "ring", "link", "stack", "broker", "tap", "lab", "apps",
+            "wire", "filter", "demux", "ring", "link", "stack", "broker", "tap", "socket", "lab",
+            "apps",
         ],
     ),
 ];

@@ -127,6 +127,27 @@ impl Tcp {
         Ok(TcpId(self.enter(now_ns, pcb)))
     }
 
+    pub(crate) fn waiting(&self, id: ListenerId) -> usize {
+        let listener = self.listeners.get(id.0);
+        listener.map_or(0, |listener| listener.opened.len())
+    }
+
+    /// Connections let go whose bytes or FIN the peer has not acknowledged.
+    pub(crate) fn unfinished(&self) -> usize {
+        let unfinished = |pcb: &&Pcb| {
+            let waits = matches!(
+                pcb.state,
+                State::SynReceived | State::FinWait1 | State::Closing | State::LastAck
+            );
+            pcb.released && waits
+        };
+        self.pcbs
+            .iter()
+            .map(|pcb| &**pcb)
+            .filter(unfinished)
+            .count()
+    }
+
     fn get(&mut self, id: TcpId) -> Result<&mut Pcb, TcpError> {
         self.pcbs
             .get_mut(id.0)

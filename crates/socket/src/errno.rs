@@ -1,0 +1,43 @@
+//! The stack's errors as a kernel's sockets have them.
+
+use rustix::io::Errno;
+use weir_stack::tcp::TcpError;
+use weir_stack::udp::{BindError, SendError};
+
+/// As `connect(2)`, `read(2)` and `write(2)` fail.
+pub(crate) fn tcp(error: TcpError) -> Errno {
+    match error {
+        TcpError::NotNow => Errno::AGAIN,
+        TcpError::Refused => Errno::CONNREFUSED,
+        TcpError::Reset => Errno::CONNRESET,
+        TcpError::TimedOut => Errno::TIMEDOUT,
+        TcpError::Shut => Errno::PIPE,
+        TcpError::Closed => Errno::NOTCONN,
+        TcpError::Address(_) => Errno::ADDRNOTAVAIL,
+        TcpError::InUse(_) => Errno::ADDRINUSE,
+        TcpError::NoRoute(_) => Errno::NETUNREACH,
+        TcpError::Full => Errno::NOBUFS,
+    }
+}
+
+/// As `bind(2)` and `connect(2)` fail.
+pub(crate) fn bind(error: BindError) -> Errno {
+    match error {
+        BindError::Address(_) => Errno::ADDRNOTAVAIL,
+        BindError::InUse(_) => Errno::ADDRINUSE,
+        BindError::Full => Errno::NOBUFS,
+        BindError::NoRoute(_) => Errno::NETUNREACH,
+        BindError::Closed => Errno::BADF,
+    }
+}
+
+/// As `sendto(2)` fails.
+pub(crate) fn send(error: SendError) -> Errno {
+    match error {
+        SendError::TooLong(..) => Errno::MSGSIZE,
+        SendError::NoRoute(_) => Errno::NETUNREACH,
+        SendError::Full => Errno::AGAIN,
+        SendError::Refused(_) => Errno::CONNREFUSED,
+        SendError::Closed => Errno::BADF,
+    }
+}

@@ -1,0 +1,124 @@
+//! A link in memory, between two nets of one program.
+
+use super::{BATCH, Link};
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use weir_link::mem::{End, Impairments, MemLink};
+use weir_stack::Outlet;
+
+/// One end of a link in memory.
+#[derive(Debug)]
+pub struct Mem {
+    wire: Arc<Wire>,
+    end: End,
+    frame: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Wire {
+    link: Mutex<MemLink>,
+    start: Instant,
+    /// Readable when something was sent to that end.
+    told: [OwnedFd; 2],
+}
+
+/// Both ends of a link that carries everything at once and in order.
+///
+/// # Errors
+/// If the system gives no descriptors.
+pub fn mem() -> io::Result<(Mem, Mem)> {
+    pair(MemLink::perfect())
+}
+
+/// Both ends of a link that loses, delays, doubles and damages frames, the
+/// same both ways, as the seed decides.
+///
+/// # Errors
+/// If the impairments contradict themselves, or the system gives no
+/// descriptors.
+pub fn mem_with(impairments: Impairments, seed: u64) -> io::Result<(Mem, Mem)> {
+    let link = MemLink::new(impairments, impairments, seed);
+    pair(link.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?)
+}
+
+fn pair(link: MemLink) -> io::Result<(Mem, Mem)> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let wire = Arc::new(Wire {
+        link: Mutex::new(link),
+        start: Instant::now(),
+        told: [eventfd(0, flags)?, eventfd(0, flags)?],
+    });
+    let end = |end| Mem {
+        wire: Arc::clone(&wire),
+        end,
+        frame: Vec::new(),
+    };
+    Ok((end(End::A), end(End::B)))
+}
+
+impl Mem {
+    fn lock(&self) -> MutexGuard<'_, MemLink> {
+        self.wire
+            .link
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.wire.start.elapsed().as_nanos() as u64
+    }
+}
+
+impl Outlet for Mem {
+    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.frame.resize(len, 0);
+        Some(&mut self.frame)
+    }
+
+    /// What the link has no room for is lost, as on any wire.
+    fn submit(&mut self) {
+        let now_ns = self.now_ns();
+        let sent = self.lock().send(self.end, now_ns, &self.frame);
+        if sent.is_ok() {
+            let other = match self.end {
+                End::A => &self.wire.told[1],
+                End::B => &self.wire.told[0],
+            };
+            // It cannot overflow, and who is told already need not be again.
+            let _ = rustix::io::write(other, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Link for Mem {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self.end {
+            End::A => self.wire.told[0].as_fd(),
+            End::B => self.wire.told[1].as_fd(),
+        }
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+        // Before the look, so that what comes after it tells again.
+        let _ = rustix::io::read(self.fd(), &mut [0; 8]);
+        let now_ns = self.now_ns();
+        for _ in 0..BATCH {
+            let received = self.lock().receive(self.end, now_ns);
+            match received {
+                Some(received) => take(&received.bytes),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn next_arrival(&self) -> Option<Duration> {
+        let arrival_ns = self.lock().next_arrival_ns(self.end)?;
+        Some(Duration::from_nanos(
+            arrival_ns.saturating_sub(self.now_ns()),
+        ))
+    }
+}

@@ -1,0 +1,212 @@
+//! What all sockets share: how they wait.
+
+use super::{Id, Net, Shared, State};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// What a call waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    Read,
+    Write,
+}
+
+/// A socket, closed when it is dropped.
+pub(crate) struct Core {
+    pub(crate) net: Net,
+    pub(crate) id: Id,
+    nonblocking: AtomicBool,
+    /// Nanoseconds; 0 is for ever.
+    read_timeout_ns: AtomicU64,
+    write_timeout_ns: AtomicU64,
+    ready: OnceLock<Arc<OwnedFd>>,
+}
+
+impl Core {
+    pub(crate) fn new(net: &Net, id: Id) -> Core {
+        net.shared().lock().watch(id);
+        Core::of_watched(net, id)
+    }
+
+    /// Of a socket that has its watch already.
+    pub(crate) fn of_watched(net: &Net, id: Id) -> Core {
+        Core {
+            net: net.clone(),
+            id,
+            nonblocking: AtomicBool::new(false),
+            read_timeout_ns: AtomicU64::new(0),
+            write_timeout_ns: AtomicU64::new(0),
+            ready: OnceLock::new(),
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        self.net.shared()
+    }
+
+    /// A call that ends at once: `act` gets the state and the time.
+    pub(crate) fn call<T>(&self, act: impl FnOnce(&mut State, u64) -> T) -> T {
+        let shared = self.shared();
+        let mut state = shared.lock();
+        let result = act(&mut state, shared.now_ns());
+        state.refresh(self.id);
+        shared.finish(state);
+        result
+    }
+
+    /// A call that looks only.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(&mut self.shared().lock())
+    }
+
+    /// A call that waits as the socket is set to: `act` is tried until it
+    /// does not fail with [`Errno::AGAIN`].
+    pub(crate) fn wait<T>(
+        &self,
+        side: Side,
+        act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
+    ) -> io::Result<T> {
+        if self.nonblocking.load(Relaxed) {
+            return self.call(act).map_err(io::Error::from);
+        }
+        let timeout_ns = self.timeout(side).load(Relaxed);
+        let deadline = match timeout_ns {
+            0 => None,
+            _ => Instant::now().checked_add(Duration::from_nanos(timeout_ns)),
+        };
+        self.wait_until(side, deadline, act)
+    }
+
+    /// As [`Core::wait`], until `deadline` at most.
+    pub(crate) fn wait_until<T>(
+        &self,
+        side: Side,
+        deadline: Option<Instant>,
+        mut act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
+    ) -> io::Result<T> {
+        let shared = self.shared();
+        let mut state = shared.lock();
+        loop {
+            let result = act(&mut state, shared.now_ns());
+            state.refresh(self.id);
+            if !matches!(result, Err(Errno::AGAIN)) {
+                shared.finish(state);
+                return result.map_err(io::Error::from);
+            }
+            shared.after(&mut state);
+            if state.has_tasks() || state.readiness(self.id).is(side) {
+                super::unlock(state);
+                state = shared.lock();
+                continue;
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(Errno::AGAIN.into());
+            }
+            let watch = state.watch(self.id);
+            let condition = match side {
+                Side::Read => watch.readers.enter(),
+                Side::Write => watch.writers.enter(),
+            };
+            state = match left {
+                None => condition
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    let waited = condition.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            let watch = state.watch(self.id);
+            match side {
+                Side::Read => watch.readers.leave(),
+                Side::Write => watch.writers.leave(),
+            }
+        }
+    }
+
+    /// As [`Core::wait`] for a task: it is woken when it is worth to try again.
+    pub(crate) fn poll<T>(
+        &self,
+        context: &mut Context<'_>,
+        side: Side,
+        act: impl FnOnce(&mut State, u64) -> Result<T, Errno>,
+    ) -> Poll<io::Result<T>> {
+        let shared = self.shared();
+        let mut state = shared.lock();
+        let result = act(&mut state, shared.now_ns());
+        if matches!(result, Err(Errno::AGAIN)) {
+            let watch = state.watch(self.id);
+            match side {
+                Side::Read => watch.readers.task(context.waker()),
+                Side::Write => watch.writers.task(context.waker()),
+            }
+        }
+        state.refresh(self.id);
+        shared.finish(state);
+        match result {
+            Err(Errno::AGAIN) => Poll::Pending,
+            other => Poll::Ready(other.map_err(io::Error::from)),
+        }
+    }
+
+    fn timeout(&self, side: Side) -> &AtomicU64 {
+        match side {
+            Side::Read => &self.read_timeout_ns,
+            Side::Write => &self.write_timeout_ns,
+        }
+    }
+
+    /// # Errors
+    /// If the time is zero, as in `std`.
+    pub(crate) fn set_timeout(&self, side: Side, timeout: Option<Duration>) -> io::Result<()> {
+        let ns = match timeout {
+            Some(Duration::ZERO) => return Err(Errno::INVAL.into()),
+            Some(time) => u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            None => 0,
+        };
+        self.timeout(side).store(ns, Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn get_timeout(&self, side: Side) -> Option<Duration> {
+        let ns = self.timeout(side).load(Relaxed);
+        (ns > 0).then(|| Duration::from_nanos(ns))
+    }
+
+    pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.store(nonblocking, Relaxed);
+    }
+
+    /// The descriptor for `poll` and `epoll`.
+    pub(crate) fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        if let Some(fd) = self.ready.get() {
+            return Ok(fd.as_fd());
+        }
+        let made = self.look(|state| {
+            let now = state.readiness(self.id);
+            state.watch(self.id).ready_fd(now)
+        })?;
+        Ok(self.ready.get_or_init(|| made).as_fd())
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let shared = self.shared();
+        let mut state = shared.lock();
+        let now_ns = shared.now_ns();
+        match self.id {
+            Id::Stream(id) => state.stack.tcp_close(now_ns, id),
+            Id::Listener(id) => state.stack.tcp_unlisten(now_ns, id),
+            Id::Udp(id) => state.stack.udp_close(id),
+        }
+        state.forget(self.id);
+        shared.finish(state);
+    }
+}

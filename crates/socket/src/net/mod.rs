@@ -1,0 +1,227 @@
+//! A host on a link: its stack, the thread that drives it, and its sockets'
+//! doors.
+//!
+//! ```text
+//!  link ──► thread ──► lock ─► stack ──► told: condition, waker, descriptor
+//!                       ▲        │
+//!  a socket's call ─────┘        └────► link
+//! ```
+//!
+//! The thread waits for the link and for timers. A call takes the lock, does
+//! its work and sends what it led to, itself; only if a timer is due earlier
+//! than the thread thinks is that woken.
+
+mod core;
+mod ready;
+mod state;
+mod watch;
+
+pub(crate) use self::core::{Core, Side};
+pub(crate) use state::{Id, State};
+
+use crate::link::Link;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weir_stack::host::ConfigError;
+use weir_stack::tcp::TcpConfig;
+use weir_stack::{Config, Stack};
+
+/// How long a net that is dropped waits at most for peers to have what was
+/// written on connections that are closed.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// A host on a link. Clones are the same host; it ends with the last of them
+/// and the last of its sockets.
+#[derive(Clone)]
+pub struct Net(Arc<Running>);
+
+struct Running {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Wakes the thread.
+    wake: OwnedFd,
+    start: Instant,
+}
+
+/// What a net has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    /// Frames that came.
+    pub received: u64,
+    /// TCP connections there are, those in TIME-WAIT included.
+    pub connections: usize,
+}
+
+impl Net {
+    /// A host on `link`, with a seed of the system's.
+    ///
+    /// # Errors
+    /// If the configuration is wrong, or the system gives no thread or
+    /// descriptor.
+    pub fn new(link: impl Link + 'static, config: &Config) -> io::Result<Net> {
+        Net::with_seed(link, config, seed())
+    }
+
+    /// As [`Net::new`], with a seed of the caller's: see [`Stack::new`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_seed(link: impl Link + 'static, config: &Config, seed: u128) -> io::Result<Net> {
+        let wrong = |error: ConfigError| io::Error::new(io::ErrorKind::InvalidInput, error);
+        let stack = Stack::new(config, seed).map_err(wrong)?;
+        let link_fd = link.fd().try_clone_to_owned()?;
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State::new(stack, Box::new(link))),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            start: Instant::now(),
+        });
+        let thread = std::thread::Builder::new().name("weir-net".to_owned());
+        let its = Arc::clone(&shared);
+        let thread = Some(thread.spawn(move || its.drive(&link_fd))?);
+        Ok(Net(Arc::new(Running { shared, thread })))
+    }
+
+    /// How TCP connections behave that begin from now on.
+    pub fn tcp_configure(&self, config: TcpConfig) {
+        self.shared().lock().configure(config);
+    }
+
+    /// The host's addresses, the link-local one of IPv6 included.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.shared().lock().stack.addresses().collect()
+    }
+
+    /// Runs `look` on the stack: counters, states.
+    pub fn with_stack<T>(&self, look: impl FnOnce(&Stack) -> T) -> T {
+        look(&self.shared().lock().stack)
+    }
+
+    /// What was counted.
+    pub fn counted(&self) -> Counted {
+        let state = self.shared().lock();
+        Counted {
+            received: state.received,
+            connections: state.stack.tcp_connections(),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0.shared
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.lock().stop_at = Some(Instant::now() + LINGER);
+        self.shared.wake();
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        // A waker that the thread itself drops may have held the last clone.
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// After a call on the stack: sends what it led to, and tells whom it
+    /// concerns.
+    pub(crate) fn after(&self, state: &mut State) {
+        if state.settle(self.now_ns()) {
+            self.wake();
+        }
+    }
+
+    /// As [`Shared::after`], and gives the lock back.
+    pub(crate) fn finish(&self, mut state: MutexGuard<'_, State>) {
+        self.after(&mut state);
+        unlock(state);
+    }
+
+    /// The thread's work, until the net ends.
+    fn drive(&self, link: &OwnedFd) {
+        loop {
+            let mut state = self.lock();
+            if state.is_over() {
+                return;
+            }
+            state.receive(self.now_ns());
+            state.settle(self.now_ns());
+            let rest = state.rest(self.now_ns());
+            let full = state.is_link_full();
+            let gone = state.is_gone();
+            unlock(state);
+            let Some(wait) = rest else {
+                continue;
+            };
+            if self.wait(link, wait, full, gone) {
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            }
+        }
+    }
+
+    /// Waits for the link, a call or `time`; whether a call woke it.
+    fn wait(&self, link: &OwnedFd, time: Duration, full: bool, gone: bool) -> bool {
+        let events = match full {
+            true => PollFlags::IN | PollFlags::OUT,
+            false => PollFlags::IN,
+        };
+        let mut fds = [
+            PollFd::new(&self.wake, PollFlags::IN),
+            PollFd::new(link, events),
+        ];
+        let count = if gone { 1 } else { 2 };
+        let time = Timespec::try_from(time).ok();
+        match poll(&mut fds[..count], time.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            // Out of memory, which passes: not at full speed.
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+        !fds[0].revents().is_empty()
+    }
+}
+
+/// Gives the lock back, and then wakes the tasks that are to be: they may do
+/// whatever they like at once.
+fn unlock(mut state: MutexGuard<'_, State>) {
+    let tasks = state.take_tasks();
+    drop(state);
+    for task in tasks {
+        task.wake();
+    }
+}
+
+/// Bits that nobody can guess.
+fn seed() -> u128 {
+    use std::hash::{BuildHasher, RandomState};
+    // Each state has keys of the system's randomness, and more of it mixed in.
+    let bits = || u128::from(RandomState::new().hash_one(Instant::now()));
+    let mut bytes = [0; 16];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(16) => u128::from_ne_bytes(bytes),
+        _ => bits() << 64 | bits(),
+    }
+}

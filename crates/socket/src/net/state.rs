@@ -1,0 +1,264 @@
+//! What the lock keeps: the stack, the link, and who waits for what.
+
+use super::watch::{Readiness, Watch};
+use crate::link::Link;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use weir_stack::tcp::{self, ListenerId, TcpConfig, TcpError, TcpId};
+use weir_stack::udp::UdpId;
+use weir_stack::{Outlet, Stack};
+
+/// How long the thread waits at most when nothing is due.
+const REST_MAX: Duration = Duration::from_secs(3600);
+/// A writer is woken when this much of the buffer is free, in bytes, or a
+/// part so large.
+const WRITE_ROOM: usize = 16 << 10;
+const WRITE_ROOM_PART: usize = 4;
+
+/// Names a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Id {
+    Stream(TcpId),
+    Listener(ListenerId),
+    Udp(UdpId),
+}
+
+pub(crate) struct State {
+    pub(crate) stack: Stack,
+    link: Box<dyn Link>,
+    watched: HashMap<Id, Watch>,
+    /// There may be more frames than were received.
+    more: bool,
+    /// When the stack is to be polled.
+    next_ns: Option<u64>,
+    /// Until when the thread waits; 0 while it does not.
+    rests_until_ns: u64,
+    /// The device is gone.
+    gone: Option<Errno>,
+    /// The net ends then, or when no connection needs it.
+    pub(super) stop_at: Option<Instant>,
+    pub(super) received: u64,
+    /// Bytes of room that wake a writer.
+    write_room: usize,
+    /// UDP sockets whose senders wait for the link.
+    blocked: Vec<Id>,
+    /// Tasks that are to be woken once the lock is given back.
+    tasks: Vec<Waker>,
+}
+
+impl State {
+    pub(super) fn new(stack: Stack, link: Box<dyn Link>) -> State {
+        State {
+            stack,
+            link,
+            watched: HashMap::new(),
+            more: true,
+            next_ns: None,
+            rests_until_ns: 0,
+            gone: None,
+            stop_at: None,
+            received: 0,
+            write_room: WRITE_ROOM,
+            blocked: Vec::new(),
+            tasks: Vec::new(),
+        }
+    }
+
+    pub(super) fn configure(&mut self, config: TcpConfig) {
+        self.write_room = (config.send_buffer / WRITE_ROOM_PART).clamp(1, WRITE_ROOM);
+        self.stack.tcp_configure(config);
+    }
+
+    /// Whether the thread is to end.
+    pub(super) fn is_over(&self) -> bool {
+        let ended = |at: Instant| {
+            self.is_gone() || self.stack.tcp_unfinished() == 0 || Instant::now() >= at
+        };
+        self.stop_at.is_some_and(ended)
+    }
+
+    pub(super) fn is_link_full(&self) -> bool {
+        self.link.is_full()
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.is_some()
+    }
+
+    /// Why no frame will come any more.
+    pub(crate) fn check(&self) -> Result<(), Errno> {
+        self.gone.map_or(Ok(()), Err)
+    }
+
+    /// Takes frames that have come.
+    pub(super) fn receive(&mut self, now_ns: u64) {
+        self.rests_until_ns = 0;
+        if self.is_gone() {
+            return;
+        }
+        let (stack, count) = (&mut self.stack, &mut self.received);
+        let received = self.link.receive(&mut |frame| {
+            *count += 1;
+            stack.receive(now_ns, frame);
+        });
+        match received {
+            Ok(more) => self.more = more,
+            Err(_) => self.lose(),
+        }
+    }
+
+    /// The device is gone: everybody learns.
+    fn lose(&mut self) {
+        self.more = false;
+        self.gone = Some(Errno::NETDOWN);
+        for watch in self.watched.values_mut() {
+            watch.tell(Readiness::GONE, &mut self.tasks);
+        }
+    }
+
+    /// Lets the stack send, and tells whom changes concern; whether the
+    /// thread must wait less long than it does.
+    pub(super) fn settle(&mut self, now_ns: u64) -> bool {
+        let out: &mut dyn Outlet = &mut *self.link;
+        self.next_ns = self.stack.poll(now_ns, out);
+        while let Some(id) = self.stack.tcp_next_changed() {
+            self.refresh(Id::Stream(id));
+        }
+        while let Some(id) = self.stack.tcp_next_opened() {
+            self.refresh(Id::Listener(id));
+        }
+        while let Some(id) = self.stack.udp_next_changed() {
+            self.refresh(Id::Udp(id));
+        }
+        if !self.blocked.is_empty() && !self.link.is_full() {
+            for id in std::mem::take(&mut self.blocked) {
+                self.refresh(id);
+            }
+        }
+        let earlier = self
+            .next_ns
+            .is_some_and(|next_ns| next_ns < self.rests_until_ns);
+        let woken = self.rests_until_ns > 0 && (earlier || self.link.is_full());
+        if woken {
+            self.rests_until_ns = 0;
+        }
+        woken
+    }
+
+    /// How long the thread may wait; `None` if there is work.
+    pub(super) fn rest(&mut self, now_ns: u64) -> Option<Duration> {
+        if self.more {
+            return None;
+        }
+        if !self.is_gone() && !self.link.arm() {
+            return None;
+        }
+        let due = |next_ns: u64| Duration::from_nanos(next_ns.saturating_sub(now_ns));
+        let stop = |at: Instant| at.saturating_duration_since(Instant::now());
+        let times = [
+            self.next_ns.map(due),
+            self.link.next_arrival(),
+            self.stop_at.map(stop),
+            Some(REST_MAX),
+        ];
+        let wait = times.into_iter().flatten().min()?;
+        if wait.is_zero() {
+            return None;
+        }
+        self.rests_until_ns = now_ns.saturating_add(wait.as_nanos() as u64);
+        Some(wait)
+    }
+
+    /// A datagram found no room: makes some, or says that there is none, and
+    /// tells its socket later.
+    pub(crate) fn make_room(&mut self, now_ns: u64, id: Id) -> bool {
+        self.settle(now_ns);
+        let full = self.link.is_full();
+        if full && !self.blocked.contains(&id) {
+            self.blocked.push(id);
+        }
+        !full
+    }
+
+    /// The tasks that are to be woken.
+    pub(super) fn take_tasks(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.tasks)
+    }
+
+    /// Whether there are such.
+    pub(super) fn has_tasks(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    pub(crate) fn watch(&mut self, id: Id) -> &mut Watch {
+        self.watched.entry(id).or_default()
+    }
+
+    /// Forgets a socket, that is closed now.
+    pub(crate) fn forget(&mut self, id: Id) {
+        self.watched.remove(&id);
+    }
+
+    /// What can be done with a socket has perhaps changed.
+    pub(crate) fn refresh(&mut self, id: Id) {
+        let Some(watch) = self.watched.get(&id) else {
+            return;
+        };
+        if !watch.is_watched() {
+            return;
+        }
+        let readiness = self.readiness(id);
+        if let Some(watch) = self.watched.get_mut(&id) {
+            watch.tell(readiness, &mut self.tasks);
+        }
+    }
+
+    /// What can be done with a socket now.
+    pub(crate) fn readiness(&mut self, id: Id) -> Readiness {
+        if self.is_gone() {
+            return Readiness::GONE;
+        }
+        match id {
+            Id::Stream(id) => self.stream_readiness(id),
+            Id::Listener(id) => Readiness {
+                readable: self.stack.tcp_waiting(id) > 0,
+                ..Readiness::default()
+            },
+            Id::Udp(id) => {
+                let failed = self.stack.udp_is_refused(id);
+                Readiness {
+                    readable: failed || self.stack.udp_waiting(id) > 0,
+                    writable: !self.link.is_full(),
+                    ..Readiness::default()
+                }
+            }
+        }
+    }
+
+    fn stream_readiness(&mut self, id: TcpId) -> Readiness {
+        let Some(state) = self.stack.tcp_state(id) else {
+            return Readiness::GONE;
+        };
+        if state == tcp::State::SynSent {
+            return Readiness::default();
+        }
+        let watch = self.watched.get(&Id::Stream(id));
+        let shut_read = watch.is_some_and(|watch| watch.shut_read);
+        let shut_write = watch.is_some_and(|watch| watch.shut_write);
+        let room = self.stack.tcp_write_room(id) >= self.write_room;
+        let (waits, failed, ended) = match self.stack.tcp_peek(id) {
+            Ok(bytes) => (true, false, bytes.is_empty()),
+            Err(TcpError::NotNow) => (false, false, false),
+            Err(_) => (true, true, true),
+        };
+        Readiness {
+            readable: waits || shut_read,
+            writable: room || shut_write || state == tcp::State::Closed,
+            ended: ended || shut_read,
+            over: failed || ended && shut_write,
+            failed,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Who waits for a socket: threads, tasks, and who polls its descriptor.
+
+use super::core::Side;
+use super::ready::Ready;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar};
+use std::task::Waker;
+
+/// What can be done with a socket without waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Readiness {
+    /// A read, receive or accept gives something, the end or an error
+    /// included.
+    pub(crate) readable: bool,
+    /// A write or send takes something, or fails.
+    pub(crate) writable: bool,
+    /// Nothing more will come (`POLLRDHUP`).
+    pub(crate) ended: bool,
+    /// Nor go (`POLLHUP`).
+    pub(crate) over: bool,
+    /// For a reason that is no orderly end (`POLLERR`).
+    pub(crate) failed: bool,
+}
+
+impl Readiness {
+    /// Whether a call of this side would not wait.
+    pub(crate) fn is(&self, side: Side) -> bool {
+        match side {
+            Side::Read => self.readable,
+            Side::Write => self.writable,
+        }
+    }
+
+    /// Every call ends at once.
+    pub(crate) const GONE: Readiness = Readiness {
+        readable: true,
+        writable: true,
+        ended: true,
+        over: true,
+        failed: true,
+    };
+}
+
+/// Those that wait for one of the two.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    condition: Arc<Condvar>,
+    threads: usize,
+    tasks: Vec<Waker>,
+}
+
+impl Waiters {
+    /// A thread is about to wait for this.
+    pub(crate) fn enter(&mut self) -> Arc<Condvar> {
+        self.threads += 1;
+        Arc::clone(&self.condition)
+    }
+
+    pub(crate) fn leave(&mut self) {
+        self.threads = self.threads.saturating_sub(1);
+    }
+
+    /// A task waits.
+    pub(crate) fn task(&mut self, waker: &Waker) {
+        if !self.tasks.iter().any(|other| other.will_wake(waker)) {
+            self.tasks.push(waker.clone());
+        }
+    }
+
+    fn tell(&mut self, tasks: &mut Vec<Waker>) {
+        if self.threads > 0 {
+            self.condition.notify_all();
+        }
+        tasks.append(&mut self.tasks);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.threads == 0 && self.tasks.is_empty()
+    }
+}
+
+/// What is kept of a socket besides the stack.
+#[derive(Default)]
+pub(crate) struct Watch {
+    pub(crate) readers: Waiters,
+    pub(crate) writers: Waiters,
+    pub(crate) ready: Option<Ready>,
+    /// The program has shut it down for reading, for writing.
+    pub(crate) shut_read: bool,
+    pub(crate) shut_write: bool,
+    /// Its error was told: after it, there is only the end.
+    pub(crate) error_told: bool,
+}
+
+impl Watch {
+    /// Whether anybody would learn of a change.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.ready.is_some() || !self.readers.is_empty() || !self.writers.is_empty()
+    }
+
+    /// Tells threads and the descriptor; tasks are added to those that are to
+    /// be woken.
+    pub(crate) fn tell(&mut self, readiness: Readiness, tasks: &mut Vec<Waker>) {
+        if let Some(ready) = &mut self.ready {
+            ready.set(readiness);
+        }
+        if readiness.readable {
+            self.readers.tell(tasks);
+        }
+        if readiness.writable {
+            self.writers.tell(tasks);
+        }
+    }
+
+    /// The descriptor that shows what can be done; made when first asked for.
+    pub(crate) fn ready_fd(&mut self, now: Readiness) -> rustix::io::Result<Arc<OwnedFd>> {
+        let ready = match self.ready.take() {
+            Some(ready) => ready,
+            None => Ready::new()?,
+        };
+        let ready = self.ready.insert(ready);
+        ready.set(now);
+        Ok(ready.fd())
+    }
+}

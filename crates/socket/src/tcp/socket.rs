@@ -1,0 +1,95 @@
+//! A TCP socket that is neither connected nor listens yet.
+
+use super::{TcpListener, TcpStream};
+use crate::errno;
+use crate::net::{Id, Net};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// A socket before `connect(2)` or `listen(2)`: the calls one by one, as
+/// programs make them that know only those.
+#[derive(Clone)]
+pub struct TcpSocket {
+    net: Net,
+    local: Option<SocketAddr>,
+}
+
+impl TcpSocket {
+    /// `socket(2)`.
+    pub fn new(net: &Net) -> TcpSocket {
+        TcpSocket {
+            net: net.clone(),
+            local: None,
+        }
+    }
+
+    /// `bind(2)`: from where, or where. The place is taken when the socket
+    /// listens or connects, not before.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` if the address is not the net's.
+    pub fn bind(&mut self, local: SocketAddr) -> io::Result<()> {
+        let ip = local.ip();
+        if !ip.is_unspecified() && !self.net.addresses().contains(&ip) {
+            return Err(rustix::io::Errno::ADDRNOTAVAIL.into());
+        }
+        self.local = Some(local);
+        Ok(())
+    }
+
+    /// `listen(2)`: at most `backlog` connections wait to be accepted.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` if the place is taken.
+    pub fn listen(self, backlog: usize) -> io::Result<TcpListener> {
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        TcpListener::of(&self.net, self.local.unwrap_or(any), backlog)
+    }
+
+    /// `connect(2)`, which waits for the peer's answer, as long as `timeout`
+    /// says at most.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EADDRINUSE`.
+    pub fn connect(self, remote: SocketAddr, timeout: Option<Duration>) -> io::Result<TcpStream> {
+        let deadline = timeout.and_then(|time| Instant::now().checked_add(time));
+        let stream = self.start(remote)?;
+        stream.opened(deadline)?;
+        Ok(stream)
+    }
+
+    /// `connect(2)` on a socket that does not block: the connection is
+    /// opening (`EINPROGRESS`) when this returns, and writable when it is
+    /// open or has failed, which [`TcpStream::take_error`] tells.
+    ///
+    /// # Errors
+    /// `ENETUNREACH`, `EADDRINUSE`.
+    pub fn start(self, remote: SocketAddr) -> io::Result<TcpStream> {
+        let shared = self.net.shared();
+        let mut state = shared.lock();
+        state.check()?;
+        let opened = state.stack.tcp_connect(shared.now_ns(), self.local, remote);
+        let id = opened.map_err(errno::tcp)?;
+        state.watch(Id::Stream(id));
+        shared.finish(state);
+        Ok(TcpStream::of(&self.net, id))
+    }
+}
+
+/// What the first address gives with which `try_it` succeeds, or else the
+/// last one's error.
+pub(crate) fn first<T>(
+    addresses: impl ToSocketAddrs,
+    mut try_it: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut last = None;
+    for address in addresses.to_socket_addrs()? {
+        match try_it(address) {
+            Ok(done) => return Ok(done),
+            Err(error) => last = Some(error),
+        }
+    }
+    let none = || io::Error::new(io::ErrorKind::InvalidInput, "no address was given");
+    Err(last.unwrap_or_else(none))
+}

@@ -1,0 +1,387 @@
+//! Connections.
+
+use super::TcpSocket;
+use super::socket::first;
+use crate::errno;
+use crate::net::{Core, Id, Net, Side, State};
+use rustix::io::Errno;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use weir_stack::tcp::{self, TcpError, TcpId};
+
+/// A connection, as [`std::net::TcpStream`]. Clones are the same connection,
+/// which is closed with the last of them.
+#[derive(Clone)]
+pub struct TcpStream {
+    core: Arc<Core>,
+    id: TcpId,
+}
+
+impl TcpStream {
+    pub(crate) fn of(net: &Net, id: TcpId) -> TcpStream {
+        let core = Arc::new(Core::of_watched(net, Id::Stream(id)));
+        TcpStream { core, id }
+    }
+
+    /// Opens a connection to the first of these addresses that answers.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`: of the last address.
+    pub fn connect(net: &Net, address: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        first(address, |address| {
+            TcpSocket::new(net).connect(address, None)
+        })
+    }
+
+    /// As [`TcpStream::connect`], and gives up after `timeout`.
+    ///
+    /// # Errors
+    /// As there; [`io::ErrorKind::TimedOut`] after the time.
+    pub fn connect_timeout(
+        net: &Net,
+        address: &SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        TcpSocket::new(net).connect(*address, Some(timeout))
+    }
+
+    /// Waits until the connection is open.
+    pub(super) fn opened(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let waited = self
+            .core
+            .wait_until(Side::Write, deadline, |state, _| self.is_open(state));
+        match waited {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Errno::TIMEDOUT.into()),
+            other => other,
+        }
+    }
+
+    /// As [`TcpStream::take_error`] for a task, once the connection is no
+    /// longer opening.
+    ///
+    /// # Errors
+    /// Why it is not open.
+    pub fn poll_opened(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let opened = |state: &mut State, _| self.is_open(state);
+        self.core.poll(context, Side::Write, opened)
+    }
+
+    fn is_open(&self, state: &mut State) -> Result<(), Errno> {
+        state.check()?;
+        match state.stack.tcp_state(self.id) {
+            Some(tcp::State::SynSent) => Err(Errno::AGAIN),
+            Some(tcp::State::Closed) => match self.error(state) {
+                Some(error) => Err(error),
+                None => Ok(()),
+            },
+            Some(_) => Ok(()),
+            None => Err(Errno::NOTCONN),
+        }
+    }
+
+    /// The connection's error, if nobody was told of it before; from now on
+    /// somebody was.
+    fn error(&self, state: &mut State) -> Option<Errno> {
+        let found = match state.stack.tcp_peek(self.id) {
+            Ok(_) | Err(TcpError::NotNow) => return None,
+            Err(error) => errno::tcp(error),
+        };
+        let told = &mut state.watch(self.core.id).error_told;
+        (!std::mem::replace(told, true)).then_some(found)
+    }
+
+    /// The bytes that wait are handed to `take`, where they lie, as far as
+    /// they lie together: no copy is made. What it says it took is gone; none
+    /// means the end. Waits for the first byte as [`Read::read`] does.
+    ///
+    /// The net stands still while `take` runs.
+    ///
+    /// # Errors
+    /// As [`Read::read`].
+    pub fn read_with(&self, mut take: impl FnMut(&[u8]) -> usize) -> io::Result<usize> {
+        self.core.wait(Side::Read, |state, _| {
+            self.front(state)?;
+            let bytes = match state.stack.tcp_peek(self.id) {
+                Ok(bytes) => bytes,
+                Err(_) => &[],
+            };
+            let count = take(bytes).min(bytes.len());
+            let _ = state.stack.tcp_consume(self.id, count);
+            Ok(count)
+        })
+    }
+
+    /// Whether there is something to read, or the end.
+    fn front(&self, state: &mut State) -> Result<(), Errno> {
+        let shut = state.watch(self.core.id).shut_read;
+        match state.stack.tcp_peek(self.id) {
+            Ok(_) => Ok(()),
+            Err(TcpError::NotNow) if shut => Ok(()),
+            Err(TcpError::NotNow) => state.check().and(Err(Errno::AGAIN)),
+            // After the error there is only the end.
+            Err(_) => self.error(state).map_or(Ok(()), Err),
+        }
+    }
+
+    fn try_read(&self, state: &mut State, out: &mut [u8]) -> Result<usize, Errno> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        self.front(state)?;
+        Ok(state.stack.tcp_read(self.id, out).unwrap_or(0))
+    }
+
+    fn try_write(&self, state: &mut State, bytes: &[u8]) -> Result<usize, Errno> {
+        if state.watch(self.core.id).shut_write {
+            return Err(Errno::PIPE);
+        }
+        state.check()?;
+        match state.stack.tcp_write(self.id, bytes) {
+            Ok(count) => Ok(count),
+            Err(TcpError::NotNow) => Err(Errno::AGAIN),
+            Err(_) => Err(self.error(state).unwrap_or(Errno::PIPE)),
+        }
+    }
+
+    /// Reads for a task.
+    ///
+    /// # Errors
+    /// As [`Read::read`].
+    pub fn poll_read(&self, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
+        let read = |state: &mut State, _| self.try_read(state, out);
+        self.core.poll(context, Side::Read, read)
+    }
+
+    /// Writes for a task.
+    ///
+    /// # Errors
+    /// As [`Write::write`].
+    pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let write = |state: &mut State, _| self.try_write(state, bytes);
+        self.core.poll(context, Side::Write, write)
+    }
+
+    /// Reads what waits without taking it.
+    ///
+    /// # Errors
+    /// As [`Read::read`].
+    pub fn peek(&self, out: &mut [u8]) -> io::Result<usize> {
+        self.core.wait(Side::Read, |state, _| {
+            self.front(state)?;
+            let bytes = match state.stack.tcp_peek(self.id) {
+                Ok(bytes) => bytes,
+                Err(_) => &[],
+            };
+            let count = bytes.len().min(out.len());
+            out[..count].copy_from_slice(&bytes[..count]);
+            Ok(count)
+        })
+    }
+
+    /// Shuts down one or both directions: the peer reads the end after what
+    /// was written; reads here give the end after what has come.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection is over.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.core.call(|state, now_ns| {
+            match state.stack.tcp_state(self.id) {
+                None | Some(tcp::State::Closed) => return Err(Errno::NOTCONN.into()),
+                Some(_) => {}
+            }
+            let watch = state.watch(self.core.id);
+            watch.shut_read |= how != Shutdown::Write;
+            watch.shut_write |= how != Shutdown::Read;
+            if how != Shutdown::Read {
+                let shut = state.stack.tcp_shutdown(now_ns, self.id);
+                shut.map_err(errno::tcp)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Resets the connection: what was written and not sent is lost, as after
+    /// `SO_LINGER` with no time.
+    pub fn reset(&self) {
+        self.core
+            .call(|state, now_ns| state.stack.tcp_abort(now_ns, self.id));
+    }
+
+    /// Whether both are handles of one connection.
+    pub fn is_same(&self, other: &TcpStream) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
+    }
+
+    /// Our end.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.ends()?.0)
+    }
+
+    /// The peer's end.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.ends()?.1)
+    }
+
+    fn ends(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        let ends = self.core.look(|state| state.stack.tcp_ends(self.id));
+        ends.ok_or_else(|| Errno::NOTCONN.into())
+    }
+
+    /// `SO_ERROR`: why the connection failed, if nobody was told before.
+    ///
+    /// # Errors
+    /// None now; as in `std`.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let error = self.core.look(|state| match state.check() {
+            Err(error) => Some(error),
+            Ok(()) => self.error(state),
+        });
+        Ok(error.map(io::Error::from))
+    }
+
+    /// `TCP_NODELAY`: whether small segments go out at once.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        let set = self
+            .core
+            .call(|state, _| state.stack.tcp_set_nodelay(self.id, nodelay));
+        set.map_err(|error| errno::tcp(error).into())
+    }
+
+    /// `SO_KEEPALIVE` and `TCP_KEEPIDLE`: asks a peer that was idle for so
+    /// long whether it is there; `None` never.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn set_keepalive(&self, after: Option<Duration>) -> io::Result<()> {
+        let after_ns = after.map(|after| u64::try_from(after.as_nanos()).unwrap_or(u64::MAX));
+        let set = self
+            .core
+            .call(|state, now_ns| state.stack.tcp_set_keep_alive(now_ns, self.id, after_ns));
+        set.map_err(|error| errno::tcp(error).into())
+    }
+
+    /// How long a read waits at most; then it fails with `EAGAIN`.
+    ///
+    /// # Errors
+    /// `EINVAL` if the time is zero.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.core.set_timeout(Side::Read, timeout)
+    }
+
+    /// How long a write waits at most; then it fails with `EAGAIN`.
+    ///
+    /// # Errors
+    /// `EINVAL` if the time is zero.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.core.set_timeout(Side::Write, timeout)
+    }
+
+    /// As it was set.
+    ///
+    /// # Errors
+    /// None now; as in `std`.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.core.get_timeout(Side::Read))
+    }
+
+    /// As it was set.
+    ///
+    /// # Errors
+    /// None now; as in `std`.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.core.get_timeout(Side::Write))
+    }
+
+    /// Whether calls fail with `EAGAIN` rather than wait.
+    ///
+    /// # Errors
+    /// None now; as in `std`.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.core.set_nonblocking(nonblocking);
+        Ok(())
+    }
+
+    /// Another handle of the same connection.
+    ///
+    /// # Errors
+    /// None now; as in `std`.
+    pub fn try_clone(&self) -> io::Result<TcpStream> {
+        Ok(self.clone())
+    }
+
+    /// A descriptor for `poll` and `epoll`, readable and writable when the
+    /// connection is, by level and by edge, with `POLLRDHUP`, `POLLHUP` and
+    /// `POLLERR` as a kernel's socket has them. Nothing may be read from it or
+    /// written to it.
+    ///
+    /// # Errors
+    /// If the system gives none.
+    pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.core.ready_fd()
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.core
+            .wait(Side::Read, |state, _| self.try_read(state, out))
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.core
+            .wait(Side::Write, |state, _| self.try_write(state, bytes))
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.core.wait(Side::Write, |state, _| {
+            let mut written = 0;
+            for slice in slices.iter().filter(|slice| !slice.is_empty()) {
+                match self.try_write(state, slice) {
+                    Ok(count) => written += count,
+                    Err(error) if written == 0 => return Err(error),
+                    Err(_) => break,
+                }
+            }
+            Ok(written)
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(out)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,295 @@
+//! `weir get`: a resource over HTTP, by weir's own TCP.
+
+use crate::failure::Failure;
+use crate::host::{self, HostArgs, Need};
+use crate::http::client::{Field, Response, ask, request};
+use crate::http::url::Url;
+use crate::stop::Stop;
+use rustix::event::{PollFd, PollFlags, poll};
+use serde_json::json;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use weir_socket::{Net, TcpStream};
+
+/// Get a resource over HTTP, by a TCP of this process
+///
+/// As `curl -sS`: the body goes to standard output, or to a file, byte by
+/// byte; redirects are not followed. Names are looked up by the system's
+/// resolver, which uses the kernel's network.
+#[derive(clap::Args, Debug)]
+#[command(after_help = format!("\
+{}
+
+Examples:
+  weir get http://192.0.2.1/ --link tap0 --addr 192.0.2.5/24
+  weir get 'http://[2001:db8::1]:8080/x' --link tap0 --addr 2001:db8::5/64 -o x
+
+With --json, to standard output, after the body went to the file: \
+{{\"url\":u,\"status\":n,\"fields\":[[name,value]…],\"bytes\":b,\"seconds\":s}}.
+
+Exit status: 0, whatever the response's status is, unless --fail; 1 if nobody answers, the body is
+not whole or cannot be written; 2 if the URL or an option is wrong; 130 or 143 after SIGINT or
+SIGTERM.", host::HELP))]
+pub(crate) struct Args {
+    /// What to get: http://HOST[:PORT]/PATH
+    #[arg(value_name = "URL")]
+    url: Url,
+
+    #[command(flatten)]
+    host: HostArgs,
+
+    /// Write the body to a file
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Write the response's head before the body
+    #[arg(short, long)]
+    include: bool,
+
+    /// Ask for the head alone, and write it
+    #[arg(short = 'I', long)]
+    head: bool,
+
+    /// Send a field, `Name: value`; several by saying it again
+    #[arg(short = 'H', long = "header", value_name = "FIELD")]
+    fields: Vec<Field>,
+
+    /// Fail, without a body, if the response's status is 400 or more
+    #[arg(short, long)]
+    fail: bool,
+
+    /// Give up opening a connection after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    connect_timeout: Duration,
+
+    /// Give up altogether after so many seconds
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    max_time: Option<Duration>,
+
+    /// Tell of the response in JSON
+    #[arg(long, requires = "output")]
+    json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| format!("`{text}` is no time: give seconds above 0"))
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let stop = Stop::watch()?;
+    let began = Instant::now();
+    let net = args.host.open(Need::Up)?;
+    let patience = Patience {
+        stop: &stop,
+        until: args.max_time.and_then(|time| began.checked_add(time)),
+    };
+    let stream = connect(args, &net, &patience)?;
+    let outcome = fetch(args, &stream, &patience, began);
+    if outcome.is_err() {
+        stream.reset();
+    }
+    match stop.asked() {
+        true => Err(Failure::Stopped(stop.signal())),
+        false => outcome,
+    }
+}
+
+/// How long to wait for anything.
+struct Patience<'a> {
+    stop: &'a Stop,
+    until: Option<Instant>,
+}
+
+impl Patience<'_> {
+    fn left(&self) -> Option<Duration> {
+        self.until
+            .map(|until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Waits for `events` of a socket.
+    fn wait(
+        &self,
+        stream: &TcpStream,
+        events: PollFlags,
+        most: Option<Duration>,
+    ) -> io::Result<()> {
+        let fd = stream.ready_fd()?;
+        let mut fds = [
+            PollFd::new(&fd, events),
+            PollFd::from_borrowed_fd(self.stop.fd(), PollFlags::IN),
+        ];
+        let time = match (self.left(), most) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let time = time.and_then(|time| time.try_into().ok());
+        let count = poll(&mut fds, time.as_ref())?;
+        match (count, self.stop.asked()) {
+            (_, true) => Err(io::Error::other("asked to stop")),
+            (0, false) => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Opens a connection to the first address that answers.
+fn connect(args: &Args, net: &Net, patience: &Patience<'_>) -> Result<TcpStream, Failure> {
+    let addresses = args.host.resolve(&args.url.host, args.url.port)?;
+    let mut last = None;
+    for address in addresses {
+        let opened = weir_socket::TcpSocket::new(net)
+            .start(address)
+            .and_then(|stream| {
+                patience.wait(&stream, PollFlags::OUT, Some(args.connect_timeout))?;
+                match stream.take_error()? {
+                    Some(error) => Err(error),
+                    None => Ok(stream),
+                }
+            });
+        match opened {
+            Ok(stream) => return Ok(stream),
+            Err(_) if patience.stop.asked() => {
+                return Err(Failure::Stopped(patience.stop.signal()));
+            }
+            Err(error) => last = Some(format!("cannot connect to {address}: {error}")),
+        }
+    }
+    Err(Failure::run(last.unwrap_or_default()))
+}
+
+/// A stream that waits with patience.
+struct Waiting<'a> {
+    stream: &'a TcpStream,
+    patience: &'a Patience<'a>,
+}
+
+impl Read for Waiting<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(out) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.patience.wait(self.stream, PollFlags::IN, None)?;
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+impl Write for Waiting<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.patience.wait(self.stream, PollFlags::OUT, None)?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn fetch(
+    args: &Args,
+    stream: &TcpStream,
+    patience: &Patience<'_>,
+    began: Instant,
+) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::run(format!("{}: {}", args.url, plain(&error)));
+    stream.set_nonblocking(true).map_err(failed)?;
+    let method = if args.head { "HEAD" } else { "GET" };
+    let request = request(method, &args.url, &args.fields);
+    let mut waiting = Waiting { stream, patience };
+    let mut response = ask(&mut waiting, &request, args.head).map_err(failed)?;
+    if args.fail && response.status >= 400 {
+        return Err(Failure::run(format!(
+            "{}: the response's status is {}",
+            args.url, response.status
+        )));
+    }
+    let mut out = Output::open(args.output.as_deref())?;
+    if args.include || args.head {
+        out.write(&response.head)?;
+    }
+    let mut body = response.body(waiting);
+    let mut buffer = vec![0; 256 << 10];
+    let mut count: u64 = 0;
+    loop {
+        match body.read(&mut buffer).map_err(failed)? {
+            0 => break,
+            len => {
+                out.write(&buffer[..len])?;
+                count += len as u64;
+            }
+        }
+    }
+    out.flush()?;
+    if args.json {
+        report(args, &response, count, began)?;
+    }
+    Ok(())
+}
+
+/// Without the number that the system gives an error.
+fn plain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::TimedOut => "no answer in time".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+fn report(args: &Args, response: &Response, bytes: u64, began: Instant) -> Result<(), Failure> {
+    let report = json!({
+        "url": args.url.to_string(),
+        "status": response.status,
+        "fields": response.fields,
+        "bytes": bytes,
+        "seconds": began.elapsed().as_secs_f64(),
+    });
+    writeln!(io::stdout(), "{report}").map_err(Failure::output)
+}
+
+/// Where the body goes.
+struct Output {
+    file: Option<(File, PathBuf)>,
+}
+
+impl Output {
+    fn open(path: Option<&Path>) -> Result<Output, Failure> {
+        let open = |path: &Path| match File::create(path) {
+            Ok(file) => Ok((file, path.to_owned())),
+            Err(error) => Err(cannot_write(path, &error)),
+        };
+        let file = path.map(open).transpose()?;
+        Ok(Output { file })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        match &mut self.file {
+            Some((file, path)) => file
+                .write_all(bytes)
+                .map_err(|error| cannot_write(path, &error)),
+            None => io::stdout().write_all(bytes).map_err(Failure::output),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        match self.file {
+            Some(_) => Ok(()),
+            None => io::stdout().flush().map_err(Failure::output),
+        }
+    }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure::run(format!("cannot write {}: {error}", path.display()))
+}

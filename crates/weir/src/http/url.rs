@@ -1,0 +1,137 @@
+//! `http` URLs (RFC 3986, RFC 9110 §4.2.1).
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Where a resource is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Url {
+    /// A name or an address, that of IPv6 without its brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// Path and query, as the request has it.
+    pub(crate) target: String,
+}
+
+/// The longest URL, in bytes.
+const LEN_MAX: usize = 8 << 10;
+
+impl FromStr for Url {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Url, String> {
+        let wrong = |why: &str| Err(format!("`{text}` {why}"));
+        if text.len() > LEN_MAX {
+            return Err(format!("a URL of {} bytes is too long", text.len()));
+        }
+        if let Some(bad) = text.chars().find(|c| !c.is_ascii_graphic()) {
+            return wrong(&format!("has {bad:?} in it: write it as %XX"));
+        }
+        let rest = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
+            Some((scheme, _)) => {
+                return wrong(&format!("is of {scheme}: only http is spoken here"));
+            }
+            None => text,
+        };
+        let rest = rest.split('#').next().unwrap_or_default();
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(end);
+        if authority.contains('@') {
+            return wrong("has a user in it: give it with -H 'Authorization: …'");
+        }
+        let (host, port) = split_port(authority);
+        let host = match host.strip_prefix('[') {
+            Some(inner) => inner.strip_suffix(']').unwrap_or_default(),
+            None => host,
+        };
+        if host.is_empty() || host.contains(['[', ']']) {
+            return wrong("names no host: write http://HOST[:PORT]/PATH");
+        }
+        let port = match port {
+            None | Some("") => 80,
+            Some(port) => match port.parse() {
+                Ok(port) if port > 0 => port,
+                _ => return wrong(&format!("has `{port}` for a port: give 1 to 65535")),
+            },
+        };
+        let slash = if target.starts_with('/') { "" } else { "/" };
+        Ok(Url {
+            host: host.to_owned(),
+            port,
+            target: format!("{slash}{target}"),
+        })
+    }
+}
+
+/// Host and port; the colons within brackets belong to the host.
+fn split_port(authority: &str) -> (&str, Option<&str>) {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (authority, None),
+    }
+}
+
+impl Url {
+    /// The field `Host`.
+    pub(crate) fn authority(&self) -> String {
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        match self.port {
+            80 => host,
+            port => format!("{host}:{port}"),
+        }
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.authority(), self.target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        for (text, host, port, target) in [
+            ("http://192.0.2.1/", "192.0.2.1", 80, "/"),
+            ("http://192.0.2.1", "192.0.2.1", 80, "/"),
+            ("HTTP://a:8080/b/c?d=e#f", "a", 8080, "/b/c?d=e"),
+            ("http://[2001:db8::1]:81?x", "2001:db8::1", 81, "/?x"),
+            ("http://[2001:db8::1]", "2001:db8::1", 80, "/"),
+            ("a.example:/x", "a.example", 80, "/x"),
+        ] {
+            let url: Url = text.parse().unwrap();
+            assert_eq!(
+                (&*url.host, url.port, &*url.target),
+                (host, port, target),
+                "{text}"
+            );
+        }
+        let url: Url = "http://[::1]:81/x".parse().unwrap();
+        assert_eq!(url.to_string(), "http://[::1]:81/x");
+    }
+
+    #[test]
+    fn others_are_refused() {
+        for (text, why) in [
+            ("https://a/", "only http"),
+            ("http:///x", "names no host"),
+            ("http://a b/", "' '"),
+            ("http://a/\r\nX: y", "'\\r'"),
+            ("http://a:0/", "`0`"),
+            ("http://a:99999/", "`99999`"),
+            ("http://u:p@a/", "has a user"),
+            ("http://[::1/", "names no host"),
+            ("http://é/", "'é'"),
+        ] {
+            let error = text.parse::<Url>().unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

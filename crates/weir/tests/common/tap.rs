@@ -1,0 +1,87 @@
+//! A kernel with a TAP interface made for nobody.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use crate::live::{PATIENCE, Running};
+use std::net::TcpStream;
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_lab::need;
+use weir_lab::net::{Host, Lab, nobody};
+
+/// The kernel's addresses and those of weir's host.
+pub(crate) const KERNEL: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+pub(crate) const OURS: [&str; 2] = ["192.0.2.5", "2001:db8::5"];
+/// How weir's host is told of its own.
+pub(crate) const HOST: [&str; 6] = [
+    "--link",
+    "tap0",
+    "--addr",
+    "192.0.2.5/24",
+    "--addr",
+    "2001:db8::5/64",
+];
+
+pub(crate) struct Kernel {
+    pub(crate) host: Host,
+    _lab: Lab,
+}
+
+/// `None` without root.
+pub(crate) fn kernel() -> Option<Kernel> {
+    if !need::root() {
+        return None;
+    }
+    let lab = Lab::new();
+    let host = lab.host("kernel").unwrap();
+    let kernel = Kernel { host, _lab: lab };
+    kernel.run("ip tuntap add dev tap0 mode tap user nobody");
+    let tap = kernel.host.device("tap0").unwrap();
+    tap.up().unwrap();
+    tap.add_address([192, 0, 2, 1], 24).unwrap();
+    tap.add_address([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 64)
+        .unwrap();
+    Some(kernel)
+}
+
+impl Kernel {
+    /// Runs a command, words apart by spaces, on the kernel's side.
+    pub(crate) fn output(&self, line: &str) -> Output {
+        let mut words = line.split_whitespace();
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words);
+        self.host.output(command).unwrap()
+    }
+
+    /// As [`Kernel::output`], of a command that must succeed.
+    pub(crate) fn run(&self, line: &str) -> Vec<u8> {
+        let output = self.output(line);
+        assert!(output.status.success(), "{line}: {output:?}");
+        output.stdout
+    }
+
+    /// The binary on the TAP interface, as nobody.
+    pub(crate) fn weir(&self, arguments: &[&str]) -> Running {
+        let command = nobody::command(env!("CARGO_BIN_EXE_weir"));
+        let all: Vec<&str> = arguments.iter().copied().chain(HOST).collect();
+        Running::start(&self.host, command, &all)
+    }
+
+    /// A server of the kernel's side, once it answers at `port`.
+    pub(crate) fn server(&self, line: &str, port: u16) -> Running {
+        let mut words = line.split_whitespace();
+        let command = Command::new(words.next().unwrap());
+        let running = Running::start(&self.host, command, &words.collect::<Vec<_>>());
+        let began = Instant::now();
+        let answers = || {
+            self.host
+                .run(|| TcpStream::connect((KERNEL[0], port)))
+                .is_ok()
+        };
+        while !answers() {
+            assert!(began.elapsed() < PATIENCE, "`{line}` does not answer");
+            thread::sleep(Duration::from_millis(20));
+        }
+        running
+    }
+}

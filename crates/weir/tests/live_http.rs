@@ -1,0 +1,317 @@
+//! `weir get` and `weir serve` against the kernel's TCP, python's server and
+//! curl, over a TAP interface, without privilege.
+
+mod common;
+#[path = "common/live.rs"]
+mod live;
+#[path = "common/tap.rs"]
+mod tap;
+
+use common::Folder;
+use live::open_folder;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+use tap::{KERNEL, Kernel, OURS, kernel};
+use weir_lab::net::Signal;
+
+/// Lengths that have something about them: nothing, less than a segment, the
+/// edges of one, more than the buffers.
+const LENGTHS: [usize; 7] = [0, 1, 1447, 1448, 1449, 65_536, 5_000_000];
+/// Once each way; a build without optimisation takes its time.
+const LONG: usize = if cfg!(debug_assertions) {
+    20_000_000
+} else {
+    100_000_000
+};
+
+fn body(len: usize) -> Vec<u8> {
+    let byte = |at: usize| {
+        (at as u64)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .to_be_bytes()[1]
+    };
+    (0..len).map(byte).collect()
+}
+
+fn site(name: &str) -> Folder {
+    let folder = open_folder(name);
+    for len in LENGTHS {
+        folder.write(&format!("{len}.bin"), &body(len));
+    }
+    folder
+}
+
+fn url(at: &str, port: u16, path: &str) -> String {
+    match at.contains(':') {
+        true => format!("http://[{at}]:{port}{path}"),
+        false => format!("http://{at}:{port}{path}"),
+    }
+}
+
+#[test]
+fn get_has_what_a_server_has() {
+    let Some(kernel) = kernel() else { return };
+    let folder = site("get");
+    folder.write("long.bin", &body(LONG));
+    let site = folder.path("");
+    let server = format!("python3 -m http.server 8000 --bind :: --directory {site}");
+    let _server = kernel.server(&server, 8000);
+    let out = folder.path("out");
+    for at in KERNEL {
+        for len in LENGTHS {
+            let url = url(at, 8000, &format!("/{len}.bin"));
+            let got = kernel.weir(&["get", &url, "-o", &out, "--json"]).end();
+            assert_eq!(got.code, Some(0), "{got:?}");
+            assert_eq!(got.json()["status"], 200);
+            assert_eq!(got.json()["bytes"], len);
+            assert!(fs::read(&out).unwrap() == body(len), "{url}");
+        }
+    }
+    let got = kernel.weir(&["get", &url(KERNEL[0], 8000, "/long.bin"), "-o", &out]);
+    let got = got.end();
+    assert_eq!((got.code, &*got.stderr), (Some(0), ""));
+    assert!(fs::read(&out).unwrap() == body(LONG));
+}
+
+#[test]
+fn get_fails_as_it_says() {
+    let Some(kernel) = kernel() else { return };
+    let folder = site("get-fails");
+    let site = folder.path("");
+    let server = format!("python3 -m http.server 8000 --bind :: --directory {site}");
+    let _server = kernel.server(&server, 8000);
+    let missing = url(KERNEL[0], 8000, "/missing");
+    let got = kernel.weir(&["get", &missing]).end();
+    assert_eq!(got.code, Some(0), "{got:?}");
+    assert!(got.stdout.contains("404"), "{got:?}");
+    for (arguments, code, why) in [
+        (&["get", &*missing, "--fail"][..], 1, "status is 404"),
+        (&["get", "http://192.0.2.1:81/"], 1, "Connection refused"),
+        (&["get", "http://198.51.100.1/"], 1, "192.0.2.5"),
+        (
+            &["get", "http://192.0.2.77/", "--connect-timeout", "0.2"],
+            1,
+            "192.0.2.77:80: timed out",
+        ),
+        (&["get", "https://192.0.2.1/"], 2, "only http"),
+        (&["get", "http://no.such.host.invalid/"], 1, "resolver"),
+        (
+            &["get", &*missing, "-o", "/no/such/folder/x"],
+            1,
+            "/no/such/folder/x",
+        ),
+    ] {
+        let got = kernel.weir(arguments).end();
+        assert_eq!(got.code, Some(code), "{arguments:?}: {got:?}");
+        let said = got.stderr.contains(why) || why == "192.0.2.5" && got.stderr.contains("198.51");
+        assert!(said, "{arguments:?}: {got:?}");
+        assert_eq!(got.stdout, "");
+    }
+    let head = kernel
+        .weir(&["get", "-I", &url(KERNEL[1], 8000, "/1.bin")])
+        .end();
+    assert!(head.stdout.starts_with("HTTP/1.0 200 OK\r\n"), "{head:?}");
+    assert!(head.stdout.ends_with("\r\n\r\n"), "{head:?}");
+}
+
+/// A server of the kernel's that answers once, whatever is asked.
+fn answering(kernel: &Kernel, port: u16, answer: &'static [u8]) -> JoinHandle<Vec<u8>> {
+    let listener = kernel
+        .host
+        .run(|| TcpListener::bind((KERNEL[0], port)))
+        .unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            request.push(byte[0]);
+        }
+        stream.write_all(answer).unwrap();
+        request
+    })
+}
+
+#[test]
+fn every_framing_is_read_and_none_that_is_broken() {
+    let Some(kernel) = kernel() else { return };
+    let cases: [(&[u8], Option<i32>, &str, &str); 6] = [
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
+            Some(0),
+            "abcde",
+            "",
+        ),
+        (b"HTTP/1.1 200 OK\r\n\r\nuntil closed", Some(0), "until closed", ""),
+        (
+            b"HTTP/1.1 302 Found\r\nLocation: /y\r\nContent-Length: 2\r\n\r\nno",
+            Some(0),
+            "no",
+            "",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
+            Some(1),
+            "abc",
+            "6 bytes early",
+        ),
+        (b"", Some(1), "", "without a response"),
+        (b"SSH-2.0-x\r\n\r\n", Some(1), "", "no response of HTTP/1"),
+    ];
+    for (at, (answer, code, stdout, stderr)) in cases.into_iter().enumerate() {
+        let port = 8100 + at as u16;
+        let server = answering(&kernel, port, answer);
+        let got = kernel
+            .weir(&["get", &url(KERNEL[0], port, "/x?y"), "-H", "X: y"])
+            .end();
+        assert_eq!((got.code, &*got.stdout), (code, stdout), "{got:?}");
+        assert!(got.stderr.contains(stderr), "{got:?}");
+        let request = String::from_utf8(server.join().unwrap()).unwrap();
+        assert!(
+            request.starts_with("GET /x?y HTTP/1.1\r\nHost: 192.0.2.1:"),
+            "{request}"
+        );
+        assert!(request.contains("\r\nX: y\r\n"), "{request}");
+    }
+}
+
+#[test]
+fn a_signal_ends_get() {
+    let Some(kernel) = kernel() else { return };
+    let listener = kernel
+        .host
+        .run(|| TcpListener::bind((KERNEL[0], 8200)))
+        .unwrap();
+    let got = kernel.weir(&["get", &url(KERNEL[0], 8200, "/")]);
+    let (mut stream, _) = listener.accept().unwrap();
+    let began = Instant::now();
+    got.signal(Signal::INT);
+    assert_eq!(got.end().code, Some(130));
+    // The server learns, too.
+    let mut request = Vec::new();
+    let _ = stream.read_to_end(&mut request);
+    assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
+}
+
+#[test]
+fn curl_has_what_serve_has() {
+    let Some(kernel) = kernel() else { return };
+    let folder = site("serve");
+    folder.write("long.bin", &body(LONG));
+    let server = kernel
+        .weir(&["serve", &folder.path(""), "--port", "8080"])
+        .until("ready");
+    for at in OURS {
+        // All by one connection, then all at once.
+        let urls: Vec<String> = LENGTHS
+            .map(|len| url(at, 8080, &format!("/{len}.bin")))
+            .to_vec();
+        let all: Vec<u8> = LENGTHS.into_iter().flat_map(body).collect();
+        assert!(
+            kernel.run(&format!("curl -sS {}", urls.join(" "))) == all,
+            "{at}"
+        );
+        let outs = |at: usize| format!("-o {}", folder.path(&format!("out{at}")));
+        let pairs: Vec<String> = (0..urls.len())
+            .map(|at| format!("{} {}", outs(at), urls[at]))
+            .collect();
+        kernel.run(&format!(
+            "curl -sS --parallel --parallel-immediate {}",
+            pairs.join(" ")
+        ));
+        for (at, len) in LENGTHS.into_iter().enumerate() {
+            let got = fs::read(folder.path(&format!("out{at}"))).unwrap();
+            assert!(got == body(len), "{len}");
+        }
+    }
+    let long = kernel.run(&format!("curl -sS {}", url(OURS[0], 8080, "/long.bin")));
+    assert!(long == body(LONG));
+    server.signal(Signal::TERM);
+    let ended = server.end();
+    assert_eq!((ended.code, &*ended.stdout), (Some(0), ""), "{ended:?}");
+}
+
+#[test]
+fn serve_keeps_to_http_and_to_its_folder() {
+    let Some(kernel) = kernel() else { return };
+    let folder = site("serve-rules");
+    folder.write("index.html", b"<p>hello");
+    folder.write(".secret", b"no");
+    fs::create_dir(folder.path("sub")).unwrap();
+    fs::write(folder.path("sub/index.html"), b"below").unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", folder.path("out")).unwrap();
+    folder.write("mine", b"no");
+    let mine = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(folder.path("mine"), mine).unwrap();
+    let server = kernel
+        .weir(&["serve", &folder.path(""), "--json"])
+        .until("ready");
+    let at = format!("http://{}", OURS[0]);
+    let curl = |arguments: &str| {
+        let said = kernel.run(&format!("curl -sSi --path-as-is {arguments}"));
+        String::from_utf8_lossy(&said).into_owned()
+    };
+    for (arguments, status, has) in [
+        (format!("{at}/"), "200 OK", "<p>hello"),
+        (format!("{at}/sub/?q"), "200 OK", "below"),
+        (format!("{at}/sub?q"), "301 Moved", "Location: /sub/?q"),
+        (
+            format!("-I {at}/1448.bin"),
+            "200 OK",
+            "Content-Length: 1448",
+        ),
+        (
+            format!("-r 1-3 {at}/index.html"),
+            "206 Partial",
+            "Content-Range: bytes 1-3/8",
+        ),
+        (format!("-r 99- {at}/index.html"), "416 Range", "bytes */8"),
+        (format!("{at}/missing"), "404 Not Found", ""),
+        (format!("{at}/.secret"), "404 Not Found", ""),
+        (format!("{at}/out"), "404 Not Found", ""),
+        (format!("{at}/mine"), "403 Forbidden", ""),
+        (format!("{at}/../../../etc/passwd"), "400 Bad", ""),
+        (format!("{at}/%2e%2e/%2e%2e/etc/passwd"), "400 Bad", ""),
+        (format!("-X DELETE {at}/"), "405 Method", "Allow: GET, HEAD"),
+        (format!("-d x=y {at}/"), "413 Content", ""),
+        (format!("-H Host: {at}/"), "400 Bad", ""),
+    ] {
+        let said = curl(&arguments);
+        let first = said.lines().next().unwrap_or_default();
+        assert!(
+            first.contains(status) && said.contains(has),
+            "{arguments}: {said}"
+        );
+        assert!(
+            !said.contains("root:") && !said.ends_with("no"),
+            "{arguments}: {said}"
+        );
+    }
+    let modified = curl(&format!("-I {at}/"));
+    let date = modified
+        .lines()
+        .find_map(|line| line.strip_prefix("Last-Modified: "));
+    let date = date.unwrap().trim().to_owned();
+    let mut again = std::process::Command::new("curl");
+    again.args([
+        "-sSi",
+        "-H",
+        &format!("If-Modified-Since: {date}"),
+        &format!("{at}/"),
+    ]);
+    let again = kernel.host.output(again).unwrap().stdout;
+    assert!(again.starts_with(b"HTTP/1.1 304 "), "{again:?}");
+    server.signal(Signal::INT);
+    let ended = server.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let last = ended.json();
+    assert_eq!(
+        (&last["status"], &last["target"]),
+        (&304.into(), &"/".into())
+    );
+}
