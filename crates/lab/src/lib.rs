@@ -3,6 +3,8 @@
 //!
 //! - [`net`]: hosts, links and bridges, and their ordinary traffic.
 //! - [`load`]: frames at a rate, sinks, the lossless rate.
+//! - [`cpu`]: which CPU runs what, and before whom.
+//! - [`rfc2544`]: bridges and routers measured as RFC 2544 says.
 //! - [`need`]: what a test needs from its surroundings.
 //!
 //! All else comes with the feature `oracles`, which the `weir` binary is built
@@ -12,6 +14,7 @@
 pub mod corpus;
 #[cfg(feature = "oracles")]
 pub mod counts;
+pub mod cpu;
 #[cfg(feature = "oracles")]
 pub mod guarded;
 pub mod load;
@@ -23,6 +26,7 @@ pub mod oracle;
 pub mod program;
 #[cfg(feature = "oracles")]
 pub mod records;
+pub mod rfc2544;
 pub mod rng;
 #[cfg(feature = "oracles")]
 pub mod rules;

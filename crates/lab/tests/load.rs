@@ -147,6 +147,7 @@ fn any_frame_can_be_sent() {
             checksum: None,
         }],
         number_at: None,
+        time_at: None,
     };
     let mut generator = Generator::new(&eth_a, template).unwrap();
     generator.send(20, Rate::Flat).unwrap();

@@ -10,6 +10,7 @@ mod http;
 mod limited;
 mod live;
 mod perlink;
+mod plot;
 mod rarp;
 mod source;
 mod stop;

@@ -3,11 +3,12 @@
 use super::program::{program, shared};
 use super::template::{Template, TemplateError};
 use super::thread;
+use crate::cpu;
 use crate::net::Device;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use weir_link::bpf::{
@@ -93,6 +94,9 @@ pub enum GeneratorError {
     /// The device is gone.
     #[error(transparent)]
     Device(#[from] crate::net::Error),
+    /// It was made for no device, or for devices of several hosts.
+    #[error("a generator sends out of devices of one host, and out of one at least")]
+    Devices,
     /// No thread for it.
     #[error("the generator's thread: {0}")]
     Thread(#[from] io::Error),
@@ -105,12 +109,18 @@ pub struct Generator(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    device: Device,
+    devices: Vec<Device>,
     frame: Vec<u8>,
     program: Program,
     shared: Shared,
     realtime: AtomicBool,
+    /// The CPU to run on, or [`ANY_CPU`].
+    cpu: AtomicUsize,
+    batch: AtomicU32,
 }
+
+/// No CPU in particular.
+const ANY_CPU: usize = usize::MAX;
 
 impl Generator {
     /// A generator of a template's frames, sent out of a device.
@@ -121,8 +131,26 @@ impl Generator {
         device: &Device,
         template: impl Into<Template>,
     ) -> Result<Generator, GeneratorError> {
-        let template = template.into();
-        template.check()?;
+        Generator::in_turn(&[(device, template.into())])
+    }
+
+    /// A generator that sends a frame of each template in turn, each out of
+    /// its own device of one host. The frames have one length, and are alike
+    /// from their 65th byte on.
+    ///
+    /// # Errors
+    /// As [`Generator::new`].
+    pub fn in_turn(ways: &[(&Device, Template)]) -> Result<Generator, GeneratorError> {
+        let Some((first, template)) = ways.first() else {
+            return Err(GeneratorError::Devices);
+        };
+        for (device, other) in ways {
+            other.check()?;
+            template.check_like(other)?;
+            if !device.host().is(first.host()) {
+                return Err(GeneratorError::Devices);
+            }
+        }
         let spec = MapSpec {
             mmapable: true,
             ..MapSpec::array(shared::BYTES, 1)
@@ -133,12 +161,15 @@ impl Generator {
             maps: &[map.as_fd()],
             ..Load::new(ProgramType::Xdp)
         };
+        let sent: Vec<_> = ways.iter().map(|(at, t)| (t, at.index())).collect();
         Ok(Generator(Arc::new(Inner {
-            program: Program::load(&program(&template, device.index()), &load)?,
+            program: Program::load(&program(&sent), &load)?,
             shared: Shared(map.map_memory(true)?),
-            frame: template.frame,
-            device: device.clone(),
+            frame: template.frame.clone(),
+            devices: ways.iter().map(|(device, _)| (*device).clone()).collect(),
             realtime: AtomicBool::new(false),
+            cpu: AtomicUsize::new(ANY_CPU),
+            batch: AtomicU32::new(0),
         })))
     }
 
@@ -147,6 +178,20 @@ impl Generator {
     /// else, but for a twentieth of each second.
     pub fn realtime(self) -> Generator {
         self.0.realtime.store(true, Ordering::Relaxed);
+        self
+    }
+
+    /// Sends from that CPU from now on.
+    pub fn on_cpu(self, cpu: usize) -> Generator {
+        self.0.cpu.store(cpu, Ordering::Relaxed);
+        self
+    }
+
+    /// Lets each frame go by itself from now on. Otherwise a frame waits for
+    /// the end of a batch of 64 runs of the program, a few microseconds, which
+    /// is what makes a generator quick.
+    pub fn unbatched(self) -> Generator {
+        self.0.batch.store(1, Ordering::Relaxed);
         self
     }
 
@@ -211,12 +256,16 @@ impl Inner {
 
     /// Sends up to the limit.
     fn run(&self) -> Result<Sent, GeneratorError> {
-        self.device.host().enter()?;
+        self.devices[0].host().enter()?;
         thread::allow_call_back()?;
         if self.realtime.load(Ordering::Relaxed) {
-            thread::realtime()?;
+            cpu::realtime()?;
         }
-        let before = self.device.counters()?;
+        match self.cpu.load(Ordering::Relaxed) {
+            ANY_CPU => {}
+            cpu => cpu::pin(None, cpu)?,
+        }
+        let before = self.carried()?;
         let interval = self.shared.get(shared::INTERVAL);
         if Duration::from_nanos(interval >> 16) < SLEEP_MIN {
             self.spin(interval)?;
@@ -226,7 +275,7 @@ impl Inner {
         let frames = self.sent() - self.shared.get(shared::FIRST);
         let (carried, dropped) = self.taken(before, frames)?;
         if carried == 0 && dropped == 0 && frames > 0 {
-            let device = self.device.name().to_owned();
+            let device = self.devices[0].name().to_owned();
             return Err(GeneratorError::NotTaken { device });
         }
         let [begun, ended] = [shared::BEGUN, shared::ENDED].map(|at| self.shared.get(at));
@@ -285,24 +334,28 @@ impl Inner {
         Ok(self.program.run_live(&LiveRun {
             frame: &self.frame,
             repeat,
-            batch: 0,
+            batch: self.batch.load(Ordering::Relaxed),
         })?)
     }
 
-    /// Frames that the link has carried and dropped since then, as soon as
+    /// Frames that the links have carried and dropped so far.
+    fn carried(&self) -> Result<(u64, u64), GeneratorError> {
+        let mut carried = (0, 0);
+        for device in &self.devices {
+            let now = device.counters()?;
+            carried.0 += now.tx_frames;
+            carried.1 += now.tx_dropped;
+        }
+        Ok(carried)
+    }
+
+    /// Frames that the links have carried and dropped since then, as soon as
     /// all are there: the other end may still be taking the last ones.
-    fn taken(
-        &self,
-        before: crate::net::Counters,
-        frames: u64,
-    ) -> Result<(u64, u64), GeneratorError> {
+    fn taken(&self, before: (u64, u64), frames: u64) -> Result<(u64, u64), GeneratorError> {
         let mut taken = (0, 0);
         for _ in 0..50 {
-            let now = self.device.counters()?;
-            taken = (
-                now.tx_frames - before.tx_frames,
-                now.tx_dropped - before.tx_dropped,
-            );
+            let now = self.carried()?;
+            taken = (now.0 - before.0, now.1 - before.1);
             if taken.0 + taken.1 >= frames {
                 break;
             }
@@ -326,6 +379,12 @@ impl Sending<'_> {
     pub fn sent(&self) -> u64 {
         let shared = self.shared();
         shared.get(shared::SENT) - shared.get(shared::FIRST)
+    }
+
+    /// Whether all is sent, or it has failed: [`Sending::wait`] tells.
+    pub fn is_done(&self) -> bool {
+        let ended = self.shared().get(shared::ENDED) != 0;
+        ended || self.worker.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Stops it.

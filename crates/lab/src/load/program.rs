@@ -1,6 +1,6 @@
 //! The generator's program: what runs in the kernel for each frame.
 
-use super::template::{Field, Order, Template};
+use super::template::{Field, Order, RENEWED_BYTES, Template};
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
 
 /// Numbers that the program and the generator share, each of eight bytes, at
@@ -37,9 +37,6 @@ const XDP_DROP: i32 = 1;
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 
-/// Bytes from the start that are written anew for each frame.
-const RENEWED_BYTES: usize = 64;
-
 /// 2^64 divided by the golden ratio: multiples of it are spread evenly.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -49,15 +46,16 @@ const SHARED: Reg = Reg::R7;
 const SENT: Reg = Reg::R8;
 const FRAME: Reg = Reg::R9;
 
-/// The program that sends a (checked) template out of an interface:
+/// The program that sends the frames of (checked) templates in turn, each out
+/// of an interface:
 ///
 /// 1. drop what is above the limit or not due yet;
-/// 2. write the frame's start, its number and the fields of its flow;
+/// 2. write the frame's start, its number, the fields of its flow, the time;
 /// 3. redirect it to the interface.
 ///
 /// So the kernel's loop around the program is also what waits, without a
 /// timer and to some tens of nanoseconds.
-pub(super) fn program(template: &Template, ifindex: u32) -> Vec<Insn> {
+pub(super) fn program(ways: &[(&Template, u32)]) -> Vec<Insn> {
     let mut asm = Asm::new();
     let (drop, limit) = (asm.label(), asm.label());
     asm.push(Insn::mov64(CONTEXT, Reg::R1));
@@ -71,28 +69,19 @@ pub(super) fn program(template: &Template, ifindex: u32) -> Vec<Insn> {
     asm.push(Insn::load(op::W, FRAME, CONTEXT, DATA));
     asm.push(Insn::load(op::W, Reg::R2, CONTEXT, DATA_END));
     asm.push(Insn::mov64(Reg::R1, FRAME));
-    let len = template.frame.len() as i32;
-    asm.push(Insn::alu64(op::ADD, Reg::R1, len));
+    let len = ways.first().map_or(0, |(template, _)| template.frame.len());
+    asm.push(Insn::alu64(op::ADD, Reg::R1, len as i32));
     asm.jump(Insn::jump64(op::JGT, Reg::R1, Reg::R2), drop);
-    renew(&mut asm, &template.frame);
-    if let Some(offset) = template.number_at {
-        asm.push(Insn::mov64(Reg::R1, SENT));
-        asm.push(Insn::to_be(Reg::R1, 64));
-        // Eight bytes at any offset: the frame need not be aligned to them.
-        asm.push(Insn::store(op::DW, FRAME, offset as i16, Reg::R1));
-    }
-    if !template.fields.is_empty() {
-        flow(&mut asm, template);
-        for field in &template.fields {
-            write_field(&mut asm, template, field);
+    for (index, (template, ifindex)) in ways.iter().enumerate() {
+        let next = asm.label();
+        if index + 1 < ways.len() {
+            asm.push(Insn::mov64(Reg::R1, SENT));
+            modulo(&mut asm, Reg::R1, ways.len() as u32);
+            asm.jump(Insn::jump64(op::JNE, Reg::R1, index as i32), next);
         }
+        send(&mut asm, template, *ifindex, ways.len() as u32);
+        asm.bind(next);
     }
-    asm.push(Insn::alu64(op::ADD, SENT, 1));
-    asm.push(store(shared::SENT, SENT));
-    asm.push(Insn::mov64(Reg::R1, ifindex as i32));
-    asm.push(Insn::mov64(Reg::R2, 0));
-    asm.push(Insn::call(helper::REDIRECT));
-    asm.push(Insn::exit());
     asm.bind(limit);
     asm.push(load(Reg::R1, shared::ENDED));
     asm.jump(Insn::jump64(op::JNE, Reg::R1, 0), drop);
@@ -103,6 +92,33 @@ pub(super) fn program(template: &Template, ifindex: u32) -> Vec<Insn> {
     asm.push(Insn::exit());
     asm.finish(&Limits::default())
         .expect("a generator's program is short")
+}
+
+/// Writes the frame of a template, one of so many in turn, and sends it.
+fn send(asm: &mut Asm, template: &Template, ifindex: u32, ways: u32) {
+    renew(asm, &template.frame);
+    if let Some(offset) = template.number_at {
+        asm.push(Insn::mov64(Reg::R1, SENT));
+        asm.push(Insn::to_be(Reg::R1, 64));
+        // Eight bytes at any offset: the frame need not be aligned to them.
+        asm.push(Insn::store(op::DW, FRAME, offset as i16, Reg::R1));
+    }
+    if !template.fields.is_empty() {
+        flow(asm, template, ways);
+        for field in &template.fields {
+            write_field(asm, template, field);
+        }
+    }
+    asm.push(Insn::alu64(op::ADD, SENT, 1));
+    asm.push(store(shared::SENT, SENT));
+    if let Some(offset) = template.time_at {
+        asm.push(Insn::call(KTIME_GET_NS));
+        asm.push(Insn::store(op::DW, FRAME, offset as i16, Reg::R0));
+    }
+    asm.push(Insn::mov64(Reg::R1, ifindex as i32));
+    asm.push(Insn::mov64(Reg::R2, 0));
+    asm.push(Insn::call(helper::REDIRECT));
+    asm.push(Insn::exit());
 }
 
 /// Notes when the first frame is sent.
@@ -146,17 +162,22 @@ fn wait(asm: &mut Asm, drop: Label) {
 
 /// Writes the first bytes of the frame.
 fn renew(asm: &mut Asm, frame: &[u8]) {
-    let words = frame[..frame.len().min(RENEWED_BYTES)].chunks_exact(8);
-    for (index, word) in words.enumerate() {
-        let word = u64::from_ne_bytes(word.try_into().expect("of eight bytes"));
+    let end = frame.len().min(RENEWED_BYTES);
+    // The last one may lie over the one before it.
+    for offset in (0..end).step_by(8).map(|offset| offset.min(end - 8)) {
+        let word = frame[offset..offset + 8].try_into();
+        let word = u64::from_ne_bytes(word.expect("of eight bytes"));
         push_all(asm, Insn::load64(Reg::R1, word));
-        asm.push(Insn::store(op::DW, FRAME, 8 * index as i16, Reg::R1));
+        asm.push(Insn::store(op::DW, FRAME, offset as i16, Reg::R1));
     }
 }
 
 /// r5 = the flow of this frame.
-fn flow(asm: &mut Asm, template: &Template) {
+fn flow(asm: &mut Asm, template: &Template, ways: u32) {
     asm.push(Insn::mov64(Reg::R5, SENT));
+    if ways > 1 {
+        asm.push(Insn::alu64(op::DIV, Reg::R5, ways as i32));
+    }
     if template.order == Order::Scattered {
         push_all(asm, Insn::load64(Reg::R1, GOLDEN));
         asm.push(Insn::alu64(op::MUL, Reg::R5, Reg::R1));

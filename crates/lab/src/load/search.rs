@@ -14,8 +14,9 @@ pub struct Search {
     /// The ratio between the rate that is found and the next higher one that
     /// was tried, less one: 0.02 for two per cent.
     pub resolution: f64,
-    /// How often a rate is tried before it counts as one that loses. RFC 2544
-    /// knows one; more forgive a machine that does other things as well.
+    /// How often a rate is tried before it counts as one that loses, or that
+    /// the sender does not reach. RFC 2544 knows one; more forgive a machine
+    /// that does other things as well.
     pub attempts_max: u32,
     /// How long a trial of the search takes.
     pub trial: Duration,
@@ -188,21 +189,24 @@ struct Run<'a, F> {
 
 impl<F> Run<'_, F> {
     /// Whether there may be more above: nothing is lost and the sender keeps
-    /// up.
+    /// up, in one of the attempts.
     fn try_rate<E>(&mut self, asked: f64, time: Duration) -> Result<bool, SearchError<E>>
     where
         F: FnMut(f64, Duration) -> Result<Trial, E>,
     {
-        if !self.passes(asked, time)? {
-            self.sender_is_slow = false;
-            return Ok(false);
+        let mut lost = true;
+        for _ in 0..self.search.attempts_max.max(1) {
+            if !self.is_lossless(asked, time)? {
+                continue;
+            }
+            lost = false;
+            let sent = self.trials.last().map_or(0.0, |tried| tried.trial.rate());
+            if sent * (1.0 + self.search.resolution) >= asked {
+                return Ok(true);
+            }
         }
-        let sent = self.trials.last().map_or(0.0, |tried| tried.trial.rate());
-        let keeps_up = sent * (1.0 + self.search.resolution) >= asked;
-        if !keeps_up {
-            self.sender_is_slow = true;
-        }
-        Ok(keeps_up)
+        self.sender_is_slow = !lost;
+        Ok(false)
     }
 
     /// Whether nothing is lost at that rate, in one of the attempts.
@@ -211,20 +215,31 @@ impl<F> Run<'_, F> {
         F: FnMut(f64, Duration) -> Result<Trial, E>,
     {
         for _ in 0..self.search.attempts_max.max(1) {
-            let trial = (self.trial)(asked, time)?;
-            self.trials.push(Tried { asked, trial });
-            let Trial { sent, received, .. } = trial;
-            if received > sent {
-                return Err(SearchError::MoreThanSent { sent, received });
-            }
-            if received == sent && sent > 0 {
-                self.best = Some(
-                    self.best
-                        .map_or(trial.rate(), |best| best.max(trial.rate())),
-                );
+            if self.is_lossless(asked, time)? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// One attempt.
+    fn is_lossless<E>(&mut self, asked: f64, time: Duration) -> Result<bool, SearchError<E>>
+    where
+        F: FnMut(f64, Duration) -> Result<Trial, E>,
+    {
+        let trial = (self.trial)(asked, time)?;
+        self.trials.push(Tried { asked, trial });
+        let Trial { sent, received, .. } = trial;
+        if received > sent {
+            return Err(SearchError::MoreThanSent { sent, received });
+        }
+        let is_lossless = received == sent && sent > 0;
+        if is_lossless {
+            self.best = Some(
+                self.best
+                    .map_or(trial.rate(), |best| best.max(trial.rate())),
+            );
+        }
+        Ok(is_lossless)
     }
 }

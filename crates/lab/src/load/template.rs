@@ -10,6 +10,9 @@ pub const FRAME_BYTES_MIN: usize = 60;
 /// Bytes of the longest frame: what fits a page with room for the kernel.
 pub const FRAME_BYTES_MAX: usize = 3520;
 
+/// Bytes from the start that a generator writes anew for each frame.
+pub(super) const RENEWED_BYTES: usize = 64;
+
 /// A number in the frame, most significant byte first, that tells its flow:
 /// `base + flow / divisor % modulus`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +58,9 @@ pub struct Template {
     /// Where the number of the frame goes, from 0, in eight bytes most
     /// significant first.
     pub number_at: Option<usize>,
+    /// Where the time goes at which the frame was handed to the device, on the
+    /// monotonic clock, in nanoseconds: eight bytes in the machine's order.
+    pub time_at: Option<usize>,
 }
 
 /// UDP datagrams of many flows.
@@ -162,6 +168,7 @@ impl From<&Udp> for Template {
             order: udp.order,
             fields: fields.into_iter().filter(|f| f.modulus > 1).collect(),
             number_at: Some(PAYLOAD),
+            time_at: None,
         }
     }
 }
@@ -202,6 +209,11 @@ pub enum TemplateError {
     /// Two fields of one checksum.
     #[error("more than one field is covered by a checksum: one is possible")]
     Checksums,
+    /// Frames to be sent in turn that differ where they are not written anew.
+    #[error(
+        "frames that are sent in turn must have one length and differ in their first {RENEWED_BYTES} bytes only"
+    )]
+    Unlike,
 }
 
 impl Template {
@@ -220,7 +232,7 @@ impl Template {
             _ => Err(TemplateError::Outside { offset, width, len }),
         };
         count("flows", self.flows)?;
-        if let Some(offset) = self.number_at {
+        for offset in [self.number_at, self.time_at].into_iter().flatten() {
             inside(offset, 8)?;
         }
         for field in &self.fields {
@@ -239,6 +251,13 @@ impl Template {
             return Err(TemplateError::Checksums);
         }
         Ok(())
+    }
+
+    /// Whether another's frames can be sent in turn with its own.
+    pub(super) fn check_like(&self, other: &Template) -> Result<(), TemplateError> {
+        let rest = |template: &Template| template.frame.get(RENEWED_BYTES..).map(<[u8]>::to_vec);
+        let like = self.frame.len() == other.frame.len() && rest(self) == rest(other);
+        like.then_some(()).ok_or(TemplateError::Unlike)
     }
 
     /// The sum of 16-bit words, folded, of the header that a checksum at that

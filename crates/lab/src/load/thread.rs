@@ -1,5 +1,5 @@
 //! What the thread of a generator needs of the system: to be called back
-//! from a long system call, and not to be made to wait.
+//! from a long system call.
 #![allow(unsafe_code)] // Calls that the safe libraries lack.
 
 use std::io;
@@ -52,19 +52,6 @@ fn install() -> io::Result<()> {
         action.sa_sigaction = nothing as *const () as usize;
         libc::sigaction(signal(), &raw const action, std::ptr::null_mut())
     };
-    match result {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Gives the calling thread the lowest of the real-time priorities: it runs
-/// before all that is not real-time. The kernel still keeps a twentieth of
-/// each second for the others.
-pub(super) fn realtime() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: zero is the calling thread, and the parameters are read only.
-    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
     match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

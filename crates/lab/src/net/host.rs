@@ -125,6 +125,11 @@ impl Host {
         &self.0.name
     }
 
+    /// Whether that is the same host.
+    pub fn is(&self, other: &Host) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Runs `f` on a thread of its own in the host's namespace: sockets made
     /// there, and what they do, are the host's. Panics in `f` go on here.
     ///

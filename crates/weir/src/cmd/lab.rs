@@ -1,6 +1,7 @@
 //! `weir lab`: networks of namespaces to try things on.
 
 mod demo;
+mod rfc2544;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -16,11 +17,13 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Which {
     Demo(demo::Args),
+    Rfc2544(Box<rfc2544::Args>),
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.which {
         Which::Demo(args) => demo::run(args),
+        Which::Rfc2544(args) => rfc2544::run(args),
     }
 }

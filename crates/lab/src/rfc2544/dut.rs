@@ -1,0 +1,216 @@
+//! What is tested: a program of its own, between two interfaces.
+
+use super::bench::{Bench, Layout};
+use super::{Error, failed};
+use crate::cpu;
+use crate::net::{Process, Signal};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What is tested: it can be started between the interfaces of a bench.
+pub trait Dut {
+    /// How reports call it.
+    fn name(&self) -> &str;
+
+    /// How it is tied in.
+    fn layout(&self) -> Layout;
+
+    /// Starts it, and returns when frames flow.
+    ///
+    /// # Errors
+    /// If it does not start.
+    fn start(&self, bench: &Bench) -> Result<Box<dyn Running>, Error>;
+}
+
+/// What is being tested. Dropped, it ends, in whatever way.
+pub trait Running {
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    /// If it has ended by itself.
+    fn check(&mut self) -> Result<(), Error>;
+
+    /// Ends it, and waits for its end.
+    ///
+    /// # Errors
+    /// If it does not end cleanly.
+    fn stop(self: Box<Self>) -> Result<(), Error>;
+}
+
+/// When a program is ready for frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ready {
+    /// When it has written a line with the word `ready`; it fails if it takes
+    /// longer than that.
+    Said(Duration),
+    /// So long after its start.
+    After(Duration),
+}
+
+/// A program with its arguments.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    /// How reports call it.
+    pub name: String,
+    /// Program and arguments, not empty; `{a}` and `{b}` stand for the names
+    /// of the interfaces.
+    pub words: Vec<String>,
+    /// How it is tied in.
+    pub layout: Layout,
+    /// When frames flow.
+    pub ready: Ready,
+    /// Its standard input stays open, for programs that end with it.
+    pub open_input: bool,
+}
+
+/// How long a program may take to end after SIGTERM.
+const END_MAX: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether it is ready.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Lines and bytes of a log that an error shows, the last ones.
+const LOG_LINES_MAX: usize = 12;
+const LOG_BYTES_MAX: usize = 4096;
+
+impl Dut for Program {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    fn start(&self, bench: &Bench) -> Result<Box<dyn Running>, Error> {
+        let what = || format!("starting `{}`", self.name);
+        let log = memfd_create("log", MemfdFlags::CLOEXEC);
+        let log = Log(File::from(log.map_err(|e| failed(what())(e.into()))?));
+        let handle = || log.0.try_clone().map_err(failed(what()));
+        let mut command = self.command(bench);
+        command.stdout(handle()?).stderr(handle()?);
+        command.stdin(match self.open_input {
+            true => Stdio::piped(),
+            false => Stdio::null(),
+        });
+        let setup = bench.setup();
+        cpu::place(&mut command, setup.cpus.dut, setup.realtime);
+        let process = bench.dut().spawn(command).map_err(failed(what()))?;
+        let mut started = Started {
+            name: self.name.clone(),
+            process,
+            log,
+        };
+        started.wait(self.ready)?;
+        Ok(Box::new(started))
+    }
+}
+
+impl Program {
+    fn command(&self, bench: &Bench) -> Command {
+        let [a, b] = bench
+            .ports()
+            .map_or(["", ""], |ports| ports.each_ref().map(|port| port.name()));
+        let fill = |word: &String| word.replace("{a}", a).replace("{b}", b);
+        let mut words = self.words.iter().map(fill);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
+        command
+    }
+}
+
+/// A program that was started.
+#[derive(Debug)]
+struct Started {
+    name: String,
+    process: Process,
+    log: Log,
+}
+
+impl Started {
+    fn wait(&mut self, ready: Ready) -> Result<(), Error> {
+        let start = Instant::now();
+        loop {
+            self.check()?;
+            match ready {
+                Ready::After(time) if start.elapsed() >= time => return Ok(()),
+                Ready::Said(_) if self.log.says("ready") => return Ok(()),
+                Ready::Said(limit) if start.elapsed() >= limit => {
+                    let what = format!("`{}` did not say `ready` within {limit:?}", self.name);
+                    return Err(self.failed(what));
+                }
+                _ => thread::sleep(LOOK),
+            }
+        }
+    }
+
+    fn failed(&self, what: String) -> Error {
+        let log = self.log.tail();
+        Error::Dut { what, log }
+    }
+}
+
+impl Running for Started {
+    fn check(&mut self) -> Result<(), Error> {
+        match self.process.wait(Duration::ZERO) {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => {
+                let what = format!("`{}` ended by itself: {status}", self.name);
+                Err(self.failed(what))
+            }
+            Err(error) => Err(failed(format!("waiting for `{}`", self.name))(error)),
+        }
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<(), Error> {
+        self.check()?;
+        let what = || format!("ending `{}`", self.name);
+        let sent = self.process.signal(Signal::TERM);
+        sent.map_err(failed(what()))?;
+        let what = match self.process.wait(END_MAX) {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => format!("`{}` did not end cleanly on SIGTERM: {status}", self.name),
+            Ok(None) => format!("`{}` runs on {END_MAX:?} after SIGTERM", self.name),
+            Err(error) => return Err(failed(what())(error)),
+        };
+        Err(self.failed(what))
+    }
+}
+
+/// What a program writes, in memory.
+#[derive(Debug)]
+struct Log(File);
+
+impl Log {
+    /// Whether a word stands in it.
+    fn says(&self, word: &str) -> bool {
+        let mut words = self
+            .text(0)
+            .split(|c: char| !c.is_alphanumeric())
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+            .into_iter();
+        words.any(|said| said == word)
+    }
+
+    /// Its last lines.
+    fn tail(&self) -> String {
+        let len = self.0.metadata().map_or(0, |facts| facts.len());
+        let text = self.text(len.saturating_sub(LOG_BYTES_MAX as u64));
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES_MAX)..].join("\n")
+    }
+
+    /// Some of it, from an offset on.
+    fn text(&self, offset: u64) -> String {
+        // The first line that says `ready` may be far down in a talkative
+        // program's log.
+        let mut bytes = vec![0; 64 * LOG_BYTES_MAX];
+        let len = self.0.read_at(&mut bytes, offset).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    }
+}

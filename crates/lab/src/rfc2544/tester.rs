@@ -1,0 +1,207 @@
+//! Trials: frames at a rate through the tested device, and what became of
+//! each.
+
+use super::Error;
+use super::bench::{Bench, Layout};
+use super::frame::{self, SHORTEST, SIZE_MAX, SIZE_MIN, TAG_AT, TIME_AT};
+use super::judge::Expected;
+use super::receiver::{Judged, Receiver};
+use crate::load::{Generator, Rate, Sent, Template};
+use std::fmt;
+use std::thread;
+use std::time::Duration;
+
+/// How often it is looked whether a trial is over, or is to end.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// Frames that teach a bridge where the tester's ends are, each way
+/// (RFC 2544 §23), so far apart that even a slow one sees all.
+const LEARNING_FRAMES: u64 = 8;
+const LEARNING_RATE: f64 = 2000.0;
+
+/// Bytes of a frame that are compared where not all are: the headers, and
+/// those around the number. A multiple of 8.
+const COMPARED: usize = 64;
+
+/// What a trial asks for.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Ask {
+    /// Frames per second, of all directions together.
+    pub rate: Rate,
+    /// How many.
+    pub frames: u64,
+}
+
+/// What a trial gave.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gave {
+    /// How they were sent.
+    pub sent: Sent,
+    /// What became of them, of all directions together.
+    pub judged: Judged,
+    /// Nanoseconds on the way of each good frame but for the first tenth, in
+    /// no order; empty unless they were timed.
+    pub times: Vec<u64>,
+}
+
+/// How closely frames are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Look {
+    /// The first 64 bytes are compared, and the length: what costs the
+    /// receiver little.
+    Quick,
+    /// Every byte is compared.
+    Whole,
+    /// As `Quick`, and the time on the way is noted. Each frame is let go by
+    /// itself.
+    Timed,
+}
+
+/// Sends frames of one size through a device and judges what comes.
+pub struct Tester<'a> {
+    bench: &'a Bench,
+    stop: &'a dyn Fn() -> bool,
+    ways: Vec<(usize, Template)>,
+    look: Look,
+    receivers: Vec<Receiver>,
+    frames_max: u64,
+    trials: u16,
+}
+
+impl fmt::Debug for Tester<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tester")
+            .field("look", &self.look)
+            .field("ways", &self.ways.len())
+            .field("trials", &self.trials)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Tester<'a> {
+    /// For frames of that size, check sequence included, from [`SIZE_MIN`] to
+    /// [`SIZE_MAX`], and trials of so many frames at most.
+    ///
+    /// # Errors
+    /// For another size, and without privilege.
+    pub fn new(
+        bench: &'a Bench,
+        size: usize,
+        look: Look,
+        frames_max: u64,
+    ) -> Result<Tester<'a>, Error> {
+        if !(SIZE_MIN..=SIZE_MAX).contains(&size) {
+            return Err(Error::Size { size });
+        }
+        let setup = bench.setup();
+        let from = if setup.both_ways { 0..2 } else { 0..1 };
+        let (mut ways, mut receivers) = (Vec::new(), Vec::new());
+        for from in from {
+            let way = bench.way(from);
+            let mut template = frame::sent(&way, size, setup.seed);
+            let len = template.frame.len();
+            let expected = Expected {
+                frame: frame::expected(&way, &template),
+                compared: if look == Look::Whole { len } else { COMPARED },
+                timed: look == Look::Timed,
+            };
+            template.time_at = expected.timed.then_some(TIME_AT);
+            let end = &bench.ends()[1 - from];
+            receivers.push(Receiver::new(end, setup.sink, &expected, frames_max)?);
+            ways.push((from, template));
+        }
+        let tester = Tester {
+            bench,
+            stop: &|| false,
+            ways,
+            look,
+            receivers,
+            frames_max,
+            trials: 0,
+        };
+        tester.teach()?;
+        Ok(tester)
+    }
+
+    /// Ends a trial, with [`Error::Stopped`], as soon as `stop` says so.
+    pub fn stop_when(self, stop: &'a dyn Fn() -> bool) -> Tester<'a> {
+        Tester { stop, ..self }
+    }
+
+    /// Tells a bridge where the ends are.
+    fn teach(&self) -> Result<(), Error> {
+        if self.bench.layout() == Layout::Router {
+            return Ok(());
+        }
+        let ends = self.bench.ends();
+        let frames = [0, 1].map(|from| {
+            let way = self.bench.way(from);
+            let mut template = frame::sent(&way, SIZE_MIN, 0);
+            // Of no trial.
+            template.frame[TAG_AT..SHORTEST].fill(0);
+            (&ends[from], template)
+        });
+        let mut generator = self.generator(&frames)?;
+        match generator.send(2 * LEARNING_FRAMES, Rate::PerSecond(LEARNING_RATE)) {
+            // An end that nobody receives from takes nothing: so be it.
+            Ok(_) | Err(crate::load::GeneratorError::NotTaken { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn generator(&self, ways: &[(&crate::net::Device, Template)]) -> Result<Generator, Error> {
+        let cpu = self.bench.setup().cpus.tester;
+        Ok(Generator::in_turn(ways)?.realtime().on_cpu(cpu))
+    }
+
+    /// Sends, and waits until all has come that will.
+    ///
+    /// # Errors
+    /// If the device takes no frames at all, or the kernel refuses.
+    pub fn trial(&mut self, ask: Ask) -> Result<Gave, Error> {
+        let frames = ask.frames.clamp(1, self.frames_max);
+        // Never that of the frames that teach.
+        self.trials = self.trials.checked_add(1).unwrap_or(1);
+        let tag = self.trials.to_be_bytes();
+        let ends = self.bench.ends();
+        let ways = self.ways.iter().map(|(from, template)| {
+            let mut template = template.clone();
+            template.frame[TAG_AT..SHORTEST].copy_from_slice(&tag);
+            (&ends[*from], template)
+        });
+        let ways: Vec<_> = ways.collect();
+        let mut generator = self.generator(&ways)?;
+        if self.look == Look::Timed {
+            generator = generator.unbatched();
+        }
+        for receiver in &self.receivers {
+            receiver.begin(tag, frames);
+        }
+        let sending = generator.start(frames, ask.rate)?;
+        while !sending.is_done() {
+            if (self.stop)() {
+                sending.stop()?;
+                return Err(Error::Stopped);
+            }
+            thread::sleep(LOOK);
+        }
+        let sent = sending.wait()?;
+        let mut judged = Judged::default();
+        let mut times = Vec::new();
+        let ways = self.receivers.len() as u64;
+        for (way, receiver) in (0..).zip(&self.receivers) {
+            let mine = |number: &u64| number % ways == way;
+            let sent = sent.frames / ways + u64::from(way < sent.frames % ways);
+            receiver.settle(sent, self.bench.setup().settle);
+            judged = judged.with(receiver.judged(sent));
+            if self.look == Look::Timed {
+                times.extend(receiver.times((frames / 10..frames).filter(mine)));
+            }
+        }
+        Ok(Gave {
+            sent,
+            judged,
+            times,
+        })
+    }
+}

@@ -1,0 +1,293 @@
+//! `weir lab rfc2544`: bridges and routers, measured beside each other.
+
+mod contestant;
+mod plot;
+mod report;
+mod run;
+
+use crate::failure::Failure;
+use crate::stop::Stop;
+use clap::ValueEnum;
+use contestant::Contestant;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+use weir_lab::load::Search;
+use weir_lab::rfc2544::{Cpus, Peer, SIZE_MAX, SIZE_MIN, SIZES, Setup, SinkKind};
+
+/// Measure bridges and routers as RFC 2544 says, beside each other
+///
+/// As root. A tester with two ends and a host between them are made of network
+/// namespaces; what is tested is started in that host, between its two
+/// interfaces. Every frame is numbered, and what is lost, reordered, duplicated
+/// or damaged is told apart. docs/rfc2544.md explains the method.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// A bridge to test: a command, with {a} and {b} for the interfaces;
+    /// `weir` is this program
+    ///
+    /// It must say `ready` on its standard error (or output) when frames flow,
+    /// and end cleanly on SIGTERM.
+    #[arg(long, value_name = "COMMAND")]
+    dut: Vec<String>,
+    /// As --dut, a router: {a} has 198.18.0.1/24, {b} has 198.19.0.1/24, and
+    /// frames go from 198.18.0.2 to 198.19.0.2
+    #[arg(long, value_name = "COMMAND")]
+    router: Vec<String>,
+    /// Something else to compare with
+    #[arg(long, value_name = "NAME", value_parser = peer)]
+    peer: Vec<Peer>,
+    /// Sizes of frames in bytes, check sequence included
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = SIZES, value_parser = size)]
+    sizes: Vec<usize>,
+    /// What to measure
+    #[arg(
+        long,
+        value_name = "TESTS",
+        value_delimiter = ',',
+        default_value = "throughput,latency"
+    )]
+    tests: Vec<Test>,
+    /// Seconds of a trial
+    #[arg(long, value_name = "SECONDS", default_value = "0.25", value_parser = seconds)]
+    duration: Duration,
+    /// Seconds of the trial that confirms a throughput; 0 for none
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
+    confirm: Duration,
+    /// Seconds after the last frame in which another may come (RFC 2544: 2)
+    #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = seconds)]
+    settle: Duration,
+    /// How close two rates may be, in per cent
+    #[arg(long, value_name = "PERCENT", default_value = "2", value_parser = percent)]
+    resolution: f64,
+    /// Trials at a rate before it counts as one that loses (RFC 2544: 1)
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=100))]
+    attempts: u32,
+    /// Rounds; the median of them is reported
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
+    /// The load at which latency is measured, in per cent of the throughput
+    #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = percent)]
+    latency_at: f64,
+    /// Measure latency at this rate instead, in frames per second
+    #[arg(long, value_name = "RATE", conflicts_with = "latency_at", value_parser = rate)]
+    latency_rate: Option<f64>,
+    /// Send in both directions, a frame each way in turn
+    #[arg(long)]
+    both_ways: bool,
+    /// What receives; it changes every figure
+    #[arg(long, value_enum, default_value = "xdp")]
+    sink: Sink,
+    /// Do not wait for `ready` but so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    ready_after: Option<Duration>,
+    /// Run the tested programs with real-time priority, as the sender is
+    ///
+    /// For a machine that does other things as well: nothing else runs on
+    /// either CPU while a trial does.
+    #[arg(long)]
+    realtime: bool,
+    /// The CPUs of the sender and of the tested program; by default the first
+    /// two
+    #[arg(long, value_name = "CPU,CPU", value_parser = cpus)]
+    cpus: Option<Cpus>,
+    /// What the contents of frames are drawn from
+    #[arg(long, value_name = "NUMBER", default_value = "2544")]
+    seed: u64,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+    /// Draw what was measured into this folder
+    #[arg(long, value_name = "FOLDER")]
+    svg: Option<PathBuf>,
+}
+
+/// A measurement of RFC 2544 §26.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Test {
+    /// The highest rate without loss (§26.1)
+    Throughput,
+    /// Percentiles of the time on the way (§26.2)
+    Latency,
+    /// How much is lost at higher rates (§26.3)
+    Loss,
+    /// The longest burst without loss (§26.4)
+    BackToBack,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Sink {
+    /// XDP in the driver
+    Xdp,
+    /// tc, after the kernel has made a socket buffer
+    Tc,
+}
+
+impl Args {
+    fn setup(&self) -> Result<Setup, Failure> {
+        let cpus = match self.cpus {
+            Some(cpus) => cpus,
+            None => Cpus::first_two().map_err(Failure::run)?,
+        };
+        Ok(Setup {
+            sink: match self.sink {
+                Sink::Xdp => SinkKind::Xdp,
+                Sink::Tc => SinkKind::Tc,
+            },
+            cpus,
+            realtime: self.realtime,
+            both_ways: self.both_ways,
+            settle: self.settle,
+            seed: self.seed,
+        })
+    }
+
+    fn search(&self) -> Search {
+        Search {
+            resolution: self.resolution / 100.0,
+            attempts_max: self.attempts,
+            trial: self.duration,
+            confirmation: self.confirm,
+            ..Search::QUICK
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let contestants = Contestant::all(args)?;
+    let stop = Stop::watch()?;
+    let setup = args.setup()?;
+    let report = run::measure(args, &setup, &contestants, &stop)?;
+    if let Some(folder) = &args.svg {
+        plot::figures(folder, &report)?;
+    }
+    let text = match args.json {
+        true => serde_json::to_string(&report).map_err(Failure::run)?,
+        false => report.text(),
+    };
+    writeln!(std::io::stdout(), "{text}").map_err(Failure::output)?;
+    match (stop.asked(), report.troubles()) {
+        (true, _) => Err(Failure::Stopped(stop.signal())),
+        (false, 0) => Ok(()),
+        (false, count) => {
+            let count = crate::text::counted(count as u64, "fault");
+            Err(Failure::run(format!("{count} found, see the report")))
+        }
+    }
+}
+
+fn peer(name: &str) -> Result<Peer, String> {
+    name.parse().map_err(|error| format!("{error}"))
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let size = text.parse().ok();
+    let fits = size.filter(|size| (SIZE_MIN..=SIZE_MAX).contains(size));
+    fits.ok_or_else(|| format!("a frame of Ethernet has {SIZE_MIN} to {SIZE_MAX} bytes"))
+}
+
+fn number(text: &str, from: f64, to: f64, what: &str) -> Result<f64, String> {
+    let number = text.parse().ok();
+    let fits = number.filter(|number| (from..=to).contains(number));
+    fits.ok_or_else(|| format!("give {what} from {from} to {to}"))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    number(text, 0.01, 3600.0, "seconds").map(Duration::from_secs_f64)
+}
+
+fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    number(text, 0.0, 3600.0, "seconds").map(Duration::from_secs_f64)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    number(text, 0.1, 100.0, "per cent")
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    number(text, 1.0, 2e7, "frames per second")
+}
+
+fn cpus(text: &str) -> Result<Cpus, String> {
+    let two = text.split_once(',');
+    let two = two.and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
+    let (tester, dut) = two.ok_or("give two CPUs, such as 0,1")?;
+    let allowed = weir_lab::cpu::allowed().map_err(|error| error.to_string())?;
+    match [tester, dut].into_iter().find(|cpu| !allowed.contains(cpu)) {
+        None => Ok(Cpus { tester, dut }),
+        Some(cpu) => Err(format!(
+            "CPU {cpu} is not one of {allowed:?}, which this process may use"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use weir_lab::rfc2544::Dut;
+
+    #[derive(Parser, Debug)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(line: &[&str]) -> Result<Args, String> {
+        let line = [&["weir"], line].concat();
+        let parsed = Line::try_parse_from(line);
+        parsed
+            .map(|line| line.args)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_issues_line_is_understood() {
+        let line = [
+            "--dut",
+            "weir bridge {a} {b}",
+            "--peer",
+            "linux-bridge",
+            "--sizes",
+            "64,128,256,384,512,640,1024,1518",
+        ];
+        let args = parsed(&line).unwrap();
+        assert_eq!(args.sizes, [64, 128, 256, 384, 512, 640, 1024, 1518]);
+        assert_eq!(args.peer, [Peer::LinuxBridge]);
+        assert_eq!(args.tests, [Test::Throughput, Test::Latency]);
+        let contestants = Contestant::all(&args).unwrap();
+        let names: Vec<_> = contestants.iter().map(|one| one.name()).collect();
+        assert_eq!(names, ["weir bridge {a} {b}", "linux-bridge"]);
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_with_the_range() {
+        for (line, said) in [
+            (["--sizes", "63"], "64 to 1518"),
+            (["--sizes", "1519"], "64 to 1518"),
+            (["--duration", "0"], "0.01 to 3600"),
+            (["--resolution", "0"], "0.1 to 100"),
+            (["--peer", "bridge"], "linux-bridge"),
+            (["--cpus", "0"], "such as 0,1"),
+            (["--cpus", "0,9999"], "may use"),
+            (["--tests", "speed"], "back-to-back"),
+            (["--sink", "bpf"], "xdp"),
+        ] {
+            let error = parsed(&line).unwrap_err();
+            assert!(error.contains(said), "{line:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn something_is_to_be_tested_and_commands_are_to_make_sense() {
+        for (line, said) in [
+            (&[][..], "nothing to test"),
+            (&["--dut", ""], "is empty"),
+            (&["--dut", "weir bridge 'a"], "quotes"),
+        ] {
+            let error = Contestant::all(&parsed(line).unwrap()).unwrap_err();
+            assert!(error.to_string().contains(said), "{line:?}: {error}");
+        }
+    }
+}

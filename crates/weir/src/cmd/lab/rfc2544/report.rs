@@ -1,0 +1,426 @@
+//! What was measured: contestants beside each other, and ratios to the first.
+
+use super::Args;
+use crate::text::{
+    self,
+    Column::{Left, Right},
+};
+use serde::Serialize;
+use std::time::Duration;
+use weir_lab::rfc2544::{BackToBack, Latency, LossPoint, Setup, Throughput};
+
+/// What one round gave for one contestant at one size.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    pub(super) throughput: Option<Throughput>,
+    pub(super) latency: Option<Latency>,
+    pub(super) loss: Vec<LossPoint>,
+    pub(super) back_to_back: Option<BackToBack>,
+    /// What went wrong.
+    pub(super) troubles: Vec<String>,
+}
+
+/// All of it.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    sink: String,
+    seed: u64,
+    cpu_sender: usize,
+    cpu_dut: usize,
+    realtime: bool,
+    both_ways: bool,
+    trial_s: f64,
+    confirm_s: f64,
+    settle_s: f64,
+    resolution_percent: f64,
+    attempts: u32,
+    rounds: u32,
+    pub(super) names: Vec<String>,
+    pub(super) results: Vec<Found>,
+}
+
+/// What one contestant reached at one size: the median of its rounds.
+#[derive(Debug, Serialize)]
+pub(super) struct Found {
+    /// Which of the names.
+    #[serde(skip)]
+    pub(super) index: usize,
+    pub(super) name: String,
+    /// Bytes of a frame, check sequence included.
+    pub(super) size: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) throughput: Option<Rates>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) latency: Option<Times>,
+    /// Of the last round.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) loss: Vec<Point>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) back_to_back: Option<Burst>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) faults: Vec<String>,
+    #[serde(skip)]
+    rounds: Vec<Round>,
+}
+
+/// Frames per second without loss.
+#[derive(Debug, Serialize)]
+pub(super) struct Rates {
+    /// The median of the rounds; nothing if there is no such rate.
+    pub(super) frames_per_second: Option<f64>,
+    /// Bits per second, as on a wire: with check sequence, preamble and gap.
+    pub(super) line_bits_per_second: Option<f64>,
+    least: Option<f64>,
+    most: Option<f64>,
+    /// The sender set the limit.
+    pub(super) limited_by_sender: bool,
+}
+
+/// Nanoseconds on the way.
+#[derive(Debug, Serialize)]
+pub(super) struct Times {
+    frames_per_second: f64,
+    timed: usize,
+    lost: u64,
+    min_ns: u64,
+    pub(super) p50_ns: u64,
+    p90_ns: u64,
+    pub(super) p99_ns: u64,
+    p999_ns: u64,
+    max_ns: u64,
+}
+
+/// A point of the curve of loss.
+#[derive(Debug, Serialize)]
+pub(super) struct Point {
+    pub(super) frames_per_second: f64,
+    pub(super) lost_percent: f64,
+}
+
+/// The longest burst.
+#[derive(Debug, Serialize)]
+pub(super) struct Burst {
+    frames: f64,
+    frames_min: u64,
+    frames_max: u64,
+    frames_per_second: f64,
+    no_end: bool,
+}
+
+impl Report {
+    pub(super) fn new(args: &Args, setup: &Setup, names: Vec<String>) -> Report {
+        Report {
+            sink: setup.sink.to_string(),
+            seed: setup.seed,
+            cpu_sender: setup.cpus.tester,
+            cpu_dut: setup.cpus.dut,
+            realtime: setup.realtime,
+            both_ways: setup.both_ways,
+            trial_s: args.duration.as_secs_f64(),
+            confirm_s: args.confirm.as_secs_f64(),
+            settle_s: args.settle.as_secs_f64(),
+            resolution_percent: args.resolution,
+            attempts: args.attempts,
+            rounds: args.repeat,
+            names,
+            results: Vec::new(),
+        }
+    }
+
+    /// Adds a round, and takes the medians anew.
+    pub(super) fn add(&mut self, index: usize, size: usize, round: Round) {
+        let same = |found: &&mut Found| found.index == index && found.size == size;
+        if let Some(found) = self.results.iter_mut().find(same) {
+            found.rounds.push(round);
+            found.update();
+            return;
+        }
+        let mut found = Found {
+            index,
+            name: self.names[index].clone(),
+            size,
+            throughput: None,
+            latency: None,
+            loss: Vec::new(),
+            back_to_back: None,
+            faults: Vec::new(),
+            rounds: vec![round],
+        };
+        found.update();
+        self.results.push(found);
+    }
+
+    /// How many faults were found.
+    pub(super) fn troubles(&self) -> usize {
+        self.results.iter().map(|found| found.faults.len()).sum()
+    }
+
+    /// What the first contestant reached at that size.
+    fn first(&self, size: usize) -> Option<&Found> {
+        let mut all = self.results.iter();
+        all.find(|found| found.index == 0 && found.size == size)
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let mut parts = vec![self.heading()];
+        parts.push(self.rates());
+        parts.extend(self.times());
+        parts.extend(self.losses());
+        parts.extend(self.bursts());
+        let faults: Vec<String> = self.results.iter().flat_map(faults).collect();
+        if !faults.is_empty() {
+            parts.push(format!("Faults:\n{}", faults.join("\n")));
+        }
+        parts.retain(|part| !part.is_empty());
+        parts.join("\n\n")
+    }
+
+    fn heading(&self) -> String {
+        let ways = if self.both_ways {
+            "both ways"
+        } else {
+            "one way"
+        };
+        let priority = match self.realtime {
+            true => ", both with real-time priority",
+            false => "",
+        };
+        format!(
+            "Sink {}, {ways}, sender on CPU {}, tested programs on CPU {}{priority}; the kernel's\n\
+             receiving runs on the sender's CPU. Trials of {} s, confirmed by {} s, within {} %,\n\
+             {} attempts, median of {}; contents of seed {}.",
+            self.sink,
+            self.cpu_sender,
+            self.cpu_dut,
+            self.trial_s,
+            self.confirm_s,
+            self.resolution_percent,
+            self.attempts,
+            text::counted(self.rounds.into(), "round"),
+            self.seed
+        )
+    }
+
+    fn rates(&self) -> String {
+        let columns = [
+            Right("bytes"),
+            Left("throughput of"),
+            Right("frames/s"),
+            Right("Gb/s"),
+            Right(": first"),
+            Left(""),
+        ];
+        let row = |found: &Found| {
+            let rates = found.throughput.as_ref()?;
+            let first = self.first(found.size);
+            let first = first.and_then(|first| first.throughput.as_ref()?.frames_per_second);
+            let ratio = rates
+                .frames_per_second
+                .zip(first)
+                .map(|(one, first)| one / first);
+            Some(vec![
+                found.size.to_string(),
+                found.name.clone(),
+                or_none(rates.frames_per_second, |rate| text::grouped(rate as u64)),
+                or_none(rates.line_bits_per_second, |bits| {
+                    format!("{:.2}", bits / 1e9)
+                }),
+                or_none(ratio, |ratio| format!("{ratio:.2}")),
+                note(rates).to_owned(),
+            ])
+        };
+        self.table(&columns, row)
+    }
+
+    fn times(&self) -> Option<String> {
+        let columns = [
+            Right("bytes"),
+            Left("latency (µs) of"),
+            Right("at frames/s"),
+            Right("p50"),
+            Right("p90"),
+            Right("p99"),
+            Right("p99.9"),
+            Right("max"),
+            Right("p50 : first"),
+            Right("lost"),
+        ];
+        let row = |found: &Found| {
+            let times = found.latency.as_ref()?;
+            let micros = |ns: u64| format!("{:.2}", ns as f64 / 1e3);
+            let first = self.first(found.size);
+            let first = first.and_then(|first| Some(first.latency.as_ref()?.p50_ns));
+            let ratio = first.map(|first| times.p50_ns as f64 / (first as f64).max(1.0));
+            Some(vec![
+                found.size.to_string(),
+                found.name.clone(),
+                text::grouped(times.frames_per_second as u64),
+                micros(times.p50_ns),
+                micros(times.p90_ns),
+                micros(times.p99_ns),
+                micros(times.p999_ns),
+                micros(times.max_ns),
+                or_none(ratio, |ratio| format!("{ratio:.2}")),
+                text::grouped(times.lost),
+            ])
+        };
+        Some(self.table(&columns, row))
+    }
+
+    fn losses(&self) -> Option<String> {
+        let columns = [
+            Right("bytes"),
+            Left("loss of"),
+            Left("frames/s and per cent lost, from the highest rate down"),
+        ];
+        let row = |found: &Found| {
+            let points = found.loss.iter().map(|point| {
+                let rate = text::grouped(point.frames_per_second as u64);
+                format!("{rate}: {:.2}", point.lost_percent)
+            });
+            let points: Vec<String> = points.collect();
+            (!points.is_empty()).then(|| {
+                vec![
+                    found.size.to_string(),
+                    found.name.clone(),
+                    points.join("  "),
+                ]
+            })
+        };
+        Some(self.table(&columns, row))
+    }
+
+    fn bursts(&self) -> Option<String> {
+        let columns = [
+            Right("bytes"),
+            Left("longest burst of"),
+            Right("frames"),
+            Right("least"),
+            Right("most"),
+            Right("at frames/s"),
+            Left(""),
+        ];
+        let row = |found: &Found| {
+            let burst = found.back_to_back.as_ref()?;
+            let note = if burst.no_end { "no end was met" } else { "" };
+            Some(vec![
+                found.size.to_string(),
+                found.name.clone(),
+                text::grouped(burst.frames as u64),
+                text::grouped(burst.frames_min),
+                text::grouped(burst.frames_max),
+                text::grouped(burst.frames_per_second as u64),
+                note.to_owned(),
+            ])
+        };
+        Some(self.table(&columns, row))
+    }
+
+    /// Nothing where there is no row.
+    fn table(
+        &self,
+        columns: &[text::Column],
+        row: impl Fn(&Found) -> Option<Vec<String>>,
+    ) -> String {
+        let rows: Vec<_> = self.results.iter().filter_map(row).collect();
+        match rows.is_empty() {
+            true => String::new(),
+            false => text::table(columns, rows),
+        }
+    }
+}
+
+fn or_none<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| "-".into(), text)
+}
+
+fn note(rates: &Rates) -> &'static str {
+    match (rates.frames_per_second, rates.limited_by_sender) {
+        (None, _) => "loses frames at every rate",
+        (Some(_), true) => "the sender's limit",
+        (Some(_), false) => "",
+    }
+}
+
+fn faults(found: &Found) -> Vec<String> {
+    let faults = found.faults.iter();
+    faults
+        .map(|fault| format!("{}, {} bytes: {fault}", found.name, found.size))
+        .collect()
+}
+
+impl Found {
+    fn update(&mut self) {
+        self.throughput = self.rates();
+        self.latency = self.times();
+        let last = self.rounds.last();
+        let points = last.map_or(&[][..], |round| &round.loss);
+        self.loss = points.iter().map(point).collect();
+        self.back_to_back = last.and_then(|round| round.back_to_back.as_ref().map(burst));
+        let faults = self.rounds.iter().flat_map(|round| round.troubles.clone());
+        self.faults = faults.collect();
+    }
+
+    fn rates(&self) -> Option<Rates> {
+        // Preamble and gap of Ethernet.
+        const BETWEEN: usize = 20;
+        let found = self
+            .rounds
+            .iter()
+            .filter_map(|round| round.throughput.as_ref());
+        let found: Vec<&Throughput> = found.collect();
+        let mut rates: Vec<f64> = found.iter().map(|one| one.rate.unwrap_or(0.0)).collect();
+        rates.sort_unstable_by(f64::total_cmp);
+        let some = |rate: &f64| Some(*rate).filter(|rate| *rate > 0.0);
+        let median = rates.get(rates.len() / 2)?;
+        let bits = |rate| rate * ((self.size + BETWEEN) * 8) as f64;
+        Some(Rates {
+            frames_per_second: some(median),
+            line_bits_per_second: some(median).map(bits),
+            least: rates.first().and_then(some),
+            most: rates.last().and_then(some),
+            limited_by_sender: found.iter().any(|one| one.limited_by_sender),
+        })
+    }
+
+    /// Those of the round whose median is the median.
+    fn times(&self) -> Option<Times> {
+        let found = self
+            .rounds
+            .iter()
+            .filter_map(|round| round.latency.as_ref());
+        let mut found: Vec<&Latency> = found.collect();
+        found.sort_unstable_by_key(|latency| latency.p50);
+        let found = found.get(found.len() / 2)?;
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Some(Times {
+            frames_per_second: found.rate,
+            timed: found.timed,
+            lost: found.judged.lost(),
+            min_ns: ns(found.min),
+            p50_ns: ns(found.p50),
+            p90_ns: ns(found.p90),
+            p99_ns: ns(found.p99),
+            p999_ns: ns(found.p999),
+            max_ns: ns(found.max),
+        })
+    }
+}
+
+fn point(point: &LossPoint) -> Point {
+    Point {
+        frames_per_second: point.rate,
+        lost_percent: 100.0 * point.lost(),
+    }
+}
+
+fn burst(found: &BackToBack) -> Burst {
+    Burst {
+        frames: found.frames,
+        frames_min: found.frames_min,
+        frames_max: found.frames_max,
+        frames_per_second: found.rate,
+        no_end: found.no_end,
+    }
+}

@@ -1,0 +1,200 @@
+//! The measurements, in an order in which the machine's moods fall on all.
+
+use super::contestant::Contestant;
+use super::report::{Report, Round};
+use super::{Args, Test};
+use crate::failure::Failure;
+use crate::stop::Stop;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::time::Duration;
+use weir_lab::load::{Rate, Search};
+use weir_lab::rfc2544::{
+    Ask, Bench, Dut, Error, Gave, Judged, Look, Running, Setup, Tester, back_to_back, gentle,
+    latency, loss, throughput,
+};
+
+/// The longest burst that is tried, in time; RFC 2544 §26.4 says 2 s.
+const BURST_MAX: Duration = Duration::from_secs(2);
+
+/// Bursts are searched so many times; RFC 2544 §26.4 says 50.
+const BURST_ROUNDS: u32 = 5;
+
+/// The highest rate and the longest trial give the most frames of a trial;
+/// each takes a bit, up to 128 MiB of them.
+const FRAMES_MAX: u64 = 1 << 30;
+
+/// Frames of a timed trial at most: each takes eight bytes.
+const TIMED_MAX: u64 = 1 << 22;
+
+/// Measures all contestants: for each size and round one after the other, so
+/// that what the machine does besides falls on all of them.
+pub(super) fn measure(
+    args: &Args,
+    setup: &Setup,
+    contestants: &[Contestant],
+    stop: &Stop,
+) -> Result<Report, Failure> {
+    let names = contestants.iter().map(|one| one.name().to_owned());
+    let mut report = Report::new(args, setup, names.collect());
+    let steps = args.sizes.len() * args.repeat as usize * contestants.len();
+    let bar = ProgressBar::new(steps as u64);
+    let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {elapsed} left {eta}  {msg}");
+    bar.set_style(style.map_err(Failure::run)?);
+    for &size in &args.sizes {
+        for _ in 0..args.repeat {
+            for (index, contestant) in contestants.iter().enumerate() {
+                let mut work = Work {
+                    args,
+                    stop,
+                    bar: &bar,
+                    size,
+                    name: contestant.name(),
+                    round: Round::default(),
+                };
+                match work.all(contestant, setup) {
+                    Ok(()) => {}
+                    Err(Error::Stopped) => return Ok(report),
+                    // Without privilege there is nothing to compare.
+                    Err(Error::Net(error @ weir_lab::net::Error::NotPermitted { .. })) => {
+                        return Err(Failure::run(error));
+                    }
+                    Err(error) => work.round.troubles.push(error.to_string()),
+                }
+                report.add(index, size, work.round);
+                bar.inc(1);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    Ok(report)
+}
+
+/// One contestant's turn at one size.
+struct Work<'a> {
+    args: &'a Args,
+    stop: &'a Stop,
+    bar: &'a ProgressBar,
+    size: usize,
+    name: &'a str,
+    round: Round,
+}
+
+impl Work<'_> {
+    fn all(&mut self, contestant: &Contestant, setup: &Setup) -> Result<(), Error> {
+        let bench = Bench::new(contestant.layout(), setup)?;
+        let mut running = contestant.start(&bench)?;
+        self.tests(&bench, running.as_mut())?;
+        running.stop()
+    }
+
+    fn tests(&mut self, bench: &Bench, running: &mut dyn Running) -> Result<(), Error> {
+        let judged = self.with(bench, running, Look::Whole, "contents", gentle)?;
+        self.faults("at 20,000 frames per second", judged, true);
+        let wants = |test| self.args.tests.contains(&test);
+        let [for_latency, for_loss, for_bursts] =
+            [Test::Latency, Test::Loss, Test::BackToBack].map(wants);
+        // Latency is measured at a share of the throughput.
+        let share = self.args.latency_rate.is_none() && for_latency;
+        if wants(Test::Throughput) || share {
+            let search = self.args.search();
+            let found = self.with(bench, running, Look::Quick, "throughput", |attempt| {
+                throughput(&search, attempt)
+            })?;
+            self.faults("in search of the throughput", found.judged, false);
+            self.round.throughput = Some(found);
+        }
+        if for_latency {
+            self.latency(bench, running)?;
+        }
+        let time = self.args.duration;
+        if for_loss {
+            let points = self.with(bench, running, Look::Quick, "loss", |attempt| {
+                loss(time, attempt)
+            })?;
+            self.round.loss = points;
+        }
+        if for_bursts {
+            let found = self.with(bench, running, Look::Quick, "back-to-back", |attempt| {
+                back_to_back(BURST_MAX, BURST_ROUNDS, attempt)
+            })?;
+            self.round.back_to_back = Some(found);
+        }
+        Ok(())
+    }
+
+    fn latency(&mut self, bench: &Bench, running: &mut dyn Running) -> Result<(), Error> {
+        let of_throughput = || {
+            let rate = self.round.throughput.as_ref()?.rate?;
+            Some(rate * self.args.latency_at / 100.0)
+        };
+        let Some(rate) = self.args.latency_rate.or_else(of_throughput) else {
+            return Ok(());
+        };
+        let time = self.args.confirm.max(self.args.duration);
+        self.round.latency = self.with(bench, running, Look::Timed, "latency", |attempt| {
+            latency(rate, time, attempt)
+        })?;
+        if let Some(found) = &self.round.latency {
+            let judged = found.judged;
+            self.faults("when latency was measured", judged, false);
+        }
+        Ok(())
+    }
+
+    /// Gives a measurement its trials: tells how they go, and ends them when
+    /// somebody asks or the tested device is gone.
+    fn with<T>(
+        &self,
+        bench: &Bench,
+        running: &mut dyn Running,
+        look: Look,
+        what: &str,
+        measurement: impl FnOnce(&mut dyn FnMut(Ask) -> Result<Gave, Error>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let most = (Search::QUICK.rate_max * self.longest().as_secs_f64()) as u64;
+        let most = most.min(if look == Look::Timed {
+            TIMED_MAX
+        } else {
+            FRAMES_MAX
+        });
+        let asked = || self.stop.asked();
+        let tester = Tester::new(bench, self.size, look, most.max(1 << 18))?;
+        let mut tester = tester.stop_when(&asked);
+        measurement(&mut |ask| {
+            running.check()?;
+            let rate = match ask.rate {
+                Rate::Flat => String::from("as fast as it goes"),
+                Rate::PerSecond(rate) => format!("{:.0} frames/s", rate),
+            };
+            self.bar
+                .set_message(format!("{}, {} B, {what}: {rate}", self.name, self.size));
+            tester.trial(ask)
+        })
+    }
+
+    fn longest(&self) -> Duration {
+        let bursts = self.args.tests.contains(&Test::BackToBack);
+        let burst = if bursts { BURST_MAX } else { Duration::ZERO };
+        self.args.duration.max(self.args.confirm).max(burst)
+    }
+
+    /// Notes what a bridge or a router must not do; loss only where it is
+    /// gentle.
+    fn faults(&mut self, when: &str, judged: Judged, is_gentle: bool) {
+        let lost = if is_gentle { judged.lost() } else { 0 };
+        for (count, what) in [
+            (lost, "lost"),
+            (judged.reordered, "out of order"),
+            (judged.duplicated, "duplicated"),
+            (judged.corrupted, "damaged"),
+        ] {
+            if count > 0 {
+                let sent = crate::text::frames(judged.sent);
+                let count = crate::text::grouped(count);
+                self.round
+                    .troubles
+                    .push(format!("{count} of {sent} {what} {when}"));
+            }
+        }
+    }
+}
