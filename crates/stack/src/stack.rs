@@ -5,7 +5,7 @@ use crate::host::{
     Problem, Received, Report,
 };
 use crate::slab::Name;
-use crate::tcp::{Direct, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId};
+use crate::tcp::{Direct, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo};
 use crate::udp::{self, BindError, Datagram, SendError, UdpId};
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::{Addresses, Protocol};
@@ -432,6 +432,19 @@ impl Stack {
         self.tcp.read(connection, out)
     }
 
+    /// Copies bytes that can be read, as [`Stack::tcp_read`], and leaves them.
+    ///
+    /// # Errors
+    /// As [`Stack::tcp_read`].
+    pub fn tcp_look(&mut self, connection: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
+        self.tcp.look(connection, out)
+    }
+
+    /// What a connection tells of itself; `None` if it was let go.
+    pub fn tcp_info(&self, now_ns: u64, connection: TcpId) -> Option<TcpInfo> {
+        self.tcp.info(now_ns, connection)
+    }
+
     /// The bytes that can be read, where they lie, as many as lie together;
     /// [`Stack::tcp_consume`] takes them. None if the peer has closed.
     ///
@@ -486,6 +499,24 @@ impl Stack {
     /// If the connection is closed.
     pub fn tcp_set_nodelay(&mut self, connection: TcpId, nodelay: bool) -> Result<(), TcpError> {
         self.tcp.set_nodelay(connection, nodelay)
+    }
+
+    /// Whether what does not fill a segment waits, until this is taken back
+    /// or the rest comes.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_set_cork(&mut self, connection: TcpId, cork: bool) -> Result<(), TcpError> {
+        self.tcp.set_cork(connection, cork)
+    }
+
+    /// How many bytes may wait to be sent or acknowledged, for this
+    /// connection; what waits already stays.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_set_send_buffer(&mut self, connection: TcpId, bytes: usize) -> Result<(), TcpError> {
+        self.tcp.set_send_buffer(connection, bytes)
     }
 
     /// Asks an idle peer whether it is there, after so long; `None` never.

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 /// Which workspace crates a crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. A crate's tests may use `lab` whatever its arrows are.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
     ("ring", &[]),
     ("link", &["wire", "filter", "demux", "ring"]),
     ("stack", &["wire"]),
+    ("packetdrill", &["wire", "stack"]),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
     ("tap", &["wire", "ring", "link"]),
     ("socket", &["wire", "ring", "link", "stack", "broker"]),
@@ -29,7 +30,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
 ];
 
 /// The only places where code may opt out of the compiler's safety checks.
-const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 9] = [
+const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 10] = [
     "crates/filter/src/backend/native/",
     "crates/ring/src/",
     "crates/link/benches/plan_kernel/",
@@ -39,6 +40,7 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 9] = [
     "crates/link/src/xdp/",
     "crates/lab/",
     "crates/broker/tests/live/hostile.rs",
+    "crates/packetdrill/",
 ];
 
 /// Where code takes time, randomness and I/O from its caller.

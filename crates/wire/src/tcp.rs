@@ -248,18 +248,17 @@ impl Options {
             let [a, b] = mss.to_be_bytes();
             push(&[kind::MSS, 4, a, b]);
         }
+        // In the order that others use: fire walls know it.
+        if self.sack_permitted != self.timestamps.is_some() {
+            push(&[kind::NOP, kind::NOP]);
+        }
         if self.sack_permitted {
             push(&[kind::SACK_PERMITTED, 2]);
         }
         if let Some((value, echo)) = self.timestamps {
-            if !self.sack_permitted {
-                push(&[kind::NOP, kind::NOP]);
-            }
             push(&[kind::TIMESTAMPS, 10]);
             push(&value.to_be_bytes());
             push(&echo.to_be_bytes());
-        } else if self.sack_permitted {
-            push(&[kind::NOP, kind::NOP]);
         }
         if let Some(shift) = self.window_scale {
             push(&[kind::NOP, kind::WINDOW_SCALE, 3, shift]);

@@ -1,6 +1,7 @@
 //! What an acknowledgment tells (RFC 9293 §3.10.7.4, fifth; RFC 2018 §3;
 //! RFC 7323 §4).
 
+use super::info::{add, count};
 use super::input::Arrived;
 use super::pcb::{Pcb, State};
 use super::recovery::Progress;
@@ -50,7 +51,8 @@ impl Pcb {
         let arrived_twice = self.arrived_twice(told);
         let delivered = self.mark_delivered(now_ns, told);
         if una.before(ack) {
-            self.send.acknowledge(ack);
+            let arrived = self.send.acknowledge(ack);
+            add(&mut self.counts.bytes_acknowledged, arrived);
         }
         let duplicate = ack == una && !told_window && told.bare && !self.board.is_empty();
         let progress = Progress {
@@ -92,6 +94,7 @@ impl Pcb {
         });
         let twice = start.before(end) && (end.at_most(ack) || within);
         if twice {
+            count(&mut self.counts.twice, 1);
             self.rack.arrived_twice(ack, self.send.nxt);
         }
         twice
@@ -108,12 +111,15 @@ impl Pcb {
         let min_rtt_ns = self.rtt.min_ns();
         let echo = told.timestamps.filter(|_| self.timestamps.is_some());
         let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
+        let counts = &mut self.counts;
         let (rack, rtt, sack, mss) = (&mut self.rack, &mut self.rtt, self.sack, self.mss);
         let mut latest_ns: Option<u64> = None;
         let mut delivered = |sent: &super::scoreboard::Sent| {
             if sent.sacked && sent.start.before(ack) {
                 return;
             }
+            let segments = sent.end.since(sent.start).div_ceil(mss.max(1));
+            count(&mut counts.delivered, segments);
             if !sent.again {
                 latest_ns = latest_ns.max(Some(sent.sent_ns));
             }

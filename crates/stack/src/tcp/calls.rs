@@ -224,6 +224,15 @@ impl Tcp {
         Ok(read)
     }
 
+    /// Copies bytes that can be read, and leaves them.
+    pub(crate) fn look(&mut self, id: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
+        self.peek(id)?;
+        let pcb = self.get(id)?;
+        let count = pcb.receive.readable().min(out.len());
+        pcb.receive.copy(&mut out[..count]);
+        Ok(count)
+    }
+
     pub(crate) fn shutdown(&mut self, now_ns: u64, id: TcpId) -> Result<(), TcpError> {
         let pcb = self.get(id)?;
         pcb.finish();
@@ -270,6 +279,17 @@ impl Tcp {
     pub(crate) fn set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), TcpError> {
         self.get(id)?.send.nodelay = nodelay;
         self.wake(id.0);
+        Ok(())
+    }
+
+    pub(crate) fn set_cork(&mut self, id: TcpId, cork: bool) -> Result<(), TcpError> {
+        self.get(id)?.send.cork = cork;
+        self.wake(id.0);
+        Ok(())
+    }
+
+    pub(crate) fn set_send_buffer(&mut self, id: TcpId, bytes: usize) -> Result<(), TcpError> {
+        self.get(id)?.send.set_limit(bytes);
         Ok(())
     }
 
@@ -365,7 +385,7 @@ impl Tcp {
 
 impl Pcb {
     /// Whether the peer will send no more.
-    fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         matches!(
             self.state,
             State::CloseWait | State::Closing | State::LastAck | State::TimeWait | State::Closed

@@ -64,6 +64,11 @@ impl Congestion {
         }
     }
 
+    /// Where slow start ends, if a loss has shown it.
+    pub(super) fn threshold(&self) -> Option<usize> {
+        (self.ssthresh < WINDOW_MAX).then_some(self.ssthresh)
+    }
+
     /// The segment size is known, or has changed.
     pub(super) fn set_mss(&mut self, mss: usize) {
         self.cwnd = match self.cwnd == initial(self.mss) {

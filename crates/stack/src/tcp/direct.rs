@@ -9,6 +9,7 @@
 //! decided: both modes send the same bytes.
 
 use super::ack::Told;
+use super::info::add;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use super::table::Tcp;
@@ -196,11 +197,13 @@ impl Pcb {
             timestamps,
             sack: &[],
         };
+        self.count_in(now_ns, payload.len());
         self.heard(now_ns);
         self.note_timestamp(now_ns, seq, timestamps);
         self.take_ack(now_ns, &told);
         if !payload.is_empty() {
             let taken = self.receive.commit(payload.len());
+            add(&mut self.counts.bytes_in, payload.len());
             self.owe_ack(now_ns, taken);
         }
         Some(true)

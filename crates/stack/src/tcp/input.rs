@@ -3,6 +3,7 @@
 
 use super::TcpError;
 use super::ack::Told;
+use super::info::{add, count};
 use super::pcb::{Pcb, QUICK, State, Timestamps};
 use super::receive::Taken;
 use super::seq::Seq;
@@ -56,6 +57,7 @@ impl Arrived<'_> {
 
 impl Pcb {
     pub(super) fn arrives(&mut self, now_ns: u64, arrived: &Arrived<'_>) -> Effect {
+        self.count_in(now_ns, arrived.payload.len());
         match self.state {
             State::Closed => Effect::Refuse,
             State::SynSent => self.arrives_syn_sent(now_ns, arrived),
@@ -141,6 +143,7 @@ impl Pcb {
             self.rtt.measured(now_ns.saturating_sub(sent_ns));
         }
         self.send.acknowledge(ack);
+        count(&mut self.counts.delivered, 1);
         self.recovery = super::recovery::Recovery::new();
         self.timers.loss = None;
         self.start_keep_alive(now_ns);
@@ -338,7 +341,10 @@ impl Pcb {
         }
         self.echo_mark |= self.ecn && arrived.marked;
         if !arrived.payload.is_empty() {
+            let before = self.receive.nxt;
             let taken = self.receive.take(arrived.data_seq(), arrived.payload);
+            let more = self.receive.nxt.since(before);
+            add(&mut self.counts.bytes_in, more);
             self.owe_ack(now_ns, taken);
         }
         if arrived.has(Flags::FIN) {

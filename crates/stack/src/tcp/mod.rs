@@ -13,7 +13,7 @@
 //! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
 //! | `handshake` | initial numbers (6528), backlogs, SYN cookies |
 //! | `table` | all connections: segments find theirs |
-//! | `calls` | what applications do |
+//! | `calls`, `info` | what applications do, and are told |
 //!
 //! Also kept to: window scaling, timestamps and PAWS (7323), ECN (3168),
 //! answers to guesses (5961), TIME-WAIT cut short (6191).
@@ -24,6 +24,7 @@ mod congestion;
 mod direct;
 mod handshake;
 mod heap;
+mod info;
 mod input;
 mod output;
 mod pcb;
@@ -39,6 +40,7 @@ mod table;
 
 pub use congestion::Algorithm;
 pub use handshake::HALF_OPEN_MAX;
+pub use info::{Counts, Repair, TcpInfo};
 pub use pcb::State;
 pub use receive::PIECES_MAX;
 pub use scoreboard::SEGMENTS_MAX;

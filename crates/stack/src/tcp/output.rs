@@ -1,5 +1,6 @@
 //! Segments go out (RFC 9293 §3.8, §3.10.8).
 
+use super::info::count;
 use super::pcb::{Pcb, State};
 use super::send::{Ready, Send};
 use super::seq::Seq;
@@ -303,6 +304,18 @@ impl Pcb {
         }
     }
 
+    fn count_sent(&mut self, len: usize, again: bool) {
+        let segments = len.div_ceil(self.mss.max(1)).max(1);
+        let counts = &mut self.counts;
+        count(&mut counts.segments_out, segments);
+        if len > 0 {
+            count(&mut counts.data_out, segments);
+        }
+        if again {
+            count(&mut counts.again, segments);
+        }
+    }
+
     /// A segment is out.
     fn sent(&mut self, now_ns: u64, next: Next) {
         match next {
@@ -310,6 +323,8 @@ impl Pcb {
                 if self.board.is_empty() {
                     self.recovery.since_ns = now_ns;
                 }
+                let len = self.send.payload_len(start, end);
+                self.count_sent(len, false);
                 self.board.push(start, end, now_ns);
                 self.send.nxt = end;
                 self.send.crumbs = false;
@@ -320,11 +335,16 @@ impl Pcb {
                 if start == self.send.una {
                     self.recovery.since_ns = now_ns;
                 }
+                let len = self.send.payload_len(start, end);
+                self.count_sent(len, true);
                 self.board.sent_again(start, now_ns);
                 self.recovery.out += end.since(start);
             }
-            Next::Ack => {}
-            Next::Probe => self.probe_window = false,
+            Next::Ack => self.count_sent(0, false),
+            Next::Probe => {
+                self.count_sent(0, false);
+                self.probe_window = false;
+            }
         }
         if matches!(next, Next::New(..) | Next::Again(..)) {
             self.recovery.force = false;

@@ -1,6 +1,7 @@
 //! What is known of one connection.
 
 use super::congestion::Congestion;
+use super::info::Counts;
 use super::rack::Rack;
 use super::receive::Receive;
 use super::recovery::{LossTimer, Recovery};
@@ -102,6 +103,8 @@ pub(super) struct Pcb {
     pub(super) mss: usize,
     /// Bytes that we take in a segment, options included.
     mss_ours: u16,
+    /// The longest segment that came.
+    pub(super) mss_received: u16,
     /// The peer scales windows.
     pub(super) scales: bool,
     /// Selective acknowledgments may be sent.
@@ -125,6 +128,8 @@ pub(super) struct Pcb {
     pub(super) challenged_ns: Option<u64>,
     pub(super) last_sent_ns: u64,
     pub(super) last_heard_ns: u64,
+    /// When bytes came last.
+    pub(super) last_received_ns: u64,
     pub(super) keep_alive_ns: Option<u64>,
     pub(super) keep_alive_probes: u32,
 
@@ -132,6 +137,8 @@ pub(super) struct Pcb {
     pub(super) filter: Filter,
     /// When it comes up among the deadlines, at the latest.
     pub(super) due_ns: u64,
+    pub(super) counts: Counts,
+
     /// It is in the queue of those with something to send, and in that of
     /// those with something to tell.
     pub(super) is_ready: bool,
@@ -173,6 +180,7 @@ impl Pcb {
             timers: Timers::default(),
             mss,
             mss_ours: u16::try_from(mss_ours).unwrap_or(u16::MAX),
+            mss_received: 0,
             scales: true,
             sack: config.sack,
             ecn: config.ecn,
@@ -186,10 +194,12 @@ impl Pcb {
             challenged_ns: None,
             last_sent_ns: now_ns,
             last_heard_ns: now_ns,
+            last_received_ns: now_ns,
             keep_alive_ns: None,
             keep_alive_probes: 0,
             filter: Filter::default(),
             due_ns: u64::MAX,
+            counts: Counts::default(),
             is_ready: false,
             is_told: false,
             is_known: true,
@@ -275,6 +285,6 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         let size = size_of::<Pcb>();
-        assert!(size <= 880, "{size} bytes");
+        assert!(size <= 944, "{size} bytes");
     }
 }

@@ -211,6 +211,11 @@ impl Receive {
         self.buffer.front()
     }
 
+    /// Copies bytes from the start on, as many as `out` has room for.
+    pub(super) fn copy(&self, out: &mut [u8]) {
+        self.buffer.copy(0, out);
+    }
+
     /// Drops what was read.
     pub(super) fn consume(&mut self, count: usize) {
         self.buffer.consume(count);

@@ -105,9 +105,20 @@ impl Recovery {
     pub(super) fn is_calm(&self) -> bool {
         self.phase == Phase::Open && self.duplicates == 0 && self.probe.is_none()
     }
+
+    /// Whether the peer has told, without SACK, that something is missing.
+    pub(super) fn has_duplicates(&self) -> bool {
+        self.duplicates > 0
+    }
 }
 
 impl Pcb {
+    /// Whether the window was reduced by a mark, this round trip.
+    pub(super) fn is_marked(&self) -> bool {
+        let marked = self.recovery.marked;
+        marked.is_some_and(|marked| self.send.una.before(marked))
+    }
+
     /// Bytes that are thought to be in the network.
     pub(super) fn pipe(&self) -> usize {
         let arrived = self.recovery.duplicates as usize * self.mss;

@@ -42,6 +42,16 @@ impl Rtt {
         (self.srtt_ns > 0).then_some(self.srtt_ns)
     }
 
+    /// How much round-trip times vary.
+    pub(super) fn rttvar_ns(&self) -> u64 {
+        self.rttvar_ns
+    }
+
+    /// How often the time-out was doubled.
+    pub(super) fn backoff(&self) -> u32 {
+        self.backoff
+    }
+
     /// The least round-trip time; zero before the first measurement.
     pub(super) fn min_ns(&self) -> u64 {
         self.min_ns

@@ -87,6 +87,25 @@ impl Scoreboard {
         self.sacked
     }
 
+    /// Segments in flight, counted as the network carries them: one that the
+    /// link cuts is several.
+    pub(super) fn segments(&self, mss: usize) -> usize {
+        self.sum(mss, |_| true)
+    }
+
+    /// Those that the peer has, those taken for lost, those sent again.
+    pub(super) fn counts(&self, mss: usize) -> (usize, usize, usize) {
+        let sacked = self.sum(mss, |sent| sent.sacked);
+        let lost = self.sum(mss, |sent| sent.lost);
+        let again = |sent: &Sent| sent.again && !sent.sacked && !sent.lost;
+        (sacked, lost, self.sum(mss, again))
+    }
+
+    fn sum(&self, mss: usize, pick: impl Fn(&Sent) -> bool) -> usize {
+        let picked = self.segments.iter().filter(|sent| pick(sent));
+        picked.map(|sent| sent.len().div_ceil(mss.max(1))).sum()
+    }
+
     /// Whether RACK may find something: the peer has a segment, or one was
     /// sent again, so that not all are in the order they were sent.
     pub(super) fn is_disordered(&self) -> bool {

@@ -30,6 +30,8 @@ pub(super) struct Send {
     pub(super) crumbs: bool,
     /// Small segments do not wait for acknowledgments.
     pub(super) nodelay: bool,
+    /// Small segments wait for more bytes.
+    pub(super) cork: bool,
     /// The number of the buffer's first byte.
     start: Seq,
     buffer: Ring,
@@ -64,6 +66,7 @@ impl Send {
             closed: false,
             crumbs: false,
             nodelay: false,
+            cork: false,
             start: iss.plus(1),
             buffer: Ring::default(),
             limit,
@@ -157,6 +160,21 @@ impl Send {
         }
     }
 
+    /// Bytes sent and not acknowledged.
+    pub(super) fn unacknowledged(&self) -> usize {
+        self.buffer.len() - self.unsent()
+    }
+
+    /// Sets the most bytes that wait here.
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit.max(1);
+    }
+
+    /// The most bytes that wait here.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// What may be sent of what was not, in segments of at most `most` bytes,
     /// of which the link cuts so many from one that they carry `burst`.
     pub(super) fn ready(&self, most: usize, burst: usize) -> Ready {
@@ -178,9 +196,10 @@ impl Send {
         if len == 0 && !fin {
             return Ready::Window;
         }
-        let worth = len >= most || (all && (used == 0 || self.nodelay || fin));
+        let worth = len >= most || (all && (fin || (!self.cork && (used == 0 || self.nodelay))));
         match worth {
             true => Ready::Bytes(len, fin),
+            false if self.cork && all && !self.crumbs => Ready::Flight,
             // Silly windows (RFC 9293 §3.8.6.2.1): half the widest is enough.
             false if 2 * len >= self.wnd_max && self.wnd_max > 0 => Ready::Bytes(len, fin),
             false if self.crumbs => Ready::Bytes(len, fin),

@@ -1,0 +1,68 @@
+//! The caller's memory, reached as the kernel reaches it: a wrong pointer is
+//! the error `EFAULT`, not the end of the process.
+
+use crate::{Answer, Errno};
+use libc::{c_void, iovec};
+
+/// Bytes of one call, at most: more is cut off, as calls may do.
+const LEN_MAX: usize = 1 << 24;
+
+/// Bytes of the caller's from an address on.
+pub(crate) fn take(at: usize, len: usize) -> Answer<Vec<u8>> {
+    let len = len.min(LEN_MAX);
+    let mut bytes = vec![0; len];
+    if len == 0 {
+        return Ok(bytes);
+    }
+    let ours = piece(bytes.as_mut_ptr() as usize, len);
+    let theirs = piece(at, len);
+    // SAFETY: the kernel writes at most `len` bytes into `bytes`, and looks at
+    // the caller's memory only as far as it may be read.
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &ours, 1, &theirs, 1, 0) };
+    whole(copied, len).map(|()| bytes)
+}
+
+/// Writes bytes to an address of the caller's.
+pub(crate) fn give(at: usize, bytes: &[u8]) -> Answer<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let ours = piece(bytes.as_ptr() as usize, bytes.len());
+    let theirs = piece(at, bytes.len());
+    // SAFETY: the kernel only reads `bytes`; the caller has named the place as
+    // one to be written, and what may not be written is an error.
+    let copied = unsafe { libc::process_vm_writev(libc::getpid(), &ours, 1, &theirs, 1, 0) };
+    whole(copied, bytes.len())
+}
+
+/// A number of the caller's.
+pub(crate) fn take_u32(at: usize) -> Answer<u32> {
+    let bytes = take(at, 4)?;
+    Ok(u32::from_ne_bytes(bytes.try_into().expect("four bytes")))
+}
+
+/// Text that ends with a zero, as far as it is there.
+pub(crate) fn take_text(at: usize, len_max: usize) -> String {
+    let mut text = Vec::new();
+    while at != 0 && text.len() < len_max {
+        match take(at + text.len(), 1).as_deref() {
+            Ok([byte]) if *byte != 0 => text.push(*byte),
+            _ => break,
+        }
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn piece(at: usize, len: usize) -> iovec {
+    iovec {
+        iov_base: at as *mut c_void,
+        iov_len: len,
+    }
+}
+
+fn whole(copied: isize, len: usize) -> Answer<()> {
+    match usize::try_from(copied) {
+        Ok(copied) if copied == len => Ok(()),
+        _ => Err(Errno(libc::EFAULT)),
+    }
+}

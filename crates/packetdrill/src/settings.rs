@@ -1,0 +1,67 @@
+//! What the scripts set for the kernel: the stack is set alike, so that a
+//! script means the same to both.
+
+use std::fs;
+use weir_stack::tcp::TcpConfig;
+
+/// The values below `/proc/sys/net/ipv4` of packetdrill's network namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    folder: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            folder: "/proc/sys/net/ipv4".to_owned(),
+        }
+    }
+}
+
+impl Settings {
+    fn text(&self, name: &str) -> Option<String> {
+        fs::read_to_string(format!("{}/{name}", self.folder)).ok()
+    }
+
+    /// The first numbers of a setting; none if there is no such setting.
+    fn numbers(&self, name: &str) -> Vec<u64> {
+        let text = self.text(name).unwrap_or_default();
+        let numbers = text.split_whitespace().map(str::parse);
+        numbers.map_while(Result::ok).collect()
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.numbers(name).first().copied()
+    }
+
+    fn is_on(&self, name: &str, default: bool) -> bool {
+        self.number(name).map_or(default, |value| value != 0)
+    }
+
+    /// Bytes that wait to be sent, at most, unless a socket asks for another
+    /// number.
+    pub(crate) fn send_buffer(&self) -> usize {
+        let numbers = self.numbers("tcp_wmem");
+        numbers.get(1).map_or(1 << 18, |bytes| *bytes as usize)
+    }
+
+    /// Bytes not sent yet above which a socket is not writable.
+    pub(crate) fn notsent_lowat(&self) -> u32 {
+        let number = self.number("tcp_notsent_lowat");
+        number.map_or(u32::MAX, |bytes| u32::try_from(bytes).unwrap_or(u32::MAX))
+    }
+
+    /// How connections behave that begin now.
+    pub(crate) fn tcp(&self) -> TcpConfig {
+        let defaults = TcpConfig::default();
+        let receive = self.numbers("tcp_rmem");
+        TcpConfig {
+            receive_buffer: receive.get(2).map_or(1 << 20, |bytes| *bytes as usize),
+            send_buffer: self.send_buffer(),
+            sack: self.is_on("tcp_sack", true),
+            timestamps: self.is_on("tcp_timestamps", true),
+            ecn: self.number("tcp_ecn") == Some(1),
+            ..defaults
+        }
+    }
+}

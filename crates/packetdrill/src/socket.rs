@@ -1,0 +1,212 @@
+//! Sockets, and the descriptors that stand for them.
+
+use crate::notices::Notice;
+use crate::ready::Epoll;
+use crate::world::Inner;
+use crate::{Answer, Errno, memory};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use weir_stack::tcp::{ListenerId, TcpError, TcpId};
+
+/// Something that a descriptor stands for. The descriptor is a real one, of
+/// nothing, so that its number is nobody else's.
+pub(crate) struct Entry {
+    file: ManuallyDrop<File>,
+    pub(crate) kind: Kind,
+}
+
+pub(crate) enum Kind {
+    Socket(Box<Socket>),
+    Epoll(Epoll),
+}
+
+impl Entry {
+    fn open(kind: Kind) -> Answer<(i32, Entry)> {
+        let file = File::open("/dev/null").map_err(|error| errno_of(&error))?;
+        let fd = file.as_raw_fd();
+        let file = ManuallyDrop::new(file);
+        Ok((fd, Entry { file, kind }))
+    }
+
+    /// Closes the descriptor.
+    pub(crate) fn close(self) -> Kind {
+        drop(ManuallyDrop::into_inner(self.file));
+        self.kind
+    }
+
+    /// Leaves the descriptor alone, which somebody else has closed.
+    pub(crate) fn forget(self) {}
+}
+
+/// Where a socket is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// Neither listens nor is connected; perhaps it has an address.
+    New(Option<SocketAddr>),
+    Listens(ListenerId),
+    /// It has a connection, which may be opening, or over.
+    Stream(TcpId),
+}
+
+/// A TCP socket.
+pub(crate) struct Socket {
+    pub(crate) stage: Stage,
+    /// It was made for IPv6; IPv4 addresses are mapped.
+    pub(crate) is_v6: bool,
+    pub(crate) nonblocking: bool,
+    pub(crate) options: Options,
+    /// The application reads no more.
+    pub(crate) deaf: bool,
+    /// Its connection was open once.
+    pub(crate) was_open: bool,
+    /// Why its connection failed was told.
+    pub(crate) told: Option<TcpError>,
+    /// Bytes that were written.
+    pub(crate) written: u64,
+    /// Its queue of errors.
+    pub(crate) notices: VecDeque<Notice>,
+    /// Counts what would wake who waits for it.
+    pub(crate) happened: u64,
+}
+
+/// What was set, for this socket and those it accepts.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Options that have no meaning here are kept, and given back.
+    pub(crate) kept: Vec<((i32, i32), Vec<u8>)>,
+    pub(crate) send_buffer: usize,
+    pub(crate) linger: Option<u32>,
+    pub(crate) notsent_lowat: u32,
+    pub(crate) receive_timeout_ns: u64,
+    pub(crate) send_timeout_ns: u64,
+}
+
+impl Socket {
+    pub(crate) fn new(inner: &Inner, stage: Stage, is_v6: bool) -> Socket {
+        Socket {
+            stage,
+            is_v6,
+            nonblocking: false,
+            options: Options {
+                kept: Vec::new(),
+                send_buffer: inner.settings.send_buffer(),
+                linger: None,
+                notsent_lowat: 0,
+                receive_timeout_ns: 0,
+                send_timeout_ns: 0,
+            },
+            deaf: false,
+            was_open: false,
+            told: None,
+            written: 0,
+            notices: VecDeque::new(),
+            happened: 0,
+        }
+    }
+
+    pub(crate) fn stream(&self) -> Option<TcpId> {
+        match self.stage {
+            Stage::Stream(id) => Some(id),
+            _ => None,
+        }
+    }
+}
+
+impl Inner {
+    /// Enters something; gives its descriptor.
+    pub(crate) fn enter(&mut self, kind: Kind) -> Answer<i32> {
+        let (fd, entry) = Entry::open(kind)?;
+        self.entries.insert(fd, entry);
+        Ok(fd)
+    }
+
+    pub(crate) fn socket(&mut self, fd: i32) -> Answer<&mut Socket> {
+        match self.entries.get_mut(&fd).map(|entry| &mut entry.kind) {
+            Some(Kind::Socket(socket)) => Ok(socket),
+            Some(Kind::Epoll(_)) => Err(Errno(libc::ENOTSOCK)),
+            None => Err(Errno(libc::EBADF)),
+        }
+    }
+}
+
+/// The number of an error of the system's.
+pub(crate) fn errno_of(error: &io::Error) -> Errno {
+    Errno(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// The number of an error of the stack's.
+pub(crate) fn errno(error: TcpError) -> Errno {
+    Errno(match error {
+        TcpError::NotNow => libc::EAGAIN,
+        TcpError::Refused => libc::ECONNREFUSED,
+        TcpError::Reset => libc::ECONNRESET,
+        TcpError::TimedOut => libc::ETIMEDOUT,
+        TcpError::Shut => libc::EPIPE,
+        TcpError::Closed => libc::ENOTCONN,
+        TcpError::Address(_) => libc::EADDRNOTAVAIL,
+        TcpError::InUse(_) => libc::EADDRINUSE,
+        TcpError::NoRoute(_) => libc::ENETUNREACH,
+        TcpError::Full => libc::ENOBUFS,
+    })
+}
+
+/// An address in the caller's memory (`sockaddr_in`, `sockaddr_in6`); `None`
+/// is `AF_UNSPEC`.
+pub(crate) fn take_address(at: usize, len: u32) -> Answer<Option<SocketAddr>> {
+    let bytes = memory::take(at, (len as usize).min(128))?;
+    let family = bytes.get(..2).ok_or(Errno(libc::EINVAL))?;
+    let family = i32::from(u16::from_ne_bytes([family[0], family[1]]));
+    let port = || u16::from_be_bytes([bytes[2], bytes[3]]);
+    match family {
+        libc::AF_UNSPEC => Ok(None),
+        libc::AF_INET if bytes.len() >= 8 => {
+            let address = Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]);
+            Ok(Some(SocketAddr::new(address.into(), port())))
+        }
+        libc::AF_INET6 if bytes.len() >= 24 => {
+            let address: [u8; 16] = bytes[8..24].try_into().expect("sixteen bytes");
+            let address = Ipv6Addr::from(address).to_canonical();
+            Ok(Some(SocketAddr::new(address, port())))
+        }
+        libc::AF_INET | libc::AF_INET6 => Err(Errno(libc::EINVAL)),
+        _ => Err(Errno(libc::EAFNOSUPPORT)),
+    }
+}
+
+/// Writes an address to where the caller wants it, if it does.
+pub(crate) fn give_address(
+    address: SocketAddr,
+    is_v6: bool,
+    at: usize,
+    len_at: usize,
+) -> Answer<()> {
+    if at == 0 || len_at == 0 {
+        return Ok(());
+    }
+    let mut bytes = Vec::new();
+    let family = if is_v6 { libc::AF_INET6 } else { libc::AF_INET };
+    bytes.extend_from_slice(&(family as u16).to_ne_bytes());
+    bytes.extend_from_slice(&address.port().to_be_bytes());
+    match (address.ip(), is_v6) {
+        (IpAddr::V4(ip), false) => {
+            bytes.extend_from_slice(&ip.octets());
+            bytes.extend_from_slice(&[0; 8]);
+        }
+        (ip, _) => {
+            let ip = match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            bytes.extend_from_slice(&[0; 4]);
+            bytes.extend_from_slice(&ip.octets());
+            bytes.extend_from_slice(&[0; 4]);
+        }
+    }
+    let room = memory::take_u32(len_at)? as usize;
+    memory::give(at, &bytes[..bytes.len().min(room)])?;
+    memory::give(len_at, &(bytes.len() as u32).to_ne_bytes())
+}
