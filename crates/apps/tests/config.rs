@@ -31,7 +31,7 @@ fn the_example_of_the_documentation_is_taken() {
         .collect();
     let (settings, routes) = read(&example.join("\n")).unwrap();
     assert_eq!((settings.links.len(), settings.neighbours.len()), (1, 1));
-    assert!(settings.host && settings.redirects);
+    assert!(settings.redirects);
     let gateway = Some("192.0.2.254".parse().unwrap());
     let hop = Hop { link: 0, gateway };
     assert_eq!(

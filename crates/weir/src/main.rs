@@ -32,6 +32,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Listen(cmd::listen::Args),
+    Route(cmd::route::Args),
     Ports(cmd::ports::Args),
     Broker(cmd::broker::Args),
     Bridge(cmd::bridge::Args),
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     // Without it a limit ends us, as it would have anyway.
     let _ = stop::report_file_size_limit();
     let outcome = match cli.command {
+        Command::Route(args) => cmd::route::run(&args),
         Command::Listen(args) => cmd::listen::run(&args),
         Command::Ports(args) => cmd::ports::run(&args),
         Command::Broker(args) => cmd::broker::run(&args),

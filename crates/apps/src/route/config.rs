@@ -11,7 +11,6 @@
 //! [kernel]
 //! routes = true                 # learn from the kernel's tables
 //! tables = [254]                # which: 254 is `main`
-//! host = true                   # give the host what is for the router itself
 //!
 //! [[link]]
 //! name = "eth1"
@@ -137,8 +136,6 @@ pub struct Kernel {
     pub routes: bool,
     /// From which of its tables.
     pub tables: Vec<u32>,
-    /// Whether the host takes what is for the router itself.
-    pub host: bool,
 }
 
 impl Default for Kernel {
@@ -146,7 +143,6 @@ impl Default for Kernel {
         Kernel {
             routes: false,
             tables: vec![254],
-            host: false,
         }
     }
 }
@@ -304,7 +300,7 @@ impl Config {
             icmp_per_second: self.icmp.per_second,
             icmp_burst: self.icmp.burst,
             redirects: self.redirects,
-            host: self.kernel.host,
+            ..Settings::default()
         };
         Ok((settings, routes))
     }

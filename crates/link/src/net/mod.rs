@@ -8,6 +8,7 @@ pub(crate) mod change;
 mod features;
 mod interface;
 mod netlink;
+mod routes;
 mod tap;
 mod watch;
 
@@ -17,5 +18,6 @@ pub use interface::{
     Address, Interface, InterfaceError, Interfaces, Xdp, XdpMode, drops, interfaces,
 };
 pub use netlink::Netlink;
+pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteWatcher};
 pub use tap::Tap;
 pub use watch::{Event, Watcher};

@@ -55,15 +55,7 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
-        header.sequence_number = self.sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        retry_on_intr(|| send(&self.socket, &bytes, SendFlags::empty()))?;
+        self.ask(message, NLM_F_ACK | flags)?;
         let mut replies = Vec::new();
         loop {
             for message in self.receive(RecvFlags::empty())? {
@@ -80,6 +72,20 @@ impl Netlink {
                 }
             }
         }
+    }
+
+    /// Sends a request, and leaves the answers to be [received](Self::receive).
+    pub(super) fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        retry_on_intr(|| send(&self.socket, &bytes, SendFlags::empty()))?;
+        Ok(())
     }
 
     /// The messages of one datagram. One that the library cannot read is left

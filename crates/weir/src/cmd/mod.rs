@@ -11,4 +11,5 @@ pub(crate) mod lab;
 pub(crate) mod listen;
 pub(crate) mod ports;
 pub(crate) mod rarpd;
+pub(crate) mod route;
 pub(crate) mod serve;

@@ -1,0 +1,372 @@
+//! The router on live links: [`route`](crate::route)'s core between taps.
+
+use crate::kernel::Learner;
+use crate::route::config::{Config, ConfigError, Facts};
+use crate::route::{LinkId, Origin, Reason, RouteError, Router, Verdict};
+use std::io;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_link::net::{Event, Interface, InterfaceError, Watcher};
+use weir_stack::Prefix;
+use weir_tap::{Frame, Pull, Tap, TapError};
+
+/// Frames that are taken from one link before they are sent.
+const BATCH: usize = 64;
+/// The longest sleep: how often it is looked whether to end.
+const LOOK: Duration = Duration::from_millis(50);
+/// Frames of the router's own that are sent between two batches.
+const OWN_PER_TURN: usize = 256;
+
+/// Why a router does not run, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Its configuration is not taken.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An interface is not there.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// An interface is no Ethernet.
+    #[error("interface `{name}` carries no Ethernet frames: a router needs such links")]
+    NotEthernet {
+        /// Which.
+        name: String,
+    },
+    /// The routes do not fit.
+    #[error("{prefix}: {source}")]
+    Route {
+        /// Which did not.
+        prefix: String,
+        /// Why.
+        source: RouteError,
+    },
+    /// The links could not be tapped, or are gone.
+    #[error(transparent)]
+    Tap(#[from] TapError),
+    /// The kernel does not tell of its routes or interfaces.
+    #[error("the kernel does not tell of its routes ({0})")]
+    Kernel(#[source] io::Error),
+}
+
+/// What there is to see of a running router.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// The names of its links, in order.
+    pub names: &'a [String],
+    /// Its core.
+    pub router: &'a Router,
+    /// What its frames go through.
+    pub tap: &'a Tap,
+    /// Routes of the kernel that lead over other interfaces, and for which
+    /// there was no room.
+    pub left_out: (u64, u64),
+}
+
+/// Reads the interfaces of a configuration and checks it against them,
+/// without touching them.
+///
+/// # Errors
+/// See [`RunError`].
+pub fn check(config: &Config) -> Result<(), RunError> {
+    let interfaces = interfaces(config)?;
+    make(config, &interfaces).map(drop)
+}
+
+/// Taps the links of a configuration in the calling thread's network
+/// namespace, and routes between them. `look` sees the router when frames
+/// flow, then every 50 ms or so, and says whether to go on.
+///
+/// # Errors
+/// See [`RunError`].
+pub fn run(
+    config: &Config,
+    tap: weir_tap::Config,
+    mut look: impl FnMut(View<'_>) -> ControlFlow<()>,
+) -> Result<(), RunError> {
+    let interfaces = interfaces(config)?;
+    let router = make(config, &interfaces)?;
+    let watcher = Watcher::open().map_err(RunError::Kernel)?;
+    let indices: Vec<u32> = interfaces.iter().map(|interface| interface.index).collect();
+    let learner = match config.kernel.routes {
+        true => {
+            let learner = Learner::open(&config.kernel.tables, indices.clone());
+            Some(learner.map_err(RunError::Kernel)?)
+        }
+        false => None,
+    };
+    let mut tap = Tap::map(tap)?;
+    let mut links = Vec::new();
+    for interface in &interfaces {
+        links.push(tap.tap(&interface.name)?);
+    }
+    let mut running = Running {
+        names: interfaces.iter().map(|i| i.name.clone()).collect(),
+        router,
+        watcher,
+        learner,
+        indices,
+        links,
+        began: Instant::now(),
+        held: Vec::with_capacity(BATCH),
+        verdicts: Vec::with_capacity(BATCH),
+    };
+    let ran = running.run(&mut tap, &mut look);
+    let unmapped = tap.unmap();
+    ran?;
+    unmapped?;
+    Ok(())
+}
+
+fn interfaces(config: &Config) -> Result<Vec<Interface>, RunError> {
+    let names = config.links.iter();
+    names
+        .map(|link| Ok(Interface::named(&link.name)?))
+        .collect()
+}
+
+fn make(config: &Config, interfaces: &[Interface]) -> Result<Router, RunError> {
+    let facts = interfaces.iter().map(facts);
+    let facts = facts.collect::<Result<Vec<Facts>, RunError>>()?;
+    let (settings, routes) = config.settings(&facts)?;
+    let full = |prefix: String| move |source| RunError::Route { prefix, source };
+    let mut router = Router::new(&settings, seed()).map_err(full("the links' networks".into()))?;
+    for (prefix, target) in routes {
+        let inserted = router
+            .routes_mut()
+            .insert(prefix, Origin::Configured, target);
+        inserted.map_err(full(prefix.to_string()))?;
+    }
+    for (number, interface) in interfaces.iter().enumerate() {
+        router.set_link_up(number as LinkId, interface.running);
+    }
+    Ok(router)
+}
+
+fn facts(interface: &Interface) -> Result<Facts, RunError> {
+    let hardware: Result<[u8; 6], _> = interface.address.as_slice().try_into();
+    let is_ethernet = interface.header_bytes() == weir_wire::ethernet::Repr::LEN;
+    match hardware {
+        Ok(hardware) if is_ethernet => Ok(Facts {
+            hardware: weir_wire::ethernet::Address(hardware),
+            mtu: interface.mtu as usize,
+            addresses: interface
+                .addresses
+                .iter()
+                .filter_map(|address| Prefix::new(address.ip, address.prefix_len))
+                .collect(),
+        }),
+        _ => Err(RunError::NotEthernet {
+            name: interface.name.clone(),
+        }),
+    }
+}
+
+/// Bits that others cannot know: where a hash map's keys begin.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+struct Running {
+    names: Vec<String>,
+    router: Router,
+    watcher: Watcher,
+    learner: Option<Learner>,
+    indices: Vec<u32>,
+    links: Vec<weir_tap::LinkId>,
+    began: Instant,
+    held: Vec<Held>,
+    verdicts: Vec<Verdict>,
+}
+
+/// A frame while its verdict is found.
+struct Held(Frame);
+
+impl AsMut<[u8]> for Held {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.0.bytes_mut()
+    }
+}
+
+impl Running {
+    fn run(
+        &mut self,
+        tap: &mut Tap,
+        look: &mut impl FnMut(View<'_>) -> ControlFlow<()>,
+    ) -> Result<(), RunError> {
+        // Begin with all routes.
+        while self.learn()? || !self.router.routes().is_settled() {
+            self.router.poll(self.now_ns());
+        }
+        self.set_clock();
+        tap.ready()?;
+        let mut looked = None;
+        let mut rounds = 0_u32;
+        loop {
+            if looked.is_none_or(|at: Instant| at.elapsed() >= LOOK) {
+                looked = Some(Instant::now());
+                tap.check_links()?;
+                self.hear_links()?;
+                if look(self.view(tap)).is_break() {
+                    return Ok(());
+                }
+            }
+            loop {
+                rounds = rounds.wrapping_add(1);
+                let idle = !tap.pull(Pull::Frame(self.patience()))?;
+                let now_ns = self.now_ns();
+                for link in 0..self.links.len() {
+                    self.batch(tap, link, now_ns)?;
+                }
+                self.router.poll(now_ns);
+                self.send_own(tap)?;
+                tap.push()?;
+                if self.learner.is_some() && (idle || rounds.is_multiple_of(16)) {
+                    self.learn()?;
+                }
+                if idle || rounds.is_multiple_of(64) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn view<'a>(&'a self, tap: &'a Tap) -> View<'a> {
+        View {
+            names: &self.names,
+            router: &self.router,
+            tap,
+            left_out: self.learner.as_ref().map_or((0, 0), Learner::left_out),
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// How long nothing is to be done.
+    fn patience(&self) -> Duration {
+        let due = self.router.next_ns().map(|due| {
+            let left = due.saturating_sub(self.now_ns());
+            Duration::from_nanos(left)
+        });
+        due.map_or(LOOK, |due| due.min(LOOK))
+    }
+
+    fn set_clock(&mut self) {
+        let day = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+        let day_ms = day.map(|time| (time.as_millis() % 86_400_000) as u32);
+        if let Some(day_ms) = day_ms {
+            self.router.set_clock(self.now_ns(), day_ms);
+        }
+    }
+
+    fn learn(&mut self) -> Result<bool, RunError> {
+        match &mut self.learner {
+            Some(learner) => learner.work(&mut self.router).map_err(RunError::Kernel),
+            None => Ok(false),
+        }
+    }
+
+    /// Takes in which links carry frames.
+    fn hear_links(&mut self) -> Result<(), RunError> {
+        let mut changed = false;
+        while let Some(event) = self
+            .watcher
+            .next_event(Some(Duration::ZERO))
+            .map_err(RunError::Kernel)?
+        {
+            let (index, up) = match event {
+                Event::Running { index } => (index, true),
+                Event::NotRunning { index } | Event::Down { index } => (index, false),
+                _ => continue,
+            };
+            if let Some(link) = self.indices.iter().position(|known| *known == index) {
+                self.router.set_link_up(link as LinkId, up);
+                changed = true;
+            }
+        }
+        match &mut self.learner {
+            Some(learner) if changed => learner.again().map_err(RunError::Kernel),
+            _ => Ok(()),
+        }
+    }
+
+    /// One batch of one link: each frame goes from ring to ring.
+    fn batch(&mut self, tap: &mut Tap, link: usize, now_ns: u64) -> Result<(), RunError> {
+        while self.held.len() < BATCH
+            && let Some(frame) = tap.take(self.links[link])?
+        {
+            match frame.pieces() {
+                1 => self.held.push(Held(frame)),
+                _ => self.long(tap, link, now_ns, frame)?,
+            }
+        }
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        self.router
+            .process(now_ns, link as LinkId, &mut self.held, &mut self.verdicts);
+        for (Held(mut frame), verdict) in self.held.drain(..).zip(&self.verdicts) {
+            if let Verdict::Forward { link, len } = *verdict {
+                frame.set_len(len);
+                if !tap.give(self.links[usize::from(link)], frame)? {
+                    self.router.not_taken(link, 1, len as u64);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A frame that lies in several pieces is put together for its verdict.
+    #[cold]
+    fn long(
+        &mut self,
+        tap: &mut Tap,
+        link: usize,
+        now_ns: u64,
+        mut frame: Frame,
+    ) -> Result<(), RunError> {
+        let mut bytes = Vec::new();
+        frame.copy_to(&mut bytes);
+        let mut verdicts = Vec::with_capacity(1);
+        self.router
+            .process(now_ns, link as LinkId, &mut [&mut bytes[..]], &mut verdicts);
+        if let Some(Verdict::Forward { link, len }) = verdicts.first().copied() {
+            let sent =
+                frame.set(&bytes[..len]) && tap.give(self.links[usize::from(link)], frame)?;
+            if !sent {
+                self.router.not_taken(link, 1, len as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what the router itself has to send.
+    fn send_own(&mut self, tap: &mut Tap) -> Result<(), RunError> {
+        for _ in 0..OWN_PER_TURN {
+            let Some((link, bytes)) = self.router.next_own() else {
+                return Ok(());
+            };
+            let mut room = tap.alloc();
+            let filled = room.as_mut().is_some_and(|frame| frame.set(&bytes));
+            let sent = match room {
+                Some(frame) if filled => tap.give(self.links[usize::from(link)], frame)?,
+                _ => false,
+            };
+            if !sent {
+                self.router.not_taken(link, 1, bytes.len() as u64);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl View<'_> {
+    /// Every count by its name and labels, as [`Reason`]s and links have them.
+    pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let drops = self.router.counters().drops();
+        drops.map(|(reason, count): (Reason, u64)| (reason.name(), count))
+    }
+}

@@ -1,0 +1,217 @@
+//! `weir route`: an IPv4 and IPv6 router in user space.
+
+mod report;
+
+use crate::failure::{Failure, say};
+use crate::limited;
+use crate::stop::Stop;
+use report::{Metrics, Report};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use weir_apps::route::config::{Config, FILE_BYTES_MAX};
+use weir_apps::router::{self, RunError, View};
+use weir_tap::{Bypass, TapError};
+
+/// Route IPv4 and IPv6 between interfaces, in user space
+///
+/// The interfaces' frames all come to weir: it answers ARP, neighbour
+/// discovery and ping for its addresses, and forwards by the routes of the
+/// configuration and, if that says so, of the kernel, where FRR or BIRD may
+/// put them. What each key means is in docs/route.md.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir route --config router.toml
+  weir route --config router.toml --check
+  weir route --config router.toml --stats --metrics 127.0.0.1:9600
+
+A router of two links:
+  [[link]]
+  name = \"eth1\"
+  addresses = [\"192.0.2.1/24\", \"2001:db8:1::1/64\"]
+  [[link]]
+  name = \"eth2\"
+  addresses = [\"198.51.100.1/24\", \"2001:db8:2::1/64\"]
+  [[route]]
+  to = \"0.0.0.0/0\"
+  via = \"198.51.100.254\"
+
+Runs in the foreground and says `ready` on standard error when frames flow.
+
+Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is gone or something else failed; 2
+if the configuration or an option is refused.")]
+pub(crate) struct Args {
+    /// The configuration
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+
+    /// Only check the configuration, against the interfaces there are
+    #[arg(long)]
+    check: bool,
+
+    /// Print a line of statistics every second
+    #[arg(long)]
+    stats: bool,
+
+    /// Write statistics to a file every second and at the end, as JSON
+    #[arg(long, value_name = "FILE")]
+    stats_json: Option<PathBuf>,
+
+    /// Serve metrics for Prometheus at this address, at /metrics
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+
+    /// What becomes of frames while weir does not run, or hangs: the host gets
+    /// them (kernel), or none passes (drop)
+    #[arg(long, value_name = "WHAT", default_value_t, value_parser = bypass)]
+    bypass: Bypass,
+
+    /// How long a frame may wait for a weir that does nothing, in
+    /// milliseconds, before the bypass takes over
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    hang_ms: u64,
+
+    /// How long to look for frames before going to sleep, in microseconds:
+    /// the core is busy, and the latency low
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
+    spin_us: u64,
+}
+
+/// How often statistics are told.
+const EACH: Duration = Duration::from_secs(1);
+/// How often metrics are made anew.
+const METRICS_EACH: Duration = Duration::from_millis(250);
+
+fn bypass(text: &str) -> Result<Bypass, String> {
+    match text {
+        "wire" => Err("a router's links cannot be joined: use kernel or drop".into()),
+        _ => text.parse(),
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let config = read(&args.config)?;
+    if args.check {
+        router::check(&config).map_err(|error| failure(&args.config, error))?;
+        println!("{}: good", args.config.display());
+        return Ok(());
+    }
+    let stop = Stop::watch()?;
+    let metrics = args.metrics.map(Metrics::serve).transpose()?;
+    let mut teller = Teller {
+        args,
+        metrics,
+        began: None,
+        told: None,
+        rendered: None,
+        trouble: None,
+    };
+    let tap = weir_tap::Config {
+        bypass: args.bypass,
+        hang_max: Some(Duration::from_millis(args.hang_ms)),
+        spin: Duration::from_micros(args.spin_us),
+        ..weir_tap::Config::default()
+    };
+    let ran = router::run(&config, tap, |view| {
+        let asked = stop.asked();
+        teller.tell(&view, asked);
+        match asked || teller.trouble.is_some() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    ran.map_err(|error| failure(&args.config, error))?;
+    teller.trouble.map_or(Ok(()), Err)
+}
+
+fn read(path: &Path) -> Result<Config, Failure> {
+    let wrong = |why: String| Failure::refused(format!("{}: {why}", path.display()));
+    let bytes = limited::read(path, FILE_BYTES_MAX).map_err(Failure::run)?;
+    let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
+    Config::parse(&text).map_err(|error| wrong(error.to_string()))
+}
+
+fn failure(path: &Path, error: RunError) -> Failure {
+    match error {
+        RunError::Config(_) | RunError::Route { .. } => {
+            Failure::refused(format!("{}: {error}", path.display()))
+        }
+        RunError::Interface(_) | RunError::NotEthernet { .. } => Failure::refused(error),
+        RunError::Tap(TapError::Interface(_) | TapError::NotEthernet { .. }) => {
+            Failure::refused(error)
+        }
+        error => Failure::run(error),
+    }
+}
+
+/// Tells of a running router as the user asked.
+struct Teller<'a> {
+    args: &'a Args,
+    metrics: Option<Metrics>,
+    began: Option<Instant>,
+    /// When it was told last, and what.
+    told: Option<(Instant, Report)>,
+    rendered: Option<Instant>,
+    /// Why it cannot be told.
+    trouble: Option<Failure>,
+}
+
+impl Teller<'_> {
+    fn tell(&mut self, view: &View<'_>, last: bool) {
+        let now = Instant::now();
+        if self.began.is_none() {
+            self.began = Some(now);
+            introduce(view);
+        }
+        let due = |at: Option<Instant>, each| at.is_none_or(|at| now - at >= each);
+        if let Some(metrics) = &self.metrics
+            && due(self.rendered, METRICS_EACH)
+        {
+            self.rendered = Some(now);
+            metrics.show(Report::new(view).prometheus());
+        }
+        let wanted = self.args.stats || self.args.stats_json.is_some();
+        if wanted && (last || due(self.told.as_ref().map(|told| told.0), EACH)) {
+            self.tell_stats(view, now);
+        }
+    }
+
+    fn tell_stats(&mut self, view: &View<'_>, now: Instant) {
+        let report = Report::new(view);
+        if self.args.stats
+            && let Some((at, before)) = &self.told
+        {
+            let line = report.line(before, now - *at);
+            if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+                self.trouble = Some(Failure::output(error));
+            }
+        }
+        if let Some(path) = &self.args.stats_json
+            && let Err(error) = report.write(path)
+        {
+            self.trouble = Some(Failure::run(format!("{}: {error}", path.display())));
+        }
+        self.told = Some((now, report));
+    }
+}
+
+/// Says how frames come, and that they flow.
+fn introduce(view: &View<'_>) {
+    let modes = view.names.iter().zip(view.tap.links());
+    let modes: Vec<String> = modes
+        .filter_map(|(name, link)| {
+            let (mode, hook) = view.tap.mode(link)?;
+            Some(format!("{name} by {mode} at {hook}"))
+        })
+        .collect();
+    let (v4, v6) = view.router.routes().len();
+    say(&format!(
+        "weir: {}; {v4} routes of IPv4, {v6} of IPv6",
+        modes.join(", ")
+    ));
+    say("ready");
+}

@@ -1,0 +1,310 @@
+//! What a router has counted: as a line, as JSON, for Prometheus.
+
+use crate::failure::Failure;
+use crate::text;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use weir_apps::router::View;
+
+/// How long a client of the metrics may take to ask and to read.
+const CLIENT_MAX: Duration = Duration::from_secs(1);
+/// Bytes of the longest question.
+const QUESTION_BYTES_MAX: usize = 4096;
+
+/// What there is to tell at one moment.
+#[derive(Serialize, Clone)]
+pub(super) struct Report {
+    links: Vec<Link>,
+    forwarded_v4: u64,
+    forwarded_v6: u64,
+    fragmented: u64,
+    fragments: u64,
+    to_host: u64,
+    echoes: u64,
+    neighbours_answered: u64,
+    neighbours_asked: u64,
+    icmp_errors: u64,
+    redirects: u64,
+    neighbours: usize,
+    routes_v4: usize,
+    routes_v6: usize,
+    /// Routes of the kernel that are not taken: over other interfaces, and
+    /// for want of room.
+    routes_elsewhere: u64,
+    routes_refused: u64,
+    /// System calls to send, to receive, to sleep.
+    calls_tx: u64,
+    calls_rx: u64,
+    calls_wait: u64,
+    /// Times that weir was found hung.
+    hung: u64,
+    drops: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Serialize, Clone)]
+struct Link {
+    name: String,
+    rx_frames: u64,
+    rx_bytes: u64,
+    tx_frames: u64,
+    tx_bytes: u64,
+    /// Frames that the kernel dropped before weir saw them.
+    rx_full: u64,
+    bypassed: u64,
+    stale: u64,
+}
+
+impl Report {
+    pub(super) fn new(view: &View<'_>) -> Report {
+        let counters = view.router.counters();
+        let links = view.names.iter().zip(&counters.links).zip(view.tap.links());
+        let links = links.map(|((name, counts), link)| {
+            let tapped = view.tap.link_counts(link);
+            Link {
+                name: name.clone(),
+                rx_frames: counts.rx_frames,
+                rx_bytes: counts.rx_bytes,
+                tx_frames: counts.tx_frames,
+                tx_bytes: counts.tx_bytes,
+                rx_full: tapped.rx_full,
+                bypassed: tapped.bypassed,
+                stale: tapped.stale,
+            }
+        });
+        let (routes_v4, routes_v6) = view.router.routes().len();
+        let calls = view.tap.counts();
+        Report {
+            links: links.collect(),
+            forwarded_v4: counters.forwarded_v4,
+            forwarded_v6: counters.forwarded_v6,
+            fragmented: counters.fragmented,
+            fragments: counters.fragments,
+            to_host: counters.to_host,
+            echoes: counters.echoes,
+            neighbours_answered: counters.neighbours_answered,
+            neighbours_asked: counters.neighbours_asked,
+            icmp_errors: counters.icmp_errors,
+            redirects: counters.redirects,
+            neighbours: view.router.neighbours(),
+            routes_v4,
+            routes_v6,
+            routes_elsewhere: view.left_out.0,
+            routes_refused: view.left_out.1,
+            calls_tx: calls.calls_tx,
+            calls_rx: calls.calls_rx,
+            calls_wait: calls.calls_wait,
+            hung: calls.hung,
+            drops: view.dropped().collect(),
+        }
+    }
+
+    /// A line on what happened since `before`.
+    pub(super) fn line(&self, before: &Report, time: Duration) -> String {
+        let since = |value: fn(&Report) -> u64| value(self).saturating_sub(value(before));
+        let rate = |count: u64| text::grouped((count as f64 / time.as_secs_f64()) as u64);
+        let rx = |report: &Report| report.links.iter().map(|link| link.rx_frames).sum();
+        let tx = |report: &Report| report.links.iter().map(|link| link.tx_frames).sum();
+        let received = since(rx);
+        let calls = since(|report| report.calls_tx + report.calls_rx + report.calls_wait);
+        let mut line = format!(
+            "{} frames/s in, {} out; {:.3} calls a frame; {} neighbours; {} + {} routes",
+            rate(received),
+            rate(since(tx)),
+            calls as f64 / received.max(1) as f64,
+            self.neighbours,
+            self.routes_v4,
+            self.routes_v6,
+        );
+        let full = since(|report| report.links.iter().map(|link| link.rx_full).sum());
+        let lost = self.drops.iter().filter_map(|(name, count)| {
+            let more = count - before.drops.get(name).unwrap_or(&0);
+            (more > 0).then_some((*name, more))
+        });
+        for (name, count) in lost.chain((full > 0).then_some(("rx_full", full))) {
+            let _ = write!(line, "; {name} {}", text::grouped(count));
+        }
+        line
+    }
+
+    /// Writes it as JSON, so that a reader finds the old or the new whole.
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(".new");
+        let mut json = serde_json::to_vec(self)?;
+        json.push(b'\n');
+        std::fs::write(&aside, json)?;
+        std::fs::rename(&aside, path)
+    }
+
+    /// As text of Prometheus' exposition format.
+    pub(super) fn prometheus(&self) -> String {
+        let mut out = String::new();
+        let mut metric = |name: &str, kind: &str, help: &str, rows: &[(String, u64)]| {
+            let _ = writeln!(out, "# HELP weir_route_{name} {help}");
+            let _ = writeln!(out, "# TYPE weir_route_{name} {kind}");
+            for (labels, value) in rows {
+                let _ = writeln!(out, "weir_route_{name}{labels} {value}");
+            }
+        };
+        let links = |value: fn(&Link) -> u64| -> Vec<(String, u64)> {
+            let rows = self.links.iter();
+            rows.map(|link| (format!("{{link=\"{}\"}}", escaped(&link.name)), value(link)))
+                .collect()
+        };
+        type Row = (&'static str, &'static str, fn(&Link) -> u64);
+        let by_link: [Row; 7] = [
+            ("rx_frames_total", "Frames received.", |l| l.rx_frames),
+            ("rx_bytes_total", "Bytes received.", |l| l.rx_bytes),
+            ("tx_frames_total", "Frames sent.", |l| l.tx_frames),
+            ("tx_bytes_total", "Bytes sent.", |l| l.tx_bytes),
+            (
+                "rx_full_total",
+                "Frames dropped before weir saw them.",
+                |l| l.rx_full,
+            ),
+            ("bypassed_total", "Frames that took the bypass.", |l| {
+                l.bypassed
+            }),
+            ("stale_total", "Frames too old to be routed.", |l| l.stale),
+        ];
+        for (name, help, value) in by_link {
+            metric(name, "counter", help, &links(value));
+        }
+        let family = |v: u8| format!("{{family=\"ipv{v}\"}}");
+        metric(
+            "forwarded_total",
+            "counter",
+            "Packets forwarded.",
+            &[
+                (family(4), self.forwarded_v4),
+                (family(6), self.forwarded_v6),
+            ],
+        );
+        metric(
+            "routes",
+            "gauge",
+            "Prefixes known.",
+            &[
+                (family(4), self.routes_v4 as u64),
+                (family(6), self.routes_v6 as u64),
+            ],
+        );
+        let alone = |value| [(String::new(), value)];
+        for (name, help, value) in [
+            (
+                "fragmented_total",
+                "Packets cut into fragments.",
+                self.fragmented,
+            ),
+            (
+                "fragments_total",
+                "Fragments they were cut into.",
+                self.fragments,
+            ),
+            ("to_host_total", "Frames given to the host.", self.to_host),
+            ("echoes_total", "Echo requests answered.", self.echoes),
+            ("icmp_errors_total", "ICMP errors sent.", self.icmp_errors),
+            ("redirects_total", "Redirects sent.", self.redirects),
+            (
+                "neighbours_answered_total",
+                "ARP requests and solicitations answered.",
+                self.neighbours_answered,
+            ),
+            (
+                "neighbours_asked_total",
+                "Neighbours asked for.",
+                self.neighbours_asked,
+            ),
+            ("hung_total", "Times that weir was found hung.", self.hung),
+            ("calls_tx_total", "System calls to send.", self.calls_tx),
+            ("calls_rx_total", "System calls to receive.", self.calls_rx),
+            (
+                "calls_wait_total",
+                "System calls to sleep.",
+                self.calls_wait,
+            ),
+        ] {
+            metric(name, "counter", help, &alone(value));
+        }
+        metric(
+            "neighbours",
+            "gauge",
+            "Neighbours known or asked for.",
+            &alone(self.neighbours as u64),
+        );
+        let drops = self.drops.iter();
+        let drops: Vec<(String, u64)> = drops
+            .map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), *count))
+            .collect();
+        metric(
+            "dropped_total",
+            "counter",
+            "Frames that went no further.",
+            &drops,
+        );
+        out
+    }
+}
+
+/// A label's value.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+/// Serves the last metrics, on a thread of its own: who reads slowly holds up
+/// no frame.
+pub(super) struct Metrics(Arc<Mutex<String>>);
+
+impl Metrics {
+    pub(super) fn serve(address: SocketAddr) -> Result<Metrics, Failure> {
+        let cannot = |error: io::Error| Failure::run(format!("metrics at {address}: {error}"));
+        let listener = TcpListener::bind(address).map_err(cannot)?;
+        let text = Arc::new(Mutex::new(String::new()));
+        let shown = Arc::clone(&text);
+        let serve = move || {
+            for client in listener.incoming().flatten() {
+                let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                // A client that went away is none of ours.
+                let _ = answer(client, &text);
+            }
+        };
+        let thread = std::thread::Builder::new().name("metrics".into());
+        thread.spawn(serve).map_err(cannot)?;
+        Ok(Metrics(text))
+    }
+
+    pub(super) fn show(&self, text: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+}
+
+fn answer(mut client: TcpStream, text: &str) -> io::Result<()> {
+    client.set_read_timeout(Some(CLIENT_MAX))?;
+    client.set_write_timeout(Some(CLIENT_MAX))?;
+    let mut question = Vec::new();
+    let mut piece = [0; 512];
+    while !question.windows(4).any(|end| end == b"\r\n\r\n") {
+        let len = client.read(&mut piece)?;
+        question.extend_from_slice(&piece[..len]);
+        if len == 0 || question.len() > QUESTION_BYTES_MAX {
+            return Ok(());
+        }
+    }
+    let path = question.split(|byte| *byte == b' ').nth(1);
+    let (status, text) = match path {
+        Some(b"/metrics" | b"/") => ("200 OK", text),
+        _ => ("404 Not Found", "metrics are at /metrics\n"),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        text.len()
+    );
+    client.write_all(head.as_bytes())?;
+    client.write_all(text.as_bytes())
+}

@@ -1,0 +1,266 @@
+//! `weir route` between two hosts: what users do through a router.
+
+mod common;
+#[path = "common/live.rs"]
+mod live;
+
+use common::{Folder, weir};
+use live::{PATIENCE, Running};
+use serde_json::Value;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use weir_lab::need;
+use weir_lab::net::{Host, Lab, Signal, talk};
+
+/// Host a, a router without routing of its own, host b.
+struct Net {
+    a: Host,
+    r: Host,
+    b: Host,
+    folder: Folder,
+}
+
+const TO_B: [&str; 2] = ["198.51.100.9", "2001:db8:2::9"];
+
+const LINKS: &str = r#"
+[[link]]
+name = "eth0"
+addresses = ["192.0.2.1/24", "2001:db8:1::1/64"]
+[[link]]
+name = "eth1"
+addresses = ["198.51.100.1/24", "2001:db8:2::1/64"]
+"#;
+
+impl Net {
+    fn new(name: &str) -> Option<Net> {
+        if !need::root() {
+            return None;
+        }
+        let lab = Lab::new();
+        let [a, r, b] = ["a", "r", "b"].map(|name| lab.host(name).unwrap());
+        let (at_a, _) = lab.link(&a, &r).connect().unwrap();
+        let (_, at_b) = lab.link(&r, &b).connect().unwrap();
+        for (device, v4, v6) in [
+            (at_a, "192.0.2.9", "2001:db8:1::9"),
+            (at_b, TO_B[0], TO_B[1]),
+        ] {
+            device
+                .add_address(v4.parse::<IpAddr>().unwrap(), 24)
+                .unwrap();
+            device
+                .add_address(v6.parse::<IpAddr>().unwrap(), 64)
+                .unwrap();
+        }
+        for (host, v4, v6) in [
+            (&a, "192.0.2.1", "2001:db8:1::1"),
+            (&b, "198.51.100.1", "2001:db8:2::1"),
+        ] {
+            ip(host, &["route", "add", "default", "via", v4]);
+            ip(host, &["-6", "route", "add", "default", "via", v6]);
+        }
+        let folder = Folder::new(name);
+        Some(Net { a, r, b, folder })
+    }
+
+    /// Starts the router of a configuration.
+    fn route(&self, more: &str, options: &[&str]) -> Running {
+        let path = self.folder.path("router.toml");
+        fs::write(&path, format!("{more}{LINKS}")).unwrap();
+        let config = &*path;
+        // A busy machine is no hung router.
+        let arguments = [&["route", "--config", config, "--hang-ms", "2000"], options].concat();
+        Running::start(&self.r, weir([]), &arguments).until("ready")
+    }
+
+    fn pings(&self, to: &str) -> usize {
+        let to: IpAddr = to.parse().unwrap();
+        let pings = talk::ping(&self.a, to, 3, Duration::from_secs(2)).unwrap();
+        pings.round_trips.len()
+    }
+}
+
+fn ip(host: &Host, arguments: &[&str]) {
+    let mut command = Command::new("ip");
+    command.args(arguments);
+    let done = host.output(command).expect("iproute2 is installed");
+    assert!(done.status.success(), "ip {arguments:?}: {done:?}");
+}
+
+fn run(host: &Host, program: &str, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    match host.output(command) {
+        Ok(done) => Some(String::from_utf8_lossy(&done.stdout).into_owned()),
+        Err(error) => {
+            need::skip(&format!("no {program}: {error}"));
+            None
+        }
+    }
+}
+
+#[test]
+fn hosts_reach_each_other_through_it() {
+    let Some(net) = Net::new("route-reach") else {
+        return;
+    };
+    let json = net.folder.path("stats.json");
+    let running = net.route("", &["--stats-json", &json]);
+    for to in ["192.0.2.1", "198.51.100.1", "2001:db8:2::1"]
+        .iter()
+        .chain(&TO_B)
+    {
+        assert_eq!(net.pings(to), 3, "{to}");
+    }
+    for (to, family, first) in [
+        (TO_B[0], "-4", "192.0.2.1"),
+        (TO_B[1], "-6", "2001:db8:1::1"),
+    ] {
+        let options = [family, "-n", "-q", "1", "-w", "2", to];
+        if let Some(trace) = run(&net.a, "traceroute", &options) {
+            let hops: Vec<&str> = trace.lines().skip(1).collect();
+            assert_eq!(hops.len(), 2, "{trace}");
+            assert!(hops[0].contains(first) && hops[1].contains(to), "{trace}");
+        }
+    }
+    let at = (TO_B[0].parse().unwrap(), 5001);
+    let bulk = talk::bulk(&net.a, &net.b, at, Duration::from_millis(500)).unwrap();
+    assert!(bulk.bits_per_second() > 1e6, "{bulk:?}");
+    running.signal(Signal::INT);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let report: Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    assert!(report["forwarded_v4"].as_u64() > Some(6) && report["forwarded_v6"].as_u64() > Some(6));
+    assert!(report["echoes"].as_u64() >= Some(9), "{report}");
+    assert_eq!(report["links"][0]["name"], "eth0");
+    // The links are the host's again.
+    assert_eq!(net.pings(TO_B[0]), 0);
+}
+
+#[test]
+fn tcp_of_iperf_goes_through_it() {
+    let Some(net) = Net::new("route-iperf") else {
+        return;
+    };
+    let running = net.route("", &[]);
+    let mut server = Command::new("iperf3");
+    server
+        .args(["-s", "-1"])
+        .stdout(std::process::Stdio::null());
+    let Ok(mut server) = net.b.spawn(server) else {
+        return need::skip("no iperf3");
+    };
+    for to in TO_B {
+        let started = Instant::now();
+        loop {
+            let said = run(&net.a, "iperf3", &["-c", to, "-t", "1", "-J"]).unwrap();
+            let report: Value = serde_json::from_str(&said).unwrap();
+            let received = &report["end"]["sum_received"]["bits_per_second"];
+            if received.as_f64() > Some(1e6) {
+                break;
+            }
+            // The server may not be there yet.
+            assert!(started.elapsed() < PATIENCE, "{said}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if to == TO_B[0] {
+            server.wait(PATIENCE).unwrap();
+            let mut again = Command::new("iperf3");
+            again.args(["-s", "-1"]).stdout(std::process::Stdio::null());
+            server = net.b.spawn(again).unwrap();
+        }
+    }
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code, Some(0));
+}
+
+#[test]
+fn what_the_kernel_learns_it_learns() {
+    let Some(net) = Net::new("route-learn") else {
+        return;
+    };
+    // A network behind b.
+    for address in ["203.0.113.7/32", "2001:db8:77::7/128"] {
+        ip(&net.b, &["addr", "add", address, "dev", "lo"]);
+    }
+    // The kernel needs addresses of these links to take routes over them.
+    ip(&net.r, &["addr", "add", "198.51.100.1/24", "dev", "eth1"]);
+    ip(
+        &net.r,
+        &["addr", "add", "2001:db8:2::1/64", "dev", "eth1", "nodad"],
+    );
+    ip(&net.r, &["route", "add", "203.0.113.0/24", "via", TO_B[0]]);
+    ip(
+        &net.r,
+        &["-6", "route", "add", "2001:db8:77::/48", "via", TO_B[1]],
+    );
+    let running = net.route(
+        "[kernel]\nroutes = true\n",
+        &["--metrics", "127.0.0.1:9600"],
+    );
+    for to in ["203.0.113.7", "2001:db8:77::7"] {
+        assert_eq!(net.pings(to), 3, "{to}");
+    }
+    let metrics = |net: &Net| {
+        net.r.run(|| {
+            let mut client = TcpStream::connect("127.0.0.1:9600").unwrap();
+            client
+                .write_all(b"GET /metrics HTTP/1.1\r\nHost: r\r\n\r\n")
+                .unwrap();
+            let mut text = String::new();
+            client.read_to_string(&mut text).unwrap();
+            text
+        })
+    };
+    assert!(
+        metrics(&net).contains("weir_route_rx_frames_total{link=\"eth0\"}"),
+        "{}",
+        metrics(&net)
+    );
+    // Gone, and there again.
+    ip(&net.r, &["route", "del", "203.0.113.0/24"]);
+    let started = Instant::now();
+    while net.pings("203.0.113.7") > 0 {
+        assert!(started.elapsed() < PATIENCE);
+    }
+    ip(&net.r, &["route", "add", "unreachable", "203.0.113.0/24"]);
+    ip(&net.r, &["route", "add", "203.0.113.7/32", "via", TO_B[0]]);
+    while net.pings("203.0.113.7") < 3 {
+        assert!(started.elapsed() < PATIENCE);
+    }
+    running.signal(Signal::INT);
+    assert_eq!(running.end().code, Some(0));
+}
+
+#[test]
+fn what_is_refused_says_why() {
+    let Some(net) = Net::new("route-refused") else {
+        return;
+    };
+    let config = |text: &str| {
+        let path = net.folder.path("bad.toml");
+        fs::write(&path, text).unwrap();
+        let arguments = ["route", "--check", "--config", &path];
+        Running::start(&net.r, weir([]), &arguments).end()
+    };
+    let good = config(LINKS);
+    assert_eq!(
+        (good.code, good.stdout.contains("good")),
+        (Some(0), true),
+        "{good:?}"
+    );
+    for (text, said) in [
+        (
+            "[[link]]\nname = \"eth9\"\n",
+            "there is no interface `eth9`",
+        ),
+        ("[[link]]\nname = \"lo\"\nmtu = 40\n", "mtu = `40`"),
+        ("[[lnk]]\n", "unknown field `lnk`"),
+    ] {
+        let ended = config(text);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(said), "{ended:?}");
+    }
+}
