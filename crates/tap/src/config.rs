@@ -34,6 +34,10 @@ pub struct Config {
     /// Have our calls poll the device for so long at a time, where its driver
     /// knows how.
     pub busy_poll: Option<Duration>,
+    /// Complete TCP and UDP checksums that were left to the device: it makes
+    /// them what a wire would carry. `None`: where the driver is that of
+    /// veths, whose frames have never seen a wire.
+    pub complete_checksums: Option<bool>,
     /// What becomes of frames when the program fails.
     pub bypass: Bypass,
     /// How long a frame may wait for a program that does nothing, before it
@@ -51,6 +55,7 @@ impl Default for Config {
             mode: Mode::Auto,
             spin: Duration::from_micros(50),
             busy_poll: None,
+            complete_checksums: None,
             bypass: Bypass::Kernel,
             hang_max: Some(Duration::from_millis(10)),
         }

@@ -23,6 +23,9 @@ pub struct LinkCounts {
     pub rx_full: u64,
     /// Frames that the kernel dropped for other reasons, mostly their length.
     pub rx_dropped: u64,
+    /// Frames received whose checksum had been left to the device, and was
+    /// completed.
+    pub completed: u64,
     /// Entries of rings that nobody should have written.
     pub invalid: u64,
 }

@@ -42,10 +42,13 @@
 
 mod bridge;
 mod clock;
+mod complete;
 mod config;
 mod counts;
 mod error;
+pub mod fdb;
 mod link;
+pub mod switch;
 mod tap;
 
 pub use bridge::{Bridge, Context, Stop, Verdict};

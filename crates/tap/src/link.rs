@@ -24,6 +24,8 @@ pub(crate) struct TapLink {
     pub(crate) mode: CopyMode,
     pub(crate) queues: Vec<Queue>,
     pub(crate) counts: LinkCounts,
+    /// Checksums may have been left to the device.
+    pub(crate) completes: bool,
 }
 
 /// A queue of a link.
@@ -58,7 +60,9 @@ impl TapLink {
             }
             (None, Mode::Auto) => &[CopyMode::ZeroCopy, CopyMode::Copy],
         };
+        let is_veth = || weir_link::xdp::driver(&interface.name).is_ok_and(|name| name == "veth");
         let mut link = TapLink {
+            completes: config.complete_checksums.unwrap_or_else(is_veth),
             interface,
             holders: 1,
             mode: CopyMode::Copy,

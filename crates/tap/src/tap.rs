@@ -1,6 +1,7 @@
 //! The six calls.
 
 use crate::clock;
+use crate::complete::complete;
 use crate::config::{Config, Mode};
 use crate::counts::{Counts, LinkCounts};
 use crate::error::TapError;
@@ -544,7 +545,7 @@ impl Tap {
         loop {
             let taken = queue.ring.take();
             let taken = taken.map_err(|error| ring_error(&link.interface, error))?;
-            let Some(frame) = taken else {
+            let Some(mut frame) = taken else {
                 return Ok(None);
             };
             // One that was let in before the gate shut is behind those that
@@ -555,6 +556,9 @@ impl Tap {
             {
                 link.counts.stale += 1;
                 continue;
+            }
+            if link.completes && complete(&mut frame) {
+                link.counts.completed += 1;
             }
             link.counts.rx_frames += 1;
             link.counts.rx_bytes += frame.len() as u64;

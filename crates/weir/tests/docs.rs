@@ -69,6 +69,19 @@ fn every_command_of_the_readme_runs() {
 }
 
 #[test]
+fn the_program_of_the_readme_is_the_example_that_is_compiled() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let example = fs::read_to_string(root().join("examples/bump.rs")).unwrap();
+    let blocks: Vec<&str> = readme.split("```rust\n").skip(1).collect();
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        let program = block.split("```").next().unwrap();
+        assert!(example.contains(program), "{program}");
+        assert!(program.lines().count() < 20, "{program}");
+    }
+}
+
+#[test]
 fn every_example_of_the_help_runs() {
     let folder = checkout("help");
     for subcommand in ["demux", "filter"] {

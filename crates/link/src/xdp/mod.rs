@@ -8,6 +8,7 @@
 //! - [`State`]: the page that both sides share: heartbeat, limit, epoch.
 
 mod death;
+mod driver;
 mod gate;
 mod place;
 mod program;
@@ -16,6 +17,7 @@ mod socket;
 mod state;
 
 pub use death::DeathWord;
+pub use driver::driver;
 pub use gate::{Gate, GateError};
 pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};
 pub use state::{Bypass, LINKS_MAX, QUEUES_MAX, State, Trips, Why};

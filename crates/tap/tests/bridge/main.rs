@@ -3,9 +3,12 @@
 mod net;
 
 use net::Net;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use weir_lab::load::{Rate, Sink};
 use weir_lab::need;
+use weir_lab::net::Offloads;
 use weir_link::bpf::Hook;
 use weir_tap::{TapError, Verdict};
 
@@ -125,4 +128,59 @@ fn what_is_no_bridge_is_refused() {
     assert_eq!(net.attached(), [true, true], "the first goes on");
     let report = running.end();
     assert_eq!(report.tap.died, 0);
+}
+
+/// What veths hand on was never on a wire: checksums are left to a card that
+/// is not there.
+#[test]
+fn tcp_goes_through_between_hosts_that_leave_checksums_to_the_device() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::with(Offloads::VETH).with_addresses();
+    let bridge = net.bridge(|bridge| bridge, |_, _| Verdict::Forward);
+    for address in ["10.9.0.2:7", "[fd09::2]:7"] {
+        let sent: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_be_bytes).collect();
+        let listener = net.b.run(|| TcpListener::bind(address)).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut received = Vec::new();
+            listener
+                .accept()
+                .unwrap()
+                .0
+                .read_to_end(&mut received)
+                .unwrap();
+            received
+        });
+        let mut stream = net.a.run(|| TcpStream::connect(address)).unwrap();
+        stream.write_all(&sent).unwrap();
+        drop(stream);
+        assert!(reader.join().unwrap() == sent);
+    }
+    let report = bridge.end();
+    assert!(report.counts[0].completed > 0, "{report:?}");
+    assert_eq!(report.census.free, report.census.total());
+}
+
+/// Longer than a chunk: a frame of several pieces, one descriptor each.
+#[test]
+fn jumbo_frames_go_through_whole() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::new().with_addresses();
+    for device in [&net.eth_a, &net.left, &net.right, &net.eth_b] {
+        device.set_mtu(9000).unwrap();
+    }
+    let bridge = net.bridge(|bridge| bridge, |_, _| Verdict::Forward);
+    for size in ["1472", "1780", "3000", "8972"] {
+        let mut ping = Command::new("ping");
+        ping.args(["-c", "3", "-i", "0.05", "-W", "2", "-M", "do", "-s", size]);
+        ping.arg("10.9.0.2");
+        let output = net.a.output(ping).unwrap();
+        assert!(output.status.success(), "{size}: {output:?}");
+    }
+    let report = bridge.end();
+    assert_eq!(report.lost(), 0, "{report:?}");
+    assert_eq!(report.census.free, report.census.total());
 }

@@ -4,14 +4,14 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_lab::load::{Generator, Udp};
-use weir_lab::net::{Device, Host, Lab};
+use weir_lab::net::{Device, Host, Lab, Offloads};
 use weir_link::net::Interface;
 use weir_tap::{Bridge, Census, Context, Counts, Frame, LinkCounts, Stop, TapError, Verdict};
 
 pub(crate) struct Net {
     pub(crate) a: Host,
     pub(crate) middle: Host,
-    _b: Host,
+    pub(crate) b: Host,
     pub(crate) eth_a: Device,
     pub(crate) eth_b: Device,
     pub(crate) left: Device,
@@ -36,23 +36,30 @@ impl Report {
 }
 
 impl Net {
+    /// Frames as a wire would carry them.
     pub(crate) fn new() -> Net {
+        Net::with(Offloads::OFF)
+    }
+
+    pub(crate) fn with(offloads: Offloads) -> Net {
         let lab = Lab::new();
         let [a, middle, b] = ["a", "middle", "b"].map(|name| lab.host(name).unwrap());
         let (eth_a, left) = lab
             .link(&a, &middle)
             .names("eth0", "left")
+            .offloads(offloads)
             .connect()
             .unwrap();
         let (right, eth_b) = lab
             .link(&middle, &b)
             .names("right", "eth0")
+            .offloads(offloads)
             .connect()
             .unwrap();
         Net {
             a,
             middle,
-            _b: b,
+            b,
             eth_a,
             eth_b,
             left,

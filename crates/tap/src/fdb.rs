@@ -1,0 +1,144 @@
+//! The forwarding database of a learning bridge (IEEE 802.1D §7.9): which
+//! station is behind which port. No I/O, no clock.
+//!
+//! ```text
+//!  hash of (VLAN, address) ─► bucket of four entries, a cache line
+//!  entry: u64 address and VLAN │ u32 last seen, in seconds │ u16 port
+//! ```
+//!
+//! It never grows: where a bucket is full, the station that was silent the
+//! longest goes, which is counted. The hash has a seed, so that nobody can
+//! choose addresses that meet in one bucket.
+
+use weir_wire::ethernet::Address;
+
+/// Entries of a bucket.
+const WAYS: usize = 4;
+
+/// Most stations.
+pub const STATIONS_MAX: usize = 1 << 20;
+
+/// A station without a port.
+const VACANT: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: u64,
+    seen: u32,
+    port: u16,
+}
+
+/// What became of learning.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Learned {
+    /// The station was there already.
+    Known,
+    /// It is new.
+    New,
+    /// It was behind another port.
+    Moved,
+    /// It is new, and another one had to go for it.
+    Evicted,
+}
+
+/// Stations and their ports.
+#[derive(Clone, Debug)]
+pub struct Fdb {
+    entries: Vec<Entry>,
+    buckets: u64,
+    seed: u64,
+    age_max: u32,
+}
+
+impl Fdb {
+    /// Room for about so many stations (1 to [`STATIONS_MAX`]), which are
+    /// forgotten when they were silent for more than `age_max` seconds.
+    pub fn new(stations: usize, age_max: u32, seed: u64) -> Fdb {
+        let stations = stations.clamp(1, STATIONS_MAX);
+        let buckets = stations.div_ceil(WAYS).next_power_of_two();
+        let vacant = Entry {
+            key: VACANT,
+            seen: 0,
+            port: 0,
+        };
+        Fdb {
+            entries: vec![vacant; buckets * WAYS],
+            buckets: buckets as u64,
+            seed: seed | 1,
+            age_max,
+        }
+    }
+
+    fn key(vlan: u16, address: Address) -> u64 {
+        let [a, b, c, d, e, f] = address.0;
+        u64::from_be_bytes([0, 0, a, b, c, d, e, f]) << 12 | u64::from(vlan & 0xfff)
+    }
+
+    fn bucket(&self, key: u64) -> usize {
+        let mixed = u128::from(key ^ self.seed.rotate_left(32)) * u128::from(self.seed);
+        let mixed = (mixed as u64 ^ (mixed >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((mixed >> 32) & (self.buckets - 1)) as usize * WAYS
+    }
+
+    fn is_old(&self, entry: &Entry, now: u32) -> bool {
+        now.saturating_sub(entry.seen) > self.age_max
+    }
+
+    /// Notes that a station was heard behind a port, at that second.
+    pub fn learn(&mut self, vlan: u16, address: Address, port: u16, now: u32) -> Learned {
+        let key = Fdb::key(vlan, address);
+        let first = self.bucket(key);
+        let bucket = &self.entries[first..first + WAYS];
+        if let Some(way) = bucket.iter().position(|entry| entry.key == key) {
+            let was_old = self.is_old(&bucket[way], now);
+            let entry = &mut self.entries[first + way];
+            let moved = entry.port != port;
+            (entry.seen, entry.port) = (now, port);
+            return match (was_old, moved) {
+                (true, _) => Learned::New,
+                (false, true) => Learned::Moved,
+                (false, false) => Learned::Known,
+            };
+        }
+        let vacant = bucket
+            .iter()
+            .position(|entry| entry.key == VACANT || self.is_old(entry, now));
+        let (way, learned) = match vacant {
+            Some(way) => (way, Learned::New),
+            None => {
+                let silent = (0..WAYS).min_by_key(|way| bucket[*way].seen);
+                (silent.unwrap_or_default(), Learned::Evicted)
+            }
+        };
+        self.entries[first + way] = Entry {
+            key,
+            seen: now,
+            port,
+        };
+        learned
+    }
+
+    /// Behind which port a station is, as far as is known at that second.
+    pub fn port(&self, vlan: u16, address: Address, now: u32) -> Option<u16> {
+        let key = Fdb::key(vlan, address);
+        let first = self.bucket(key);
+        let bucket = &self.entries[first..first + WAYS];
+        let entry = bucket.iter().find(|entry| entry.key == key)?;
+        (!self.is_old(entry, now)).then_some(entry.port)
+    }
+
+    /// Forgets all stations behind a port: its link is down.
+    pub fn forget(&mut self, port: u16) {
+        for entry in &mut self.entries {
+            if entry.key != VACANT && entry.port == port {
+                entry.key = VACANT;
+            }
+        }
+    }
+
+    /// How many stations are known at that second.
+    pub fn stations(&self, now: u32) -> usize {
+        let known = |entry: &&Entry| entry.key != VACANT && !self.is_old(entry, now);
+        self.entries.iter().filter(known).count()
+    }
+}

@@ -1,0 +1,91 @@
+//! Signs of life for those who want them: a service manager (`sd_notify(3)`)
+//! and a hardware watchdog (`/dev/watchdog`).
+
+use crate::failure::Failure;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often to give one, unless asked to more often.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Who wants to hear.
+#[derive(Debug)]
+pub(super) struct Life {
+    manager: Option<(UnixDatagram, SocketAddr)>,
+    watchdog: Option<File>,
+    every: Duration,
+    given: Option<Instant>,
+}
+
+impl Life {
+    /// The service manager that the environment names, and a watchdog.
+    pub(super) fn new(watchdog: Option<&Path>) -> Result<Life, Failure> {
+        let watchdog = watchdog.map(|path| {
+            let opened = OpenOptions::new().write(true).open(path);
+            opened.map_err(|error| {
+                Failure::refused(format!(
+                    "cannot open the watchdog {}: {error}",
+                    path.display()
+                ))
+            })
+        });
+        // Half of what the manager allows.
+        let allowed = std::env::var("WATCHDOG_USEC").ok();
+        let allowed = allowed.and_then(|text| text.parse().ok());
+        let every = allowed.map_or(EVERY, |micros: u64| Duration::from_micros(micros / 3));
+        Ok(Life {
+            manager: manager(),
+            watchdog: watchdog.transpose()?,
+            every: every.min(EVERY),
+            given: None,
+        })
+    }
+
+    /// Says that frames flow.
+    pub(super) fn ready(&self) {
+        self.tell("READY=1\nSTATUS=frames flow\n");
+    }
+
+    /// Gives a sign of life, when it is time.
+    pub(super) fn beat(&mut self) {
+        if self.given.is_some_and(|given| given.elapsed() < self.every) {
+            return;
+        }
+        self.given = Some(Instant::now());
+        self.tell("WATCHDOG=1\n");
+        if let Some(watchdog) = &mut self.watchdog {
+            let _ = watchdog.write_all(b"\0");
+        }
+    }
+
+    /// Says that it ends; a watchdog is told to stop only where that was
+    /// asked for.
+    pub(super) fn end(mut self, as_asked: bool) {
+        self.tell("STOPPING=1\n");
+        if let (Some(watchdog), true) = (&mut self.watchdog, as_asked) {
+            let _ = watchdog.write_all(b"V");
+        }
+    }
+
+    fn tell(&self, what: &str) {
+        if let Some((socket, address)) = &self.manager {
+            // Who does not listen need not.
+            let _ = socket.send_to_addr(what.as_bytes(), address);
+        }
+    }
+}
+
+fn manager() -> Option<(UnixDatagram, SocketAddr)> {
+    let name = std::env::var("NOTIFY_SOCKET").ok()?;
+    let address = match name.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&name),
+    };
+    let socket = UnixDatagram::unbound().ok()?;
+    socket.set_nonblocking(true).ok()?;
+    Some((socket, address.ok()?))
+}

@@ -1,0 +1,288 @@
+//! `weir bridge`: a transparent bridge that survives its own failure.
+
+mod life;
+mod report;
+mod restart;
+
+use crate::failure::{Failure, say};
+use crate::stop::Stop;
+use life::Life;
+use report::Report;
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use weir_tap::switch::{Decision, Settings, Switch, Vlans};
+use weir_tap::{Bridge, Bypass, Config, Context, CopyMode, Frame, Mode, Tap, TapError, Verdict};
+
+/// Join two interfaces by a learning bridge in user space
+///
+/// Nothing that comes in at either interface reaches the host's own protocols
+/// meanwhile. A program in the kernel watches this one: see --bypass.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir bridge eth1 eth2
+  weir bridge eth1 eth2 --bypass wire --restart
+  weir bridge eth1 eth2 --clean             # take apart what stayed joined
+
+Runs in the foreground and says `ready` on standard error when frames flow.
+
+What --bypass says holds whenever no weir runs, for whatever reason: killed, hung, or ended by a
+signal. With `kernel` that is how the interfaces were before; with `wire` and `drop` it stays until
+the next `weir bridge` is ready, or --clean. --restore has SIGINT and SIGTERM leave the interfaces
+as they were in any case. docs/bridge.md says what software cannot cover.
+
+Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is gone or something else failed; 2
+if an option is refused.")]
+pub(crate) struct Args {
+    /// The first interface
+    #[arg(value_name = "A")]
+    a: String,
+
+    /// The second interface
+    #[arg(value_name = "B")]
+    b: String,
+
+    /// What becomes of frames while weir does not run: the host gets them
+    /// (kernel), the two links are joined in the kernel (wire), or none
+    /// passes (drop)
+    #[arg(long, value_name = "WHAT", default_value_t)]
+    bypass: Bypass,
+
+    /// How long a frame may wait for a weir that does nothing, in
+    /// milliseconds, before the bypass takes over
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    hang_ms: u64,
+
+    /// Start anew after a death, or when hung for a second
+    #[arg(long)]
+    restart: bool,
+
+    /// Leave the interfaces as they were on SIGINT and SIGTERM
+    #[arg(long)]
+    restore: bool,
+
+    /// Take off the interfaces what an earlier run has left, and end
+    #[arg(long)]
+    clean: bool,
+
+    /// VLANs that pass at A, such as 10,20-30,untagged; by default all
+    #[arg(long, value_name = "LIST")]
+    vlan_a: Option<Vlans>,
+
+    /// VLANs that pass at B
+    #[arg(long, value_name = "LIST")]
+    vlan_b: Option<Vlans>,
+
+    /// Spanning tree frames: pass or block
+    #[arg(long, value_name = "WHAT", default_value = "pass")]
+    stp: Choice,
+
+    /// Frames to other addresses that bridges keep for themselves (LLDP, LACP,
+    /// 802.1X): pass or block
+    #[arg(long, value_name = "WHAT", default_value = "pass")]
+    reserved: Choice,
+
+    /// Seconds until a silent station is forgotten
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    age: u32,
+
+    /// How frames get to the memory: auto, copy or zero-copy
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode)]
+    mode: Mode,
+
+    /// Frames that may wait in each ring, a power of two
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    ring: u32,
+
+    /// How long to look for frames before going to sleep, in microseconds;
+    /// much of it costs a core, and makes it quick
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    spin_us: u64,
+
+    /// Have our own calls poll the devices, for so many microseconds
+    #[arg(long, value_name = "N")]
+    busy_poll_us: Option<u64>,
+
+    /// A hardware watchdog to feed, such as /dev/watchdog: the machine starts
+    /// anew when weir no longer does
+    #[arg(long, value_name = "FILE")]
+    watchdog: Option<PathBuf>,
+
+    /// Print what was carried, and what it cost, at the end
+    #[arg(long)]
+    stats: bool,
+
+    /// Write the same to a file every second and at the end, as JSON
+    #[arg(long, value_name = "FILE")]
+    stats_json: Option<PathBuf>,
+
+    /// Started by --restart
+    #[arg(long, hide = true)]
+    supervised: bool,
+}
+
+/// Whether frames pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Choice {
+    Pass,
+    Block,
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "auto" => Ok(Mode::Auto),
+        "copy" => Ok(Mode::Only(CopyMode::Copy)),
+        "zero-copy" => Ok(Mode::Only(CopyMode::ZeroCopy)),
+        _ => Err(format!("`{text}` is no mode: auto, copy or zero-copy")),
+    }
+}
+
+/// How often the file of statistics is written.
+const WRITE: Duration = Duration::from_secs(1);
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.clean {
+        return clean(args);
+    }
+    if args.restart && !args.supervised {
+        return restart::supervise(args.watchdog.as_deref());
+    }
+    if args.supervised {
+        restart::end_with_parent()?;
+    }
+    let stop = Stop::watch()?;
+    first_in_line();
+    // With --restart it is for who watches us to feed it.
+    let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
+    let life = Life::new(watchdog)?;
+    bridge(args, &stop, life)
+}
+
+/// Others that want the core can be served some milliseconds later; frames
+/// cannot. Without privilege it stays as it was.
+fn first_in_line() {
+    let _ = rustix::process::setpriority_process(None, -20);
+}
+
+fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {
+    let asked = weir_tap::Stop::default();
+    let mut bridge = Bridge::between(&args.a, &args.b)
+        .map_err(failure)?
+        .configure(|config| configure(config, args))
+        .until(&asked);
+    if args.restore {
+        bridge = bridge.restore();
+    }
+    let started = Instant::now();
+    let second = Cell::new(0_u32);
+    let switch = RefCell::new(Switch::new(settings(args), seed()));
+    let mut last = Report::default();
+    let mut is_ready = false;
+    let mut written = Instant::now();
+    let ran = bridge.run_with(
+        |frame, context| decide(&switch, second.get(), frame, context),
+        |tap| {
+            second.set(started.elapsed().as_secs() as u32);
+            if !std::mem::replace(&mut is_ready, true) {
+                introduce(args, tap);
+                life.ready();
+            }
+            life.beat();
+            if stop.asked() {
+                asked.stop();
+            }
+            if (args.stats || args.stats_json.is_some())
+                && (written.elapsed() >= WRITE || stop.asked() || last.is_empty())
+            {
+                written = Instant::now();
+                last = Report::of(tap, &switch.borrow(), second.get());
+                if let Some(file) = &args.stats_json {
+                    // What cannot be written now may be at the end.
+                    let _ = last.write(file);
+                }
+            }
+        },
+    );
+    life.end(ran.is_ok());
+    if args.stats {
+        say(&last.to_string());
+    }
+    if let Some(file) = &args.stats_json {
+        let wrote = last.write(file);
+        wrote.map_err(|error| Failure::run(format!("cannot write {}: {error}", file.display())))?;
+    }
+    ran.map(|_| ()).map_err(failure)
+}
+
+#[inline]
+fn decide(switch: &RefCell<Switch>, now: u32, frame: &Frame, context: &Context<'_>) -> Verdict {
+    let from = context.from();
+    let mut switch = switch.borrow_mut();
+    match switch.decide(from, frame.bytes(), now) {
+        Decision::Port(_) => Verdict::Forward,
+        Decision::Flood { vlan } if switch.passes(1 - from, vlan) => Verdict::Forward,
+        Decision::Flood { .. } | Decision::Drop(_) => Verdict::Drop,
+    }
+}
+
+/// A number that peers do not know.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0)
+}
+
+fn settings(args: &Args) -> Settings {
+    let all = |vlans: &Option<Vlans>| vlans.clone().unwrap_or_else(Vlans::all);
+    Settings {
+        vlans: vec![all(&args.vlan_a), all(&args.vlan_b)],
+        stp: args.stp == Choice::Pass,
+        reserved: args.reserved == Choice::Pass,
+        age_max: args.age,
+        ..Settings::wire(2)
+    }
+}
+
+fn configure(config: &mut Config, args: &Args) {
+    config.bypass = args.bypass;
+    config.hang_max = Some(Duration::from_millis(args.hang_ms));
+    config.mode = args.mode;
+    config.ring = args.ring;
+    // What may lie in the rings of two links, and as much on its way.
+    let chunks = args.ring.saturating_mul(6).saturating_add(config.kept);
+    config.chunks = chunks.min(1 << 18);
+    config.spin = Duration::from_micros(args.spin_us);
+    config.busy_poll = args.busy_poll_us.map(Duration::from_micros);
+}
+
+/// Says how, and that frames flow.
+fn introduce(args: &Args, tap: &Tap) {
+    let links = [&args.a, &args.b].into_iter().zip(tap.links());
+    let modes: Vec<String> = links
+        .filter_map(|(name, link)| {
+            let (mode, hook) = tap.mode(link)?;
+            Some(format!("{name} by {mode} at {hook}"))
+        })
+        .collect();
+    say(&format!("weir: {}", modes.join(", ")));
+    say("ready");
+}
+
+fn clean(args: &Args) -> Result<(), Failure> {
+    let found = Tap::clean(&args.a, &args.b).map_err(failure)?;
+    if !found {
+        say(&format!("weir: nothing joins {} and {}", args.a, args.b));
+    }
+    Ok(())
+}
+
+fn failure(error: TapError) -> Failure {
+    match error {
+        TapError::Interface(_)
+        | TapError::Same { .. }
+        | TapError::NotEthernet { .. }
+        | TapError::Setting { .. } => Failure::refused(error),
+        error => Failure::run(error),
+    }
+}

@@ -1,0 +1,172 @@
+//! What a bridge has carried, and what it has cost.
+
+use serde::Serialize;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+use weir_tap::switch::Switch;
+use weir_tap::{CopyMode, Tap};
+
+/// A report, as JSON has it.
+#[derive(Serialize, Default, Debug)]
+pub(super) struct Report {
+    links: Vec<Link>,
+    /// Frames received, and sent on.
+    frames: u64,
+    /// Copies of each frame: by the kernel into the memory and out of it, and
+    /// by weir.
+    copies_per_frame_kernel: u32,
+    copies_per_frame_user: u32,
+    calls_per_frame: f64,
+    calls_tx: u64,
+    calls_rx: u64,
+    calls_wait: u64,
+    hung: u64,
+    died: u64,
+    stations: usize,
+    chunks_free: u32,
+    chunks: u32,
+}
+
+#[derive(Serialize, Default, Debug)]
+struct Link {
+    name: String,
+    mode: String,
+    hook: String,
+    rx_frames: u64,
+    rx_bytes: u64,
+    tx_frames: u64,
+    tx_bytes: u64,
+    bypassed: u64,
+    stale: u64,
+    no_room: u64,
+    rx_full: u64,
+    rx_dropped: u64,
+    completed_checksums: u64,
+    invalid: u64,
+    forwarded: u64,
+    flooded: u64,
+    dropped_local: u64,
+    dropped_vlan: u64,
+    dropped_reserved: u64,
+    dropped_malformed: u64,
+    stations_learned: u64,
+    stations_moved: u64,
+    stations_evicted: u64,
+}
+
+impl Report {
+    /// As things are now.
+    pub(super) fn of(tap: &Tap, switch: &Switch, now: u32) -> Report {
+        let mut copies = 0;
+        let links: Vec<Link> = tap
+            .links()
+            .map(|id| {
+                let (carried, decided) = (tap.link_counts(id), switch.counts(id.number()));
+                let mode = tap.mode(id);
+                copies += u32::from(mode.is_some_and(|(mode, _)| mode == CopyMode::Copy));
+                Link {
+                    name: tap
+                        .interface(id)
+                        .map(|i| i.name.clone())
+                        .unwrap_or_default(),
+                    mode: mode.map(|(mode, _)| mode.to_string()).unwrap_or_default(),
+                    hook: mode.map(|(_, hook)| hook.to_string()).unwrap_or_default(),
+                    rx_frames: carried.rx_frames,
+                    rx_bytes: carried.rx_bytes,
+                    tx_frames: carried.tx_frames,
+                    tx_bytes: carried.tx_bytes,
+                    bypassed: carried.bypassed,
+                    stale: carried.stale,
+                    no_room: carried.no_room,
+                    rx_full: carried.rx_full,
+                    rx_dropped: carried.rx_dropped,
+                    completed_checksums: carried.completed,
+                    invalid: carried.invalid,
+                    forwarded: decided.forwarded,
+                    flooded: decided.flooded,
+                    dropped_local: decided.local,
+                    dropped_vlan: decided.vlan,
+                    dropped_reserved: decided.reserved,
+                    dropped_malformed: decided.malformed,
+                    stations_learned: decided.learned,
+                    stations_moved: decided.moved,
+                    stations_evicted: decided.evicted,
+                }
+            })
+            .collect();
+        let (counts, census) = (tap.counts(), tap.census());
+        let frames: u64 = links.iter().map(|link| link.rx_frames).sum();
+        let calls = counts.calls_tx + counts.calls_rx + counts.calls_wait;
+        Report {
+            frames,
+            copies_per_frame_kernel: copies,
+            copies_per_frame_user: 0,
+            calls_per_frame: calls as f64 / frames.max(1) as f64,
+            calls_tx: counts.calls_tx,
+            calls_rx: counts.calls_rx,
+            calls_wait: counts.calls_wait,
+            hung: counts.hung,
+            died: counts.died,
+            stations: switch.stations(now),
+            chunks_free: census.free,
+            chunks: census.total(),
+            links,
+        }
+    }
+
+    /// Whether nothing was reported yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Writes it to a file, at once for those who read it.
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let mut json = serde_json::to_string(self)?;
+        json.push('\n');
+        let is_file = fs::metadata(path).map_or(true, |facts| facts.is_file());
+        if !is_file {
+            return fs::write(path, json);
+        }
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        fs::write(&beside, json)?;
+        fs::rename(&beside, path)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for link in &self.links {
+            let lost = link.rx_full + link.rx_dropped + link.no_room + link.stale;
+            writeln!(
+                f,
+                "{}: {} frames in, {} out, {} lost, {} past weir ({} at {})",
+                link.name,
+                link.rx_frames,
+                link.tx_frames,
+                lost,
+                link.bypassed,
+                link.mode,
+                link.hook
+            )?;
+        }
+        let per_frame = |count: u64| count as f64 / self.frames.max(1) as f64;
+        writeln!(
+            f,
+            "each frame: {} copies by the kernel, {} by weir; {:.3} calls to send, {:.3} to \
+             receive, {:.3} to wait",
+            self.copies_per_frame_kernel,
+            self.copies_per_frame_user,
+            per_frame(self.calls_tx),
+            per_frame(self.calls_rx),
+            per_frame(self.calls_wait),
+        )?;
+        write!(
+            f,
+            "hung {} times, died {}; {} stations",
+            self.hung, self.died, self.stations
+        )
+    }
+}

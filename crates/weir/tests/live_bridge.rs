@@ -1,0 +1,328 @@
+//! `weir bridge`, between two hosts, and what becomes of the wire when it
+//! dies, hangs, ends, and comes back.
+
+mod common;
+#[path = "common/live.rs"]
+mod live;
+
+use common::{Folder, weir};
+use live::{Ended, Running};
+use rustix::process::{Pid, kill_process};
+use serde_json::Value;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use weir_lab::load::{Generator, Rate, Sent, Sink, Udp};
+use weir_lab::need;
+use weir_lab::net::{Device, Host, Lab, Signal};
+use weir_link::bpf::Hook;
+use weir_link::net::Interface;
+
+/// `a ── left │ right ── b`.
+struct Net {
+    a: Host,
+    middle: Host,
+    b: Host,
+    eth_a: Device,
+    eth_b: Device,
+    left: Device,
+    right: Device,
+    _lab: Lab,
+}
+
+fn net() -> Option<Net> {
+    if !need::root() {
+        return None;
+    }
+    let lab = Lab::new();
+    let [a, middle, b] = ["a", "middle", "b"].map(|name| lab.host(name).unwrap());
+    let (eth_a, left) = lab
+        .link(&a, &middle)
+        .names("eth0", "left")
+        .connect()
+        .unwrap();
+    let (right, eth_b) = lab
+        .link(&middle, &b)
+        .names("right", "eth0")
+        .connect()
+        .unwrap();
+    eth_a.add_address([10, 9, 0, 1], 24).unwrap();
+    eth_b.add_address([10, 9, 0, 2], 24).unwrap();
+    Some(Net {
+        a,
+        middle,
+        b,
+        eth_a,
+        eth_b,
+        left,
+        right,
+        _lab: lab,
+    })
+}
+
+impl Net {
+    fn bridge(&self, options: &[&str]) -> Running {
+        let arguments = [&["bridge", "left", "right"], options].concat();
+        Running::start(&self.middle, weir([]), &arguments)
+    }
+
+    /// Takes apart what is left.
+    fn clean(&self) -> Ended {
+        self.bridge(&["--clean"]).end()
+    }
+
+    /// Whether `a` reaches `b`.
+    fn pings(&self) -> bool {
+        let mut ping = Command::new("ping");
+        ping.args(["-c", "3", "-i", "0.02", "-W", "1", "10.9.0.2"]);
+        self.a.output(ping).unwrap().status.success()
+    }
+
+    /// Whether programs are at the two links.
+    fn attached(&self) -> [bool; 2] {
+        let devices = [&self.left, &self.right];
+        let has = |device: &&Device| Interface::numbered(device.index()).unwrap().xdp.is_some();
+        self.middle.run(|| [has(&devices[0]), has(&devices[1])])
+    }
+
+    fn is_promiscuous(&self) -> bool {
+        let mut ip = Command::new("ip");
+        ip.args(["-d", "link", "show", "left"]);
+        let output = self.middle.output(ip).unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("PROMISC")
+    }
+
+    fn generator(&self) -> Generator {
+        let (from, to) = ([10, 9, 0, 1].into(), [10, 9, 0, 2].into());
+        Generator::new(
+            &self.eth_a,
+            &Udp::new(self.eth_a.mac(), self.eth_b.mac(), from, to),
+        )
+        .unwrap()
+    }
+
+    /// Sends for a while, and does something in the middle of it.
+    fn send_and(&self, count: u64, rate: f64, act: impl FnOnce()) -> Sent {
+        let mut generator = self.generator();
+        let sending = generator.start(count, Rate::PerSecond(rate)).unwrap();
+        while sending.sent() < count / 3 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        act();
+        sending.wait().unwrap()
+    }
+}
+
+/// Whatever a test leaves goes with it.
+struct Cleaned<'a>(&'a Net);
+
+impl Drop for Cleaned<'_> {
+    fn drop(&mut self) {
+        self.0.clean();
+    }
+}
+
+#[test]
+fn it_bridges_and_leaves_everything_as_it_was() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("bridge");
+    let json = folder.path("stats.json");
+    assert!(!net.pings(), "nothing joins them yet");
+    let bridge = net
+        .bridge(&["--stats", "--stats-json", &json])
+        .until("ready");
+    assert!(net.pings());
+    assert_eq!(net.attached(), [true, true]);
+    bridge.signal(Signal::TERM);
+    let ended = bridge.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(
+        ended.stderr.contains("left by copy at XDP native"),
+        "{ended:?}"
+    );
+    assert!(
+        ended
+            .stderr
+            .contains("each frame: 2 copies by the kernel, 0 by weir"),
+        "{ended:?}"
+    );
+    assert_eq!(net.attached(), [false, false]);
+    assert!(!net.is_promiscuous());
+    let stats: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert!(
+        stats["links"][0]["rx_frames"].as_u64().unwrap() >= 3,
+        "{stats}"
+    );
+    assert_eq!(stats["calls_rx"], 0, "{stats}");
+    assert_eq!(stats["stations"], 2, "{stats}");
+    assert!(!net.pings());
+}
+
+#[test]
+fn killed_the_links_stay_joined_until_cleaned() {
+    let Some(net) = net() else { return };
+    let _cleaned = Cleaned(&net);
+    let bridge = net
+        .bridge(&["--bypass", "wire", "--hang-ms", "10000"])
+        .until("ready");
+    assert!(net.pings());
+    bridge.signal(Signal::KILL);
+    assert!(net.pings(), "joined in the kernel");
+    assert_eq!(bridge.end().code, None);
+    assert_eq!(net.attached(), [true, true]);
+    assert!(net.is_promiscuous());
+    // The next one takes over, and what it leaves on a signal is as chosen.
+    let bridge = net
+        .bridge(&["--bypass", "wire", "--hang-ms", "10000"])
+        .until("ready");
+    assert!(net.pings());
+    bridge.signal(Signal::INT);
+    let ended = bridge.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(net.pings(), "joined in the kernel");
+    assert_eq!(net.clean().code, Some(0));
+    assert_eq!(net.attached(), [false, false]);
+    assert!(!net.is_promiscuous());
+    assert!(!net.pings());
+    let again = net.clean();
+    assert!(again.stderr.contains("nothing joins"), "{again:?}");
+}
+
+#[test]
+fn killed_at_speed_it_loses_what_was_in_the_rings_at_most() {
+    let Some(net) = net() else { return };
+    const FRAMES: u64 = 60_000;
+    let _cleaned = Cleaned(&net);
+    // Counts at tc: frames of both ways come there.
+    let sink = Sink::new(&net.eth_b, Hook::TcIngress).unwrap();
+    let bridge = net
+        .bridge(&["--bypass", "wire", "--hang-ms", "10000"])
+        .until("ready");
+    let sent = net.send_and(FRAMES, 100_000.0, || bridge.signal(Signal::KILL));
+    std::thread::sleep(Duration::from_millis(100));
+    let counted = sink.counted().unwrap().frames;
+    let by_device = net.right.counters().unwrap().tx_dropped;
+    let lost = FRAMES.saturating_sub(counted + sent.dropped + by_device);
+    println!("killed at 100,000 a second: {lost} of {FRAMES} lost; {sent:?}, {by_device}");
+    // A ring has 4,096.
+    assert!(lost < 4096 + 512, "{lost} lost of {sent:?}");
+    drop(bridge);
+}
+
+#[test]
+fn hung_it_is_passed_by_and_comes_back_in_order() {
+    let Some(net) = net() else { return };
+    const FRAMES: u64 = 9_000;
+    let folder = Folder::new("bridge-hung");
+    let json = folder.path("stats.json");
+    let _cleaned = Cleaned(&net);
+    let socket = net.b.run(|| UdpSocket::bind("10.9.0.2:5000")).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
+    // Room for all: the reader may be kept from reading.
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
+    let options = ["--bypass", "wire", "--hang-ms", "50", "--stats-json", &json];
+    let bridge = net.bridge(&options).until("ready");
+    let mut numbers: Vec<u64> = Vec::new();
+    let sent = std::thread::scope(|scope| {
+        let numbers = &mut numbers;
+        scope.spawn(move || {
+            let mut datagram = [0; 64];
+            while let Ok(len) = socket.recv(&mut datagram) {
+                assert!(len >= 8);
+                numbers.push(u64::from_be_bytes(datagram[..8].try_into().unwrap()));
+            }
+        });
+        net.send_and(FRAMES, 10_000.0, || {
+            bridge.signal(Signal::STOP);
+            std::thread::sleep(Duration::from_millis(200));
+            bridge.signal(Signal::CONT);
+        })
+    });
+    bridge.signal(Signal::TERM);
+    assert_eq!(bridge.end().code, Some(0));
+    let stats: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let left = &stats["links"][0];
+    println!("{} arrived of {sent:?}: {stats}", numbers.len());
+    assert!(stats["hung"].as_u64().unwrap() >= 1, "{stats}");
+    assert!(left["bypassed"].as_u64().unwrap() > 500, "{stats}");
+    let in_order = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+    assert!(in_order, "each once, in order");
+    let count = |link: usize, what: &str| stats["links"][link][what].as_u64().unwrap();
+    let seen = ["rx_frames", "bypassed", "stale", "rx_full"].map(|what| count(0, what));
+    assert_eq!(seen.iter().sum::<u64>() + sent.dropped, FRAMES, "{stats}");
+    let lost = ["stale", "no_room"].map(|what| count(0, what) + count(1, what));
+    let by_device = net.right.counters().unwrap().tx_dropped;
+    let missing = FRAMES - sent.dropped - numbers.len() as u64;
+    let known = lost.iter().sum::<u64>() + count(0, "rx_full") + by_device;
+    assert_eq!(missing, known, "{stats}");
+}
+
+#[test]
+fn restarted_after_a_death_and_after_a_hang() {
+    let Some(net) = net() else { return };
+    let _cleaned = Cleaned(&net);
+    let options = ["--bypass", "wire", "--hang-ms", "1000", "--restart"];
+    let bridge = net.bridge(&options).until("ready");
+    let worker = |parent: u32| {
+        let children = format!("/proc/{parent}/task/{parent}/children");
+        let children = std::fs::read_to_string(children).unwrap();
+        let child = children.split_whitespace().next()?;
+        Pid::from_raw(child.parse().ok()?)
+    };
+    let mut before = worker(bridge.id()).unwrap();
+    for signal in [Signal::KILL, Signal::STOP] {
+        kill_process(before, signal).unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        let now = loop {
+            match worker(bridge.id()) {
+                Some(now) if now != before => break now,
+                _ => std::thread::sleep(Duration::from_millis(20)),
+            }
+            assert!(Instant::now() < end, "no other was started");
+        };
+        assert!(net.pings(), "joined, by whom ever");
+        before = now;
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    bridge.signal(Signal::TERM);
+    let ended = bridge.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("hung, and was ended"), "{ended:?}");
+}
+
+#[test]
+fn what_it_refuses() {
+    let Some(net) = net() else { return };
+    let refused = |options: &[&str], says: &str| {
+        let ended = net.bridge(options).end();
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(says), "{says}: {ended:?}");
+    };
+    refused(&["--bypass", "none"], "wire, kernel or drop");
+    refused(&["--hang-ms", "0"], "1..=60000");
+    refused(&["--vlan-a", "9-3"], "no list of VLANs");
+    refused(&["--ring", "100"], "a power of two");
+    refused(
+        &["--watchdog", "/nowhere/watchdog"],
+        "cannot open the watchdog",
+    );
+    let same = ["bridge", "left", "left"];
+    let ended = Running::start(&net.middle, weir([]), &same).end();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    // And while one runs, another is.
+    let bridge = net
+        .bridge(&["--bypass", "drop", "--hang-ms", "10000"])
+        .until("ready");
+    let _cleaned = Cleaned(&net);
+    for options in [&["--bypass", "drop"][..], &["--clean"]] {
+        let second = net.bridge(options).end();
+        assert_eq!(second.code, Some(1), "{second:?}");
+        assert!(second.stderr.contains("another process taps"), "{second:?}");
+    }
+    assert!(net.pings());
+    bridge.signal(Signal::KILL);
+    bridge.end();
+    assert!(!net.pings(), "none passes");
+}
