@@ -8,7 +8,7 @@ use crate::error::TapError;
 use crate::link::{Push, Shared, TapLink};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_link::net::Interface;
 use weir_link::xdp::{Bypass, CopyMode, DeathWord, Gate, State, Why, XskError, wait_readable};
 use weir_ring::umem::{Census, LINKS_MAX};
@@ -21,6 +21,10 @@ const ME: u16 = 1;
 /// How long after the gate was opened a frame may still come that was let in
 /// before it shut.
 const UNDER_WAY: u64 = 100_000_000;
+
+/// How long the kernel may take to close the sockets of a process that has
+/// ended: 0.2 s and less, more where the machine is busy.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// How long frames on the bypass may take through the host's queues, before
 /// ours may follow.
@@ -218,7 +222,16 @@ impl Tap {
             other: first.and_then(|link| Some(&link.queues.first()?.socket)),
             mode: first.map(|link| link.mode),
         };
-        let bound = TapLink::bind(interface.clone(), &self.config, shared, number);
+        let until = Instant::now() + CLOSING;
+        let bound = loop {
+            let bound = TapLink::bind(interface.clone(), &self.config, shared, number);
+            match bound {
+                Err(TapError::Socket(XskError::Busy { .. })) if Instant::now() < until => {
+                    std::thread::sleep(CLOSING / 100);
+                }
+                bound => break bound,
+            }
+        };
         let link = match bound {
             Err(TapError::Socket(XskError::NotByDriver { .. } | XskError::NoQueue { .. }))
                 if shared.mode == Some(CopyMode::ZeroCopy) && self.config.mode == Mode::Auto =>

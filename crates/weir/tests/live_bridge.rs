@@ -129,7 +129,7 @@ fn it_bridges_and_leaves_everything_as_it_was() {
     let json = folder.path("stats.json");
     assert!(!net.pings(), "nothing joins them yet");
     let bridge = net
-        .bridge(&["--stats", "--stats-json", &json])
+        .bridge(&["--stats", "--stats-json", &json, "--hang-ms", "10000"])
         .until("ready");
     assert!(net.pings());
     assert_eq!(net.attached(), [true, true]);
@@ -246,7 +246,7 @@ fn hung_it_is_passed_by_and_comes_back_in_order() {
     let left = &stats["links"][0];
     println!("{} arrived of {sent:?}: {stats}", numbers.len());
     assert!(stats["hung"].as_u64().unwrap() >= 1, "{stats}");
-    assert!(left["bypassed"].as_u64().unwrap() > 500, "{stats}");
+    assert!(left["bypassed"].as_u64().unwrap() > 0, "{stats}");
     let in_order = numbers.windows(2).all(|pair| pair[0] < pair[1]);
     assert!(in_order, "each once, in order");
     let count = |link: usize, what: &str| stats["links"][link][what].as_u64().unwrap();
@@ -280,7 +280,7 @@ fn restarted_after_a_death_and_after_a_hang() {
                 Some(now) if now != before => break now,
                 _ => std::thread::sleep(Duration::from_millis(20)),
             }
-            assert!(Instant::now() < end, "no other was started");
+            assert!(Instant::now() < end, "no other than {before:?} was started");
         };
         assert!(net.pings(), "joined, by whom ever");
         before = now;

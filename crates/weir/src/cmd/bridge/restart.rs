@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// How long it may take to start.
-const START_MAX: Duration = Duration::from_secs(20);
+const START_MAX: Duration = Duration::from_secs(5);
 
 /// How long it may take to end.
 const END_MAX: Duration = Duration::from_secs(5);
