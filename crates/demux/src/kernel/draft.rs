@@ -2,7 +2,8 @@
 
 use super::expr::Expr;
 use super::layout::{candidate, test};
-use super::shape::Field;
+use super::shape::{Field, Name};
+use super::sieve::{Span, range_bits};
 use crate::expr::Exprs;
 use crate::filter::{Analysis, Filter, Path, Snap, Test};
 use weir_filter::ir::{Cmp, Value};
@@ -13,7 +14,9 @@ pub(super) const TESTS_MAX: usize = 60;
 
 /// An accept path, ready to be entered.
 pub(super) struct Draft {
-    pub(super) fields: Vec<Field>,
+    pub(super) name: Name,
+    /// The bounds of the range that its shape's entries ask for.
+    pub(super) span: Option<Span>,
     /// One for each field.
     pub(super) values: Vec<u32>,
     pub(super) tests: Vec<DraftTest>,
@@ -50,9 +53,19 @@ fn draft(path: &Path, exprs: &Exprs) -> Option<Draft> {
     keyed.sort();
     let tests: Option<Vec<DraftTest>> = path.tests.iter().map(|t| draft_test(*t, exprs)).collect();
     let tests = tests?;
-    let (fields, values) = keyed.into_iter().unzip();
+    let (fields, values): (Vec<Field>, Vec<u32>) = keyed.into_iter().unzip();
+    let mut ranges = tests.iter().filter(|test| test.kind == test::RANGE);
+    let range = ranges.find(|test| test.exprs.iter().all(|expr| range_bits(expr).is_some()));
+    let range_of = range.and_then(|test| test.exprs.first().cloned());
+    let is_narrow = |((_, mask), _): &(&Field, &u32)| range.is_some() && *mask <= 0xff;
+    let narrow = fields.iter().zip(&values).filter(is_narrow);
     let draft = Draft {
-        fields,
+        name: Name {
+            narrow: narrow.map(|(_, value)| *value).collect(),
+            range: range_of,
+            fields,
+        },
+        span: range.map(|test| (test.a, test.b)),
         values,
         tests,
         snap,

@@ -32,8 +32,11 @@ const KEYS_PER_BUCKET: u32 = 4;
 /// How much larger memory becomes when it is full.
 const GROWTH: u32 = 4;
 
+/// Units for sieves: 128 KiB.
+const SIEVE_UNITS: u32 = 1 << 11;
+
 /// Units that are given out in one piece, at most.
-pub(super) const PIECE_UNITS_MAX: usize = 32;
+pub(super) const PIECE_UNITS_MAX: usize = 128;
 
 /// Contents, free units, and the writes since they were last taken.
 pub(super) struct Image {
@@ -71,7 +74,7 @@ impl Image {
     pub(super) fn new(keys: u32) -> Image {
         let buckets = keys / KEYS_PER_BUCKET;
         // Most entries take a unit, some two, and some bring tests along.
-        let units = 1 + keys * 3 / 2;
+        let units = 1 + keys * 3 / 2 + SIEVE_UNITS;
         Image {
             index: vec![0; (buckets * UNIT_WORDS) as usize],
             store: vec![0; ((units + ENTRY_UNITS_MAX) * UNIT_WORDS) as usize],

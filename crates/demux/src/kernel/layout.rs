@@ -139,8 +139,11 @@ pub(super) mod scratch {
     pub(in super::super) const LEN: i16 = TAKER + 8;
     /// The record's flags, as far as they are the frame's.
     pub(in super::super) const FLAGS: i16 = LEN + 4;
+    /// What the sieves on the way to a shape let pass: a byte each.
+    pub(in super::super) const SWITCH: i16 = FLAGS + 4;
+    pub(in super::super) const SWITCHES_MAX: u32 = 8;
     /// The key at hand.
-    pub(in super::super) const KEY: i16 = FLAGS + 4;
+    pub(in super::super) const KEY: i16 = SWITCH + SWITCHES_MAX as i16;
     /// Values in the middle of an expression.
     pub(in super::super) const VALUES: i16 = KEY + 8 * super::LANES_MAX as i16;
     pub(in super::super) const VALUES_MAX: u32 = 20;

@@ -9,8 +9,8 @@ use super::layout::{
 };
 use super::limits;
 use super::maps::{Counters, MapSpec, Part, PortSettings};
-use super::shape::{Field, GuardState, Shape};
-use super::sieve::Sieve;
+use super::shape::{Name, Shape};
+use super::sieve::{Ask, Sieve, Span};
 use super::tree::Node;
 use crate::binding::{Binding, BindingId, Rank, Target};
 use crate::filter::Filter;
@@ -101,7 +101,12 @@ pub(super) struct Bound {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Placed {
     /// An entry of a shape.
-    Entry { unit: u32, units: u32 },
+    Entry {
+        unit: u32,
+        units: u32,
+        /// The bounds of the range that its shape asks for.
+        span: Option<Span>,
+    },
     /// A whole filter's.
     Whole { unit: u32 },
 }
@@ -113,6 +118,14 @@ pub(super) struct Whole {
     pub(super) filter: Filter,
     /// Unbound; part of programs until there are new ones.
     pub(super) dead: bool,
+}
+
+/// A sieve of the newest programs, and what it is for.
+pub(super) struct Sieved {
+    pub(super) ask: Ask,
+    /// The shapes of each arm.
+    pub(super) arms: Vec<Vec<u32>>,
+    pub(super) sieve: Sieve,
 }
 
 /// What is kept until no frame can be using it.
@@ -134,11 +147,13 @@ pub struct KernelPlan {
     pub(super) image: Image,
     edition: u32,
     pub(super) shapes: BTreeMap<u32, Shape>,
-    pub(super) names: BTreeMap<Box<[Field]>, u32>,
+    pub(super) names: BTreeMap<Name, u32>,
     shapes_made: u32,
     /// The shapes as the newest programs try them, in parts.
     pub(super) trees: Vec<Vec<Node>>,
-    pub(super) tree_units: Vec<u32>,
+    pub(super) sieves: Vec<Sieved>,
+    /// By shape, the sieves it stands behind and its arms of them.
+    pub(super) sieve_arms: BTreeMap<u32, Vec<(usize, usize)>>,
     pub(super) wholes: Vec<Whole>,
     pub(super) epoch: u64,
     pub(super) retired: VecDeque<(u64, Retired)>,
@@ -160,7 +175,8 @@ impl KernelPlan {
             names: BTreeMap::new(),
             shapes_made: 0,
             trees: Vec::new(),
-            tree_units: Vec::new(),
+            sieves: Vec::new(),
+            sieve_arms: BTreeMap::new(),
             wholes: Vec::new(),
             epoch: 0,
             retired: VecDeque::new(),
@@ -372,6 +388,10 @@ impl KernelPlan {
     ) -> Result<(Need, bool), KernelBindError> {
         let slot = self.slot(bound.target)?;
         let mut drafts = drafts(filter);
+        drafts
+            .iter_mut()
+            .flatten()
+            .for_each(|draft| self.widen(draft));
         if drafts
             .as_ref()
             .is_some_and(|drafts| !self.values_fit(drafts))
@@ -384,10 +404,10 @@ impl KernelPlan {
         }
         let units: usize = drafts.iter().flatten().map(Draft::units_max).sum();
         let keys = drafts.as_ref().map_or(0, Vec::len);
-        let is_new = |draft: &&Draft| !self.names.contains_key(&draft.fields[..]);
+        let is_new = |draft: &&Draft| !self.names.contains_key(&draft.name);
         let new = drafts.iter().flatten().filter(is_new).count();
-        // A shape brings its guards, its hash and a sieve.
-        let units = units + keys + 1 + new * (shape::UNITS_MAX as usize + 1);
+        // A shape brings its guards and its hash.
+        let units = units + keys + 1 + new * shape::UNITS_MAX as usize;
         let renewed = self.make_room(units as u32, keys as u32)?;
         self.epoch += 1;
         let need = match drafts {
@@ -405,15 +425,23 @@ impl KernelPlan {
         Ok((if renewed { Need::Programs } else { need }, renewed))
     }
 
+    /// Has a draft share a shape with others where there are many shapes.
+    fn widen(&self, draft: &mut Draft) {
+        let is_known = self.names.contains_key(&draft.name);
+        if !is_known && self.shapes.len() >= limits::SHAPES_MAX / 2 {
+            draft.name.narrow.clear();
+        }
+    }
+
     /// Whether each shape can hold the values that the drafts' tests use.
     fn values_fit(&self, drafts: &[Draft]) -> bool {
         drafts.iter().all(|draft| {
             let mut used: Vec<&Expr> = drafts
                 .iter()
-                .filter(|other| other.fields == draft.fields)
+                .filter(|other| other.name == draft.name)
                 .flat_map(Draft::exprs)
                 .collect();
-            let shape = self.names.get(&draft.fields[..]);
+            let shape = self.names.get(&draft.name);
             let shape = shape.and_then(|number| self.shapes.get(number));
             used.extend(shape.iter().flat_map(|shape| &shape.values));
             used.sort();
@@ -424,20 +452,17 @@ impl KernelPlan {
 
     /// Checks the limits on shapes and on bindings under one key.
     fn check(&self, drafts: &[Draft]) -> Result<(), KernelBindError> {
-        let is_new = |draft: &&Draft| !self.names.contains_key(&draft.fields[..]);
-        let mut new: Vec<&[Field]> = drafts
-            .iter()
-            .filter(is_new)
-            .map(|d| &d.fields[..])
-            .collect();
+        let is_new = |draft: &&Draft| !self.names.contains_key(&draft.name);
+        let new = drafts.iter().filter(is_new).map(|draft| &draft.name);
+        let mut new: Vec<&Name> = new.collect();
         new.sort();
         new.dedup();
         full("shapes", self.shapes.len() + new.len(), limits::SHAPES_MAX)?;
         for draft in drafts {
             let same =
-                |other: &&Draft| (&other.fields, &other.values) == (&draft.fields, &draft.values);
+                |other: &&Draft| (&other.name, &other.values) == (&draft.name, &draft.values);
             let mut found = drafts.iter().filter(same).count();
-            if let Some(number) = self.names.get(&draft.fields[..])
+            if let Some(number) = self.names.get(&draft.name)
                 && let Some(shape) = self.shapes.get(number)
             {
                 let key = shape.key(&draft.values);
@@ -472,20 +497,15 @@ impl KernelPlan {
     }
 
     fn shape_for(&mut self, draft: &Draft) -> (u32, Need) {
-        if let Some(number) = self.names.get(&draft.fields[..]) {
+        if let Some(number) = self.names.get(&draft.name) {
             return (*number, Need::Nothing);
         }
         let number = self.shapes_made;
         self.shapes_made += 1;
-        let (fields, image) = (&draft.fields, &mut self.image);
-        let unit = image.take(Shape::units(fields));
-        let mut shape = Shape::new(number, fields, &draft.values, self.secret, unit, image);
-        if let Some(field) = shape.telling_field() {
-            let unit = image.take(1);
-            let factor = shape.hash.mix;
-            shape.sieve = Some(Sieve::new(field, unit, 1, factor, image));
-        }
-        self.names.insert(fields[..].into(), number);
+        let (name, image) = (draft.name.clone(), &mut self.image);
+        let unit = image.take(Shape::units(&name.fields));
+        self.names.insert(name.clone(), number);
+        let shape = Shape::new(number, name, self.secret, unit, image);
         self.shapes.insert(number, shape);
         (number, Need::Programs)
     }
@@ -501,7 +521,6 @@ impl KernelPlan {
                 need = Need::Programs;
             }
         }
-        shape.entries += 1;
         let key = shape.key(&draft.values);
         let key = &key[..shape.lanes];
         let hash = shape.hash(key);
@@ -517,25 +536,19 @@ impl KernelPlan {
         for (lane, word) in key.iter().enumerate() {
             image.put(unit, entry::KEY + lane as u32, *word);
         }
-        shape.note(&draft.values);
+        shape.note(&draft.values, draft.span);
         for (guard, word) in shape.pass(&draft.values) {
             image.put(shape.unit, shape::GUARDS + guard as u32, word);
-            let (field, state) = (shape.guards[guard].field, shape.guards[guard].state);
-            if state == GuardState::Open {
-                let mut words = Vec::new();
-                for node in self.trees.iter().flatten() {
-                    node.words_of(number, &shape.fields[field], &mut words);
-                }
-                for word in words {
-                    image.put(word / UNIT_WORDS, word % UNIT_WORDS, 0);
-                }
+        }
+        for (sieve, arm) in self.sieve_arms.get(&number).into_iter().flatten() {
+            let Sieved { ask, sieve, .. } = &mut self.sieves[*sieve];
+            if let Some(span) = shape.span_of(ask, &draft.values, draft.span) {
+                sieve.add(span, *arm, 1, image);
             }
         }
-        if let Some(sieve) = &mut shape.sieve {
-            sieve.add(draft.values[sieve.field], image);
-        }
         link(image, unit, slot, bound.rank, hash, number, key);
-        bound.entries.push(Placed::Entry { unit, units });
+        let span = draft.span;
+        bound.entries.push(Placed::Entry { unit, units, span });
         need
     }
 
@@ -567,18 +580,19 @@ impl KernelPlan {
                     whole.dead = true;
                 }
             }
-            Placed::Entry { unit, units } => {
+            Placed::Entry { unit, units, span } => {
                 let (number, key) = self.image.key(unit);
                 let Some(shape) = self.shapes.get_mut(&number) else {
                     unreachable!("a shape outlives its entries");
                 };
-                shape.entries -= 1;
                 let hash = shape.hash(&key);
                 unlink(&mut self.image, unit, hash, number, &key[..shape.lanes]);
-                if let Some(mut sieve) = shape.sieve.take() {
-                    let value = shape.value_of(sieve.field, &key);
-                    sieve.remove(value, &mut self.image);
-                    shape.sieve = Some(sieve);
+                shape.forget(&key, span);
+                for (sieve, arm) in self.sieve_arms.get(&number).into_iter().flatten() {
+                    let Sieved { ask, sieve, .. } = &mut self.sieves[*sieve];
+                    if let Some(span) = shape.span_of_key(ask, &key, span) {
+                        sieve.remove(span, *arm, &mut self.image);
+                    }
                 }
                 self.retire_units(unit, units);
             }
@@ -602,7 +616,7 @@ impl Draft {
     }
 
     fn units_max(&self) -> usize {
-        self.units(self.fields.len().div_ceil(2)) as usize
+        self.units(self.name.fields.len().div_ceil(2)) as usize
     }
 
     /// Writes the tests behind the entry; gives where, counted in tests, or 0

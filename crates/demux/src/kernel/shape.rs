@@ -3,28 +3,56 @@
 use super::expr::Expr;
 use super::image::Image;
 use super::layout::{LANES_MAX, UNIT_WORDS, shape};
-use super::sieve::Sieve;
+use super::sieve::{Ask, Span};
 use crate::plan::hash::{KeyHash, Secret};
+use std::collections::BTreeMap;
 use weir_filter::ir::Op;
 
 /// A field of a key: bits of an expression.
 pub(super) type Field = (Expr, u32);
 
+/// Values of a field that count as few.
+const FEW_MAX: usize = 8;
+
+/// Different values of the telling field, at most; with more there is none.
+const TOLD_MAX: usize = 2_048;
+
+/// What makes a shape.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Name {
+    pub(super) fields: Vec<Field>,
+    /// Of what each entry asks a range, one of its own.
+    pub(super) range: Option<Expr>,
+    /// With a range, the values of all fields of a byte, such as the protocol:
+    /// which ranges there are depends on them. Empty where there would be too
+    /// many shapes.
+    pub(super) narrow: Vec<u32>,
+}
+
+/// The field that tells a shape's entries best from what else there is.
+#[derive(Debug)]
+pub(super) struct Telling {
+    pub(super) ask: Ask,
+    /// The values, and how many entries have each.
+    spans: BTreeMap<Span, u32>,
+}
+
 /// All entries whose keys are values of the same fields.
 pub(super) struct Shape {
     /// Never given again.
     pub(super) number: u32,
-    pub(super) fields: Box<[Field]>,
+    pub(super) name: Name,
     pub(super) parts: Vec<Part>,
     pub(super) lanes: usize,
     pub(super) hash: KeyHash,
     pub(super) guards: Vec<Guard>,
     /// Where the store has guards and hash.
     pub(super) unit: u32,
-    /// For each field the value of all entries, if they have the same.
-    pub(super) constant: Vec<Option<u32>>,
-    /// Which frames may have an entry; `None` with too many entries.
-    pub(super) sieve: Option<Sieve>,
+    /// For each field its values, and how many entries have each, as long as
+    /// they are few.
+    few: Vec<Option<BTreeMap<u32, u32>>>,
+    /// `None` with too many values.
+    pub(super) telling: Option<Telling>,
     /// What residual tests of its entries use.
     pub(super) values: Vec<Expr>,
     pub(super) entries: usize,
@@ -65,15 +93,15 @@ impl Shape {
         (shape::FACTORS + 2 * lanes as u32).div_ceil(UNIT_WORDS)
     }
 
-    /// Made for an entry of `values`, in a piece of the store at `unit`.
+    /// An empty one, in a piece of the store at `unit`.
     pub(super) fn new(
         number: u32,
-        fields: &[Field],
-        values: &[u32],
+        name: Name,
         secret: Secret,
         unit: u32,
         image: &mut Image,
     ) -> Shape {
+        let fields = &name.fields[..];
         let (parts, lanes) = packed(fields);
         let fixed = |(expr, _): &Field| matches!(expr.ops(), [Op::Load { .. }]);
         let guarded = (0..fields.len()).filter(|field| fixed(&fields[*field]));
@@ -88,53 +116,149 @@ impl Shape {
             image.put(unit, word, *low);
             image.put(unit, word + 1, *high);
         }
+        let guards = guarded.take(shape::GUARDS_MAX).map(|field| Guard {
+            field,
+            state: GuardState::Fresh,
+        });
         Shape {
             number,
-            fields: fields.into(),
             parts,
             lanes,
             hash,
-            guards: guarded
-                .take(shape::GUARDS_MAX)
-                .map(|field| Guard {
-                    field,
-                    state: GuardState::Fresh,
-                })
-                .collect(),
+            guards: guards.collect(),
             unit,
-            constant: values.iter().copied().map(Some).collect(),
-            sieve: None,
+            few: vec![Some(BTreeMap::new()); fields.len()],
+            telling: None,
+            name,
             values: Vec::new(),
             entries: 0,
         }
     }
 
-    /// The field whose values a sieve should know: one that differs from
-    /// entry to entry as far as is known, else one without a guard, and with
-    /// many bits.
-    pub(super) fn telling_field(&self) -> Option<usize> {
-        let guarded = |field: usize| self.guards.iter().any(|guard| guard.field == field);
-        (0..self.fields.len()).max_by_key(|field| {
-            let (expr, mask) = &self.fields[*field];
+    /// What tells most: a field with many values, and many bits; else the
+    /// range, if there is one; else any field.
+    fn most_telling(&self) -> Option<Ask> {
+        let field = (0..self.name.fields.len()).max_by_key(|field| {
+            let (expr, mask) = &self.name.fields[*field];
             let simple = std::cmp::Reverse(expr.ops().len());
-            let varies = self.constant[*field].is_none();
-            (varies, !guarded(*field), mask.count_ones(), simple)
+            (self.few[*field].is_none(), mask.count_ones(), simple)
+        });
+        let field = field.filter(|field| self.few[*field].is_none() || self.name.range.is_none());
+        match (field, &self.name.range) {
+            (Some(field), _) => Some(Ask::Field(self.name.fields[field].clone())),
+            (None, range) => range.clone().map(Ask::Range),
+        }
+    }
+
+    /// Another field than the telling one, if it tells more now.
+    pub(super) fn retold(&self) -> Option<Ask> {
+        let known = self.telling.as_ref().map(|telling| &telling.ask);
+        let most = self.most_telling()?;
+        let is_new = known != Some(&most) && (known.is_some() || self.entries <= TOLD_MAX);
+        is_new.then_some(most)
+    }
+
+    /// Makes another field the telling one.
+    pub(super) fn tell(&mut self, ask: Ask, spans: BTreeMap<Span, u32>) {
+        self.telling = (spans.len() <= TOLD_MAX).then_some(Telling { ask, spans });
+    }
+
+    /// What its entries ask for with few values, and these, sorted.
+    pub(super) fn few_asks(&self) -> impl Iterator<Item = (Ask, Vec<u32>)> {
+        let fields = self.name.fields.iter().zip(&self.few);
+        fields.filter_map(|(field, few)| {
+            let values = few.as_ref()?.keys().copied().collect();
+            Some((Ask::Field(field.clone()), values))
         })
     }
 
-    /// Notes that there is an entry of `values`.
-    pub(super) fn note(&mut self, values: &[u32]) {
-        for (constant, value) in self.constant.iter_mut().zip(values) {
-            if *constant != Some(*value) {
-                *constant = None;
+    fn few(&self, ask: &Ask) -> Option<&BTreeMap<u32, u32>> {
+        self.few[self.field(ask)?].as_ref()
+    }
+
+    fn field(&self, ask: &Ask) -> Option<usize> {
+        let Ask::Field(field) = ask else { return None };
+        self.name.fields.iter().position(|known| known == field)
+    }
+
+    /// All values that entries have in what is asked for, if it is known.
+    pub(super) fn spans(&self, ask: &Ask) -> Option<Vec<(Span, u32)>> {
+        if let Some(few) = self.few(ask) {
+            let spans = few.iter().map(|(value, count)| ((*value, *value), *count));
+            return Some(spans.collect());
+        }
+        let telling = self.telling.as_ref().filter(|telling| telling.ask == *ask);
+        let spans = telling?.spans.iter();
+        Some(spans.map(|(span, count)| (*span, *count)).collect())
+    }
+
+    /// What an entry of `values`, and of a range, has in what is asked for.
+    pub(super) fn span_of(&self, ask: &Ask, values: &[u32], range: Option<Span>) -> Option<Span> {
+        match self.field(ask) {
+            Some(field) => Some((values[field], values[field])),
+            None => range,
+        }
+    }
+
+    /// The same, from an entry's key.
+    pub(super) fn span_of_key(&self, ask: &Ask, key: &[u64], range: Option<Span>) -> Option<Span> {
+        match self.field(ask) {
+            Some(field) => {
+                let value = self.value_of(field, key);
+                Some((value, value))
             }
+            None => range,
+        }
+    }
+
+    /// Notes that there is an entry of `values`.
+    pub(super) fn note(&mut self, values: &[u32], range: Option<Span>) {
+        self.entries += 1;
+        if self.entries == 1 {
+            let ask = self.most_telling();
+            self.telling = ask.map(|ask| Telling {
+                ask,
+                spans: BTreeMap::new(),
+            });
+        }
+        for (few, value) in self.few.iter_mut().zip(values) {
+            if let Some(known) = few {
+                *known.entry(*value).or_insert(0) += 1;
+                if known.len() > FEW_MAX {
+                    *few = None;
+                }
+            }
+        }
+        let telling = self.telling.as_ref();
+        let span = telling.and_then(|telling| self.span_of(&telling.ask, values, range));
+        if let (Some(telling), Some(span)) = (&mut self.telling, span) {
+            *telling.spans.entry(span).or_insert(0) += 1;
+            if telling.spans.len() > TOLD_MAX {
+                self.telling = None;
+            }
+        }
+    }
+
+    /// Notes that the entry of a key is gone.
+    pub(super) fn forget(&mut self, key: &[u64], range: Option<Span>) {
+        self.entries -= 1;
+        for field in 0..self.few.len() {
+            let value = self.value_of(field, key);
+            if let Some(known) = &mut self.few[field] {
+                less_one(known, value);
+            }
+        }
+        let telling = self.telling.as_ref();
+        let span = telling.and_then(|telling| self.span_of_key(&telling.ask, key, range));
+        if let (Some(telling), Some(span)) = (&mut self.telling, span) {
+            less_one(&mut telling.spans, span);
         }
     }
 
     /// A field of a key.
     pub(super) fn value_of(&self, field: usize, key: &[u64]) -> u32 {
         let part = self.parts.iter().find(|part| part.field == field);
-        let (_, mask) = self.fields[field];
+        let (_, mask) = self.name.fields[field];
         part.map_or(0, |part| (key[part.lane] >> part.shift) as u32 & mask)
     }
 
@@ -166,7 +290,7 @@ impl Shape {
                 guard.state = state;
                 let word = match state {
                     GuardState::One(value) => {
-                        u64::from(value) << 32 | u64::from(self.fields[guard.field].1)
+                        u64::from(value) << 32 | u64::from(self.name.fields[guard.field].1)
                     }
                     _ => 0,
                 };
@@ -174,6 +298,15 @@ impl Shape {
             }
         }
         changed
+    }
+}
+
+fn less_one<K: Ord + Copy>(counts: &mut BTreeMap<K, u32>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
     }
 }
 

@@ -1,97 +1,173 @@
-//! Sieves: which values of one field some entry of a shape has, roughly. A
-//! frame with another is done with the shape for the price of a bit, before
-//! its key is put together and looked up.
+//! Sieves: for the value that a frame has in one field, which of up to eight
+//! *arms* may have an entry with it. An arm is a shape, or several that ask
+//! for the same values. Most frames are done with all of them for the price
+//! of one byte, before a key is put together and looked up.
 //!
 //! A value's bit is set before an entry with it can be found, and cleared
-//! after the last one cannot: a clear bit is never wrong. As in a guard it is
-//! all data, so that it changes under a running program.
+//! after the last one cannot: a clear bit is never wrong. It is all data, so
+//! that it changes under a running program.
 
+use super::expr::Expr;
 use super::image::Image;
-use super::layout::UNIT_WORDS;
+use super::layout::{UNIT_BYTES, UNIT_WORDS};
+use super::shape::Field;
+use weir_filter::ir::{Op, Width};
 
-/// Units of the largest sieve: 2 KiB, 16,384 bits.
-const UNITS_MAX: u32 = 32;
+/// Arms of one sieve: bits of a byte.
+pub(super) const ARMS_MAX: usize = 8;
 
-/// Bits for each entry: about one frame in eight of another value passes.
-const BITS_PER_ENTRY: usize = 8;
+/// Units of the largest sieve: 8 KiB, a byte for each hash.
+const UNITS_MAX: u32 = 128;
 
-const BITS_PER_UNIT: u32 = UNIT_WORDS * u64::BITS;
+/// Bytes for each value: one value in sixteen of an arm's passes by chance.
+const CELLS_PER_VALUE: usize = 16;
 
-/// One shape's.
+/// Units of a sieve of ranges: 1,024 bytes.
+const RANGE_UNITS: u32 = 16;
+
+/// What a frame is asked for.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Ask {
+    /// One value.
+    Field(Field),
+    /// A value within bounds, both included; of a byte or two.
+    Range(Expr),
+}
+
+impl Ask {
+    pub(super) fn expr(&self) -> &Expr {
+        match self {
+            Ask::Field((expr, _)) | Ask::Range(expr) => expr,
+        }
+    }
+}
+
+/// How many bits a loaded value has; `None` for one that is computed, or has
+/// more than sixteen.
+pub(super) fn range_bits(expr: &Expr) -> Option<u32> {
+    match expr.ops().last()? {
+        Op::Load {
+            width: Width::B1, ..
+        } => Some(8),
+        Op::Load {
+            width: Width::B2, ..
+        } => Some(16),
+        _ => None,
+    }
+}
+
+/// How a value is turned into the number of its byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// Multiplied by an odd number that nobody knows, and shifted, in 32 bits.
+    Hash { factor: u32, shift: u32 },
+    /// Shifted: ranges stay ranges.
+    Order { shift: u32 },
+}
+
+/// A sieve's bytes.
 pub(super) struct Sieve {
-    /// The field of the shape whose values it knows.
-    pub(super) field: usize,
-    /// Where its bits begin.
+    /// Where they begin.
     pub(super) unit: u32,
     pub(super) units: u32,
-    /// Keys the hash; odd.
-    pub(super) factor: u32,
-    /// How many entries have a value of each bit.
-    counts: Vec<u32>,
+    pub(super) way: Way,
+    /// How many entries of each arm have a value of each byte.
+    counts: Vec<[u32; ARMS_MAX]>,
+    values: usize,
 }
 
 impl Sieve {
-    /// How many units a sieve for so many entries takes; `None` if it would
-    /// let most frames pass.
-    pub(super) fn units_for(entries: usize) -> Option<u32> {
-        let bits = entries.saturating_mul(BITS_PER_ENTRY) as u64;
-        let units = bits.div_ceil(BITS_PER_UNIT.into()).next_power_of_two();
-        u32::try_from(units)
-            .ok()
-            .filter(|units| *units <= UNITS_MAX)
+    /// How many units a sieve for so many values takes.
+    pub(super) fn units_for(ask: &Ask, values: usize) -> u32 {
+        if let Ask::Range(expr) = ask {
+            let cells = 1 << range_bits(expr).unwrap_or(0);
+            return RANGE_UNITS.min(cells / UNIT_BYTES).max(1);
+        }
+        let cells = values.saturating_mul(CELLS_PER_VALUE) as u64;
+        let units = cells.div_ceil(UNIT_BYTES.into()).next_power_of_two();
+        u32::try_from(units).map_or(UNITS_MAX, |units| units.min(UNITS_MAX))
     }
 
-    /// An empty one, in a piece of `units` units.
-    pub(super) fn new(
-        field: usize,
-        unit: u32,
-        units: u32,
-        factor: u32,
-        image: &mut Image,
-    ) -> Sieve {
+    /// An empty one, in a piece of `units` units, a power of two.
+    pub(super) fn new(ask: &Ask, unit: u32, units: u32, factor: u32, image: &mut Image) -> Sieve {
         for word in 0..units * UNIT_WORDS {
             image.put(unit, word, 0);
         }
+        let cells = units * UNIT_BYTES;
+        let way = match ask {
+            Ask::Field(_) => Way::Hash {
+                factor,
+                shift: u32::BITS - cells.ilog2(),
+            },
+            Ask::Range(expr) => Way::Order {
+                shift: range_bits(expr).unwrap_or(0).saturating_sub(cells.ilog2()),
+            },
+        };
         Sieve {
-            field,
             unit,
             units,
-            factor,
-            counts: vec![0; (units * BITS_PER_UNIT) as usize],
+            way,
+            counts: vec![[0; ARMS_MAX]; cells as usize],
+            values: 0,
         }
     }
 
-    /// How far the product is shifted to give the bit's number.
-    pub(super) fn shift(&self) -> u32 {
-        u32::BITS - (self.units * BITS_PER_UNIT).ilog2()
+    /// How many bytes it has.
+    pub(super) fn cells(&self) -> u32 {
+        self.units * UNIT_BYTES
     }
 
-    fn bit(&self, value: u32) -> u32 {
-        value.wrapping_mul(self.factor) >> self.shift()
+    fn cell(&self, value: u32) -> u32 {
+        let cell = match self.way {
+            Way::Hash { factor, shift } => value.wrapping_mul(factor) >> shift,
+            Way::Order { shift } => value >> shift,
+        };
+        cell & (self.cells() - 1)
     }
 
-    /// An entry with that value is about to come.
-    pub(super) fn add(&mut self, value: u32, image: &mut Image) {
-        let bit = self.bit(value);
-        let count = &mut self.counts[bit as usize];
-        *count += 1;
-        if *count == 1 {
-            let word = bit / u64::BITS;
-            let old = image.get(self.unit, word);
-            image.put(self.unit, word, old | 1 << (bit % u64::BITS));
+    /// The bytes of a value, or of all from `low` to `high`.
+    fn span(&self, low: u32, high: u32) -> std::ops::RangeInclusive<u32> {
+        match self.way {
+            Way::Hash { .. } => self.cell(low)..=self.cell(low),
+            // Beyond what can be loaded is never there.
+            Way::Order { shift } if low >> shift >= self.cells() => {
+                std::ops::RangeInclusive::new(1, 0)
+            }
+            Way::Order { shift } => self.cell(low)..=(high >> shift).min(self.cells() - 1),
         }
     }
 
-    /// An entry with that value is gone.
-    pub(super) fn remove(&mut self, value: u32, image: &mut Image) {
-        let bit = self.bit(value);
-        let count = &mut self.counts[bit as usize];
-        *count -= 1;
-        if *count == 0 {
-            let word = bit / u64::BITS;
-            let old = image.get(self.unit, word);
-            image.put(self.unit, word, old & !(1 << (bit % u64::BITS)));
+    /// Entries of an arm with these values are about to come.
+    pub(super) fn add(&mut self, (low, high): Span, arm: usize, entries: u32, image: &mut Image) {
+        self.values += entries as usize;
+        for cell in self.span(low, high) {
+            let count = &mut self.counts[cell as usize][arm];
+            *count += entries;
+            if *count == entries {
+                self.set(cell, arm, true, image);
+            }
         }
+    }
+
+    /// An entry of an arm with these values is gone.
+    pub(super) fn remove(&mut self, (low, high): Span, arm: usize, image: &mut Image) {
+        self.values -= 1;
+        for cell in self.span(low, high) {
+            let count = &mut self.counts[cell as usize][arm];
+            *count -= 1;
+            if *count == 0 {
+                self.set(cell, arm, false, image);
+            }
+        }
+    }
+
+    fn set(&self, cell: u32, arm: usize, on: bool, image: &mut Image) {
+        let word = cell / 8;
+        let mut bytes = image.get(self.unit, word).to_ne_bytes();
+        let byte = &mut bytes[cell as usize % 8];
+        let bit = 1 << arm;
+        *byte = if on { *byte | bit } else { *byte & !bit };
+        image.put(self.unit, word, u64::from_ne_bytes(bytes));
     }
 
     /// Lets everything pass, for the programs that still look into it.
@@ -101,8 +177,14 @@ impl Sieve {
         }
     }
 
-    /// Whether too many entries have come for it to be of use.
-    pub(super) fn is_crowded(&self, entries: usize) -> bool {
-        entries * BITS_PER_ENTRY > 4 * self.counts.len()
+    /// Whether too many values have come for it to be of use, and a larger
+    /// one is possible.
+    pub(super) fn is_crowded(&self) -> bool {
+        let hashed = matches!(self.way, Way::Hash { .. });
+        let wanted = self.values * CELLS_PER_VALUE;
+        hashed && self.units < UNITS_MAX && wanted > 4 * self.counts.len()
     }
 }
+
+/// From a value to another, both included.
+pub(super) type Span = (u32, u32);

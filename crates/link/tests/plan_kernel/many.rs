@@ -1,4 +1,4 @@
-//! Many kinds of filters: groups of shapes, sieves, and the limits.
+//! Many kinds of filters: trees of sieves, and the limits.
 
 use super::common::{Pred, and, ip_frame, program};
 use super::rig::{Rig, permitted};
@@ -77,10 +77,10 @@ fn mixed_bindings_of_tens_of_shapes() {
     assert!(delivered > frames / 4);
 }
 
-/// Bindings of known shapes need no new program, whatever their groups ask
-/// for, and however many there are for a sieve.
+/// Bindings of known shapes need no new program, whatever values they have,
+/// and however many there are for a sieve.
 #[test]
-fn groups_open_and_sieves_fill_under_a_running_program() {
+fn sieves_fill_under_a_running_program() {
     if !permitted() {
         return;
     }
@@ -131,6 +131,36 @@ fn groups_open_and_sieves_fill_under_a_running_program() {
         rig.check(&frame(n, 17));
     }
     assert!(before > 3_000 && rig.delivered > before);
+}
+
+/// Ranges are told apart by one-byte fields, until there are half as many
+/// shapes as may be.
+#[test]
+fn kinds_of_ranges_share_a_shape_where_there_are_many() {
+    if !permitted() {
+        return;
+    }
+    let mut rig = Rig::new(Hook::TcIngress, Options::default(), PORTS);
+    for n in 0..300_u32 {
+        let (low, high) = (100 * n, 100 * n + 150);
+        let text = format!(
+            "ether[20] = {} and ether[21] = {} and ether[30:2] >= {low} and ether[30:2] <= {high}",
+            n % 256,
+            n / 256
+        );
+        rig.bind(binding(filter(&text), 5, true, n % PORTS, n));
+    }
+    assert_eq!(rig.kernel.shapes(), limits::SHAPES_MAX / 2 + 1);
+    for n in [0, 1, 100, 255, 256, 257, 299_u16] {
+        for (off, expected) in [(0, 1), (60, 1), (150, 1), (151, 0)] {
+            let mut frame = [0; 64];
+            (frame[20], frame[21]) = (n as u8, (n >> 8) as u8);
+            frame[30..32].copy_from_slice(&(100 * n + off).to_be_bytes());
+            let before = rig.delivered;
+            rig.check(&frame);
+            assert_eq!(rig.delivered - before, expected, "{n}, {off}");
+        }
+    }
 }
 
 /// As many shapes as are allowed make a program that the kernel takes, one

@@ -15,7 +15,7 @@ const USUAL_BASE: u32 = 60;
 /// shapes read, within bounds.
 pub(super) fn head_bytes(plan: &KernelPlan) -> u32 {
     let fields = plan.shapes.values().flat_map(|shape| {
-        let fields = shape.fields.iter().map(|(expr, _)| expr);
+        let fields = shape.name.fields.iter().map(|(expr, _)| expr);
         fields.chain(&shape.values)
     });
     let ends = fields.flat_map(Expr::ops).filter_map(|op| match *op {
@@ -113,6 +113,7 @@ impl Coder<'_> {
         if end <= self.checked {
             return;
         }
+        self.reload_len();
         match i32::try_from(end) {
             Ok(end) => self.branch(op::JLT, LEN, end, fail),
             // Longer than any frame.
@@ -141,6 +142,7 @@ impl Coder<'_> {
         let Ok(end) = end else {
             return self.asm.goto(fail);
         };
+        self.reload_len();
         if end as u32 <= self.head {
             let (size, bits) = size_of(width);
             self.branch(op::JGT, Reg::R1, (self.head - end as u32) as i32, far);

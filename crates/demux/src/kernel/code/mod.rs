@@ -78,9 +78,9 @@ impl KernelPlan {
 
 impl KernelPlan {
     /// Shapes that have come since the others were ordered, in parts.
-    fn newcomers(&self) -> Vec<Vec<Node>> {
+    pub(super) fn newcomers_of(&self, trees: &[Vec<Node>]) -> Vec<Vec<Node>> {
         let mut ordered = Vec::new();
-        let nodes = self.trees.iter().flatten();
+        let nodes = trees.iter().flatten();
         nodes.for_each(|node| node.shapes(&mut ordered));
         let new = self
             .shapes
@@ -97,7 +97,11 @@ impl Coder<'_> {
     /// tree are left to the second half, unless whole filters come behind.
     fn shapes(&mut self) -> Result<(), EmitError> {
         self.frame();
-        let parts = [self.plan.trees.clone(), self.plan.newcomers()].concat();
+        let parts = [
+            self.plan.trees.clone(),
+            self.plan.newcomers_of(&self.plan.trees),
+        ]
+        .concat();
         let later = usize::from(self.plan.wholes.is_empty());
         for (number, part) in parts.iter().enumerate() {
             self.checked = 0;

@@ -2,69 +2,96 @@
 //! have nothing for most frames, and this is all they cost.
 //!
 //! ```text
-//!  group: is the field what all shapes in it ask for?
-//!    shape: guards ─► sieve ─► key ─► candidate
+//!  switch: which arms does the sieve let pass?
+//!    arm: switches below, and shapes: guards ─► key ─► candidate
 //! ```
 
-use super::super::layout::{UNIT_BYTES, UNIT_WORDS, candidate, scratch, shape as words};
+use super::super::expr::Expr;
+use super::super::layout::{UNIT_BYTES, candidate, scratch, shape as words};
 use super::super::maps::Part;
-use super::super::shape::{Field, GuardState, Shape};
-use super::super::sieve::Sieve;
-use super::super::tree::{Group, Node};
+use super::super::plan::Sieved;
+use super::super::shape::{GuardState, Shape};
+use super::super::sieve::{Ask, Sieve, Way, range_bits};
+use super::super::tree::{Node, Switch};
 use super::{Coder, KEPT, SCRATCH};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, op};
 
-/// With fewer shapes a sieve costs more than it saves.
-const SIEVED_MIN: usize = 4;
-
 impl Coder<'_> {
-    /// Leaves candidates for the shapes of a part of the tree; `tested` are
-    /// the fields of the groups around it.
-    pub(super) fn nodes<'p>(&mut self, nodes: &'p [Node], tested: &mut Vec<&'p Field>) {
+    /// Leaves candidates for the shapes of a part of the tree, behind sieves
+    /// for what was `asked`.
+    pub(super) fn nodes<'t>(&mut self, nodes: &'t [Node], asked: &mut Vec<&'t Ask>) {
         for node in nodes {
             match node {
                 Node::Shape(number) => {
                     if let Some(shape) = self.plan.shapes.get(number) {
-                        self.shape(shape, tested);
+                        self.shape(shape, asked);
                     }
                 }
-                Node::Group(group) => self.group(group, tested),
+                Node::Switch(switch) => self.switch(switch, asked),
             }
         }
     }
 
-    fn group<'p>(&mut self, group: &'p Group, tested: &mut Vec<&'p Field>) {
+    /// Goes through the arms that the sieve lets pass.
+    fn switch<'t>(&mut self, switch: &'t Switch, asked: &mut Vec<&'t Ask>) {
+        let sieve = switch.sieve.and_then(|number| self.plan.sieves.get(number));
+        let Some(Sieved { sieve, .. }) = sieve else {
+            return switch.arms.iter().for_each(|arm| self.nodes(arm, asked));
+        };
         let next = self.asm.label();
         let checked = self.checked;
-        self.reload_len();
-        self.ask(&group.field, group.word * 8, next);
-        tested.push(&group.field);
-        self.nodes(&group.nodes, tested);
-        tested.pop();
+        let kept = scratch::SWITCH + asked.len() as i16;
+        self.sieve(&switch.ask, sieve, next);
+        self.branch(op::JEQ, Reg::R1, 0, next);
+        if switch.arms.len() > 1 {
+            self.set(op::B, SCRATCH, kept, Reg::R1);
+        }
+        let reached = self.checked;
+        asked.push(&switch.ask);
+        for (number, arm) in switch.arms.iter().enumerate() {
+            let behind = self.asm.label();
+            if switch.arms.len() > 1 {
+                self.get(op::B, Reg::R1, SCRATCH, kept);
+                self.alu(op::AND, Reg::R1, 1 << number);
+                self.branch(op::JEQ, Reg::R1, 0, behind);
+            }
+            self.nodes(arm, asked);
+            self.asm.bind(behind);
+            self.checked = reached;
+        }
+        asked.pop();
         self.asm.bind(next);
         self.checked = checked;
     }
 
-    /// Leaves unless a field is as the word at byte `at` of the store asks.
-    fn ask(&mut self, (expr, _): &Field, at: u32, next: Label) {
-        self.eval(expr, next);
-        self.map_value(Reg::R2, Part::Store, at);
-        self.get(op::DW, Reg::R3, Reg::R2, 0);
-        self.push(Insn::alu32(op::AND, Reg::R1, Reg::R3));
-        self.alu(op::RSH, Reg::R3, 32);
-        self.branch(op::JNE, Reg::R1, Reg::R3, next);
+    /// r1 = the sieve's byte for the frame.
+    fn sieve(&mut self, ask: &Ask, sieve: &Sieve, next: Label) {
+        self.eval(ask.expr(), next);
+        if let Ask::Field((_, mask)) = ask
+            && !covers(*mask, ask.expr())
+        {
+            self.push(Insn::alu32(op::AND, Reg::R1, *mask as i32));
+        }
+        match sieve.way {
+            Way::Hash { factor, shift } => {
+                self.push(Insn::alu32(op::MUL, Reg::R1, factor as i32));
+                self.push(Insn::alu32(op::RSH, Reg::R1, shift as i32));
+            }
+            Way::Order { shift } => {
+                self.push(Insn::alu32(op::RSH, Reg::R1, shift as i32));
+                self.push(Insn::alu32(op::AND, Reg::R1, sieve.cells() as i32 - 1));
+            }
+        }
+        self.map_value(Reg::R2, Part::Store, sieve.unit * UNIT_BYTES);
+        self.add(Reg::R1, Reg::R2);
+        self.get(op::B, Reg::R1, Reg::R1, 0);
     }
 
     /// Leaves a candidate if the frame may have an entry in a shape.
-    pub(super) fn shape(&mut self, shape: &Shape, tested: &[&Field]) {
+    fn shape(&mut self, shape: &Shape, asked: &[&Ask]) {
         let next = self.asm.label();
         let checked = self.checked;
-        self.reload_len();
-        self.guards(shape, tested, next);
-        let sieve = shape.sieve.as_ref();
-        if let Some(sieve) = sieve.filter(|_| self.plan.shapes.len() >= SIEVED_MIN) {
-            self.sieve(shape, sieve, next);
-        }
+        self.guards(shape, asked, next);
         self.key(shape, next);
         self.candidate(shape, next);
         self.asm.bind(next);
@@ -73,37 +100,21 @@ impl Coder<'_> {
 
     /// Leaves if a field has a value that no entry has. What a guard asks for
     /// is data: none at all, once entries differ.
-    fn guards(&mut self, shape: &Shape, tested: &[&Field], next: Label) {
+    fn guards(&mut self, shape: &Shape, asked: &[&Ask], next: Label) {
         for (index, guard) in shape.guards.iter().enumerate() {
-            let field = &shape.fields[guard.field];
-            if guard.state == GuardState::Open || tested.contains(&field) {
+            let field = &shape.name.fields[guard.field];
+            let is_asked = |ask: &&Ask| matches!(ask, Ask::Field(known) if known == field);
+            if guard.state == GuardState::Open || asked.iter().any(is_asked) {
                 continue;
             }
             let at = shape.unit * UNIT_BYTES + (words::GUARDS + index as u32) * 8;
-            self.ask(field, at, next);
+            self.eval(&field.0, next);
+            self.map_value(Reg::R2, Part::Store, at);
+            self.get(op::DW, Reg::R3, Reg::R2, 0);
+            self.push(Insn::alu32(op::AND, Reg::R1, Reg::R3));
+            self.alu(op::RSH, Reg::R3, 32);
+            self.branch(op::JNE, Reg::R1, Reg::R3, next);
         }
-    }
-
-    /// Leaves if no entry has the value of the sieve's field.
-    fn sieve(&mut self, shape: &Shape, sieve: &Sieve, next: Label) {
-        let (expr, mask) = &shape.fields[sieve.field];
-        self.eval(expr, next);
-        self.push(Insn::alu32(op::AND, Reg::R1, *mask as i32));
-        self.push(Insn::alu32(op::MUL, Reg::R1, sieve.factor as i32));
-        self.push(Insn::alu32(op::RSH, Reg::R1, sieve.shift() as i32));
-        // The number of the bit; of its word, in bytes.
-        self.mov(Reg::R2, Reg::R1);
-        self.alu(op::RSH, Reg::R2, 6);
-        self.alu(op::AND, Reg::R2, (sieve.units * UNIT_WORDS) as i32 - 1);
-        self.alu(op::LSH, Reg::R2, 3);
-        self.map_value(Reg::R3, Part::Store, sieve.unit * UNIT_BYTES);
-        self.add(Reg::R3, Reg::R2);
-        self.get(op::DW, Reg::R2, Reg::R3, 0);
-        // Shifts take their distance modulo 64, on every machine.
-        self.alu(op::AND, Reg::R1, 63);
-        self.alu(op::RSH, Reg::R2, Reg::R1);
-        self.alu(op::AND, Reg::R2, 1);
-        self.branch(op::JEQ, Reg::R2, 0, next);
     }
 
     /// Puts the key into scratch memory.
@@ -111,7 +122,7 @@ impl Coder<'_> {
         for lane in 0..shape.lanes {
             let mut first = true;
             for part in shape.parts.iter().filter(|part| part.lane == lane) {
-                let (expr, mask) = &shape.fields[part.field];
+                let (expr, mask) = &shape.name.fields[part.field];
                 self.eval(expr, next);
                 self.push(Insn::alu32(op::AND, Reg::R1, *mask as i32));
                 if part.shift > 0 {
@@ -162,4 +173,10 @@ impl Coder<'_> {
             self.asm.bind(none);
         }
     }
+}
+
+/// Whether all bits that an expression can have are in the mask.
+fn covers(mask: u32, expr: &Expr) -> bool {
+    let bits = range_bits(expr).unwrap_or(u32::BITS);
+    mask.trailing_ones() >= bits
 }
