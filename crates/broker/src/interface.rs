@@ -30,6 +30,9 @@ pub struct Facts {
     pub is_up: bool,
     /// Whether the link has a partner, as far as the driver says.
     pub is_running: bool,
+    /// Frames that came and were dropped, since it exists: for want of room,
+    /// or of protocols that the host does not know.
+    pub dropped: u64,
 }
 
 impl Facts {
@@ -92,6 +95,7 @@ impl TryFrom<Interface> for Facts {
             mtu: interface.mtu,
             is_up: interface.up,
             is_running: interface.running,
+            dropped: interface.dropped,
         })
     }
 }
@@ -117,6 +121,7 @@ mod tests {
                 prefix_len: 20,
             }],
             xdp: None,
+            dropped: 0,
         }
     }
 

@@ -268,6 +268,9 @@ impl Keep {
     /// See [`KeepError`]; [`KeepError::InUse`] while a broker runs.
     pub fn clean(path: &Path) -> Result<(), KeepError> {
         let keep = Keep::open(path)?;
+        if path == Path::new(FOLDER_DEFAULT) {
+            crate::client::sweep_roster();
+        }
         let swept = sweep_all(&keep.pins);
         for number in keep.numbers() {
             keep.forget(number);
@@ -301,7 +304,7 @@ fn sweep_all(pins: &Arc<PinFolder>) -> Result<(), SweepError> {
     }
 }
 
-fn open_folder(path: &Path) -> Result<OwnedFd, KeepError> {
+pub(crate) fn open_folder(path: &Path) -> Result<OwnedFd, KeepError> {
     let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
     let is_new = fs::mkdir(path, mode);
     let folder = fs::open(path, FOLDER, Mode::empty()).map_err(failed("open", path))?;

@@ -20,5 +20,6 @@ pub mod protocol;
 
 pub use bytes::{Bytes, NotASize};
 pub use client::{
-    Builder, Connection, Frame, Frames, Port, PortCounters, PortError, SOCKET_DEFAULT, Timeout,
+    Builder, Connection, Frame, Frames, InProcess, Port, PortCounters, PortError, SOCKET_DEFAULT,
+    Signal, Timeout, in_process,
 };

@@ -125,6 +125,39 @@ fn ports_shows_who_holds_what() {
 }
 
 #[test]
+fn ports_of_root_without_a_broker_are_shown_to_root() {
+    let Some(net) = net() else { return };
+    let listen = net.weir(&["listen", "eth0", "udp dst port 5078", "--take"]);
+    let listen = listen.until("which takes");
+    net.send(5078, 6);
+    let own = || {
+        let ended = net.weir(&["ports", "--json"]).end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let all = ended.json().as_array().unwrap().clone();
+        let own = all.into_iter().find(|port| port["pid"] == listen.id());
+        own.map(|port| port.to_string())
+    };
+    let expected = format!(
+        "{{\"copy\":false,\"delivered\":6,\"filter\":\"udp dst port 5078\",\"interface\":\"eth0\",\
+         \"lost\":0,\"pid\":{},\"priority\":0,\"queue\":1048576,\"uid\":0}}",
+        listen.id()
+    );
+    let start = Instant::now();
+    while own().as_ref() != Some(&expected) {
+        assert!(start.elapsed() < live::PATIENCE, "{:?}", own());
+    }
+    let table = net.weir(&["ports"]).end().stdout;
+    assert!(table.contains("udp dst port 5078"), "{table}");
+    assert!(table.contains("eth0 at xdp-native: "), "{table}");
+    listen.signal(Signal::KILL);
+    drop(listen);
+    let table = net.weir(&["ports"]).end().stdout;
+    assert!(!table.contains("udp dst port 5078"), "{table}");
+    let user = net.weir_as_nobody(&["ports"]).end();
+    assert_eq!(user.code, Some(1), "{user:?}");
+}
+
+#[test]
 fn watching_goes_on_until_a_signal() {
     let Some(brokered) = brokered("broker-watch") else {
         return;

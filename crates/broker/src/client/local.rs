@@ -5,11 +5,11 @@ use super::connection::odd;
 use crate::engine::kernel::{KernelFabric, namespace};
 use crate::engine::{Engine, Fabric, Finished, Owner};
 use crate::policy::{Policy, Who};
-use crate::protocol::{Answer, Ask, Event, OpenPort, Opened};
+use crate::protocol::{Answer, Ask, Event, Listener, OpenPort, Opened};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -23,6 +23,8 @@ struct Shared {
     finished: Condvar,
     /// Wakes the thread, to see that all is over.
     wake: OwnedFd,
+    /// Where others ask for the ports of this process.
+    told: Option<Listener>,
 }
 
 struct State {
@@ -46,6 +48,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn root() -> Who {
+    Who {
+        uid: 0,
+        gids: Vec::new(),
+        pid: std::process::id(),
+    }
+}
+
 fn failed(what: &'static str) -> impl Fn(io::Error) -> PortError {
     move |source| PortError::System { what, source }
 }
@@ -56,6 +66,30 @@ impl State {
         for finished in self.engine.finished() {
             self.finished.insert(finished.port, finished);
         }
+    }
+
+    /// Every port, and the interfaces that they are on.
+    fn all(&mut self) -> Vec<Answer> {
+        let owner = Owner {
+            connection: 0,
+            who: root(),
+        };
+        let mut all = Vec::new();
+        let mut after = 0;
+        loop {
+            let page = self.engine.page(&owner, after);
+            let last = match &page {
+                Answer::Ports { ports, more: true } => ports.last().map(|last| last.port),
+                _ => None,
+            };
+            all.push(page);
+            match last {
+                Some(last) => after = last,
+                None => break,
+            }
+        }
+        all.extend(self.engine.interfaces().into_iter().map(Answer::Interface));
+        all
     }
 
     /// Looks at the interfaces again.
@@ -80,6 +114,9 @@ impl Shared {
         };
         let fds = || Ok([clone(fabric.news())?, clone(fabric.changes())?]);
         let fds: [OwnedFd; 2] = fds().map_err(failed("watch the interfaces"))?;
+        let told = super::roster::announce(namespace().unwrap_or(0));
+        let asked = told.as_ref().map(|told| told.as_fd().try_clone_to_owned());
+        let asked = asked.transpose().map_err(failed("tell of ports"))?;
         let wake = fds[0].try_clone().map_err(failed("watch the interfaces"))?;
         fabric.saw_news();
         let shared = Arc::new(Shared {
@@ -90,10 +127,11 @@ impl Shared {
             }),
             finished: Condvar::new(),
             wake,
+            told,
         });
         let weak = Arc::downgrade(&shared);
         let thread = std::thread::Builder::new().name("weir-engine".into());
-        let spawned = thread.spawn(move || attend(&weak, &fds));
+        let spawned = thread.spawn(move || attend(&weak, &fds, asked.as_ref()));
         spawned.map_err(failed("start a thread"))?;
         Ok(shared)
     }
@@ -107,11 +145,17 @@ impl Drop for Shared {
 
 /// Takes in what the kernel has done, as long as there are ports: so filters
 /// that were changed come to their end, also when nobody asks anything.
-fn attend(shared: &Weak<Shared>, fds: &[OwnedFd; 2]) {
+fn attend(shared: &Weak<Shared>, fds: &[OwnedFd; 2], asked: Option<&OwnedFd>) {
     loop {
-        let mut polled = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
+        let watched = fds.iter().chain(asked).map(AsFd::as_fd);
+        let mut polled: Vec<PollFd<'_>> = watched
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
         let result = poll(&mut polled, None);
-        let ready = polled.map(|fd| !fd.revents().is_empty());
+        let is_ready = |place: usize| {
+            let one: Option<&PollFd<'_>> = polled.get(place);
+            one.is_some_and(|one| !one.revents().is_empty())
+        };
         let Some(shared) = shared.upgrade() else {
             return;
         };
@@ -119,13 +163,18 @@ fn attend(shared: &Weak<Shared>, fds: &[OwnedFd; 2]) {
             continue;
         }
         let mut state = lock(&shared.state);
-        if ready[0] {
+        if is_ready(0) {
             state.engine.fabric().saw_news();
             state.attend();
             shared.finished.notify_all();
         }
-        if ready[1] {
+        if is_ready(1) {
             state.look();
+        }
+        if let (true, Some(told)) = (is_ready(2), &shared.told)
+            && let Ok(Some(channel)) = told.accept()
+        {
+            super::roster::tell(channel, state.all());
         }
     }
 }
@@ -150,11 +199,7 @@ impl Local {
             shared,
             owner: Owner {
                 connection: CONNECTIONS.fetch_add(1, Ordering::Relaxed),
-                who: Who {
-                    uid: 0,
-                    gids: Vec::new(),
-                    pid: std::process::id(),
-                },
+                who: root(),
             },
         })
     }

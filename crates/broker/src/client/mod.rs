@@ -14,15 +14,20 @@
 //! # }
 //! ```
 
+mod alarm;
 mod builder;
 mod connection;
 mod local;
 mod port;
+mod roster;
 mod way;
 
 pub use builder::{Builder, SOCKET_DEFAULT};
 pub use connection::Connection;
 pub use port::{Frame, Frames, Port, PortCounters, Timeout};
+pub(crate) use roster::sweep as sweep_roster;
+pub use roster::{InProcess, in_process};
+pub use rustix::process::Signal;
 
 use crate::compile::CompileError;
 use crate::protocol::{ErrorKind, Refusal, TooLong};

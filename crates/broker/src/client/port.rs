@@ -1,12 +1,14 @@
 //! An open port.
 
 use super::PortError;
+use super::alarm::Alarm;
 use super::builder::{Builder, source};
 use super::connection::{Connection, odd};
 use super::local::Local;
 use super::way::Way;
 use crate::compile::CompileError;
 use crate::protocol::{Answer, Ask, ErrorKind, Event, InterfaceStatus, OpenPort, Opened};
+use rustix::process::Signal;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::BTreeMap;
 use std::io;
@@ -51,6 +53,10 @@ pub struct PortCounters {
     pub delivered: u64,
     /// Frames that its queue had no room for.
     pub lost: u64,
+    /// Frames for anybody that the interface has dropped, as the kernel
+    /// counts: for want of room, and those of protocols that the host does
+    /// not know, though ports may have seen these.
+    pub interface_lost: u64,
     /// Frames sent by a path that checks; 0 for the superuser, who needs
     /// none.
     pub sent: u64,
@@ -71,6 +77,8 @@ pub struct Port {
     reader: Reader,
     /// What frames are sent by, once it was asked for.
     way: Option<Way>,
+    /// Raises a signal when frames come, if asked for.
+    alarm: Option<Alarm>,
     /// By which the port outlives the broker.
     held: Option<OwnedFd>,
 }
@@ -97,6 +105,7 @@ impl Port {
             opened,
             reader,
             way: None,
+            alarm: None,
             held,
         })
     }
@@ -116,8 +125,37 @@ impl Port {
         } else {
             Duration::ZERO
         };
+        if let Some(alarm) = &self.alarm
+            && self.reader.arm()
+        {
+            // Nothing is left; if something comes now, the signal does too.
+            alarm.set();
+        }
         let records = is_ready.then(|| self.reader.records()).transpose()?;
         Ok(Frames { records, booted })
+    }
+
+    /// Has a signal sent to this process when frames come, or none any more;
+    /// at first there is none. It comes once, for the first frame; and again
+    /// when [`recv_batch`](Self::recv_batch) has found nothing left to read.
+    ///
+    /// It takes a thread, which sleeps until then. The signal says nothing of
+    /// the port: look at all that asked for it.
+    ///
+    /// # Errors
+    /// If the system gives no thread or descriptor.
+    pub fn set_signal(&mut self, signal: Option<Signal>) -> Result<(), PortError> {
+        let start = |signal| Alarm::start(self.reader.as_fd(), signal);
+        let alarm = signal.map(start).transpose();
+        self.alarm = alarm.map_err(|source| PortError::System {
+            what: "have a signal sent",
+            source,
+        })?;
+        if let Some(alarm) = &self.alarm {
+            self.reader.arm();
+            alarm.set();
+        }
+        Ok(())
     }
 
     /// Before waiting elsewhere (`epoll`, `tokio`) for [`as_fd`](Self::as_fd)
@@ -230,7 +268,9 @@ impl Port {
             return Err(odd());
         };
         let own = ports.iter().find(|one| one.port == port).ok_or_else(odd)?;
+        let dropped = self.status().map_or(0, |status| status.dropped);
         Ok(PortCounters {
+            interface_lost: dropped.saturating_sub(self.opened.dropped),
             delivered: own.delivered,
             lost: own.lost,
             sent: own.sent,

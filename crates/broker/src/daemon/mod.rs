@@ -298,7 +298,7 @@ impl<F: Fabric> Daemon<F> {
                 Ok(status) => Answer::Interface(status),
                 Err(refusal) => Answer::Refused(refusal),
             },
-            Ask::Ports { after } => self.page(&owner, after.unwrap_or(0)),
+            Ask::Ports { after } => self.engine.page(&owner, after.unwrap_or(0)),
             Ask::Resume { port } => done(match fds.first() {
                 Some(held) => self.engine.resume(&owner, port, held.as_fd()),
                 None => {
@@ -317,22 +317,6 @@ impl<F: Fabric> Daemon<F> {
         };
         let to = request.id;
         self.say(number, &Said::Answer { to, answer }, Vec::new());
-    }
-
-    /// As many ports as fit into a message.
-    fn page(&self, owner: &Owner, after: u32) -> Answer {
-        // A port's own part of the message is well below the last sixteenth.
-        let room = MESSAGE_LEN_MAX - MESSAGE_LEN_MAX / 16;
-        let mut used = 0;
-        let mut ports = Vec::new();
-        for status in self.engine.status(owner, after) {
-            used += serde_json::to_string(&status).map_or(room, |text| text.len() + 1);
-            if used > room {
-                return Answer::Ports { ports, more: true };
-            }
-            ports.push(status);
-        }
-        Answer::Ports { ports, more: false }
     }
 
     /// The answer comes when the engine is through with the port.

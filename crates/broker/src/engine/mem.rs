@@ -103,6 +103,7 @@ impl MemFabric {
             addresses: Vec::new(),
             is_up: true,
             is_running: true,
+            dropped: 0,
         };
         machine.interfaces.insert(ifindex, facts);
         ifindex

@@ -9,7 +9,8 @@ use crate::interface::Facts;
 use crate::keep::Keep;
 use crate::policy::{Denied, Policy, Usage, Wish};
 use crate::protocol::{
-    Answer, Attach, ErrorKind, Event, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal,
+    Answer, Attach, ErrorKind, Event, InterfaceStatus, MESSAGE_LEN_MAX, OpenPort, Opened,
+    PortStatus, Refusal,
 };
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -318,6 +319,34 @@ impl<F: Fabric> Engine<F> {
         Ok(self.facts_status(facts))
     }
 
+    /// The facts of every interface in use.
+    pub fn interfaces(&mut self) -> Vec<InterfaceStatus> {
+        let indices: Vec<u32> = self.interfaces.keys().copied().collect();
+        let facts = indices.into_iter();
+        let facts: Vec<Facts> = facts.filter_map(|one| self.fabric.by_index(one)).collect();
+        facts
+            .into_iter()
+            .map(|one| self.facts_status(one))
+            .collect()
+    }
+
+    /// The ports that the asker may know of, with numbers above `after`: as
+    /// many as fit into a message.
+    pub fn page(&self, owner: &Owner, after: u32) -> Answer {
+        // A port's own part of the message is well below the last sixteenth.
+        let room = MESSAGE_LEN_MAX - MESSAGE_LEN_MAX / 16;
+        let mut used = 0;
+        let mut ports = Vec::new();
+        for status in self.status(owner, after) {
+            used += serde_json::to_string(&status).map_or(room, |text| text.len() + 1);
+            if used > room {
+                return Answer::Ports { ports, more: true };
+            }
+            ports.push(status);
+        }
+        Answer::Ports { ports, more: false }
+    }
+
     fn facts_status(&self, facts: Facts) -> InterfaceStatus {
         let divided = self.interfaces.get(&facts.ifindex);
         let attached = divided.and_then(|one| Some((one.divider.attached()?, one.divider.cost())));
@@ -330,6 +359,7 @@ impl<F: Fabric> Engine<F> {
             mtu: facts.mtu,
             up: facts.is_up,
             running: facts.is_running,
+            dropped: facts.dropped,
             attach: attached.as_ref().map(|(attach, _)| attach.to_string()),
             cost: attached.map(|(_, cost)| cost),
             name: facts.name,
@@ -539,6 +569,7 @@ impl<F: Fabric> Engine<F> {
             fds: names,
             slot: reserved.slot,
             attach: attach_name(&interface.divider),
+            dropped: interface.facts.dropped,
         };
         self.note(number).map_err(|error| not_kept(&error))?;
         Ok((Answer::Opened(opened), fds))

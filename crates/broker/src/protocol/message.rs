@@ -226,6 +226,9 @@ pub struct Opened {
     pub slot: u32,
     /// Where the frames are divided.
     pub attach: String,
+    /// Frames that the interface had dropped by then.
+    #[serde(default)]
+    pub dropped: u64,
 }
 
 /// What a port sends by.
@@ -265,6 +268,10 @@ pub struct InterfaceStatus {
     pub up: bool,
     /// Whether the link has a partner.
     pub running: bool,
+    /// Frames that came and were dropped, since it exists: for want of room,
+    /// or of protocols that the host does not know.
+    #[serde(default)]
+    pub dropped: u64,
     /// Where its frames are divided; `None` while it has no ports.
     pub attach: Option<String>,
     /// What that costs the host, in words.

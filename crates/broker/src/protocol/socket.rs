@@ -11,6 +11,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Descriptors in one message.
 pub const FDS_MAX: usize = 4;
@@ -90,6 +91,16 @@ impl Channel {
             None,
         )?;
         Ok((Channel { fd: a }, Channel { fd: b }))
+    }
+
+    /// How long [`receive`](Self::receive) waits at most, when it does; then
+    /// it gives `None`.
+    ///
+    /// # Errors
+    /// For no time at all.
+    pub fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+        let timeout = sockopt::Timeout::Recv;
+        Ok(sockopt::set_socket_timeout(&self.fd, timeout, Some(time))?)
     }
 
     /// Who is at the other end.

@@ -1,6 +1,7 @@
 //! Ports on live links between network namespaces: in this process, and by a
 //! daemon for users without rights.
 
+mod events;
 mod hostile;
 mod net;
 mod process;
@@ -13,7 +14,7 @@ use std::net::UdpSocket;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weir_broker::protocol::{Attach, Event};
+use weir_broker::protocol::Attach;
 use weir_broker::{Bytes, Connection, Port, PortError, Timeout};
 use weir_lab::net::nobody;
 
@@ -229,28 +230,6 @@ fn differences(mut a: Vec<u32>, mut b: Vec<u32>) -> (Vec<u32>, Vec<u32>) {
         None => true,
     });
     (a, b)
-}
-
-#[test]
-fn what_happens_to_the_interface_is_said() {
-    let Some(net) = net() else { return };
-    let name = net.eth_b.name().to_owned();
-    let (b, eth_b) = (net.b.clone(), net.eth_b.clone());
-    b.run(|| {
-        let mut port = Port::on(&name).in_process().open().unwrap();
-        eth_b.set_mtu(1400).unwrap();
-        assert_eq!(port.events().unwrap(), [Event::Mtu { mtu: 1400 }]);
-        eth_b.down().unwrap();
-        assert_eq!(port.events().unwrap(), [Event::Down]);
-        eth_b.up().unwrap();
-        eth_b.wait_running().unwrap();
-        assert_eq!(port.events().unwrap(), [Event::Up]);
-        let status = port.status().unwrap();
-        assert_eq!((status.mtu, status.up, status.header_len), (1400, true, 14));
-        assert_eq!(status.attach.as_deref(), Some("tc"));
-        eth_b.clone().delete().unwrap();
-        assert_eq!(port.events().unwrap(), [Event::Gone]);
-    });
 }
 
 #[test]

@@ -99,6 +99,10 @@ pub struct Interface {
     pub addresses: Vec<Address>,
     /// The XDP program on it.
     pub xdp: Option<Xdp>,
+    /// Frames that came and were dropped, since it exists, as the kernel
+    /// counts: those that the device or the host's queue had no room for, and
+    /// those of protocols that the host does not know.
+    pub dropped: u64,
 }
 
 impl Interface {
@@ -151,6 +155,7 @@ impl Interface {
             loopback: flags.contains(LinkFlags::Loopback),
             addresses: Vec::new(),
             xdp: None,
+            dropped: 0,
         };
         for attribute in &message.attributes {
             match attribute {
@@ -158,6 +163,9 @@ impl Interface {
                 LinkAttribute::Address(bytes) => interface.address.clone_from(bytes),
                 LinkAttribute::Broadcast(bytes) => interface.broadcast.clone_from(bytes),
                 LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
+                LinkAttribute::Stats64(counts) => {
+                    interface.dropped = counts.rx_dropped + counts.rx_missed_errors;
+                }
                 LinkAttribute::Xdp(facts) => interface.xdp = xdp(facts),
                 _ => {}
             }
@@ -299,15 +307,8 @@ pub fn interfaces() -> Result<Vec<Interface>, InterfaceError> {
 /// [`InterfaceError::Missing`] if there is none of that number.
 pub fn drops(ifindex: u32) -> Result<u64, InterfaceError> {
     let mut interfaces = Interfaces::open()?;
-    let message = interfaces.link(by_index(ifindex), &ifindex.to_string())?;
-    let counts = message
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            LinkAttribute::Stats64(counts) => Some(counts.rx_dropped + counts.rx_missed_errors),
-            _ => None,
-        });
-    Ok(counts.unwrap_or_default())
+    let link = interfaces.link(by_index(ifindex), &ifindex.to_string())?;
+    Ok(Interface::read(&link).dropped)
 }
 
 /// The number of the interface of that name, in the calling thread's

@@ -5,6 +5,7 @@ mod output;
 use crate::failure::{Failure, say};
 use crate::live;
 use crate::stop::Stop;
+use crate::text;
 use output::Output;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -154,7 +155,17 @@ struct Listener<'a> {
 impl Listener<'_> {
     fn run(mut self, stop: &Stop) -> Result<(), Failure> {
         let ended = self.listen(stop);
-        let lost = self.port.counters().ok().map(|counters| counters.lost);
+        let counters = self.port.counters().ok();
+        if let Some(lost) = counters.map(|counters| counters.interface_lost)
+            && lost > 0
+        {
+            let lost = text::frames(lost);
+            let name = &self.args.interface;
+            self.say(&format!(
+                "{name} dropped {lost} meanwhile, for want of room or of an unknown protocol"
+            ));
+        }
+        let lost = counters.map(|counters| counters.lost);
         let reported = self.output.finish(self.args, lost);
         match ended? {
             End::Stopped(signal) => Err(Failure::Stopped(signal)),

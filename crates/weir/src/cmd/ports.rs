@@ -10,18 +10,18 @@ use crate::text::{
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use weir_broker::protocol::PortStatus;
-use weir_broker::{Bytes, Connection, SOCKET_DEFAULT};
+use weir_broker::protocol::{InterfaceStatus, PortStatus};
+use weir_broker::{Bytes, Connection, PortError, SOCKET_DEFAULT};
 
-/// Show the ports that the broker has open
+/// Show the ports that are open, and who holds them
 ///
-/// One's own user's; the superuser sees all. Ports that root has opened
-/// without the broker belong to their process alone and are not among them.
+/// One's own user's, of the broker; the superuser sees all, those too that
+/// programs of root have opened without the broker.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Exit status: 0; 1 if no broker listens; 130 or 143 after SIGINT or SIGTERM.")]
+Exit status: 0; 1 if no broker listens, and one is not root; 130 or 143 after SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// Print one line of JSON, an array: interface, filter, priority, copy,
     /// pid, uid, delivered, lost, queue
@@ -32,9 +32,9 @@ pub(crate) struct Args {
     #[arg(long)]
     watch: bool,
 
-    /// The broker's socket
-    #[arg(long, value_name = "PATH", default_value = SOCKET_DEFAULT)]
-    socket: PathBuf,
+    /// The broker's socket; then its ports alone [default: /run/weir/broker.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 }
 
 /// A port, stable for scripts.
@@ -58,20 +58,20 @@ const GLANCE: Duration = Duration::from_millis(200);
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let stop = Stop::watch()?;
-    let mut connection = Connection::to(&args.socket).map_err(live::failure)?;
+    let mut sources = Sources::of(args)?;
     let mut out = std::io::stdout();
     if args.json {
-        let ports = connection.ports().map_err(live::failure)?;
-        return writeln!(out, "{}", json(&ports)?).map_err(Failure::output);
+        let now = sources.look()?;
+        return writeln!(out, "{}", json(&now.ports)?).map_err(Failure::output);
     }
-    let mut before = Look::new(&mut connection)?;
+    let mut before = sources.look()?;
     loop {
         stop.wait(if args.watch { WATCH } else { GLANCE });
         if stop.asked() {
             return Err(Failure::Stopped(stop.signal()));
         }
-        let now = Look::new(&mut connection)?;
-        let table = now.table(&before, &mut connection);
+        let now = sources.look()?;
+        let table = now.table(&before);
         if args.watch && out.is_terminal() {
             // Home, and erase what is below.
             write!(out, "\x1b[H\x1b[J").map_err(Failure::output)?;
@@ -102,21 +102,63 @@ fn json(ports: &[PortStatus]) -> Result<String, Failure> {
     serde_json::to_string(&ports).map_err(Failure::run)
 }
 
+/// Where ports are known.
+struct Sources {
+    broker: Option<Connection>,
+    /// Processes of root's too.
+    in_process: bool,
+}
+
+impl Sources {
+    fn of(args: &Args) -> Result<Sources, Failure> {
+        if let Some(socket) = &args.socket {
+            let broker = Connection::to(socket).map_err(live::failure)?;
+            return Ok(Sources {
+                broker: Some(broker),
+                in_process: false,
+            });
+        }
+        let in_process = rustix::process::geteuid().is_root();
+        let broker = match Connection::to(Path::new(SOCKET_DEFAULT)) {
+            Ok(broker) => Some(broker),
+            Err(PortError::NoBroker { .. }) if in_process => None,
+            Err(error) => return Err(live::failure(error)),
+        };
+        Ok(Sources { broker, in_process })
+    }
+
+    fn look(&mut self) -> Result<Look, Failure> {
+        let mut look = Look {
+            ports: Vec::new(),
+            interfaces: Vec::new(),
+            at: Instant::now(),
+        };
+        if let Some(broker) = &mut self.broker {
+            look.ports = broker.ports().map_err(live::failure)?;
+            let names: BTreeSet<&str> = look.ports.iter().map(|port| &*port.interface).collect();
+            // Whoever may not ask sees no costs.
+            let status = names.into_iter().map(|name| broker.interface(name));
+            look.interfaces.extend(status.filter_map(Result::ok));
+        }
+        if self.in_process {
+            for mut process in weir_broker::in_process() {
+                look.ports.append(&mut process.ports);
+                look.interfaces.append(&mut process.interfaces);
+            }
+        }
+        Ok(look)
+    }
+}
+
 /// The ports at a time.
 struct Look {
     ports: Vec<PortStatus>,
+    interfaces: Vec<InterfaceStatus>,
     at: Instant,
 }
 
 impl Look {
-    fn new(connection: &mut Connection) -> Result<Look, Failure> {
-        Ok(Look {
-            ports: connection.ports().map_err(live::failure)?,
-            at: Instant::now(),
-        })
-    }
-
-    fn table(&self, before: &Look, connection: &mut Connection) -> String {
+    fn table(&self, before: &Look) -> String {
         let columns = [
             Right("port"),
             Left("interface"),
@@ -129,27 +171,27 @@ impl Look {
             Right("delivered"),
             Right("lost"),
             Right("a second"),
+            Right("sent"),
+            Right("refused"),
             Left("at"),
         ];
-        let earlier: BTreeMap<u32, u64> = before
+        // Each process that opens ports by itself numbers them from 1.
+        let earlier: BTreeMap<(u32, u32), u64> = before
             .ports
             .iter()
-            .map(|port| (port.port, port.delivered))
+            .map(|port| ((port.pid, port.port), port.delivered))
             .collect();
         let seconds = (self.at - before.at).as_secs_f64();
         let rows = self.ports.iter().map(|port| {
-            let since = earlier.get(&port.port).copied().unwrap_or(0);
+            let since = earlier.get(&(port.pid, port.port)).copied();
+            let since = since.unwrap_or(port.delivered);
             let rate = port.delivered.saturating_sub(since) as f64 / seconds;
             row(port, rate)
         });
         let mut table = text::table(&columns, rows);
-        let interfaces: BTreeSet<&str> = self.ports.iter().map(|p| &*p.interface).collect();
-        for name in interfaces {
-            // Whoever may not ask sees no costs.
-            if let Ok(status) = connection.interface(name)
-                && let (Some(attach), Some(cost)) = (status.attach, status.cost)
-            {
-                table += &format!("\n\n{name} at {attach}: {cost}");
+        for interface in &self.interfaces {
+            if let (Some(attach), Some(cost)) = (&interface.attach, &interface.cost) {
+                table += &format!("\n\n{} at {attach}: {cost}", interface.name);
             }
         }
         table
@@ -183,6 +225,8 @@ fn row(port: &PortStatus, rate: f64) -> Vec<String> {
         text::grouped(port.delivered),
         text::grouped(port.lost),
         text::grouped(rate.round() as u64),
+        text::grouped(port.sent),
+        text::grouped(port.refused),
         port.attach.clone(),
     ]
 }

@@ -1,0 +1,282 @@
+//! What it takes to open a port, to change its filter, to send by it and to
+//! close many: in the process itself and through a broker, as root and as
+//! nobody, while frames come.
+//!
+//! ```sh
+//! sudo cargo bench -p weir-broker --bench ports
+//! ```
+//!
+//! Two namespaces and a veth; 100,000 frames a second flow, and a tenth of
+//! them is delivered to a port that is read. The threads that are measured, and
+//! the broker's, take real-time priority, so that other programs matter little.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use weir_broker::daemon::Daemon;
+use weir_broker::engine::kernel::KernelFabric;
+use weir_broker::keep::Keep;
+use weir_broker::policy::{Accounts, Policy};
+use weir_broker::protocol::Listener;
+use weir_broker::{Builder, Bytes, Port, Timeout};
+use weir_lab::cpu::realtime;
+use weir_lab::load::{Generator, Rate, Udp};
+use weir_lab::need;
+use weir_lab::net::{Pair, nobody};
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+const POLICY: &str = "[[grant]]\nusers = ['*']\ninterfaces = ['*']\npriority_max = 9\n\
+                      ports_max = 2000\nmemory_max = '4 GiB'\ntake = true\n\
+                      send = { ethertypes = [0x88b5] }\n";
+
+fn main() {
+    if !need::root() {
+        return;
+    }
+    if let Err(error) = measure() {
+        println!("not measured: {error}");
+    }
+}
+
+/// Who opens ports.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    InProcess,
+    Broker(&'a Path),
+}
+
+impl Way<'_> {
+    fn on(self, interface: &str) -> Builder {
+        let port = Port::on(interface);
+        match self {
+            Way::InProcess => port.in_process(),
+            Way::Broker(socket) => port.broker(socket),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::InProcess => "in-process",
+            Way::Broker(_) => "by the broker, as nobody",
+        }
+    }
+}
+
+fn measure() -> Result<(), Failed> {
+    let net = Pair::new()?;
+    let flows = Udp {
+        dst_ports: 10,
+        ..Udp::new(
+            net.eth_a.mac(),
+            net.eth_b.mac(),
+            [10, 0, 0, 1].into(),
+            [10, 0, 0, 2].into(),
+        )
+    };
+    let flows_dst_port = flows.dst_port;
+    let mut generator = Generator::new(&net.eth_a, &flows)?;
+    let folder = PathBuf::from(format!("/run/weir-bench-{}", std::process::id()));
+    let socket = folder.with_extension("sock");
+    let (stopped, stop) = rustix::pipe::pipe()?;
+    let done = AtomicBool::new(false);
+    let result = std::thread::scope(|scope| {
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (host, folder, socket, done) = (&net.b, &folder, &socket, &done);
+        let broker = scope.spawn(move || -> Result<(), Failed> {
+            host.enter()?;
+            realtime()?;
+            let keep = Keep::open(folder)?;
+            let fabric = KernelFabric::open()?.pinned(&keep);
+            let policy = Policy::parse(POLICY, &Accounts::default())?;
+            let listener = Listener::bind(socket)?;
+            let mut daemon = Daemon::new(listener, fabric, policy, Accounts::default())?;
+            daemon.keep(keep)?;
+            ready.send(())?;
+            Ok(daemon.run(stopped.as_fd())?)
+        });
+        is_ready.recv()?;
+        let sending = generator.start(u64::MAX / 2, Rate::PerSecond(100_000.0))?;
+        let mut result = Ok(());
+        for way in [Way::InProcess, Way::Broker(socket)] {
+            done.store(false, Ordering::Relaxed);
+            let name = net.eth_b.name();
+            let reader = net.b.run(|| {
+                let filter = format!("udp dst port {flows_dst_port}");
+                let port = way.on(name).filter(&filter)?.queue(Bytes(8 << 20));
+                port.open()
+            })?;
+            let reading = scope.spawn(move || read(reader, done));
+            // Threads that a thread starts have its priority.
+            result = net.b.run(|| -> Result<(), Failed> {
+                realtime()?;
+                match way {
+                    Way::InProcess => all(way, name),
+                    Way::Broker(_) => nobody::run(|| all(way, name)),
+                }
+            });
+            done.store(true, Ordering::Relaxed);
+            let (frames, lost) = reading.join().map_err(|_| "the reader's thread")??;
+            println!("  ({frames} frames were read meanwhile, {lost} lost)");
+            if result.is_err() {
+                break;
+            }
+        }
+        let sent = sending.stop()?;
+        println!("\n{:.0} frames a second were sent", sent.rate());
+        drop(stop);
+        broker.join().map_err(|_| "the broker's thread")??;
+        result
+    });
+    let _ = std::fs::remove_file(&socket);
+    net.b.run(|| Keep::clean(&folder))?;
+    std::fs::remove_dir(&folder)?;
+    result
+}
+
+fn read(mut port: Port, done: &AtomicBool) -> Result<(u64, u64), Failed> {
+    let (mut frames, mut lost) = (0, 0);
+    while !done.load(Ordering::Relaxed) {
+        for frame in port.recv_batch(Timeout::after(Duration::from_millis(20)))? {
+            frames += 1;
+            lost += u64::from(frame.lost_before());
+        }
+    }
+    Ok((frames, lost))
+}
+
+fn all(way: Way<'_>, interface: &str) -> Result<(), Failed> {
+    println!("\n{}, µs: least, median, 99 of 100, most", way.name());
+    opens(way, interface)?;
+    changes(way, interface)?;
+    sends(way, interface)?;
+    closes(way, interface)
+}
+
+fn opens(way: Way<'_>, interface: &str) -> Result<(), Failed> {
+    let open = |number: usize| {
+        let filter = format!("udp dst port {}", 20_000 + number);
+        let port = way.on(interface).filter(&filter)?;
+        port.queue(Bytes(1 << 20)).open()
+    };
+    let mut kept = vec![open(0)?];
+    let mut times = Vec::new();
+    for number in 1..=30 {
+        // Whoever opens ports does not do so all the time.
+        std::thread::sleep(Duration::from_millis(40));
+        let began = Instant::now();
+        kept.push(open(number)?);
+        times.push(began.elapsed());
+    }
+    report("open a port of 1 MiB", &mut times, "2000");
+    let began = Instant::now();
+    for number in 31..=50 {
+        kept.push(open(number)?);
+    }
+    report("20 in a row, each", &mut [began.elapsed() / 20], "");
+    let mut times = Vec::new();
+    for port in kept {
+        let began = Instant::now();
+        drop(port);
+        times.push(began.elapsed());
+    }
+    report("close one", &mut times, "");
+    Ok(())
+}
+
+fn changes(way: Way<'_>, interface: &str) -> Result<(), Failed> {
+    let mut port = way.on(interface).filter("udp dst port 30000")?.open()?;
+    for (what, filter, count, bar) in [
+        (
+            "change the filter, known shape",
+            "udp dst port",
+            2000,
+            match way {
+                Way::InProcess => "20",
+                Way::Broker(_) => "100",
+            },
+        ),
+        ("change the filter, a new shape", "", 16, "5000"),
+    ] {
+        let mut times = Vec::new();
+        for number in 0..count {
+            let filter = match filter {
+                "" => format!("ip[{}] = 7 and udp src port {number}", 8 + number % 8),
+                known => format!("{known} {}", 30_001 + number),
+            };
+            let began = Instant::now();
+            port.set_filter(&filter)?;
+            times.push(began.elapsed());
+            // As changes come: not one upon the other.
+            if number % 100 == 99 || bar == "5000" {
+                std::thread::sleep(Duration::from_millis(40));
+            }
+        }
+        report(what, &mut times, bar);
+    }
+    Ok(())
+}
+
+fn sends(way: Way<'_>, interface: &str) -> Result<(), Failed> {
+    let mut port = way.on(interface).filter("ether proto 0x88b5")?.open()?;
+    let own = port.status()?.address;
+    let own = own.split(':').map(|byte| u8::from_str_radix(byte, 16));
+    let mut frame = vec![0xff; 6];
+    frame.extend(own.collect::<Result<Vec<u8>, _>>()?);
+    frame.extend([0x88, 0xb5]);
+    frame.resize(60, 0);
+    let mut times = Vec::new();
+    let began = Instant::now();
+    port.send_batch(&[&frame])?;
+    times.push(began.elapsed());
+    report("send the first frame", &mut times, "");
+    for (what, frames) in [("send one", 1), ("send 64 at once, each", 64)] {
+        let batch = vec![frame.as_slice(); frames];
+        let mut times = Vec::new();
+        for _ in 0..2000 {
+            let began = Instant::now();
+            port.send_batch(&batch)?;
+            times.push(began.elapsed() / frames as u32);
+        }
+        report(what, &mut times, "");
+    }
+    Ok(())
+}
+
+fn closes(way: Way<'_>, interface: &str) -> Result<(), Failed> {
+    const PORTS: usize = 1000;
+    let open = |number| {
+        let filter = format!("udp dst port {}", 40_000 + number);
+        let port = way.on(interface).filter(&filter)?;
+        port.queue(Bytes(1 << 16)).open()
+    };
+    // A user has so many connections at most.
+    let count = match way {
+        Way::InProcess => PORTS,
+        Way::Broker(_) => 60,
+    };
+    let ports: Vec<Port> = (0..count).map(open).collect::<Result<_, _>>()?;
+    let began = Instant::now();
+    drop(ports);
+    let what = format!("close {count} ports");
+    report(&what, &mut [began.elapsed()], "1000000");
+    Ok(())
+}
+
+fn report(what: &str, times: &mut [Duration], bar: &str) {
+    times.sort();
+    let at = |place: usize| times[place.min(times.len() - 1)].as_secs_f64() * 1e6;
+    let bar = if bar.is_empty() {
+        String::new()
+    } else {
+        format!("   (bar {bar})")
+    };
+    println!(
+        "  {what:32} {:9.1} {:9.1} {:9.1} {:9.1}{bar}",
+        at(0),
+        at(times.len() / 2),
+        at(times.len() * 99 / 100),
+        at(times.len())
+    );
+}
