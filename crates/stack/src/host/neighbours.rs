@@ -91,6 +91,30 @@ impl Neighbours {
         Some(hardware)
     }
 
+    /// What is sent through a neighbour arrives: it is where it is thought to
+    /// be (RFC 4861 §7.3.1, RFC 1122 §2.3.2.1).
+    pub(super) fn confirm(&mut self, now_ns: u64, ip: IpAddr) {
+        let Some(neighbour) = self.known.get_mut(&ip).filter(|known| known.is_settled()) else {
+            return;
+        };
+        self.asked -= usize::from(neighbour.is_asked());
+        neighbour.state = reachable(now_ns);
+    }
+
+    /// What is sent through a neighbour does not arrive: perhaps another
+    /// station has its address, and all are asked. Until one answers it is
+    /// used as it is known.
+    pub(super) fn doubt(&mut self, now_ns: u64, ip: IpAddr) {
+        let Some(neighbour) = self.known.get_mut(&ip).filter(|known| known.is_settled()) else {
+            return;
+        };
+        self.asked += usize::from(!neighbour.is_asked());
+        neighbour.state = State::Probe;
+        neighbour.asks = 1;
+        neighbour.next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
+        self.asks.push((ip, None));
+    }
+
     /// Has a neighbour asked: an unknown one at once, a known one if nothing
     /// is heard of it for a while.
     fn ask(&mut self, now_ns: u64, ip: IpAddr) {
@@ -330,6 +354,38 @@ mod tests {
         }
         assert_eq!(asks, ASKS_MAX);
         assert!(!neighbours.knows(IP));
+    }
+
+    /// RFC 1122 §2.3.2.1: what transports see counts.
+    #[test]
+    fn progress_confirms_and_its_absence_asks_all() {
+        let mut neighbours = Neighbours::default();
+        neighbours.heard(IP, HARDWARE);
+        neighbours.resolve(1, IP);
+        assert!(neighbours.next_ns().is_some());
+        neighbours.confirm(2, IP);
+        assert_eq!(neighbours.next_ns(), None);
+        assert_eq!(neighbours.resolve(REACHABLE_NS, IP), Some(HARDWARE));
+        assert_eq!(neighbours.next_ns(), None, "reachable for as long");
+        neighbours.doubt(3, IP);
+        neighbours.doubt(3, IP);
+        assert_eq!(neighbours.take_asks(), [(IP, None), (IP, None)]);
+        assert_eq!(neighbours.resolve(4, IP), Some(HARDWARE));
+        neighbours.answered(5, IP, OTHER);
+        assert_eq!(neighbours.resolve(6, IP), Some(OTHER));
+        assert_eq!((neighbours.asked, neighbours.next_ns()), (0, None));
+        // An answer to another's question may replace what was wrong.
+        neighbours.doubt(7, IP);
+        neighbours.advertised(8, IP, Some(HARDWARE), (true, true));
+        assert_eq!(
+            (neighbours.resolve(9, IP), neighbours.asked),
+            (Some(HARDWARE), 0)
+        );
+        // Nothing is known of strangers.
+        let stranger = "192.0.2.77".parse().unwrap();
+        neighbours.confirm(9, stranger);
+        neighbours.doubt(9, stranger);
+        assert!(!neighbours.knows(stranger));
     }
 
     #[test]

@@ -127,6 +127,19 @@ impl Host {
         Some(Way::new(dst, self.hardware, header))
     }
 
+    /// A transport says whether what it sends to an address arrives.
+    pub(crate) fn advise(&mut self, now_ns: u64, to: IpAddr, arrives: bool) {
+        let Some(next_hop) = self.routes.next_hop(to) else {
+            return;
+        };
+        if arrives {
+            self.neighbours.confirm(now_ns, next_hop);
+        } else {
+            self.neighbours.doubt(now_ns, next_hop);
+            self.send_asks(now_ns);
+        }
+    }
+
     /// Keeps a packet that is not to be fragmented until the next hop's
     /// address is known, `fill` its payload of `len` bytes.
     pub(crate) fn hold(

@@ -8,6 +8,9 @@ use super::recovery::Progress;
 use super::seq::Seq;
 use weir_wire::tcp::Flags;
 
+/// How often the neighbour that leads to a peer is said to be there, at most.
+const ADVISE_EACH_NS: u64 = 5_000_000_000;
+
 /// What a segment tells about ours.
 pub(super) struct Told<'a> {
     pub(super) seq: Seq,
@@ -53,6 +56,9 @@ impl Pcb {
         if una.before(ack) {
             let arrived = self.send.acknowledge(ack);
             add(&mut self.counts.bytes_acknowledged, arrived);
+            if now_ns.saturating_sub(self.advised_ns) > ADVISE_EACH_NS {
+                (self.advice, self.advised_ns) = (Some(true), now_ns);
+            }
         }
         let duplicate = ack == una && !told_window && told.bare && !self.board.is_empty();
         let progress = Progress {

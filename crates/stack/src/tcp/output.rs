@@ -114,6 +114,9 @@ impl Pcb {
         if self.state == State::Closed {
             return Turn::Done;
         }
+        if let Some(arrives) = self.advice.take() {
+            host.advise(now_ns, self.remote.ip(), arrives);
+        }
         let room = self.set_path(host.path_mtu(now_ns, self.remote.ip()));
         self.restart_after_idle(now_ns);
         if self.receive.window_opens(self.mss) && !self.is_opening() {

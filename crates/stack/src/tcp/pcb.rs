@@ -133,6 +133,10 @@ pub(super) struct Pcb {
     pub(super) keep_alive_ns: Option<u64>,
     pub(super) keep_alive_probes: u32,
 
+    /// What is sent arrives, or does not, as far as is known and not said yet.
+    pub(super) advice: Option<bool>,
+    /// When that was said last.
+    pub(super) advised_ns: u64,
     /// What its next segment looks like.
     pub(super) filter: Filter,
     /// When it comes up among the deadlines, at the latest.
@@ -197,6 +201,8 @@ impl Pcb {
             last_received_ns: now_ns,
             keep_alive_ns: None,
             keep_alive_probes: 0,
+            advice: None,
+            advised_ns: 0,
             filter: Filter::default(),
             due_ns: u64::MAX,
             counts: Counts::default(),
@@ -285,6 +291,6 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         let size = size_of::<Pcb>();
-        assert!(size <= 944, "{size} bytes");
+        assert!(size <= 952, "{size} bytes");
     }
 }

@@ -7,8 +7,11 @@ use super::seq::Seq;
 
 /// Time-outs in a row after which a connection is given up; a connection
 /// being opened, sooner (RFC 9293 §3.8.3).
-const RETRIES_MAX: u32 = 12;
+const RETRIES_MAX: u32 = 15;
 const SYN_RETRIES_MAX: u32 = 6;
+/// Time-outs in a row after which the network layer is told that nothing
+/// arrives (RFC 9293 §3.8.3: R1), each time.
+const ADVISE_RETRIES: u32 = 3;
 /// What a peer may delay an acknowledgment by (RFC 8985 §7.2: WCDelAckT).
 const DELAYED_ACK_NS: u64 = 200_000_000;
 /// Duplicate acknowledgments that tell a loss, without SACK (RFC 5681 §3.2).
@@ -384,6 +387,10 @@ impl Pcb {
         };
         if self.recovery.retries > most {
             return false;
+        }
+        // RFC 1122 §4.2.3.5: perhaps the way is wrong.
+        if self.recovery.retries.is_multiple_of(ADVISE_RETRIES) {
+            self.advice = Some(false);
         }
         // What it said to have, it should have acknowledged by now.
         if self.board.first().is_some_and(|sent| sent.sacked) {
