@@ -33,7 +33,7 @@ Exit status: 0, whatever the response's status is, unless --fail; 1 if nobody an
 not whole or cannot be written; 2 if the URL or an option is wrong; 130 or 143 after SIGINT or
 SIGTERM.", host::HELP))]
 pub(crate) struct Args {
-    /// What to get: http://HOST[:PORT]/PATH
+    /// What to get, as in http://192.0.2.1:8080/PATH
     #[arg(value_name = "URL")]
     url: Url,
 
