@@ -45,6 +45,8 @@ mod errno;
 pub mod link;
 mod net;
 mod tcp;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod udp;
 
 pub use net::{Counted, Net};

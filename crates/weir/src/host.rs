@@ -1,9 +1,11 @@
 //! A host of weir's own on a link, as commands are told of it.
 
 use crate::failure::{Failure, say};
+use rustix::io::Errno;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use weir_link::net::Interface;
 use weir_socket::{Net, link};
 use weir_stack::{Config, Prefix};
@@ -12,17 +14,17 @@ use weir_wire::ethernet::Address;
 /// Where the host is: the help of every command that has one.
 pub(crate) const HELP: &str = "\
 Links:
-  tap0, tap:NAME   a TAP interface: the kernel is its peer. Root may let it be made; anybody else
-                   opens one that was made for them: ip tuntap add dev tap0 mode tap user ada";
+  tap:NAME   a TAP interface: the kernel is its peer. Root may let it be made; anybody else opens
+             one that was made for them, once: ip tuntap add dev tap0 mode tap user ada
+  port:IF    a live interface, beside the kernel, by the interface's hardware address: frames for
+             the host's addresses are taken from the kernel, and it gets copies of ARP and neighbour
+             discovery. By the broker, or as root. This machine itself does not reach the host.
+  NAME       a TAP interface if there is one or none of that name; else a live interface";
 
-/// The link and the addresses of a host beside the kernel's.
-#[derive(clap::Args, Debug)]
+/// The addresses of a host beside the kernel's.
+#[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Host")]
-pub(crate) struct HostArgs {
-    /// The link to be on: see below
-    #[arg(long, value_name = "LINK")]
-    pub(crate) link: String,
-
+pub(crate) struct Addresses {
     /// An address of the host's own, with its network's prefix length;
     /// several by saying it again
     #[arg(long = "addr", value_name = "ADDR/LEN", required = true)]
@@ -32,10 +34,26 @@ pub(crate) struct HostArgs {
     #[arg(long = "gateway", value_name = "ADDR")]
     pub(crate) gateways: Vec<IpAddr>,
 
-    /// The host's hardware address; else one is made of the link's name and
-    /// the first address
+    /// The host's hardware address; else a live interface's own, or one made
+    /// of the TAP interface's name and the first address
     #[arg(long, value_name = "MAC")]
     pub(crate) mac: Option<Address>,
+
+    /// The broker that opens the ports on a live interface
+    #[arg(long, value_name = "SOCKET")]
+    pub(crate) broker: Option<PathBuf>,
+}
+
+/// The link and the addresses of a host beside the kernel's.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Host")]
+pub(crate) struct HostArgs {
+    /// The link to be on: see below
+    #[arg(long, value_name = "LINK")]
+    pub(crate) link: String,
+
+    #[command(flatten)]
+    pub(crate) addresses: Addresses,
 }
 
 /// What a link's interface must be.
@@ -50,19 +68,71 @@ pub(crate) enum Need {
 impl HostArgs {
     /// Opens the link and starts the host.
     pub(crate) fn open(&self, need: Need) -> Result<Net, Failure> {
-        let name = self.link.strip_prefix("tap:").unwrap_or(&self.link);
-        let tap = link::Tap::open(name).map_err(|error| no_tap(name, &error))?;
-        let interface = Interface::named(name).map_err(Failure::run)?;
-        check_up(&interface, need)?;
-        let config = self.config(&interface)?;
-        Net::new(tap, &config).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => Failure::refused(error),
-            _ => Failure::run(error),
-        })
+        self.addresses.open(&self.link, need)
     }
 
-    fn config(&self, interface: &Interface) -> Result<Config, Failure> {
-        let mac = self.mac.unwrap_or_else(|| self.made_mac());
+    /// See [`Addresses::resolve`].
+    pub(crate) fn resolve(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
+        self.addresses.resolve(name, port)
+    }
+}
+
+impl Addresses {
+    /// Opens a link and starts the host.
+    pub(crate) fn open(&self, link: &str, need: Need) -> Result<Net, Failure> {
+        match link.split_once(':') {
+            Some(("tap", name)) => self.on_tap(name, tap(name), need),
+            Some(("port", name)) => self.on_port(name, need),
+            Some((kind, _)) => Err(Failure::refused(format!(
+                "there are no links of kind `{kind}`: give tap:NAME, port:IF or a name"
+            ))),
+            None => match tap(link) {
+                // An interface of another kind.
+                Err(error) if is(&error, Errno::INVAL) && Interface::named(link).is_ok() => {
+                    self.on_port(link, need)
+                }
+                opened => self.on_tap(link, opened, need),
+            },
+        }
+    }
+
+    fn on_tap(&self, name: &str, tap: io::Result<link::Tap>, need: Need) -> Result<Net, Failure> {
+        let tap = tap.map_err(|error| no_tap(name, &error))?;
+        let interface = Interface::named(name).map_err(Failure::run)?;
+        check_up(&interface, need)?;
+        let mac = self.mac.unwrap_or_else(|| self.made_mac(name));
+        let config = self.config(mac, &interface)?;
+        Net::new(tap, &config).map_err(failure)
+    }
+
+    fn on_port(&self, name: &str, need: Need) -> Result<Net, Failure> {
+        let interface = Interface::named(name).map_err(Failure::run)?;
+        check_up(&interface, need)?;
+        let own: Option<[u8; 6]> = interface.address.as_slice().try_into().ok();
+        let mac = self.mac.or(own.map(Address)).ok_or_else(|| {
+            Failure::refused(format!("{name} is no Ethernet interface: choose another"))
+        })?;
+        let mut config = self.config(mac, &interface)?;
+        // The kernel has the link-local address that is made of the hardware
+        // address.
+        let has_v6 = config.addresses.iter().any(|one| one.address().is_ipv6());
+        if has_v6 && !config.addresses.iter().any(is_link_local) {
+            config.addresses.extend(self.made_link_local(name));
+        }
+        let addresses: Vec<IpAddr> = config.addresses.iter().map(Prefix::address).collect();
+        let options = link::PortOptions {
+            broker: self.broker.clone(),
+            ..link::PortOptions::default()
+        };
+        let port = link::Port::open(name, mac, &addresses, &options);
+        let port = port.map_err(|error| match error.downcast() {
+            Ok(error) => crate::live::failure(error),
+            Err(error) => Failure::run(format!("cannot open ports on {name}: {error}")),
+        })?;
+        Net::new(port, &config).map_err(failure)
+    }
+
+    fn config(&self, mac: Address, interface: &Interface) -> Result<Config, Failure> {
         let mut config = Config::new(mac);
         config.mtu = interface.mtu as usize;
         config.addresses.clone_from(&self.addresses);
@@ -77,15 +147,24 @@ impl HostArgs {
         Ok(config)
     }
 
-    /// The same each time, so that neighbours who remember it are right; of
-    /// the locally administered kind (IEEE 802).
-    fn made_mac(&self) -> Address {
+    /// The same each time, so that neighbours who remember it are right.
+    fn made_of(&self, name: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
-        self.link.hash(&mut hasher);
+        name.hash(&mut hasher);
         let first = self.addresses.first();
         first.map(Prefix::address).hash(&mut hasher);
-        let [a, b, c, d, e, ..] = hasher.finish().to_be_bytes();
+        hasher.finish()
+    }
+
+    /// Of the locally administered kind (IEEE 802).
+    fn made_mac(&self, name: &str) -> Address {
+        let [a, b, c, d, e, ..] = self.made_of(name).to_be_bytes();
         Address([2, a, b, c, d, e])
+    }
+
+    fn made_link_local(&self, name: &str) -> Option<Prefix> {
+        let low = u128::from(self.made_of(name));
+        Prefix::new(Ipv6Addr::from_bits(0xfe80 << 112 | low).into(), 64)
     }
 
     /// Whether the host has an address of this one's version.
@@ -112,6 +191,43 @@ impl HostArgs {
             ))),
             (true, None) => Err(Failure::run(format!("`{name}` has no address"))),
         }
+    }
+}
+
+/// The unspecified addresses of the versions that the net has.
+pub(crate) fn any_of(net: &Net, port: u16) -> Vec<SocketAddr> {
+    let addresses = net.addresses();
+    let any = [
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+    ];
+    let has = |v4: bool| addresses.iter().any(|address| address.is_ipv4() == v4);
+    any.into_iter().filter(|any| has(any.is_ipv4())).collect()
+}
+
+/// With the kernel's offload, or without it if the kernel has none.
+fn tap(name: &str) -> io::Result<link::Tap> {
+    match link::Tap::open(name) {
+        Err(error) if is(&error, Errno::INVAL) => link::Tap::open_plain(name),
+        opened => opened,
+    }
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+fn is_link_local(prefix: &Prefix) -> bool {
+    match prefix.address() {
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+        IpAddr::V4(_) => false,
+    }
+}
+
+fn failure(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::InvalidInput => Failure::refused(error),
+        _ => Failure::run(error),
     }
 }
 

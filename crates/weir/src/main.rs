@@ -7,6 +7,7 @@ mod divide;
 mod failure;
 mod host;
 mod http;
+mod iperf;
 mod limited;
 mod live;
 mod perlink;
@@ -38,6 +39,9 @@ enum Command {
     Bridge(cmd::bridge::Args),
     Get(cmd::get::Args),
     Serve(cmd::serve::Args),
+    Host(cmd::host::Args),
+    Echo(cmd::echo::Args),
+    Iperf(cmd::iperf::Args),
     Rarpd(cmd::rarpd::Args),
     Demux(cmd::demux::Args),
     Filter(cmd::filter::Args),
@@ -58,6 +62,9 @@ fn main() -> ExitCode {
         Command::Bridge(args) => cmd::bridge::run(&args),
         Command::Get(args) => cmd::get::run(&args),
         Command::Serve(args) => cmd::serve::run(&args),
+        Command::Host(args) => cmd::host::run(&args),
+        Command::Echo(args) => cmd::echo::run(&args),
+        Command::Iperf(args) => cmd::iperf::run(&args),
         Command::Rarpd(args) => cmd::rarpd::run(&args),
         Command::Demux(args) => cmd::demux::run(&args),
         Command::Filter(args) => cmd::filter::run(&args),

@@ -19,5 +19,5 @@ pub use interface::{
 };
 pub use netlink::Netlink;
 pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteWatcher};
-pub use tap::Tap;
+pub use tap::{Tap, TapGso, TapHeader};
 pub use watch::{Event, Watcher};

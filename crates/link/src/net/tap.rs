@@ -1,10 +1,10 @@
 //! TAP: an Ethernet interface of the kernel whose other end is a file
 //! descriptor.
-#![allow(unsafe_code)] // The ioctl that makes the interface.
+#![allow(unsafe_code)] // The ioctls that make the interface.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::ioctl::{Opcode, Setter, ioctl};
+use rustix::ioctl::{IntegerSetter, Opcode, Setter, ioctl};
 use std::ffi::c_char;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,6 +18,88 @@ struct Request {
     name: [c_char; NAME_MAX + 1],
     flags: i16,
     rest: [u8; 22],
+}
+
+/// What stands before each frame of a [`Tap::open_offloading`]: `struct
+/// virtio_net_hdr`, in the machine's byte order.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct TapHeader {
+    /// The checksum at `checksum_start + checksum_offset` is to be completed:
+    /// it is the pseudo-header's sum so far.
+    pub needs_checksum: bool,
+    /// The kernel has checked it, or it never was on a wire. Towards us only.
+    pub checked: bool,
+    /// Several segments in one, or one to be cut into several.
+    pub gso: TapGso,
+    /// Bytes of all headers of a frame that is to be cut.
+    pub header_len: u16,
+    /// Bytes of payload of each segment.
+    pub gso_size: u16,
+    /// Where the checksum's bytes start, counted from the frame's first.
+    pub checksum_start: u16,
+    /// Where it is, counted from there.
+    pub checksum_offset: u16,
+}
+
+/// What a frame that stands for several is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum TapGso {
+    /// It is one frame.
+    #[default]
+    None,
+    /// TCP segments of IPv4.
+    Tcp4,
+    /// TCP segments of IPv6.
+    Tcp6,
+    /// Something else.
+    Other(u8),
+}
+
+impl TapHeader {
+    /// Its length, in bytes.
+    pub const LEN: usize = 10;
+
+    /// The header that these bytes begin with; `None` if they are fewer.
+    pub fn parse(bytes: &[u8]) -> Option<TapHeader> {
+        let bytes: &[u8; TapHeader::LEN] = bytes.first_chunk()?;
+        let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        Some(TapHeader {
+            needs_checksum: bytes[0] & 1 != 0,
+            checked: bytes[0] & 2 != 0,
+            gso: match bytes[1] {
+                0 => TapGso::None,
+                1 => TapGso::Tcp4,
+                4 => TapGso::Tcp6,
+                other => TapGso::Other(other),
+            },
+            header_len: word(2),
+            gso_size: word(4),
+            checksum_start: word(6),
+            checksum_offset: word(8),
+        })
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; TapHeader::LEN] {
+        let mut bytes = [0; TapHeader::LEN];
+        bytes[0] = u8::from(self.needs_checksum) | u8::from(self.checked) << 1;
+        bytes[1] = match self.gso {
+            TapGso::None => 0,
+            TapGso::Tcp4 => 1,
+            TapGso::Tcp6 => 4,
+            TapGso::Other(other) => other,
+        };
+        let words = [
+            self.header_len,
+            self.gso_size,
+            self.checksum_start,
+            self.checksum_offset,
+        ];
+        for (at, word) in words.into_iter().enumerate() {
+            bytes[2 + 2 * at..4 + 2 * at].copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
 }
 
 /// One end of a TAP interface: what the kernel sends on the interface is read
@@ -40,6 +122,30 @@ impl Tap {
     /// If the name is empty or longer than 15 bytes, without privilege, if it
     /// is another kind of interface or in use.
     pub fn open(name: &str) -> io::Result<Tap> {
+        Tap::open_as(name, 0)
+    }
+
+    /// As [`Tap::open`], where each frame has a [`TapHeader`] before it: TCP
+    /// segments come, and may be sent, up to 64 KB long and with checksums yet
+    /// to be completed.
+    ///
+    /// # Errors
+    /// As there; if the kernel knows no such thing.
+    pub fn open_offloading(name: &str) -> io::Result<Tap> {
+        let tap = Tap::open_as(name, libc::IFF_VNET_HDR)?;
+        const TUNSETOFFLOAD: Opcode = libc::TUNSETOFFLOAD as Opcode;
+        let all = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+        // SAFETY: the command takes its flags by value.
+        unsafe {
+            ioctl(
+                &tap.file,
+                IntegerSetter::<TUNSETOFFLOAD>::new_usize(all as usize),
+            )?;
+        }
+        Ok(tap)
+    }
+
+    fn open_as(name: &str, more: libc::c_int) -> io::Result<Tap> {
         if name.is_empty() || name.len() > NAME_MAX {
             let message =
                 format!("`{name}` is no name of an interface: give 1 to {NAME_MAX} bytes");
@@ -49,7 +155,7 @@ impl Tap {
         let file = open("/dev/net/tun", flags, Mode::empty())?;
         let mut request = Request {
             name: [0; NAME_MAX + 1],
-            flags: (libc::IFF_TAP | libc::IFF_NO_PI) as i16,
+            flags: (libc::IFF_TAP | libc::IFF_NO_PI | more) as i16,
             rest: [0; 22],
         };
         for (to, from) in request.name.iter_mut().zip(name.bytes()) {

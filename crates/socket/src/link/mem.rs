@@ -1,6 +1,6 @@
 //! A link in memory, between two nets of one program.
 
-use super::{BATCH, Link};
+use super::{BATCH, Link, Take};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir_link::mem::{End, Impairments, MemLink};
 use weir_stack::Outlet;
+use weir_stack::host::Received;
 
 /// One end of a link in memory.
 #[derive(Debug)]
@@ -101,14 +102,14 @@ impl Link for Mem {
         }
     }
 
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
         // Before the look, so that what comes after it tells again.
         let _ = rustix::io::read(self.fd(), &mut [0; 8]);
         let now_ns = self.now_ns();
         for _ in 0..BATCH {
             let received = self.lock().receive(self.end, now_ns);
             match received {
-                Some(received) => take(&received.bytes),
+                Some(received) => take(&received.bytes, Received::default()),
                 None => return Ok(false),
             }
         }

@@ -1,19 +1,25 @@
 //! What a [`Net`](crate::Net) is on.
 
 mod mem;
+mod port;
 mod tap;
 
 pub use mem::{Mem, mem, mem_with};
+pub use port::{Port, PortOptions};
 pub use tap::Tap;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use weir_stack::Outlet;
+use weir_stack::host::{Offload, Received};
 
 /// Frames that [`Link::receive`] hands over at most in one call: then the
 /// stack sends what it has to, and programs have their turn.
 pub const BATCH: usize = 64;
+
+/// What takes frames from a link.
+pub type Take<'a> = dyn FnMut(&[u8], Received) + 'a;
 
 /// A device that a host sends and receives frames on: whole Ethernet frames
 /// without check sequence.
@@ -25,12 +31,20 @@ pub trait Link: Outlet + Send {
     /// sent again after the outlet gave no room.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Hands over frames that have come, [`BATCH`] at most; whether there may
-    /// be more.
+    /// What the link does with frames that are sent.
+    fn offload(&self) -> Offload {
+        Offload::default()
+    }
+
+    /// Hands over frames that have come, about [`BATCH`] at most, with what the
+    /// link knows of each; whether there may be more.
     ///
     /// # Errors
     /// If no more will ever come: the device is gone.
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool>;
+    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool>;
+
+    /// The stack has sent what it had to: what the link has gathered goes out.
+    fn flush(&mut self) {}
 
     /// Whether the outlet has given no room, and waits to be writable.
     fn is_full(&self) -> bool {

@@ -63,7 +63,8 @@ pub struct Counted {
 }
 
 impl Net {
-    /// A host on `link`, with a seed of the system's.
+    /// A host on `link`, with a seed of the system's. What the link does for
+    /// the stack ([`Config::offload`]) it says itself.
     ///
     /// # Errors
     /// If the configuration is wrong, or the system gives no thread or
@@ -78,7 +79,9 @@ impl Net {
     /// As there.
     pub fn with_seed(link: impl Link + 'static, config: &Config, seed: u128) -> io::Result<Net> {
         let wrong = |error: ConfigError| io::Error::new(io::ErrorKind::InvalidInput, error);
-        let stack = Stack::new(config, seed).map_err(wrong)?;
+        let mut config = config.clone();
+        config.offload = link.offload();
+        let stack = Stack::new(&config, seed).map_err(wrong)?;
         let link_fd = link.fd().try_clone_to_owned()?;
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(stack, Box::new(link))),
@@ -113,6 +116,11 @@ impl Net {
             received: state.received,
             connections: state.stack.tcp_connections(),
         }
+    }
+
+    /// Whether the link is gone: no frame will come or go any more.
+    pub fn is_gone(&self) -> bool {
+        self.shared().lock().is_gone()
     }
 
     pub(crate) fn shared(&self) -> &Shared {

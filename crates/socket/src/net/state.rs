@@ -99,9 +99,9 @@ impl State {
             return;
         }
         let (stack, count) = (&mut self.stack, &mut self.received);
-        let received = self.link.receive(&mut |frame| {
+        let received = self.link.receive(&mut |frame, received| {
             *count += 1;
-            stack.receive(now_ns, frame);
+            stack.receive_with(now_ns, frame, received);
         });
         match received {
             Ok(more) => self.more = more,
@@ -123,6 +123,7 @@ impl State {
     pub(super) fn settle(&mut self, now_ns: u64) -> bool {
         let out: &mut dyn Outlet = &mut *self.link;
         self.next_ns = self.stack.poll(now_ns, out);
+        self.link.flush();
         while let Some(id) = self.stack.tcp_next_changed() {
             self.refresh(Id::Stream(id));
         }

@@ -9,6 +9,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Connections that wait to be accepted, unless told otherwise.
 pub(super) const BACKLOG: usize = 128;
@@ -115,6 +116,15 @@ impl TcpListener {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.0.set_nonblocking(nonblocking);
         Ok(())
+    }
+
+    /// How long [`TcpListener::accept`] waits at most; then it fails with
+    /// `EAGAIN`.
+    ///
+    /// # Errors
+    /// `EINVAL` if the time is zero.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.set_timeout(Side::Read, timeout)
     }
 
     /// Another handle of the same socket.

@@ -1,14 +1,14 @@
 //! `weir serve`: a folder's files over HTTP, by weir's own TCP.
 
 use crate::failure::{Failure, say};
-use crate::host::{self, HostArgs, Need};
+use crate::host::{self, HostArgs, Need, any_of};
 use crate::http::files::Folder;
 use crate::http::server::{self, Answered};
 use crate::stop::Stop;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -91,16 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// One listener for each version of IP that the host has.
 fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, Failure> {
-    let addresses = net.addresses();
-    let any = [
-        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
-        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
-    ];
-    let ours = any.into_iter().filter(|any| {
-        let mut versions = addresses.iter().map(|address| address.is_ipv4());
-        versions.any(|v4| v4 == any.is_ipv4())
-    });
-    let listeners = ours.map(|any| {
+    let listeners = any_of(net, port).into_iter().map(|any| {
         let mut socket = TcpSocket::new(net);
         socket.bind(any)?;
         let listener = socket.listen(CONNECTIONS_MAX)?;

@@ -62,9 +62,37 @@ impl Kernel {
 
     /// The binary on the TAP interface, as nobody.
     pub(crate) fn weir(&self, arguments: &[&str]) -> Running {
-        let command = nobody::command(env!("CARGO_BIN_EXE_weir"));
         let all: Vec<&str> = arguments.iter().copied().chain(HOST).collect();
-        Running::start(&self.host, command, &all)
+        self.weir_as_said(&all)
+    }
+
+    /// The same, of a command that names the link in its own way.
+    pub(crate) fn weir_at(&self, arguments: &[&str]) -> Running {
+        let all: Vec<&str> = arguments.iter().chain(&HOST[2..]).copied().collect();
+        self.weir_as_said(&all)
+    }
+
+    fn weir_as_said(&self, arguments: &[&str]) -> Running {
+        let command = nobody::command(env!("CARGO_BIN_EXE_weir"));
+        Running::start(&self.host, command, arguments)
+    }
+
+    /// Whether an echo request with so many bytes is answered with them.
+    pub(crate) fn ping(&self, at: &str, size: usize) -> bool {
+        const PING: &str = "
+import os, socket, sys
+at, payload = sys.argv[1], os.urandom(int(sys.argv[2]))
+v6 = ':' in at
+family, protocol = (socket.AF_INET6, 58) if v6 else (socket.AF_INET, 1)
+ping = socket.socket(family, socket.SOCK_DGRAM, protocol)
+ping.settimeout(5)
+ping.sendto(bytes([128 if v6 else 8, 0, 0, 0, 0, 0, 0, 1]) + payload, (at, 0))
+answer = ping.recv(70000)
+sys.exit(answer[0] != (129 if v6 else 0) or answer[8:] != payload)
+";
+        let mut command = Command::new("python3");
+        command.args(["-c", PING, at, &size.to_string()]);
+        self.host.output(command).unwrap().status.success()
     }
 
     /// A server of the kernel's side, once it answers at `port`.

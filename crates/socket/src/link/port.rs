@@ -1,0 +1,213 @@
+//! A port on a live interface: a host of our own beside the kernel's.
+//!
+//! Two ports: one takes what is for our addresses, so that the kernel does
+//! not answer for us; one gets copies of what is for all, and asks for our
+//! addresses: ARP and neighbour discovery.
+
+use super::{Link, Take};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use weir_broker::{Bytes, Timeout};
+use weir_stack::Outlet;
+use weir_stack::host::Received;
+use weir_wire::checksum::Sum;
+use weir_wire::ethernet::Address;
+use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6};
+
+/// How the ports are opened.
+#[derive(Clone, Debug, Default)]
+pub struct PortOptions {
+    /// Ports of higher priority see a frame earlier.
+    pub priority: u16,
+    /// The broker's socket; else the usual one, or, as root, this process.
+    pub broker: Option<PathBuf>,
+}
+
+/// Bytes of frames that may wait.
+const QUEUE: Bytes = Bytes(4 << 20);
+/// Frames that are sent in one call.
+const SENT_MAX: usize = 64;
+/// The longest frame of a batch that is kept for the next, in bytes.
+const KEPT_LEN_MAX: usize = 2048;
+
+/// Our share of an interface.
+pub struct Port {
+    own: weir_broker::Port,
+    all: weir_broker::Port,
+    fd: OwnedFd,
+    /// Frames to be sent, of which so many are.
+    sent: Vec<Vec<u8>>,
+    count: usize,
+    hardware: Address,
+}
+
+impl Port {
+    /// The frames of an interface that are for these addresses, at this
+    /// hardware address, which may be the interface's own.
+    ///
+    /// # Errors
+    /// If the ports are refused.
+    pub fn open(
+        interface: &str,
+        hardware: Address,
+        addresses: &[IpAddr],
+        options: &PortOptions,
+    ) -> io::Result<Port> {
+        let to = |address: &IpAddr| match address {
+            IpAddr::V4(address) => format!("ip dst host {address}"),
+            IpAddr::V6(address) => format!("ip6 dst host {address}"),
+        };
+        let ours: Vec<String> = addresses.iter().map(to).collect();
+        let own = open(interface, &ours.join(" or "), true, options)?;
+        let asks = "arp or (ip6 multicast and icmp6) or (ip multicast and igmp)";
+        let all = open(interface, asks, false, options)?;
+        let fd = epoll::create(CreateFlags::CLOEXEC)?;
+        for port in [&own, &all] {
+            epoll::add(&fd, port, EventData::new_u64(0), EventFlags::IN)?;
+        }
+        Ok(Port {
+            own,
+            all,
+            fd,
+            sent: Vec::new(),
+            count: 0,
+            hardware,
+        })
+    }
+}
+
+fn open(
+    interface: &str,
+    filter: &str,
+    take: bool,
+    options: &PortOptions,
+) -> io::Result<weir_broker::Port> {
+    let mut builder = weir_broker::Port::on(interface)
+        .filter(filter)?
+        .take(take)
+        .priority(options.priority)
+        .send(take)
+        .queue(QUEUE);
+    if let Some(broker) = &options.broker {
+        builder = builder.broker(broker);
+    }
+    let mut port = builder.open()?;
+    port.set_latency_mode(true);
+    Ok(port)
+}
+
+impl Outlet for Port {
+    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.count == SENT_MAX {
+            self.flush();
+        }
+        if self.sent.len() == self.count {
+            self.sent.push(Vec::new());
+        }
+        let frame = &mut self.sent[self.count];
+        frame.resize(len, 0);
+        Some(frame)
+    }
+
+    fn submit(&mut self) {
+        self.count += 1;
+    }
+}
+
+impl Link for Port {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+        let hardware = self.hardware;
+        for port in [&mut self.own, &mut self.all] {
+            // All that is there, as much as the queue holds: its space is given
+            // back at once.
+            for frame in port.recv_batch(Timeout::NOW)? {
+                // What this machine sends is not for us, nor a frame cut off.
+                if frame.is_outgoing() || frame.is_cut() {
+                    continue;
+                }
+                let bytes = frame.bytes();
+                let received = Received {
+                    vouched: is_partial(bytes) || frame.segment_size().is_some(),
+                    ..Received::default()
+                };
+                // An interface in promiscuous mode hears others' frames too.
+                let ours = bytes
+                    .first_chunk()
+                    .is_some_and(|to: &[u8; 6]| *to == hardware.0 || Address(*to).is_multicast());
+                if ours {
+                    take(bytes, received);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// What the interface does not take is lost, as on any link.
+    fn flush(&mut self) {
+        let mut frames: [&[u8]; SENT_MAX] = [&[]; SENT_MAX];
+        let mut count = 0;
+        for (slot, frame) in frames.iter_mut().zip(&self.sent[..self.count]) {
+            *slot = frame;
+            count += 1;
+        }
+        let mut from = 0;
+        while from < count {
+            match self.own.send_batch(&frames[from..count]) {
+                Ok(sent @ 1..) => from += sent,
+                _ => break,
+            }
+        }
+        self.count = 0;
+        for frame in &mut self.sent {
+            if frame.capacity() > KEPT_LEN_MAX {
+                *frame = Vec::new();
+            }
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        // Both, whatever the first says.
+        let own = self.own.arm();
+        self.all.arm() && own
+    }
+}
+
+/// Whether the sender, a kernel on this machine, has left the checksum of TCP
+/// or UDP for a device to complete: then there is the pseudo-header's sum. It
+/// never was on a wire.
+fn is_partial(frame: &[u8]) -> bool {
+    let expected = |addresses, protocol: Protocol, payload: &[u8]| {
+        let at = match protocol {
+            Protocol::TCP => 16,
+            Protocol::UDP => 6,
+            _ => return false,
+        };
+        let Some(&[a, b]) = payload.get(at..at + 2) else {
+            return false;
+        };
+        let len = payload.len() as u32;
+        let sum = Sum::new().pseudo_header(addresses, protocol.0, len);
+        sum.partial() == u16::from_be_bytes([a, b])
+    };
+    let Ok(ethernet) = ethernet::Frame::new(frame) else {
+        return false;
+    };
+    match ethernet.ether_type() {
+        EtherType::IPV4 => ipv4::Packet::new(ethernet.payload()).is_ok_and(|packet| {
+            let addresses = Addresses::V4(packet.src(), packet.dst());
+            expected(addresses, packet.protocol(), packet.payload())
+        }),
+        EtherType::IPV6 => ipv6::Packet::new(ethernet.payload()).is_ok_and(|packet| {
+            let addresses = Addresses::V6(packet.src(), packet.dst());
+            expected(addresses, packet.next_header(), packet.payload())
+        }),
+        _ => false,
+    }
+}

@@ -1,0 +1,276 @@
+//! `weir echo`: a server that gives back what it gets, and its client.
+
+use crate::failure::{Failure, say};
+use crate::host::{self, HostArgs, Need, any_of};
+use crate::stop::Stop;
+use serde_json::json;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
+
+/// Give back what comes, over TCP and UDP (RFC 862); or ask one who does
+///
+/// Without HOST a server, which says `ready` on standard error and serves
+/// until SIGINT or SIGTERM. With it a client, which sends messages, checks
+/// that they come back, and tells the times between.
+#[derive(clap::Args, Debug)]
+#[command(after_help = format!("\
+{}
+
+Examples:
+  weir echo --link tap0 --addr 192.0.2.5/24
+  weir echo 192.0.2.1 --link tap0 --addr 192.0.2.5/24 --count 1000 --size 1
+  weir echo 192.0.2.1 --udp --link tap0 --addr 192.0.2.5/24 --json
+
+A client's --json: {{\"sent\":n,\"came_back\":n,\"microseconds\":{{\"min\":a,\"median\":b,\"max\":c}}}}.
+
+Exit status: 0; 1 if the link cannot be used, or not all came back; 2 if an option is wrong; a
+client's 130 or 143 after SIGINT or SIGTERM.", host::HELP))]
+pub(crate) struct Args {
+    /// Whom to ask: a name or an address
+    #[arg(value_name = "HOST")]
+    server: Option<String>,
+
+    #[command(flatten)]
+    host: HostArgs,
+
+    /// The transport port
+    #[arg(short, long, value_name = "N", default_value_t = 7)]
+    port: u16,
+
+    /// Ask over UDP
+    #[arg(short, long, requires = "server")]
+    udp: bool,
+
+    /// How many messages
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        default_value_t = 10,
+        requires = "server"
+    )]
+    count: usize,
+
+    /// Bytes of a message
+    #[arg(short, long, value_name = "BYTES", default_value_t = 64, requires = "server",
+          value_parser = clap::value_parser!(u32).range(1..=65_507))]
+    size: u32,
+
+    /// Tell in JSON
+    #[arg(long, requires = "server")]
+    json: bool,
+}
+
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long calls wait before they look whether to stop.
+const LOOK_EACH: Duration = Duration::from_millis(100);
+/// TCP connections at one time; others wait.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let stop = Stop::watch()?;
+    match &args.server {
+        None => serve(args, &stop),
+        Some(server) => {
+            let net = args.host.open(Need::Up)?;
+            let addresses = args.host.resolve(server, args.port)?;
+            let to = addresses
+                .first()
+                .copied()
+                .ok_or_else(|| Failure::refused(server))?;
+            ask(args, &net, to, &stop)
+        }
+    }
+}
+
+fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
+    let net = args.host.open(Need::Later)?;
+    let ended = Arc::new(AtomicBool::new(false));
+    let mut threads = Vec::new();
+    let failed =
+        |error: io::Error| Failure::run(format!("cannot listen at port {}: {error}", args.port));
+    for any in any_of(&net, args.port) {
+        let listener = TcpListener::bind(&net, any).map_err(failed)?;
+        let socket = UdpSocket::bind(&net, any).map_err(failed)?;
+        socket.set_read_timeout(Some(LOOK_EACH)).map_err(failed)?;
+        let (its, other) = (Arc::clone(&ended), Arc::clone(&ended));
+        threads.push(thread::spawn(move || accept(&listener, &its)));
+        threads.push(thread::spawn(move || datagrams(&socket, &other)));
+    }
+    say("ready");
+    while !stop.asked() {
+        stop.wait(Duration::from_secs(3600));
+    }
+    ended.store(true, Relaxed);
+    for thread in threads {
+        let _ = thread.join();
+    }
+    Ok(())
+}
+
+fn accept(listener: &TcpListener, ended: &Arc<AtomicBool>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    let _ = listener.set_read_timeout(Some(LOOK_EACH));
+    while !ended.load(Relaxed) {
+        if open.load(Relaxed) >= CONNECTIONS_MAX {
+            thread::sleep(LOOK_EACH / 10);
+            continue;
+        }
+        let Ok((stream, _)) = listener.accept() else {
+            continue;
+        };
+        open.fetch_add(1, Relaxed);
+        let (open, ended) = (Arc::clone(&open), Arc::clone(ended));
+        thread::spawn(move || {
+            if give_back(&stream, &ended).is_err() {
+                stream.reset();
+            }
+            open.fetch_sub(1, Relaxed);
+        });
+    }
+}
+
+fn give_back(mut stream: &TcpStream, ended: &AtomicBool) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(LOOK_EACH))?;
+    let mut buffer = vec![0; 64 << 10];
+    while !ended.load(Relaxed) {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => stream.write_all(&buffer[..count])?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    stream.shutdown(Shutdown::Write)
+}
+
+fn datagrams(socket: &UdpSocket, ended: &AtomicBool) {
+    while !ended.load(Relaxed) {
+        if let Ok((bytes, from)) = socket.recv_owned() {
+            // What cannot be sent is lost, as any datagram may be.
+            let _ = socket.send_to(&bytes, from);
+        }
+    }
+}
+
+fn ask(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::run(format!("{to}: {error}"));
+    let any = match to {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let mut way = match args.udp {
+        true => {
+            let socket = UdpSocket::bind(net, any).map_err(failed)?;
+            socket.connect(to).map_err(failed)?;
+            socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+            Way::Udp(socket)
+        }
+        false => {
+            let stream = TcpStream::connect_timeout(net, &to, PATIENCE).map_err(failed)?;
+            stream.set_nodelay(true).map_err(failed)?;
+            stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+            Way::Tcp(stream)
+        }
+    };
+    let mut times = Vec::new();
+    let mut trouble = None;
+    for count in 0..args.count {
+        if stop.asked() {
+            break;
+        }
+        let message: Vec<u8> = (0..args.size as usize)
+            .map(|at| (at + count) as u8)
+            .collect();
+        let began = Instant::now();
+        match way.ask(&message) {
+            Ok(()) => times.push(began.elapsed()),
+            Err(error) => trouble = Some(failed(error)),
+        }
+        if trouble.is_some() && !args.udp {
+            break;
+        }
+    }
+    report(args, &mut times)?;
+    match (stop.asked(), trouble) {
+        (true, _) => Err(Failure::Stopped(stop.signal())),
+        (false, Some(trouble)) => Err(trouble),
+        (false, None) => Ok(()),
+    }
+}
+
+enum Way {
+    Tcp(TcpStream),
+    Udp(UdpSocket),
+}
+
+impl Way {
+    /// Sends a message and waits until it comes back.
+    fn ask(&mut self, message: &[u8]) -> io::Result<()> {
+        let mut back = vec![0; message.len()];
+        match self {
+            Way::Tcp(stream) => {
+                // Reading meanwhile: the other side's buffers are no larger
+                // than they are.
+                let mut writer = stream.clone();
+                thread::scope(|scope| {
+                    let written = match message.len() {
+                        0..65_536 => writer.write_all(message),
+                        _ => {
+                            scope.spawn(move || writer.write_all(message));
+                            Ok(())
+                        }
+                    };
+                    written.and_then(|()| stream.read_exact(&mut back))
+                })?;
+            }
+            Way::Udp(socket) => {
+                socket.send(message)?;
+                loop {
+                    // One that comes late answers an earlier message.
+                    let (bytes, _) = socket.recv_owned()?;
+                    if bytes == message {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        match back == message {
+            true => Ok(()),
+            false => Err(io::Error::other("what came back is not what was sent")),
+        }
+    }
+}
+
+fn report(args: &Args, times: &mut [Duration]) -> Result<(), Failure> {
+    times.sort_unstable();
+    let at = |part: usize| {
+        let index = (times.len() * part / 100).min(times.len().saturating_sub(1));
+        times
+            .get(index)
+            .map_or(0.0, |time| time.as_secs_f64() * 1e6)
+    };
+    let (min, median, max) = (at(0), at(50), at(100));
+    let came_back = times.len();
+    let line = match args.json {
+        true => json!({
+            "sent": args.count,
+            "came_back": came_back,
+            "microseconds": {"min": min, "median": median, "max": max},
+        })
+        .to_string(),
+        false => format!(
+            "{came_back} of {} came back; microseconds: min {min:.1}, median {median:.1}, max {max:.1}",
+            args.count
+        ),
+    };
+    writeln!(io::stdout(), "{line}").map_err(Failure::output)
+}

@@ -1,0 +1,64 @@
+//! `weir host`: a host of its own beside the kernel's.
+
+use crate::failure::{Failure, say};
+use crate::host::{self, Addresses, Need};
+use crate::stop::Stop;
+use serde_json::json;
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// Be a host beside the kernel's: answer ARP, neighbour discovery and ping
+///
+/// For addresses of its own: connections are refused, datagrams answered with
+/// ICMP errors, as by a host on which nothing runs. Says `ready` on standard
+/// error, and goes on until SIGINT or SIGTERM.
+#[derive(clap::Args, Debug)]
+#[command(after_help = format!("\
+{}
+
+Examples:
+  weir host eth0 --addr 192.0.2.5/24
+  weir host port:eth0 --addr 192.0.2.5/24 --addr 2001:db8::5/64 --gateway 192.0.2.1
+  weir host tap0 --addr 192.0.2.5/24 --json
+
+At the end, with --json, one line: {{\"frames_in\":n,\"frames_out\":n}}.
+
+Exit status: 0 after SIGINT or SIGTERM; 1 if the link cannot be used or is gone; 2 if an option or
+the policy refuses.", host::HELP))]
+pub(crate) struct Args {
+    /// The link to be on: see below
+    #[arg(value_name = "LINK")]
+    link: String,
+
+    #[command(flatten)]
+    addresses: Addresses,
+
+    /// Tell at the end what was counted
+    #[arg(long)]
+    json: bool,
+}
+
+/// How often the link is asked whether it is still there.
+const LOOK_EACH: Duration = Duration::from_millis(500);
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let stop = Stop::watch()?;
+    let net = args.addresses.open(&args.link, Need::Later)?;
+    say("ready");
+    while !stop.asked() {
+        if net.is_gone() {
+            return Err(Failure::run(format!("{} is gone", args.link)));
+        }
+        stop.wait(LOOK_EACH);
+    }
+    if args.json {
+        let counted = net.with_stack(|stack| stack.counters().clone());
+        let report = json!({
+            "frames_in": counted.frames_in,
+            "frames_out": counted.frames_out,
+        });
+        writeln!(io::stdout(), "{report}").map_err(Failure::output)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! `weir iperf`: throughput, by weir's own TCP and UDP, as iperf3 measures it.
+
+use crate::failure::{Failure, say};
+use crate::host::{self, HostArgs, Need, any_of};
+use crate::iperf::{BLOCK_LEN, Measured, PORT, Parameters, client, server};
+use crate::stop::Stop;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io::{self, Write};
+use weir_socket::{Net, TcpListener, UdpSocket};
+
+/// Measure throughput over TCP or UDP, as iperf3 does and with its protocol
+///
+/// Without HOST a server, which says `ready` on standard error and serves one
+/// test after the other until SIGINT or SIGTERM. The other side may be weir
+/// or iperf3 (3.x).
+#[derive(clap::Args, Debug)]
+#[command(after_help = format!("\
+{}
+
+Examples:
+  weir iperf --link tap0 --addr 192.0.2.5/24                # then: iperf3 -c 192.0.2.5
+  weir iperf 192.0.2.1 --link tap0 --addr 192.0.2.5/24      # before: iperf3 -s
+  weir iperf 192.0.2.1 -R --time 3 --json --link tap0 --addr 192.0.2.5/24
+  weir iperf 192.0.2.1 --udp --rate 100000000 --link tap0 --addr 192.0.2.5/24
+
+--json, a line for each test: {{\"protocol\":p,\"sent\":s,\"streams\":n,\"seconds\":s,\"sent_bytes\":b,\
+\"received_bytes\":b,\"bits_per_second\":r}}, over UDP with \
+\"datagrams\":{{\"sent\":n,\"lost\":n,\"jitter_ms\":j}}.
+
+Exit status: 0; 1 if the link cannot be used or the test fails; 2 if an option is wrong; a client's
+130 or 143 after SIGINT or SIGTERM.", host::HELP))]
+pub(crate) struct Args {
+    /// The server: a name or an address
+    #[arg(value_name = "HOST")]
+    server: Option<String>,
+
+    #[command(flatten)]
+    host: HostArgs,
+
+    /// The server's transport port
+    #[arg(short, long, value_name = "N", default_value_t = PORT)]
+    port: u16,
+
+    /// Over UDP
+    #[arg(short, long, requires = "server")]
+    udp: bool,
+
+    /// The server sends
+    #[arg(short = 'R', long, requires = "server")]
+    reverse: bool,
+
+    /// For so many seconds
+    #[arg(
+        short,
+        long,
+        value_name = "SECONDS",
+        default_value_t = 10.0,
+        requires = "server"
+    )]
+    time: f64,
+
+    /// Until so many bytes are sent, rather than for a time
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        requires = "server"
+    )]
+    bytes: u64,
+
+    /// By so many streams
+    #[arg(short = 'P', long, value_name = "N", default_value_t = 1, requires = "server",
+          value_parser = clap::value_parser!(u8).range(1..=128))]
+    parallel: u8,
+
+    /// Bytes of a write, or of a datagram; else 131072, or 1448
+    #[arg(short, long, value_name = "BYTES", requires = "server",
+          value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
+    length: Option<u32>,
+
+    /// Bits a second of each stream, 0 for no limit; else none, or 1000000
+    /// over UDP
+    #[arg(short = 'b', long, value_name = "BITS", requires = "server")]
+    rate: Option<u64>,
+
+    /// A server ends after one test
+    #[arg(short = '1', long, conflicts_with = "server")]
+    one_off: bool,
+
+    /// Tell in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Bytes of a datagram: with its headers no more than an Ethernet frame.
+const DATAGRAM_LEN: usize = 1448;
+/// Bits a second over UDP, as iperf3 has it.
+const UDP_RATE: u64 = 1_000_000;
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let stop = Stop::watch()?;
+    match &args.server {
+        None => serve(args, &stop),
+        Some(server) => ask(args, server, &stop),
+    }
+}
+
+fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
+    if !args.time.is_finite() || args.time <= 0.0 {
+        return Err(Failure::refused(format!(
+            "{} seconds are no time: give more than 0",
+            args.time
+        )));
+    }
+    let net = args.host.open(Need::Up)?;
+    let addresses = args.host.resolve(server, args.port)?;
+    let to = addresses
+        .first()
+        .copied()
+        .ok_or_else(|| Failure::refused(server))?;
+    let (len, rate) = match args.udp {
+        true => (DATAGRAM_LEN, UDP_RATE),
+        false => (BLOCK_LEN, 0),
+    };
+    let parameters = Parameters {
+        tcp: !args.udp,
+        udp: args.udp,
+        // iperf3 reads whole seconds, and leaves the end to the client.
+        time: args.time,
+        num: args.bytes,
+        parallel: args.parallel.into(),
+        reverse: args.reverse,
+        len: args.length.map_or(len, |len| len as usize),
+        bandwidth: args.rate.unwrap_or(rate),
+        client_version: concat!("weir ", env!("CARGO_PKG_VERSION")).to_owned(),
+        ..Parameters::default()
+    };
+    match client::run(&net, to, &parameters, || stop.asked()) {
+        Ok(measured) => tell(args, &measured),
+        Err(_) if stop.asked() => Err(Failure::Stopped(stop.signal())),
+        Err(error) => Err(Failure::run(format!("{to}: {error}"))),
+    }
+}
+
+fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
+    let net = args.host.open(Need::Later)?;
+    let served = listen(&net, args.port)
+        .map_err(|error| Failure::run(format!("cannot listen at port {}: {error}", args.port)))?;
+    say("ready");
+    while !stop.asked() {
+        let Some((listener, socket)) = wait(&served, stop)? else {
+            continue;
+        };
+        let Ok((control, peer)) = listener.accept() else {
+            continue;
+        };
+        match server::serve(&control, listener, socket, || stop.asked()) {
+            Ok(measured) => tell(args, &measured)?,
+            Err(_) if stop.asked() => {}
+            Err(error) => say(&format!("weir: {peer}: {error}")),
+        }
+        if args.one_off {
+            break;
+        }
+    }
+    Ok(())
+}
+
+type Served = (TcpListener, UdpSocket);
+
+fn listen(net: &Net, port: u16) -> io::Result<Vec<Served>> {
+    let both = |any| Ok((TcpListener::bind(net, any)?, UdpSocket::bind(net, any)?));
+    any_of(net, port).into_iter().map(both).collect()
+}
+
+/// Waits for a client, of whichever version, or a signal.
+fn wait<'a>(served: &'a [Served], stop: &Stop) -> Result<Option<&'a Served>, Failure> {
+    let mut fds = vec![PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
+    for (listener, _) in served {
+        let fd = listener.ready_fd().map_err(Failure::run)?;
+        fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    }
+    match poll(&mut fds, None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(Failure::run(format!("cannot wait: {error}"))),
+    }
+    let ready = fds[1..].iter().position(|fd| !fd.revents().is_empty());
+    Ok(ready.map(|at| &served[at]))
+}
+
+fn tell(args: &Args, measured: &Measured) -> Result<(), Failure> {
+    let line = match args.json {
+        true => serde_json::to_string(measured).map_err(Failure::run)?,
+        false => measured.line(),
+    };
+    writeln!(io::stdout(), "{line}").map_err(Failure::output)
+}

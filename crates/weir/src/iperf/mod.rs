@@ -1,0 +1,252 @@
+//! iperf3's measurement of throughput, as its 3.x speaks on the wire.
+//!
+//! ```text
+//!  client                     control connection                 server
+//!  cookie, 37 bytes ──────────────────────────────────────────────►
+//!  ◄──────────────────────────────────────────────── PARAM_EXCHANGE
+//!  parameters (length, JSON) ─────────────────────────────────────►
+//!  ◄──────────────────────────────────────────────── CREATE_STREAMS
+//!  streams: each a connection that begins with the cookie,
+//!  or a datagram that is answered
+//!  ◄─────────────────────────────────────── TEST_START, TEST_RUNNING
+//!  … bytes on the streams …
+//!  TEST_END ──────────────────────────────────────────────────────►
+//!  ◄────────────────────────────────────────────── EXCHANGE_RESULTS
+//!  results (length, JSON) ────────────────────────────────────────►
+//!  ◄─────────────────────────────────────── results, DISPLAY_RESULTS
+//!  IPERF_DONE ────────────────────────────────────────────────────►
+//! ```
+
+pub(crate) mod client;
+pub(crate) mod server;
+mod streams;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::io::{self, Read, Write};
+use std::time::Duration;
+use weir_socket::TcpStream;
+
+/// Where a server is, unless told otherwise.
+pub(crate) const PORT: u16 = 5201;
+/// What names a test: 36 letters and a zero.
+pub(crate) const COOKIE_LEN: usize = 37;
+/// Bytes of JSON.
+const JSON_LEN_MAX: usize = 1 << 20;
+/// Streams of one test.
+pub(crate) const STREAMS_MAX: usize = 128;
+/// Bytes of one write, unless told otherwise.
+pub(crate) const BLOCK_LEN: usize = 128 << 10;
+/// Bytes of one write or datagram, at most.
+pub(crate) const BLOCK_LEN_MAX: usize = 1 << 20;
+/// How long the other side may say nothing when it is its turn.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the sides tell each other, a byte each.
+pub(crate) mod state {
+    pub(crate) const TEST_START: u8 = 1;
+    pub(crate) const TEST_RUNNING: u8 = 2;
+    pub(crate) const TEST_END: u8 = 4;
+    pub(crate) const PARAM_EXCHANGE: u8 = 9;
+    pub(crate) const CREATE_STREAMS: u8 = 10;
+    pub(crate) const SERVER_TERMINATE: u8 = 11;
+    pub(crate) const CLIENT_TERMINATE: u8 = 12;
+    pub(crate) const EXCHANGE_RESULTS: u8 = 13;
+    pub(crate) const DISPLAY_RESULTS: u8 = 14;
+    pub(crate) const IPERF_DONE: u8 = 16;
+    /// The server has another test.
+    pub(crate) const ACCESS_DENIED: u8 = 0xff;
+    pub(crate) const SERVER_ERROR: u8 = 0xfe;
+}
+
+/// What is measured: the fields that we know of the client's.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Parameters {
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) tcp: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) udp: bool,
+    /// Seconds.
+    pub(crate) time: f64,
+    /// Bytes, or blocks, instead; 0 for none.
+    pub(crate) num: u64,
+    pub(crate) blockcount: u64,
+    pub(crate) parallel: usize,
+    /// The server sends.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) reverse: bool,
+    /// Both send.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) bidirectional: bool,
+    /// Bytes of a block or datagram.
+    pub(crate) len: usize,
+    /// Bits a second of each stream; 0 for no limit.
+    pub(crate) bandwidth: u64,
+    /// Datagrams count in 64 bits.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) udp_counters_64bit: u64,
+    pub(crate) client_version: String,
+}
+
+/// A number that some versions write as unsigned though it may be -1.
+fn wrapped<'de, D: Deserializer<'de>>(input: D) -> Result<i64, D::Error> {
+    let number = serde_json::Number::deserialize(input)?;
+    let wrapped = || number.as_u64().map(u64::cast_signed);
+    Ok(number.as_i64().or_else(wrapped).unwrap_or(-1))
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// What one side has measured.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Results {
+    pub(crate) cpu_util_total: f64,
+    pub(crate) cpu_util_user: f64,
+    pub(crate) cpu_util_system: f64,
+    /// -1 where it is not known.
+    #[serde(deserialize_with = "wrapped")]
+    pub(crate) sender_has_retransmits: i64,
+    pub(crate) streams: Vec<StreamResult>,
+}
+
+/// Of one stream.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct StreamResult {
+    pub(crate) id: u64,
+    pub(crate) bytes: u64,
+    #[serde(deserialize_with = "wrapped")]
+    pub(crate) retransmits: i64,
+    /// Seconds.
+    pub(crate) jitter: f64,
+    /// Datagrams that are missing.
+    pub(crate) errors: i64,
+    pub(crate) omitted_errors: i64,
+    pub(crate) packets: i64,
+    pub(crate) omitted_packets: i64,
+    pub(crate) start_time: f64,
+    pub(crate) end_time: f64,
+}
+
+/// The number that iperf3 gives a stream: 1, 3, 4, 5 …
+pub(crate) fn stream_id(index: usize) -> u64 {
+    match index {
+        0 => 1,
+        more => more as u64 + 2,
+    }
+}
+
+/// A test, as it went.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Measured {
+    pub(crate) protocol: &'static str,
+    /// Whether we sent.
+    pub(crate) sent: bool,
+    pub(crate) streams: usize,
+    pub(crate) seconds: f64,
+    /// As the sender and the receiver counted them.
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+    /// Of what was received.
+    pub(crate) bits_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datagrams: Option<Datagrams>,
+}
+
+/// What is told of UDP, by the receiver.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Datagrams {
+    pub(crate) sent: i64,
+    pub(crate) lost: i64,
+    pub(crate) jitter_ms: f64,
+}
+
+impl Measured {
+    /// From what both sides counted.
+    pub(crate) fn of(
+        parameters: &Parameters,
+        sent: bool,
+        sender: &Results,
+        receiver: &Results,
+        seconds: f64,
+    ) -> Measured {
+        let bytes = |side: &Results| side.streams.iter().map(|stream| stream.bytes).sum();
+        let received_bytes: u64 = bytes(receiver);
+        let count = receiver.streams.len().max(1) as f64;
+        let datagrams = parameters.udp.then(|| Datagrams {
+            sent: sender.streams.iter().map(|stream| stream.packets).sum(),
+            lost: receiver.streams.iter().map(|stream| stream.errors).sum(),
+            jitter_ms: receiver.streams.iter().map(|one| one.jitter).sum::<f64>() / count * 1e3,
+        });
+        Measured {
+            protocol: if parameters.udp { "udp" } else { "tcp" },
+            sent,
+            streams: parameters.parallel,
+            seconds,
+            sent_bytes: bytes(sender),
+            received_bytes,
+            bits_per_second: received_bytes as f64 * 8.0 / seconds.max(1e-9),
+            datagrams,
+        }
+    }
+
+    /// As a line for people.
+    pub(crate) fn line(&self) -> String {
+        let way = if self.sent { "sent" } else { "received" };
+        let megabytes = self.received_bytes as f64 / 1e6;
+        let rate = self.bits_per_second / 1e6;
+        let seconds = self.seconds;
+        let protocol = self.protocol;
+        let datagrams = self.datagrams.map_or_else(String::new, |datagrams| {
+            let Datagrams {
+                sent,
+                lost,
+                jitter_ms,
+            } = datagrams;
+            format!(", {lost} of {sent} datagrams lost, jitter {jitter_ms:.3} ms")
+        });
+        format!(
+            "{way} {megabytes:.1} MB over {protocol} in {seconds:.2} s: {rate:.1} Mb/s{datagrams}"
+        )
+    }
+}
+
+fn odd(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.into())
+}
+
+pub(crate) fn write_json(mut stream: &TcpStream, value: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec(value)?;
+    let len = u32::try_from(text.len()).map_err(|_| odd("too much JSON"))?;
+    stream.write_all(&[&len.to_be_bytes()[..], &text].concat())
+}
+
+pub(crate) fn read_json<T: DeserializeOwned>(mut stream: &TcpStream) -> io::Result<T> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len)?;
+    let len = u32::from_be_bytes(len) as usize;
+    if len > JSON_LEN_MAX {
+        return Err(odd(format!("{len} bytes of JSON are too many")));
+    }
+    let mut text = vec![0; len];
+    stream.read_exact(&mut text)?;
+    serde_json::from_slice(&text).map_err(|error| odd(format!("bad JSON: {error}")))
+}
+
+pub(crate) fn write_state(mut stream: &TcpStream, state: u8) -> io::Result<()> {
+    stream.write_all(&[state])
+}
+
+pub(crate) fn read_state(mut stream: &TcpStream) -> io::Result<u8> {
+    let mut state = [0];
+    stream.read_exact(&mut state)?;
+    Ok(state[0])
+}

@@ -1,0 +1,307 @@
+//! The streams of a test: bytes that go, bytes that come.
+
+use super::{Parameters, Results, StreamResult, stream_id};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weir_socket::{TcpStream, UdpSocket};
+
+/// How long calls wait before they look whether the test is over.
+const LOOK_EACH: Duration = Duration::from_millis(50);
+/// How far a sender may fall behind its rate before it forgets.
+const BEHIND_MAX: Duration = Duration::from_millis(100);
+
+/// A stream's far end.
+pub(super) enum Way {
+    Tcp(TcpStream),
+    /// The socket may be shared with other streams, told apart by the peer.
+    Udp(UdpSocket, SocketAddr),
+}
+
+/// What is counted of one stream, while it runs.
+#[derive(Default)]
+struct Counts {
+    bytes: AtomicU64,
+    packets: AtomicI64,
+    lost: AtomicI64,
+    /// Seconds and the last transit time, of RFC 3550 §6.4.1.
+    jitter: Mutex<(f64, Option<f64>)>,
+}
+
+/// The streams of a running test.
+pub(super) struct Streams {
+    over: Arc<AtomicBool>,
+    counts: Vec<Arc<Counts>>,
+    threads: Vec<JoinHandle<()>>,
+    /// Connections, which stay open until the results are exchanged: one
+    /// that is closed with unread bytes is reset.
+    open: Vec<TcpStream>,
+    began: Instant,
+}
+
+impl Streams {
+    /// Begins to send, or to receive.
+    pub(super) fn start(ways: Vec<Way>, sends: bool, parameters: &Parameters) -> Streams {
+        let over = Arc::new(AtomicBool::new(false));
+        let counts: Vec<Arc<Counts>> = ways.iter().map(|_| Arc::default()).collect();
+        let mut threads = Vec::new();
+        let connection = |way: &Way| match way {
+            Way::Tcp(stream) => Some(stream.clone()),
+            Way::Udp(..) => None,
+        };
+        let open = ways.iter().filter_map(connection).collect();
+        // What is to be sent in all, for a test of so many bytes or blocks.
+        let left = match (parameters.num, parameters.blockcount) {
+            (0, 0) => i64::MAX,
+            (0, blocks) => (blocks.saturating_mul(parameters.len as u64)).min(1 << 62) as i64,
+            (bytes, _) => bytes.min(1 << 62) as i64,
+        };
+        let left = Arc::new(AtomicI64::new(left));
+        let mut shared: Vec<(SocketAddr, Arc<Counts>)> = Vec::new();
+        let mut socket = None;
+        for (way, counts) in ways.into_iter().zip(&counts) {
+            let (over, counts, left) = (Arc::clone(&over), Arc::clone(counts), Arc::clone(&left));
+            let parameters = parameters.clone();
+            match way {
+                Way::Udp(udp, peer) if !sends => {
+                    shared.push((peer, counts));
+                    socket = Some(udp);
+                }
+                way => threads.push(std::thread::spawn(move || match (way, sends) {
+                    (Way::Tcp(stream), true) => write(&stream, &parameters, &counts, &left, &over),
+                    (Way::Tcp(stream), false) => read(&stream, &parameters, &counts, &over),
+                    (Way::Udp(socket, to), _) => {
+                        send(&socket, to, &parameters, &counts, &left, &over);
+                    }
+                })),
+            }
+        }
+        if let Some(socket) = socket {
+            let (over, wide) = (Arc::clone(&over), parameters.udp_counters_64bit > 0);
+            threads.push(std::thread::spawn(move || {
+                receive(&socket, &shared, wide, &over)
+            }));
+        }
+        Streams {
+            over,
+            counts,
+            threads,
+            open,
+            began: Instant::now(),
+        }
+    }
+
+    /// Bytes of all streams so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.counts
+            .iter()
+            .map(|counts| counts.bytes.load(Relaxed))
+            .sum()
+    }
+
+    /// Ends them; what was counted, for how long, in seconds, and the
+    /// connections, to be closed later.
+    pub(super) fn end(self) -> (Results, f64, Vec<TcpStream>) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        self.over.store(true, Relaxed);
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+        let result = |(index, counts): (usize, &Arc<Counts>)| StreamResult {
+            id: stream_id(index),
+            bytes: counts.bytes.load(Relaxed),
+            retransmits: -1,
+            jitter: counts
+                .jitter
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .0,
+            errors: counts.lost.load(Relaxed),
+            packets: counts.packets.load(Relaxed),
+            end_time: seconds,
+            ..StreamResult::default()
+        };
+        let results = Results {
+            sender_has_retransmits: -1,
+            streams: self.counts.iter().enumerate().map(result).collect(),
+            ..Results::default()
+        };
+        (results, seconds, self.open)
+    }
+}
+
+fn would_block(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// Keeps to a rate in bits a second; 0 is none.
+struct Pace {
+    rate: u64,
+    due: Instant,
+}
+
+impl Pace {
+    fn new(rate: u64) -> Pace {
+        Pace {
+            rate,
+            due: Instant::now(),
+        }
+    }
+
+    /// Waits until so many more bytes may go.
+    fn wait(&mut self, bytes: usize) {
+        if self.rate == 0 {
+            return;
+        }
+        let now = Instant::now();
+        if self.due > now {
+            std::thread::sleep(self.due - now);
+        } else if now - self.due > BEHIND_MAX {
+            self.due = now;
+        }
+        self.due += Duration::from_secs_f64(bytes as f64 * 8.0 / self.rate as f64);
+    }
+}
+
+fn write(
+    mut stream: &TcpStream,
+    parameters: &Parameters,
+    counts: &Counts,
+    left: &AtomicI64,
+    over: &AtomicBool,
+) {
+    let _ = stream.set_write_timeout(Some(LOOK_EACH));
+    let block: Vec<u8> = (0..parameters.len).map(|at| at as u8).collect();
+    let mut pace = Pace::new(parameters.bandwidth);
+    let mut from = 0;
+    while !over.load(Relaxed) && left.load(Relaxed) > 0 {
+        if from == 0 {
+            pace.wait(block.len());
+        }
+        match stream.write(&block[from..]) {
+            Ok(count) => {
+                counts.bytes.fetch_add(count as u64, Relaxed);
+                left.fetch_sub(count as i64, Relaxed);
+                from = (from + count) % block.len();
+            }
+            Err(error) if would_block(&error) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn read(mut stream: &TcpStream, parameters: &Parameters, counts: &Counts, over: &AtomicBool) {
+    let _ = stream.set_read_timeout(Some(LOOK_EACH));
+    let mut block = vec![0; parameters.len];
+    while !over.load(Relaxed) {
+        match stream.read(&mut block) {
+            Ok(0) => return,
+            Ok(count) => drop(counts.bytes.fetch_add(count as u64, Relaxed)),
+            Err(error) if would_block(&error) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Seconds, microseconds and the datagram's number.
+fn stamp(datagram: &mut [u8], number: i64, wide: bool) {
+    let now = std::time::SystemTime::now();
+    let since = now
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    datagram[..4].copy_from_slice(&(since.as_secs() as u32).to_be_bytes());
+    datagram[4..8].copy_from_slice(&since.subsec_micros().to_be_bytes());
+    match wide {
+        true => datagram[8..16].copy_from_slice(&number.to_be_bytes()),
+        false => datagram[8..12].copy_from_slice(&(number as u32).to_be_bytes()),
+    }
+}
+
+fn send(
+    socket: &UdpSocket,
+    to: SocketAddr,
+    parameters: &Parameters,
+    counts: &Counts,
+    left: &AtomicI64,
+    over: &AtomicBool,
+) {
+    let mut datagram = vec![0; parameters.len.max(16)];
+    let mut pace = Pace::new(parameters.bandwidth);
+    let wide = parameters.udp_counters_64bit > 0;
+    while !over.load(Relaxed) && left.load(Relaxed) > 0 {
+        pace.wait(datagram.len());
+        let number = counts.packets.load(Relaxed) + 1;
+        stamp(&mut datagram, number, wide);
+        match socket.send_to(&datagram, to) {
+            Ok(count) => {
+                counts.packets.store(number, Relaxed);
+                counts.bytes.fetch_add(count as u64, Relaxed);
+                left.fetch_sub(count as i64, Relaxed);
+            }
+            Err(error) if would_block(&error) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The datagrams of all streams, by their peers.
+fn receive(
+    socket: &UdpSocket,
+    streams: &[(SocketAddr, Arc<Counts>)],
+    wide: bool,
+    over: &AtomicBool,
+) {
+    let _ = socket.set_read_timeout(Some(LOOK_EACH));
+    while !over.load(Relaxed) {
+        let (bytes, from) = match socket.recv_owned() {
+            Ok(received) => received,
+            Err(error) if would_block(&error) => continue,
+            Err(_) => return,
+        };
+        let head = if wide { 16 } else { 12 };
+        let Some((_, counts)) = streams.iter().find(|(peer, _)| *peer == from) else {
+            continue;
+        };
+        if bytes.len() < head {
+            continue;
+        }
+        let word = |at: usize| {
+            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let number = match wide {
+            true => (i64::from(word(8)) << 32) | i64::from(word(12)),
+            false => i64::from(word(8)),
+        };
+        counts.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        counts.count(number, f64::from(word(0)) + f64::from(word(4)) / 1e6);
+    }
+}
+
+impl Counts {
+    /// A datagram of this number came, sent at this time.
+    fn count(&self, number: i64, sent: f64) {
+        let highest = self.packets.load(Relaxed);
+        if number > highest {
+            self.lost.fetch_add(number - highest - 1, Relaxed);
+            self.packets.store(number, Relaxed);
+        } else {
+            // Late, not lost.
+            let _ = self
+                .lost
+                .fetch_update(Relaxed, Relaxed, |lost| (lost > 0).then(|| lost - 1));
+        }
+        let now = std::time::SystemTime::now();
+        let since = now
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        let transit = since.as_secs_f64() - sent;
+        let mut jitter = self.jitter.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = jitter.1 {
+            jitter.0 += ((transit - before).abs() - jitter.0) / 16.0;
+        }
+        jitter.1 = Some(transit);
+    }
+}
