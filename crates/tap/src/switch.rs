@@ -139,7 +139,7 @@ pub enum Reason {
     /// The spanning tree protocol's, or another of those that bridges keep
     /// for themselves.
     Reserved,
-    /// No Ethernet header, or a group as its sender.
+    /// No Ethernet header, or a group or nobody as its sender.
     Malformed,
 }
 
@@ -213,7 +213,7 @@ impl Switch {
             Address([d0, d1, d2, d3, d4, d5]),
             Address([s0, s1, s2, s3, s4, s5]),
         );
-        if src.is_multicast() {
+        if src.is_multicast() || src == Address::default() {
             return Decision::Drop(Reason::Malformed);
         }
         let vlan = vlan(frame);

@@ -95,11 +95,14 @@ impl Net {
     }
 
     /// Runs a bridge in the middle, on a thread.
-    pub(crate) fn bridge(
+    pub(crate) fn bridge<E>(
         &self,
         set: impl FnOnce(Bridge) -> Bridge + Send + 'static,
-        each: impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict + Send + 'static,
-    ) -> Running {
+        each: impl FnOnce() -> E + Send + 'static,
+    ) -> Running
+    where
+        E: FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
+    {
         let host = self.middle.clone();
         let stop = Stop::default();
         let asked = stop.clone();
@@ -110,7 +113,7 @@ impl Net {
             let patient = Bridge::between("left", "right")?.hang_max(Duration::from_secs(10));
             let bridge = set(patient).until(&asked);
             let mut report = None;
-            let ran = bridge.run_with(each, |tap| {
+            let ran = bridge.run_with(each(), |tap| {
                 let links: Vec<LinkCounts> = tap.links().map(|l| tap.link_counts(l)).collect();
                 report = Some(Report {
                     counts: links.try_into().unwrap(),

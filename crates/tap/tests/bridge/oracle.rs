@@ -1,0 +1,167 @@
+//! The kernel's own bridge as an oracle: the same frames in, the same out.
+
+use crate::net::Net;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
+use std::cell::RefCell;
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use weir_lab::need;
+use weir_lab::net::{Device, Host};
+use weir_lab::rng::Rng;
+use weir_link::live::Sender;
+use weir_link::pcap::Reader;
+use weir_tap::Verdict;
+use weir_tap::switch::{Decision, Settings, Switch};
+use weir_wire::LinkType;
+
+/// Frames without a tag: the kernel's bridge learns the same for all VLANs
+/// unless it filters them.
+fn has_tag(frame: &[u8]) -> bool {
+    matches!(frame[12..14], [0x81, 0x00] | [0x88, 0xa8] | [0x91, 0x00])
+}
+
+fn captured() -> Vec<Vec<u8>> {
+    const EACH: usize = 40;
+    let mut frames = Vec::new();
+    for file in need::capture_files() {
+        let Ok(mut reader) = Reader::open(&file) else {
+            continue;
+        };
+        let mut count = 0;
+        while let Ok(Some(frame)) = reader.next_frame() {
+            let whole = frame.wire_len as usize == frame.bytes.len();
+            let fits = (14..=1514).contains(&frame.bytes.len());
+            if frame.linktype() == LinkType::EN10MB && whole && fits && !has_tag(frame.bytes) {
+                frames.push(frame.bytes.to_vec());
+                count += 1;
+            }
+            if count == EACH {
+                break;
+            }
+        }
+    }
+    frames
+}
+
+/// Few stations and many groups, so that stations are known, local and moved.
+fn generated(seed: u64) -> Vec<Vec<u8>> {
+    let mut rng = Rng::new(seed);
+    let mut address = |is_source: bool| match rng.below(10) {
+        0 if is_source => [0; 6],
+        1 => [0x01, 0x80, 0xc2, 0, 0, rng.below(20) as u8],
+        2 => [0xff; 6],
+        3 => [0x33, 0x33, 0, 0, 0, rng.below(9) as u8],
+        _ => [0x02, 0, 0, 0, 7, rng.below(8) as u8],
+    };
+    let mut frames = Vec::new();
+    for number in 0..600_u32 {
+        let mut frame = [address(false), address(true)].concat();
+        frame.extend([0x88, 0xb5]);
+        frame.extend(number.to_be_bytes());
+        frame.resize(14 + 4 + number as usize % 1400, number as u8);
+        frames.push(frame);
+    }
+    frames
+}
+
+fn capture(host: &Host) -> OwnedFd {
+    let all = Protocol::from_raw(NonZeroU32::new(0x0300).unwrap());
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let open = || socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(all));
+    let socket = host.run(open).unwrap();
+    set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
+    socket
+}
+
+/// What comes out at `to` of frames that go in at `from`; the last one, to all
+/// stations, says that all are through.
+fn through(from: &Device, to: &Device, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let socket = capture(to.host());
+    let sender = from.host().run(|| Sender::open(from.index())).unwrap();
+    let mut last = vec![0xff; 6];
+    last.extend([0x02, 0, 0, 0, 9, from.index() as u8, 0x88, 0xb6]);
+    last.resize(60, 0);
+    for batch in frames.chunks(16) {
+        batch.iter().for_each(|frame| sender.send(frame).unwrap());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    sender.send(&last).unwrap();
+    let (mut out, mut buffer) = (Vec::new(), vec![0; 1 << 12]);
+    let end = Instant::now() + Duration::from_secs(20);
+    while out.last() != Some(&last) {
+        match recv(&socket, &mut buffer, RecvFlags::empty()) {
+            Ok((len, _)) => out.push(buffer[..len].to_vec()),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+        assert!(Instant::now() < end, "the last never came: {}", out.len());
+    }
+    out
+}
+
+/// Both ways, one after the other: what was learned on the first way counts on
+/// the second.
+fn both_ways(net: &Net, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
+    [
+        through(&net.eth_a, &net.eth_b, frames),
+        through(&net.eth_b, &net.eth_a, frames),
+    ]
+}
+
+#[test]
+fn it_forwards_what_the_kernels_bridge_forwards() {
+    if !need::root() {
+        return;
+    }
+    const SEED: u64 = 0x0004_0802;
+    println!("seed {SEED:#x}");
+    let frames = [captured(), generated(SEED)].concat();
+    let theirs = {
+        let net = Net::new();
+        let bridge = net.middle.bridge("br0").unwrap();
+        net.left.attach_to(&bridge).unwrap();
+        net.right.attach_to(&bridge).unwrap();
+        // It is to bridge, and leave IP alone.
+        for family in ["ip", "ip6", "arp"] {
+            let _ = net
+                .middle
+                .set_sysctl(&format!("net.bridge.bridge-nf-call-{family}tables"), "0");
+        }
+        both_ways(&net, &frames)
+    };
+    let net = Net::new();
+    let bridge = net.bridge(
+        // Captures have checksums that were left to a device.
+        |bridge| bridge.configure(|config| config.complete_checksums = Some(false)),
+        || {
+            // As the kernel's: nothing of link-local protocols but STP passes.
+            let mut settings = Settings::wire(2);
+            settings.reserved = false;
+            let switch = RefCell::new(Switch::new(settings, 7));
+            move |frame, context| {
+                let from = context.from();
+                match switch.borrow_mut().decide(from, frame.bytes(), 0) {
+                    Decision::Port(_) | Decision::Flood { .. } => Verdict::Forward,
+                    Decision::Drop(_) => Verdict::Drop,
+                }
+            }
+        },
+    );
+    let ours = both_ways(&net, &frames);
+    let report = bridge.end();
+    assert_eq!(report.census.free, report.census.total());
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        println!("{} of {} forwarded", theirs.len(), frames.len());
+        let first = ours.iter().zip(theirs).position(|(a, b)| a != b);
+        assert_eq!(
+            first,
+            None,
+            "{:02x?}",
+            first.map(|at| (&ours[at], &theirs[at]))
+        );
+        assert_eq!(ours.len(), theirs.len(), "{report:?}");
+        assert!(theirs.len() > frames.len() / 8);
+    }
+    assert!(theirs[1].len() < frames.len(), "some stay where they are");
+}
