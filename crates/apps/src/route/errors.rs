@@ -213,8 +213,11 @@ impl Router {
         Some(())
     }
 
+    /// The address of the link that the packet came on, which tells its sender
+    /// the most (RFC 4443 §2.2), or of the one that the error leaves by.
     fn source_v6(&self, link: LinkId, to: Ipv6Addr) -> Option<Ipv6Addr> {
-        let near = self.links[usize::from(link)].source(to.into());
+        let came = self.links[usize::from(self.arrived)].source(to.into());
+        let near = came.or_else(|| self.links[usize::from(link)].source(to.into()));
         let all = self.links.iter().find_map(|link| link.source(to.into()));
         match near.or(all)? {
             IpAddr::V6(own) => Some(own),

@@ -37,7 +37,8 @@ impl Router {
                 place & MORE_FRAGMENTS
             };
             let offset = (place & 0x1fff) + (index * piece_len / 8) as u16;
-            let flags = place & 0xc000 | more | offset & 0x1fff;
+            // The reserved bit is not handed on.
+            let flags = more | offset & 0x1fff;
             put(
                 header,
                 2,
