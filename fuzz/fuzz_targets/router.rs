@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    let Ok(config) = Config::parse(text) else {
+    let Ok(config) = Config::parse(text, &[]) else {
         return;
     };
     let facts = Facts {

@@ -12,7 +12,7 @@ fn facts() -> Facts {
 }
 
 fn read(text: &str) -> Result<weir_apps::route::config::Made, String> {
-    let config = Config::parse(text).map_err(|error| error.to_string())?;
+    let config = Config::parse(text, &[]).map_err(|error| error.to_string())?;
     let interfaces = vec![facts(); config.links.len()];
     config
         .settings(&interfaces)
@@ -49,6 +49,15 @@ fn what_is_left_out_is_the_interface_s() {
     let (settings, routes) = read("[[link]]\nname = \"a\"").unwrap();
     assert_eq!(settings.links[0].addresses, facts().addresses);
     assert_eq!((settings.links[0].mtu, routes.len()), (1500, 0));
+}
+
+#[test]
+fn interfaces_of_the_command_line_are_links() {
+    let names = ["a", "b"].map(str::to_owned);
+    let config = Config::parse("", &names).unwrap();
+    assert_eq!(config.links.len(), 2);
+    let twice = Config::parse("[[link]]\nname = \"a\"", &names).unwrap_err();
+    assert!(twice.to_string().contains("[[link]] 2"), "{twice}");
 }
 
 #[test]

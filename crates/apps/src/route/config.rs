@@ -240,13 +240,20 @@ pub struct Facts {
 pub type Made = (Settings, Vec<(Prefix, Target)>);
 
 impl Config {
-    /// Reads a configuration.
+    /// Reads a configuration, with these interfaces as links besides.
     ///
     /// # Errors
     /// With the line, for what is no TOML and for keys that are none of ours.
-    pub fn parse(text: &str) -> Result<Config, ConfigError> {
-        let config: Config =
+    pub fn parse(text: &str, interfaces: &[String]) -> Result<Config, ConfigError> {
+        let mut config: Config =
             toml::from_str(text).map_err(|error| ConfigError::Form(error.to_string()))?;
+        config
+            .links
+            .extend(interfaces.iter().map(|name| LinkConfig {
+                name: name.clone(),
+                addresses: Vec::new(),
+                mtu: None,
+            }));
         config.check()?;
         Ok(config)
     }

@@ -24,6 +24,7 @@ use weir_tap::{Bypass, TapError};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
+  weir route eth1 eth2
   weir route --config router.toml
   weir route --config router.toml --check
   weir route --config router.toml --stats --metrics 127.0.0.1:9600
@@ -44,9 +45,14 @@ Runs in the foreground and says `ready` on standard error when frames flow.
 Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is gone or something else failed; 2
 if the configuration or an option is refused.")]
 pub(crate) struct Args {
+    /// Links, with the addresses that these interfaces have, besides those of
+    /// the configuration
+    #[arg(value_name = "IF", required_unless_present = "config")]
+    interfaces: Vec<String>,
+
     /// The configuration
     #[arg(short, long, value_name = "FILE")]
-    config: PathBuf,
+    config: Option<PathBuf>,
 
     /// Only check the configuration, against the interfaces there are
     #[arg(long)]
@@ -94,10 +100,11 @@ fn bypass(text: &str) -> Result<Bypass, String> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let config = read(&args.config)?;
+    let config = config(args)?;
+    let source = args.config.as_deref();
     if args.check {
-        router::check(&config).map_err(|error| failure(&args.config, error))?;
-        println!("{}: good", args.config.display());
+        router::check(&config).map_err(|error| failure(source, error))?;
+        println!("{}: good", name(source));
         return Ok(());
     }
     let stop = Stop::watch()?;
@@ -124,21 +131,34 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             false => ControlFlow::Continue(()),
         }
     });
-    ran.map_err(|error| failure(&args.config, error))?;
+    ran.map_err(|error| failure(source, error))?;
     teller.trouble.map_or(Ok(()), Err)
 }
 
-fn read(path: &Path) -> Result<Config, Failure> {
-    let wrong = |why: String| Failure::refused(format!("{}: {why}", path.display()));
-    let bytes = limited::read(path, FILE_BYTES_MAX).map_err(Failure::run)?;
-    let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
-    Config::parse(&text).map_err(|error| wrong(error.to_string()))
+/// The configuration, with the links of the command line.
+fn config(args: &Args) -> Result<Config, Failure> {
+    let source = args.config.as_deref();
+    let wrong = |why: String| Failure::refused(format!("{}: {why}", name(source)));
+    let text = match source {
+        None => String::new(),
+        Some(path) => {
+            let bytes = limited::read(path, FILE_BYTES_MAX).map_err(Failure::run)?;
+            String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?
+        }
+    };
+    let config = Config::parse(&text, &args.interfaces);
+    config.map_err(|error| wrong(error.to_string()))
 }
 
-fn failure(path: &Path, error: RunError) -> Failure {
+/// Where a configuration comes from, in words.
+fn name(source: Option<&Path>) -> String {
+    source.map_or("the command line".into(), |path| path.display().to_string())
+}
+
+fn failure(source: Option<&Path>, error: RunError) -> Failure {
     match error {
         RunError::Config(_) | RunError::Route { .. } => {
-            Failure::refused(format!("{}: {error}", path.display()))
+            Failure::refused(format!("{}: {error}", name(source)))
         }
         RunError::Interface(_) | RunError::NotEthernet { .. } => Failure::refused(error),
         RunError::Tap(TapError::Interface(_) | TapError::NotEthernet { .. }) => {
