@@ -23,7 +23,7 @@ use weir_broker::{Builder, Bytes, Port, Timeout};
 use weir_lab::cpu::realtime;
 use weir_lab::load::{Generator, Rate, Udp};
 use weir_lab::need;
-use weir_lab::net::{Pair, nobody};
+use weir_lab::net::{Offloads, Pair, nobody};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -76,6 +76,12 @@ fn measure() -> Result<(), Failed> {
         )
     };
     let flows_dst_port = flows.dst_port;
+    // So that it takes redirected frames, with nothing at XDP.
+    let gro = Offloads {
+        generic_receive: true,
+        ..Offloads::VETH
+    };
+    net.eth_b.set_offloads(gro)?;
     let mut generator = Generator::new(&net.eth_a, &flows)?;
     let folder = PathBuf::from(format!("/run/weir-bench-{}", std::process::id()));
     let socket = folder.with_extension("sock");

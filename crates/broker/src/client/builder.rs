@@ -67,8 +67,21 @@ impl Builder {
     /// # Errors
     /// If it is wrong.
     pub fn filter_in(mut self, language: Language, text: &str) -> Result<Builder, PortError> {
-        self.asked.filter = source(language, text);
-        Compiler::for_linktype(LinkType::EN10MB).compile(&self.asked.filter)?;
+        let compiler = Compiler::for_linktype(LinkType::EN10MB);
+        let plain = Source {
+            text: text.to_owned(),
+            language,
+            ..Source::default()
+        };
+        // Few filters name hosts.
+        self.asked.filter = match compiler.compile(&plain) {
+            Ok(_) => plain,
+            Err(_) => {
+                let named = with_hosts(plain, LinkType::EN10MB);
+                compiler.compile(&named)?;
+                named
+            }
+        };
         Ok(self)
     }
 
@@ -177,16 +190,6 @@ impl Builder {
             }
         }
     }
-}
-
-/// A filter, with its host names looked up.
-pub(super) fn source(language: Language, text: &str) -> Source {
-    let source = Source {
-        text: text.to_owned(),
-        language,
-        ..Source::default()
-    };
-    with_hosts(source, LinkType::EN10MB)
 }
 
 fn by_broker(path: &Path, asked: OpenPort) -> Result<Port, PortError> {

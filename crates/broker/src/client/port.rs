@@ -2,11 +2,11 @@
 
 use super::PortError;
 use super::alarm::Alarm;
-use super::builder::{Builder, source};
+use super::builder::Builder;
 use super::connection::{Connection, odd};
 use super::local::Local;
 use super::way::Way;
-use crate::compile::CompileError;
+use crate::compile::{CompileError, Source, with_hosts};
 use crate::protocol::{Answer, Ask, ErrorKind, Event, InterfaceStatus, OpenPort, Opened};
 use rustix::process::Signal;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -193,13 +193,29 @@ impl Port {
     /// # Errors
     /// If it is wrong or refused; then the old one stays.
     pub fn set_filter_in(&mut self, language: Language, text: &str) -> Result<(), PortError> {
-        let filter = source(language, text);
+        let mut filter = Source {
+            text: text.to_owned(),
+            language,
+            ..Source::default()
+        };
         let port = self.opened.port;
-        match self.ask(Ask::SetFilter { port, filter }) {
-            Err(PortError::Refused(refusal)) if refusal.kind == ErrorKind::Filter => {
-                Err(CompileError::from(refusal).into())
+        loop {
+            let ask = Ask::SetFilter {
+                port,
+                filter: filter.clone(),
+            };
+            match self.ask(ask) {
+                Err(PortError::Refused(refusal)) if refusal.kind == ErrorKind::Filter => {
+                    // Few filters name hosts: they are looked up when one
+                    // does not do without.
+                    let found = with_hosts(filter.clone(), self.linktype());
+                    if found.hosts == filter.hosts {
+                        return Err(CompileError::from(refusal).into());
+                    }
+                    filter = found;
+                }
+                other => return other.map(drop),
             }
-            other => other.map(drop),
         }
     }
 

@@ -62,6 +62,8 @@ pub struct Daemon<F: Fabric> {
     budget: Budget,
     /// When it was last looked who has ports of an earlier broker.
     swept: Instant,
+    /// When time limits were looked at last.
+    looked: Instant,
     is_deaf: bool,
     /// Asked to end, ports and all.
     stops: bool,
@@ -97,6 +99,7 @@ impl<F: Fabric> Daemon<F> {
             next_client: FIRST_CLIENT,
             budget: Budget::default(),
             swept: Instant::now(),
+            looked: Instant::now(),
             is_deaf: false,
             stops: false,
             leaves: false,
@@ -168,7 +171,10 @@ impl<F: Fabric> Daemon<F> {
             }
         }
         self.answer_finished();
-        self.keep_time();
+        if waits && self.looked.elapsed() >= TICK {
+            self.looked = Instant::now();
+            self.keep_time();
+        }
         if orphans && self.swept.elapsed() > TICK {
             self.swept = Instant::now();
             self.engine.sweep_orphans();

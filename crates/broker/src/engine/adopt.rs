@@ -194,13 +194,25 @@ impl<F: Fabric> Engine<F> {
 
     /// Notes a port down, where there is something to keep it in.
     pub(super) fn note(&self, number: u32) -> io::Result<()> {
-        let (Some(keep), Some(port)) = (&self.keep, self.ports.get(&number)) else {
-            return Ok(());
-        };
-        let Some((slot, _)) = port.place else {
-            return Ok(());
-        };
-        keep.save(&Kept {
+        match (&self.keep, self.kept(number)) {
+            (Some(keep), Some(kept)) => keep.save(&kept),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that a port has changed.
+    pub(super) fn note_change(&self, number: u32) -> io::Result<()> {
+        match (&self.keep, self.kept(number)) {
+            (Some(keep), Some(kept)) => keep.save_change(&kept),
+            _ => Ok(()),
+        }
+    }
+
+    fn kept(&self, number: u32) -> Option<Kept> {
+        self.keep.as_ref()?;
+        let port = self.ports.get(&number)?;
+        let (slot, _) = port.place?;
+        Some(Kept {
             port: number,
             slot,
             ifindex: port.ifindex,

@@ -13,6 +13,8 @@ use crate::protocol::{
     PortStatus, Refusal,
 };
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use weir_demux::{Binding, BindingId, Filter, Target};
 use weir_filter::ir::Program;
@@ -78,6 +80,8 @@ pub struct Engine<F: Fabric> {
     /// Finished without the fabric.
     pub(super) done: Vec<Finished>,
     ghosts: Ghosts,
+    /// The grants' filters, by place, link type and IPv4 mask.
+    guards: BTreeMap<(usize, u32, Option<Ipv4Addr>), Program>,
 }
 
 impl<F: Fabric> Engine<F> {
@@ -93,6 +97,7 @@ impl<F: Fabric> Engine<F> {
             retired: Vec::new(),
             done: Vec::new(),
             ghosts: Ghosts::default(),
+            guards: BTreeMap::new(),
         }
     }
 
@@ -226,7 +231,7 @@ impl<F: Fabric> Engine<F> {
             known.filter = filter;
             known.asked.filter = source;
         }
-        self.note(port).map_err(|error| {
+        self.note_change(port).map_err(|error| {
             let message = format!("the new filter holds, but cannot be noted down ({error})");
             Refusal::new(ErrorKind::System, message)
         })
@@ -454,21 +459,39 @@ impl<F: Fabric> Engine<F> {
 
     /// Compiles a filter, behind the grant's own.
     pub(super) fn filter(
-        &self,
+        &mut self,
         grant: Option<usize>,
         facts: &Facts,
         source: &Source,
         snap_len: Option<u32>,
     ) -> Result<Filter, Refusal> {
-        let guard = match grant.and_then(|place| self.policy.grants.get(place)) {
-            Some(grant) if !grant.filter.is_empty() => Some(compile_own(facts, &grant.filter)?),
-            _ => None,
+        let guard = match grant {
+            Some(place) => self.guard(place, facts)?,
+            None => None,
         };
-        let mut compiler = compiler(facts).guarded_by(guard.as_ref());
+        let mut compiler = compiler(facts).guarded_by(guard);
         if let Some(snap_len) = snap_len {
             compiler = compiler.snaplen(snap_len);
         }
         Ok(Filter::new(compiler.compile(source)?))
+    }
+
+    /// The filter of a grant, compiled once for all interfaces alike.
+    fn guard(&mut self, place: usize, facts: &Facts) -> Result<Option<&Program>, Refusal> {
+        let Some(grant) = self.policy.grants.get(place) else {
+            return Ok(None);
+        };
+        if grant.filter.is_empty() {
+            return Ok(None);
+        }
+        let guard = match self
+            .guards
+            .entry((place, facts.linktype.0, facts.netmask()))
+        {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(compile_own(facts, &grant.filter)?),
+        };
+        Ok(Some(guard))
     }
 
     /// The interface, divided; with the host's claims bound when it is new.

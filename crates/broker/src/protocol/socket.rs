@@ -7,6 +7,7 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
 };
+use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,6 +30,11 @@ pub struct Peer {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
+}
+
+thread_local! {
+    /// Where messages are received: few are as long as they may be.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A connection.
@@ -145,7 +151,11 @@ impl Channel {
     /// # Errors
     /// If the other end is gone: then `UnexpectedEof`.
     pub fn receive(&self, wait: bool) -> io::Result<Option<Received>> {
-        let mut bytes = vec![0; MESSAGE_LEN_MAX];
+        BUFFER.with_borrow_mut(|buffer| self.receive_by(buffer, wait))
+    }
+
+    fn receive_by(&self, buffer: &mut Vec<u8>, wait: bool) -> io::Result<Option<Received>> {
+        buffer.resize(MESSAGE_LEN_MAX, 0);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut flags = RecvFlags::CMSG_CLOEXEC;
@@ -153,7 +163,7 @@ impl Channel {
             flags |= RecvFlags::DONTWAIT;
         }
         let message = loop {
-            let mut parts = [IoSliceMut::new(&mut bytes)];
+            let mut parts = [IoSliceMut::new(buffer)];
             match recvmsg(&self.fd, &mut parts, &mut control, flags) {
                 Ok(message) => break message,
                 Err(Errno::INTR) => {}
@@ -171,7 +181,7 @@ impl Channel {
             // An empty packet looks the same; nobody has a reason to send one.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        bytes.truncate(message.bytes.min(MESSAGE_LEN_MAX));
+        let bytes = buffer[..message.bytes.min(MESSAGE_LEN_MAX)].to_vec();
         let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
         Ok(Some(Received {
             bytes,

@@ -171,6 +171,11 @@ fn a_filter_changes_while_frames_come() {
             }
             assert!(Instant::now() < deadline, "the old filter goes on");
         }
+        // Names of hosts are looked up.
+        port.set_filter("dst host localhost and udp or udp[8:4] & 1 = 1")
+            .unwrap();
+        net.send(1001, 2);
+        assert_eq!(numbers(&mut port, 1), [1]);
         assert!(matches!(
             port.set_filter("udp prot 1"),
             Err(PortError::Filter(_))

@@ -67,6 +67,18 @@ fn brokers_that_are_killed_or_replaced_interrupt_nothing() {
     taker.set_filter("udp dst port 5001").unwrap();
     net.send(5001, 3);
     assert_eq!(numbers(&mut taker, 3), [0, 1, 2]);
+    // What was changed is noted for the next, of many changes the last.
+    for port in (5100..5400).chain([5001]) {
+        taker.set_filter(&format!("udp dst port {port}")).unwrap();
+    }
+    broker.kill();
+    let (broker, said) = folder.broker(&net, POLICY);
+    assert_eq!(said, "2 0");
+    net.send(5100, 3);
+    net.send(5001, 2);
+    assert_eq!(numbers(&mut taker, 2), [0, 1]);
+    assert!(none_more(&mut taker));
+    assert!(taker.counters().is_ok());
     // And belongs to the connection again: it goes with it at once.
     drop((taker, copy));
     let deadline = Instant::now() + Duration::from_secs(1);
