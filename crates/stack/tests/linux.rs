@@ -163,3 +163,64 @@ fn we_connect_to_linux_and_both_send() {
         linux.join().unwrap().unwrap();
     }
 }
+
+/// Bulk transfers against Linux, with timestamps: how many of the segments
+/// take the fast path, each way, over both IP versions.
+#[test]
+fn bulk_transfers_with_linux_take_the_fast_path() {
+    if !need::root() {
+        return;
+    }
+    const BULK: usize = 20_000_000;
+    let mut world = World::new();
+    for at in [V4, V6] {
+        for to_linux in [true, false] {
+            let server = SocketAddr::new(ip(at[1]), 9000 + u16::from(to_linux));
+            let listener = world.host.run(|| TcpListener::bind(server)).unwrap();
+            let linux = std::thread::spawn(move || -> io::Result<()> {
+                let (mut stream, _) = listener.accept()?;
+                if to_linux {
+                    let mut bytes = Vec::new();
+                    stream.read_to_end(&mut bytes)?;
+                    assert_eq!(bytes.len(), BULK);
+                } else {
+                    stream.write_all(&vec![1; BULK])?;
+                }
+                Ok(())
+            });
+            let before = world.stack.counters().clone();
+            let mut connection = None;
+            let (mut sent, mut read) = (0, 0);
+            let (bytes, mut buffer) = (vec![1; 1 << 16], vec![0; 1 << 16]);
+            world.run(|stack, now_ns| {
+                let id = *connection
+                    .get_or_insert_with(|| stack.tcp_connect(now_ns, None, server).unwrap());
+                while to_linux && sent < BULK {
+                    let len = bytes.len().min(BULK - sent);
+                    match stack.tcp_write(id, &bytes[..len]) {
+                        Ok(count) => sent += count,
+                        Err(_) => return false,
+                    }
+                }
+                while !to_linux && read < BULK {
+                    match stack.tcp_read(id, &mut buffer) {
+                        Ok(count) => read += count,
+                        Err(_) => return false,
+                    }
+                }
+                stack.tcp_close(now_ns, id);
+                true
+            });
+            let until = world.start.elapsed() + Duration::from_millis(300);
+            world.run(|_, now_ns| u128::from(now_ns) > until.as_nanos());
+            linux.join().unwrap().unwrap();
+            let after = world.stack.counters();
+            let fast = after.segments_fast - before.segments_fast;
+            let standard = after.segments_standard - before.segments_standard;
+            let share = fast as f64 / (fast + standard) as f64;
+            let way = if to_linux { "to" } else { "from" };
+            println!("{way} Linux at {server}: {fast} fast, {standard} standard: {share:.4}");
+            assert!(share >= 0.95, "{way} {server}: {share:.3}");
+        }
+    }
+}

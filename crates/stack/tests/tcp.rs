@@ -149,8 +149,8 @@ fn bytes_arrive_whatever_the_link_does() {
         run(seed, Path::Fast);
     }
     // Lies about neighbours were believed for long, and windows that stayed
-    // closed given up too soon.
-    for seed in [830, 1995, 2185] {
+    // closed given up too soon; all SYNs of one were lost.
+    for seed in [830, 1995, 2185, 4336] {
         run(seed, Path::Fast);
     }
 }

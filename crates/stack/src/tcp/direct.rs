@@ -120,20 +120,14 @@ impl Tcp {
 }
 
 impl Pcb {
-    /// Arms the filter for the next segment, or lets it rest.
+    /// Arms the filter once the connection is open.
     pub(super) fn arm(&mut self) {
         if self.state != State::Established {
             return;
         }
-        let window = (self.send.wnd >> self.send.scale) as u16;
-        // A SYN's window is not scaled; then no field tells the same one.
-        if usize::from(window) << self.send.scale != self.send.wnd {
-            self.filter = Filter::default();
-        } else if self.filter.is_armed() {
-            self.filter.set_window(window);
-        } else {
+        if !self.filter.is_armed() {
             let timestamps = self.timestamps.is_some();
-            self.filter = Filter::tcp(self.remote, self.local, timestamps, window);
+            self.filter = Filter::tcp(self.remote, self.local, timestamps);
         }
     }
 
@@ -166,11 +160,13 @@ impl Pcb {
         let (header, payload) = segment.split_at_checked(header_len)?;
         let (seq, ack) = (Seq(word(4)), Seq(word(8)));
         let timestamps = self.timestamps.map(|_| (word(24), word(28)));
+        let wnd = usize::from(word(12) as u16) << self.send.scale;
+        let tells = !payload.is_empty() || self.send.una.before(ack) || wnd != self.send.wnd;
         let in_order = seq == self.receive.nxt
             && payload.len() <= self.receive.window()
             && self.send.una.at_most(ack)
             && ack.at_most(self.send.nxt)
-            && (!payload.is_empty() || self.send.una.before(ack));
+            && tells;
         if !in_order || self.is_old(now_ns, timestamps) {
             return None;
         }
@@ -191,7 +187,7 @@ impl Pcb {
         let told = Told {
             seq,
             ack,
-            wnd: self.send.wnd,
+            wnd,
             bare: payload.is_empty(),
             marked: false,
             timestamps,

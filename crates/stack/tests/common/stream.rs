@@ -2,7 +2,7 @@
 
 use super::Pair;
 use weir_stack::Stack;
-use weir_stack::tcp::{TcpError, TcpId};
+use weir_stack::tcp::{State, TcpError, TcpId};
 
 /// The byte at a place of the stream from one end: nothing repeats soon.
 pub(crate) fn byte(end: usize, at: usize) -> u8 {
@@ -103,10 +103,9 @@ pub(crate) fn exchange(
     let remote = std::net::SocketAddr::new(super::ip(at[1]), 80);
     let listener = pair.stacks[1].tcp_listen(remote, 5).unwrap();
     let mut talkers = [0, 1].map(|end| Talker::new(end, bytes[end], bytes[1 - end], appetite));
-    let opened = pair.stacks[0]
-        .tcp_connect(pair.now_ns, None, remote)
-        .unwrap();
-    talkers[0].connection = Some(opened);
+    let first = pair.stacks[0].tcp_connect(pair.now_ns, None, remote);
+    talkers[0].connection = Some(first.unwrap());
+    let mut opened = false;
     let done = pair.run(limit_ns, |pair| {
         if talkers[1].connection.is_none() {
             talkers[1].connection = pair.stacks[1].tcp_accept(pair.now_ns, listener).ok();
@@ -116,6 +115,16 @@ pub(crate) fn exchange(
                     pair.stacks[end].tcp_channel(connection)
                 });
             }
+        }
+        // All SYNs may be lost, however many: then a person tries again.
+        let state = talkers[0]
+            .connection
+            .and_then(|id| pair.stacks[0].tcp_state(id));
+        opened |= !matches!(state, Some(State::SynSent | State::Closed));
+        if state == Some(State::Closed) && !opened {
+            let again = pair.stacks[0].tcp_connect(pair.now_ns, None, remote);
+            talkers[0] = Talker::new(0, bytes[0], bytes[1], appetite);
+            talkers[0].connection = Some(again.unwrap());
         }
         let mut moved = false;
         for talker in &mut talkers {
