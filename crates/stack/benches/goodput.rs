@@ -9,53 +9,20 @@
 //! queues; the best of several rounds counts, so the ratio is good even where
 //! the times are not.
 
-use smoltcp::iface::{Config as OtherConfig, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+mod common;
+
+use common::{BUFFER, Ends, Other, Out, Wire};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant as OtherInstant;
-use smoltcp::wire::{EthernetAddress, IpCidr};
-use std::collections::VecDeque;
 use std::time::Instant;
-use weir_stack::{Config, Outlet, Stack};
+use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 
 /// Bytes of one round.
 const BYTES: usize = 16 << 20;
 const ROUNDS: usize = 200;
-/// Bytes that are written or read at a time, and of each buffer.
+/// Bytes that are written or read at a time.
 const PIECE: usize = 64 << 10;
-const BUFFER: usize = 512 << 10;
-
-/// Frames from one host to the other; spent ones are used again.
-#[derive(Default)]
-struct Wire {
-    frames: VecDeque<Vec<u8>>,
-    spare: Vec<Vec<u8>>,
-}
-
-impl Wire {
-    fn frame(&mut self, len: usize) -> Vec<u8> {
-        let mut frame = self.spare.pop().unwrap_or_default();
-        frame.resize(len, 0);
-        frame
-    }
-}
-
-struct Out<'a> {
-    wire: &'a mut Wire,
-    frame: Vec<u8>,
-}
-
-impl Outlet for Out<'_> {
-    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
-        self.frame = self.wire.frame(len);
-        Some(&mut self.frame)
-    }
-
-    fn submit(&mut self) {
-        self.wire.frames.push_back(std::mem::take(&mut self.frame));
-    }
-}
 
 /// Seconds that our stack takes.
 fn ours() -> f64 {
@@ -110,87 +77,6 @@ fn ours() -> f64 {
         }
     }
     start.elapsed().as_secs_f64()
-}
-
-struct Ends<'a> {
-    from: &'a mut Wire,
-    to: &'a mut Wire,
-}
-
-struct Rx<'a>(Vec<u8>, &'a mut Vec<Vec<u8>>);
-struct Tx<'a>(&'a mut Wire);
-
-impl RxToken for Rx<'_> {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        let done = f(&self.0);
-        self.1.push(self.0);
-        done
-    }
-}
-
-impl TxToken for Tx<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut frame = self.0.frame(len);
-        let done = f(&mut frame);
-        self.0.frames.push_back(frame);
-        done
-    }
-}
-
-impl Device for Ends<'_> {
-    type RxToken<'b>
-        = Rx<'b>
-    where
-        Self: 'b;
-    type TxToken<'b>
-        = Tx<'b>
-    where
-        Self: 'b;
-
-    fn receive(&mut self, _: OtherInstant) -> Option<(Rx<'_>, Tx<'_>)> {
-        let frame = self.from.frames.pop_front()?;
-        Some((Rx(frame, &mut self.from.spare), Tx(self.to)))
-    }
-
-    fn transmit(&mut self, _: OtherInstant) -> Option<Tx<'_>> {
-        Some(Tx(self.to))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = 1514;
-        capabilities
-    }
-}
-
-struct Other {
-    interface: Interface,
-    sockets: SocketSet<'static>,
-    socket: SocketHandle,
-}
-
-impl Other {
-    fn new(number: u8, ends: &mut Ends<'_>) -> Other {
-        let config = OtherConfig::new(EthernetAddress([2, 0, 0, 0, 0, number]).into());
-        let mut interface = Interface::new(config, ends, OtherInstant::ZERO);
-        let address: IpCidr = format!("192.0.2.{number}/24").parse().unwrap();
-        interface.update_ip_addrs(|addresses| addresses.push(address).unwrap());
-        let buffer = || tcp::SocketBuffer::new(vec![0; BUFFER]);
-        let mut socket = tcp::Socket::new(buffer(), buffer());
-        socket.set_nagle_enabled(false);
-        let mut sockets = SocketSet::new(Vec::new());
-        let socket = sockets.add(socket);
-        Other {
-            interface,
-            sockets,
-            socket,
-        }
-    }
-
-    fn tcp(&mut self) -> &mut tcp::Socket<'static> {
-        self.sockets.get_mut::<tcp::Socket<'_>>(self.socket)
-    }
 }
 
 /// Seconds that smoltcp takes.

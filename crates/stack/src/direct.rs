@@ -158,11 +158,6 @@ impl Filter {
         }
     }
 
-    /// Whether it was armed.
-    pub(crate) fn is_armed(&self) -> bool {
-        self.words > 0
-    }
-
     /// Whether a packet is as expected.
     #[inline]
     pub(crate) fn accepts(&self, packet: &[u8]) -> bool {

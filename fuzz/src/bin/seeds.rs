@@ -25,6 +25,7 @@ fn main() -> std::io::Result<()> {
     write(&root, "ir", programs())?;
     write(&root, "program", tapes())?;
     write(&root, "plan", tapes())?;
+    write(&root, "stack", tapes())?;
     write(&root, "ports", ports())?;
     write(&root, "capture", captures())?;
     write(

@@ -439,6 +439,9 @@ impl Pcb {
     pub(super) fn release(&mut self, now_ns: u64) {
         let moved_ns = self.last_heard_ns.max(self.last_sent_ns);
         let idle = moved_ns.saturating_add(RELEASE_NS) <= now_ns;
+        if idle {
+            self.filter = None;
+        }
         let released = idle && self.send.release() & self.receive.release();
         if !released && self.timers.release_ns.is_none() {
             self.timers.release_ns = Some(now_ns.saturating_add(RELEASE_NS));

@@ -46,7 +46,7 @@ impl Tcp {
             return Direct::Standard(None);
         };
         self.latest = Some(name);
-        if !pcb.filter.accepts(packet) || !pcb.is_plain() {
+        if !pcb.expects(packet) || !pcb.is_plain() {
             return standard;
         }
         let taken = match Parts::of(packet) {
@@ -70,7 +70,7 @@ impl Tcp {
         }
         if let Some(name) = self.latest
             && let Some(pcb) = self.pcbs.get(name)
-            && pcb.filter.accepts(packet)
+            && pcb.expects(packet)
         {
             return Some(name);
         }
@@ -125,10 +125,17 @@ impl Pcb {
         if self.state != State::Established {
             return;
         }
-        if !self.filter.is_armed() {
+        if self.filter.is_none() {
             let timestamps = self.timestamps.is_some();
-            self.filter = Filter::tcp(self.remote, self.local, timestamps);
+            let filter = Filter::tcp(self.remote, self.local, timestamps);
+            self.filter = Some(Box::new(filter));
         }
+    }
+
+    #[inline]
+    fn expects(&self, packet: &[u8]) -> bool {
+        let filter = self.filter.as_deref();
+        filter.is_some_and(|filter| filter.accepts(packet))
     }
 
     /// Whether nothing is going on that the fast path leaves to the standard

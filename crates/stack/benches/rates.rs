@@ -1,0 +1,399 @@
+//! How many connections and one-byte requests a second two hosts in memory
+//! manage on one core, our stack and smoltcp in turn; and what a segment costs
+//! that comes in, by how many connections are open.
+//!
+//! ```sh
+//! cargo bench -p weir-stack --bench rates
+//! cargo bench -p weir-stack --bench rates -- 1000000 # memory of so many, idle
+//! ```
+
+mod common;
+
+use common::{Ends, Other, Out, Wire};
+use smoltcp::socket::tcp;
+use smoltcp::time::Instant as OtherInstant;
+use std::net::SocketAddr;
+use std::time::Instant;
+use weir_stack::tcp::{TcpError, TcpId};
+use weir_stack::{Config, Stack};
+use weir_wire::ethernet::Address;
+
+const ROUNDS: usize = 60;
+/// Of each round.
+const REQUESTS: usize = 2000;
+const CONNECTIONS: usize = 500;
+
+/// Our two hosts, and the frames between them.
+struct Ours {
+    stacks: [Stack; 2],
+    wires: [Wire; 2],
+    now_ns: u64,
+}
+
+impl Ours {
+    fn new(addresses: &[&str]) -> Ours {
+        let host = |number: u8, addresses: &[&str]| {
+            let mut config = Config::new(Address([2, 0, 0, 0, 0, number]));
+            for address in addresses {
+                config = config.address(address.parse().unwrap());
+            }
+            Stack::new(&config, number.into()).unwrap()
+        };
+        Ours {
+            stacks: [host(1, addresses), host(2, &["192.0.2.200/24"])],
+            wires: Default::default(),
+            now_ns: 1,
+        }
+    }
+
+    /// One end takes what came and sends what it may.
+    fn turn(&mut self, end: usize) {
+        self.now_ns += 1000;
+        while let Some(frame) = self.wires[1 - end].frames.pop_front() {
+            self.stacks[end].receive(self.now_ns, &frame);
+            self.wires[1 - end].spare.push(frame);
+        }
+        let wire = &mut self.wires[end];
+        let frame = Vec::new();
+        self.stacks[end].poll(self.now_ns, &mut Out { wire, frame });
+    }
+}
+
+fn server() -> SocketAddr {
+    "192.0.2.200:80".parse().unwrap()
+}
+
+/// Seconds for so many one-byte requests and answers, one after another.
+fn our_requests() -> f64 {
+    let mut ours = Ours::new(&["192.0.2.1/24"]);
+    let listener = ours.stacks[1].tcp_listen(server(), 5).unwrap();
+    let client = ours.stacks[0].tcp_connect(0, None, server()).unwrap();
+    let accepted = loop {
+        ours.turn(0);
+        ours.turn(1);
+        if let Ok(accepted) = ours.stacks[1].tcp_accept(0, listener) {
+            break accepted;
+        }
+    };
+    let mut byte = [0; 1];
+    let start = Instant::now();
+    for _ in 0..REQUESTS {
+        ours.stacks[0].tcp_write(client, &[1]).unwrap();
+        ours.turn(0);
+        while ours.stacks[1].tcp_read(accepted, &mut byte).is_err() {
+            ours.turn(1);
+        }
+        ours.stacks[1].tcp_write(accepted, &byte).unwrap();
+        ours.turn(1);
+        while ours.stacks[0].tcp_read(client, &mut byte).is_err() {
+            ours.turn(0);
+        }
+    }
+    start.elapsed().as_secs_f64()
+}
+
+/// Seconds for so many connections, opened and closed one after another.
+fn our_connections() -> f64 {
+    let mut ours = Ours::new(&["192.0.2.1/24"]);
+    let listener = ours.stacks[1].tcp_listen(server(), 5).unwrap();
+    let mut byte = [0; 1];
+    let start = Instant::now();
+    for _ in 0..CONNECTIONS {
+        let now_ns = ours.now_ns;
+        let client = ours.stacks[0].tcp_connect(now_ns, None, server()).unwrap();
+        let accepted = loop {
+            ours.turn(0);
+            ours.turn(1);
+            if let Ok(accepted) = ours.stacks[1].tcp_accept(ours.now_ns, listener) {
+                break accepted;
+            }
+        };
+        ours.stacks[0].tcp_shutdown(ours.now_ns, client).unwrap();
+        while ours.stacks[1].tcp_read(accepted, &mut byte) == Err(TcpError::NotNow) {
+            ours.turn(0);
+            ours.turn(1);
+        }
+        ours.stacks[1].tcp_close(ours.now_ns, accepted);
+        ours.turn(1);
+        ours.turn(0);
+        ours.stacks[0].tcp_close(ours.now_ns, client);
+    }
+    start.elapsed().as_secs_f64()
+}
+
+/// smoltcp's two hosts.
+struct Others {
+    client: Other,
+    server: Other,
+    there: Wire,
+    back: Wire,
+    now_us: i64,
+}
+
+impl Others {
+    fn new() -> Others {
+        let [mut there, mut back] = [Wire::default(), Wire::default()];
+        let client = Other::new(1, &mut ends(&mut back, &mut there));
+        let server = Other::new(2, &mut ends(&mut there, &mut back));
+        Others {
+            client,
+            server,
+            there,
+            back,
+            now_us: 1,
+        }
+    }
+
+    fn turn(&mut self, end: usize) {
+        self.now_us += 1;
+        let now = OtherInstant::from_micros(self.now_us);
+        let (there, back) = (&mut self.there, &mut self.back);
+        match end {
+            0 => {
+                let Other {
+                    interface, sockets, ..
+                } = &mut self.client;
+                interface.poll(now, &mut ends(back, there), sockets);
+            }
+            _ => {
+                let Other {
+                    interface, sockets, ..
+                } = &mut self.server;
+                interface.poll(now, &mut ends(there, back), sockets);
+            }
+        }
+    }
+
+    fn open(&mut self, port: u16) {
+        self.server.tcp().listen(80).unwrap();
+        let context = self.client.interface.context();
+        let socket = self
+            .client
+            .sockets
+            .get_mut::<tcp::Socket<'_>>(self.client.socket);
+        let remote: SocketAddr = "192.0.2.2:80".parse().unwrap();
+        socket.connect(context, remote, port).unwrap();
+        while !(self.client.tcp().may_send() && self.server.tcp().may_recv()) {
+            self.turn(0);
+            self.turn(1);
+        }
+    }
+}
+
+fn ends<'a>(from: &'a mut Wire, to: &'a mut Wire) -> Ends<'a> {
+    Ends { from, to }
+}
+
+fn their_requests() -> f64 {
+    let mut others = Others::new();
+    others.open(50_000);
+    let mut byte = [0; 1];
+    let start = Instant::now();
+    for _ in 0..REQUESTS {
+        others.client.tcp().send_slice(&[1]).unwrap();
+        others.turn(0);
+        while others.server.tcp().recv_slice(&mut byte) != Ok(1) {
+            others.turn(1);
+        }
+        others.server.tcp().send_slice(&byte).unwrap();
+        others.turn(1);
+        while others.client.tcp().recv_slice(&mut byte) != Ok(1) {
+            others.turn(0);
+        }
+    }
+    start.elapsed().as_secs_f64()
+}
+
+fn their_connections() -> f64 {
+    let mut others = Others::new();
+    let start = Instant::now();
+    for number in 0..CONNECTIONS {
+        others.open(20_000 + number as u16);
+        others.client.tcp().close();
+        while others.server.tcp().may_recv() {
+            others.turn(0);
+            others.turn(1);
+        }
+        others.server.tcp().close();
+        others.turn(1);
+        others.turn(0);
+        others.turn(1);
+        // What is left of it need not be waited for.
+        others.client.tcp().abort();
+        others.server.tcp().abort();
+        others.turn(0);
+        others.turn(1);
+    }
+    start.elapsed().as_secs_f64()
+}
+
+const ADDRESSES: [&str; 24] = [
+    "192.0.2.1/24",
+    "192.0.2.2/24",
+    "192.0.2.3/24",
+    "192.0.2.4/24",
+    "192.0.2.5/24",
+    "192.0.2.6/24",
+    "192.0.2.7/24",
+    "192.0.2.8/24",
+    "192.0.2.9/24",
+    "192.0.2.10/24",
+    "192.0.2.11/24",
+    "192.0.2.12/24",
+    "192.0.2.13/24",
+    "192.0.2.14/24",
+    "192.0.2.15/24",
+    "192.0.2.16/24",
+    "192.0.2.17/24",
+    "192.0.2.18/24",
+    "192.0.2.19/24",
+    "192.0.2.20/24",
+    "192.0.2.21/24",
+    "192.0.2.22/24",
+    "192.0.2.23/24",
+    "192.0.2.24/24",
+];
+
+/// Opens so many connections; gives both ends of each.
+fn open_all(ours: &mut Ours, open: usize) -> Vec<(TcpId, TcpId)> {
+    let listener = ours.stacks[1].tcp_listen(server(), 1000).unwrap();
+    let mut pairs: Vec<(TcpId, TcpId)> = Vec::new();
+    while pairs.len() < open {
+        let count = 200.min(open - pairs.len());
+        let mut clients: Vec<TcpId> = (0..count)
+            .map(|index| {
+                let at = ADDRESSES[(pairs.len() + index) % ADDRESSES.len()];
+                let local = SocketAddr::new(at.trim_end_matches("/24").parse().unwrap(), 0);
+                let client = ours.stacks[0].tcp_connect(ours.now_ns, Some(local), server());
+                client.unwrap()
+            })
+            .collect();
+        let mut accepted = Vec::new();
+        while accepted.len() < count {
+            ours.turn(0);
+            ours.turn(1);
+            while let Ok(id) = ours.stacks[1].tcp_accept(ours.now_ns, listener) {
+                accepted.push(id);
+            }
+        }
+        // Which is whose, their ends tell.
+        let ends = |stack: &Stack, id: TcpId| stack.tcp_ends(id).unwrap();
+        accepted.sort_by_key(|id| ends(&ours.stacks[1], *id).1);
+        clients.sort_by_key(|id| ends(&ours.stacks[0], *id).0);
+        pairs.extend(clients.into_iter().zip(accepted));
+    }
+    pairs
+}
+
+/// Bytes that this process has in memory.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// Bytes that so many connections take, of both hosts, all idle after some
+/// bytes each way.
+fn memory(open: usize) -> usize {
+    let before = resident();
+    let mut ours = Ours::new(&ADDRESSES);
+    let pairs = open_all(&mut ours, open / 2);
+    for _ in 0..50 {
+        ours.now_ns += 100_000_000;
+        ours.turn(0);
+        ours.turn(1);
+    }
+    let used = resident() - before;
+    assert_eq!(ours.stacks[1].tcp_connections(), pairs.len());
+    used
+}
+
+/// Nanoseconds that a segment of 64 bytes costs the stack that takes it: all
+/// of one connection, or each of another; with so many open.
+fn ingress(open: usize) -> [f64; 2] {
+    let mut ours = Ours::new(&ADDRESSES);
+    let pairs = open_all(&mut ours, open);
+    const BATCH: usize = 1000;
+    let mut best = [f64::MAX; 2];
+    let mut random = 7_u64;
+    for (scattered, best) in best.iter_mut().enumerate() {
+        for _ in 0..30 {
+            let mut used = Vec::new();
+            for _ in 0..BATCH {
+                random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                let index = (random >> 33) as usize % pairs.len();
+                let (client, accepted) = pairs[if scattered == 1 { index } else { 0 }];
+                ours.stacks[0].tcp_set_nodelay(client, true).unwrap();
+                ours.stacks[0].tcp_write(client, &[3; 64]).unwrap();
+                let wire = &mut ours.wires[0];
+                let frame = Vec::new();
+                ours.stacks[0].poll(ours.now_ns, &mut Out { wire, frame });
+                used.push(accepted);
+            }
+            let frames: Vec<Vec<u8>> = ours.wires[0].frames.drain(..).collect();
+            ours.now_ns += 1000;
+            let start = Instant::now();
+            for frame in &frames {
+                ours.stacks[1].receive(ours.now_ns, frame);
+            }
+            let each = start.elapsed().as_nanos() as f64 / frames.len() as f64;
+            *best = best.min(each);
+            let mut buffer = [0; 1 << 17];
+            for id in used {
+                ours.stacks[1].tcp_read(id, &mut buffer).ok();
+            }
+            ours.turn(1);
+            ours.turn(0);
+            ours.turn(1);
+        }
+    }
+    best
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    if let Some(open) = arguments.find_map(|argument| argument.parse::<usize>().ok()) {
+        let used = memory(open);
+        println!(
+            "{open} idle connections: {} MB, {} bytes each",
+            used >> 20,
+            used / open
+        );
+        return;
+    }
+    let mut best = [f64::MAX; 4];
+    for _ in 0..ROUNDS {
+        let runs = [
+            our_requests,
+            their_requests,
+            our_connections,
+            their_connections,
+        ];
+        for (best, run) in best.iter_mut().zip(runs) {
+            *best = best.min(run());
+        }
+    }
+    for (name, count, ours, theirs) in [
+        ("requests", REQUESTS, best[0], best[1]),
+        ("connections", CONNECTIONS, best[2], best[3]),
+    ] {
+        let rate = |seconds: f64| count as f64 / seconds / 1000.0;
+        println!(
+            "{name:11} weir {:7.0} k/s  smoltcp {:7.0} k/s  ratio {:.2}",
+            rate(ours),
+            rate(theirs),
+            theirs / ours
+        );
+    }
+    let [one, _] = ingress(1);
+    println!("ingress, 1 connection       {one:6.1} ns");
+    let [same, scattered] = ingress(100_000);
+    println!(
+        "ingress, one of 100,000     {same:6.1} ns  ratio {:.2}",
+        same / one
+    );
+    println!(
+        "ingress, any of 100,000     {scattered:6.1} ns  ratio {:.2}",
+        scattered / one
+    );
+}

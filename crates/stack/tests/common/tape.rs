@@ -1,0 +1,280 @@
+//! A tape drives a whole stack: frames of a peer, as they are, again, changed
+//! or made up, with calls and time between them. For tests and for fuzzing.
+
+#![allow(dead_code, reason = "each includer uses its part")]
+
+use std::net::SocketAddr;
+use weir_stack::tcp::{ListenerId, TcpConfig, TcpId};
+use weir_stack::{Config, Stack};
+use weir_wire::ethernet::Address;
+use weir_wire::{Addresses, checksum, ethernet, ipv4, ipv6};
+
+/// Frames of the past that may come again.
+const HISTORY: usize = 16;
+/// Frames that a stack may send for one step of a tape.
+const ANSWERS_MAX: usize = 2000;
+/// Connections that one side opens.
+const CONNECTIONS: usize = 20;
+
+struct Tape<'a>(&'a [u8]);
+
+impl<'a> Tape<'a> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
+        self.0 = rest;
+        *first
+    }
+
+    fn bytes(&mut self, len: usize) -> &'a [u8] {
+        let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        bytes
+    }
+}
+
+struct World {
+    /// The one that is tried, and its peer.
+    stacks: [Stack; 2],
+    frames: [Vec<Vec<u8>>; 2],
+    history: Vec<Vec<u8>>,
+    listeners: [ListenerId; 2],
+    connections: [Vec<TcpId>; 2],
+    now_ns: u64,
+}
+
+/// Runs a tape to its end, and then until nothing is left to be done.
+pub fn run(tape: &[u8]) {
+    let mut tape = Tape(tape);
+    let mut world = World::new(tape.byte());
+    while !tape.0.is_empty() {
+        world.step(&mut tape);
+    }
+    for end in 0..2 {
+        for id in world.connections[end].clone() {
+            world.stacks[end].tcp_abort(world.now_ns, id);
+        }
+        world.stacks[end].tcp_unlisten(world.now_ns, world.listeners[end]);
+    }
+    // Whatever came, nothing stays for ever.
+    for _ in 0..100 {
+        world.now_ns += 120_000_000_000;
+        world.poll(0);
+    }
+    assert_eq!(world.stacks[0].tcp_connections(), 0);
+}
+
+impl World {
+    fn new(options: u8) -> World {
+        let host = |number: u8| {
+            let config = Config::new(Address([2, 0, 0, 0, 0, number]))
+                .address(format!("192.0.2.{number}/24").parse().unwrap())
+                .address(format!("2001:db8::{number}/64").parse().unwrap());
+            let mut stack = Stack::new(&config, number.into()).unwrap();
+            stack.tcp_configure(TcpConfig {
+                receive_buffer: if options & 1 == 0 { 65_536 } else { 3000 },
+                timestamps: options & 2 == 0,
+                sack: options & 4 == 0,
+                ..TcpConfig::default()
+            });
+            stack
+        };
+        let mut stacks = [host(1), host(2)];
+        let at = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        let listeners = [0, 1].map(|end: usize| {
+            let any = if options & 8 == 0 {
+                "0.0.0.0:80"
+            } else {
+                "[::]:80"
+            };
+            stacks[end].udp_bind(at("0.0.0.0:7")).unwrap();
+            stacks[end].tcp_listen(at(any), 8).unwrap()
+        });
+        let mut world = World {
+            stacks,
+            frames: Default::default(),
+            history: Vec::new(),
+            listeners,
+            connections: Default::default(),
+            now_ns: 1,
+        };
+        let peers = match options & 8 == 0 {
+            true => ["192.0.2.2:80", "192.0.2.1:80"],
+            false => ["[2001:db8::2]:80", "[2001:db8::1]:80"],
+        };
+        for (end, peer) in peers.into_iter().enumerate() {
+            world.open(end, at(peer));
+        }
+        world
+    }
+
+    fn open(&mut self, end: usize, to: SocketAddr) {
+        if self.connections[end].len() < CONNECTIONS
+            && let Ok(id) = self.stacks[end].tcp_connect(self.now_ns, None, to)
+        {
+            self.connections[end].push(id);
+            self.stacks[end].tcp_write(id, b"hello").unwrap();
+        }
+        self.poll(end);
+    }
+
+    fn poll(&mut self, end: usize) {
+        let mut frames: Vec<Vec<u8>> = Vec::new();
+        self.stacks[end].poll(self.now_ns, &mut frames);
+        assert!(frames.len() <= ANSWERS_MAX, "{} frames", frames.len());
+        for frame in &frames {
+            assert!(frame.len() <= 1514, "{} bytes", frame.len());
+        }
+        self.frames[end].extend(frames);
+        self.frames[end].truncate(ANSWERS_MAX);
+    }
+
+    /// A frame comes to an end; it answers.
+    fn deliver(&mut self, end: usize, frame: &[u8]) {
+        self.stacks[end].receive(self.now_ns, frame);
+        self.poll(end);
+        while let Ok(id) = self.stacks[end].tcp_accept(self.now_ns, self.listeners[end]) {
+            self.connections[end].push(id);
+        }
+    }
+
+    /// The next frame from the peer, which is remembered.
+    fn next_frame(&mut self) -> Option<Vec<u8>> {
+        if self.frames[1].is_empty() {
+            return None;
+        }
+        let frame = self.frames[1].remove(0);
+        if self.history.len() == HISTORY {
+            self.history.remove(0);
+        }
+        self.history.push(frame.clone());
+        Some(frame)
+    }
+
+    fn step(&mut self, tape: &mut Tape<'_>) {
+        match tape.byte() % 13 {
+            0 | 1 => {
+                while let Some(frame) = self.next_frame() {
+                    self.deliver(0, &frame);
+                }
+            }
+            2 | 3 => {
+                for frame in std::mem::take(&mut self.frames[0]) {
+                    self.deliver(1, &frame);
+                }
+            }
+            4 | 5 => {
+                if let Some(mut frame) = self.next_frame() {
+                    change(&mut frame, tape);
+                    self.deliver(0, &frame);
+                }
+            }
+            6 => {
+                let which = usize::from(tape.byte());
+                if let Some(mut frame) = self.history.get(which % HISTORY).cloned() {
+                    change(&mut frame, tape);
+                    self.deliver(0, &frame);
+                }
+            }
+            7 => {
+                let ether_type = [[8, 0], [0x86, 0xdd], [8, 6]][usize::from(tape.byte() % 3)];
+                let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+                frame.extend(ether_type);
+                let len = tape.byte().into();
+                frame.extend(tape.bytes(len));
+                repair(&mut frame);
+                self.deliver(0, &frame);
+            }
+            8 => {
+                self.now_ns += 1 << (tape.byte() % 38);
+                self.poll(0);
+                self.poll(1);
+            }
+            9 | 10 => self.call(tape),
+            11 => {
+                let to = ["192.0.2.1:80", "192.0.2.1:9", "[2001:db8::1]:80"];
+                let to = to[usize::from(tape.byte() % 3)];
+                self.open(1, to.parse().unwrap());
+            }
+            _ => self.open(0, "192.0.2.2:80".parse().unwrap()),
+        }
+    }
+
+    /// An application does something with a connection.
+    fn call(&mut self, tape: &mut Tape<'_>) {
+        let end = usize::from(tape.byte() % 2);
+        let which = usize::from(tape.byte());
+        let connections = &self.connections[end];
+        let Some(&id) = connections.get(which % connections.len().max(1)) else {
+            return;
+        };
+        let stack = &mut self.stacks[end];
+        let mut buffer = [0; 5000];
+        match tape.byte() % 8 {
+            0 | 1 => _ = stack.tcp_write(id, &buffer[..usize::from(tape.byte()) * 16]),
+            2..=4 => _ = stack.tcp_read(id, &mut buffer),
+            5 => _ = stack.tcp_shutdown(self.now_ns, id),
+            6 => stack.tcp_close(self.now_ns, id),
+            _ => _ = stack.tcp_set_keep_alive(self.now_ns, id, Some(1 << (tape.byte() % 38))),
+        }
+        self.poll(end);
+    }
+}
+
+/// Changes some bytes behind the Ethernet header, perhaps the length, and
+/// makes the checksums right again, mostly.
+fn change(frame: &mut Vec<u8>, tape: &mut Tape<'_>) {
+    let how = tape.byte();
+    for _ in 0..how % 4 {
+        let at = ethernet::Repr::LEN + usize::from(tape.byte()) % 100;
+        let value = tape.byte();
+        if let Some(byte) = frame.get_mut(at) {
+            *byte = value;
+        }
+    }
+    if how & 0x10 != 0 {
+        frame.truncate(14 + usize::from(tape.byte()));
+    }
+    if how & 0xe0 != 0 {
+        repair(frame);
+    }
+}
+
+/// Makes the checksums right of a frame with a transport behind its IP header.
+fn repair(frame: &mut [u8]) {
+    let Some(ip) = frame.get_mut(ethernet::Repr::LEN..) else {
+        return;
+    };
+    let (addresses, start, protocol) = if let Ok(packet) = ipv4::Packet::new(ip) {
+        let (addresses, protocol) = (Addresses::V4(packet.src(), packet.dst()), packet.protocol());
+        let len = packet.header_len();
+        ip[10..12].fill(0);
+        let sum = checksum::of(&ip[..len]);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        (addresses, len, protocol.0)
+    } else if let Ok(packet) = ipv6::Packet::new(ip) {
+        let addresses = Addresses::V6(packet.src(), packet.dst());
+        (addresses, ipv6::Repr::LEN, ip[6])
+    } else {
+        return;
+    };
+    let transport = &mut ip[start..];
+    let at = match protocol {
+        6 => 16,
+        17 => 6,
+        1 | 58 => 2,
+        _ => return,
+    };
+    if transport.len() < at + 2 {
+        return;
+    }
+    transport[at..at + 2].fill(0);
+    let sum = checksum::Sum::new();
+    let sum = match protocol {
+        1 => sum,
+        _ => sum.pseudo_header(addresses, protocol, transport.len() as u32),
+    };
+    let sum = sum.bytes(transport).finish();
+    transport[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+}

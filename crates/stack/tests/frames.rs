@@ -1,0 +1,19 @@
+//! Whatever frames come, the stack stays whole: tapes at random, each by its
+//! seed. `fuzz/` finds better ones.
+
+#[path = "common/tape.rs"]
+mod tape;
+
+use weir_stack::rng::Rng;
+
+#[test]
+fn no_frame_harms() {
+    let runs = std::env::var("WEIR_RUNS").ok();
+    let runs = runs.and_then(|value| value.parse().ok()).unwrap_or(60);
+    for seed in 0..runs {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let tape: Vec<u8> = (0..2000).map(|_| rng.bits() as u8).collect();
+        tape::run(&tape);
+    }
+}
