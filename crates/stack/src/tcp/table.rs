@@ -112,7 +112,7 @@ impl Tcp {
             match effect {
                 Effect::Nothing => self.settle(now_ns, name),
                 Effect::Opened => {
-                    self.opened(name);
+                    self.opened(now_ns, host, name);
                     self.settle(now_ns, name);
                 }
                 Effect::Refuse => {
@@ -193,7 +193,7 @@ impl Tcp {
     }
 
     /// A connection is open: its listener, or whoever opened it, is told.
-    fn opened(&mut self, name: Name) {
+    fn opened(&mut self, now_ns: u64, host: &mut Host, name: Name) {
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
         };
@@ -201,6 +201,9 @@ impl Tcp {
             return;
         };
         let Some(listener) = self.listeners.get_mut(listener_name) else {
+            // It was closed meanwhile, and nobody else will have it.
+            pcb.released = true;
+            self.abort(now_ns, host, name, None);
             return;
         };
         listener.half_open -= 1;
@@ -263,12 +266,13 @@ impl Tcp {
             let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
             self.table.remove(&key);
             self.deadlines.remove(name.index);
+            // One that was not accepted has no application.
+            pcb.released |= pcb.listener.is_some();
             if let Some(listener) = pcb.listener.and_then(|name| self.listeners.get_mut(name)) {
                 let before = listener.opened.len();
                 listener.opened.retain(|opened| opened.0 != name);
                 let was_opened = listener.opened.len() < before;
                 listener.half_open -= usize::from(!was_opened);
-                pcb.released = true;
             }
         }
         if pcb.released {
@@ -380,7 +384,7 @@ impl Tcp {
     fn take_cookie(
         &mut self,
         now_ns: u64,
-        host: &Host,
+        host: &mut Host,
         name: Name,
         (local, remote): (SocketAddr, SocketAddr),
         arrived: &Arrived<'_>,
@@ -434,7 +438,7 @@ impl Tcp {
         let name = self.enter(now_ns, pcb);
         let pcb = self.pcbs.get_mut(name).expect("it was entered");
         if pcb.arrives(now_ns, arrived) == Effect::Opened {
-            self.opened(name);
+            self.opened(now_ns, host, name);
         }
         self.settle(now_ns, name);
         Ok(())

@@ -45,7 +45,7 @@ struct World {
 }
 
 /// Runs a tape to its end, and then until nothing is left to be done.
-pub fn run(tape: &[u8]) {
+pub(crate) fn run(tape: &[u8]) {
     let mut tape = Tape(tape);
     let mut world = World::new(tape.byte());
     while !tape.0.is_empty() {
