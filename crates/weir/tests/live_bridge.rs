@@ -10,6 +10,7 @@ use live::{Ended, Running};
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::net::UdpSocket;
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use weir_lab::load::{Generator, Rate, Sent, Sink, Udp};
@@ -290,6 +291,37 @@ fn restarted_after_a_death_and_after_a_hang() {
     let ended = bridge.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("hung, and was ended"), "{ended:?}");
+}
+
+#[test]
+fn it_gives_signs_of_life_to_who_asks() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("bridge-life");
+    let (path, watchdog) = (folder.path("notify"), folder.write("watchdog", b""));
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let hear = || {
+        let mut sign = [0; 256];
+        let len = manager.recv(&mut sign).unwrap();
+        String::from_utf8_lossy(&sign[..len]).into_owned()
+    };
+    let mut command = weir([]);
+    command.env("NOTIFY_SOCKET", &path);
+    command.env("WATCHDOG_USEC", "300000");
+    let arguments = ["bridge", "left", "right", "--hang-ms", "10000"];
+    let arguments = [&arguments[..], &["--watchdog", &watchdog]].concat();
+    let bridge = Running::start(&net.middle, command, &arguments).until("ready");
+    assert!(hear().starts_with("READY=1\n"));
+    assert_eq!([hear(), hear()], ["WATCHDOG=1\n"; 2]);
+    bridge.signal(Signal::TERM);
+    assert_eq!(bridge.end().code, Some(0));
+    let last = std::iter::from_fn(|| Some(hear())).find(|sign| sign != "WATCHDOG=1\n");
+    assert_eq!(last.as_deref(), Some("STOPPING=1\n"));
+    // Fed, and told to stop, in the words of watchdog(8).
+    let fed = std::fs::read(&watchdog).unwrap();
+    assert!(fed.len() >= 3 && fed.ends_with(b"\0V"), "{fed:?}");
 }
 
 #[test]
