@@ -1,5 +1,6 @@
 //! A bridge between two hosts: a network of the lab's, real frames.
 
+mod calls;
 mod net;
 mod oracle;
 
