@@ -12,6 +12,7 @@
 //! | `congestion` | how much may be in the network: CUBIC (9438), NewReno |
 //! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
 //! | `handshake` | initial numbers (6528), backlogs, SYN cookies |
+//! | `listen` | segments for no connection, connections nobody has accepted |
 //! | `table` | all connections: segments find theirs |
 //! | `calls`, `info` | what applications do, and are told |
 //!
@@ -26,6 +27,7 @@ mod handshake;
 mod heap;
 mod info;
 mod input;
+mod listen;
 mod output;
 mod pcb;
 mod rack;

@@ -1,13 +1,13 @@
 //! All connections of a stack: segments find theirs, deadlines come due,
 //! connections with something to send take turns.
 
-use super::handshake::{HALF_OPEN_MAX, Listener, Remembered, Secret};
+use super::handshake::{Listener, Secret};
 use super::heap::Deadlines;
 use super::input::{Arrived, Effect};
 use super::output::Turn;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
-use super::{ListenerId, TcpConfig, TcpError, TcpId};
+use super::{TcpConfig, TcpError};
 use crate::host::{DropReason, Header, Host, Incoming};
 use crate::pcb::{Key, Listeners, PcbId, Table, Weir};
 use crate::rng::Keyed;
@@ -136,52 +136,6 @@ impl Tcp {
         self.arrives_at_listener(now_ns, host, incoming, (local, remote), &arrived)
     }
 
-    /// RFC 9293 §3.10.7.2, and §3.10.7.1 where nobody listens.
-    fn arrives_at_listener(
-        &mut self,
-        now_ns: u64,
-        host: &mut Host,
-        incoming: &Incoming<'_>,
-        ends: (SocketAddr, SocketAddr),
-        arrived: &Arrived<'_>,
-    ) -> Result<(), DropReason> {
-        let (local, _) = ends;
-        let listener = self.listening.find(local.ip(), local.port());
-        let listener = listener.and_then(|pcb| self.listeners.at(pcb.0));
-        let Some(name) = listener else {
-            self.refuse(now_ns, host, incoming, arrived);
-            return Err(DropReason::SegmentRefused);
-        };
-        if arrived.has(Flags::RST) {
-            return Err(DropReason::SegmentRefused);
-        }
-        if arrived.has(Flags::ACK) {
-            let taken = self.take_cookie(now_ns, host, name, ends, arrived);
-            if taken == Err(DropReason::SegmentRefused) {
-                self.refuse(now_ns, host, incoming, arrived);
-            }
-            return taken;
-        }
-        if !arrived.has(Flags::SYN) {
-            return Err(DropReason::SegmentRefused);
-        }
-        let listener = self.listeners.get_mut(name).expect("it was found");
-        if listener.opened.len() >= listener.backlog {
-            return Err(DropReason::BacklogFull);
-        }
-        if listener.half_open >= HALF_OPEN_MAX || self.pcbs.len() >= CONNECTIONS_MAX {
-            listener.cookie_ns = Some(now_ns);
-            self.send_cookie(now_ns, host, ends, arrived);
-            return Ok(());
-        }
-        listener.half_open += 1;
-        let pcb = Pcb::connecting(&self.config, &self.secret, host.mtu(), now_ns, ends);
-        let mut pcb = pcb.answer(now_ns, arrived);
-        pcb.listener = Some(name);
-        self.enter(now_ns, pcb);
-        Ok(())
-    }
-
     /// Enters a connection that is not there.
     pub(super) fn enter(&mut self, now_ns: u64, pcb: Pcb) -> Name {
         let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
@@ -190,27 +144,6 @@ impl Tcp {
         assert!(entered.is_ok(), "looked up before");
         self.settle(now_ns, name);
         name
-    }
-
-    /// A connection is open: its listener, or whoever opened it, is told.
-    fn opened(&mut self, now_ns: u64, host: &mut Host, name: Name) {
-        let Some(pcb) = self.pcbs.get_mut(name) else {
-            return;
-        };
-        let Some(listener_name) = pcb.listener else {
-            return;
-        };
-        let Some(listener) = self.listeners.get_mut(listener_name) else {
-            // It was closed meanwhile, and nobody else will have it.
-            pcb.released = true;
-            self.abort(now_ns, host, name, None);
-            return;
-        };
-        listener.half_open -= 1;
-        listener.opened.push_back(TcpId(name));
-        if !std::mem::replace(&mut listener.is_told, true) {
-            self.told_listeners.push_back(listener_name);
-        }
     }
 
     /// After anything happened to a connection: its deadline, its turn to
@@ -327,125 +260,8 @@ impl Tcp {
         }
     }
 
-    /// A SYN is answered without anything being kept.
-    fn send_cookie(
-        &mut self,
-        now_ns: u64,
-        host: &mut Host,
-        (local, remote): (SocketAddr, SocketAddr),
-        syn: &Arrived<'_>,
-    ) {
-        let remembered = Remembered::of(syn, &self.config);
-        let mut pcb = Pcb::connecting(
-            &self.config,
-            &self.secret,
-            host.mtu(),
-            now_ns,
-            (local, remote),
-        );
-        pcb = pcb.answer(now_ns, syn);
-        let cookie = self
-            .secret
-            .cookie(now_ns, local, remote, syn.seq, remembered.mss);
-        let timestamps = pcb
-            .timestamps
-            .map(|ours| (remembered.timestamp(pcb.clock(now_ns)), ours.recent));
-        // Without timestamps nothing but the segment size is remembered.
-        let keeps = timestamps.is_some();
-        let options = Options {
-            mss: Some(pcb.mss_ours()),
-            window_scale: remembered
-                .scale
-                .filter(|_| keeps)
-                .map(|_| pcb.receive.scale),
-            sack_permitted: remembered.sack && keeps,
-            timestamps,
-            ..Options::default()
-        };
-        let ecn = if remembered.ecn && keeps {
-            Flags::ECE
-        } else {
-            Flags::default()
-        };
-        let repr = Repr {
-            src_port: local.port(),
-            dst_port: remote.port(),
-            seq: cookie.0,
-            ack: syn.seq.plus(1).0,
-            flags: Flags::SYN | Flags::ACK | ecn,
-            window: pcb.receive.advertise_on_syn(),
-            urgent: 0,
-            options,
-        };
-        send(now_ns, host, pcb.addresses(), &repr);
-    }
-
-    /// An acknowledgment of a cookie of ours opens the connection.
-    fn take_cookie(
-        &mut self,
-        now_ns: u64,
-        host: &mut Host,
-        name: Name,
-        (local, remote): (SocketAddr, SocketAddr),
-        arrived: &Arrived<'_>,
-    ) -> Result<(), DropReason> {
-        let listener = self
-            .listeners
-            .get_mut(name)
-            .ok_or(DropReason::SegmentRefused)?;
-        let lately = |given_ns: u64| now_ns.saturating_sub(given_ns) < 128_000_000_000;
-        if arrived.has(Flags::SYN) || !listener.cookie_ns.is_some_and(lately) {
-            return Err(DropReason::SegmentRefused);
-        }
-        let (irs, cookie) = (arrived.seq.minus(1), Seq(arrived.repr.ack).minus(1));
-        let mss = self.secret.open_cookie(now_ns, local, remote, irs, cookie);
-        let mss = mss.ok_or(DropReason::SegmentRefused)?;
-        if listener.opened.len() >= listener.backlog || self.pcbs.len() >= CONNECTIONS_MAX {
-            return Err(DropReason::BacklogFull);
-        }
-        listener.half_open += 1;
-        let timestamps = arrived
-            .repr
-            .options
-            .timestamps
-            .filter(|_| self.config.timestamps);
-        let remembered = Remembered::from_echo(mss, timestamps.map(|(_, echo)| echo), &self.config);
-        let ecn = if remembered.ecn {
-            Flags::ECE | Flags::CWR
-        } else {
-            Flags::default()
-        };
-        let syn = Arrived {
-            repr: Repr {
-                seq: irs.0,
-                flags: Flags::SYN | ecn,
-                options: remembered.options(timestamps),
-                ..arrived.repr
-            },
-            seq: irs,
-            payload: &[],
-            marked: false,
-        };
-        let pcb = Pcb::connecting(
-            &self.config,
-            &self.secret,
-            host.mtu(),
-            now_ns,
-            (local, remote),
-        );
-        let mut pcb = pcb.answer_cookie(now_ns, &syn, cookie, self.config.send_buffer);
-        pcb.listener = Some(name);
-        let name = self.enter(now_ns, pcb);
-        let pcb = self.pcbs.get_mut(name).expect("it was entered");
-        if pcb.arrives(now_ns, arrived) == Effect::Opened {
-            self.opened(now_ns, host, name);
-        }
-        self.settle(now_ns, name);
-        Ok(())
-    }
-
     /// Answers a segment that nobody wanted (RFC 9293 §3.10.7.1).
-    fn refuse(
+    pub(super) fn refuse(
         &mut self,
         now_ns: u64,
         host: &mut Host,
@@ -519,26 +335,10 @@ impl Tcp {
         let pcb = self.pcbs.get(name).filter(|pcb| pcb.is_known);
         pcb.is_some_and(|pcb| (pcb.local, pcb.remote) == (local, remote))
     }
-
-    /// A listener is gone: so are the connections nobody accepted.
-    pub(crate) fn close_listener(&mut self, now_ns: u64, host: &mut Host, id: ListenerId) {
-        let Some(listener) = self.listeners.remove(id.0) else {
-            return;
-        };
-        self.listening
-            .remove(listener.local.ip(), listener.local.port());
-        self.told_listeners.retain(|name| *name != id.0);
-        for TcpId(name) in listener.opened {
-            if let Some(pcb) = self.pcbs.get_mut(name) {
-                (pcb.listener, pcb.released) = (None, true);
-            }
-            self.abort(now_ns, host, name, None);
-        }
-    }
 }
 
 /// Sends a segment without a connection, or beside it.
-fn send(now_ns: u64, host: &mut Host, addresses: Addresses, repr: &Repr) {
+pub(super) fn send(now_ns: u64, host: &mut Host, addresses: Addresses, repr: &Repr) {
     let mut segment = vec![0; repr.header_len()];
     repr.emit(&mut segment, addresses);
     let header = Header {
