@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
-use weir_link::net::Interface;
+use weir_link::net::{Interface, InterfaceError};
 use weir_socket::{Net, link};
 use weir_stack::{Config, Prefix};
 use weir_wire::ethernet::Address;
@@ -203,6 +203,12 @@ pub(crate) fn any_of(net: &Net, port: u16) -> Vec<SocketAddr> {
     ];
     let has = |v4: bool| addresses.iter().any(|address| address.is_ipv4() == v4);
     any.into_iter().filter(|any| has(any.is_ipv4())).collect()
+}
+
+/// Whether a link's interface still is.
+pub(crate) fn is_there(link: &str) -> bool {
+    let name = link.split_once(':').map_or(link, |(_, name)| name);
+    !matches!(Interface::named(name), Err(InterfaceError::Missing { .. }))
 }
 
 /// With the kernel's offload, or without it if the kernel has none.

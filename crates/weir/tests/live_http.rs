@@ -315,3 +315,80 @@ fn serve_keeps_to_http_and_to_its_folder() {
         (&304.into(), &"/".into())
     );
 }
+
+/// The README's block on hosts, line by line, as its reader types it.
+#[test]
+fn the_readme_is_right() {
+    if !weir_lab::need::root() {
+        return;
+    }
+    let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let mut blocks = readme.split("```console\n").skip(1);
+    let block = blocks.find(|block| block.contains("weir serve")).unwrap();
+    let block = block.split("```").next().unwrap();
+    let lines: Vec<String> = block
+        .lines()
+        .filter_map(|line| line.strip_prefix("$ "))
+        .map(|line| line.replace("sudo ", "").replace("$USER", "root"))
+        .collect();
+    // A background job says when it is ready, which its reader sees.
+    let (served, asked) = lines
+        .iter()
+        .partition::<Vec<_>, _>(|line| line.ends_with(" &"));
+    let [served] = served[..] else {
+        panic!("{served:?}");
+    };
+    let (setup, asked): (Vec<_>, Vec<_>) =
+        asked.into_iter().partition(|line| line.starts_with("ip "));
+    let lab = weir_lab::net::Lab::new();
+    let host = lab.host("reader").unwrap();
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_weir"))
+        .parent()
+        .unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    let shell = |line: &str| {
+        let mut command = std::process::Command::new("sh");
+        command
+            .args(["-c", line])
+            .current_dir(root)
+            .env("PATH", &path);
+        command
+    };
+    for line in setup {
+        let done = host.output(shell(line)).unwrap();
+        assert!(done.status.success(), "{line}: {done:?}");
+    }
+    let served = served.trim_end_matches(" &");
+    let server = live::Running::start(&host, shell(&format!("exec {served}")), &[]);
+    let server = server.until("ready");
+    let page = fs::read(root.join("docs/sockets.md")).unwrap();
+    let site = "exec python3 -m http.server 8000 --bind 192.0.2.1 --directory examples";
+    let _other = live::Running::start(&host, shell(site), &[]);
+    let began = Instant::now();
+    while host
+        .run(|| std::net::TcpStream::connect("192.0.2.1:8000"))
+        .is_err()
+    {
+        assert!(began.elapsed() < live::PATIENCE);
+        thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let mut server = Some(server);
+    for line in asked {
+        if line == "kill %1" {
+            let server = server.take().unwrap();
+            server.signal(Signal::TERM);
+            assert_eq!(server.end().code, Some(0));
+            continue;
+        }
+        let done = host.output(shell(line)).unwrap();
+        assert!(done.status.success(), "{line}: {done:?}");
+        match line.starts_with("curl") {
+            true => assert!(done.stdout == page, "{line}"),
+            false => assert!(
+                String::from_utf8_lossy(&done.stdout).contains("echo.rs"),
+                "{line}"
+            ),
+        }
+    }
+}

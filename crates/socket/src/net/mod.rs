@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,6 +36,9 @@ use weir_stack::{Config, Stack};
 /// How long a net that is dropped waits at most for peers to have what was
 /// written on connections that are closed.
 const LINGER: Duration = Duration::from_secs(5);
+
+/// How often the thread yields to calls that wait, before it goes on.
+const YIELDS_MAX: usize = 100;
 
 /// A host on a link. Clones are the same host; it ends with the last of them
 /// and the last of its sockets.
@@ -48,6 +52,8 @@ struct Running {
 
 pub(crate) struct Shared {
     state: Mutex<State>,
+    /// Calls that wait for the lock.
+    waiting: AtomicUsize,
     /// Wakes the thread.
     wake: OwnedFd,
     start: Instant,
@@ -85,6 +91,7 @@ impl Net {
         let link_fd = link.fd().try_clone_to_owned()?;
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(stack, Box::new(link))),
+            waiting: AtomicUsize::new(0),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             start: Instant::now(),
         });
@@ -144,7 +151,24 @@ impl Drop for Running {
 
 impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        if let Ok(state) = self.state.try_lock() {
+            return state;
+        }
+        self.waiting.fetch_add(1, Relaxed);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Relaxed);
+        state
+    }
+
+    /// Lets calls have the lock that wait for it: the thread, which takes it
+    /// again at once while frames come, would leave them none.
+    fn give_way(&self) {
+        for _ in 0..YIELDS_MAX {
+            if self.waiting.load(Relaxed) == 0 {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
@@ -183,6 +207,7 @@ impl Shared {
             let gone = state.is_gone();
             unlock(state);
             let Some(wait) = rest else {
+                self.give_way();
                 continue;
             };
             if self.wait(link, wait, full, gone) {

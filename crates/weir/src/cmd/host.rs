@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let net = args.addresses.open(&args.link, Need::Later)?;
     say("ready");
     while !stop.asked() {
-        if net.is_gone() {
+        if net.is_gone() || !host::is_there(&args.link) {
             return Err(Failure::run(format!("{} is gone", args.link)));
         }
         stop.wait(LOOK_EACH);

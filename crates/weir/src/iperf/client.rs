@@ -68,6 +68,7 @@ pub(crate) fn run(
             }
         }
     }
+    // A server that sends takes a reset for a failure: they end with us.
     let (ours, seconds, _open) =
         ended.ok_or_else(|| odd("the server showed results before a test"))?;
     let (sender, receiver) = match parameters.reverse {

@@ -44,7 +44,9 @@ pub(crate) fn serve(
     write_state(control, state::TEST_RUNNING)?;
     let streams = Streams::start(ways, parameters.reverse, &parameters);
     let ended = wait_for_end(control, &stop);
-    let (ours, seconds, _open) = streams.end();
+    let (ours, seconds, open) = streams.end();
+    // A client that reads hears nothing else until its streams end.
+    drop(open);
     match ended? {
         state::TEST_END => {}
         state::CLIENT_TERMINATE => return Err(odd("the client has ended the test")),

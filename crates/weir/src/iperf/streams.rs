@@ -36,8 +36,7 @@ pub(super) struct Streams {
     over: Arc<AtomicBool>,
     counts: Vec<Arc<Counts>>,
     threads: Vec<JoinHandle<()>>,
-    /// Connections, which stay open until the results are exchanged: one
-    /// that is closed with unread bytes is reset.
+    /// Connections: one that is closed with unread bytes is reset.
     open: Vec<TcpStream>,
     began: Instant,
 }
