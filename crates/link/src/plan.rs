@@ -23,6 +23,16 @@ pub enum PlanError {
     /// A program was not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The kernel is too old for the plan's programs.
+    #[error(
+        "the plan's program needs Linux 6.9 (loops by `may_goto`), and this is {release}: {source}"
+    )]
+    OldKernel {
+        /// What runs here.
+        release: String,
+        /// What the kernel said.
+        source: LoadError,
+    },
     /// What outlives the process was not pinned or found.
     #[error(transparent)]
     Pin(#[from] PinError),
@@ -277,7 +287,7 @@ impl PlanMaps {
             maps: &maps,
             ..Load::new(program_type)
         };
-        Ok(Program::load(&lowered.insns, &load)?)
+        Program::load(&lowered.insns, &load).map_err(explain)
     }
 
     /// The map that plays a part.
@@ -337,6 +347,28 @@ impl PlanMaps {
     }
 }
 
+/// Says so where the kernel is simply too old.
+fn explain(error: LoadError) -> PlanError {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    let release = release.unwrap_or_default().trim().to_owned();
+    match error {
+        source @ (LoadError::Refused { .. } | LoadError::System { .. }) if is_old(&release) => {
+            PlanError::OldKernel { release, source }
+        }
+        error => error.into(),
+    }
+}
+
+/// Whether a release is before 6.9; not if it cannot be read.
+fn is_old(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|text| text.parse::<u32>().ok());
+    match (number(), number()) {
+        (Some(major), Some(minor)) => (major, minor) < (6, 9),
+        _ => false,
+    }
+}
+
 /// How the pins of second halves begin.
 const HALF_PIN: &str = "put-";
 
@@ -385,3 +417,18 @@ fn make(plan: &KernelPlan, spec: MapSpec) -> Result<Made, PlanError> {
 
 /// A ring of a page at least, of whatever size pages are.
 const RING_BYTES_MIN: u32 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::is_old;
+
+    #[test]
+    fn releases_are_told_apart() {
+        for old in ["5.15.0-91-generic", "6.1", "6.8.12+"] {
+            assert!(is_old(old), "{old}");
+        }
+        for new in ["6.9", "6.18.44-x", "7.0.1", "odd"] {
+            assert!(!is_old(new), "{new}");
+        }
+    }
+}

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 use weir_demux::kernel::record::{FLAG_CUT, FLAG_EGRESS, FLAG_GSO, FLAG_VLAN, Record};
 use weir_filter::lang::Language;
+use weir_link::segment::{Segments, segments};
 use weir_ring::{Mode, Reader, Records, Woke};
 use weir_wire::LinkType;
 
@@ -440,6 +441,13 @@ impl<'a> Frame<'a> {
     /// Whether it leaves the host.
     pub fn is_outgoing(&self) -> bool {
         self.record.flags & FLAG_EGRESS != 0
+    }
+
+    /// The frames that go over the wire for it: itself, or its segments if it
+    /// stands for several, each whole and with right checksums; see
+    /// [`segments`](weir_link::segment::segments).
+    pub fn segments(&self) -> Segments<'a> {
+        segments(&self.record)
     }
 
     /// Whether it stands for several segments on the wire, of so many bytes

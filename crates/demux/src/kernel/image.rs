@@ -110,6 +110,17 @@ impl Image {
         std::mem::take(&mut self.writes)
     }
 
+    /// Leaves the last of several writes to one word: those that are not taken
+    /// are made twice, and a word that a program looks at by then must not go
+    /// through its old values again.
+    pub(super) fn write_once(&mut self) {
+        let mut seen = std::collections::BTreeSet::new();
+        self.writes.reverse();
+        self.writes
+            .retain(|write| seen.insert((write.memory == Memory::Store, write.word)));
+        self.writes.reverse();
+    }
+
     fn set(&mut self, memory: Memory, word: u32, value: u64) {
         let words = match memory {
             Memory::Index => &mut self.index,

@@ -34,10 +34,12 @@ impl KernelPlan {
         }
         self.tell();
         self.grow_trees(scratch::CANDIDATES_MAX as usize);
+        self.image.write_once();
     }
 
     /// Writes that no change has given yet: new programs rely on them. They
-    /// come once more with the next change, which does no harm.
+    /// come once more with the next change, which does no harm: no word is
+    /// among them twice.
     pub fn pending(&self) -> &[Write] {
         self.image.writes()
     }

@@ -2,7 +2,7 @@
 //! loss beside packet sockets and `AF_XDP`, and what changes cost.
 //!
 //! ```sh
-//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [mixed] [changes] [sockets] [costs] [lossless]
+//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [mixed] [changes] [sockets] [costs] [lossless] [host]
 //! ```
 //!
 //! All parts without a name. Everything that is compared runs in turn, in one
@@ -10,6 +10,7 @@
 
 mod bed;
 mod changes;
+mod host;
 mod live;
 mod packet;
 mod runs;
@@ -32,6 +33,9 @@ fn main() {
     if wanted("runs") {
         runs::one_shape(100_000);
     }
+    if wanted("few") {
+        runs::few_ports();
+    }
     if wanted("mixed") {
         runs::mixed();
     }
@@ -39,10 +43,11 @@ fn main() {
         changes::changes();
     }
     type Live = fn() -> Result<(), Box<dyn std::error::Error>>;
-    let live: [(&str, Live); 3] = [
+    let live: [(&str, Live); 4] = [
         ("sockets", live::sockets),
         ("costs", live::costs),
         ("lossless", live::rates),
+        ("host", host::throughput),
     ];
     for (name, run) in live.into_iter().filter(|(name, _)| wanted(name)) {
         if let Err(error) = run() {

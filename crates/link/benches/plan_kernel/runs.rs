@@ -122,6 +122,45 @@ pub(crate) fn one_shape(most: u32) {
     table.print();
 }
 
+/// Bindings to a million, on four ports.
+pub(crate) fn few_ports() {
+    let mut table = Table::new(
+        "N connections on four ports, ns per frame in the program (XDP, 60 bytes)",
+        &["bindings", "nobody's", "×", "hot", "×", "64 in turn", "×"],
+    );
+    let mut first = None;
+    for count in [1, 1_000, 100_000, 1_000_000] {
+        let (ports, ring) = (4, 1 << 22);
+        let mut bed = connections(Hook::Xdp, count, ports, ring);
+        let turn = Flows {
+            count: count.min(64),
+            scattered: false,
+        };
+        let floors = [&HOT, &turn].map(|flows| driver_alone(&bed, flows));
+        bed.swap();
+        let mut readers: Vec<Reader> = (0..ports as usize).map(|n| bed.reader(n)).collect();
+        let mut nobodys = flow(0).frame();
+        nobodys[23] = 200;
+        let nobody = cost(&bed.driver(&HOT), &nobodys, 1_000_000, &mut []) - floors[0];
+        let mut delivered = |flows: &Flows, floor: f64| {
+            let driver = bed.driver(flows);
+            cost(&driver, &flow(0).frame(), 20_000, &mut readers) - floor
+        };
+        let (hot, turns) = (delivered(&HOT, floors[0]), delivered(&turn, floors[1]));
+        let (n, h, t) = *first.get_or_insert((nobody, hot, turns));
+        table.row(&[
+            count.to_string(),
+            ns(nobody),
+            format!("{:.2}", nobody / n),
+            ns(hot),
+            format!("{:.2}", hot / h),
+            ns(turns),
+            format!("{:.2}", turns / t),
+        ]);
+    }
+    table.print();
+}
+
 /// Frames between the addresses that the expressions are about: of nobody,
 /// and as they come.
 fn strangers(texts: &[String]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {

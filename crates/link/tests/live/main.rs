@@ -2,6 +2,7 @@
 
 mod moves;
 mod path;
+mod plan;
 mod whole;
 
 use std::net::UdpSocket;

@@ -1,7 +1,7 @@
 //! Super-frames: segments that the device is to cut are delivered whole, as
 //! the kernel handles them, and marked.
 
-use super::link;
+use super::{Link, link};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -9,13 +9,18 @@ use weir_demux::kernel::record::{FLAG_EGRESS, FLAG_GSO, Record};
 use weir_demux::kernel::{Hook as PlanHook, KernelPlan, Options, Part};
 use weir_demux::{Binding, Filter, Target};
 use weir_filter::lang::expr::{Context, compile};
+use weir_lab::net::Offloads;
 use weir_link::bpf::{Hook, Map, MapSpec};
 use weir_link::live::Dispatcher;
 use weir_link::plan::PlanMaps;
+use weir_link::segment::segments;
 use weir_ring::Reader;
 use weir_wire::LinkType;
 
 const SENT: usize = 1 << 20;
+
+/// Where TCP's checksum stands in such a frame.
+const CHECKSUM_AT: usize = IP_END + 16;
 
 /// Bytes of an Ethernet header and an IPv4 header without options.
 const IP_END: usize = 14 + 20;
@@ -41,19 +46,7 @@ fn super_frames_are_delivered_whole_and_marked() {
     let index = link.eth_a.index();
     let attach = || Dispatcher::attach_with(index, Hook::TcEgress, None, Some(&program));
     let _dispatcher = link.a.run(attach).unwrap();
-    let text: Vec<u8> = (0..SENT).map(|at| (at / 7 + at / 4096) as u8).collect();
-    let server = link.b.run(|| TcpListener::bind("10.0.0.2:7000")).unwrap();
-    std::thread::scope(|scope| {
-        let reading = scope.spawn(|| {
-            let mut got = Vec::new();
-            server.accept().unwrap().0.read_to_end(&mut got).unwrap();
-            got
-        });
-        let mut client = link.a.run(|| TcpStream::connect("10.0.0.2:7000")).unwrap();
-        client.write_all(&text).unwrap();
-        drop(client);
-        assert!(reading.join().unwrap() == text);
-    });
+    let text = send_text(&link);
     let mut reader = Reader::open(OwnedFd::from(ring)).unwrap();
     let (mut first, mut seen) = (None, vec![None; SENT]);
     let (mut whole, mut longest) = (0, 0);
@@ -89,4 +82,93 @@ fn super_frames_are_delivered_whole_and_marked() {
     println!("{whole} super-frames, of {longest} bytes at most");
     assert!(seen.iter().copied().eq(text.iter().copied().map(Some)));
     assert!(whole > 5 && longest > 20_000, "{whole}, {longest}");
+}
+
+/// Sends the text from a to b.
+fn send_text(link: &Link) -> Vec<u8> {
+    let text: Vec<u8> = (0..SENT).map(|at| (at / 7 + at / 4096) as u8).collect();
+    let server = link.b.run(|| TcpListener::bind("10.0.0.2:7000")).unwrap();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let mut got = Vec::new();
+            server.accept().unwrap().0.read_to_end(&mut got).unwrap();
+            got
+        });
+        let mut client = link.a.run(|| TcpStream::connect("10.0.0.2:7000")).unwrap();
+        client.write_all(&text).unwrap();
+        drop(client);
+        assert!(reading.join().unwrap() == text);
+    });
+    text
+}
+
+/// Where the kernel cuts: the plan sees super-frames as they leave the first
+/// host, and their segments as they come to the second.
+#[test]
+fn super_frames_are_cut_as_the_kernel_cuts_them() {
+    let Some(link) = link() else { return };
+    // Made by the stack, and cut before the device has them.
+    let by_kernel = Offloads {
+        generic_segmentation: true,
+        ..Offloads::OFF
+    };
+    link.eth_a.set_offloads(by_kernel).unwrap();
+    link.eth_b.set_offloads(Offloads::OFF).unwrap();
+    let mut plan = KernelPlan::new(Options::default());
+    let mut maps = PlanMaps::new(&plan).unwrap();
+    let ring = Map::create("port", &MapSpec::ring_buf(1 << 23)).unwrap();
+    maps.map(Part::Rings).put(&[0; 4], &ring).unwrap();
+    let filter = compile("tcp dst port 7000", &Context::new(LinkType::EN10MB)).unwrap();
+    let binding = Binding {
+        filter: Filter::new(filter),
+        priority: 5,
+        copy: true,
+        target: Target::Port(0),
+        tag: 1,
+    };
+    let (_, change) = plan.bind(binding).unwrap();
+    maps.apply(&plan, &change).unwrap();
+    let attach = |host: &weir_lab::net::Host, index, hook, on| {
+        let program = maps.load(&plan, on).unwrap();
+        host.run(|| Dispatcher::attach_with(index, hook, None, Some(&program)).unwrap())
+    };
+    let (a, b) = (link.eth_a.index(), link.eth_b.index());
+    let _leaving = attach(&link.a, a, Hook::TcEgress, PlanHook::TcEgress);
+    let _coming = attach(&link.b, b, Hook::TcIngress, PlanHook::TcIngress);
+    send_text(&link);
+    let mut reader = Reader::open(OwnedFd::from(ring)).unwrap();
+    let (mut cut, mut came, mut whole) = (Vec::new(), Vec::new(), 0);
+    loop {
+        let batch = reader.peek().unwrap();
+        if batch.is_empty() {
+            break;
+        }
+        for record in &batch {
+            let record = Record::parse(record).unwrap();
+            assert_eq!(record.lost_before, 0);
+            if record.flags & FLAG_EGRESS == 0 {
+                assert_eq!(record.flags & FLAG_GSO, 0, "it came in pieces");
+                came.push(record.bytes.to_vec());
+                continue;
+            }
+            whole += u32::from(record.flags & FLAG_GSO != 0);
+            let pieces = segments(&record);
+            let count = pieces.len();
+            let before = cut.len();
+            let is_cut = count > 1;
+            cut.extend(pieces.map(|piece| (is_cut, piece.into_owned())));
+            assert_eq!(cut.len() - before, count);
+        }
+    }
+    println!("{whole} super-frames, {} segments", came.len());
+    assert!(whole > 5 && came.len() > 500, "{whole}, {}", came.len());
+    assert_eq!(cut.len(), came.len());
+    for (number, ((is_cut, cut), came)) in cut.iter_mut().zip(&mut came).enumerate() {
+        if !*is_cut {
+            // As it leaves: the kernel has yet to sum it.
+            cut[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
+            came[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
+        }
+        assert!(cut == came, "{number}:\n{cut:02x?}\n{came:02x?}");
+    }
 }

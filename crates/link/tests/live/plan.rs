@@ -1,0 +1,405 @@
+//! A plan on a live link: what it delivers is what the same plan delivers in
+//! user space, and no frame is unaccounted for.
+
+use super::{Link, counter_of, counts, link};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use weir_demux::kernel::record::Record;
+use weir_demux::kernel::{Change, Hook as PlanHook, KernelPlan, Need, Options, Part};
+use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
+use weir_filter::lang::expr::{Context, compile};
+use weir_filter::opt::optimise;
+use weir_lab::load::{Generator, Rate, Udp};
+use weir_lab::program::Tape;
+use weir_lab::rng::Rng;
+use weir_lab::rules::{FiveTuple, TCP, UDP, shapes};
+use weir_link::bpf::{Attachment, Hook, Map, MapSpec};
+use weir_link::live::{Dispatcher, Sender};
+use weir_link::plan::PlanMaps;
+use weir_ring::Reader;
+use weir_wire::LinkType;
+
+const PORTS: u32 = 4;
+
+/// How long something may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const HOOKS: [Hook; 3] = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcIngress];
+
+/// The EtherType of IPv4.
+const IP: u16 = 0x0800;
+
+/// Where the generator writes a frame's number.
+const NUMBER_AT: usize = 42;
+
+fn filter(text: &str) -> Filter {
+    let mut program = compile(text, &Context::new(LinkType::EN10MB)).expect(text);
+    optimise(&mut program);
+    Filter::new(program)
+}
+
+fn binding(filter: Filter, priority: u16, copy: bool, port: u32, tag: u32) -> Binding {
+    Binding {
+        filter,
+        priority,
+        copy,
+        target: Target::Port(port),
+        tag,
+    }
+}
+
+/// A plan at a hook, with ports.
+struct Live {
+    on: PlanHook,
+    plan: KernelPlan,
+    maps: PlanMaps,
+    rings: Vec<Map>,
+    dispatcher: Dispatcher,
+}
+
+impl Live {
+    fn new(link: &Link, hook: Hook, ring_bytes: u32) -> Live {
+        let plan = KernelPlan::new(Options {
+            keys_hint: 64,
+            ..Options::default()
+        });
+        let maps = PlanMaps::new(&plan).unwrap();
+        let ring = |slot: u32| {
+            let ring = Map::create("port", &MapSpec::ring_buf(ring_bytes)).unwrap();
+            let rings = maps.map(Part::Rings);
+            rings.put(&slot.to_ne_bytes(), &ring).unwrap();
+            ring
+        };
+        let rings = (0..PORTS).map(ring).collect();
+        let attach = || Dispatcher::attach(link.eth_b.index(), hook, None).unwrap();
+        Live {
+            on: if hook.is_xdp() {
+                PlanHook::Xdp
+            } else {
+                PlanHook::TcIngress
+            },
+            plan,
+            maps,
+            rings,
+            dispatcher: link.b.run(attach),
+        }
+    }
+
+    fn bind(&mut self, binding: Binding) -> BindingId {
+        let (id, change) = self.plan.bind(binding).unwrap();
+        self.apply(&change);
+        id
+    }
+
+    fn apply(&mut self, change: &Change) {
+        self.maps.apply(&self.plan, change).unwrap();
+        if change.programs == Need::Programs {
+            self.plan.sweep();
+            let program = self.maps.load(&self.plan, self.on).unwrap();
+            self.dispatcher.set(&program).unwrap();
+        }
+    }
+
+    /// Waits until frames under way are through, as a change of a map of maps
+    /// does.
+    fn settle(&mut self) {
+        let epoch = self.plan.epoch();
+        let last = PORTS - 1;
+        let rings = self.maps.map(Part::Rings);
+        let ring = &self.rings[last as usize];
+        rings.put(&last.to_ne_bytes(), ring).unwrap();
+        let change = self.plan.settle(epoch);
+        self.apply(&change);
+    }
+
+    /// Delivered and lost, over all ports.
+    fn counted(&self) -> (u64, u64) {
+        let counters = (0..PORTS).map(|slot| self.maps.counters(slot).unwrap());
+        counters.fold((0, 0), |(delivered, lost), one| {
+            (delivered + one.delivered, lost + one.lost)
+        })
+    }
+
+    fn reader(&self, port: u32) -> Reader {
+        let ring = self.rings[port as usize].try_clone().unwrap();
+        Reader::open(OwnedFd::from(ring)).unwrap()
+    }
+}
+
+/// Waits for something, on a busy machine too; gives what was there last.
+fn until<T: PartialEq>(wanted: &T, mut now: impl FnMut() -> T) -> T {
+    let start = Instant::now();
+    loop {
+        let found = now();
+        if found == *wanted || start.elapsed() > PATIENCE {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A frame between the addresses that the expressions are about.
+fn tuple(rng: &mut Rng) -> FiveTuple {
+    FiveTuple {
+        src: 0x0a00_0000 | rng.word() >> 8,
+        dst: 0x0a00_0000 | rng.word() >> 8,
+        src_port: rng.word() as u16,
+        dst_port: rng.word() as u16,
+        protocol: *rng.choose(&[TCP, UDP]),
+    }
+}
+
+/// What a port gets: tag and bytes.
+type Got = Vec<Vec<(u32, Vec<u8>)>>;
+
+/// What the plan in user space delivers, and how many frames it lets pass.
+fn expected(plan: &mut Plan, frames: &[Vec<u8>]) -> (Got, u64) {
+    let mut got = vec![Vec::new(); PORTS as usize];
+    let (mut verdict, mut passed) = (Verdict::new(), 0);
+    for frame in frames {
+        plan.run(frame, frame.len() as u32, &mut verdict);
+        for delivery in verdict.deliveries() {
+            if let Target::Port(port) = delivery.target {
+                let len = (delivery.snap_len as usize).min(frame.len());
+                got[port as usize].push((delivery.tag, frame[..len].to_vec()));
+            }
+        }
+        passed += u64::from(!verdict.is_taken());
+    }
+    (got, passed)
+}
+
+#[test]
+fn a_live_plan_divides_as_the_plan_in_user_space() {
+    for (seed, hook) in (0..).zip([Hook::XdpNative, Hook::TcIngress]) {
+        let Some(link) = link() else { return };
+        let mut rng = Rng::new(seed);
+        let mut tape = Tape::seeded(seed, 20_000);
+        let mut live = Live::new(&link, hook, 1 << 22);
+        let mut user = Plan::new(1);
+        let mut frames: Vec<Vec<u8>> = (0..200).map(|_| tuple(&mut rng).frame()).collect();
+        let mut texts = shapes(seed, 80);
+        // Some frames' own, so that enough is delivered.
+        for _ in 0..40 {
+            let own = tuple(&mut rng);
+            let src = std::net::Ipv4Addr::from(own.src);
+            texts.push(format!("src host {src} and dst port {}", own.dst_port));
+            frames.extend([own.frame(), tuple(&mut rng).frame()]);
+        }
+        for (tag, text) in (0..).zip(&texts) {
+            let (priority, copy) = (tape.pick(&[1, 5, 9]), tape.chance(60));
+            let binding = binding(filter(text), priority, copy, tag % PORTS, tag);
+            user.bind(binding.clone()).unwrap();
+            live.bind(binding);
+        }
+        let (wanted, passed_wanted) = expected(&mut user, &frames);
+        // Behind the plan: what it lets pass.
+        let (map, memory) = counts();
+        let behind = counter_of(Hook::TcIngress, &map, 0, IP);
+        let attach = || Attachment::new(&behind, link.eth_b.index(), Hook::TcIngress).unwrap();
+        let _behind = link.b.run(attach);
+        let sender = link.a.run(|| Sender::open(link.eth_a.index()).unwrap());
+        // From one CPU: so they come in order.
+        std::thread::scope(|scope| {
+            let send = || {
+                let cpu = weir_lab::cpu::allowed().unwrap()[0];
+                weir_lab::cpu::pin(None, cpu).unwrap();
+                frames.iter().for_each(|frame| sender.send(frame).unwrap());
+            };
+            scope.spawn(send).join().unwrap();
+        });
+        let delivered: usize = wanted.iter().map(Vec::len).sum();
+        let goal = (delivered as u64, 0, passed_wanted);
+        let now = || {
+            let (delivered, lost) = live.counted();
+            let passed = memory.load_u64(0, 0).unwrap();
+            (delivered, lost, passed)
+        };
+        assert_eq!(until(&goal, now), goal, "{hook:?}, seed {seed}");
+        for (port, wanted) in (0..).zip(&wanted) {
+            let mut reader = live.reader(port);
+            let mut got = Vec::new();
+            while got.len() < wanted.len() {
+                let batch = reader.peek().unwrap();
+                assert!(!batch.is_empty(), "{hook:?}, port {port}, seed {seed}");
+                for record in &batch {
+                    let record = Record::parse(record).unwrap();
+                    got.push((record.tag, record.bytes.to_vec()));
+                }
+            }
+            assert!(got == *wanted, "{hook:?}, port {port}, seed {seed}");
+        }
+        println!("{hook:?}: {} frames, {goal:?}", frames.len());
+        assert!(delivered > 80 && passed_wanted > 20 && passed_wanted < frames.len() as u64);
+    }
+}
+
+/// Sent = delivered + lost + passed, though nobody reads and rings are small.
+#[test]
+fn every_frame_is_accounted_for_when_rings_overflow() {
+    for hook in HOOKS {
+        let Some(link) = link() else { return };
+        let mut live = Live::new(&link, hook, 1 << 16);
+        live.bind(binding(filter("udp dst port 5000"), 5, false, 0, 1));
+        live.bind(binding(filter("udp dst port 5001"), 5, true, 1, 2));
+        let (map, memory) = counts();
+        let behind = counter_of(Hook::TcIngress, &map, 0, IP);
+        let attach = || Attachment::new(&behind, link.eth_b.index(), Hook::TcIngress).unwrap();
+        let _behind = link.b.run(attach);
+        let mut generator = generator(&link, 4);
+        let sent = generator.send(40_000, Rate::Flat).unwrap();
+        let came = sent.frames - sent.dropped;
+        let now = || {
+            let taken = live.maps.counters(0).unwrap();
+            let passed = memory.load_u64(0, 0).unwrap();
+            taken.delivered + taken.lost + passed
+        };
+        assert_eq!(until(&came, now), came, "{hook:?} {sent:?}");
+        let [taken, copied] = [0, 1].map(|port| live.maps.counters(port).unwrap());
+        println!("{hook:?}: {sent:?}, {taken:?}, {copied:?}");
+        assert!(taken.lost > 1_000 && taken.delivered > 100, "{taken:?}");
+        if sent.dropped == 0 {
+            assert_eq!(taken.delivered + taken.lost, 10_000);
+            assert_eq!(copied.delivered + copied.lost, 10_000);
+        }
+    }
+}
+
+/// Frames with their numbers to so many ports of the second host, in turn.
+fn generator(link: &Link, dst_ports: u32) -> Generator {
+    let now = link.eth_b.offloads().unwrap();
+    // Without XDP a veth takes redirected frames only with GRO.
+    let offloads = weir_lab::net::Offloads {
+        generic_receive: true,
+        ..now
+    };
+    link.eth_b.set_offloads(offloads).unwrap();
+    let [src, dst] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+    let udp = Udp::new(link.eth_a.mac(), link.eth_b.mac(), src.into(), dst.into());
+    let template = Udp { dst_ports, ..udp };
+    Generator::new(&link.eth_a, &template).unwrap()
+}
+
+/// Filters that all accept the generator's frames, by other shapes and keys.
+const VERSIONS: [&str; 5] = [
+    "udp dst port 5000",
+    "udp portrange 4990-5010",
+    "ip and udp and src host 10.0.0.1 and dst port 5000",
+    "dst net 10.0.0.0/8 and udp src port 1024",
+    "ip[8] > 0 and udp",
+];
+
+/// How fast frames come: as many as the machine can, up to a million a second.
+const PACE: f64 = 1e6;
+
+const CHANGES_MIN: usize = 30;
+
+#[test]
+fn changes_under_load_lose_nothing_and_keep_the_order() {
+    for (seed, hook) in (0..).zip([Hook::XdpNative, Hook::TcIngress]) {
+        let Some(link) = link() else { return };
+        let mut live = Live::new(&link, hook, 1 << 24);
+        let steady = live.bind(binding(filter(VERSIONS[0]), 5, true, 0, 1));
+        let reader = live.reader(0);
+        let mut generator = generator(&link, 1);
+        let done = AtomicBool::new(false);
+        let (sent, changes, heard) = std::thread::scope(|scope| {
+            let reading = scope.spawn(|| listen(reader, &done));
+            let sending = generator.start(u64::MAX, Rate::PerSecond(PACE)).unwrap();
+            let changes = churn(&mut live, steady, seed);
+            let sent = sending.stop().unwrap();
+            let came = sent.frames - sent.dropped;
+            let now = || {
+                let counters = live.maps.counters(0).unwrap();
+                counters.delivered + counters.lost
+            };
+            assert_eq!(until(&came, now), came, "{hook:?}, seed {seed}: {sent:?}");
+            std::thread::sleep(Duration::from_millis(50));
+            done.store(true, Ordering::Relaxed);
+            (sent, changes, reading.join().unwrap())
+        });
+        let counters = live.maps.counters(0).unwrap();
+        println!("{hook:?}: {sent:?}, {changes} changes, {counters:?}");
+        assert_eq!(heard.frames, counters.delivered, "{hook:?}");
+        assert_eq!(heard.out_of_order, 0, "{hook:?}: or delivered twice");
+        assert!(heard.lost_before <= counters.lost, "{hook:?}");
+        assert!(changes >= CHANGES_MIN && sent.frames > 10_000, "{hook:?}");
+    }
+}
+
+struct Heard {
+    frames: u64,
+    /// Numbers that are not above the one before.
+    out_of_order: u64,
+    lost_before: u64,
+}
+
+fn listen(mut reader: Reader, done: &AtomicBool) -> Heard {
+    let (mut heard, mut last) = (
+        Heard {
+            frames: 0,
+            out_of_order: 0,
+            lost_before: 0,
+        },
+        None,
+    );
+    loop {
+        // What is there when it ends is read too.
+        let is_done = done.load(Ordering::Relaxed);
+        let _ = reader.wait(Some(Duration::from_millis(10))).unwrap();
+        loop {
+            let batch = reader.peek().unwrap();
+            if batch.is_empty() {
+                break;
+            }
+            for record in &batch {
+                let record = Record::parse(record).unwrap();
+                let number = record.bytes[NUMBER_AT..].first_chunk().unwrap();
+                let number = u64::from_be_bytes(*number);
+                heard.frames += 1;
+                heard.out_of_order += u64::from(last.is_some_and(|last| number <= last));
+                heard.lost_before += u64::from(record.lost_before);
+                last = Some(number);
+            }
+        }
+        if is_done {
+            return heard;
+        }
+    }
+}
+
+/// Changes the steady binding's filter, and binds and unbinds others: known
+/// and new kinds, until tables grow.
+fn churn(live: &mut Live, steady: BindingId, seed: u64) -> usize {
+    let mut tape = Tape::seeded(seed, 1 << 20);
+    let others: Vec<Filter> = shapes(seed, 120).iter().map(|text| filter(text)).collect();
+    let versions = VERSIONS.map(filter);
+    let mut bound = Vec::new();
+    let (mut changes, start) = (0, Instant::now());
+    while start.elapsed() < Duration::from_millis(700)
+        || (changes < CHANGES_MIN && start.elapsed() < PATIENCE)
+    {
+        match tape.below(8) {
+            0..3 => {
+                let to = versions[tape.below(versions.len())].clone();
+                let change = live.plan.change_filter(steady, to).unwrap();
+                live.apply(&change);
+                live.settle();
+            }
+            3..7 => {
+                let other = others[tape.below(others.len())].clone();
+                let port = 1 + tape.below(3) as u32;
+                bound.push(live.bind(binding(other, tape.pick(&[1, 9]), true, port, 2)));
+            }
+            _ if bound.is_empty() => {}
+            _ => {
+                let gone = bound.swap_remove(tape.below(bound.len()));
+                let change = live.plan.unbind(gone).unwrap();
+                live.apply(&change);
+            }
+        }
+        changes += 1;
+    }
+    changes
+}
