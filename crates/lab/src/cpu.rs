@@ -33,38 +33,29 @@ pub fn pin(thread: Option<u32>, cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(thread, &set)?)
 }
 
-/// Has a command's process run on that CPU only, and with
-/// [real-time priority](realtime) if asked.
-pub fn place(command: &mut Command, cpu: usize, with_priority: bool) {
-    let before = move || {
-        pin(None, cpu)?;
-        if with_priority { realtime() } else { Ok(()) }
-    };
-    // SAFETY: the closure makes two system calls, and neither allocates nor
+/// Has a command's process run on that CPU only.
+pub fn place(command: &mut Command, cpu: usize) {
+    // SAFETY: the closure makes one system call, and neither allocates nor
     // takes a lock, but for the message of a CPU that does not exist.
-    unsafe { command.pre_exec(before) };
+    unsafe { command.pre_exec(move || pin(None, cpu)) };
 }
 
-/// Gives the calling thread the lowest of the real-time priorities: it runs
-/// before all that is not real-time. The kernel still keeps a twentieth of
-/// each second for the others.
-///
-/// # Errors
-/// Without privilege.
-pub fn realtime() -> io::Result<()> {
-    realtime_of(0)
-}
-
-/// As [`realtime`], for another thread by its number.
+/// Gives a thread the lowest of the real-time priorities, or an ordinary one
+/// again: `None` for the calling one. With it, it runs before all that is not
+/// real-time; the kernel still keeps a twentieth of each second for the others.
+/// Threads and processes that it starts do not inherit it.
 ///
 /// # Errors
 /// Without privilege, or if there is no such thread.
-pub fn realtime_of(thread: u32) -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
+pub fn set_realtime(thread: Option<u32>, on: bool) -> io::Result<()> {
+    let (policy, sched_priority) = match on {
+        true => (libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1),
+        false => (libc::SCHED_OTHER, 0),
+    };
+    let parameters = libc::sched_param { sched_priority };
+    let thread = thread.unwrap_or(0) as i32;
     // SAFETY: the parameters are read only; zero is the calling thread.
-    let result =
-        unsafe { libc::sched_setscheduler(thread as i32, libc::SCHED_FIFO, &raw const parameters) };
-    match result {
+    match unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -259,7 +259,7 @@ impl Inner {
         self.devices[0].host().enter()?;
         thread::allow_call_back()?;
         if self.realtime.load(Ordering::Relaxed) {
-            cpu::realtime()?;
+            cpu::set_realtime(None, true)?;
         }
         match self.cpu.load(Ordering::Relaxed) {
             ANY_CPU => {}

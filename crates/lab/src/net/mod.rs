@@ -33,6 +33,7 @@ pub mod nobody;
 mod offloads;
 mod pair;
 mod process;
+mod routes;
 pub mod talk;
 
 pub use device::{Counters, Device, Facts};

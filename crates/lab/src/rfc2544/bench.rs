@@ -17,9 +17,18 @@ pub enum Layout {
     /// It is a router: frames go to its stations, and come back with a lower
     /// TTL from another.
     Router,
+    /// It is a router that each packet passes twice, and a program in between.
+    Relay,
     /// There is none: the tester's ends are tied to each other, which shows
     /// the tester's own limits.
     Cable,
+}
+
+impl Layout {
+    /// Whether frames are for its own stations.
+    pub(super) fn routes(self) -> bool {
+        matches!(self, Layout::Router | Layout::Relay)
+    }
 }
 
 /// The two CPUs of a measurement.
@@ -52,9 +61,6 @@ pub struct Setup {
     pub sink: SinkKind,
     /// Who runs where.
     pub cpus: Cpus,
-    /// The program of the tested device runs with real-time priority, as the
-    /// sender always does: for machines that do other things as well.
-    pub realtime: bool,
     /// Frames go in both directions, one each way in turn.
     pub both_ways: bool,
     /// How long after the last frame another one may come: a trial in which
@@ -100,7 +106,7 @@ impl Bench {
             for (end, side) in ["a", "b"].into_iter().enumerate() {
                 let name = format!("{side}{}n{number}", process::id());
                 let mut link = lab.link(&tester, &dut).names(&format!("t{end}"), &name);
-                if layout == Layout::Router {
+                if layout.routes() {
                     link = link
                         .addresses(TESTER[end], ROUTER[end], PREFIX_LEN)
                         .neighbours();
@@ -168,10 +174,10 @@ impl Bench {
             hops: 0,
         };
         match (&self.ports, self.layout) {
-            (Some(ports), Layout::Router) => Way {
+            (Some(ports), Layout::Router | Layout::Relay) => Way {
                 dst_mac: ports[from].mac(),
                 arriving_macs: (dst_mac, ports[to].mac()),
-                hops: 1,
+                hops: if self.layout == Layout::Relay { 2 } else { 1 },
                 ..way
             },
             _ => way,

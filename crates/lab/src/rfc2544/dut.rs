@@ -5,7 +5,7 @@ use super::{Error, failed};
 use crate::cpu;
 use crate::net::{Process, Signal};
 use rustix::fs::{MemfdFlags, memfd_create};
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -34,6 +34,16 @@ pub trait Running {
     /// If it has ended by itself.
     fn check(&mut self) -> Result<(), Error>;
 
+    /// Gives it real-time priority for a trial, or takes it back: between
+    /// trials it would keep everybody else from its CPU.
+    ///
+    /// # Errors
+    /// Without privilege.
+    fn hurry(&mut self, on: bool) -> Result<(), Error> {
+        let _ = on;
+        Ok(())
+    }
+
     /// Ends it, and waits for its end.
     ///
     /// # Errors
@@ -44,9 +54,8 @@ pub trait Running {
 /// When a program is ready for frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ready {
-    /// When it has written a line with the word `ready`; it fails if it takes
-    /// longer than that.
-    Said(Duration),
+    /// When it has written that word; it fails if it takes longer than that.
+    Said(&'static str, Duration),
     /// So long after its start.
     After(Duration),
 }
@@ -63,7 +72,7 @@ pub struct Program {
     pub layout: Layout,
     /// When frames flow.
     pub ready: Ready,
-    /// Its standard input stays open, for programs that end with it.
+    /// Its standard input stays open, and it ends with that, not by SIGTERM.
     pub open_input: bool,
 }
 
@@ -97,8 +106,7 @@ impl Dut for Program {
             true => Stdio::piped(),
             false => Stdio::null(),
         });
-        let setup = bench.setup();
-        cpu::place(&mut command, setup.cpus.dut, setup.realtime);
+        cpu::place(&mut command, bench.setup().cpus.dut);
         let process = bench.dut().spawn(command).map_err(failed(what()))?;
         let mut started = Started {
             name: self.name.clone(),
@@ -138,9 +146,9 @@ impl Started {
             self.check()?;
             match ready {
                 Ready::After(time) if start.elapsed() >= time => return Ok(()),
-                Ready::Said(_) if self.log.says("ready") => return Ok(()),
-                Ready::Said(limit) if start.elapsed() >= limit => {
-                    let what = format!("`{}` did not say `ready` within {limit:?}", self.name);
+                Ready::Said(word, _) if self.log.says(word) => return Ok(()),
+                Ready::Said(word, limit) if start.elapsed() >= limit => {
+                    let what = format!("`{}` did not say `{word}` within {limit:?}", self.name);
                     return Err(self.failed(what));
                 }
                 _ => thread::sleep(LOOK),
@@ -166,15 +174,37 @@ impl Running for Started {
         }
     }
 
+    fn hurry(&mut self, on: bool) -> Result<(), Error> {
+        let what = || format!("the priority of `{}`", self.name);
+        let tasks = format!("/proc/{}/task", self.process.id());
+        for task in fs::read_dir(tasks).map_err(failed(what()))? {
+            let name = task.map_err(failed(what()))?.file_name();
+            // A thread may have ended since.
+            if let Ok(number) = name.to_string_lossy().parse() {
+                let _ = cpu::set_realtime(Some(number), on);
+            }
+        }
+        Ok(())
+    }
+
     fn stop(mut self: Box<Self>) -> Result<(), Error> {
         self.check()?;
         let what = || format!("ending `{}`", self.name);
-        let sent = self.process.signal(Signal::TERM);
-        sent.map_err(failed(what()))?;
+        let how = match self.process.child_mut().stdin.take() {
+            Some(input) => {
+                drop(input);
+                "when its input ended"
+            }
+            None => {
+                let sent = self.process.signal(Signal::TERM);
+                sent.map_err(failed(what()))?;
+                "on SIGTERM"
+            }
+        };
         let what = match self.process.wait(END_MAX) {
             Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => format!("`{}` did not end cleanly on SIGTERM: {status}", self.name),
-            Ok(None) => format!("`{}` runs on {END_MAX:?} after SIGTERM", self.name),
+            Ok(Some(status)) => format!("`{}` did not end cleanly {how}: {status}", self.name),
+            Ok(None) => format!("`{}` did not end within {END_MAX:?} {how}", self.name),
             Err(error) => return Err(failed(what())(error)),
         };
         Err(self.failed(what))
@@ -188,12 +218,8 @@ struct Log(File);
 impl Log {
     /// Whether a word stands in it.
     fn says(&self, word: &str) -> bool {
-        let mut words = self
-            .text(0)
-            .split(|c: char| !c.is_alphanumeric())
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-            .into_iter();
+        let text = self.text(0);
+        let mut words = text.split(|c: char| !c.is_alphanumeric());
         words.any(|said| said == word)
     }
 

@@ -19,7 +19,6 @@
 //! let setup = Setup {
 //!     sink: SinkKind::Xdp,
 //!     cpus: Cpus::first_two()?,
-//!     realtime: false,
 //!     both_ways: false,
 //!     settle: Duration::from_millis(100),
 //!     seed: 1,

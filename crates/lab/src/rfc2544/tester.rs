@@ -2,7 +2,7 @@
 //! each.
 
 use super::Error;
-use super::bench::{Bench, Layout};
+use super::bench::Bench;
 use super::frame::{self, SHORTEST, SIZE_MAX, SIZE_MIN, TAG_AT, TIME_AT};
 use super::judge::Expected;
 use super::receiver::{Judged, Receiver};
@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// How often it is looked whether a trial is over, or is to end.
 const LOOK: Duration = Duration::from_micros(200);
+
+/// As [`LOOK`], whether the first frame was sent.
+const LOOK_FIRST: Duration = Duration::from_micros(20);
 
 /// Frames that teach a bridge where the tester's ends are, each way
 /// (RFC 2544 §23), so far apart that even a slow one sees all.
@@ -130,7 +133,7 @@ impl<'a> Tester<'a> {
 
     /// Tells a bridge where the ends are.
     fn teach(&self) -> Result<(), Error> {
-        if self.bench.layout() == Layout::Router {
+        if self.bench.layout().routes() {
             return Ok(());
         }
         let ends = self.bench.ends();
@@ -159,49 +162,86 @@ impl<'a> Tester<'a> {
     /// # Errors
     /// If the device takes no frames at all, or the kernel refuses.
     pub fn trial(&mut self, ask: Ask) -> Result<Gave, Error> {
+        self.trial_with(ask, &mut |_| Ok(()))
+    }
+
+    /// As [`Tester::trial`]; calls `hurry` with true when the first frame was
+    /// sent, and with false when the last one has come. In between the tested
+    /// device may keep everybody else from its CPU
+    /// ([`Running::hurry`](super::Running::hurry)), but not longer: before and
+    /// after, the sender waits for the kernel's other work.
+    ///
+    /// # Errors
+    /// As [`Tester::trial`], and what `hurry` fails with.
+    pub fn trial_with(
+        &mut self,
+        ask: Ask,
+        hurry: &mut dyn FnMut(bool) -> Result<(), Error>,
+    ) -> Result<Gave, Error> {
         let frames = ask.frames.clamp(1, self.frames_max);
         // Never that of the frames that teach.
         self.trials = self.trials.checked_add(1).unwrap_or(1);
         let tag = self.trials.to_be_bytes();
+        let mut generator = self.trials_generator(tag)?;
+        for receiver in &self.receivers {
+            receiver.begin(tag, frames);
+        }
+        let sending = generator.start(frames, ask.rate)?;
+        while sending.sent() == 0 && !sending.is_done() && !(self.stop)() {
+            thread::sleep(LOOK_FIRST);
+        }
+        hurry(true)?;
+        while !sending.is_done() && !(self.stop)() {
+            thread::sleep(LOOK);
+        }
+        let ways = self.receivers.len() as u64;
+        let settle = self.bench.setup().settle;
+        for (way, receiver) in (0..).zip(&self.receivers) {
+            receiver.settle(of_way(sending.sent(), way, ways), settle);
+        }
+        hurry(false)?;
+        if (self.stop)() {
+            sending.stop()?;
+            return Err(Error::Stopped);
+        }
+        Ok(self.gave(sending.wait()?))
+    }
+
+    /// The generator of a trial's frames.
+    fn trials_generator(&self, tag: [u8; 2]) -> Result<Generator, Error> {
         let ends = self.bench.ends();
         let ways = self.ways.iter().map(|(from, template)| {
             let mut template = template.clone();
             template.frame[TAG_AT..SHORTEST].copy_from_slice(&tag);
             (&ends[*from], template)
         });
-        let ways: Vec<_> = ways.collect();
-        let mut generator = self.generator(&ways)?;
-        if self.look == Look::Timed {
-            generator = generator.unbatched();
-        }
-        for receiver in &self.receivers {
-            receiver.begin(tag, frames);
-        }
-        let sending = generator.start(frames, ask.rate)?;
-        while !sending.is_done() {
-            if (self.stop)() {
-                sending.stop()?;
-                return Err(Error::Stopped);
-            }
-            thread::sleep(LOOK);
-        }
-        let sent = sending.wait()?;
+        let generator = self.generator(&ways.collect::<Vec<_>>())?;
+        Ok(match self.look {
+            Look::Timed => generator.unbatched(),
+            Look::Quick | Look::Whole => generator,
+        })
+    }
+
+    fn gave(&self, sent: Sent) -> Gave {
         let mut judged = Judged::default();
         let mut times = Vec::new();
         let ways = self.receivers.len() as u64;
         for (way, receiver) in (0..).zip(&self.receivers) {
-            let mine = |number: &u64| number % ways == way;
-            let sent = sent.frames / ways + u64::from(way < sent.frames % ways);
-            receiver.settle(sent, self.bench.setup().settle);
-            judged = judged.with(receiver.judged(sent));
+            judged = judged.with(receiver.judged(of_way(sent.frames, way, ways)));
             if self.look == Look::Timed {
-                times.extend(receiver.times((frames / 10..frames).filter(mine)));
+                let mine = |number: &u64| number % ways == way;
+                times.extend(receiver.times((sent.frames / 10..sent.frames).filter(mine)));
             }
         }
-        Ok(Gave {
+        Gave {
             sent,
             judged,
             times,
-        })
+        }
     }
+}
+
+/// How many of so many frames, sent in turn, go that way.
+fn of_way(frames: u64, way: u64, ways: u64) -> u64 {
+    frames / ways + u64::from(way < frames % ways)
 }

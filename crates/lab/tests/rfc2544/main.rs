@@ -196,7 +196,6 @@ fn setup(sink: SinkKind) -> Setup {
     Setup {
         sink,
         cpus: Cpus::first_two().unwrap(),
-        realtime: false,
         both_ways: false,
         settle: Duration::from_secs(1),
         seed: 2544,
@@ -265,6 +264,38 @@ fn passes_all(peer: Peer, sink: SinkKind, size: usize, both_ways: bool) {
     );
     running.check().unwrap();
     running.stop().unwrap();
+}
+
+/// What they lose is the machine's business; what they pass on is not.
+#[test]
+fn programs_pass_frames_as_they_should_be() {
+    if !need::root() {
+        return;
+    }
+    let _turn = my_turn();
+    for peer in [Peer::LibpcapBridge, Peer::TunRelay] {
+        let setup = Setup {
+            both_ways: true,
+            settle: Duration::from_millis(200),
+            ..setup(SinkKind::Xdp)
+        };
+        let bench = Bench::new(peer.layout(), &setup).unwrap();
+        let mut running = peer.start(&bench).unwrap();
+        let mut tester = Tester::new(&bench, 300, Look::Whole, 10_000).unwrap();
+        let gave = tester.trial_with(FEW, &mut |on| running.hurry(on)).unwrap();
+        let Judged {
+            good,
+            duplicated,
+            reordered,
+            corrupted,
+            ..
+        } = gave.judged;
+        assert!(good > 100, "{peer}: {:?}", gave.judged);
+        assert_eq!([duplicated, reordered, corrupted], [0; 3], "{peer}");
+        running.check().unwrap();
+        drop(tester);
+        running.stop().unwrap();
+    }
 }
 
 #[test]
@@ -342,7 +373,7 @@ fn a_program_is_started_checked_and_ended() {
         ready,
         open_input: false,
     };
-    let said = Ready::Said(Duration::from_secs(5));
+    let said = Ready::Said("ready", Duration::from_secs(5));
     let bench = Bench::new(Layout::Bridge, &setup(SinkKind::Xdp)).unwrap();
     let clean = "trap 'exit 0' TERM; echo {a} {b} is ready >&2; while :; do sleep 0.02; done";
     let mut running = program(clean, said).start(&bench).unwrap();
@@ -360,7 +391,7 @@ fn a_program_is_started_checked_and_ended() {
         died.contains("exit status: 3") && died.contains("no such thing"),
         "{died}"
     );
-    let mute = Ready::Said(Duration::from_millis(50));
+    let mute = Ready::Said("ready", Duration::from_millis(50));
     let silent = failure("echo steady; sleep 100", mute);
     assert!(
         silent.contains("did not say `ready`") && silent.contains("steady"),

@@ -1,6 +1,10 @@
 //! What else passes frames on, to compare with.
 
+mod pcap;
 mod redirect;
+mod testpmd;
+mod tun;
+mod worker;
 
 use super::Error;
 use super::bench::{Bench, Layout};
@@ -21,15 +25,29 @@ pub enum Peer {
     /// An XDP program that looks the station up in a hash table and redirects,
     /// and does nothing else: the limit of what can be done in the kernel.
     XdpRedirect,
+    /// A bridge of our own on libpcap: two handles in immediate mode, polled
+    /// without a pause, `pcap_dispatch` and `pcap_inject`.
+    LibpcapBridge,
+    /// A program that the kernel routes all packets through by a TUN
+    /// interface: today's divert socket.
+    TunRelay,
+    /// DPDK's testpmd on `AF_XDP` sockets.
+    TestpmdAfXdp,
+    /// DPDK's testpmd on packet sockets.
+    TestpmdAfPacket,
 }
 
 impl Peer {
     /// All of them.
-    pub const ALL: [Peer; 4] = [
+    pub const ALL: [Peer; 8] = [
         Peer::Cable,
         Peer::LinuxBridge,
         Peer::LinuxRouting,
         Peer::XdpRedirect,
+        Peer::LibpcapBridge,
+        Peer::TunRelay,
+        Peer::TestpmdAfXdp,
+        Peer::TestpmdAfPacket,
     ];
 
     /// The name that commands take.
@@ -39,6 +57,10 @@ impl Peer {
             Peer::LinuxBridge => "linux-bridge",
             Peer::LinuxRouting => "linux-routing",
             Peer::XdpRedirect => "xdp-redirect",
+            Peer::LibpcapBridge => "libpcap-bridge",
+            Peer::TunRelay => "tun-relay",
+            Peer::TestpmdAfXdp => "testpmd-af_xdp",
+            Peer::TestpmdAfPacket => "testpmd-af_packet",
         }
     }
 }
@@ -78,7 +100,12 @@ impl Dut for Peer {
         match self {
             Peer::Cable => Layout::Cable,
             Peer::LinuxRouting => Layout::Router,
-            Peer::LinuxBridge | Peer::XdpRedirect => Layout::Bridge,
+            Peer::TunRelay => Layout::Relay,
+            Peer::LinuxBridge
+            | Peer::XdpRedirect
+            | Peer::LibpcapBridge
+            | Peer::TestpmdAfXdp
+            | Peer::TestpmdAfPacket => Layout::Bridge,
         }
     }
 
@@ -91,6 +118,10 @@ impl Dut for Peer {
             Peer::LinuxBridge => linux_bridge(bench, ports),
             Peer::LinuxRouting => linux_routing(bench),
             Peer::XdpRedirect => Ok(Box::new(Kernel(redirect::attach(bench, ports)?))),
+            Peer::LibpcapBridge => Ok(Box::new(pcap::start(bench, ports)?)),
+            Peer::TunRelay => Ok(Box::new(tun::start(bench, ports)?)),
+            Peer::TestpmdAfXdp => testpmd::start(bench, "net_af_xdp"),
+            Peer::TestpmdAfPacket => testpmd::start(bench, "net_af_packet"),
         }
     }
 }

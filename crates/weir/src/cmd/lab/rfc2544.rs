@@ -81,10 +81,11 @@ pub(crate) struct Args {
     /// Do not wait for `ready` but so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     ready_after: Option<Duration>,
-    /// Run the tested programs with real-time priority, as the sender is
+    /// During trials, run the tested programs with real-time priority, as the
+    /// sender is
     ///
-    /// For a machine that does other things as well: nothing else runs on
-    /// either CPU while a trial does.
+    /// For a machine that does other things as well: next to nothing else runs
+    /// on either CPU while a trial does.
     #[arg(long)]
     realtime: bool,
     /// The CPUs of the sender and of the tested program; by default the first
@@ -135,7 +136,6 @@ impl Args {
                 Sink::Tc => SinkKind::Tc,
             },
             cpus,
-            realtime: self.realtime,
             both_ways: self.both_ways,
             settle: self.settle,
             seed: self.seed,

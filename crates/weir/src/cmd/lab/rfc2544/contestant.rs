@@ -20,7 +20,7 @@ impl Contestant {
     pub(super) fn all(args: &Args) -> Result<Vec<Contestant>, Failure> {
         let ready = args
             .ready_after
-            .map_or(Ready::Said(READY_MAX), Ready::After);
+            .map_or(Ready::Said("ready", READY_MAX), Ready::After);
         let program = |layout| {
             move |command: &String| {
                 Ok(Contestant::Program(Program {

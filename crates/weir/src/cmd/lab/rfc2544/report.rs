@@ -114,7 +114,7 @@ impl Report {
             seed: setup.seed,
             cpu_sender: setup.cpus.tester,
             cpu_dut: setup.cpus.dut,
-            realtime: setup.realtime,
+            realtime: args.realtime,
             both_ways: setup.both_ways,
             trial_s: args.duration.as_secs_f64(),
             confirm_s: args.confirm.as_secs_f64(),

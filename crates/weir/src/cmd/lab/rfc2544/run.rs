@@ -34,6 +34,10 @@ pub(super) fn measure(
     contestants: &[Contestant],
     stop: &Stop,
 ) -> Result<Report, Failure> {
+    if args.realtime {
+        // Who starts and ends what hurries must not wait for it.
+        weir_lab::cpu::set_realtime(None, true).map_err(Failure::run)?;
+    }
     let names = contestants.iter().map(|one| one.name().to_owned());
     let mut report = Report::new(args, setup, names.collect());
     let steps = args.sizes.len() * args.repeat as usize * contestants.len();
@@ -168,7 +172,12 @@ impl Work<'_> {
             };
             self.bar
                 .set_message(format!("{}, {} B, {what}: {rate}", self.name, self.size));
-            tester.trial(ask)
+            let hurries = self.args.realtime;
+            let mut hurry = |on| match hurries {
+                true => running.hurry(on),
+                false => Ok(()),
+            };
+            tester.trial_with(ask, &mut hurry)
         })
     }
 

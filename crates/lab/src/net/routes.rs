@@ -1,0 +1,49 @@
+//! Which table of routes packets go by.
+
+use super::device::Device;
+use super::error::{Error, failed};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::route::{
+    RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+impl Device {
+    /// Sends all IPv4 packets that are routed by that table out here.
+    ///
+    /// # Errors
+    /// If it is down, or the table has such a route.
+    pub fn route_table(&self, table: u8) -> Result<(), Error> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        message.header.table = table;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.scope = RouteScope::Link;
+        message.header.kind = RouteType::Unicast;
+        message.attributes = vec![RouteAttribute::Oif(self.index())];
+        let message = RouteNetlinkMessage::NewRoute(message);
+        let made = self.host().request(message, NLM_F_CREATE | NLM_F_EXCL);
+        let what = format!("routing table {table} out of `{}`", self.name());
+        made.map_err(failed(what)).map(drop)
+    }
+
+    /// Routes IPv4 packets that come in here by that table.
+    ///
+    /// # Errors
+    /// If there is such a rule.
+    pub fn look_up_in(&self, table: u8) -> Result<(), Error> {
+        let mut message = RuleMessage::default();
+        message.header.family = AddressFamily::Inet;
+        message.header.table = table;
+        message.header.action = RuleAction::ToTable;
+        message.attributes = vec![RuleAttribute::Iifname(self.name().to_owned())];
+        let message = RouteNetlinkMessage::NewRule(message);
+        let made = self.host().request(message, NLM_F_CREATE | NLM_F_EXCL);
+        let what = format!(
+            "routing what comes in at `{}` by table {table}",
+            self.name()
+        );
+        made.map_err(failed(what)).map(drop)
+    }
+}
