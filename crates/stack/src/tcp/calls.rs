@@ -441,6 +441,7 @@ impl Pcb {
         let idle = moved_ns.saturating_add(RELEASE_NS) <= now_ns;
         if idle {
             self.filter = None;
+            self.board.release();
         }
         let released = idle && self.send.release() & self.receive.release();
         if !released && self.timers.release_ns.is_none() {

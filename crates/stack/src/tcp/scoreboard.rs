@@ -8,6 +8,10 @@ use std::collections::VecDeque;
 /// acknowledged.
 pub const SEGMENTS_MAX: usize = 16_384;
 
+/// Segments for which there is room while none is in flight, so that requests
+/// need not ask for memory each.
+const KEPT: usize = 16;
+
 /// A segment in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Sent {
@@ -153,8 +157,15 @@ impl Scoreboard {
         if self.sacked_to.is_some_and(|to| to.at_most(una)) {
             self.sacked_to = None;
         }
+        if self.segments.is_empty() && self.segments.capacity() > KEPT {
+            self.segments = VecDeque::new();
+        }
+    }
+
+    /// Gives memory back that nothing is in: an idle connection holds none
+    /// here.
+    pub(super) fn release(&mut self) {
         if self.segments.is_empty() {
-            // An idle connection holds no memory here.
             self.segments = VecDeque::new();
         }
     }
