@@ -1,11 +1,12 @@
 //! What a program does with sockets, transfers apart.
 
+use crate::options::{CLIENT, CLIENT_WITHOUT_COOKIE};
 use crate::ready::Epoll;
 use crate::socket::{Kind, Socket, Stage, errno, give_address, take_address};
 use crate::world::{AGAIN, Inner, World};
 use crate::{Answer, Errno, memory};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use weir_stack::tcp::{State, TcpError, TcpId};
+use weir_stack::tcp::{State, TcpId};
 
 impl World {
     pub(crate) fn socket(&self, domain: i32, kind: i32, _protocol: i32) -> Answer {
@@ -50,10 +51,13 @@ impl World {
                 return Err(Errno(libc::EINVAL));
             };
             let backlog = usize::try_from(backlog).unwrap_or(0).saturating_add(1);
-            inner.prepare(fd)?;
+            inner.prepare(fd, false)?;
             let listener = inner.stack.tcp_listen(local.unwrap_or(any), backlog);
             let listener = listener.map_err(errno)?;
-            inner.socket(fd)?.stage = Stage::Listens(listener);
+            let socket = inner.socket(fd)?;
+            socket.stage = Stage::Listens(listener);
+            socket.options.backlog = backlog - 1;
+            inner.open_fast(fd)?;
             Ok(0)
         })
     }
@@ -84,17 +88,18 @@ impl World {
 
     pub(crate) fn connect(&self, fd: i32, address: usize, len: u32) -> Answer {
         let remote = take_address(address, len)?;
-        let nonblocking = self.act(|inner| {
+        let begun = self.act(|inner| {
             let nonblocking = inner.socket(fd)?.nonblocking;
             match remote {
+                Some(remote) if inner.defers(fd, remote)? => return Ok(None),
                 Some(remote) => inner.begin(fd, remote)?,
                 None => inner.disconnect(fd)?,
             }
-            Ok(nonblocking)
+            Ok(remote.map(|_| nonblocking))
         })?;
-        if remote.is_none() {
+        let Some(nonblocking) = begun else {
             return Ok(0);
-        }
+        };
         let attempt = |inner: &mut Inner| match inner.progress(fd) {
             Ok(false) if nonblocking => Some(Err(Errno(libc::EINPROGRESS))),
             Ok(false) => None,
@@ -192,8 +197,8 @@ impl World {
 
 impl Inner {
     /// Lets what was set take effect on connections that begin now.
-    pub(crate) fn prepare(&mut self, fd: i32) -> Answer<()> {
-        let mut config = self.settings.tcp();
+    pub(crate) fn prepare(&mut self, fd: i32, opens: bool) -> Answer<()> {
+        let mut config = self.settings.tcp(opens);
         let options = &self.socket(fd)?.options;
         options.apply(&mut config);
         self.stack.tcp_configure(config);
@@ -217,6 +222,52 @@ impl Inner {
         Ok(fd)
     }
 
+    /// Whether `connect` leaves the SYN to the first bytes, which it can carry.
+    fn defers(&mut self, fd: i32, remote: SocketAddr) -> Answer<bool> {
+        let bits = self.settings.fast_open();
+        let known = self.stack.tcp_has_cookie(remote.ip());
+        let may = known || bits & CLIENT_WITHOUT_COOKIE != 0;
+        let socket = self.socket(fd)?;
+        if socket.deferred.is_some() {
+            return Err(Errno(libc::EISCONN));
+        }
+        let asked = socket
+            .options
+            .number(libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT)
+            != 0;
+        let is_new = matches!(socket.stage, Stage::New(_));
+        let defers = asked && is_new && may && bits & CLIENT != 0;
+        if defers {
+            socket.deferred = Some(remote);
+        }
+        Ok(defers)
+    }
+
+    /// Opens a connection by TCP Fast Open; gives how many bytes went along.
+    pub(crate) fn begin_fast(
+        &mut self,
+        fd: i32,
+        remote: SocketAddr,
+        bytes: &[u8],
+        flags: i32,
+    ) -> Answer<usize> {
+        let now_ns = self.now_ns;
+        let bits = self.settings.fast_open();
+        let Stage::New(local) = self.socket(fd)?.stage else {
+            return Err(Errno(libc::EALREADY));
+        };
+        self.prepare(fd, true)?;
+        let without_cookie = bits & CLIENT_WITHOUT_COOKIE != 0;
+        let stack = &mut self.stack;
+        let opened = stack.tcp_connect_fast(now_ns, local, remote, bytes, without_cookie);
+        let (id, len) = opened.map_err(errno)?;
+        let socket = self.socket(fd)?;
+        (socket.stage, socket.deferred) = (Stage::Stream(id), None);
+        socket.watch(len, flags);
+        self.apply(fd)?;
+        Ok(len)
+    }
+
     /// Opens a connection.
     pub(crate) fn begin(&mut self, fd: i32, remote: SocketAddr) -> Answer<()> {
         let now_ns = self.now_ns;
@@ -227,7 +278,11 @@ impl Inner {
             Stage::Stream(_) if socket.was_open => return Err(Errno(libc::EISCONN)),
             Stage::Stream(_) => return Err(Errno(libc::EALREADY)),
         };
-        self.prepare(fd)?;
+        let options = &self.socket(fd)?.options;
+        if options.number(libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) != 0 {
+            return self.begin_fast(fd, remote, &[], 0).map(|_| ());
+        }
+        self.prepare(fd, true)?;
         let id = self
             .stack
             .tcp_connect(now_ns, local, remote)
@@ -253,7 +308,9 @@ impl Inner {
         let id = self.socket(fd)?.stream().ok_or(Errno(libc::ENOTCONN))?;
         match self.stack.tcp_state(id) {
             Some(State::SynSent | State::SynReceived) => Ok(false),
-            Some(State::Closed) | None => Err(self.failure(fd, id)),
+            Some(State::Closed) | None => {
+                Err(self.failure(fd, id).unwrap_or(Errno(libc::ECONNABORTED)))
+            }
             Some(_) => {
                 self.socket(fd)?.was_open = true;
                 Ok(true)
@@ -262,14 +319,12 @@ impl Inner {
     }
 
     /// Why a connection is over, told once.
-    pub(crate) fn failure(&mut self, fd: i32, id: TcpId) -> Errno {
-        let error = match self.stack.tcp_peek(id) {
-            Err(error) if error != TcpError::NotNow => error,
-            _ => TcpError::Closed,
-        };
+    pub(crate) fn failure(&mut self, fd: i32, id: TcpId) -> Option<Errno> {
+        let now_ns = self.now_ns;
+        let error = self.stack.tcp_info(now_ns, id)?.error?;
         if let Ok(socket) = self.socket(fd) {
             socket.told = Some(error);
         }
-        errno(error)
+        Some(errno(error))
     }
 }

@@ -8,6 +8,7 @@ const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
 const OPT_WSCALE: u8 = 4;
 const OPT_ECN: u8 = 8;
+const OPT_SYN_DATA: u8 = 32;
 
 /// What a socket knows beside its connection.
 #[derive(Clone, Copy, Default)]
@@ -94,6 +95,7 @@ fn small(fields: &mut Fields, info: &TcpInfo) {
         (OPT_SACK, info.sack),
         (OPT_WSCALE, info.scales.is_some()),
         (OPT_ECN, info.ecn),
+        (OPT_SYN_DATA, info.syn_bytes),
     ] {
         options |= if set { option } else { 0 };
     }
@@ -145,8 +147,7 @@ fn longs(fields: &mut Fields, info: &TcpInfo) {
     fields.word(counts.segments_in);
     fields.word(info.unsent);
     fields.word(info.min_rtt_ns / 1000);
-    fields.word(counts.data_in);
-    fields.word(counts.data_out);
+    fields.none(2);
     fields.long(0);
     fields.long(0);
     fields.long(0);
@@ -155,8 +156,7 @@ fn longs(fields: &mut Fields, info: &TcpInfo) {
     fields.word(0);
     fields.long(0);
     fields.long(0);
-    fields.word(counts.twice);
-    fields.none(2);
+    fields.none(3);
     fields.word(info.snd_wnd);
     fields.word(info.rcv_wnd);
 }

@@ -3,7 +3,7 @@
 use crate::socket::{Options, Socket, Stage, errno};
 use crate::world::{Inner, World};
 use crate::{Answer, Errno, info, memory};
-use weir_stack::tcp::TcpConfig;
+use weir_stack::tcp::{FastOpenServer, TcpConfig};
 
 const SOCKET: i32 = libc::SOL_SOCKET;
 const TCP: i32 = libc::IPPROTO_TCP;
@@ -13,11 +13,23 @@ const VALUE_MAX: usize = 256;
 const SO_MEMINFO: i32 = 55;
 const MEMINFO_VARS: usize = 9;
 const TCP_CC_INFO: i32 = 26;
+/// The bits of `tcp_fastopen`.
+pub(crate) const CLIENT: u32 = 1;
+const SERVER: u32 = 2;
+pub(crate) const CLIENT_WITHOUT_COOKIE: u32 = 4;
+const SERVER_WITHOUT_COOKIE: u32 = 0x200;
+const SERVER_WITHOUT_OPTION: u32 = 0x400;
 
 impl Options {
     /// What connections that begin now take from these.
     pub(crate) fn apply(&self, config: &mut TcpConfig) {
         config.send_buffer = self.send_buffer;
+        let mss = self.number(TCP, libc::TCP_MAXSEG);
+        config.mss_max = u16::try_from(mss).ok().filter(|mss| *mss > 0);
+        let retries = self.number(TCP, libc::TCP_SYNCNT);
+        if let Some(retries) = u8::try_from(retries).ok().filter(|times| *times > 0) {
+            config.syn_retries = retries;
+        }
     }
 
     fn keep(&mut self, option: (i32, i32), value: &[u8]) {
@@ -86,6 +98,7 @@ impl World {
 impl Inner {
     fn set(&mut self, fd: i32, option: (i32, i32), value: &[u8]) -> Answer {
         let wrong = Errno(libc::EINVAL);
+        let fast_open = self.settings.fast_open();
         let socket = self.socket(fd)?;
         socket.options.keep(option, value);
         let options = &mut socket.options;
@@ -106,6 +119,14 @@ impl Inner {
             (SOCKET, libc::SO_SNDTIMEO) => {
                 options.send_timeout_ns = time_ns(value).ok_or(wrong)?;
             }
+            (TCP, libc::TCP_FASTOPEN_CONNECT) if fast_open & CLIENT == 0 => {
+                return Err(Errno(libc::EOPNOTSUPP));
+            }
+            (TCP, libc::TCP_FASTOPEN_KEY) => {
+                let key = value.try_into().map_err(|_| wrong)?;
+                options.fast_open_key = Some(key);
+            }
+            (SOCKET, libc::SO_TIMESTAMPING) => socket.stamps_from = socket.written,
             (TCP, libc::TCP_NOTSENT_LOWAT) => {
                 options.notsent_lowat = number(value).ok_or(wrong)? as u32;
             }
@@ -119,8 +140,13 @@ impl Inner {
     pub(crate) fn apply(&mut self, fd: i32) -> Answer<()> {
         let now_ns = self.now_ns;
         let socket = self.socket(fd)?;
-        let Stage::Stream(id) = socket.stage else {
-            return Ok(());
+        let id = match socket.stage {
+            Stage::Stream(id) => id,
+            Stage::Listens(_) => {
+                self.prepare(fd, false)?;
+                return self.open_fast(fd);
+            }
+            Stage::New(_) => return Ok(()),
         };
         let options = socket.options.clone();
         let stack = &mut self.stack;
@@ -129,6 +155,10 @@ impl Inner {
             .tcp_set_nodelay(id, on(TCP, libc::TCP_NODELAY))
             .and_then(|()| stack.tcp_set_cork(id, on(TCP, libc::TCP_CORK)))
             .and_then(|()| stack.tcp_set_send_buffer(id, options.send_buffer))
+            .and_then(|()| match options.number(TCP, libc::TCP_SYNCNT) {
+                0 => Ok(()),
+                times => stack.tcp_set_syn_retries(id, times as u8),
+            })
             .and_then(|()| {
                 let idle = match options.number(TCP, libc::TCP_KEEPIDLE) {
                     0 => 7200,
@@ -139,6 +169,32 @@ impl Inner {
                 stack.tcp_set_keep_alive(now_ns, id, after_ns)
             });
         done.map_err(errno)
+    }
+
+    /// Lets a listener take connections that begin with bytes, if it is set to
+    /// (ip-sysctl's `tcp_fastopen`).
+    pub(crate) fn open_fast(&mut self, fd: i32) -> Answer<()> {
+        let bits = self.settings.fast_open();
+        let key = self.settings.fast_open_key();
+        let socket = self.socket(fd)?;
+        let Stage::Listens(listener) = socket.stage else {
+            return Ok(());
+        };
+        let options = &socket.options;
+        let asked = options.number(TCP, libc::TCP_FASTOPEN);
+        let pending_max = match bits & SERVER_WITHOUT_OPTION {
+            0 => usize::try_from(asked).unwrap_or(0),
+            _ => usize::try_from(asked).unwrap_or(0).max(options.backlog),
+        };
+        let server = FastOpenServer {
+            pending_max,
+            key: options.fast_open_key.unwrap_or(key),
+            without_cookie: bits & SERVER_WITHOUT_COOKIE != 0,
+        };
+        let server = (bits & SERVER != 0 && pending_max > 0).then_some(server);
+        self.stack
+            .tcp_set_fast_open(listener, server)
+            .map_err(errno)
     }
 
     fn get(&mut self, fd: i32, option: (i32, i32), room: usize) -> Answer<Vec<u8>> {

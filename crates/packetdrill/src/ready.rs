@@ -179,6 +179,7 @@ impl Inner {
         let happened = socket.happened;
         let errors = if socket.notices.is_empty() { 0 } else { ERR };
         let events = match socket.stage {
+            Stage::New(_) if socket.deferred.is_some() => OUT | WRNORM,
             Stage::New(_) => OUT | WRNORM | HUP,
             Stage::Listens(id) => match self.stack.tcp_waiting(id) {
                 0 => 0,
@@ -192,26 +193,33 @@ impl Inner {
         Ok((events | errors, happened))
     }
 
-    fn stream_readiness(&mut self, fd: i32, info: &TcpInfo) -> Answer<u32> {
-        let lowat = self.settings.notsent_lowat();
+    /// Whether a writer would be woken: a third of the room is free, as Linux
+    /// has it, and not too much waits to be sent.
+    pub(crate) fn can_write(&mut self, fd: i32, info: &TcpInfo) -> Answer<bool> {
+        let all = self.settings.notsent_lowat();
         let socket = self.socket(fd)?;
         let lowat = match socket.options.notsent_lowat {
-            0 => lowat,
-            lowat => lowat,
+            0 => all,
+            own => own,
         };
+        let waits = info.unacknowledged + info.unsent;
+        let room = 3 * waits < 2 * info.send_limit && info.unsent < lowat as usize;
+        let open = matches!(
+            info.state,
+            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
+        );
+        Ok(room && (open || info.syn_bytes && info.state == State::SynReceived))
+    }
+
+    fn stream_readiness(&mut self, fd: i32, info: &TcpInfo) -> Answer<u32> {
+        let can_write = self.can_write(fd, info)?;
+        let socket = self.socket(fd)?;
         let ended = info.peer_closed || socket.deaf;
         let mut events = 0;
         let mut set = |bits: u32, when: bool| events |= if when { bits } else { 0 };
         set(IN | RDNORM, info.readable > 0 || ended);
         set(RDHUP, ended);
-        // As many wake a writer as Linux has it: a third of the room is free.
-        let waits = info.unacknowledged + info.unsent;
-        let room = 3 * waits < 2 * info.send_limit && info.unsent < lowat as usize;
-        let can_write = matches!(
-            info.state,
-            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
-        );
-        set(OUT | WRNORM, room && can_write);
+        set(OUT | WRNORM, can_write);
         if info.state == State::Closed {
             let failed = info.error.is_some() && socket.told.is_none();
             set(IN | RDNORM | OUT | WRNORM | HUP | RDHUP, true);

@@ -51,8 +51,27 @@ impl Settings {
         number.map_or(u32::MAX, |bytes| u32::try_from(bytes).unwrap_or(u32::MAX))
     }
 
+    /// The bits of `tcp_fastopen`.
+    pub(crate) fn fast_open(&self) -> u32 {
+        let text = self.text("tcp_fastopen").unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+
+    /// The key of `tcp_fastopen_key`: words of eight digits each.
+    pub(crate) fn fast_open_key(&self) -> [u8; 16] {
+        let text = self.text("tcp_fastopen_key").unwrap_or_default();
+        let text = text.split(',').next().unwrap_or_default();
+        let words = text.trim().split('-');
+        let words = words.map(|word| u32::from_str_radix(word, 16).unwrap_or(0));
+        let mut key = [0; 16];
+        for (bytes, word) in key.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        key
+    }
+
     /// How connections behave that begin now.
-    pub(crate) fn tcp(&self) -> TcpConfig {
+    pub(crate) fn tcp(&self, opens: bool) -> TcpConfig {
         let defaults = TcpConfig::default();
         let receive = self.numbers("tcp_rmem");
         TcpConfig {
@@ -60,7 +79,18 @@ impl Settings {
             send_buffer: self.send_buffer(),
             sack: self.is_on("tcp_sack", true),
             timestamps: self.is_on("tcp_timestamps", true),
-            ecn: self.number("tcp_ecn") == Some(1),
+            timestamps_always: false,
+            // 1: always; 2: if the peer asks.
+            ecn: match self.number("tcp_ecn") {
+                Some(1) => true,
+                Some(2) => !opens,
+                _ => false,
+            },
+            probes: self.is_on("tcp_early_retrans", true),
+            restarts: self.is_on("tcp_slow_start_after_idle", true),
+            syn_retries: self
+                .number("tcp_syn_retries")
+                .map_or(6, |times| times as u8),
             ..defaults
         }
     }

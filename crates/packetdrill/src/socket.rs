@@ -1,6 +1,6 @@
 //! Sockets, and the descriptors that stand for them.
 
-use crate::notices::Notice;
+use crate::notices::{Notice, Seen, Watched};
 use crate::ready::Epoll;
 use crate::world::Inner;
 use crate::{Answer, Errno, memory};
@@ -65,8 +65,20 @@ pub(crate) struct Socket {
     pub(crate) was_open: bool,
     /// Why its connection failed was told.
     pub(crate) told: Option<TcpError>,
+    /// `connect` was called, and waits for the first bytes (`TCP_FASTOPEN_CONNECT`).
+    pub(crate) deferred: Option<SocketAddr>,
     /// Bytes that were written.
     pub(crate) written: u64,
+    /// Writes that somebody wants to be told about.
+    pub(crate) watched: Vec<Watched>,
+    /// Writes without copies, counted.
+    pub(crate) zero_copies: u32,
+    /// The byte from which time-stamps count.
+    pub(crate) stamps_from: u64,
+    /// It had no room for what was written.
+    pub(crate) starved: bool,
+    /// What it looked like last.
+    pub(crate) seen: Seen,
     /// Its queue of errors.
     pub(crate) notices: VecDeque<Notice>,
     /// Counts what would wake who waits for it.
@@ -81,6 +93,8 @@ pub(crate) struct Options {
     pub(crate) send_buffer: usize,
     pub(crate) linger: Option<u32>,
     pub(crate) notsent_lowat: u32,
+    pub(crate) backlog: usize,
+    pub(crate) fast_open_key: Option<[u8; 16]>,
     pub(crate) receive_timeout_ns: u64,
     pub(crate) send_timeout_ns: u64,
 }
@@ -96,13 +110,21 @@ impl Socket {
                 send_buffer: inner.settings.send_buffer(),
                 linger: None,
                 notsent_lowat: 0,
+                backlog: 0,
+                fast_open_key: None,
                 receive_timeout_ns: 0,
                 send_timeout_ns: 0,
             },
             deaf: false,
             was_open: false,
             told: None,
+            deferred: None,
             written: 0,
+            watched: Vec::new(),
+            zero_copies: 0,
+            stamps_from: 0,
+            starved: false,
+            seen: Seen::default(),
             notices: VecDeque::new(),
             happened: 0,
         }

@@ -1,8 +1,11 @@
 //! Bytes in and out of sockets.
 
-use crate::socket::{Stage, errno, take_address};
+use crate::notices::{ACKNOWLEDGED, SCHEDULED, SENT, Watched, control_message};
+use crate::options::CLIENT;
+use crate::socket::{Socket, Stage, errno, take_address};
 use crate::world::{AGAIN, Inner, World};
 use crate::{Answer, Errno, memory};
+use std::net::SocketAddr;
 use weir_stack::tcp::{State, TcpError, TcpId};
 
 /// Pieces of one scattered transfer, at most (UIO_MAXIOV).
@@ -12,6 +15,7 @@ const WORD: usize = size_of::<usize>();
 /// A `struct msghdr` of the caller's.
 pub(crate) struct Message {
     at: usize,
+    name: (usize, u32),
     pub(crate) pieces: Vec<(usize, usize)>,
     pub(crate) control: (usize, usize),
 }
@@ -25,6 +29,7 @@ impl Message {
         };
         Ok(Message {
             at,
+            name: (word(0), word(1) as u32),
             pieces: pieces(word(2), word(3))?,
             control: (word(4), word(5)),
         })
@@ -145,12 +150,12 @@ impl World {
 
     pub(crate) fn writev(&self, fd: i32, at: usize, count: i32) -> Answer {
         let pieces = pieces(at, usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?)?;
-        self.transmit(fd, &gather(&pieces)?, 0)
+        self.transmit_to(fd, &gather(&pieces)?, 0, Ok(None))
     }
 
     pub(crate) fn send(&self, fd: i32, bytes: usize, len: usize, flags: i32) -> Answer {
         let bytes = memory::take(bytes, len)?;
-        self.transmit(fd, &bytes, flags)
+        self.transmit_to(fd, &bytes, flags, Ok(None))
     }
 
     pub(crate) fn sendto(
@@ -162,15 +167,63 @@ impl World {
         address: usize,
         address_len: u32,
     ) -> Answer {
-        let _remote = take_address(address, address_len)?;
+        let remote = take_address(address, address_len);
         let bytes = memory::take(bytes, len)?;
-        self.transmit(fd, &bytes, flags)
+        self.transmit_to(fd, &bytes, flags, remote)
     }
 
     pub(crate) fn sendmsg(&self, fd: i32, message: usize, flags: i32) -> Answer {
         let message = Message::take(message)?;
         let bytes = gather(&message.pieces)?;
-        self.transmit(fd, &bytes, flags)
+        let remote = match message.name {
+            (0, _) => Ok(None),
+            (at, len) => take_address(at, len),
+        };
+        self.transmit_to(fd, &bytes, flags, remote)
+    }
+
+    /// Writes bytes, perhaps to open the connection with them.
+    fn transmit_to(
+        &self,
+        fd: i32,
+        bytes: &[u8],
+        flags: i32,
+        remote: Answer<Option<SocketAddr>>,
+    ) -> Answer {
+        let begun = self.act(|inner| {
+            let socket = inner.socket(fd)?;
+            let asked = flags & libc::MSG_FASTOPEN != 0;
+            let remote = match (socket.stage, socket.deferred) {
+                (Stage::New(_), Some(remote)) => remote,
+                (Stage::New(_), None) if asked => {
+                    if inner.settings.fast_open() & CLIENT == 0 {
+                        return Err(Errno(libc::EOPNOTSUPP));
+                    }
+                    remote?.ok_or(Errno(libc::EOPNOTSUPP))?
+                }
+                (Stage::Stream(id), _) if asked => {
+                    let opening = State::SynSent;
+                    return match inner.stack.tcp_state(id) == Some(opening) {
+                        true => Err(Errno(libc::EALREADY)),
+                        false => Ok(None),
+                    };
+                }
+                _ => return Ok(None),
+            };
+            inner.begin_fast(fd, remote, bytes, flags).map(Some)
+        })?;
+        let Some(done) = begun else {
+            return self.transmit(fd, bytes, flags);
+        };
+        let nonblocking = self.lock().socket(fd)?.nonblocking || flags & libc::MSG_DONTWAIT != 0;
+        match (nonblocking, done) {
+            (true, 0) => Err(Errno(libc::EINPROGRESS)),
+            (true, done) => Ok(done as i64),
+            (false, done) => {
+                let rest = self.transmit(fd, &bytes[done..], flags)?;
+                Ok(done as i64 + rest)
+            }
+        }
     }
 
     /// Writes bytes; a socket that blocks takes all of them.
@@ -183,16 +236,21 @@ impl World {
             let nonblocking = socket.nonblocking || flags & libc::MSG_DONTWAIT != 0;
             (nonblocking, (timeout_ns > 0).then(|| now_ns + timeout_ns))
         };
-        let mut done = 0;
+        let (mut done, mut early) = (0, false);
         let attempt = |inner: &mut Inner| {
-            let answer = inner.put(fd, &bytes[done..], flags);
-            match answer {
+            // What is written while the connection opens goes when it is open.
+            let opening = inner.is_opening(fd);
+            if opening && nonblocking {
+                return Some(Err(AGAIN));
+            }
+            match inner.put(fd, &bytes[done..], flags) {
                 Ok(taken) => done += taken,
                 Err(error) if error == AGAIN => {}
-                Err(error) if done == 0 => return Some(Err(error)),
+                Err(error) if done == 0 || early => return Some(Err(error)),
                 Err(_) => return Some(Ok(done as i64)),
             }
-            match (done == bytes.len(), nonblocking, done) {
+            early = opening;
+            match (done == bytes.len() && !opening, nonblocking, done) {
                 (true, ..) => Some(Ok(done as i64)),
                 (false, true, 0) => Some(Err(AGAIN)),
                 (false, true, _) => Some(Ok(done as i64)),
@@ -225,8 +283,10 @@ impl World {
 
 impl Inner {
     fn stream(&mut self, fd: i32) -> Answer<TcpId> {
-        match self.socket(fd)?.stage {
+        let socket = self.socket(fd)?;
+        match socket.stage {
             Stage::Stream(id) => Ok(id),
+            Stage::New(_) if socket.deferred.is_some() => Err(AGAIN),
             _ => Err(Errno(libc::ENOTCONN)),
         }
     }
@@ -256,6 +316,12 @@ impl Inner {
         }
     }
 
+    /// Whether a socket's SYN waits for its answer.
+    fn is_opening(&mut self, fd: i32) -> bool {
+        let id = self.stream(fd).ok();
+        id.and_then(|id| self.stack.tcp_state(id)) == Some(State::SynSent)
+    }
+
     /// Writes what there is room for.
     fn put(&mut self, fd: i32, bytes: &[u8], flags: i32) -> Answer<usize> {
         let socket = self.socket(fd)?;
@@ -263,24 +329,74 @@ impl Inner {
             return Err(Errno(libc::EPIPE));
         };
         match self.stack.tcp_state(id) {
-            Some(State::SynSent | State::SynReceived) => return Err(AGAIN),
             Some(State::Closed) | None => {
                 let told = self.socket(fd)?.told;
                 return Err(match (told, self.failure(fd, id)) {
-                    (Some(_), _) | (None, Errno(libc::ENOTCONN)) => Errno(libc::EPIPE),
-                    (None, error) => error,
+                    (None, Some(error)) => error,
+                    _ => Errno(libc::EPIPE),
                 });
             }
             Some(_) => {}
         }
-        let _ = flags;
-        let taken = self.stack.tcp_write(id, bytes).map_err(errno)?;
-        self.socket(fd)?.written += taken as u64;
-        Ok(taken)
+        let taken = match self.stack.tcp_write(id, bytes) {
+            Ok(taken) => taken,
+            Err(TcpError::NotNow) => 0,
+            Err(error) => return Err(errno(error)),
+        };
+        let more = flags & libc::MSG_MORE != 0;
+        self.stack.tcp_set_more(id, more).map_err(errno)?;
+        let socket = self.socket(fd)?;
+        socket.starved |= taken < bytes.len();
+        socket.watch(taken, flags);
+        match taken {
+            0 if !bytes.is_empty() => Err(AGAIN),
+            taken => Ok(taken),
+        }
     }
 
     /// What is told beside bytes that were read.
-    fn control(&mut self, _fd: i32) -> Answer<Vec<u8>> {
-        Ok(Vec::new())
+    fn control(&mut self, fd: i32) -> Answer<Vec<u8>> {
+        let now_ns = self.now_ns;
+        let socket = self.socket(fd)?;
+        let asked = socket.options.number(libc::IPPROTO_TCP, libc::TCP_INQ) != 0;
+        let id = socket.stream().filter(|_| asked);
+        let Some(info) = id.and_then(|id| self.stack.tcp_info(now_ns, id)) else {
+            return Ok(Vec::new());
+        };
+        // The end of the stream counts as something to read.
+        let left = match info.readable {
+            0 => i32::from(info.peer_closed),
+            readable => readable as i32,
+        };
+        let inq = left.to_ne_bytes();
+        Ok(control_message(libc::SOL_TCP, libc::TCP_INQ, &inq))
+    }
+}
+
+impl Socket {
+    /// Bytes were written: those who asked for it are told when they went.
+    pub(crate) fn watch(&mut self, taken: usize, flags: i32) {
+        let end = self.written + taken as u64;
+        self.written = end;
+        if taken == 0 {
+            return;
+        }
+        let copies = self.options.number(libc::SOL_SOCKET, libc::SO_ZEROCOPY) == 0;
+        if flags & libc::MSG_ZEROCOPY != 0 && !copies {
+            let write = self.zero_copies;
+            self.zero_copies = write.wrapping_add(1);
+            self.watched.push(Watched::Free { write, end });
+        }
+        let asked = self.options.number(libc::SOL_SOCKET, libc::SO_TIMESTAMPING) as u32;
+        let byte = (end - 1).wrapping_sub(self.stamps_from) as u32;
+        for (bit, of) in [
+            (libc::SOF_TIMESTAMPING_TX_SCHED, SCHEDULED),
+            (libc::SOF_TIMESTAMPING_TX_SOFTWARE, SENT),
+            (libc::SOF_TIMESTAMPING_TX_ACK, ACKNOWLEDGED),
+        ] {
+            if asked & bit != 0 {
+                self.watched.push(Watched::Stamp { of, byte, end });
+            }
+        }
     }
 }

@@ -29,6 +29,8 @@ const START_NS: u64 = 1_000_000_000_000_000;
 const SEARCH_NS: u64 = 600_000_000_000;
 /// How long the clock waits for a thread that blocks to look, in real time.
 const LOOK: Duration = Duration::from_secs(5);
+/// How long a thread has to say that its call has ended, in real time.
+const ENDS: Duration = Duration::from_millis(3);
 const OURS: Address = Address([2, 0, 0, 0, 0, 1]);
 const PEER: Address = Address([2, 0, 0, 0, 0, 2]);
 
@@ -55,6 +57,8 @@ pub(crate) struct Inner {
     blocked: Vec<Blocked>,
     /// Counts what has happened.
     event: u64,
+    /// A call that blocked has ended, and its thread may not have said so.
+    ended: bool,
 }
 
 /// A call that blocks.
@@ -87,6 +91,7 @@ impl World {
                 sent: VecDeque::new(),
                 blocked: Vec::new(),
                 event: 0,
+                ended: false,
             }),
             happened: Condvar::new(),
             looked: Condvar::new(),
@@ -146,6 +151,7 @@ impl World {
             inner = woken.unwrap_or_else(PoisonError::into_inner);
         };
         inner.blocked.retain(|other| other.thread != me);
+        inner.ended = true;
         ENDED_NS.set(Some(inner.now_ns));
         self.looked.notify_all();
         answer
@@ -232,6 +238,10 @@ impl World {
 
     pub(crate) fn usleep(&self, us: u32) -> Answer {
         ENDED_NS.set(None);
+        if std::mem::take(&mut self.lock().ended) {
+            // packetdrill has let go of its own lock, which that thread needs.
+            std::thread::sleep(ENDS);
+        }
         let inner = self.lock();
         let to_ns = inner.now_ns + u64::from(us) * 1000;
         drop(self.advance(inner, to_ns));

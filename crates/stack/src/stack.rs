@@ -5,7 +5,9 @@ use crate::host::{
     Problem, Received, Report,
 };
 use crate::slab::Name;
-use crate::tcp::{Direct, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo};
+use crate::tcp::{
+    Direct, FastOpenServer, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo,
+};
 use crate::udp::{self, BindError, Datagram, SendError, UdpId};
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::{Addresses, Protocol};
@@ -409,6 +411,50 @@ impl Stack {
         self.tcp.connect(now_ns, &self.host, local, remote)
     }
 
+    /// Opens a connection whose SYN carries the first of `bytes` (RFC 7413), if
+    /// the server has given us a cookie before; otherwise it asks for one.
+    /// Gives how many bytes went along: the rest is for [`Stack::tcp_write`].
+    ///
+    /// They may come twice: send what may be asked twice. `without_cookie` is
+    /// for servers that take bytes without.
+    ///
+    /// # Errors
+    /// As [`Stack::tcp_connect`].
+    pub fn tcp_connect_fast(
+        &mut self,
+        now_ns: u64,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        bytes: &[u8],
+        without_cookie: bool,
+    ) -> Result<(TcpId, usize), TcpError> {
+        let ends = (local, remote);
+        self.tcp
+            .connect_fast(now_ns, &self.host, ends, bytes, without_cookie)
+    }
+
+    /// Whether a server has given us a cookie for [`Stack::tcp_connect_fast`].
+    pub fn tcp_has_cookie(&self, server: IpAddr) -> bool {
+        self.tcp.has_cookie(server)
+    }
+
+    /// Forgets the cookies of servers.
+    pub fn tcp_forget_cookies(&mut self) {
+        self.tcp.forget_cookies();
+    }
+
+    /// Lets connections to a listener begin with bytes (RFC 7413), or not.
+    ///
+    /// # Errors
+    /// If the listener is closed.
+    pub fn tcp_set_fast_open(
+        &mut self,
+        listener: ListenerId,
+        server: Option<FastOpenServer>,
+    ) -> Result<(), TcpError> {
+        self.tcp.set_fast_open(listener, server)
+    }
+
     /// Writes bytes to be sent; gives how many there was room for.
     ///
     /// # Errors
@@ -508,6 +554,23 @@ impl Stack {
     /// If the connection is closed.
     pub fn tcp_set_cork(&mut self, connection: TcpId, cork: bool) -> Result<(), TcpError> {
         self.tcp.set_cork(connection, cork)
+    }
+
+    /// Whether more bytes follow those written last at once: what does not fill
+    /// a segment waits for them.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_set_more(&mut self, connection: TcpId, more: bool) -> Result<(), TcpError> {
+        self.tcp.set_more(connection, more)
+    }
+
+    /// How often this connection's SYN goes again before it is given up.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_set_syn_retries(&mut self, connection: TcpId, retries: u8) -> Result<(), TcpError> {
+        self.tcp.set_syn_retries(connection, retries)
     }
 
     /// How many bytes may wait to be sent or acknowledged, for this

@@ -69,6 +69,7 @@ fn tcp_config(rng: &mut Rng) -> TcpConfig {
         } else {
             Algorithm::NewReno
         },
+        ..TcpConfig::default()
     }
 }
 

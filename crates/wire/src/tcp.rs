@@ -135,6 +135,64 @@ pub struct Options {
     pub timestamps: Option<(u32, u32)>,
     /// What came out of order (kind 5).
     pub sack: SackBlocks,
+    /// TCP Fast Open (kind 34): a cookie, or the wish for one.
+    pub fast_open: Option<FastOpen>,
+}
+
+/// The option of TCP Fast Open (RFC 7413 §4.1.1), in a SYN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FastOpen {
+    bytes: [u8; FastOpen::MAX],
+    len: u8,
+    /// It is written as an experiment (kind 254, RFC 6994), as hosts did
+    /// before the option had a number.
+    pub experimental: bool,
+}
+
+impl FastOpen {
+    /// The most bytes of a cookie, and the least.
+    pub const MAX: usize = 16;
+    /// See `MAX`.
+    pub const MIN: usize = 4;
+    const MAGIC: [u8; 2] = [0xf9, 0x89];
+
+    /// The wish for a cookie.
+    pub fn request(experimental: bool) -> FastOpen {
+        FastOpen {
+            bytes: [0; FastOpen::MAX],
+            len: 0,
+            experimental,
+        }
+    }
+
+    /// A cookie; `None` if it has too few bytes, too many, or an odd number.
+    pub fn cookie(cookie: &[u8], experimental: bool) -> Option<FastOpen> {
+        let fits = (FastOpen::MIN..=FastOpen::MAX).contains(&cookie.len());
+        let mut option = FastOpen::request(experimental);
+        if !fits || !cookie.len().is_multiple_of(2) {
+            return None;
+        }
+        option.bytes[..cookie.len()].copy_from_slice(cookie);
+        option.len = cookie.len() as u8;
+        Some(option)
+    }
+
+    /// The cookie's bytes; none if one is wished for.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    fn parse(bytes: &[u8], experimental: bool) -> Option<FastOpen> {
+        match bytes {
+            [] => Some(FastOpen::request(experimental)),
+            _ => FastOpen::cookie(bytes, experimental),
+        }
+    }
+
+    /// Its length without padding, in bytes.
+    fn len(&self) -> usize {
+        usize::from(self.len) + if self.experimental { 4 } else { 2 }
+    }
 }
 
 /// The blocks of a selective acknowledgment (RFC 2018 §3): each is the first
@@ -181,6 +239,8 @@ mod kind {
     pub(super) const SACK_PERMITTED: u8 = 4;
     pub(super) const SACK: u8 = 5;
     pub(super) const TIMESTAMPS: u8 = 8;
+    pub(super) const FAST_OPEN: u8 = 34;
+    pub(super) const EXPERIMENT: u8 = 254;
 }
 
 impl Options {
@@ -210,6 +270,12 @@ impl Options {
                 [kind::TIMESTAMPS, 10, ..] => {
                     options.timestamps = Some((word(option, 2), word(option, 6)));
                 }
+                [kind::FAST_OPEN, _, ref cookie @ ..] => {
+                    options.fast_open = FastOpen::parse(cookie, false);
+                }
+                [kind::EXPERIMENT, _, a, b, ref cookie @ ..] if [a, b] == FastOpen::MAGIC => {
+                    options.fast_open = FastOpen::parse(cookie, true);
+                }
                 _ => {}
             }
             bytes = rest;
@@ -230,7 +296,8 @@ impl Options {
             0 => 0,
             blocks => 4 + 8 * blocks,
         };
-        mss + window_scale + timestamps_and_permitted + sack
+        let fast_open = self.fast_open.map_or(0, |option| option.len());
+        mss + window_scale + timestamps_and_permitted + sack + fast_open.next_multiple_of(4)
     }
 
     /// Whether there are none.
@@ -262,6 +329,19 @@ impl Options {
         }
         if let Some(shift) = self.window_scale {
             push(&[kind::NOP, kind::WINDOW_SCALE, 3, shift]);
+        }
+        if let Some(option) = &self.fast_open {
+            match option.experimental {
+                true => {
+                    let [a, b] = FastOpen::MAGIC;
+                    push(&[kind::EXPERIMENT, option.len() as u8, a, b]);
+                }
+                false => push(&[kind::FAST_OPEN, option.len() as u8]),
+            }
+            push(option.as_slice());
+            for _ in option.len()..option.len().next_multiple_of(4) {
+                push(&[kind::NOP]);
+            }
         }
         let blocks = self.sack.as_slice();
         if !blocks.is_empty() {

@@ -1,3 +1,4 @@
 //! The papers' experiments, repeated: their values beside ours.
 
+pub mod setup;
 pub mod tpca;

@@ -54,6 +54,7 @@ impl Pcb {
         let arrived_twice = self.arrived_twice(told);
         let delivered = self.mark_delivered(now_ns, told);
         if una.before(ack) {
+            self.send.more = false;
             let arrived = self.send.acknowledge(ack);
             add(&mut self.counts.bytes_acknowledged, arrived);
             if now_ns.saturating_sub(self.advised_ns) > ADVISE_EACH_NS {
@@ -100,7 +101,6 @@ impl Pcb {
         });
         let twice = start.before(end) && (end.at_most(ack) || within);
         if twice {
-            count(&mut self.counts.twice, 1);
             self.rack.arrived_twice(ack, self.send.nxt);
         }
         twice

@@ -10,6 +10,7 @@ use crate::ports;
 use crate::slab::Name;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 
 /// Questions whether the peer is there, and the time between them
 /// (RFC 9293 §3.8.4), once a connection is idle for as long as was asked.
@@ -40,6 +41,8 @@ impl Tcp {
             local,
             backlog: backlog.max(1),
             half_open: 0,
+            fast_open: None,
+            fast_pending: 0,
             opened: VecDeque::new(),
             cookie_ns: None,
             is_told: false,
@@ -80,6 +83,18 @@ impl Tcp {
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<TcpId, TcpError> {
+        let pcb = self.connecting(now_ns, host, local, remote)?;
+        Ok(TcpId(self.enter(now_ns, pcb)))
+    }
+
+    /// A connection to be opened.
+    pub(super) fn connecting(
+        &mut self,
+        now_ns: u64,
+        host: &Host,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<Pcb, TcpError> {
         let ip = remote.ip();
         if ip.is_unspecified()
             || ip.is_multicast()
@@ -117,14 +132,13 @@ impl Tcp {
         } else if self.between(local, remote).is_some() {
             return Err(TcpError::InUse(local));
         }
-        let pcb = Pcb::connecting(
+        Ok(Pcb::connecting(
             &self.config,
             &self.secret,
             host.mtu(),
             now_ns,
             (local, remote),
-        );
-        Ok(TcpId(self.enter(now_ns, pcb)))
+        ))
     }
 
     pub(crate) fn waiting(&self, id: ListenerId) -> usize {
@@ -198,8 +212,12 @@ impl Tcp {
 
     pub(crate) fn consume(&mut self, id: TcpId, count: usize) -> Result<(), TcpError> {
         let pcb = self.get(id)?;
+        if count == 0 {
+            return Ok(());
+        }
         pcb.receive.consume(count.min(pcb.receive.readable()));
-        if pcb.receive.window_opens(pcb.mss) {
+        if pcb.receive.window_opens(pcb.mss) && !pcb.has_ended() {
+            pcb.ack_now = true;
             self.wake(id.0);
         }
         Ok(())
@@ -277,13 +295,27 @@ impl Tcp {
     }
 
     pub(crate) fn set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), TcpError> {
-        self.get(id)?.send.nodelay = nodelay;
+        let send = &mut self.get(id)?.send;
+        // What waits goes, though corked.
+        send.crumbs |= nodelay && !send.nodelay && send.unsent() > 0;
+        send.nodelay = nodelay;
         self.wake(id.0);
         Ok(())
     }
 
     pub(crate) fn set_cork(&mut self, id: TcpId, cork: bool) -> Result<(), TcpError> {
         self.get(id)?.send.cork = cork;
+        self.wake(id.0);
+        Ok(())
+    }
+
+    pub(crate) fn set_syn_retries(&mut self, id: TcpId, retries: u8) -> Result<(), TcpError> {
+        self.get(id)?.syn_retries = retries;
+        Ok(())
+    }
+
+    pub(crate) fn set_more(&mut self, id: TcpId, more: bool) -> Result<(), TcpError> {
+        self.get(id)?.send.more = more;
         self.wake(id.0);
         Ok(())
     }
@@ -300,7 +332,7 @@ impl Tcp {
         after_ns: Option<u64>,
     ) -> Result<(), TcpError> {
         let pcb = self.get(id)?;
-        pcb.keep_alive_ns = after_ns;
+        pcb.keep_alive_ns = after_ns.and_then(|after_ns| NonZeroU64::new(after_ns.max(1)));
         if pcb.can_write() {
             pcb.start_keep_alive(now_ns);
         }
@@ -405,7 +437,7 @@ impl Pcb {
     pub(super) fn start_keep_alive(&mut self, now_ns: u64) {
         self.timers.idle_ns = self
             .keep_alive_ns
-            .map(|after_ns| now_ns.saturating_add(after_ns));
+            .map(|after_ns| now_ns.saturating_add(after_ns.get()));
     }
 
     /// Does what is due.
@@ -420,6 +452,8 @@ impl Pcb {
         if due(self.timers.ack_ns) {
             self.timers.ack_ns = None;
             self.ack_now = true;
+            // There was no answer to go with.
+            self.interactive = false;
         }
         if due(self.timers.idle_ns) {
             self.timers.idle_ns = None;
@@ -453,7 +487,7 @@ impl Pcb {
         let Some(after_ns) = self.keep_alive_ns else {
             return;
         };
-        let idle_since_ns = self.last_heard_ns.saturating_add(after_ns);
+        let idle_since_ns = self.last_heard_ns.saturating_add(after_ns.get());
         if idle_since_ns > now_ns {
             self.timers.idle_ns = Some(idle_since_ns);
         } else if self.keep_alive_probes == KEEP_ALIVE_PROBES {

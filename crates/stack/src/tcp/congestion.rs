@@ -1,6 +1,8 @@
 //! How much may be in the network: CUBIC (RFC 9438) and NewReno (RFC 5681),
 //! in bytes.
 
+use super::seq::Seq;
+
 /// Which algorithm a connection uses.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Algorithm {
@@ -40,6 +42,19 @@ struct Epoch {
     w_est: f64,
 }
 
+/// How much of the window was used in the round trip that goes on.
+#[derive(Clone, Copy, Default, Debug)]
+struct Usage {
+    /// The window was the limit.
+    limited: bool,
+    /// There is one: something was sent.
+    begun: bool,
+    /// The most bytes that were in flight.
+    most: u32,
+    /// It ends when this is acknowledged.
+    until: Seq,
+}
+
 /// The window of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Congestion {
@@ -50,6 +65,7 @@ pub(super) struct Congestion {
     cubic: Cubic,
     /// Bytes acknowledged that have not become window yet.
     spare: usize,
+    usage: Usage,
 }
 
 impl Congestion {
@@ -61,7 +77,28 @@ impl Congestion {
             mss,
             cubic: Cubic::default(),
             spare: 0,
+            usage: Usage::default(),
         }
+    }
+
+    /// Segments went out: `outstanding` bytes of numbers up to `nxt` are not
+    /// acknowledged, and the window was the limit, or not.
+    pub(super) fn used(&mut self, una: Seq, nxt: Seq, outstanding: usize, limited: bool) {
+        let usage = &mut self.usage;
+        let outstanding = u32::try_from(outstanding).unwrap_or(u32::MAX);
+        let over = !usage.begun || usage.until.at_most(una);
+        if over || limited || (!usage.limited && outstanding > usage.most) {
+            (usage.limited, usage.most) = (limited, outstanding);
+            (usage.begun, usage.until) = (true, nxt);
+        }
+    }
+
+    /// Whether the window is the limit, by what went out in this round trip:
+    /// in slow start it may be twice what was in flight (RFC 7661, in its
+    /// spirit).
+    pub(super) fn is_in_use(&self) -> bool {
+        let slow_start = self.cwnd < self.ssthresh;
+        self.usage.limited || (slow_start && self.cwnd < 2 * self.usage.most as usize)
     }
 
     /// Where slow start ends, if a loss has shown it.

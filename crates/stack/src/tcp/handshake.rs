@@ -5,7 +5,7 @@ use super::input::Arrived;
 use super::pcb::{Pcb, State, Timestamps};
 use super::send::Send;
 use super::seq::Seq;
-use super::{TcpConfig, TcpId};
+use super::{FastOpenServer, TcpConfig, TcpId};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
@@ -33,6 +33,9 @@ pub(super) struct Listener {
     /// The most connections that wait to be accepted.
     pub(super) backlog: usize,
     pub(super) half_open: usize,
+    pub(super) fast_open: Option<FastOpenServer>,
+    /// Connections begun with bytes whose peer has not answered.
+    pub(super) fast_pending: usize,
     pub(super) opened: VecDeque<TcpId>,
     /// When the last cookie was given: long after, none is taken.
     pub(super) cookie_ns: Option<u64>,

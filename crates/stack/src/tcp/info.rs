@@ -45,6 +45,8 @@ pub struct TcpInfo {
     pub sack: bool,
     /// Marks of congestion are understood (RFC 3168).
     pub ecn: bool,
+    /// Bytes in a SYN were taken (RFC 7413), by the peer or by us.
+    pub syn_bytes: bool,
     /// The shifts of the peer's windows and ours, if windows are scaled.
     pub scales: Option<(u8, u8)>,
     /// The retransmission time-out.
@@ -102,20 +104,14 @@ pub struct Counts {
     pub bytes_in: u64,
     /// Bytes that the peer has acknowledged.
     pub bytes_acknowledged: u64,
-    /// Segments that came, and those with bytes.
+    /// Segments that came.
     pub segments_in: u32,
-    /// See `segments_in`.
-    pub data_in: u32,
-    /// Segments sent, and those with bytes.
+    /// Segments sent.
     pub segments_out: u32,
-    /// See `segments_out`.
-    pub data_out: u32,
     /// Segments sent again.
     pub again: u32,
     /// Segments that have arrived, selectively or not.
     pub delivered: u32,
-    /// Segments that arrived twice.
-    pub twice: u32,
 }
 
 /// Adds to a count that wraps around.
@@ -141,7 +137,6 @@ impl Pcb {
     pub(super) fn count_in(&mut self, now_ns: u64, len: usize) {
         count(&mut self.counts.segments_in, 1);
         if len > 0 {
-            count(&mut self.counts.data_in, 1);
             let len = u16::try_from(len).unwrap_or(u16::MAX);
             self.mss_received = self.mss_received.max(len);
             self.last_received_ns = now_ns;
@@ -162,6 +157,7 @@ impl Pcb {
             timestamps: self.timestamps.is_some() && !self.is_opening(),
             sack: self.sack,
             ecn: self.ecn,
+            syn_bytes: self.syn_bytes,
             scales: self.scales.then_some((self.send.scale, self.receive.scale)),
             rto_ns: self.rtt.rto_ns(),
             srtt_ns: self.rtt.srtt_ns(),

@@ -7,6 +7,7 @@ use super::info::{add, count};
 use super::pcb::{Pcb, QUICK, State, Timestamps};
 use super::receive::Taken;
 use super::seq::Seq;
+use std::num::NonZeroU64;
 use weir_wire::tcp::{Flags, Repr};
 
 /// A segment whose checksum is right.
@@ -32,7 +33,7 @@ pub(super) enum Effect {
 
 /// How long an acknowledgment may wait for company (RFC 9293 §3.8.6.3: below
 /// half a second).
-const DELAYED_ACK_NS: u64 = 40_000_000;
+pub(super) const DELAYED_ACK_NS: u64 = 40_000_000;
 /// The least time between answers to segments that may be a stranger's, so
 /// that two confused peers do not answer one another for ever (RFC 5961 §7).
 const CHALLENGE_EACH_NS: u64 = 100_000_000;
@@ -50,7 +51,7 @@ impl Arrived<'_> {
     }
 
     /// The number of its first byte, and of its FIN if it has no byte.
-    fn data_seq(&self) -> Seq {
+    pub(super) fn data_seq(&self) -> Seq {
         self.seq.plus(self.has(Flags::SYN).into())
     }
 }
@@ -99,6 +100,13 @@ impl Pcb {
         self.ecn &= ecn;
         self.open(now_ns, arrived);
         self.ack_now = true;
+        // A question was ready: answers will be awaited, not acknowledged.
+        self.interactive = self.send.unsent() > 0;
+        if !arrived.payload.is_empty() {
+            // The window that our SYN told.
+            self.receive.advertise_on_syn();
+            self.take_text(now_ns, arrived);
+        }
         Effect::Opened
     }
 
@@ -127,6 +135,7 @@ impl Pcb {
     /// Our SYN is acknowledged: the connection is open.
     pub(super) fn open(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
         self.state = State::Established;
+        self.last_received_ns = now_ns;
         let shift = if arrived.has(Flags::SYN) {
             0
         } else {
@@ -136,16 +145,19 @@ impl Pcb {
         let ack = Seq(arrived.repr.ack);
         self.send.first_window(arrived.seq, ack, wnd);
         let mut sent_once_ns = None;
-        self.board.acknowledge(ack, |sent| {
-            sent_once_ns = (!sent.again).then_some(sent.sent_ns)
-        });
+        if let Some(first) = self.board.first().filter(|first| !first.again) {
+            sent_once_ns = Some(first.sent_ns);
+        }
+        self.board.acknowledge(ack, |_| {});
         if let Some(sent_ns) = sent_once_ns {
             self.rtt.measured(now_ns.saturating_sub(sent_ns));
         }
-        self.send.acknowledge(ack);
+        let arrived_early = self.send.acknowledge(ack);
+        add(&mut self.counts.bytes_acknowledged, arrived_early);
         count(&mut self.counts.delivered, 1);
         self.recovery = super::recovery::Recovery::new();
         self.timers.loss = None;
+        self.end_opening(arrived);
         self.start_keep_alive(now_ns);
         if self.send.closed {
             self.state = State::FinWait1;
@@ -249,7 +261,7 @@ impl Pcb {
     pub(super) fn is_old(&self, now_ns: u64, timestamps: Option<(u32, u32)>) -> bool {
         let (Some(ours), Some((value, _))) = (self.timestamps, timestamps) else {
             // Once agreed on, every segment but a RST has one (§3.2).
-            return self.timestamps.is_some();
+            return self.timestamps.is_some() && self.timestamps_always;
         };
         let known = now_ns.saturating_sub(ours.recent_ns) < RECENT_NS;
         known && Seq(value).before(Seq(ours.recent))
@@ -310,16 +322,16 @@ impl Pcb {
 
     /// An acknowledgment that asks a stranger for proof (RFC 5961).
     fn challenge(&mut self, now_ns: u64) {
-        let lately = |then_ns| now_ns < then_ns + CHALLENGE_EACH_NS;
+        let lately = |then_ns: NonZeroU64| now_ns < then_ns.get() + CHALLENGE_EACH_NS;
         if !self.challenged_ns.is_some_and(lately) {
-            self.challenged_ns = Some(now_ns);
+            self.challenged_ns = NonZeroU64::new(now_ns.max(1));
             self.ack_now = true;
         }
     }
 
     fn reset(&mut self) {
         let error = match self.state {
-            State::SynReceived => TcpError::Refused,
+            State::SynReceived if !self.is_early() => TcpError::Refused,
             State::TimeWait | State::Closing | State::LastAck => return self.end(None),
             _ => TcpError::Reset,
         };
@@ -361,7 +373,7 @@ impl Pcb {
     /// Delays an acknowledgment, or not (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
     pub(super) fn owe_ack(&mut self, now_ns: u64, taken: Taken) {
         match taken {
-            Taken::InOrder if self.quick > 0 => {
+            Taken::InOrder if self.quick > 0 && !self.interactive => {
                 self.quick -= 1;
                 self.ack_now = true;
             }

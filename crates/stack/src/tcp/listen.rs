@@ -1,6 +1,7 @@
 //! Listeners: what becomes of segments for no connection, and of connections
 //! that nobody has accepted (RFC 9293 §3.10.7.1, §3.10.7.2; RFC 4987).
 
+use super::fastopen::{Judged, Opening};
 use super::handshake::{HALF_OPEN_MAX, Remembered};
 use super::input::{Arrived, Effect};
 use super::pcb::Pcb;
@@ -51,11 +52,22 @@ impl Tcp {
             self.send_cookie(now_ns, host, ends, arrived);
             return Ok(());
         }
-        listener.half_open += 1;
+        let judged = listener.judge(local.ip(), ends.1.ip(), arrived);
+        let taken = matches!(judged, Judged::Taken);
         let pcb = Pcb::connecting(&self.config, &self.secret, host.mtu(), now_ns, ends);
         let mut pcb = pcb.answer(now_ns, arrived);
         pcb.listener = Some(name);
-        self.enter(now_ns, pcb);
+        match judged {
+            Judged::Plain => {}
+            Judged::Cookie(cookie) => pcb.opening = Some(Box::new(Opening::with(cookie))),
+            Judged::Taken => pcb.take_early(now_ns, arrived, name),
+        }
+        listener.half_open += usize::from(!taken);
+        listener.fast_pending += usize::from(taken);
+        let connection = self.enter(now_ns, pcb);
+        if taken {
+            self.queue(name, connection);
+        }
         Ok(())
     }
 
@@ -74,6 +86,14 @@ impl Tcp {
             return;
         };
         listener.half_open -= 1;
+        self.queue(listener_name, name);
+    }
+
+    /// A listener has one more connection to be accepted.
+    fn queue(&mut self, listener_name: Name, name: Name) {
+        let Some(listener) = self.listeners.get_mut(listener_name) else {
+            return;
+        };
         listener.opened.push_back(TcpId(name));
         if !std::mem::replace(&mut listener.is_told, true) {
             self.told_listeners.push_back(listener_name);

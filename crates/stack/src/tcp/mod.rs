@@ -11,6 +11,7 @@
 //! | `scoreboard`, `rack`, `recovery` | what is in flight, what is lost (8985), how to repair it (6937, 6582, 5681) |
 //! | `congestion` | how much may be in the network: CUBIC (9438), NewReno |
 //! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
+//! | `fastopen` | bytes in a SYN (7413) |
 //! | `handshake` | initial numbers (6528), backlogs, SYN cookies |
 //! | `listen` | segments for no connection, connections nobody has accepted |
 //! | `table` | all connections: segments find theirs |
@@ -23,6 +24,7 @@ mod ack;
 mod calls;
 mod congestion;
 mod direct;
+mod fastopen;
 mod handshake;
 mod heap;
 mod info;
@@ -41,6 +43,7 @@ mod seq;
 mod table;
 
 pub use congestion::Algorithm;
+pub use fastopen::{COOKIES_MAX, FastOpenServer};
 pub use handshake::HALF_OPEN_MAX;
 pub use info::{Counts, Repair, TcpInfo};
 pub use pcb::State;
@@ -73,8 +76,21 @@ pub struct TcpConfig {
     pub sack: bool,
     /// Timestamps and PAWS (RFC 7323).
     pub timestamps: bool,
+    /// Whether segments without timestamps are dropped once both sides send
+    /// them (RFC 7323 §3.2: should be). Linux takes them.
+    pub timestamps_always: bool,
     /// Marks of congestion (RFC 3168).
     pub ecn: bool,
+    /// Bytes of payload and options that a segment carries, at most; `None` is
+    /// what the path takes. Our SYN tells it to the peer.
+    pub mss_max: Option<u16>,
+    /// Whether the end of a flight is probed for loss (RFC 8985 §7).
+    pub probes: bool,
+    /// How often a SYN goes again.
+    pub syn_retries: u8,
+    /// Whether a window that was not used for a while starts over (RFC 5681
+    /// §4.1).
+    pub restarts: bool,
     /// How much is sent into the network.
     pub congestion: Algorithm,
 }
@@ -86,7 +102,12 @@ impl Default for TcpConfig {
             send_buffer: 1 << 20,
             sack: true,
             timestamps: true,
+            timestamps_always: true,
             ecn: true,
+            mss_max: None,
+            probes: true,
+            syn_retries: 6,
+            restarts: true,
             congestion: Algorithm::default(),
         }
     }

@@ -1,6 +1,7 @@
 //! Segments go out (RFC 9293 §3.8, §3.10.8).
 
 use super::info::count;
+use super::input::DELAYED_ACK_NS;
 use super::pcb::{Pcb, State};
 use super::send::{Ready, Send};
 use super::seq::Seq;
@@ -119,20 +120,18 @@ impl Pcb {
         }
         let room = self.set_path(host.path_mtu(now_ns, self.remote.ip()));
         self.restart_after_idle(now_ns);
-        if self.receive.window_opens(self.mss) && !self.is_opening() {
-            self.ack_now = true;
-        }
         let mut way = None;
         let mut turn = Turn::More;
         for _ in 0..TURN {
-            let options = self.options(now_ns);
+            let is_syn = self.next_is_syn();
+            let options = self.options(now_ns, is_syn);
             let most = room - options.len();
             let Some(next) = self.next(most, self.burst(host.offload, most)) else {
                 self.recovery.force = false;
                 turn = Turn::Done;
                 break;
             };
-            let segment = self.segment(next, options);
+            let segment = self.segment(next, options, is_syn);
             let way = way.get_or_insert_with(|| host.way(now_ns, &self.header()));
             match way {
                 Some(way) if !segment.emit(way, &self.send, host, out, most) => {
@@ -144,6 +143,13 @@ impl Pcb {
             }
             *sent += segment.payload_len;
             self.sent(now_ns, next);
+        }
+        let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd);
+        if now_ns == self.last_sent_ns || pipe >= cwnd {
+            let limited = pipe + self.mss > cwnd;
+            let (una, nxt) = (self.send.una, self.send.nxt);
+            let outstanding = self.board.outstanding();
+            self.congestion.used(una, nxt, outstanding, limited);
         }
         self.schedule_loss(now_ns);
         turn
@@ -175,13 +181,13 @@ impl Pcb {
     /// After a pause the network is unknown again (RFC 5681 §4.1).
     fn restart_after_idle(&mut self, now_ns: u64) {
         let idle_ns = now_ns.saturating_sub(self.last_sent_ns);
-        if self.board.is_empty() && idle_ns > self.rtt.rto_ns() {
+        if self.restarts && self.board.is_empty() && idle_ns > self.rtt.rto_ns() {
             self.congestion.restart();
         }
     }
 
     fn next(&mut self, most: usize, burst: usize) -> Option<Next> {
-        if self.is_opening() {
+        if self.next_is_syn() {
             return self.next_opening();
         }
         let (pipe, cwnd, force) = (self.pipe(), self.congestion.cwnd, self.recovery.force);
@@ -213,9 +219,12 @@ impl Pcb {
 
     fn next_opening(&mut self) -> Option<Next> {
         if self.send.nxt == self.send.iss {
-            return Some(Next::New(self.send.iss, self.send.iss.plus(1)));
+            return Some(Next::New(self.send.iss, self.first_end()));
         }
-        if let Some(sent) = self.board.next_lost(1) {
+        // Bytes behind a SYN do not go again before it has arrived.
+        if let Some(sent) = self.board.next_lost(1)
+            && sent.start == self.send.iss
+        {
             return Some(Next::Again(sent.start, sent.end));
         }
         let answers = self.ack_now && self.state == State::SynReceived;
@@ -223,7 +232,7 @@ impl Pcb {
     }
 
     /// The options of the next segment.
-    fn options(&mut self, now_ns: u64) -> Options {
+    fn options(&mut self, now_ns: u64, is_syn: bool) -> Options {
         let timestamps = self
             .timestamps
             .map(|ours| (self.clock(now_ns), ours.recent));
@@ -231,13 +240,17 @@ impl Pcb {
             timestamps,
             ..Options::default()
         };
-        if self.is_opening() {
+        if is_syn {
             let first = self.state == State::SynSent;
             options.mss = Some(self.mss_ours());
             options.sack_permitted = self.sack;
             // An answer scales only if it was asked to (RFC 7323 §2.2).
             let scales = first || self.scales;
             options.window_scale = scales.then_some(self.receive.scale);
+            // What a network may not let through goes once.
+            let once = self.listener.is_some() || self.send.nxt == self.send.iss;
+            let opening = self.opening.as_ref().filter(|_| once);
+            options.fast_open = opening.and_then(|opening| opening.option);
         } else if self.sack {
             let blocks = if timestamps.is_some() { 3 } else { 4 };
             options.sack = self.receive.sack(blocks);
@@ -246,7 +259,7 @@ impl Pcb {
     }
 
     /// The segment that is next.
-    fn segment(&mut self, next: Next, options: Options) -> Outgoing {
+    fn segment(&mut self, next: Next, options: Options, is_syn: bool) -> Outgoing {
         let (start, end) = match next {
             Next::New(start, end) | Next::Again(start, end) => (start, end),
             Next::Ack => (self.send.nxt, self.send.nxt),
@@ -262,8 +275,8 @@ impl Pcb {
             } else {
                 self.receive.nxt.0
             },
-            flags: self.flags(next, start, end, payload_len),
-            window: self.window_field(),
+            flags: self.flags(next, start, end, payload_len, is_syn),
+            window: self.window_field(is_syn),
             urgent: 0,
             options,
         };
@@ -284,13 +297,15 @@ impl Pcb {
         }
     }
 
-    fn flags(&self, next: Next, start: Seq, end: Seq, payload_len: usize) -> Flags {
+    fn flags(&self, next: Next, start: Seq, end: Seq, payload_len: usize, is_syn: bool) -> Flags {
         let mut flags = self.send.flags(start, end);
         let mut set = |flag: Flags, when: bool| flags = if when { flags | flag } else { flags };
         set(Flags::ACK, self.state != State::SynSent);
+        // What goes out together is to be read together.
+        set(Flags::PSH, payload_len > self.mss && !is_syn);
         match self.state {
             State::SynSent => set(Flags::ECE | Flags::CWR, self.ecn),
-            State::SynReceived => set(Flags::ECE, self.ecn),
+            State::SynReceived if is_syn => set(Flags::ECE, self.ecn),
             _ => {
                 set(Flags::ECE, self.echo_mark);
                 let fresh = matches!(next, Next::New(..)) && payload_len > 0;
@@ -300,8 +315,8 @@ impl Pcb {
         flags
     }
 
-    fn window_field(&mut self) -> u16 {
-        match self.is_opening() {
+    fn window_field(&mut self, is_syn: bool) -> u16 {
+        match is_syn {
             true => self.receive.advertise_on_syn(),
             false => self.receive.advertise(self.mss),
         }
@@ -311,9 +326,6 @@ impl Pcb {
         let segments = len.div_ceil(self.mss.max(1)).max(1);
         let counts = &mut self.counts;
         count(&mut counts.segments_out, segments);
-        if len > 0 {
-            count(&mut counts.data_out, segments);
-        }
         if again {
             count(&mut counts.again, segments);
         }
@@ -329,6 +341,14 @@ impl Pcb {
                 let len = self.send.payload_len(start, end);
                 self.count_sent(len, false);
                 self.board.push(start, end, now_ns);
+                if !len.is_multiple_of(self.mss.max(1)) {
+                    self.send.small = end;
+                }
+                self.probe_window = false;
+                let answers = self.counts.bytes_in > 0 && !self.is_opening();
+                if len > 0 && answers && now_ns < self.last_received_ns + DELAYED_ACK_NS {
+                    self.interactive = true;
+                }
                 self.send.nxt = end;
                 self.send.crumbs = false;
                 self.recovery.out += end.since(start);

@@ -1,6 +1,7 @@
 //! What is known of one connection.
 
 use super::congestion::Congestion;
+use super::fastopen::Opening;
 use super::info::Counts;
 use super::rack::Rack;
 use super::receive::Receive;
@@ -13,6 +14,7 @@ use super::{TcpConfig, TcpError};
 use crate::direct::Filter;
 use crate::slab::Name;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use weir_wire::{Addresses, ipv4, ipv6, tcp};
 
 /// Where a connection is in its life (RFC 9293 §3.3.2). A listener is no
@@ -50,6 +52,9 @@ pub(super) struct Timestamps {
     pub(super) recent: u32,
     pub(super) recent_ns: u64,
 }
+
+/// The least segment that [`TcpConfig::mss_max`] can ask for, in bytes.
+const MSS_MIN: usize = 88;
 
 /// Timers of one connection.
 #[derive(Clone, Copy, Default, Debug)]
@@ -122,15 +127,19 @@ pub(super) struct Pcb {
     pub(super) acknowledged: Seq,
     /// Acknowledgments that are not delayed.
     pub(super) quick: u8,
+    /// We answer what comes: an acknowledgment goes with the answer.
+    pub(super) interactive: bool,
+    /// See [`TcpConfig::timestamps_always`].
+    pub(super) timestamps_always: bool,
     /// The peer is asked for its window, or whether it is there.
     pub(super) probe_window: bool,
     /// When a segment that may be a stranger's was last answered.
-    pub(super) challenged_ns: Option<u64>,
+    pub(super) challenged_ns: Option<NonZeroU64>,
     pub(super) last_sent_ns: u64,
     pub(super) last_heard_ns: u64,
     /// When bytes came last.
     pub(super) last_received_ns: u64,
-    pub(super) keep_alive_ns: Option<u64>,
+    pub(super) keep_alive_ns: Option<NonZeroU64>,
     pub(super) keep_alive_probes: u32,
 
     /// What is sent arrives, or does not, as far as is known and not said yet.
@@ -139,6 +148,15 @@ pub(super) struct Pcb {
     pub(super) advised_ns: u64,
     /// What its next segment looks like, while it is in use.
     pub(super) filter: Option<Box<Filter>>,
+    /// It opens by TCP Fast Open.
+    pub(super) opening: Option<Box<Opening>>,
+    /// Bytes in a SYN were taken, by the peer or by us.
+    pub(super) syn_bytes: bool,
+    /// How often our SYN goes again.
+    pub(super) syn_retries: u8,
+    /// See [`TcpConfig::probes`] and [`TcpConfig::restarts`].
+    pub(super) probes: bool,
+    pub(super) restarts: bool,
     /// When it comes up among the deadlines, at the latest.
     pub(super) due_ns: u64,
     pub(super) counts: Counts,
@@ -167,6 +185,10 @@ impl Pcb {
     ) -> Pcb {
         let mss = 536;
         let mss_ours = link_mtu - headers(local);
+        let mss_max = config
+            .mss_max
+            .map_or(usize::MAX, |mss| usize::from(mss).max(MSS_MIN));
+        let mss_ours = mss_ours.min(mss_max);
         Pcb {
             local,
             remote,
@@ -194,6 +216,8 @@ impl Pcb {
             ack_now: false,
             acknowledged: Seq(0),
             quick: QUICK,
+            interactive: false,
+            timestamps_always: config.timestamps_always,
             probe_window: false,
             challenged_ns: None,
             last_sent_ns: now_ns,
@@ -204,6 +228,11 @@ impl Pcb {
             advice: None,
             advised_ns: 0,
             filter: None,
+            opening: None,
+            syn_bytes: false,
+            syn_retries: config.syn_retries,
+            probes: config.probes,
+            restarts: config.restarts,
             due_ns: u64::MAX,
             counts: Counts::default(),
             is_ready: false,
@@ -236,7 +265,8 @@ impl Pcb {
     /// Sets the segment size by what the peer takes and the path carries;
     /// gives the bytes of options and payload together.
     pub(super) fn set_path(&mut self, path_mtu: usize) -> usize {
-        let room = self.send.mss_peer.min(path_mtu - headers(self.local));
+        let path = (path_mtu - headers(self.local)).min(self.mss_ours.into());
+        let room = self.send.mss_peer.min(path);
         let options = if self.timestamps.is_some() { 12 } else { 0 };
         let mss = room - options;
         if mss != self.mss {
@@ -244,6 +274,12 @@ impl Pcb {
             self.congestion.set_mss(mss);
         }
         room
+    }
+
+    /// Bytes that a segment may carry, options included, before the peer has
+    /// said what it takes.
+    pub(super) fn path_mss(&self, path_mtu: usize) -> usize {
+        (path_mtu - headers(self.local)).min(self.mss_ours.into())
     }
 
     /// The segment size that our SYN tells.

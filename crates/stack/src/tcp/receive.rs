@@ -259,10 +259,13 @@ impl Receive {
         }
     }
 
-    /// Whether the window could open so far that the peer should be told.
+    /// Whether the window could open so far that the peer should be told: it
+    /// would be twice as wide. A peer that has more than half of it left is
+    /// told with the next acknowledgment.
     pub(super) fn window_opens(&self, mss: usize) -> bool {
-        let edge = self.edge_now(mss);
-        edge.since(self.edge) >= (2 * mss).min(self.limit / 2).max(1)
+        let (edge, window) = (self.edge_now(mss), self.window());
+        let worth = (2 * mss).min(self.limit / 2).max(1);
+        edge.since(self.edge) >= worth.max(window)
     }
 
     /// The window field to send, which the peer then knows. What was granted

@@ -8,7 +8,6 @@ use super::seq::Seq;
 /// Time-outs in a row after which a connection is given up; a connection
 /// being opened, sooner (RFC 9293 §3.8.3).
 const RETRIES_MAX: u32 = 15;
-const SYN_RETRIES_MAX: u32 = 6;
 /// Time-outs in a row after which the network layer is told that nothing
 /// arrives (RFC 9293 §3.8.3: R1), each time.
 const ADVISE_RETRIES: u32 = 3;
@@ -157,7 +156,7 @@ impl Pcb {
         };
         let repaired = self.recovery.point.at_most(self.send.una);
         match self.recovery.phase {
-            Phase::Open if lost > 0 => self.enter_recovery(),
+            Phase::Open if lost > 0 => self.enter_recovery(self.delivered(progress)),
             Phase::Open => self.grow(now_ns, progress),
             Phase::Recovery if repaired => {
                 self.congestion.cwnd = self.congestion.ssthresh;
@@ -180,10 +179,7 @@ impl Pcb {
 
     /// The window grows only if it was the limit (RFC 7661, in its spirit).
     fn grow(&mut self, now_ns: u64, progress: Progress) {
-        let limited = progress.flight + self.mss >= self.congestion.cwnd
-            || (self.congestion.cwnd < self.congestion.ssthresh
-                && self.congestion.cwnd < 2 * progress.flight);
-        if !limited {
+        if !self.congestion.is_in_use() {
             self.congestion.not_in_use();
         } else if progress.acknowledged > 0 {
             let srtt_ns = self.rtt.srtt_ns().unwrap_or(0);
@@ -215,7 +211,7 @@ impl Pcb {
             return if partial { self.lose_first() } else { 0 };
         }
         if progress.duplicate && self.recovery.phase != Phase::Loss {
-            let most = self.board.count() as u32;
+            let most = self.board.outstanding().div_ceil(self.mss.max(1)) as u32;
             self.recovery.duplicates = (self.recovery.duplicates + 1).min(most);
             let third = self.recovery.duplicates == DUPLICATES;
             if third && self.recovery.phase == Phase::Open {
@@ -231,24 +227,32 @@ impl Pcb {
         self.board.mark_lost(|sent| Some(sent.start) == first)
     }
 
-    fn enter_recovery(&mut self) {
+    /// `delivered` is what the acknowledgment brought that told of the loss: it
+    /// counts (RFC 6937 §3.1).
+    fn enter_recovery(&mut self, delivered: usize) {
         let flight = self.board.outstanding();
         self.congestion.reduce(flight);
         let recovery = &mut self.recovery;
         (recovery.phase, recovery.point) = (Phase::Recovery, self.send.nxt);
-        (recovery.delivered, recovery.out, recovery.flight) = (0, 0, flight.max(1));
+        (recovery.delivered, recovery.out, recovery.flight) = (delivered, 0, flight.max(1));
         (recovery.force, recovery.partial) = (true, false);
         recovery.probe = None;
         self.congestion.cwnd = self.pipe() + self.mss;
     }
 
+    /// Bytes that arrived by an acknowledgment: without SACK, a duplicate stands
+    /// for a segment.
+    fn delivered(&self, progress: Progress) -> usize {
+        match (self.sack, progress.duplicate) {
+            (false, true) => self.mss,
+            _ => progress.delivered,
+        }
+    }
+
     /// RFC 6937 §3: as much goes out as arrives, in proportion, so that the
     /// flight is down at the threshold when the loss is repaired.
     fn reduce_proportionally(&mut self, progress: Progress, more_lost: bool) {
-        let delivered = match (self.sack, progress.duplicate) {
-            (false, true) => self.mss,
-            _ => progress.delivered,
-        };
+        let delivered = self.delivered(progress);
         self.recovery.delivered += delivered;
         let (pipe, ssthresh, recovery) = (self.pipe(), self.congestion.ssthresh, &self.recovery);
         let quota = if pipe > ssthresh {
@@ -317,8 +321,9 @@ impl Pcb {
             let timeout_ns = (self.recovery.since_ns + self.rtt.rto_ns()).max(now_ns + 1);
             match (self.recovery.reorder_ns, self.probe_after_ns()) {
                 (Some(at_ns), _) => Some((LossTimer::Reorder, at_ns.max(now_ns + 1))),
-                (None, Some(after_ns)) if now_ns + after_ns < timeout_ns => {
-                    Some((LossTimer::Probe, now_ns + after_ns))
+                // Never later than the time-out (RFC 8985 §7.2).
+                (None, Some(after_ns)) => {
+                    Some((LossTimer::Probe, (now_ns + after_ns).min(timeout_ns)))
                 }
                 _ => Some((LossTimer::Timeout, timeout_ns)),
             }
@@ -329,10 +334,11 @@ impl Pcb {
     /// (RFC 8985 §7.2), if that is of use.
     fn probe_after_ns(&self) -> Option<u64> {
         let open = self.recovery.phase == Phase::Open && self.recovery.probe.is_none();
-        if !self.sack || !open || self.board.lost() > 0 || self.recovery.retries > 0 {
+        if !self.sack || !self.probes || !open || self.board.lost() > 0 || self.recovery.retries > 0
+        {
             return None;
         }
-        let delayed_ns = if self.board.count() == 1 {
+        let delayed_ns = if self.board.outstanding() <= self.mss {
             DELAYED_ACK_NS
         } else {
             0
@@ -346,7 +352,7 @@ impl Pcb {
         match timer {
             LossTimer::Reorder => {
                 if self.detect(now_ns) > 0 && self.recovery.phase == Phase::Open {
-                    self.enter_recovery();
+                    self.enter_recovery(0);
                 }
             }
             LossTimer::Probe => self.probe(now_ns),
@@ -381,7 +387,7 @@ impl Pcb {
     fn timed_out(&mut self, now_ns: u64) -> bool {
         self.recovery.retries += 1;
         let most = if self.is_opening() {
-            SYN_RETRIES_MAX
+            self.syn_retries.into()
         } else {
             RETRIES_MAX
         };

@@ -2,8 +2,8 @@
 
 /// Before the first measurement (RFC 6298 §2.1).
 pub(super) const RTO_INITIAL_NS: u64 = 1_000_000_000;
-/// The least time-out: below RFC 6298's second as everywhere today, above the
-/// delays of acknowledgments.
+/// The least time-out beyond the round trip: below RFC 6298's second as
+/// everywhere today, above the delays of acknowledgments.
 pub(super) const RTO_MIN_NS: u64 = 200_000_000;
 /// The most, after backing off (RFC 6298 §2.5).
 pub(super) const RTO_MAX_NS: u64 = 60_000_000_000;
@@ -61,7 +61,7 @@ impl Rtt {
     pub(super) fn rto_ns(&self) -> u64 {
         let base_ns = match self.srtt_ns {
             0 => RTO_INITIAL_NS,
-            srtt_ns => (srtt_ns + 4 * self.rttvar_ns).max(RTO_MIN_NS),
+            srtt_ns => srtt_ns + (4 * self.rttvar_ns).max(RTO_MIN_NS),
         };
         let doubled = base_ns
             .checked_shl(self.backoff)
@@ -99,7 +99,7 @@ mod tests {
         for _ in 0..100 {
             rtt.measured(MS);
         }
-        assert_eq!(rtt.rto_ns(), RTO_MIN_NS);
+        assert_eq!(rtt.rto_ns(), rtt.srtt_ns().unwrap() + RTO_MIN_NS);
     }
 
     #[test]

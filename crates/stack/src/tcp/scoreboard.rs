@@ -63,11 +63,6 @@ impl Scoreboard {
         self.segments.len() >= SEGMENTS_MAX
     }
 
-    /// Segments in flight, those that the peer has included.
-    pub(super) fn count(&self) -> usize {
-        self.segments.len()
-    }
-
     /// Numbers that are thought to be in the network (RFC 6675 §4: pipe).
     pub(super) fn pipe(&self) -> usize {
         self.outstanding() - self.sacked - self.lost
@@ -357,7 +352,7 @@ mod tests {
         for now_ns in 0..20_000 {
             let flight = nxt.since(una) as u32;
             match rng.below(9) {
-                0 | 1 if board.count() < 100 => {
+                0 | 1 if board.segments.len() < 100 => {
                     let most = if rng.below(4) == 0 { 20_000 } else { 1460 };
                     let end = nxt.plus(1 + rng.below(most) as usize);
                     board.push(nxt, end, now_ns);

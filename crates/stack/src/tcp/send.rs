@@ -30,6 +30,11 @@ pub(super) struct Send {
     pub(super) crumbs: bool,
     /// Small segments do not wait for acknowledgments.
     pub(super) nodelay: bool,
+    /// More bytes follow at once: those that are there wait for them, until
+    /// something is acknowledged.
+    pub(super) more: bool,
+    /// Where the last segment ended that was not full.
+    pub(super) small: Seq,
     /// Small segments wait for more bytes.
     pub(super) cork: bool,
     /// The number of the buffer's first byte.
@@ -66,6 +71,8 @@ impl Send {
             closed: false,
             crumbs: false,
             nodelay: false,
+            more: false,
+            small: iss,
             cork: false,
             start: iss.plus(1),
             buffer: Ring::default(),
@@ -175,6 +182,13 @@ impl Send {
         self.limit
     }
 
+    /// Whether a segment may go that is not full: no other such one is in
+    /// flight (Nagle's algorithm as Minshall has it).
+    fn may_be_small(&self) -> bool {
+        let waits = self.una.before(self.small);
+        !self.cork && !self.more && (!waits || self.nodelay)
+    }
+
     /// What may be sent of what was not, in segments of at most `most` bytes,
     /// of which the link cuts so many from one that they carry `burst`.
     pub(super) fn ready(&self, most: usize, burst: usize) -> Ready {
@@ -186,7 +200,7 @@ impl Send {
         let used = self.nxt.since(self.una);
         let window = self.wnd.saturating_sub(used);
         let mut len = unsent.min(burst).min(window);
-        if len > most && !(len == unsent && (self.nodelay || finish)) {
+        if len > most && !(len == unsent && (finish || self.may_be_small())) {
             // What does not fill the last of them waits as it would alone.
             len -= len % most;
         }
@@ -196,10 +210,10 @@ impl Send {
         if len == 0 && !fin {
             return Ready::Window;
         }
-        let worth = len >= most || (all && (fin || (!self.cork && (used == 0 || self.nodelay))));
+        let worth = len >= most || (all && (fin || self.may_be_small()));
         match worth {
             true => Ready::Bytes(len, fin),
-            false if self.cork && all && !self.crumbs => Ready::Flight,
+            false if (self.cork || self.more) && all && !self.crumbs => Ready::Flight,
             // Silly windows (RFC 9293 §3.8.6.2.1): half the widest is enough.
             false if 2 * len >= self.wnd_max && self.wnd_max > 0 => Ready::Bytes(len, fin),
             false if self.crumbs => Ready::Bytes(len, fin),
@@ -268,6 +282,7 @@ mod tests {
             "nothing is in flight"
         );
         send.nxt = send.nxt.plus(100);
+        send.small = send.nxt;
         send.write(&[2; 100]);
         assert_eq!(send.ready(1000, 1000), Ready::Flight);
         send.nodelay = true;

@@ -1,13 +1,14 @@
 //! All connections of a stack: segments find theirs, deadlines come due,
 //! connections with something to send take turns.
 
+use super::fastopen::Cookies;
 use super::handshake::{Listener, Secret};
 use super::heap::Deadlines;
 use super::input::{Arrived, Effect};
 use super::output::Turn;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
-use super::{TcpConfig, TcpError};
+use super::{TcpConfig, TcpError, TcpId};
 use crate::host::{DropReason, Header, Host, Incoming};
 use crate::pcb::{Key, Listeners, PcbId, Table, Weir};
 use crate::rng::Keyed;
@@ -44,6 +45,7 @@ pub(crate) struct Tcp {
     /// Those with something to tell the application.
     pub(super) told: VecDeque<Name>,
     pub(super) told_listeners: VecDeque<Name>,
+    pub(super) cookies: Cookies,
     /// Whose segment came last.
     pub(super) latest: Option<Name>,
     pub(super) rng: Keyed,
@@ -65,6 +67,7 @@ impl Tcp {
             ready: VecDeque::new(),
             told: VecDeque::new(),
             told_listeners: VecDeque::new(),
+            cookies: Cookies::default(),
             latest: None,
             rng,
         }
@@ -106,13 +109,23 @@ impl Tcp {
                 .pcbs
                 .get_mut(name)
                 .expect("what is in the table is there");
+            let early = pcb.opening.as_ref().and_then(|opening| opening.listener);
+            let asked = pcb.opening.clone().filter(|_| pcb.state == State::SynSent);
+            let retried = pcb.recovery.retries > 0;
             let effect = pcb.arrives(now_ns, &arrived);
             pcb.arm();
+            if let Some(asked) = asked.filter(|_| effect == Effect::Opened) {
+                self.cookies.learn(remote.ip(), &asked, &arrived, retried);
+            }
             host.counters.segments_standard += 1;
             match effect {
                 Effect::Nothing => self.settle(now_ns, name),
                 Effect::Opened => {
-                    self.opened(now_ns, host, name);
+                    match early.and_then(|name| self.listeners.get_mut(name)) {
+                        Some(listener) => listener.fast_pending -= 1,
+                        None if early.is_some() => {}
+                        None => self.opened(now_ns, host, name),
+                    }
                     self.settle(now_ns, name);
                 }
                 Effect::Refuse => {
@@ -199,13 +212,21 @@ impl Tcp {
             let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
             self.table.remove(&key);
             self.deadlines.remove(name.index);
+            let early = pcb.opening.take().and_then(|opening| opening.listener);
+            if let Some(listener) = early.and_then(|name| self.listeners.get_mut(name)) {
+                listener.fast_pending -= 1;
+            }
             // One that was not accepted has no application.
             pcb.released |= pcb.listener.is_some();
             if let Some(listener) = pcb.listener.and_then(|name| self.listeners.get_mut(name)) {
-                let before = listener.opened.len();
-                listener.opened.retain(|opened| opened.0 != name);
-                let was_opened = listener.opened.len() < before;
+                let was_opened = listener.opened.contains(&TcpId(name));
                 listener.half_open -= usize::from(!was_opened);
+                // What the peer has said is still there to be accepted.
+                if was_opened && pcb.receive.readable() > 0 {
+                    pcb.released = false;
+                } else {
+                    listener.opened.retain(|opened| opened.0 != name);
+                }
             }
         }
         if pcb.released {
@@ -316,7 +337,11 @@ impl Tcp {
                 flags: Flags::RST | Flags::ACK,
                 window: 0,
                 urgent: 0,
-                options: Options::default(),
+                // RFC 7323 §3.2: a RST has them too.
+                options: Options {
+                    timestamps: pcb.timestamps.map(|ours| (pcb.clock(now_ns), ours.recent)),
+                    ..Options::default()
+                },
             };
             send(now_ns, host, pcb.addresses(), &repr);
         }
