@@ -13,6 +13,7 @@ mod live;
 mod perlink;
 mod plot;
 mod rarp;
+mod replace;
 mod source;
 mod stop;
 mod summary;

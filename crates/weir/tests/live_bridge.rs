@@ -67,6 +67,12 @@ impl Net {
         Running::start(&self.middle, weir([]), &arguments)
     }
 
+    /// The same with its interfaces named the other way round.
+    fn bridge_reversed(&self, options: &[&str]) -> Running {
+        let arguments = [&["bridge", "right", "left"], options].concat();
+        Running::start(&self.middle, weir([]), &arguments)
+    }
+
     /// Takes apart what is left.
     fn clean(&self) -> Ended {
         self.bridge(&["--clean"]).end()
@@ -187,6 +193,30 @@ fn killed_the_links_stay_joined_until_cleaned() {
     assert!(!net.pings());
     let again = net.clean();
     assert!(again.stderr.contains("nothing joins"), "{again:?}");
+}
+
+#[test]
+fn the_order_of_the_interfaces_makes_no_difference() {
+    let Some(net) = net() else { return };
+    let _cleaned = Cleaned(&net);
+    let options = ["--bypass", "wire", "--hang-ms", "10000"];
+    let bridge = net.bridge(&options).until("ready");
+    // One that runs stays, however its interfaces are named.
+    let other = net.bridge_reversed(&options).end();
+    assert_eq!(other.code, Some(1), "{other:?}");
+    assert_eq!(net.attached(), [true, true]);
+    assert!(net.pings());
+    bridge.signal(Signal::KILL);
+    assert_eq!(bridge.end().code, None);
+    // One that has ended is taken over, with what it had set.
+    let bridge = net.bridge_reversed(&options).until("ready");
+    assert!(net.pings());
+    bridge.signal(Signal::TERM);
+    let ended = bridge.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(net.clean().code, Some(0));
+    assert_eq!(net.attached(), [false, false]);
+    assert!(!net.is_promiscuous());
 }
 
 #[test]

@@ -150,7 +150,7 @@ impl Gate {
         }
         let mut gate = Gate::new(bypass)?;
         if let Some(pins) = &the_pins {
-            pins.sweep()?;
+            Gate::dismantle(pins, &numbers)?;
             pins.folder.pin(STATE, &gate.state_map)?;
             pins.folder.pin(SOCKETS, &gate.sockets)?;
             pins.folder.pin(PEERS, &gate.peers)?;
@@ -427,23 +427,29 @@ impl Gate {
         let found = match pins.folder.list()?.0.is_empty() {
             true => false,
             false => {
-                // Promiscuity by the page, the rest by the pins alone.
-                let reversed = numbers.iter().rev().copied().collect();
-                for order in [numbers.clone(), reversed] {
-                    if let Ok(Some(gate)) = Gate::adopt(&pins, &order) {
-                        if gate.state.gate().0 && gate.state.is_held() {
-                            return Err(GateError::InUse);
-                        }
-                        gate.end()?;
-                        break;
-                    }
-                }
-                pins.sweep()?;
+                Gate::dismantle(&pins, &numbers)?;
                 true
             }
         };
         let _ = pins.parent.remove_folder(&pins.name);
         Ok(found)
+    }
+
+    /// Takes down what these pins keep, in whatever order an earlier process
+    /// named the links, but for one that still runs.
+    fn dismantle(pins: &Pins, numbers: &[u32]) -> Result<(), GateError> {
+        let reversed: Vec<u32> = numbers.iter().rev().copied().collect();
+        // Promiscuity by the page, the rest by the pins alone.
+        for order in [numbers, &reversed] {
+            if let Ok(Some(gate)) = Gate::adopt(pins, order) {
+                if gate.state.gate().0 && gate.state.is_held() {
+                    return Err(GateError::InUse);
+                }
+                gate.end()?;
+                break;
+            }
+        }
+        pins.sweep()
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a bridge has carried, and what it has cost.
 
+use crate::replace::replace;
 use serde::Serialize;
 use std::fmt;
-use std::fs;
 use std::io;
 use std::path::Path;
 use weir_tap::switch::Switch;
@@ -125,14 +125,7 @@ impl Report {
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
         let mut json = serde_json::to_string(self)?;
         json.push('\n');
-        let is_file = fs::metadata(path).map_or(true, |facts| facts.is_file());
-        if !is_file {
-            return fs::write(path, json);
-        }
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".new");
-        fs::write(&beside, json)?;
-        fs::rename(&beside, path)
+        replace(path, &json)
     }
 }
 

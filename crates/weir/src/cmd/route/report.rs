@@ -1,6 +1,7 @@
 //! What a router has counted: as a line, as JSON, for Prometheus.
 
 use crate::failure::Failure;
+use crate::replace::replace;
 use crate::text;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -134,12 +135,9 @@ impl Report {
 
     /// Writes it as JSON, so that a reader finds the old or the new whole.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(".new");
-        let mut json = serde_json::to_vec(self)?;
-        json.push(b'\n');
-        std::fs::write(&aside, json)?;
-        std::fs::rename(&aside, path)
+        let mut json = serde_json::to_string(self)?;
+        json.push('\n');
+        replace(path, &json)
     }
 
     /// As text of Prometheus' exposition format.

@@ -1,0 +1,59 @@
+//! Files that are written anew while others read them.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Writes a file so that a reader finds the old or the new whole. What is no
+/// regular file itself, such as a FIFO, a device, or the symbolic link
+/// `/dev/stdout`, is written to, never replaced.
+///
+/// # Errors
+/// Of the system, when it cannot be written.
+pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
+    let is_file = fs::symlink_metadata(path).map_or(true, |facts| facts.is_file());
+    if !is_file {
+        return fs::write(path, content);
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    fs::write(&beside, content)?;
+    fs::rename(&beside, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::replace;
+    use std::fs;
+    use std::os::unix::fs::{FileTypeExt, symlink};
+
+    #[test]
+    fn files_are_replaced_and_devices_stay() {
+        let folder = std::env::temp_dir().join(format!("weir-replace-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let file = folder.join("stats.json");
+        for content in ["{\"frames\":1}\n", "{}\n"] {
+            replace(&file, content).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), content);
+        }
+        // By links of our own, so that a mistake costs no device.
+        let full = folder.join("full");
+        symlink("/dev/full", &full).unwrap();
+        assert!(replace(&full, "{}\n").is_err(), "no room");
+        let null = folder.join("null");
+        symlink("/dev/null", &null).unwrap();
+        replace(&null, "{}\n").unwrap();
+        let link = folder.join("link");
+        symlink(&file, &link).unwrap();
+        replace(&link, "[]\n").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "[]\n");
+        assert!(link.is_symlink());
+        assert!(fs::metadata(&null).unwrap().file_type().is_char_device());
+        assert_eq!(
+            fs::read_dir(&folder).unwrap().count(),
+            4,
+            "nothing beside them"
+        );
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
