@@ -48,11 +48,27 @@ pub fn place(command: &mut Command, cpu: usize) {
 /// # Errors
 /// Without privilege, or if there is no such thread.
 pub fn set_realtime(thread: Option<u32>, on: bool) -> io::Result<()> {
-    let (policy, sched_priority) = match on {
-        true => (libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1),
-        false => (libc::SCHED_OTHER, 0),
+    set_level(thread, i32::from(on))
+}
+
+/// Has the calling thread run before those that are [real-time](set_realtime):
+/// the one that starts and ends them, or they would keep it from doing so.
+///
+/// # Errors
+/// Without privilege.
+pub fn set_foremost() -> io::Result<()> {
+    set_level(None, 2)
+}
+
+/// The real-time priority of that level; an ordinary one for zero.
+fn set_level(thread: Option<u32>, level: i32) -> io::Result<()> {
+    let policy = match level {
+        0 => libc::SCHED_OTHER,
+        _ => libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
     };
-    let parameters = libc::sched_param { sched_priority };
+    let parameters = libc::sched_param {
+        sched_priority: level,
+    };
     let thread = thread.unwrap_or(0) as i32;
     // SAFETY: the parameters are read only; zero is the calling thread.
     match unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) } {

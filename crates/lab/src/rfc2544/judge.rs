@@ -37,6 +37,9 @@ pub(super) const TIMES_MAP: u16 = 2;
 const KTIME_GET_NS: i32 = 5;
 const SKB_PULL_DATA: i32 = 39;
 
+/// Offset of the length in `struct __sk_buff`.
+const SKB_LEN: i16 = 0;
+
 /// What is judged of a frame.
 #[derive(Clone, Debug)]
 pub(super) struct Expected {
@@ -124,7 +127,8 @@ fn pull(asm: &mut Asm, len: usize) {
     asm.push(Insn::alu64(op::ADD, Reg::R1, len as i32));
     asm.jump(Insn::jump64(op::JLE, Reg::R1, Reg::R2), there);
     asm.push(Insn::mov64(Reg::R1, CONTEXT));
-    asm.push(Insn::mov64(Reg::R2, 0));
+    // All of it: zero would be what is in one piece already.
+    asm.push(Insn::load(op::W, Reg::R2, CONTEXT, SKB_LEN));
     asm.push(Insn::call(SKB_PULL_DATA));
     asm.bind(there);
 }

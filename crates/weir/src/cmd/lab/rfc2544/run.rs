@@ -35,8 +35,9 @@ pub(super) fn measure(
     stop: &Stop,
 ) -> Result<Report, Failure> {
     if args.realtime {
-        // Who starts and ends what hurries must not wait for it.
-        weir_lab::cpu::set_realtime(None, true).map_err(Failure::run)?;
+        // Who ends what hurries must not wait for it: the sender and a program
+        // that never sleeps have both CPUs.
+        weir_lab::cpu::set_foremost().map_err(Failure::run)?;
     }
     let names = contestants.iter().map(|one| one.name().to_owned());
     let mut report = Report::new(args, setup, names.collect());
