@@ -173,7 +173,6 @@ fn we_connect_to_linux_and_both_send() {
 /// Bulk transfers against Linux, with timestamps: how many of the segments
 /// take the fast path, each way, over both IP versions.
 #[test]
-#[ignore = "segments are lost on the way to Linux when nothing else runs, and 0.70 to 0.91 are fast"]
 fn bulk_transfers_with_linux_take_the_fast_path() {
     if !need::root() {
         return;

@@ -122,7 +122,7 @@ impl Tcp {
 impl Pcb {
     /// Arms the filter once the connection is open.
     pub(super) fn arm(&mut self) {
-        if self.state != State::Established {
+        if !self.is_flowing() {
             return;
         }
         if self.filter.is_none() {
@@ -138,12 +138,25 @@ impl Pcb {
         filter.is_some_and(|filter| filter.accepts(packet))
     }
 
+    /// Whether bytes can be on their way: also once either side has said that
+    /// it has no more, since much of what was written before may be to come.
+    #[inline]
+    fn is_flowing(&self) -> bool {
+        matches!(
+            self.state,
+            State::Established
+                | State::FinWait1
+                | State::FinWait2
+                | State::CloseWait
+                | State::LastAck
+        )
+    }
+
     /// Whether nothing is going on that the fast path leaves to the standard
     /// one.
     #[inline]
     fn is_plain(&self) -> bool {
-        self.state == State::Established
-            && !self.released
+        self.is_flowing()
             && self.recovery.is_calm()
             && !self.board.is_disordered()
             && self.board.lost() == 0
@@ -174,6 +187,13 @@ impl Pcb {
             && self.send.una.at_most(ack)
             && ack.at_most(self.send.nxt)
             && tells;
+        // What nobody may or will read, and the end of what we send, are the
+        // standard path's.
+        let unread = self.released || matches!(self.state, State::CloseWait | State::LastAck);
+        let ends = self.send.fin_sent() && ack == self.send.nxt;
+        if (unread && !payload.is_empty()) || ends {
+            return None;
+        }
         if !in_order || self.is_old(now_ns, timestamps) {
             return None;
         }
