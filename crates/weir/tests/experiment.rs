@@ -56,12 +56,39 @@ fn figures_are_drawn() {
 }
 
 #[test]
+fn setup_gives_times_and_pcbs_beside_the_papers() {
+    let folder = std::env::temp_dir().join(format!("weir-setup-{}", std::process::id()));
+    let path = folder.to_str().unwrap();
+    let args = ["setup", "--connections", "300", "--json", "--svg", path];
+    let run = experiment(&args);
+    assert!(run.status.success(), "{run:?}");
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let rows = json["runs"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["algorithm"].clone()).collect();
+    assert_eq!(names, ["bsd", "mtf", "sequent", "weir"]);
+    for row in rows {
+        let of = |what: &str| row[what].as_f64().unwrap();
+        assert_eq!(of("bytes"), 300.0 * 500.0);
+        assert_eq!(of("segments_server"), 300.0 * 7.0);
+        assert!(of("setup_ms") > 0.0 && of("setup_ms") <= of("total_ms"));
+        assert!(row["paper"].is_null(), "the paper has no 300");
+    }
+    let examined = |row: usize| rows[row]["examined_server"].as_u64().unwrap();
+    assert!(examined(0) > 10 * examined(3), "{rows:?}");
+    let svg = std::fs::read_to_string(folder.join("setup.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("polyline"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn settings_that_cannot_be_are_refused() {
     let cases = [["--users", "1"], ["--response", "0"], ["--chains", "3000"]];
     for [option, value] in cases {
         let run = experiment(&["tpca", option, value]);
         assert_eq!(run.status.code(), Some(2), "{option} {value}: {run:?}");
     }
+    let none = experiment(&["setup", "--connections", "0"]);
+    assert_eq!(none.status.code(), Some(2), "{none:?}");
 }
 
 #[test]

@@ -2,10 +2,14 @@
 
 mod packet_filter;
 mod plot;
+mod setup;
 mod tpca;
 
 use crate::failure::Failure;
 use clap::Subcommand;
+
+/// Where a paper has a value that our text of it lacks.
+const NOT_IN_OUR_COPY: &str = "not in our copy";
 
 /// Repeat the papers' experiments: their values beside ours
 #[derive(clap::Args, Debug)]
@@ -17,12 +21,14 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Experiment {
     PacketFilter(packet_filter::Args),
+    Setup(setup::Args),
     Tpca(tpca::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.experiment {
         Experiment::PacketFilter(args) => packet_filter::run(args),
+        Experiment::Setup(args) => setup::run(args),
         Experiment::Tpca(args) => tpca::run(args),
     }
 }

@@ -1,6 +1,6 @@
 //! `weir experiment tpca`: PCBs examined under TPC/A.
 
-use super::plot;
+use super::{NOT_IN_OUR_COPY, plot};
 use crate::failure::Failure;
 use crate::text::{
     self,
@@ -125,8 +125,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     writeln!(std::io::stdout(), "{report}").map_err(Failure::output)
 }
-
-const NOT_IN_OUR_COPY: &str = "not in our copy";
 
 fn number(value: f64) -> String {
     if value < 1000.0 {
