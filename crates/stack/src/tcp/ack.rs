@@ -118,9 +118,13 @@ impl Pcb {
         let echo = told.timestamps.filter(|_| self.timestamps.is_some());
         let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
         let counts = &mut self.counts;
-        let (rack, rtt, sack, mss) = (&mut self.rack, &mut self.rtt, self.sack, self.mss);
+        let (rack, sack, mss) = (&mut self.rack, self.sack, self.mss);
         let mut latest_ns: Option<u64> = None;
+        let mut again_ns: Option<u64> = None;
         let mut delivered = |sent: &super::scoreboard::Sent| {
+            if sent.again && sent.start.before(ack) {
+                again_ns = again_ns.max(Some(sent.sent_ns));
+            }
             if sent.sacked && sent.start.before(ack) {
                 return;
             }
@@ -145,9 +149,20 @@ impl Pcb {
             }
         }
         self.board.acknowledge(ack, &mut delivered);
-        // Karn: what was sent again measures nothing (RFC 6298 §3).
-        if let Some(sent_ns) = latest_ns {
-            rtt.measured(now_ns.saturating_sub(sent_ns));
+        // Karn: what was sent again measures nothing (RFC 6298 §3), nor does what
+        // has waited at the peer for it. If a timestamp says that it was the later
+        // sending that arrived, that measures (RFC 7323 §4.1).
+        let clock = |ns: u64| Seq(((ns / 1_000_000) as u32).wrapping_add(offset));
+        let measured_ns = match (again_ns, latest_ns, echo) {
+            (None, Some(sent_ns), _) => Some(now_ns.saturating_sub(sent_ns)),
+            (Some(sent_ns), _, Some((_, echo))) => {
+                let told = clock(sent_ns).at_most(Seq(echo)) && Seq(echo).at_most(clock(now_ns));
+                told.then(|| now_ns.saturating_sub(sent_ns))
+            }
+            _ => None,
+        };
+        if let Some(rtt_ns) = measured_ns {
+            self.rtt.measured(rtt_ns);
         }
         let left = outstanding - self.board.outstanding() + self.board.sacked();
         left.saturating_sub(held)

@@ -307,6 +307,12 @@ impl Pcb {
     /// Something that is not in the window is answered with where we are.
     fn answer_stranger(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
         if arrived.len() > 0 {
+            // The last to be acknowledged, which comes again: its timestamp is
+            // echoed, or the sender would measure from when it came first. Who
+            // knows where it ends knows the window, too.
+            if arrived.seq.plus(arrived.len()) == self.receive.nxt {
+                self.note_timestamp(now_ns, arrived.seq, arrived.repr.options.timestamps);
+            }
             // What comes again tells that our acknowledgment was lost.
             self.receive
                 .came_again(arrived.data_seq(), arrived.payload.len());

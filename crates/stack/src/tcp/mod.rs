@@ -86,7 +86,8 @@ pub struct TcpConfig {
     pub mss_max: Option<u16>,
     /// Whether the end of a flight is probed for loss (RFC 8985 §7).
     pub probes: bool,
-    /// How often a SYN goes again.
+    /// How often a SYN goes again, ours or an answer of ours. Seven times take
+    /// 183 seconds: RFC 9293 §3.8.3 asks for 180 at least.
     pub syn_retries: u8,
     /// Whether a window that was not used for a while starts over (RFC 5681
     /// §4.1).
@@ -106,7 +107,7 @@ impl Default for TcpConfig {
             ecn: true,
             mss_max: None,
             probes: true,
-            syn_retries: 6,
+            syn_retries: 7,
             restarts: true,
             congestion: Algorithm::default(),
         }
