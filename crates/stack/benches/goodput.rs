@@ -18,9 +18,9 @@ use std::time::Instant;
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 
-/// Bytes of one round.
-const BYTES: usize = 16 << 20;
-const ROUNDS: usize = 200;
+/// Bytes of one round: so many that how it begins does not count.
+const BYTES: usize = 128 << 20;
+const ROUNDS: usize = 20;
 /// Bytes that are written or read at a time.
 const PIECE: usize = 64 << 10;
 

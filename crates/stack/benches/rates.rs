@@ -5,6 +5,7 @@
 //! ```sh
 //! cargo bench -p weir-stack --bench rates
 //! cargo bench -p weir-stack --bench rates -- 1000000 # memory of so many, idle
+//! cargo bench -p weir-stack --bench rates -- requests # ours alone; or connections
 //! ```
 
 mod common;
@@ -60,7 +61,7 @@ impl Ours {
 }
 
 fn server() -> SocketAddr {
-    "192.0.2.200:80".parse().unwrap()
+    SocketAddr::from(([192, 0, 2, 200], 80))
 }
 
 /// Seconds for so many one-byte requests and answers, one after another.
@@ -362,6 +363,17 @@ fn main() {
             used >> 20,
             used / open
         );
+        return;
+    }
+    // One alone, for a profile.
+    let alone: Option<fn() -> f64> = match std::env::args().nth(1).as_deref() {
+        Some("requests") => Some(our_requests),
+        Some("connections") => Some(our_connections),
+        _ => None,
+    };
+    if let Some(run) = alone {
+        let best = (0..20 * ROUNDS).map(|_| run()).fold(f64::MAX, f64::min);
+        println!("{best:.6} s");
         return;
     }
     let mut best = [f64::MAX; 4];

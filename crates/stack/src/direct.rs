@@ -158,6 +158,11 @@ impl Filter {
         }
     }
 
+    /// Whether it expects anything.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.words > 0
+    }
+
     /// Whether a packet is as expected.
     #[inline]
     pub(crate) fn accepts(&self, packet: &[u8]) -> bool {

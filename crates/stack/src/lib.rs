@@ -11,6 +11,7 @@
 //! | [`experiment`] | the papers' experiments with them |
 
 mod direct;
+mod due;
 pub mod experiment;
 pub mod host;
 pub mod pcb;

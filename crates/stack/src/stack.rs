@@ -1,5 +1,6 @@
 //! The whole stack of one host on one link.
 
+use crate::due::earlier;
 use crate::host::{
     Channel, Config, ConfigError, Counters, DropReason, Host, Incoming, Input, Mode, Partial,
     Problem, Received, Report,
@@ -246,7 +247,7 @@ impl Stack {
         let tcp_ns = self.tcp.poll(now_ns, &mut self.host, out);
         // Questions for neighbours' addresses, that TCP needs.
         self.flush(out);
-        [self.host.next_ns(), tcp_ns].into_iter().flatten().min()
+        earlier(self.host.next_ns(), tcp_ns)
     }
 
     fn flush(&mut self, out: &mut dyn Outlet) {

@@ -29,8 +29,7 @@ impl Sum {
         }
         for piece in bytes.chunks(PIECE) {
             let (words, rest) = piece.as_chunks::<4>();
-            // Few words are summed before a call would have been made.
-            let sum = if words.len() <= 16 {
+            let sum = if words.len() <= FEW / 4 {
                 add(words)
             } else {
                 add_many(words)
@@ -47,7 +46,7 @@ impl Sum {
     /// If `to` is not as long as `from`.
     pub fn copy(mut self, from: &[u8], to: &mut [u8]) -> Sum {
         assert_eq!(from.len(), to.len(), "all of it is copied");
-        if self.odd {
+        if self.odd || from.len() <= FEW {
             to.copy_from_slice(from);
             return self.bytes(from);
         }
@@ -89,15 +88,15 @@ impl Sum {
     #[inline]
     pub fn pseudo_header(self, addresses: Addresses, protocol: u8, len: u32) -> Sum {
         let sum = match addresses {
-            Addresses::V4(src, dst) => self.half(src.to_bits()).half(dst.to_bits()),
+            Addresses::V4(src, dst) => self.double(src.to_bits()).double(dst.to_bits()),
             Addresses::V6(src, dst) => self.bytes(&src.octets()).bytes(&dst.octets()),
         };
-        sum.half(len).word(u16::from(protocol))
+        sum.double(len).word(u16::from(protocol))
     }
 
     /// Adds two words, between two words.
     #[inline]
-    fn half(mut self, words: u32) -> Sum {
+    pub fn double(mut self, words: u32) -> Sum {
         assert!(!self.odd, "a word starts where a word ended");
         self.total += u64::from(words >> 16) + u64::from(words & 0xffff);
         self
@@ -116,6 +115,9 @@ impl Sum {
         !fold(self.total)
     }
 }
+
+/// Bytes that are summed before a call would have been made.
+const FEW: usize = 64;
 
 /// 2^32 words of 32 bits fit into 64: the sum is folded once a gigabyte.
 const PIECE: usize = 1 << 30;

@@ -453,6 +453,100 @@ impl Repr {
     }
 }
 
+/// The header of a usual segment: without options, or with timestamps alone.
+/// It is written as [`Repr`] writes it, in a fraction of the time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plain {
+    /// The source port.
+    pub src_port: u16,
+    /// The destination port.
+    pub dst_port: u16,
+    /// The sequence number.
+    pub seq: u32,
+    /// The acknowledgment number.
+    pub ack: u32,
+    /// The control bits.
+    pub flags: Flags,
+    /// The receive window, unscaled.
+    pub window: u16,
+    /// TSval and TSecr.
+    pub timestamps: Option<(u32, u32)>,
+}
+
+impl Plain {
+    /// Two NOPs, and the option's kind and length (RFC 7323, appendix A).
+    const TIMESTAMPS: u32 = 0x0101_080a;
+
+    /// The header's length, in bytes.
+    pub fn header_len(&self) -> usize {
+        match self.timestamps {
+            Some(_) => Repr::LEN_MIN + 12,
+            None => Repr::LEN_MIN,
+        }
+    }
+
+    /// The header by value, with all fields.
+    pub fn repr(&self) -> Repr {
+        Repr {
+            src_port: self.src_port,
+            dst_port: self.dst_port,
+            seq: self.seq,
+            ack: self.ack,
+            flags: self.flags,
+            window: self.window,
+            urgent: 0,
+            options: Options {
+                timestamps: self.timestamps,
+                ..Options::default()
+            },
+        }
+    }
+
+    /// Writes the header, with the checksum that `checksum` makes of the sum of
+    /// its other words.
+    ///
+    /// # Panics
+    /// If `header` is not as long as [`Plain::header_len`].
+    #[inline]
+    pub fn emit(&self, header: &mut [u8], checksum: impl FnOnce(Sum) -> u16) {
+        let offset = (self.header_len() as u32) << 26;
+        let words = [
+            u32::from(self.src_port) << 16 | u32::from(self.dst_port),
+            self.seq,
+            self.ack,
+            offset | u32::from(self.flags.0) << 16 | u32::from(self.window),
+        ];
+        let mut sum = Sum::new();
+        for word in words {
+            sum = sum.double(word);
+        }
+        if let Some((value, echo)) = self.timestamps {
+            sum = sum.double(Plain::TIMESTAMPS).double(value).double(echo);
+        }
+        let checksum = u32::from(checksum(sum)) << 16;
+        let (places, rest) = header.as_chunks_mut::<4>();
+        assert!(rest.is_empty(), "the header is written whole");
+        match (self.timestamps, places) {
+            (None, [a, b, c, d, e]) => {
+                for (place, word) in [a, b, c, d].into_iter().zip(words) {
+                    *place = word.to_be_bytes();
+                }
+                *e = checksum.to_be_bytes();
+            }
+            (Some((value, echo)), [a, b, c, d, e, f, g, h]) => {
+                for (place, word) in [a, b, c, d].into_iter().zip(words) {
+                    *place = word.to_be_bytes();
+                }
+                *e = checksum.to_be_bytes();
+                *f = Plain::TIMESTAMPS.to_be_bytes();
+                *g = value.to_be_bytes();
+                *h = echo.to_be_bytes();
+            }
+            _ => panic!("the header is written whole"),
+        }
+    }
+}
+
 fn sum_header(rest: Sum, header: &[u8]) -> Sum {
     Sum::new().bytes(header).and(rest)
 }

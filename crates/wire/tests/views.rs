@@ -256,3 +256,29 @@ fn ethernet_addresses_are_read_as_they_are_shown() {
         assert!(wrong.parse::<Address>().is_err(), "{wrong}");
     }
 }
+
+/// A usual header is the same, whichever writes it.
+#[test]
+fn a_plain_tcp_header_is_a_tcp_header() {
+    use weir_wire::checksum::Sum;
+    use weir_wire::tcp::{Flags, Plain};
+    for timestamps in [None, Some((0xfedc_ba98, 0x0123_4567))] {
+        for seq in [0, 1, 0x8000_ffff, u32::MAX] {
+            let plain = Plain {
+                src_port: 65_535,
+                dst_port: 80,
+                seq,
+                ack: !seq,
+                flags: Flags::ACK | Flags::PSH | Flags::ECE,
+                window: 0x1234,
+                timestamps,
+            };
+            let rest = Sum::new().word(0xabcd).bytes(b"odd");
+            let mut theirs = vec![9; plain.repr().header_len()];
+            plain.repr().emit_summed(&mut theirs, rest);
+            let mut ours = vec![7; plain.header_len()];
+            plain.emit(&mut ours, |sum| sum.and(rest).finish());
+            assert_eq!(ours, theirs);
+        }
+    }
+}

@@ -44,6 +44,7 @@ pub(crate) use output::Header;
 pub(crate) use routes::Routes;
 pub(crate) use way::Way;
 
+use crate::due::earlier;
 use crate::rng::Keyed;
 use limit::RateLimit;
 use neighbours::Neighbours;
@@ -101,7 +102,6 @@ impl Host {
 
     /// When [`Host::poll`] is due.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        let due = [self.neighbours.next_ns(), self.reassembly.next_ns()];
-        due.into_iter().flatten().min()
+        earlier(self.neighbours.next_ns(), self.reassembly.next_ns())
     }
 }

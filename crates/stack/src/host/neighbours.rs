@@ -29,6 +29,8 @@ pub const ASK_EACH_NS: u64 = 1_000_000_000;
 pub const DELAY_NS: u64 = 5_000_000_000;
 /// How long an answer holds, in nanoseconds (RFC 4861: REACHABLE_TIME).
 pub const REACHABLE_NS: u64 = 30_000_000_000;
+/// How long an address may be used without telling that it is, in nanoseconds.
+const HOP_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
 enum State {
@@ -62,11 +64,43 @@ pub(super) type Ask = (IpAddr, Option<Address>);
 pub(super) struct Neighbours {
     known: BTreeMap<IpAddr, Neighbour>,
     asks: Vec<Ask>,
-    /// How many are asked now.
+    /// How many are asked now, and when the first of them is due, or before.
     asked: usize,
+    due_ns: u64,
+    /// Counts what makes an address that was given doubtful or wrong.
+    epoch: u32,
+}
+
+/// An address to send to, and how long it may be used without asking again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hop {
+    pub(super) hardware: Address,
+    pub(super) until_ns: u64,
+    pub(super) epoch: u32,
 }
 
 impl Neighbours {
+    /// [`Neighbours::resolve`], to be kept for a while: for as long as the
+    /// neighbour is there for sure, at most [`HOP_NS`].
+    pub(super) fn hop(&mut self, now_ns: u64, ip: IpAddr) -> Option<Hop> {
+        let hardware = self.resolve(now_ns, ip)?;
+        let until_ns = match self.known.get(&ip)?.state {
+            State::Reachable { until_ns } => until_ns.min(now_ns.saturating_add(HOP_NS)),
+            // While it is asked its address is used as it is known.
+            _ => now_ns.saturating_add(HOP_NS),
+        };
+        Some(Hop {
+            hardware,
+            until_ns,
+            epoch: self.epoch,
+        })
+    }
+
+    /// Another than when an address was given if it may be wrong since.
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// The address to send to, if it is known; otherwise it is asked for, and
     /// frames can wait for it.
     pub(super) fn resolve(&mut self, now_ns: u64, ip: IpAddr) -> Option<Address> {
@@ -108,10 +142,15 @@ impl Neighbours {
         let Some(neighbour) = self.known.get_mut(&ip).filter(|known| known.is_settled()) else {
             return;
         };
+        if self.asked == 0 {
+            self.due_ns = u64::MAX;
+        }
         self.asked += usize::from(!neighbour.is_asked());
+        self.epoch = self.epoch.wrapping_add(1);
         neighbour.state = State::Probe;
         neighbour.asks = 1;
         neighbour.next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
+        self.due_ns = self.due_ns.min(neighbour.next_ask_ns);
         self.asks.push((ip, None));
     }
 
@@ -121,10 +160,14 @@ impl Neighbours {
         let Some(neighbour) = self.known.get_mut(&ip) else {
             return;
         };
+        if self.asked == 0 {
+            self.due_ns = u64::MAX;
+        }
         let known = neighbour.is_settled();
         let wait_ns = if known { DELAY_NS } else { ASK_EACH_NS };
         neighbour.asks = u32::from(!known);
         neighbour.next_ask_ns = now_ns.saturating_add(wait_ns);
+        self.due_ns = self.due_ns.min(neighbour.next_ask_ns);
         if !known {
             self.asks.push((ip, None));
         }
@@ -176,6 +219,7 @@ impl Neighbours {
             return 0;
         };
         self.asked -= usize::from(neighbour.is_asked());
+        self.epoch = self.epoch.wrapping_add(1);
         match neighbour.state {
             State::Incomplete { waiting } => waiting.len() as u64,
             _ => 0,
@@ -232,6 +276,7 @@ impl Neighbours {
         if changed && !replaces {
             if let State::Reachable { .. } = known.state {
                 known.state = State::Stale;
+                self.epoch = self.epoch.wrapping_add(1);
             }
             return Some(Vec::new());
         }
@@ -248,6 +293,7 @@ impl Neighbours {
             return Vec::new();
         };
         self.asked -= usize::from(neighbour.is_asked());
+        self.epoch = self.epoch.wrapping_add(1);
         neighbour.hardware = hardware;
         match std::mem::replace(&mut neighbour.state, state) {
             State::Incomplete { waiting } => waiting,
@@ -258,12 +304,17 @@ impl Neighbours {
     /// Asks again who is due, and gives up who never answers; gives how many
     /// frames are dropped with them.
     pub(super) fn poll(&mut self, now_ns: u64) -> u64 {
-        if self.asked == 0 {
+        if self.asked == 0 || now_ns < self.due_ns {
             return 0;
         }
+        self.due_ns = u64::MAX;
         let mut silent = Vec::new();
         for (&ip, neighbour) in &mut self.known {
-            if !neighbour.is_asked() || neighbour.next_ask_ns > now_ns {
+            if !neighbour.is_asked() {
+                continue;
+            }
+            if neighbour.next_ask_ns > now_ns {
+                self.due_ns = self.due_ns.min(neighbour.next_ask_ns);
                 continue;
             }
             if neighbour.asks == ASKS_MAX {
@@ -272,19 +323,21 @@ impl Neighbours {
             }
             neighbour.asks += 1;
             neighbour.next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
+            self.due_ns = self.due_ns.min(neighbour.next_ask_ns);
             let probe = matches!(neighbour.state, State::Probe);
             self.asks.push((ip, probe.then_some(neighbour.hardware)));
         }
         silent.into_iter().map(|ip| self.remove(ip)).sum()
     }
 
-    /// When [`Neighbours::poll`] is due.
+    /// When [`Neighbours::poll`] is due, or before.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        if self.asked == 0 {
-            return None;
-        }
-        let asked = self.known.values().filter(|neighbour| neighbour.is_asked());
-        asked.map(|neighbour| neighbour.next_ask_ns).min()
+        (self.asked > 0).then_some(self.due_ns)
+    }
+
+    /// Whether there are questions to be sent.
+    pub(super) fn has_asks(&self) -> bool {
+        !self.asks.is_empty()
     }
 
     /// The questions to be sent.

@@ -123,8 +123,14 @@ impl Host {
     /// if it is not, it is asked for when [`Host::hold`] is called.
     pub(crate) fn way(&mut self, now_ns: u64, header: &Header) -> Option<Way> {
         let next_hop = self.routes.next_hop(header.dst())?;
-        let dst = self.neighbours.resolve(now_ns, next_hop)?;
-        Some(Way::new(dst, self.hardware, header))
+        let hop = self.neighbours.hop(now_ns, next_hop)?;
+        Some(Way::new(hop, self.hardware, header))
+    }
+
+    /// Whether a way still leads where it did. Our addresses and routes do not
+    /// change; what is known of neighbours does.
+    pub(crate) fn way_holds(&self, now_ns: u64, way: &Way) -> bool {
+        way.holds(now_ns, self.neighbours.epoch())
     }
 
     /// A transport says whether what it sends to an address arrives.
@@ -299,6 +305,9 @@ impl Host {
 
     /// Sends the questions for neighbours' addresses.
     pub(super) fn send_asks(&mut self, now_ns: u64) {
+        if !self.neighbours.has_asks() {
+            return;
+        }
         for (ip, known) in self.neighbours.take_asks() {
             match ip {
                 IpAddr::V4(ip) => self.ask_arp(ip, known),

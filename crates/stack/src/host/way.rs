@@ -1,7 +1,8 @@
 //! The way of a connection's packets: what all their frames start with is
-//! written once, and copied for each.
+//! written once, and copied for each. A connection keeps it while it holds.
 
 use super::Header;
+use super::neighbours::Hop;
 use weir_wire::checksum::Sum;
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, ethernet, ipv4, ipv6};
@@ -13,6 +14,9 @@ const LEN_MAX: usize = ethernet::Repr::LEN + ipv6::Repr::LEN;
 /// on them are left to [`Way::write`].
 pub(crate) struct Way {
     start: [u8; LEN_MAX],
+    /// Until when it holds by itself, and of what the host knew.
+    until_ns: u64,
+    epoch: u32,
     len: usize,
     /// The sum of the IPv4 header as it stands in `start`.
     header: Sum,
@@ -21,10 +25,10 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    pub(super) fn new(dst: Address, src: Address, header: &Header) -> Way {
+    pub(super) fn new(hop: Hop, src: Address, header: &Header) -> Way {
         let mut start = [0; LEN_MAX];
         let ethernet = ethernet::Repr {
-            dst,
+            dst: hop.hardware,
             src,
             ether_type: header.ether_type(),
         };
@@ -39,10 +43,17 @@ impl Way {
         let header_sum = Sum::new().bytes(&ip[..header.len()]);
         Way {
             start,
+            until_ns: hop.until_ns,
+            epoch: hop.epoch,
             len: ethernet::Repr::LEN + header.len(),
             header: header_sum,
             pseudo: Sum::new().pseudo_header(header.addresses, header.protocol.0, 0),
         }
+    }
+
+    /// Whether it holds: neighbours are as they were when it was made.
+    pub(super) fn holds(&self, now_ns: u64, epoch: u32) -> bool {
+        now_ns < self.until_ns && self.epoch == epoch
     }
 
     /// Bytes before the transport header.

@@ -474,7 +474,7 @@ impl Pcb {
         let moved_ns = self.last_heard_ns.max(self.last_sent_ns);
         let idle = moved_ns.saturating_add(RELEASE_NS) <= now_ns;
         if idle {
-            self.filter = None;
+            self.headers = None;
             self.board.release();
         }
         let released = idle && self.send.release() & self.receive.release();

@@ -125,17 +125,17 @@ impl Pcb {
         if !self.is_flowing() {
             return;
         }
-        if self.filter.is_none() {
+        let headers = self.headers.get_or_insert_default();
+        if !headers.filter.is_armed() {
             let timestamps = self.timestamps.is_some();
-            let filter = Filter::tcp(self.remote, self.local, timestamps);
-            self.filter = Some(Box::new(filter));
+            headers.filter = Filter::tcp(self.remote, self.local, timestamps);
         }
     }
 
     #[inline]
     fn expects(&self, packet: &[u8]) -> bool {
-        let filter = self.filter.as_deref();
-        filter.is_some_and(|filter| filter.accepts(packet))
+        let headers = self.headers.as_deref();
+        headers.is_some_and(|headers| headers.filter.accepts(packet))
     }
 
     /// Whether bytes can be on their way: also once either side has said that
@@ -223,7 +223,9 @@ impl Pcb {
         self.count_in(now_ns, payload.len());
         self.heard(now_ns);
         self.note_timestamp(now_ns, seq, timestamps);
-        self.take_ack(now_ns, &told);
+        if !self.tells_nothing(&told) {
+            self.take_ack(now_ns, &told);
+        }
         if !payload.is_empty() {
             let taken = self.receive.commit(payload.len());
             add(&mut self.counts.bytes_in, payload.len());

@@ -6,9 +6,9 @@ use super::pcb::{Pcb, State, Timestamps};
 use super::send::Send;
 use super::seq::Seq;
 use super::{FastOpenServer, TcpConfig, TcpId};
+use siphasher::sip::SipHasher13;
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use weir_wire::tcp::{Flags, Options};
 
 /// Connections of one listener whose opening is not acknowledged; more are
@@ -54,30 +54,37 @@ pub(super) struct Remembered {
 impl Secret {
     /// SipHash of both ends and more, for each purpose another.
     fn hash(&self, purpose: u8, local: SocketAddr, remote: SocketAddr, more: u64) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (
-            self.0,
-            purpose,
-            local.ip(),
-            local.port(),
-            remote.ip(),
-            remote.port(),
-            more,
-        )
-            .hash(&mut hasher);
-        hasher.finish()
+        let mut bytes = [0; 45];
+        bytes[0] = purpose;
+        bytes[1..9].copy_from_slice(&more.to_ne_bytes());
+        bytes[9..11].copy_from_slice(&local.port().to_ne_bytes());
+        bytes[11..13].copy_from_slice(&remote.port().to_ne_bytes());
+        // How many bytes are hashed tells the versions apart.
+        let len = match (local.ip(), remote.ip()) {
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                bytes[13..29].copy_from_slice(&local.octets());
+                bytes[29..45].copy_from_slice(&remote.octets());
+                45
+            }
+            (local, remote) => {
+                for (at, address) in [(13, local), (17, remote)] {
+                    if let IpAddr::V4(address) = address {
+                        bytes[at..at + 4].copy_from_slice(&address.octets());
+                    }
+                }
+                21
+            }
+        };
+        SipHasher13::new_with_key(&self.0.to_ne_bytes()).hash(&bytes[..len])
     }
 
     /// The first number of a connection: a clock of 4 µs, moved for each pair
-    /// of ends (RFC 6528 §3).
-    pub(super) fn isn(&self, now_ns: u64, local: SocketAddr, remote: SocketAddr) -> Seq {
-        let moved = self.hash(0, local, remote, 0) as u32;
-        Seq(((now_ns / 4000) as u32).wrapping_add(moved))
-    }
-
-    /// Where a connection's clock for timestamps starts (RFC 7323 §5.4).
-    pub(super) fn clock_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
-        self.hash(1, local, remote, 0) as u32
+    /// of ends (RFC 6528 §3); and where its clock for timestamps starts
+    /// (RFC 7323 §5.4).
+    pub(super) fn start(&self, now_ns: u64, local: SocketAddr, remote: SocketAddr) -> (Seq, u32) {
+        let hash = self.hash(0, local, remote, 0);
+        let isn = ((now_ns / 4000) as u32).wrapping_add(hash as u32);
+        (Seq(isn), (hash >> 32) as u32)
     }
 
     /// A first number that remembers the SYN it answers:
@@ -187,10 +194,10 @@ impl Pcb {
         now_ns: u64,
         (local, remote): (SocketAddr, SocketAddr),
     ) -> Pcb {
-        let iss = secret.isn(now_ns, local, remote);
+        let (iss, offset) = secret.start(now_ns, local, remote);
         let mut pcb = Pcb::new(config, link_mtu, (local, remote), iss, now_ns);
-        pcb.timestamps = config.timestamps.then(|| Timestamps {
-            offset: secret.clock_offset(local, remote),
+        pcb.timestamps = config.timestamps.then_some(Timestamps {
+            offset,
             recent: 0,
             recent_ns: now_ns,
         });
@@ -315,9 +322,14 @@ mod tests {
     fn first_numbers_move_with_time_and_differ_between_ends() {
         let (local, remote) = ends();
         let secret = Secret(7);
-        let isn = secret.isn(0, local, remote);
-        assert_eq!(secret.isn(4_000_000, local, remote).since(isn), 1000);
-        assert_ne!(isn, secret.isn(0, remote, local));
-        assert_ne!(isn, Secret(8).isn(0, local, remote));
+        let (isn, offset) = secret.start(0, local, remote);
+        let (later, same) = secret.start(4_000_000, local, remote);
+        assert_eq!((later.since(isn), same), (1000, offset));
+        for (other, other_offset) in [
+            secret.start(0, remote, local),
+            Secret(8).start(0, local, remote),
+        ] {
+            assert!(other != isn && other_offset != offset);
+        }
     }
 }

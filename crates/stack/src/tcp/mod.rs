@@ -7,7 +7,7 @@
 //! | `direct` | the fast path: segments as expected (the 1996 paper) |
 //! | `receive` | bytes in order and out of order, the window, SACK (2018, 2883) |
 //! | `send` | bytes to go, Nagle, silly windows |
-//! | `output` | segments go out |
+//! | `output`, `outgoing` | segments go out, are written |
 //! | `scoreboard`, `rack`, `recovery` | what is in flight, what is lost (8985), how to repair it (6937, 6582, 5681) |
 //! | `congestion` | how much may be in the network: CUBIC (9438), NewReno |
 //! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
@@ -30,6 +30,7 @@ mod heap;
 mod info;
 mod input;
 mod listen;
+mod outgoing;
 mod output;
 mod pcb;
 mod rack;

@@ -2,20 +2,23 @@
 
 use super::info::count;
 use super::input::DELAYED_ACK_NS;
+use super::outgoing::Outgoing;
 use super::pcb::{Pcb, State};
-use super::send::{Ready, Send};
+use super::send::Ready;
 use super::seq::Seq;
-use crate::host::{Gso, Header, Host, Offload, Partial, Way};
+use crate::host::{Header, Host, Offload, Way};
 use crate::stack::Outlet;
 use std::net::SocketAddr;
 use weir_wire::Protocol;
-use weir_wire::tcp::{Flags, Options, Repr};
+use weir_wire::tcp::{Flags, Options, Plain};
 
 /// Segments that one connection sends before the next one's turn.
 const TURN: usize = 16;
 /// Bytes of payload in a segment that the link cuts: with all headers no more
 /// than an IP packet's length can say.
 const BURST_MAX: usize = 65_535 - 60 - 60;
+/// What part of the congestion window may be written in one go.
+const PARTS: usize = 8;
 /// The code point of data that may be marked (RFC 3168 §5: ECT(0)).
 const MARKABLE: u8 = 2;
 
@@ -43,66 +46,6 @@ enum Next {
     Probe,
 }
 
-/// One that is to be written.
-struct Outgoing {
-    start: Seq,
-    payload_len: usize,
-    header: Header,
-    repr: Repr,
-}
-
-impl Outgoing {
-    /// Writes it to the link, which cuts it into segments of `most` bytes if
-    /// it is longer; false if the link takes no more.
-    fn emit(
-        &self,
-        way: &Way,
-        send: &Send,
-        host: &mut Host,
-        out: &mut dyn Outlet,
-        most: usize,
-    ) -> bool {
-        let header_len = self.repr.header_len();
-        let len = header_len + self.payload_len;
-        let Some(frame) = out.reserve(way.len() + len) else {
-            return false;
-        };
-        let (head, segment) = frame.split_at_mut(way.len());
-        let (header, payload) = segment.split_at_mut(header_len);
-        way.write(head, self.header.traffic_class, len);
-        if host.offload.checksum {
-            send.payload(self.start, payload);
-            self.repr.emit_partial(header, way.pseudo(len));
-            let gso = (self.payload_len > most).then(|| Gso {
-                size: most as u16,
-                header_len: (way.len() + header_len) as u16,
-                v6: way.is_v6(),
-            });
-            out.submit_partial(Partial {
-                checksum_start: way.len() as u16,
-                checksum_offset: Repr::CHECKSUM_AT,
-                gso,
-            });
-        } else {
-            let sum = send.payload_summed(self.start, payload);
-            self.repr.emit_summed(header, way.pseudo(len).and(sum));
-            out.submit();
-        }
-        host.counters.frames_out += 1;
-        true
-    }
-
-    /// Lets it wait for the next hop's address.
-    fn hold(&self, now_ns: u64, send: &Send, host: &mut Host) {
-        let header_len = self.repr.header_len();
-        let len = header_len + self.payload_len;
-        host.hold(now_ns, &self.header, len, |segment| {
-            send.payload(self.start, &mut segment[header_len..]);
-            self.repr.emit(segment, self.header.addresses);
-        });
-    }
-}
-
 impl Pcb {
     /// Sends what may be sent now; `sent` counts the bytes.
     pub(super) fn output(
@@ -120,28 +63,57 @@ impl Pcb {
         }
         let room = self.set_path(host.path_mtu(now_ns, self.remote.ip()));
         self.restart_after_idle(now_ns);
-        let mut way = None;
-        let mut turn = Turn::More;
-        for _ in 0..TURN {
+        let mut turn = match self.has_output() {
+            true => Turn::More,
+            false => Turn::Done,
+        };
+        if turn == Turn::More {
+            self.find_way(now_ns, host);
+        }
+        let mut left = TURN;
+        while turn == Turn::More && left > 0 {
             let is_syn = self.next_is_syn();
-            let options = self.options(now_ns, is_syn);
-            let most = room - options.len();
-            let Some(next) = self.next(most, self.burst(host.offload, most)) else {
+            // Others than timestamps are rare, and not moved about.
+            let options = self
+                .has_options(is_syn)
+                .then(|| self.options(now_ns, is_syn));
+            let options_len = match &options {
+                Some(options) => options.len(),
+                None if self.timestamps.is_some() => 12,
+                None => 0,
+            };
+            let most = room - options_len;
+            let Some(mut next) = self.next(most, self.burst(host.offload, most, left)) else {
                 self.recovery.force = false;
                 turn = Turn::Done;
                 break;
             };
-            let segment = self.segment(next, options, is_syn);
-            let way = way.get_or_insert_with(|| host.way(now_ns, &self.header()));
-            match way {
-                Some(way) if !segment.emit(way, &self.send, host, out, most) => {
-                    turn = Turn::Full;
-                    break;
+            let segment = self.segment(now_ns, next, options.as_ref(), is_syn);
+            let mut out_len = segment.payload_len;
+            left -= if host.offload.tso4 || host.offload.tso6 {
+                1
+            } else {
+                out_len.div_ceil(most).max(1)
+            };
+            match self.way() {
+                Some(way) => {
+                    let all = out_len;
+                    // A SYN's bytes are as many as its server takes.
+                    let cut_at = if is_syn { usize::MAX } else { most };
+                    let Some(done) = segment.emit(way, &self.send, host, out, cut_at) else {
+                        turn = Turn::Full;
+                        break;
+                    };
+                    out_len = done;
+                    if let Next::New(start, _) = next
+                        && done < all
+                    {
+                        (next, turn) = (Next::New(start, start.plus(done)), Turn::Full);
+                    }
                 }
-                Some(_) => {}
-                None => segment.hold(now_ns, &self.send, host),
+                None => segment.hold(now_ns, self.header(), &self.send, host),
             }
-            *sent += segment.payload_len;
+            *sent += out_len;
             self.sent(now_ns, next);
         }
         let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd);
@@ -155,6 +127,34 @@ impl Pcb {
         turn
     }
 
+    /// Whether its turn may come to anything.
+    pub(super) fn wants_turn(&self) -> bool {
+        self.state != State::Closed && (self.has_output() || self.advice.is_some())
+    }
+
+    /// Whether there may be something to send; if not, nothing is looked up.
+    fn has_output(&self) -> bool {
+        self.ack_now
+            || self.probe_window
+            || self.recovery.force
+            || self.is_opening()
+            || self.board.lost() > 0
+            || self.send.wants()
+    }
+
+    /// Sees to it that the way is one that holds, if there is one.
+    fn find_way(&mut self, now_ns: u64, host: &mut Host) {
+        let way = self.way();
+        if !way.is_some_and(|way| host.way_holds(now_ns, way)) {
+            let way = host.way(now_ns, &self.header());
+            self.headers.get_or_insert_default().way = way;
+        }
+    }
+
+    fn way(&self) -> Option<&Way> {
+        self.headers.as_deref()?.way.as_ref()
+    }
+
     /// The IP header of this connection's packets.
     fn header(&self) -> Header {
         Header {
@@ -163,19 +163,27 @@ impl Pcb {
         }
     }
 
-    /// Bytes that one segment may carry if the link cuts it; never more than
-    /// may be in the network.
-    fn burst(&self, offload: Offload, most: usize) -> usize {
+    /// Bytes that one segment may carry if it is cut later: by the link, or when
+    /// it is written, at most `left` then; never more than may be in the network.
+    fn burst(&self, offload: Offload, most: usize, left: usize) -> usize {
         let cuts = match self.local {
             SocketAddr::V4(_) => offload.tso4,
             SocketAddr::V6(_) => offload.tso6,
         };
         // A mark of ours goes with one segment alone.
-        if !cuts || self.send_cwr || self.recovery.force {
+        if self.send_cwr || self.recovery.force {
             return most;
         }
-        let room = self.congestion.cwnd.saturating_sub(self.pipe());
-        (room.min(BURST_MAX) / most * most).max(most)
+        let cwnd = self.congestion.cwnd;
+        let room = cwnd.saturating_sub(self.pipe());
+        let burst_max = match cuts {
+            true => BURST_MAX,
+            // The scoreboard cuts at full segments, and sees one of several as
+            // arrived when all of it has: so no more than a small part.
+            false if most == self.mss && self.way().is_some() => (left * most).min(cwnd / PARTS),
+            false => return most,
+        };
+        (room.min(burst_max) / most * most).max(most)
     }
 
     /// After a pause the network is unknown again (RFC 5681 §4.1).
@@ -231,11 +239,20 @@ impl Pcb {
         answers.then_some(Next::Ack)
     }
 
+    /// The timestamps of the next segment.
+    fn told_timestamps(&self, now_ns: u64) -> Option<(u32, u32)> {
+        self.timestamps
+            .map(|ours| (self.clock(now_ns), ours.recent))
+    }
+
+    /// Whether the next segment has other options than timestamps.
+    fn has_options(&self, is_syn: bool) -> bool {
+        is_syn || (self.sack && self.receive.has_blocks())
+    }
+
     /// The options of the next segment.
     fn options(&mut self, now_ns: u64, is_syn: bool) -> Options {
-        let timestamps = self
-            .timestamps
-            .map(|ours| (self.clock(now_ns), ours.recent));
+        let timestamps = self.told_timestamps(now_ns);
         let mut options = Options {
             timestamps,
             ..Options::default()
@@ -259,41 +276,41 @@ impl Pcb {
     }
 
     /// The segment that is next.
-    fn segment(&mut self, next: Next, options: Options, is_syn: bool) -> Outgoing {
+    fn segment<'a>(
+        &mut self,
+        now_ns: u64,
+        next: Next,
+        options: Option<&'a Options>,
+        is_syn: bool,
+    ) -> Outgoing<'a> {
         let (start, end) = match next {
             Next::New(start, end) | Next::Again(start, end) => (start, end),
             Next::Ack => (self.send.nxt, self.send.nxt),
             Next::Probe => (self.send.una.minus(1), self.send.una.minus(1)),
         };
         let payload_len = self.send.payload_len(start, end);
-        let repr = Repr {
-            src_port: self.local.port(),
-            dst_port: self.remote.port(),
-            seq: start.0,
-            ack: if self.state == State::SynSent {
-                0
-            } else {
-                self.receive.nxt.0
-            },
-            flags: self.flags(next, start, end, payload_len, is_syn),
-            window: self.window_field(is_syn),
-            urgent: 0,
-            options,
-        };
         let fresh = matches!(next, Next::New(..)) && payload_len > 0;
         Outgoing {
             start,
             payload_len,
             // Only new bytes may be marked (RFC 3168 §6.1.5).
-            header: Header {
-                traffic_class: if self.ecn && fresh && !self.is_opening() {
-                    MARKABLE
-                } else {
-                    0
-                },
-                ..self.header()
+            traffic_class: match self.ecn && fresh && !self.is_opening() {
+                true => MARKABLE,
+                false => 0,
             },
-            repr,
+            options,
+            header: Plain {
+                src_port: self.local.port(),
+                dst_port: self.remote.port(),
+                seq: start.0,
+                ack: match self.state {
+                    State::SynSent => 0,
+                    _ => self.receive.nxt.0,
+                },
+                flags: self.flags(next, start, end, payload_len, is_syn),
+                window: self.window_field(is_syn),
+                timestamps: self.told_timestamps(now_ns),
+            },
         }
     }
 
@@ -301,8 +318,6 @@ impl Pcb {
         let mut flags = self.send.flags(start, end);
         let mut set = |flag: Flags, when: bool| flags = if when { flags | flag } else { flags };
         set(Flags::ACK, self.state != State::SynSent);
-        // What goes out together is to be read together.
-        set(Flags::PSH, payload_len > self.mss && !is_syn);
         match self.state {
             State::SynSent => set(Flags::ECE | Flags::CWR, self.ecn),
             State::SynReceived if is_syn => set(Flags::ECE, self.ecn),

@@ -12,6 +12,8 @@ use super::send::Send;
 use super::seq::Seq;
 use super::{TcpConfig, TcpError};
 use crate::direct::Filter;
+use crate::due::earlier;
+use crate::host::Way;
 use crate::slab::Name;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -72,15 +74,20 @@ pub(super) struct Timers {
 impl Timers {
     pub(super) fn next_ns(&self) -> Option<u64> {
         let loss_ns = self.loss.map(|(_, at_ns)| at_ns);
-        let least = |one: Option<u64>, other: Option<u64>| match (one, other) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
-        least(
-            least(loss_ns, self.ack_ns),
-            least(self.idle_ns, self.release_ns),
+        earlier(
+            earlier(loss_ns, self.ack_ns),
+            earlier(self.idle_ns, self.release_ns),
         )
     }
+}
+
+/// The headers of a connection's segments, as far as they are known before.
+#[derive(Default)]
+pub(super) struct Headers {
+    /// What the next one that comes looks like, once the connection is open.
+    pub(super) filter: Filter,
+    /// How those that go start, while it holds.
+    pub(super) way: Option<Way>,
 }
 
 /// A protocol control block (RFC 9293 §3.3.1).
@@ -146,8 +153,8 @@ pub(super) struct Pcb {
     pub(super) advice: Option<bool>,
     /// When that was said last.
     pub(super) advised_ns: u64,
-    /// What its next segment looks like, while it is in use.
-    pub(super) filter: Option<Box<Filter>>,
+    /// What it has besides while it is in use.
+    pub(super) headers: Option<Box<Headers>>,
     /// It opens by TCP Fast Open.
     pub(super) opening: Option<Box<Opening>>,
     /// Bytes in a SYN were taken, by the peer or by us.
@@ -227,7 +234,7 @@ impl Pcb {
             keep_alive_probes: 0,
             advice: None,
             advised_ns: 0,
-            filter: None,
+            headers: None,
             opening: None,
             syn_bytes: false,
             syn_retries: config.syn_retries,
@@ -295,7 +302,7 @@ impl Pcb {
 
     /// Whether its buffers have storage.
     pub(super) fn holds_memory(&self) -> bool {
-        self.send.capacity() > 0 || self.receive.capacity() > 0 || self.filter.is_some()
+        self.send.capacity() > 0 || self.receive.capacity() > 0 || self.headers.is_some()
     }
 
     /// The connection is over; the application learns why.

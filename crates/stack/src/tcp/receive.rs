@@ -283,18 +283,16 @@ impl Receive {
         window
     }
 
+    /// Whether there is something to acknowledge selectively.
+    #[inline]
+    pub(super) fn has_blocks(&self) -> bool {
+        !self.pieces.is_empty() || self.duplicate.is_some()
+    }
+
     /// What to acknowledge selectively, in at most `room` blocks: first what
     /// came twice, then the pieces by when they grew (RFC 2018 §4, RFC 2883
     /// §4).
-    #[inline]
     pub(super) fn sack(&mut self, room: usize) -> SackBlocks {
-        match self.pieces.is_empty() && self.duplicate.is_none() {
-            true => SackBlocks::default(),
-            false => self.blocks(room),
-        }
-    }
-
-    fn blocks(&mut self, room: usize) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         let mut left = room.min(SackBlocks::MAX);
         let mut push = |(start, end): (Seq, Seq)| {

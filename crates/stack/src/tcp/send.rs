@@ -167,6 +167,11 @@ impl Send {
         }
     }
 
+    /// Whether bytes, or a FIN, wait to be sent.
+    pub(super) fn wants(&self) -> bool {
+        self.unsent() > 0 || (self.closed && !self.fin_sent())
+    }
+
     /// Bytes sent and not acknowledged.
     pub(super) fn unacknowledged(&self) -> usize {
         self.buffer.len() - self.unsent()

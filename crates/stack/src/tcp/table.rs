@@ -186,7 +186,7 @@ impl Tcp {
             pcb.due_ns = at_ns;
             self.deadlines.set(name.index, at_ns);
         }
-        if pcb.state != State::Closed && !std::mem::replace(&mut pcb.is_ready, true) {
+        if pcb.wants_turn() && !std::mem::replace(&mut pcb.is_ready, true) {
             self.ready.push_back(name);
         }
         let untold = pcb.listener.is_none() && !pcb.released;

@@ -1,0 +1,186 @@
+//! A segment is written: to the link in place, cut if it is longer than the
+//! path takes, or to wait for the next hop's address.
+
+use super::send::Send;
+use super::seq::Seq;
+use crate::host::{Gso, Header, Host, Partial, Way};
+use crate::stack::Outlet;
+use weir_wire::checksum::Sum;
+use weir_wire::tcp::{Flags, Options, Plain, Repr};
+
+/// Bytes of the longest headers: Ethernet, IPv6, TCP with all its options.
+const HEADERS_MAX: usize = 14 + 40 + 60;
+
+/// One that is to be written.
+pub(super) struct Outgoing<'a> {
+    pub(super) start: Seq,
+    pub(super) payload_len: usize,
+    pub(super) traffic_class: u8,
+    pub(super) header: Plain,
+    /// Its options, if they are others than timestamps alone.
+    pub(super) options: Option<&'a Options>,
+}
+
+impl Outgoing<'_> {
+    fn header_len(&self) -> usize {
+        match self.options {
+            Some(options) => Repr::LEN_MIN + options.len(),
+            None => self.header.header_len(),
+        }
+    }
+
+    fn repr(&self, options: &Options) -> Repr {
+        Repr {
+            options: *options,
+            ..self.header.repr()
+        }
+    }
+
+    /// Writes its header; `rest` is the sum of pseudo-header and payload.
+    fn emit_summed(&self, header: &mut [u8], rest: Sum) {
+        match self.options {
+            Some(options) => self.repr(options).emit_summed(header, rest),
+            None => self.header.emit(header, |sum| sum.and(rest).finish()),
+        }
+    }
+
+    /// Writes its header for a link that completes the checksum.
+    fn emit_partial(&self, header: &mut [u8], pseudo: Sum) {
+        match self.options {
+            Some(options) => self.repr(options).emit_partial(header, pseudo),
+            None => self.header.emit(header, |_| pseudo.partial()),
+        }
+    }
+
+    /// Writes it to the link, cut into segments of `most` bytes if it is
+    /// longer, here or there; gives how many bytes of payload are out, and
+    /// `None` if the link takes nothing.
+    pub(super) fn emit(
+        mut self,
+        way: &Way,
+        send: &Send,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        most: usize,
+    ) -> Option<usize> {
+        let cuts = match way.is_v6() {
+            true => host.offload.tso6,
+            false => host.offload.tso4,
+        };
+        let mut done = 0;
+        if self.payload_len > most && !cuts {
+            done = self.emit_full(way, send, host, out, most);
+            if self.payload_len > most {
+                return Some(done).filter(|done| *done > 0);
+            }
+        }
+        let written = self.emit_rest(way, send, host, out, most);
+        done += if written { self.payload_len } else { 0 };
+        Some(done).filter(|done| written || *done > 0)
+    }
+
+    /// Writes all but its last bytes in segments of `most`, whose headers differ
+    /// in two fields; gives how many bytes are out. What is left stays.
+    fn emit_full(
+        &mut self,
+        way: &Way,
+        send: &Send,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        most: usize,
+    ) -> usize {
+        let (start, header_len) = (way.len(), self.header_len());
+        let mut template = [0; HEADERS_MAX];
+        let template = &mut template[..start + header_len];
+        let (head, header) = template.split_at_mut(start);
+        way.write(head, self.traffic_class, header_len + most);
+        let (first, flags) = (self.header.seq, self.header.flags);
+        // What ends here ends with the last of them.
+        self.header.flags = Flags(flags.0 & !(Flags::FIN | Flags::PSH).0);
+        self.header.seq = 0;
+        self.emit_partial(header, Sum::new());
+        (self.header.seq, self.header.flags) = (first, flags);
+        let rest = way.pseudo(header_len + most);
+        let rest = rest.and(Sum::new().bytes(header));
+        let mut done = 0;
+        while self.payload_len > most
+            && let Some(frame) = out.reserve(template.len() + most)
+        {
+            let (headers, payload) = frame.split_at_mut(template.len());
+            headers.copy_from_slice(template);
+            let sum = rest.double(self.header.seq);
+            let sum = sum.and(send.payload_summed(self.start, payload));
+            let header = &mut headers[start..];
+            header[4..8].copy_from_slice(&self.header.seq.to_be_bytes());
+            let at = usize::from(Repr::CHECKSUM_AT);
+            header[at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
+            out.submit();
+            host.counters.frames_out += 1;
+            self.start = self.start.plus(most);
+            self.header.seq = self.start.0;
+            self.payload_len -= most;
+            done += most;
+        }
+        done
+    }
+
+    /// Writes it in one piece; false if the link takes no more.
+    fn emit_rest(
+        &mut self,
+        way: &Way,
+        send: &Send,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        most: usize,
+    ) -> bool {
+        let header_len = self.header_len();
+        let len = header_len + self.payload_len;
+        let Some(frame) = out.reserve(way.len() + len) else {
+            return false;
+        };
+        let (head, segment) = frame.split_at_mut(way.len());
+        let (header, payload) = segment.split_at_mut(header_len);
+        way.write(head, self.traffic_class, len);
+        if host.offload.checksum {
+            send.payload(self.start, payload);
+            let cut = self.payload_len > most;
+            if cut {
+                // What goes out together is to be read together.
+                self.header.flags = self.header.flags | Flags::PSH;
+            }
+            self.emit_partial(header, way.pseudo(len));
+            out.submit_partial(Partial {
+                checksum_start: way.len() as u16,
+                checksum_offset: Repr::CHECKSUM_AT,
+                gso: cut.then(|| Gso {
+                    size: most as u16,
+                    header_len: (way.len() + header_len) as u16,
+                    v6: way.is_v6(),
+                }),
+            });
+        } else {
+            let sum = send.payload_summed(self.start, payload);
+            self.emit_summed(header, way.pseudo(len).and(sum));
+            out.submit();
+        }
+        host.counters.frames_out += 1;
+        true
+    }
+
+    /// Lets it wait for the next hop's address.
+    pub(super) fn hold(&self, now_ns: u64, header: Header, send: &Send, host: &mut Host) {
+        let header_len = self.header_len();
+        let ip = Header {
+            traffic_class: self.traffic_class,
+            ..header
+        };
+        host.hold(now_ns, &ip, header_len + self.payload_len, |segment| {
+            send.payload(self.start, &mut segment[header_len..]);
+            let repr = match self.options {
+                Some(options) => self.repr(options),
+                None => self.header.repr(),
+            };
+            repr.emit(segment, ip.addresses);
+        });
+    }
+}
