@@ -128,3 +128,54 @@ fn without_privilege_the_packet_filters_need_is_said() {
     let message = String::from_utf8_lossy(&run.stderr);
     assert!(message.contains("a lab needs root"), "{message}");
 }
+
+#[test]
+fn the_adapters_round_trips_are_split_for_kernel_and_ours() {
+    if !need::root() {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("weir-adapter-{}", std::process::id()));
+    let path = folder.to_str().unwrap();
+    let quick = ["--trips", "50", "--megabytes", "1", "--rounds", "1"];
+    let args = [&["adapter", "--json", "--svg", path][..], &quick].concat();
+    let run = experiment(&args);
+    assert!(run.status.success(), "{run:?}");
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let rows = json["latency"].as_array().unwrap();
+    let names: Vec<_> = rows
+        .iter()
+        .map(|row| format!("{} {}", row["transport"], row["protocols"]).replace('"', ""))
+        .collect();
+    let expected = [
+        "TCP SYS", "TCP MUX", "TCP OPT", "UDP SYS", "UDP MUX", "UDP OPT",
+    ];
+    assert_eq!(names, expected);
+    for row in rows {
+        let of = |what: &str| row[what].as_f64().unwrap();
+        let parts = [
+            "client_send_ns",
+            "server_receive_and_send_ns",
+            "client_receive_ns",
+        ];
+        assert!(parts.iter().all(|part| of(part) > 0.0), "{row}");
+        let sum: f64 = parts.iter().map(|part| of(part)).sum();
+        assert!((of("round_trip_ns") - sum).abs() < 1e-3, "{row}");
+        assert!(row["paper"].is_null(), "our copy has no tables: {row}");
+    }
+    let rates = json["throughput"].as_array().unwrap();
+    assert_eq!(rates.len(), 2 * 3 * 7);
+    let rate = |row: &Value| row["gbit_s"].as_f64().unwrap();
+    assert!(rates.iter().all(|row| rate(row) > 0.0), "{rates:?}");
+    for figure in ["adapter-tcp.svg", "adapter-udp.svg"] {
+        let svg = std::fs::read_to_string(folder.join(figure)).unwrap();
+        assert!(svg.contains("polyline"), "{figure}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+    // Without privilege ours alone is measured, and that is said.
+    let args = [&["adapter"][..], &quick].concat();
+    let run = weir_lab::net::nobody::run(|| experiment(&args));
+    assert!(run.status.success(), "{run:?}");
+    assert!(String::from_utf8_lossy(&run.stderr).contains("SYS is left out"));
+    let text = String::from_utf8(run.stdout).unwrap();
+    assert_eq!(text.matches("not in our copy").count(), 4 + 14, "{text}");
+}

@@ -1,4 +1,5 @@
 //! The papers' experiments, repeated: their values beside ours.
 
+pub mod adapter;
 pub mod setup;
 pub mod tpca;

@@ -1,5 +1,6 @@
 //! `weir experiment`: the papers' experiments, their values beside ours.
 
+mod adapter;
 mod packet_filter;
 mod plot;
 mod setup;
@@ -20,6 +21,7 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Experiment {
+    Adapter(adapter::Args),
     PacketFilter(packet_filter::Args),
     Setup(setup::Args),
     Tpca(tpca::Args),
@@ -27,6 +29,7 @@ enum Experiment {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.experiment {
+        Experiment::Adapter(args) => adapter::run(args),
         Experiment::PacketFilter(args) => packet_filter::run(args),
         Experiment::Setup(args) => setup::run(args),
         Experiment::Tpca(args) => tpca::run(args),
