@@ -186,6 +186,9 @@ fn iperf3_of_the_kernels_side_measures_against_ours() {
             let rate = end[side]["bits_per_second"].as_f64().unwrap();
             assert!(rate > 1e6, "{arguments}: {side} {rate}");
         }
+        // The sender tells how many segments went again.
+        let again = end["sum_sent"]["retransmits"].as_i64().unwrap();
+        assert!((0..100_000).contains(&again), "{arguments}: {again}");
     }
     for arguments in ["", "--reverse"] {
         let end = iperf3(

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use weir_stack::tcp::{self, TcpError, TcpId};
+use weir_stack::tcp::{self, TcpError, TcpId, TcpInfo};
 
 /// A connection, as [`std::net::TcpStream`]. Clones are the same connection,
 /// which is closed with the last of them.
@@ -247,6 +247,17 @@ impl TcpStream {
             Ok(()) => self.error(state),
         });
         Ok(error.map(io::Error::from))
+    }
+
+    /// `TCP_INFO`: what the connection tells of itself.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn info(&self) -> io::Result<TcpInfo> {
+        let info = self
+            .core
+            .call(|state, now_ns| state.stack.tcp_info(now_ns, self.id));
+        info.ok_or_else(|| Errno::NOTCONN.into())
     }
 
     /// `TCP_NODELAY`: whether small segments go out at once.

@@ -38,6 +38,8 @@ pub(super) struct Streams {
     threads: Vec<JoinHandle<()>>,
     /// Connections: one that is closed with unread bytes is reset.
     open: Vec<TcpStream>,
+    /// Whether we send.
+    sends: bool,
     began: Instant,
 }
 
@@ -89,6 +91,7 @@ impl Streams {
             counts,
             threads,
             open,
+            sends,
             began: Instant::now(),
         }
     }
@@ -109,10 +112,15 @@ impl Streams {
         for thread in self.threads {
             let _ = thread.join();
         }
+        // Only a sender over TCP knows.
+        let again = |index: usize| {
+            let info = self.open.get(index).filter(|_| self.sends)?.info().ok()?;
+            Some(i64::from(info.counts.again))
+        };
         let result = |(index, counts): (usize, &Arc<Counts>)| StreamResult {
             id: stream_id(index),
             bytes: counts.bytes.load(Relaxed),
-            retransmits: -1,
+            retransmits: again(index).unwrap_or(-1),
             jitter: counts
                 .jitter
                 .lock()
@@ -124,7 +132,11 @@ impl Streams {
             ..StreamResult::default()
         };
         let results = Results {
-            sender_has_retransmits: -1,
+            sender_has_retransmits: if self.sends && !self.open.is_empty() {
+                1
+            } else {
+                -1
+            },
             streams: self.counts.iter().enumerate().map(result).collect(),
             ..Results::default()
         };
