@@ -71,6 +71,19 @@ impl HostArgs {
         self.addresses.open(&self.link, need)
     }
 
+    /// Opens the link, starts the host, and gives the first address of a
+    /// server's name.
+    pub(crate) fn open_towards(
+        &self,
+        server: &str,
+        port: u16,
+    ) -> Result<(Net, SocketAddr), Failure> {
+        let net = self.open(Need::Up)?;
+        let found = self.resolve(server, port)?;
+        let to = found.first().copied();
+        Ok((net, to.ok_or_else(|| Failure::refused(server))?))
+    }
+
     /// See [`Addresses::resolve`].
     pub(crate) fn resolve(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
         self.addresses.resolve(name, port)
@@ -203,6 +216,14 @@ pub(crate) fn any_of(net: &Net, port: u16) -> Vec<SocketAddr> {
     ];
     let has = |v4: bool| addresses.iter().any(|address| address.is_ipv4() == v4);
     any.into_iter().filter(|any| has(any.is_ipv4())).collect()
+}
+
+/// The unspecified address of a peer's version, and any transport port.
+pub(crate) fn any_towards(peer: SocketAddr) -> SocketAddr {
+    match peer {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    }
 }
 
 /// Whether a link's interface still is.

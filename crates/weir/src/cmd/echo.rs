@@ -1,11 +1,11 @@
 //! `weir echo`: a server that gives back what it gets, and its client.
 
 use crate::failure::{Failure, say};
-use crate::host::{self, HostArgs, Need, any_of};
+use crate::host::{self, HostArgs, Need, any_of, any_towards};
 use crate::stop::Stop;
 use serde_json::json;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
@@ -79,12 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.server {
         None => serve(args, &stop),
         Some(server) => {
-            let net = args.host.open(Need::Up)?;
-            let addresses = args.host.resolve(server, args.port)?;
-            let to = addresses
-                .first()
-                .copied()
-                .ok_or_else(|| Failure::refused(server))?;
+            let (net, to) = args.host.open_towards(server, args.port)?;
             ask(args, &net, to, &stop)
         }
     }
@@ -163,13 +158,9 @@ fn datagrams(socket: &UdpSocket, ended: &AtomicBool) {
 
 fn ask(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::run(format!("{to}: {error}"));
-    let any = match to {
-        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-    };
     let mut way = match args.udp {
         true => {
-            let socket = UdpSocket::bind(net, any).map_err(failed)?;
+            let socket = UdpSocket::bind(net, any_towards(to)).map_err(failed)?;
             socket.connect(to).map_err(failed)?;
             socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
             Way::Udp(socket)

@@ -114,12 +114,7 @@ fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
             args.time
         )));
     }
-    let net = args.host.open(Need::Up)?;
-    let addresses = args.host.resolve(server, args.port)?;
-    let to = addresses
-        .first()
-        .copied()
-        .ok_or_else(|| Failure::refused(server))?;
+    let (net, to) = args.host.open_towards(server, args.port)?;
     let (len, rate) = match args.udp {
         true => (DATAGRAM_LEN, UDP_RATE),
         false => (BLOCK_LEN, 0),

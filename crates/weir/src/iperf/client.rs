@@ -6,8 +6,9 @@ use super::{
     COOKIE_LEN, Measured, PATIENCE, Parameters, Results, odd, read_json, read_state, state,
     write_json, write_state,
 };
+use crate::host::any_towards;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use weir_socket::{Net, TcpStream, UdpSocket};
 
@@ -71,12 +72,8 @@ pub(crate) fn run(
     // A server that sends takes a reset for a failure: they end with us.
     let (ours, seconds, _open) =
         ended.ok_or_else(|| odd("the server showed results before a test"))?;
-    let (sender, receiver) = match parameters.reverse {
-        true => (&theirs, &ours),
-        false => (&ours, &theirs),
-    };
     let sent = !parameters.reverse;
-    Ok(Measured::of(parameters, sent, sender, receiver, seconds))
+    Ok(Measured::of(parameters, sent, &ours, &theirs, seconds))
 }
 
 /// 36 letters of its alphabet and a zero.
@@ -104,11 +101,7 @@ fn open(
             Ok(Way::Tcp(stream))
         }
         true => {
-            let any = match server {
-                SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-                SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-            };
-            let socket = UdpSocket::bind(net, any)?;
+            let socket = UdpSocket::bind(net, any_towards(server))?;
             socket.connect(server)?;
             hello(&socket)?;
             Ok(Way::Udp(socket, server))

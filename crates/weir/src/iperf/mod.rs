@@ -170,14 +170,18 @@ pub(crate) struct Datagrams {
 }
 
 impl Measured {
-    /// From what both sides counted.
+    /// From what both sides counted; `sent` says which of them is the sender.
     pub(crate) fn of(
         parameters: &Parameters,
         sent: bool,
-        sender: &Results,
-        receiver: &Results,
+        ours: &Results,
+        theirs: &Results,
         seconds: f64,
     ) -> Measured {
+        let (sender, receiver) = match sent {
+            true => (ours, theirs),
+            false => (theirs, ours),
+        };
         let bytes = |side: &Results| side.streams.iter().map(|stream| stream.bytes).sum();
         let received_bytes: u64 = bytes(receiver);
         let count = receiver.streams.len().max(1) as f64;

@@ -58,12 +58,8 @@ pub(crate) fn serve(
     write_state(control, state::DISPLAY_RESULTS)?;
     // A client in a hurry closes instead.
     let _ = read_state(control);
-    let (sender, receiver) = match parameters.reverse {
-        true => (&ours, &theirs),
-        false => (&theirs, &ours),
-    };
     let sent = parameters.reverse;
-    Ok(Measured::of(&parameters, sent, sender, receiver, seconds))
+    Ok(Measured::of(&parameters, sent, &ours, &theirs, seconds))
 }
 
 fn check(parameters: &Parameters) -> Result<(), String> {
