@@ -7,6 +7,7 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::Offset;
 
 /// A column of a table: its heading, and the side its cells stand on.
+#[derive(Clone, Copy)]
 pub(crate) enum Column {
     /// Text.
     Left(&'static str),

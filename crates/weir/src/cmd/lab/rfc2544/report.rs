@@ -3,7 +3,7 @@
 use super::Args;
 use crate::text::{
     self,
-    Column::{Left, Right},
+    Column::{self, Left, Right},
 };
 use serde::Serialize;
 use std::time::Duration;
@@ -164,10 +164,7 @@ impl Report {
     /// For people.
     pub(super) fn text(&self) -> String {
         let mut parts = vec![self.heading()];
-        parts.push(self.rates());
-        parts.extend(self.times());
-        parts.extend(self.losses());
-        parts.extend(self.bursts());
+        parts.extend([self.rates(), self.times(), self.losses(), self.bursts()]);
         let faults: Vec<String> = self.results.iter().flat_map(faults).collect();
         if !faults.is_empty() {
             parts.push(format!("Faults:\n{}", faults.join("\n")));
@@ -203,14 +200,7 @@ impl Report {
     }
 
     fn rates(&self) -> String {
-        let columns = [
-            Right("bytes"),
-            Left("throughput of"),
-            Right("frames/s"),
-            Right("Gb/s"),
-            Right(": first"),
-            Left(""),
-        ];
+        let columns = [Right("frames/s"), Right("Gb/s"), Right(": first"), Left("")];
         let row = |found: &Found| {
             let rates = found.throughput.as_ref()?;
             let first = self.first(found.size);
@@ -220,8 +210,6 @@ impl Report {
                 .zip(first)
                 .map(|(one, first)| one / first);
             Some(vec![
-                found.size.to_string(),
-                found.name.clone(),
                 or_none(rates.frames_per_second, |rate| text::grouped(rate as u64)),
                 or_none(rates.line_bits_per_second, |bits| {
                     format!("{:.2}", bits / 1e9)
@@ -230,13 +218,11 @@ impl Report {
                 note(rates).to_owned(),
             ])
         };
-        self.table(&columns, row)
+        self.table("throughput of", &columns, row)
     }
 
-    fn times(&self) -> Option<String> {
+    fn times(&self) -> String {
         let columns = [
-            Right("bytes"),
-            Left("latency (µs) of"),
             Right("at frames/s"),
             Right("p50"),
             Right("p90"),
@@ -253,8 +239,6 @@ impl Report {
             let first = first.and_then(|first| Some(first.latency.as_ref()?.p50_ns));
             let ratio = first.map(|first| times.p50_ns as f64 / (first as f64).max(1.0));
             Some(vec![
-                found.size.to_string(),
-                found.name.clone(),
                 text::grouped(times.frames_per_second as u64),
                 micros(times.p50_ns),
                 micros(times.p90_ns),
@@ -265,36 +249,26 @@ impl Report {
                 text::grouped(times.lost),
             ])
         };
-        Some(self.table(&columns, row))
+        self.table("latency (µs) of", &columns, row)
     }
 
-    fn losses(&self) -> Option<String> {
-        let columns = [
-            Right("bytes"),
-            Left("loss of"),
-            Left("frames/s and per cent lost, from the highest rate down"),
-        ];
+    fn losses(&self) -> String {
+        let columns = [Left(
+            "frames/s and per cent lost, from the highest rate down",
+        )];
         let row = |found: &Found| {
             let points = found.loss.iter().map(|point| {
                 let rate = text::grouped(point.frames_per_second as u64);
                 format!("{rate}: {:.2}", point.lost_percent)
             });
             let points: Vec<String> = points.collect();
-            (!points.is_empty()).then(|| {
-                vec![
-                    found.size.to_string(),
-                    found.name.clone(),
-                    points.join("  "),
-                ]
-            })
+            (!points.is_empty()).then(|| vec![points.join("  ")])
         };
-        Some(self.table(&columns, row))
+        self.table("loss of", &columns, row)
     }
 
-    fn bursts(&self) -> Option<String> {
+    fn bursts(&self) -> String {
         let columns = [
-            Right("bytes"),
-            Left("longest burst of"),
             Right("frames"),
             Right("least"),
             Right("most"),
@@ -305,8 +279,6 @@ impl Report {
             let burst = found.back_to_back.as_ref()?;
             let note = if burst.no_end { "no end was met" } else { "" };
             Some(vec![
-                found.size.to_string(),
-                found.name.clone(),
                 text::grouped(burst.frames as u64),
                 text::grouped(burst.frames_min),
                 text::grouped(burst.frames_max),
@@ -314,19 +286,27 @@ impl Report {
                 note.to_owned(),
             ])
         };
-        Some(self.table(&columns, row))
+        self.table("longest burst of", &columns, row)
     }
 
-    /// Nothing where there is no row.
+    /// `what` of each frame size and contestant that has a row; nothing where
+    /// there is none.
     fn table(
         &self,
-        columns: &[text::Column],
+        what: &'static str,
+        columns: &[Column],
         row: impl Fn(&Found) -> Option<Vec<String>>,
     ) -> String {
-        let rows: Vec<_> = self.results.iter().filter_map(row).collect();
+        let whole = |found: &Found| {
+            let mut cells = vec![found.size.to_string(), found.name.clone()];
+            cells.extend(row(found)?);
+            Some(cells)
+        };
+        let rows: Vec<_> = self.results.iter().filter_map(whole).collect();
+        let columns = [&[Right("bytes"), Left(what)], columns].concat();
         match rows.is_empty() {
             true => String::new(),
-            false => text::table(columns, rows),
+            false => text::table(&columns, rows),
         }
     }
 }
