@@ -169,6 +169,28 @@ impl Repr {
         self.emit_fragment(out, 0, false);
     }
 
+    /// Bytes of the header that [`Repr::emit_alert`] writes.
+    pub const ALERT_LEN: usize = Repr::LEN + 4;
+
+    /// Writes a header that asks routers to look at the packet (RFC 2113).
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Repr::ALERT_LEN`], or the payload longer than
+    /// 65,511 bytes.
+    pub fn emit_alert(&self, out: &mut [u8]) {
+        let with_option = Repr {
+            payload_len: self.payload_len + 4,
+            ..*self
+        };
+        with_option.emit(out);
+        let out = &mut out[..Repr::ALERT_LEN];
+        put(out, 0, &[0x46]);
+        put(out, 10, &[0, 0]);
+        put(out, Repr::LEN, &[0x94, 4, 0, 0]);
+        let checksum = checksum::of(out);
+        put(out, 10, &checksum.to_be_bytes());
+    }
+
     /// Writes the header of a fragment, whose payload starts at byte `offset`
     /// of the datagram's; whether `more` follow.
     ///

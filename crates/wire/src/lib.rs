@@ -24,9 +24,11 @@
 
 pub mod arp;
 pub mod checksum;
+pub mod dhcp;
 mod error;
 pub mod ethernet;
 mod field;
+pub mod groups;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;

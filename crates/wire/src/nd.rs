@@ -1,10 +1,14 @@
 //! IPv6 neighbour discovery (RFC 4861 §4.3, §4.4): solicitation and
-//! advertisement, with the link-layer address option.
+//! advertisement, with the link-layer address option; routers' messages are in
+//! [`router`].
 //!
 //! ```text
 //!  type 1 │ 0 1 │ checksum 2 │ R S O 3 bits, 0 29 │ target 16 │ [ option 1 │ 1 1 │ address 6 ]
 //! ```
 
+pub mod router;
+
+use router::Options;
 use std::net::Ipv6Addr;
 
 use crate::Error;
@@ -93,7 +97,7 @@ impl Repr {
             Ok(Repr {
                 kind,
                 target,
-                hardware: hardware(&payload[16..], wanted)?,
+                hardware: Options::new(&payload[16..])?.hardware(wanted),
             })
         })
     }
@@ -151,21 +155,4 @@ fn wrong(field: &'static str, value: u8) -> Error {
         field,
         value: value.into(),
     }
-}
-
-/// The address in the first option of this kind.
-fn hardware(mut options: &[u8], wanted: u8) -> Result<Option<Address>, Error> {
-    let mut found = None;
-    while let [kind, len, ..] = *options {
-        if len == 0 {
-            return Err(wrong("option length", 0));
-        }
-        need("a neighbour option", options, usize::from(len) * 8)?;
-        let (option, rest) = options.split_at(usize::from(len) * 8);
-        if kind == wanted && len == 1 && found.is_none() {
-            found = Some(Address(array(option, 2)));
-        }
-        options = rest;
-    }
-    Ok(found)
 }

@@ -11,6 +11,8 @@ impl Protocol {
     pub const IPV6_HOP_BY_HOP: Protocol = Protocol(0);
     /// ICMP for IPv4.
     pub const ICMPV4: Protocol = Protocol(1);
+    /// Membership in groups, of IPv4.
+    pub const IGMP: Protocol = Protocol(2);
     /// TCP.
     pub const TCP: Protocol = Protocol(6);
     /// UDP.
