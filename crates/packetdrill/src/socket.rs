@@ -165,6 +165,8 @@ pub(crate) fn errno(error: TcpError) -> Errno {
     Errno(match error {
         TcpError::NotNow => libc::EAGAIN,
         TcpError::Refused => libc::ECONNREFUSED,
+        TcpError::HostUnreachable => libc::EHOSTUNREACH,
+        TcpError::NetworkUnreachable => libc::ENETUNREACH,
         TcpError::Reset => libc::ECONNRESET,
         TcpError::TimedOut => libc::ETIMEDOUT,
         TcpError::Shut => libc::EPIPE,

@@ -2,13 +2,15 @@
 
 use rustix::io::Errno;
 use weir_stack::tcp::TcpError;
-use weir_stack::udp::{BindError, SendError};
+use weir_stack::udp::{BindError, GroupError, SendError};
 
 /// As `connect(2)`, `read(2)` and `write(2)` fail.
 pub(crate) fn tcp(error: TcpError) -> Errno {
     match error {
         TcpError::NotNow => Errno::AGAIN,
         TcpError::Refused => Errno::CONNREFUSED,
+        TcpError::HostUnreachable => Errno::HOSTUNREACH,
+        TcpError::NetworkUnreachable => Errno::NETUNREACH,
         TcpError::Reset => Errno::CONNRESET,
         TcpError::TimedOut => Errno::TIMEDOUT,
         TcpError::Shut => Errno::PIPE,
@@ -39,5 +41,16 @@ pub(crate) fn send(error: SendError) -> Errno {
         SendError::Full => Errno::AGAIN,
         SendError::Refused(_) => Errno::CONNREFUSED,
         SendError::Closed => Errno::BADF,
+    }
+}
+
+/// As `setsockopt(2)` fails for groups.
+pub(crate) fn group(error: GroupError) -> Errno {
+    match error {
+        GroupError::NoGroup(_) => Errno::INVAL,
+        GroupError::Joined(_) => Errno::ADDRINUSE,
+        GroupError::NotJoined(_) => Errno::ADDRNOTAVAIL,
+        GroupError::Full => Errno::NOBUFS,
+        GroupError::Closed => Errno::BADF,
     }
 }

@@ -5,12 +5,12 @@ use crate::net::{Core, Id, Net, Side, State};
 use crate::tcp::first;
 use rustix::io::Errno;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use weir_stack::udp::{SendError, UdpId};
+use weir_stack::udp::{SendError, UdpId, UdpOptions};
 
 /// A UDP socket, as [`std::net::UdpSocket`].
 #[derive(Clone)]
@@ -245,6 +245,62 @@ impl UdpSocket {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.core.set_nonblocking(nonblocking);
         Ok(())
+    }
+
+    /// `IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`: hears what is sent to a group,
+    /// until it is left or the socket is closed; routers are told.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is no group of the socket's version of IP, `EADDRINUSE`
+    /// if the socket is in it, `ENOBUFS` if it is in too many.
+    pub fn join_multicast(&self, group: IpAddr) -> io::Result<()> {
+        let joined = self
+            .core
+            .call(|state, _| state.stack.udp_join(self.id, group));
+        joined.map_err(|error| errno::group(error).into())
+    }
+
+    /// `IP_DROP_MEMBERSHIP`, `IPV6_LEAVE_GROUP`.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` if the socket is not in it.
+    pub fn leave_multicast(&self, group: IpAddr) -> io::Result<()> {
+        let left = self
+            .core
+            .call(|state, _| state.stack.udp_leave(self.id, group));
+        left.map_err(|error| errno::group(error).into())
+    }
+
+    /// How datagrams go out: hop limits (`IP_TTL`, `IP_MULTICAST_TTL`,
+    /// `IPV6_UNICAST_HOPS`, `IPV6_MULTICAST_HOPS`), whether those to a group
+    /// come back (`IP_MULTICAST_LOOP`), the traffic class (`IP_TOS`,
+    /// `IPV6_TCLASS`).
+    ///
+    /// # Errors
+    /// None now; as in `std`.
+    pub fn options(&self) -> io::Result<UdpOptions> {
+        let options = self
+            .core
+            .look(|state| state.stack.udp_options(self.id).copied());
+        options.ok_or_else(|| Errno::BADF.into())
+    }
+
+    /// Sets what [`UdpSocket::options`] gives.
+    ///
+    /// # Errors
+    /// `EINVAL` if the hop limit for one host is 0.
+    pub fn set_options(&self, options: UdpOptions) -> io::Result<()> {
+        if options.hop_limit == 0 {
+            return Err(Errno::INVAL.into());
+        }
+        self.core
+            .look(|state| match state.stack.udp_options(self.id) {
+                Some(at) => {
+                    *at = options;
+                    Ok(())
+                }
+                None => Err(Errno::BADF.into()),
+            })
     }
 
     /// Another handle of the same socket.

@@ -1,17 +1,18 @@
 //! The whole stack of one host on one link.
 
 use crate::due::earlier;
+use crate::host::unreached;
 use crate::host::{
-    Channel, Config, ConfigError, Counters, DropReason, Host, Incoming, Input, Mode, Partial,
-    Problem, Received, Report,
+    Channel, Config, ConfigError, Counters, DropReason, Event, Host, Incoming, Input, Lease, Mode,
+    Partial, Problem, Received, Report, Unreached,
 };
 use crate::slab::Name;
 use crate::tcp::{
     Direct, FastOpenServer, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo,
 };
-use crate::udp::{self, BindError, Datagram, SendError, UdpId};
+use crate::udp::{self, BindError, Datagram, GroupError, SendError, UdpId, UdpOptions};
 use std::net::{IpAddr, SocketAddr};
-use weir_wire::{Addresses, Protocol};
+use weir_wire::{Addresses, Protocol, ethernet};
 
 /// Where frames go out.
 ///
@@ -174,6 +175,10 @@ impl Stack {
                 let report = self.host.icmp(now_ns, incoming)?;
                 report.map_or(Ok(()), |report| self.report(now_ns, report))
             }
+            (Protocol::IGMP, Addresses::V4(..)) => self.host.igmp(now_ns, incoming),
+            (Protocol::UDP, Addresses::V4(..)) if self.host.is_dhcp(incoming) => {
+                self.host.dhcp_answer(now_ns, incoming)
+            }
             (Protocol::UDP, _) => {
                 self.host.counters.datagrams_standard += 1;
                 self.udp.receive(incoming)
@@ -214,12 +219,14 @@ impl Stack {
             return Err(DropReason::IcmpUnrelated);
         }
         let (local, remote) = (SocketAddr::new(src, port(0)), SocketAddr::new(dst, port(2)));
-        let hard = matches!(report, Report::Unreachable { hard: true, .. });
         let seq = u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
         let related = match (protocol, report) {
-            (Protocol::UDP, _) => self.udp.unreachable(local, remote, hard),
-            (Protocol::TCP, Report::Unreachable { .. }) => {
-                self.tcp.unreachable(now_ns, local, remote, seq, hard)
+            (Protocol::UDP, Report::Unreachable { why, .. }) => {
+                self.udp.unreachable(local, remote, why == Unreached::Port)
+            }
+            (Protocol::UDP, Report::TooBig { .. }) => self.udp.unreachable(local, remote, false),
+            (Protocol::TCP, Report::Unreachable { why, .. }) => {
+                self.tcp.unreachable(now_ns, local, remote, seq, why)
             }
             (Protocol::TCP, Report::TooBig { .. }) => self.tcp.has_sent(local, remote, seq),
             _ => false,
@@ -243,6 +250,13 @@ impl Stack {
     /// full and takes frames again.
     pub fn poll(&mut self, now_ns: u64, out: &mut dyn Outlet) -> Option<u64> {
         self.host.poll(now_ns);
+        while let Some(frame) = self.host.next_unreached() {
+            // A packet of ours that is told of is related to something, or its
+            // sender is gone.
+            if let Some(report) = frame.get(ethernet::Repr::LEN..).and_then(unreached) {
+                let _ = self.report(now_ns, report);
+            }
+        }
         self.flush(out);
         let tcp_ns = self.tcp.poll(now_ns, &mut self.host, out);
         // Questions for neighbours' addresses, that TCP needs.
@@ -266,13 +280,40 @@ impl Stack {
         &self.host.counters
     }
 
-    /// Our addresses, the link-local one of IPv6 included.
+    /// Our addresses, the link-local one of IPv6 included; those that may turn
+    /// out to be another's only once they are used.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.host
-            .routes
-            .addresses()
-            .iter()
-            .map(crate::host::Prefix::address)
+        let all = self.host.routes.addresses().iter();
+        all.filter(|owned| owned.is_ours())
+            .map(|owned| owned.prefix.address())
+    }
+
+    /// What happened to addresses and routers since it was last asked; the
+    /// latest [`EVENTS_MAX`](crate::host::EVENTS_MAX).
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.host.next_event()
+    }
+
+    /// The address that a DHCP server gave, if [`Config::dhcp`] says to ask.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.host.lease()
+    }
+
+    /// Gives a DHCP server its address back, and asks for none any more. It is
+    /// sent by the next poll.
+    pub fn release(&mut self, now_ns: u64) {
+        self.host.release_lease(now_ns);
+    }
+
+    /// Who resolves names, as routers and servers say.
+    pub fn resolvers(&self) -> impl Iterator<Item = IpAddr> {
+        self.host.resolvers()
+    }
+
+    /// Whether some router says that addresses are given by DHCPv6, which is
+    /// not built in.
+    pub fn is_managed(&self) -> bool {
+        self.host.is_managed()
     }
 
     /// Makes a UDP socket at a local address and transport port; the
@@ -353,7 +394,30 @@ impl Stack {
 
     /// Closes a UDP socket; what waits in it is gone.
     pub fn udp_close(&mut self, socket: UdpId) {
-        self.udp.close(socket);
+        self.udp.close(&mut self.host, socket);
+    }
+
+    /// Lets a UDP socket hear what is sent to a group, and tells routers
+    /// (RFC 3376, RFC 3810).
+    ///
+    /// # Errors
+    /// If it is no group, the socket is in it, or there is no room.
+    pub fn udp_join(&mut self, socket: UdpId, group: IpAddr) -> Result<(), GroupError> {
+        self.udp.join(&mut self.host, socket, group)
+    }
+
+    /// Takes a UDP socket out of a group; closing it does so too.
+    ///
+    /// # Errors
+    /// If it is not in it.
+    pub fn udp_leave(&mut self, socket: UdpId, group: IpAddr) -> Result<(), GroupError> {
+        self.udp.leave(&mut self.host, socket, group)
+    }
+
+    /// How a UDP socket's datagrams go out, to be looked at and changed; `None`
+    /// if it is closed.
+    pub fn udp_options(&mut self, socket: UdpId) -> Option<&mut UdpOptions> {
+        self.udp.options(socket)
     }
 
     /// How TCP connections behave that begin from now on.

@@ -3,7 +3,7 @@
 mod direct;
 
 use crate::direct::Filter;
-use crate::host::{Channel, DropReason, Header, Host, Incoming, Routes};
+use crate::host::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Host, Incoming, Routes};
 use crate::pcb::{InsertError, Key, Listeners, PcbId, Table, Weir};
 use crate::ports;
 use crate::rng::Keyed;
@@ -19,6 +19,9 @@ pub const UDP_SOCKETS_MAX: usize = 65_536;
 pub const UDP_QUEUE_BYTES_MAX: usize = 256 << 10;
 /// What a datagram counts besides its bytes, so that empty ones end too.
 pub const DATAGRAM_COST: usize = 128;
+
+/// Groups that one socket is in.
+pub const UDP_GROUPS_MAX: usize = 20;
 
 /// Names a UDP socket of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -75,6 +78,51 @@ pub enum SendError {
     Closed,
 }
 
+/// Why a socket is not in a group, or not out of it.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GroupError {
+    /// No group has this address, or none of the socket's version of IP.
+    #[error("{0} is no group that this socket can be in: give one of its version of IP")]
+    NoGroup(IpAddr),
+    /// The socket is in it.
+    #[error("the socket is in {0} already")]
+    Joined(IpAddr),
+    /// The socket is not in it.
+    #[error("the socket is not in {0}: only a group that was joined can be left")]
+    NotJoined(IpAddr),
+    /// No more groups.
+    #[error("a socket is in at most {UDP_GROUPS_MAX} groups, the host in {GROUPS_MAX}: leave some")]
+    Full,
+    /// The socket is closed.
+    #[error("the socket is closed")]
+    Closed,
+}
+
+/// How a socket's datagrams go out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdpOptions {
+    /// Hops that a datagram to one host may take.
+    pub hop_limit: u8,
+    /// Hops that a datagram to a group may take (RFC 1112 §6.1: one, if not
+    /// told otherwise).
+    pub group_hop_limit: u8,
+    /// Datagrams to a group that this host is in come to its own socket too.
+    pub group_loop: bool,
+    /// Differentiated services and congestion bits.
+    pub traffic_class: u8,
+}
+
+impl Default for UdpOptions {
+    fn default() -> UdpOptions {
+        UdpOptions {
+            hop_limit: HOP_LIMIT,
+            group_hop_limit: 1,
+            group_loop: true,
+            traffic_class: 0,
+        }
+    }
+}
+
 struct Socket {
     local: SocketAddr,
     remote: Option<SocketAddr>,
@@ -85,6 +133,9 @@ struct Socket {
     refused: bool,
     /// What the peer's datagrams look like; not armed without one.
     filter: Filter,
+    options: UdpOptions,
+    /// Groups that it is in.
+    groups: Vec<IpAddr>,
     /// Whether it is among those that something happened to.
     is_told: bool,
 }
@@ -138,6 +189,8 @@ impl Sockets {
             held: 0,
             refused: false,
             filter: Filter::default(),
+            options: UdpOptions::default(),
+            groups: Vec::new(),
             is_told: false,
         });
         match self.bound.insert(ip, local.port(), PcbId(name.index)) {
@@ -196,10 +249,13 @@ impl Sockets {
         }
     }
 
-    pub(crate) fn close(&mut self, id: UdpId) {
+    pub(crate) fn close(&mut self, host: &mut Host, id: UdpId) {
         let Some(socket) = self.sockets.remove(id.0) else {
             return;
         };
+        for group in &socket.groups {
+            host.leave(*group);
+        }
         if let Some(key) = socket.connection() {
             self.connected.remove(&key);
         }
@@ -207,6 +263,45 @@ impl Sockets {
         if self.bound.find(ip, port) == Some(PcbId(id.0.index)) {
             self.bound.remove(ip, port);
         }
+    }
+
+    pub(crate) fn join(
+        &mut self,
+        host: &mut Host,
+        id: UdpId,
+        group: IpAddr,
+    ) -> Result<(), GroupError> {
+        let socket = self.sockets.get_mut(id.0).ok_or(GroupError::Closed)?;
+        if !group.is_multicast() || group.is_ipv4() != socket.local.is_ipv4() {
+            return Err(GroupError::NoGroup(group));
+        }
+        if socket.groups.contains(&group) {
+            return Err(GroupError::Joined(group));
+        }
+        if socket.groups.len() == UDP_GROUPS_MAX || !host.join(group) {
+            return Err(GroupError::Full);
+        }
+        socket.groups.push(group);
+        Ok(())
+    }
+
+    pub(crate) fn leave(
+        &mut self,
+        host: &mut Host,
+        id: UdpId,
+        group: IpAddr,
+    ) -> Result<(), GroupError> {
+        let socket = self.sockets.get_mut(id.0).ok_or(GroupError::Closed)?;
+        let at = socket.groups.iter().position(|one| *one == group);
+        socket
+            .groups
+            .remove(at.ok_or(GroupError::NotJoined(group))?);
+        host.leave(group);
+        Ok(())
+    }
+
+    pub(crate) fn options(&mut self, id: UdpId) -> Option<&mut UdpOptions> {
+        Some(&mut self.sockets.get_mut(id.0)?.options)
     }
 
     pub(crate) fn local(&self, id: UdpId) -> Option<SocketAddr> {
@@ -245,7 +340,26 @@ impl Sockets {
             dst_port: to.port(),
         };
         repr.emit(&mut datagram, addresses);
-        host.send(now_ns, &Header::new(addresses, Protocol::UDP), &datagram);
+        let options = socket.options;
+        let from = SocketAddr::new(from, socket.local.port());
+        let to_group = to.ip().is_multicast();
+        let header = Header {
+            hop_limit: match to_group {
+                true => options.group_hop_limit,
+                false => options.hop_limit,
+            },
+            traffic_class: options.traffic_class,
+            ..Header::new(addresses, Protocol::UDP)
+        };
+        host.send(now_ns, &header, &datagram);
+        if to_group
+            && options.group_loop
+            && host.is_in(to.ip())
+            && let Some(name) = self.find(to, from)
+            && let Err(reason) = self.keep(name, from, to.ip(), bytes)
+        {
+            host.counters.drop(reason);
+        }
         Ok(())
     }
 

@@ -162,13 +162,20 @@ pub fn report(records: &[(IpAddr, Record)], src: IpAddr) -> (Vec<u8>, Addresses)
         }
     }
     let count = u16::try_from(records.len()).expect("a report has at most 65,535 records");
-    finish(bytes, IGMP_REPORT_3, MLD_REPORT_2, count.into(), src, |v4| {
-        if v4 {
-            IGMP_ROUTERS.into()
-        } else {
-            MLD_ROUTERS.into()
-        }
-    })
+    finish(
+        bytes,
+        IGMP_REPORT_3,
+        MLD_REPORT_2,
+        count.into(),
+        src,
+        |v4| {
+            if v4 {
+                IGMP_ROUTERS.into()
+            } else {
+                MLD_ROUTERS.into()
+            }
+        },
+    )
 }
 
 /// The report of an older version about one group, or that it is left; and

@@ -61,9 +61,34 @@ impl Port {
             IpAddr::V6(address) => format!("ip6 dst host {address}"),
         };
         let ours: Vec<String> = addresses.iter().map(to).collect();
-        let own = open(interface, &ours.join(" or "), true, options)?;
         let asks = "arp or (ip6 multicast and icmp6) or (ip multicast and igmp)";
-        let all = open(interface, asks, false, options)?;
+        Port::of(interface, hardware, &ours.join(" or "), asks, options)
+    }
+
+    /// The frames of an interface that are for a station of this hardware
+    /// address, whichever its addresses are; the kernel has another.
+    ///
+    /// # Errors
+    /// If the ports are refused.
+    pub fn open_station(
+        interface: &str,
+        hardware: Address,
+        options: &PortOptions,
+    ) -> io::Result<Port> {
+        let own = format!("ether dst {hardware}");
+        Port::of(interface, hardware, &own, "ether multicast", options)
+    }
+
+    /// Takes what the first filter accepts, copies what the second does.
+    fn of(
+        interface: &str,
+        hardware: Address,
+        own: &str,
+        all: &str,
+        options: &PortOptions,
+    ) -> io::Result<Port> {
+        let own = open(interface, own, true, options)?;
+        let all = open(interface, all, false, options)?;
         let fd = epoll::create(CreateFlags::CLOEXEC)?;
         for port in [&own, &all] {
             epoll::add(&fd, port, EventData::new_u64(0), EventFlags::IN)?;

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use weir_stack::host::ConfigError;
+use weir_stack::host::{ConfigError, Event};
 use weir_stack::tcp::TcpConfig;
 use weir_stack::{Config, Stack};
 
@@ -109,6 +109,11 @@ impl Net {
     /// The host's addresses, the link-local one of IPv6 included.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.shared().lock().stack.addresses().collect()
+    }
+
+    /// What happened to addresses and routers since it was last asked.
+    pub fn next_event(&self) -> Option<Event> {
+        self.shared().lock().stack.next_event()
     }
 
     /// Runs `look` on the stack: counters, states.
@@ -198,6 +203,7 @@ impl Shared {
         loop {
             let mut state = self.lock();
             if state.is_over() {
+                state.leave(self.now_ns());
                 return;
             }
             state.receive(self.now_ns());

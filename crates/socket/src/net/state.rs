@@ -79,6 +79,12 @@ impl State {
         self.stop_at.is_some_and(ended)
     }
 
+    /// The host goes: what was leased is given back.
+    pub(super) fn leave(&mut self, now_ns: u64) {
+        self.stack.release(now_ns);
+        self.settle(now_ns);
+    }
+
     pub(super) fn is_link_full(&self) -> bool {
         self.link.is_full()
     }

@@ -1,5 +1,6 @@
 //! ARP (RFC 826, RFC 5227): who asks for an address of ours is answered.
 
+use super::address::Stage;
 use super::{DropReason, Host};
 use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::arp::{Operation, Packet, Repr};
@@ -11,7 +12,18 @@ impl Host {
         let packet = Packet::new(bytes).map_err(|_| DropReason::Malformed)?;
         let arp = Repr::parse(&packet);
         let sender: IpAddr = arp.sender_ip.into();
-        if arp.sender.is_multicast() || arp.sender == self.hardware || self.routes.is_ours(sender) {
+        if arp.sender.is_multicast() || arp.sender == self.hardware {
+            return Err(DropReason::NeighbourRefused);
+        }
+        // Another has an address of ours, or asks for one at the same time
+        // (RFC 5227 §2.1.1, §2.4).
+        let taken = match arp.sender_ip.is_unspecified() {
+            true => arp.target_ip.into(),
+            false => sender,
+        };
+        let stage = self.stage(taken);
+        if stage.is_some() && (taken == sender || stage == Some(Stage::Tentative)) {
+            self.conflict(now_ns, taken, Some(arp.sender));
             return Err(DropReason::NeighbourRefused);
         }
         let to_us = self.routes.is_ours(arp.target_ip.into());
@@ -27,7 +39,9 @@ impl Host {
             Operation::REQUEST => Vec::new(),
             Operation::REPLY => {
                 let waited = self.neighbours.answered(now_ns, sender, arp.sender);
-                waited.ok_or(DropReason::NeighbourRefused)?
+                let waited = waited.ok_or(DropReason::NeighbourRefused)?;
+                self.routes.promote(sender);
+                waited
             }
             _ => return Err(DropReason::NeighbourRefused),
         };
@@ -62,7 +76,18 @@ impl Host {
         );
     }
 
-    fn send_arp(
+    /// Asks whether nobody has an address (RFC 5227 §2.1.1).
+    pub(super) fn probe_arp(&mut self, address: Ipv4Addr) {
+        let target = (Address::default(), address);
+        self.send_arp(
+            Address::BROADCAST,
+            Operation::REQUEST,
+            Ipv4Addr::UNSPECIFIED,
+            target,
+        );
+    }
+
+    pub(super) fn send_arp(
         &mut self,
         dst: Address,
         operation: Operation,

@@ -23,6 +23,20 @@ pub enum Mode {
     Opt,
 }
 
+/// Whether others are asked for an address of ours (RFC 4862 §5.4, RFC 5227),
+/// and told that we have it. Only [`Detect::Never`] defends none.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Detect {
+    /// Not: addresses are ours at once, and nobody is told anything unasked.
+    #[default]
+    Never,
+    /// While it is used already (RFC 4429): it is given up if another has it.
+    Meanwhile,
+    /// Before it is used, which takes two seconds by IPv6 and up to nine by
+    /// IPv4.
+    Before,
+}
+
 /// The link's and the host's addresses and routes.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -38,6 +52,17 @@ pub struct Config {
     pub addresses: Vec<Prefix>,
     /// How to reach other networks, at most [`ROUTES_MAX`].
     pub routes: Vec<Route>,
+    /// Whether others are asked for our addresses.
+    pub detect: Detect,
+    /// Routers are asked what they advertise, and IPv6 addresses made of it
+    /// (RFC 4862).
+    pub autoconf: bool,
+    /// A server is asked for an address of IPv4 (RFC 2131).
+    pub dhcp: bool,
+    /// What automatic addresses of IPv6 are made of besides the network and the
+    /// hardware address, so that they are the same each time and tell others
+    /// nothing (RFC 7217); else they are others each time.
+    pub secret: Option<u128>,
 }
 
 /// Why there is no stack with this configuration.
@@ -73,6 +98,10 @@ impl Config {
             mode: Mode::default(),
             addresses: Vec::new(),
             routes: Vec::new(),
+            detect: Detect::default(),
+            autoconf: false,
+            dhcp: false,
+            secret: None,
         }
     }
 
@@ -124,7 +153,7 @@ impl Config {
     }
 }
 
-fn is_a_hosts(prefix: &Prefix) -> bool {
+pub(super) fn is_a_hosts(prefix: &Prefix) -> bool {
     let address = prefix.address();
     let broadcast = match address {
         IpAddr::V4(address) => address.is_broadcast() || prefix.is_broadcast(address),

@@ -47,6 +47,15 @@ reasons! {
     ReassemblyTimeout,
     /// An ARP or neighbour message that says nothing we may believe.
     NeighbourRefused,
+    /// A router's message that is not to be believed: from afar, or about what
+    /// is not its own.
+    RouterRefused,
+    /// What a router advertised beyond the limits.
+    LearntTooMuch,
+    /// A message about groups that is of no meaning here, or from afar.
+    GroupRefused,
+    /// A DHCP server's answer to nothing that we asked.
+    DhcpRefused,
     /// A packet waited for a neighbour that never answered, or for too long.
     NeighbourUnresolved,
     /// An ICMP message of no meaning here.

@@ -20,12 +20,25 @@ pub(crate) enum Problem {
     Option { at: u32, even_to_groups: bool },
 }
 
+/// Why a packet did not arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unreached {
+    /// Nobody takes such packets there.
+    Port,
+    /// No way leads to the host.
+    Host,
+    /// No way leads to its network.
+    Network,
+    /// For a reason that may pass.
+    Other,
+}
+
 /// What a router or the destination says about a packet of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Report<'a> {
-    /// It did not arrive; nobody takes such packets there if `hard`.
+    /// It did not arrive.
     Unreachable {
-        hard: bool,
+        why: Unreached,
         addresses: Addresses,
         protocol: Protocol,
         transport: &'a [u8],
@@ -61,6 +74,12 @@ impl Host {
             return Err(DropReason::ChecksumWrong);
         }
         if let Some(done) = self.neighbour_message(now_ns, incoming, &message) {
+            return done.map(|()| None);
+        }
+        if let Some(done) = self.router_message(now_ns, incoming, &message) {
+            return done.map(|()| None);
+        }
+        if let Some(done) = self.mld(now_ns, incoming, &message) {
             return done.map(|()| None);
         }
         if incoming.src().is_unspecified() {
@@ -191,22 +210,46 @@ fn report<'a>(message: &Message<'a>, addresses: Addresses) -> Result<Report<'a>,
         protocol,
         transport,
     };
-    let unreachable = |hard| Report::Unreachable {
-        hard,
+    let unreachable = |why| Report::Unreachable {
+        why,
         addresses: quoted,
         protocol,
         transport,
     };
     match (v4, first.kind, first.code) {
         (true, kind::V4_UNREACHABLE, 4) => Ok(too_big((first.rest & 0xffff) as usize)),
-        (true, kind::V4_UNREACHABLE, code) => Ok(unreachable(matches!(code, 2 | 3))),
-        (true, kind::V4_TIME_EXCEEDED | kind::V4_PARAMETER, _) => Ok(unreachable(false)),
-        (false, kind::V6_UNREACHABLE, code) => Ok(unreachable(code == 4)),
+        (true, kind::V4_UNREACHABLE, code) => Ok(unreachable(match code {
+            2 | 3 => Unreached::Port,
+            0 | 6 | 9 | 11 => Unreached::Network,
+            _ => Unreached::Host,
+        })),
+        (false, kind::V6_UNREACHABLE, code) => Ok(unreachable(match code {
+            4 => Unreached::Port,
+            0 => Unreached::Network,
+            _ => Unreached::Host,
+        })),
+        (true, kind::V4_TIME_EXCEEDED, _) | (false, kind::V6_TIME_EXCEEDED, _) => {
+            Ok(unreachable(Unreached::Host))
+        }
+        (true, kind::V4_PARAMETER, _) => Ok(unreachable(Unreached::Other)),
         (false, kind::V6_TOO_BIG, _) => Ok(too_big(first.rest as usize)),
-        (false, kind::V6_PARAMETER, code) => Ok(unreachable(code == 1)),
-        (false, kind::V6_TIME_EXCEEDED, _) => Ok(unreachable(false)),
+        (false, kind::V6_PARAMETER, 1) => Ok(unreachable(Unreached::Port)),
+        (false, kind::V6_PARAMETER, _) => Ok(unreachable(Unreached::Other)),
         _ => Err(DropReason::IcmpUnknown),
     }
+}
+
+/// What is to be said about a packet that waited for a neighbour who never
+/// answered; `None` if nobody is to know.
+pub(crate) fn unreached(packet: &[u8]) -> Option<Report<'_>> {
+    let v4 = packet.first()? >> 4 == 4;
+    let (addresses, protocol, transport) = quoted(packet, v4).ok()?;
+    Some(Report::Unreachable {
+        why: Unreached::Host,
+        addresses,
+        protocol,
+        transport,
+    })
 }
 
 /// The packet of ours that a message quotes, at least eight bytes of its

@@ -1,5 +1,6 @@
 //! From a frame to what UDP, TCP or ICMP take.
 
+use super::address::Stage;
 use super::reassembly::{Name, Piece};
 use super::{DropReason, Host, extension};
 use std::net::IpAddr;
@@ -110,7 +111,10 @@ impl Host {
         }
         let (src, dst) = (packet.src(), packet.dst());
         let to_group = self.check_destination(dst.into())? || to_group;
-        if src.is_unspecified() || src.is_broadcast() {
+        // Nobody is at the unspecified address, but who has none yet may tell of
+        // a group (RFC 3376 §4.2.13).
+        let without = src.is_unspecified() && packet.protocol() != Protocol::IGMP;
+        if without || src.is_broadcast() {
             return Err(DropReason::SourceImpossible);
         }
         self.check_source(src.into())?;
@@ -257,15 +261,16 @@ impl Host {
     fn check_destination(&self, dst: IpAddr) -> Result<bool, DropReason> {
         match dst {
             _ if self.routes.is_ours(dst) => Ok(false),
-            _ if self.routes.is_broadcast(dst) || self.routes.is_our_group(dst) => Ok(true),
+            _ if self.routes.is_broadcast(dst) || self.is_in(dst) => Ok(true),
             _ => Err(DropReason::NotOurAddress),
         }
     }
 
     fn check_source(&self, src: IpAddr) -> Result<(), DropReason> {
+        // What speaks from an address that we are not sure of has it.
         let impossible = src.is_multicast()
             || src.is_loopback()
-            || self.routes.is_ours(src)
+            || self.stage(src) == Some(Stage::Settled)
             || self.routes.is_broadcast(src);
         match impossible {
             true => Err(DropReason::SourceImpossible),

@@ -11,10 +11,16 @@
 //! Everything that comes is hostile: each table has a limit, stated where it
 //! is set, and what is dropped has a [`DropReason`].
 
+mod address;
 mod arp;
 mod config;
 mod counters;
+mod detect;
+mod dhcp;
+mod discovery;
+mod event;
 mod extension;
+mod groups;
 mod icmp;
 mod input;
 mod limit;
@@ -28,17 +34,25 @@ mod reassembly;
 mod routes;
 mod way;
 
-pub use config::{ADDRESSES_MAX, Config, ConfigError, MTU, Mode, ROUTES_MAX};
+pub use address::Origin;
+pub use config::{ADDRESSES_MAX, Config, ConfigError, Detect, MTU, Mode, ROUTES_MAX};
 pub use counters::{Counters, DropReason};
+pub use dhcp::Lease;
+pub use discovery::{
+    AUTOMATIC_MAX, LEARNT_ROUTES_MAX, PREFIXES_MAX, REDIRECTS_MAX, RESOLVERS_MAX, ROUTERS_MAX,
+};
+pub use event::{EVENTS_MAX, Event, Lost};
+pub use groups::{ANSWER_MIN_NS, GROUPS_MAX};
 pub use neighbours::{ASK_EACH_NS, ASKS_MAX, DELAY_NS, NEIGHBOURS_MAX, REACHABLE_NS, WAITING_MAX};
 pub use offload::{Channel, Gso, Offload, Partial, Received};
-pub use output::QUEUE_MAX;
+pub use output::{HOP_LIMIT, QUEUE_MAX};
 pub use paths::{NARROW_NS, PATHS_MAX};
 pub use prefix::{Prefix, PrefixError};
 pub use reassembly::{BYTES_MAX, DATAGRAMS_MAX, PIECES_MAX, TIMEOUT_NS};
 pub use routes::Route;
 
-pub(crate) use icmp::{Problem, Report};
+pub(crate) use address::Life;
+pub(crate) use icmp::{Problem, Report, Unreached, unreached};
 pub(crate) use input::{Incoming, Input};
 pub(crate) use output::Header;
 pub(crate) use routes::Routes;
@@ -46,6 +60,10 @@ pub(crate) use way::Way;
 
 use crate::due::earlier;
 use crate::rng::Keyed;
+use dhcp::Dhcp;
+use discovery::Discovery;
+use event::Events;
+use groups::Groups;
 use limit::RateLimit;
 use neighbours::Neighbours;
 use paths::Paths;
@@ -57,10 +75,22 @@ use weir_wire::ethernet::Address;
 pub(crate) struct Host {
     hardware: Address,
     mtu: usize,
+    /// What routers and servers say is the longest packet, by version of IP.
+    mtu_told: [usize; 2],
+    detect: Detect,
     pub(crate) offload: Offload,
     pub(crate) mode: Mode,
     pub(crate) routes: Routes,
     neighbours: Neighbours,
+    groups: Groups,
+    discovery: Discovery,
+    dhcp: Dhcp,
+    events: Events,
+    /// Frames that waited for neighbours who never answered: their senders are
+    /// to learn.
+    unreached: Vec<Vec<u8>>,
+    /// When something of addresses, routes and groups is due.
+    slow_ns: u64,
     reassembly: Reassembly,
     paths: Paths,
     limit: RateLimit,
@@ -74,34 +104,91 @@ impl Host {
     pub(crate) fn new(config: &Config, seed: u128) -> Result<Host, ConfigError> {
         config.check()?;
         let mut rng = Keyed::new(seed, "host");
-        Ok(Host {
+        let mut host = Host {
             hardware: config.hardware,
             mtu: config.mtu,
+            mtu_told: [config.mtu; 2],
+            detect: config.detect,
             offload: config.offload,
             mode: config.mode,
             routes: Routes::new(config),
             neighbours: Neighbours::default(),
+            groups: Groups::new(seed),
+            discovery: Discovery::new(config.autoconf, config.secret, seed),
+            dhcp: Dhcp::new(seed),
+            events: Events::default(),
+            unreached: Vec::new(),
+            slow_ns: 0,
             reassembly: Reassembly::default(),
             paths: Paths::default(),
             limit: RateLimit::new(rng.bits()),
             queue: VecDeque::new(),
             rng,
             counters: Counters::default(),
-        })
+        };
+        // The clock has any start: what is due then is due at the first poll.
+        host.begin_addresses(0, config);
+        host.begin_discovery(0);
+        if config.dhcp {
+            host.begin_dhcp(0);
+        }
+        host.reschedule();
+        Ok(host)
     }
 
     /// Does what is due.
     pub(crate) fn poll(&mut self, now_ns: u64) {
-        let silent = self.neighbours.poll(now_ns);
-        self.counters
-            .drop_many(DropReason::NeighbourUnresolved, silent);
+        if self.slow_ns <= now_ns {
+            self.poll_slow(now_ns);
+        }
+        for (neighbour, frames) in self.neighbours.poll(now_ns) {
+            self.routes.demote(neighbour);
+            let waited = frames.len() as u64;
+            self.counters
+                .drop_many(DropReason::NeighbourUnresolved, waited);
+            self.unreached.extend(frames);
+        }
         let late = self.reassembly.expire(now_ns);
         self.counters.drop_many(DropReason::ReassemblyTimeout, late);
         self.send_asks(now_ns);
     }
 
+    /// Addresses, routes, groups: what seldom changes.
+    fn poll_slow(&mut self, now_ns: u64) {
+        self.expire(now_ns);
+        self.poll_groups(now_ns);
+        self.poll_detection(now_ns);
+        self.poll_discovery(now_ns);
+        self.poll_dhcp(now_ns);
+        self.reschedule();
+    }
+
+    /// Something has changed of what is due when.
+    fn reschedule(&mut self) {
+        self.neighbours.outdate();
+        let due = [
+            self.routes.due_ns(),
+            self.groups.due_ns(),
+            self.discovery.due_ns(),
+            self.dhcp.due_ns(),
+        ];
+        self.slow_ns = due.into_iter().min().unwrap_or(u64::MAX);
+    }
+
     /// When [`Host::poll`] is due.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        earlier(self.neighbours.next_ns(), self.reassembly.next_ns())
+        let slow_ns = (self.slow_ns < u64::MAX).then_some(self.slow_ns);
+        let due_ns = earlier(self.neighbours.next_ns(), self.reassembly.next_ns());
+        earlier(due_ns, slow_ns)
+    }
+
+    /// A frame, without its Ethernet header written, that nobody took.
+    pub(crate) fn next_unreached(&mut self) -> Option<Vec<u8>> {
+        self.unreached.pop()
+    }
+
+    /// What happened to addresses and routes since it was last asked.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        self.events.next()
     }
 }

@@ -1,5 +1,6 @@
 //! IPv6 neighbour discovery (RFC 4861): solicitations and advertisements.
 
+use super::address::Stage;
 use super::routes::{ALL_NODES, solicited_node};
 use super::{DropReason, Header, Host, Incoming};
 use std::net::{IpAddr, Ipv6Addr};
@@ -31,16 +32,23 @@ impl Host {
         Some(match neighbour.kind {
             Kind::Solicitation => self.solicited(now_ns, (src, dst), &neighbour),
             Kind::Advertisement {
+                router,
                 solicited,
                 replaces,
-                ..
             } => {
                 // An answer to all cannot be to our question (RFC 4861 §7.1.2).
                 let refused = (solicited && dst.is_multicast()) || src.is_unspecified();
-                match refused || self.routes.is_ours(neighbour.target.into()) {
-                    true => Err(DropReason::NeighbourRefused),
-                    false => self.advertised(now_ns, &neighbour, (solicited, replaces)),
+                let target = neighbour.target.into();
+                if refused || self.stage(target).is_some() {
+                    if !refused {
+                        self.unsure_conflict(now_ns, target, neighbour.hardware);
+                    }
+                    return Some(Err(DropReason::NeighbourRefused));
                 }
+                if !router {
+                    self.no_router(target);
+                }
+                self.advertised(now_ns, &neighbour, (solicited, replaces))
             }
         })
     }
@@ -57,6 +65,9 @@ impl Host {
         if probe && (neighbour.hardware.is_some() || dst != solicited_node(target)) {
             return Err(DropReason::NeighbourRefused);
         }
+        if probe {
+            self.unsure_conflict(now_ns, target.into(), None);
+        }
         if !self.routes.is_ours(target.into()) {
             return Err(DropReason::NotOurAddress);
         }
@@ -65,11 +76,13 @@ impl Host {
             self.release(hardware, waited);
         }
         let to = if probe { ALL_NODES } else { src };
+        // RFC 4429 §3.3: what may be another's replaces nothing.
+        let sure = self.stage(target.into()) == Some(Stage::Settled);
         let answer = Repr {
             kind: Kind::Advertisement {
                 router: false,
                 solicited: !probe,
-                replaces: true,
+                replaces: sure,
             },
             target,
             hardware: Some(self.hardware),
@@ -89,6 +102,7 @@ impl Host {
             .neighbours
             .advertised(now_ns, target, neighbour.hardware, flags);
         let waited = waited.ok_or(DropReason::NeighbourRefused)?;
+        self.routes.promote(target);
         if let Some(hardware) = neighbour.hardware {
             self.release(hardware, waited);
         }
@@ -101,10 +115,12 @@ impl Host {
         let Some(IpAddr::V6(src)) = self.routes.source_for(target.into()) else {
             return;
         };
+        // RFC 4429 §3.2: nor is it told.
+        let sure = self.stage(src.into()) == Some(Stage::Settled);
         let question = Repr {
             kind: Kind::Solicitation,
             target,
-            hardware: Some(self.hardware),
+            hardware: sure.then_some(self.hardware),
         };
         let to = if known.is_some() {
             target
@@ -112,6 +128,27 @@ impl Host {
             solicited_node(target)
         };
         self.send_neighbour(now_ns, &question, src, to, known);
+    }
+
+    /// Another has, or wants, an address that we are not sure of.
+    fn unsure_conflict(&mut self, now_ns: u64, address: IpAddr, by: Option<Address>) {
+        if self
+            .stage(address)
+            .is_some_and(|stage| stage != Stage::Settled)
+        {
+            self.conflict(now_ns, address, by);
+        }
+    }
+
+    /// Asks whether nobody has an address (RFC 4862 §5.4.2).
+    pub(super) fn probe_nd(&mut self, now_ns: u64, target: Ipv6Addr) {
+        let question = Repr {
+            kind: Kind::Solicitation,
+            target,
+            hardware: None,
+        };
+        let to = solicited_node(target);
+        self.send_neighbour(now_ns, &question, Ipv6Addr::UNSPECIFIED, to, None);
     }
 
     fn send_neighbour(

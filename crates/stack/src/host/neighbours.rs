@@ -101,6 +101,11 @@ impl Neighbours {
         self.epoch
     }
 
+    /// Routes have changed: what was given may lead elsewhere now.
+    pub(super) fn outdate(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
     /// The address to send to, if it is known; otherwise it is asked for, and
     /// frames can wait for it.
     pub(super) fn resolve(&mut self, now_ns: u64, ip: IpAddr) -> Option<Address> {
@@ -214,15 +219,16 @@ impl Neighbours {
         );
     }
 
-    fn remove(&mut self, ip: IpAddr) -> u64 {
+    /// Forgets a neighbour; gives what waited for it.
+    fn remove(&mut self, ip: IpAddr) -> Vec<Vec<u8>> {
         let Some(neighbour) = self.known.remove(&ip) else {
-            return 0;
+            return Vec::new();
         };
         self.asked -= usize::from(neighbour.is_asked());
         self.epoch = self.epoch.wrapping_add(1);
         match neighbour.state {
-            State::Incomplete { waiting } => waiting.len() as u64,
-            _ => 0,
+            State::Incomplete { waiting } => waiting,
+            _ => Vec::new(),
         }
     }
 
@@ -301,11 +307,11 @@ impl Neighbours {
         }
     }
 
-    /// Asks again who is due, and gives up who never answers; gives how many
-    /// frames are dropped with them.
-    pub(super) fn poll(&mut self, now_ns: u64) -> u64 {
+    /// Asks again who is due, and gives up who never answers; gives these, and
+    /// the frames that waited for them.
+    pub(super) fn poll(&mut self, now_ns: u64) -> Vec<(IpAddr, Vec<Vec<u8>>)> {
         if self.asked == 0 || now_ns < self.due_ns {
-            return 0;
+            return Vec::new();
         }
         self.due_ns = u64::MAX;
         let mut silent = Vec::new();
@@ -327,7 +333,8 @@ impl Neighbours {
             let probe = matches!(neighbour.state, State::Probe);
             self.asks.push((ip, probe.then_some(neighbour.hardware)));
         }
-        silent.into_iter().map(|ip| self.remove(ip)).sum()
+        let silent = silent.into_iter();
+        silent.map(|ip| (ip, self.remove(ip))).collect()
     }
 
     /// When [`Neighbours::poll`] is due, or before.
@@ -399,7 +406,8 @@ mod tests {
         assert_eq!(neighbours.answered(1, IP, OTHER), None);
         let mut asks = 0;
         while let Some(next_ns) = neighbours.next_ns() {
-            assert_eq!(neighbours.poll(next_ns), 0);
+            let silent = neighbours.poll(next_ns);
+            assert!(silent.iter().all(|(_, waited)| waited.is_empty()));
             for ask in neighbours.take_asks() {
                 assert_eq!(ask, (IP, Some(HARDWARE)));
                 asks += 1;
@@ -448,7 +456,8 @@ mod tests {
         neighbours.hold(IP, vec![1]);
         let mut dropped = 0;
         while let Some(next_ns) = neighbours.next_ns() {
-            dropped += neighbours.poll(next_ns);
+            let silent = neighbours.poll(next_ns);
+            dropped += silent.iter().map(|(_, waited)| waited.len()).sum::<usize>();
         }
         assert_eq!(
             (dropped, neighbours.take_asks().len()),

@@ -1,5 +1,6 @@
 //! From what UDP, TCP or ICMP send to frames.
 
+use super::paths::{MTU_V4_MIN, MTU_V6_MIN};
 use super::{DropReason, Host, Way};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
@@ -8,8 +9,8 @@ use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6};
 /// Frames that wait to be sent; more are dropped.
 pub const QUEUE_MAX: usize = 1024;
 
-/// Hops a packet of ours may take (RFC 1700).
-const HOP_LIMIT: u8 = 64;
+/// Hops a packet of ours may take, unless told otherwise (RFC 1700).
+pub const HOP_LIMIT: u8 = 64;
 
 /// An IP header, whichever version.
 #[derive(Clone, Copy, Debug)]
@@ -106,12 +107,32 @@ impl Header {
 impl Host {
     /// The MTU of the path to an address.
     pub(crate) fn path_mtu(&self, now_ns: u64, to: IpAddr) -> usize {
-        self.paths.mtu(now_ns, to, self.mtu)
+        self.paths.mtu(now_ns, to, self.mtu_to(to))
+    }
+
+    /// Bytes of the longest packet to an address on our link.
+    fn mtu_to(&self, to: IpAddr) -> usize {
+        self.mtu_told[usize::from(to.is_ipv6())]
+    }
+
+    /// A router says what the link's longest packet of IPv6 is: less than we
+    /// know, not more (RFC 4861 §6.3.4).
+    pub(super) fn set_mtu_v6(&mut self, mtu: usize) {
+        if (MTU_V6_MIN..=self.mtu).contains(&mtu) {
+            self.mtu_told[1] = mtu;
+        }
+    }
+
+    /// A DHCP server says what the link's longest packet of IPv4 is.
+    pub(super) fn set_mtu_v4(&mut self, mtu: usize) {
+        if (MTU_V4_MIN..=self.mtu).contains(&mtu) {
+            self.mtu_told[0] = mtu;
+        }
     }
 
     /// A path is narrower than it was thought to be; gives the MTU believed.
     pub(crate) fn narrow_path(&mut self, now_ns: u64, to: IpAddr, mtu: usize) -> Option<usize> {
-        self.paths.told(now_ns, to, mtu, self.mtu)
+        self.paths.told(now_ns, to, mtu, self.mtu_to(to))
     }
 
     /// Bytes of the longest packet on our link.
@@ -288,7 +309,7 @@ impl Host {
     }
 
     /// The hardware address of a group or of all (RFC 1112 §6.4, RFC 2464 §7).
-    fn group_hardware(&self, dst: IpAddr) -> Option<Address> {
+    pub(super) fn group_hardware(&self, dst: IpAddr) -> Option<Address> {
         match dst {
             _ if self.routes.is_broadcast(dst) => Some(Address::BROADCAST),
             IpAddr::V4(dst) if dst.is_multicast() => {

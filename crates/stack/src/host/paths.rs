@@ -10,8 +10,8 @@ pub const PATHS_MAX: usize = 1024;
 pub const NARROW_NS: u64 = 600_000_000_000;
 /// No path of IPv4 is believed to be narrower, in bytes: a lie must not make
 /// us send crumbs. IPv6 has its own least MTU.
-const MTU_V4_MIN: usize = 552;
-const MTU_V6_MIN: usize = 1280;
+pub(super) const MTU_V4_MIN: usize = 552;
+pub(super) const MTU_V6_MIN: usize = 1280;
 
 /// See the module.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! An address and how many of its bits name a network.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// An address with the length of its network's prefix, as in `192.0.2.5/24`.
@@ -43,6 +43,29 @@ impl Prefix {
     /// Whether every address is in it.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The network alone: the bits behind the prefix are zero.
+    #[must_use]
+    pub fn network(&self) -> Prefix {
+        let len: u32 = self.len.into();
+        let address = match self.address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - len).unwrap_or(0);
+                Ipv4Addr::from_bits(address.to_bits() & mask).into()
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - len).unwrap_or(0);
+                Ipv6Addr::from_bits(address.to_bits() & mask).into()
+            }
+        };
+        Prefix { address, ..*self }
+    }
+
+    /// Whether it is the address of an IPv4 network, that no host has; one of 31
+    /// or 32 bits has none (RFC 3021).
+    pub fn is_network(&self) -> bool {
+        self.address.is_ipv4() && self.len < 31 && *self == self.network()
     }
 
     /// Whether an address is in this network.
@@ -108,6 +131,14 @@ mod tests {
         assert!(!prefix.is_broadcast("192.0.2.5".parse().unwrap()));
         let all: Prefix = "::/0".parse().unwrap();
         assert!(all.contains("2001:db8::1".parse().unwrap()) && all.is_empty());
+        let network = |text: &str| text.parse::<Prefix>().unwrap().network().to_string();
+        assert_eq!(network("192.0.2.5/24"), "192.0.2.0/24");
+        assert_eq!(network("192.0.2.5/0"), "0.0.0.0/0");
+        assert_eq!(network("192.0.2.5/32"), "192.0.2.5/32");
+        assert_eq!(network("2001:db8::5/33"), "2001:db8::/33");
+        let is_network = |text: &str| text.parse::<Prefix>().unwrap().is_network();
+        assert!(is_network("192.0.2.0/24") && !is_network("192.0.2.1/24"));
+        assert!(!is_network("192.0.2.4/31") && !is_network("2001:db8::/64"));
         let pair: Prefix = "192.0.2.4/31".parse().unwrap();
         assert!(!pair.is_broadcast("192.0.2.5".parse().unwrap()));
     }

@@ -1,7 +1,10 @@
 //! Which neighbour a packet goes to, and from which address of ours.
 
-use super::{Config, Prefix};
+use super::address::Owned;
+use super::{Config, Origin, Prefix};
+use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
+use weir_wire::nd::router::Preference;
 
 /// The way to a network through a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,88 +15,214 @@ pub struct Route {
     pub gateway: IpAddr,
 }
 
+/// A route as it is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) to: Prefix,
+    /// The neighbour, unless the network is the link's own.
+    pub(crate) gateway: Option<IpAddr>,
+    pub(crate) origin: Origin,
+    pub(crate) preference: Preference,
+    pub(crate) until_ns: u64,
+    /// Routers that do not answer come after those that do (RFC 4861 §6.3.6).
+    rank: u32,
+}
+
+impl Entry {
+    pub(crate) fn new(to: Prefix, gateway: Option<IpAddr>, origin: Origin) -> Entry {
+        Entry {
+            to,
+            gateway,
+            origin,
+            preference: Preference::Medium,
+            until_ns: u64::MAX,
+            rank: 0,
+        }
+    }
+}
+
 /// Our addresses, and the routes by falling prefix length: the first that
 /// contains an address is its longest.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
-    addresses: Vec<Prefix>,
-    /// A network, and its gateway unless it is the link's own.
-    by_length: Vec<(Prefix, Option<IpAddr>)>,
+    addresses: Vec<Owned>,
+    by_length: Vec<Entry>,
 }
 
 impl Routes {
     pub(super) fn new(config: &Config) -> Routes {
-        let mut addresses = config.addresses.clone();
+        let mut routes = Routes {
+            addresses: Vec::new(),
+            by_length: Vec::new(),
+        };
+        for prefix in &config.addresses {
+            routes.own(Owned::new(*prefix, Origin::Configured));
+        }
         let link_local = |prefix: &Prefix| matches!(prefix.address(), IpAddr::V6(address) if address.is_unicast_link_local());
         // Every IPv6 host has one (RFC 4291 §2.8).
-        let has_v6 = addresses.iter().any(|prefix| prefix.address().is_ipv6());
-        if has_v6 && !addresses.iter().any(link_local) {
+        let has_v6 = config.addresses.iter().any(|one| one.address().is_ipv6());
+        if has_v6 && !config.autoconf && !config.addresses.iter().any(link_local) {
             let address = from_hardware(config.hardware.0);
-            addresses.extend(Prefix::new(address.into(), 64));
+            let prefix = Prefix::new(address.into(), 64).expect("64 bits are fewer than 128");
+            routes.own(Owned::new(prefix, Origin::LinkLocal));
         }
-        let near = addresses.iter().map(|prefix| (*prefix, None));
-        let far = config
-            .routes
-            .iter()
-            .map(|route| (route.to, Some(route.gateway)));
-        let mut by_length: Vec<_> = near.chain(far).collect();
-        by_length.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
-        Routes {
-            addresses,
-            by_length,
+        for route in &config.routes {
+            let to = route.to.network();
+            routes.add(Entry::new(to, Some(route.gateway), Origin::Configured));
+        }
+        routes
+    }
+
+    /// Our addresses, those included that are not ours yet.
+    pub(crate) fn addresses(&self) -> &[Owned] {
+        &self.addresses
+    }
+
+    pub(super) fn addresses_mut(&mut self) -> &mut [Owned] {
+        &mut self.addresses
+    }
+
+    pub(crate) fn find(&self, address: IpAddr) -> Option<&Owned> {
+        let mut all = self.addresses.iter();
+        all.find(|owned| owned.prefix.address() == address)
+    }
+
+    pub(super) fn find_mut(&mut self, address: IpAddr) -> Option<&mut Owned> {
+        let mut all = self.addresses.iter_mut();
+        all.find(|owned| owned.prefix.address() == address)
+    }
+
+    /// Enters an address; its network is the link's, unless a router says what
+    /// is.
+    pub(super) fn own(&mut self, owned: Owned) {
+        if owned.origin != Origin::Advertised {
+            self.add(Entry::new(owned.prefix, None, owned.origin));
+        }
+        self.addresses.push(owned);
+    }
+
+    /// Takes an address out, and the route to its network that came with it.
+    pub(super) fn disown(&mut self, address: IpAddr) -> Option<Owned> {
+        let mut all = self.addresses.iter();
+        let at = all.position(|owned| owned.prefix.address() == address)?;
+        let gone = self.addresses.remove(at);
+        if gone.origin != Origin::Advertised {
+            let route = (gone.prefix, None, gone.origin);
+            let same = |entry: &Entry| (entry.to, entry.gateway, entry.origin) == route;
+            self.by_length.retain(|entry| !same(entry));
+        }
+        Some(gone)
+    }
+
+    /// Enters a route, or renews it.
+    pub(super) fn add(&mut self, entry: Entry) {
+        self.by_length.retain(|other| !other.is_same(&entry));
+        self.by_length.push(entry);
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        self.by_length
+            .sort_by_key(|one| (Reverse(one.to.len()), one.rank, Reverse(one.preference)));
+    }
+
+    /// Takes routes out.
+    pub(super) fn remove(&mut self, mut gone: impl FnMut(&Entry) -> bool) {
+        self.by_length.retain(|entry| !gone(entry));
+    }
+
+    pub(super) fn routes(&self) -> &[Entry] {
+        &self.by_length
+    }
+
+    /// A neighbour does not answer: other routers go before it.
+    pub(super) fn demote(&mut self, gateway: IpAddr) {
+        let last = self.by_length.iter().map(|entry| entry.rank).max();
+        self.rank(gateway, last.unwrap_or(0).saturating_add(1));
+    }
+
+    /// It does again.
+    pub(super) fn promote(&mut self, gateway: IpAddr) {
+        if self.by_length.iter().any(|entry| entry.rank > 0) {
+            self.rank(gateway, 0);
         }
     }
 
-    /// Our addresses.
-    pub(crate) fn addresses(&self) -> &[Prefix] {
-        &self.addresses
+    fn rank(&mut self, gateway: IpAddr, rank: u32) {
+        let mut changed = false;
+        for entry in &mut self.by_length {
+            if entry.gateway == Some(gateway) {
+                changed |= entry.rank != rank;
+                entry.rank = rank;
+            }
+        }
+        if changed {
+            self.sort();
+        }
+    }
+
+    /// Lets end what does not hold any longer; gives the addresses that do not.
+    pub(super) fn expire(&mut self, now_ns: u64) -> Vec<IpAddr> {
+        self.by_length.retain(|entry| entry.until_ns > now_ns);
+        for owned in &mut self.addresses {
+            owned.deprecated = owned.life.preferred_until_ns <= now_ns;
+        }
+        let over = |owned: &&Owned| owned.life.valid_until_ns <= now_ns;
+        let over = self.addresses.iter().filter(over);
+        over.map(|owned| owned.prefix.address()).collect()
+    }
+
+    /// When something of it is due.
+    pub(super) fn due_ns(&self) -> u64 {
+        let addresses = self.addresses.iter().map(Owned::due_ns);
+        let routes = self.by_length.iter().map(|entry| entry.until_ns);
+        addresses.chain(routes).min().unwrap_or(u64::MAX)
     }
 
     /// Whether it is ours.
     pub(crate) fn is_ours(&self, address: IpAddr) -> bool {
-        self.addresses
-            .iter()
-            .any(|prefix| prefix.address() == address)
+        self.find(address).is_some_and(Owned::is_ours)
     }
 
     /// The neighbour to hand a packet to, on its way to an address that is no
     /// group; `None` if no route leads there.
     pub(crate) fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
-        let (_, gateway) = self
-            .by_length
-            .iter()
-            .find(|(prefix, _)| prefix.contains(to))?;
-        Some(gateway.unwrap_or(to))
+        let entry = self.by_length.iter().find(|entry| entry.to.contains(to))?;
+        Some(entry.gateway.unwrap_or(to))
     }
 
     /// The address of ours that packets to this one come from: of the same
-    /// scope if possible, then the one in the next hop's network, then the one
-    /// with most leading bits in common (RFC 6724 §5, rules 2, 5 and 8).
+    /// scope if possible, then one that is not deprecated, then the one in the
+    /// next hop's network, then of the same kind, then the one with most
+    /// leading bits in common (RFC 6724 §5, rules 2, 3, 5, 6 and 8).
     pub(crate) fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
         let next_hop = if to.is_multicast() {
             to
         } else {
             self.next_hop(to)?
         };
-        let fitting = self
-            .addresses
-            .iter()
-            .filter(|prefix| prefix.common(to).is_some());
-        let best = fitting.max_by_key(|prefix| {
-            let same_scope = is_local(prefix.address()) == is_local(to);
-            (same_scope, prefix.contains(next_hop), prefix.common(to))
+        let ours = self.addresses.iter().filter(|owned| owned.is_ours());
+        let fitting = ours.filter(|owned| owned.prefix.common(to).is_some());
+        let best = fitting.max_by_key(|owned| {
+            let prefix = &owned.prefix;
+            let address = prefix.address();
+            (
+                is_local(address) == is_local(to),
+                !owned.deprecated,
+                prefix.contains(next_hop),
+                label(address) == label(to),
+                prefix.common(to),
+            )
         })?;
-        Some(best.address())
+        Some(best.prefix.address())
     }
 
     /// The address of ours that packets to all hosts of a network come from.
     pub(crate) fn broadcast_source(&self, to: IpAddr) -> Option<IpAddr> {
-        let v4 = self
-            .addresses
-            .iter()
-            .filter(|prefix| prefix.address().is_ipv4());
-        let best =
-            v4.max_by_key(|prefix| (prefix.contains(to), std::cmp::Reverse(prefix.len())))?;
+        let ours = self.addresses.iter().filter(|owned| owned.is_ours());
+        let prefixes = ours.map(|owned| owned.prefix);
+        let v4 = prefixes.filter(|prefix| prefix.address().is_ipv4());
+        let best = v4.max_by_key(|prefix| (prefix.contains(to), Reverse(prefix.len())))?;
         Some(best.address())
     }
 
@@ -102,23 +231,30 @@ impl Routes {
         let IpAddr::V4(address) = address else {
             return false;
         };
-        let directed = |prefix: &Prefix| prefix.is_broadcast(address);
+        let directed = |owned: &Owned| owned.prefix.is_broadcast(address);
         address.is_broadcast() || self.addresses.iter().any(directed)
     }
+}
 
-    /// Whether packets to this group are for us: all hosts, and for IPv6 the
-    /// groups that stand for our addresses (RFC 4291 §2.8).
-    pub(crate) fn is_our_group(&self, group: IpAddr) -> bool {
-        match group {
-            IpAddr::V4(group) => group.octets() == [224, 0, 0, 1],
-            IpAddr::V6(group) => {
-                let stands_for = |prefix: &Prefix| match prefix.address() {
-                    IpAddr::V6(address) => solicited_node(address) == group,
-                    IpAddr::V4(_) => false,
-                };
-                group == ALL_NODES || self.addresses.iter().any(stands_for)
-            }
-        }
+impl Entry {
+    /// Whether one takes the other's place.
+    fn is_same(&self, other: &Entry) -> bool {
+        (self.to, self.gateway, self.origin) == (other.to, other.gateway, other.origin)
+    }
+}
+
+/// The kind of an address (RFC 6724 §2.1, the default table): those of one kind
+/// talk to each other.
+fn label(address: IpAddr) -> u8 {
+    let IpAddr::V6(address) = address else {
+        return 4;
+    };
+    match address.segments() {
+        [0x2002, ..] => 2,
+        [0x2001, 0, ..] => 5,
+        [first, ..] if first & 0xfe00 == 0xfc00 => 13,
+        [first, ..] if first & 0xffc0 == 0xfec0 => 11,
+        _ => 1,
     }
 }
 
@@ -133,7 +269,7 @@ pub(crate) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
 }
 
 /// The link-local address made of a hardware address (RFC 4291, appendix A).
-fn from_hardware([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
+pub(super) fn from_hardware([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
     let low = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
     Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(low))
 }
@@ -187,6 +323,46 @@ mod tests {
     }
 
     #[test]
+    fn routers_that_do_not_answer_come_last() {
+        let mut routes = routes();
+        let all = "::/0".parse().unwrap();
+        let mut better = Entry::new(all, Some(ip("fe80::2")), Origin::Advertised);
+        better.preference = Preference::High;
+        routes.add(better);
+        let hop = |routes: &Routes| routes.next_hop(ip("2001:db9::9")).unwrap();
+        assert_eq!(hop(&routes), ip("fe80::2"));
+        routes.demote(ip("fe80::2"));
+        assert_eq!(hop(&routes), ip("fe80::1"));
+        routes.demote(ip("fe80::1"));
+        assert_eq!(hop(&routes), ip("fe80::2"));
+        routes.promote(ip("fe80::1"));
+        assert_eq!(hop(&routes), ip("fe80::1"));
+    }
+
+    #[test]
+    fn what_is_deprecated_is_a_source_of_nothing_new() {
+        let mut routes = routes();
+        let mut old = Owned::new("2001:db8::6/64".parse().unwrap(), Origin::Advertised);
+        old.life.preferred_until_ns = 5;
+        old.life.valid_until_ns = 7;
+        routes.own(old);
+        let near = ip("2001:db8::7");
+        assert_eq!(routes.source_for(near), Some(ip("2001:db8::6")));
+        assert_eq!(routes.due_ns(), 5);
+        assert!(routes.expire(5).is_empty());
+        assert_eq!(routes.source_for(near), Some(ip("2001:db8::5")));
+        assert!(routes.is_ours(ip("2001:db8::6")) && routes.due_ns() == 7);
+        assert_eq!(routes.expire(7), [ip("2001:db8::6")]);
+        // Of one kind with the destination, whatever bits they share.
+        routes.own(Owned::new(
+            "fd00::1/64".parse().unwrap(),
+            Origin::Advertised,
+        ));
+        assert_eq!(routes.source_for(ip("fd01::1")), Some(ip("fd00::1")));
+        assert_eq!(routes.source_for(ip("2a00::1")), Some(ip("2001:db8::5")));
+    }
+
+    #[test]
     fn without_a_route_there_is_no_source() {
         let config =
             Config::new(Address([2, 0, 0, 0, 0, 5])).address("192.0.2.5/24".parse().unwrap());
@@ -197,14 +373,8 @@ mod tests {
     }
 
     #[test]
-    fn groups_stand_for_our_addresses() {
+    fn broadcasts_are_those_of_our_networks() {
         let routes = routes();
-        for ours in ["224.0.0.1", "ff02::1", "ff02::1:ff00:5"] {
-            assert!(routes.is_our_group(ip(ours)), "{ours}");
-        }
-        for other in ["224.0.0.2", "ff02::2", "ff02::1:ff00:6"] {
-            assert!(!routes.is_our_group(ip(other)), "{other}");
-        }
         assert!(
             routes.is_broadcast(ip("192.0.2.255")) && routes.is_broadcast(ip("255.255.255.255"))
         );

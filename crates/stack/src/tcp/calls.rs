@@ -4,7 +4,7 @@ use super::handshake::Listener;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpError, TcpId};
-use crate::host::Host;
+use crate::host::{Host, Unreached};
 use crate::pcb::{InsertError, PcbId};
 use crate::ports;
 use crate::slab::Name;
@@ -373,15 +373,21 @@ impl Tcp {
         local: SocketAddr,
         remote: SocketAddr,
         seq: u32,
-        hard: bool,
+        why: Unreached,
     ) -> bool {
         let Some(name) = self.sent(local, remote, seq) else {
             return false;
         };
         let pcb = self.pcbs.get_mut(name).expect("it was found");
         // Later it is taken for a passing fault (RFC 5461 §2, RFC 5927 §6).
-        if hard && pcb.is_opening() {
-            pcb.end(Some(TcpError::Refused));
+        let error = match why {
+            Unreached::Port => Some(TcpError::Refused),
+            Unreached::Host => Some(TcpError::HostUnreachable),
+            Unreached::Network => Some(TcpError::NetworkUnreachable),
+            Unreached::Other => None,
+        };
+        if error.is_some() && pcb.is_opening() {
+            pcb.end(error);
             self.settle(now_ns, name);
         }
         true

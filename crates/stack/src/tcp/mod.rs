@@ -132,6 +132,13 @@ pub enum TcpError {
     /// The peer refused the connection.
     #[error("the peer refused the connection: nobody listens there")]
     Refused,
+    /// A router, or nobody's answer on the link, says that the peer cannot be
+    /// reached.
+    #[error("the peer cannot be reached: no way leads there, or it is not there")]
+    HostUnreachable,
+    /// A router says that the peer's network cannot be reached.
+    #[error("the peer's network cannot be reached")]
+    NetworkUnreachable,
     /// The peer reset the connection.
     #[error("the peer reset the connection")]
     Reset,

@@ -249,12 +249,14 @@ impl<'a> Options<'a> {
     /// If one is cut short, or its length is zero.
     pub(super) fn new(bytes: &'a [u8]) -> Result<Options<'a>, Error> {
         let mut rest = bytes;
-        while let [_, len, ..] = *rest {
+        while !rest.is_empty() {
+            need("a neighbour option", rest, 2)?;
+            let len = usize::from(rest[1]) * 8;
             if len == 0 {
                 return Err(wrong("option length", 0));
             }
-            need("a neighbour option", rest, usize::from(len) * 8)?;
-            rest = &rest[usize::from(len) * 8..];
+            need("a neighbour option", rest, len)?;
+            rest = &rest[len..];
         }
         Ok(Options(bytes))
     }
