@@ -7,7 +7,7 @@ use crate::http::url::Url;
 use crate::stop::Stop;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     host: HostArgs,
 
-    /// Write the body to a file
+    /// Write the body to a file, which is there once it is whole
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -61,11 +61,13 @@ pub(crate) struct Args {
     fail: bool,
 
     /// Give up opening a connection after so many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds,
+          allow_negative_numbers = true)]
     connect_timeout: Duration,
 
     /// Give up altogether after so many seconds
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds,
+          allow_negative_numbers = true)]
     max_time: Option<Duration>,
 
     /// Tell of the response in JSON
@@ -83,7 +85,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let stop = Stop::watch()?;
     let began = Instant::now();
-    let net = args.host.open(Need::Up)?;
+    let net = args.host.open(Need::Up, &stop)?;
     let patience = Patience {
         stop: &stop,
         until: args.max_time.and_then(|time| began.checked_add(time)),
@@ -139,7 +141,7 @@ impl Patience<'_> {
 
 /// Opens a connection to the first address that answers.
 fn connect(args: &Args, net: &Net, patience: &Patience<'_>) -> Result<TcpStream, Failure> {
-    let addresses = args.host.resolve(&args.url.host, args.url.port)?;
+    let addresses = host::resolve(net, &args.url.host, args.url.port)?;
     let mut last = None;
     for address in addresses {
         let opened = weir_socket::TcpSocket::new(net)
@@ -232,7 +234,7 @@ fn fetch(
             }
         }
     }
-    out.flush()?;
+    out.finish()?;
     if args.json {
         report(args, &response, count, began)?;
     }
@@ -259,37 +261,76 @@ fn report(args: &Args, response: &Response, bytes: u64, began: Instant) -> Resul
 }
 
 /// Where the body goes.
-struct Output {
-    file: Option<(File, PathBuf)>,
+enum Output {
+    Stdout,
+    /// What is no regular file: a device, a FIFO, a symbolic link.
+    Place(File, PathBuf),
+    /// Beside the file, until it is whole.
+    Part(Part),
+}
+
+/// A file that is not whole yet, and does not look as if it were; removed if
+/// it does not become so.
+struct Part {
+    file: File,
+    beside: PathBuf,
+    path: PathBuf,
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Renamed if it became whole.
+        let _ = fs::remove_file(&self.beside);
+    }
 }
 
 impl Output {
     fn open(path: Option<&Path>) -> Result<Output, Failure> {
-        let open = |path: &Path| match File::create(path) {
-            Ok(file) => Ok((file, path.to_owned())),
-            Err(error) => Err(cannot_write(path, &error)),
+        let Some(path) = path else {
+            return Ok(Output::Stdout);
         };
-        let file = path.map(open).transpose()?;
-        Ok(Output { file })
+        let open = |at: &Path| File::create(at).map_err(|error| cannot_write(path, &error));
+        let is_file = fs::symlink_metadata(path).map_or(true, |facts| facts.is_file());
+        if !is_file {
+            return Ok(Output::Place(open(path)?, path.to_owned()));
+        }
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".part");
+        let beside = PathBuf::from(beside);
+        Ok(Output::Part(Part {
+            file: open(&beside)?,
+            beside,
+            path: path.to_owned(),
+        }))
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        match &mut self.file {
-            Some((file, path)) => file
-                .write_all(bytes)
-                .map_err(|error| cannot_write(path, &error)),
-            None => io::stdout().write_all(bytes).map_err(Failure::output),
-        }
+        let (file, path) = match self {
+            Output::Stdout => return io::stdout().write_all(bytes).map_err(Failure::output),
+            Output::Place(file, path) => (file, path),
+            Output::Part(part) => (&mut part.file, &mut part.path),
+        };
+        let written = file.write_all(bytes);
+        written.map_err(|error| cannot_write(path, &error))
     }
 
-    fn flush(&mut self) -> Result<(), Failure> {
-        match self.file {
-            Some(_) => Ok(()),
-            None => io::stdout().flush().map_err(Failure::output),
+    /// All of it was written.
+    fn finish(self) -> Result<(), Failure> {
+        match self {
+            Output::Stdout => io::stdout().flush().map_err(Failure::output),
+            Output::Place(..) => Ok(()),
+            Output::Part(part) => fs::rename(&part.beside, &part.path)
+                .map_err(|error| cannot_write(&part.path, &error)),
         }
     }
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    Failure::run(format!("cannot write {}: {error}", path.display()))
+    let remedy = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            ": make room, or give another place with -o"
+        }
+        _ => "",
+    };
+    Failure::run(format!("cannot write {}: {error}{remedy}", path.display()))
 }

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     host: HostArgs,
 
-    /// The TCP port to serve at
+    /// The TCP port to serve at; 0 for any that is free, which `ready` names
     #[arg(short, long, value_name = "N", default_value_t = 80)]
     port: u16,
 
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = Folder::open(&args.folder).map_err(|error| {
         Failure::run(format!("cannot serve {}: {error}", args.folder.display()))
     })?;
-    let net = args.host.open(Need::Later)?;
+    let net = args.host.open(Need::Later, &stop)?;
     let listeners = listen(&net, args.port)?;
     let served = Arc::new(Server {
         folder,
@@ -73,7 +73,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         open: Mutex::new(Vec::new()),
         count: AtomicUsize::new(0),
     });
-    say("ready");
+    let port = listeners.first().map(TcpListener::local_addr);
+    match port {
+        Some(Ok(at)) if args.port == 0 => say(&format!("ready at port {}", at.port())),
+        _ => say("ready"),
+    }
     while !stop.asked() {
         wait(
             &listeners,
@@ -89,13 +93,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One listener for each version of IP that the host has.
+/// One listener for each version of IP that the host has, all at one port.
 fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, Failure> {
-    let listeners = any_of(net, port).into_iter().map(|any| {
+    let mut chosen = port;
+    let listeners = any_of(net, port).into_iter().map(|mut any| {
         let mut socket = TcpSocket::new(net);
+        any.set_port(chosen);
         socket.bind(any)?;
         let listener = socket.listen(CONNECTIONS_MAX)?;
         listener.set_nonblocking(true)?;
+        chosen = listener.local_addr()?.port();
         Ok(listener)
     });
     let listeners: io::Result<Vec<_>> = listeners.collect();
@@ -188,6 +195,8 @@ impl Server {
                 "bytes": bytes,
             })
             .to_string(),
+            // A request that was not understood has neither.
+            (false, true) if method.is_empty() => format!("{peer} \"-\" {status} {bytes}"),
             (false, true) => format!("{peer} \"{method} {target}\" {status} {bytes}"),
             (false, false) => return,
         };

@@ -16,6 +16,8 @@ pub(crate) struct Request {
     pub(crate) since: Option<String>,
     /// Whether the connection stays.
     pub(crate) persists: bool,
+    /// It has a body, which nothing here takes.
+    pub(crate) has_body: bool,
 }
 
 /// Why there is no request.
@@ -65,9 +67,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, NoRequest> {
     }
     // Nothing here takes a body; one that came would be read as a request.
     let empty = values(fields, "content-length").all(|value| value.trim_ascii() == b"0");
-    if !empty || values(fields, "transfer-encoding").next().is_some() {
-        return Err(NoRequest::Wrong(413));
-    }
+    let has_body = !empty || values(fields, "transfer-encoding").next().is_some();
     let text = |name| {
         let value = values(fields, name).next()?;
         Some(String::from_utf8_lossy(value).into_owned())
@@ -77,7 +77,8 @@ fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, NoRequest> {
         target: path(head.path.unwrap_or_default()).to_owned(),
         range: text("range"),
         since: text("if-modified-since"),
-        persists: persists(version, fields),
+        persists: persists(version, fields) && !has_body,
+        has_body,
     };
     Ok(Some((request, used)))
 }

@@ -86,6 +86,9 @@ impl Answer {
 }
 
 fn answer(folder: &Folder, request: &Request) -> Answer {
+    if request.has_body {
+        return Answer::of(413);
+    }
     if !matches!(request.method.as_str(), "GET" | "HEAD") {
         let mut answer = Answer::of(405);
         answer.fields.push(("Allow", "GET, HEAD".to_owned()));
