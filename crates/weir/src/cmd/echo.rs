@@ -79,14 +79,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.server {
         None => serve(args, &stop),
         Some(server) => {
-            let (net, to) = args.host.open_towards(server, args.port)?;
+            let (net, to) = args.host.open_towards(server, args.port, &stop)?;
             ask(args, &net, to, &stop)
         }
     }
 }
 
 fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
-    let net = args.host.open(Need::Later)?;
+    let net = args.host.open(Need::Later, stop)?;
     let ended = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
     let failed =

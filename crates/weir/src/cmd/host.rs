@@ -20,6 +20,7 @@ Examples:
   weir host eth0 --addr 192.0.2.5/24
   weir host port:eth0 --addr 192.0.2.5/24 --addr 2001:db8::5/64 --gateway 192.0.2.1
   weir host tap0 --addr 192.0.2.5/24 --json
+  weir host tap0 --addr dhcp --addr auto
 
 At the end, with --json, one line: {{\"frames_in\":n,\"frames_out\":n}}.
 
@@ -44,9 +45,12 @@ const LOOK_EACH: Duration = Duration::from_millis(500);
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let stop = Stop::watch()?;
-    let net = args.addresses.open(&args.link, Need::Later)?;
+    let net = args.addresses.open(&args.link, Need::Later, &stop)?;
     say("ready");
     while !stop.asked() {
+        while let Some(event) = net.next_event() {
+            host::tell(&event);
+        }
         if net.is_gone() || !host::is_there(&args.link) {
             return Err(Failure::run(format!("{} is gone", args.link)));
         }

@@ -114,7 +114,7 @@ fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
             args.time
         )));
     }
-    let (net, to) = args.host.open_towards(server, args.port)?;
+    let (net, to) = args.host.open_towards(server, args.port, stop)?;
     let (len, rate) = match args.udp {
         true => (DATAGRAM_LEN, UDP_RATE),
         false => (BLOCK_LEN, 0),
@@ -140,7 +140,7 @@ fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
 }
 
 fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
-    let net = args.host.open(Need::Later)?;
+    let net = args.host.open(Need::Later, stop)?;
     let served = listen(&net, args.port)
         .map_err(|error| Failure::run(format!("cannot listen at port {}: {error}", args.port)))?;
     say("ready");

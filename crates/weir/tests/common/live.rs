@@ -114,6 +114,11 @@ impl Running {
         self.process.signal(signal).unwrap();
     }
 
+    /// What it said on standard error until now.
+    pub(crate) fn said(&self) -> &str {
+        &self.said
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }

@@ -1,0 +1,301 @@
+//! Addresses that others give: by DHCP from dnsmasq, by advertisements of
+//! dnsmasq and radvd; and addresses that others have, the kernel being the
+//! judge.
+
+mod common;
+#[path = "common/live.rs"]
+mod live;
+#[path = "common/tap.rs"]
+mod tap;
+
+use common::Folder;
+use live::{Running, net, open_folder};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tap::{Kernel, kernel};
+use weir_lab::need;
+use weir_lab::net::{Signal, nobody};
+
+/// Whether a server is installed.
+fn has(program: &str) -> bool {
+    let there = Path::new("/usr/sbin").join(program).exists();
+    if !there {
+        need::skip(&format!(
+            "{program} is not installed (apt-get install dnsmasq-base radvd)"
+        ));
+    }
+    there
+}
+
+/// The binary on the TAP interface as nobody, with addresses as said.
+fn weir(kernel: &Kernel, arguments: &[&str]) -> Running {
+    let command = nobody::command(env!("CARGO_BIN_EXE_weir"));
+    Running::start(&kernel.host, command, arguments)
+}
+
+/// dnsmasq on the kernel's side, once it serves.
+fn dnsmasq(kernel: &Kernel, leases: &str, options: &[&str], until: &str) -> Running {
+    let leases = format!("--dhcp-leasefile={leases}");
+    let fixed = [
+        "--keep-in-foreground",
+        "--log-facility=-",
+        "--conf-file=/dev/null",
+        "--pid-file=",
+        "--user=root",
+        "--port=0",
+        "--interface=tap0",
+        "--bind-interfaces",
+        "--no-ping",
+        "--log-dhcp",
+        &leases,
+    ];
+    let all: Vec<&str> = fixed.iter().chain(options).copied().collect();
+    Running::start(&kernel.host, Command::new("/usr/sbin/dnsmasq"), &all).until(until)
+}
+
+const DHCP: [&str; 2] = [
+    "--dhcp-range=192.0.2.100,192.0.2.110,255.255.255.0,2m",
+    "--dhcp-option=121,198.51.100.0/24,192.0.2.9,0.0.0.0/0,192.0.2.1",
+];
+
+/// The address in the line that says how it was given.
+fn given(running: Running, how: &str) -> (Running, String) {
+    let running = running.until("ready");
+    let line = running.said().lines().find(|line| line.contains(how));
+    let line = line.unwrap_or_else(|| panic!("{how}: {}", running.said()));
+    let address = line.trim_start_matches("weir: ").split([' ', '/']).next();
+    let address = address.unwrap().to_owned();
+    (running, address)
+}
+
+fn end(running: Running) -> live::Ended {
+    running.signal(Signal::INT);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    ended
+}
+
+#[test]
+fn dnsmasq_gives_an_address_and_gets_it_back() {
+    let Some(kernel) = kernel() else { return };
+    if !has("dnsmasq") {
+        return;
+    }
+    let folder = Folder::new("dnsmasq-lease");
+    let leases = folder.path("leases");
+    let server = dnsmasq(&kernel, &leases, &DHCP, "DHCP, sockets bound");
+    let host = weir(&kernel, &["host", "tap0", "--addr", "dhcp"]);
+    let (host, address) = given(host, "by DHCP from 192.0.2.1, for 120 s");
+    assert!(
+        address.starts_with("192.0.2.10") || address == "192.0.2.110",
+        "{address}"
+    );
+    assert!(host.said().contains("router 192.0.2.1"), "{}", host.said());
+    assert!(kernel.ping(&address, 56));
+    assert!(std::fs::read_to_string(&leases).unwrap().contains(&address));
+    end(host);
+    let began = Instant::now();
+    while std::fs::read_to_string(&leases).unwrap().contains(&address) {
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "the lease is not given back"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The server's own account of it.
+    let said = end_server(server);
+    for words in [
+        "DHCPDISCOVER",
+        "DHCPOFFER",
+        "DHCPREQUEST",
+        "DHCPACK",
+        "DHCPRELEASE",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+fn end_server(server: Running) -> String {
+    server.signal(Signal::TERM);
+    server.end().stderr
+}
+
+#[test]
+fn a_page_is_got_from_an_address_of_dnsmasq() {
+    let Some(kernel) = kernel() else { return };
+    if !has("dnsmasq") {
+        return;
+    }
+    let folder = open_folder("dnsmasq-get");
+    std::fs::write(folder.path("page"), "a page").unwrap();
+    let leases = folder.path("leases");
+    let _server = dnsmasq(&kernel, &leases, &DHCP, "DHCP, sockets bound");
+    let root = folder.path("");
+    let line = format!("python3 -m http.server 8000 --directory {root}");
+    let _http = kernel.server(&line, 8000);
+    let url = "http://192.0.2.1:8000/page";
+    let got = weir(&kernel, &["get", url, "--link", "tap0", "--addr", "dhcp"]).end();
+    assert_eq!((got.code, &*got.stdout), (Some(0), "a page"), "{got:?}");
+}
+
+#[test]
+fn routers_of_dnsmasq_and_radvd_are_heard() {
+    let Some(kernel) = kernel() else { return };
+    if !has("dnsmasq") || !has("radvd") {
+        return;
+    }
+    let folder = Folder::new("advertisements");
+    // radvd will not advertise what is not forwarded.
+    kernel
+        .host
+        .set_sysctl("net/ipv6/conf/all/forwarding", "1")
+        .unwrap();
+    kernel
+        .host
+        .set_sysctl("net/ipv6/conf/tap0/forwarding", "1")
+        .unwrap();
+    // A router speaks from a link-local address.
+    let tap = kernel.host.device("tap0").unwrap();
+    tap.add_address("fe80::1".parse::<std::net::IpAddr>().unwrap(), 64)
+        .unwrap();
+    // Both versions at once, from one server.
+    let options = [
+        DHCP[0],
+        "--enable-ra",
+        "--dhcp-range=2001:db8::,ra-only,64,10m",
+    ];
+    let server = dnsmasq(
+        &kernel,
+        &folder.path("leases"),
+        &options,
+        "IPv6 router advertisement",
+    );
+    let both = ["host", "tap0", "--addr", "dhcp", "--addr", "auto"];
+    let (host, address) = given(weir(&kernel, &both), "by a router's advertisement");
+    assert!(kernel.ping(&address, 56), "{address}");
+    assert!(
+        host.said().contains("by DHCP from 192.0.2.1") && host.said().contains("router fe80::1"),
+        "{}",
+        host.said()
+    );
+    end(host);
+    end_server(server);
+
+    let file = folder.path("radvd.conf");
+    let text = "interface tap0 { AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4;
+        AdvLinkMTU 1400;
+        prefix 2001:db8:5::/64 { AdvOnLink off; AdvValidLifetime 600; AdvPreferredLifetime 300; };
+        route 2001:db8:6::/48 { };
+        RDNSS 2001:db8::53 { }; };";
+    std::fs::write(&file, text).unwrap();
+    let mut command = Command::new("/usr/sbin/radvd");
+    command.args(["--nodaemon", "--logmethod", "stderr", "--config"]);
+    command
+        .arg(&file)
+        .args(["--pidfile"])
+        .arg(folder.path("radvd.pid"));
+    let radvd = Running::start(&kernel.host, command, &[]);
+    let (host, address) = given(
+        weir(&kernel, &["host", "tap0", "--addr", "auto"]),
+        "by a router's advertisement",
+    );
+    assert!(address.starts_with("2001:db8:5:"), "{address}");
+    // The kernel reaches it by a route, and its answers come by the router.
+    kernel.run("ip -6 route add 2001:db8:5::/64 dev tap0");
+    for size in [56, 1352, 1353, 3000] {
+        assert!(kernel.ping(&address, size), "{size}");
+    }
+    end(host);
+    // The same address again: it is made of what stays.
+    let again = weir(&kernel, &["host", "tap0", "--addr", "auto"]);
+    let (host, again) = given(again, "by a router's advertisement");
+    assert_eq!(again, address);
+    end(host);
+    end_server(radvd);
+}
+
+#[test]
+fn who_waits_for_an_address_can_be_stopped() {
+    let Some(kernel) = kernel() else { return };
+    let url = "http://192.0.2.1/";
+    let waiting = weir(&kernel, &["get", url, "--link", "tap0", "--addr", "dhcp"]);
+    std::thread::sleep(Duration::from_millis(500));
+    waiting.signal(Signal::INT);
+    let began = Instant::now();
+    let ended = waiting.end();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn an_address_that_a_kernel_has_is_given_up() {
+    let Some(net) = net() else { return };
+    net.eth_a
+        .add_address("2001:db8::1".parse::<std::net::IpAddr>().unwrap(), 64)
+        .unwrap();
+    // The kernel's duplicate address detection has to be over.
+    std::thread::sleep(Duration::from_secs(2));
+    for at in ["10.0.0.1/24", "2001:db8::1/64"] {
+        let address = at.split('/').next().unwrap();
+        let said = format!("{address} is ");
+        end(net.weir(&["host", "eth0", "--addr", at]).until(&said));
+    }
+}
+
+#[test]
+fn a_kernel_finds_that_an_address_is_ours() {
+    let Some(kernel) = kernel() else { return };
+    let host = kernel.weir_at(&["host", "tap0"]).until("ready");
+    kernel
+        .host
+        .set_sysctl("net/ipv6/conf/tap0/accept_dad", "1")
+        .unwrap();
+    // Ours is not in doubt any more.
+    std::thread::sleep(Duration::from_millis(1500));
+    kernel.run("ip -6 addr add 2001:db8::5/64 dev tap0");
+    let began = Instant::now();
+    loop {
+        let shown = kernel.run("ip -6 addr show dev tap0");
+        let shown = String::from_utf8(shown).unwrap();
+        if shown.contains("dadfailed") {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "{shown}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    end(host);
+}
+
+#[test]
+fn addresses_that_cannot_be_are_refused_with_a_remedy() {
+    let Some(net) = net() else { return };
+    for (arguments, words) in [
+        (
+            &["host", "eth0", "--addr", "10.0.0.2/24"][..],
+            "this machine's own on eth0",
+        ),
+        (
+            &["host", "eth0", "--addr", "10.0.0.0/24"],
+            "such as 10.0.0.1",
+        ),
+        (
+            &["host", "eth0", "--addr", "10.0.0.255/24"],
+            "cannot be a host's address",
+        ),
+        (&["host", "eth0", "--addr", "dhcp"], "--mac, such as 02:"),
+        (&["host", "eht0", "--addr", "10.0.0.7/24"], "say tap:eht0"),
+        (
+            &["host", "tap:eth0", "--addr", "10.0.0.7/24"],
+            "say port:eth0",
+        ),
+        (&["host", "eth0", "--addr", "dhpc"], "or `dhcp`, or `auto`"),
+    ] {
+        let refused = net.weir(arguments).end();
+        assert!(
+            matches!(refused.code, Some(1 | 2)),
+            "{arguments:?}: {refused:?}"
+        );
+        assert!(refused.stderr.contains(words), "{arguments:?}: {refused:?}");
+    }
+}
