@@ -5,7 +5,8 @@
 //! privilege, no bpf(2), nothing else of ours. [`Transmitter`] sends through
 //! an `AF_XDP` socket that it is given. [`umem`] is the memory of frames that
 //! are passed by pointer, [`XskRings`] the four rings that pass them, and
-//! [`queue`] the protocol of these.
+//! [`queue`] the protocol of these. Several processes may have one memory and
+//! its rings: see [`sharing`].
 //!
 //! ```text
 //!  offset        what                              we may
@@ -37,7 +38,11 @@
 //! that a steady load is served in batches without any wake-up: see
 //! [`Mode`].
 
+#[cfg(test)]
+mod crash;
 pub mod cursor;
+mod link_queue;
+pub mod lock;
 mod mapped;
 mod mapping;
 mod nap;
@@ -45,10 +50,12 @@ pub mod pool;
 pub mod queue;
 mod reader;
 mod send;
+pub mod sharing;
 pub mod umem;
 mod xsk;
 
-pub use pool::{Frame, LinkQueue, Oddities, Pool};
+pub use link_queue::{LinkQueue, Oddities};
+pub use pool::{Frame, Pool};
 pub use reader::{Batch, Error, Mode, Reader, Records, Woke};
 pub use send::{SendError, Transmitter};
 pub use umem::Umem;

@@ -5,7 +5,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A mapping to read and write. Places in it are byte offsets, compared with
 /// its length on every access.
@@ -54,6 +54,34 @@ impl Mapping {
         }
     }
 
+    /// Writes the 32-bit number at a place; releases what was written before.
+    #[inline]
+    pub(crate) fn put_word(&self, at: usize, value: u32) {
+        if may_write() {
+            self.word(at).store(value, Ordering::Release);
+        }
+    }
+
+    /// Writes the 32-bit number at a place if it is `from`; tells whether it
+    /// was.
+    #[inline]
+    pub(crate) fn change_word(&self, at: usize, from: u32, to: u32) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+        may_write()
+            && self
+                .word(at)
+                .compare_exchange(from, to, success, failure)
+                .is_ok()
+    }
+
+    /// Writes the 64-bit number at a place, in no order with others.
+    #[inline]
+    pub(crate) fn put_wide(&self, at: usize, value: u64) {
+        if may_write() {
+            self.wide(at).store(value, Ordering::Relaxed);
+        }
+    }
+
     /// The 32-bit number at a place.
     #[inline]
     pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
@@ -77,6 +105,16 @@ impl Mapping {
         // accessed by atomics.
         unsafe { AtomicU64::from_ptr(self.start.cast::<u8>().add(at).cast()) }
     }
+}
+
+/// Tests have processes die between any two writes.
+#[cfg(test)]
+use crate::crash::may_write;
+
+#[cfg(not(test))]
+#[inline(always)]
+fn may_write() -> bool {
+    true
 }
 
 impl Drop for Mapping {

@@ -1,22 +1,30 @@
-//! Chunks of a UMEM as a process holds them: a pool of free ones, frames, and
-//! a queue of a link that frames come from and go to.
+//! Chunks of a UMEM as a process holds them: a pool of free ones, and frames.
 //!
 //! A [`Frame`] moves by value; who has it may read and write its bytes, and
 //! nobody else. Dropped, its chunks are free again. Sending it puts its
 //! chunks into a ring: no byte is copied.
 //!
-//! What rings say is compared with the owner words: a chunk that the kernel
-//! was not given comes from a wild writer, and is never taken.
+//! Processes that share the memory each have a pool of their own, with a few
+//! chunks in it; the rest is nobody's, for whoever wants it.
 #![allow(unsafe_code)] // Bytes of chunks.
 
-use crate::queue::Corrupt;
 use crate::umem::{Census, Owner, Umem};
-use crate::xsk::{Descriptor, XskRings};
-use std::cell::RefCell;
+use crate::xsk::Descriptor;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Most chunks of one frame: 64 KiB in chunks of 2 KiB.
 pub const PIECES_MAX: usize = 40;
+
+/// Free chunks that a process of several keeps to itself at most, beside
+/// those that are kept for [`Pool::alloc`].
+const READY_MAX: usize = 512;
+
+/// The same, as a part of all chunks.
+const PARTS: usize = 32;
+
+/// Chunks that are looked at, at most, for free ones on a frame's way.
+const LOOKS_MAX: u32 = 256;
 
 /// The free chunks of a process.
 #[derive(Debug)]
@@ -27,6 +35,10 @@ pub struct Pool {
     free: RefCell<Vec<u32>>,
     /// As many are kept for [`alloc`](Self::alloc).
     kept: u32,
+    /// Other processes have the memory, too.
+    is_shared: Cell<bool>,
+    /// Where to look next for a chunk that is nobody's.
+    next: Cell<u32>,
 }
 
 impl Pool {
@@ -36,14 +48,53 @@ impl Pool {
     /// # Panics
     /// For process 0.
     pub fn new(umem: Umem, me: u16, kept: u32) -> Rc<Pool> {
+        let pool = Pool::empty(umem, me, kept);
+        let chunks = pool.umem.chunks();
+        pool.free.borrow_mut().extend((0..chunks).rev());
+        Rc::new(pool)
+    }
+
+    /// None yet of the chunks of memory that other processes have, too, for
+    /// process number `me` (not 0): see [`ready`](Self::ready).
+    ///
+    /// # Panics
+    /// For process 0.
+    pub fn join(umem: Umem, me: u16, kept: u32) -> Rc<Pool> {
+        let pool = Pool::empty(umem, me, kept);
+        pool.is_shared.set(true);
+        // Each begins elsewhere, so that they are not after the same ones.
+        pool.next.set(u32::from(me) * 1021 % pool.umem.chunks());
+        Rc::new(pool)
+    }
+
+    fn empty(umem: Umem, me: u16, kept: u32) -> Pool {
         assert!(me != 0, "processes count from 1");
-        let free: Vec<u32> = (0..umem.chunks()).rev().collect();
-        Rc::new(Pool {
+        Pool {
             umem,
             me,
-            free: RefCell::new(free),
+            free: RefCell::new(Vec::new()),
             kept,
-        })
+            is_shared: Cell::new(false),
+            next: Cell::new(0),
+        }
+    }
+
+    /// Lets other processes have of the memory from now on: but for a few
+    /// chunks, those that are free are nobody's.
+    pub fn share(&self) {
+        if !self.is_shared.replace(true) {
+            let mut free = self.free.borrow_mut();
+            let beyond = free.len().saturating_sub(self.ready_max());
+            free.drain(..beyond);
+            let ready = Owner::Ready(self.me);
+            free.iter()
+                .for_each(|chunk| self.umem.set_owner(*chunk, ready));
+        }
+    }
+
+    fn ready_max(&self) -> usize {
+        let part = self.umem.chunks() as usize / PARTS;
+        part.min(READY_MAX) + self.kept as usize
     }
 
     /// The memory.
@@ -51,9 +102,47 @@ impl Pool {
         &self.umem
     }
 
-    /// How many chunks are free.
+    /// The number of the process.
+    pub fn me(&self) -> u16 {
+        self.me
+    }
+
+    /// How many chunks are free, for this process.
     pub fn free(&self) -> usize {
         self.free.borrow().len()
+    }
+
+    /// Gets chunks that are nobody's until so many are free for this process;
+    /// tells whether they are.
+    pub fn ready(&self, count: u32) -> bool {
+        let missing = (count as usize).saturating_sub(self.free());
+        self.gather(missing as u32, self.umem.chunks());
+        self.free() >= count as usize
+    }
+
+    /// As many as are wanted and found among `looks` chunks.
+    fn gather(&self, want: u32, looks: u32) {
+        if !self.is_shared.get() || want == 0 {
+            return;
+        }
+        let mut free = self.free.borrow_mut();
+        let (end, mut at) = (free.len() + want as usize, self.next.get());
+        for _ in 0..looks.min(self.umem.chunks()) {
+            let ready = Owner::Ready(self.me);
+            if self.umem.owner(at) == Owner::Free && self.umem.change_owner(at, Owner::Free, ready)
+            {
+                free.push(at);
+            }
+            at = if at + 1 < self.umem.chunks() {
+                at + 1
+            } else {
+                0
+            };
+            if free.len() == end {
+                break;
+            }
+        }
+        self.next.set(at);
     }
 
     /// An empty frame of one chunk; `None` if no chunk is free.
@@ -61,15 +150,12 @@ impl Pool {
         let chunk = self.grab()?;
         let headroom = u64::from(crate::umem::HEADROOM_BYTES);
         let address = self.umem.address(chunk) + headroom;
-        Some(Frame {
-            first: Descriptor {
-                address,
-                len: 0,
-                options: 0,
-            },
-            rest: Vec::new(),
-            pool: Rc::clone(self),
-        })
+        let first = Descriptor {
+            address,
+            len: 0,
+            options: 0,
+        };
+        Some(Frame::new(first, self))
     }
 
     /// Who owns how many.
@@ -77,21 +163,51 @@ impl Pool {
         self.umem.census()
     }
 
+    /// How many chunks may be lent to the kernel, where it takes `room`.
+    #[inline]
+    pub(crate) fn to_lend(&self, room: u32) -> u32 {
+        let spare = || self.free().saturating_sub(self.kept as usize) as u32;
+        let missing = room.saturating_sub(spare());
+        self.gather(missing, LOOKS_MAX);
+        room.min(spare())
+    }
+
+    /// One of those that are free, to be lent: its owner word is to follow.
+    #[inline]
+    pub(crate) fn lend(&self) -> Option<u32> {
+        self.free.borrow_mut().pop()
+    }
+
     #[inline]
     fn grab(&self) -> Option<u32> {
-        let chunk = self.free.borrow_mut().pop()?;
+        let found = self.lend();
+        let chunk = found.or_else(|| {
+            self.gather(1, self.umem.chunks());
+            self.lend()
+        })?;
         self.umem.set_owner(chunk, Owner::Process(self.me));
         Some(chunk)
     }
 
     #[inline]
-    fn release(&self, chunk: u32) {
-        self.umem.set_owner(chunk, Owner::Free);
-        self.free.borrow_mut().push(chunk);
+    pub(crate) fn release(&self, chunk: u32) {
+        if !self.is_shared.get() {
+            self.umem.set_owner(chunk, Owner::Free);
+            self.free.borrow_mut().push(chunk);
+            return;
+        }
+        self.umem.set_owner(chunk, Owner::Ready(self.me));
+        let mut free = self.free.borrow_mut();
+        free.push(chunk);
+        if free.len() > self.ready_max() {
+            let half = free.len() / 2;
+            let freed = free.drain(..half);
+            freed.for_each(|chunk| self.umem.set_owner(chunk, Owner::Free));
+        }
     }
 
     #[inline]
-    fn release_piece(&self, piece: &Descriptor) {
+    pub(crate) fn release_piece(&self, piece: &Descriptor) {
         let chunk = self.umem.chunk(piece.address);
         self.release(chunk.expect("a frame's pieces were compared when it came"));
     }
@@ -107,6 +223,47 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// A frame that begins with this piece, whose chunk is the process's.
+    #[inline]
+    pub(crate) fn new(first: Descriptor, pool: &Rc<Pool>) -> Frame {
+        Frame {
+            first,
+            rest: Vec::new(),
+            pool: Rc::clone(pool),
+        }
+    }
+
+    /// It goes on with this piece, whose chunk is the process's.
+    pub(crate) fn goes_on(&mut self, piece: Descriptor) {
+        self.rest.push(piece);
+    }
+
+    /// Whether it is of this pool.
+    #[inline]
+    pub(crate) fn is_of(&self, pool: &Rc<Pool>) -> bool {
+        Rc::ptr_eq(&self.pool, pool)
+    }
+
+    /// Where a piece is, from 0.
+    #[inline]
+    pub(crate) fn at(&self, index: usize) -> Descriptor {
+        match index {
+            0 => self.first,
+            _ => self.rest[index - 1],
+        }
+    }
+
+    /// Its chunks are a ring's now; its pool goes on without it.
+    #[inline]
+    pub(crate) fn into_ring(self) {
+        let mut frame = std::mem::ManuallyDrop::new(self);
+        // SAFETY: neither is used again, since the frame is not dropped.
+        unsafe {
+            std::ptr::drop_in_place(&raw mut frame.rest);
+            std::ptr::drop_in_place(&raw mut frame.pool);
+        }
+    }
+
     /// Bytes of the whole frame.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a length in bytes")]
@@ -169,7 +326,8 @@ impl Frame {
     pub fn set(&mut self, bytes: &[u8]) -> bool {
         let room = self.pool.umem.room() as usize;
         let pieces = bytes.len().div_ceil(room).max(1);
-        if pieces > PIECES_MAX || pieces - 1 > self.rest.len() + self.pool.free() {
+        let more = (pieces - 1).saturating_sub(self.rest.len());
+        if pieces > PIECES_MAX || !self.pool.ready(more as u32) {
             return false;
         }
         let headroom = u64::from(crate::umem::HEADROOM_BYTES);
@@ -231,290 +389,4 @@ impl Drop for Frame {
             self.pool.release_piece(piece);
         }
     }
-}
-
-/// What a queue has met that should not be.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Oddities {
-    /// Entries that name no chunk, or one that the kernel did not have.
-    pub invalid: u64,
-    /// Frames of too many pieces, dropped.
-    pub too_long: u64,
-}
-
-/// One queue of a link: its rings, and the pool that they draw on.
-#[derive(Debug)]
-pub struct LinkQueue {
-    rings: XskRings,
-    pool: Rc<Pool>,
-    link: u16,
-    oddities: Oddities,
-}
-
-impl LinkQueue {
-    /// Over the rings of a socket on the pool's memory.
-    pub fn new(rings: XskRings, pool: &Rc<Pool>, link: u16) -> LinkQueue {
-        LinkQueue {
-            rings,
-            pool: Rc::clone(pool),
-            link,
-            oddities: Oddities::default(),
-        }
-    }
-
-    /// Gives the kernel chunks to fill, as many as there are and it takes;
-    /// tells how many.
-    ///
-    /// # Errors
-    /// [`Corrupt`].
-    #[inline]
-    pub fn refill(&mut self) -> Result<u32, Corrupt> {
-        let fill = &mut self.rings.fill;
-        let free = self.pool.free().saturating_sub(self.pool.kept as usize);
-        let room = fill.reserve(fill.entries())?;
-        let count = room.min(free as u32);
-        for _ in 0..count {
-            let chunk = self.pool.free.borrow_mut().pop();
-            let Some(chunk) = chunk else { break };
-            self.pool.umem.set_owner(chunk, Owner::Fill(self.link));
-            fill.put(self.pool.umem.address(chunk));
-        }
-        fill.submit();
-        Ok(count)
-    }
-
-    /// Takes back chunks whose frames were sent; tells how many.
-    ///
-    /// # Errors
-    /// [`Corrupt`].
-    #[inline]
-    pub fn reap(&mut self) -> Result<u32, Corrupt> {
-        let completion = &mut self.rings.completion;
-        let count = completion.peek(completion.entries())?;
-        for _ in 0..count {
-            let address = completion.take();
-            let umem = &self.pool.umem;
-            match umem.chunk(address) {
-                Some(chunk) if umem.owner(chunk) == Owner::Tx(self.link) => {
-                    self.pool.release(chunk);
-                }
-                _ => self.oddities.invalid += 1,
-            }
-        }
-        completion.release();
-        Ok(count)
-    }
-
-    /// How many entries of the rx ring are there to take, `want` at most.
-    ///
-    /// # Errors
-    /// [`Corrupt`].
-    #[inline]
-    pub fn ready(&mut self, want: u32) -> Result<u32, Corrupt> {
-        self.rings.rx.peek(want)
-    }
-
-    /// The next frame; its place in the ring is the kernel's again after
-    /// [`release`](Self::release).
-    ///
-    /// # Errors
-    /// [`Corrupt`].
-    #[inline]
-    pub fn take(&mut self) -> Result<Option<Frame>, Corrupt> {
-        loop {
-            if self.rings.rx.peek(1)? == 0 {
-                return Ok(None);
-            }
-            let first = self.rings.rx.get(0);
-            if first.is_continued() {
-                match self.take_pieces()? {
-                    Taken::Frame(frame) => return Ok(Some(frame)),
-                    Taken::Nothing => continue,
-                    Taken::Unfinished => return Ok(None),
-                }
-            }
-            let is_ours = self.own(&first);
-            self.rings.rx.take();
-            if is_ours {
-                return Ok(Some(Frame {
-                    first,
-                    rest: Vec::new(),
-                    pool: Rc::clone(&self.pool),
-                }));
-            }
-        }
-    }
-
-    /// A frame of several pieces: its entries come together.
-    #[cold]
-    fn take_pieces(&mut self) -> Result<Taken, Corrupt> {
-        let there = self.rings.rx.peek(self.rings.rx.entries())?;
-        let mut count = 0;
-        loop {
-            if count == there {
-                match there == self.rings.rx.entries() {
-                    // It will never end.
-                    true => break,
-                    false => return Ok(Taken::Unfinished),
-                }
-            }
-            count += 1;
-            if !self.rings.rx.get(count - 1).is_continued() {
-                break;
-            }
-        }
-        let mut frame: Option<Frame> = None;
-        let mut whole = true;
-        for _ in 0..count {
-            let piece = self.rings.rx.get(0);
-            let is_ours = self.own(&piece);
-            self.rings.rx.take();
-            whole &= is_ours;
-            match &mut frame {
-                _ if !is_ours => {}
-                Some(frame) => frame.rest.push(piece),
-                None => {
-                    frame = Some(Frame {
-                        first: piece,
-                        rest: Vec::new(),
-                        pool: Rc::clone(&self.pool),
-                    });
-                }
-            }
-        }
-        let too_long = count as usize > PIECES_MAX;
-        self.oddities.too_long += u64::from(too_long);
-        match frame {
-            Some(frame) if whole && !too_long => Ok(Taken::Frame(frame)),
-            // What there is of it is freed.
-            _ => Ok(Taken::Nothing),
-        }
-    }
-
-    /// Makes a received piece ours, before its entry is released.
-    #[inline]
-    fn own(&mut self, piece: &Descriptor) -> bool {
-        let umem = &self.pool.umem;
-        if let Some(chunk) = umem.chunk(piece.address)
-            && umem.holds(piece)
-            && umem.owner(chunk) == Owner::Fill(self.link)
-        {
-            umem.set_owner(chunk, Owner::Process(self.pool.me));
-            return true;
-        }
-        self.oddities.invalid += 1;
-        false
-    }
-
-    /// Gives the places of taken entries back.
-    #[inline]
-    pub fn release(&mut self) {
-        self.rings.rx.release();
-    }
-
-    /// How many entries fit into the tx ring now, `want` at most.
-    ///
-    /// # Errors
-    /// [`Corrupt`].
-    #[inline]
-    pub fn room(&mut self, want: u32) -> Result<u32, Corrupt> {
-        self.rings.tx.reserve(want)
-    }
-
-    /// Puts a frame into the tx ring, to be sent after
-    /// [`submit`](Self::submit); gives it back where there is no room, or it
-    /// is of another pool.
-    ///
-    /// # Errors
-    /// [`Corrupt`], which drops the frame.
-    #[inline]
-    pub fn put(&mut self, frame: Frame) -> Result<Option<Frame>, Corrupt> {
-        let pieces = frame.pieces() as u32;
-        let is_ours = Rc::ptr_eq(&frame.pool, &self.pool);
-        if !is_ours || self.rings.tx.reserve(pieces)? < pieces {
-            return Ok(Some(frame));
-        }
-        let last = pieces as usize - 1;
-        for index in 0..pieces as usize {
-            let piece = match index {
-                0 => frame.first,
-                _ => frame.rest[index - 1],
-            };
-            let chunk = self.pool.umem.chunk(piece.address);
-            let chunk = chunk.expect("a frame's pieces were compared when it came");
-            self.pool.umem.set_owner(chunk, Owner::Tx(self.link));
-            self.rings.tx.put(piece.continued(index < last));
-        }
-        // Its chunks are the ring's now; its pool goes on without it.
-        let mut frame = std::mem::ManuallyDrop::new(frame);
-        // SAFETY: neither is used again, since the frame is not dropped.
-        unsafe {
-            std::ptr::drop_in_place(&raw mut frame.rest);
-            std::ptr::drop_in_place(&raw mut frame.pool);
-        }
-        Ok(None)
-    }
-
-    /// Shows the kernel what was put into the tx ring.
-    #[inline]
-    pub fn submit(&mut self) {
-        self.rings.tx.submit();
-    }
-
-    /// How many entries of the tx ring the kernel has not taken.
-    ///
-    /// # Errors
-    /// [`Corrupt`].
-    #[inline]
-    pub fn unsent(&mut self) -> Result<u32, Corrupt> {
-        self.rings.tx.held()
-    }
-
-    /// Takes back and frees what the kernel has not sent; tells how many
-    /// entries. Only in copy mode, where it sends in our own calls alone.
-    ///
-    /// # Errors
-    /// [`Corrupt`].
-    pub fn take_back(&mut self) -> Result<u32, Corrupt> {
-        let entries = self.rings.tx.take_back()?;
-        for piece in &entries {
-            self.pool.release_piece(piece);
-        }
-        Ok(entries.len() as u32)
-    }
-
-    /// Frees what the kernel still had, after its socket was closed.
-    pub fn end(self) -> Oddities {
-        let umem = &self.pool.umem;
-        for chunk in 0..umem.chunks() {
-            let owner = umem.owner(chunk);
-            if owner == Owner::Fill(self.link) || owner == Owner::Tx(self.link) {
-                self.pool.release(chunk);
-            }
-        }
-        self.oddities
-    }
-
-    /// Whether the kernel wants to be called to send.
-    #[inline]
-    pub fn wants_tx_kick(&self) -> bool {
-        self.rings.tx.needs_wakeup()
-    }
-
-    /// Whether the kernel wants to be called to receive.
-    #[inline]
-    pub fn wants_rx_kick(&self) -> bool {
-        self.rings.fill.needs_wakeup()
-    }
-
-    /// What should not have been.
-    pub fn oddities(&self) -> Oddities {
-        self.oddities
-    }
-}
-
-enum Taken {
-    Frame(Frame),
-    Nothing,
-    Unfinished,
 }

@@ -149,6 +149,35 @@ impl<C: Cells> Producer<C> {
         Ok(entries)
     }
 
+    /// Goes on where another process that has this side has left it.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    #[inline]
+    pub fn resync(&mut self) -> Result<(), Corrupt> {
+        self.next = self.cells.producer();
+        self.submitted = self.next;
+        self.held().map(|_| ())
+    }
+
+    /// Behind the last entry written: the position of the next.
+    #[inline]
+    pub fn position(&self) -> u32 {
+        self.next
+    }
+
+    /// The entries that were written up to position `end` and never shown to
+    /// the other side, by a process that died; none if that cannot be.
+    pub fn unsubmitted(&self, end: u32) -> Vec<C::Entry> {
+        let start = self.cells.producer();
+        let count = match end.wrapping_sub(start) {
+            count if count <= self.entries => count,
+            _ => 0,
+        };
+        let place = |ahead| start.wrapping_add(ahead) & (self.entries - 1);
+        (0..count).map(|n| self.cells.load(place(n))).collect()
+    }
+
     /// Whether the other side sleeps and wants to be called.
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
@@ -185,6 +214,23 @@ impl<C: Cells> Consumer<C> {
             producer: next,
             cells,
         }
+    }
+
+    /// Goes on where another process that has this side has left it. What
+    /// cannot be shows with the next [`peek`](Self::peek).
+    #[inline]
+    pub fn resync(&mut self) {
+        self.next = self.cells.consumer();
+        self.released = self.next;
+        self.producer = self.next;
+    }
+
+    /// The position of the next entry in shared memory, and whether there is
+    /// one: whichever process takes it.
+    #[inline]
+    pub fn look(&self) -> (u32, bool) {
+        let consumer = self.cells.consumer();
+        (consumer, self.cells.producer() != consumer)
     }
 
     /// How many entries can be taken now, `want` at most.

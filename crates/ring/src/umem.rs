@@ -8,8 +8,11 @@
 //!  chunks_at      chunks, each chunk_bytes long: this part is the UMEM
 //!                   ├ headroom, metadata ┤ frame … ┤ rest ┤
 //!
-//!  header: u64 magic │ u32 chunk_bytes │ u32 chunks │ rest: shared state of
-//!          those who divide the memory among processes
+//!  header: u64 magic │ u32 chunk_bytes │ u32 chunks
+//!          at 64:   for each process a u32, how often its number was given
+//!          at 2048: for each link a u32, which processes hold it, by bit
+//!  queue:  u32 lock of rx and fill │ u32 journal of fill
+//!          u32 lock of tx and completion │ u32 journal of tx
 //! ```
 //!
 //! # Who owns a chunk
@@ -24,23 +27,36 @@
 //!   ▲  ◄───────      │  ▲                                            │
 //!   │    free        │  └──────────────── rx ◄── FILL of link l ◄────┘
 //! ```
+//!
+//! Where several processes share the memory, each keeps some free chunks to
+//! itself (`READY`, for process n); `FREE` ones are whoever's changes the word
+//! first.
 #![allow(unsafe_code)] // Mapped memory.
 
+use crate::lock::{NUMBER_MAX, Word};
 use crate::mapping::Mapping;
 use crate::xsk::Descriptor;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `weirumem`, as a number.
 const MAGIC: u64 = u64::from_be_bytes(*b"weirumem");
 
-/// Bytes before the owner words.
-pub const HEADER_BYTES: usize = 4096;
+/// Most queues, of all links together.
+pub const QUEUES_MAX: u16 = 512;
 
-/// Where in the header other crates may keep what they share.
-pub const SHARED_AT: usize = 64;
+/// Most links that processes can hold.
+pub const LINKS_MAX: u16 = 256;
+
+/// Bytes before the owner words.
+pub const HEADER_BYTES: usize = QUEUES_AT + QUEUES_MAX as usize * QUEUE_BYTES;
+
+const GENERATIONS_AT: usize = 64;
+const LINKS_AT: usize = 2048;
+const QUEUES_AT: usize = 4096;
+const QUEUE_BYTES: usize = 16;
 
 /// Chunk sizes that the kernel takes.
 pub const CHUNK_BYTES: [u32; 2] = [2048, 4096];
@@ -51,9 +67,6 @@ pub const CHUNKS_MAX: u32 = 1 << 18;
 /// What the kernel keeps free at the start of each chunk (`XDP_PACKET_HEADROOM`).
 pub const HEADROOM_BYTES: u32 = 256;
 
-/// Most links that owner words can name.
-pub const LINKS_MAX: u32 = 1 << 12;
-
 /// Who owns a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {
@@ -61,6 +74,8 @@ pub enum Owner {
     Free,
     /// The process of that number, from 1.
     Process(u16),
+    /// The process of that number, which keeps it ready for its next frame.
+    Ready(u16),
     /// The kernel, to fill it with a frame of that link.
     Fill(u16),
     /// The kernel, to send it on that link.
@@ -71,6 +86,7 @@ const KIND_SHIFT: u32 = 16;
 const PROCESS: u32 = 0;
 const FILL: u32 = 1;
 const TX: u32 = 2;
+const READY: u32 = 3;
 
 impl Owner {
     #[inline]
@@ -78,6 +94,7 @@ impl Owner {
         match self {
             Owner::Free => 0,
             Owner::Process(number) => PROCESS << KIND_SHIFT | u32::from(number),
+            Owner::Ready(number) => READY << KIND_SHIFT | u32::from(number),
             Owner::Fill(link) => FILL << KIND_SHIFT | u32::from(link),
             Owner::Tx(link) => TX << KIND_SHIFT | u32::from(link),
         }
@@ -88,6 +105,7 @@ impl Owner {
         let number = word as u16;
         match word >> KIND_SHIFT {
             PROCESS if number != 0 => Owner::Process(number),
+            READY if number != 0 => Owner::Ready(number),
             FILL => Owner::Fill(number),
             TX => Owner::Tx(number),
             _ => Owner::Free,
@@ -98,7 +116,7 @@ impl Owner {
 /// How many chunks whom have.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Census {
-    /// Nobody.
+    /// Nobody, or ready for a process's next frame.
     pub free: u32,
     /// Processes.
     pub process: u32,
@@ -281,22 +299,24 @@ impl Umem {
     /// Says who owns a chunk.
     #[inline]
     pub fn set_owner(&self, chunk: u32, owner: Owner) {
-        self.owner_word(chunk)
-            .store(owner.word(), Ordering::Release);
+        self.mapping.put_word(self.owner_at(chunk), owner.word());
     }
 
     /// Changes who owns a chunk, if it is who we think.
     pub fn change_owner(&self, chunk: u32, from: Owner, to: Owner) -> bool {
-        let word = self.owner_word(chunk);
-        let (from, to) = (from.word(), to.word());
-        word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        let at = self.owner_at(chunk);
+        self.mapping.change_word(at, from.word(), to.word())
+    }
+
+    #[inline]
+    fn owner_at(&self, chunk: u32) -> usize {
+        assert!(chunk < self.chunks, "a chunk's number is compared first");
+        HEADER_BYTES + 4 * chunk as usize
     }
 
     #[inline]
     fn owner_word(&self, chunk: u32) -> &AtomicU32 {
-        assert!(chunk < self.chunks, "a chunk's number is compared first");
-        self.mapping.word(HEADER_BYTES + 4 * chunk as usize)
+        self.mapping.word(self.owner_at(chunk))
     }
 
     /// Counts who owns how many.
@@ -304,7 +324,7 @@ impl Umem {
         let mut census = Census::default();
         for chunk in 0..self.chunks {
             match self.owner(chunk) {
-                Owner::Free => census.free += 1,
+                Owner::Free | Owner::Ready(_) => census.free += 1,
                 Owner::Process(_) => census.process += 1,
                 Owner::Fill(_) => census.fill += 1,
                 Owner::Tx(_) => census.tx += 1,
@@ -313,14 +333,40 @@ impl Umem {
         census
     }
 
-    /// A number of 64 bits in the header that those who share the memory may
-    /// use; `at` counts from [`SHARED_AT`].
+    /// Notes that a process's number is given anew: which of that number it
+    /// is.
     ///
     /// # Panics
-    /// Outside of the header.
-    pub fn shared(&self, at: usize) -> &AtomicU64 {
-        assert!(SHARED_AT + at + 8 <= HEADER_BYTES, "inside of the header");
-        self.mapping.wide(SHARED_AT + at)
+    /// For a number beyond [`NUMBER_MAX`](crate::lock::NUMBER_MAX).
+    pub fn next_generation(&self, number: u16) -> u32 {
+        assert!(number <= NUMBER_MAX, "processes are numbered up to 255");
+        let at = GENERATIONS_AT + 4 * usize::from(number);
+        let next = self
+            .mapping
+            .word(at)
+            .load(Ordering::Relaxed)
+            .wrapping_add(1);
+        self.mapping.put_word(at, next);
+        next
+    }
+
+    /// Which processes hold a link: bit 0 is that of process 1.
+    ///
+    /// # Panics
+    /// Beyond [`LINKS_MAX`].
+    pub fn link_holders(&self, link: u16) -> &AtomicU32 {
+        assert!(link < LINKS_MAX, "links are numbered below 256");
+        self.mapping.word(LINKS_AT + 4 * usize::from(link))
+    }
+
+    /// A word of a queue's.
+    #[inline]
+    pub(crate) fn queue_word(&self, queue: u16, word: QueueWord) -> SharedWord<'_> {
+        assert!(queue < QUEUES_MAX, "queues are numbered below 512");
+        SharedWord {
+            mapping: &self.mapping,
+            at: QUEUES_AT + usize::from(queue) * QUEUE_BYTES + word as usize,
+        }
     }
 
     /// The bytes of a piece.
@@ -357,6 +403,43 @@ impl Umem {
             true => Some(self.mapping.wide(at).load(Ordering::Relaxed)),
             false => None,
         }
+    }
+}
+
+/// What processes that share a queue write about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum QueueWord {
+    /// Who has the rx and the fill ring.
+    RxLock = 0,
+    /// How far entries of the fill ring were written.
+    FillJournal = 4,
+    /// Who has the tx and the completion ring.
+    TxLock = 8,
+    /// How far entries of the tx ring were written.
+    TxJournal = 12,
+}
+
+/// A word in shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedWord<'a> {
+    mapping: &'a Mapping,
+    at: usize,
+}
+
+impl Word for SharedWord<'_> {
+    #[inline]
+    fn load(&self) -> u32 {
+        self.mapping.word(self.at).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn change(&self, from: u32, to: u32) -> bool {
+        self.mapping.change_word(self.at, from, to)
+    }
+
+    #[inline]
+    fn store(&self, value: u32) {
+        self.mapping.put_word(self.at, value);
     }
 }
 

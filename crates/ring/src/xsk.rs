@@ -145,14 +145,12 @@ impl<E: Words> Cells for MappedRing<E> {
 
     #[inline]
     fn set_producer(&self, position: u32) {
-        let word = self.mapping.word(self.producer);
-        word.store(position, Ordering::Release);
+        self.mapping.put_word(self.producer, position);
     }
 
     #[inline]
     fn set_consumer(&self, position: u32) {
-        let word = self.mapping.word(self.consumer);
-        word.store(position, Ordering::Release);
+        self.mapping.put_word(self.consumer, position);
     }
 
     #[inline]
@@ -169,9 +167,7 @@ impl<E: Words> Cells for MappedRing<E> {
     fn store(&self, place: u32, entry: E) {
         let at = self.place(place);
         for (index, word) in entry.to_words().iter().enumerate().take(E::COUNT) {
-            self.mapping
-                .wide(at + 8 * index)
-                .store(*word, Ordering::Relaxed);
+            self.mapping.put_wide(at + 8 * index, *word);
         }
     }
 
@@ -179,6 +175,20 @@ impl<E: Words> Cells for MappedRing<E> {
     fn needs_wakeup(&self) -> bool {
         let flags = self.flags.map(|at| self.mapping.word(at));
         flags.is_none_or(|word| word.load(Ordering::Relaxed) & NEED_WAKEUP != 0)
+    }
+}
+
+#[cfg(test)]
+impl<E: Words> MappedRing<E> {
+    /// A ring in a file of a test's.
+    pub(crate) fn of_file(file: BorrowedFd<'_>, at: u64, entries: u32) -> MappedRing<E> {
+        let offset = XdpRingOffset {
+            producer: 0,
+            consumer: 64,
+            desc: 128,
+            flags: None,
+        };
+        MappedRing::map(file, at, &offset, entries).expect("a test's file is long enough")
     }
 }
 

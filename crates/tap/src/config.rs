@@ -1,5 +1,6 @@
 //! What a tap is to be.
 
+use crate::error::TapError;
 use std::time::Duration;
 use weir_link::xdp::{Bypass, CopyMode};
 
@@ -60,4 +61,31 @@ impl Default for Config {
             hang_max: Some(Duration::from_millis(10)),
         }
     }
+}
+
+/// Whether it can be.
+pub(crate) fn check(config: &Config) -> Result<(), TapError> {
+    let setting = |what, value: u64, range| {
+        let error = TapError::Setting { what, value, range };
+        Err(error)
+    };
+    const _: () = {
+        use weir_link::xdp::{LINKS_MAX, QUEUES_MAX};
+        assert!(LINKS_MAX * QUEUES_MAX <= weir_ring::umem::QUEUES_MAX as u32);
+    };
+    if !config.ring.is_power_of_two() || !(64..=1 << 16).contains(&config.ring) {
+        let range = "a power of two from 64 to 65536";
+        return setting("a ring", config.ring.into(), range);
+    }
+    if config.kept >= config.chunks {
+        let range = "fewer than there are chunks";
+        return setting("a reserve", config.kept.into(), range);
+    }
+    if let Some(limit) = config.hang_max
+        && limit < Duration::from_millis(1)
+    {
+        let micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+        return setting("a limit (in µs)", micros, "1 ms or more");
+    }
+    Ok(())
 }

@@ -43,4 +43,6 @@ pub struct Counts {
     pub hung: u64,
     /// Times that a program was found dead.
     pub died: u64,
+    /// Chunks that this process has taken back from others that died.
+    pub reclaimed: u64,
 }

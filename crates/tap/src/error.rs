@@ -1,8 +1,9 @@
 //! What can go wrong.
 
 use std::io;
+use std::path::PathBuf;
 use weir_link::net::InterfaceError;
-use weir_link::xdp::{GateError, XskError};
+use weir_link::xdp::{GateError, MEMBERS_MAX, XskError};
 use weir_ring::queue::Corrupt;
 use weir_ring::umem::UmemError;
 
@@ -62,6 +63,41 @@ pub enum TapError {
     NotTapped {
         /// Its number.
         link: usize,
+    },
+    /// Its processes have the links of when it was shared.
+    #[error(
+        "the tap is shared: its links are those that it had by then; end all its processes to change them"
+    )]
+    IsShared,
+    /// It cannot be shared at a path.
+    #[error(
+        "cannot share a tap at `{path}` ({source}); take another path, or end the tap that is shared there"
+    )]
+    CannotShare {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no tap to join.
+    #[error("no tap is shared at `{path}` ({source}): start the process that shares it first")]
+    NotShared {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is shared by another version of weir.
+    #[error("the tap is shared by another version of weir: all its processes must be of one")]
+    OtherVersion,
+    /// So many processes share it already.
+    #[error("{MEMBERS_MAX} processes share the tap, which is as many as can: end one first")]
+    Full,
+    /// A shared link is none of the calling thread's network namespace.
+    #[error("the tap has `{interface}`, which is not here: join from its network namespace")]
+    Elsewhere {
+        /// Its name.
+        interface: String,
     },
     /// Anything else.
     #[error("cannot {what} ({source})")]

@@ -32,6 +32,12 @@
 //! # }
 //! ```
 //!
+//! # Several processes
+//!
+//! [`Tap::share`] lets others [join](Tap::join) a tap that is in use; any of
+//! them may end in any way, and the last gives the links back. See
+//! `docs/taps.md`, and `crates/ctap` for other languages.
+//!
 //! # When the program fails
 //!
 //! A program in the kernel watches a word that [`Tap::pull`] and
@@ -41,13 +47,18 @@
 //! `docs/bridge.md`.
 
 mod bridge;
+mod calls;
 mod clock;
 mod complete;
 mod config;
 mod counts;
 mod error;
 pub mod fdb;
+mod frames;
 mod link;
+mod member;
+mod pass;
+mod share;
 pub mod switch;
 mod tap;
 

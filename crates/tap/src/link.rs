@@ -3,8 +3,11 @@
 use crate::config::{Config, Mode};
 use crate::counts::{Counts, LinkCounts};
 use crate::error::TapError;
+use crate::member::Members;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use weir_link::net::Interface;
 use weir_link::xdp::{CopyMode, Gate, QUEUES_MAX, Xsk, XskError, XskSpec};
@@ -35,6 +38,21 @@ pub(crate) struct Queue {
     pub(crate) socket: Xsk,
     /// Frames were put since the last push.
     dirty: bool,
+    /// Where the rings are shared: frames taken, and frames to be put.
+    pub(crate) inbox: VecDeque<Frame>,
+    pub(crate) outbox: VecDeque<Frame>,
+    /// The place of a frame that waits for another process, and since when.
+    pub(crate) waiting: Option<(u32, u64)>,
+}
+
+/// All rings of a queue are as long.
+pub(crate) fn sizes(ring: u32) -> RingSizes {
+    RingSizes {
+        fill: ring,
+        rx: ring,
+        tx: ring,
+        completion: ring,
+    }
 }
 
 /// What has been bound before: sockets that share the memory.
@@ -45,7 +63,29 @@ pub(crate) struct Shared<'a> {
     pub(crate) mode: Option<CopyMode>,
 }
 
+/// The number of a queue among those of all links.
+fn queue_id(link: usize, queue: u32) -> u16 {
+    (link as u32 * QUEUES_MAX + queue) as u16
+}
+
 impl TapLink {
+    /// A link that is bound to.
+    pub(crate) fn of(
+        interface: Interface,
+        mode: CopyMode,
+        completes: bool,
+        queues: Vec<Queue>,
+    ) -> TapLink {
+        TapLink {
+            interface,
+            holders: 1,
+            mode,
+            queues,
+            counts: LinkCounts::default(),
+            completes,
+        }
+    }
+
     /// Binds to all queues of an interface.
     pub(crate) fn bind(
         interface: Interface,
@@ -61,14 +101,8 @@ impl TapLink {
             (None, Mode::Auto) => &[CopyMode::ZeroCopy, CopyMode::Copy],
         };
         let is_veth = || weir_link::xdp::driver(&interface.name).is_ok_and(|name| name == "veth");
-        let mut link = TapLink {
-            completes: config.complete_checksums.unwrap_or_else(is_veth),
-            interface,
-            holders: 1,
-            mode: CopyMode::Copy,
-            queues: Vec::new(),
-            counts: LinkCounts::default(),
-        };
+        let completes = config.complete_checksums.unwrap_or_else(is_veth);
+        let mut link = TapLink::of(interface, CopyMode::Copy, completes, Vec::new());
         for (attempt, mode) in modes.iter().enumerate() {
             link.mode = *mode;
             match link.bind_queues(config, shared, number) {
@@ -95,12 +129,7 @@ impl TapLink {
             let spec = XskSpec {
                 ifindex: self.interface.index,
                 queue,
-                sizes: RingSizes {
-                    fill: config.ring,
-                    rx: config.ring,
-                    tx: config.ring,
-                    completion: config.ring,
-                },
+                sizes: sizes(config.ring),
                 mode: self.mode,
                 frags: longest > room,
                 busy_poll: config.busy_poll,
@@ -108,12 +137,9 @@ impl TapLink {
             let other = shared.other.or(self.queues.first().map(|q| &q.socket));
             match Xsk::bind(shared.pool.umem(), other, &spec) {
                 Ok((socket, rings)) => {
-                    let id = (number as u32 * QUEUES_MAX + queue) as u16;
-                    self.queues.push(Queue {
-                        ring: LinkQueue::new(rings, shared.pool, id),
-                        socket,
-                        dirty: false,
-                    });
+                    let id = queue_id(number, queue);
+                    let ring = LinkQueue::new(rings, shared.pool, id);
+                    self.queues.push(Queue::new(ring, socket));
                 }
                 // That was the last.
                 Err(XskError::NoQueue { .. }) if queue > 0 => break,
@@ -151,6 +177,78 @@ impl TapLink {
 }
 
 impl Queue {
+    fn new(ring: LinkQueue, socket: Xsk) -> Queue {
+        Queue {
+            ring,
+            socket,
+            dirty: false,
+            inbox: VecDeque::new(),
+            outbox: VecDeque::new(),
+            waiting: None,
+        }
+    }
+
+    /// A queue that another process has bound to.
+    pub(crate) fn of_fd(
+        socket: OwnedFd,
+        sizes: RingSizes,
+        pool: &Rc<Pool>,
+        link: usize,
+        queue: usize,
+    ) -> Result<Queue, XskError> {
+        let (socket, rings) = Xsk::of_fd(socket, sizes)?;
+        let id = queue_id(link, queue as u32);
+        Ok(Queue::new(LinkQueue::new(rings, pool, id), socket))
+    }
+
+    /// Puts a frame among those to be sent with the next push, where the
+    /// rings are shared; gives it back where there is no room.
+    #[inline]
+    pub(crate) fn keep(&mut self, frame: Frame, room: u32) -> Option<Frame> {
+        if self.outbox.len() >= room as usize {
+            return Some(frame);
+        }
+        self.outbox.push_back(frame);
+        None
+    }
+
+    /// Sends what is kept; nothing where another process has the rings.
+    pub(crate) fn push_kept(
+        &mut self,
+        members: &Members,
+        mode: CopyMode,
+        counts: &mut Counts,
+    ) -> Result<(), Push> {
+        if self.outbox.is_empty() && !self.dirty {
+            return Ok(());
+        }
+        let pushed = members.with_tx(self, |queue| {
+            queue.ring.reap().map_err(Push::Ring)?;
+            while let Some(frame) = queue.outbox.pop_front() {
+                if let Some(frame) = queue.put(frame).map_err(Push::Ring)? {
+                    queue.outbox.push_front(frame);
+                    break;
+                }
+            }
+            queue.push(mode, counts)
+        });
+        pushed.map_err(Push::Ring)?.unwrap_or(Ok(()))
+    }
+
+    /// Drops what waits, but for what was let in in this epoch, where there
+    /// may be such; tells how many frames.
+    pub(crate) fn drop_old(&mut self, epoch: Option<u32>) -> Result<u64, Corrupt> {
+        let mut dropped = 0;
+        while let Some(frame) = self.ring.take()? {
+            match frame.meta().map(|meta| meta as u32) {
+                now if epoch.is_some() && now == epoch => self.inbox.push_back(frame),
+                _ => dropped += 1,
+            }
+        }
+        self.ring.release();
+        Ok(dropped)
+    }
+
     /// Puts a frame into the tx ring; gives it back where there is no room.
     #[inline]
     pub(crate) fn put(&mut self, frame: Frame) -> Result<Option<Frame>, Corrupt> {

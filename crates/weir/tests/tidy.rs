@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Which workspace crates a crate may depend on: the arrows of
 /// `ARCHITECTURE.md`. A crate's tests may use `lab` whatever its arrows are.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("wire", &[]),
     ("filter", &["wire"]),
     ("demux", &["wire", "filter"]),
@@ -17,6 +17,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("packetdrill", &["wire", "stack"]),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
     ("tap", &["wire", "ring", "link"]),
+    ("ctap", &["tap"]),
     ("socket", &["wire", "ring", "link", "stack", "broker"]),
     ("lab", &["wire", "filter", "demux", "ring", "link"]),
     ("apps", &["wire", "ring", "link", "stack", "tap"]),
@@ -30,7 +31,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
 ];
 
 /// The only places where code may opt out of the compiler's safety checks.
-const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 10] = [
+const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 11] = [
     "crates/filter/src/backend/native/",
     "crates/ring/src/",
     "crates/link/benches/plan_kernel/",
@@ -41,6 +42,7 @@ const UNCHECKED_CODE_MAY_LIVE_IN: [&str; 10] = [
     "crates/lab/",
     "crates/broker/tests/live/hostile.rs",
     "crates/packetdrill/",
+    "crates/ctap/src/",
 ];
 
 /// Where code takes time, randomness and I/O from its caller.

@@ -10,7 +10,7 @@ use crate::bpf::{
 };
 use crate::net::{Interface, InterfaceError};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -83,6 +83,34 @@ struct GateLink {
     xdp: Attachment,
     hook: Hook,
     tc: Option<Attachment>,
+    /// Frames to any station are received as long as somebody has it.
+    promiscuous: Option<OwnedFd>,
+}
+
+/// A gate's descriptors, for another process to have the same gate.
+#[derive(Debug)]
+pub struct GateParts<F> {
+    /// The page that is shared with the programs.
+    pub state: F,
+    /// The sockets that frames go to.
+    pub sockets: F,
+    /// Which link is joined to which.
+    pub peers: F,
+}
+
+/// The same of one link.
+#[derive(Debug)]
+pub struct LinkParts<F> {
+    /// The interface's number.
+    pub ifindex: u32,
+    /// Where frames are taken.
+    pub hook: Hook,
+    /// The program that takes them.
+    pub xdp: F,
+    /// The program that joins links for the bypass.
+    pub tc: Option<F>,
+    /// What has frames to any station received.
+    pub promiscuous: Option<F>,
 }
 
 #[derive(Debug)]
@@ -172,6 +200,12 @@ impl Gate {
     pub fn new(bypass: Bypass) -> Result<Gate, GateError> {
         let state_map = State::make()?;
         let state = Rc::new(State::of(&state_map)?);
+        state
+            .make_death_words()
+            .map_err(|source| GateError::System {
+                what: "make locks that outlive their owner",
+                source,
+            })?;
         state.set_bypass(bypass);
         state.set_limit(None);
         state
@@ -216,26 +250,105 @@ impl Gate {
         if let Some(pins) = &self.pins {
             pins.folder.pin(&xdp_pin(link), &xdp)?;
         }
-        let made = Some(GateLink {
-            ifindex,
-            xdp,
-            hook,
-            tc: None,
-        });
-        match vacant {
-            Some(link) => self.links[link] = made,
-            None => self.links.push(made),
-        }
-        let changed = promiscuous::set(&interface.name, true);
-        let changed = changed.map_err(|source| GateError::System {
+        let failed = |source| GateError::System {
             what: "receive frames to any station",
             source,
-        })?;
-        if changed {
-            let links = self.state.word(at::PROMISCUOUS);
-            links.fetch_or(1 << link, Ordering::Relaxed);
-        }
+        };
+        let promiscuous = match &self.pins {
+            // It ends with whoever holds it last.
+            None => Some(promiscuous::hold(ifindex).map_err(failed)?),
+            // It stays as what is pinned does.
+            Some(_) => {
+                if promiscuous::set(&interface.name, true).map_err(failed)? {
+                    let links = self.state.word(at::PROMISCUOUS);
+                    links.fetch_or(1 << link, Ordering::Relaxed);
+                }
+                None
+            }
+        };
+        self.place(
+            link,
+            GateLink {
+                ifindex,
+                xdp,
+                hook,
+                tc: None,
+                promiscuous,
+            },
+        );
         Ok(link)
+    }
+
+    fn place(&mut self, link: usize, made: GateLink) {
+        while self.links.len() <= link {
+            self.links.push(None);
+        }
+        self.links[link] = Some(made);
+    }
+
+    /// The descriptors of the gate, to be passed on; those of its links are
+    /// [theirs](Self::link_parts).
+    pub fn parts(&self) -> GateParts<BorrowedFd<'_>> {
+        GateParts {
+            state: self.state_map.as_fd(),
+            sockets: self.sockets.as_fd(),
+            peers: self.peers.as_fd(),
+        }
+    }
+
+    /// The descriptors of a link.
+    pub fn link_parts(&self, link: usize) -> Option<LinkParts<BorrowedFd<'_>>> {
+        let found = self.links.get(link)?.as_ref()?;
+        Some(LinkParts {
+            ifindex: found.ifindex,
+            hook: found.hook,
+            xdp: found.xdp.as_fd(),
+            tc: found.tc.as_ref().map(AsFd::as_fd),
+            promiscuous: found.promiscuous.as_ref().map(AsFd::as_fd),
+        })
+    }
+
+    /// The gate of another process, without its links.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn of_parts(parts: GateParts<OwnedFd>) -> Result<Gate, GateError> {
+        let state_map = Map::from_fd(parts.state)?;
+        let state = Rc::new(State::of(&state_map)?);
+        if !state.is_current() {
+            return Err(GateError::OtherVersion);
+        }
+        Ok(Gate {
+            state,
+            state_map,
+            sockets: Map::from_fd(parts.sockets)?,
+            peers: Map::from_fd(parts.peers)?,
+            links: Vec::new(),
+            pins: None,
+            adopted: false,
+        })
+    }
+
+    /// Has a link of the other process, under its number.
+    ///
+    /// # Errors
+    /// For a number that is too great.
+    pub fn add_parts(&mut self, link: usize, parts: LinkParts<OwnedFd>) -> Result<(), GateError> {
+        if link >= LINKS_MAX as usize {
+            let what = format!("link {link}");
+            return Err(GateError::Links { what });
+        }
+        self.place(
+            link,
+            GateLink {
+                ifindex: parts.ifindex,
+                xdp: Attachment::from_fd(parts.xdp),
+                hook: parts.hook,
+                tc: parts.tc.map(Attachment::from_fd),
+                promiscuous: parts.promiscuous,
+            },
+        );
+        Ok(())
     }
 
     /// Takes the program off one link, and leaves the interface as it was.
@@ -305,6 +418,7 @@ impl Gate {
                 xdp,
                 hook,
                 tc: get(&tc_pin(link))?.map(Attachment::from_fd),
+                promiscuous: None,
             }));
         }
         Ok(Some(Gate {

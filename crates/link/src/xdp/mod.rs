@@ -16,8 +16,8 @@ mod promiscuous;
 mod socket;
 mod state;
 
-pub use death::DeathWord;
+pub use death::{DeathWord, Life};
 pub use driver::driver;
-pub use gate::{Gate, GateError};
+pub use gate::{Gate, GateError, GateParts, LinkParts};
 pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};
-pub use state::{Bypass, LINKS_MAX, QUEUES_MAX, State, Trips, Why};
+pub use state::{Bypass, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, State, Trips, Why};

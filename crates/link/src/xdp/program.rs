@@ -1,17 +1,18 @@
 //! The programs at a tap's links: fixed, the rest is in the shared page.
 //!
 //! ```text
-//!             gate shut ───────────────────────────────┐
-//!  frame ─► gate? ─► death word? ─► heartbeat? ─► XSK  │
-//!                        │ died        │ behind        ▼
-//!                        └─────────────┴─► shut it ─► bypass: wire │ kernel │ drop
+//!             gate shut ────────────────────────────────┐
+//!  frame ─► gate? ─► death words? ─► heartbeat? ─► XSK  │
+//!                        │ all died     │ behind       ▼
+//!                        └──────────────┴─► shut it ─► bypass: wire │ kernel │ drop
 //! ```
 //!
 //! The heartbeat is loaded before the clock, and the difference compared as a
 //! signed number: a beat in between is no hang. Gate and epoch are one word,
 //! so that a frame carries the epoch in which it was let in.
 
-use super::state::{QUEUES_MAX, State, Why, at};
+use super::death::{LOCK_WORD, THREADS};
+use super::state::{MEMBERS_MAX, QUEUES_MAX, State, Why, at};
 use crate::bpf::{Load, LoadError, Map, Program, ProgramType};
 use std::os::fd::AsFd;
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
@@ -31,10 +32,6 @@ const TCX_NEXT: i32 = -1;
 const DATA: i16 = 0;
 const DATA_META: i16 = 8;
 const RX_QUEUE: i16 = 16;
-
-/// `FUTEX_OWNER_DIED`, in either of the first two words of a lock: C
-/// libraries put it into one of them.
-const OWNER_DIED: u64 = 1 << 30 | 1 << 62;
 
 /// `BPF_ATOMIC`, `BPF_CMPXCHG`.
 const ATOMIC: u8 = 0xc0;
@@ -154,12 +151,9 @@ impl Xdp {
             Insn::mov64(Reg::R1, GATE),
             Insn::alu64(op::AND, Reg::R1, 1),
         ]);
-        let (died, hung, bypass) = (self.died, self.hung, self.bypass);
+        let (hung, bypass) = (self.hung, self.bypass);
         self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), bypass);
-        self.push(&[Insn::load(op::DW, Reg::R1, PAGE, at::DEATH as i16)]);
-        self.push(&Insn::load64(Reg::R2, OWNER_DIED));
-        self.asm
-            .jump(Insn::jump64(op::JSET, Reg::R1, Reg::R2), died);
+        self.anybody();
         self.push(&[
             Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16),
             Insn::call(KTIME_GET_NS),
@@ -184,6 +178,25 @@ impl Xdp {
         ]);
         self.asm.jump(Insn::jump64(JSGT, Reg::R0, Reg::R1), hung);
         self.asm.bind(fine);
+    }
+
+    /// Whether a process that lives has one of the death words: mostly the
+    /// first.
+    fn anybody(&mut self) {
+        let alive = self.asm.label();
+        for slot in 0..MEMBERS_MAX {
+            let word = (at::death(slot) + LOCK_WORD) as i16;
+            // 0 becomes the greatest.
+            self.push(&[
+                Insn::load(op::W, Reg::R1, PAGE, word),
+                Insn::alu64(op::SUB, Reg::R1, 1),
+            ]);
+            let threads = THREADS as i32;
+            self.asm
+                .jump(Insn::jump64(op::JLT, Reg::R1, threads), alive);
+        }
+        self.asm.goto(self.died);
+        self.asm.bind(alive);
     }
 
     /// Writes the epoch before the frame.

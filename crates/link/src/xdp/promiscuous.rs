@@ -1,12 +1,14 @@
-//! Receiving frames to any station. The setting outlives the process, so
+//! Receiving frames to any station: as long as a socket is open that anybody
+//! may hold, or until it is taken back. The latter outlives the process, so
 //! that links which the kernel joins for a dead one go on; who sets it notes
 //! so in the shared page, and who ends the tap takes it back.
-#![allow(unsafe_code)] // The ioctl of interface flags.
+#![allow(unsafe_code)] // The ioctl of interface flags, a socket option.
 
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::ffi::c_char;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// `struct ifreq`: a name and a union of 24 bytes, here flags.
 #[repr(C)]
@@ -14,6 +16,33 @@ struct Request {
     name: [c_char; 16],
     flags: i16,
     rest: [u8; 22],
+}
+
+/// A socket that receives nothing; as long as it is open, the interface
+/// receives frames to any station (packet(7)).
+pub(super) fn hold(ifindex: u32) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)?;
+    let member = libc::packet_mreq {
+        mr_ifindex: i32::try_from(ifindex).map_err(|_| io::ErrorKind::InvalidInput)?,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    // SAFETY: the option takes a `struct packet_mreq`, which is only read.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            (&raw const member).cast(),
+            size_of_val(&member) as libc::socklen_t,
+        )
+    };
+    match set {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Sets the flag of an interface of the calling thread's namespace, or takes

@@ -181,7 +181,15 @@ impl Xsk {
             ),
         };
         bound.map_err(|error| refused(error, spec))?;
-        let rings = XskRings::map(&socket, spec.sizes);
+        Xsk::of_fd(socket, spec.sizes)
+    }
+
+    /// A socket that another process has bound, with rings of these sizes.
+    ///
+    /// # Errors
+    /// If it is none, or its rings are of other sizes.
+    pub fn of_fd(socket: OwnedFd, sizes: RingSizes) -> Result<(Xsk, XskRings), XskError> {
+        let rings = XskRings::map(&socket, sizes);
         let rings = rings.map_err(|source| XskError::System {
             what: "map the rings of an AF_XDP socket",
             source,

@@ -14,8 +14,8 @@
 //!  64    u64  version of this layout
 //!  72    u32  links: which (by bit) may be redirected to in the driver
 //!  76    u32  links: which (by bit) we have set promiscuous
-//!  128   death word: a robust lock of the process (death.rs)
 //!  256   for each link: u64 frames bypassed, u64 0
+//!  2048  for each process: its death word, a robust lock in 64 bytes (death.rs)
 //! ```
 
 use crate::bpf::{Map, MapError, MapMemory, MapSpec};
@@ -28,8 +28,12 @@ pub const LINKS_MAX: u32 = 8;
 /// Most queues of one link.
 pub const QUEUES_MAX: u32 = 64;
 
-/// Of this layout, and of the programs that go with it.
-pub(super) const VERSION: u64 = 1;
+/// Most processes that share a tap.
+pub const MEMBERS_MAX: u16 = 16;
+
+/// Of this layout, and of the programs that go with it; C libraries have
+/// locks of their own kinds.
+pub(super) const VERSION: u64 = 2 | (super::death::LOCK_WORD as u64) << 32;
 
 pub(super) const BYTES: u32 = 4096;
 
@@ -46,9 +50,15 @@ pub(super) mod at {
     pub(crate) const VERSION: usize = 64;
     pub(crate) const FAST: usize = 72;
     pub(crate) const PROMISCUOUS: usize = 76;
-    pub(crate) const DEATH: usize = 128;
     pub(crate) const LINKS: usize = 256;
     pub(crate) const LINK_BYTES: usize = 16;
+    pub(crate) const DEATHS: usize = 2048;
+    pub(crate) const DEATH_BYTES: usize = 64;
+
+    /// The death word of a process.
+    pub(crate) const fn death(slot: u16) -> usize {
+        DEATHS + slot as usize * DEATH_BYTES
+    }
 }
 
 /// What becomes of frames while no process takes them.
@@ -228,6 +238,21 @@ impl State {
         let nanos = nanos.and_then(|nanos| i64::try_from(nanos).ok());
         let nanos = nanos.unwrap_or(i64::MAX);
         self.wide(at::LIMIT).store(nanos as u64, Ordering::SeqCst);
+    }
+
+    /// How far the heartbeat may be behind; `None` for any.
+    pub fn limit(&self) -> Option<Duration> {
+        let nanos = self.wide(at::LIMIT).load(Ordering::Relaxed);
+        (nanos < i64::MAX as u64).then(|| Duration::from_nanos(nanos))
+    }
+
+    /// What becomes of frames while it is shut.
+    pub fn bypass(&self) -> Bypass {
+        match self.word(at::BYPASS).load(Ordering::Relaxed) {
+            1 => Bypass::Wire,
+            2 => Bypass::Drop,
+            _ => Bypass::Kernel,
+        }
     }
 
     /// What has happened since the page was made.

@@ -1,0 +1,363 @@
+//! Pull and push, and what keeps the gate open.
+
+use crate::clock;
+use crate::error::TapError;
+use crate::link::{Push, Queue};
+use crate::member::SLEEP;
+use crate::tap::{Pull, Tap, ring_error};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+use weir_link::net::Interface;
+use weir_link::xdp::{Bypass, CopyMode, GateError, wait_readable};
+use weir_ring::queue::Corrupt;
+
+/// How long after the gate was opened a frame may still come that was let in
+/// before it shut.
+const UNDER_WAY: u64 = 100_000_000;
+
+/// How long frames on the bypass may take through the host's queues, before
+/// ours may follow.
+const SETTLE: Duration = Duration::from_millis(1);
+
+impl Tap {
+    /// Says that this thread takes frames from now on: before, they take the
+    /// bypass. The first [`pull`](Self::pull) says so by itself.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn ready(&mut self) -> Result<(), TapError> {
+        self.is_ready = true;
+        if self.is_shared() {
+            return self.come_back();
+        }
+        self.hold_death_word()?;
+        self.open()
+    }
+
+    /// Has the kernel watch for the end of this thread.
+    pub(crate) fn hold_death_word(&mut self) -> Result<(), TapError> {
+        if self.death.is_none() {
+            self.state.shut();
+            let held = self.state.hold_death_word(self.pool.me() - 1);
+            let held = held.map_err(|source| TapError::System {
+                what: "have the kernel watch for this thread's end",
+                source,
+            })?;
+            self.death = Some(held.ok_or(GateError::InUse)?);
+        }
+        self.state.set_limit(self.config.hang_max);
+        Ok(())
+    }
+
+    /// Drops what waits, and opens the gate.
+    fn open(&mut self) -> Result<(), TapError> {
+        // Another process may have opened it just now.
+        let epoch = self.members.as_ref().map(|_| self.state.gate().1);
+        for link in self.links.iter_mut().flatten() {
+            let mode = link.mode;
+            for queue in &mut link.queues {
+                let dropped = match &self.members {
+                    None => drop_old(queue, mode, epoch),
+                    Some(members) => members
+                        .with_rx(queue, |queue| queue.drop_old(epoch))
+                        .and_then(|dropped| dropped.unwrap_or(Ok(0)))
+                        .and_then(|dropped| {
+                            let unsent = members.with_tx(queue, |queue| take_back(queue, mode))?;
+                            Ok(dropped + unsent.unwrap_or(Ok(0))?)
+                        }),
+                };
+                let dropped = dropped.map_err(|error| ring_error(&link.interface, error))?;
+                link.counts.stale += dropped;
+            }
+        }
+        self.reap()?;
+        let epoch = self.state.open(clock::now());
+        self.is_of(epoch);
+        Ok(())
+    }
+
+    /// From now on frames are of this epoch.
+    fn is_of(&mut self, epoch: u32) {
+        let now = clock::now();
+        self.epoch = epoch;
+        self.check_until = now + UNDER_WAY;
+        self.busy_at = now;
+    }
+
+    /// The gate has shut: we were taken for dead or hung. What waits is old.
+    #[cold]
+    fn come_back(&mut self) -> Result<(), TapError> {
+        self.drop_kept();
+        if let (true, epoch) = self.state.gate()
+            && self.is_shared()
+        {
+            // Another process has opened it.
+            self.is_of(epoch);
+            return Ok(());
+        }
+        self.open()?;
+        if self.config.bypass == Bypass::Wire {
+            std::thread::sleep(SETTLE);
+            self.state.beat(clock::now());
+        }
+        Ok(())
+    }
+
+    /// Drops frames between the rings of a shared tap: others are past them.
+    #[cold]
+    fn drop_kept(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            for queue in &mut link.queues {
+                let kept = queue.inbox.drain(..).chain(queue.outbox.drain(..));
+                link.counts.stale += kept.count() as u64;
+            }
+        }
+    }
+
+    /// Gets chunks, or waits for a frame (`mbuf_pull`); tells whether there
+    /// are as many, or is one.
+    ///
+    /// Where the program was found hung, it is ready again with this call.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn pull(&mut self, what: Pull) -> Result<bool, TapError> {
+        self.alive()?;
+        match what {
+            Pull::Chunks(count) => {
+                self.reap()?;
+                Ok(self.pool.ready(count))
+            }
+            Pull::Frame(time) => self.wait(time),
+        }
+    }
+
+    /// Beats, and comes back where we were taken for hung.
+    #[inline]
+    fn alive(&mut self) -> Result<u64, TapError> {
+        let now = clock::now();
+        let (mut is_well, mut is_late) = (true, false);
+        if let Some(members) = &mut self.members {
+            is_well = members.is_well(now);
+            is_late = is_over(self.config.hang_max, members.called_at, now);
+            members.called_at = now;
+        }
+        if is_well {
+            self.state.beat(now);
+        }
+        if !self.is_ready {
+            self.ready()?;
+        } else if self.state.gate() != (true, self.epoch) {
+            self.come_back()?;
+        } else if is_late {
+            // Others kept the gate open, and are past what we have.
+            self.drop_kept();
+        }
+        self.look_after(now)?;
+        Ok(now)
+    }
+
+    fn wait(&mut self, time: Duration) -> Result<bool, TapError> {
+        let begun = clock::now();
+        let end = begun.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let spin = u64::try_from(self.config.spin.as_nanos()).unwrap_or(u64::MAX);
+        loop {
+            let now = self.alive()?;
+            if self.is_any_ready()? {
+                self.busy_at = now;
+                return Ok(true);
+            }
+            match &mut self.members {
+                None => self.reap()?,
+                Some(members) => members.is_idle(),
+            }
+            if now >= end {
+                return Ok(false);
+            }
+            self.kick_rx()?;
+            if now.saturating_sub(self.busy_at) < spin {
+                std::hint::spin_loop();
+                continue;
+            }
+            // The limit counts from the next frame on.
+            self.state.sleep();
+            if !self.is_any_ready()? {
+                self.counts.calls_wait += 1;
+                let (mut fds, mut left) = (self.sockets(), end - now);
+                if let Some(members) = &self.members {
+                    // There is more to see than frames.
+                    fds.push(members.listener.as_fd());
+                    left = left.min(SLEEP);
+                }
+                let left = Duration::from_nanos(left);
+                // A link that is down has an error, and no frame.
+                let woken = wait_readable(&fds, left).map_err(|source| TapError::System {
+                    what: "wait for frames",
+                    source,
+                })?;
+                if woken && !self.is_any_ready()? {
+                    self.check_links()?;
+                }
+                // To be woken once says that frames come: look for more.
+                if woken {
+                    self.busy_at = clock::now();
+                }
+            }
+        }
+    }
+
+    /// Where frames come that are ours to take.
+    fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        let mut sockets = Vec::new();
+        for link in self.links.iter().flatten() {
+            let count = link.queues.len();
+            for (queue, at) in link.queues.iter().zip(0..) {
+                let members = self.members.as_ref();
+                if members.is_none_or(|members| members.serves(at, count)) {
+                    sockets.push(queue.socket.as_fd());
+                }
+            }
+        }
+        sockets
+    }
+
+    #[inline]
+    fn is_any_ready(&mut self) -> Result<bool, TapError> {
+        for link in self.links.iter_mut().flatten() {
+            let count = link.queues.len();
+            for (queue, at) in link.queues.iter_mut().zip(0..) {
+                let ready = match &self.members {
+                    None => queue.ring.ready(1).map(|count| count > 0),
+                    Some(members) => Ok(members.is_ready(queue, at, count)),
+                };
+                if ready.map_err(|error| ring_error(&link.interface, error))? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether all links are still there.
+    ///
+    /// # Errors
+    /// [`TapError::Gone`] names the first that is not.
+    pub fn check_links(&self) -> Result<(), TapError> {
+        if self.gate.is_attached()? {
+            return Ok(());
+        }
+        let gone = self.links.iter().flatten().find(|link| {
+            let now = Interface::numbered(link.interface.index);
+            !now.is_ok_and(|interface| interface.xdp.is_some())
+        });
+        let name = gone.map(|link| link.interface.name.clone());
+        Err(TapError::Gone {
+            interface: name.unwrap_or_default(),
+        })
+    }
+
+    /// Wakes the device where it must be called to receive.
+    fn kick_rx(&mut self) -> Result<(), TapError> {
+        let busily = self.config.busy_poll.is_some();
+        for link in self.links.iter_mut().flatten() {
+            if link.mode == CopyMode::Copy && !busily {
+                continue;
+            }
+            for queue in &link.queues {
+                if busily || queue.ring.wants_rx_kick() {
+                    self.counts.calls_rx += 1;
+                    let kicked = queue.socket.kick_rx();
+                    kicked.map_err(|source| TapError::System {
+                        what: "have the device receive",
+                        source,
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what was given, on all links, and gets chunks back
+    /// (`mbuf_push`).
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn push(&mut self) -> Result<(), TapError> {
+        self.alive()?;
+        let mut is_down = false;
+        for link in self.links.iter_mut().flatten() {
+            for queue in &mut link.queues {
+                let pushed = match &self.members {
+                    None => queue.push(link.mode, &mut self.counts),
+                    Some(members) => queue.push_kept(members, link.mode, &mut self.counts),
+                };
+                match pushed {
+                    Ok(()) => {}
+                    Err(Push::Down(dropped)) => {
+                        link.counts.no_room += u64::from(dropped);
+                        is_down = true;
+                    }
+                    Err(Push::Ring(error)) => return Err(ring_error(&link.interface, error)),
+                    Err(Push::System(source)) => {
+                        let what = "send";
+                        return Err(TapError::System { what, source });
+                    }
+                }
+            }
+        }
+        if is_down {
+            self.check_links()?;
+        }
+        match self.is_shared() {
+            // It was done on the way.
+            true => Ok(()),
+            false => self.reap(),
+        }
+    }
+
+    /// Takes back what was sent, and lends it to be filled.
+    #[inline]
+    fn reap(&mut self) -> Result<(), TapError> {
+        if self.is_shared() {
+            return self.tend();
+        }
+        for link in self.links.iter_mut().flatten() {
+            for queue in &mut link.queues {
+                let reaped = queue.ring.reap();
+                reaped.map_err(|error| ring_error(&link.interface, error))?;
+            }
+        }
+        self.refill()
+    }
+
+    #[inline]
+    pub(crate) fn refill(&mut self) -> Result<(), TapError> {
+        for link in self.links.iter_mut().flatten() {
+            for queue in &mut link.queues {
+                let filled = queue.ring.refill();
+                filled.map_err(|error| ring_error(&link.interface, error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Drops what waits in a queue, in and out; tells how many entries.
+fn drop_old(queue: &mut Queue, mode: CopyMode, epoch: Option<u32>) -> Result<u64, Corrupt> {
+    Ok(queue.drop_old(epoch)? + take_back(queue, mode)?)
+}
+
+/// Elsewhere than in copy mode the device may be reading them.
+fn take_back(queue: &mut Queue, mode: CopyMode) -> Result<u64, Corrupt> {
+    match mode {
+        CopyMode::Copy => queue.ring.take_back().map(u64::from),
+        CopyMode::ZeroCopy => Ok(0),
+    }
+}
+
+/// Whether more than a limit has passed since `then`; never was is no time.
+#[inline]
+fn is_over(limit: Option<Duration>, then: u64, now: u64) -> bool {
+    let passed = u128::from(now.saturating_sub(then));
+    then != 0 && limit.is_some_and(|limit| passed > limit.as_nanos())
+}

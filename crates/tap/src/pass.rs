@@ -1,0 +1,108 @@
+//! What a process is given that joins a tap: descriptors, over a socket that
+//! every process of the tap listens on.
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Descriptors in one message: those of a link with all its queues.
+pub(crate) const FDS_MAX: usize = weir_link::xdp::QUEUES_MAX as usize + 8;
+
+/// Bytes of a message.
+const BYTES_MAX: usize = 256;
+
+/// How long who joins waits for an answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Processes that wait to be answered.
+const BACKLOG: i32 = 64;
+
+/// A message.
+pub(crate) type Message<F> = (Vec<u8>, Vec<F>);
+
+fn socket() -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    Ok(socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Listens at a path, which only this user may connect to. What is left of
+/// processes that have ended is replaced.
+pub(crate) fn listen_at(path: &Path) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let listener = socket()?;
+    let bound = match bind(&listener, &address) {
+        Err(Errno::ADDRINUSE) if connect(&socket()?, &address) == Err(Errno::CONNREFUSED) => {
+            std::fs::remove_file(path)?;
+            bind(&listener, &address)
+        }
+        bound => bound,
+    };
+    bound?;
+    // Nobody can connect before it listens.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    listen(&listener, BACKLOG)?;
+    rustix::fs::fcntl_setfl(&listener, rustix::fs::OFlags::NONBLOCK)?;
+    Ok(listener)
+}
+
+/// Somebody who wants to join, if there is one; only of this user, or root.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let peer = accept_with(listener, flags).ok()?;
+    let user = sockopt::socket_peercred(&peer).ok()?.uid;
+    let is_allowed = user.is_root() || user == rustix::process::geteuid();
+    is_allowed.then_some(peer)
+}
+
+/// Sends a message, now or not at all.
+pub(crate) fn send(to: &OwnedFd, (bytes, fds): &Message<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(to, &[IoSlice::new(bytes)], &mut control, flags)?;
+    Ok(())
+}
+
+/// Connects to whoever listens at a path.
+pub(crate) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER))?;
+    Ok(socket)
+}
+
+/// The next message.
+pub(crate) fn receive(from: &OwnedFd) -> io::Result<Message<OwnedFd>> {
+    let mut bytes = [0; BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let message = recvmsg(
+        from.as_fd(),
+        &mut parts,
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let mut fds = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    match message.bytes {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        count => Ok((bytes[..count].to_vec(), fds)),
+    }
+}

@@ -1,0 +1,159 @@
+//! Numbered frames from one host to the other: each that arrives is told from
+//! the others, and how long none did.
+
+use crate::net::Net;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weir_link::live::Sender;
+
+/// Ours: an EtherType for experiments (IEEE 802), and what tells them from others.
+const KIND: [u8; 4] = [0x88, 0xb5, b'n', b'o'];
+
+/// What became of the frames.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) sent: u64,
+    pub(crate) arrived: u64,
+    /// Frames that arrived again.
+    pub(crate) twice: u64,
+    /// The most frames in a row that did not arrive.
+    pub(crate) row_max: u64,
+    /// The same as time, by how many are sent a second.
+    pub(crate) gap_max: Duration,
+    /// The longest that a frame was under way.
+    pub(crate) late_max: Duration,
+}
+
+pub(crate) struct Numbered {
+    per_second: f64,
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    sender: Option<JoinHandle<()>>,
+    receiver: Option<JoinHandle<Report>>,
+}
+
+impl Numbered {
+    /// Sends so many a second from `a` to `b`, until [`stop`](Self::stop).
+    pub(crate) fn start(net: &Net, per_second: f64) -> Numbered {
+        let stop = Arc::new(AtomicBool::new(false));
+        let sent = Arc::new(AtomicU64::new(0));
+        let begun = Instant::now();
+        let socket = net.b.run(capture);
+        let receiver = {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || receive(&socket, &stop, begun))
+        };
+        let sender = net.a.run(|| Sender::open(net.eth_a.index())).unwrap();
+        let sender = {
+            let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let due = (begun.elapsed().as_secs_f64() * per_second) as u64;
+                    let number = sent.load(Ordering::Relaxed);
+                    if number < due {
+                        sender.send(&frame(number, begun.elapsed())).unwrap();
+                        sent.store(number + 1, Ordering::Relaxed);
+                    } else {
+                        std::thread::sleep(Duration::from_micros(200));
+                    }
+                }
+            })
+        };
+        Numbered {
+            per_second,
+            stop,
+            sent,
+            sender: Some(sender),
+            receiver: Some(receiver),
+        }
+    }
+
+    /// What becomes of some frames.
+    pub(crate) fn burst(net: &Net) -> Report {
+        let numbered = Numbered::start(net, 2_000.0);
+        std::thread::sleep(Duration::from_millis(100));
+        numbered.report()
+    }
+
+    /// No more are sent; those under way arrive.
+    pub(crate) fn stop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(sender) = self.sender.take() {
+            sender.join().unwrap();
+        }
+    }
+
+    pub(crate) fn report(mut self) -> Report {
+        self.stop();
+        let receiver = self.receiver.take().unwrap();
+        let report = receiver.join().unwrap();
+        Report {
+            sent: self.sent.load(Ordering::Relaxed),
+            gap_max: Duration::from_secs_f64(report.row_max as f64 / self.per_second),
+            ..report
+        }
+    }
+}
+
+impl Drop for Numbered {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn frame(number: u64, at: Duration) -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 7, 2, 2, 0, 0, 0, 7, 1]);
+    frame[12..16].copy_from_slice(&KIND);
+    frame[16..24].copy_from_slice(&number.to_ne_bytes());
+    frame[24..32].copy_from_slice(&(at.as_nanos() as u64).to_ne_bytes());
+    frame
+}
+
+fn capture() -> OwnedFd {
+    let all = Protocol::from_raw(NonZeroU32::new(0x0300).unwrap());
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(all)).unwrap();
+    set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
+    socket
+}
+
+/// Until nothing has come for a while after the last was sent.
+fn receive(socket: &OwnedFd, stop: &AtomicBool, begun: Instant) -> Report {
+    const AFTER: Duration = Duration::from_millis(400);
+    let mut seen = Vec::new();
+    let (mut report, mut buffer) = (Report::default(), [0; 2048]);
+    let (mut next, mut came) = (0, Instant::now());
+    loop {
+        let Ok((len, _)) = recv(socket, &mut buffer, RecvFlags::empty()) else {
+            if stop.load(Ordering::Relaxed) && came.elapsed() > AFTER {
+                return report;
+            }
+            std::thread::sleep(Duration::from_micros(300));
+            continue;
+        };
+        if len < 32 || buffer[12..16] != KIND {
+            continue;
+        }
+        came = Instant::now();
+        let half = |at: usize| u64::from_ne_bytes(buffer[at..at + 8].try_into().unwrap());
+        let (number, at) = (half(16) as usize, Duration::from_nanos(half(24)));
+        if seen.len() <= number {
+            seen.resize(number + 1, false);
+        }
+        if std::mem::replace(&mut seen[number], true) {
+            report.twice += 1;
+            continue;
+        }
+        report.arrived += 1;
+        report.row_max = report.row_max.max((number as u64).saturating_sub(next));
+        report.late_max = report.late_max.max(begun.elapsed().saturating_sub(at));
+        next = next.max(number as u64 + 1);
+    }
+}

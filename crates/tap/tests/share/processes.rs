@@ -1,0 +1,153 @@
+//! Other processes on a tap: this test's own binary, as one of them.
+
+use crate::config;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+use weir_lab::net::{Host, Process, Signal};
+use weir_tap::{Bypass, Config, Pull, Tap, TapError};
+
+/// What it is to do: `found`, `between` or `join`.
+const ROLE: &str = "WEIR_SHARE_ROLE";
+const PATH: &str = "WEIR_SHARE_PATH";
+
+/// Waits so long for frames, and forwards what there is; tells how many.
+pub(crate) fn forward(tap: &mut Tap, time: Duration) -> Result<u64, TapError> {
+    tap.pull(Pull::Frame(time))?;
+    let links: Vec<_> = tap.links().collect();
+    let mut count = 0;
+    for (from, to) in [(links[0], links[1]), (links[1], links[0])] {
+        for _ in 0..64 {
+            let Some(frame) = tap.take(from)? else { break };
+            count += 1;
+            tap.give(to, frame)?;
+        }
+    }
+    tap.push()?;
+    Ok(count)
+}
+
+/// Another process on the tap; killed when it is dropped.
+pub(crate) struct Other {
+    process: Process,
+    asks: ChildStdin,
+    says: BufReader<ChildStdout>,
+}
+
+impl Other {
+    pub(crate) fn found(host: &Host, path: &Path) -> Other {
+        Other::start(host, "found", path)
+    }
+
+    /// As [`found`](Self::found), with the links joined for the bypass.
+    pub(crate) fn between(host: &Host, path: &Path) -> Other {
+        Other::start(host, "between", path)
+    }
+
+    pub(crate) fn join(host: &Host, path: &Path) -> Other {
+        Other::start(host, "join", path)
+    }
+
+    fn start(host: &Host, role: &str, path: &Path) -> Other {
+        let mut other = Other::begin(host, role, path);
+        other.hear("ready");
+        other
+    }
+
+    /// As the others, but does not wait until it is ready.
+    pub(crate) fn begin(host: &Host, role: &str, path: &Path) -> Other {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["processes::one_of_several", "--exact", "--nocapture"])
+            .env(ROLE, role)
+            .env(PATH, path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut process = host.spawn(command).unwrap();
+        let child = process.child_mut();
+        Other {
+            asks: child.stdin.take().unwrap(),
+            says: BufReader::new(child.stdout.take().unwrap()),
+            process,
+        }
+    }
+
+    /// The rest of the line that has this word; the test's own name may stand
+    /// before it.
+    pub(crate) fn hear(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let count = self.says.read_line(&mut line).unwrap();
+            assert!(count > 0, "it ended");
+            if let Some((_, rest)) = line.split_once(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn ask(&mut self, what: &str) -> u64 {
+        self.asks.write_all(what.as_bytes()).unwrap();
+        self.hear("taken ").parse().unwrap()
+    }
+
+    /// How many frames it has taken.
+    pub(crate) fn taken(&mut self) -> u64 {
+        self.ask("taken\n")
+    }
+
+    /// Has it leave; tells how many frames it has taken.
+    pub(crate) fn end(mut self) -> u64 {
+        let taken = self.ask("end\n");
+        let ended = self.process.wait(Duration::from_secs(10)).unwrap();
+        assert!(ended.is_some_and(|status| status.success()));
+        taken
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(self) {
+        self.process.signal(Signal::KILL).unwrap();
+    }
+}
+
+/// What runs in another process; nothing in this one.
+#[test]
+fn one_of_several() {
+    let (Ok(role), Ok(path)) = (std::env::var(ROLE), std::env::var(PATH)) else {
+        return;
+    };
+    let path = Path::new(&path);
+    let mut tap = match role.as_str() {
+        "join" => Tap::join(path, config()).unwrap(),
+        "between" => {
+            let config = Config {
+                bypass: Bypass::Wire,
+                ..config()
+            };
+            let mut tap = Tap::between(config, "left", "right").unwrap();
+            tap.share(path).unwrap();
+            tap
+        }
+        _ => crate::shared(path),
+    };
+    tap.ready().unwrap();
+    let (asked, asks) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines() {
+            asked.send(line.unwrap()).unwrap();
+        }
+    });
+    println!("ready");
+    let mut taken = 0;
+    loop {
+        taken += forward(&mut tap, Duration::from_millis(20)).unwrap();
+        match asks.try_recv().as_deref() {
+            Ok("end") => break,
+            Ok(_) => println!("taken {taken}"),
+            Err(_) => {}
+        }
+    }
+    tap.unmap().unwrap();
+    println!("taken {taken}");
+}
