@@ -1,0 +1,501 @@
+//! `weir_tap` for C: the functions of `include/weir_tap.h`, which says what
+//! each does, and no more than calls into it.
+//!
+//! What goes wrong is a negative result, or none, and a message for the thread
+//! (`weir_error`). A tap and its frames belong to the thread that made them;
+//! calls from another are refused.
+
+// The C ABI: what comes are the caller's pointers.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::fmt::Display;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+use weir_tap::{Bypass, Census, Config, Frame, LinkId, Pull, Tap};
+
+/// `struct weir_config`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CConfig {
+    chunks: u32,
+    chunk_bytes: u32,
+    kept: u32,
+    ring: u32,
+    spin_us: u32,
+    hang_us: u32,
+    bypass: u32,
+}
+
+/// `struct weir_census`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CCensus {
+    free: u32,
+    process: u32,
+    fill: u32,
+    tx: u32,
+}
+
+/// `struct weir`.
+#[derive(Debug)]
+pub struct CTap {
+    tap: Tap,
+    thread: usize,
+    links: Vec<LinkId>,
+}
+
+/// `struct weir_frame`.
+#[derive(Debug)]
+pub struct CFrame {
+    frame: Frame,
+    thread: usize,
+}
+
+thread_local! {
+    /// What went wrong last.
+    static MESSAGE: RefCell<CString> = RefCell::default();
+    /// Its place tells threads apart.
+    static THREAD: u8 = const { 0 };
+}
+
+/// Which thread this is.
+fn thread() -> usize {
+    THREAD.with(|place| std::ptr::from_ref(place).addr())
+}
+
+/// Notes what went wrong.
+fn failed(error: impl Display) -> c_int {
+    let text = error.to_string().replace('\0', " ");
+    MESSAGE.set(CString::new(text).unwrap_or_default());
+    -1
+}
+
+const OTHER_THREAD: &str = "a tap and its frames belong to the thread that made them";
+
+/// A tap of this thread's.
+///
+/// # Safety
+/// The pointer is null or came from `weir_map` or `weir_join`, was not given
+/// to `weir_unmap` since, and nobody else uses it as long as the result lives.
+unsafe fn ours<'a>(tap: *mut CTap) -> Option<&'a mut CTap> {
+    // SAFETY: the caller's promise.
+    let tap = unsafe { tap.as_mut() };
+    let ours = tap.filter(|tap| tap.thread == thread());
+    if ours.is_none() {
+        failed(OTHER_THREAD);
+    }
+    ours
+}
+
+/// A text of the caller's.
+///
+/// # Safety
+/// The pointer is null or leads to a text that ends with a zero and lives as
+/// long as the result.
+unsafe fn text<'a>(text: *const c_char) -> Option<&'a [u8]> {
+    if text.is_null() {
+        failed("a name is missing: it is a null pointer");
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { CStr::from_ptr(text) }.to_bytes())
+}
+
+fn micros(time: u32) -> Duration {
+    Duration::from_micros(time.into())
+}
+
+impl CConfig {
+    fn of(config: &Config) -> CConfig {
+        let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        CConfig {
+            chunks: config.chunks,
+            chunk_bytes: config.chunk_bytes,
+            kept: config.kept,
+            ring: config.ring,
+            spin_us: micros(config.spin),
+            hang_us: config.hang_max.map_or(0, micros),
+            bypass: match config.bypass {
+                Bypass::Kernel => 0,
+                Bypass::Wire => 1,
+                Bypass::Drop => 2,
+            },
+        }
+    }
+
+    fn config(&self) -> Option<Config> {
+        let bypass = match self.bypass {
+            0 => Bypass::Kernel,
+            1 => Bypass::Wire,
+            2 => Bypass::Drop,
+            other => {
+                failed(format!("{other} is no bypass: see enum weir_bypass"));
+                return None;
+            }
+        };
+        Some(Config {
+            chunks: self.chunks,
+            chunk_bytes: self.chunk_bytes,
+            kept: self.kept,
+            ring: self.ring,
+            spin: micros(self.spin_us),
+            hang_max: (self.hang_us > 0).then(|| micros(self.hang_us)),
+            bypass,
+            ..Config::default()
+        })
+    }
+}
+
+/// The configuration that a pointer leads to, or the default.
+///
+/// # Safety
+/// The pointer is null or leads to a `struct weir_config`.
+unsafe fn config(config: *const CConfig) -> Option<Config> {
+    // SAFETY: the caller's promise.
+    match unsafe { config.as_ref() } {
+        Some(config) => config.config(),
+        None => Some(Config::default()),
+    }
+}
+
+fn boxed(tap: Result<Tap, weir_tap::TapError>) -> *mut CTap {
+    match tap {
+        Ok(tap) => Box::into_raw(Box::new(CTap {
+            links: tap.links().collect(),
+            tap,
+            thread: thread(),
+        })),
+        Err(error) => {
+            failed(error);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// What went wrong last in this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn weir_error() -> *const c_char {
+    MESSAGE.with_borrow(|message| message.as_ptr())
+}
+
+/// The default configuration.
+///
+/// # Safety
+/// The pointer leads to room for a `struct weir_config`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_config_default(to: *mut CConfig) {
+    // SAFETY: the caller's promise.
+    unsafe { to.write(CConfig::of(&Config::default())) };
+}
+
+/// `mbuf_map`.
+///
+/// # Safety
+/// The pointer is null or leads to a `struct weir_config`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_map(from: *const CConfig) -> *mut CTap {
+    // SAFETY: the caller's promise.
+    match unsafe { config(from) } {
+        Some(config) => boxed(Tap::map(config)),
+        None => std::ptr::null_mut(),
+    }
+}
+
+/// `mbuf_map` and two links, joined for the bypass.
+///
+/// # Safety
+/// As [`weir_map`]; both names are texts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_between(
+    from: *const CConfig,
+    a: *const c_char,
+    b: *const c_char,
+) -> *mut CTap {
+    // SAFETY: the caller's promise.
+    let (config, a, b) = unsafe { (config(from), text(a), text(b)) };
+    let (Some(config), Some(a), Some(b)) = (config, a, b) else {
+        return std::ptr::null_mut();
+    };
+    let [a, b] = [a, b].map(String::from_utf8_lossy);
+    boxed(Tap::between(config, &a, &b))
+}
+
+/// Joins a shared tap.
+///
+/// # Safety
+/// As [`weir_map`]; the path is a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_join(path: *const c_char, from: *const CConfig) -> *mut CTap {
+    // SAFETY: the caller's promise.
+    let (path, config) = unsafe { (text(path), config(from)) };
+    match (path, config) {
+        (Some(path), Some(config)) => boxed(Tap::join(Path::new(OsStr::from_bytes(path)), config)),
+        _ => std::ptr::null_mut(),
+    }
+}
+
+/// Lets others join.
+///
+/// # Safety
+/// A tap, see the header; the path is a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_share(tap: *mut CTap, path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let (tap, path) = unsafe { (ours(tap), text(path)) };
+    let (Some(tap), Some(path)) = (tap, path) else {
+        return -1;
+    };
+    let shared = tap.tap.share(Path::new(OsStr::from_bytes(path)));
+    shared.map_or_else(failed, |()| 0)
+}
+
+/// `mbuf_unmap`.
+///
+/// # Safety
+/// A tap, see the header; it is gone behind this. `census` is null or leads
+/// to room for a `struct weir_census`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_unmap(tap: *mut CTap, census: *mut CCensus) -> c_int {
+    // SAFETY: the caller's promise.
+    if unsafe { ours(tap) }.is_none() {
+        return -1;
+    }
+    // SAFETY: it came from `Box::into_raw`, and is not used again.
+    let tap = unsafe { Box::from_raw(tap) };
+    match tap.tap.unmap() {
+        Ok(found) => {
+            let Census {
+                free,
+                process,
+                fill,
+                tx,
+            } = found;
+            // SAFETY: null, or room for one, by the caller's promise.
+            if let Some(census) = unsafe { census.as_mut() } {
+                *census = CCensus {
+                    free,
+                    process,
+                    fill,
+                    tx,
+                };
+            }
+            0
+        }
+        Err(error) => failed(error),
+    }
+}
+
+/// `mbuf_pull`.
+///
+/// # Safety
+/// A tap, see the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pull(tap: *mut CTap, chunks: u32, wait_us: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(tap) = (unsafe { ours(tap) }) else {
+        return -1;
+    };
+    let what = match chunks {
+        0 => Pull::Frame(micros(wait_us)),
+        chunks => Pull::Chunks(chunks),
+    };
+    tap.tap.pull(what).map_or_else(failed, c_int::from)
+}
+
+/// `mbuf_push`.
+///
+/// # Safety
+/// A tap, see the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_push(tap: *mut CTap) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(tap) = (unsafe { ours(tap) }) else {
+        return -1;
+    };
+    tap.tap.push().map_or_else(failed, |()| 0)
+}
+
+/// `interface_tap`.
+///
+/// # Safety
+/// A tap, see the header; the name is a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_tap(tap: *mut CTap, interface: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let (tap, name) = unsafe { (ours(tap), text(interface)) };
+    let (Some(tap), Some(name)) = (tap, name) else {
+        return -1;
+    };
+    match tap.tap.tap(&String::from_utf8_lossy(name)) {
+        Ok(link) => {
+            if !tap.links.contains(&link) {
+                tap.links.push(link);
+            }
+            link.number() as c_int
+        }
+        Err(error) => failed(error),
+    }
+}
+
+impl CTap {
+    fn link(&self, number: c_int) -> Option<LinkId> {
+        let mut links = self.links.iter();
+        let found = links.find(|link| link.number() as c_int == number);
+        if found.is_none() {
+            failed(format!("link {number} is not tapped"));
+        }
+        found.copied()
+    }
+}
+
+/// `interface_untap`.
+///
+/// # Safety
+/// A tap, see the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_untap(tap: *mut CTap, link: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some((tap, link)) = (unsafe { ours(tap) }).and_then(|tap| {
+        let link = tap.link(link)?;
+        Some((tap, link))
+    }) else {
+        return -1;
+    };
+    tap.tap.untap(link).map_or_else(failed, c_int::from)
+}
+
+/// The next frame of a link, `tap_in`.
+///
+/// # Safety
+/// A tap, see the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_take(tap: *mut CTap, link: c_int, to: *mut *mut CFrame) -> c_int {
+    // SAFETY: the caller's promise.
+    let (Some(tap), Some(to)) = (unsafe { (ours(tap), to.as_mut()) }) else {
+        return -1;
+    };
+    let Some(link) = tap.link(link) else {
+        return -1;
+    };
+    match tap.tap.take(link) {
+        Ok(Some(frame)) => {
+            *to = framed(frame);
+            1
+        }
+        Ok(None) => 0,
+        Err(error) => failed(error),
+    }
+}
+
+fn framed(frame: Frame) -> *mut CFrame {
+    Box::into_raw(Box::new(CFrame {
+        frame,
+        thread: thread(),
+    }))
+}
+
+/// Takes a frame back from the caller.
+///
+/// # Safety
+/// The pointer is null or came from `weir_take` or `weir_alloc`, and was not
+/// given away since.
+unsafe fn unframed(frame: *mut CFrame) -> Option<Frame> {
+    // SAFETY: the caller's promise.
+    let is_ours = unsafe { frame.as_ref() }.is_some_and(|frame| frame.thread == thread());
+    if !is_ours {
+        failed(OTHER_THREAD);
+        return None;
+    }
+    // SAFETY: it came from `Box::into_raw`, and is not used again.
+    Some(unsafe { Box::from_raw(frame) }.frame)
+}
+
+/// Sends a frame on a link, `tap_out`.
+///
+/// # Safety
+/// A tap and a frame, see the header; the frame is gone behind this.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_give(tap: *mut CTap, link: c_int, frame: *mut CFrame) -> c_int {
+    // SAFETY: the caller's promise.
+    let (tap, frame) = unsafe { (ours(tap), unframed(frame)) };
+    let (Some(tap), Some(frame)) = (tap, frame) else {
+        return -1;
+    };
+    let Some(link) = tap.link(link) else {
+        return -1;
+    };
+    tap.tap.give(link, frame).map_or_else(failed, c_int::from)
+}
+
+/// A frame of one's own, `mbuf_alloc`.
+///
+/// # Safety
+/// A tap, see the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_alloc(tap: *mut CTap) -> *mut CFrame {
+    // SAFETY: the caller's promise.
+    let frame = unsafe { ours(tap) }.and_then(|tap| tap.tap.alloc());
+    frame.map_or(std::ptr::null_mut(), framed)
+}
+
+/// Drops a frame, `mbuf_dealloc`.
+///
+/// # Safety
+/// A frame, see the header; it is gone behind this.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_free(frame: *mut CFrame) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { unframed(frame) }.map_or(-1, |_| 0)
+}
+
+/// The bytes of a piece of a frame.
+///
+/// # Safety
+/// A frame, see the header, and room for a length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_bytes(frame: *mut CFrame, piece: u32, len: *mut usize) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    let (Some(frame), Some(len)) = (unsafe { (frame.as_mut(), len.as_mut()) }) else {
+        return std::ptr::null_mut();
+    };
+    match frame.frame.piece_mut(piece as usize) {
+        Some(bytes) => {
+            *len = bytes.len();
+            bytes.as_mut_ptr()
+        }
+        None => std::ptr::null_mut(),
+    }
+}
+
+/// Makes a frame these bytes.
+///
+/// # Safety
+/// A frame, see the header, and as many bytes as said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_set(frame: *mut CFrame, bytes: *const u8, len: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    let frame = unsafe { frame.as_mut() }.filter(|frame| frame.thread == thread());
+    let Some(frame) = frame.filter(|_| !bytes.is_null()) else {
+        return failed(OTHER_THREAD);
+    };
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes, len) };
+    match frame.frame.set(bytes) {
+        true => 0,
+        false => failed(format!("no room for a frame of {len} bytes")),
+    }
+}
+
+/// How many processes have the tap.
+///
+/// # Safety
+/// A tap, see the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_members(tap: *mut CTap) -> c_int {
+    // SAFETY: the caller's promise.
+    let tap = unsafe { ours(tap) };
+    tap.map_or(-1, |tap| tap.tap.members() as c_int)
+}

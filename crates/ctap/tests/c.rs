@@ -1,0 +1,183 @@
+//! The C example, built by the system's compiler, between two hosts.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use weir_lab::need;
+use weir_lab::net::{Host, Lab, Offloads, Process, Signal};
+use weir_link::net::Interface;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Where cargo puts what this crate builds: beside the test, or above it.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folders = test.ancestors().skip(1).take(2);
+    let mut places = folders.map(|folder| folder.join("libweirtap.a"));
+    let found = places.find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("libweirtap.a is not beside {}", test.display()))
+}
+
+/// A folder of the test's own; gone with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("weir-ctap-{}-{name}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        Folder(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `None` (after `skip`) without a compiler.
+fn compiled(folder: &Folder) -> Option<PathBuf> {
+    let program = folder.0.join("tap_forward");
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        "-I",
+    ])
+    .arg(root().join("include"))
+    .arg(root().join("examples/tap_forward.c"))
+    .arg(library())
+    .args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-o"])
+    .arg(&program);
+    match cc.output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{output:?}");
+            Some(program)
+        }
+        Err(_) => {
+            need::skip("no C compiler `cc`: apt install gcc libc6-dev");
+            None
+        }
+    }
+}
+
+/// It says that it is ready.
+fn start(host: &Host, program: &Path, arguments: &[&str]) -> Process {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command.stderr(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = host.spawn(command).unwrap();
+    let says = process.child_mut().stderr.take().unwrap();
+    let mut line = String::new();
+    BufReader::new(says).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    process
+}
+
+/// Ends it; what it says then.
+fn end(mut process: Process) -> String {
+    let says = process.child_mut().stdout.take().unwrap();
+    process.signal(Signal::TERM).unwrap();
+    let mut line = String::new();
+    BufReader::new(says).read_line(&mut line).unwrap();
+    let ended = process.wait(Duration::from_secs(5)).unwrap();
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    line
+}
+
+#[test]
+fn the_example_forwards_and_outlives_its_founder() {
+    if !need::root() {
+        return;
+    }
+    let folder = Folder::new("forwards");
+    let Some(program) = compiled(&folder) else {
+        return;
+    };
+    let lab = Lab::new();
+    let [a, middle, b] = ["a", "middle", "b"].map(|name| lab.host(name).unwrap());
+    let link = |left, right, names: [&str; 2]| {
+        let link = lab.link(left, right).names(names[0], names[1]);
+        link.offloads(Offloads::OFF).connect().unwrap()
+    };
+    let (eth_a, left) = link(&a, &middle, ["eth0", "left"]);
+    let (right, eth_b) = link(&middle, &b, ["right", "eth0"]);
+    eth_a.add_address([10, 9, 0, 1], 24).unwrap();
+    eth_b.add_address([10, 9, 0, 2], 24).unwrap();
+    let pings = || {
+        let mut ping = Command::new("ping");
+        ping.args(["-c", "3", "-i", "0.05", "-W", "2", "10.9.0.2"]);
+        a.output(ping).unwrap().status.success()
+    };
+    let attached = || {
+        let of = |index| Interface::numbered(index).unwrap().xdp.is_some();
+        middle.run(|| [of(left.index()), of(right.index())])
+    };
+    let path = folder.0.join("meet");
+    let path = path.to_str().unwrap();
+    let founder = start(&middle, &program, &["left", "right", path]);
+    assert!(pings());
+    let second = start(&middle, &program, &["--join", path]);
+    founder.signal(Signal::KILL).unwrap();
+    drop(founder);
+    assert!(pings(), "the second goes on");
+    assert_eq!(attached(), [true, true]);
+    let said = end(second);
+    assert!(said.contains("chunks: 16384 free, 0 held"), "{said}");
+    assert_eq!(attached(), [false, false]);
+    assert!(!pings());
+}
+
+#[test]
+fn what_fails_says_why() {
+    let folder = Folder::new("fails");
+    let Some(program) = compiled(&folder) else {
+        return;
+    };
+    let nowhere = folder.0.join("nowhere");
+    let output = Command::new(&program)
+        .arg("--join")
+        .arg(&nowhere)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("join: no tap is shared at"), "{said}");
+    let usage = Command::new(&program).output().unwrap();
+    assert_eq!(usage.status.code(), Some(2));
+}
+
+/// The header has each function, and no other.
+#[test]
+fn the_header_and_the_library_name_the_same_functions() {
+    let header = std::fs::read_to_string(root().join("include/weir_tap.h")).unwrap();
+    let source = include_str!("../src/lib.rs");
+    let name = |text: &str| {
+        let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+        text[..end.unwrap_or(text.len())].to_owned()
+    };
+    let mut here: Vec<String> = source.split("extern \"C\" fn ").skip(1).map(name).collect();
+    // Declarations begin a line and have a parenthesis behind the name.
+    let declared = header.lines().filter(|line| {
+        let starts = |word: &&str| line.starts_with(word);
+        ["int ", "void ", "struct weir", "const char", "uint8_t "]
+            .iter()
+            .any(starts)
+            && line.contains('(')
+    });
+    let mut there: Vec<String> = declared
+        .map(|line| line.split('(').next().unwrap())
+        .map(|line| name(line.rsplit([' ', '*']).next().unwrap()))
+        .collect();
+    here.sort();
+    there.sort();
+    assert_eq!(here, there);
+    assert!(here.len() > 15, "{here:?}");
+}
