@@ -21,12 +21,10 @@ use weir_link::plan::{PlanMaps, PortMaps};
 /// Slots for ports of one interface, and one that is the worker's.
 const SLOTS: u32 = 1 << 12;
 
-/// Rings set aside for each size in use, at first. Whenever somebody has had
-/// to wait for one, twice as many, up to so many, and so much memory for all
-/// sizes together.
+/// Rings set aside for each size in use: 2 MiB of an interface's first port,
+/// where it asks for 1 MiB. To make another takes a tenth of a millisecond for
+/// each MiB, and some more to put it in its place.
 const AHEAD: usize = 2;
-const AHEAD_MAX: usize = 16;
-const AHEAD_BYTES_MAX: u64 = 32 << 20;
 /// Larger rings are not set aside ahead of need.
 const AHEAD_RING_MAX: u64 = 4 << 20;
 /// What the first port is likely to ask for.
@@ -57,8 +55,6 @@ pub struct KernelDivider {
     free: Vec<u32>,
     /// Rings at their slots that are nobody's, by size.
     ahead: BTreeMap<u64, Vec<(u32, Map)>>,
-    /// How many of them there are to be, where it is not [`AHEAD`].
-    wanted: BTreeMap<u64, usize>,
     /// Rings of that size that the worker has been asked for.
     ordered: BTreeMap<u64, usize>,
     waiting: BTreeMap<u64, VecDeque<(u32, Queue)>>,
@@ -154,7 +150,6 @@ impl KernelDivider {
             worker: Worker::start(rings, spare, news).map_err(system)?,
             free: (0..spare).rev().collect(),
             ahead: BTreeMap::new(),
-            wanted: BTreeMap::new(),
             ordered: BTreeMap::new(),
             waiting: BTreeMap::new(),
             ready: Vec::new(),
@@ -168,7 +163,7 @@ impl KernelDivider {
     fn order(&mut self, bytes: u64) {
         let waiting = self.waiting.get(&bytes).map_or(0, VecDeque::len);
         let spare = match bytes <= AHEAD_RING_MAX {
-            true => self.wanted.get(&bytes).copied().unwrap_or(AHEAD),
+            true => AHEAD,
             false => 0,
         };
         let there = self.ahead.get(&bytes).map_or(0, Vec::len);
@@ -178,16 +173,6 @@ impl KernelDivider {
             *ordered += 1;
             let bytes = bytes as u32;
             self.worker.ask(Job::Add { slot, bytes });
-        }
-    }
-
-    /// Somebody has had to wait for a ring of that size.
-    fn want_more(&mut self, bytes: u64) {
-        let all = self.wanted.iter();
-        let all: u64 = all.map(|(bytes, wanted)| bytes * *wanted as u64).sum();
-        let wanted = self.wanted.entry(bytes).or_insert(AHEAD);
-        if *wanted < AHEAD_MAX && all + *wanted as u64 * bytes <= AHEAD_BYTES_MAX {
-            *wanted *= 2;
         }
     }
 
@@ -457,9 +442,6 @@ impl Divider for KernelDivider {
             .push_back((token, *queue));
         self.take_in();
         self.serve(bytes);
-        if self.waiting.get(&bytes).is_some_and(|all| !all.is_empty()) {
-            self.want_more(bytes);
-        }
         self.order(bytes);
         let waiting = self.waiting.get_mut(&bytes);
         if self.ordered.get(&bytes) == Some(&0)

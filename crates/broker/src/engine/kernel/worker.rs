@@ -1,20 +1,31 @@
-//! The thread that waits for the kernel.
+//! The threads that wait for the kernel.
 //!
 //! Putting a ring into the map of rings, or taking it out, waits until no
 //! program can be using the map as it was: 8 to 16 ms, and up to 215 under
-//! load. Whatever has come meanwhile is done in one batch, which waits once.
+//! load. Whatever is to be taken out meanwhile is done in one batch, which
+//! waits once. A ring that is put in is found by programs from the start of
+//! that time, since there was none before it: so it is said to be there as
+//! soon as a look-up finds it, and the call that waits ends on its own.
 
 use rustix::io::write;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
-use weir_link::bpf::{Map, MapSpec};
+use weir_link::bpf::{BatchError, Map, MapSpec};
 
 /// Jobs of one batch.
 const BATCH_MAX: usize = 1024;
+
+/// Calls that wait at one time, each on a thread of its own, for rings that
+/// are in their places.
+const PUTS_MAX: usize = 32;
+
+/// How often it is looked whether a ring is in its place.
+const LOOK: Duration = Duration::from_micros(20);
 
 /// What is to be done.
 #[derive(Debug)]
@@ -44,37 +55,29 @@ pub(super) enum Done {
     Moved(u64),
 }
 
-/// The thread's near end. The thread ends with it.
+/// The threads' near end. They end with it.
 #[derive(Debug)]
 pub(super) struct Worker {
-    jobs: Sender<Job>,
+    adds: Sender<Job>,
+    waits: Sender<Job>,
     done: Receiver<Done>,
     tell: Sender<Done>,
     news: Arc<OwnedFd>,
 }
 
 impl Worker {
-    /// Starts the thread, for a map of rings; `news` is written to when
+    /// Starts the threads, for a map of rings; `news` is written to when
     /// something is done. `spare` is a slot that is no port's.
     pub(super) fn start(rings: Map, spare: u32, news: Arc<OwnedFd>) -> io::Result<Worker> {
-        let (jobs, todo) = channel();
         let (tell, done) = channel();
-        let near = (tell.clone(), Arc::clone(&news));
-        let thread = std::thread::Builder::new().name("weir-rings".into());
-        thread.spawn(move || {
-            while let Some(batch) = next_batch(&todo) {
-                let told = work(&rings, spare, batch)
-                    .into_iter()
-                    .all(|one| tell.send(one).is_ok());
-                let _ = write(&*news, &1u64.to_ne_bytes());
-                if !told {
-                    return;
-                }
-            }
-        })?;
-        let (tell, news) = near;
+        let rings = Arc::new(rings);
+        let (placed, mut puts) = (Arc::clone(&rings), VecDeque::new());
+        let near = || (tell.clone(), Arc::clone(&news));
         Ok(Worker {
-            jobs,
+            adds: thread("weir-rings", near(), move |jobs| {
+                add(&placed, jobs, &mut puts)
+            })?,
+            waits: thread("weir-waits", near(), move |jobs| wait(&rings, spare, jobs))?,
             done,
             tell,
             news,
@@ -92,8 +95,12 @@ impl Worker {
     }
 
     pub(super) fn ask(&self, job: Job) {
-        // The thread ends only after this end.
-        let _ = self.jobs.send(job);
+        let jobs = match job {
+            Job::Add { .. } => &self.adds,
+            Job::Remove { .. } | Job::Grace { .. } => &self.waits,
+        };
+        // The threads end only after this end.
+        let _ = jobs.send(job);
     }
 
     pub(super) fn done(&self) -> impl Iterator<Item = Done> + '_ {
@@ -101,67 +108,159 @@ impl Worker {
     }
 }
 
+/// A thread that does what it is asked for, in batches, and tells.
+fn thread(
+    name: &str,
+    (tell, news): (Sender<Done>, Arc<OwnedFd>),
+    mut work: impl FnMut(Vec<Job>) -> Vec<Done> + Send + 'static,
+) -> io::Result<Sender<Job>> {
+    let (jobs, todo) = channel();
+    Builder::new().name(name.into()).spawn(move || {
+        while let Some(batch) = next_batch(&todo) {
+            let told = work(batch).into_iter().all(|one| tell.send(one).is_ok());
+            let _ = write(&*news, &1u64.to_ne_bytes());
+            if !told {
+                return;
+            }
+        }
+    })?;
+    Ok(jobs)
+}
+
 /// What there is to do, up to a bound; `None` at the end.
-fn next_batch(todo: &Receiver<Job>) -> Option<VecDeque<Job>> {
-    let mut batch = VecDeque::from([todo.recv().ok()?]);
+fn next_batch(todo: &Receiver<Job>) -> Option<Vec<Job>> {
+    let mut batch = vec![todo.recv().ok()?];
     while batch.len() < BATCH_MAX {
         match todo.try_recv() {
-            Ok(job) => batch.push_back(job),
+            Ok(job) => batch.push(job),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
         }
     }
     Some(batch)
 }
 
-fn work(rings: &Map, spare: u32, batch: VecDeque<Job>) -> Vec<Done> {
-    let (mut all, mut added, mut removed) = (Vec::new(), Vec::new(), Vec::new());
-    for job in batch {
-        match job {
-            Job::Add { slot, bytes } => match Map::create("weir_ring", &MapSpec::ring_buf(bytes)) {
-                Ok(ring) => added.push((slot, bytes, ring)),
-                Err(error) => all.push(Done::Added {
-                    slot,
-                    bytes,
-                    ring: Err(error.to_string()),
-                }),
-            },
-            Job::Remove { slot } => removed.push(slot),
-            Job::Grace { epoch } => all.push(Done::Grace { epoch }),
+/// A ring and its slot.
+#[derive(Debug)]
+struct Ring {
+    slot: u32,
+    bytes: u32,
+    /// The kernel's number of it.
+    id: u32,
+    map: Map,
+}
+
+impl Ring {
+    fn new(slot: u32, bytes: u32) -> Result<Ring, String> {
+        let map = Map::create("weir_ring", &MapSpec::ring_buf(bytes));
+        let map = map.map_err(|error| error.to_string())?;
+        let id = map.info().map_err(|error| error.to_string())?.id;
+        Ok(Ring {
+            slot,
+            bytes,
+            id,
+            map,
+        })
+    }
+
+    fn is_in(&self, rings: &Map) -> bool {
+        let found = rings.lookup(&self.slot.to_ne_bytes());
+        found.is_ok_and(|id| id.as_deref() == Some(&self.id.to_ne_bytes()))
+    }
+}
+
+/// Makes rings and puts them at their slots.
+fn add(rings: &Arc<Map>, jobs: Vec<Job>, puts: &mut VecDeque<JoinHandle<()>>) -> Vec<Done> {
+    let (mut all, mut made) = (Vec::new(), Vec::new());
+    for job in jobs {
+        let Job::Add { slot, bytes } = job else {
+            continue;
+        };
+        match Ring::new(slot, bytes) {
+            Ok(ring) => made.push(ring),
+            Err(error) => all.push(Done::Added {
+                slot,
+                bytes,
+                ring: Err(error),
+            }),
         }
     }
-    let keys: Vec<u8> = added
-        .iter()
-        .flat_map(|(slot, ..)| slot.to_ne_bytes())
-        .collect();
-    let fds: Vec<BorrowedFd<'_>> = added.iter().map(|(_, _, ring)| ring.as_fd()).collect();
-    let put = if fds.is_empty() {
-        Ok(())
-    } else {
-        rings.put_batch(&keys, &fds)
-    };
-    if added.is_empty() && removed.is_empty() {
+    if made.is_empty() {
+        return all;
+    }
+    puts.retain(|put| !put.is_finished());
+    if puts.len() >= PUTS_MAX
+        && let Some(first) = puts.pop_front()
+    {
+        let _ = first.join();
+    }
+    let made = Arc::new(made);
+    let (tell, told) = channel();
+    let (map, placed) = (Arc::clone(rings), Arc::clone(&made));
+    let put = move || drop(tell.send(put(&map, &placed)));
+    // Without a thread the answer never comes, and says so.
+    puts.extend(Builder::new().name("weir-put".into()).spawn(put));
+    let end = placed_or_ended(rings, &made, &told);
+    all.extend(made.iter().enumerate().map(|(place, ring)| Done::Added {
+        slot: ring.slot,
+        bytes: ring.bytes,
+        ring: match &end {
+            Err((done, error)) if place >= *done => Err(error.clone()),
+            _ => ring.map.try_clone().map_err(|error| error.to_string()),
+        },
+    }));
+    all
+}
+
+fn put(rings: &Map, made: &[Ring]) -> Result<(), BatchError> {
+    let slots = made.iter().flat_map(|ring| ring.slot.to_ne_bytes());
+    let fds: Vec<BorrowedFd<'_>> = made.iter().map(|ring| ring.map.as_fd()).collect();
+    rings.put_batch(&slots.collect::<Vec<u8>>(), &fds)
+}
+
+/// Waits until all rings are in their places, or the call that puts them
+/// there has ended; gives how many are, and why the others are not.
+fn placed_or_ended(
+    rings: &Map,
+    made: &[Ring],
+    told: &Receiver<Result<(), BatchError>>,
+) -> Result<(), (usize, String)> {
+    // They come in order: the last is there when all are.
+    while !made.last().is_none_or(|last| last.is_in(rings)) {
+        match told.recv_timeout(LOOK) {
+            Ok(result) => return result.map_err(|error| (error.done, error.to_string())),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err((0, "no thread to put it in place".into()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes rings out, and waits for frames that are under way.
+fn wait(rings: &Map, spare: u32, jobs: Vec<Job>) -> Vec<Done> {
+    let (mut all, mut removed) = (Vec::new(), Vec::new());
+    for job in jobs {
+        match job {
+            Job::Remove { slot } => removed.push(slot),
+            Job::Grace { epoch } => all.push(Done::Grace { epoch }),
+            Job::Add { .. } => {}
+        }
+    }
+    if removed.is_empty() {
         // Any change waits.
         if let Ok(ring) = Map::create("weir_ring", &MapSpec::ring_buf(1 << 16)) {
             let _ = rings.put(&spare.to_ne_bytes(), &ring);
         }
+        return all;
     }
-    let done = put.as_ref().err().map_or(added.len(), |error| error.done);
-    for (place, (slot, bytes, ring)) in added.into_iter().enumerate() {
-        let ring = match &put {
-            Err(error) if place >= done => Err(error.to_string()),
-            _ => Ok(ring),
-        };
-        all.push(Done::Added { slot, bytes, ring });
-    }
-    if !removed.is_empty() {
-        let keys: Vec<u8> = removed.iter().flat_map(|slot| slot.to_ne_bytes()).collect();
-        // One that is not there stops a batch: then each by itself.
-        if rings.delete_batch(&keys).is_err() {
-            for slot in &removed {
-                let _ = rings.delete(&slot.to_ne_bytes());
-            }
+    let keys: Vec<u8> = removed.iter().flat_map(|slot| slot.to_ne_bytes()).collect();
+    // One that is not there stops a batch: then each by itself.
+    if rings.delete_batch(&keys).is_err() {
+        for slot in &removed {
+            let _ = rings.delete(&slot.to_ne_bytes());
         }
-        all.extend(removed.into_iter().map(|slot| Done::Removed { slot }));
     }
+    all.extend(removed.into_iter().map(|slot| Done::Removed { slot }));
     all
 }
