@@ -92,8 +92,9 @@ impl KernelPlan {
     }
 }
 
-/// With so few shapes the first half has the second one's code too: a frame
-/// is spared the call, and loading takes some 3 ms more.
+/// With so few shapes the first half has the second one's code too, at XDP: a
+/// frame is spared the call, some 20 ns, and loading takes some 3 ms more. At
+/// tc, where a frame costs hundreds, it is not worth that.
 const ONE_PROGRAM_MAX: usize = 8;
 
 impl Coder<'_> {
@@ -107,7 +108,7 @@ impl Coder<'_> {
         ]
         .concat();
         let later = usize::from(self.plan.wholes.is_empty());
-        if self.plan.shapes.len() <= ONE_PROGRAM_MAX && later == 1 {
+        if !self.is_tc() && self.plan.shapes.len() <= ONE_PROGRAM_MAX && later == 1 {
             parts
                 .iter()
                 .for_each(|part| self.nodes(part, &mut Vec::new()));
