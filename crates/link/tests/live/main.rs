@@ -68,20 +68,7 @@ fn counter_of(hook: Hook, counts: &Map, place: u32, ethertype: u16) -> Program {
         ..Insn::store(op::DW, Reg::R6, 0, Reg::R5)
     };
     let ours = i32::from(ethertype.to_be());
-    let insns = [
-        Insn::load(op::W, Reg::R2, Reg::R1, start),
-        Insn::load(op::W, Reg::R3, Reg::R1, end),
-        Insn::mov64(Reg::R4, Reg::R2),
-        Insn::alu64(op::ADD, Reg::R4, 14),
-        Insn {
-            off: 6,
-            ..Insn::jump64(op::JGT, Reg::R4, Reg::R3)
-        },
-        Insn::load(op::H, Reg::R5, Reg::R2, 12),
-        Insn {
-            off: 4,
-            ..Insn::jump64(op::JNE, Reg::R5, ours)
-        },
+    let count = [
         value,
         upper,
         Insn::mov64(Reg::R5, 1),
@@ -89,6 +76,34 @@ fn counter_of(hook: Hook, counts: &Map, place: u32, ethertype: u16) -> Program {
         Insn::mov32(Reg::R0, pass),
         Insn::exit(),
     ];
+    let past = |insns: i16| Insn {
+        off: insns,
+        ..Insn::jump64(op::JNE, Reg::R5, ours)
+    };
+    let insns = if hook == Hook::TcIngress {
+        // Not by its bytes: where XDP in generic mode had to copy a frame to
+        // make room before it, for a program that takes fragments, tc gets it
+        // without its link-layer header (Linux 6.18).
+        const PROTOCOL: i16 = 16;
+        let mut insns = vec![Insn::load(op::W, Reg::R5, Reg::R1, PROTOCOL), past(4)];
+        insns.extend(count);
+        insns
+    } else {
+        let mut insns = vec![
+            Insn::load(op::W, Reg::R2, Reg::R1, start),
+            Insn::load(op::W, Reg::R3, Reg::R1, end),
+            Insn::mov64(Reg::R4, Reg::R2),
+            Insn::alu64(op::ADD, Reg::R4, 14),
+            Insn {
+                off: 6,
+                ..Insn::jump64(op::JGT, Reg::R4, Reg::R3)
+            },
+            Insn::load(op::H, Reg::R5, Reg::R2, 12),
+            past(4),
+        ];
+        insns.extend(count);
+        insns
+    };
     let load = Load {
         frags: hook.is_xdp(),
         maps: &[counts.as_fd()],
