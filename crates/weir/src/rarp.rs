@@ -2,7 +2,7 @@
 //! ports: the example of how short a protocol in user space is.
 //! `docs/tutorial-protocol.md` goes through it.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 use crate::live;
 use crate::stop::Stop;
 use std::collections::BTreeMap;
@@ -33,7 +33,11 @@ pub(crate) fn serve(
         IpAddr::V4(address) => Some(*address),
         IpAddr::V6(_) => None,
     });
-    eprintln!("weir: rarpd on {interface}, stations: {}", table.len());
+    say(&format!(
+        "weir: rarpd on {interface}, stations: {}",
+        table.len()
+    ));
+    say("ready");
     while !stop.asked() {
         for request in receive(&mut port)? {
             // Who does not know the station is silent.
@@ -54,7 +58,7 @@ pub(crate) fn serve(
             return Err(Failure::run(format!("interface {interface} is gone")));
         }
     }
-    Err(Failure::Stopped(stop.signal()))
+    Ok(())
 }
 
 /// Asks for this station's own address: writes, reads with a time-out, and

@@ -78,6 +78,19 @@ impl Stop {
         let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], Some(&time));
     }
 
+    /// As [`wait`](Stop::wait), but ends also when nobody reads `output` any
+    /// more: `true`.
+    pub(crate) fn wait_unless_closed(&self, time: Duration, output: &impl AsFd) -> bool {
+        let time = Timespec::try_from(time).unwrap_or_default();
+        let mut fds = [
+            PollFd::new(&*self.wake, PollFlags::IN),
+            PollFd::new(output, PollFlags::empty()),
+        ];
+        // A signal ends it, which is what we wait for.
+        let _ = poll(&mut fds, Some(&time));
+        fds[1].revents().intersects(PollFlags::ERR)
+    }
+
     /// `input` that ends when a signal comes, even while it waits.
     pub(crate) fn interruptible<I: AsFd + Send + 'static>(
         &self,

@@ -36,7 +36,7 @@ fn brokered(name: &str) -> Option<Brokered> {
     let socket = folder.path("socket");
     let broker = net.weir(&["broker", "--config", &config, "--socket", &socket]);
     Some(Brokered {
-        broker: broker.until("listens on"),
+        broker: broker.until("listens on").until("ready"),
         net,
         socket,
         folder,
@@ -174,6 +174,30 @@ fn watching_goes_on_until_a_signal() {
 }
 
 #[test]
+fn watching_ends_with_its_reader() {
+    let Some(brokered) = brokered("broker-head") else {
+        return;
+    };
+    let watch = [
+        env!("CARGO_BIN_EXE_weir"),
+        "ports",
+        "--watch",
+        "--socket",
+        &brokered.socket,
+    ];
+    // What `| head -1` is: it reads a line, and is gone.
+    let script = format!("{} | (read -r line; date +%s%N >&2)", watch.join(" "));
+    let mut shell = std::process::Command::new("bash");
+    shell.args(["-c", &format!("{script}; date +%s%N >&2")]);
+    let ended = live::Running::start(&brokered.net.b, shell, &[]).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let times: Vec<u64> = ended.stderr.lines().map(|l| l.parse().unwrap()).collect();
+    let late = Duration::from_nanos(times[1] - times[0]);
+    // It would be as late as the next look, a second.
+    assert!(late < Duration::from_millis(700), "{late:?}");
+}
+
+#[test]
 fn a_broker_ends_cleanly_and_two_cannot_share_a_socket() {
     let Some(brokered) = brokered("broker-end") else {
         return;
@@ -185,7 +209,7 @@ fn a_broker_ends_cleanly_and_two_cannot_share_a_socket() {
     assert!(second.stderr.contains("another broker"), "{second:?}");
     brokered.broker.signal(Signal::TERM);
     let ended = brokered.broker.end();
-    assert_eq!(ended.code, Some(143), "{ended:?}");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(!brokered.folder.has("socket"), "the socket goes too");
     let ports = ["ports", "--json", "--socket", &brokered.socket];
     let ended = brokered.net.weir(&ports).end();
@@ -228,7 +252,7 @@ fn listening_goes_on_when_a_broker_is_killed_and_another_comes() {
     let refused = brokered.net.weir(&clean).end();
     assert!(refused.stderr.contains("stop it first"), "{refused:?}");
     second.signal(Signal::TERM);
-    assert_eq!(second.end().code, Some(143));
+    assert_eq!(second.end().code, Some(0));
     let cleaned = brokered.net.weir(&clean).end();
     assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
     assert_eq!(std::fs::read_dir(&keep).unwrap().count(), 0);

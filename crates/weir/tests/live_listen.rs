@@ -6,7 +6,9 @@ mod live;
 
 use common::Folder;
 use live::net;
-use weir_lab::net::Signal;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use weir_lab::net::{Offloads, Signal};
 use weir_link::pcap::Reader;
 
 #[test]
@@ -145,4 +147,71 @@ fn what_is_wrong_is_refused() {
     let ended = net.weir_as_nobody(&["listen", "eth0", "udp"]).end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("start `weir broker`"), "{ended:?}");
+}
+
+#[test]
+fn super_frames_come_whole_or_as_what_goes_over_the_wire() {
+    /// Of a frame on this link: 1,500 bytes and an Ethernet header.
+    const FRAME_MAX: u64 = 1514;
+    const SENT: usize = 200_000;
+    let Some(net) = net() else { return };
+    // The device is left to segment, so that the kernel does not.
+    for device in [&net.eth_a, &net.eth_b] {
+        device.set_offloads(Offloads::VETH).unwrap();
+    }
+    let listen = [
+        "listen",
+        "eth0",
+        "tcp src port 4711",
+        "--json",
+        "--for",
+        "3",
+    ];
+    let whole = net.weir(&listen).until("weir: port");
+    let split = [&listen[..], &["--split"]].concat();
+    let split = net.weir(&split).until("weir: port");
+    let server = net.b.run(|| TcpListener::bind("10.0.0.2:4711")).unwrap();
+    let mut client = net.a.run(|| TcpStream::connect("10.0.0.2:4711")).unwrap();
+    let (mut taken, _) = server.accept().unwrap();
+    let sending = std::thread::spawn(move || taken.write_all(&[7; SENT]));
+    let mut got = Vec::new();
+    client.read_to_end(&mut got).unwrap();
+    sending.join().unwrap().unwrap();
+    assert_eq!(got.len(), SENT);
+    let [whole, split] = [whole, split].map(|running| {
+        let ended = running.end();
+        assert_eq!(ended.json()["lost"], 0, "{ended:?}");
+        let lines: Vec<_> = ended.stdout.lines().collect();
+        let (_, frames) = lines.split_last().unwrap();
+        let frames = frames.iter().map(|line| {
+            let frame: serde_json::Value = serde_json::from_str(line).unwrap();
+            (
+                frame["len"].as_u64().unwrap(),
+                !frame["segment_size"].is_null(),
+            )
+        });
+        frames.collect::<Vec<_>>()
+    });
+    assert!(
+        whole
+            .iter()
+            .any(|(len, marked)| *marked && *len > FRAME_MAX),
+        "{whole:?}"
+    );
+    assert!(
+        split
+            .iter()
+            .all(|(len, marked)| !marked && *len <= FRAME_MAX),
+        "{split:?}"
+    );
+    // Each with headers of its own, of the same length as the whole's.
+    assert!(split.len() > SENT / 1460, "{}", split.len());
+    let headers = 14 + 20 + 32;
+    let payload = |frames: &[(u64, bool)]| frames.iter().map(|(len, _)| len - headers).sum::<u64>();
+    let of_all = |frames: &[(u64, bool)]| {
+        // SYN-ACK has longer options.
+        payload(frames.get(1..).unwrap_or_default())
+    };
+    assert_eq!(of_all(&whole), of_all(&split));
+    assert_eq!(of_all(&split), SENT as u64);
 }

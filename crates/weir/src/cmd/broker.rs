@@ -19,7 +19,7 @@ use weir_broker::protocol::Listener;
 /// The only process that needs privilege. It loads the programs that divide
 /// frames in the kernel and hands out descriptors; frames do not pass through
 /// it. It serves the network namespace that it is started in, until SIGINT or
-/// SIGTERM.
+/// SIGTERM, and says `ready` on standard error when programs can connect.
 ///
 /// Ports outlive it: when it ends or is killed, frames go on coming, and the
 /// next broker takes the ports over, as far as its policy grants them, and
@@ -30,8 +30,8 @@ Example:
   weir broker --config /etc/weir/policy.toml
   weir broker --clean                # when none is to follow: remove what is left
 
-Exit status: 1 if the policy cannot be read or the socket not be made; 2 if the policy is wrong;
-130 or 143 after SIGINT or SIGTERM.")]
+Exit status: 0, after SIGINT or SIGTERM too; 1 if the policy cannot be read or the socket not be
+made; 2 if the policy is wrong.")]
 pub(crate) struct Args {
     /// The policy, a TOML file: who may do what on which interface
     #[arg(short, long, value_name = "FILE", required_unless_present = "clean")]
@@ -95,16 +95,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         "weir: the broker listens on {}",
         args.socket.display()
     ));
+    say("ready");
     if let Err(error) = tell_manager() {
         say(&format!("weir: the service manager was not told: {error}"));
     }
     daemon
         .run(stop.fd())
-        .map_err(|error| Failure::run(format!("cannot wait for requests: {error}")))?;
-    match stop.signal() {
-        0 => Ok(()),
-        signal => Err(Failure::Stopped(signal)),
-    }
+        .map_err(|error| Failure::run(format!("cannot wait for requests: {error}")))
 }
 
 /// Removes what brokers have left.

@@ -23,6 +23,7 @@ Examples:
   weir listen eth0 'udp port 53' -w dns.pcapng
   weir listen eth0 'ether proto 0x88b5' --take --priority 10
   weir listen eth0 icmp --count 10 --quiet --json
+  weir listen eth0 tcp --split -w wire.pcapng
 
 At the end one line: with --json {\"frames\":n,\"bytes\":b,\"lost\":l}, bytes as on the wire, lost for
 want of room in the port's queue.
@@ -47,17 +48,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     priority: u16,
 
+    /// Cut super-frames into the frames that go over the wire
+    ///
+    /// Where the device segments (TSO, USO), the kernel handles up to 64 KiB
+    /// as one frame. It is shown whole without this, as tcpdump does; with it,
+    /// each segment counts as a frame, with checksums and lengths of its own.
+    #[arg(long)]
+    split: bool,
+
     /// Write the frames to a pcapng file, with timestamps; `-` is standard
     /// output
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
 
     /// End after so many frames
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
+          allow_negative_numbers = true)]
     count: Option<u64>,
 
     /// End after so many seconds
-    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds,
+          allow_negative_numbers = true)]
     time: Option<Duration>,
 
     /// How much may wait to be read, such as 65536, 64K or 8MiB

@@ -9,7 +9,7 @@ use crate::text::{
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_broker::protocol::{InterfaceStatus, PortStatus};
@@ -66,7 +66,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut before = sources.look()?;
     loop {
-        stop.wait(if args.watch { WATCH } else { GLANCE });
+        let pause = if args.watch { WATCH } else { GLANCE };
+        if stop.wait_unless_closed(pause, &out) {
+            return Err(Failure::output(io::ErrorKind::BrokenPipe.into()));
+        }
         if stop.asked() {
             return Err(Failure::Stopped(stop.signal()));
         }

@@ -12,7 +12,7 @@ use weir_wire::ethernet::Address;
 
 /// Tell stations their IPv4 addresses (RARP, RFC 903), or ask for one's own
 ///
-/// Serves until SIGINT or SIGTERM: as root, or as any user with a grant that
+/// Says `ready` on standard error and serves until SIGINT or SIGTERM: as root, or as any user with a grant that
 /// has `send = { ethertypes = [0x8035] }` in the broker's policy. A protocol in user space, on a port: see
 /// docs/tutorial-protocol.md.
 #[derive(clap::Args, Debug)]
@@ -21,8 +21,8 @@ Examples:
   weir rarpd eth0 --table hosts.toml
   weir rarpd eth0 --ask
 
-Exit status: 1 if the interface or the table cannot be used, or nobody answers; 2 if the table is
-wrong; 130 or 143 after SIGINT or SIGTERM.")]
+Exit status: 0, of a server after SIGINT or SIGTERM too; 1 if the interface or the table cannot be
+used, or nobody answers; 2 if the table is wrong; a client's 130 or 143 after SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// The interface
     #[arg(value_name = "IF")]

@@ -5,6 +5,7 @@ use crate::failure::{Failure, say};
 use crate::summary::summary;
 use crate::text;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufWriter, Stdout, Write};
 use std::path::Path;
@@ -40,6 +41,47 @@ pub(super) struct Output {
     shown: Option<Shown>,
     file: Option<Capture>,
     linktype: LinkType,
+    /// Segments of super-frames are frames of their own.
+    split: bool,
+}
+
+/// A frame as it is put out: as it came, or a segment of it.
+struct Piece<'a> {
+    frame: &'a Frame<'a>,
+    bytes: Cow<'a, [u8]>,
+    len: u32,
+    segment_size: Option<u16>,
+    lost_before: u32,
+}
+
+impl<'a> Piece<'a> {
+    fn whole(frame: &'a Frame<'a>) -> Piece<'a> {
+        Piece {
+            frame,
+            bytes: Cow::Borrowed(frame.bytes()),
+            len: frame.original_len(),
+            segment_size: frame.segment_size(),
+            lost_before: frame.lost_before(),
+        }
+    }
+
+    /// The frames that go over the wire for one.
+    fn segments(frame: &'a Frame<'a>) -> impl Iterator<Item = Piece<'a>> {
+        frame.segments().enumerate().map(|(number, bytes)| {
+            let whole = Piece::whole(frame);
+            match bytes {
+                // As it came: it is no super-frame, or could not be cut.
+                Cow::Borrowed(_) => whole,
+                Cow::Owned(bytes) => Piece {
+                    len: bytes.len() as u32,
+                    segment_size: None,
+                    lost_before: if number == 0 { whole.lost_before } else { 0 },
+                    bytes: Cow::Owned(bytes),
+                    ..whole
+                },
+            }
+        })
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -69,6 +111,7 @@ impl Output {
             shown,
             file: file.transpose()?,
             linktype,
+            split: args.split,
         })
     }
 
@@ -84,50 +127,66 @@ impl Output {
             return self.file.as_mut().map_or(Ok(()), Capture::flush);
         }
         let mut out = BufWriter::new(std::io::stdout());
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        for frame in frames.take(most) {
-            self.sum.frames += 1;
-            self.sum.bytes += u64::from(frame.original_len());
-            self.sum.lost += u64::from(frame.lost_before());
-            if let Some(file) = &mut self.file {
-                file.write(&frame)?;
+        let end = self.sum.frames.saturating_add(most);
+        for frame in frames {
+            if !self.split {
+                self.piece(&mut out, &Piece::whole(&frame))?;
+            } else {
+                let left = usize::try_from(end - self.sum.frames).unwrap_or(usize::MAX);
+                for piece in Piece::segments(&frame).take(left) {
+                    self.piece(&mut out, &piece)?;
+                }
             }
-            if let Some(shown) = self.shown {
-                self.show(&mut out, shown, &frame)?;
+            if self.sum.frames == end {
+                break;
             }
         }
         out.flush().map_err(Failure::output)
+    }
+
+    fn piece(&mut self, out: &mut BufWriter<Stdout>, piece: &Piece<'_>) -> Result<(), Failure> {
+        self.sum.frames += 1;
+        self.sum.bytes += u64::from(piece.len);
+        self.sum.lost += u64::from(piece.lost_before);
+        if let Some(file) = &mut self.file {
+            file.write(piece)?;
+        }
+        match self.shown {
+            Some(shown) => self.show(out, shown, piece),
+            None => Ok(()),
+        }
     }
 
     fn show(
         &self,
         out: &mut BufWriter<Stdout>,
         shown: Shown,
-        frame: &Frame<'_>,
+        piece: &Piece<'_>,
     ) -> Result<(), Failure> {
-        let time = time_ns(frame).map(|time| text::time(Some(time)));
-        let summary = summary(frame.bytes(), self.linktype);
+        let time = time_ns(piece.frame).map(|time| text::time(Some(time)));
+        let summary = summary(&piece.bytes, self.linktype);
+        let outgoing = piece.frame.is_outgoing();
         let line = match shown {
             Shown::Json => {
                 let frame = JsonFrame {
                     time,
-                    len: frame.original_len(),
-                    captured: frame.bytes().len(),
-                    outgoing: frame.is_outgoing(),
-                    segment_size: frame.segment_size(),
-                    lost_before: frame.lost_before(),
+                    len: piece.len,
+                    captured: piece.bytes.len(),
+                    outgoing,
+                    segment_size: piece.segment_size,
+                    lost_before: piece.lost_before,
                     summary,
                 };
                 serde_json::to_string(&frame).map_err(Failure::run)?
             }
             Shown::Lines => {
                 let time = time.map_or(String::new(), |time| time + " ");
-                let way = if frame.is_outgoing() { '<' } else { '>' };
-                let len = frame.original_len();
-                let segments = frame
-                    .segment_size()
+                let way = if outgoing { '<' } else { '>' };
+                let len = piece.len;
+                let segments = piece
+                    .segment_size
                     .map_or(String::new(), |size| format!(", in segments of {size}"));
-                let lost = match frame.lost_before() {
+                let lost = match piece.lost_before {
                     0 => String::new(),
                     lost => format!(" ({} lost before)", text::grouped(lost.into())),
                 };
@@ -191,11 +250,11 @@ impl Capture {
         }
     }
 
-    fn write(&mut self, frame: &Frame<'_>) -> Result<(), Failure> {
+    fn write(&mut self, piece: &Piece<'_>) -> Result<(), Failure> {
         let written = self.writer.write(&FrameRef {
-            bytes: frame.bytes(),
-            wire_len: frame.original_len(),
-            time_ns: time_ns(frame),
+            bytes: &piece.bytes,
+            wire_len: piece.len,
+            time_ns: time_ns(piece.frame),
             interface_index: 0,
             interface: &self.interface,
         });
