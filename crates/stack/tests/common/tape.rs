@@ -4,10 +4,12 @@
 #![allow(dead_code, reason = "each includer uses its part")]
 
 use std::net::SocketAddr;
+use weir_stack::host::Detect;
 use weir_stack::tcp::{ListenerId, TcpConfig, TcpId};
+use weir_stack::udp::UdpId;
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, checksum, ethernet, ipv4, ipv6};
+use weir_wire::{Addresses, Protocol, checksum, ethernet, ipv4, ipv6};
 
 /// Frames of the past that may come again.
 const HISTORY: usize = 16;
@@ -40,6 +42,8 @@ struct World {
     frames: [Vec<Vec<u8>>; 2],
     history: Vec<Vec<u8>>,
     listeners: [ListenerId; 2],
+    /// Of the one that is tried.
+    socket: UdpId,
     connections: [Vec<TcpId>; 2],
     now_ns: u64,
 }
@@ -68,9 +72,17 @@ pub(crate) fn run(tape: &[u8]) {
 impl World {
     fn new(options: u8) -> World {
         let host = |number: u8| {
-            let config = Config::new(Address([2, 0, 0, 0, 0, number]))
+            let mut config = Config::new(Address([2, 0, 0, 0, 0, number]))
                 .address(format!("192.0.2.{number}/24").parse().unwrap())
                 .address(format!("2001:db8::{number}/64").parse().unwrap());
+            if number == 1 {
+                config.detect = match options >> 4 & 3 {
+                    0 | 1 => Detect::Never,
+                    2 => Detect::Meanwhile,
+                    _ => Detect::Before,
+                };
+                (config.autoconf, config.dhcp) = (options & 0x40 != 0, options & 0x80 != 0);
+            }
             let mut stack = Stack::new(&config, number.into()).unwrap();
             stack.tcp_configure(TcpConfig {
                 receive_buffer: if options & 1 == 0 { 65_536 } else { 3000 },
@@ -82,13 +94,14 @@ impl World {
         };
         let mut stacks = [host(1), host(2)];
         let at = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        let mut sockets = Vec::new();
         let listeners = [0, 1].map(|end: usize| {
             let any = if options & 8 == 0 {
                 "0.0.0.0:80"
             } else {
                 "[::]:80"
             };
-            stacks[end].udp_bind(at("0.0.0.0:7")).unwrap();
+            sockets.push(stacks[end].udp_bind(at("0.0.0.0:7")).unwrap());
             stacks[end].tcp_listen(at(any), 8).unwrap()
         });
         let mut world = World {
@@ -96,6 +109,7 @@ impl World {
             frames: Default::default(),
             history: Vec::new(),
             listeners,
+            socket: sockets[0],
             connections: Default::default(),
             now_ns: 1,
         };
@@ -153,7 +167,7 @@ impl World {
     }
 
     fn step(&mut self, tape: &mut Tape<'_>) {
-        match tape.byte() % 13 {
+        match tape.byte() % 16 {
             0 | 1 => {
                 while let Some(frame) = self.next_frame() {
                     self.deliver(0, &frame);
@@ -197,8 +211,62 @@ impl World {
                 let to = to[usize::from(tape.byte() % 3)];
                 self.open(1, to.parse().unwrap());
             }
-            _ => self.open(0, "192.0.2.2:80".parse().unwrap()),
+            12 => self.open(0, "192.0.2.2:80".parse().unwrap()),
+            13 => {
+                let frame = neighbourly(tape);
+                self.deliver(0, &frame);
+            }
+            14 => {
+                if let Some(frame) = self.leased(tape) {
+                    self.deliver(0, &frame);
+                }
+            }
+            _ => {
+                let group = [224, 1, 1, tape.byte() % 4].into();
+                match tape.byte() % 2 {
+                    0 => _ = self.stacks[0].udp_join(self.socket, group),
+                    _ => _ = self.stacks[0].udp_leave(self.socket, group),
+                }
+                self.poll(0);
+            }
         }
+    }
+
+    /// What a DHCP server may answer to what was asked last, its options from
+    /// the tape.
+    fn leased(&mut self, tape: &mut Tape<'_>) -> Option<Vec<u8>> {
+        let asks = self.frames[0].iter().rev();
+        let ask = asks.filter_map(|frame| {
+            let ports = frame.get(34..38)?;
+            (frame[12..14] == [8, 0] && ports == [0, 68, 0, 67]).then(|| frame.get(42..282))?
+        });
+        let mut message = ask.map(<[u8]>::to_vec).next()?;
+        message[0] = 2;
+        message[16..20].copy_from_slice(&[192, 0, 2, 1 + tape.byte() % 4]);
+        message.extend([53, 1, tape.byte() % 8, 54, 4, 192, 0, 2, 2]);
+        let len = tape.byte().into();
+        message.extend(tape.bytes(len));
+        let mut frame = vec![0xff; 6];
+        frame.extend([2, 0, 0, 0, 0, 2, 8, 0]);
+        let mut packet = vec![0; ipv4::Repr::LEN];
+        ipv4::Repr {
+            src: [192, 0, 2, 2].into(),
+            dst: [255; 4].into(),
+            protocol: Protocol::UDP,
+            ttl: 64,
+            traffic_class: 0,
+            identification: 0,
+            dont_fragment: true,
+            payload_len: 8 + message.len(),
+        }
+        .emit(&mut packet);
+        frame.extend(packet);
+        frame.extend([0, 67, 0, 68]);
+        frame.extend(((8 + message.len()) as u16).to_be_bytes());
+        frame.extend([0, 0]);
+        frame.extend(message);
+        repair(&mut frame);
+        Some(frame)
     }
 
     /// An application does something with a connection.
@@ -220,6 +288,36 @@ impl World {
         }
         self.poll(end);
     }
+}
+
+/// A message of IPv6 among neighbours: of routers, of groups, about addresses.
+fn neighbourly(tape: &mut Tape<'_>) -> Vec<u8> {
+    let kinds = [134, 134, 137, 135, 136, 130, 131, 143];
+    let kind = kinds[usize::from(tape.byte() % 8)];
+    let hop_limit = if matches!(kind, 130 | 131 | 143) {
+        1
+    } else {
+        255
+    };
+    let len = tape.byte().into();
+    let mut message = vec![kind, 0, 0, 0];
+    message.extend(tape.bytes(len));
+    let mut packet = vec![0; ipv6::Repr::LEN];
+    ipv6::Repr {
+        src: "fe80::2".parse().unwrap(),
+        dst: "ff02::1".parse().unwrap(),
+        next_header: Protocol::ICMPV6,
+        hop_limit,
+        traffic_class: 0,
+        flow_label: 0,
+        payload_len: message.len(),
+    }
+    .emit(&mut packet);
+    let mut frame = vec![0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
+    frame.extend(packet);
+    frame.extend(message);
+    repair(&mut frame);
+    frame
 }
 
 /// Changes some bytes behind the Ethernet header, perhaps the length, and
@@ -263,7 +361,7 @@ fn repair(frame: &mut [u8]) {
     let at = match protocol {
         6 => 16,
         17 => 6,
-        1 | 58 => 2,
+        1 | 2 | 58 => 2,
         _ => return,
     };
     if transport.len() < at + 2 {
@@ -272,7 +370,7 @@ fn repair(frame: &mut [u8]) {
     transport[at..at + 2].fill(0);
     let sum = checksum::Sum::new();
     let sum = match protocol {
-        1 => sum,
+        1 | 2 => sum,
         _ => sum.pseudo_header(addresses, protocol, transport.len() as u32),
     };
     let sum = sum.bytes(transport).finish();
