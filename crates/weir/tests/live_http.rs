@@ -118,6 +118,64 @@ fn get_fails_as_it_says() {
     assert!(head.stdout.ends_with("\r\n\r\n"), "{head:?}");
 }
 
+#[test]
+fn a_file_that_is_not_whole_is_not_there() {
+    let Some(kernel) = kernel() else { return };
+    let folder = site("get-part");
+    folder.write("long.bin", &body(LONG));
+    let site = folder.path("");
+    let server = format!("python3 -m http.server 8000 --bind :: --directory {site}");
+    let _server = kernel.server(&server, 8000);
+    let url = url(KERNEL[0], 8000, "/long.bin");
+    let full = kernel.weir(&["get", &url, "-o", "/dev/full"]).end();
+    assert_eq!(full.code, Some(1), "{full:?}");
+    assert!(full.stderr.contains("make room"), "{full:?}");
+    // No file may be longer than so many blocks: the disk is full in its midst.
+    let out = folder.path("part");
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let line =
+        format!("ulimit -f 100; exec {weir} get {url} -o {out} --link tap0 --addr 192.0.2.5/24");
+    let mut command = weir_lab::net::nobody::command("sh");
+    command.args(["-c", &line]);
+    let cut = kernel.host.output(command).unwrap();
+    let said = String::from_utf8_lossy(&cut.stderr);
+    assert!(
+        cut.status.code() == Some(1) && said.contains(&out),
+        "{cut:?}"
+    );
+    assert!(!fs::exists(&out).unwrap());
+    assert!(!fs::exists(format!("{out}.part")).unwrap());
+    let wrong = kernel.weir(&["get", &url, "-m", "-1"]).end();
+    assert!(wrong.stderr.contains("give seconds above 0"), "{wrong:?}");
+}
+
+#[test]
+fn a_server_says_which_port_it_got_and_logs_what_it_refuses() {
+    let Some(kernel) = kernel() else { return };
+    let folder = site("serve-any");
+    let site = folder.path("");
+    let server = kernel.weir(&["serve", &site, "--port", "0", "--log"]);
+    let server = server.until("ready at port ");
+    let port = server.said().trim().rsplit(' ').next().unwrap().to_owned();
+    for at in OURS {
+        let at = if at.contains(':') {
+            format!("[{at}]")
+        } else {
+            at.to_owned()
+        };
+        let line = format!("curl -sS -d x=y http://{at}:{port}/upload");
+        let said = kernel.run(&line);
+        assert!(said.starts_with(b"413"), "{said:?}");
+    }
+    server.signal(weir_lab::net::Signal::INT);
+    let ended = server.end();
+    assert_eq!(
+        ended.stdout.matches("\"POST /upload\" 413").count(),
+        2,
+        "{ended:?}"
+    );
+}
+
 /// A server of the kernel's that answers once, whatever is asked.
 fn answering(kernel: &Kernel, port: u16, answer: &'static [u8]) -> JoinHandle<Vec<u8>> {
     let listener = kernel
