@@ -100,7 +100,7 @@ impl TapLink {
             }
             (None, Mode::Auto) => &[CopyMode::ZeroCopy, CopyMode::Copy],
         };
-        let is_veth = || weir_link::xdp::driver(&interface.name).is_ok_and(|name| name == "veth");
+        let is_veth = || weir_link::net::driver(&interface.name).is_ok_and(|name| name == "veth");
         let completes = config.complete_checksums.unwrap_or_else(is_veth);
         let mut link = TapLink::of(interface, CopyMode::Copy, completes, Vec::new());
         for (attempt, mode) in modes.iter().enumerate() {

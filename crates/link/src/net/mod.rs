@@ -5,6 +5,7 @@
 //! needs no privilege.
 
 pub(crate) mod change;
+mod ethtool;
 mod features;
 mod interface;
 mod netlink;
@@ -12,6 +13,7 @@ mod routes;
 mod tap;
 mod watch;
 
+pub use ethtool::{Feature, driver};
 pub use features::Features;
 pub(crate) use interface::find_index;
 pub use interface::{

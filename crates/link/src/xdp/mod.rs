@@ -8,7 +8,6 @@
 //! - [`State`]: the page that both sides share: heartbeat, limit, epoch.
 
 mod death;
-mod driver;
 mod gate;
 mod place;
 mod program;
@@ -17,7 +16,6 @@ mod socket;
 mod state;
 
 pub use death::{DeathWord, Life};
-pub use driver::driver;
 pub use gate::{Gate, GateError, GateParts, LinkParts};
 pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};
 pub use state::{Bypass, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, State, Trips, Why};

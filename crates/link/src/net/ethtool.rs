@@ -1,0 +1,142 @@
+//! What ethtool tells of a driver, and sets.
+#![allow(unsafe_code)] // The ioctl of ethtool.
+
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::ffi::c_char;
+use std::io;
+
+/// `ETHTOOL_GDRVINFO`.
+const GET_DRIVER: u32 = 3;
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct Driver {
+    command: u32,
+    name: [u8; 32],
+    rest: [u8; 160],
+}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Value {
+    command: u32,
+    value: u32,
+}
+
+/// `struct ifreq`: a name and a union of 24 bytes, here a pointer.
+#[repr(C)]
+struct Request<T> {
+    name: [c_char; 16],
+    argument: *mut T,
+    rest: [u64; 2],
+}
+
+/// Runs a command for an interface of the calling thread's namespace.
+///
+/// # Safety
+/// The argument is the structure of `linux/ethtool.h` that the command in its
+/// first word takes.
+unsafe fn run<T>(interface: &str, argument: &mut T) -> Result<(), Errno> {
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let mut request = Request {
+        name: [0; 16],
+        argument,
+        rest: [0; 2],
+    };
+    // The last byte stays zero.
+    for (to, from) in request.name[..15].iter_mut().zip(interface.bytes()) {
+        *to = from as c_char;
+    }
+    const SIOCETHTOOL: Opcode = 0x8946;
+    // SAFETY: the command takes a `struct ifreq` whose pointer leads to the
+    // structure that the caller promises.
+    unsafe {
+        ioctl(
+            &socket,
+            Updater::<SIOCETHTOOL, Request<T>>::new(&mut request),
+        )
+    }
+}
+
+/// The name of the driver of an interface of the calling thread's namespace,
+/// such as `veth` or `ixgbe`.
+///
+/// # Errors
+/// If there is no such interface, or its driver does not tell.
+pub fn driver(interface: &str) -> io::Result<String> {
+    let mut found = Driver {
+        command: GET_DRIVER,
+        name: [0; 32],
+        rest: [0; 160],
+    };
+    // SAFETY: the command takes a `struct ethtool_drvinfo`, of 196 bytes,
+    // which this one has.
+    unsafe { run(interface, &mut found)? };
+    let name = found.name.split(|byte| *byte == 0).next();
+    Ok(String::from_utf8_lossy(name.unwrap_or_default()).into_owned())
+}
+
+/// Work that may be left to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Feature {
+    /// Transmit checksums.
+    TxChecksums,
+    /// TCP segmentation (TSO).
+    TcpSegmentation,
+    /// Segmentation as late as possible (GSO).
+    GenericSegmentation,
+    /// Joining of what is received (GRO).
+    GenericReceive,
+}
+
+impl Feature {
+    /// `ETHTOOL_GTXCSUM`, `ETHTOOL_GTSO`, `ETHTOOL_GGSO`, `ETHTOOL_GGRO`; the
+    /// command that sets follows each.
+    fn command(self) -> u32 {
+        match self {
+            Feature::TxChecksums => 0x16,
+            Feature::TcpSegmentation => 0x1e,
+            Feature::GenericSegmentation => 0x23,
+            Feature::GenericReceive => 0x2b,
+        }
+    }
+
+    /// Whether it is left to the device of an interface of the calling
+    /// thread's namespace; not, where the driver does not tell.
+    ///
+    /// # Errors
+    /// If there is no such interface.
+    pub fn get(self, interface: &str) -> io::Result<bool> {
+        let mut value = Value {
+            command: self.command(),
+            value: 0,
+        };
+        // SAFETY: these four commands take a `struct ethtool_value`.
+        match unsafe { run(interface, &mut value) } {
+            Ok(()) => Ok(value.value != 0),
+            Err(Errno::OPNOTSUPP) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Leaves it to the device, or not.
+    ///
+    /// # Errors
+    /// If there is no such interface, its driver cannot, or the caller may
+    /// not.
+    pub fn set(self, interface: &str, on: bool) -> io::Result<()> {
+        let mut value = Value {
+            command: self.command() + 1,
+            value: u32::from(on),
+        };
+        // SAFETY: so do those that set them.
+        Ok(unsafe { run(interface, &mut value) }?)
+    }
+}
