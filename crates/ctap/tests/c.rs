@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use weir_lab::need;
-use weir_lab::net::{Host, Lab, Offloads, Process, Signal};
-use weir_link::net::Interface;
+use weir_lab::net::{Host, Line, Offloads, Process, Signal};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -101,37 +100,21 @@ fn the_example_forwards_and_outlives_its_founder() {
     let Some(program) = compiled(&folder) else {
         return;
     };
-    let lab = Lab::new();
-    let [a, middle, b] = ["a", "middle", "b"].map(|name| lab.host(name).unwrap());
-    let link = |left, right, names: [&str; 2]| {
-        let link = lab.link(left, right).names(names[0], names[1]);
-        link.offloads(Offloads::OFF).connect().unwrap()
-    };
-    let (eth_a, left) = link(&a, &middle, ["eth0", "left"]);
-    let (right, eth_b) = link(&middle, &b, ["right", "eth0"]);
-    eth_a.add_address([10, 9, 0, 1], 24).unwrap();
-    eth_b.add_address([10, 9, 0, 2], 24).unwrap();
-    let pings = || {
-        let mut ping = Command::new("ping");
-        ping.args(["-c", "3", "-i", "0.05", "-W", "2", "10.9.0.2"]);
-        a.output(ping).unwrap().status.success()
-    };
-    let attached = || {
-        let of = |index| Interface::numbered(index).unwrap().xdp.is_some();
-        middle.run(|| [of(left.index()), of(right.index())])
-    };
+    let line = Line::new(Offloads::OFF).and_then(Line::with_addresses);
+    let line = line.unwrap();
+    let pings = || line.pings().unwrap();
     let path = folder.0.join("meet");
     let path = path.to_str().unwrap();
-    let founder = start(&middle, &program, &["left", "right", path]);
+    let founder = start(&line.middle, &program, &["left", "right", path]);
     assert!(pings());
-    let second = start(&middle, &program, &["--join", path]);
+    let second = start(&line.middle, &program, &["--join", path]);
     founder.signal(Signal::KILL).unwrap();
     drop(founder);
     assert!(pings(), "the second goes on");
-    assert_eq!(attached(), [true, true]);
+    assert_eq!(line.attached(), [true, true]);
     let said = end(second);
     assert!(said.contains("chunks: 16384 free, 0 held"), "{said}");
-    assert_eq!(attached(), [false, false]);
+    assert_eq!(line.attached(), [false, false]);
     assert!(!pings());
 }
 

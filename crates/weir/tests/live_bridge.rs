@@ -10,55 +10,31 @@ use live::{Ended, Running};
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::net::UdpSocket;
+use std::ops::Deref;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use weir_lab::load::{Generator, Rate, Sent, Sink, Udp};
+use weir_lab::load::{Rate, Sent, Sink};
 use weir_lab::need;
-use weir_lab::net::{Device, Host, Lab, Signal};
+use weir_lab::net::{Line, Offloads, Signal};
 use weir_link::bpf::Hook;
-use weir_link::net::Interface;
 
-/// `a ── left │ right ── b`.
-struct Net {
-    a: Host,
-    middle: Host,
-    b: Host,
-    eth_a: Device,
-    eth_b: Device,
-    left: Device,
-    right: Device,
-    _lab: Lab,
+struct Net(Line);
+
+impl Deref for Net {
+    type Target = Line;
+
+    fn deref(&self) -> &Line {
+        &self.0
+    }
 }
 
 fn net() -> Option<Net> {
     if !need::root() {
         return None;
     }
-    let lab = Lab::new();
-    let [a, middle, b] = ["a", "middle", "b"].map(|name| lab.host(name).unwrap());
-    let (eth_a, left) = lab
-        .link(&a, &middle)
-        .names("eth0", "left")
-        .connect()
-        .unwrap();
-    let (right, eth_b) = lab
-        .link(&middle, &b)
-        .names("right", "eth0")
-        .connect()
-        .unwrap();
-    eth_a.add_address([10, 9, 0, 1], 24).unwrap();
-    eth_b.add_address([10, 9, 0, 2], 24).unwrap();
-    Some(Net {
-        a,
-        middle,
-        b,
-        eth_a,
-        eth_b,
-        left,
-        right,
-        _lab: lab,
-    })
+    let line = Line::new(Offloads::OFF).unwrap();
+    Some(Net(line.with_addresses().unwrap()))
 }
 
 impl Net {
@@ -80,16 +56,7 @@ impl Net {
 
     /// Whether `a` reaches `b`.
     fn pings(&self) -> bool {
-        let mut ping = Command::new("ping");
-        ping.args(["-c", "3", "-i", "0.02", "-W", "1", "10.9.0.2"]);
-        self.a.output(ping).unwrap().status.success()
-    }
-
-    /// Whether programs are at the two links.
-    fn attached(&self) -> [bool; 2] {
-        let devices = [&self.left, &self.right];
-        let has = |device: &&Device| Interface::numbered(device.index()).unwrap().xdp.is_some();
-        self.middle.run(|| [has(&devices[0]), has(&devices[1])])
+        self.0.pings().unwrap()
     }
 
     fn is_promiscuous(&self) -> bool {
@@ -99,18 +66,9 @@ impl Net {
         String::from_utf8_lossy(&output.stdout).contains("PROMISC")
     }
 
-    fn generator(&self) -> Generator {
-        let (from, to) = ([10, 9, 0, 1].into(), [10, 9, 0, 2].into());
-        Generator::new(
-            &self.eth_a,
-            &Udp::new(self.eth_a.mac(), self.eth_b.mac(), from, to),
-        )
-        .unwrap()
-    }
-
     /// Sends for a while, and does something in the middle of it.
     fn send_and(&self, count: u64, rate: f64, act: impl FnOnce()) -> Sent {
-        let mut generator = self.generator();
+        let mut generator = self.generator().unwrap();
         let sending = generator.start(count, Rate::PerSecond(rate)).unwrap();
         while sending.sent() < count / 3 {
             std::thread::sleep(Duration::from_millis(1));

@@ -28,6 +28,7 @@
 mod device;
 mod error;
 mod host;
+mod line;
 mod link;
 pub mod nobody;
 mod offloads;
@@ -39,6 +40,7 @@ pub mod talk;
 pub use device::{Counters, Device, Facts};
 pub use error::Error;
 pub use host::Host;
+pub use line::Line;
 pub use link::LinkBuilder;
 pub use offloads::Offloads;
 pub use pair::Pair;

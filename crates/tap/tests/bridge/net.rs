@@ -1,22 +1,21 @@
 //! Two hosts with a bridge between: `a ── left │ right ── b`.
 
+use std::ops::Deref;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use weir_lab::load::{Generator, Udp};
-use weir_lab::net::{Device, Host, Lab, Offloads};
-use weir_link::net::Interface;
+use weir_lab::load::Generator;
+use weir_lab::net::{Line, Offloads};
 use weir_tap::{Bridge, Census, Context, Counts, Frame, LinkCounts, Stop, TapError, Verdict};
 
-pub(crate) struct Net {
-    pub(crate) a: Host,
-    pub(crate) middle: Host,
-    pub(crate) b: Host,
-    pub(crate) eth_a: Device,
-    pub(crate) eth_b: Device,
-    pub(crate) left: Device,
-    pub(crate) right: Device,
-    _lab: Lab,
+pub(crate) struct Net(Line);
+
+impl Deref for Net {
+    type Target = Line;
+
+    fn deref(&self) -> &Line {
+        &self.0
+    }
 }
 
 /// What a bridge was when it ended.
@@ -42,56 +41,22 @@ impl Net {
     }
 
     pub(crate) fn with(offloads: Offloads) -> Net {
-        let lab = Lab::new();
-        let [a, middle, b] = ["a", "middle", "b"].map(|name| lab.host(name).unwrap());
-        let (eth_a, left) = lab
-            .link(&a, &middle)
-            .names("eth0", "left")
-            .offloads(offloads)
-            .connect()
-            .unwrap();
-        let (right, eth_b) = lab
-            .link(&middle, &b)
-            .names("right", "eth0")
-            .offloads(offloads)
-            .connect()
-            .unwrap();
-        Net {
-            a,
-            middle,
-            b,
-            eth_a,
-            eth_b,
-            left,
-            right,
-            _lab: lab,
-        }
+        Net(Line::new(offloads).unwrap())
     }
 
     /// Gives both hosts addresses; then their kernels send frames of their
     /// own.
     pub(crate) fn with_addresses(self) -> Net {
-        let addresses = [
-            (&self.eth_a, [10, 9, 0, 1], "fd09::1"),
-            (&self.eth_b, [10, 9, 0, 2], "fd09::2"),
-        ];
-        for (device, v4, v6) in addresses {
-            device.add_address(v4, 24).unwrap();
+        for (device, v6) in [(&self.eth_a, "fd09::1"), (&self.eth_b, "fd09::2")] {
             let v6: std::net::Ipv6Addr = v6.parse().unwrap();
             device.add_address(v6, 64).unwrap();
         }
-        self
+        Net(self.0.with_addresses().unwrap())
     }
 
     /// Frames from `a` to `b`.
     pub(crate) fn generator(&self) -> Generator {
-        let udp = Udp::new(
-            self.eth_a.mac(),
-            self.eth_b.mac(),
-            [10, 9, 0, 1].into(),
-            [10, 9, 0, 2].into(),
-        );
-        Generator::new(&self.eth_a, &udp).unwrap()
+        self.0.generator().unwrap()
     }
 
     /// Runs a bridge in the middle, on a thread.
@@ -130,14 +95,6 @@ impl Net {
             Ok(()) => Running { stop, thread },
             Err(_) => panic!("no bridge: {:?}", thread.join()),
         }
-    }
-
-    /// Whether a program is at the two links of the bridge.
-    pub(crate) fn attached(&self) -> [bool; 2] {
-        self.middle.run(|| {
-            [&self.left, &self.right]
-                .map(|device| Interface::numbered(device.index()).unwrap().xdp.is_some())
-        })
     }
 
     /// Waits until it is so, or a while.
