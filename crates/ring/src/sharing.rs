@@ -2,7 +2,7 @@
 //! instruction.
 //!
 //! One process at a time has the rx side of a queue (rx and fill ring), and
-//! one its tx side (tx and completion ring): each has a [lock](crate::lock)
+//! one its tx side (tx and completion ring): each has a [lock]
 //! whose holder is known. Who finds the holder dead takes the lock over, and
 //! first brings the rings into a state that could have been:
 //!

@@ -337,7 +337,7 @@ impl Umem {
     /// is.
     ///
     /// # Panics
-    /// For a number beyond [`NUMBER_MAX`](crate::lock::NUMBER_MAX).
+    /// For a number beyond [`NUMBER_MAX`].
     pub fn next_generation(&self, number: u16) -> u32 {
         assert!(number <= NUMBER_MAX, "processes are numbered up to 255");
         let at = GENERATIONS_AT + 4 * usize::from(number);
