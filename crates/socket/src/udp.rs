@@ -1,7 +1,7 @@
 //! UDP sockets.
 
 use crate::errno;
-use crate::net::{Core, Id, Net, Side, State};
+use crate::net::{Core, Id, Net, Side, State, waits};
 use crate::tcp::first;
 use rustix::io::Errno;
 use std::io;
@@ -222,31 +222,6 @@ impl UdpSocket {
         Ok(checked.err().map(io::Error::from))
     }
 
-    /// How long a receive waits at most; then it fails with `EAGAIN`.
-    ///
-    /// # Errors
-    /// `EINVAL` if the time is zero.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.core.set_timeout(Side::Read, timeout)
-    }
-
-    /// As it was set.
-    ///
-    /// # Errors
-    /// None now; as in `std`.
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.core.get_timeout(Side::Read))
-    }
-
-    /// Whether calls fail with `EAGAIN` rather than wait.
-    ///
-    /// # Errors
-    /// None now; as in `std`.
-    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.core.set_nonblocking(nonblocking);
-        Ok(())
-    }
-
     /// `IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`: hears what is sent to a group,
     /// until it is left or the socket is closed; routers are told.
     ///
@@ -302,21 +277,11 @@ impl UdpSocket {
                 None => Err(Errno::BADF.into()),
             })
     }
-
-    /// Another handle of the same socket.
-    ///
-    /// # Errors
-    /// None now; as in `std`.
-    pub fn try_clone(&self) -> io::Result<UdpSocket> {
-        Ok(self.clone())
-    }
-
-    /// A descriptor for `poll` and `epoll`, readable while a datagram waits,
-    /// always writable. Nothing may be read from it or written to it.
-    ///
-    /// # Errors
-    /// If the system gives none.
-    pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.core.ready_fd()
-    }
 }
+
+waits!(
+    UdpSocket,
+    core,
+    "A descriptor for `poll` and `epoll`, readable while a datagram waits, writable while the link \
+     takes some."
+);

@@ -253,3 +253,20 @@ fn many_connections_at_once() {
         }
     });
 }
+
+#[test]
+fn closing_resets_if_it_is_to() {
+    for reset in [false, true] {
+        let (a, b) = nets();
+        let listener = TcpListener::bind(&b, (V4[1], 7)).unwrap();
+        let client = TcpStream::connect(&a, (V4[1], 7)).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.set_reset_on_close(reset);
+        drop(client);
+        let read = server.read(&mut [0; 9]);
+        match reset {
+            true => assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset),
+            false => assert_eq!(read.unwrap(), 0),
+        }
+    }
+}

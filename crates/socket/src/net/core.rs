@@ -21,6 +21,8 @@ pub(crate) struct Core {
     pub(crate) net: Net,
     pub(crate) id: Id,
     nonblocking: AtomicBool,
+    /// A connection is reset, not closed.
+    reset: AtomicBool,
     /// Nanoseconds; 0 is for ever.
     read_timeout_ns: AtomicU64,
     write_timeout_ns: AtomicU64,
@@ -39,6 +41,7 @@ impl Core {
             net: net.clone(),
             id,
             nonblocking: AtomicBool::new(false),
+            reset: AtomicBool::new(false),
             read_timeout_ns: AtomicU64::new(0),
             write_timeout_ns: AtomicU64::new(0),
             ready: OnceLock::new(),
@@ -183,6 +186,10 @@ impl Core {
         self.nonblocking.store(nonblocking, Relaxed);
     }
 
+    pub(crate) fn set_reset_on_close(&self, reset: bool) {
+        self.reset.store(reset, Relaxed);
+    }
+
     /// The descriptor for `poll` and `epoll`.
     pub(crate) fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
         if let Some(fd) = self.ready.get() {
@@ -196,12 +203,66 @@ impl Core {
     }
 }
 
+/// The calls by which sockets wait, which are the same for all: `core` is where
+/// a type keeps its [`Core`], then comes what its descriptor tells.
+macro_rules! waits {
+    ($type:ident, $core:tt, $ready:literal) => {
+        impl $type {
+            /// How long a read, receive or accept waits at most; then it fails with
+            /// `EAGAIN`.
+            ///
+            /// # Errors
+            /// `EINVAL` if the time is zero.
+            pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+                self.$core.set_timeout(Side::Read, timeout)
+            }
+
+            /// As it was set.
+            ///
+            /// # Errors
+            /// None now; as in `std`.
+            pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+                Ok(self.$core.get_timeout(Side::Read))
+            }
+
+            /// Whether calls fail with `EAGAIN` rather than wait.
+            ///
+            /// # Errors
+            /// None now; as in `std`.
+            pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+                self.$core.set_nonblocking(nonblocking);
+                Ok(())
+            }
+
+            /// Another handle of the same socket.
+            ///
+            /// # Errors
+            /// None now; as in `std`.
+            pub fn try_clone(&self) -> io::Result<$type> {
+                Ok(self.clone())
+            }
+
+            #[doc = $ready]
+            ///
+            /// Nothing may be read from it or written to it.
+            ///
+            /// # Errors
+            /// If the system gives none.
+            pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
+                self.$core.ready_fd()
+            }
+        }
+    };
+}
+pub(crate) use waits;
+
 impl Drop for Core {
     fn drop(&mut self) {
         let shared = self.shared();
         let mut state = shared.lock();
         let now_ns = shared.now_ns();
         match self.id {
+            Id::Stream(id) if self.reset.load(Relaxed) => state.stack.tcp_abort(now_ns, id),
             Id::Stream(id) => state.stack.tcp_close(now_ns, id),
             Id::Listener(id) => state.stack.tcp_unlisten(now_ns, id),
             Id::Udp(id) => state.stack.udp_close(id),

@@ -16,7 +16,7 @@ mod ready;
 mod state;
 mod watch;
 
-pub(crate) use self::core::{Core, Side};
+pub(crate) use self::core::{Core, Side, waits};
 pub(crate) use state::{Id, State};
 
 use crate::link::Link;

@@ -2,7 +2,7 @@
 
 use super::{TcpSocket, TcpStream};
 use crate::errno;
-use crate::net::{Core, Id, Net, Side, State};
+use crate::net::{Core, Id, Net, Side, State, waits};
 use rustix::io::Errno;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -108,41 +108,13 @@ impl TcpListener {
         let local = self.0.look(|state| state.stack.tcp_listener_local(id));
         local.ok_or_else(|| Errno::BADF.into())
     }
-
-    /// Whether [`TcpListener::accept`] fails with `EAGAIN` rather than waits.
-    ///
-    /// # Errors
-    /// None now; as in `std`.
-    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.0.set_nonblocking(nonblocking);
-        Ok(())
-    }
-
-    /// How long [`TcpListener::accept`] waits at most; then it fails with
-    /// `EAGAIN`.
-    ///
-    /// # Errors
-    /// `EINVAL` if the time is zero.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.0.set_timeout(Side::Read, timeout)
-    }
-
-    /// Another handle of the same socket.
-    ///
-    /// # Errors
-    /// None now; as in `std`.
-    pub fn try_clone(&self) -> io::Result<TcpListener> {
-        Ok(self.clone())
-    }
-
-    /// A descriptor for `poll` and `epoll`, readable while a connection waits.
-    ///
-    /// # Errors
-    /// If the system gives none.
-    pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.0.ready_fd()
-    }
 }
+
+waits!(
+    TcpListener,
+    0,
+    "A descriptor for `poll` and `epoll`, readable while a connection waits."
+);
 
 /// Connections as they come: see [`TcpListener::incoming`].
 pub struct Incoming<'a>(&'a TcpListener);

@@ -3,7 +3,7 @@
 use super::TcpSocket;
 use super::socket::first;
 use crate::errno;
-use crate::net::{Core, Id, Net, Side, State};
+use crate::net::{Core, Id, Net, Side, State, waits};
 use rustix::io::Errno;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
@@ -211,6 +211,13 @@ impl TcpStream {
             .call(|state, now_ns| state.stack.tcp_abort(now_ns, self.id));
     }
 
+    /// `SO_LINGER` with no time: closing resets the connection, and the peer
+    /// learns at once. There is none with a time: closing waits for nobody, and
+    /// what was written is sent by the net.
+    pub fn set_reset_on_close(&self, reset: bool) {
+        self.core.set_reset_on_close(reset);
+    }
+
     /// Whether both are handles of one connection.
     pub fn is_same(&self, other: &TcpStream) -> bool {
         Arc::ptr_eq(&self.core, &other.core)
@@ -284,14 +291,6 @@ impl TcpStream {
         set.map_err(|error| errno::tcp(error).into())
     }
 
-    /// How long a read waits at most; then it fails with `EAGAIN`.
-    ///
-    /// # Errors
-    /// `EINVAL` if the time is zero.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.core.set_timeout(Side::Read, timeout)
-    }
-
     /// How long a write waits at most; then it fails with `EAGAIN`.
     ///
     /// # Errors
@@ -304,46 +303,17 @@ impl TcpStream {
     ///
     /// # Errors
     /// None now; as in `std`.
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.core.get_timeout(Side::Read))
-    }
-
-    /// As it was set.
-    ///
-    /// # Errors
-    /// None now; as in `std`.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.core.get_timeout(Side::Write))
     }
-
-    /// Whether calls fail with `EAGAIN` rather than wait.
-    ///
-    /// # Errors
-    /// None now; as in `std`.
-    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.core.set_nonblocking(nonblocking);
-        Ok(())
-    }
-
-    /// Another handle of the same connection.
-    ///
-    /// # Errors
-    /// None now; as in `std`.
-    pub fn try_clone(&self) -> io::Result<TcpStream> {
-        Ok(self.clone())
-    }
-
-    /// A descriptor for `poll` and `epoll`, readable and writable when the
-    /// connection is, by level and by edge, with `POLLRDHUP`, `POLLHUP` and
-    /// `POLLERR` as a kernel's socket has them. Nothing may be read from it or
-    /// written to it.
-    ///
-    /// # Errors
-    /// If the system gives none.
-    pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.core.ready_fd()
-    }
 }
+
+waits!(
+    TcpStream,
+    core,
+    "A descriptor for `poll` and `epoll`, readable and writable when the connection is, by level \
+     and by edge, with `POLLRDHUP`, `POLLHUP` and `POLLERR` as a kernel's socket has them."
+);
 
 impl Read for &TcpStream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
