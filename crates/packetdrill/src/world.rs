@@ -342,10 +342,11 @@ impl Outlet for Frames {
 
     /// Completes the checksum. A segment that is to be cut stays whole, as
     /// Linux shows it to packetdrill.
-    fn submit_partial(&mut self, partial: Partial) {
+    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
         let Some(frame) = self.0.last_mut() else {
             return;
         };
+        frame.extend_from_slice(&payload.concat());
         let start = usize::from(partial.checksum_start);
         let at = start + usize::from(partial.checksum_offset);
         let checksum = weir_wire::checksum::of(&frame[start..]);

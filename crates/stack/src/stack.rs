@@ -26,12 +26,13 @@ pub trait Outlet {
     /// The frame reserved last is complete and goes out.
     fn submit(&mut self);
 
-    /// The frame reserved last goes out, and the link completes it. Only a
-    /// link that [`Config::offload`] says to do so gets such frames.
+    /// The frame reserved last goes out, followed by `payload` from where it
+    /// lies, and the link completes it. Only a link that [`Config::offload`]
+    /// says to do so gets such frames.
     ///
     /// # Panics
     /// If the link does no such thing, and the configuration says it does.
-    fn submit_partial(&mut self, partial: Partial) {
+    fn submit_partial(&mut self, partial: Partial, _payload: [&[u8]; 2]) {
         panic!("{partial:?} for a link without offload: set `Config::offload` to what it does");
     }
 }

@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, ioctl};
 use std::ffi::c_char;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The longest name of an interface, in bytes.
@@ -191,7 +191,15 @@ impl Tap {
     /// # Errors
     /// If the interface is down or gone, or the frame no frame.
     pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
-        match rustix::io::write(&self.file, frame) {
+        self.send_all(&[IoSlice::new(frame)])
+    }
+
+    /// As [`Tap::send`], of a frame whose parts lie apart.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send_all(&self, parts: &[IoSlice<'_>]) -> io::Result<bool> {
+        match rustix::io::writev(&self.file, parts) {
             Ok(_) => Ok(true),
             Err(Errno::AGAIN | Errno::NOBUFS) => Ok(false),
             Err(error) => Err(error.into()),

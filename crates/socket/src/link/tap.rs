@@ -2,7 +2,7 @@
 
 use super::{BATCH, Link, Take};
 use rustix::io::Errno;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_link::net::{self, TapGso, TapHeader};
 use weir_stack::Outlet;
@@ -62,13 +62,6 @@ impl Tap {
         let sent = self.tap.send(&self.sent[..self.sent_len]);
         self.is_full = matches!(sent, Ok(false));
     }
-
-    fn send_with(&mut self, header: TapHeader) {
-        if self.header_len > 0 {
-            self.sent[..TapHeader::LEN].copy_from_slice(&header.to_bytes());
-        }
-        self.send();
-    }
 }
 
 impl Outlet for Tap {
@@ -87,10 +80,11 @@ impl Outlet for Tap {
     }
 
     fn submit(&mut self) {
-        self.send_with(TapHeader::default());
+        self.sent[..self.header_len].fill(0);
+        self.send();
     }
 
-    fn submit_partial(&mut self, partial: Partial) {
+    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
         let mut header = TapHeader {
             needs_checksum: true,
             checksum_start: partial.checksum_start,
@@ -102,7 +96,19 @@ impl Outlet for Tap {
             header.gso_size = gso.size;
             header.header_len = gso.header_len;
         }
-        self.send_with(header);
+        self.sent[..TapHeader::LEN].copy_from_slice(&header.to_bytes());
+        let [first, rest] = payload;
+        let head = &self.sent[..self.sent_len];
+        let sent = self.tap.send_all(&[head, first, rest].map(IoSlice::new));
+        self.is_full = matches!(sent, Ok(false));
+        if self.is_full {
+            // It goes later, when the bytes may lie elsewhere.
+            for part in payload {
+                let end = self.sent_len + part.len();
+                self.sent[self.sent_len..end].copy_from_slice(part);
+                self.sent_len = end;
+            }
+        }
     }
 }
 

@@ -135,21 +135,25 @@ impl Outgoing<'_> {
     ) -> bool {
         let header_len = self.header_len();
         let len = header_len + self.payload_len;
-        let Some(frame) = out.reserve(way.len() + len) else {
+        // A link that computes the sum takes the bytes from where they lie.
+        let written = match host.offload.checksum {
+            true => header_len,
+            false => len,
+        };
+        let Some(frame) = out.reserve(way.len() + written) else {
             return false;
         };
         let (head, segment) = frame.split_at_mut(way.len());
         let (header, payload) = segment.split_at_mut(header_len);
         way.write(head, self.traffic_class, len);
         if host.offload.checksum {
-            send.payload(self.start, payload);
             let cut = self.payload_len > most;
             if cut {
                 // What goes out together is to be read together.
                 self.header.flags = self.header.flags | Flags::PSH;
             }
             self.emit_partial(header, way.pseudo(len));
-            out.submit_partial(Partial {
+            let partial = Partial {
                 checksum_start: way.len() as u16,
                 checksum_offset: Repr::CHECKSUM_AT,
                 gso: cut.then(|| Gso {
@@ -157,7 +161,8 @@ impl Outgoing<'_> {
                     header_len: (way.len() + header_len) as u16,
                     v6: way.is_v6(),
                 }),
-            });
+            };
+            out.submit_partial(partial, send.slices(self.start, self.payload_len));
         } else {
             let sum = send.payload_summed(self.start, payload);
             self.emit_summed(header, way.pseudo(len).and(sum));

@@ -51,36 +51,30 @@ impl Ring {
         );
     }
 
-    /// Copies from `offset` behind the start; all of it is there.
-    pub(super) fn copy(&self, offset: usize, out: &mut [u8]) {
-        assert!(
-            offset + out.len() <= self.len,
-            "only what is there is copied"
-        );
-        if out.is_empty() {
-            return;
+    /// `len` bytes from `offset` behind the start, where they lie; all of it is
+    /// there.
+    pub(super) fn slices(&self, offset: usize, len: usize) -> [&[u8]; 2] {
+        assert!(offset + len <= self.len, "only what is there is given");
+        if len == 0 {
+            return [&[]; 2];
         }
         let at = self.place(offset);
-        let first = out.len().min(self.storage.len() - at);
-        let rest = out.len() - first;
-        out[..first].copy_from_slice(&self.storage[at..at + first]);
-        out[first..].copy_from_slice(&self.storage[..rest]);
+        let first = len.min(self.storage.len() - at);
+        [&self.storage[at..at + first], &self.storage[..len - first]]
+    }
+
+    /// Copies from `offset` behind the start; all of it is there.
+    pub(super) fn copy(&self, offset: usize, out: &mut [u8]) {
+        let [start, rest] = self.slices(offset, out.len());
+        out[..start.len()].copy_from_slice(start);
+        out[start.len()..].copy_from_slice(rest);
     }
 
     /// [`Ring::copy`], and the bytes' sum.
     pub(super) fn copy_summed(&self, offset: usize, out: &mut [u8]) -> Sum {
-        assert!(
-            offset + out.len() <= self.len,
-            "only what is there is copied"
-        );
-        if out.is_empty() {
-            return Sum::new();
-        }
-        let at = self.place(offset);
-        let first = out.len().min(self.storage.len() - at);
-        let (start, rest) = out.split_at_mut(first);
-        let sum = Sum::new().copy(&self.storage[at..at + first], start);
-        sum.copy(&self.storage[..rest.len()], rest)
+        let [from, more] = self.slices(offset, out.len());
+        let (start, rest) = out.split_at_mut(from.len());
+        Sum::new().copy(from, start).copy(more, rest)
     }
 
     /// Writes bytes behind the end, which stays where it is, and gives their

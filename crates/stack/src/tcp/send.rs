@@ -255,6 +255,17 @@ impl Send {
         self.buffer.copy_summed(offset, out)
     }
 
+    /// The bytes that a segment carries, where they lie.
+    pub(super) fn slices(&self, start: Seq, len: usize) -> [&[u8]; 2] {
+        match len {
+            0 => [&[]; 2],
+            _ => {
+                let offset = start.max(self.start).since(self.start);
+                self.buffer.slices(offset, len)
+            }
+        }
+    }
+
     /// The bytes that a segment carries.
     pub(super) fn payload(&self, start: Seq, out: &mut [u8]) {
         if !out.is_empty() {

@@ -16,8 +16,10 @@ impl Outlet for Frames {
 
     fn submit(&mut self) {}
 
-    fn submit_partial(&mut self, partial: Partial) {
-        self.0.last_mut().unwrap().1 = Some(partial);
+    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
+        let (frame, left) = self.0.last_mut().unwrap();
+        frame.extend_from_slice(&payload.concat());
+        *left = Some(partial);
     }
 }
 
