@@ -19,7 +19,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use weir_lab::net::{Host, Lab};
+use weir_lab::net::{Host, Lab, Offloads};
 use weir_socket::{Net, link};
 use weir_stack::Config;
 use weir_wire::ethernet::Address;
@@ -34,6 +34,9 @@ const WARM_UP: Duration = Duration::from_millis(200);
 const BLOCK: usize = 128 << 10;
 const PORT: u16 = 5001;
 const IPERF_PORT: u16 = 5201;
+/// The kernel's congestion control. Nothing is lost here, so one is as good as
+/// another; but some systems have BBR, whose timers pace what is sent.
+const CONGESTION: &str = "reno";
 const KERNELS: [&str; 2] = ["198.51.100.1", "198.51.100.2"];
 /// Our host, and the kernel's end of the TAP interface.
 const OURS: &str = "192.0.2.1";
@@ -106,8 +109,13 @@ impl World {
         let lab = Lab::new();
         let host = |name| lab.host(name).expect("a namespace");
         let hosts = [host("a"), host("b")];
+        for host in &hosts {
+            let name = "net.ipv4.tcp_congestion_control";
+            host.set_sysctl(name, CONGESTION).expect("it has NewReno");
+        }
         let pair = lab.link(&hosts[0], &hosts[1]);
         let pair = pair.addresses(ip(KERNELS[0]), ip(KERNELS[1]), 24);
+        let pair = pair.offloads(Offloads::VETH);
         pair.connect().expect("a veth pair");
         let tap = hosts[1].run(|| link::Tap::open("tap0"));
         let tap = tap.expect("a TAP interface with offload");
