@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tap::{Kernel, kernel};
 use weir_lab::need;
-use weir_lab::net::{Signal, nobody};
+use weir_lab::net::{Host, Signal, nobody, talk};
 
 /// Whether a server is installed.
 fn has(program: &str) -> bool {
@@ -35,8 +35,10 @@ fn weir(kernel: &Kernel, arguments: &[&str]) -> Running {
 }
 
 /// dnsmasq on the kernel's side, once it serves.
-fn dnsmasq(kernel: &Kernel, leases: &str, options: &[&str], until: &str) -> Running {
+fn dnsmasq(on: (&Host, &str), leases: &str, options: &[&str], until: &str) -> Running {
     let leases = format!("--dhcp-leasefile={leases}");
+    let (host, interface) = on;
+    let interface = format!("--interface={interface}");
     let fixed = [
         "--keep-in-foreground",
         "--log-facility=-",
@@ -44,14 +46,14 @@ fn dnsmasq(kernel: &Kernel, leases: &str, options: &[&str], until: &str) -> Runn
         "--pid-file=",
         "--user=root",
         "--port=0",
-        "--interface=tap0",
+        &interface,
         "--bind-interfaces",
         "--no-ping",
         "--log-dhcp",
         &leases,
     ];
     let all: Vec<&str> = fixed.iter().chain(options).copied().collect();
-    Running::start(&kernel.host, Command::new("/usr/sbin/dnsmasq"), &all).until(until)
+    Running::start(host, Command::new("/usr/sbin/dnsmasq"), &all).until(until)
 }
 
 const DHCP: [&str; 2] = [
@@ -84,7 +86,12 @@ fn dnsmasq_gives_an_address_and_gets_it_back() {
     }
     let folder = Folder::new("dnsmasq-lease");
     let leases = folder.path("leases");
-    let server = dnsmasq(&kernel, &leases, &DHCP, "DHCP, sockets bound");
+    let server = dnsmasq(
+        (&kernel.host, "tap0"),
+        &leases,
+        &DHCP,
+        "DHCP, sockets bound",
+    );
     let host = weir(&kernel, &["host", "tap0", "--addr", "dhcp"]);
     let (host, address) = given(host, "by DHCP from 192.0.2.1, for 120 s");
     assert!(
@@ -130,7 +137,12 @@ fn a_page_is_got_from_an_address_of_dnsmasq() {
     let folder = open_folder("dnsmasq-get");
     std::fs::write(folder.path("page"), "a page").unwrap();
     let leases = folder.path("leases");
-    let _server = dnsmasq(&kernel, &leases, &DHCP, "DHCP, sockets bound");
+    let _server = dnsmasq(
+        (&kernel.host, "tap0"),
+        &leases,
+        &DHCP,
+        "DHCP, sockets bound",
+    );
     let root = folder.path("");
     let line = format!("python3 -m http.server 8000 --directory {root}");
     let _http = kernel.server(&line, 8000);
@@ -166,7 +178,7 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
         "--dhcp-range=2001:db8::,ra-only,64,10m",
     ];
     let server = dnsmasq(
-        &kernel,
+        (&kernel.host, "tap0"),
         &folder.path("leases"),
         &options,
         "IPv6 router advertisement",
@@ -297,5 +309,39 @@ fn addresses_that_cannot_be_are_refused_with_a_remedy() {
             "{arguments:?}: {refused:?}"
         );
         assert!(refused.stderr.contains(words), "{arguments:?}: {refused:?}");
+    }
+}
+
+/// Beside the kernel of a live interface, by a hardware address of its own.
+#[test]
+fn a_host_on_a_live_interface_is_given_addresses() {
+    let Some(net) = net() else { return };
+    if !has("dnsmasq") {
+        return;
+    }
+    let folder = Folder::new("dnsmasq-live");
+    for address in ["fe80::1", "2001:db8::1"] {
+        let address: std::net::IpAddr = address.parse().unwrap();
+        net.eth_a.add_address(address, 64).unwrap();
+    }
+    let options = [
+        "--dhcp-range=10.0.0.100,10.0.0.110,255.255.255.0,2m",
+        "--enable-ra",
+        "--dhcp-range=2001:db8::,ra-only,64,10m",
+    ];
+    let leases = folder.path("leases");
+    let until = "IPv6 router advertisement";
+    let _server = dnsmasq((&net.a, "eth0"), &leases, &options, until);
+    let mac = "02:00:00:00:00:77";
+    let arguments = [
+        "host", "eth0", "--addr", "dhcp", "--addr", "auto", "--mac", mac,
+    ];
+    let (host, automatic) = given(net.weir(&arguments), "by a router's advertisement");
+    let leased = host.said().lines().find(|line| line.contains("by DHCP"));
+    let leased = leased.and_then(|line| line.split(' ').nth(1)).unwrap();
+    for at in [&*automatic, leased, "10.0.0.2"] {
+        let patience = Duration::from_secs(2);
+        let pings = talk::ping(&net.a, at.parse().unwrap(), 3, patience).unwrap();
+        assert_eq!(pings.round_trips.len(), 3, "{at}: {}", host.said());
     }
 }

@@ -61,8 +61,9 @@ impl Port {
             IpAddr::V6(address) => format!("ip6 dst host {address}"),
         };
         let ours: Vec<String> = addresses.iter().map(to).collect();
-        let asks = "arp or (ip6 multicast and icmp6) or (ip multicast and igmp)";
-        Port::of(interface, hardware, &ours.join(" or "), asks, options)
+        // What asks for our addresses, and what groups are sent.
+        let all = "arp or ether multicast";
+        Port::of(interface, hardware, &ours.join(" or "), all, options)
     }
 
     /// The frames of an interface that are for a station of this hardware
