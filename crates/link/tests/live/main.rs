@@ -1,6 +1,7 @@
 //! Dispatchers and senders on a link of two hosts.
 
 mod moves;
+mod one;
 mod path;
 mod plan;
 mod whole;

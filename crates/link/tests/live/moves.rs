@@ -2,21 +2,16 @@
 //! delivered once.
 
 use super::link;
+use super::one::OnePort;
+use super::plan::generator;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_demux::kernel::record::Record;
-use weir_demux::kernel::{Hook as PlanHook, KernelPlan, Options, Part};
-use weir_demux::{Binding, Filter, Target};
-use weir_filter::lang::expr::{Context, compile};
-use weir_lab::load::{Generator, Rate, Udp};
-use weir_lab::net::Offloads;
-use weir_link::bpf::{Hook, Map, MapSpec};
-use weir_link::live::{Dispatcher, UNDER_WAY_MAX};
-use weir_link::plan::PlanMaps;
+use weir_lab::load::Rate;
+use weir_link::bpf::Hook;
+use weir_link::live::UNDER_WAY_MAX;
 use weir_ring::Reader;
-use weir_wire::LinkType;
 
 const RING_BYTES: u32 = 1 << 24;
 
@@ -26,50 +21,11 @@ const NUMBER_AT: usize = 42;
 #[test]
 fn a_plan_that_moves_sees_each_frame_once() {
     let Some(link) = link() else { return };
-    // Without XDP a veth takes redirected frames only with GRO.
-    let now = link.eth_b.offloads().unwrap();
-    let offloads = Offloads {
-        generic_receive: true,
-        ..now
-    };
-    link.eth_b.set_offloads(offloads).unwrap();
-    let mut plan = KernelPlan::new(Options {
-        seed: 0x1987,
-        ..Options::default()
-    });
-    let mut maps = PlanMaps::new(&plan).unwrap();
-    let ring = Map::create("port", &MapSpec::ring_buf(RING_BYTES)).unwrap();
-    maps.map(Part::Rings).put(&[0; 4], &ring).unwrap();
-    let filter = compile("udp port 5000", &Context::new(LinkType::EN10MB)).unwrap();
-    let binding = Binding {
-        filter: Filter::new(filter),
-        priority: 5,
-        copy: true,
-        target: Target::Port(0),
-        tag: 1,
-    };
-    let (_, change) = plan.bind(binding).unwrap();
-    maps.apply(&plan, &change).unwrap();
-    let attach = |hook: Hook| {
-        let on = if hook.is_xdp() {
-            PlanHook::Xdp
-        } else {
-            PlanHook::TcIngress
-        };
-        let index = link.eth_b.index();
-        let program = maps.load(&plan, on).unwrap();
-        let attach = || Dispatcher::attach_with(index, hook, None, Some(&program));
-        link.b.run(attach).unwrap()
-    };
+    let port = OnePort::new("udp port 5000", RING_BYTES);
+    let attach = |hook| port.attach(&link.eth_b, hook);
     let mut tc = attach(Hook::TcIngress);
-    let frames = Udp::new(
-        link.eth_a.mac(),
-        link.eth_b.mac(),
-        [10, 0, 0, 1].into(),
-        [10, 0, 0, 2].into(),
-    );
-    let mut generator = Generator::new(&link.eth_a, &frames).unwrap();
-    let reader = Reader::open(OwnedFd::from(ring.try_clone().unwrap())).unwrap();
+    let mut generator = generator(&link, 1);
+    let reader = port.reader();
     let done = AtomicBool::new(false);
     let (sent, seen) = std::thread::scope(|scope| {
         let reading = scope.spawn(|| read(reader, &done));
@@ -97,7 +53,7 @@ fn a_plan_that_moves_sees_each_frame_once() {
         done.store(true, Ordering::Relaxed);
         (sent, reading.join().unwrap())
     });
-    let counters = maps.counters(0).unwrap();
+    let counters = port.maps.counters(0).unwrap();
     println!("{sent:?}, {counters:?}");
     let twice = seen.values().filter(|times| **times > 1).count();
     assert_eq!(twice, 0, "frames were delivered twice");

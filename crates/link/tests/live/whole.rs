@@ -1,21 +1,14 @@
 //! Super-frames: segments that the device is to cut are delivered whole, as
 //! the kernel handles them, and marked.
 
+use super::one::OnePort;
 use super::{Link, link};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
 use weir_demux::kernel::record::{FLAG_EGRESS, FLAG_GSO, Record};
-use weir_demux::kernel::{Hook as PlanHook, KernelPlan, Options, Part};
-use weir_demux::{Binding, Filter, Target};
-use weir_filter::lang::expr::{Context, compile};
 use weir_lab::net::Offloads;
-use weir_link::bpf::{Hook, Map, MapSpec};
-use weir_link::live::Dispatcher;
-use weir_link::plan::PlanMaps;
+use weir_link::bpf::Hook;
 use weir_link::segment::segments;
-use weir_ring::Reader;
-use weir_wire::LinkType;
 
 const SENT: usize = 1 << 20;
 
@@ -28,26 +21,10 @@ const IP_END: usize = 14 + 20;
 #[test]
 fn super_frames_are_delivered_whole_and_marked() {
     let Some(link) = link() else { return };
-    let mut plan = KernelPlan::new(Options::default());
-    let mut maps = PlanMaps::new(&plan).unwrap();
-    let ring = Map::create("port", &MapSpec::ring_buf(1 << 23)).unwrap();
-    maps.map(Part::Rings).put(&[0; 4], &ring).unwrap();
-    let filter = compile("tcp dst port 7000", &Context::new(LinkType::EN10MB)).unwrap();
-    let binding = Binding {
-        filter: Filter::new(filter),
-        priority: 5,
-        copy: true,
-        target: Target::Port(0),
-        tag: 1,
-    };
-    let (_, change) = plan.bind(binding).unwrap();
-    maps.apply(&plan, &change).unwrap();
-    let program = maps.load(&plan, PlanHook::TcEgress).unwrap();
-    let index = link.eth_a.index();
-    let attach = || Dispatcher::attach_with(index, Hook::TcEgress, None, Some(&program));
-    let _dispatcher = link.a.run(attach).unwrap();
+    let port = OnePort::new("tcp dst port 7000", 1 << 23);
+    let _dispatcher = port.attach(&link.eth_a, Hook::TcEgress);
     let text = send_text(&link);
-    let mut reader = Reader::open(OwnedFd::from(ring)).unwrap();
+    let mut reader = port.reader();
     let (mut first, mut seen) = (None, vec![None; SENT]);
     let (mut whole, mut longest) = (0, 0);
     loop {
@@ -114,29 +91,11 @@ fn super_frames_are_cut_as_the_kernel_cuts_them() {
     };
     link.eth_a.set_offloads(by_kernel).unwrap();
     link.eth_b.set_offloads(Offloads::OFF).unwrap();
-    let mut plan = KernelPlan::new(Options::default());
-    let mut maps = PlanMaps::new(&plan).unwrap();
-    let ring = Map::create("port", &MapSpec::ring_buf(1 << 23)).unwrap();
-    maps.map(Part::Rings).put(&[0; 4], &ring).unwrap();
-    let filter = compile("tcp dst port 7000", &Context::new(LinkType::EN10MB)).unwrap();
-    let binding = Binding {
-        filter: Filter::new(filter),
-        priority: 5,
-        copy: true,
-        target: Target::Port(0),
-        tag: 1,
-    };
-    let (_, change) = plan.bind(binding).unwrap();
-    maps.apply(&plan, &change).unwrap();
-    let attach = |host: &weir_lab::net::Host, index, hook, on| {
-        let program = maps.load(&plan, on).unwrap();
-        host.run(|| Dispatcher::attach_with(index, hook, None, Some(&program)).unwrap())
-    };
-    let (a, b) = (link.eth_a.index(), link.eth_b.index());
-    let _leaving = attach(&link.a, a, Hook::TcEgress, PlanHook::TcEgress);
-    let _coming = attach(&link.b, b, Hook::TcIngress, PlanHook::TcIngress);
+    let port = OnePort::new("tcp dst port 7000", 1 << 23);
+    let _leaving = port.attach(&link.eth_a, Hook::TcEgress);
+    let _coming = port.attach(&link.eth_b, Hook::TcIngress);
     send_text(&link);
-    let mut reader = Reader::open(OwnedFd::from(ring)).unwrap();
+    let mut reader = port.reader();
     let (mut cut, mut came, mut whole) = (Vec::new(), Vec::new(), 0);
     loop {
         let batch = reader.peek().unwrap();
