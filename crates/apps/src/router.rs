@@ -1,5 +1,6 @@
 //! The router on live links: [`route`](crate::route)'s core between taps.
 
+use crate::fast::{Follower, remember};
 use crate::kernel::Learner;
 use crate::route::config::{Config, ConfigError, Facts};
 use crate::route::{LinkId, Origin, Reason, RouteError, Router, Verdict};
@@ -109,6 +110,7 @@ pub fn run(
         began: Instant::now(),
         held: Vec::with_capacity(BATCH),
         verdicts: Vec::with_capacity(BATCH),
+        follower: Follower::default(),
     };
     let ran = running.run(&mut tap, &mut look);
     let unmapped = tap.unmap();
@@ -143,6 +145,10 @@ fn make(config: &Config, interfaces: &[Interface]) -> Result<Router, RunError> {
 }
 
 fn facts(interface: &Interface) -> Result<Facts, RunError> {
+    if interface.loopback {
+        let interface = interface.name.clone();
+        return Err(TapError::Loopback { interface }.into());
+    }
     let hardware: Result<[u8; 6], _> = interface.address.as_slice().try_into();
     let is_ethernet = interface.header_bytes() == weir_wire::ethernet::Repr::LEN;
     match hardware {
@@ -177,6 +183,7 @@ struct Running {
     began: Instant,
     held: Vec<Held>,
     verdicts: Vec<Verdict>,
+    follower: Follower,
 }
 
 /// A frame while its verdict is found.
@@ -224,6 +231,9 @@ impl Running {
                 tap.push()?;
                 if self.learner.is_some() && (idle || rounds.is_multiple_of(16)) {
                     self.learn()?;
+                }
+                if let Some(fast) = tap.fast() {
+                    self.follower.follow(fast, &mut self.router, now_ns);
                 }
                 if idle || rounds.is_multiple_of(64) {
                     break;
@@ -308,7 +318,20 @@ impl Running {
         }
         self.router
             .process(now_ns, link as LinkId, &mut self.held, &mut self.verdicts);
-        for (Held(mut frame), verdict) in self.held.drain(..).zip(&self.verdicts) {
+        let alike = match tap.fast() {
+            Some(_) => self.router.alike(),
+            None => 0,
+        };
+        let (station, _) = self.router.link(link as LinkId);
+        let frames = self.held.drain(..).zip(&self.verdicts).enumerate();
+        for (place, (Held(mut frame), verdict)) in frames {
+            if let Verdict::Forward { link: out, len } = *verdict
+                && alike >> place & 1 == 1
+            {
+                let (_, mtu) = self.router.link(out);
+                let came = (link as LinkId, station);
+                remember(tap, came, (out, mtu), &frame.bytes()[..len]);
+            }
             if let Verdict::Forward { link, len } = *verdict {
                 frame.set_len(len);
                 if !tap.give(self.links[usize::from(link)], frame)? {

@@ -3,11 +3,12 @@
 
 use crate::config::Config;
 use crate::error::TapError;
+use crate::fast::{FastConfig, FastPath};
 use crate::tap::{LinkId, Pull, Tap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weir_link::xdp::Bypass;
+use weir_link::xdp::{Bypass, FastAction, FastKey, FastKind};
 use weir_ring::Frame;
 use weir_ring::umem::Census;
 
@@ -26,6 +27,32 @@ pub enum Verdict {
     Return,
     /// It does not go on.
     Drop,
+    /// It goes out at the other link as it came, and the kernel sends its like
+    /// there without asking, as long as they come, see
+    /// [`Bridge::remember`]. Without that, and where there is no room, as
+    /// [`Forward`](Verdict::Forward).
+    ForwardAndRemember(Alike),
+    /// It does not go on, nor does its like.
+    DropAndRemember(Alike),
+}
+
+/// Which frames are alike: those that came in at the same link, and …
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Alike {
+    /// … are between the same stations in the same VLAN.
+    Stations,
+    /// … are of the same flow of TCP or UDP. One that is of none is like no
+    /// other.
+    Flow,
+}
+
+impl Alike {
+    fn kind(self) -> FastKind {
+        match self {
+            Alike::Stations => FastKind::Stations,
+            Alike::Flow => FastKind::Flow,
+        }
+    }
 }
 
 /// Asks a running bridge to end; any thread and any signal handler may.
@@ -51,6 +78,7 @@ pub struct Bridge {
     config: Config,
     stop: Stop,
     restore: bool,
+    ageing: Duration,
 }
 
 /// Where a frame came from, and what else can be done than to give a verdict.
@@ -87,6 +115,12 @@ impl Context<'_> {
     pub fn tap(&self) -> &Tap {
         self.tap
     }
+
+    /// What the kernel remembers, if [`Bridge::remember`] lets it.
+    #[inline]
+    pub fn fast(&mut self) -> Option<&mut FastPath> {
+        self.tap.fast()
+    }
 }
 
 impl Bridge {
@@ -105,6 +139,7 @@ impl Bridge {
             config: Config::default(),
             stop: Stop::default(),
             restore: false,
+            ageing: Duration::ZERO,
         })
     }
 
@@ -120,6 +155,17 @@ impl Bridge {
     /// counts as hung; by default 10 ms.
     pub fn hang_max(mut self, limit: Duration) -> Bridge {
         self.config.hang_max = Some(limit);
+        self
+    }
+
+    /// Lets the kernel remember verdicts: up to so many, each until none of
+    /// its frames came for `ageing`.
+    pub fn remember(mut self, entries_max: u32, ageing: Duration) -> Bridge {
+        self.config.fast = Some(FastConfig {
+            kinds: &[FastKind::Flow, FastKind::Stations],
+            entries_max,
+        });
+        self.ageing = ageing;
         self
     }
 
@@ -163,15 +209,15 @@ impl Bridge {
     pub fn run_with(
         self,
         mut each: impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
-        mut look: impl FnMut(&Tap),
+        mut look: impl FnMut(&mut Tap),
     ) -> Result<Census, TapError> {
         let [a, b] = &self.links;
         let mut tap = Tap::between(self.config, a, b)?;
         if self.restore {
             tap.restore();
         }
-        let ran = run(&mut tap, &self.stop, &mut each, &mut look);
-        look(&tap);
+        let ran = run(&mut tap, &self.stop, &mut each, &mut look, self.ageing);
+        look(&mut tap);
         let unmapped = tap.unmap();
         ran?;
         unmapped
@@ -182,7 +228,8 @@ fn run(
     tap: &mut Tap,
     stop: &Stop,
     each: &mut impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
-    look: &mut impl FnMut(&Tap),
+    look: &mut impl FnMut(&mut Tap),
+    ageing: Duration,
 ) -> Result<(), TapError> {
     tap.ready()?;
     look(tap);
@@ -192,7 +239,7 @@ fn run(
         let idle = !tap.pull(Pull::Frame(LOOK))?;
         for from in 0..2 {
             for queue in 0..tap.queues(LinkId(from)) {
-                batch(tap, from, queue, each)?;
+                batch(tap, from, queue, each, ageing)?;
             }
         }
         tap.push()?;
@@ -213,8 +260,13 @@ fn batch(
     from: usize,
     queue: usize,
     each: &mut impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
+    ageing: Duration,
 ) -> Result<(), TapError> {
+    let calls_each = tap.calls_each();
     for _ in 0..BATCH {
+        if calls_each {
+            tap.call_rx(LinkId(from), queue)?;
+        }
         let Some(mut frame) = tap.take_from(LinkId(from), queue)? else {
             break;
         };
@@ -227,8 +279,43 @@ fn batch(
                 tap.give_to(LinkId(from), queue, frame)?;
             }
             Verdict::Drop => {}
+            Verdict::ForwardAndRemember(alike) => {
+                let link = (1 - from) as u32;
+                remember(
+                    tap,
+                    from,
+                    &frame,
+                    alike,
+                    FastAction::Forward { link },
+                    ageing,
+                );
+                tap.give_to(LinkId(1 - from), queue, frame)?;
+            }
+            Verdict::DropAndRemember(alike) => {
+                remember(tap, from, &frame, alike, FastAction::Drop, ageing);
+            }
+        }
+        if calls_each {
+            tap.push()?;
         }
     }
     tap.release(LinkId(from), queue);
     Ok(())
+}
+
+/// Has the kernel remember what becomes of a frame's like; counted if it
+/// cannot.
+fn remember(
+    tap: &mut Tap,
+    from: usize,
+    frame: &Frame,
+    alike: Alike,
+    action: FastAction,
+    ageing: Duration,
+) {
+    if let Some(fast) = tap.fast()
+        && let Some(key) = FastKey::of(alike.kind(), from as u32, frame.bytes())
+    {
+        fast.remember(key, action, ageing);
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::clock;
 use crate::error::TapError;
+use crate::fast::LEASE;
 use crate::link::{Push, Queue};
 use crate::member::SLEEP;
 use crate::tap::{Pull, Tap, ring_error};
@@ -57,7 +58,10 @@ impl Tap {
             let mode = link.mode;
             for queue in &mut link.queues {
                 let dropped = match &self.members {
-                    None => drop_old(queue, mode, epoch),
+                    None => queue.drop_old(epoch).and_then(|dropped| {
+                        link.under_way.taken += dropped;
+                        Ok(dropped + take_back(queue, mode)?)
+                    }),
                     Some(members) => members
                         .with_rx(queue, |queue| queue.drop_old(epoch))
                         .and_then(|dropped| dropped.unwrap_or(Ok(0)))
@@ -71,6 +75,9 @@ impl Tap {
             }
         }
         self.reap()?;
+        if let Some(fast) = &mut self.fast {
+            fast.flush();
+        }
         let epoch = self.state.open(clock::now());
         self.is_of(epoch);
         Ok(())
@@ -153,6 +160,9 @@ impl Tap {
             // Others kept the gate open, and are past what we have.
             self.drop_kept();
         }
+        if let Some(fast) = &mut self.fast {
+            fast.work(now, &self.state);
+        }
         self.look_after(now)?;
         Ok(now)
     }
@@ -163,6 +173,7 @@ impl Tap {
         let spin = u64::try_from(self.config.spin.as_nanos()).unwrap_or(u64::MAX);
         loop {
             let now = self.alive()?;
+            self.arm_fast(now);
             if self.is_any_ready()? {
                 self.busy_at = now;
                 return Ok(true);
@@ -188,6 +199,14 @@ impl Tap {
                     // There is more to see than frames.
                     fds.push(members.listener.as_fd());
                     left = left.min(SLEEP);
+                }
+                if let Some(fast) = &self.fast {
+                    let often = if fast.is_pressed() {
+                        LEASE / 100
+                    } else {
+                        LEASE / 2
+                    };
+                    left = left.min(often.as_nanos() as u64);
                 }
                 let left = Duration::from_nanos(left);
                 // A link that is down has an error, and no frame.
@@ -340,11 +359,6 @@ impl Tap {
         }
         Ok(())
     }
-}
-
-/// Drops what waits in a queue, in and out; tells how many entries.
-fn drop_old(queue: &mut Queue, mode: CopyMode, epoch: Option<u32>) -> Result<u64, Corrupt> {
-    Ok(queue.drop_old(epoch)? + take_back(queue, mode)?)
 }
 
 /// Elsewhere than in copy mode the device may be reading them.

@@ -1,6 +1,7 @@
 //! What a tap is to be.
 
 use crate::error::TapError;
+use crate::fast::FastConfig;
 use std::time::Duration;
 use weir_link::xdp::{Bypass, CopyMode};
 
@@ -39,11 +40,18 @@ pub struct Config {
     /// them what a wire would carry. `None`: where the driver is that of
     /// veths, whose frames have never seen a wire.
     pub complete_checksums: Option<bool>,
+    /// A [`Bridge`](crate::Bridge) calls the kernel before it takes each frame
+    /// and after it gave it, instead of once for many: to see what that costs
+    /// (the paper, §7).
+    pub calls_each: bool,
     /// What becomes of frames when the program fails.
     pub bypass: Bypass,
     /// How long a frame may wait for a program that does nothing, before it
     /// counts as hung; `None` for ever. At least 1 ms.
     pub hang_max: Option<Duration>,
+    /// Answers that the kernel may remember, see [`FastPath`](crate::FastPath);
+    /// `None`: every frame comes to the application.
+    pub fast: Option<FastConfig>,
 }
 
 impl Default for Config {
@@ -57,8 +65,10 @@ impl Default for Config {
             spin: Duration::from_micros(50),
             busy_poll: None,
             complete_checksums: None,
+            calls_each: false,
             bypass: Bypass::Kernel,
             hang_max: Some(Duration::from_millis(10)),
+            fast: None,
         }
     }
 }

@@ -22,6 +22,14 @@ pub enum TapError {
         /// Its name.
         interface: String,
     },
+    /// It leads nowhere but to the host itself.
+    #[error(
+        "`{interface}` is the host's loopback, and the host would lose it: name an interface that leads elsewhere"
+    )]
+    Loopback {
+        /// Its name.
+        interface: String,
+    },
     /// The same interface twice.
     #[error("a bridge joins two different interfaces, not `{interface}` with itself")]
     Same {
@@ -69,6 +77,11 @@ pub enum TapError {
         "the tap is shared: its links are those that it had by then; end all its processes to change them"
     )]
     IsShared,
+    /// What it has the kernel remember is one process's.
+    #[error(
+        "a tap that has the kernel remember verdicts is one process's: share it without `Config::fast`"
+    )]
+    Remembers,
     /// It cannot be shared at a path.
     #[error(
         "cannot share a tap at `{path}` ({source}); take another path, or end the tap that is shared there"

@@ -38,6 +38,13 @@
 //! them may end in any way, and the last gives the links back. See
 //! `docs/taps.md`, and `crates/ctap` for other languages.
 //!
+//! # Answers that the kernel remembers
+//!
+//! A program may say of a frame "and the same for its like": then the program
+//! in the kernel forwards them by itself, and counts them, until it is told
+//! otherwise, none came for a while, or the program dies or hangs. See
+//! [`FastPath`], and [`Verdict::ForwardAndRemember`] for a bump in the wire.
+//!
 //! # When the program fails
 //!
 //! A program in the kernel watches a word that [`Tap::pull`] and
@@ -53,20 +60,23 @@ mod complete;
 mod config;
 mod counts;
 mod error;
+mod fast;
 pub mod fdb;
 mod frames;
 mod link;
 mod member;
+mod more;
 mod pass;
 mod share;
 pub mod switch;
 mod tap;
 
-pub use bridge::{Bridge, Context, Stop, Verdict};
+pub use bridge::{Alike, Bridge, Context, Stop, Verdict};
 pub use config::{Config, Mode};
 pub use counts::{Counts, LinkCounts};
 pub use error::TapError;
+pub use fast::{Carried, FastConfig, FastCounts, FastEntry, FastPath, LEASE, PATIENCE, Remembered};
 pub use tap::{LinkId, Pull, Tap};
-pub use weir_link::xdp::{Bypass, CopyMode, Why};
+pub use weir_link::xdp::{Bypass, CopyMode, FAST_ENTRIES_MAX, FastAction, FastKey, FastKind, Why};
 pub use weir_ring::Frame;
 pub use weir_ring::umem::Census;

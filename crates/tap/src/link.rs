@@ -3,6 +3,7 @@
 use crate::config::{Config, Mode};
 use crate::counts::{Counts, LinkCounts};
 use crate::error::TapError;
+use crate::fast::Progress;
 use crate::member::Members;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -29,7 +30,26 @@ pub(crate) struct TapLink {
     pub(crate) counts: LinkCounts,
     /// Checksums may have been left to the device.
     pub(crate) completes: bool,
+    pub(crate) under_way: UnderWay,
 }
+
+/// What tells whether frames of a link are on their way to the application.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct UnderWay {
+    /// Frames taken from its rings.
+    pub(crate) taken: u64,
+    /// Frames that were handed over and never came: dropped on the way, or
+    /// another process's.
+    missing: u64,
+    /// Those of them that the kernel had counted as dropped.
+    lost: u64,
+    handed: u64,
+    since: u64,
+}
+
+/// After so long without another one, a frame that was handed over and is in
+/// no ring will not come.
+const ARRIVES_NS: u64 = 2_000_000;
 
 /// A queue of a link.
 #[derive(Debug)]
@@ -83,6 +103,7 @@ impl TapLink {
             queues,
             counts: LinkCounts::default(),
             completes,
+            under_way: UnderWay::default(),
         }
     }
 
@@ -155,6 +176,47 @@ impl TapLink {
             gate.put_socket(number, at, &queue.socket)?;
         }
         Ok(())
+    }
+
+    /// How far the application is with the frames that were `handed` over.
+    pub(crate) fn progress(&mut self, handed: u64, now: u64) -> Result<Progress, Corrupt> {
+        let mut waiting = 0;
+        for queue in &mut self.queues {
+            waiting += queue.ring.ready(1)?;
+        }
+        let way = self.under_way;
+        if way.handed != handed {
+            (self.under_way.handed, self.under_way.since) = (handed, now);
+        } else if waiting == 0
+            && way.taken + way.missing != handed
+            && now.saturating_sub(way.since) >= ARRIVES_NS
+        {
+            self.under_way.missing = handed.saturating_sub(way.taken);
+            self.under_way.lost = self.lost();
+        }
+        let is_quiet = waiting == 0 && way.taken + self.under_way.missing == handed;
+        Ok(Progress {
+            taken: way.taken,
+            quiet: is_quiet.then_some(handed),
+        })
+    }
+
+    /// How many of the frames that were `handed` over have arrived, or will.
+    pub(crate) fn arriving(&self, handed: u64) -> u64 {
+        let lost = self.lost().saturating_sub(self.under_way.lost);
+        handed.saturating_sub(self.under_way.missing + lost)
+    }
+
+    /// Frames that were handed over and dropped on the way.
+    fn lost(&self) -> u64 {
+        let counted = self.counted();
+        counted.rx_full + counted.rx_dropped
+    }
+
+    /// Whether all that was put has left.
+    pub(crate) fn is_sent(&mut self) -> bool {
+        let mut queues = self.queues.iter_mut();
+        queues.all(|queue| !queue.dirty && queue.ring.unsent().is_ok_and(|unsent| unsent == 0))
     }
 
     /// What the kernel and the rings have counted is added.

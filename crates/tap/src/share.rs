@@ -47,6 +47,10 @@ impl Tap {
         if self.members.is_some() {
             return Err(TapError::IsShared);
         }
+        // The first one's death would not end what it had said.
+        if self.fast.is_some() {
+            return Err(TapError::Remembers);
+        }
         self.hold_death_word()?;
         let listener = pass::listen_at(at).map_err(|source| TapError::CannotShare {
             path: at.to_owned(),

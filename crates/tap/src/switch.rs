@@ -172,6 +172,7 @@ pub struct Switch {
     fdb: Fdb,
     settings: Settings,
     counts: Vec<SwitchCounts>,
+    moved: Option<(u16, Address)>,
 }
 
 impl Switch {
@@ -180,6 +181,7 @@ impl Switch {
         Switch {
             fdb: Fdb::new(settings.stations, settings.age_max, seed),
             counts: vec![SwitchCounts::default(); settings.vlans.len()],
+            moved: None,
             settings,
         }
     }
@@ -229,7 +231,10 @@ impl Switch {
         match self.fdb.learn(vlan, src, from as u16, now) {
             Learned::Known => {}
             Learned::New => counts.learned += 1,
-            Learned::Moved => counts.moved += 1,
+            Learned::Moved => {
+                counts.moved += 1;
+                self.moved = Some((vlan, src));
+            }
             Learned::Evicted => {
                 counts.learned += 1;
                 counts.evicted += 1;
@@ -260,6 +265,29 @@ impl Switch {
     pub fn passes(&self, port: usize, vlan: u16) -> bool {
         let vlans = self.settings.vlans.get(port);
         vlans.is_some_and(|vlans| vlans.allows(vlan))
+    }
+
+    /// The station, and its VLAN, that the last frame showed behind another
+    /// port than before; once.
+    #[inline]
+    pub fn take_moved(&mut self) -> Option<(u16, Address)> {
+        self.moved.take()
+    }
+
+    /// Notes that frames which somebody else forwarded came from a station
+    /// behind that port; `false` if it is not known there.
+    pub fn heard(&mut self, port: u16, vlan: u16, station: Address, now: u32) -> bool {
+        let known = self.fdb.port(vlan, station, now) == Some(port);
+        if known {
+            self.fdb.learn(vlan, station, port, now);
+        }
+        known
+    }
+
+    /// Behind which port a station of a VLAN is, as far as is known at that
+    /// second.
+    pub fn port(&self, vlan: u16, station: Address, now: u32) -> Option<u16> {
+        self.fdb.port(vlan, station, now)
     }
 
     /// Forgets the stations behind a port: its link is down.

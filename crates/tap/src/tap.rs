@@ -3,6 +3,7 @@
 use crate::config::{Config, Mode, check};
 use crate::counts::Counts;
 use crate::error::TapError;
+use crate::fast::FastPath;
 use crate::link::{Shared, TapLink};
 use crate::member::Members;
 use std::rc::Rc;
@@ -55,6 +56,7 @@ pub struct Tap {
     pub(crate) pool: Rc<Pool>,
     pub(crate) config: Config,
     pub(crate) counts: Counts,
+    pub(crate) fast: Option<FastPath>,
     /// The gate was opened.
     pub(crate) is_ready: bool,
     /// What the gate said when it was opened.
@@ -138,7 +140,9 @@ impl Tap {
     fn over(config: Config, gate: Gate, outlives: bool) -> Result<Tap, TapError> {
         let umem = Umem::create(config.chunks, config.chunk_bytes)?;
         let pool = Pool::new(umem, ME, config.kept);
-        Ok(Tap::of(config, gate, pool, outlives))
+        let mut tap = Tap::of(config, gate, pool, outlives);
+        tap.fast = config.fast.map(FastPath::new).transpose()?;
+        Ok(tap)
     }
 
     /// Without links.
@@ -151,6 +155,7 @@ impl Tap {
             gate,
             config,
             counts: Counts::default(),
+            fast: None,
             is_ready: false,
             epoch: 0,
             check_until: 0,
@@ -203,6 +208,10 @@ impl Tap {
     /// # Errors
     /// See [`TapError`].
     pub fn tap(&mut self, interface: &str) -> Result<LinkId, TapError> {
+        let mut links = self.links.iter().flatten();
+        if self.is_shared() && links.all(|link| link.interface.name != interface) {
+            return Err(TapError::IsShared);
+        }
         let interface = ethernet(interface)?;
         let known = self.links.iter_mut().zip(0..).find_map(|(link, number)| {
             let link = link.as_mut()?;
@@ -211,9 +220,6 @@ impl Tap {
         if let Some((link, number)) = known {
             link.holders += 1;
             return Ok(LinkId(number));
-        }
-        if self.is_shared() {
-            return Err(TapError::IsShared);
         }
         let number = self.gate.add(&interface)?;
         while self.links.len() <= number {
@@ -255,6 +261,10 @@ impl Tap {
             bound => bound?,
         };
         link.put_sockets(&self.gate, number)?;
+        if let Some(fast) = &mut self.fast {
+            fast.add_link(number, link.interface.index);
+            self.gate.use_fast(number, fast.kernel(), link.completes)?;
+        }
         self.links[number] = Some(link);
         self.refill()
     }
@@ -297,6 +307,9 @@ impl Tap {
             self.untapped.extend(place.take());
             return self.let_go(link.0 as u16, bit);
         }
+        if let Some(fast) = &mut self.fast {
+            fast.remove_link(link.0);
+        }
         self.gate.remove(link.0)?;
         for queue in place.take().into_iter().flat_map(|link| link.queues) {
             drop(queue.socket);
@@ -315,6 +328,10 @@ pub(crate) fn ring_error(interface: &Interface, source: weir_ring::queue::Corrup
 
 fn ethernet(name: &str) -> Result<Interface, TapError> {
     let interface = Interface::named(name)?;
+    if interface.loopback {
+        let interface = interface.name;
+        return Err(TapError::Loopback { interface });
+    }
     match interface.linktype {
         Some(LinkType::EN10MB) => Ok(interface),
         _ => Err(TapError::NotEthernet {

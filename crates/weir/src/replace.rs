@@ -15,15 +15,38 @@ pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     if !is_file {
         return fs::write(path, content);
     }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
+    let beside = beside(path);
     fs::write(&beside, content)?;
     fs::rename(&beside, path)
 }
 
+/// Whether [`replace`] can write there, before anything depends on it; what
+/// is there stays.
+///
+/// # Errors
+/// With the file's name and what the system says.
+pub(crate) fn can(path: &Path) -> Result<(), String> {
+    let is_file = fs::symlink_metadata(path).map_or(true, |facts| facts.is_file());
+    let tried = match is_file {
+        true => {
+            let beside = beside(path);
+            fs::write(&beside, "").and_then(|()| fs::remove_file(&beside))
+        }
+        // To open a FIFO would wait for a reader.
+        false => Ok(()),
+    };
+    tried.map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+fn beside(path: &Path) -> std::path::PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    beside.into()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::replace;
+    use super::{can, replace};
     use std::fs;
     use std::os::unix::fs::{FileTypeExt, symlink};
 
@@ -34,8 +57,11 @@ mod tests {
         let file = folder.join("stats.json");
         for content in ["{\"frames\":1}\n", "{}\n"] {
             replace(&file, content).unwrap();
+            can(&file).unwrap();
             assert_eq!(fs::read_to_string(&file).unwrap(), content);
         }
+        let nowhere = folder.join("none/stats.json");
+        assert!(can(&nowhere).unwrap_err().contains("none/stats.json"));
         // By links of our own, so that a mistake costs no device.
         let full = folder.join("full");
         symlink("/dev/full", &full).unwrap();

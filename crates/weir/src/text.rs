@@ -8,15 +8,15 @@ use jiff::tz::Offset;
 
 /// A column of a table: its heading, and the side its cells stand on.
 #[derive(Clone, Copy)]
-pub(crate) enum Column {
+pub(crate) enum Column<'a> {
     /// Text.
-    Left(&'static str),
+    Left(&'a str),
     /// Numbers.
-    Right(&'static str),
+    Right(&'a str),
 }
 
 /// A table without lines.
-pub(crate) fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub(crate) fn table(columns: &[Column<'_>], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     let heading = columns.iter().map(|column| match column {
         Column::Left(text) | Column::Right(text) => *text,

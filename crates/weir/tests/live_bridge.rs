@@ -153,6 +153,72 @@ fn killed_the_links_stay_joined_until_cleaned() {
     assert!(again.stderr.contains("nothing joins"), "{again:?}");
 }
 
+/// What a bridge had the kernel remember goes with it, and the next one does
+/// not find it.
+#[test]
+fn killed_nothing_it_had_remembered_is_served() {
+    let Some(net) = net() else { return };
+    let _cleaned = Cleaned(&net);
+    for device in [&net.eth_a, &net.left, &net.right, &net.eth_b] {
+        let offloads = Offloads {
+            generic_receive: true,
+            ..Offloads::OFF
+        };
+        device.set_offloads(offloads).unwrap();
+    }
+    let folder = Folder::new("bridge-fast");
+    let json = folder.path("stats.json");
+    let fast = |stats: &str| -> Value {
+        let stats = std::fs::read_to_string(stats).unwrap_or_default();
+        serde_json::from_str::<Value>(&stats).unwrap_or_default()["fast"].clone()
+    };
+    let options = [
+        "--bypass",
+        "drop",
+        "--hang-ms",
+        "10000",
+        "--stats-json",
+        &json,
+    ];
+    let remembering = [&options[..], &["--fast-path", "on"]].concat();
+    let bridge = net.bridge(&remembering).until("ready");
+    assert!(net.pings());
+    net.generator()
+        .unwrap()
+        .send(500, Rate::PerSecond(2_000.0))
+        .unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while fast(&json)["frames"].as_u64().unwrap_or(0) < 400 {
+        assert!(Instant::now() < end, "{}", fast(&json));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let sink = Sink::new(&net.eth_b, Hook::XdpNative).unwrap();
+    bridge.signal(Signal::KILL);
+    assert_eq!(bridge.end().code, None);
+    let before = sink.counted().unwrap().frames;
+    net.generator()
+        .unwrap()
+        .send(500, Rate::PerSecond(5_000.0))
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(sink.counted().unwrap().frames, before, "none passes");
+    // The next one sees every frame.
+    let bridge = net.bridge(&options).until("ready");
+    net.generator()
+        .unwrap()
+        .send(500, Rate::PerSecond(5_000.0))
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    bridge.signal(Signal::TERM);
+    let ended = bridge.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let stats: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    assert!(stats["fast"].is_null(), "{stats}");
+    let seen = stats["links"][0]["rx_frames"].as_u64().unwrap();
+    let lost = stats["links"][0]["rx_full"].as_u64().unwrap();
+    assert!(seen + lost >= 500, "{stats}");
+}
+
 #[test]
 fn the_order_of_the_interfaces_makes_no_difference() {
     let Some(net) = net() else { return };

@@ -256,7 +256,11 @@ fn what_is_refused_says_why() {
             "[[link]]\nname = \"eth9\"\n",
             "there is no interface `eth9`",
         ),
-        ("[[link]]\nname = \"lo\"\nmtu = 40\n", "mtu = `40`"),
+        (
+            "[[link]]\nname = \"eth0\"\nmtu = 40\naddresses = [\"192.0.2.1/24\"]\n",
+            "mtu = `40`",
+        ),
+        ("[[link]]\nname = \"lo\"\n", "`lo` is the host's loopback"),
         ("[[lnk]]\n", "unknown field `lnk`"),
     ] {
         let ended = config(text);

@@ -22,6 +22,7 @@
 //! is not answered); jumbograms; hop-by-hop options, which a router passes on
 //! unread (RFC 8200 §4.3).
 
+mod alike;
 mod blocks;
 mod bytes;
 pub mod config;
@@ -40,6 +41,7 @@ mod routes;
 mod v4;
 mod v6;
 
+pub use alike::Onward;
 pub use counters::{Counters, LinkCounts, Reason};
 pub use link::LinkSettings;
 pub use neighbours::{WAITING_ALL_MAX, WAITING_MAX};
@@ -134,6 +136,11 @@ pub struct Router {
     host: bool,
     /// The link of the frames that are being processed.
     arrived: LinkId,
+    /// Which of them were forwarded as their like is; and the one in hand.
+    alike: u64,
+    is_alike: bool,
+    /// Routes or links have changed.
+    changed: bool,
 }
 
 /// What a frame turned out to be.
@@ -181,6 +188,9 @@ impl Router {
             redirects: settings.redirects,
             host: settings.host,
             arrived: 0,
+            alike: 0,
+            is_alike: false,
+            changed: false,
         })
     }
 
@@ -192,6 +202,7 @@ impl Router {
     /// Its routes, to be changed: each change takes effect at once, those of
     /// short prefixes within the next calls of [`Router::poll`].
     pub fn routes_mut(&mut self) -> &mut Routes {
+        self.changed = true;
         &mut self.routes
     }
 
@@ -208,9 +219,19 @@ impl Router {
     /// Tells whether a link carries frames. Nothing is sent over one that
     /// does not.
     pub fn set_link_up(&mut self, link: LinkId, up: bool) {
+        self.changed = true;
         if let Some(link) = self.links.get_mut(usize::from(link)) {
             link.up = up;
         }
+    }
+
+    /// The router's station on a link, and the bytes of its longest packet.
+    ///
+    /// # Panics
+    /// If there is no such link.
+    pub fn link(&self, link: LinkId) -> (Address, usize) {
+        let link = &self.links[usize::from(link)];
+        (link.hardware, link.mtu)
     }
 
     /// Tells the time of day in UTC, in milliseconds since midnight, for
@@ -280,8 +301,10 @@ impl Router {
         self.routes
             .v6()
             .look_up_batch(&keys_v6[..count_v6], &mut found_v6);
-        for (frame, class) in frames.iter_mut().zip(classes) {
+        self.alike = 0;
+        for (place, (frame, class)) in frames.iter_mut().zip(classes).enumerate() {
             let frame = frame.as_mut();
+            self.is_alike = false;
             let done = match class {
                 Class::V4(slot) => self.forward_v4(now_ns, link, frame, found_v4[slot]),
                 Class::V6(slot) => self.forward_v6(now_ns, link, frame, found_v6[slot]),
@@ -289,6 +312,8 @@ impl Router {
                 Class::Other(reason @ Reason::EtherTypeUnknown) => self.for_host(reason),
                 Class::Other(reason) => Err(reason),
             };
+            let goes = matches!(done, Ok(Verdict::Forward { .. }));
+            self.alike |= u64::from(goes && self.is_alike) << place;
             verdicts.push(self.verdict(done));
         }
     }
@@ -340,6 +365,7 @@ impl Router {
     /// Does what is due: brings routes up to date, asks neighbours again,
     /// gives up those that never answer.
     pub fn poll(&mut self, now_ns: u64) {
+        self.changed |= !self.routes.is_settled();
         self.routes.work();
         if self.neighbours.next_ns().is_some_and(|due| due <= now_ns) {
             let silent = self.neighbours.poll(now_ns);

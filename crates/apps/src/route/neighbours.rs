@@ -77,6 +77,8 @@ pub(super) struct Neighbours {
     asks: Vec<Ask>,
     max: usize,
     incomplete_max: usize,
+    /// One has another address, or is no longer known.
+    changed: bool,
 }
 
 impl Neighbours {
@@ -94,12 +96,18 @@ impl Neighbours {
             asks: Vec::new(),
             max: max.max(4),
             incomplete_max: (max / 4).max(1),
+            changed: false,
         }
     }
 
     /// Enters one for good.
     pub(super) fn set_static(&mut self, place: Place, hardware: Address) {
         let _ = self.enter(place, hardware, State::Static);
+    }
+
+    /// Whether one has another address since the last call, or is gone.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
     /// How many are known or asked for.
@@ -253,6 +261,7 @@ impl Neighbours {
         if neighbour.is_asked() {
             self.due.remove(&(neighbour.next_ask_ns, number));
         }
+        self.changed |= neighbour.hardware != hardware;
         neighbour.hardware = hardware;
         match std::mem::replace(&mut neighbour.state, state) {
             State::Incomplete { waiting } => {
@@ -360,6 +369,7 @@ impl Neighbours {
         let Some(neighbour) = self.slots[number as usize].take() else {
             return Vec::new();
         };
+        self.changed = true;
         self.free.push(number);
         self.due.remove(&(neighbour.next_ask_ns, number));
         match neighbour.state {

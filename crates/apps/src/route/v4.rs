@@ -133,6 +133,9 @@ impl Router {
             self.fragment(now_ns, hop, &frame[..len], mtu);
             return Ok(Verdict::Done);
         }
+        if usize::from(frame[ETHERNET] & 0xf) * 4 == ipv4::Repr::LEN {
+            self.note_alike(hop, link);
+        }
         self.dispatch(now_ns, hop, dst.into(), frame, len)
     }
 

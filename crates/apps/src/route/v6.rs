@@ -69,6 +69,9 @@ impl Router {
                 return Err(reason);
             }
         };
+        if self.is_sole(route) {
+            self.note_alike(hop, link);
+        }
         self.send_on_v6(now_ns, link, frame, hop, (src, dst))
     }
 

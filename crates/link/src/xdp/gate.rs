@@ -1,6 +1,7 @@
 //! The kernel's side of a tap: programs at its links, and what they share
 //! with the process.
 
+use super::fast::Fast;
 use super::promiscuous;
 use super::socket::Xsk;
 use super::state::{Bypass, LINKS_MAX, QUEUES_MAX, State, at};
@@ -174,6 +175,7 @@ impl Gate {
             gate.state.set_bypass(bypass);
             gate.adopted = true;
             gate.pins = the_pins;
+            gate.end_fast()?;
             return Ok(gate);
         }
         let mut gate = Gate::new(bypass)?;
@@ -234,7 +236,7 @@ impl Gate {
             let what = format!("{} more", interface.name);
             return Err(GateError::Links { what });
         }
-        let program = program::xdp(link as u32, &self.state_map, &self.sockets, &self.peers)?;
+        let program = program::xdp(link as u32, self.maps(), None)?;
         let ifindex = interface.index;
         let attach = |hook| Attachment::new(&program, ifindex, hook).map(|made| (made, hook));
         let attached = match attach(Hook::XdpNative) {
@@ -348,6 +350,39 @@ impl Gate {
                 promiscuous: parts.promiscuous,
             },
         );
+        Ok(())
+    }
+
+    /// What programs work on.
+    fn maps(&self) -> [&Map; 3] {
+        [&self.state_map, &self.sockets, &self.peers]
+    }
+
+    /// Has a link's program ask these cached verdicts before it hands a frame
+    /// over; where checksums may be left to the device, `completes`, such
+    /// frames are handed over all the same.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn use_fast(&self, link: usize, fast: &Fast, completes: bool) -> Result<(), GateError> {
+        fast.set_out(link as u32, self.link(link).ifindex)?;
+        let program = program::xdp(link as u32, self.maps(), Some((fast, completes)))?;
+        self.state.word(at::HAS_FAST).store(1, Ordering::SeqCst);
+        Ok(self.link(link).xdp.replace(&program)?)
+    }
+
+    /// Rids the programs of what an earlier process has cached.
+    fn end_fast(&self) -> Result<(), GateError> {
+        if self.state.word(at::HAS_FAST).load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        for (number, link) in self.links.iter().enumerate() {
+            if let Some(link) = link {
+                let program = program::xdp(number as u32, self.maps(), None)?;
+                link.xdp.replace(&program)?;
+            }
+        }
+        self.state.word(at::HAS_FAST).store(0, Ordering::SeqCst);
         Ok(())
     }
 

@@ -5,9 +5,11 @@
 //! - [`Gate`]: a program at each link. While it is open, frames go to the
 //!   sockets; it shuts by itself when their process dies or hangs, and then
 //!   frames take the [`Bypass`].
+//! - [`Fast`]: cached verdicts, by which the programs forward by themselves.
 //! - [`State`]: the page that both sides share: heartbeat, limit, epoch.
 
 mod death;
+mod fast;
 mod gate;
 mod place;
 mod program;
@@ -16,6 +18,7 @@ mod socket;
 mod state;
 
 pub use death::{DeathWord, Life};
+pub use fast::{FAST_ENTRIES_MAX, Fast, FastAction, FastKey, FastKind, takes_redirected};
 pub use gate::{Gate, GateError, GateParts, LinkParts};
 pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};
 pub use state::{Bypass, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, State, Trips, Why};

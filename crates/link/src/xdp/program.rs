@@ -10,15 +10,22 @@
 //! The heartbeat is loaded before the clock, and the difference compared as a
 //! signed number: a beat in between is no hang. Gate and epoch are one word,
 //! so that a frame carries the epoch in which it was let in.
+//!
+//! Where there are cached verdicts ([`fast`](super::fast)) they are asked
+//! between heartbeat and XSK. While the process sleeps they hold as long as
+//! its lease; a frame that they answer does not wake it.
 
 use super::death::{LOCK_WORD, THREADS};
+use super::fast::{Fast, Spec, program as fast};
 use super::state::{MEMBERS_MAX, QUEUES_MAX, State, Why, at};
 use crate::bpf::{Load, LoadError, Map, Program, ProgramType};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
 
 /// `bpf_ktime_get_ns()`: `CLOCK_MONOTONIC`. Linux 4.1.
 const KTIME_GET_NS: i32 = 5;
+/// `bpf_ktime_get_coarse_ns()`: `CLOCK_MONOTONIC_COARSE`. Linux 5.11.
+const KTIME_GET_COARSE_NS: i32 = 160;
 /// `bpf_xdp_adjust_meta(xdp, delta)`. Linux 4.15.
 const XDP_ADJUST_META: i32 = 54;
 
@@ -34,17 +41,22 @@ const DATA_META: i16 = 8;
 const RX_QUEUE: i16 = 16;
 
 /// `BPF_ATOMIC`, `BPF_CMPXCHG`.
-const ATOMIC: u8 = 0xc0;
+pub(super) const ATOMIC: u8 = 0xc0;
 const CMPXCHG: i32 = 0xf1;
 /// Jump if greater, signed.
 const JSGT: u8 = 0x60;
+/// Jump if less or equal, signed.
+const JSLE: u8 = 0xd0;
 
 const CTX: Reg = Reg::R6;
 const PAGE: Reg = Reg::R7;
 const BEAT: Reg = Reg::R8;
 const GATE: Reg = Reg::R9;
 
-/// Places of the maps.
+/// On the stack, where there are cached verdicts.
+const NOW: i16 = -8;
+
+/// Places of the maps; those of cached verdicts come behind.
 const STATE_MAP: u16 = 0;
 const XSKS_MAP: u16 = 1;
 const PEERS_MAP: u16 = 2;
@@ -54,19 +66,23 @@ pub(super) fn socket_key(link: u32, queue: u32) -> u32 {
     link * QUEUES_MAX + queue
 }
 
-/// The program at XDP of link number `link`. `peers` tells for each link
-/// which it is joined to.
+/// The program at XDP of link number `link`, with these maps: the page, the
+/// sockets, and which link each is joined to. With cached verdicts `fast`,
+/// and whether checksums of the link may be left to the device.
 pub(super) fn xdp(
     link: u32,
-    state: &Map,
-    sockets: &Map,
-    peers: &Map,
+    maps: [&Map; 3],
+    fast: Option<(&Fast, bool)>,
 ) -> Result<Program, LoadError> {
-    let insns = Xdp::new(link).assemble();
+    let insns = Xdp::new(link, fast.map(|(fast, completes)| fast.spec(completes))).assemble();
+    let mut maps: Vec<BorrowedFd<'_>> = maps.iter().map(|map| map.as_fd()).collect();
+    if let Some((fast, _)) = fast {
+        maps.extend(fast.maps());
+    }
     let load = Load {
         name: "weir_tap",
         frags: true,
-        maps: &[state.as_fd(), sockets.as_fd(), peers.as_fd()],
+        maps: &maps,
         ..Load::new(ProgramType::Xdp)
     };
     Program::load(&insns, &load)
@@ -105,21 +121,29 @@ fn finish(asm: Asm) -> Vec<Insn> {
 struct Xdp {
     asm: Asm,
     link: u32,
+    fast: Option<Spec>,
     died: Label,
     hung: Label,
     bypass: Label,
+    /// Ends with r0.
+    end: Label,
+    /// The routine of cached verdicts.
+    routine: Label,
 }
 
 impl Xdp {
-    fn new(link: u32) -> Xdp {
+    fn new(link: u32, fast: Option<Spec>) -> Xdp {
         let mut asm = Asm::new();
-        let [died, hung, bypass] = [(); 3].map(|()| asm.label());
+        let [died, hung, bypass, end, routine] = [(); 5].map(|()| asm.label());
         Xdp {
             asm,
             link,
+            fast,
             died,
             hung,
             bypass,
+            end,
+            routine,
         }
     }
 
@@ -142,7 +166,50 @@ impl Xdp {
         self.shut(Why::Hung, at::HUNG);
         self.asm.bind(bypass);
         self.around();
+        self.asm.bind(self.end);
+        self.push(&[Insn::exit()]);
+        self.asm.bind(self.routine);
+        if let Some(spec) = self.fast.take() {
+            fast::routine(&mut self.asm, self.link, &spec, STATE_MAP);
+        }
         finish(self.asm)
+    }
+
+    /// Asks the cached verdicts, if the process is alive. The coarse clock,
+    /// which costs little, is behind by a tick at most; where that leaves a
+    /// doubt, the exact one is asked, too.
+    fn ask_fast(&mut self) {
+        let [awake, ask, miss] = [(); 3].map(|()| self.asm.label());
+        let hung = self.hung;
+        self.push(&[
+            Insn::call(KTIME_GET_COARSE_NS),
+            Insn::store(op::DW, Reg::FP, NOW, Reg::R0),
+        ]);
+        self.asm.jump(Insn::jump64(op::JNE, BEAT, 0), awake);
+        self.push(&[Insn::load(op::DW, Reg::R1, PAGE, at::LEASE as i16)]);
+        self.asm.jump(Insn::jump64(op::JGT, Reg::R0, Reg::R1), miss);
+        self.asm.goto(ask);
+        self.asm.bind(awake);
+        self.push(&[
+            Insn::alu64(op::SUB, Reg::R0, BEAT),
+            Insn::load(op::DW, Reg::R1, PAGE, at::SURE_LIMIT as i16),
+        ]);
+        self.asm.jump(Insn::jump64(JSLE, Reg::R0, Reg::R1), ask);
+        self.push(&[
+            Insn::call(KTIME_GET_NS),
+            Insn::alu64(op::SUB, Reg::R0, BEAT),
+            Insn::load(op::DW, Reg::R1, PAGE, at::LIMIT as i16),
+        ]);
+        self.asm.jump(Insn::jump64(JSGT, Reg::R0, Reg::R1), hung);
+        self.asm.bind(ask);
+        let (routine, end) = (self.routine, self.end);
+        self.push(&[
+            Insn::mov64(Reg::R1, CTX),
+            Insn::load(op::DW, Reg::R2, Reg::FP, NOW),
+        ]);
+        self.asm.call(routine);
+        self.asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), end);
+        self.asm.bind(miss);
     }
 
     fn liveness(&mut self) {
@@ -154,10 +221,11 @@ impl Xdp {
         let (hung, bypass) = (self.hung, self.bypass);
         self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), bypass);
         self.anybody();
-        self.push(&[
-            Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16),
-            Insn::call(KTIME_GET_NS),
-        ]);
+        self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
+        if self.fast.is_some() {
+            self.ask_fast();
+        }
+        self.push(&[Insn::call(KTIME_GET_NS)]);
         let (awake, fine) = (self.asm.label(), self.asm.label());
         self.asm.jump(Insn::jump64(op::JNE, BEAT, 0), awake);
         // It sleeps: this frame wakes it, and the limit counts from now.
@@ -229,6 +297,9 @@ impl Xdp {
 
     fn hand_over(&mut self) {
         let died = self.died;
+        if self.fast.is_some() {
+            self.push(&add(at::handed(self.link)));
+        }
         self.push(&[Insn::load(op::W, Reg::R2, CTX, RX_QUEUE)]);
         let queues = QUEUES_MAX as i32;
         self.asm.jump(Insn::jump64(op::JGE, Reg::R2, queues), died);

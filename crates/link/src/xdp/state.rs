@@ -14,7 +14,11 @@
 //!  64    u64  version of this layout
 //!  72    u32  links: which (by bit) may be redirected to in the driver
 //!  76    u32  links: which (by bit) we have set promiscuous
-//!  256   for each link: u64 frames bypassed, u64 0
+//!  80    u64  lease: while the process sleeps, cached verdicts hold until then
+//!  88    u32  the programs have cached verdicts
+//!  96    u64  limit by the coarse clock: less by a tick, signed
+//!  104   u64  frames held back, and lost, while their like took to cached verdicts
+//!  256   for each link: u64 frames bypassed, u64 handed to the process
 //!  2048  for each process: its death word, a robust lock in 64 bytes (death.rs)
 //! ```
 
@@ -33,7 +37,7 @@ pub const MEMBERS_MAX: u16 = 16;
 
 /// Of this layout, and of the programs that go with it; C libraries have
 /// locks of their own kinds.
-pub(super) const VERSION: u64 = 2 | (super::death::LOCK_WORD as u64) << 32;
+pub(super) const VERSION: u64 = 3 | (super::death::LOCK_WORD as u64) << 32;
 
 pub(super) const BYTES: u32 = 4096;
 
@@ -50,6 +54,10 @@ pub(super) mod at {
     pub(crate) const VERSION: usize = 64;
     pub(crate) const FAST: usize = 72;
     pub(crate) const PROMISCUOUS: usize = 76;
+    pub(crate) const LEASE: usize = 80;
+    pub(crate) const HAS_FAST: usize = 88;
+    pub(crate) const SURE_LIMIT: usize = 96;
+    pub(crate) const HELD: usize = 104;
     pub(crate) const LINKS: usize = 256;
     pub(crate) const LINK_BYTES: usize = 16;
     pub(crate) const DEATHS: usize = 2048;
@@ -58,6 +66,11 @@ pub(super) mod at {
     /// The death word of a process.
     pub(crate) const fn death(slot: u16) -> usize {
         DEATHS + slot as usize * DEATH_BYTES
+    }
+
+    /// Frames handed to the process, counted where there are cached verdicts.
+    pub(crate) const fn handed(link: u32) -> usize {
+        LINKS + link as usize * LINK_BYTES + 8
     }
 }
 
@@ -238,6 +251,10 @@ impl State {
         let nanos = nanos.and_then(|nanos| i64::try_from(nanos).ok());
         let nanos = nanos.unwrap_or(i64::MAX);
         self.wide(at::LIMIT).store(nanos as u64, Ordering::SeqCst);
+        let tick = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
+        let sure = nanos - tick.tv_nsec;
+        self.wide(at::SURE_LIMIT)
+            .store(sure as u64, Ordering::SeqCst);
     }
 
     /// How far the heartbeat may be behind; `None` for any.
@@ -262,6 +279,26 @@ impl State {
             hung: self.wide(at::HUNG).load(Ordering::Relaxed),
             no_meta: self.wide(at::NO_META).load(Ordering::Relaxed),
         }
+    }
+
+    /// Says until when (`CLOCK_MONOTONIC`, ns) cached verdicts hold without
+    /// another word from the process while it sleeps.
+    #[inline]
+    pub fn set_lease(&self, until: u64) {
+        self.wide(at::LEASE).store(until, Ordering::Release);
+    }
+
+    /// Frames of a link that were handed to the process, where its program has
+    /// cached verdicts.
+    pub fn handed(&self, link: u32) -> u64 {
+        self.wide(at::handed(link.min(LINKS_MAX - 1)))
+            .load(Ordering::SeqCst)
+    }
+
+    /// Frames that were held back, and so lost, while a cached verdict waited
+    /// for those before them.
+    pub fn held(&self) -> u64 {
+        self.wide(at::HELD).load(Ordering::Relaxed)
     }
 
     /// Frames of a link that took the bypass.

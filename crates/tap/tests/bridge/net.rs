@@ -6,15 +6,23 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_lab::load::Generator;
 use weir_lab::net::{Line, Offloads};
-use weir_tap::{Bridge, Census, Context, Counts, Frame, LinkCounts, Stop, TapError, Verdict};
+use weir_link::net::Interface;
+use weir_link::xdp::{Bypass, Gate};
+use weir_tap::{
+    Bridge, Census, Context, Counts, FastCounts, Frame, LinkCounts, Stop, TapError, Verdict,
+};
 
-pub(crate) struct Net(Line);
+pub(crate) struct Net {
+    line: Line,
+    /// Keep programs at the ends.
+    passing: Vec<mpsc::Sender<()>>,
+}
 
 impl Deref for Net {
     type Target = Line;
 
     fn deref(&self) -> &Line {
-        &self.0
+        &self.line
     }
 }
 
@@ -24,6 +32,7 @@ pub(crate) struct Report {
     pub(crate) counts: [LinkCounts; 2],
     pub(crate) tap: Counts,
     pub(crate) census: Census,
+    pub(crate) fast: FastCounts,
 }
 
 impl Report {
@@ -41,7 +50,32 @@ impl Net {
     }
 
     pub(crate) fn with(offloads: Offloads) -> Net {
-        Net(Line::new(offloads).unwrap())
+        Net {
+            line: Line::new(offloads).unwrap(),
+            passing: Vec::new(),
+        }
+    }
+
+    /// As [`Net::new`], and both ends take frames that a program redirects to
+    /// them, since they have a program at XDP; it hands all to the host.
+    pub(crate) fn redirecting() -> Net {
+        let mut net = Net::new();
+        for device in [net.eth_a.clone(), net.eth_b.clone()] {
+            let (host, index) = (device.host().clone(), device.index());
+            let (is_there, there) = mpsc::channel();
+            let (ends, ended) = mpsc::channel::<()>();
+            std::thread::spawn(move || {
+                host.enter().unwrap();
+                let interface = Interface::numbered(index).unwrap();
+                let gate = Gate::attach(&[&interface], Bypass::Kernel, false).unwrap();
+                is_there.send(()).unwrap();
+                let _ = ended.recv();
+                drop(gate);
+            });
+            there.recv().unwrap();
+            net.passing.push(ends);
+        }
+        net
     }
 
     /// Gives both hosts addresses; then their kernels send frames of their
@@ -51,12 +85,15 @@ impl Net {
             let v6: std::net::Ipv6Addr = v6.parse().unwrap();
             device.add_address(v6, 64).unwrap();
         }
-        Net(self.0.with_addresses().unwrap())
+        Net {
+            line: self.line.with_addresses().unwrap(),
+            ..self
+        }
     }
 
     /// Frames from `a` to `b`.
     pub(crate) fn generator(&self) -> Generator {
-        self.0.generator().unwrap()
+        self.line.generator().unwrap()
     }
 
     /// Runs a bridge in the middle, on a thread.
@@ -84,6 +121,10 @@ impl Net {
                     counts: links.try_into().unwrap(),
                     tap: tap.counts(),
                     census: tap.census(),
+                    fast: tap
+                        .fast_counts()
+                        .map(|fast| fast.counts())
+                        .unwrap_or_default(),
                 });
                 let _ = ready.send(());
             });

@@ -1,9 +1,8 @@
 //! The kernel's own bridge as an oracle: the same frames in, the same out.
 
-use crate::net::Net;
+use crate::net::{Net, Report};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
-use std::cell::RefCell;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -12,8 +11,8 @@ use weir_lab::net::{Device, Host};
 use weir_lab::rng::Rng;
 use weir_link::live::Sender;
 use weir_link::pcap::Reader;
-use weir_tap::Verdict;
 use weir_tap::switch::{Decision, Settings, Switch};
+use weir_tap::{Alike, Bridge, Context, Frame, Verdict};
 use weir_wire::LinkType;
 
 /// Frames without a tag: the kernel's bridge learns the same for all VLANs
@@ -100,13 +99,32 @@ fn through(from: &Device, to: &Device, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     out
 }
 
-/// Both ways, one after the other: what was learned on the first way counts on
-/// the second.
-fn both_ways(net: &Net, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
-    [
-        through(&net.eth_a, &net.eth_b, frames),
-        through(&net.eth_b, &net.eth_a, frames),
-    ]
+/// Stations that stay where they are talk.
+fn settled(from: u8, to: u8) -> Vec<Vec<u8>> {
+    let frames = (0..400_u16).map(|number| {
+        let station = |side, number: u16| [0x02, 0, 0, 0, side, (number % 6) as u8];
+        let mut frame = [station(to, number / 6), station(from, number)].concat();
+        frame.extend([0x88, 0xb5]);
+        frame.extend(number.to_be_bytes());
+        frame.resize(18 + usize::from(number) * 3, number as u8);
+        frame
+    });
+    frames.collect()
+}
+
+/// One way after the other: what was learned on one counts on the next.
+fn ways(net: &Net, frames: &[Vec<u8>]) -> Vec<Vec<Vec<u8>>> {
+    let (there, back) = (settled(8, 9), settled(9, 8));
+    let (a, b) = (&net.eth_a, &net.eth_b);
+    let ways = [
+        (a, b, frames),
+        (b, a, frames),
+        (b, a, &back),
+        (a, b, &there),
+        (b, a, &back),
+    ];
+    ways.map(|(from, to, frames)| through(from, to, frames))
+        .to_vec()
 }
 
 #[test]
@@ -128,40 +146,71 @@ fn it_forwards_what_the_kernels_bridge_forwards() {
                 .middle
                 .set_sysctl(&format!("net.bridge.bridge-nf-call-{family}tables"), "0");
         }
-        both_ways(&net, &frames)
+        ways(&net, &frames)
     };
-    let net = Net::new();
-    let bridge = net.bridge(
-        // Captures have checksums that were left to a device.
-        |bridge| bridge.configure(|config| config.complete_checksums = Some(false)),
-        || {
-            // As the kernel's: nothing of link-local protocols but STP passes.
-            let mut settings = Settings::wire(2);
-            settings.reserved = false;
-            let switch = RefCell::new(Switch::new(settings, 7));
-            move |frame, context| {
-                let from = context.from();
-                match switch.borrow_mut().decide(from, frame.bytes(), 0) {
-                    Decision::Port(_) | Decision::Flood { .. } => Verdict::Forward,
-                    Decision::Drop(_) => Verdict::Drop,
-                }
-            }
-        },
-    );
-    let ours = both_ways(&net, &frames);
-    let report = bridge.end();
-    assert_eq!(report.census.free, report.census.total());
-    for (ours, theirs) in ours.iter().zip(&theirs) {
-        println!("{} of {} forwarded", theirs.len(), frames.len());
-        let first = ours.iter().zip(theirs).position(|(a, b)| a != b);
-        assert_eq!(
-            first,
-            None,
-            "{:02x?}",
-            first.map(|at| (&ours[at], &theirs[at]))
-        );
-        assert_eq!(ours.len(), theirs.len(), "{report:?}");
-        assert!(theirs.len() > frames.len() / 8);
+    for is_fast in [false, true] {
+        let (ours, report) = ours(&frames, is_fast);
+        assert_eq!(report.census.free, report.census.total());
+        assert_eq!(report.fast.carried.frames > 0, is_fast, "{report:?}");
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            println!("{} of {} forwarded", theirs.len(), frames.len());
+            let (ours, theirs) = (by_stations(ours), by_stations(theirs));
+            let first = ours.iter().zip(&theirs).position(|(a, b)| a != b);
+            assert_eq!(
+                first,
+                None,
+                "fast {is_fast}: {:02x?}",
+                first.map(|at| (&ours[at], &theirs[at]))
+            );
+            assert_eq!(ours.len(), theirs.len(), "{report:?}");
+            assert!(theirs.len() > 200);
+        }
     }
     assert!(theirs[1].len() < frames.len(), "some stay where they are");
+}
+
+/// Frames between the same stations, which stay in order; others may overtake
+/// them.
+fn by_stations(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut frames = frames.to_vec();
+    frames.sort_by(|a, b| a[..12].cmp(&b[..12]));
+    frames
+}
+
+/// What our bridge makes of it, each frame by its own code or the kernel
+/// forwarding by itself what it may.
+fn ours(frames: &[Vec<u8>], is_fast: bool) -> (Vec<Vec<Vec<u8>>>, Report) {
+    let net = Net::redirecting();
+    let set = move |bridge: Bridge| {
+        // Captures have checksums that were left to a device.
+        let bridge = bridge.configure(|config| config.complete_checksums = Some(false));
+        match is_fast {
+            true => bridge.remember(1024, Duration::from_secs(60)),
+            false => bridge,
+        }
+    };
+    let bridge = net.bridge(set, || {
+        // As the kernel's: nothing of link-local protocols but STP passes.
+        let mut settings = Settings::wire(2);
+        settings.reserved = false;
+        let mut switch = Switch::new(settings, 7);
+        move |frame, context| learn(&mut switch, frame, context)
+    });
+    let ours = ways(&net, frames);
+    (ours, bridge.end())
+}
+
+/// A learning bridge that has the kernel remember stations.
+pub(crate) fn learn(switch: &mut Switch, frame: &Frame, context: &mut Context<'_>) -> Verdict {
+    let decision = switch.decide(context.from(), frame.bytes(), 0);
+    if let Some((vlan, station)) = switch.take_moved()
+        && let Some(fast) = context.fast()
+    {
+        fast.forget_station(vlan, station);
+    }
+    match decision {
+        Decision::Port(_) => Verdict::ForwardAndRemember(Alike::Stations),
+        Decision::Flood { .. } => Verdict::Forward,
+        Decision::Drop(_) => Verdict::Drop,
+    }
 }

@@ -1,6 +1,7 @@
 //! `weir experiment`: the papers' experiments, their values beside ours.
 
 mod adapter;
+mod nettap;
 mod packet_filter;
 mod plot;
 mod setup;
@@ -22,6 +23,7 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Experiment {
     Adapter(adapter::Args),
+    Nettap(nettap::Args),
     PacketFilter(packet_filter::Args),
     Setup(setup::Args),
     Tpca(tpca::Args),
@@ -30,6 +32,7 @@ enum Experiment {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.experiment {
         Experiment::Adapter(args) => adapter::run(args),
+        Experiment::Nettap(args) => nettap::run(args),
         Experiment::PacketFilter(args) => packet_filter::run(args),
         Experiment::Setup(args) => setup::run(args),
         Experiment::Tpca(args) => tpca::run(args),

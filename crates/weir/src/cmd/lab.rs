@@ -1,7 +1,7 @@
 //! `weir lab`: networks of namespaces to try things on.
 
 mod demo;
-mod rfc2544;
+pub(crate) mod rfc2544;
 
 use crate::failure::Failure;
 use clap::Subcommand;

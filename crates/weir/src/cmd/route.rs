@@ -4,6 +4,7 @@ mod report;
 
 use crate::failure::{Failure, say};
 use crate::limited;
+use crate::on_off::OnOff;
 use crate::stop::Stop;
 use report::{Metrics, Report};
 use std::io::Write;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_apps::route::config::{Config, FILE_BYTES_MAX};
 use weir_apps::router::{self, RunError, View};
-use weir_tap::{Bypass, TapError};
+use weir_tap::{Bypass, FastConfig, FastKind, TapError};
 
 /// Route IPv4 and IPv6 between interfaces, in user space
 ///
@@ -80,6 +81,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     hang_ms: u64,
 
+    /// Have the kernel forward by itself between addresses that weir has
+    /// forwarded between: on or off; then not every frame comes to weir
+    #[arg(long, value_name = "WHAT", default_value = "off")]
+    fast_path: OnOff,
+
     /// How long to look for frames before going to sleep, in microseconds:
     /// the core is busy, and the latency low
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
@@ -107,6 +113,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         println!("{}: good", name(source));
         return Ok(());
     }
+    if let Some(file) = &args.stats_json {
+        crate::replace::can(file).map_err(Failure::refused)?;
+    }
     let stop = Stop::watch()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let mut teller = Teller {
@@ -121,6 +130,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         bypass: args.bypass,
         hang_max: Some(Duration::from_millis(args.hang_ms)),
         spin: Duration::from_micros(args.spin_us),
+        fast: args
+            .fast_path
+            .is_on()
+            .then(|| FastConfig::of(&[FastKind::Addresses])),
         ..weir_tap::Config::default()
     };
     let ran = router::run(&config, tap, |view| {
@@ -161,9 +174,9 @@ fn failure(source: Option<&Path>, error: RunError) -> Failure {
             Failure::refused(format!("{}: {error}", name(source)))
         }
         RunError::Interface(_) | RunError::NotEthernet { .. } => Failure::refused(error),
-        RunError::Tap(TapError::Interface(_) | TapError::NotEthernet { .. }) => {
-            Failure::refused(error)
-        }
+        RunError::Tap(
+            TapError::Interface(_) | TapError::NotEthernet { .. } | TapError::Loopback { .. },
+        ) => Failure::refused(error),
         error => Failure::run(error),
     }
 }

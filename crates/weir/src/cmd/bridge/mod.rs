@@ -1,10 +1,12 @@
 //! `weir bridge`: a transparent bridge that survives its own failure.
 
+mod fast;
 mod life;
 mod report;
 mod restart;
 
 use crate::failure::{Failure, say};
+use crate::on_off::OnOff;
 use crate::stop::Stop;
 use life::Life;
 use report::Report;
@@ -12,7 +14,9 @@ use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_tap::switch::{Decision, Settings, Switch, Vlans};
-use weir_tap::{Bridge, Bypass, Config, Context, CopyMode, Frame, Mode, Tap, TapError, Verdict};
+use weir_tap::{
+    Alike, Bridge, Bypass, Config, Context, CopyMode, Frame, Mode, Tap, TapError, Verdict,
+};
 
 /// Join two interfaces by a learning bridge in user space
 ///
@@ -87,6 +91,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     age: u32,
 
+    /// Have the kernel forward by itself between stations that are known: on or
+    /// off; then not every frame comes to weir
+    #[arg(long, value_name = "WHAT", default_value = "off")]
+    fast_path: OnOff,
+
     /// How frames get to the memory: auto, copy or zero-copy
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode)]
     mode: Mode,
@@ -103,6 +112,10 @@ pub(crate) struct Args {
     /// Have our own calls poll the devices, for so many microseconds
     #[arg(long, value_name = "N")]
     busy_poll_us: Option<u64>,
+
+    /// Call the kernel before and after each frame, to see what that costs
+    #[arg(long, hide = true)]
+    calls_each: bool,
 
     /// A hardware watchdog to feed, such as /dev/watchdog: the machine starts
     /// anew when weir no longer does
@@ -138,6 +151,9 @@ fn mode(text: &str) -> Result<Mode, String> {
     }
 }
 
+/// Answers that the kernel may remember.
+const FAST_ENTRIES_MAX: u32 = 8192;
+
 /// How often the file of statistics is written.
 const WRITE: Duration = Duration::from_secs(1);
 
@@ -151,6 +167,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     if args.supervised {
         restart::end_with_parent()?;
+    }
+    if let Some(file) = &args.stats_json {
+        crate::replace::can(file).map_err(Failure::refused)?;
     }
     let stop = Stop::watch()?;
     first_in_line();
@@ -175,6 +194,13 @@ fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {
     if args.restore {
         bridge = bridge.restore();
     }
+    if args.fast_path.is_on() {
+        bridge = bridge.remember(
+            FAST_ENTRIES_MAX,
+            Duration::from_secs(args.age.max(1).into()),
+        );
+    }
+    let mut follower = fast::Follower::default();
     let started = Instant::now();
     let second = Cell::new(0_u32);
     let switch = RefCell::new(Switch::new(settings(args), seed()));
@@ -190,6 +216,9 @@ fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {
                 life.ready();
             }
             life.beat();
+            if let Some(fast) = tap.fast() {
+                follower.follow(fast, &mut switch.borrow_mut(), second.get());
+            }
             if stop.asked() {
                 asked.stop();
             }
@@ -217,11 +246,17 @@ fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {
 }
 
 #[inline]
-fn decide(switch: &RefCell<Switch>, now: u32, frame: &Frame, context: &Context<'_>) -> Verdict {
+fn decide(switch: &RefCell<Switch>, now: u32, frame: &Frame, context: &mut Context<'_>) -> Verdict {
     let from = context.from();
     let mut switch = switch.borrow_mut();
-    match switch.decide(from, frame.bytes(), now) {
-        Decision::Port(_) => Verdict::Forward,
+    let decision = switch.decide(from, frame.bytes(), now);
+    if let Some((vlan, station)) = switch.take_moved()
+        && let Some(fast) = context.fast()
+    {
+        fast.forget_station(vlan, station);
+    }
+    match decision {
+        Decision::Port(_) => Verdict::ForwardAndRemember(Alike::Stations),
         Decision::Flood { vlan } if switch.passes(1 - from, vlan) => Verdict::Forward,
         Decision::Flood { .. } | Decision::Drop(_) => Verdict::Drop,
     }
@@ -253,6 +288,7 @@ fn configure(config: &mut Config, args: &Args) {
     let chunks = args.ring.saturating_mul(6).saturating_add(config.kept);
     config.chunks = chunks.min(1 << 18);
     config.spin = Duration::from_micros(args.spin_us);
+    config.calls_each = args.calls_each;
     config.busy_poll = args.busy_poll_us.map(Duration::from_micros);
 }
 
@@ -266,6 +302,24 @@ fn introduce(args: &Args, tap: &Tap) {
         })
         .collect();
     say(&format!("weir: {}", modes.join(", ")));
+    for interface in tap.links().filter_map(|link| tap.interface(link)) {
+        if !interface.up {
+            let name = &interface.name;
+            say(&format!(
+                "weir: {name} is down: nothing passes until `ip link set {name} up`"
+            ));
+        }
+    }
+    if let Some(fast) = tap.fast_counts() {
+        for (name, link) in [&args.a, &args.b].into_iter().zip(tap.links()) {
+            if !fast.takes(link.number()) {
+                say(&format!(
+                    "weir: {name} takes no redirected frames: no fast path there; \
+                     where it is a veth, `ethtool -K PEER gro on` for its other end"
+                ));
+            }
+        }
+    }
     say("ready");
 }
 
@@ -282,6 +336,7 @@ fn failure(error: TapError) -> Failure {
         TapError::Interface(_)
         | TapError::Same { .. }
         | TapError::NotEthernet { .. }
+        | TapError::Loopback { .. }
         | TapError::Setting { .. } => Failure::refused(error),
         error => Failure::run(error),
     }

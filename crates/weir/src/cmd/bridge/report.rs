@@ -1,5 +1,6 @@
 //! What a bridge has carried, and what it has cost.
 
+use crate::fast_report::FastReport;
 use crate::replace::replace;
 use serde::Serialize;
 use std::fmt;
@@ -27,6 +28,7 @@ pub(super) struct Report {
     stations: usize,
     chunks_free: u32,
     chunks: u32,
+    fast: Option<FastReport>,
 }
 
 #[derive(Serialize, Default, Debug)]
@@ -38,6 +40,10 @@ struct Link {
     rx_bytes: u64,
     tx_frames: u64,
     tx_bytes: u64,
+    fast_rx_frames: u64,
+    fast_rx_bytes: u64,
+    fast_tx_frames: u64,
+    fast_tx_bytes: u64,
     bypassed: u64,
     stale: u64,
     no_room: u64,
@@ -65,6 +71,8 @@ impl Report {
             .map(|id| {
                 let (carried, decided) = (tap.link_counts(id), switch.counts(id.number()));
                 let mode = tap.mode(id);
+                let fast = tap.fast_counts().map(|fast| fast.link_carried(id.number()));
+                let (fast_rx, fast_tx) = fast.unwrap_or_default();
                 copies += u32::from(mode.is_some_and(|(mode, _)| mode == CopyMode::Copy));
                 Link {
                     name: tap
@@ -77,6 +85,10 @@ impl Report {
                     rx_bytes: carried.rx_bytes,
                     tx_frames: carried.tx_frames,
                     tx_bytes: carried.tx_bytes,
+                    fast_rx_frames: fast_rx.frames,
+                    fast_rx_bytes: fast_rx.bytes,
+                    fast_tx_frames: fast_tx.frames,
+                    fast_tx_bytes: fast_tx.bytes,
                     bypassed: carried.bypassed,
                     stale: carried.stale,
                     no_room: carried.no_room,
@@ -112,6 +124,7 @@ impl Report {
             stations: switch.stations(now),
             chunks_free: census.free,
             chunks: census.total(),
+            fast: tap.fast_counts().map(|fast| fast.counts().into()),
             links,
         }
     }
@@ -156,6 +169,9 @@ impl fmt::Display for Report {
             per_frame(self.calls_rx),
             per_frame(self.calls_wait),
         )?;
+        if let Some(fast) = &self.fast {
+            writeln!(f, "{fast}")?;
+        }
         write!(
             f,
             "hung {} times, died {}; {} stations",

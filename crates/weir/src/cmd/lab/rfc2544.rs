@@ -5,6 +5,8 @@ mod plot;
 mod report;
 mod run;
 
+pub(crate) use report::{Found, Report};
+
 use crate::failure::Failure;
 use crate::stop::Stop;
 use clap::ValueEnum;
@@ -175,6 +177,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             Err(Failure::run(format!("{count} found, see the report")))
         }
     }
+}
+
+/// Measures as this command line says, for who shows it otherwise.
+pub(crate) fn measured(line: &[&str], stop: &Stop) -> Result<Report, Failure> {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+    let line = [&["rfc2544"], line].concat();
+    let args = <Line as clap::Parser>::try_parse_from(line);
+    let args = args.map_err(Failure::refused)?.args;
+    let contestants = Contestant::all(&args)?;
+    run::measure(&args, &args.setup()?, &contestants, stop)
 }
 
 fn peer(name: &str) -> Result<Peer, String> {

@@ -1,6 +1,7 @@
 //! What a router has counted: as a line, as JSON, for Prometheus.
 
 use crate::failure::Failure;
+use crate::fast_report::FastReport;
 use crate::replace::replace;
 use crate::text;
 use serde::Serialize;
@@ -46,6 +47,7 @@ pub(super) struct Report {
     /// Times that weir was found hung.
     hung: u64,
     drops: BTreeMap<&'static str, u64>,
+    fast: Option<FastReport>,
 }
 
 #[derive(Serialize, Clone)]
@@ -102,6 +104,7 @@ impl Report {
             calls_wait: calls.calls_wait,
             hung: calls.hung,
             drops: view.dropped().collect(),
+            fast: view.tap.fast_counts().map(|fast| fast.counts().into()),
         }
     }
 
@@ -122,6 +125,10 @@ impl Report {
             self.routes_v4,
             self.routes_v6,
         );
+        if self.fast.is_some() {
+            let by = since(|report| report.fast.map_or(0, |fast| fast.frames));
+            let _ = write!(line, "; {} frames/s by the kernel", rate(by));
+        }
         let full = since(|report| report.links.iter().map(|link| link.rx_full).sum());
         let lost = self.drops.iter().filter_map(|(name, count)| {
             let more = count - before.drops.get(name).unwrap_or(&0);
@@ -229,6 +236,10 @@ impl Report {
             ),
         ] {
             metric(name, "counter", help, &alone(value));
+        }
+        if let Some(fast) = &self.fast {
+            let help = "Frames that the kernel forwarded by itself.";
+            metric("fast_frames_total", "counter", help, &alone(fast.frames));
         }
         metric(
             "neighbours",

@@ -22,7 +22,7 @@ pub(super) struct Round {
 
 /// All of it.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(crate) struct Report {
     sink: String,
     seed: u64,
     cpu_sender: usize,
@@ -36,18 +36,18 @@ pub(super) struct Report {
     attempts: u32,
     rounds: u32,
     pub(super) names: Vec<String>,
-    pub(super) results: Vec<Found>,
+    pub(crate) results: Vec<Found>,
 }
 
 /// What one contestant reached at one size: the median of its rounds.
 #[derive(Debug, Serialize)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// Which of the names.
     #[serde(skip)]
-    pub(super) index: usize,
+    pub(crate) index: usize,
     pub(super) name: String,
     /// Bytes of a frame, check sequence included.
-    pub(super) size: usize,
+    pub(crate) size: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) throughput: Option<Rates>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ pub(super) struct Found {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) back_to_back: Option<Burst>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) faults: Vec<String>,
+    pub(crate) faults: Vec<String>,
     #[serde(skip)]
     rounds: Vec<Round>,
 }
@@ -105,6 +105,18 @@ pub(super) struct Burst {
     frames_max: u64,
     frames_per_second: f64,
     no_end: bool,
+}
+
+impl Found {
+    /// Frames per second without loss.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.throughput.as_ref()?.frames_per_second
+    }
+
+    /// The median of the time on the way.
+    pub(crate) fn median_ns(&self) -> Option<u64> {
+        Some(self.latency.as_ref()?.p50_ns)
+    }
 }
 
 impl Report {
@@ -294,7 +306,7 @@ impl Report {
     fn table(
         &self,
         what: &'static str,
-        columns: &[Column],
+        columns: &[Column<'_>],
         row: impl Fn(&Found) -> Option<Vec<String>>,
     ) -> String {
         let whole = |found: &Found| {

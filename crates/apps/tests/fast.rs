@@ -1,0 +1,261 @@
+//! The router with cached verdicts: what leaves is what leaves without.
+
+mod common;
+
+use common::{udp_v4, udp_v6, v6};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
+use std::net::Ipv4Addr;
+use std::num::NonZeroU32;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weir_apps::route::config::Config;
+use weir_apps::router;
+use weir_lab::need;
+use weir_lab::net::{Device, Host, Lab, Offloads};
+use weir_lab::rng::Rng;
+use weir_link::live::Sender;
+use weir_tap::{FastConfig, FastCounts, FastKind};
+use weir_wire::{EtherType, checksum, ethernet};
+
+/// `a ── eth0 │ r │ eth1 ── b`.
+struct Net {
+    a: Device,
+    b: Device,
+    r: Host,
+    links: [Device; 2],
+    _lab: Lab,
+}
+
+impl Net {
+    fn new() -> Net {
+        let lab = Lab::new();
+        let [a, r, b] = ["a", "r", "b"].map(|name| lab.host(name).unwrap());
+        let (at_a, eth0) = lab.link(&a, &r).connect().unwrap();
+        let (eth1, at_b) = lab.link(&r, &b).connect().unwrap();
+        for device in [&at_a, &eth0, &eth1, &at_b] {
+            // Only so does a veth take redirected frames.
+            let offloads = Offloads {
+                generic_receive: true,
+                ..Offloads::OFF
+            };
+            device.set_offloads(offloads).unwrap();
+        }
+        Net {
+            a: at_a,
+            b: at_b,
+            r,
+            links: [eth0, eth1],
+            _lab: lab,
+        }
+    }
+
+    fn config(&self) -> Config {
+        let mac = self.b.mac();
+        let text = format!(
+            r#"
+            [icmp]
+            per_second = 0
+            burst = 0
+            [[link]]
+            name = "eth0"
+            addresses = ["192.0.2.1/24", "2001:db8:1::1/64"]
+            [[link]]
+            name = "{}"
+            addresses = ["198.51.100.1/24", "2001:db8:2::1/64"]
+            [[route]]
+            to = "203.0.113.0/24"
+            via = ["198.51.100.9"]
+            [[neighbour]]
+            link = "{}"
+            address = "198.51.100.9"
+            hardware = "{mac}"
+            [[neighbour]]
+            link = "{}"
+            address = "2001:db8:2::9"
+            hardware = "{mac}"
+            "#,
+            self.links[1].name(),
+            self.links[1].name(),
+            self.links[1].name(),
+        );
+        Config::parse(&text, &[]).unwrap()
+    }
+
+    fn route(&self, is_fast: bool) -> Running {
+        let (config, host) = (self.config(), self.r.clone());
+        let stop = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&stop);
+        let (ready, is_ready) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            host.enter().unwrap();
+            let tap = weir_tap::Config {
+                hang_max: Some(Duration::from_secs(10)),
+                complete_checksums: Some(false),
+                fast: is_fast.then(|| FastConfig::of(&[FastKind::Addresses])),
+                ..weir_tap::Config::default()
+            };
+            let mut counts = FastCounts::default();
+            let ran = router::run(&config, tap, |view| {
+                counts = view
+                    .tap
+                    .fast_counts()
+                    .map(|fast| fast.counts())
+                    .unwrap_or_default();
+                let _ = ready.send(());
+                match asked.load(Ordering::Relaxed) {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            });
+            ran.unwrap();
+            counts
+        });
+        is_ready.recv().expect("the router runs");
+        Running { stop, thread }
+    }
+}
+
+struct Running {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<FastCounts>,
+}
+
+impl Running {
+    fn end(self) -> FastCounts {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Few pairs of addresses, many kinds of packets between them.
+fn frames(net: &Net, seed: u64) -> Vec<Vec<u8>> {
+    let mut rng = Rng::new(seed);
+    let mut frames = Vec::new();
+    for number in 0..1500_u32 {
+        let len = 10 + rng.below(900);
+        let hops = [0, 1, 2, 64, 64, 64, 64, 64][rng.below(8)];
+        let src = |rng: &mut Rng| match rng.below(12) {
+            0 => Ipv4Addr::new(127, 0, 0, 1),
+            1 => Ipv4Addr::new(192, 0, 2, 1),
+            2 => Ipv4Addr::new(224, 0, 0, 9),
+            other => Ipv4Addr::new(192, 0, 2, 8 + other as u8 % 3),
+        };
+        let (kind, mut packet): (_, Vec<u8>) = match rng.below(4) {
+            0 => {
+                let src = format!("2001:db8:1::{}", 8 + rng.below(3));
+                let dst = v6("2001:db8:2::9");
+                (EtherType::IPV6, udp_v6(v6(&src), dst, hops, len))
+            }
+            other => {
+                let dst = match other {
+                    1 => Ipv4Addr::new(198, 51, 100, 9),
+                    _ => Ipv4Addr::new(203, 0, 113, rng.below(3) as u8),
+                };
+                let whole = rng.below(2) == 0;
+                (
+                    EtherType::IPV4,
+                    udp_v4(src(&mut rng), dst, hops, len, whole),
+                )
+            }
+        };
+        let mut packet = packet.split_off(14);
+        // Later pieces of packets, damage, padding.
+        if kind == EtherType::IPV4 && rng.below(8) == 0 {
+            packet[7] = 0x10;
+            packet[10..12].fill(0);
+            let sum = checksum::of(&packet[..20]).to_be_bytes();
+            packet[10..12].copy_from_slice(&sum);
+        }
+        if rng.below(10) == 0 {
+            let at = rng.below(if kind == EtherType::IPV4 { 20 } else { 8 });
+            packet[at] ^= 1 << rng.below(8);
+        }
+        if rng.below(5) == 0 {
+            packet.resize(packet.len() + 1 + rng.below(30), 0xee);
+        }
+        // Each is told from all others.
+        let end = packet.len();
+        packet[end - 4..].copy_from_slice(&number.to_be_bytes());
+        let mut frame = vec![0; 14];
+        let header = ethernet::Repr {
+            dst: net.links[0].mac(),
+            src: net.a.mac(),
+            ether_type: kind,
+        };
+        header.emit(&mut frame);
+        frame.extend(packet);
+        frames.push(frame);
+    }
+    frames
+}
+
+fn capture(device: &Device) -> OwnedFd {
+    let all = Protocol::from_raw(NonZeroU32::new(0x0300).unwrap());
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let open = || socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(all));
+    let socket = device.host().run(open).unwrap();
+    set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
+    socket
+}
+
+/// What leaves for b, without the stations, which are another network's;
+/// sorted by addresses: between two of them it stays in order.
+fn through(net: &Net, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let at_b = capture(&net.b);
+    let sender = net.a.host().run(|| Sender::open(net.a.index())).unwrap();
+    for batch in frames.chunks(16) {
+        batch.iter().for_each(|frame| sender.send(frame).unwrap());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let stations = [net.b.mac().0, net.links[1].mac().0].concat();
+    let (mut out, mut buffer) = (Vec::new(), vec![0; 1 << 12]);
+    let mut last = Instant::now();
+    while last.elapsed() < Duration::from_millis(300) {
+        match recv(&at_b, &mut buffer, RecvFlags::empty()) {
+            Ok((len, _)) if buffer[..12] == stations => {
+                last = Instant::now();
+                out.push(buffer[12..len].to_vec());
+            }
+            Ok(_) => {}
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    out.sort_by(|a, b| addresses(a).cmp(addresses(b)));
+    out
+}
+
+fn addresses(packet: &[u8]) -> &[u8] {
+    match packet[..2] {
+        [0x08, 0x00] => &packet[14..22],
+        _ => &packet[10..42],
+    }
+}
+
+#[test]
+fn the_same_leaves_with_cached_verdicts_as_without() {
+    if !need::root() {
+        return;
+    }
+    const SEED: u64 = 0x0004_2311;
+    println!("seed {SEED:#x}");
+    let [without, with] = [false, true].map(|is_fast| {
+        let net = Net::new();
+        let frames = frames(&net, SEED);
+        let running = net.route(is_fast);
+        let out = through(&net, &frames);
+        (out, running.end())
+    });
+    assert_eq!(without.1.carried.frames, 0);
+    println!("{} of 1,500 leave, {:?}", without.0.len(), with.1);
+    let first = with.0.iter().zip(&without.0).position(|(a, b)| a != b);
+    assert_eq!(first.map(|at| (&with.0[at], &without.0[at])), None);
+    assert_eq!(with.0.len(), without.0.len());
+    assert!(with.1.carried.frames > 300, "{:?}", with.1);
+    assert!(without.0.len() > 500);
+}

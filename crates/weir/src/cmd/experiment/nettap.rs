@@ -1,0 +1,400 @@
+//! `weir experiment nettap`: bridges and routers by the size of frames, as the
+//! NetTap paper plots them.
+
+use super::NOT_IN_OUR_COPY;
+use crate::cmd::lab::rfc2544::{Found, Report, measured};
+use crate::failure::Failure;
+use crate::plot::{self, Curve, Frame, draw};
+use crate::stop::Stop;
+use crate::text::{
+    self,
+    Column::{Left, Right},
+};
+use serde::Serialize;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Bridge and route frames of all sizes, beside the kernel and its interfaces
+///
+/// Repeats section 7 of Blott, Brustoloni and Martin, "NetTap: An Efficient and
+/// Reliable PC-Based Platform for Network Programming" (2000), as far as the
+/// applications exist: figures 5 and 7 (throughput without loss), figure 6
+/// (latency), and what its text states. As root; `weir lab rfc2544` measures,
+/// between virtual links. The paper's NetCounter is not built yet.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Sizes of frames in bytes, check sequence included
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = SIZES)]
+    sizes: Vec<usize>,
+
+    /// Seconds of a trial; one to confirm a throughput is four times as long
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.1)]
+    duration: f64,
+
+    /// Draw figures 5 and 6 into this folder
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Those that the paper's text speaks of.
+const SIZES: [usize; 8] = [64, 128, 256, 384, 512, 640, 1024, 1518];
+
+/// One that is measured: what the paper measured in its place, and how.
+struct Contestant {
+    ours: &'static str,
+    paper: &'static str,
+    option: &'static str,
+    value: &'static str,
+    /// What the paper's text states for frames of 64 bytes, in thousands a
+    /// second: on the 333 MHz Celeron, and on the 600 MHz Pentium III.
+    kpps: [Option<f64>; 2],
+    /// µs, on the Celeron.
+    latency_us: Option<f64>,
+}
+
+const fn contestant(
+    ours: &'static str,
+    paper: &'static str,
+    (option, value): (&'static str, &'static str),
+    kpps: [Option<f64>; 2],
+    latency_us: Option<f64>,
+) -> Contestant {
+    Contestant {
+        ours,
+        paper,
+        option,
+        value,
+        kpps,
+        latency_us,
+    }
+}
+
+const NONE: [Option<f64>; 2] = [None, None];
+
+/// In the order of the paper's text.
+const ALL: [Contestant; 7] = [
+    contestant(
+        "weir bridge",
+        "NetTap bridging",
+        ("--dut", "weir bridge {a} {b}"),
+        [Some(92.0), Some(90.0)],
+        Some(45.0),
+    ),
+    contestant(
+        "weir route",
+        "(no router on NetTap)",
+        ("--router", "weir route {a} {b}"),
+        NONE,
+        None,
+    ),
+    contestant(
+        "linux-bridge",
+        "kernel-level bridging",
+        ("--peer", "linux-bridge"),
+        NONE,
+        Some(28.0),
+    ),
+    contestant(
+        "linux-routing",
+        "kernel-level IP forwarding",
+        ("--peer", "linux-routing"),
+        [Some(59.0), Some(71.0)],
+        Some(37.0),
+    ),
+    contestant(
+        "libpcap-bridge",
+        "BPF bridging",
+        ("--peer", "libpcap-bridge"),
+        NONE,
+        Some(48.0),
+    ),
+    contestant(
+        "tun-relay",
+        "divert socket IP forwarding",
+        ("--peer", "tun-relay"),
+        NONE,
+        Some(68.0),
+    ),
+    contestant(
+        "weir bridge, cached",
+        "(no cached verdicts)",
+        ("--dut", "weir bridge {a} {b} --fast-path on"),
+        NONE,
+        None,
+    ),
+];
+
+/// A bridge that never sleeps, and the same with a call before and after each
+/// frame, at a rate that both bear.
+const BY_CALLS: [&str; 10] = [
+    "--dut",
+    "weir bridge {a} {b} --spin-us 1000000",
+    "--dut",
+    "weir bridge {a} {b} --spin-us 1000000 --calls-each",
+    "--sizes",
+    "64",
+    "--tests",
+    "latency",
+    "--latency-rate",
+    "50000",
+];
+
+/// What a contestant reached.
+#[derive(Serialize, Debug)]
+struct Row {
+    name: &'static str,
+    paper: &'static str,
+    paper_celeron_kpps: Option<f64>,
+    paper_pentium_kpps: Option<f64>,
+    paper_latency_us: Option<f64>,
+    points: Vec<Point>,
+}
+
+#[derive(Serialize, Debug)]
+struct Point {
+    size: usize,
+    frames_per_second: Option<f64>,
+    latency_us: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<String>,
+}
+
+impl Row {
+    fn new(index: usize, contestant: &Contestant, report: &Report) -> Row {
+        let mine = report.results.iter().filter(|found| found.index == index);
+        Row {
+            name: contestant.ours,
+            paper: contestant.paper,
+            paper_celeron_kpps: contestant.kpps[0],
+            paper_pentium_kpps: contestant.kpps[1],
+            paper_latency_us: contestant.latency_us,
+            points: mine.map(Point::new).collect(),
+        }
+    }
+
+    fn at(&self, size: usize) -> Option<&Point> {
+        self.points.iter().find(|point| point.size == size)
+    }
+}
+
+impl Point {
+    fn new(found: &Found) -> Point {
+        Point {
+            size: found.size,
+            frames_per_second: found.rate(),
+            latency_us: found.median_ns().map(|ns| ns as f64 / 1e3),
+            faults: found.faults.clone(),
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let stop = Stop::watch()?;
+    let (sizes, duration) = (listed(&args.sizes), args.duration.to_string());
+    let confirm = (args.duration * 4.0).to_string();
+    let times = ["--duration", &duration, "--confirm", &confirm];
+    let who = ALL.iter().flat_map(|one| [one.option, one.value]);
+    let mut line: Vec<&str> = who.collect();
+    line.extend(["--sizes", &sizes]);
+    line.extend(times);
+    let report = measured(&line, &stop)?;
+    // Commands come first, bridges before routers.
+    let mut order: Vec<usize> = (0..ALL.len()).collect();
+    let options = ["--dut", "--router", "--peer"];
+    order.sort_by_key(|index| options.iter().position(|o| *o == ALL[*index].option));
+    let rows: Vec<Row> = ALL
+        .iter()
+        .enumerate()
+        .map(|(index, contestant)| {
+            let place = order.iter().position(|place| *place == index);
+            Row::new(place.unwrap_or(index), contestant, &report)
+        })
+        .collect();
+    let by_calls = match stop.asked() {
+        true => None,
+        false => calls(&measured(&[&BY_CALLS[..], &times].concat(), &stop)?),
+    };
+    if stop.asked() {
+        return Err(Failure::Stopped(stop.signal()));
+    }
+    if let Some(folder) = &args.svg {
+        figures(folder, &rows)?;
+    }
+    let text = match args.json {
+        true => json(&rows, by_calls)?,
+        false => table(&args.sizes, &rows, by_calls),
+    };
+    writeln!(std::io::stdout(), "{text}").map_err(Failure::output)
+}
+
+fn listed(sizes: &[usize]) -> String {
+    let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
+    sizes.join(",")
+}
+
+/// The medians without and with a call for each frame, in µs.
+fn calls(report: &Report) -> Option<[f64; 2]> {
+    let median = |index| {
+        let found = report.results.iter().find(|found| found.index == index)?;
+        Some(found.median_ns()? as f64 / 1e3)
+    };
+    Some([median(0)?, median(1)?])
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    rows: &'a [Row],
+    /// Medians without and with a call for each frame; the paper: 4.5 more.
+    calls_us: Option<[f64; 2]>,
+    paper_calls_us: f64,
+}
+
+/// What the paper's text states that a call before and after each frame costs.
+const PAPER_CALLS_US: f64 = 4.5;
+
+fn json(rows: &[Row], calls_us: Option<[f64; 2]>) -> Result<String, Failure> {
+    let json = Json {
+        rows,
+        calls_us,
+        paper_calls_us: PAPER_CALLS_US,
+    };
+    serde_json::to_string(&json).map_err(Failure::run)
+}
+
+fn table(sizes: &[usize], rows: &[Row], by_calls: Option<[f64; 2]>) -> String {
+    let rate = |point: &Point| point.frames_per_second.map(|rate| rate / 1e3);
+    let figure_5 = by_size(sizes, rows, |point| Some(format!("{:.0}", rate(point)?)));
+    let figure_6 = by_size(sizes, rows, |point| {
+        Some(format!("{:.2}", point.latency_us?))
+    });
+    let calls = match by_calls {
+        Some([without, with]) => format!(
+            "A call before and after each frame: the paper +{PAPER_CALLS_US} µs; ours {:+.2} µs \
+             ({without:.2}, {with:.2}), at 50,000 frames/s, 64 B",
+            with - without
+        ),
+        None => "A call before and after each frame: not measured".into(),
+    };
+    let faults = rows.iter().flat_map(|row| {
+        let all = row.points.iter();
+        all.flat_map(|point| {
+            point
+                .faults
+                .iter()
+                .map(|fault| (row.name, point.size, fault))
+        })
+    });
+    let faults: String = faults
+        .map(|(name, size, fault)| format!("\n{name}, {size} bytes: {fault}"))
+        .collect();
+    format!(
+        "Figures 5 and 7: thousands of frames a second without loss, by bytes of a frame\n\n\
+         {figure_5}\n\n{}\n\nFigure 6: median latency at half of that, µs\n\n{figure_6}\n\n\
+         {calls}\nNetCounter (the paper: 67 and 80 thousand, 49 µs): not built yet{}{faults}",
+        stated(rows),
+        if faults.is_empty() { "" } else { "\n\nFaults:" },
+    )
+}
+
+fn by_size(sizes: &[usize], rows: &[Row], cell: impl Fn(&Point) -> Option<String>) -> String {
+    let names: Vec<String> = sizes.iter().map(usize::to_string).collect();
+    let mut columns = vec![Left("")];
+    columns.extend(names.iter().map(|name| Right(name.as_str())));
+    let cells = rows.iter().map(|row| {
+        let mut cells = vec![row.name.to_owned()];
+        cells.extend(sizes.iter().map(|size| {
+            let point = row.at(*size);
+            point.and_then(&cell).unwrap_or_else(|| "none".into())
+        }));
+        cells
+    });
+    text::table(&columns, cells)
+}
+
+/// What the paper's text states, beside ours: frames of 64 bytes.
+fn stated(rows: &[Row]) -> String {
+    let columns = [
+        Left("the paper's"),
+        Right("Celeron, K/s"),
+        Right("Pentium III, K/s"),
+        Right("Celeron, µs"),
+        Left("ours"),
+        Right("K/s"),
+        Right("µs"),
+    ];
+    let cells = rows.iter().map(|row| {
+        let number = |value: Option<f64>| {
+            let text = value.map(|value| format!("{value:.0}"));
+            text.unwrap_or_else(|| NOT_IN_OUR_COPY.to_owned())
+        };
+        let ours = row.points.first();
+        let own = |value: Option<f64>, digits: usize| {
+            value.map_or_else(|| "none".into(), |value| format!("{value:.digits$}"))
+        };
+        vec![
+            row.paper.to_owned(),
+            number(row.paper_celeron_kpps),
+            number(row.paper_pentium_kpps),
+            number(row.paper_latency_us),
+            row.name.to_owned(),
+            own(ours.and_then(|o| o.frames_per_second.map(|r| r / 1e3)), 0),
+            own(ours.and_then(|o| o.latency_us), 2),
+        ]
+    });
+    text::table(&columns, cells)
+}
+
+fn figures(folder: &Path, rows: &[Row]) -> Result<(), Failure> {
+    let curves = |of: fn(&Point) -> Option<f64>| -> Vec<Curve> {
+        let curves = rows.iter().map(|row| {
+            let points = row.points.iter();
+            let points = points.filter_map(|point| Some((point.size as f64, of(point)?)));
+            (format!("{} ({})", row.name, row.paper), points.collect())
+        });
+        curves.collect()
+    };
+    let rates = curves(|point| Some(point.frames_per_second? / 1e3));
+    let times = curves(|point| point.latency_us);
+    let of = |title, y| Frame {
+        title,
+        x: "bytes of a frame",
+        y,
+    };
+    let five = of(
+        "Throughput, as figures 5 and 7",
+        "thousand frames per second",
+    );
+    let six = of("Latency at half of the throughput, as figure 6", "µs");
+    plot::write(
+        folder,
+        [
+            ("nettap-5.svg".to_owned(), draw(&five, &rates, &[])),
+            ("nettap-6.svg".to_owned(), draw(&six, &times, &[])),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The paper's section 7 as its text has it.
+    #[test]
+    fn what_the_text_states_stands_by_its_application() {
+        let of = |paper| {
+            let found = ALL.iter().find(|one| one.paper == paper).unwrap();
+            (found.kpps, found.latency_us)
+        };
+        let both = |a, b| [Some(a), Some(b)];
+        assert_eq!(of("NetTap bridging"), (both(92.0, 90.0), Some(45.0)));
+        let kernel = of("kernel-level IP forwarding");
+        assert_eq!(kernel, (both(59.0, 71.0), Some(37.0)));
+        assert_eq!(of("kernel-level bridging"), (NONE, Some(28.0)));
+        assert_eq!(of("BPF bridging"), (NONE, Some(48.0)));
+        assert_eq!(of("divert socket IP forwarding"), (NONE, Some(68.0)));
+    }
+}

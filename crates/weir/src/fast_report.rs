@@ -1,0 +1,53 @@
+//! What cached verdicts have done, as reports have it.
+
+use serde::Serialize;
+use std::fmt;
+use weir_tap::FastCounts;
+
+/// What the kernel forwarded by itself, which is not among the other figures.
+#[derive(Serialize, Clone, Copy, Default, Debug)]
+pub(crate) struct FastReport {
+    entries: u64,
+    pub(crate) frames: u64,
+    bytes: u64,
+    remembered: u64,
+    forgotten: u64,
+    aged: u64,
+    flushed: u64,
+    full: u64,
+    not_by_driver: u64,
+    held: u64,
+    held_frames: u64,
+}
+
+impl From<FastCounts> for FastReport {
+    fn from(counts: FastCounts) -> FastReport {
+        FastReport {
+            entries: counts.entries,
+            frames: counts.carried.frames,
+            bytes: counts.carried.bytes,
+            remembered: counts.remembered,
+            forgotten: counts.forgotten,
+            aged: counts.aged,
+            flushed: counts.flushed,
+            full: counts.full,
+            not_by_driver: counts.not_by_driver,
+            held: counts.held,
+            held_frames: counts.held_frames,
+        }
+    }
+}
+
+impl fmt::Display for FastReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "fast path: {} frames without weir; {} entries, {} made, {} aged, {} full",
+            self.frames, self.entries, self.remembered, self.aged, self.full
+        )?;
+        match self.held_frames {
+            0 => Ok(()),
+            held => write!(f, "; {held} frames held back"),
+        }
+    }
+}
