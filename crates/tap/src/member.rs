@@ -136,12 +136,7 @@ impl Members {
     /// Whether queue `at` of `count` of a link is ours to take from.
     #[inline]
     pub(crate) fn serves(&self, at: usize, count: usize) -> bool {
-        let alive = self.alive.count_ones() as usize;
-        if count < 2 || alive < 2 || count < alive {
-            return true;
-        }
-        let before = (self.alive & (self.bit() - 1)).count_ones() as usize;
-        at % alive == before
+        serves(self.alive, self.bit(), at, count)
     }
 
     /// Whether there are frames in a queue for us to take.
@@ -247,6 +242,18 @@ impl Members {
     }
 }
 
+/// Whether of the processes `alive` that of `me` takes from queue `at` of
+/// `count`.
+#[inline]
+fn serves(alive: u32, me: u32, at: usize, count: usize) -> bool {
+    let processes = alive.count_ones() as usize;
+    if processes < 2 || count < processes {
+        return true;
+    }
+    let before = (alive & (me - 1)).count_ones() as usize;
+    at % processes == before
+}
+
 /// Up to a batch.
 #[inline]
 fn fill(
@@ -268,5 +275,35 @@ impl Drop for Members {
         if let Some(word) = self.word.take() {
             mem::forget(word);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::serves;
+
+    /// Who takes from each of so many queues.
+    fn takers(alive: u32, count: usize) -> Vec<u32> {
+        let bits = (0..16).map(|bit| 1 << bit).filter(|bit| alive & bit != 0);
+        let bits: Vec<u32> = bits.collect();
+        let takes = |at| {
+            let ours = bits.iter().filter(|bit| serves(alive, **bit, at, count));
+            ours.fold(0, |all, bit| all | bit)
+        };
+        (0..count).map(takes).collect()
+    }
+
+    #[test]
+    fn each_has_queues_of_its_own_where_there_are_enough() {
+        assert_eq!(takers(0b1, 4), [1, 1, 1, 1]);
+        assert_eq!(takers(0b11, 4), [1, 2, 1, 2]);
+        assert_eq!(takers(0b1010, 2), [2, 8]);
+        assert_eq!(takers(0b1110, 4), [2, 4, 8, 2]);
+    }
+
+    #[test]
+    fn all_take_from_each_queue_where_there_are_not() {
+        assert_eq!(takers(0b11, 1), [3]);
+        assert_eq!(takers(0b111, 2), [7, 7]);
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use weir_lab::net::{Host, Process, Signal};
 use weir_tap::{Bypass, Config, Pull, Tap, TapError};
 
-/// What it is to do: `found`, `between` or `join`.
+/// What it is to do: `found`, `between`, `impatient` (the same, with a short
+/// limit for hangs) or `join`.
 const ROLE: &str = "WEIR_SHARE_ROLE";
 const PATH: &str = "WEIR_SHARE_PATH";
 
@@ -50,9 +51,13 @@ impl Other {
     }
 
     fn start(host: &Host, role: &str, path: &Path) -> Other {
-        let mut other = Other::begin(host, role, path);
-        other.hear("ready");
-        other
+        Other::begin(host, role, path).ready()
+    }
+
+    /// Waits until it is.
+    pub(crate) fn ready(mut self) -> Other {
+        self.hear("ready");
+        self
     }
 
     /// As the others, but does not wait until it is ready.
@@ -105,9 +110,13 @@ impl Other {
         taken
     }
 
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process.signal(signal).unwrap();
+    }
+
     /// Kills it.
     pub(crate) fn kill(self) {
-        self.process.signal(Signal::KILL).unwrap();
+        self.signal(Signal::KILL);
     }
 }
 
@@ -120,9 +129,13 @@ fn one_of_several() {
     let path = Path::new(&path);
     let mut tap = match role.as_str() {
         "join" => Tap::join(path, config()).unwrap(),
-        "between" => {
+        "between" | "impatient" => {
             let config = Config {
                 bypass: Bypass::Wire,
+                hang_max: match role.as_str() {
+                    "impatient" => Some(Duration::from_millis(10)),
+                    _ => config().hang_max,
+                },
                 ..config()
             };
             let mut tap = Tap::between(config, "left", "right").unwrap();
