@@ -77,6 +77,8 @@ impl Settings {
         TcpConfig {
             receive_buffer: receive.get(2).map_or(1 << 20, |bytes| *bytes as usize),
             send_buffer: self.send_buffer(),
+            receive_start: usize::MAX,
+            send_start: usize::MAX,
             sack: self.is_on("tcp_sack", true),
             timestamps: self.is_on("tcp_timestamps", true),
             timestamps_always: false,

@@ -15,7 +15,7 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant as OtherInstant;
 use std::net::SocketAddr;
 use std::time::Instant;
-use weir_stack::tcp::{TcpError, TcpId};
+use weir_stack::tcp::{TcpConfig, TcpError, TcpId};
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 
@@ -38,7 +38,13 @@ impl Ours {
             for address in addresses {
                 config = config.address(address.parse().unwrap());
             }
-            Stack::new(&config, number.into()).unwrap()
+            let mut stack = Stack::new(&config, number.into()).unwrap();
+            // A batch is written before any of it is acknowledged.
+            stack.tcp_configure(TcpConfig {
+                send_start: 1 << 20,
+                ..TcpConfig::default()
+            });
+            stack
         };
         Ours {
             stacks: [host(1, addresses), host(2, &["192.0.2.200/24"])],
@@ -255,8 +261,9 @@ const ADDRESSES: [&str; 24] = [
     "192.0.2.24/24",
 ];
 
-/// Opens so many connections; gives both ends of each.
-fn open_all(ours: &mut Ours, open: usize) -> Vec<(TcpId, TcpId)> {
+/// Opens so many connections, 200 in so many nanoseconds; gives both ends of
+/// each. A byte goes each way.
+fn open_all(ours: &mut Ours, open: usize, each_ns: u64) -> Vec<(TcpId, TcpId)> {
     let listener = ours.stacks[1].tcp_listen(server(), 1000).unwrap();
     let mut pairs: Vec<(TcpId, TcpId)> = Vec::new();
     while pairs.len() < open {
@@ -281,6 +288,22 @@ fn open_all(ours: &mut Ours, open: usize) -> Vec<(TcpId, TcpId)> {
         let ends = |stack: &Stack, id: TcpId| stack.tcp_ends(id).unwrap();
         accepted.sort_by_key(|id| ends(&ours.stacks[1], *id).1);
         clients.sort_by_key(|id| ends(&ours.stacks[0], *id).0);
+        for (client, accepted) in clients.iter().zip(&accepted) {
+            ours.stacks[0].tcp_write(*client, &[1]).unwrap();
+            ours.stacks[1].tcp_write(*accepted, &[1]).unwrap();
+        }
+        ours.turn(0);
+        ours.turn(1);
+        ours.turn(0);
+        let mut byte = [0];
+        for (client, accepted) in clients.iter().zip(&accepted) {
+            ours.stacks[0].tcp_read(*client, &mut byte).unwrap();
+            ours.stacks[1].tcp_read(*accepted, &mut byte).unwrap();
+        }
+        ours.now_ns += each_ns;
+        for stack in &mut ours.stacks {
+            while stack.tcp_next_changed().is_some() {}
+        }
         pairs.extend(clients.into_iter().zip(accepted));
     }
     pairs
@@ -298,7 +321,8 @@ fn resident() -> usize {
 fn memory(open: usize) -> usize {
     let before = resident();
     let mut ours = Ours::new(&ADDRESSES);
-    let pairs = open_all(&mut ours, open / 2);
+    // 200 a second: who is idle has given its buffers back to who is not.
+    let pairs = open_all(&mut ours, open / 2, 1_000_000_000);
     for _ in 0..50 {
         ours.now_ns += 100_000_000;
         ours.turn(0);
@@ -313,7 +337,7 @@ fn memory(open: usize) -> usize {
 /// of one connection, or each of another; with so many open.
 fn ingress(open: usize) -> [f64; 2] {
     let mut ours = Ours::new(&ADDRESSES);
-    let pairs = open_all(&mut ours, open);
+    let pairs = open_all(&mut ours, open, 0);
     const BATCH: usize = 1000;
     let mut best = [f64::MAX; 2];
     let mut random = 7_u64;

@@ -1,5 +1,22 @@
 //! When something is due, if ever.
 
+use std::num::NonZeroU64;
+
+/// A time in nanoseconds, or never, in eight bytes; zero is taken for one.
+pub(crate) type When = Option<NonZeroU64>;
+
+/// At that time.
+#[inline]
+pub(crate) fn at(ns: u64) -> When {
+    NonZeroU64::new(ns.max(1))
+}
+
+/// The time as a number.
+#[inline]
+pub(crate) fn ns(when: When) -> Option<u64> {
+    when.map(NonZeroU64::get)
+}
+
 /// The earlier of two times at which something is due, in nanoseconds.
 #[inline]
 pub(crate) fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {

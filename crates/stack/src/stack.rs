@@ -426,6 +426,21 @@ impl Stack {
         self.tcp.config = config;
     }
 
+    /// Sets how many bytes of storage the buffers of all TCP connections may
+    /// have together ([`crate::tcp::MEMORY_DEFAULT`] until then). At the limit
+    /// windows do not open, what comes beyond the storage there is is dropped
+    /// and comes again, and nothing more is taken to be sent;
+    /// [`Stack::tcp_next_changed`] names those who waited when there is memory
+    /// again. Nothing is taken from who has it.
+    pub fn tcp_limit_memory(&mut self, bytes: usize) {
+        self.tcp.memory = bytes;
+    }
+
+    /// Bytes of storage that the buffers of all TCP connections have.
+    pub fn tcp_memory(&self) -> usize {
+        self.tcp.held
+    }
+
     /// Waits for TCP connections at a local address and transport port; the
     /// unspecified address is any of its version, port 0 any that is free. At
     /// most `backlog` wait to be accepted.

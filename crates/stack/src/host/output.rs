@@ -148,8 +148,8 @@ impl Host {
         Some(Way::new(hop, self.hardware, header))
     }
 
-    /// Whether a way still leads where it did. Our addresses and routes do not
-    /// change; what is known of neighbours does.
+    /// Whether a way still leads where it did: routes and neighbours are as they
+    /// were.
     pub(crate) fn way_holds(&self, now_ns: u64, way: &Way) -> bool {
         way.holds(now_ns, self.neighbours.epoch())
     }

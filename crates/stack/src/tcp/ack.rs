@@ -87,6 +87,7 @@ impl Pcb {
             self.congestion_marked();
         }
         self.recover(now_ns, progress);
+        self.send.follow(self.congestion.cwnd);
         // A peer whose window is closed, but who answers, is there.
         if self.send.wnd == 0 || self.board.is_empty() {
             self.recovery.retries = 0;

@@ -4,6 +4,7 @@ use super::handshake::Listener;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpError, TcpId};
+use crate::due::{When, at, ns};
 use crate::host::{Host, Unreached};
 use crate::pcb::{InsertError, PcbId};
 use crate::ports;
@@ -171,6 +172,7 @@ impl Tcp {
     }
 
     pub(crate) fn write(&mut self, id: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
+        let (memory, held) = (self.memory, self.held);
         let pcb = self.get(id)?;
         if let Some(error) = pcb.error {
             return Err(error);
@@ -178,10 +180,15 @@ impl Tcp {
         if pcb.send.closed || !(pcb.can_write() || pcb.is_opening()) {
             return Err(TcpError::Shut);
         }
+        pcb.send.set_memory(memory.saturating_sub(held));
         let written = pcb.send.write(bytes);
         if written == 0 && !bytes.is_empty() {
+            if pcb.send.is_starved() && !std::mem::replace(&mut pcb.is_starved, true) {
+                self.starved.push(id.0);
+            }
             return Err(TcpError::NotNow);
         }
+        self.account(id.0);
         self.wake(id.0);
         Ok(written)
     }
@@ -211,11 +218,13 @@ impl Tcp {
     }
 
     pub(crate) fn consume(&mut self, id: TcpId, count: usize) -> Result<(), TcpError> {
+        let left = self.memory.saturating_sub(self.held);
         let pcb = self.get(id)?;
         if count == 0 {
             return Ok(());
         }
         pcb.receive.consume(count.min(pcb.receive.readable()));
+        pcb.receive.set_memory(left);
         if pcb.receive.window_opens(pcb.mss) && !pcb.has_ended() {
             pcb.ack_now = true;
             self.wake(id.0);
@@ -443,12 +452,12 @@ impl Pcb {
     pub(super) fn start_keep_alive(&mut self, now_ns: u64) {
         self.timers.idle_ns = self
             .keep_alive_ns
-            .map(|after_ns| now_ns.saturating_add(after_ns.get()));
+            .and_then(|after_ns| at(now_ns.saturating_add(after_ns.get())));
     }
 
     /// Does what is due.
     pub(super) fn timeout(&mut self, now_ns: u64) {
-        let due = |at_ns: Option<u64>| at_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        let due = |when: When| ns(when).is_some_and(|at_ns| at_ns <= now_ns);
         if let Some((timer, _)) = self.timers.loss.filter(|(_, at_ns)| *at_ns <= now_ns)
             && !self.loss_timeout(now_ns, timer)
         {
@@ -485,7 +494,7 @@ impl Pcb {
         }
         let released = idle && self.send.release() & self.receive.release();
         if !released && self.timers.release_ns.is_none() {
-            self.timers.release_ns = Some(now_ns.saturating_add(RELEASE_NS));
+            self.timers.release_ns = at(now_ns.saturating_add(RELEASE_NS));
         }
     }
 
@@ -495,13 +504,13 @@ impl Pcb {
         };
         let idle_since_ns = self.last_heard_ns.saturating_add(after_ns.get());
         if idle_since_ns > now_ns {
-            self.timers.idle_ns = Some(idle_since_ns);
+            self.timers.idle_ns = at(idle_since_ns);
         } else if self.keep_alive_probes == KEEP_ALIVE_PROBES {
             self.end(Some(TcpError::TimedOut));
         } else {
             self.keep_alive_probes += 1;
             self.probe_window = true;
-            self.timers.idle_ns = Some(now_ns + KEEP_ALIVE_EACH_NS);
+            self.timers.idle_ns = at(now_ns + KEEP_ALIVE_EACH_NS);
         }
     }
 }

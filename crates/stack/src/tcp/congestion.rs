@@ -30,7 +30,7 @@ struct Cubic {
     /// The window before the last reduction, in segments.
     w_max: f64,
     /// When growth began since, and with what window.
-    epoch: Option<Epoch>,
+    epoch: Option<Box<Epoch>>,
 }
 
 #[derive(Clone, Debug)]
@@ -148,10 +148,12 @@ impl Congestion {
         let mss = self.mss as f64;
         let window = self.cwnd as f64 / mss;
         let w_max = self.cubic.w_max.max(window);
-        let epoch = self.cubic.epoch.get_or_insert_with(|| Epoch {
-            start_ns: now_ns,
-            k: ((w_max - window) / C).cbrt(),
-            w_est: window,
+        let epoch = self.cubic.epoch.get_or_insert_with(|| {
+            Box::new(Epoch {
+                start_ns: now_ns,
+                k: ((w_max - window) / C).cbrt(),
+                w_est: window,
+            })
         });
         let seconds = |ns: u64| ns as f64 / 1e9;
         let at = seconds(now_ns.saturating_sub(epoch.start_ns));

@@ -9,7 +9,6 @@
 //! decided: both modes send the same bytes.
 
 use super::ack::Told;
-use super::info::add;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use super::table::Tcp;
@@ -46,6 +45,8 @@ impl Tcp {
             return Direct::Standard(None);
         };
         self.latest = Some(name);
+        pcb.receive
+            .set_memory(self.memory.saturating_sub(self.held));
         if !pcb.expects(packet) || !pcb.is_plain() {
             return standard;
         }
@@ -184,6 +185,7 @@ impl Pcb {
         let tells = !payload.is_empty() || self.send.una.before(ack) || wnd != self.send.wnd;
         let in_order = seq == self.receive.nxt
             && payload.len() <= self.receive.window()
+            && self.receive.has_memory(seq, payload.len())
             && self.send.una.at_most(ack)
             && ack.at_most(self.send.nxt)
             && tells;
@@ -228,7 +230,7 @@ impl Pcb {
         }
         if !payload.is_empty() {
             let taken = self.receive.commit(payload.len());
-            add(&mut self.counts.bytes_in, payload.len());
+            self.received(now_ns, payload.len(), timestamps);
             self.owe_ack(now_ns, taken);
         }
         Some(true)

@@ -3,7 +3,6 @@
 
 use super::input::Arrived;
 use super::pcb::{Pcb, State, Timestamps};
-use super::send::Send;
 use super::seq::Seq;
 use super::{FastOpenServer, TcpConfig, TcpId};
 use siphasher::sip::SipHasher13;
@@ -218,9 +217,9 @@ impl Pcb {
         now_ns: u64,
         syn: &Arrived<'_>,
         cookie: Seq,
-        send_buffer: usize,
+        config: &TcpConfig,
     ) -> Pcb {
-        self.send = Send::new(cookie, send_buffer);
+        self.send = config.send(cookie);
         self = self.answer(now_ns, syn);
         self.send.nxt = cookie.plus(1);
         self.board.push(cookie, self.send.nxt, now_ns);

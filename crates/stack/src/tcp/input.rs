@@ -7,6 +7,7 @@ use super::info::{add, count};
 use super::pcb::{Pcb, QUICK, State, Timestamps};
 use super::receive::Taken;
 use super::seq::Seq;
+use crate::due::at;
 use std::num::NonZeroU64;
 use weir_wire::tcp::{Flags, Repr};
 
@@ -37,6 +38,8 @@ pub(super) const DELAYED_ACK_NS: u64 = 40_000_000;
 /// The least time between answers to segments that may be a stranger's, so
 /// that two confused peers do not answer one another for ever (RFC 5961 §7).
 const CHALLENGE_EACH_NS: u64 = 100_000_000;
+/// A round trip nothing is known of.
+const RTT_UNKNOWN_NS: u64 = 100_000_000;
 /// The age at which TS.Recent says nothing any more (RFC 7323 §5.5).
 const RECENT_NS: u64 = 24 * 86_400 * 1_000_000_000;
 
@@ -362,7 +365,7 @@ impl Pcb {
             let before = self.receive.nxt;
             let taken = self.receive.take(arrived.data_seq(), arrived.payload);
             let more = self.receive.nxt.since(before);
-            add(&mut self.counts.bytes_in, more);
+            self.received(now_ns, more, arrived.repr.options.timestamps);
             self.owe_ack(now_ns, taken);
         }
         if arrived.has(Flags::FIN) {
@@ -376,6 +379,20 @@ impl Pcb {
         self.take_fin();
     }
 
+    /// So many bytes came in order; the window may follow.
+    pub(super) fn received(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
+        add(&mut self.counts.bytes_in, count);
+        if let (Some(_), Some((_, echo))) = (self.timestamps, timestamps)
+            && count >= self.mss_received.into()
+        {
+            let age_ms = self.clock(now_ns).wrapping_sub(echo);
+            self.receive.measured(1000 * age_ms.clamp(1, 60_000));
+        }
+        let rtt_ns = self.receive.rtt_ns().or(self.rtt.srtt_ns());
+        self.receive
+            .follow(now_ns, count, rtt_ns.unwrap_or(RTT_UNKNOWN_NS));
+    }
+
     /// Delays an acknowledgment, or not (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
     pub(super) fn owe_ack(&mut self, now_ns: u64, taken: Taken) {
         match taken {
@@ -384,7 +401,9 @@ impl Pcb {
                 self.ack_now = true;
             }
             Taken::InOrder if self.receive.nxt.since(self.acknowledged) < 2 * self.mss => {
-                self.timers.ack_ns.get_or_insert(now_ns + DELAYED_ACK_NS);
+                if self.timers.ack_ns.is_none() {
+                    self.timers.ack_ns = at(now_ns + DELAYED_ACK_NS);
+                }
             }
             Taken::InOrder => self.ack_now = true,
             Taken::Filled | Taken::OutOfOrder | Taken::Duplicate => {

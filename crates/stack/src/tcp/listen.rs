@@ -206,7 +206,7 @@ impl Tcp {
             now_ns,
             (local, remote),
         );
-        let mut pcb = pcb.answer_cookie(now_ns, &syn, cookie, self.config.send_buffer);
+        let mut pcb = pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
         pcb.listener = Some(name);
         let name = self.enter(now_ns, pcb);
         let pcb = self.pcbs.get_mut(name).expect("it was entered");

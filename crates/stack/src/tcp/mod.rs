@@ -56,6 +56,9 @@ pub(crate) use direct::Direct;
 pub(crate) use table::Tcp;
 
 use crate::slab::Name;
+use receive::Receive;
+use send::Send;
+use seq::Seq;
 use std::net::SocketAddr;
 
 /// Names a TCP connection of one stack.
@@ -69,10 +72,18 @@ pub struct ListenerId(pub(crate) Name);
 /// How connections behave that are opened from now on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcpConfig {
-    /// Bytes that wait to be read, at most: the widest window.
+    /// Bytes that wait to be read, at most: the widest window. It is that wide
+    /// if the path takes it.
     pub receive_buffer: usize,
+    /// The window that a connection begins with, unless that is wider than
+    /// [`TcpConfig::receive_buffer`]: it grows while a round trip brings more
+    /// than a third of it.
+    pub receive_start: usize,
     /// Bytes that wait to be sent or acknowledged, at most.
     pub send_buffer: usize,
+    /// As many in the beginning: the buffer grows to twice the congestion
+    /// window.
+    pub send_start: usize,
     /// Selective acknowledgments (RFC 2018), and RACK with them.
     pub sack: bool,
     /// Timestamps and PAWS (RFC 7323).
@@ -100,8 +111,10 @@ pub struct TcpConfig {
 impl Default for TcpConfig {
     fn default() -> TcpConfig {
         TcpConfig {
-            receive_buffer: 1 << 20,
-            send_buffer: 1 << 20,
+            receive_buffer: 4 << 20,
+            receive_start: 1 << 20,
+            send_buffer: 4 << 20,
+            send_start: 1 << 20,
             sack: true,
             timestamps: true,
             timestamps_always: true,
@@ -115,7 +128,20 @@ impl Default for TcpConfig {
     }
 }
 
+/// Bytes of storage of all buffers of a stack's connections, unless
+/// [`Stack::tcp_limit_memory`](crate::Stack::tcp_limit_memory) says otherwise.
+pub const MEMORY_DEFAULT: usize = 1 << 30;
+
 impl TcpConfig {
+    fn send(&self, iss: Seq) -> Send {
+        Send::new(iss, self.send_start.max(1), self.send_buffer.max(1))
+    }
+
+    fn receive(&self) -> Receive {
+        let (start, most) = (self.receive_start.max(1), self.receive_buffer.max(1));
+        Receive::new(start, most, self.scale())
+    }
+
     /// The shift with which a window field tells the whole buffer.
     fn scale(&self) -> u8 {
         let shift = (0..14).find(|shift| self.receive_buffer >> shift <= usize::from(u16::MAX));

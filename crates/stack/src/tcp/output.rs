@@ -366,7 +366,7 @@ impl Pcb {
                 }
                 self.send.nxt = end;
                 self.send.crumbs = false;
-                self.recovery.out += end.since(start);
+                self.recovery.count_out(end.since(start));
                 self.send_cwr = false;
             }
             Next::Again(start, end) => {
@@ -376,7 +376,7 @@ impl Pcb {
                 let len = self.send.payload_len(start, end);
                 self.count_sent(len, true);
                 self.board.sent_again(start, now_ns);
-                self.recovery.out += end.since(start);
+                self.recovery.count_out(end.since(start));
             }
             Next::Ack => self.count_sent(0, false),
             Next::Probe => {

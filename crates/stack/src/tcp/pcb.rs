@@ -12,7 +12,7 @@ use super::send::Send;
 use super::seq::Seq;
 use super::{TcpConfig, TcpError};
 use crate::direct::Filter;
-use crate::due::earlier;
+use crate::due::{When, earlier, ns};
 use crate::host::Way;
 use crate::slab::Name;
 use std::net::SocketAddr;
@@ -63,20 +63,20 @@ const MSS_MIN: usize = 88;
 pub(super) struct Timers {
     pub(super) loss: Option<(LossTimer, u64)>,
     /// An acknowledgment is owed by then.
-    pub(super) ack_ns: Option<u64>,
+    pub(super) ack_ns: When,
     /// TIME-WAIT, or FIN-WAIT-2 without an application, ends; or else the
     /// peer is asked whether it is there.
-    pub(super) idle_ns: Option<u64>,
+    pub(super) idle_ns: When,
     /// Memory that nothing is in is given back.
-    pub(super) release_ns: Option<u64>,
+    pub(super) release_ns: When,
 }
 
 impl Timers {
     pub(super) fn next_ns(&self) -> Option<u64> {
         let loss_ns = self.loss.map(|(_, at_ns)| at_ns);
         earlier(
-            earlier(loss_ns, self.ack_ns),
-            earlier(self.idle_ns, self.release_ns),
+            earlier(loss_ns, ns(self.ack_ns)),
+            earlier(ns(self.idle_ns), ns(self.release_ns)),
         )
     }
 }
@@ -167,6 +167,10 @@ pub(super) struct Pcb {
     /// When it comes up among the deadlines, at the latest.
     pub(super) due_ns: u64,
     pub(super) counts: Counts,
+    /// Bytes of storage, as they are counted for all connections.
+    pub(super) held: u32,
+    /// It waits for memory to write.
+    pub(super) is_starved: bool,
 
     /// It is in the queue of those with something to send, and in that of
     /// those with something to tell.
@@ -203,8 +207,8 @@ impl Pcb {
             listener: None,
             released: false,
             error: None,
-            send: Send::new(iss, config.send_buffer.max(1)),
-            receive: Receive::new(config.receive_buffer.max(1), config.scale()),
+            send: config.send(iss),
+            receive: config.receive(),
             board: Scoreboard::default(),
             rtt: Rtt::default(),
             rack: Rack::default(),
@@ -242,6 +246,8 @@ impl Pcb {
             restarts: config.restarts,
             due_ns: u64::MAX,
             counts: Counts::default(),
+            held: 0,
+            is_starved: false,
             is_ready: false,
             is_told: false,
             is_known: true,
@@ -334,6 +340,6 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         let size = size_of::<Pcb>();
-        assert!(size <= 888, "{size} bytes");
+        assert!(size <= 832, "{size} bytes");
     }
 }

@@ -1,7 +1,7 @@
 //! What came: in order to be read, out of order to wait; the window, and what
 //! is acknowledged selectively (RFC 9293 §3.8.6.2, RFC 2018, RFC 2883).
 
-use super::ring::Ring;
+use super::ring::{Ring, clamp};
 use super::seq::Seq;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::SackBlocks;
@@ -9,6 +9,10 @@ use weir_wire::tcp::SackBlocks;
 /// Gaps between the pieces that wait of one connection; a segment that would
 /// make one more is dropped, and comes again.
 pub const PIECES_MAX: usize = 512;
+
+/// Round trips' worth of bytes for which there is a window: one that is
+/// under way, one in which the sender doubles it, and some.
+const ROUNDS: usize = 3;
 
 /// Bytes that came out of order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +33,7 @@ pub(super) enum Taken {
     Filled,
     /// They wait, or were dropped; a gap is before them.
     OutOfOrder,
-    /// They were there.
+    /// They were there, or there is no memory for them now.
     Duplicate,
 }
 
@@ -51,12 +55,21 @@ pub(super) struct Receive {
     growth: u32,
     /// A piece that came twice, to be told once.
     duplicate: Option<(Seq, Seq)>,
-    /// The most bytes that wait here.
-    limit: usize,
+    /// The most bytes that wait here: now, and however long the path.
+    limit: u32,
+    limit_max: u32,
+    /// The most bytes of storage, by the memory that is left to all.
+    storage_max: u32,
+    /// When this round trip began, and the bytes that came in it.
+    round_ns: u64,
+    round_bytes: u32,
+    /// How long a round trip takes by the timestamps that come back, in
+    /// microseconds; zero before any has.
+    rtt_us: u32,
 }
 
 impl Receive {
-    pub(super) fn new(limit: usize, scale: u8) -> Receive {
+    pub(super) fn new(limit: usize, limit_max: usize, scale: u8) -> Receive {
         Receive {
             nxt: Seq(0),
             edge: Seq(0),
@@ -67,7 +80,12 @@ impl Receive {
             pieces: Vec::new(),
             growth: 0,
             duplicate: None,
-            limit,
+            limit: clamp(limit.min(limit_max)),
+            limit_max: clamp(limit_max),
+            storage_max: u32::MAX,
+            round_ns: 0,
+            round_bytes: 0,
+            rtt_us: 0,
         }
     }
 
@@ -97,7 +115,7 @@ impl Receive {
             let before_fin = fin.since(self.nxt) as isize - seq.since(self.nxt) as isize;
             bytes = &bytes[..bytes.len().min(before_fin.max(0) as usize)];
         }
-        if bytes.is_empty() {
+        if bytes.is_empty() || !self.has_memory(seq, bytes.len()) {
             return Taken::Duplicate;
         }
         if seq == self.nxt {
@@ -106,6 +124,53 @@ impl Receive {
             return self.join();
         }
         self.keep(seq, bytes)
+    }
+
+    /// The most bytes that wait here now.
+    fn limit(&self) -> usize {
+        self.limit as usize
+    }
+
+    /// So much memory is left for it and all others.
+    pub(super) fn set_memory(&mut self, left: usize) {
+        self.storage_max = clamp(self.capacity() + left);
+    }
+
+    /// Whether there is memory for bytes within the window.
+    pub(super) fn has_memory(&self, seq: Seq, count: usize) -> bool {
+        seq.since(self.nxt) + count <= self.buffer.room(self.storage_max as usize)
+    }
+
+    /// Bytes came in order. The window follows the path, as Linux's does: who
+    /// sends more than half of it in a round trip may be held up by it. It does
+    /// not while they wait to be read.
+    pub(super) fn follow(&mut self, now_ns: u64, count: usize, rtt_ns: u64) {
+        if self.limit >= self.limit_max {
+            return;
+        }
+        self.round_bytes = self.round_bytes.saturating_add(count as u32);
+        if now_ns < self.round_ns.saturating_add(rtt_ns) {
+            return;
+        }
+        let wanted = clamp(ROUNDS * self.round_bytes as usize);
+        if wanted > self.limit && self.buffer.len() <= self.limit() / 2 {
+            self.limit = wanted.min(self.limit_max);
+        }
+        (self.round_ns, self.round_bytes) = (now_ns, 0);
+    }
+
+    /// A full segment came back with a timestamp of ours that old.
+    pub(super) fn measured(&mut self, rtt_us: u32) {
+        self.rtt_us = match self.rtt_us {
+            0 => rtt_us,
+            // A sender that had paused measures nothing.
+            known => known - known / 8 + rtt_us.min(2 * known) / 8,
+        };
+    }
+
+    /// The round trip as the timestamps tell it, in nanoseconds.
+    pub(super) fn rtt_ns(&self) -> Option<u64> {
+        (self.rtt_us > 0).then(|| u64::from(self.rtt_us) * 1000)
     }
 
     /// Whether nothing waits out of order, and no FIN has come.
@@ -249,10 +314,11 @@ impl Receive {
     /// The window's right edge as it could be now: by the room there is,
     /// unless that is little more than before (RFC 9293 §3.8.6.2.2).
     fn edge_now(&self, mss: usize) -> Seq {
-        let room = self.limit.saturating_sub(self.buffer.len());
+        let room = self.limit().saturating_sub(self.buffer.len());
+        let room = room.min(self.buffer.room(self.storage_max as usize));
         let most = usize::from(u16::MAX) << self.scale;
         let edge = self.nxt.plus(room.min(most) >> self.scale << self.scale);
-        let worth = mss.min(self.limit / 2).max(1);
+        let worth = mss.min(self.limit() / 2).max(1);
         match self.edge.before(edge) && edge.since(self.edge) >= worth {
             true => edge,
             false => self.edge,
@@ -264,7 +330,7 @@ impl Receive {
     /// told with the next acknowledgment.
     pub(super) fn window_opens(&self, mss: usize) -> bool {
         let (edge, window) = (self.edge_now(mss), self.window());
-        let worth = (2 * mss).min(self.limit / 2).max(1);
+        let worth = (2 * mss).min(self.limit() / 2).max(1);
         edge.since(self.edge) >= worth.max(window)
     }
 
@@ -325,7 +391,7 @@ mod tests {
     use crate::rng::Rng;
 
     fn receive(limit: usize) -> Receive {
-        let mut receive = Receive::new(limit, 0);
+        let mut receive = Receive::new(limit, limit, 0);
         receive.start(Seq(u32::MAX - 100));
         receive.advertise(1);
         receive

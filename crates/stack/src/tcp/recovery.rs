@@ -4,6 +4,7 @@
 use super::pcb::Pcb;
 use super::rack::View;
 use super::seq::Seq;
+use crate::due::{When, at, ns};
 
 /// Time-outs in a row after which a connection is given up; a connection
 /// being opened, sooner (RFC 9293 §3.8.3).
@@ -33,9 +34,9 @@ pub(super) struct Recovery {
     /// Repaired when all before it has arrived.
     point: Seq,
     /// Bytes delivered and sent since the recovery began, and in flight then.
-    delivered: usize,
-    pub(super) out: usize,
-    flight: usize,
+    delivered: u32,
+    out: u32,
+    flight: u32,
     /// One segment goes whatever the window is.
     pub(super) force: bool,
     /// A probe ends here; whether it carries old bytes.
@@ -51,7 +52,7 @@ pub(super) struct Recovery {
     /// Since when the time-out runs.
     pub(super) since_ns: u64,
     /// When more may be lost.
-    reorder_ns: Option<u64>,
+    reorder_ns: When,
 }
 
 /// Which of the timers about loss runs; only one does.
@@ -103,6 +104,11 @@ impl Recovery {
 }
 
 impl Recovery {
+    /// Numbers go out.
+    pub(super) fn count_out(&mut self, count: usize) {
+        self.out = self.out.saturating_add(count as u32);
+    }
+
     /// Nothing is being repaired or probed for.
     pub(super) fn is_calm(&self) -> bool {
         self.phase == Phase::Open && self.duplicates == 0 && self.probe.is_none()
@@ -191,7 +197,7 @@ impl Pcb {
     fn detect(&mut self, now_ns: u64) -> usize {
         let view = self.view(now_ns);
         let (lost, next_ns) = self.rack.detect(&mut self.board, view);
-        self.recovery.reorder_ns = next_ns;
+        self.recovery.reorder_ns = next_ns.and_then(at);
         lost
     }
 
@@ -234,7 +240,8 @@ impl Pcb {
         self.congestion.reduce(flight);
         let recovery = &mut self.recovery;
         (recovery.phase, recovery.point) = (Phase::Recovery, self.send.nxt);
-        (recovery.delivered, recovery.out, recovery.flight) = (delivered, 0, flight.max(1));
+        (recovery.delivered, recovery.out) = (delivered as u32, 0);
+        recovery.flight = flight.max(1) as u32;
         (recovery.force, recovery.partial) = (true, false);
         recovery.probe = None;
         self.congestion.cwnd = self.pipe() + self.mss;
@@ -253,14 +260,14 @@ impl Pcb {
     /// flight is down at the threshold when the loss is repaired.
     fn reduce_proportionally(&mut self, progress: Progress, more_lost: bool) {
         let delivered = self.delivered(progress);
-        self.recovery.delivered += delivered;
+        self.recovery.delivered = self.recovery.delivered.saturating_add(delivered as u32);
         let (pipe, ssthresh, recovery) = (self.pipe(), self.congestion.ssthresh, &self.recovery);
         let quota = if pipe > ssthresh {
             let share = recovery.delivered as u128 * ssthresh as u128;
             let share = share.div_ceil(recovery.flight as u128) as usize;
-            share.saturating_sub(recovery.out)
+            share.saturating_sub(recovery.out as usize)
         } else {
-            let behind = recovery.delivered.saturating_sub(recovery.out);
+            let behind = recovery.delivered.saturating_sub(recovery.out) as usize;
             let safe = progress.acknowledged > 0 && !more_lost;
             let limit = if safe {
                 behind.max(delivered) + self.mss
@@ -319,7 +326,7 @@ impl Pcb {
             }
         } else {
             let timeout_ns = (self.recovery.since_ns + self.rtt.rto_ns()).max(now_ns + 1);
-            match (self.recovery.reorder_ns, self.probe_after_ns()) {
+            match (ns(self.recovery.reorder_ns), self.probe_after_ns()) {
                 (Some(at_ns), _) => Some((LossTimer::Reorder, at_ns.max(now_ns + 1))),
                 // Never later than the time-out (RFC 8985 §7.2).
                 (None, Some(after_ns)) => {

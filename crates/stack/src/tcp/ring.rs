@@ -5,6 +5,11 @@ use weir_wire::checksum::Sum;
 /// The least storage that is allocated, in bytes.
 const CAPACITY_MIN: usize = 2048;
 
+/// Bytes of a buffer as far as a window can tell them (RFC 7323 §2.3).
+pub(super) fn clamp(bytes: usize) -> u32 {
+    bytes.min(1 << 30) as u32
+}
+
 /// A queue of bytes. Behind its end, bytes may be written ahead of those
 /// between: a gap is filled later.
 #[derive(Default)]
@@ -126,6 +131,16 @@ impl Ring {
     /// Bytes of storage.
     pub(super) fn capacity(&self) -> usize {
         self.storage.len()
+    }
+
+    /// Bytes for which there is room behind the end, if there may be `most`
+    /// bytes of storage.
+    pub(super) fn room(&self, most: usize) -> usize {
+        let largest = match most {
+            CAPACITY_MIN.. => 1 << most.ilog2(),
+            _ => 0,
+        };
+        self.storage.len().max(largest) - self.len
     }
 
     fn place(&self, offset: usize) -> usize {

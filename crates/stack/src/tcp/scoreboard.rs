@@ -44,10 +44,10 @@ impl Sent {
 pub(super) struct Scoreboard {
     segments: VecDeque<Sent>,
     /// Numbers of those that the peer has, and of those taken for lost.
-    sacked: usize,
-    lost: usize,
+    sacked: u32,
+    lost: u32,
     /// Segments that were sent again and are in flight.
-    again: usize,
+    again: u32,
     /// No lost segment is before it.
     first_lost: Seq,
     /// The highest number that the peer has selectively.
@@ -65,7 +65,7 @@ impl Scoreboard {
 
     /// Numbers that are thought to be in the network (RFC 6675 §4: pipe).
     pub(super) fn pipe(&self) -> usize {
-        self.outstanding() - self.sacked - self.lost
+        self.outstanding() - self.sacked() - self.lost()
     }
 
     /// Numbers not acknowledged.
@@ -78,12 +78,12 @@ impl Scoreboard {
 
     /// Numbers taken for lost and not sent again yet.
     pub(super) fn lost(&self) -> usize {
-        self.lost
+        self.lost as usize
     }
 
     /// Numbers that the peer has out of order.
     pub(super) fn sacked(&self) -> usize {
-        self.sacked
+        self.sacked as usize
     }
 
     /// Segments in flight, counted as the network carries them: one that the
@@ -138,14 +138,14 @@ impl Scoreboard {
             if una.at_most(first.start) {
                 break;
             }
-            let gone = una.min(first.end).since(first.start);
+            let gone = una.min(first.end).since(first.start) as u32;
             self.sacked -= if first.sacked { gone } else { 0 };
             self.lost -= if first.lost { gone } else { 0 };
             if una.before(first.end) {
                 first.start = una;
                 break;
             }
-            self.again -= usize::from(first.again);
+            self.again -= u32::from(first.again);
             each(first);
             self.segments.pop_front();
         }
@@ -181,7 +181,7 @@ impl Scoreboard {
             if sent.sacked {
                 continue;
             }
-            let len = sent.len();
+            let len = sent.len() as u32;
             self.lost -= if sent.lost { len } else { 0 };
             self.sacked += len;
             (sent.sacked, sent.lost) = (true, false);
@@ -240,9 +240,9 @@ impl Scoreboard {
             if self.lost == 0 || sent.start.before(self.first_lost) {
                 self.first_lost = sent.start;
             }
-            self.lost += sent.len();
+            self.lost += sent.len() as u32;
         }
-        self.lost - before
+        (self.lost - before) as usize
     }
 
     /// The first segment that is to be sent again, at most `len` numbers of
@@ -273,7 +273,7 @@ impl Scoreboard {
             start: middle,
             ..sent
         };
-        self.again += usize::from(rest.again);
+        self.again += u32::from(rest.again);
         self.segments.insert(index + 1, rest);
     }
 
@@ -289,12 +289,8 @@ impl Scoreboard {
         else {
             return;
         };
-        self.lost -= if sent.lost {
-            sent.end.since(sent.start)
-        } else {
-            0
-        };
-        self.again += usize::from(!sent.again);
+        self.lost -= if sent.lost { sent.len() as u32 } else { 0 };
+        self.again += u32::from(!sent.again);
         (sent.lost, sent.again, sent.sent_ns) = (false, true, now_ns);
     }
 
@@ -323,11 +319,11 @@ mod tests {
                 .sum()
         };
         assert_eq!(
-            (board.sacked, board.lost),
+            (board.sacked(), board.lost()),
             (sum(|sent| sent.sacked), sum(|sent| sent.lost))
         );
         assert_eq!(
-            board.again,
+            board.again as usize,
             board.segments.iter().filter(|sent| sent.again).count()
         );
         assert!(
@@ -340,7 +336,7 @@ mod tests {
         assert!(ends.clone().all(|(one, next)| one.end == next.start));
         assert_eq!(
             board.outstanding(),
-            board.pipe() + board.sacked + board.lost
+            board.pipe() + board.sacked() + board.lost()
         );
     }
 

@@ -1,6 +1,6 @@
 //! What is to go: the bytes, and how much of them may (RFC 9293 §3.8.6.2.1).
 
-use super::ring::Ring;
+use super::ring::{Ring, clamp};
 use super::seq::Seq;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::Flags;
@@ -40,7 +40,11 @@ pub(super) struct Send {
     /// The number of the buffer's first byte.
     start: Seq,
     buffer: Ring,
-    limit: usize,
+    /// The most bytes that wait here: now, and however long the path.
+    limit: u32,
+    limit_max: u32,
+    /// The most bytes of storage, by the memory that is left to all.
+    storage_max: u32,
 }
 
 /// What of the bytes not sent yet may go.
@@ -57,7 +61,7 @@ pub(super) enum Ready {
 }
 
 impl Send {
-    pub(super) fn new(iss: Seq, limit: usize) -> Send {
+    pub(super) fn new(iss: Seq, limit: usize, limit_max: usize) -> Send {
         Send {
             iss,
             una: iss,
@@ -76,7 +80,9 @@ impl Send {
             cork: false,
             start: iss.plus(1),
             buffer: Ring::default(),
-            limit,
+            limit: clamp(limit.min(limit_max)),
+            limit_max: clamp(limit_max),
+            storage_max: u32::MAX,
         }
     }
 
@@ -99,13 +105,30 @@ impl Send {
     pub(super) fn room(&self) -> usize {
         match self.closed {
             true => 0,
-            false => self.limit.saturating_sub(self.buffer.len()),
+            false => self.limit().saturating_sub(self.buffer.len()),
         }
+    }
+
+    /// So much memory is left for it and all others.
+    pub(super) fn set_memory(&mut self, left: usize) {
+        self.storage_max = clamp(self.capacity() + left);
+    }
+
+    /// Whether nothing is taken for want of memory alone.
+    pub(super) fn is_starved(&self) -> bool {
+        self.room() > 0 && self.buffer.room(self.storage_max as usize) == 0
+    }
+
+    /// The buffer follows the congestion window: a flight of it, and another to
+    /// be sent as that is acknowledged.
+    pub(super) fn follow(&mut self, cwnd: usize) {
+        self.limit = self.limit.max(self.limit_max.min(clamp(2 * cwnd)));
     }
 
     /// Takes bytes to be sent; gives how many.
     pub(super) fn write(&mut self, bytes: &[u8]) -> usize {
-        let taken = bytes.len().min(self.room());
+        let room = self.room().min(self.buffer.room(self.storage_max as usize));
+        let taken = bytes.len().min(room);
         self.buffer.push(&bytes[..taken]);
         taken
     }
@@ -179,12 +202,13 @@ impl Send {
 
     /// Sets the most bytes that wait here.
     pub(super) fn set_limit(&mut self, limit: usize) {
-        self.limit = limit.max(1);
+        self.limit = clamp(limit.max(1));
+        self.limit_max = self.limit;
     }
 
     /// The most bytes that wait here.
     pub(super) fn limit(&self) -> usize {
-        self.limit
+        self.limit as usize
     }
 
     /// Whether a segment may go that is not full: no other such one is in
@@ -280,7 +304,7 @@ mod tests {
     use super::*;
 
     fn send(wnd: usize) -> Send {
-        let mut send = Send::new(Seq(u32::MAX - 10), 10_000);
+        let mut send = Send::new(Seq(u32::MAX - 10), 10_000, 10_000);
         send.nxt = send.iss.plus(1);
         send.acknowledge(send.nxt);
         send.first_window(Seq(0), send.una, wnd);
@@ -348,7 +372,7 @@ mod tests {
 
     #[test]
     fn segments_know_their_flags_and_bytes() {
-        let mut send = Send::new(Seq(100), 1000);
+        let mut send = Send::new(Seq(100), 1000, 1000);
         send.write(b"hello");
         let syn = send.flags(Seq(100), Seq(101));
         assert_eq!((syn, send.payload_len(Seq(100), Seq(101))), (Flags::SYN, 0));

@@ -9,6 +9,7 @@ use super::output::Turn;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use super::{TcpConfig, TcpError, TcpId};
+use crate::due::at;
 use crate::host::{DropReason, Header, Host, Incoming};
 use crate::pcb::{Key, Listeners, PcbId, Table, Weir};
 use crate::rng::Keyed;
@@ -26,6 +27,9 @@ pub const CONNECTIONS_MAX: usize = 1 << 21;
 const TIME_WAIT_NS: u64 = 60_000_000_000;
 /// How long a connection without an application waits for the peer's FIN.
 const FIN_WAIT_2_NS: u64 = 60_000_000_000;
+
+/// What part of the memory is free again when those are told that waited for it.
+const STARVED_PART: usize = 16;
 
 /// Bytes that go out before the caller has another look at what came: more
 /// would push what is next out of the caches, and let acknowledgments wait.
@@ -46,6 +50,11 @@ pub(crate) struct Tcp {
     pub(super) told: VecDeque<Name>,
     pub(super) told_listeners: VecDeque<Name>,
     pub(super) cookies: Cookies,
+    /// Bytes of storage that all buffers may have, and have.
+    pub(crate) memory: usize,
+    pub(crate) held: usize,
+    /// Those that could not write for want of memory.
+    pub(super) starved: Vec<Name>,
     /// Whose segment came last.
     pub(super) latest: Option<Name>,
     pub(super) rng: Keyed,
@@ -68,6 +77,9 @@ impl Tcp {
             told: VecDeque::new(),
             told_listeners: VecDeque::new(),
             cookies: Cookies::default(),
+            memory: super::MEMORY_DEFAULT,
+            held: 0,
+            starved: Vec::new(),
             latest: None,
             rng,
         }
@@ -112,6 +124,8 @@ impl Tcp {
             let early = pcb.opening.as_ref().and_then(|opening| opening.listener);
             let asked = pcb.opening.clone().filter(|_| pcb.state == State::SynSent);
             let retried = pcb.recovery.retries > 0;
+            pcb.receive
+                .set_memory(self.memory.saturating_sub(self.held));
             let effect = pcb.arrives(now_ns, &arrived);
             pcb.arm();
             if let Some(asked) = asked.filter(|_| effect == Effect::Opened) {
@@ -159,9 +173,40 @@ impl Tcp {
         name
     }
 
-    /// After anything happened to a connection: its deadline, its turn to
-    /// send, what there is to tell, and its end.
+    /// Counts the storage of a connection's buffers; those that waited for
+    /// memory are told when there is some again.
+    pub(super) fn account(&mut self, name: Name) {
+        let Some(pcb) = self.pcbs.get_mut(name) else {
+            return;
+        };
+        let holds = pcb.send.capacity() + pcb.receive.capacity();
+        if holds == pcb.held as usize {
+            return;
+        }
+        self.held = self.held - pcb.held as usize + holds;
+        pcb.held = holds as u32;
+        self.feed();
+    }
+
+    /// Tells those that waited for memory, if there is some again.
+    fn feed(&mut self) {
+        if self.starved.is_empty() || self.held + self.memory / STARVED_PART > self.memory {
+            return;
+        }
+        for name in std::mem::take(&mut self.starved) {
+            if let Some(pcb) = self.pcbs.get_mut(name) {
+                pcb.is_starved = false;
+                if !std::mem::replace(&mut pcb.is_told, true) {
+                    self.told.push_back(name);
+                }
+            }
+        }
+    }
+
+    /// After anything happened to a connection: its memory, its deadline, its
+    /// turn to send, what there is to tell, and its end.
     pub(super) fn settle(&mut self, now_ns: u64, name: Name) {
+        self.account(name);
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
         };
@@ -174,10 +219,10 @@ impl Tcp {
             && !pcb.is_quiet
         {
             pcb.is_quiet = true;
-            pcb.timers.idle_ns = Some(now_ns + quiet_ns);
+            pcb.timers.idle_ns = at(now_ns + quiet_ns);
         }
         if pcb.state == State::TimeWait && pcb.timers.idle_ns.is_none() {
-            pcb.timers.idle_ns = Some(now_ns + TIME_WAIT_NS);
+            pcb.timers.idle_ns = at(now_ns + TIME_WAIT_NS);
         }
         if pcb.state != State::Closed && pcb.timers.release_ns.is_none() && pcb.holds_memory() {
             pcb.release(now_ns);
@@ -230,7 +275,9 @@ impl Tcp {
             }
         }
         if pcb.released {
-            self.pcbs.remove(name);
+            let removed = self.pcbs.remove(name);
+            self.held -= removed.map_or(0, |pcb| pcb.held as usize);
+            self.feed();
             // Those that are gone have nothing to tell.
             if self.told.len() > 2 * self.pcbs.len() + 64 {
                 let pcbs = &self.pcbs;

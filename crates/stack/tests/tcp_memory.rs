@@ -1,0 +1,166 @@
+//! TCP's buffers: they grow with the path, and all of them share a limit.
+
+mod common;
+
+use common::stream::exchange;
+use common::{Pair, V4};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use weir_link::mem::Impairments;
+use weir_stack::tcp::{TcpConfig, TcpError, TcpId};
+
+const MS: u64 = 1_000_000;
+const S: u64 = 1000 * MS;
+
+/// Connections that begin with 128 KB each way.
+fn small() -> TcpConfig {
+    TcpConfig {
+        receive_start: 128 << 10,
+        send_start: 128 << 10,
+        ..TcpConfig::default()
+    }
+}
+
+fn server() -> SocketAddr {
+    SocketAddr::new(common::ip(V4[1]), 80)
+}
+
+fn link(delay_ns: u64, rate_bits_per_s: u64) -> Impairments {
+    Impairments {
+        delay_ns,
+        rate_bits_per_s: Some(rate_bits_per_s),
+        queue_frames_max: 4000,
+        ..Impairments::default()
+    }
+}
+
+/// A path that holds 1.25 MB at once is filled from a window of 128 KB on, with
+/// timestamps and without; a window that stays as it begins fills a tenth.
+#[test]
+fn windows_grow_with_the_path() {
+    let rate = 100_000_000;
+    let share = |config: &TcpConfig, bytes: usize| {
+        let mut pair = Pair::new(link(50 * MS, rate), 5);
+        for stack in &mut pair.stacks {
+            stack.tcp_configure(config.clone());
+        }
+        let took_ns = exchange(&mut pair, V4, [bytes, 0], 1 << 20, 100 * S);
+        bytes as f64 * 8e9 / (rate as f64 * took_ns as f64)
+    };
+    let grows = small();
+    let plain = TcpConfig {
+        timestamps: false,
+        ..grows.clone()
+    };
+    let stays = TcpConfig {
+        receive_buffer: grows.receive_start,
+        ..grows.clone()
+    };
+    let shares = [
+        share(&grows, 12_000_000),
+        share(&plain, 12_000_000),
+        share(&stays, 3_000_000),
+    ];
+    println!("{shares:?}");
+    assert!(
+        shares[0] > 0.35 && shares[1] > 0.35 && shares[2] < 0.12,
+        "{shares:?}"
+    );
+}
+
+/// On a path that holds little, the window stays as it begins.
+#[test]
+fn windows_do_not_grow_for_nothing() {
+    let mut pair = Pair::new(link(MS, 2_000_000), 6);
+    for stack in &mut pair.stacks {
+        stack.tcp_configure(small());
+    }
+    let (client, accepted) = open(&mut pair, 1).pop().unwrap();
+    pair.stacks[0].tcp_write(client, &[1; 100_000]).unwrap();
+    let mut buffer = vec![0; 1 << 20];
+    let mut read = 0;
+    let done = pair.run(10 * S, |pair| {
+        read += pair.stacks[1].tcp_read(accepted, &mut buffer).unwrap_or(0);
+        pair.poll_all();
+        read == 100_000
+    });
+    assert!(done);
+    let info = pair.stacks[1].tcp_info(pair.now_ns, accepted).unwrap();
+    assert!(info.rcv_wnd <= small().receive_start, "{}", info.rcv_wnd);
+}
+
+fn open(pair: &mut Pair, count: usize) -> Vec<(TcpId, TcpId)> {
+    let listener = pair.stacks[1].tcp_listen(server(), count).unwrap();
+    let mut pairs = Vec::new();
+    for _ in 0..count {
+        let client = pair.stacks[0]
+            .tcp_connect(pair.now_ns, None, server())
+            .unwrap();
+        let mut accepted = None;
+        pair.run(10 * S, |pair| {
+            accepted = pair.stacks[1].tcp_accept(pair.now_ns, listener).ok();
+            accepted.is_some()
+        });
+        pairs.push((client, accepted.unwrap()));
+    }
+    pairs
+}
+
+/// Forty connections want to send 100 KB each over stacks that may hold 256 KB:
+/// neither ever holds more, and all of it arrives once it is read.
+#[test]
+fn memory_is_bounded_and_shared() {
+    const EACH: usize = 100_000;
+    const LIMIT: usize = 256 << 10;
+    let mut pair = Pair::new(link(MS, 1_000_000_000), 7);
+    let pairs = open(&mut pair, 40);
+    for stack in &mut pair.stacks {
+        stack.tcp_limit_memory(LIMIT);
+    }
+    let mut written = vec![0; pairs.len()];
+    let mut read = vec![0; pairs.len()];
+    let mut buffer = vec![0; 1 << 16];
+    let mut refused = 0;
+    let mut due: Vec<usize> = (0..pairs.len()).collect();
+    let reads = Cell::new(false);
+    let mut turn = |pair: &mut Pair| {
+        while let Some(id) = pair.stacks[0].tcp_next_changed() {
+            due.extend(pairs.iter().position(|(client, _)| *client == id));
+        }
+        // Only those that are told try again.
+        for at in due.drain(..) {
+            while written[at] < EACH {
+                match pair.stacks[0]
+                    .tcp_write(pairs[at].0, &buffer[..EACH - written[at].max(EACH - 1000)])
+                {
+                    Ok(count) => written[at] += count,
+                    Err(TcpError::NotNow) => {
+                        refused += 1;
+                        break;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        if reads.get() {
+            for (at, (_, accepted)) in pairs.iter().enumerate() {
+                while let Ok(count) = pair.stacks[1].tcp_read(*accepted, &mut buffer) {
+                    read[at] += count;
+                }
+            }
+        }
+        for stack in &pair.stacks {
+            assert!(stack.tcp_memory() <= LIMIT, "{} bytes", stack.tcp_memory());
+        }
+        pair.poll_all();
+        read.iter().all(|read| *read == EACH)
+    };
+    // Nobody reads: all is full before long.
+    pair.run(20 * S, &mut turn);
+    let full = pair.stacks.each_ref().map(|stack| stack.tcp_memory());
+    assert!(full.iter().all(|held| *held > LIMIT / 2), "{full:?}");
+    reads.set(true);
+    let done = pair.run(2000 * S, &mut turn);
+    assert!(done, "at {} s", pair.now_ns / S);
+    assert!(refused > 0);
+}
