@@ -458,6 +458,8 @@ fn floods_of_advertisements_are_bounded() {
         let options = [
             vec![1, 1, 2, 9, 9, 9, 0, number as u8],
             prefix_option(&prefix, 0xc0, 86_400, 86_400),
+            // The default route, told apart: one of the routers all the same.
+            vec![24, 1, 0, 0, 0, 0, 255, 255],
             route,
             resolver.concat(),
         ];

@@ -58,7 +58,7 @@ impl Host {
     }
 
     /// Whether an address is in a network of our link.
-    fn is_near(&self, address: IpAddr) -> bool {
+    pub(super) fn is_near(&self, address: IpAddr) -> bool {
         !self.routes.is_broadcast(address) && self.routes.next_hop(address) == Some(address)
     }
 

@@ -331,8 +331,7 @@ impl Host {
 
     /// The routes and the MTU that came with an address.
     fn take_routes(&mut self, answer: &Answer) {
-        self.routes
-            .remove(|entry| entry.origin == Origin::Leased && entry.gateway.is_some());
+        self.forget_leased_routes();
         let all = Ipv4Addr::UNSPECIFIED;
         let defaults = answer.routers.iter().map(|router| (all, 0, *router));
         let routes: Vec<_> = match answer.routes.is_empty() {
@@ -358,11 +357,25 @@ impl Host {
 
     /// The address is not ours any more.
     fn end_lease(&mut self, why: Lost) {
-        self.routes
-            .remove(|entry| entry.origin == Origin::Leased && entry.gateway.is_some());
+        self.forget_leased_routes();
         if let Some(lease) = self.dhcp.lease.take() {
-            self.lose_address(lease.address.address(), why);
+            let address = lease.address.address();
+            // It may be one that was configured, too.
+            let owned = self.routes.find(address);
+            if owned.is_some_and(|owned| owned.origin == Origin::Leased) {
+                self.lose_address(address, why);
+            }
         }
+    }
+
+    /// All that came with a lease, but the network of its address.
+    fn forget_leased_routes(&mut self) {
+        let lease = self.dhcp.lease.as_ref();
+        let own = lease.map(|lease| lease.address);
+        self.routes.remove(|entry| {
+            let is_own = entry.gateway.is_none() && Some(entry.to) == own;
+            entry.origin == Origin::Leased && !is_own
+        });
     }
 
     /// Somebody else has the address: the server is told, and another asked

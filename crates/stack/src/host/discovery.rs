@@ -16,6 +16,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use weir_wire::ethernet::Address;
 use weir_wire::icmp::Message;
 use weir_wire::nd;
+use weir_wire::nd::router::Preference;
 use weir_wire::nd::router::{
     Advertisement, PrefixInformation, Redirect, RouterOption, emit_solicitation, solicitation_len,
 };
@@ -200,6 +201,7 @@ impl Host {
 
     fn advertised_by(&mut self, now_ns: u64, router: Ipv6Addr, told: &Advertisement<'_>) {
         self.discovery.managed |= told.managed;
+        let mut default = (told.preference, u32::from(told.lifetime_s));
         for option in told.options() {
             match option {
                 RouterOption::Source(hardware) if !hardware.is_multicast() => {
@@ -209,6 +211,14 @@ impl Host {
                 RouterOption::Source(_) => {}
                 RouterOption::Mtu(mtu) => self.set_mtu_v6(mtu as usize),
                 RouterOption::Prefix(prefix) => self.prefix_told(now_ns, &prefix),
+                // Goes before what the advertisement itself says (RFC 4191
+                // §3.1).
+                RouterOption::Route {
+                    len: 0,
+                    preference,
+                    lifetime_s,
+                    ..
+                } => default = (preference, lifetime_s),
                 RouterOption::Route {
                     to,
                     len,
@@ -222,8 +232,6 @@ impl Host {
                         Entry::new(to.network(), Some(router.into()), Origin::Advertised);
                     entry.preference = preference;
                     entry.until_ns = after(now_ns, lifetime_s);
-                    // The default route is the lifetime's, below, unless it is
-                    // told apart.
                     self.learn(now_ns, entry, LEARNT_ROUTES_MAX, |other| {
                         other.gateway.is_some() && !other.to.is_empty()
                     });
@@ -240,18 +248,23 @@ impl Host {
                 }
             }
         }
-        self.default_router(now_ns, router, told);
+        self.default_router(now_ns, router, default);
         self.reschedule();
     }
 
-    fn default_router(&mut self, now_ns: u64, router: Ipv6Addr, told: &Advertisement<'_>) {
+    fn default_router(
+        &mut self,
+        now_ns: u64,
+        router: Ipv6Addr,
+        (preference, lifetime_s): (Preference, u32),
+    ) {
         let all = Prefix::new(Ipv6Addr::UNSPECIFIED.into(), 0).expect("no bits are few enough");
         let mut entry = Entry::new(all, Some(router.into()), Origin::Advertised);
-        entry.preference = told.preference;
-        entry.until_ns = after(now_ns, told.lifetime_s.into());
+        entry.preference = preference;
+        entry.until_ns = after(now_ns, lifetime_s);
         let known = self.knows_router(router.into());
         let default = |other: &Entry| other.gateway.is_some() && other.to.is_empty();
-        if self.learn(now_ns, entry, ROUTERS_MAX, default) && told.lifetime_s > 0 {
+        if self.learn(now_ns, entry, ROUTERS_MAX, default) && lifetime_s > 0 {
             // Nobody needs to be asked any more.
             self.discovery.next_ns = u64::MAX;
             if !known {
@@ -338,6 +351,7 @@ impl Host {
             if !network.contains(owned.prefix.address()) {
                 continue;
             }
+            owned.deprecated = preferred_until_ns <= now_ns;
             let life = &mut owned.life;
             let left_ns = life.valid_until_ns.saturating_sub(now_ns);
             let told_ns = valid_until_ns - now_ns;

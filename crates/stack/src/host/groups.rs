@@ -43,16 +43,15 @@ struct Group {
     tell_ns: u64,
     /// When a query is answered.
     answer_ns: u64,
-    /// We were the last who told of it, and so tell that we leave (RFC 2236
-    /// §3).
-    told_last: bool,
 }
 
 /// What routers of one version of IP speak.
 #[derive(Clone, Copy)]
 struct Querier {
-    /// An older version, and until when.
-    older: Option<(Version, u64)>,
+    /// Until when versions 1 and 2 count as there: each has a time of its own,
+    /// so that one who spoke once is not kept by those who speak later (RFC
+    /// 3376 §7.2.1).
+    older: [u64; 2],
     /// When a query for all groups is answered.
     answer_ns: u64,
 }
@@ -74,7 +73,7 @@ enum Tell {
 impl Groups {
     pub(super) fn new(seed: u128) -> Groups {
         let querier = Querier {
-            older: None,
+            older: [0; 2],
             answer_ns: u64::MAX,
         };
         Groups {
@@ -114,7 +113,6 @@ impl Groups {
                 tells,
                 tell_ns: 0,
                 answer_ns: u64::MAX,
-                told_last: false,
             },
         );
         true
@@ -150,17 +148,14 @@ impl Groups {
                 let older = self.version(now_ns, v6).is_some();
                 if let Some(joined) = self.joined.get_mut(&group).filter(|_| older) {
                     joined.answer_ns = u64::MAX;
-                    joined.told_last = false;
                 }
                 return;
             }
         };
         let latest = if v6 { 2 } else { 3 };
         if version < latest {
-            let until_ns = now_ns.saturating_add(OLDER_NS);
-            // The oldest that is there.
-            let oldest = self.version(now_ns, v6).unwrap_or(version).min(version);
-            self.queriers[usize::from(v6)].older = Some((oldest, until_ns));
+            let older = &mut self.queriers[usize::from(v6)].older;
+            older[usize::from(version) - 1] = now_ns.saturating_add(OLDER_NS);
         }
         let within_ns = u64::from(within_ms) * 1_000_000;
         if let Some(group) = group {
@@ -188,8 +183,9 @@ impl Groups {
 
     /// The older version that routers of this version of IP speak.
     fn version(&self, now_ns: u64, v6: bool) -> Option<Version> {
-        let (version, until_ns) = self.queriers[usize::from(v6)].older?;
-        (until_ns > now_ns).then_some(version)
+        let older = (1..).zip(self.queriers[usize::from(v6)].older);
+        let mut there = older.filter(|(_, until_ns)| *until_ns > now_ns);
+        there.next().map(|(version, _)| version)
     }
 
     /// What is to be told now.
@@ -211,13 +207,9 @@ impl Groups {
                     continue;
                 };
                 match older {
-                    Some(version) => {
-                        let told_last = joined.told_last || record != Record::Left;
-                        joined.told_last = record != Record::Left;
-                        if told_last {
-                            tells.push(Tell::Older(group, record, version));
-                        }
-                    }
+                    // That we leave, too, whoever told of the group last: a
+                    // host may always say so (RFC 2236 §3).
+                    Some(version) => tells.push(Tell::Older(group, record, version)),
                     None => records.push((group, record)),
                 }
             }
@@ -314,7 +306,10 @@ impl Host {
     pub(crate) fn igmp(&mut self, now_ns: u64, incoming: &Incoming<'_>) -> Result<(), DropReason> {
         let heard = groups::parse_igmp(incoming.payload).map_err(|_| DropReason::Malformed)?;
         // No router hands one on (RFC 3376 §4).
-        if incoming.hop_limit != 1 {
+        // But anybody may send so that one is left, so it also has to come
+        // from our network, or from a switch that has no address.
+        let near = incoming.src().is_unspecified() || self.is_near(incoming.src());
+        if incoming.hop_limit != 1 || !near {
             return Err(DropReason::GroupRefused);
         }
         let heard = heard.ok_or(DropReason::GroupRefused)?;
@@ -492,6 +487,23 @@ mod tests {
         groups.leave(group, false);
         let left = told(&mut groups, OLDER_NS);
         assert_eq!(records(&left), [(group, Record::Left); 2]);
+    }
+
+    #[test]
+    fn the_oldest_router_is_not_kept_by_later_ones() {
+        let mut groups = Groups::new(7);
+        let query = |version| Heard::Query {
+            version,
+            group: None,
+            within_ms: 1000,
+        };
+        groups.heard(0, query(1), false);
+        for at_ns in (0..=OLDER_NS).step_by(OLDER_NS as usize / 2) {
+            groups.heard(at_ns, query(2), false);
+        }
+        assert_eq!(groups.version(OLDER_NS - 1, false), Some(1));
+        assert_eq!(groups.version(OLDER_NS, false), Some(2));
+        assert_eq!(groups.version(2 * OLDER_NS, false), None);
     }
 
     #[test]

@@ -45,10 +45,11 @@ impl Host {
                     }
                     return Some(Err(DropReason::NeighbourRefused));
                 }
-                if !router {
+                let done = self.advertised(now_ns, &neighbour, (solicited, replaces));
+                if !router && done.is_ok() {
                     self.no_router(target);
                 }
-                self.advertised(now_ns, &neighbour, (solicited, replaces))
+                done
             }
         })
     }

@@ -135,8 +135,13 @@ impl Routes {
         &self.by_length
     }
 
-    /// A neighbour does not answer: other routers go before it.
+    /// A neighbour does not answer: other routers go before it, and what was
+    /// redirected to it goes where it went before (RFC 4861 §7.3.3).
     pub(super) fn demote(&mut self, gateway: IpAddr) {
+        self.remove(|entry| {
+            let next = entry.gateway.unwrap_or(entry.to.address());
+            entry.origin == Origin::Redirected && next == gateway
+        });
         let last = self.by_length.iter().map(|entry| entry.rank).max();
         self.rank(gateway, last.unwrap_or(0).saturating_add(1));
     }

@@ -283,6 +283,10 @@ impl Tcp {
                 let pcbs = &self.pcbs;
                 self.told.retain(|name| pcbs.get(*name).is_some());
             }
+            if self.starved.len() > 2 * self.pcbs.len() + 64 {
+                let pcbs = &self.pcbs;
+                self.starved.retain(|name| pcbs.get(*name).is_some());
+            }
         }
     }
 
