@@ -13,6 +13,7 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use weir_tap::{Bypass, Census, Config, Frame, LinkId, Pull, Tap};
 
@@ -57,13 +58,16 @@ pub struct CFrame {
 thread_local! {
     /// What went wrong last.
     static MESSAGE: RefCell<CString> = RefCell::default();
-    /// Its place tells threads apart.
-    static THREAD: u8 = const { 0 };
+    /// Tells threads apart, those that have ended included.
+    static THREAD: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    };
 }
 
 /// Which thread this is.
 fn thread() -> usize {
-    THREAD.with(|place| std::ptr::from_ref(place).addr())
+    THREAD.with(|number| *number)
 }
 
 /// Notes what went wrong.
@@ -273,14 +277,15 @@ pub unsafe extern "C" fn weir_unmap(tap: *mut CTap, census: *mut CCensus) -> c_i
                 fill,
                 tx,
             } = found;
-            // SAFETY: null, or room for one, by the caller's promise.
-            if let Some(census) = unsafe { census.as_mut() } {
-                *census = CCensus {
-                    free,
-                    process,
-                    fill,
-                    tx,
-                };
+            let found = CCensus {
+                free,
+                process,
+                fill,
+                tx,
+            };
+            if !census.is_null() {
+                // SAFETY: not null, so room for one by the caller's promise.
+                unsafe { census.write(found) };
             }
             0
         }
@@ -374,15 +379,20 @@ pub unsafe extern "C" fn weir_untap(tap: *mut CTap, link: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_take(tap: *mut CTap, link: c_int, to: *mut *mut CFrame) -> c_int {
     // SAFETY: the caller's promise.
-    let (Some(tap), Some(to)) = (unsafe { (ours(tap), to.as_mut()) }) else {
+    let Some(tap) = (unsafe { ours(tap) }) else {
         return -1;
     };
+    if to.is_null() {
+        return failed("a place for the frame is missing");
+    }
     let Some(link) = tap.link(link) else {
         return -1;
     };
     match tap.tap.take(link) {
         Ok(Some(frame)) => {
-            *to = framed(frame);
+            // SAFETY: not null, so a place for one by the caller's promise,
+            // which need not hold a value yet.
+            unsafe { to.write(framed(frame)) };
             1
         }
         Ok(None) => 0,
@@ -458,12 +468,15 @@ pub unsafe extern "C" fn weir_free(frame: *mut CFrame) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_bytes(frame: *mut CFrame, piece: u32, len: *mut usize) -> *mut u8 {
     // SAFETY: the caller's promise.
-    let (Some(frame), Some(len)) = (unsafe { (frame.as_mut(), len.as_mut()) }) else {
+    let frame = unsafe { frame.as_mut() }.filter(|frame| frame.thread == thread());
+    let Some(frame) = frame.filter(|_| !len.is_null()) else {
         return std::ptr::null_mut();
     };
     match frame.frame.piece_mut(piece as usize) {
         Some(bytes) => {
-            *len = bytes.len();
+            // SAFETY: not null, so a place for one by the caller's promise,
+            // which need not hold a value yet.
+            unsafe { len.write(bytes.len()) };
             bytes.as_mut_ptr()
         }
         None => std::ptr::null_mut(),

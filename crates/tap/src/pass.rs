@@ -58,9 +58,13 @@ pub(crate) fn listen_at(path: &Path) -> io::Result<OwnedFd> {
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let peer = accept_with(listener, flags).ok()?;
-    let user = sockopt::socket_peercred(&peer).ok()?.uid;
-    let is_allowed = user.is_root() || user == rustix::process::geteuid();
-    is_allowed.then_some(peer)
+    is_trusted(&peer).ok()?.then_some(peer)
+}
+
+/// Whether the other end is root's, or of our own user.
+fn is_trusted(peer: &OwnedFd) -> io::Result<bool> {
+    let user = sockopt::socket_peercred(peer)?.uid;
+    Ok(user.is_root() || user == rustix::process::geteuid())
 }
 
 /// Sends a message, now or not at all.
@@ -79,6 +83,10 @@ pub(crate) fn send(to: &OwnedFd, (bytes, fds): &Message<BorrowedFd<'_>>) -> io::
 pub(crate) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
+    // Who listens gives us memory that we work on.
+    if !is_trusted(&socket)? {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER))?;
     Ok(socket)
 }

@@ -263,8 +263,14 @@ impl Tap {
             self.reclaim(members.me.number());
         }
         for link in 0..LINKS_MAX {
-            let holders = self.pool.umem().link_holders(link);
-            holders.fetch_and(!members.bit(), Ordering::AcqRel);
+            if is_last {
+                let holders = self.pool.umem().link_holders(link);
+                holders.fetch_and(!members.bit(), Ordering::AcqRel);
+            } else {
+                // Others have the tap, but perhaps not this link. Where the
+                // gate is gone, so is what was to be taken out of it.
+                let _ = self.let_go(link, members.bit());
+            }
         }
         let census = self.pool.census();
         if !has_frames {

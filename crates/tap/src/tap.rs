@@ -251,7 +251,7 @@ impl Tap {
                 bound => break bound,
             }
         };
-        let link = match bound {
+        let mut link = match bound {
             Err(TapError::Socket(XskError::NotByDriver { .. } | XskError::NoQueue { .. }))
                 if shared.mode == Some(CopyMode::ZeroCopy) && self.config.mode == Mode::Auto =>
             {
@@ -260,11 +260,14 @@ impl Tap {
             }
             bound => bound?,
         };
-        link.put_sockets(&self.gate, number)?;
         if let Some(fast) = &mut self.fast {
             fast.add_link(number, link.interface.index);
             self.gate.use_fast(number, fast.kernel(), link.completes)?;
+            // What a process before us was handed is not on its way to us. No
+            // socket is there yet that could be handed anything.
+            link.under_way.taken = self.state.handed(number as u32);
         }
+        link.put_sockets(&self.gate, number)?;
         self.links[number] = Some(link);
         self.refill()
     }

@@ -261,7 +261,8 @@ impl Neighbours {
         if neighbour.is_asked() {
             self.due.remove(&(neighbour.next_ask_ns, number));
         }
-        self.changed |= neighbour.hardware != hardware;
+        // Nothing depends on one that has not answered yet.
+        self.changed |= neighbour.is_settled() && neighbour.hardware != hardware;
         neighbour.hardware = hardware;
         match std::mem::replace(&mut neighbour.state, state) {
             State::Incomplete { waiting } => {
@@ -369,7 +370,7 @@ impl Neighbours {
         let Some(neighbour) = self.slots[number as usize].take() else {
             return Vec::new();
         };
-        self.changed = true;
+        self.changed |= neighbour.is_settled();
         self.free.push(number);
         self.due.remove(&(neighbour.next_ask_ns, number));
         match neighbour.state {
