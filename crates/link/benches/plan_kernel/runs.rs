@@ -38,10 +38,35 @@ fn driver_alone(bed: &Bed, flows: &Flows) -> f64 {
     cost(&bed.driver(flows), &flow(0).frame(), 1_000_000, &mut [])
 }
 
+/// What the plan costs for such a frame of those flows, so many times: without
+/// the driver's own time, which is the floor.
+fn beyond(
+    bed: &Bed,
+    (flows, floor): (&Flows, f64),
+    frame: &[u8],
+    repeat: u32,
+    readers: &mut [Reader],
+) -> f64 {
+    cost(&bed.driver(flows), frame, repeat, readers) - floor
+}
+
+/// A row's cells: each figure, and how many times the first row's it is.
+fn beside<const N: usize>(figures: [f64; N], first: [f64; N]) -> impl Iterator<Item = String> {
+    let both = figures.into_iter().zip(first);
+    both.flat_map(|(figure, first)| [ns(figure), format!("{:.2}", figure / first)])
+}
+
 const HOT: Flows = Flows {
     count: 1,
     scattered: false,
 };
+
+/// A frame that is no connection's, for its protocol.
+fn of_nobody(number: u32) -> Vec<u8> {
+    let mut frame = flow(number).frame();
+    frame[23] = 200;
+    frame
+}
 
 /// `count` connections over `ports` ports.
 fn connections(hook: Hook, count: u32, ports: u32, ring_bytes: u32) -> Bed {
@@ -80,44 +105,22 @@ pub(crate) fn one_shape(most: u32) {
         bed.swap();
         let mut readers: Vec<Reader> = (0..ports as usize).map(|n| bed.reader(n)).collect();
         let fits = ring / 128;
-        let none = flow(count + 5_000_000).frame();
-        let mut bare = none.clone();
-        bare[23] = 200;
-        let nobody = cost(&bed.driver(&HOT), &bare, 1_000_000, &mut []) - floor;
-        let hot = cost(
-            &bed.driver(&HOT),
-            &flow(0).frame(),
-            fits.min(20_000),
-            &mut readers,
-        ) - floor;
-        let even = cost(
-            &bed.driver(&evenly),
-            &flow(0).frame(),
-            (fits * ports).min(200_000),
-            &mut readers,
-        );
-        let even = even - floor_evenly;
-        let scatter = cost(
-            &bed.driver(&scattered),
-            &flow(0).frame(),
-            (fits * ports / 2).min(200_000),
-            &mut readers,
-        );
-        let scatter = scatter - floor_scattered;
+        let bare = of_nobody(count + 5_000_000);
+        let nobody = beyond(&bed, (&HOT, floor), &bare, 1_000_000, &mut []);
+        let mut delivered =
+            |flows, repeat| beyond(&bed, flows, &flow(0).frame(), repeat, &mut readers);
+        let hot = delivered((&HOT, floor), fits.min(20_000));
+        let even = delivered((&evenly, floor_evenly), (fits * ports).min(200_000));
+        let scatter = (fits * ports / 2).min(200_000);
+        let scatter = delivered((&scattered, floor_scattered), scatter);
         let lost: u64 = (0..ports)
             .map(|slot| bed.maps.counters(slot).expect("counters").lost)
             .sum();
-        let (n, h, e) = *first.get_or_insert((nobody, hot, even));
-        table.row(&[
-            count.to_string(),
-            ns(nobody),
-            format!("{:.2}", nobody / n),
-            ns(hot),
-            format!("{:.2}", hot / h),
-            ns(even),
-            format!("{:.2}", even / e),
-            format!("{} (lost {lost})", ns(scatter)),
-        ]);
+        let figures = [nobody, hot, even];
+        let mut row = vec![count.to_string()];
+        row.extend(beside(figures, *first.get_or_insert(figures)));
+        row.push(format!("{} (lost {lost})", ns(scatter)));
+        table.row(&row);
     }
     table.print();
 }
@@ -139,24 +142,14 @@ pub(crate) fn few_ports() {
         let floors = [&HOT, &turn].map(|flows| driver_alone(&bed, flows));
         bed.swap();
         let mut readers: Vec<Reader> = (0..ports as usize).map(|n| bed.reader(n)).collect();
-        let mut nobodys = flow(0).frame();
-        nobodys[23] = 200;
-        let nobody = cost(&bed.driver(&HOT), &nobodys, 1_000_000, &mut []) - floors[0];
-        let mut delivered = |flows: &Flows, floor: f64| {
-            let driver = bed.driver(flows);
-            cost(&driver, &flow(0).frame(), 20_000, &mut readers) - floor
-        };
+        let nobody = beyond(&bed, (&HOT, floors[0]), &of_nobody(0), 1_000_000, &mut []);
+        let mut delivered =
+            |flows, floor| beyond(&bed, (flows, floor), &flow(0).frame(), 20_000, &mut readers);
         let (hot, turns) = (delivered(&HOT, floors[0]), delivered(&turn, floors[1]));
-        let (n, h, t) = *first.get_or_insert((nobody, hot, turns));
-        table.row(&[
-            count.to_string(),
-            ns(nobody),
-            format!("{:.2}", nobody / n),
-            ns(hot),
-            format!("{:.2}", hot / h),
-            ns(turns),
-            format!("{:.2}", turns / t),
-        ]);
+        let figures = [nobody, hot, turns];
+        let mut row = vec![count.to_string()];
+        row.extend(beside(figures, *first.get_or_insert(figures)));
+        table.row(&row);
     }
     table.print();
 }
@@ -227,19 +220,15 @@ pub(crate) fn mixed() {
             let ran = program.test_run(&TestRun::new(frame), &mut []);
             ran.expect("a run").returned == TC_DROP
         };
-        let (o, t) = *first.get_or_insert((others, taken));
-        table.row(&[
+        let mut row = vec![
             (count + 1).to_string(),
             bed.plan.shapes().to_string(),
             insns.to_string(),
-            ns(others),
-            format!("{:.2}", others / o),
-            ns(taken),
-            format!("{:.2}", taken / t),
-            ns(any),
-            format!("{:.2}", any / t),
-            some.iter().filter(is_taken).count().to_string(),
-        ]);
+        ];
+        let first = *first.get_or_insert([others, taken, taken]);
+        row.extend(beside([others, taken, any], first));
+        row.push(some.iter().filter(is_taken).count().to_string());
+        table.row(&row);
     }
     table.print();
 }
