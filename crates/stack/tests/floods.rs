@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::packet::{Ends, frame, icmpv6, v4};
 use common::{HARDWARE, Pair, V4, V6, ip};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_link::mem::Impairments;
@@ -11,58 +12,12 @@ use weir_stack::host::{
     ANSWER_MIN_NS, BYTES_MAX, DATAGRAMS_MAX, DropReason, NEIGHBOURS_MAX, QUEUE_MAX,
 };
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, arp, checksum, ethernet, icmp, ipv4, ipv6};
+use weir_wire::{Addresses, EtherType, Protocol, arp, checksum, icmp, ipv4};
 
 const MS: u64 = 1_000_000;
 
-fn frame(ether_type: EtherType, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; ethernet::Repr::LEN];
-    ethernet::Repr {
-        dst: HARDWARE[0],
-        src: Address([2, 9, 9, 9, 9, 9]),
-        ether_type,
-    }
-    .emit(&mut bytes);
-    bytes.extend_from_slice(payload);
-    bytes
-}
-
-fn v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: Protocol, ttl: u8, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0; ipv4::Repr::LEN];
-    ipv4::Repr {
-        src,
-        dst,
-        protocol,
-        ttl,
-        traffic_class: 0,
-        identification: 0,
-        dont_fragment: false,
-        payload_len: payload.len(),
-    }
-    .emit(&mut packet);
-    packet.extend_from_slice(payload);
-    frame(EtherType::IPV4, &packet)
-}
-
-fn icmpv6(src: Ipv6Addr, dst: Ipv6Addr, hops: u8, kind: u8, rest: u32, body: &[u8]) -> Vec<u8> {
-    let mut message = vec![0; 8];
-    message.extend_from_slice(body);
-    let code = 0;
-    icmp::Repr { kind, code, rest }.emit(&mut message, Addresses::V6(src, dst));
-    let mut packet = vec![0; ipv6::Repr::LEN];
-    ipv6::Repr {
-        src,
-        dst,
-        next_header: Protocol::ICMPV6,
-        hop_limit: hops,
-        traffic_class: 0,
-        flow_label: 0,
-        payload_len: message.len(),
-    }
-    .emit(&mut packet);
-    packet.extend(message);
-    frame(EtherType::IPV6, &packet)
-}
+/// To host 0, from who floods it.
+const ENDS: Ends = [HARDWARE[0], Address([2, 9, 9, 9, 9, 9])];
 
 /// Two hosts talk by datagrams in fragments, while `flood` comes to host 0 each
 /// millisecond; the datagrams that arrived of a hundred.
@@ -107,7 +62,7 @@ fn fragments_that_never_end_are_forgotten() {
             }
             .emit_fragment(&mut packet, 8 * (number as usize % 64), true);
             packet.extend([0; 1400]);
-            stack.receive(now_ns, &frame(EtherType::IPV4, &packet));
+            stack.receive(now_ns, &frame(ENDS, EtherType::IPV4, &packet));
         }
     });
     assert_eq!(arrived, 100);
@@ -142,11 +97,11 @@ fn neighbours_that_are_made_up_displace_each_other() {
                 target_ip: V4[0].parse().unwrap(),
             }
             .emit(&mut asked);
-            stack.receive(now_ns, &frame(EtherType::ARP, &asked));
+            stack.receive(now_ns, &frame(ENDS, EtherType::ARP, &asked));
             let src = Ipv6Addr::from_bits((0x2001_0db8_u128 << 96) + 0x1000 + u128::from(number));
             let target: Ipv6Addr = V6[0].parse().unwrap();
             let body = [&target.octets()[..], &[1, 1, 2, 9, 9, 9, 9, 9]].concat();
-            stack.receive(now_ns, &icmpv6(src, target, 255, 135, 0, &body));
+            stack.receive(now_ns, &icmpv6(ENDS, (src, target), 255, 135, 0, &body));
         }
     });
     assert_eq!(arrived, 100);
@@ -197,7 +152,7 @@ fn errors_that_are_made_up_change_nothing_and_draw_no_answers() {
                 message.extend(&quoted);
                 let addresses = Addresses::V4(far, ours);
                 icmp::Repr { kind, code, rest }.emit(&mut message, addresses);
-                let packet = v4(far, ours, Protocol::ICMPV4, 9, &message);
+                let packet = v4(ENDS, (far, ours), Protocol::ICMPV4, 9, &message);
                 stack.receive(now_ns, &packet);
             }
             // What draws an error of ours, were there no bound: nobody's port.
@@ -208,7 +163,7 @@ fn errors_that_are_made_up_change_nothing_and_draw_no_answers() {
             };
             let near = Ipv4Addr::new(192, 0, 2, 2);
             nobody.emit(&mut datagram, Addresses::V4(near, ours));
-            stack.receive(now_ns, &v4(near, ours, Protocol::UDP, 9, &datagram));
+            stack.receive(now_ns, &v4(ENDS, (near, ours), Protocol::UDP, 9, &datagram));
         }
     });
     assert_eq!(arrived, 100);
@@ -248,9 +203,9 @@ fn queries_without_end_are_answered_now_and_then() {
             query[2..4].copy_from_slice(&sum.to_be_bytes());
             let from = Ipv4Addr::new(192, 0, 2, 9);
             let to = Ipv4Addr::new(224, 0, 0, 1);
-            stack.receive(now_ns, &v4(from, to, Protocol::IGMP, 1, &query));
+            stack.receive(now_ns, &v4(ENDS, (from, to), Protocol::IGMP, 1, &query));
             let (src, all) = ("fe80::9".parse().unwrap(), "ff02::1".parse().unwrap());
-            stack.receive(now_ns, &icmpv6(src, all, 1, 130, 0, &[0; 20]));
+            stack.receive(now_ns, &icmpv6(ENDS, (src, all), 1, 130, 0, &[0; 20]));
         }
     });
     assert_eq!(arrived, 100);

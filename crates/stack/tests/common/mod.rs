@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod offload;
+pub(crate) mod packet;
 pub(crate) mod stream;
+pub(crate) mod world;
 
 use offload::{Frames, finish};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -3,6 +3,9 @@
 
 #![allow(dead_code, reason = "each includer uses its part")]
 
+#[path = "packet.rs"]
+mod packet;
+
 use std::net::SocketAddr;
 use weir_stack::host::Detect;
 use weir_stack::tcp::{ListenerId, TcpConfig, TcpId};
@@ -302,20 +305,12 @@ fn neighbourly(tape: &mut Tape<'_>) -> Vec<u8> {
     let len = tape.byte().into();
     let mut message = vec![kind, 0, 0, 0];
     message.extend(tape.bytes(len));
-    let mut packet = vec![0; ipv6::Repr::LEN];
-    ipv6::Repr {
-        src: "fe80::2".parse().unwrap(),
-        dst: "ff02::1".parse().unwrap(),
-        next_header: Protocol::ICMPV6,
-        hop_limit,
-        traffic_class: 0,
-        flow_label: 0,
-        payload_len: message.len(),
-    }
-    .emit(&mut packet);
-    let mut frame = vec![0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
-    frame.extend(packet);
-    frame.extend(message);
+    let ends = [
+        Address([0x33, 0x33, 0, 0, 0, 1]),
+        Address([2, 0, 0, 0, 0, 2]),
+    ];
+    let addresses = ("fe80::2".parse().unwrap(), "ff02::1".parse().unwrap());
+    let mut frame = packet::v6(ends, addresses, Protocol::ICMPV6, hop_limit, &message);
     repair(&mut frame);
     frame
 }
