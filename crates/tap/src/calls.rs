@@ -112,12 +112,15 @@ impl Tap {
 
     /// Drops frames between the rings of a shared tap: others are past them.
     #[cold]
-    fn drop_kept(&mut self) {
+    pub(crate) fn drop_kept(&mut self) {
         for link in self.links.iter_mut().flatten() {
             for queue in &mut link.queues {
                 let kept = queue.inbox.drain(..).chain(queue.outbox.drain(..));
                 link.counts.stale += kept.count() as u64;
             }
+        }
+        if let Some(members) = &self.members {
+            members.has_nothing_to_send();
         }
     }
 
@@ -232,7 +235,7 @@ impl Tap {
             let count = link.queues.len();
             for (queue, at) in link.queues.iter().zip(0..) {
                 let members = self.members.as_ref();
-                if members.is_none_or(|members| members.serves(at, count)) {
+                if members.is_none_or(|members| members.serves(link.held_by, at, count)) {
                     sockets.push(queue.socket.as_fd());
                 }
             }
@@ -243,11 +246,11 @@ impl Tap {
     #[inline]
     fn is_any_ready(&mut self) -> Result<bool, TapError> {
         for link in self.links.iter_mut().flatten() {
-            let count = link.queues.len();
+            let (count, held_by) = (link.queues.len(), link.held_by);
             for (queue, at) in link.queues.iter_mut().zip(0..) {
                 let ready = match &self.members {
                     None => queue.ring.ready(1).map(|count| count > 0),
-                    Some(members) => Ok(members.is_ready(queue, at, count)),
+                    Some(members) => Ok(members.is_ready(queue, held_by, at, count)),
                 };
                 if ready.map_err(|error| ring_error(&link.interface, error))? {
                     return Ok(true);

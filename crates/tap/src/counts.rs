@@ -45,4 +45,7 @@ pub struct Counts {
     pub died: u64,
     /// Chunks that this process has taken back from others that died.
     pub reclaimed: u64,
+    /// Frames of a shared tap that this process had taken or was to send when
+    /// it untapped their link, and that were dropped.
+    pub untapped: u64,
 }

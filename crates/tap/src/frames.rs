@@ -45,7 +45,7 @@ impl Tap {
             return Ok(None);
         };
         if let Some(members) = &mut self.members {
-            let received = members.receive(queue, at, count);
+            let received = members.receive(queue, link.held_by, at, count);
             received.map_err(|error| ring_error(&link.interface, error))?;
         }
         loop {

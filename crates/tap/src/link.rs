@@ -23,8 +23,10 @@ const KICKS_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct TapLink {
     pub(crate) interface: Interface,
-    /// How many hold it.
+    /// How many times this process holds it.
     pub(crate) holders: u32,
+    /// The processes that hold it, as we looked last: bit 0 is process 1.
+    pub(crate) held_by: u32,
     pub(crate) mode: CopyMode,
     pub(crate) queues: Vec<Queue>,
     pub(crate) counts: LinkCounts,
@@ -99,6 +101,7 @@ impl TapLink {
         TapLink {
             interface,
             holders: 1,
+            held_by: u32::MAX,
             mode,
             queues,
             counts: LinkCounts::default(),

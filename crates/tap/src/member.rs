@@ -133,20 +133,38 @@ impl Members {
         self.blocked_at = None;
     }
 
-    /// Whether queue `at` of `count` of a link is ours to take from.
+    /// Another keeps what we need to send, since then or longer.
+    pub(crate) fn cannot_send_since(&self, now: u64) {
+        let since = self.tx_blocked_at.get().unwrap_or(now);
+        self.tx_blocked_at.set(Some(since));
+    }
+
+    /// Nothing is to be sent any more that another could keep from being so.
+    pub(crate) fn has_nothing_to_send(&self) {
+        self.tx_blocked_at.set(None);
+    }
+
+    /// Whether queue `at` of `count` of a link that these processes hold is
+    /// ours to take from.
     #[inline]
-    pub(crate) fn serves(&self, at: usize, count: usize) -> bool {
-        serves(self.alive, self.bit(), at, count)
+    pub(crate) fn serves(&self, holders: u32, at: usize, count: usize) -> bool {
+        serves(self.alive & holders, self.bit(), at, count)
     }
 
     /// Whether there are frames in a queue for us to take.
     #[inline]
-    pub(crate) fn is_ready(&self, queue: &mut Queue, at: usize, count: usize) -> bool {
+    pub(crate) fn is_ready(
+        &self,
+        queue: &mut Queue,
+        holders: u32,
+        at: usize,
+        count: usize,
+    ) -> bool {
         if !queue.inbox.is_empty() {
             return true;
         }
         let (position, is_there) = queue.ring.look();
-        if !is_there || self.serves(at, count) {
+        if !is_there || self.serves(holders, at, count) {
             queue.waiting = None;
             return is_there;
         }
@@ -166,10 +184,11 @@ impl Members {
     pub(crate) fn receive(
         &mut self,
         queue: &mut Queue,
+        holders: u32,
         at: usize,
         count: usize,
     ) -> Result<(), Corrupt> {
-        if !queue.inbox.is_empty() || !self.is_ready(queue, at, count) {
+        if !queue.inbox.is_empty() || !self.is_ready(queue, holders, at, count) {
             return Ok(());
         }
         let state = &self.state;
@@ -222,8 +241,7 @@ impl Members {
                 _ => std::hint::spin_loop(),
             }
         }
-        let since = self.tx_blocked_at.get().unwrap_or(self.called_at);
-        self.tx_blocked_at.set(Some(since));
+        self.cannot_send_since(self.called_at);
         Ok(None)
     }
 
@@ -242,7 +260,7 @@ impl Members {
     }
 }
 
-/// Whether of the processes `alive` that of `me` takes from queue `at` of
+/// Whether of the processes `alive` that hold the link that of `me` takes from queue `at` of
 /// `count`.
 #[inline]
 fn serves(alive: u32, me: u32, at: usize, count: usize) -> bool {
@@ -299,6 +317,13 @@ mod tests {
         assert_eq!(takers(0b11, 4), [1, 2, 1, 2]);
         assert_eq!(takers(0b1010, 2), [2, 8]);
         assert_eq!(takers(0b1110, 4), [2, 4, 8, 2]);
+    }
+
+    #[test]
+    fn a_link_is_divided_among_those_that_hold_it() {
+        // All three live, and the second has untapped the link.
+        assert_eq!(takers(0b111 & 0b101, 2), [1, 4]);
+        assert_eq!(takers(0b111 & 0b001, 2), [1, 1]);
     }
 
     #[test]

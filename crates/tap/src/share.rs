@@ -18,7 +18,9 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use weir_link::bpf::Hook;
 use weir_link::net::Interface;
-use weir_link::xdp::{CopyMode, DeathWord, Gate, GateParts, LinkParts, MEMBERS_MAX, State};
+use weir_link::xdp::{
+    CopyMode, DeathWord, Gate, GateParts, LinkParts, MEMBERS_MAX, QUEUES_MAX, State,
+};
 use weir_ring::lock::Holder;
 use weir_ring::sharing::reclaim;
 use weir_ring::umem::Census;
@@ -116,12 +118,25 @@ impl Tap {
             let holders = pool.umem().link_holders(number as u16);
             holders.fetch_or(1 << (me.number() - 1), Ordering::AcqRel);
         }
+        let word_slot = word.slot();
         let members = Members::new(&state, me, word, given.listener, at.to_owned());
         let mut tap = Tap::of(config, gate, pool, given.outlives);
         tap.links = own;
         tap.members = Some(members);
         // What one of our number has left, whom nobody has cleaned up after.
         tap.reclaim(me.number());
+        for link in 0..LINKS_MAX {
+            // Of a link that is untapped by now, too.
+            if !tap
+                .links
+                .get(usize::from(link))
+                .is_some_and(Option::is_some)
+            {
+                let holders = tap.pool.umem().link_holders(link);
+                holders.fetch_and(!(1 << word_slot), Ordering::AcqRel);
+            }
+        }
+        tap.see_holders();
         tap.pool.ready(config.kept);
         Ok(tap)
     }
@@ -164,6 +179,15 @@ impl Tap {
                 drop(word);
             }
         }
+        // The last that held it may have been one that could not give it back.
+        for link in 0..LINKS_MAX {
+            let holders = self.pool.umem().link_holders(link);
+            let is_ours = self.gate.link_parts(link.into()).is_some();
+            if is_ours && holders.load(Ordering::Acquire) == 0 {
+                let _ = self.gate.remove(link.into());
+            }
+        }
+        self.see_holders();
         self.tend()?;
         let Some(members) = &self.members else {
             return Ok(());
@@ -173,6 +197,16 @@ impl Tap {
             let _ = self.offer(&peer);
         }
         Ok(())
+    }
+
+    /// Sees who holds each link: its queues are divided among those.
+    fn see_holders(&mut self) {
+        for (link, number) in self.links.iter_mut().zip(0..) {
+            if let Some(link) = link {
+                let holders = self.pool.umem().link_holders(number);
+                link.held_by = holders.load(Ordering::Acquire);
+            }
+        }
     }
 
     /// Takes back what was sent, and lends chunks, on all links.
@@ -383,6 +417,9 @@ fn joined(
         false => CopyMode::Copy,
     };
     let number = number as usize;
+    if fds.len() > QUEUES_MAX as usize {
+        return Err(TapError::OtherVersion);
+    }
     gate.add_parts(number, parts)?;
     let mut queues = Vec::new();
     for socket in fds {
@@ -397,3 +434,6 @@ fn joined(
     own[number] = Some(TapLink::of(interface, mode, completes, queues));
     Ok(number)
 }
+
+#[cfg(test)]
+mod tests;

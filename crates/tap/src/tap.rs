@@ -295,6 +295,8 @@ impl Tap {
 
     /// Untaps a link (`interface_untap`): with its last holder, of all
     /// processes, it returns to the host. Tells whether that was the last.
+    /// What was given is sent first; frames that the program has not taken are
+    /// dropped.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -306,8 +308,18 @@ impl Tap {
         if found.holders > 0 {
             return Ok(false);
         }
+        // A link that cannot send any more can be untapped all the same.
+        if self.is_ready {
+            let _ = self.push();
+        }
+        let place = &mut self.links[link.0];
         if let Some(bit) = self.members.as_ref().map(|members| members.bit()) {
-            self.untapped.extend(place.take());
+            let mut untapped = place.take();
+            for queue in untapped.iter_mut().flat_map(|link| &mut link.queues) {
+                let kept = queue.inbox.drain(..).chain(queue.outbox.drain(..));
+                self.counts.untapped += kept.count() as u64;
+            }
+            self.untapped.extend(untapped);
             return self.let_go(link.0 as u16, bit);
         }
         if let Some(fast) = &mut self.fast {

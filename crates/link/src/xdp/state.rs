@@ -171,6 +171,12 @@ impl State {
     /// # Errors
     /// If the map is none of ours.
     pub fn of(map: &Map) -> Result<State, MapError> {
+        if (map.value_bytes(), map.entries_max()) != (BYTES as usize, 1) {
+            return Err(MapError::System {
+                what: "map the page of a tap (the map is of another size)",
+                source: std::io::ErrorKind::InvalidInput.into(),
+            });
+        }
         let memory = map.map_memory(true)?;
         Ok(State { memory })
     }
@@ -305,5 +311,27 @@ impl State {
     pub fn bypassed(&self, link: u32) -> u64 {
         let at = at::LINKS + link.min(LINKS_MAX - 1) as usize * at::LINK_BYTES;
         self.wide(at).load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_lab::need;
+
+    #[test]
+    fn a_map_of_another_size_is_no_page() {
+        if !need::root() {
+            return;
+        }
+        for (bytes, entries) in [(64, 1), (BYTES / 2, 1), (BYTES, 2)] {
+            let spec = MapSpec {
+                mmapable: true,
+                ..MapSpec::array(bytes, entries)
+            };
+            let map = Map::create("weir_test_page", &spec).unwrap();
+            assert!(State::of(&map).is_err(), "{bytes} bytes, {entries} times");
+        }
+        assert!(State::of(&State::make().unwrap()).is_ok());
     }
 }
