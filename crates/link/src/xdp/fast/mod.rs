@@ -15,11 +15,11 @@
 //! An entry ends with one store into its slot; what is left of it in the
 //! tables does nothing.
 
-mod capable;
+mod driver;
 mod key;
 pub(super) mod program;
 
-pub use capable::takes_redirected;
+pub use driver::takes_redirected;
 pub use key::{FastAction, FastKey, FastKind};
 
 use crate::bpf::{Map, MapError, MapMemory, MapSpec, possible_cpus};
