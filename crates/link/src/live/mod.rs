@@ -35,7 +35,7 @@ pub fn cost(hook: Hook) -> &'static str {
         }
         Hook::XdpGeneric => {
             "each frame that comes in is seen behind the driver; the host's own TCP on a veth \
-             loses about a tenth"
+             loses about a tenth; other programs at tc may get frames without link-layer header"
         }
         Hook::TcIngress => {
             "each frame that comes in is seen before the host's protocols, \

@@ -5,6 +5,7 @@ use super::link;
 use super::one::OnePort;
 use super::plan::generator;
 use std::collections::BTreeMap;
+use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_demux::kernel::record::Record;
@@ -61,6 +62,44 @@ fn a_plan_that_moves_sees_each_frame_once() {
     let delivered = counters.delivered + counters.lost + sent.dropped;
     assert_eq!(delivered, sent.frames);
     assert!(sent.frames > 2_000);
+}
+
+/// What XDP in generic mode has to copy, for want of room before the frame,
+/// comes to tc without its link-layer header (Linux 6.18): what the stack of
+/// the other host sends, say.
+#[test]
+fn a_frame_that_has_lost_its_header_is_known_to_have_been_seen() {
+    const FRAMES: u64 = 200;
+    const TEXT: [u8; 12] = *b"once, whole ";
+    let Some(link) = link() else { return };
+    // Whatever it looks like.
+    let port = OnePort::new("", RING_BYTES);
+    let _tc = port.attach(&link.eth_b, Hook::TcIngress);
+    let _xdp = port.attach(&link.eth_b, Hook::XdpGeneric);
+    let to = link.b.run(|| UdpSocket::bind("10.0.0.2:5000")).unwrap();
+    let from = link.a.run(|| UdpSocket::bind("10.0.0.1:0")).unwrap();
+    for number in 0..FRAMES {
+        let bytes = [TEXT.as_slice(), &number.to_be_bytes()].concat();
+        from.send_to(&bytes, "10.0.0.2:5000").unwrap();
+        // It has been past both hooks when it is here.
+        to.recv(&mut [0; 64]).unwrap();
+    }
+    let (mut reader, mut seen) = (port.reader(), Vec::new());
+    loop {
+        let batch = reader.peek().unwrap();
+        if batch.is_empty() {
+            break;
+        }
+        for record in &batch {
+            let bytes = Record::parse(record).unwrap().bytes;
+            let text = bytes.windows(TEXT.len()).position(|part| part == TEXT);
+            let Some(at) = text else { continue };
+            assert_eq!(at, NUMBER_AT, "a frame without its header");
+            let number = bytes[at + TEXT.len()..].first_chunk().unwrap();
+            seen.push(u64::from_be_bytes(*number));
+        }
+    }
+    assert_eq!(seen, (0..FRAMES).collect::<Vec<_>>());
 }
 
 /// How often each frame came, by its number.
