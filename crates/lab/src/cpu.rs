@@ -51,13 +51,14 @@ pub fn set_realtime(thread: Option<u32>, on: bool) -> io::Result<()> {
     set_level(thread, i32::from(on))
 }
 
-/// Has the calling thread run before those that are [real-time](set_realtime):
-/// the one that starts and ends them, or they would keep it from doing so.
+/// Has a thread run before those that are [real-time](set_realtime): `None`
+/// for the calling one. The one that starts and ends them must, or they would
+/// keep it from doing so.
 ///
 /// # Errors
-/// Without privilege.
-pub fn set_foremost() -> io::Result<()> {
-    set_level(None, 2)
+/// Without privilege, or if there is no such thread.
+pub fn set_foremost(thread: Option<u32>) -> io::Result<()> {
+    set_level(thread, 2)
 }
 
 /// The real-time priority of that level; an ordinary one for zero.

@@ -36,6 +36,7 @@ mod pair;
 mod process;
 mod routes;
 pub mod talk;
+mod threaded;
 
 pub use device::{Counters, Device, Facts};
 pub use error::Error;

@@ -3,5 +3,6 @@
 mod leftovers;
 mod nobody;
 mod talk;
+mod threaded;
 mod topology;
 mod truth;

@@ -2,7 +2,7 @@
 //! loss beside packet sockets and `AF_XDP`, and what changes cost.
 //!
 //! ```sh
-//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [mixed] [changes] [sockets] [costs] [lossless] [host]
+//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [mixed] [changes] [sockets] [costs] [lossless] [apart] [host]
 //! ```
 //!
 //! All parts without a name. Everything that is compared runs in turn, in one
@@ -13,7 +13,9 @@ mod changes;
 mod host;
 mod live;
 mod packet;
+mod receivers;
 mod runs;
+mod sockets;
 mod table;
 mod xsk;
 
@@ -43,10 +45,11 @@ fn main() {
         changes::changes();
     }
     type Live = fn() -> Result<(), Box<dyn std::error::Error>>;
-    let live: [(&str, Live); 4] = [
-        ("sockets", live::sockets),
+    let live: [(&str, Live); 5] = [
+        ("sockets", sockets::sockets),
         ("costs", live::costs),
         ("lossless", live::rates),
+        ("apart", live::apart),
         ("host", host::throughput),
     ];
     for (name, run) in live.into_iter().filter(|(name, _)| wanted(name)) {

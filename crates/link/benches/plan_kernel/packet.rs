@@ -147,24 +147,3 @@ pub(crate) fn read(socket: &OwnedFd, ring_bytes: u32, stop: &AtomicBool, count: 
     unsafe { libc::munmap(start, bytes) };
     sum
 }
-
-/// The lowest of the real-time priorities, and one CPU, for the calling
-/// thread and those it starts.
-pub(crate) fn urgent(cpu: usize) -> io::Result<()> {
-    pin(cpu)?;
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: zero is the calling thread, and the parameters are read only.
-    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) })?;
-    Ok(())
-}
-
-/// One CPU for the calling thread and those it starts.
-pub(crate) fn pin(cpu: usize) -> io::Result<()> {
-    // SAFETY: an all-zero set is one; the kernel reads its whole length.
-    let result = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
-    };
-    check(result).map(drop)
-}
