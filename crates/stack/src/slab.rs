@@ -91,6 +91,11 @@ impl<T> Slab<T> {
         self.slots.iter().filter_map(|slot| slot.thing.as_ref())
     }
 
+    /// All things, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|slot| slot.thing.as_mut())
+    }
+
     /// The thing that is at this place now, and its name.
     pub(crate) fn at(&self, index: u32) -> Option<Name> {
         let slot = self.slots.get(index as usize)?;

@@ -117,6 +117,17 @@ impl Stack {
         if let Err(reason) = done {
             self.host.counters.drop(reason);
         }
+        self.forget_lost();
+    }
+
+    /// What comes to an address that was lost takes no fast path any more: the
+    /// standard one knows that it is not for us.
+    #[inline]
+    fn forget_lost(&mut self) {
+        if self.host.take_lost() {
+            self.tcp.disarm(&self.host.routes);
+            self.udp.disarm(&self.host.routes);
+        }
     }
 
     /// The fast paths.
@@ -259,6 +270,7 @@ impl Stack {
     /// full and takes frames again.
     pub fn poll(&mut self, now_ns: u64, out: &mut dyn Outlet) -> Option<u64> {
         self.host.poll(now_ns);
+        self.forget_lost();
         while let Some(frame) = self.host.next_unreached() {
             // A packet of ours that is told of is related to something, or its
             // sender is gone.
@@ -312,6 +324,7 @@ impl Stack {
     /// sent by the next poll.
     pub fn release(&mut self, now_ns: u64) {
         self.host.release_lease(now_ns);
+        self.forget_lost();
     }
 
     /// Who resolves names, as routers and servers say.

@@ -387,6 +387,13 @@ impl Sockets {
         let from = SocketAddr::new(incoming.src(), datagram.src_port());
         let local = SocketAddr::new(incoming.dst(), datagram.dst_port());
         let name = self.find(local, from).ok_or(DropReason::PortUnknown)?;
+        if let Some(socket) = self.sockets.get_mut(name)
+            && let Some(remote) = socket.remote
+            && !socket.filter.is_armed()
+        {
+            // Its address was lost, and is back.
+            socket.filter = Filter::udp(remote, socket.local);
+        }
         self.keep(name, from, local.ip(), datagram.payload())
     }
 
@@ -510,7 +517,9 @@ fn source(routes: &Routes, local: IpAddr, to: SocketAddr) -> Option<IpAddr> {
             true => routes.broadcast_source(to.ip()),
             false => routes.source_for(to.ip()),
         },
-        false if reachable && local.is_ipv4() == to.is_ipv4() => Some(local),
+        false if reachable && local.is_ipv4() == to.is_ipv4() => {
+            Some(local).filter(|local| routes.is_ours(*local))
+        }
         _ => None,
     }
 }

@@ -75,6 +75,8 @@ reasons! {
     BacklogFull,
     /// A socket's queue of datagrams is full.
     SocketFull,
+    /// It was to go from an address that is no longer ours.
+    SourceLost,
     /// No route leads there.
     NoRoute,
     /// The queue of frames to be sent is full.

@@ -108,6 +108,7 @@ impl Host {
             let silently = self.detect == Detect::Never;
             self.groups.leave(solicited_node(address).into(), silently);
         }
+        self.has_lost = true;
         self.events.tell(Event::Lost(owned.prefix, why));
         self.reschedule();
         Some(owned)

@@ -89,6 +89,8 @@ pub(crate) struct Host {
     /// Frames that waited for neighbours who never answered: their senders are
     /// to learn.
     unreached: Vec<Vec<u8>>,
+    /// An address was lost: header filters may still wait for it.
+    has_lost: bool,
     /// When something of addresses, routes and groups is due.
     slow_ns: u64,
     reassembly: Reassembly,
@@ -118,6 +120,7 @@ impl Host {
             dhcp: Dhcp::new(seed),
             events: Events::default(),
             unreached: Vec::new(),
+            has_lost: false,
             slow_ns: 0,
             reassembly: Reassembly::default(),
             paths: Paths::default(),
@@ -185,6 +188,12 @@ impl Host {
     /// A frame, without its Ethernet header written, that nobody took.
     pub(crate) fn next_unreached(&mut self) -> Option<Vec<u8>> {
         self.unreached.pop()
+    }
+
+    /// Whether an address was lost since it was last asked.
+    #[inline]
+    pub(crate) fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost)
     }
 
     /// What happened to addresses and routes since it was last asked.

@@ -34,6 +34,13 @@ impl Header {
         }
     }
 
+    fn src(&self) -> IpAddr {
+        match self.addresses {
+            Addresses::V4(src, _) => src.into(),
+            Addresses::V6(src, _) => src.into(),
+        }
+    }
+
     fn dst(&self) -> IpAddr {
         match self.addresses {
             Addresses::V4(_, dst) => dst.into(),
@@ -141,15 +148,25 @@ impl Host {
     }
 
     /// The way of packets with this header, if the next hop's address is known;
-    /// if it is not, it is asked for when [`Host::hold`] is called.
+    /// if it is not, it is asked for when [`Host::hold`] is called. None leads
+    /// from an address that was lost.
     pub(crate) fn way(&mut self, now_ns: u64, header: &Header) -> Option<Way> {
+        if !self.may_come_from(header.src()) {
+            return None;
+        }
         let next_hop = self.routes.next_hop(header.dst())?;
         let hop = self.neighbours.hop(now_ns, next_hop)?;
         Some(Way::new(hop, self.hardware, header))
     }
 
-    /// Whether a way still leads where it did: routes and neighbours are as they
-    /// were.
+    /// Whether packets may have this source: no address that was lost may
+    /// (RFC 4862 §5.5.4, RFC 2131 §4.4.5). Who has none yet says so.
+    fn may_come_from(&self, src: IpAddr) -> bool {
+        src.is_unspecified() || self.routes.is_ours(src)
+    }
+
+    /// Whether a way still leads where it did: addresses, routes and neighbours
+    /// are as they were.
     pub(crate) fn way_holds(&self, now_ns: u64, way: &Way) -> bool {
         way.holds(now_ns, self.neighbours.epoch())
     }
@@ -176,6 +193,10 @@ impl Host {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) {
+        if !self.may_come_from(header.src()) {
+            self.counters.drop(DropReason::SourceLost);
+            return;
+        }
         let Some(next_hop) = self.routes.next_hop(header.dst()) else {
             self.counters.drop(DropReason::NoRoute);
             return;
@@ -214,6 +235,10 @@ impl Host {
     /// Sends a packet, in fragments if need be, at once or when the next hop's
     /// address is known. One that cannot be sent is dropped and counted.
     pub(crate) fn send(&mut self, now_ns: u64, header: &Header, payload: &[u8]) {
+        if !self.may_come_from(header.src()) {
+            self.counters.drop(DropReason::SourceLost);
+            return;
+        }
         let mtu = self.path_mtu(now_ns, header.dst());
         if header.len() + payload.len() <= mtu {
             let identification = self.identification(header);
@@ -340,13 +365,12 @@ impl Host {
     /// A neighbour's address is known: what waited for it goes out.
     pub(super) fn release(&mut self, hardware: Address, waited: Vec<Vec<u8>>) {
         for frame in waited {
-            let first = frame[ethernet::Repr::LEN];
-            let ether_type = if first >> 4 == 4 {
-                EtherType::IPV4
-            } else {
-                EtherType::IPV6
-            };
-            self.queue_frame(hardware, ether_type, frame);
+            let (ether_type, src) = source(&frame[ethernet::Repr::LEN..]);
+            // It may have been lost meanwhile.
+            match self.may_come_from(src) {
+                true => self.queue_frame(hardware, ether_type, frame),
+                false => self.counters.drop(DropReason::SourceLost),
+            }
         }
     }
 
@@ -363,5 +387,19 @@ impl Host {
         };
         header.emit(&mut frame);
         self.queue.push_back(frame);
+    }
+}
+
+/// What a packet of ours is, and where it comes from.
+fn source(packet: &[u8]) -> (EtherType, IpAddr) {
+    match packet[0] >> 4 {
+        4 => {
+            let octets: [u8; 4] = packet[12..16].try_into().expect("4 of 4");
+            (EtherType::IPV4, octets.into())
+        }
+        _ => {
+            let octets: [u8; 16] = packet[8..24].try_into().expect("16 of 16");
+            (EtherType::IPV6, octets.into())
+        }
     }
 }

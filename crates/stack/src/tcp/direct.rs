@@ -13,7 +13,7 @@ use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use super::table::Tcp;
 use crate::direct::{Filter, Parts};
-use crate::host::{DropReason, Received};
+use crate::host::{DropReason, Received, Routes};
 use crate::pcb::{Key4, Key6, PcbId};
 use crate::slab::Name;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -61,6 +61,19 @@ impl Tcp {
             }
             Some(false) => Direct::Dropped(DropReason::ChecksumWrong),
             None => standard,
+        }
+    }
+
+    /// Connections of addresses that are not ours any more expect nothing. They
+    /// stay, for the address may come back (RFC 2131 §4.4.5), until they time
+    /// out or are closed.
+    pub(crate) fn disarm(&mut self, routes: &Routes) {
+        for pcb in self.pcbs.iter_mut() {
+            if let Some(headers) = &mut pcb.headers
+                && !routes.is_ours(pcb.local.ip())
+            {
+                headers.filter = Filter::default();
+            }
         }
     }
 

@@ -2,13 +2,22 @@
 //! filter expects (Biersack and Rütsche 1996, §3.2).
 
 use super::Sockets;
-use crate::direct::Parts;
-use crate::host::{DropReason, Received};
+use crate::direct::{Filter, Parts};
+use crate::host::{DropReason, Received, Routes};
 use crate::slab::Name;
 use weir_wire::checksum::Sum;
 use weir_wire::{Protocol, udp};
 
 impl Sockets {
+    /// Sockets of addresses that are not ours any more expect nothing.
+    pub(crate) fn disarm(&mut self, routes: &Routes) {
+        for socket in self.sockets.iter_mut() {
+            if !routes.is_ours(socket.local.ip()) {
+                socket.filter = Filter::default();
+            }
+        }
+    }
+
     /// Takes an IP packet that came to our station alone, if it is one for the
     /// fast path.
     pub(crate) fn direct(
