@@ -7,9 +7,9 @@ use crate::route::{LinkId, Origin, Reason, RouteError, Router, Verdict};
 use std::io;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use weir_link::net::{Event, Interface, InterfaceError, Watcher};
+use weir_link::net::{Event, Interface, InterfaceError, Neighbours, Watcher};
 use weir_stack::Prefix;
-use weir_tap::{Frame, Pull, Tap, TapError};
+use weir_tap::{Frame, HostFilter, HostFilterError, Pull, Tap, TapError};
 
 /// Frames that are taken from one link before they are sent.
 const BATCH: usize = 64;
@@ -44,6 +44,9 @@ pub enum RunError {
     /// The links could not be tapped, or are gone.
     #[error(transparent)]
     Tap(#[from] TapError),
+    /// Which frames are the host's is not said well.
+    #[error("[kernel]: host: {0}")]
+    Host(#[from] HostFilterError),
     /// The kernel does not tell of its routes or interfaces.
     #[error("the kernel does not tell of its routes ({0})")]
     Kernel(#[source] io::Error),
@@ -70,6 +73,7 @@ pub struct View<'a> {
 /// See [`RunError`].
 pub fn check(config: &Config) -> Result<(), RunError> {
     let interfaces = interfaces(config)?;
+    host_filter(config)?;
     make(config, &interfaces).map(drop)
 }
 
@@ -95,7 +99,15 @@ pub fn run(
         }
         false => None,
     };
+    let filter = host_filter(config)?;
+    let host = match filter.is_some() {
+        true => Some(Neighbours::open().map_err(RunError::Kernel)?),
+        false => None,
+    };
     let mut tap = Tap::map(tap)?;
+    if let Some(filter) = filter {
+        tap.leave_to_host(filter);
+    }
     let mut links = Vec::new();
     for interface in &interfaces {
         links.push(tap.tap(&interface.name)?);
@@ -105,6 +117,7 @@ pub fn run(
         router,
         watcher,
         learner,
+        host,
         indices,
         links,
         began: Instant::now(),
@@ -124,6 +137,21 @@ fn interfaces(config: &Config) -> Result<Vec<Interface>, RunError> {
     names
         .map(|link| Ok(Interface::named(&link.name)?))
         .collect()
+}
+
+/// What the host's own protocols have of the links: packets to any address
+/// that it has when this is called.
+fn host_filter(config: &Config) -> Result<Option<HostFilter>, RunError> {
+    let Some(text) = config.kernel.host.filter() else {
+        return Ok(None);
+    };
+    let all = weir_link::net::interfaces()?;
+    let addresses = all.into_iter().flat_map(|interface| interface.addresses);
+    let addresses = addresses.filter(|address| !address.ip.is_loopback());
+    Ok(Some(HostFilter::new(
+        &addresses.collect::<Vec<_>>(),
+        &text,
+    )?))
 }
 
 fn make(config: &Config, interfaces: &[Interface]) -> Result<Router, RunError> {
@@ -178,6 +206,8 @@ struct Running {
     router: Router,
     watcher: Watcher,
     learner: Option<Learner>,
+    /// Where the host's own protocols use the links, too.
+    host: Option<Neighbours>,
     indices: Vec<u32>,
     links: Vec<weir_tap::LinkId>,
     began: Instant,
@@ -229,6 +259,7 @@ impl Running {
                 self.router.poll(now_ns);
                 self.send_own(tap)?;
                 tap.push()?;
+                self.tell_host();
                 if self.learner.is_some() && (idle || rounds.is_multiple_of(16)) {
                     self.learn()?;
                 }
@@ -364,6 +395,23 @@ impl Running {
             }
         }
         Ok(())
+    }
+
+    /// Tells the host's own protocols what neighbours have said, if they want
+    /// to know. What the kernel does not take, a link that goes down for one,
+    /// it will ask for again.
+    fn tell_host(&mut self) {
+        let Some(host) = &mut self.host else { return };
+        while let Some(heard) = self.router.next_heard() {
+            let _ = host.tell(&weir_link::net::NeighbourNews {
+                ifindex: self.indices[usize::from(heard.link)],
+                address: heard.address,
+                hardware: heard.hardware.0,
+                solicited: heard.solicited,
+                replaces: heard.replaces,
+                router: heard.router,
+            });
+        }
     }
 
     /// Sends what the router itself has to send.

@@ -52,6 +52,31 @@ fn what_is_left_out_is_the_interface_s() {
 }
 
 #[test]
+fn the_host_s_frames_are_told_by_one_filter() {
+    for (host, filter) in [
+        ("", None),
+        ("host = false", None),
+        ("host = []", None),
+        ("host = true", Some("")),
+        ("host = \"icmp\"", Some("(icmp)")),
+        (
+            "host = [\"icmp\", \"tcp or udp\"]",
+            Some("(icmp) or (tcp or udp)"),
+        ),
+    ] {
+        let link = "name = \"a\"\naddresses = [\"10.9.0.1/24\"]";
+        let text = format!("[kernel]\n{host}\n[[link]]\n{link}");
+        let config = Config::parse(&text, &[]).unwrap();
+        assert_eq!(config.kernel.host.filter().as_deref(), filter, "{host}");
+        let (settings, _) = config.settings(&[facts()]).unwrap();
+        assert_eq!(settings.host, filter.is_some());
+        // The host's addresses are answered for.
+        let own = settings.links[0].addresses.contains(&facts().addresses[0]);
+        assert_eq!(own, settings.host, "{host}");
+    }
+}
+
+#[test]
 fn interfaces_of_the_command_line_are_links() {
     let names = ["a", "b"].map(str::to_owned);
     let config = Config::parse("", &names).unwrap();

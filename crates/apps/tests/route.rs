@@ -4,11 +4,14 @@ mod common;
 
 use common::*;
 use std::net::Ipv4Addr;
-use weir_apps::route::{Hop, Origin, QUEUE_MAX, Reason, Settings, Target, Verdict, WAITING_MAX};
+use weir_apps::route::{
+    HEARD_BURST, HEARD_PER_SECOND, Heard, Hop, Origin, QUEUE_MAX, Reason, Settings, Target,
+    Verdict, WAITING_MAX,
+};
 use weir_wire::arp::{self, Operation};
 use weir_wire::ethernet::{self, Address};
 use weir_wire::icmp::Echo;
-use weir_wire::{Addresses, EtherType, Protocol, checksum, ipv4, ipv6};
+use weir_wire::{Addresses, EtherType, Protocol, checksum, ipv4, ipv6, nd};
 
 const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 
@@ -574,29 +577,90 @@ fn a_loop_ends_by_the_hops_left() {
     assert_eq!(router.counters().dropped(Reason::TtlExceeded), 1);
 }
 
+/// What a neighbour of link 0 says of itself: by ARP, by neighbour discovery.
+fn words() -> [Vec<u8>; 2] {
+    let reply = arp::Repr {
+        operation: Operation::REPLY,
+        sender: PEER[1],
+        sender_ip: Ipv4Addr::new(192, 0, 2, 77),
+        target: OWN[0],
+        target_ip: OWN_V4[0],
+    };
+    let mut by_arp = frame(EtherType::ARP, &[0; 28]);
+    reply.emit(&mut by_arp[14..]);
+    let (src, dst) = (v6("2001:db8:1::77"), v6("2001:db8:1::1"));
+    let advertisement = nd::Repr {
+        kind: nd::Kind::Advertisement {
+            router: true,
+            solicited: true,
+            replaces: false,
+        },
+        target: src,
+        hardware: Some(PEER[1]),
+    };
+    let header = ipv6::Repr {
+        src,
+        dst,
+        next_header: Protocol::ICMPV6,
+        hop_limit: nd::HOP_LIMIT,
+        traffic_class: 0,
+        flow_label: 0,
+        payload_len: advertisement.len(),
+    };
+    let mut packet = vec![0; ipv6::Repr::LEN + advertisement.len()];
+    header.emit(&mut packet);
+    advertisement.emit(&mut packet[ipv6::Repr::LEN..], Addresses::V6(src, dst));
+    [by_arp, frame(EtherType::IPV6, &packet)]
+}
+
 #[test]
-fn the_host_takes_what_is_for_us_if_it_wants() {
+fn a_host_beside_the_router_hears_its_neighbours() {
+    let mut host = router(&Settings {
+        host: true,
+        ..settings()
+    });
+    let mut alone = router(&settings());
+    for (word, (address, replaces)) in words()
+        .into_iter()
+        .zip([("192.0.2.77", true), ("2001:db8:1::77", false)])
+    {
+        // Nobody but the host has asked.
+        let given = give(&mut host, 0, 0, word.clone());
+        assert_eq!((given.verdict, given.own.len()), (Verdict::Done, 0));
+        let heard = Heard {
+            link: 0,
+            address: address.parse().unwrap(),
+            hardware: PEER[1],
+            solicited: true,
+            replaces,
+            router: !replaces,
+        };
+        assert_eq!((host.next_heard(), host.next_heard()), (Some(heard), None));
+        give(&mut alone, 0, 0, word);
+        assert_eq!(alone.next_heard(), None);
+    }
+    assert_eq!(host.counters().dropped(Reason::NeighbourRefused), 0);
+    assert_eq!(alone.counters().dropped(Reason::NeighbourRefused), 2);
+}
+
+#[test]
+fn a_host_hears_no_more_than_it_can_bear() {
     let mut router = router(&Settings {
         host: true,
         ..settings()
     });
-    for sent in [
-        udp_v4(PEER_V4[0], OWN_V4[0], 1, 10, true),
-        udp_v4(PEER_V4[0], Ipv4Addr::new(224, 0, 0, 5), 1, 10, true),
-        udp_v6(v6("2001:db8:1::9"), v6("2001:db8:1::1"), 1, 10),
-        frame(EtherType(0x88cc), &[0; 50]),
-    ] {
-        let given = give(&mut router, 0, 0, sent.clone());
-        assert_eq!((given.verdict, given.forwarded), (Verdict::Host, sent));
+    let [word, _] = words();
+    for _ in 0..10 * HEARD_BURST {
+        give(&mut router, 0, 0, word.clone());
     }
-    // Without it, the sender is told.
-    let mut router = common::router(&settings());
-    let given = give(
-        &mut router,
-        0,
-        0,
-        udp_v4(PEER_V4[0], OWN_V4[1], 1, 10, true),
-    );
-    let (kind, code, ..) = icmp_of(&given.own[0].1);
-    assert_eq!((kind, code), (3, 3));
+    let heard = std::iter::from_fn(|| router.next_heard()).count();
+    assert_eq!(heard, HEARD_BURST as usize);
+    let second = 1_000_000_000;
+    let mut heard = 0;
+    for at in 0..10_000 {
+        give(&mut router, second + at * 100_000, 0, word.clone());
+        heard += usize::from(router.next_heard().is_some());
+    }
+    let most = (HEARD_PER_SECOND + HEARD_BURST) as usize;
+    assert!((most - 1..=most).contains(&heard), "{heard}");
 }

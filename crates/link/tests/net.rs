@@ -4,7 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 use weir_lab::need;
 use weir_lab::net::{Device, Host, Lab, nobody};
-use weir_link::net::{Event, Interface, InterfaceError, Watcher, drops, interfaces};
+use weir_link::net::{
+    Event, Interface, InterfaceError, NeighbourNews, Neighbours, Watcher, drops, interfaces,
+};
 use weir_wire::LinkType;
 
 /// Runs a test on a host with a link to itself; skips it without root.
@@ -190,5 +192,61 @@ fn drops_are_those_that_the_kernel_counts() {
         assert_eq!(drops(a.index()).unwrap(), counted(a.name()));
         let error = drops(99).unwrap_err();
         assert!(matches!(error, InterfaceError::Missing { .. }), "{error}");
+    });
+}
+
+#[test]
+fn the_kernel_is_told_of_neighbours_that_it_asks_for() {
+    on_a_link(|host, a, _| {
+        let ip = |arguments: &str| {
+            let mut command = Command::new("ip");
+            command.args(arguments.split(' '));
+            let output = host.output(command).unwrap();
+            assert!(output.status.success(), "ip {arguments}: {output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let name = a.name();
+        let news = NeighbourNews {
+            ifindex: a.index(),
+            address: [10, 1, 2, 9].into(),
+            hardware: [2, 0, 0, 0, 0, 9],
+            solicited: true,
+            replaces: true,
+            router: false,
+        };
+        let shown = || ip(&format!("neigh show 10.1.2.9 dev {name}"));
+        let mut kernel = Neighbours::open().unwrap();
+        assert!(!kernel.tell(&news).unwrap());
+        assert_eq!(shown(), "", "nobody has asked");
+        ip(&format!(
+            "neigh add 10.1.2.9 dev {name} lladdr 2:0:0:0:0:1 nud stale"
+        ));
+        assert!(kernel.tell(&news).unwrap());
+        assert!(
+            shown().contains("02:00:00:00:00:09 REACHABLE"),
+            "{}",
+            shown()
+        );
+        let other = NeighbourNews {
+            hardware: [2, 0, 0, 0, 0, 7],
+            replaces: false,
+            ..news
+        };
+        kernel.tell(&other).unwrap();
+        assert!(shown().contains("02:00:00:00:00:09"), "{}", shown());
+        ip(&format!(
+            "neigh replace 10.1.2.9 dev {name} lladdr 2:0:0:0:0:1 nud permanent"
+        ));
+        assert!(!kernel.tell(&news).unwrap());
+        assert!(
+            shown().contains("02:00:00:00:00:01 PERMANENT"),
+            "{}",
+            shown()
+        );
+        let nowhere = NeighbourNews {
+            ifindex: 999,
+            ..news
+        };
+        assert!(kernel.tell(&nowhere).is_err());
     });
 }

@@ -178,6 +178,7 @@ impl Tap {
         };
         LinkCounts {
             bypassed: self.state.bypassed(link.0 as u32),
+            to_host: self.state.to_host(link.0 as u32),
             ..found.counted()
         }
     }

@@ -77,6 +77,9 @@ pub use counts::{Counts, LinkCounts};
 pub use error::TapError;
 pub use fast::{Carried, FastConfig, FastCounts, FastEntry, FastPath, LEASE, PATIENCE, Remembered};
 pub use tap::{LinkId, Pull, Tap};
-pub use weir_link::xdp::{Bypass, CopyMode, FAST_ENTRIES_MAX, FastAction, FastKey, FastKind, Why};
+pub use weir_link::xdp::{
+    Bypass, CopyMode, FAST_ENTRIES_MAX, FastAction, FastKey, FastKind, HostFilter, HostFilterError,
+    Why,
+};
 pub use weir_ring::Frame;
 pub use weir_ring::umem::Census;

@@ -9,7 +9,7 @@ use crate::member::Members;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weir_link::net::Interface;
-use weir_link::xdp::{Bypass, CopyMode, DeathWord, Gate, State, XskError};
+use weir_link::xdp::{Bypass, CopyMode, DeathWord, Gate, HostFilter, State, XskError};
 use weir_ring::umem::Census;
 use weir_ring::{Pool, Umem};
 use weir_wire::LinkType;
@@ -200,6 +200,12 @@ impl Tap {
     /// where the bypass would stay.
     pub fn restore(&mut self) {
         self.outlives = false;
+    }
+
+    /// Leaves to the host's own protocols what this filter accepts of the
+    /// links that are tapped after this call.
+    pub fn leave_to_host(&mut self, filter: HostFilter) {
+        self.gate.leave_to_host(filter);
     }
 
     /// Taps a link (`interface_tap`): the host gets none of its frames any

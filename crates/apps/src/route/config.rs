@@ -11,6 +11,7 @@
 //! [kernel]
 //! routes = true                 # learn from the kernel's tables
 //! tables = [254]                # which: 254 is `main`
+//! host = ["tcp port 179"]       # what of its own frames the host gets; true: all
 //!
 //! [[link]]
 //! name = "eth1"
@@ -136,6 +137,8 @@ pub struct Kernel {
     pub routes: bool,
     /// From which of its tables.
     pub tables: Vec<u32>,
+    /// Which frames for the router itself are the host's.
+    pub host: HostFrames,
 }
 
 impl Default for Kernel {
@@ -143,6 +146,37 @@ impl Default for Kernel {
         Kernel {
             routes: false,
             tables: vec![254],
+            host: HostFrames::default(),
+        }
+    }
+}
+
+/// Which frames for the router itself are the host's.
+#[derive(Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(untagged)]
+pub enum HostFrames {
+    /// All that the router does not answer itself, or none.
+    All(bool),
+    /// Those of them that one of these filters accepts.
+    Some(OneOrMore),
+}
+
+impl Default for HostFrames {
+    fn default() -> HostFrames {
+        HostFrames::All(false)
+    }
+}
+
+impl HostFrames {
+    /// As one filter, empty for all; `None` for none.
+    pub fn filter(&self) -> Option<String> {
+        match self {
+            HostFrames::All(all) => all.then(String::new),
+            HostFrames::Some(filters) => {
+                let filters = filters.all().iter().map(|filter| format!("({filter})"));
+                let filters: Vec<String> = filters.collect();
+                (!filters.is_empty()).then(|| filters.join(" or "))
+            }
         }
     }
 }
@@ -177,7 +211,7 @@ pub struct RouteConfig {
 }
 
 /// A text or a list of texts.
-#[derive(Deserialize, Clone, PartialEq, Debug)]
+#[derive(Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(untagged)]
 pub enum OneOrMore {
     /// One.
@@ -293,7 +327,8 @@ impl Config {
     pub fn settings(&self, interfaces: &[Facts]) -> Result<Made, ConfigError> {
         assert_eq!(interfaces.len(), self.links.len(), "one for each link");
         let links = self.links.iter().zip(interfaces).enumerate();
-        let links = links.map(|(number, (link, facts))| link.settings(number, facts));
+        let host = self.kernel.host.filter().is_some();
+        let links = links.map(|(number, (link, facts))| link.settings(number, facts, host));
         let links = links.collect::<Result<Vec<LinkSettings>, ConfigError>>()?;
         let routes = self.routes.iter().enumerate();
         let routes = routes.map(|(number, route)| route.target(number, &links));
@@ -307,14 +342,19 @@ impl Config {
             icmp_per_second: self.icmp.per_second,
             icmp_burst: self.icmp.burst,
             redirects: self.redirects,
-            ..Settings::default()
+            host,
         };
         Ok((settings, routes))
     }
 }
 
 impl LinkConfig {
-    fn settings(&self, number: usize, facts: &Facts) -> Result<LinkSettings, ConfigError> {
+    fn settings(
+        &self,
+        number: usize,
+        facts: &Facts,
+        host: bool,
+    ) -> Result<LinkSettings, ConfigError> {
         let place = place("link", number);
         let mut addresses = Vec::new();
         for text in &self.addresses {
@@ -328,8 +368,13 @@ impl LinkConfig {
             }
             addresses.push(prefix);
         }
-        if addresses.is_empty() {
-            addresses.clone_from(&facts.addresses);
+        // The host's are answered for by the router.
+        if addresses.is_empty() || host {
+            let more = facts
+                .addresses
+                .iter()
+                .filter(|own| !addresses.contains(own));
+            addresses.extend(more.copied().collect::<Vec<Prefix>>());
         }
         if addresses.is_empty() {
             let remedy = format!(

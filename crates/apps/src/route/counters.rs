@@ -105,8 +105,6 @@ pub struct Counters {
     pub fragmented: u64,
     /// Fragments they were cut into.
     pub fragments: u64,
-    /// Frames for the host's own protocols.
-    pub to_host: u64,
     /// Echo requests to the router answered.
     pub echoes: u64,
     /// ARP requests and neighbour solicitations answered.
@@ -128,7 +126,6 @@ impl Counters {
             forwarded_v6: 0,
             fragmented: 0,
             fragments: 0,
-            to_host: 0,
             echoes: 0,
             neighbours_answered: 0,
             neighbours_asked: 0,

@@ -88,7 +88,7 @@ impl Link {
             }
             enter(*prefix, Target::to(number, None))?;
             for address in broadcasts(prefix).into_iter().flatten() {
-                enter(host_prefix(address), Target::Broadcast(number))?;
+                enter(host_prefix(address), Target::Broadcast)?;
             }
         }
         for prefix in &self.addresses {

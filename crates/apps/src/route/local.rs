@@ -1,8 +1,9 @@
 //! What the router does for itself: ARP (RFC 826), neighbour discovery (RFC
-//! 4861 §7), echo (RFC 792, RFC 4443 §4); the rest is the host's or refused.
+//! 4861 §7), echo (RFC 792, RFC 4443 §4); the rest is refused.
 
 use super::bytes::{ETHERNET, array, half, put};
 use super::errors::{Problem, TTL};
+use super::heard::Heard;
 use super::neighbours::Ask;
 use super::routes::LinkId;
 use super::{Reason, Router, Verdict};
@@ -48,10 +49,18 @@ impl Router {
         let place = (link, sender);
         match arp.operation {
             Operation::REPLY => {
+                let told = self.tell_host(now_ns, || Heard {
+                    link,
+                    address: sender,
+                    hardware: arp.sender,
+                    solicited: frame[0] & 1 == 0,
+                    replaces: true,
+                    router: false,
+                });
                 let waited = self.neighbours.answered(now_ns, place, arp.sender);
-                let waited = waited.ok_or(Reason::NeighbourRefused)?;
+                let waited = asked(waited, told)?;
                 self.release(link, arp.sender, waited);
-                return Ok(self.done_or_host());
+                return Ok(Verdict::Done);
             }
             // A probe for a free address tells nothing about its sender.
             Operation::REQUEST if arp.sender_ip.is_unspecified() => {}
@@ -141,9 +150,10 @@ impl Router {
         self.enqueue(link, frame);
     }
 
-    /// What both the router and the host want to hear.
-    fn done_or_host(&mut self) -> Verdict {
-        self.for_host(Reason::NoService).unwrap_or(Verdict::Done)
+    /// Tells the host's own protocols, where they use the links, too.
+    fn tell_host(&mut self, now_ns: u64, word: impl FnOnce() -> Heard) -> bool {
+        let queue = self.heard.as_mut();
+        queue.map(|queue| queue.push(now_ns, word())).is_some()
     }
 
     /// Takes an IPv4 packet to the router itself.
@@ -165,11 +175,8 @@ impl Router {
         self.refuse(now_ns, frame, protocol)
     }
 
-    /// Nothing here takes it: the host, or nobody.
+    /// Nothing here takes it.
     fn refuse(&mut self, now_ns: u64, frame: &[u8], protocol: Protocol) -> Result<Verdict, Reason> {
-        if self.host {
-            return self.for_host(Reason::NoService);
-        }
         let problem = match protocol {
             Protocol::ICMPV4 | Protocol::ICMPV6 => None,
             Protocol::UDP => Some(Problem::PortUnreachable),
@@ -218,7 +225,7 @@ impl Router {
         if is_icmp && let Some(done) = self.neighbour_message(now_ns, link, frame) {
             return done;
         }
-        self.for_host(Reason::Multicast)
+        Err(Reason::Multicast)
     }
 
     /// Takes an IPv6 packet to the router itself.
@@ -278,16 +285,19 @@ impl Router {
         Some(match neighbour.kind {
             Kind::Solicitation => self.solicited(now_ns, link, ends, &neighbour),
             Kind::Advertisement {
+                router,
                 solicited,
                 replaces,
-                ..
             } => {
                 // An answer to all cannot be to our question (RFC 4861 §7.1.2).
                 let refused = (solicited && ends.1.is_multicast()) || ends.0.is_unspecified();
                 let own = self.links[usize::from(link)].has(neighbour.target.into());
                 match refused || own {
                     true => Err(Reason::NeighbourRefused),
-                    false => self.advertised(now_ns, link, &neighbour, (solicited, replaces)),
+                    false => {
+                        let flags = (router, solicited, replaces);
+                        self.advertised(now_ns, link, &neighbour, flags)
+                    }
                 }
             }
         })
@@ -349,17 +359,39 @@ impl Router {
         now_ns: u64,
         link: LinkId,
         neighbour: &nd::Repr,
-        flags: (bool, bool),
+        (router, solicited, replaces): (bool, bool, bool),
     ) -> Result<Verdict, Reason> {
-        let place = (link, neighbour.target.into());
-        let waited = self
-            .neighbours
-            .advertised(now_ns, place, neighbour.hardware, flags);
-        let waited = waited.ok_or(Reason::NeighbourRefused)?;
+        let address = neighbour.target.into();
+        let told = neighbour.hardware.is_some_and(|hardware| {
+            self.tell_host(now_ns, || Heard {
+                link,
+                address,
+                hardware,
+                solicited,
+                replaces,
+                router,
+            })
+        });
+        let waited = self.neighbours.advertised(
+            now_ns,
+            (link, address),
+            neighbour.hardware,
+            (solicited, replaces),
+        );
+        let waited = asked(waited, told)?;
         if let Some(hardware) = neighbour.hardware {
             self.release(link, hardware, waited);
         }
-        Ok(self.done_or_host())
+        Ok(Verdict::Done)
+    }
+}
+
+/// What waited for an answer; one that the router did not ask for may be the
+/// host's.
+fn asked(waited: Option<Vec<Vec<u8>>>, told: bool) -> Result<Vec<Vec<u8>>, Reason> {
+    match waited {
+        None if told => Ok(Vec::new()),
+        waited => waited.ok_or(Reason::NeighbourRefused),
     }
 }
 

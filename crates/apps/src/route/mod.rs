@@ -6,7 +6,6 @@
 //!  frame ─► check ─► look up ─┬─► forward: TTL, options, redirect ─► neighbour ─► Forward
 //!           (batch)  (batch)  ├─► fragments, ICMP errors ──────────► queue ─► next_own
 //!                             ├─► ours: ARP, ND, echo ─────────────► Forward, back
-//!                             ├─► Host: what the machine's own protocols take
 //!                             └─► Done, counted by its Reason
 //! ```
 //!
@@ -30,6 +29,7 @@ mod counters;
 mod errors;
 pub mod fib;
 mod fragment;
+mod heard;
 mod limit;
 mod link;
 mod local;
@@ -43,6 +43,7 @@ mod v6;
 
 pub use alike::Onward;
 pub use counters::{Counters, LinkCounts, Reason};
+pub use heard::{HEARD_BURST, HEARD_PER_SECOND, Heard};
 pub use link::LinkSettings;
 pub use neighbours::{WAITING_ALL_MAX, WAITING_MAX};
 pub use output::QUEUE_MAX;
@@ -52,6 +53,7 @@ pub use routes::{
 };
 
 use bytes::{ETHERNET, half};
+use heard::HeardQueue;
 use limit::RateLimit;
 use link::Link;
 use neighbours::Neighbours;
@@ -77,8 +79,6 @@ pub enum Verdict {
         /// Bytes to send: padding is left behind.
         len: usize,
     },
-    /// Give it, unchanged, to the host's own protocols.
-    Host,
     /// Nothing: it was dropped, or its bytes are kept for later.
     Done,
 }
@@ -98,8 +98,8 @@ pub struct Settings {
     pub icmp_burst: u32,
     /// Whether hosts are told of a better first hop.
     pub redirects: bool,
-    /// Whether the host takes what is for the router and not done here.
-    /// Otherwise that is dropped, and UDP and other protocols are refused.
+    /// Whether the host's own protocols use the links, too, and are told what
+    /// neighbours say: see [`Router::next_heard`].
     pub host: bool,
 }
 
@@ -133,7 +133,7 @@ pub struct Router {
     /// The day's time in milliseconds, and when it was that.
     clock: Option<(u32, u64)>,
     redirects: bool,
-    host: bool,
+    heard: Option<HeardQueue>,
     /// The link of the frames that are being processed.
     arrived: LinkId,
     /// Which of them were forwarded as their like is; and the one in hand.
@@ -186,7 +186,7 @@ impl Router {
             seed,
             clock: None,
             redirects: settings.redirects,
-            host: settings.host,
+            heard: settings.host.then(HeardQueue::default),
             arrived: 0,
             alike: 0,
             is_alike: false,
@@ -309,7 +309,6 @@ impl Router {
                 Class::V4(slot) => self.forward_v4(now_ns, link, frame, found_v4[slot]),
                 Class::V6(slot) => self.forward_v6(now_ns, link, frame, found_v6[slot]),
                 Class::Arp => self.arp(now_ns, link, frame),
-                Class::Other(reason @ Reason::EtherTypeUnknown) => self.for_host(reason),
                 Class::Other(reason) => Err(reason),
             };
             let goes = matches!(done, Ok(Verdict::Forward { .. }));
@@ -352,16 +351,6 @@ impl Router {
         }
     }
 
-    /// For the host's own protocols, or dropped for this reason if it takes
-    /// nothing.
-    fn for_host(&mut self, reason: Reason) -> Result<Verdict, Reason> {
-        if !self.host {
-            return Err(reason);
-        }
-        self.counters.to_host += 1;
-        Ok(Verdict::Host)
-    }
-
     /// Does what is due: brings routes up to date, asks neighbours again,
     /// gives up those that never answer.
     pub fn poll(&mut self, now_ns: u64) {
@@ -398,6 +387,12 @@ impl Router {
         counts.tx_frames += 1;
         counts.tx_bytes += frame.len() as u64;
         Some((link, frame))
+    }
+
+    /// The next word of a neighbour that the host's own protocols are to hear,
+    /// since their questions go out past the router and the answers come to it.
+    pub fn next_heard(&mut self) -> Option<Heard> {
+        self.heard.as_mut()?.pop()
     }
 
     /// Tells that a link did not take frames that a verdict or
@@ -440,7 +435,7 @@ impl Router {
         match self.routes.target(number) {
             None => Way::Refused(Reason::NoRoute),
             Some(Target::Local) => Way::Local,
-            Some(Target::Broadcast(link)) => Way::Broadcast(*link),
+            Some(Target::Broadcast) => Way::Broadcast,
             Some(Target::Blackhole) => Way::Refused(Reason::Blackhole),
             Some(Target::Unreachable) => Way::Refused(Reason::Unreachable),
             Some(Target::Prohibit) => Way::Refused(Reason::Prohibited),
@@ -470,7 +465,7 @@ impl Router {
 enum Way {
     Hop(Hop),
     Local,
-    Broadcast(LinkId),
+    Broadcast,
     Refused(Reason),
 }
 

@@ -37,9 +37,8 @@ pub enum Target {
     Forward(Box<[Hop]>),
     /// To the router itself.
     Local,
-    /// To all hosts of that link's network (RFC 919), or to an address of
-    /// nobody.
-    Broadcast(LinkId),
+    /// To all hosts of a link's network (RFC 919), or to an address of nobody.
+    Broadcast,
     /// Dropped without a word.
     Blackhole,
     /// Dropped, and the sender is told that nobody is reached.

@@ -42,7 +42,7 @@ impl Router {
         let dst = Ipv4Addr::from(array::<4>(packet, 16));
         let group_frame = frame[0] & 1 == 1;
         if dst.is_multicast() || dst.is_broadcast() {
-            return self.for_host(Reason::Multicast);
+            return Err(Reason::Multicast);
         }
         if is_martian_source(src) {
             return Err(Reason::SourceMartian);
@@ -59,10 +59,7 @@ impl Router {
             Way::Hop(hop) => hop,
             Way::Local if group_frame => return Err(Reason::GroupFrame),
             Way::Local => return self.local_v4(now_ns, frame),
-            Way::Broadcast(network) if network == link => {
-                return self.for_host(Reason::DirectedBroadcast);
-            }
-            Way::Broadcast(_) => return Err(Reason::DirectedBroadcast),
+            Way::Broadcast => return Err(Reason::DirectedBroadcast),
             Way::Refused(reason) => {
                 if !group_frame {
                     self.report(now_ns, frame, Problem::of(reason));

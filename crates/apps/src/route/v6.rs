@@ -63,7 +63,7 @@ impl Router {
             _ if group_frame => return Err(Reason::GroupFrame),
             Way::Local => return self.local_v6(now_ns, link, frame),
             Way::Hop(hop) => hop,
-            Way::Broadcast(_) => return Err(Reason::Unreachable),
+            Way::Broadcast => return Err(Reason::Unreachable),
             Way::Refused(reason) => {
                 self.report(now_ns, frame, Problem::of(reason));
                 return Err(reason);

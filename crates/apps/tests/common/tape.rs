@@ -129,7 +129,6 @@ fn frame(router: &mut Router, now_ns: u64, link: u16, bytes: &[u8], whole: bool)
             assert!(link < LINKS && len <= before.len() && len <= MTU[usize::from(link)] + 14);
             check(link, &frame[..len]);
         }
-        [Verdict::Host] => panic!("there is no host"),
         [Verdict::Done] => {
             let did = dropped(router) > drops || router.counters().fragmented > 0;
             let kept = router.counters().neighbours_asked > 0;

@@ -8,6 +8,7 @@ pub(crate) mod change;
 mod ethtool;
 mod features;
 mod interface;
+mod neighbour;
 mod netlink;
 mod routes;
 mod tap;
@@ -19,6 +20,7 @@ pub(crate) use interface::find_index;
 pub use interface::{
     Address, Interface, InterfaceError, Interfaces, Xdp, XdpMode, drops, interfaces,
 };
+pub use neighbour::{NeighbourNews, Neighbours};
 pub use netlink::Netlink;
 pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteWatcher};
 pub use tap::{Tap, TapGso, TapHeader};

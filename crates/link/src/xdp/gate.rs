@@ -2,6 +2,7 @@
 //! with the process.
 
 use super::fast::Fast;
+use super::host::HostFilter;
 use super::promiscuous;
 use super::socket::Xsk;
 use super::state::{Bypass, LINKS_MAX, QUEUES_MAX, State, at};
@@ -47,6 +48,9 @@ pub enum GateError {
     /// Its programs were not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The filter of the host's frames does not fit into them.
+    #[error("what the host is left of its frames is too much for a filter: {0}")]
+    Host(#[from] weir_filter::backend::ebpf::EmitError),
     /// What is shared was not made.
     #[error(transparent)]
     Map(#[from] MapError),
@@ -76,6 +80,7 @@ pub struct Gate {
     links: Vec<Option<GateLink>>,
     pins: Option<Pins>,
     adopted: bool,
+    host: Option<HostFilter>,
 }
 
 #[derive(Debug)]
@@ -222,7 +227,14 @@ impl Gate {
             links: Vec::new(),
             pins: None,
             adopted: false,
+            host: None,
         })
+    }
+
+    /// Leaves to the host's own protocols what this filter accepts of links
+    /// that are added later, as long as a process takes frames.
+    pub fn leave_to_host(&mut self, filter: HostFilter) {
+        self.host = Some(filter);
     }
 
     /// Attaches to one more interface; gives the link's number.
@@ -236,7 +248,7 @@ impl Gate {
             let what = format!("{} more", interface.name);
             return Err(GateError::Links { what });
         }
-        let program = program::xdp(link as u32, self.maps(), None)?;
+        let program = program::xdp(link as u32, self.maps(), None, self.host.as_ref())?;
         let ifindex = interface.index;
         let attach = |hook| Attachment::new(&program, ifindex, hook).map(|made| (made, hook));
         let attached = match attach(Hook::XdpNative) {
@@ -328,6 +340,7 @@ impl Gate {
             links: Vec::new(),
             pins: None,
             adopted: false,
+            host: None,
         })
     }
 
@@ -366,7 +379,8 @@ impl Gate {
     /// See [`GateError`].
     pub fn use_fast(&self, link: usize, fast: &Fast, completes: bool) -> Result<(), GateError> {
         fast.set_out(link as u32, self.link(link).ifindex)?;
-        let program = program::xdp(link as u32, self.maps(), Some((fast, completes)))?;
+        let (maps, host) = (self.maps(), self.host.as_ref());
+        let program = program::xdp(link as u32, maps, Some((fast, completes)), host)?;
         self.state.word(at::HAS_FAST).store(1, Ordering::SeqCst);
         Ok(self.link(link).xdp.replace(&program)?)
     }
@@ -378,7 +392,7 @@ impl Gate {
         }
         for (number, link) in self.links.iter().enumerate() {
             if let Some(link) = link {
-                let program = program::xdp(number as u32, self.maps(), None)?;
+                let program = program::xdp(number as u32, self.maps(), None, None)?;
                 link.xdp.replace(&program)?;
             }
         }
@@ -464,6 +478,7 @@ impl Gate {
             links,
             pins: None,
             adopted: false,
+            host: None,
         }))
     }
 

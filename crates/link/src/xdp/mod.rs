@@ -6,11 +6,13 @@
 //!   sockets; it shuts by itself when their process dies or hangs, and then
 //!   frames take the [`Bypass`].
 //! - [`Fast`]: cached verdicts, by which the programs forward by themselves.
+//! - [`HostFilter`]: what the host's own protocols have all the same.
 //! - [`State`]: the page that both sides share: heartbeat, limit, epoch.
 
 mod death;
 mod fast;
 mod gate;
+mod host;
 mod place;
 mod program;
 mod promiscuous;
@@ -20,5 +22,6 @@ mod state;
 pub use death::{DeathWord, Life};
 pub use fast::{FAST_ENTRIES_MAX, Fast, FastAction, FastKey, FastKind, takes_redirected};
 pub use gate::{Gate, GateError, GateParts, LinkParts};
+pub use host::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
 pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};
 pub use state::{Bypass, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, State, Trips, Why};

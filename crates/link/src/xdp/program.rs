@@ -14,13 +14,20 @@
 //! Where there are cached verdicts ([`fast`](super::fast)) they are asked
 //! between heartbeat and XSK. While the process sleeps they hold as long as
 //! its lease; a frame that they answer does not wake it.
+//!
+//! Frames that the host's own protocols are to have ([`HostFilter`]) go on to
+//! them from there, and wake nobody either.
 
 use super::death::{LOCK_WORD, THREADS};
 use super::fast::{Fast, Spec, program as fast};
+use super::gate::GateError;
+use super::host::HostFilter;
 use super::state::{MEMBERS_MAX, QUEUES_MAX, State, Why, at};
 use crate::bpf::{Load, LoadError, Map, Program, ProgramType};
 use std::os::fd::{AsFd, BorrowedFd};
-use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
+use weir_filter::backend::ebpf::{
+    Access, Asm, EmitError, Fragment, Insn, Label, Limits, Reg, WireLen, emit_fragment, helper, op,
+};
 
 /// `bpf_ktime_get_ns()`: `CLOCK_MONOTONIC`. Linux 4.1.
 const KTIME_GET_NS: i32 = 5;
@@ -37,6 +44,7 @@ const TCX_NEXT: i32 = -1;
 
 /// In `struct xdp_md`.
 const DATA: i16 = 0;
+const DATA_END: i16 = 4;
 const DATA_META: i16 = 8;
 const RX_QUEUE: i16 = 16;
 
@@ -55,6 +63,9 @@ const GATE: Reg = Reg::R9;
 
 /// On the stack, where there are cached verdicts.
 const NOW: i16 = -8;
+/// On the stack, where a filter of the host's frames asks for it: the length
+/// of the whole frame.
+const LENGTH: i16 = -16;
 
 /// Places of the maps; those of cached verdicts come behind.
 const STATE_MAP: u16 = 0;
@@ -68,13 +79,16 @@ pub(super) fn socket_key(link: u32, queue: u32) -> u32 {
 
 /// The program at XDP of link number `link`, with these maps: the page, the
 /// sockets, and which link each is joined to. With cached verdicts `fast`,
-/// and whether checksums of the link may be left to the device.
+/// and whether checksums of the link may be left to the device; and what the
+/// host's protocols are to have.
 pub(super) fn xdp(
     link: u32,
     maps: [&Map; 3],
     fast: Option<(&Fast, bool)>,
-) -> Result<Program, LoadError> {
-    let insns = Xdp::new(link, fast.map(|(fast, completes)| fast.spec(completes))).assemble();
+    host: Option<&HostFilter>,
+) -> Result<Program, GateError> {
+    let spec = fast.map(|(fast, completes)| fast.spec(completes));
+    let insns = Xdp::new(link, spec).assemble(host)?;
     let mut maps: Vec<BorrowedFd<'_>> = maps.iter().map(|map| map.as_fd()).collect();
     if let Some((fast, _)) = fast {
         maps.extend(fast.maps());
@@ -85,7 +99,12 @@ pub(super) fn xdp(
         maps: &maps,
         ..Load::new(ProgramType::Xdp)
     };
-    Program::load(&insns, &load)
+    Ok(Program::load(&insns, &load)?)
+}
+
+/// Whether a filter of the host's frames fits into the program.
+pub(super) fn check(host: &HostFilter) -> Result<(), EmitError> {
+    Xdp::new(0, None).assemble(Some(host)).map(drop)
 }
 
 /// The program at tc ingress: what XDP has passed to be joined in the kernel.
@@ -110,12 +129,8 @@ pub(super) fn tc(peer: u32, state: &Map) -> Result<Program, LoadError> {
         maps: &[state.as_fd()],
         ..Load::new(ProgramType::SchedCls)
     };
-    Program::load(&finish(asm), &load)
-}
-
-fn finish(asm: Asm) -> Vec<Insn> {
-    asm.finish(&Limits::default())
-        .expect("the program is short")
+    let insns = asm.finish(&Limits::default());
+    Program::load(&insns.expect("the program is short"), &load)
 }
 
 struct Xdp {
@@ -151,10 +166,10 @@ impl Xdp {
         insns.iter().for_each(|insn| self.asm.push(*insn));
     }
 
-    fn assemble(mut self) -> Vec<Insn> {
+    fn assemble(mut self, host: Option<&HostFilter>) -> Result<Vec<Insn>, EmitError> {
         self.push(&[Insn::mov64(CTX, Reg::R1)]);
         self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
-        self.liveness();
+        self.liveness(host)?;
         self.stamp();
         self.hand_over();
         let (died, hung, bypass) = (self.died, self.hung, self.bypass);
@@ -172,7 +187,43 @@ impl Xdp {
         if let Some(spec) = self.fast.take() {
             fast::routine(&mut self.asm, self.link, &spec, STATE_MAP);
         }
-        finish(self.asm)
+        self.asm.finish(&Limits::default())
+    }
+
+    /// Lets the host's protocols have what is for them. Of a frame in several
+    /// pieces the filter sees the first.
+    fn for_host(&mut self, host: &HostFilter) -> Result<(), EmitError> {
+        let [accept, go_on] = [(); 2].map(|()| self.asm.label());
+        if host.needs_len() {
+            self.push(&[
+                Insn::mov64(Reg::R1, CTX),
+                Insn::call(helper::XDP_GET_BUFF_LEN),
+                Insn::store(op::DW, Reg::FP, LENGTH, Reg::R0),
+            ]);
+        }
+        self.push(&[
+            Insn::load(op::W, Reg::R2, CTX, DATA),
+            Insn::load(op::W, Reg::R3, CTX, DATA_END),
+        ]);
+        let fragment = Fragment {
+            access: Access::Direct {
+                start: Reg::R2,
+                end: Reg::R3,
+            },
+            wire_len: WireLen::Stack(LENGTH),
+            result: Reg::R0,
+            free: &[Reg::R0, Reg::R1, Reg::R4, Reg::R5],
+            stack_top: LENGTH,
+            accept,
+            reject: go_on,
+            short: go_on,
+        };
+        emit_fragment(&mut self.asm, host.program(), &fragment)?;
+        self.asm.bind(accept);
+        self.push(&add(at::to_host(self.link)));
+        self.push(&[Insn::mov32(Reg::R0, XDP_PASS), Insn::exit()]);
+        self.asm.bind(go_on);
+        Ok(())
     }
 
     /// Asks the cached verdicts, if the process is alive. The coarse clock,
@@ -212,7 +263,7 @@ impl Xdp {
         self.asm.bind(miss);
     }
 
-    fn liveness(&mut self) {
+    fn liveness(&mut self, host: Option<&HostFilter>) -> Result<(), EmitError> {
         self.push(&[
             Insn::load(op::DW, GATE, PAGE, at::GATE as i16),
             Insn::mov64(Reg::R1, GATE),
@@ -224,6 +275,9 @@ impl Xdp {
         self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
         if self.fast.is_some() {
             self.ask_fast();
+        }
+        if let Some(host) = host {
+            self.for_host(host)?;
         }
         self.push(&[Insn::call(KTIME_GET_NS)]);
         let (awake, fine) = (self.asm.label(), self.asm.label());
@@ -246,6 +300,7 @@ impl Xdp {
         ]);
         self.asm.jump(Insn::jump64(JSGT, Reg::R0, Reg::R1), hung);
         self.asm.bind(fine);
+        Ok(())
     }
 
     /// Whether a process that lives has one of the death words: mostly the

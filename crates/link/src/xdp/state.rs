@@ -18,7 +18,7 @@
 //!  88    u32  the programs have cached verdicts
 //!  96    u64  limit by the coarse clock: less by a tick, signed
 //!  104   u64  frames held back, and lost, while their like took to cached verdicts
-//!  256   for each link: u64 frames bypassed, u64 handed to the process
+//!  256   for each link: u64 frames bypassed, u64 handed to the process, u64 left to the host
 //!  2048  for each process: its death word, a robust lock in 64 bytes (death.rs)
 //! ```
 
@@ -37,7 +37,7 @@ pub const MEMBERS_MAX: u16 = 16;
 
 /// Of this layout, and of the programs that go with it; C libraries have
 /// locks of their own kinds.
-pub(super) const VERSION: u64 = 3 | (super::death::LOCK_WORD as u64) << 32;
+pub(super) const VERSION: u64 = 4 | (super::death::LOCK_WORD as u64) << 32;
 
 pub(super) const BYTES: u32 = 4096;
 
@@ -59,7 +59,7 @@ pub(super) mod at {
     pub(crate) const SURE_LIMIT: usize = 96;
     pub(crate) const HELD: usize = 104;
     pub(crate) const LINKS: usize = 256;
-    pub(crate) const LINK_BYTES: usize = 16;
+    pub(crate) const LINK_BYTES: usize = 24;
     pub(crate) const DEATHS: usize = 2048;
     pub(crate) const DEATH_BYTES: usize = 64;
 
@@ -71,6 +71,11 @@ pub(super) mod at {
     /// Frames handed to the process, counted where there are cached verdicts.
     pub(crate) const fn handed(link: u32) -> usize {
         LINKS + link as usize * LINK_BYTES + 8
+    }
+
+    /// Frames that the host's own protocols were left.
+    pub(crate) const fn to_host(link: u32) -> usize {
+        LINKS + link as usize * LINK_BYTES + 16
     }
 }
 
@@ -305,6 +310,13 @@ impl State {
     /// for those before them.
     pub fn held(&self) -> u64 {
         self.wide(at::HELD).load(Ordering::Relaxed)
+    }
+
+    /// Frames of a link that the host's own protocols were left, by a
+    /// [`HostFilter`](super::HostFilter).
+    pub fn to_host(&self, link: u32) -> u64 {
+        self.wide(at::to_host(link.min(LINKS_MAX - 1)))
+            .load(Ordering::Relaxed)
     }
 
     /// Frames of a link that took the bypass.

@@ -27,7 +27,6 @@ pub(super) struct Report {
     forwarded_v6: u64,
     fragmented: u64,
     fragments: u64,
-    to_host: u64,
     echoes: u64,
     neighbours_answered: u64,
     neighbours_asked: u64,
@@ -60,6 +59,8 @@ struct Link {
     /// Frames that the kernel dropped before weir saw them.
     rx_full: u64,
     bypassed: u64,
+    /// Frames for the router itself that the host got.
+    to_host: u64,
     stale: u64,
 }
 
@@ -77,6 +78,7 @@ impl Report {
                 tx_bytes: counts.tx_bytes,
                 rx_full: tapped.rx_full,
                 bypassed: tapped.bypassed,
+                to_host: tapped.to_host,
                 stale: tapped.stale,
             }
         });
@@ -88,7 +90,6 @@ impl Report {
             forwarded_v6: counters.forwarded_v6,
             fragmented: counters.fragmented,
             fragments: counters.fragments,
-            to_host: counters.to_host,
             echoes: counters.echoes,
             neighbours_answered: counters.neighbours_answered,
             neighbours_asked: counters.neighbours_asked,
@@ -163,7 +164,7 @@ impl Report {
                 .collect()
         };
         type Row = (&'static str, &'static str, fn(&Link) -> u64);
-        let by_link: [Row; 7] = [
+        let by_link: [Row; 8] = [
             ("rx_frames_total", "Frames received.", |l| l.rx_frames),
             ("rx_bytes_total", "Bytes received.", |l| l.rx_bytes),
             ("tx_frames_total", "Frames sent.", |l| l.tx_frames),
@@ -176,6 +177,7 @@ impl Report {
             ("bypassed_total", "Frames that took the bypass.", |l| {
                 l.bypassed
             }),
+            ("to_host_total", "Frames left to the host.", |l| l.to_host),
             ("stale_total", "Frames too old to be routed.", |l| l.stale),
         ];
         for (name, help, value) in by_link {
@@ -212,7 +214,6 @@ impl Report {
                 "Fragments they were cut into.",
                 self.fragments,
             ),
-            ("to_host_total", "Frames given to the host.", self.to_host),
             ("echoes_total", "Echo requests answered.", self.echoes),
             ("icmp_errors_total", "ICMP errors sent.", self.icmp_errors),
             ("redirects_total", "Redirects sent.", self.redirects),

@@ -1,7 +1,9 @@
 //! `weir route` between two hosts: what users do through a router.
 
+mod bird;
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "common/live.rs"]
+#[path = "../common/live.rs"]
 mod live;
 
 use common::{Folder, weir};
