@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_link::mem::Impairments;
 use weir_socket::{Net, TcpListener, TcpSocket, TcpStream};
+use weir_stack::tcp::TcpConfig;
 
 /// Sends so many bytes each way at once and checks them.
 fn exchange(a: &Net, b: &Net, at: SocketAddr, len: usize) {
@@ -254,6 +255,59 @@ fn many_connections_at_once() {
     });
 }
 
+/// Who waits to write is woken by a part of the connection's own buffer.
+#[test]
+fn writers_go_on_with_little_room() {
+    for own in [true, false] {
+        let (a, b) = nets();
+        if !own {
+            a.tcp_configure(TcpConfig {
+                send_start: 3000,
+                ..TcpConfig::default()
+            });
+        }
+        let listener = TcpListener::bind(&b, (V4[1], 7)).unwrap();
+        let mut client = TcpStream::connect(&a, (V4[1], 7)).unwrap();
+        if own {
+            client.set_send_buffer(3000).unwrap();
+        }
+        let (mut server, _) = listener.accept().unwrap();
+        let patience = Some(Duration::from_secs(10));
+        client.set_write_timeout(patience).unwrap();
+        server.set_read_timeout(patience).unwrap();
+        let sent = bytes(100_000);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                client.write_all(&sent).unwrap();
+                client.shutdown(Shutdown::Write).unwrap();
+            });
+            let mut heard = Vec::new();
+            server.read_to_end(&mut heard).unwrap();
+            assert!(heard == sent);
+        });
+    }
+}
+
+#[test]
+fn what_is_corked_waits_to_be_full() {
+    let (_a, _b, mut client, mut server) = connected();
+    client.set_cork(true).unwrap();
+    client.write_all(b"hel").unwrap();
+    server
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    let mut heard = [0; 5];
+    let error = server.read(&mut heard).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    client.write_all(b"lo").unwrap();
+    client.set_cork(false).unwrap();
+    server
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    server.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"hello");
+}
+
 #[test]
 fn closing_resets_if_it_is_to() {
     for reset in [false, true] {
@@ -261,7 +315,7 @@ fn closing_resets_if_it_is_to() {
         let listener = TcpListener::bind(&b, (V4[1], 7)).unwrap();
         let client = TcpStream::connect(&a, (V4[1], 7)).unwrap();
         let (mut server, _) = listener.accept().unwrap();
-        client.set_reset_on_close(reset);
+        client.set_linger(reset.then_some(Duration::ZERO));
         drop(client);
         let read = server.read(&mut [0; 9]);
         match reset {

@@ -8,7 +8,7 @@ use crate::host::{
 };
 use crate::slab::Name;
 use crate::tcp::{
-    Direct, FastOpenServer, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo,
+    Direct, FastOpenServer, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo, TcpOptions,
 };
 use crate::udp::{self, BindError, Datagram, GroupError, SendError, UdpId, UdpOptions};
 use std::net::{IpAddr, SocketAddr};
@@ -481,6 +481,25 @@ impl Stack {
         self.tcp.listener_local(listener)
     }
 
+    /// How the segments of a listener's connections go out, its answers to
+    /// SYNs included; `None` if it is closed.
+    pub fn tcp_listener_options(&mut self, listener: ListenerId) -> Option<TcpOptions> {
+        self.tcp.listener_options(listener)
+    }
+
+    /// Sets what [`Stack::tcp_listener_options`] gives, for connections that
+    /// begin from now on.
+    ///
+    /// # Errors
+    /// If the listener is closed.
+    pub fn tcp_set_listener_options(
+        &mut self,
+        listener: ListenerId,
+        options: TcpOptions,
+    ) -> Result<(), TcpError> {
+        self.tcp.set_listener_options(listener, options)
+    }
+
     /// The next connection that a listener has.
     ///
     /// # Errors
@@ -566,6 +585,11 @@ impl Stack {
         self.tcp.write(connection, bytes)
     }
 
+    /// How many bytes of a connection may wait to be sent or acknowledged now.
+    pub fn tcp_write_limit(&self, connection: TcpId) -> usize {
+        self.tcp.write_limit(connection)
+    }
+
     /// How many bytes [`Stack::tcp_write`] would take now.
     pub fn tcp_write_room(&self, connection: TcpId) -> usize {
         self.tcp.write_room(connection)
@@ -625,6 +649,19 @@ impl Stack {
         self.tcp.close(now_ns, &mut self.host, connection);
     }
 
+    /// As [`Stack::tcp_close`], and resets the connection if the peer has not
+    /// acknowledged all that was written after so long.
+    pub fn tcp_close_within(&mut self, now_ns: u64, connection: TcpId, time_ns: u64) {
+        self.tcp
+            .close_within(now_ns, &mut self.host, connection, time_ns);
+    }
+
+    /// Whether the peer has acknowledged all that was written, and the end if
+    /// the connection was shut down for writing; also if it is over.
+    pub fn tcp_has_arrived(&self, connection: TcpId) -> bool {
+        self.tcp.has_arrived(connection)
+    }
+
     /// Resets a connection and lets it go.
     pub fn tcp_abort(&mut self, now_ns: u64, connection: TcpId) {
         self.tcp.reset(now_ns, &mut self.host, connection);
@@ -638,6 +675,24 @@ impl Stack {
     /// Our end and the peer's; `None` if it was let go.
     pub fn tcp_ends(&self, connection: TcpId) -> Option<(SocketAddr, SocketAddr)> {
         self.tcp.ends(connection)
+    }
+
+    /// How a connection's segments go out; `None` if it was let go.
+    pub fn tcp_options(&self, connection: TcpId) -> Option<TcpOptions> {
+        self.tcp.options(connection)
+    }
+
+    /// Sets what [`Stack::tcp_options`] gives, from the next segment on: the
+    /// SYN, if the stack was not polled since [`Stack::tcp_connect`].
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_set_options(
+        &mut self,
+        connection: TcpId,
+        options: TcpOptions,
+    ) -> Result<(), TcpError> {
+        self.tcp.set_options(connection, options)
     }
 
     /// Whether small segments go out at once, without waiting for

@@ -8,21 +8,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use weir_stack::tcp::{self, TcpId};
 
 /// What a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     Read,
     Write,
+    /// That the peer has all that was written.
+    Arrived,
 }
+
+/// That a connection's close is not waited for.
+const NO_LINGER: u64 = u64::MAX;
 
 /// A socket, closed when it is dropped.
 pub(crate) struct Core {
     pub(crate) net: Net,
     pub(crate) id: Id,
     nonblocking: AtomicBool,
-    /// A connection is reset, not closed.
-    reset: AtomicBool,
+    /// Tasks wait for it: its end must not hold up their runtime.
+    by_tasks: AtomicBool,
+    /// How long closing it lasts at most, in nanoseconds, before it is reset.
+    linger_ns: AtomicU64,
     /// Nanoseconds; 0 is for ever.
     read_timeout_ns: AtomicU64,
     write_timeout_ns: AtomicU64,
@@ -41,7 +49,8 @@ impl Core {
             net: net.clone(),
             id,
             nonblocking: AtomicBool::new(false),
-            reset: AtomicBool::new(false),
+            by_tasks: AtomicBool::new(false),
+            linger_ns: AtomicU64::new(NO_LINGER),
             read_timeout_ns: AtomicU64::new(0),
             write_timeout_ns: AtomicU64::new(0),
             ready: OnceLock::new(),
@@ -111,11 +120,7 @@ impl Core {
             if left == Some(Duration::ZERO) {
                 return Err(Errno::AGAIN.into());
             }
-            let watch = state.watch(self.id);
-            let condition = match side {
-                Side::Read => watch.readers.enter(),
-                Side::Write => watch.writers.enter(),
-            };
+            let condition = state.watch(self.id).waiters(side).enter();
             state = match left {
                 None => condition
                     .wait(state)
@@ -125,11 +130,7 @@ impl Core {
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
-            let watch = state.watch(self.id);
-            match side {
-                Side::Read => watch.readers.leave(),
-                Side::Write => watch.writers.leave(),
-            }
+            state.watch(self.id).waiters(side).leave();
         }
     }
 
@@ -140,15 +141,13 @@ impl Core {
         side: Side,
         act: impl FnOnce(&mut State, u64) -> Result<T, Errno>,
     ) -> Poll<io::Result<T>> {
+        self.by_tasks.store(true, Relaxed);
         let shared = self.shared();
         let mut state = shared.lock();
         let result = act(&mut state, shared.now_ns());
         if matches!(result, Err(Errno::AGAIN)) {
-            let watch = state.watch(self.id);
-            match side {
-                Side::Read => watch.readers.task(context.waker()),
-                Side::Write => watch.writers.task(context.waker()),
-            }
+            let waiters = state.watch(self.id).waiters(side);
+            waiters.task(context.waker());
         }
         state.refresh(self.id);
         shared.finish(state);
@@ -161,7 +160,7 @@ impl Core {
     fn timeout(&self, side: Side) -> &AtomicU64 {
         match side {
             Side::Read => &self.read_timeout_ns,
-            Side::Write => &self.write_timeout_ns,
+            Side::Write | Side::Arrived => &self.write_timeout_ns,
         }
     }
 
@@ -186,8 +185,47 @@ impl Core {
         self.nonblocking.store(nonblocking, Relaxed);
     }
 
-    pub(crate) fn set_reset_on_close(&self, reset: bool) {
-        self.reset.store(reset, Relaxed);
+    pub(crate) fn set_linger(&self, linger: Option<Duration>) {
+        let ns = linger.map_or(NO_LINGER, |time| {
+            u64::try_from(time.as_nanos()).map_or(NO_LINGER - 1, |ns| ns.min(NO_LINGER - 1))
+        });
+        self.linger_ns.store(ns, Relaxed);
+    }
+
+    pub(crate) fn linger(&self) -> Option<Duration> {
+        let ns = self.linger_ns.load(Relaxed);
+        (ns != NO_LINGER).then(|| Duration::from_nanos(ns))
+    }
+
+    /// Shuts a connection down and waits as long as it lingers at most; gives
+    /// how much of the time is left. Who must not wait does not.
+    fn wait_to_close(&self, id: TcpId, linger: Duration) -> Duration {
+        let stays = self.nonblocking.load(Relaxed) || self.by_tasks.load(Relaxed);
+        if linger.is_zero() || stays || std::thread::panicking() || self.net.is_own_thread() {
+            return linger;
+        }
+        let shut = self.call(|state, now_ns| {
+            // It is reset at once if bytes were not read, or it is not open.
+            let opening = state.stack.tcp_state(id) == Some(tcp::State::SynSent);
+            let unread = state
+                .stack
+                .tcp_peek(id)
+                .is_ok_and(|bytes| !bytes.is_empty());
+            !opening && !unread && state.stack.tcp_shutdown(now_ns, id).is_ok()
+        });
+        let began = Instant::now();
+        if shut {
+            // What it fails with is that the time is over, or the connection.
+            let _ = self.wait_until(
+                Side::Arrived,
+                began.checked_add(linger),
+                |state, _| match state.is_gone() || state.stack.tcp_has_arrived(id) {
+                    true => Ok(()),
+                    false => Err(Errno::AGAIN),
+                },
+            );
+        }
+        linger.saturating_sub(began.elapsed())
     }
 
     /// The descriptor for `poll` and `epoll`.
@@ -258,14 +296,23 @@ pub(crate) use waits;
 
 impl Drop for Core {
     fn drop(&mut self) {
+        let linger = self.linger();
+        let left = match (self.id, linger) {
+            (Id::Stream(id), Some(time)) => self.wait_to_close(id, time),
+            _ => Duration::ZERO,
+        };
         let shared = self.shared();
         let mut state = shared.lock();
         let now_ns = shared.now_ns();
-        match self.id {
-            Id::Stream(id) if self.reset.load(Relaxed) => state.stack.tcp_abort(now_ns, id),
-            Id::Stream(id) => state.stack.tcp_close(now_ns, id),
-            Id::Listener(id) => state.stack.tcp_unlisten(now_ns, id),
-            Id::Udp(id) => state.stack.udp_close(id),
+        let stack = &mut state.stack;
+        match (self.id, linger) {
+            (Id::Stream(id), None) => stack.tcp_close(now_ns, id),
+            (Id::Stream(id), Some(Duration::ZERO)) => stack.tcp_abort(now_ns, id),
+            (Id::Stream(id), Some(_)) => {
+                stack.tcp_close_within(now_ns, id, left.as_nanos() as u64);
+            }
+            (Id::Listener(id), _) => stack.tcp_unlisten(now_ns, id),
+            (Id::Udp(id), _) => stack.udp_close(id),
         }
         state.forget(self.id);
         shared.finish(state);

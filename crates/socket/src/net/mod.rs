@@ -103,7 +103,7 @@ impl Net {
 
     /// How TCP connections behave that begin from now on.
     pub fn tcp_configure(&self, config: TcpConfig) {
-        self.shared().lock().configure(config);
+        self.shared().lock().stack.tcp_configure(config);
     }
 
     /// The host's addresses, the link-local one of IPv6 included.
@@ -138,17 +138,28 @@ impl Net {
     pub(crate) fn shared(&self) -> &Shared {
         &self.0.shared
     }
+
+    /// Whether this is the net's thread, on which nobody may wait for the net.
+    pub(crate) fn is_own_thread(&self) -> bool {
+        self.0.is_own_thread()
+    }
+}
+
+impl Running {
+    fn is_own_thread(&self) -> bool {
+        let own = self.thread.as_ref().map(|thread| thread.thread().id());
+        own == Some(std::thread::current().id())
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.shared.lock().stop_at = Some(Instant::now() + LINGER);
         self.shared.wake();
-        let Some(thread) = self.thread.take() else {
-            return;
-        };
         // A waker that the thread itself drops may have held the last clone.
-        if thread.thread().id() != std::thread::current().id() {
+        if !self.is_own_thread()
+            && let Some(thread) = self.thread.take()
+        {
             let _ = thread.join();
         }
     }
@@ -202,12 +213,13 @@ impl Shared {
     fn drive(&self, link: &OwnedFd) {
         loop {
             let mut state = self.lock();
+            state.receive(self.now_ns());
+            state.settle(self.now_ns());
+            // Not before: what just came may be what was waited for.
             if state.is_over() {
                 state.leave(self.now_ns());
                 return;
             }
-            state.receive(self.now_ns());
-            state.settle(self.now_ns());
             let rest = state.rest(self.now_ns());
             let full = state.is_link_full();
             let gone = state.is_gone();

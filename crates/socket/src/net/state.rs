@@ -6,14 +6,14 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use weir_stack::tcp::{self, ListenerId, TcpConfig, TcpError, TcpId};
+use weir_stack::tcp::{self, ListenerId, TcpError, TcpId};
 use weir_stack::udp::UdpId;
 use weir_stack::{Outlet, Stack};
 
 /// How long the thread waits at most when nothing is due.
 const REST_MAX: Duration = Duration::from_secs(3600);
-/// A writer is woken when this much of the buffer is free, in bytes, or a
-/// part so large.
+/// A writer is woken when this much of the connection's buffer is free, in
+/// bytes, or a part so large.
 const WRITE_ROOM: usize = 16 << 10;
 const WRITE_ROOM_PART: usize = 4;
 
@@ -40,8 +40,6 @@ pub(crate) struct State {
     /// The net ends then, or when no connection needs it.
     pub(super) stop_at: Option<Instant>,
     pub(super) received: u64,
-    /// Bytes of room that wake a writer.
-    write_room: usize,
     /// UDP sockets whose senders wait for the link.
     blocked: Vec<Id>,
     /// Tasks that are to be woken once the lock is given back.
@@ -60,15 +58,9 @@ impl State {
             gone: None,
             stop_at: None,
             received: 0,
-            write_room: WRITE_ROOM,
             blocked: Vec::new(),
             tasks: Vec::new(),
         }
-    }
-
-    pub(super) fn configure(&mut self, config: TcpConfig) {
-        self.write_room = (config.send_buffer / WRITE_ROOM_PART).clamp(1, WRITE_ROOM);
-        self.stack.tcp_configure(config);
     }
 
     /// Whether the thread is to end.
@@ -254,7 +246,8 @@ impl State {
         let watch = self.watched.get(&Id::Stream(id));
         let shut_read = watch.is_some_and(|watch| watch.shut_read);
         let shut_write = watch.is_some_and(|watch| watch.shut_write);
-        let room = self.stack.tcp_write_room(id) >= self.write_room;
+        let wanted = (self.stack.tcp_write_limit(id) / WRITE_ROOM_PART).clamp(1, WRITE_ROOM);
+        let room = self.stack.tcp_write_room(id) >= wanted;
         let (waits, failed, ended) = match self.stack.tcp_peek(id) {
             Ok(bytes) => (true, false, bytes.is_empty()),
             Err(TcpError::NotNow) => (false, false, false),
@@ -263,6 +256,7 @@ impl State {
         Readiness {
             readable: waits || shut_read,
             writable: room || shut_write || state == tcp::State::Closed,
+            arrived: self.stack.tcp_has_arrived(id),
             ended: ended || shut_read,
             over: failed || ended && shut_write,
             failed,

@@ -14,6 +14,8 @@ pub(crate) struct Readiness {
     pub(crate) readable: bool,
     /// A write or send takes something, or fails.
     pub(crate) writable: bool,
+    /// The peer has all that was written.
+    pub(crate) arrived: bool,
     /// Nothing more will come (`POLLRDHUP`).
     pub(crate) ended: bool,
     /// Nor go (`POLLHUP`).
@@ -28,6 +30,7 @@ impl Readiness {
         match side {
             Side::Read => self.readable,
             Side::Write => self.writable,
+            Side::Arrived => self.arrived,
         }
     }
 
@@ -35,16 +38,18 @@ impl Readiness {
     pub(crate) const GONE: Readiness = Readiness {
         readable: true,
         writable: true,
+        arrived: true,
         ended: true,
         over: true,
         failed: true,
     };
 }
 
-/// Those that wait for one of the two.
+/// Those that wait for one side.
 #[derive(Default)]
 pub(crate) struct Waiters {
-    condition: Arc<Condvar>,
+    /// Made when first a thread waits.
+    condition: Option<Arc<Condvar>>,
     threads: usize,
     tasks: Vec<Waker>,
 }
@@ -53,7 +58,7 @@ impl Waiters {
     /// A thread is about to wait for this.
     pub(crate) fn enter(&mut self) -> Arc<Condvar> {
         self.threads += 1;
-        Arc::clone(&self.condition)
+        Arc::clone(self.condition.get_or_insert_default())
     }
 
     pub(crate) fn leave(&mut self) {
@@ -68,8 +73,10 @@ impl Waiters {
     }
 
     fn tell(&mut self, tasks: &mut Vec<Waker>) {
-        if self.threads > 0 {
-            self.condition.notify_all();
+        if self.threads > 0
+            && let Some(condition) = &self.condition
+        {
+            condition.notify_all();
         }
         tasks.append(&mut self.tasks);
     }
@@ -82,8 +89,9 @@ impl Waiters {
 /// What is kept of a socket besides the stack.
 #[derive(Default)]
 pub(crate) struct Watch {
-    pub(crate) readers: Waiters,
-    pub(crate) writers: Waiters,
+    readers: Waiters,
+    writers: Waiters,
+    closers: Waiters,
     pub(crate) ready: Option<Ready>,
     /// The program has shut it down for reading, for writing.
     pub(crate) shut_read: bool,
@@ -93,9 +101,19 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// Who waits for a side.
+    pub(crate) fn waiters(&mut self, side: Side) -> &mut Waiters {
+        match side {
+            Side::Read => &mut self.readers,
+            Side::Write => &mut self.writers,
+            Side::Arrived => &mut self.closers,
+        }
+    }
+
     /// Whether anybody would learn of a change.
     pub(crate) fn is_watched(&self) -> bool {
-        self.ready.is_some() || !self.readers.is_empty() || !self.writers.is_empty()
+        let waiters = [&self.readers, &self.writers, &self.closers];
+        self.ready.is_some() || waiters.iter().any(|waiters| !waiters.is_empty())
     }
 
     /// Tells threads and the descriptor; tasks are added to those that are to
@@ -104,11 +122,10 @@ impl Watch {
         if let Some(ready) = &mut self.ready {
             ready.set(readiness);
         }
-        if readiness.readable {
-            self.readers.tell(tasks);
-        }
-        if readiness.writable {
-            self.writers.tell(tasks);
+        for side in [Side::Read, Side::Write, Side::Arrived] {
+            if readiness.is(side) {
+                self.waiters(side).tell(tasks);
+            }
         }
     }
 

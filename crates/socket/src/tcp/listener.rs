@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use weir_stack::tcp::{ListenerId, TcpOptions};
 
 /// Connections that wait to be accepted, unless told otherwise.
 pub(super) const BACKLOG: usize = 128;
@@ -35,11 +36,18 @@ impl TcpListener {
         })
     }
 
-    pub(super) fn of(net: &Net, at: SocketAddr, backlog: usize) -> io::Result<TcpListener> {
+    pub(super) fn of(
+        net: &Net,
+        at: SocketAddr,
+        backlog: usize,
+        options: TcpOptions,
+    ) -> io::Result<TcpListener> {
         let shared = net.shared();
         let mut state = shared.lock();
         state.check()?;
         let id = state.stack.tcp_listen(at, backlog).map_err(errno::tcp)?;
+        let set = state.stack.tcp_set_listener_options(id, options);
+        set.map_err(errno::tcp)?;
         state.watch(Id::Listener(id));
         drop(state);
         Ok(TcpListener(Arc::new(Core::of_watched(
@@ -74,14 +82,43 @@ impl TcpListener {
         accepted.map_ok(|(id, peer)| (TcpStream::of(&self.0.net, id), peer))
     }
 
+    /// How the segments of the connections that it accepts go out, its answers
+    /// to SYNs included: see [`TcpStream::options`].
+    ///
+    /// # Errors
+    /// None now; as in `std`.
+    pub fn options(&self) -> io::Result<TcpOptions> {
+        let id = self.id()?;
+        let options = self.0.look(|state| state.stack.tcp_listener_options(id));
+        options.ok_or_else(|| Errno::BADF.into())
+    }
+
+    /// Sets what [`TcpListener::options`] gives, for connections that begin
+    /// from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` if the hop limit is 0.
+    pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
+        let (id, options) = (self.id()?, super::valid(options)?);
+        let set = self
+            .0
+            .look(|state| state.stack.tcp_set_listener_options(id, options));
+        set.map_err(|error| errno::tcp(error).into())
+    }
+
+    fn id(&self) -> Result<ListenerId, Errno> {
+        match self.0.id {
+            Id::Listener(id) => Ok(id),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
     fn next(
         &self,
         state: &mut State,
         now_ns: u64,
     ) -> Result<(weir_stack::tcp::TcpId, SocketAddr), Errno> {
-        let Id::Listener(listener) = self.0.id else {
-            return Err(Errno::INVAL);
-        };
+        let listener = self.id()?;
         state.check()?;
         let id = state
             .stack
@@ -102,9 +139,7 @@ impl TcpListener {
     /// # Errors
     /// None now; as in `std`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let Id::Listener(id) = self.0.id else {
-            return Err(Errno::INVAL.into());
-        };
+        let id = self.id()?;
         let local = self.0.look(|state| state.stack.tcp_listener_local(id));
         local.ok_or_else(|| Errno::BADF.into())
     }

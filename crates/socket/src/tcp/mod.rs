@@ -8,3 +8,14 @@ pub use listener::{Incoming, TcpListener};
 pub use socket::TcpSocket;
 pub(crate) use socket::first;
 pub use stream::TcpStream;
+
+use rustix::io::Errno;
+use weir_stack::tcp::TcpOptions;
+
+/// Refuses what would reach nobody.
+fn valid(options: TcpOptions) -> Result<TcpOptions, Errno> {
+    match options.hop_limit {
+        0 => Err(Errno::INVAL),
+        _ => Ok(options),
+    }
+}

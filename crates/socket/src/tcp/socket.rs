@@ -6,6 +6,7 @@ use crate::net::{Id, Net};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
+use weir_stack::tcp::TcpOptions;
 
 /// A socket before `connect(2)` or `listen(2)`: the calls one by one, as
 /// programs make them that know only those.
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 pub struct TcpSocket {
     net: Net,
     local: Option<SocketAddr>,
+    options: TcpOptions,
 }
 
 impl TcpSocket {
@@ -21,6 +23,7 @@ impl TcpSocket {
         TcpSocket {
             net: net.clone(),
             local: None,
+            options: TcpOptions::default(),
         }
     }
 
@@ -38,13 +41,28 @@ impl TcpSocket {
         Ok(())
     }
 
+    /// How segments go out: see [`TcpStream::options`].
+    pub fn options(&self) -> TcpOptions {
+        self.options
+    }
+
+    /// Sets what [`TcpSocket::options`] gives, from the first segment on; a
+    /// listener's go to the connections it accepts.
+    ///
+    /// # Errors
+    /// `EINVAL` if the hop limit is 0.
+    pub fn set_options(&mut self, options: TcpOptions) -> io::Result<()> {
+        self.options = super::valid(options)?;
+        Ok(())
+    }
+
     /// `listen(2)`: at most `backlog` connections wait to be accepted.
     ///
     /// # Errors
     /// `EADDRINUSE` if the place is taken.
     pub fn listen(self, backlog: usize) -> io::Result<TcpListener> {
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
-        TcpListener::of(&self.net, self.local.unwrap_or(any), backlog)
+        TcpListener::of(&self.net, self.local.unwrap_or(any), backlog, self.options)
     }
 
     /// `connect(2)`, which waits for the peer's answer, as long as `timeout`
@@ -71,6 +89,8 @@ impl TcpSocket {
         state.check()?;
         let opened = state.stack.tcp_connect(shared.now_ns(), self.local, remote);
         let id = opened.map_err(errno::tcp)?;
+        let set = state.stack.tcp_set_options(id, self.options);
+        set.map_err(errno::tcp)?;
         state.watch(Id::Stream(id));
         shared.finish(state);
         Ok(TcpStream::of(&self.net, id))

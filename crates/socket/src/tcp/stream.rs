@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use weir_stack::tcp::{self, TcpError, TcpId, TcpInfo};
+use weir_stack::tcp::{self, TcpError, TcpId, TcpInfo, TcpOptions};
 
 /// A connection, as [`std::net::TcpStream`]. Clones are the same connection,
 /// which is closed with the last of them.
@@ -211,11 +211,76 @@ impl TcpStream {
             .call(|state, now_ns| state.stack.tcp_abort(now_ns, self.id));
     }
 
-    /// `SO_LINGER` with no time: closing resets the connection, and the peer
-    /// learns at once. There is none with a time: closing waits for nobody, and
-    /// what was written is sent by the net.
-    pub fn set_reset_on_close(&self, reset: bool) {
-        self.core.set_reset_on_close(reset);
+    /// `SO_LINGER`: how the last handle closes the connection. `None`: at once;
+    /// what was written is sent by the net, as long as that lasts. No time: the
+    /// connection is reset. A time: dropping the handle waits until the peer
+    /// has acknowledged all, so long at most; then the connection is reset.
+    /// With a handle that does not block, or that tasks have polled, nobody
+    /// waits, and the net resets the connection when the time is over.
+    ///
+    /// A connection that has bytes nobody read is reset in any case.
+    pub fn set_linger(&self, linger: Option<Duration>) {
+        self.core.set_linger(linger);
+    }
+
+    /// As it was set.
+    pub fn linger(&self) -> Option<Duration> {
+        self.core.linger()
+    }
+
+    /// Waits until the peer has acknowledged all that was written, and the end
+    /// if the connection was shut down for writing; as long as `timeout` at
+    /// most.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it has not after the time; why the connection failed.
+    pub fn wait_arrived(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let deadline = timeout.and_then(|time| Instant::now().checked_add(time));
+        self.core
+            .wait_until(Side::Arrived, deadline, |state, _| self.has_arrived(state))
+    }
+
+    /// As [`TcpStream::wait_arrived`], for a task.
+    ///
+    /// # Errors
+    /// Why the connection failed.
+    pub fn poll_arrived(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let arrived = |state: &mut State, _| self.has_arrived(state);
+        self.core.poll(context, Side::Arrived, arrived)
+    }
+
+    fn has_arrived(&self, state: &mut State) -> Result<(), Errno> {
+        if !state.stack.tcp_has_arrived(self.id) {
+            return state.check().and(Err(Errno::AGAIN));
+        }
+        match state.stack.tcp_state(self.id) {
+            Some(tcp::State::Closed) | None => self.error(state).map_or(Ok(()), Err),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// How segments go out: the hop limit (`IP_TTL`, `IPV6_UNICAST_HOPS`) and
+    /// the traffic class (`IP_TOS`, `IPV6_TCLASS`).
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn options(&self) -> io::Result<TcpOptions> {
+        let options = self.core.look(|state| state.stack.tcp_options(self.id));
+        options.ok_or_else(|| Errno::NOTCONN.into())
+    }
+
+    /// Sets what [`TcpStream::options`] gives, from the next segment on. The
+    /// traffic class's two lowest bits, which tell of congestion, stay TCP's.
+    ///
+    /// # Errors
+    /// `EINVAL` if the hop limit is 0; `ENOTCONN` if the connection was reset
+    /// here.
+    pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
+        let options = super::valid(options)?;
+        let set = self
+            .core
+            .call(|state, _| state.stack.tcp_set_options(self.id, options));
+        set.map_err(|error| errno::tcp(error).into())
     }
 
     /// Whether both are handles of one connection.
@@ -275,6 +340,30 @@ impl TcpStream {
         let set = self
             .core
             .call(|state, _| state.stack.tcp_set_nodelay(self.id, nodelay));
+        set.map_err(|error| errno::tcp(error).into())
+    }
+
+    /// `TCP_CORK`: whether what does not fill a segment waits, until this is
+    /// taken back or the rest is written.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn set_cork(&self, cork: bool) -> io::Result<()> {
+        let set = self
+            .core
+            .call(|state, _| state.stack.tcp_set_cork(self.id, cork));
+        set.map_err(|error| errno::tcp(error).into())
+    }
+
+    /// `SO_SNDBUF`: how many bytes may wait to be sent or acknowledged; what
+    /// waits already stays. From now on it does not grow with the path.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
+        let set = self
+            .core
+            .call(|state, _| state.stack.tcp_set_send_buffer(self.id, bytes));
         set.map_err(|error| errno::tcp(error).into())
     }
 

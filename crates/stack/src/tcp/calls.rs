@@ -3,7 +3,7 @@
 use super::handshake::Listener;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
-use super::{ListenerId, Tcp, TcpError, TcpId};
+use super::{ListenerId, Tcp, TcpError, TcpId, TcpOptions};
 use crate::due::{When, at, ns};
 use crate::host::{Host, Unreached};
 use crate::pcb::{InsertError, PcbId};
@@ -40,6 +40,7 @@ impl Tcp {
         }
         let name = self.listeners.insert(Listener {
             local,
+            options: TcpOptions::default(),
             backlog: backlog.max(1),
             half_open: 0,
             fast_open: None,
@@ -149,18 +150,17 @@ impl Tcp {
 
     /// Connections let go whose bytes or FIN the peer has not acknowledged.
     pub(crate) fn unfinished(&self) -> usize {
-        let unfinished = |pcb: &&Pcb| {
-            let waits = matches!(
-                pcb.state,
-                State::SynReceived | State::FinWait1 | State::Closing | State::LastAck
-            );
-            pcb.released && waits
-        };
+        let unfinished = |pcb: &&Pcb| pcb.released && pcb.is_unfinished();
         self.pcbs
             .iter()
             .map(|pcb| &**pcb)
             .filter(unfinished)
             .count()
+    }
+
+    /// Whether the peer has acknowledged all that was written, or never will.
+    pub(crate) fn has_arrived(&self, id: TcpId) -> bool {
+        self.pcbs.get(id.0).is_none_or(|pcb| pcb.has_arrived())
     }
 
     fn get(&mut self, id: TcpId) -> Result<&mut Pcb, TcpError> {
@@ -282,6 +282,17 @@ impl Tcp {
         self.settle(now_ns, id.0);
     }
 
+    pub(crate) fn close_within(&mut self, now_ns: u64, host: &mut Host, id: TcpId, time_ns: u64) {
+        self.close(now_ns, host, id);
+        if let Some(pcb) = self.pcbs.get_mut(id.0)
+            && pcb.is_unfinished()
+        {
+            pcb.lingers = true;
+            pcb.timers.idle_ns = at(now_ns.saturating_add(time_ns));
+            self.settle(now_ns, id.0);
+        }
+    }
+
     pub(crate) fn reset(&mut self, now_ns: u64, host: &mut Host, id: TcpId) {
         if let Ok(pcb) = self.get(id) {
             pcb.released = true;
@@ -303,12 +314,45 @@ impl Tcp {
         self.pcbs.get(id.0).map_or(0, |pcb| pcb.send.room())
     }
 
+    pub(crate) fn write_limit(&self, id: TcpId) -> usize {
+        self.pcbs.get(id.0).map_or(0, |pcb| pcb.send.limit())
+    }
+
     pub(crate) fn set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), TcpError> {
         let send = &mut self.get(id)?.send;
         // What waits goes, though corked.
         send.crumbs |= nodelay && !send.nodelay && send.unsent() > 0;
         send.nodelay = nodelay;
         self.wake(id.0);
+        Ok(())
+    }
+
+    pub(crate) fn options(&self, id: TcpId) -> Option<TcpOptions> {
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        Some(pcb.options)
+    }
+
+    pub(crate) fn set_options(&mut self, id: TcpId, options: TcpOptions) -> Result<(), TcpError> {
+        let pcb = self.get(id)?;
+        pcb.options = options.settled();
+        // Its headers are made anew.
+        if let Some(headers) = &mut pcb.headers {
+            headers.way = None;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn listener_options(&mut self, id: ListenerId) -> Option<TcpOptions> {
+        self.listeners.get(id.0).map(|listener| listener.options)
+    }
+
+    pub(crate) fn set_listener_options(
+        &mut self,
+        id: ListenerId,
+        options: TcpOptions,
+    ) -> Result<(), TcpError> {
+        let listener = self.listeners.get_mut(id.0).ok_or(TcpError::Closed)?;
+        listener.options = options.settled();
         Ok(())
     }
 
@@ -431,6 +475,21 @@ impl Tcp {
 }
 
 impl Pcb {
+    /// Whether it has ended for the application, and the peer has not got all.
+    fn is_unfinished(&self) -> bool {
+        matches!(
+            self.state,
+            State::SynReceived | State::FinWait1 | State::Closing | State::LastAck
+        )
+    }
+
+    /// Whether the peer has all that was written, and the end if that was.
+    fn has_arrived(&self) -> bool {
+        let send = &self.send;
+        let arrived = send.unsent() == 0 && send.una == send.nxt;
+        self.state == State::Closed || arrived && (!send.closed || send.fin_acknowledged())
+    }
+
     /// Whether the peer will send no more.
     pub(super) fn has_ended(&self) -> bool {
         matches!(
@@ -450,19 +509,22 @@ impl Pcb {
     }
 
     pub(super) fn start_keep_alive(&mut self, now_ns: u64) {
+        if self.lingers {
+            return;
+        }
         self.timers.idle_ns = self
             .keep_alive_ns
             .and_then(|after_ns| at(now_ns.saturating_add(after_ns.get())));
     }
 
-    /// Does what is due.
-    pub(super) fn timeout(&mut self, now_ns: u64) {
+    /// Does what is due; whether the connection is to be reset.
+    pub(super) fn timeout(&mut self, now_ns: u64) -> bool {
         let due = |when: When| ns(when).is_some_and(|at_ns| at_ns <= now_ns);
         if let Some((timer, _)) = self.timers.loss.filter(|(_, at_ns)| *at_ns <= now_ns)
             && !self.loss_timeout(now_ns, timer)
         {
             self.end(Some(TcpError::TimedOut));
-            return;
+            return false;
         }
         if due(self.timers.ack_ns) {
             self.timers.ack_ns = None;
@@ -474,6 +536,7 @@ impl Pcb {
             self.timers.idle_ns = None;
             match self.is_quiet {
                 true => self.end(None),
+                false if self.lingers => return true,
                 false => self.keep_alive(now_ns),
             }
         }
@@ -481,6 +544,7 @@ impl Pcb {
             self.timers.release_ns = None;
             self.release(now_ns);
         }
+        false
     }
 
     /// An idle connection holds no memory (but this): what is empty is given

@@ -4,7 +4,7 @@
 use super::input::Arrived;
 use super::pcb::{Pcb, State, Timestamps};
 use super::seq::Seq;
-use super::{FastOpenServer, TcpConfig, TcpId};
+use super::{FastOpenServer, TcpConfig, TcpId, TcpOptions};
 use siphasher::sip::SipHasher13;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -29,6 +29,7 @@ pub(super) struct Secret(pub(super) u128);
 /// A socket that waits for connections.
 pub(super) struct Listener {
     pub(super) local: SocketAddr,
+    pub(super) options: TcpOptions,
     /// The most connections that wait to be accepted.
     pub(super) backlog: usize,
     pub(super) half_open: usize,

@@ -7,7 +7,7 @@ use super::input::{Arrived, Effect};
 use super::pcb::Pcb;
 use super::seq::Seq;
 use super::table::{CONNECTIONS_MAX, send};
-use super::{ListenerId, Tcp, TcpId};
+use super::{ListenerId, Tcp, TcpId, TcpOptions};
 use crate::host::{DropReason, Host, Incoming};
 use crate::slab::Name;
 use std::net::SocketAddr;
@@ -44,19 +44,20 @@ impl Tcp {
             return Err(DropReason::SegmentRefused);
         }
         let listener = self.listeners.get_mut(name).expect("it was found");
+        let options = listener.options;
         if listener.opened.len() >= listener.backlog {
             return Err(DropReason::BacklogFull);
         }
         if listener.half_open >= HALF_OPEN_MAX || self.pcbs.len() >= CONNECTIONS_MAX {
             listener.cookie_ns = Some(now_ns);
-            self.send_cookie(now_ns, host, ends, arrived);
+            self.send_cookie(now_ns, host, options, ends, arrived);
             return Ok(());
         }
         let judged = listener.judge(local.ip(), ends.1.ip(), arrived);
         let taken = matches!(judged, Judged::Taken);
         let pcb = Pcb::connecting(&self.config, &self.secret, host.mtu(), now_ns, ends);
         let mut pcb = pcb.answer(now_ns, arrived);
-        pcb.listener = Some(name);
+        (pcb.listener, pcb.options) = (Some(name), options);
         match judged {
             Judged::Plain => {}
             Judged::Cookie(cookie) => pcb.opening = Some(Box::new(Opening::with(cookie))),
@@ -105,6 +106,7 @@ impl Tcp {
         &mut self,
         now_ns: u64,
         host: &mut Host,
+        out: TcpOptions,
         (local, remote): (SocketAddr, SocketAddr),
         syn: &Arrived<'_>,
     ) {
@@ -150,7 +152,7 @@ impl Tcp {
             urgent: 0,
             options,
         };
-        send(now_ns, host, pcb.addresses(), &repr);
+        send(now_ns, host, out, pcb.addresses(), &repr);
     }
 
     /// An acknowledgment of a cookie of ours opens the connection.
@@ -177,6 +179,7 @@ impl Tcp {
             return Err(DropReason::BacklogFull);
         }
         listener.half_open += 1;
+        let out = listener.options;
         let timestamps = arrived
             .repr
             .options
@@ -207,7 +210,7 @@ impl Tcp {
             (local, remote),
         );
         let mut pcb = pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
-        pcb.listener = Some(name);
+        (pcb.listener, pcb.options) = (Some(name), out);
         let name = self.enter(now_ns, pcb);
         let pcb = self.pcbs.get_mut(name).expect("it was entered");
         if pcb.arrives(now_ns, arrived) == Effect::Opened {

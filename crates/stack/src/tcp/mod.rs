@@ -55,11 +55,13 @@ pub use table::CONNECTIONS_MAX;
 pub(crate) use direct::Direct;
 pub(crate) use table::Tcp;
 
+use crate::host::{HOP_LIMIT, Header};
 use crate::slab::Name;
 use receive::Receive;
 use send::Send;
 use seq::Seq;
 use std::net::SocketAddr;
+use weir_wire::{Addresses, Protocol};
 
 /// Names a TCP connection of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -68,6 +70,46 @@ pub struct TcpId(pub(crate) Name);
 /// Names a TCP listener of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ListenerId(pub(crate) Name);
+
+/// How a socket's segments go out. A listener's go to the connections it
+/// accepts, and hold from their first segment on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpOptions {
+    /// Hops that a segment may take.
+    pub hop_limit: u8,
+    /// Differentiated services (RFC 2474). The two lowest bits are not looked
+    /// at: they tell of congestion, and are TCP's own (RFC 3168).
+    pub traffic_class: u8,
+}
+
+impl Default for TcpOptions {
+    fn default() -> TcpOptions {
+        TcpOptions {
+            hop_limit: HOP_LIMIT,
+            traffic_class: 0,
+        }
+    }
+}
+
+impl TcpOptions {
+    /// Without the bits that are TCP's own.
+    fn settled(self) -> TcpOptions {
+        TcpOptions {
+            traffic_class: self.traffic_class & !3,
+            ..self
+        }
+    }
+
+    /// The header of the IP packets.
+    fn header(self, addresses: Addresses) -> Header {
+        Header {
+            hop_limit: self.hop_limit,
+            traffic_class: self.traffic_class,
+            dont_fragment: true,
+            ..Header::new(addresses, Protocol::TCP)
+        }
+    }
+}
 
 /// How connections behave that are opened from now on.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -9,7 +9,6 @@ use super::seq::Seq;
 use crate::host::{Header, Host, Offload, Way};
 use crate::stack::Outlet;
 use std::net::SocketAddr;
-use weir_wire::Protocol;
 use weir_wire::tcp::{Flags, Options, Plain};
 
 /// Segments that one connection sends before the next one's turn.
@@ -157,10 +156,7 @@ impl Pcb {
 
     /// The IP header of this connection's packets.
     fn header(&self) -> Header {
-        Header {
-            dont_fragment: true,
-            ..Header::new(self.addresses(), Protocol::TCP)
-        }
+        self.options.header(self.addresses())
     }
 
     /// Bytes that one segment may carry if it is cut later: by the link, or when
@@ -295,8 +291,8 @@ impl Pcb {
             payload_len,
             // Only new bytes may be marked (RFC 3168 §6.1.5).
             traffic_class: match self.ecn && fresh && !self.is_opening() {
-                true => MARKABLE,
-                false => 0,
+                true => self.options.traffic_class | MARKABLE,
+                false => self.options.traffic_class,
             },
             options,
             header: Plain {

@@ -10,7 +10,7 @@ use super::rtt::Rtt;
 use super::scoreboard::Scoreboard;
 use super::send::Send;
 use super::seq::Seq;
-use super::{TcpConfig, TcpError};
+use super::{TcpConfig, TcpError, TcpOptions};
 use crate::direct::Filter;
 use crate::due::{When, earlier, ns};
 use crate::host::Way;
@@ -64,8 +64,8 @@ pub(super) struct Timers {
     pub(super) loss: Option<(LossTimer, u64)>,
     /// An acknowledgment is owed by then.
     pub(super) ack_ns: When,
-    /// TIME-WAIT, or FIN-WAIT-2 without an application, ends; or else the
-    /// peer is asked whether it is there.
+    /// TIME-WAIT, or FIN-WAIT-2 without an application, ends; or the time
+    /// that it may linger; or else the peer is asked whether it is there.
     pub(super) idle_ns: When,
     /// Memory that nothing is in is given back.
     pub(super) release_ns: When,
@@ -101,6 +101,7 @@ pub(super) struct Pcb {
     pub(super) released: bool,
     /// Why it is over.
     pub(super) error: Option<TcpError>,
+    pub(super) options: TcpOptions,
 
     pub(super) send: Send,
     pub(super) receive: Receive,
@@ -180,6 +181,9 @@ pub(super) struct Pcb {
     pub(super) is_known: bool,
     /// It only waits for its time to end.
     pub(super) is_quiet: bool,
+    /// It was let go, and is reset when what was written has not arrived in
+    /// time.
+    pub(super) lingers: bool,
 }
 
 /// Acknowledgments at the start that are not delayed: they make the peer's
@@ -207,6 +211,7 @@ impl Pcb {
             listener: None,
             released: false,
             error: None,
+            options: TcpOptions::default(),
             send: config.send(iss),
             receive: config.receive(),
             board: Scoreboard::default(),
@@ -252,6 +257,7 @@ impl Pcb {
             is_told: false,
             is_known: true,
             is_quiet: false,
+            lingers: false,
         }
     }
 

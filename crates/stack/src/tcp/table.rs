@@ -8,17 +8,17 @@ use super::input::{Arrived, Effect};
 use super::output::Turn;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
-use super::{TcpConfig, TcpError, TcpId};
+use super::{TcpConfig, TcpError, TcpId, TcpOptions};
 use crate::due::at;
-use crate::host::{DropReason, Header, Host, Incoming};
+use crate::host::{DropReason, Host, Incoming};
 use crate::pcb::{Key, Listeners, PcbId, Table, Weir};
 use crate::rng::Keyed;
 use crate::slab::{Name, Slab};
 use crate::stack::Outlet;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use weir_wire::Addresses;
 use weir_wire::tcp::{Flags, Options, Repr, Segment};
-use weir_wire::{Addresses, Protocol};
 
 /// Connections of one stack, those in TIME-WAIT included.
 pub const CONNECTIONS_MAX: usize = 1 << 21;
@@ -302,8 +302,10 @@ impl Tcp {
             if let Some(name) = self.pcbs.at(index) {
                 let pcb = self.pcbs.get_mut(name).expect("it is at its place");
                 pcb.due_ns = u64::MAX;
-                pcb.timeout(now_ns);
-                self.settle(now_ns, name);
+                match pcb.timeout(now_ns) {
+                    true => self.abort(now_ns, host, name, Some(TcpError::TimedOut)),
+                    false => self.settle(now_ns, name),
+                }
             }
         }
         let mut sent = 0;
@@ -365,7 +367,7 @@ impl Tcp {
             Addresses::V4(src, dst) => Addresses::V4(dst, src),
             Addresses::V6(src, dst) => Addresses::V6(dst, src),
         };
-        send(now_ns, host, back, &repr);
+        send(now_ns, host, TcpOptions::default(), back, &repr);
     }
 
     /// Ends a connection at once, and tells the peer.
@@ -394,7 +396,7 @@ impl Tcp {
                     ..Options::default()
                 },
             };
-            send(now_ns, host, pcb.addresses(), &repr);
+            send(now_ns, host, pcb.options, pcb.addresses(), &repr);
         }
         pcb.end(error);
         self.settle(now_ns, name);
@@ -414,12 +416,14 @@ impl Tcp {
 }
 
 /// Sends a segment without a connection, or beside it.
-pub(super) fn send(now_ns: u64, host: &mut Host, addresses: Addresses, repr: &Repr) {
+pub(super) fn send(
+    now_ns: u64,
+    host: &mut Host,
+    options: TcpOptions,
+    addresses: Addresses,
+    repr: &Repr,
+) {
     let mut segment = vec![0; repr.header_len()];
     repr.emit(&mut segment, addresses);
-    let header = Header {
-        dont_fragment: true,
-        ..Header::new(addresses, Protocol::TCP)
-    };
-    host.send(now_ns, &header, &segment);
+    host.send(now_ns, &options.header(addresses), &segment);
 }

@@ -40,6 +40,8 @@ pub(crate) struct Pair {
     trace: bool,
     /// A hash of all frames that were sent, and when.
     pub(crate) digest: u64,
+    /// Frames that were sent, and from which end, if they are to be kept.
+    pub(crate) kept: Option<Vec<(usize, Vec<u8>)>>,
     /// Frames come by the channels of their connections, once there are some.
     pub(crate) by_channel: bool,
     pub(crate) channels: [Option<Channel>; 2],
@@ -65,6 +67,7 @@ impl Pair {
             link: MemLink::new(impairments, impairments, seed).unwrap(),
             now_ns: 0,
             digest: 0,
+            kept: None,
             by_channel: false,
             channels: [None; 2],
             trace: std::env::var_os("WEIR_TRACE").is_some(),
@@ -97,6 +100,9 @@ impl Pair {
                 (self.digest, self.now_ns, end, &frame).hash(&mut hasher);
                 self.digest = hasher.finish();
                 let sent = self.link.send(ENDS[end], self.now_ns, &frame);
+                if let Some(kept) = &mut self.kept {
+                    kept.push((end, frame.clone()));
+                }
                 if self.trace {
                     println!("{:>14} {end} {} {sent:?}", self.now_ns, describe(&frame));
                 }
