@@ -332,6 +332,10 @@ impl Fabric for MemFabric {
         Ok(())
     }
 
+    fn prepare_path(&mut self, _: &Facts, _: SendRules) {}
+
+    fn end_spare_paths(&mut self, _: u32) {}
+
     fn make_path(&mut self, token: u32, _: &Facts, _: SendRules) {
         lock(&self.inner).asked_paths.push(token);
     }

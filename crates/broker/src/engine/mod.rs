@@ -165,6 +165,14 @@ pub trait Fabric {
     /// If the kernel refuses; the rest is removed.
     fn sweep(&mut self, kept: &[u32]) -> Result<(), Refusal>;
 
+    /// Has a path ready for who is going to send on an interface by these
+    /// rules, as far as that is possible, until
+    /// [`end_spare_paths`](Self::end_spare_paths).
+    fn prepare_path(&mut self, facts: &Facts, rules: SendRules);
+
+    /// Ends what was made ahead for an interface.
+    fn end_spare_paths(&mut self, ifindex: u32);
+
     /// Begins to make a path to an interface, through which come only frames
     /// that the rules allow; [`made_paths`](Self::made_paths) tells when it is
     /// done, with the same token.

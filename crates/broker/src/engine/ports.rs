@@ -400,7 +400,7 @@ impl<F: Fabric> Engine<F> {
                 }
             }
             if now.is_none() {
-                self.interfaces.remove(&ifindex);
+                self.close_interface(ifindex);
             }
         }
         all
@@ -595,6 +595,7 @@ impl<F: Fabric> Engine<F> {
             dropped: interface.facts.dropped,
         };
         self.note(number).map_err(|error| not_kept(&error))?;
+        self.prepare_path(number);
         Ok((Answer::Opened(opened), fds))
     }
 
@@ -640,8 +641,13 @@ impl<F: Fabric> Engine<F> {
             .get(&ifindex)
             .is_some_and(|one| one.ports == 0)
         {
-            self.interfaces.remove(&ifindex);
+            self.close_interface(ifindex);
         }
+    }
+
+    fn close_interface(&mut self, ifindex: u32) {
+        self.interfaces.remove(&ifindex);
+        self.fabric.end_spare_paths(ifindex);
     }
 
     fn free_number(&mut self) -> u32 {

@@ -2,7 +2,8 @@
 //!
 //! The superuser gets a packet socket. Everybody else gets a path that checks
 //! each frame against the policy's rules; to make one takes some ten
-//! milliseconds, so it is asked for and reported later.
+//! milliseconds, so one is prepared when a port is opened that may send, and
+//! it is reported later.
 
 use super::ports::{Engine, Finished, Port};
 use super::{Fabric, MadePath, Owner};
@@ -72,6 +73,19 @@ impl<F: Fabric> Engine<F> {
         }
         self.fabric.make_path(number, &facts, rules);
         Ok(())
+    }
+
+    /// Has a path ready where the port's grant allows sending: most who may
+    /// send do, and to make one takes long.
+    pub(super) fn prepare_path(&mut self, number: u32) {
+        let Some(port) = self.ports.get(&number) else {
+            return;
+        };
+        if let (Some(place), Some(one)) = (port.grant, self.interfaces.get(&port.ifindex))
+            && let Ok(rules) = self.rules(place, &one.facts)
+        {
+            self.fabric.prepare_path(&one.facts, rules);
+        }
     }
 
     /// The rules of a grant for an interface.

@@ -265,6 +265,41 @@ fn within_a_second(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Who begins to send does not wait for the kernel.
+#[test]
+fn a_path_is_there_before_the_first_frame() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let (broker, _) = folder.broker(&net, &policy(SEND));
+    // The superuser's ports need none.
+    let own = Port::on(net.eth_b.name()).broker(&folder.socket);
+    let own = own.filter("tcp").unwrap().open().unwrap();
+    assert!(folder.paths(&net).is_empty());
+    let mut port = port(&net, &folder);
+    within_a_second("it is made when the port is open", || {
+        folder.paths(&net).len() == 3
+    });
+    let made = folder.paths(&net);
+    let device = net.b.device(made.last().unwrap()).unwrap();
+    nobody::run(|| send_all(&mut port, &[frame(mac(&net), OURS, b"")]));
+    assert_eq!(counted(&mut port, 1), (1, 0));
+    assert_eq!(device.counters().unwrap().rx_frames, 1);
+    within_a_second("another is made for the next one", || {
+        folder.paths(&net).len() == 6
+    });
+    let now = folder.paths(&net);
+    assert!(made.iter().all(|one| now.contains(one)));
+    drop(port);
+    within_a_second("what was sent by is gone, and the spare stays", || {
+        folder.paths(&net).len() == 3
+    });
+    drop(own);
+    within_a_second("it goes with the last port", || {
+        folder.paths(&net).is_empty()
+    });
+    broker.end();
+}
+
 #[test]
 fn a_path_goes_with_its_program_its_port_and_its_broker() {
     let Some(net) = net() else { return };
@@ -272,7 +307,10 @@ fn a_path_goes_with_its_program_its_port_and_its_broker() {
     let (broker, _) = folder.broker(&net, &policy(SEND));
     // The program dies.
     let sender = folder.sender(&net);
-    assert_eq!(folder.paths(&net).len(), 3, "a device, its check, counters");
+    within_a_second(
+        "a device, its check, counters; and for the next one",
+        || folder.paths(&net).len() == 6,
+    );
     sender.kill();
     within_a_second("what a dead program sent by is gone", || {
         folder.paths(&net).is_empty()

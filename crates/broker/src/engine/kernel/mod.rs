@@ -168,6 +168,19 @@ impl Fabric for KernelFabric {
         swept.and(paths.map_or(Ok(()), |paths| paths.sweep().map_err(system)))
     }
 
+    fn prepare_path(&mut self, facts: &Facts, rules: SendRules) {
+        // Whoever sends is told why that cannot be.
+        if let Ok(paths) = self.paths() {
+            let _ = paths.prepare(facts.ifindex, rules);
+        }
+    }
+
+    fn end_spare_paths(&mut self, ifindex: u32) {
+        if let Some(paths) = &mut self.paths {
+            paths.end_spares(ifindex);
+        }
+    }
+
     fn make_path(&mut self, token: u32, facts: &Facts, rules: SendRules) {
         let made = match self.paths() {
             Ok(paths) => paths.make(token, facts.ifindex, rules),

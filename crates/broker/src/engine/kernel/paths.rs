@@ -1,13 +1,21 @@
 //! Paths that check what users send.
 //!
-//! To make one, a namespace and a pair of devices, takes some ten
-//! milliseconds, and so does to end one: that is done on a thread of its own.
+//! To make one, a namespace and a pair of devices whose check is attached,
+//! waits for the kernel: some ten milliseconds, and up to 140 under load. That
+//! is done on a thread of its own, and ahead of need: of each kind that is
+//! asked for there is one that is nobody's yet, so that who begins to send
+//! waits for nothing.
+//!
+//! ```text
+//!  prepare ─► being made ─► spare ──► make: there at once, and another begun
+//!                 └───────────────► make has been waiting for it
+//! ```
 
 use super::system;
 use crate::engine::MadePath;
 use crate::protocol::{ErrorKind, Refusal};
 use rustix::io::write;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,27 +32,48 @@ pub(super) struct Paths {
     pub(super) folder_name: String,
     news: Arc<OwnedFd>,
     all: BTreeMap<String, Arc<CheckedPath>>,
+    /// The one that was asked for last at the end.
+    kinds: Vec<Kind>,
+    ready: Vec<(u32, Result<MadePath, Refusal>)>,
     /// Started when there is something to do.
     thread: Option<Thread>,
     pub(super) is_kept: bool,
 }
 
+/// Kinds of which one is made ahead of need. Each such path holds 2 MiB, or 4.
+const KINDS_MAX: usize = 8;
+
+/// What paths have in common.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Like {
+    ifindex: u32,
+    rules: SendRules,
+}
+
+/// Paths that are alike.
+#[derive(Debug)]
+struct Kind {
+    like: Like,
+    /// Who waits for one.
+    waiting: VecDeque<u32>,
+    /// Those that the thread has been asked for.
+    ordered: usize,
+    /// One that is nobody's yet.
+    spare: Option<MadePath>,
+}
+
 #[derive(Debug)]
 struct Thread {
     jobs: Sender<Job>,
-    done: Receiver<(u32, Made)>,
+    done: Receiver<(Like, Made)>,
 }
 
 type Made = Result<(CheckedPath, MadePath), Refusal>;
 
 enum Job {
-    Make {
-        token: u32,
-        name: String,
-        ifindex: u32,
-        rules: SendRules,
-    },
+    Make { name: String, like: Like },
     Retire(Arc<CheckedPath>),
+    End(MadePath),
 }
 
 /// What the folders of paths are called, before the namespace's number.
@@ -63,6 +92,8 @@ impl Paths {
             folder_name,
             news: Arc::clone(news),
             all: BTreeMap::new(),
+            kinds: Vec::new(),
+            ready: Vec::new(),
             thread: None,
             is_kept: false,
         })
@@ -78,37 +109,117 @@ impl Paths {
             .ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
 
+    /// Has one ready for who is to send there by these rules.
+    pub(super) fn prepare(&mut self, ifindex: u32, rules: SendRules) -> Result<(), Refusal> {
+        let at = self.kind(Like { ifindex, rules });
+        self.order(at)
+    }
+
+    /// Gives one to whoever has that token, or makes it for them.
     pub(super) fn make(
         &mut self,
         token: u32,
         ifindex: u32,
         rules: SendRules,
     ) -> Result<(), Refusal> {
-        // At most 14 bytes, of which no other path has the same.
-        let chance = super::random() as u16;
-        let name = format!("w{token:x}-{chance:04x}");
-        let job = Job::Make {
-            token,
-            name,
-            ifindex,
-            rules,
+        let at = self.kind(Like { ifindex, rules });
+        match self.kinds[at].spare.take() {
+            Some(made) => {
+                self.ready.push((token, Ok(made)));
+                // For the next one, who will be told if it cannot be.
+                let _ = self.order(at);
+                Ok(())
+            }
+            None => {
+                self.kinds[at].waiting.push_back(token);
+                let ordered = self.order(at);
+                ordered.inspect_err(|_| self.kinds[at].waiting.retain(|one| *one != token))
+            }
+        }
+    }
+
+    /// The place of a kind, which is the last. Of more than there may be, the
+    /// one that was not asked for longest goes.
+    fn kind(&mut self, like: Like) -> usize {
+        let known = self.kinds.iter().position(|kind| kind.like == like);
+        let kind = match known {
+            Some(at) => self.kinds.remove(at),
+            None => Kind {
+                like,
+                waiting: VecDeque::new(),
+                ordered: 0,
+                spare: None,
+            },
         };
-        self.ask(job).map_err(system)
+        self.kinds.push(kind);
+        if self.kinds.len() > KINDS_MAX {
+            let idle = self.kinds.iter().position(|kind| kind.waiting.is_empty());
+            let idle = idle.filter(|at| *at + 1 < self.kinds.len());
+            if let Some(spare) = idle.and_then(|at| self.kinds.remove(at).spare) {
+                self.close(spare);
+            }
+        }
+        self.kinds.len() - 1
+    }
+
+    /// Has as many of a kind made as are waited for, and a spare one.
+    fn order(&mut self, at: usize) -> Result<(), Refusal> {
+        let kind = &self.kinds[at];
+        let like = kind.like.clone();
+        let wanted = kind.waiting.len() + usize::from(kind.spare.is_none());
+        for _ in kind.ordered..wanted {
+            // At most 14 bytes, of which no other path has the same.
+            let name = format!("w{:012x}", super::random() as u64 >> 16);
+            let like = like.clone();
+            self.ask(Job::Make { name, like }).map_err(system)?;
+            self.kinds[at].ordered += 1;
+        }
+        Ok(())
     }
 
     pub(super) fn made(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {
-        let Some(thread) = &self.thread else {
-            return Vec::new();
-        };
-        let mut all = Vec::new();
-        for (token, made) in thread.done.try_iter() {
+        let done = self.thread.iter().flat_map(|thread| thread.done.try_iter());
+        for (like, made) in done.collect::<Vec<_>>() {
             let made = made.map(|(path, made)| {
                 self.all.insert(made.name.clone(), Arc::new(path));
                 made
             });
-            all.push((token, made));
+            let kind = self.kinds.iter_mut().find(|kind| kind.like == like);
+            if let Some(kind) = kind {
+                // Some may be of a kind of before, which was given up.
+                kind.ordered = kind.ordered.saturating_sub(1);
+                if let Some(token) = kind.waiting.pop_front() {
+                    self.ready.push((token, made));
+                    continue;
+                }
+                // Whoever asks for one is told why there is none.
+                if kind.spare.is_none() {
+                    kind.spare = made.ok();
+                    continue;
+                }
+            }
+            // Nobody wants it any more.
+            if let Ok(made) = made {
+                self.close(made);
+            }
         }
-        all
+        std::mem::take(&mut self.ready)
+    }
+
+    /// Ends those that were made ahead for an interface.
+    pub(super) fn end_spares(&mut self, ifindex: u32) {
+        let of = |kind: &mut Kind| kind.like.ifindex == ifindex;
+        let gone: Vec<Kind> = self.kinds.extract_if(.., of).collect();
+        let spares = gone.into_iter().filter_map(|kind| kind.spare);
+        spares.for_each(|spare| self.close(spare));
+    }
+
+    /// Ends one that is nobody's.
+    fn close(&mut self, spare: MadePath) {
+        self.all.remove(&spare.name);
+        // Without a thread it goes with its socket, and its pins with the next
+        // sweep.
+        let _ = self.ask(Job::End(spare));
     }
 
     pub(super) fn adopt(&mut self, name: &str) -> bool {
@@ -140,6 +251,9 @@ impl Paths {
     fn end(&mut self, name: &str) {
         let _ = close_path(name, &self.folder);
         self.all.remove(name);
+        for kind in &mut self.kinds {
+            kind.spare.take_if(|spare| spare.name == name);
+        }
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -159,6 +273,9 @@ impl Paths {
 
 impl Drop for Paths {
     fn drop(&mut self) {
+        for kind in std::mem::take(&mut self.kinds) {
+            kind.spare.into_iter().for_each(|spare| self.close(spare));
+        }
         if !self.is_kept {
             // What the thread still makes is ended here too.
             if let Some(Thread { jobs, done }) = self.thread.take() {
@@ -201,18 +318,14 @@ fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
     thread.spawn(move || {
         while let Ok(job) = todo.recv() {
             match job {
-                Job::Make {
-                    token,
-                    name,
-                    ifindex,
-                    rules,
-                } => {
-                    let made = make(name, ifindex, &rules, &folder);
-                    if tell.send((token, made)).is_err() {
+                Job::Make { name, like } => {
+                    let made = make(name, &like, &folder);
+                    if tell.send((like, made)).is_err() {
                         return;
                     }
                     let _ = write(&*news, &1u64.to_ne_bytes());
                 }
+                Job::End(spare) => drop(close_path(&spare.name, &folder)),
                 // Gone already, perhaps, with its user.
                 Job::Retire(path) => drop(path.retire()),
             }
@@ -221,8 +334,8 @@ fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
     Ok(Thread { jobs, done })
 }
 
-fn make(name: String, ifindex: u32, rules: &SendRules, folder: &PinFolder) -> Made {
-    match CheckedPath::open(&name, ifindex, rules, folder) {
+fn make(name: String, like: &Like, folder: &PinFolder) -> Made {
+    match CheckedPath::open(&name, like.ifindex, &like.rules, folder) {
         Ok((path, end)) => Ok((path, MadePath { name, end })),
         Err(error) => Err(Refusal::new(ErrorKind::System, error)),
     }
