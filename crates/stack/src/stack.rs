@@ -315,6 +315,11 @@ impl Stack {
         self.host.next_event()
     }
 
+    /// Whether [`Stack::next_event`] has something to tell.
+    pub fn has_events(&self) -> bool {
+        self.host.has_events()
+    }
+
     /// The address that a DHCP server gave, if [`Config::dhcp`] says to ask.
     pub fn lease(&self) -> Option<&Lease> {
         self.host.lease()

@@ -141,7 +141,8 @@ fn a_server_gives_an_address_a_router_and_more() {
         events.contains(&Event::Lease {
             address: GIVEN,
             server,
-            seconds: 3600
+            seconds: 3600,
+            renewed: false,
         }),
         "{events:?}"
     );
@@ -190,7 +191,17 @@ fn a_lease_is_renewed_then_rebound_then_over() {
         (renew[12..16].to_vec(), option(&renew, 50)),
         (GIVEN.octets().to_vec(), None)
     );
+    world.events();
     world.receive(&answer(&renew, Kind::Ack, &lease_of(800)));
+    // That is told; that the router is the same is not.
+    let (server, seconds) = (SERVER, 800);
+    let renewed = Event::Lease {
+        address: GIVEN,
+        server,
+        seconds,
+        renewed: true,
+    };
+    assert_eq!(world.events(), [renewed]);
     let until_ns = world.stack.lease().unwrap().until_ns;
     assert_eq!(until_ns, world.now_ns + 800 * SECOND);
     // It answers no more: all are asked, at seven eighths.

@@ -10,12 +10,13 @@ mod tap;
 
 use common::Folder;
 use live::{Running, net, open_folder};
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tap::{Kernel, kernel};
+use tap::kernel;
 use weir_lab::need;
-use weir_lab::net::{Host, Signal, nobody, talk};
+use weir_lab::net::{Host, Signal, talk};
 
 /// Whether a server is installed.
 fn has(program: &str) -> bool {
@@ -26,12 +27,6 @@ fn has(program: &str) -> bool {
         ));
     }
     there
-}
-
-/// The binary on the TAP interface as nobody, with addresses as said.
-fn weir(kernel: &Kernel, arguments: &[&str]) -> Running {
-    let command = nobody::command(env!("CARGO_BIN_EXE_weir"));
-    Running::start(&kernel.host, command, arguments)
 }
 
 /// dnsmasq on the kernel's side, once it serves.
@@ -71,13 +66,6 @@ fn given(running: Running, how: &str) -> (Running, String) {
     (running, address)
 }
 
-fn end(running: Running) -> live::Ended {
-    running.signal(Signal::INT);
-    let ended = running.end();
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    ended
-}
-
 #[test]
 fn dnsmasq_gives_an_address_and_gets_it_back() {
     let Some(kernel) = kernel() else { return };
@@ -92,7 +80,7 @@ fn dnsmasq_gives_an_address_and_gets_it_back() {
         &DHCP,
         "DHCP, sockets bound",
     );
-    let host = weir(&kernel, &["host", "tap0", "--addr", "dhcp"]);
+    let host = kernel.weir_as_said(&["host", "tap0", "--addr", "dhcp"]);
     let (host, address) = given(host, "by DHCP from 192.0.2.1, for 120 s");
     assert!(
         address.starts_with("192.0.2.10") || address == "192.0.2.110",
@@ -101,7 +89,7 @@ fn dnsmasq_gives_an_address_and_gets_it_back() {
     assert!(host.said().contains("router 192.0.2.1"), "{}", host.said());
     assert!(kernel.ping(&address, 56));
     assert!(std::fs::read_to_string(&leases).unwrap().contains(&address));
-    end(host);
+    host.stop();
     let began = Instant::now();
     while std::fs::read_to_string(&leases).unwrap().contains(&address) {
         assert!(
@@ -147,7 +135,9 @@ fn a_page_is_got_from_an_address_of_dnsmasq() {
     let line = format!("python3 -m http.server 8000 --directory {root}");
     let _http = kernel.server(&line, 8000);
     let url = "http://192.0.2.1:8000/page";
-    let got = weir(&kernel, &["get", url, "--link", "tap0", "--addr", "dhcp"]).end();
+    let got = kernel
+        .weir_as_said(&["get", url, "--link", "tap0", "--addr", "dhcp"])
+        .end();
     assert_eq!((got.code, &*got.stdout), (Some(0), "a page"), "{got:?}");
 }
 
@@ -184,14 +174,14 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
         "IPv6 router advertisement",
     );
     let both = ["host", "tap0", "--addr", "dhcp", "--addr", "auto"];
-    let (host, address) = given(weir(&kernel, &both), "by a router's advertisement");
+    let (host, address) = given(kernel.weir_as_said(&both), "by a router's advertisement");
     assert!(kernel.ping(&address, 56), "{address}");
     assert!(
         host.said().contains("by DHCP from 192.0.2.1") && host.said().contains("router fe80::1"),
         "{}",
         host.said()
     );
-    end(host);
+    host.stop();
     end_server(server);
 
     let file = folder.path("radvd.conf");
@@ -209,7 +199,7 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
         .arg(folder.path("radvd.pid"));
     let radvd = Running::start(&kernel.host, command, &[]);
     let (host, address) = given(
-        weir(&kernel, &["host", "tap0", "--addr", "auto"]),
+        kernel.weir_as_said(&["host", "tap0", "--addr", "auto"]),
         "by a router's advertisement",
     );
     assert!(address.starts_with("2001:db8:5:"), "{address}");
@@ -218,12 +208,12 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
     for size in [56, 1352, 1353, 3000] {
         assert!(kernel.ping(&address, size), "{size}");
     }
-    end(host);
+    host.stop();
     // The same address again: it is made of what stays.
-    let again = weir(&kernel, &["host", "tap0", "--addr", "auto"]);
+    let again = kernel.weir_as_said(&["host", "tap0", "--addr", "auto"]);
     let (host, again) = given(again, "by a router's advertisement");
     assert_eq!(again, address);
-    end(host);
+    host.stop();
     end_server(radvd);
 }
 
@@ -231,7 +221,7 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
 fn who_waits_for_an_address_can_be_stopped() {
     let Some(kernel) = kernel() else { return };
     let url = "http://192.0.2.1/";
-    let waiting = weir(&kernel, &["get", url, "--link", "tap0", "--addr", "dhcp"]);
+    let waiting = kernel.weir_as_said(&["get", url, "--link", "tap0", "--addr", "dhcp"]);
     std::thread::sleep(Duration::from_millis(500));
     waiting.signal(Signal::INT);
     let began = Instant::now();
@@ -251,7 +241,34 @@ fn an_address_that_a_kernel_has_is_given_up() {
     for at in ["10.0.0.1/24", "2001:db8::1/64"] {
         let address = at.split('/').next().unwrap();
         let said = format!("{address} is ");
-        end(net.weir(&["host", "eth0", "--addr", at]).until(&said));
+        net.weir(&["host", "eth0", "--addr", at])
+            .until(&said)
+            .stop();
+    }
+}
+
+/// What happens to an address later is said by whichever command has it.
+#[test]
+fn an_address_that_a_kernel_takes_later_is_given_up_by_any_command() {
+    let Some(kernel) = kernel() else { return };
+    let folder = open_folder("later");
+    let root = folder.path("");
+    for command in [&["serve", &*root][..], &["echo"], &["iperf"]] {
+        let host = ["--link", "tap0", "--addr", "192.0.2.77/24"];
+        let arguments: Vec<&str> = command.iter().copied().chain(host).collect();
+        let running = kernel.weir_as_said(&arguments).until("ready");
+        kernel.run("ip addr add 192.0.2.77/32 dev tap0");
+        // It is defended once, and given up when another insists (RFC 5227
+        // §2.4, b): the kernel asks three times for one who is not there.
+        kernel.host.run(|| {
+            let socket = UdpSocket::bind("192.0.2.77:0").unwrap();
+            socket.send_to(b"x", "192.0.2.99:9").unwrap();
+        });
+        let running = running.until("192.0.2.77 is ");
+        let said = running.said().to_owned();
+        assert!(said.contains("'s too: it is not used any more"), "{said}");
+        running.stop();
+        kernel.run("ip addr del 192.0.2.77/32 dev tap0");
     }
 }
 
@@ -276,7 +293,7 @@ fn a_kernel_finds_that_an_address_is_ours() {
         assert!(began.elapsed() < Duration::from_secs(10), "{shown}");
         std::thread::sleep(Duration::from_millis(100));
     }
-    end(host);
+    host.stop();
 }
 
 #[test]

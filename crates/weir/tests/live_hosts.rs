@@ -13,18 +13,10 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 use tap::{KERNEL, Kernel, OURS, kernel};
-use weir_lab::net::{Signal, talk};
+use weir_lab::net::talk;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
-}
-
-/// Ends it, which must be to its liking.
-fn end(running: Running) -> live::Ended {
-    running.signal(Signal::INT);
-    let ended = running.end();
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    ended
 }
 
 #[test]
@@ -66,7 +58,7 @@ fn a_host_beside_the_kernels_answers_on_its_own() {
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     });
     drop(listener);
-    let counted = end(host).json();
+    let counted = host.stop().json();
     assert!(counted["frames_in"].as_u64().unwrap() >= 12, "{counted}");
     // With it gone, so are its addresses.
     let pings = talk::ping(&net.a, ip("10.0.0.77"), 1, Duration::from_millis(300));
@@ -93,7 +85,7 @@ fn a_server_on_a_live_interface_takes_bytes_from_a_kernel() {
         })
     });
     assert!(heard == sent, "{} bytes", heard.len());
-    end(echo);
+    echo.stop();
 }
 
 #[test]
@@ -119,7 +111,7 @@ fn pings_of_all_sizes_are_answered() {
             assert!(echo(size), "{at}: {size}");
         }
     }
-    end(host);
+    host.stop();
 }
 
 #[test]
@@ -146,7 +138,7 @@ fn echo_serves_the_kernel_and_asks_it() {
             }
         });
     }
-    end(server);
+    server.stop();
     let listener = kernel.host.run(|| UdpSocket::bind((KERNEL[0], 7))).unwrap();
     std::thread::spawn(move || {
         let mut buffer = [0; 2000];
@@ -202,7 +194,7 @@ fn iperf3_of_the_kernels_side_measures_against_ours() {
             "{end}"
         );
     }
-    let ended = end(server);
+    let ended = server.stop();
     assert_eq!(ended.stdout.lines().count(), 6, "{ended:?}");
     assert_eq!(ended.stderr, "ready\n");
 }

@@ -12,9 +12,12 @@
 //! than the thread thinks is that woken.
 
 mod core;
+mod events;
 mod ready;
 mod state;
 mod watch;
+
+pub use self::events::Events;
 
 pub(crate) use self::core::{Core, Side, waits};
 pub(crate) use state::{Id, State};
@@ -29,7 +32,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use weir_stack::host::{ConfigError, Event};
+use weir_stack::host::ConfigError;
 use weir_stack::tcp::TcpConfig;
 use weir_stack::{Config, Stack};
 
@@ -111,9 +114,10 @@ impl Net {
         self.shared().lock().stack.addresses().collect()
     }
 
-    /// What happened to addresses and routers since it was last asked.
-    pub fn next_event(&self) -> Option<Event> {
-        self.shared().lock().stack.next_event()
+    /// What happens to addresses and routers, and the latest that happened
+    /// until now. Each is told once, to whoever asks first.
+    pub fn events(&self) -> Events {
+        Events(Arc::clone(&self.0.shared))
     }
 
     /// Runs `look` on the stack: counters, states.

@@ -1,6 +1,6 @@
 //! What the lock keeps: the stack, the link, and who waits for what.
 
-use super::watch::{Readiness, Watch};
+use super::watch::{Readiness, Waiters, Watch};
 use crate::link::Link;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -42,6 +42,10 @@ pub(crate) struct State {
     pub(super) received: u64,
     /// UDP sockets whose senders wait for the link.
     blocked: Vec<Id>,
+    /// Threads that wait for what happens to addresses and routers.
+    pub(super) followers: Waiters,
+    /// The host is gone.
+    left: bool,
     /// Tasks that are to be woken once the lock is given back.
     tasks: Vec<Waker>,
 }
@@ -59,6 +63,8 @@ impl State {
             stop_at: None,
             received: 0,
             blocked: Vec::new(),
+            followers: Waiters::default(),
+            left: false,
             tasks: Vec::new(),
         }
     }
@@ -73,8 +79,14 @@ impl State {
 
     /// The host goes: what was leased is given back.
     pub(super) fn leave(&mut self, now_ns: u64) {
+        self.left = true;
         self.stack.release(now_ns);
         self.settle(now_ns);
+        self.followers.tell(&mut self.tasks);
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.left
     }
 
     pub(super) fn is_link_full(&self) -> bool {
@@ -135,6 +147,9 @@ impl State {
             for id in std::mem::take(&mut self.blocked) {
                 self.refresh(id);
             }
+        }
+        if !self.followers.is_empty() && self.stack.has_events() {
+            self.followers.tell(&mut self.tasks);
         }
         let earlier = self
             .next_ns

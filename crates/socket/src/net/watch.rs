@@ -72,7 +72,8 @@ impl Waiters {
         }
     }
 
-    fn tell(&mut self, tasks: &mut Vec<Waker>) {
+    /// Wakes all.
+    pub(super) fn tell(&mut self, tasks: &mut Vec<Waker>) {
         if self.threads > 0
             && let Some(condition) = &self.condition
         {
@@ -81,7 +82,7 @@ impl Waiters {
         tasks.append(&mut self.tasks);
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.threads == 0 && self.tasks.is_empty()
     }
 }

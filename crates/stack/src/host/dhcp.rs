@@ -314,13 +314,12 @@ impl Host {
             self.take_address(now_ns, Owned::new(address, Origin::Leased));
         }
         self.take_routes(answer);
-        if is_new {
-            self.events.tell(Event::Lease {
-                address: answer.given?,
-                server,
-                seconds,
-            });
-        }
+        self.events.tell(Event::Lease {
+            address: answer.given?,
+            server,
+            seconds,
+            renewed: !is_new,
+        });
         // It is to be told when we go, and there may be no time to ask then.
         if let Some(next_hop) = self.routes.next_hop(server.into()) {
             self.neighbours.resolve(now_ns, next_hop);
@@ -331,6 +330,9 @@ impl Host {
 
     /// The routes and the MTU that came with an address.
     fn take_routes(&mut self, answer: &Answer) {
+        let default = |entry: &Entry| entry.to.is_empty() && entry.origin == Origin::Leased;
+        let known = self.routes.routes().iter().filter(|entry| default(entry));
+        let known: Vec<_> = known.filter_map(|entry| entry.gateway).collect();
         self.forget_leased_routes();
         let all = Ipv4Addr::UNSPECIFIED;
         let defaults = answer.routers.iter().map(|router| (all, 0, *router));
@@ -346,7 +348,7 @@ impl Host {
             let gateway = (!router.is_unspecified()).then_some(router.into());
             self.routes
                 .add(Entry::new(to.network(), gateway, Origin::Leased));
-            if to.is_empty() && gateway.is_some() {
+            if to.is_empty() && gateway.is_some_and(|router| !known.contains(&router)) {
                 self.events.tell(Event::Router(router.into()));
             }
         }

@@ -17,7 +17,7 @@ pub enum Event {
     Lost(Prefix, Lost),
     /// A router is a default router from now on.
     Router(IpAddr),
-    /// A DHCP server gave an address for so many seconds.
+    /// A DHCP server gave an address for so many seconds, or lets us keep it.
     Lease {
         /// The address.
         address: Ipv4Addr,
@@ -25,6 +25,8 @@ pub enum Event {
         server: Ipv4Addr,
         /// How long; [`u32::MAX`] for ever.
         seconds: u32,
+        /// We had it before.
+        renewed: bool,
     },
     /// A DHCP server gives none, and says why.
     Refused {
@@ -54,6 +56,10 @@ impl Events {
             self.0.pop_front();
         }
         self.0.push_back(event);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub(super) fn next(&mut self) -> Option<Event> {

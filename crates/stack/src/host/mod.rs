@@ -196,6 +196,10 @@ impl Host {
         std::mem::take(&mut self.has_lost)
     }
 
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// What happened to addresses and routes since it was last asked.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         self.events.next()

@@ -48,9 +48,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let net = args.addresses.open(&args.link, Need::Later, &stop)?;
     say("ready");
     while !stop.asked() {
-        while let Some(event) = net.next_event() {
-            host::tell(&event);
-        }
         if net.is_gone() || !host::is_there(&args.link) {
             return Err(Failure::run(format!("{} is gone", args.link)));
         }

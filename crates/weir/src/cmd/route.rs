@@ -22,7 +22,7 @@ use weir_tap::{Bypass, FastConfig, FastKind, TapError};
 /// discovery and ping for its addresses, and forwards by the routes of the
 /// configuration and, if that says so, of the kernel, where FRR or BIRD may
 /// put them. The host itself hears nothing on these interfaces, unless the
-/// configuration leaves it what is for it (host = true in [kernel]). What each
+/// configuration leaves it what is for it (`host = true` in `[kernel]`). What each
 /// key means is in docs/route.md.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\

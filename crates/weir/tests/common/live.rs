@@ -123,6 +123,14 @@ impl Running {
         self.process.id()
     }
 
+    /// Interrupts it, which ends it well.
+    pub(crate) fn stop(self) -> Ended {
+        self.signal(Signal::INT);
+        let ended = self.end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended
+    }
+
     /// Waits for the end.
     pub(crate) fn end(mut self) -> Ended {
         let ended = self.process.wait(PATIENCE).unwrap();

@@ -72,7 +72,8 @@ impl Kernel {
         self.weir_as_said(&all)
     }
 
-    fn weir_as_said(&self, arguments: &[&str]) -> Running {
+    /// The same, with addresses as said.
+    pub(crate) fn weir_as_said(&self, arguments: &[&str]) -> Running {
         let command = nobody::command(env!("CARGO_BIN_EXE_weir"));
         Running::start(&self.host, command, arguments)
     }

@@ -1,0 +1,54 @@
+//! What happens to a net's addresses and routers, as it happens.
+
+use super::Shared;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+use weir_stack::host::Event;
+
+/// Tells what happens to a net's addresses and routers, one after the other:
+/// see [`Net::events`](super::Net::events). As an iterator it waits for the
+/// next, and ends with the net.
+pub struct Events(pub(super) Arc<Shared>);
+
+impl Events {
+    /// The next event, if there is one within this time.
+    pub fn next_within(&mut self, time: Duration) -> Option<Event> {
+        self.wait(Instant::now().checked_add(time))
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>) -> Option<Event> {
+        let mut state = self.0.lock();
+        loop {
+            // That a host goes gives its addresses up is no news.
+            if state.has_left() {
+                return None;
+            }
+            if let Some(event) = state.stack.next_event() {
+                return Some(event);
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return None;
+            }
+            let condition = state.followers.enter();
+            state = match left {
+                None => condition
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    let waited = condition.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            state.followers.leave();
+        }
+    }
+}
+
+impl Iterator for Events {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        self.wait(None)
+    }
+}

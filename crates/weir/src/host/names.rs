@@ -1,0 +1,45 @@
+//! Names of hosts, and the addresses that stand for all of ours.
+
+use crate::failure::Failure;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use weir_socket::Net;
+
+/// The addresses of a name, by the system's resolver, of the versions that the
+/// host has.
+pub(crate) fn resolve(net: &Net, name: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
+    let found = (name, port).to_socket_addrs().map_err(|error| {
+        Failure::run(format!(
+            "the system's resolver does not know `{name}` ({error})"
+        ))
+    })?;
+    let addresses = net.addresses();
+    let has = |v4: bool| addresses.iter().any(|address| address.is_ipv4() == v4);
+    let (ours, others): (Vec<_>, Vec<_>) = found.partition(|address| has(address.is_ipv4()));
+    match (ours.is_empty(), others.first()) {
+        (false, _) => Ok(ours),
+        (true, Some(other)) => Err(Failure::refused(format!(
+            "`{name}` is {}, and the host has no address of that version: give one more --addr",
+            other.ip()
+        ))),
+        (true, None) => Err(Failure::run(format!("`{name}` has no address"))),
+    }
+}
+
+/// The unspecified addresses of the versions that the net has.
+pub(crate) fn any_of(net: &Net, port: u16) -> Vec<SocketAddr> {
+    let addresses = net.addresses();
+    let any = [
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+    ];
+    let has = |v4: bool| addresses.iter().any(|address| address.is_ipv4() == v4);
+    any.into_iter().filter(|any| has(any.is_ipv4())).collect()
+}
+
+/// The unspecified address of a peer's version, and any transport port.
+pub(crate) fn any_towards(peer: SocketAddr) -> SocketAddr {
+    match peer {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    }
+}

@@ -1,0 +1,235 @@
+//! A host's link is opened: a TAP interface, or ports on a live one.
+
+use super::{Addresses, Need, Source};
+use crate::failure::{Failure, say};
+use rustix::io::Errno;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use weir_link::net::{Interface, InterfaceError};
+use weir_socket::{Net, link};
+use weir_stack::host::Detect;
+use weir_stack::{Config, Prefix};
+use weir_wire::ethernet::Address;
+
+impl Addresses {
+    /// Opens a link and starts the host.
+    pub(super) fn start(&self, link: &str, need: Need) -> Result<Net, Failure> {
+        match link.split_once(':') {
+            Some(("tap", name)) => self.on_tap(name, tap(name), need),
+            Some(("port", name)) => self.on_port(name, need),
+            Some((kind, _)) => Err(Failure::refused(format!(
+                "there are no links of kind `{kind}`: give tap:NAME, port:IF or a name"
+            ))),
+            // Root would make one of whatever name.
+            None if matches!(Interface::named(link), Err(InterfaceError::Missing { .. }))
+                && rustix::process::geteuid().is_root() =>
+            {
+                Err(Failure::run(format!(
+                    "there is no interface `{link}`: look at `ip link`; to make a TAP interface \
+                     say tap:{link}"
+                )))
+            }
+            None => match tap(link) {
+                // An interface of another kind.
+                Err(error) if is(&error, Errno::INVAL) && Interface::named(link).is_ok() => {
+                    self.on_port(link, need)
+                }
+                opened => self.on_tap(link, opened, need),
+            },
+        }
+    }
+
+    fn on_tap(&self, name: &str, tap: io::Result<link::Tap>, need: Need) -> Result<Net, Failure> {
+        let tap = tap.map_err(|error| no_tap(name, &error))?;
+        let interface = Interface::named(name).map_err(Failure::run)?;
+        check_up(&interface, need)?;
+        self.check_free(&interface)?;
+        let mac = self.mac.unwrap_or_else(|| self.made_mac(name));
+        let config = self.config(mac, &interface)?;
+        Net::new(tap, &config).map_err(failure)
+    }
+
+    fn on_port(&self, name: &str, need: Need) -> Result<Net, Failure> {
+        let interface = Interface::named(name).map_err(Failure::run)?;
+        check_up(&interface, need)?;
+        self.check_free(&interface)?;
+        let dynamic = self.has(Source::Dhcp) || self.has(Source::Auto);
+        if dynamic && self.mac.is_none() {
+            return Err(Failure::refused(format!(
+                "`dhcp` and `auto` on {name} need a hardware address beside the kernel's: give \
+                 one with --mac, such as {}",
+                self.made_mac(name)
+            )));
+        }
+        let own: Option<[u8; 6]> = interface.address.as_slice().try_into().ok();
+        let mac = self.mac.or(own.map(Address)).ok_or_else(|| {
+            Failure::refused(format!("{name} is no Ethernet interface: choose another"))
+        })?;
+        let mut config = self.config(mac, &interface)?;
+        // The kernel has the link-local address that is made of the hardware
+        // address.
+        let has_v6 = config.addresses.iter().any(|one| one.address().is_ipv6());
+        if has_v6 && !config.autoconf && !config.addresses.iter().any(is_link_local) {
+            config.addresses.extend(self.made_link_local(name));
+        }
+        let addresses: Vec<IpAddr> = config.addresses.iter().map(Prefix::address).collect();
+        let options = link::PortOptions {
+            broker: self.broker.clone(),
+            ..link::PortOptions::default()
+        };
+        let port = match dynamic {
+            true => link::Port::open_station(name, mac, &options),
+            false => link::Port::open(name, mac, &addresses, &options),
+        };
+        let port = port.map_err(|error| match error.downcast() {
+            Ok(error) => crate::live::failure(error),
+            Err(error) => Failure::run(format!("cannot open ports on {name}: {error}")),
+        })?;
+        Net::new(port, &config).map_err(failure)
+    }
+
+    fn config(&self, mac: Address, interface: &Interface) -> Result<Config, Failure> {
+        let mut config = Config::new(mac);
+        config.mtu = interface.mtu as usize;
+        config.addresses = self.fixed().collect();
+        config.detect = Detect::Meanwhile;
+        config.dhcp = self.has(Source::Dhcp);
+        config.autoconf = self.has(Source::Auto);
+        config.secret = Some(secret(&interface.name));
+        for gateway in &self.gateways {
+            let all = match gateway {
+                IpAddr::V4(_) => IpAddr::from([0; 4]),
+                IpAddr::V6(_) => IpAddr::from([0; 16]),
+            };
+            let all = Prefix::new(all, 0).ok_or_else(|| Failure::refused(gateway))?;
+            config = config.route(all, *gateway);
+        }
+        Ok(config)
+    }
+
+    /// The same each time, so that neighbours who remember it are right.
+    fn made_of(&self, name: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let first = self.fixed().next();
+        first.map(|prefix| prefix.address()).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Of the locally administered kind (IEEE 802).
+    fn made_mac(&self, name: &str) -> Address {
+        let [a, b, c, d, e, ..] = self.made_of(name).to_be_bytes();
+        Address([2, a, b, c, d, e])
+    }
+
+    fn made_link_local(&self, name: &str) -> Option<Prefix> {
+        let low = u128::from(self.made_of(name));
+        Prefix::new(Ipv6Addr::from_bits(0xfe80 << 112 | low).into(), 64)
+    }
+
+    /// The kernel answers for its addresses, and for nobody's that mean all.
+    fn check_free(&self, interface: &Interface) -> Result<(), Failure> {
+        for prefix in self.fixed() {
+            let its = |one: &&weir_link::net::Address| one.ip == prefix.address();
+            if let Some(taken) = interface.addresses.iter().find(its) {
+                return Err(Failure::refused(format!(
+                    "{} is this machine's own on {}: give the host another of its network",
+                    taken.ip, interface.name
+                )));
+            }
+            if prefix.is_network() {
+                return Err(Failure::refused(format!(
+                    "{prefix} is the network's address, no host's: give one in it, such as {}",
+                    first_of(prefix)
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first address of a network that a host can have.
+fn first_of(prefix: Prefix) -> IpAddr {
+    match prefix.network().address() {
+        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() | 1).into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() | 1).into(),
+    }
+}
+
+/// The same each time on this machine and link, and unknown elsewhere.
+fn secret(link: &str) -> u128 {
+    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
+    let half = |number: u8| {
+        let mut hasher = DefaultHasher::new();
+        (&machine, link, number).hash(&mut hasher);
+        u128::from(hasher.finish())
+    };
+    half(0) << 64 | half(1)
+}
+
+/// Whether a link's interface still is.
+pub(crate) fn is_there(link: &str) -> bool {
+    let name = link.split_once(':').map_or(link, |(_, name)| name);
+    !matches!(Interface::named(name), Err(InterfaceError::Missing { .. }))
+}
+
+/// With the kernel's offload, or without it if the kernel has none.
+fn tap(name: &str) -> io::Result<link::Tap> {
+    match link::Tap::open(name) {
+        Err(error) if is(&error, Errno::INVAL) => link::Tap::open_plain(name),
+        opened => opened,
+    }
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+fn is_link_local(prefix: &Prefix) -> bool {
+    match prefix.address() {
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+        IpAddr::V4(_) => false,
+    }
+}
+
+fn failure(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::InvalidInput => Failure::refused(error),
+        _ => Failure::run(error),
+    }
+}
+
+fn check_up(interface: &Interface, need: Need) -> Result<(), Failure> {
+    if interface.up {
+        return Ok(());
+    }
+    let name = &interface.name;
+    let down = format!("{name} is down, and carries nothing: ip link set {name} up");
+    match need {
+        Need::Up => Err(Failure::run(down)),
+        Need::Later => {
+            say(&format!("weir: {down}"));
+            Ok(())
+        }
+    }
+}
+
+fn no_tap(name: &str, error: &io::Error) -> Failure {
+    let remedy = match error.kind() {
+        io::ErrorKind::PermissionDenied => format!(
+            ": make it for yourself as root, once: ip tuntap add dev {name} mode tap user $USER; \
+             or give another --link"
+        ),
+        io::ErrorKind::ResourceBusy => ": another program has it open".to_owned(),
+        _ if is(error, Errno::INVAL) && Interface::named(name).is_ok() => {
+            format!(": it is of another kind; on a live interface say port:{name}")
+        }
+        _ => String::new(),
+    };
+    let message = format!("cannot open TAP interface `{name}`: {error}{remedy}");
+    match error.kind() {
+        io::ErrorKind::InvalidInput => Failure::refused(message),
+        _ => Failure::run(message),
+    }
+}

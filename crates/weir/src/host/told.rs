@@ -1,0 +1,98 @@
+//! What happens to a host's addresses and routers is said on standard error.
+
+use super::{Addresses, Source};
+use crate::failure::{Failure, say};
+use crate::stop::Stop;
+use std::time::{Duration, Instant};
+use weir_socket::Net;
+use weir_stack::host::{Event, Lost, Origin};
+
+/// How long servers and routers may take to tell of an address.
+const TOLD_WITHIN: Duration = Duration::from_secs(20);
+/// How often it is looked whether a signal came meanwhile.
+const LOOK_EACH: Duration = Duration::from_millis(50);
+
+/// Waits until each address is had that others give; from then on a thread
+/// says what happens to them, as long as the host is there.
+pub(super) fn settle(host: &Addresses, net: &Net, link: &str, stop: &Stop) -> Result<(), Failure> {
+    let began = Instant::now();
+    let mut events = net.events();
+    let mut wanted = Vec::new();
+    for (source, origin, whose) in [
+        (Source::Dhcp, Origin::Leased, "DHCP server gives an address"),
+        (
+            Source::Auto,
+            Origin::Advertised,
+            "router advertises a network",
+        ),
+    ] {
+        if host.has(source) {
+            wanted.push((origin, whose));
+        }
+    }
+    while let Some((_, whose)) = wanted.first() {
+        if let Some(event) = events.next_within(LOOK_EACH) {
+            tell(&event);
+            if let Event::Address(_, got) = event {
+                wanted.retain(|(origin, _)| *origin != got);
+            }
+        } else if stop.asked() {
+            return Err(Failure::Stopped(stop.signal()));
+        } else if net.is_gone() {
+            return Err(Failure::run(format!("{link} is gone")));
+        } else if began.elapsed() >= TOLD_WITHIN {
+            return Err(Failure::run(format!(
+                "no {whose} on {link} within {} s: see whether one is there, or give --addr \
+                 ADDR/LEN",
+                TOLD_WITHIN.as_secs()
+            )));
+        }
+    }
+    // What came with the last of them is said before the command goes on.
+    while let Some(event) = events.next_within(Duration::ZERO) {
+        tell(&event);
+    }
+    let thread = std::thread::Builder::new().name("weir-told".to_owned());
+    let follows = thread.spawn(move || events.for_each(|event| tell(&event)));
+    follows.map_err(|error| Failure::run(format!("cannot start a thread: {error}")))?;
+    Ok(())
+}
+
+/// Says what happened to the host's addresses, if it is worth to be known.
+fn tell(event: &Event) {
+    let said = match event {
+        Event::Address(prefix, Origin::Advertised) => {
+            format!("{prefix} by a router's advertisement")
+        }
+        Event::Lease {
+            address,
+            server,
+            seconds,
+            renewed,
+        } => {
+            let again = if *renewed { " again" } else { "" };
+            let time = match *seconds {
+                u32::MAX => "ever".to_owned(),
+                seconds => format!("{seconds} s"),
+            };
+            format!("{address} by DHCP from {server}{again}, for {time}")
+        }
+        Event::Router(router) => format!("router {router}"),
+        Event::Refused { server, message } => {
+            let server = server.map_or_else(|| "a DHCP server".to_owned(), |one| one.to_string());
+            let why = message.as_deref().unwrap_or("without a reason");
+            format!("{server} refuses an address: {}", why.escape_debug())
+        }
+        Event::Lost(prefix, Lost::Duplicate(Some(by))) => format!(
+            "{} is {by}'s too: it is not used any more; give another --addr",
+            prefix.address()
+        ),
+        Event::Lost(prefix, Lost::Duplicate(None)) => format!(
+            "{} is another's too: it is not used any more; give another --addr",
+            prefix.address()
+        ),
+        Event::Lost(prefix, Lost::Over) => format!("{prefix} is over"),
+        Event::Address(..) => return,
+    };
+    say(&format!("weir: {said}"));
+}
