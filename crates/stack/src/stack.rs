@@ -595,8 +595,10 @@ impl Stack {
         self.tcp.write_limit(connection)
     }
 
-    /// How many bytes [`Stack::tcp_write`] would take now.
-    pub fn tcp_write_room(&self, connection: TcpId) -> usize {
+    /// How many bytes [`Stack::tcp_write`] would take now. If it is none for
+    /// want of memory, [`Stack::tcp_next_changed`] names the connection when
+    /// there is some again.
+    pub fn tcp_write_room(&mut self, connection: TcpId) -> usize {
         self.tcp.write_room(connection)
     }
 

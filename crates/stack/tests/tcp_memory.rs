@@ -2,12 +2,13 @@
 
 mod common;
 
+use common::peer::{ACK, Peer, SYN};
 use common::stream::exchange;
 use common::{Pair, V4};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use weir_link::mem::Impairments;
-use weir_stack::tcp::{TcpConfig, TcpError, TcpId};
+use weir_stack::tcp::{HALF_OPEN_MAX, TcpConfig, TcpError, TcpId};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
@@ -163,4 +164,86 @@ fn memory_is_bounded_and_shared() {
     let done = pair.run(2000 * S, &mut turn);
     assert!(done, "at {} s", pair.now_ns / S);
     assert!(refused > 0);
+}
+
+/// A stranger opens many connections and leaves a gap in each: what lies behind
+/// the gaps, which nobody can read, leaves a part of the memory to others.
+#[test]
+fn bytes_out_of_order_leave_memory_to_others() {
+    const LIMIT: usize = 1 << 20;
+    let mut peer = Peer::new(V4);
+    peer.stack.tcp_limit_memory(LIMIT);
+    let listener = peer.listen(100);
+    for port in 1..40 {
+        (peer.port, peer.seq) = (port, 1000);
+        peer.open(listener);
+        let (far, ack) = (peer.seq.wrapping_add(60_000), peer.ack);
+        peer.tell(ACK, far, ack, b"far away");
+        peer.heard();
+    }
+    let held = peer.stack.tcp_memory();
+    assert!(
+        (LIMIT / 2..=LIMIT * 3 / 4).contains(&held),
+        "{held} of {LIMIT} bytes"
+    );
+    // Others are served: 100 KB in segments in order, each read at once.
+    peer.port = 4000;
+    let served = peer.open(listener);
+    for _ in 0..100 {
+        peer.tell(ACK, peer.seq, peer.ack, &[7; 1000]);
+        assert_eq!(peer.read(served).map(|bytes| bytes.len()), Ok(1000));
+        peer.seq = peer.seq.wrapping_add(1000);
+        peer.heard();
+    }
+    assert!(peer.stack.tcp_memory() <= LIMIT);
+}
+
+/// What a connection brings along that a SYN cookie opens is bounded too.
+#[test]
+fn bytes_behind_a_cookie_are_within_the_limit() {
+    let mut peer = Peer::new(V4);
+    let listener = peer.listen(10);
+    let mut cookie = 0;
+    for port in 0..=HALF_OPEN_MAX as u16 {
+        peer.port = 1000 + port;
+        peer.tell(SYN, 1000, 0, b"");
+        cookie = peer.heard()[0].0.seq;
+    }
+    peer.stack.tcp_limit_memory(0);
+    peer.tell(ACK, 1001, cookie.wrapping_add(1), b"hello");
+    assert_eq!(peer.stack.tcp_waiting(listener), 1);
+    assert_eq!(peer.stack.tcp_memory(), 0);
+    // It comes again, when there is memory.
+    peer.stack.tcp_limit_memory(1 << 20);
+    let connection = peer.stack.tcp_accept(0, listener).unwrap();
+    peer.tell(ACK, 1001, cookie.wrapping_add(1), b"hello");
+    assert_eq!(peer.read(connection).unwrap(), b"hello");
+}
+
+/// Who asks how much there is room for learns that there is none, and is told
+/// when there is.
+#[test]
+fn there_is_no_room_without_memory() {
+    const LIMIT: usize = 64 << 10;
+    let mut pair = Pair::new(link(MS, 1_000_000_000), 7);
+    let pairs = open(&mut pair, 2);
+    let [(one, reads), (two, _)] = pairs[..] else {
+        panic!()
+    };
+    pair.stacks[0].tcp_limit_memory(LIMIT);
+    while pair.stacks[0].tcp_write(one, &[1; 2048]).is_ok() {}
+    while pair.stacks[0].tcp_next_changed().is_some() {}
+    assert_eq!(pair.stacks[0].tcp_write_room(two), 0);
+    // The first is read, and gives its storage back.
+    let mut buffer = vec![0; LIMIT];
+    let told = pair.run(100 * S, |pair| {
+        while pair.stacks[1].tcp_read(reads, &mut buffer).is_ok() {}
+        pair.poll_all();
+        let stack = &mut pair.stacks[0];
+        let named = std::iter::from_fn(|| stack.tcp_next_changed()).any(|id| id == two);
+        // It may be named for another reason before.
+        named && stack.tcp_write_room(two) > 0
+    });
+    assert!(told);
+    assert!(pair.stacks[0].tcp_write(two, &[1; 100]).is_ok());
 }

@@ -172,7 +172,7 @@ impl Tcp {
     }
 
     pub(crate) fn write(&mut self, id: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
-        let (memory, held) = (self.memory, self.held);
+        let left = self.left();
         let pcb = self.get(id)?;
         if let Some(error) = pcb.error {
             return Err(error);
@@ -180,17 +180,26 @@ impl Tcp {
         if pcb.send.closed || !(pcb.can_write() || pcb.is_opening()) {
             return Err(TcpError::Shut);
         }
-        pcb.send.set_memory(memory.saturating_sub(held));
+        pcb.send.set_memory(left.bytes);
         let written = pcb.send.write(bytes);
         if written == 0 && !bytes.is_empty() {
-            if pcb.send.is_starved() && !std::mem::replace(&mut pcb.is_starved, true) {
-                self.starved.push(id.0);
-            }
+            self.note_starved(id.0);
             return Err(TcpError::NotNow);
         }
         self.account(id.0);
         self.wake(id.0);
         Ok(written)
+    }
+
+    /// One that can write nothing for want of memory is told when there is
+    /// some again.
+    fn note_starved(&mut self, name: Name) {
+        if let Some(pcb) = self.pcbs.get_mut(name)
+            && pcb.send.is_starved()
+            && !std::mem::replace(&mut pcb.is_starved, true)
+        {
+            self.starved.push(name);
+        }
     }
 
     /// Puts a connection into the queue of those with something to send.
@@ -218,7 +227,7 @@ impl Tcp {
     }
 
     pub(crate) fn consume(&mut self, id: TcpId, count: usize) -> Result<(), TcpError> {
-        let left = self.memory.saturating_sub(self.held);
+        let left = self.left();
         let pcb = self.get(id)?;
         if count == 0 {
             return Ok(());
@@ -310,8 +319,15 @@ impl Tcp {
         Some((pcb.local, pcb.remote))
     }
 
-    pub(crate) fn write_room(&self, id: TcpId) -> usize {
-        self.pcbs.get(id.0).map_or(0, |pcb| pcb.send.room())
+    pub(crate) fn write_room(&mut self, id: TcpId) -> usize {
+        let left = self.left();
+        let Some(pcb) = self.pcbs.get_mut(id.0) else {
+            return 0;
+        };
+        pcb.send.set_memory(left.bytes);
+        let room = pcb.send.takes();
+        self.note_starved(id.0);
+        room
     }
 
     pub(crate) fn write_limit(&self, id: TcpId) -> usize {

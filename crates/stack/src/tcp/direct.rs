@@ -41,12 +41,12 @@ impl Tcp {
             return Direct::Standard(None);
         };
         let standard = Direct::Standard(Some(name));
+        let left = self.left();
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return Direct::Standard(None);
         };
         self.latest = Some(name);
-        pcb.receive
-            .set_memory(self.memory.saturating_sub(self.held));
+        pcb.receive.set_memory(left);
         if !pcb.expects(packet) || !pcb.is_plain() {
             return standard;
         }

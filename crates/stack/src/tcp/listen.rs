@@ -43,6 +43,7 @@ impl Tcp {
         if !arrived.has(Flags::SYN) {
             return Err(DropReason::SegmentRefused);
         }
+        let left = self.left();
         let listener = self.listeners.get_mut(name).expect("it was found");
         let options = listener.options;
         if listener.opened.len() >= listener.backlog {
@@ -58,6 +59,7 @@ impl Tcp {
         let pcb = Pcb::connecting(&self.config, &self.secret, host.mtu(), now_ns, ends);
         let mut pcb = pcb.answer(now_ns, arrived);
         (pcb.listener, pcb.options) = (Some(name), options);
+        pcb.receive.set_memory(left);
         match judged {
             Judged::Plain => {}
             Judged::Cookie(cookie) => pcb.opening = Some(Box::new(Opening::with(cookie))),
@@ -211,6 +213,7 @@ impl Tcp {
         );
         let mut pcb = pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
         (pcb.listener, pcb.options) = (Some(name), out);
+        pcb.receive.set_memory(self.left());
         let name = self.enter(now_ns, pcb);
         let pcb = self.pcbs.get_mut(name).expect("it was entered");
         if pcb.arrives(now_ns, arrived) == Effect::Opened {

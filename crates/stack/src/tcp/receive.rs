@@ -23,6 +23,16 @@ struct Piece {
     grew: u32,
 }
 
+/// Memory that is left to all connections, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Left {
+    /// For whatever comes, or is to be sent.
+    pub(super) bytes: usize,
+    /// For bytes out of order, which nobody can read and thereby free: others
+    /// are not to starve of them.
+    pub(super) ahead: usize,
+}
+
 /// What becomes of a segment's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Taken {
@@ -58,8 +68,10 @@ pub(super) struct Receive {
     /// The most bytes that wait here: now, and however long the path.
     limit: u32,
     limit_max: u32,
-    /// The most bytes of storage, by the memory that is left to all.
+    /// The most bytes of storage, by the memory that is left to all: for bytes
+    /// in order, and for those that wait for others.
     storage_max: u32,
+    ahead_max: u32,
     /// When this round trip began, and the bytes that came in it.
     round_ns: u64,
     round_bytes: u32,
@@ -83,6 +95,7 @@ impl Receive {
             limit: clamp(limit.min(limit_max)),
             limit_max: clamp(limit_max),
             storage_max: u32::MAX,
+            ahead_max: u32::MAX,
             round_ns: 0,
             round_bytes: 0,
             rtt_us: 0,
@@ -132,13 +145,19 @@ impl Receive {
     }
 
     /// So much memory is left for it and all others.
-    pub(super) fn set_memory(&mut self, left: usize) {
-        self.storage_max = clamp(self.capacity() + left);
+    pub(super) fn set_memory(&mut self, left: Left) {
+        let capacity = self.capacity();
+        self.storage_max = clamp(capacity + left.bytes);
+        self.ahead_max = clamp(capacity + left.ahead);
     }
 
     /// Whether there is memory for bytes within the window.
     pub(super) fn has_memory(&self, seq: Seq, count: usize) -> bool {
-        seq.since(self.nxt) + count <= self.buffer.room(self.storage_max as usize)
+        let most = match seq == self.nxt {
+            true => self.storage_max,
+            false => self.ahead_max,
+        };
+        seq.since(self.nxt) + count <= self.buffer.room(most as usize)
     }
 
     /// Bytes came in order. The window follows the path, as Linux's does: who

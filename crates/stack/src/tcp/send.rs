@@ -125,10 +125,15 @@ impl Send {
         self.limit = self.limit.max(self.limit_max.min(clamp(2 * cwnd)));
     }
 
+    /// How many bytes more are taken now: by the buffer's limit, and the memory
+    /// that is left.
+    pub(super) fn takes(&self) -> usize {
+        self.room().min(self.buffer.room(self.storage_max as usize))
+    }
+
     /// Takes bytes to be sent; gives how many.
     pub(super) fn write(&mut self, bytes: &[u8]) -> usize {
-        let room = self.room().min(self.buffer.room(self.storage_max as usize));
-        let taken = bytes.len().min(room);
+        let taken = bytes.len().min(self.takes());
         self.buffer.push(&bytes[..taken]);
         taken
     }

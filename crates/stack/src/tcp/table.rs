@@ -7,6 +7,7 @@ use super::heap::Deadlines;
 use super::input::{Arrived, Effect};
 use super::output::Turn;
 use super::pcb::{Pcb, State};
+use super::receive::Left;
 use super::seq::Seq;
 use super::{TcpConfig, TcpError, TcpId, TcpOptions};
 use crate::due::at;
@@ -28,6 +29,8 @@ const TIME_WAIT_NS: u64 = 60_000_000_000;
 /// How long a connection without an application waits for the peer's FIN.
 const FIN_WAIT_2_NS: u64 = 60_000_000_000;
 
+/// What part of the memory bytes out of order leave to others.
+const RESERVE_PART: usize = 4;
 /// What part of the memory is free again when those are told that waited for it.
 const STARVED_PART: usize = 16;
 
@@ -117,6 +120,7 @@ impl Tcp {
             marked: incoming.traffic_class & 3 == 3,
         };
         if let Some(name) = known {
+            let left = self.left();
             let pcb = self
                 .pcbs
                 .get_mut(name)
@@ -124,8 +128,7 @@ impl Tcp {
             let early = pcb.opening.as_ref().and_then(|opening| opening.listener);
             let asked = pcb.opening.clone().filter(|_| pcb.state == State::SynSent);
             let retried = pcb.recovery.retries > 0;
-            pcb.receive
-                .set_memory(self.memory.saturating_sub(self.held));
+            pcb.receive.set_memory(left);
             let effect = pcb.arrives(now_ns, &arrived);
             pcb.arm();
             if let Some(asked) = asked.filter(|_| effect == Effect::Opened) {
@@ -171,6 +174,14 @@ impl Tcp {
         assert!(entered.is_ok(), "looked up before");
         self.settle(now_ns, name);
         name
+    }
+
+    /// The memory that is left.
+    #[inline]
+    pub(super) fn left(&self) -> Left {
+        let bytes = self.memory.saturating_sub(self.held);
+        let ahead = bytes.saturating_sub(self.memory / RESERVE_PART);
+        Left { bytes, ahead }
     }
 
     /// Counts the storage of a connection's buffers; those that waited for

@@ -4,6 +4,7 @@
 
 pub(crate) mod offload;
 pub(crate) mod packet;
+pub(crate) mod peer;
 pub(crate) mod stream;
 pub(crate) mod world;
 

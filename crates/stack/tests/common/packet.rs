@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, ethernet, icmp, ipv4, ipv6};
+use weir_wire::{Addresses, EtherType, Protocol, checksum, ethernet, icmp, ipv4, ipv6};
 
 /// Destination and source of a frame.
 pub(crate) type Ends = [Address; 2];
@@ -40,6 +40,15 @@ pub(crate) fn v4(
     .emit(&mut packet);
     packet.extend_from_slice(payload);
     frame(ends, EtherType::IPV4, &packet)
+}
+
+/// Sets the traffic class of an IPv4 packet in a frame.
+pub(crate) fn mark(frame: &mut [u8], traffic_class: u8) {
+    let header = &mut frame[ethernet::Repr::LEN..][..ipv4::Repr::LEN];
+    header[1] = traffic_class;
+    header[10..12].fill(0);
+    let sum = checksum::of(header);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// With `next_header` first in its payload, which has extension headers or has
@@ -90,4 +99,20 @@ pub(crate) fn icmpv6(
 ) -> Vec<u8> {
     let message = icmpv6_message(addresses, kind, rest, body);
     v6(ends, addresses, Protocol::ICMPV6, hop_limit, &message)
+}
+
+/// What makes routers look at a message about groups (RFC 2711), before it.
+pub(crate) const ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
+
+/// A message about groups of IPv6, as routers send it.
+pub(crate) fn mld(
+    ends: Ends,
+    addresses: (Ipv6Addr, Ipv6Addr),
+    kind: u8,
+    rest: u32,
+    body: &[u8],
+) -> Vec<u8> {
+    let message = icmpv6_message(addresses, kind, rest, body);
+    let payload = [&ALERT[..], &message].concat();
+    v6(ends, addresses, Protocol::IPV6_HOP_BY_HOP, 1, &payload)
 }
