@@ -174,15 +174,10 @@ impl Stack {
             }
             Input::Partial => Ok(()),
             Input::Whole(whole) => match self.host.packet(now_ns, &whole, to_group)? {
-                // Neighbour discovery is not believed from fragments, which
-                // guards against forged routers do not look into (RFC 6980 §5).
-                Input::Datagram(incoming)
-                    if incoming.protocol == Protocol::ICMPV6
-                        && matches!(incoming.payload.first(), Some(133..=137)) =>
-                {
-                    Err(DropReason::FragmentMalformed)
+                Input::Datagram(mut incoming) => {
+                    incoming.fragmented = true;
+                    self.datagram(now_ns, &incoming)
                 }
-                Input::Datagram(incoming) => self.datagram(now_ns, &incoming),
                 // Fragments of fragments: nobody honest makes them.
                 Input::Partial | Input::Whole(_) => Err(DropReason::FragmentMalformed),
             },

@@ -7,14 +7,14 @@ use common::world::{
     OTHER, ROUTER, SECOND, World, advertisement_of, arp_from, arps, auto, icmpv6, neighbour,
     prefix_option, router_says, solicitation, v4_config,
 };
-use common::{HARDWARE, ip};
+use common::{HARDWARE, ip, packet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_stack::Config;
 use weir_stack::host::{
     AUTOMATIC_MAX, Detect, DropReason, Event, LEARNT_ROUTES_MAX, Lost, Origin, PREFIXES_MAX,
     REDIRECTS_MAX, ROUTERS_MAX,
 };
-use weir_wire::arp;
+use weir_wire::{Protocol, arp};
 
 fn is_lost_to_another(event: &Event) -> bool {
     matches!(event, Event::Lost(_, Lost::Duplicate(_)))
@@ -363,4 +363,79 @@ fn redirects_of_the_router_in_use_are_followed() {
     // They end.
     world.pass(601 * SECOND);
     assert_eq!(world.hop(far), Some(ip(ROUTER)));
+}
+
+#[test]
+fn resolvers_end_with_their_time() {
+    let mut world = World::new(&auto());
+    let resolver: Ipv6Addr = "2001:db8::53".parse().unwrap();
+    let option = [&[25, 3, 0, 0, 0, 0, 0, 30][..], &resolver.octets()].concat();
+    world.receive(&router_says(ROUTER, 1800, &[option]));
+    world.pass(29 * SECOND);
+    assert!(world.stack.resolvers().eq([IpAddr::from(resolver)]));
+    world.pass(2 * SECOND);
+    assert_eq!(world.stack.resolvers().count(), 0);
+}
+
+/// RFC 6980 §5: not from fragments, and be it a single one.
+#[test]
+fn neighbour_discovery_is_not_believed_from_fragments() {
+    let mut world = World::new(&auto());
+    world.pass(10 * SECOND);
+    world.take();
+    let ours = world.stack.addresses().next().unwrap();
+    let IpAddr::V6(ours) = ours else { panic!() };
+    let from: Ipv6Addr = ROUTER.parse().unwrap();
+    let body = [&ours.octets()[..], &[1, 1], &OTHER.0].concat();
+    let addresses = (from, ours);
+    let message = packet::icmpv6_message(addresses, 135, 0, &body);
+    assert_eq!(message.len(), 32);
+    let ends = [HARDWARE[0], OTHER];
+    let in_pieces = |places: &[std::ops::Range<usize>]| {
+        let piece = |place: &std::ops::Range<usize>| {
+            let more = u8::from(place.end < message.len());
+            let header = [58, 0, 0, place.start as u8 | more, 0, 0, 0, 9];
+            let payload = [&header[..], &message[place.clone()]].concat();
+            packet::v6(ends, addresses, Protocol::IPV6_FRAGMENT, 255, &payload)
+        };
+        places.iter().map(piece).collect::<Vec<_>>()
+    };
+    let refused = |world: &World| world.stack.counters().dropped(DropReason::NeighbourRefused);
+    for (number, ends) in [&[0, 32][..], &[0, 16, 32]].into_iter().enumerate() {
+        let places: Vec<_> = ends.windows(2).map(|two| two[0]..two[1]).collect();
+        for frame in in_pieces(&places) {
+            world.receive(&frame);
+        }
+        assert_eq!(world.take().len(), 0);
+        assert_eq!(refused(&world), number as u64 + 1);
+    }
+    // Whole it is answered.
+    world.receive(&packet::icmpv6(ends, addresses, 255, 135, 0, &body));
+    assert_eq!(world.take().len(), 1);
+}
+
+/// RFC 2710 §3, RFC 3810 §6.2.
+#[test]
+fn group_queries_without_router_alert_are_refused() {
+    let mut world = World::new(&auto());
+    let socket = world.stack.udp_bind("[::]:5".parse().unwrap()).unwrap();
+    world.stack.udp_join(socket, ip("ff15::5")).unwrap();
+    world.pass(30 * SECOND);
+    world.take();
+    world.receive(&icmpv6(ROUTER, "ff02::1", 1, 130, 0, &[0; 20]));
+    world.pass(SECOND);
+    assert_eq!(world.take().len(), 0);
+    assert_eq!(world.stack.counters().dropped(DropReason::GroupRefused), 1);
+    let addresses = (ROUTER.parse().unwrap(), "ff02::1".parse().unwrap());
+    let ends = [HARDWARE[0], OTHER];
+    // Of no version's length (RFC 3810 §8.1).
+    for len in 17..20 {
+        world.receive(&packet::mld(ends, addresses, 130, 0, &vec![0; len]));
+    }
+    world.pass(SECOND);
+    assert_eq!(world.take().len(), 0);
+    assert_eq!(world.stack.counters().dropped(DropReason::Malformed), 3);
+    world.receive(&packet::mld(ends, addresses, 130, 0, &[0; 20]));
+    world.pass(SECOND);
+    assert_eq!(world.take().len(), 1);
 }

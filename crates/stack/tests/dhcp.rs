@@ -300,3 +300,38 @@ fn classless_routes_come_before_routers() {
     assert_eq!(world.hop("10.9.1.1"), Some(ip("192.0.2.77")));
     assert_eq!(world.hop("198.51.100.1"), Some(ip("192.0.2.78")));
 }
+
+/// RFC 2131 §3.1: how long is said with each address; an answer that does not,
+/// or that gives it for no time, gives none.
+#[test]
+fn an_address_for_no_time_is_none() {
+    for options in [vec![], vec![51, 4, 0, 0, 0, 0]] {
+        let mut world = World::new(&dhcp_config());
+        let (_, discover) = world.last_ask(Kind::Discover);
+        world.receive(&answer(&discover, Kind::Offer, &[]));
+        let (_, request) = world.last_ask(Kind::Request);
+        world.receive(&answer(&request, Kind::Ack, &options));
+        assert!(world.stack.lease().is_none() && !world.has("192.0.2.50"));
+        assert_eq!(world.stack.counters().dropped(DropReason::DhcpRefused), 1);
+        // And nothing keeps us from one that does.
+        world.receive(&answer(&request, Kind::Ack, &lease_of(3600)));
+        assert!(world.has("192.0.2.50"));
+    }
+}
+
+/// However short it is, it ends when it was said to, and asks are few.
+#[test]
+fn a_short_lease_is_kept_to() {
+    for seconds in [1, 5, 19] {
+        let mut world = World::leased(seconds);
+        let until_ns = world.now_ns + u64::from(seconds) * SECOND;
+        assert_eq!(world.stack.lease().unwrap().until_ns, until_ns);
+        world.take();
+        world.pass(u64::from(seconds) * SECOND - 1);
+        assert!(world.has("192.0.2.50"));
+        world.pass(1);
+        assert!(!world.has("192.0.2.50") && world.stack.lease().is_none());
+        assert_eq!(world.stack.resolvers().count(), 0);
+        assert!(world.asks().len() <= 3);
+    }
+}

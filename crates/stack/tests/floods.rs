@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::packet::{Ends, frame, icmpv6, v4};
+use common::packet::{Ends, frame, icmpv6, mld, v4};
 use common::{HARDWARE, Pair, V4, V6, ip};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_link::mem::Impairments;
@@ -205,7 +205,7 @@ fn queries_without_end_are_answered_now_and_then() {
             let to = Ipv4Addr::new(224, 0, 0, 1);
             stack.receive(now_ns, &v4(ENDS, (from, to), Protocol::IGMP, 1, &query));
             let (src, all) = ("fe80::9".parse().unwrap(), "ff02::1".parse().unwrap());
-            stack.receive(now_ns, &icmpv6(ENDS, (src, all), 1, 130, 0, &[0; 20]));
+            stack.receive(now_ns, &mld(ENDS, (src, all), 130, 0, &[0; 20]));
         }
     });
     assert_eq!(arrived, 100);

@@ -92,7 +92,7 @@ pub fn parse_igmp(bytes: &[u8]) -> Result<Option<Heard>, Error> {
 /// Reads an MLD message, whose checksum is right; `None` if it is another.
 ///
 /// # Errors
-/// If it is cut short.
+/// If it is cut short, or a query of a length that no version's has.
 pub fn parse_mld(message: &Message<'_>) -> Option<Result<Heard, Error>> {
     matches!(message.kind(), MLD_QUERY | MLD_REPORT).then(|| {
         let payload = message.payload();
@@ -103,8 +103,12 @@ pub fn parse_mld(message: &Message<'_>) -> Option<Result<Heard, Error>> {
         }
         let code = icmp::Repr::parse(message).rest >> 16;
         let (version, within_ms) = match payload.len() {
-            20.. => (2, exponential(code, 15)),
-            _ => (1, code),
+            16 => (1, code),
+            _ => {
+                // What is between is of neither form (RFC 3810 §8.1).
+                need("an MLDv2 query", payload, 20)?;
+                (2, exponential(code, 15))
+            }
         };
         Ok(Heard::Query {
             version,

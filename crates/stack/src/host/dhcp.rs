@@ -31,8 +31,8 @@ const KEEP_EACH_NS: u64 = 60 * SECOND_NS;
 /// How long nothing is asked after an address was somebody else's (RFC 2131
 /// §3.1), in nanoseconds.
 const DECLINED_NS: u64 = 10 * SECOND_NS;
-/// The least time that an address is taken to be given for, in seconds.
-const LEASE_MIN_S: u32 = 20;
+/// The least time from one ask of a short lease to the next, in nanoseconds.
+const SHORT_NS: u64 = SECOND_NS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -299,12 +299,14 @@ impl Host {
             return Some(());
         }
         let address = prefix(answer.given?, answer)?;
+        // An address for no time, or without saying for how long, is none: it
+        // must be said (RFC 2131 §3.1, table 3).
+        let seconds = answer.lease_s.filter(|seconds| *seconds > 0)?;
         let kept = self.dhcp.lease.as_ref();
         let server = answer.server.or(kept.map(|lease| lease.server))?;
         if kept.is_some_and(|lease| lease.address != address) {
             self.end_lease(Lost::Over);
         }
-        let seconds = answer.lease_s.unwrap_or(u32::MAX).max(LEASE_MIN_S);
         let is_new = self.dhcp.lease.is_none();
         let lease = lease(now_ns, address, server, seconds, answer);
         self.dhcp.enter(now_ns, State::Bound);
@@ -443,13 +445,14 @@ fn lease(now_ns: u64, address: Prefix, server: Ipv4Addr, seconds: u32, answer: &
     };
     let rebind_s = answer.t2_s.filter(|t2| *t2 <= seconds).unwrap_or(late);
     let renew_s = answer.t1_s.filter(|t1| *t1 <= rebind_s).unwrap_or(half);
+    let soon_ns = now_ns.saturating_add(SHORT_NS);
     Lease {
         address,
         server,
         until_ns: after(now_ns, seconds),
         resolvers: answer.resolvers.clone(),
-        renew_ns: after(now_ns, renew_s.max(LEASE_MIN_S / 2)),
-        rebind_ns: after(now_ns, rebind_s.max(LEASE_MIN_S / 2)),
+        renew_ns: after(now_ns, renew_s).max(soon_ns),
+        rebind_ns: after(now_ns, rebind_s).max(soon_ns),
     }
 }
 

@@ -80,7 +80,8 @@ impl Discovery {
     }
 
     pub(super) fn due_ns(&self) -> u64 {
-        self.next_ns
+        let resolvers = self.resolvers.iter().map(|(_, until_ns)| *until_ns);
+        resolvers.fold(self.next_ns, u64::min)
     }
 
     /// An address in the network of `network`'s first 64 bits that is the same

@@ -12,6 +12,11 @@ pub(super) struct Found<'a> {
     /// A piece of a datagram, then `payload` is its bytes.
     pub(super) fragment: Option<ipv6::FragmentRepr>,
     pub(super) payload: &'a [u8],
+    /// There was a fragment header, though of a whole datagram.
+    pub(super) atomic: bool,
+    /// Routers are asked to look at it, because it is about groups (RFC 2711
+    /// §2.1).
+    pub(super) alert: bool,
 }
 
 /// Why a packet goes no further, and what its sender is told.
@@ -35,6 +40,7 @@ pub(super) fn walk(first: Protocol, after: &[u8]) -> Result<Found<'_>, Refused> 
     let (mut protocol, mut bytes) = (first, after);
     // Where the number of the present header stands, for errors to point at.
     let mut named_at = 6;
+    let (mut atomic, mut alert) = (false, false);
     for index in 0..=HEADERS_MAX {
         let at = ipv6::Repr::LEN + after.len() - bytes.len();
         let (next, len) = match protocol {
@@ -46,7 +52,8 @@ pub(super) fn walk(first: Protocol, after: &[u8]) -> Result<Found<'_>, Refused> 
             }
             Protocol::IPV6_HOP_BY_HOP | Protocol::IPV6_DESTINATION => {
                 let len = length(bytes)?;
-                options(&bytes[2..len], at + 2)?;
+                let alerts = options(&bytes[2..len], at + 2)?;
+                alert |= alerts && protocol == Protocol::IPV6_HOP_BY_HOP;
                 (bytes[0], len)
             }
             Protocol::IPV6_ROUTING => {
@@ -66,8 +73,11 @@ pub(super) fn walk(first: Protocol, after: &[u8]) -> Result<Found<'_>, Refused> 
                         protocol,
                         fragment: Some(fragment),
                         payload: &bytes[ipv6::FragmentRepr::LEN..],
+                        atomic,
+                        alert,
                     });
                 }
+                atomic = true;
                 (fragment.next_header.0, ipv6::FragmentRepr::LEN)
             }
             Protocol::IPV6_NO_NEXT_HEADER => {
@@ -78,6 +88,8 @@ pub(super) fn walk(first: Protocol, after: &[u8]) -> Result<Found<'_>, Refused> 
                     protocol,
                     fragment: None,
                     payload: bytes,
+                    atomic,
+                    alert,
                 });
             }
             _ => {
@@ -100,8 +112,11 @@ fn length(bytes: &[u8]) -> Result<usize, Refused> {
 }
 
 /// Options that are not known say by their highest two bits what is to be
-/// done (RFC 8200 §4.2); `start` is their place in the packet.
-fn options(bytes: &[u8], start: usize) -> Result<(), Refused> {
+/// done (RFC 8200 §4.2); `start` is their place in the packet. Gives whether
+/// routers are asked to look at a message about groups.
+fn options(bytes: &[u8], start: usize) -> Result<bool, Refused> {
+    const ALERT_OF_GROUPS: [u8; 4] = [5, 2, 0, 0];
+    let mut alerts = false;
     let mut rest = bytes;
     while let [kind, ..] = *rest {
         let len = match *rest {
@@ -112,6 +127,7 @@ fn options(bytes: &[u8], start: usize) -> Result<(), Refused> {
         if len > rest.len() {
             return Err(malformed());
         }
+        alerts |= rest[..len] == ALERT_OF_GROUPS;
         let at = (start + bytes.len() - rest.len()) as u32;
         match (kind, kind >> 6) {
             (0 | 1, _) | (_, 0) => {}
@@ -126,7 +142,7 @@ fn options(bytes: &[u8], start: usize) -> Result<(), Refused> {
         }
         rest = &rest[len..];
     }
-    Ok(())
+    Ok(alerts)
 }
 
 #[cfg(test)]
@@ -155,7 +171,14 @@ mod tests {
             (found.protocol, found.payload),
             (Protocol::UDP, &b"datagram"[..])
         );
-        assert!(found.fragment.is_none());
+        assert!(found.fragment.is_none() && found.atomic && !found.alert);
+        let alert = [58, 0, 5, 2, 0, 0, 1, 0];
+        let found = walk(Protocol(0), &alert).ok().unwrap();
+        assert!(found.alert && !found.atomic);
+        // Where it is not hop by hop, or of another kind, it says nothing.
+        let other = [58, 0, 5, 2, 0, 1, 1, 0];
+        assert!(!walk(Protocol(60), &alert).ok().unwrap().alert);
+        assert!(!walk(Protocol(0), &other).ok().unwrap().alert);
         let found = walk(Protocol(44), &[6, 0, 0, 9, 0, 0, 0, 7, 1, 2])
             .ok()
             .unwrap();

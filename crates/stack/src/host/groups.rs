@@ -329,8 +329,9 @@ impl Host {
             return None;
         };
         let heard = groups::parse_mld(message)?;
-        // RFC 3810 §5.1.14: from a neighbour, and from nowhere else.
-        let near = incoming.hop_limit == 1 && src.is_unicast_link_local();
+        // RFC 3810 §6.2, RFC 2710 §3: from a neighbour, from nowhere else, and
+        // for routers to look at.
+        let near = incoming.hop_limit == 1 && src.is_unicast_link_local() && incoming.alert;
         Some(match heard {
             Ok(heard) if near => {
                 self.groups.heard(now_ns, heard, true);

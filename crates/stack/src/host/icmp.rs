@@ -73,6 +73,11 @@ impl Host {
         if !message.checksum_is_right(incoming.addresses) {
             return Err(DropReason::ChecksumWrong);
         }
+        // Guards against forged neighbours and routers do not look into
+        // fragments, so what comes in them is not believed (RFC 6980 §5).
+        if incoming.fragmented && matches!(message.kind(), 133..=137) {
+            return Err(DropReason::NeighbourRefused);
+        }
         if let Some(done) = self.neighbour_message(now_ns, incoming, &message) {
             return done.map(|()| None);
         }

@@ -17,6 +17,10 @@ pub(crate) struct Incoming<'a> {
     pub(crate) hop_limit: u8,
     /// It came to more than us, by its frame's or its own destination.
     pub(crate) to_group: bool,
+    /// It came in fragments, if only in one.
+    pub(crate) fragmented: bool,
+    /// Routers were asked to look at it, because it is about groups.
+    pub(crate) alert: bool,
     /// The link vouches for its transport's checksum.
     pub(crate) vouched: bool,
     /// The TCP connection that it seems to be of.
@@ -130,6 +134,8 @@ impl Host {
             traffic_class: packet.traffic_class(),
             hop_limit: packet.ttl(),
             to_group,
+            fragmented: false,
+            alert: false,
             vouched: false,
             connection: None,
             packet: whole,
@@ -190,6 +196,8 @@ impl Host {
             traffic_class: header.traffic_class,
             hop_limit: header.hop_limit,
             to_group,
+            fragmented: false,
+            alert: false,
             vouched: false,
             connection: None,
             packet: whole,
@@ -205,6 +213,7 @@ impl Host {
             }
         };
         (incoming.protocol, incoming.payload) = (found.protocol, found.payload);
+        (incoming.fragmented, incoming.alert) = (found.atomic, found.alert);
         if let Some(fragment) = found.fragment {
             return self.fragment_v6(now_ns, header, fragment, found.payload);
         }

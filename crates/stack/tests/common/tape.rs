@@ -297,11 +297,7 @@ impl World {
 fn neighbourly(tape: &mut Tape<'_>) -> Vec<u8> {
     let kinds = [134, 134, 137, 135, 136, 130, 131, 143];
     let kind = kinds[usize::from(tape.byte() % 8)];
-    let hop_limit = if matches!(kind, 130 | 131 | 143) {
-        1
-    } else {
-        255
-    };
+    let groups = matches!(kind, 130 | 131 | 143);
     let len = tape.byte().into();
     let mut message = vec![kind, 0, 0, 0];
     message.extend(tape.bytes(len));
@@ -310,7 +306,14 @@ fn neighbourly(tape: &mut Tape<'_>) -> Vec<u8> {
         Address([2, 0, 0, 0, 0, 2]),
     ];
     let addresses = ("fe80::2".parse().unwrap(), "ff02::1".parse().unwrap());
-    let mut frame = packet::v6(ends, addresses, Protocol::ICMPV6, hop_limit, &message);
+    let alert: &[u8] = if groups { &packet::ALERT } else { &[] };
+    let next = match groups {
+        true => Protocol::IPV6_HOP_BY_HOP,
+        false => Protocol::ICMPV6,
+    };
+    let hop_limit = if groups { 1 } else { 255 };
+    let payload = [alert, &message].concat();
+    let mut frame = packet::v6(ends, addresses, next, hop_limit, &payload);
     repair(&mut frame);
     frame
 }
@@ -339,7 +342,7 @@ fn repair(frame: &mut [u8]) {
     let Some(ip) = frame.get_mut(ethernet::Repr::LEN..) else {
         return;
     };
-    let (addresses, start, protocol) = if let Ok(packet) = ipv4::Packet::new(ip) {
+    let (addresses, mut start, mut protocol) = if let Ok(packet) = ipv4::Packet::new(ip) {
         let (addresses, protocol) = (Addresses::V4(packet.src(), packet.dst()), packet.protocol());
         let len = packet.header_len();
         ip[10..12].fill(0);
@@ -352,6 +355,9 @@ fn repair(frame: &mut [u8]) {
     } else {
         return;
     };
+    if protocol == Protocol::IPV6_HOP_BY_HOP.0 && ip[start..].starts_with(&packet::ALERT) {
+        (start, protocol) = (start + packet::ALERT.len(), packet::ALERT[0]);
+    }
     let transport = &mut ip[start..];
     let at = match protocol {
         6 => 16,
