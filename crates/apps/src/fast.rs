@@ -13,51 +13,76 @@ const AGEING: Duration = Duration::from_secs(30);
 /// nothing is known to have changed: neighbours in use are asked for.
 const FOLLOW_NS: u64 = 250_000_000;
 
+/// Entries that are looked at in a turn.
+const EACH: usize = 512;
+
 /// Keeps what the kernel remembers as true as what the router knows.
 #[derive(Debug, Default)]
 pub(crate) struct Follower {
     next_ns: u64,
-    /// When the last of the packets that are noted went by.
+    /// The next entry to be looked at.
+    at: usize,
+    /// How often to come to the first again before all have been looked at.
+    rounds: u32,
+    /// Not only at those that were in use.
+    is_of_all: bool,
+    /// When the last of the packets came that were noted up to the round
+    /// before, and in this one.
     noted_at: u64,
+    newest: u64,
 }
 
 impl Follower {
-    /// Ends what no longer holds, and has neighbours in use asked for.
+    /// Ends what no longer holds, and has neighbours in use asked for: some in
+    /// each turn.
     #[inline]
     pub(crate) fn follow(&mut self, fast: &mut FastPath, router: &mut Router, now_ns: u64) {
-        let changed = router.take_changed();
-        if changed || now_ns >= self.next_ns {
-            self.look(fast, router, now_ns, changed);
+        if router.take_changed() {
+            // Those behind us are to be looked at again.
+            self.rounds = 1 + u32::from(self.at > 0);
+            self.is_of_all = true;
+        } else if !self.is_busy() && now_ns >= self.next_ns {
+            self.rounds = 1;
+            self.is_of_all = false;
+        }
+        if self.is_busy() {
+            self.look(fast, router, now_ns);
         }
     }
 
+    /// Whether there is more to look at, at once.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.rounds > 0
+    }
+
     #[cold]
-    fn look(&mut self, fast: &mut FastPath, router: &mut Router, now_ns: u64, all: bool) {
-        self.next_ns = now_ns + FOLLOW_NS;
-        let (mut noted_at, mut gone) = (self.noted_at, Vec::new());
-        for entry in fast.entries() {
-            let FastKey::Addresses { link, src, dst, .. } = entry.key else {
-                continue;
+    fn look(&mut self, fast: &mut FastPath, router: &mut Router, now_ns: u64) {
+        let (noted_at, is_of_all) = (self.noted_at, self.is_of_all);
+        let newest = &mut self.newest;
+        let is_round = fast.review(&mut self.at, EACH, |key, action, used_at| {
+            let FastKey::Addresses { link, src, dst, .. } = *key else {
+                return true;
             };
-            if !all && entry.used_at <= self.noted_at {
-                continue;
+            if !is_of_all && used_at <= noted_at {
+                return true;
             }
-            noted_at = noted_at.max(entry.used_at);
+            *newest = used_at.max(*newest);
             let onward = router.onward(now_ns, link as LinkId, src, dst);
-            let now = onward.map(|onward| FastAction::Route {
-                link: onward.link.into(),
-                src: onward.src,
-                dst: onward.dst,
-                mtu: u32::try_from(onward.mtu).unwrap_or(u32::MAX),
-            });
-            if now != Some(entry.action) {
-                gone.push(entry.key);
-            }
-        }
-        self.noted_at = noted_at;
-        gone.iter().for_each(|key| {
-            fast.forget(key);
+            onward.is_some_and(|onward| {
+                let now = FastAction::Route {
+                    link: onward.link.into(),
+                    src: onward.src,
+                    dst: onward.dst,
+                    mtu: u32::try_from(onward.mtu).unwrap_or(u32::MAX),
+                };
+                now == *action
+            })
         });
+        if is_round {
+            self.rounds -= 1;
+            self.noted_at = self.newest;
+            self.next_ns = now_ns + FOLLOW_NS;
+        }
     }
 }
 

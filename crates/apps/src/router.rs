@@ -64,6 +64,8 @@ pub struct View<'a> {
     /// Routes of the kernel that lead over other interfaces, and for which
     /// there was no room.
     pub left_out: (u64, u64),
+    /// It has ended: nothing of it will change.
+    pub is_last: bool,
 }
 
 /// Reads the interfaces of a configuration and checks it against them,
@@ -79,7 +81,8 @@ pub fn check(config: &Config) -> Result<(), RunError> {
 
 /// Taps the links of a configuration in the calling thread's network
 /// namespace, and routes between them. `look` sees the router when frames
-/// flow, then every 50 ms or so, and says whether to go on.
+/// flow, then every 50 ms or so, and says whether to go on; and once more at
+/// the end.
 ///
 /// # Errors
 /// See [`RunError`].
@@ -126,6 +129,14 @@ pub fn run(
         follower: Follower::default(),
     };
     let ran = running.run(&mut tap, &mut look);
+    if let Some(fast) = tap.fast() {
+        fast.tally();
+    }
+    let view = View {
+        is_last: true,
+        ..running.view(&tap)
+    };
+    let _ = look(view);
     let unmapped = tap.unmap();
     ran?;
     unmapped?;
@@ -279,6 +290,7 @@ impl Running {
             router: &self.router,
             tap,
             left_out: self.learner.as_ref().map_or((0, 0), Learner::left_out),
+            is_last: false,
         }
     }
 
@@ -288,6 +300,9 @@ impl Running {
 
     /// How long nothing is to be done.
     fn patience(&self) -> Duration {
+        if self.follower.is_busy() {
+            return Duration::ZERO;
+        }
         let due = self.router.next_ns().map(|due| {
             let left = due.saturating_sub(self.now_ns());
             Duration::from_nanos(left)

@@ -158,13 +158,16 @@ impl Bridge {
         self
     }
 
-    /// Lets the kernel remember verdicts: up to so many, each until none of
-    /// its frames came for `ageing`.
-    pub fn remember(mut self, entries_max: u32, ageing: Duration) -> Bridge {
-        self.config.fast = Some(FastConfig {
-            kinds: &[FastKind::Flow, FastKind::Stations],
-            entries_max,
-        });
+    /// Lets the kernel remember verdicts on frames that are alike in this: up
+    /// to so many, each until none of its frames came for `ageing`. Each kind
+    /// costs every frame a look-up in the kernel; of both, flows come first.
+    pub fn remember(mut self, alike: &[Alike], entries_max: u32, ageing: Duration) -> Bridge {
+        let kinds: &[FastKind] = match [Alike::Flow, Alike::Stations].map(|a| alike.contains(&a)) {
+            [true, true] => &[FastKind::Flow, FastKind::Stations],
+            [true, false] => &[FastKind::Flow],
+            _ => &[FastKind::Stations],
+        };
+        self.config.fast = Some(FastConfig { kinds, entries_max });
         self.ageing = ageing;
         self
     }
@@ -217,6 +220,9 @@ impl Bridge {
             tap.restore();
         }
         let ran = run(&mut tap, &self.stop, &mut each, &mut look, self.ageing);
+        if let Some(fast) = tap.fast() {
+            fast.tally();
+        }
         look(&mut tap);
         let unmapped = tap.unmap();
         ran?;

@@ -58,10 +58,9 @@ impl Tap {
             let mode = link.mode;
             for queue in &mut link.queues {
                 let dropped = match &self.members {
-                    None => queue.drop_old(epoch).and_then(|dropped| {
-                        link.under_way.taken += dropped;
-                        Ok(dropped + take_back(queue, mode)?)
-                    }),
+                    None => queue
+                        .drop_old(epoch)
+                        .and_then(|dropped| Ok(dropped + take_back(queue, mode)?)),
                     Some(members) => members
                         .with_rx(queue, |queue| queue.drop_old(epoch))
                         .and_then(|dropped| dropped.unwrap_or(Ok(0)))
@@ -164,7 +163,7 @@ impl Tap {
             self.drop_kept();
         }
         if let Some(fast) = &mut self.fast {
-            fast.work(now, &self.state);
+            fast.work(now);
         }
         self.look_after(now)?;
         Ok(now)
@@ -176,7 +175,7 @@ impl Tap {
         let spin = u64::try_from(self.config.spin.as_nanos()).unwrap_or(u64::MAX);
         loop {
             let now = self.alive()?;
-            self.arm_fast(now);
+            self.settle(now);
             if self.is_any_ready()? {
                 self.busy_at = now;
                 return Ok(true);
@@ -287,12 +286,7 @@ impl Tap {
             }
             for queue in &link.queues {
                 if busily || queue.ring.wants_rx_kick() {
-                    self.counts.calls_rx += 1;
-                    let kicked = queue.socket.kick_rx();
-                    kicked.map_err(|source| TapError::System {
-                        what: "have the device receive",
-                        source,
-                    })?;
+                    queue.kick_rx(&mut self.counts)?;
                 }
             }
         }

@@ -57,7 +57,9 @@ impl Tap {
             let Some(mut frame) = taken else {
                 return Ok(None);
             };
-            link.under_way.taken += 1;
+            if self.fast.is_some() {
+                queue.note(&frame);
+            }
             // One that was let in before the gate shut is behind those that
             // took the bypass.
             if self.busy_at < self.check_until

@@ -3,7 +3,6 @@
 use crate::config::{Config, Mode};
 use crate::counts::{Counts, LinkCounts};
 use crate::error::TapError;
-use crate::fast::Progress;
 use crate::member::Members;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -11,7 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use weir_link::net::Interface;
-use weir_link::xdp::{CopyMode, Gate, QUEUES_MAX, Xsk, XskError, XskSpec};
+use weir_link::xdp::{CopyMode, Gate, QUEUES_MAX, State, Xsk, XskError, XskSpec};
 use weir_ring::queue::Corrupt;
 use weir_ring::{Frame, LinkQueue, Pool, RingSizes};
 
@@ -32,21 +31,17 @@ pub(crate) struct TapLink {
     pub(crate) counts: LinkCounts,
     /// Checksums may have been left to the device.
     pub(crate) completes: bool,
-    pub(crate) under_way: UnderWay,
 }
 
-/// What tells whether frames of a link are on their way to the application.
+/// What tells which frames of a queue are on their way to the application.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct UnderWay {
-    /// Frames taken from its rings.
-    pub(crate) taken: u64,
-    /// Frames that were handed over and never came: dropped on the way, or
-    /// another process's.
-    missing: u64,
-    /// Those of them that the kernel had counted as dropped.
-    lost: u64,
+struct UnderWay {
+    /// Low half of the number of the last that was taken.
+    last: Option<u32>,
+    /// How many had been handed over when we looked, and since when.
     handed: u64,
     since: u64,
+    settled: u64,
 }
 
 /// After so long without another one, a frame that was handed over and is in
@@ -60,6 +55,7 @@ pub(crate) struct Queue {
     pub(crate) socket: Xsk,
     /// Frames were put since the last push.
     dirty: bool,
+    under_way: UnderWay,
     /// Where the rings are shared: frames taken, and frames to be put.
     pub(crate) inbox: VecDeque<Frame>,
     pub(crate) outbox: VecDeque<Frame>,
@@ -106,7 +102,6 @@ impl TapLink {
             queues,
             counts: LinkCounts::default(),
             completes,
-            under_way: UnderWay::default(),
         }
     }
 
@@ -181,41 +176,6 @@ impl TapLink {
         Ok(())
     }
 
-    /// How far the application is with the frames that were `handed` over.
-    pub(crate) fn progress(&mut self, handed: u64, now: u64) -> Result<Progress, Corrupt> {
-        let mut waiting = 0;
-        for queue in &mut self.queues {
-            waiting += queue.ring.ready(1)?;
-        }
-        let way = self.under_way;
-        if way.handed != handed {
-            (self.under_way.handed, self.under_way.since) = (handed, now);
-        } else if waiting == 0
-            && way.taken + way.missing != handed
-            && now.saturating_sub(way.since) >= ARRIVES_NS
-        {
-            self.under_way.missing = handed.saturating_sub(way.taken);
-            self.under_way.lost = self.lost();
-        }
-        let is_quiet = waiting == 0 && way.taken + self.under_way.missing == handed;
-        Ok(Progress {
-            taken: way.taken,
-            quiet: is_quiet.then_some(handed),
-        })
-    }
-
-    /// How many of the frames that were `handed` over have arrived, or will.
-    pub(crate) fn arriving(&self, handed: u64) -> u64 {
-        let lost = self.lost().saturating_sub(self.under_way.lost);
-        handed.saturating_sub(self.under_way.missing + lost)
-    }
-
-    /// Frames that were handed over and dropped on the way.
-    fn lost(&self) -> u64 {
-        let counted = self.counted();
-        counted.rx_full + counted.rx_dropped
-    }
-
     /// Whether all that was put has left.
     pub(crate) fn is_sent(&mut self) -> bool {
         let mut queues = self.queues.iter_mut();
@@ -247,10 +207,50 @@ impl Queue {
             ring,
             socket,
             dirty: false,
+            under_way: UnderWay::default(),
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
             waiting: None,
         }
+    }
+
+    /// What a process before us was handed is not on its way to us.
+    pub(crate) fn settle_all(&mut self, state: &State, link: u32, number: u32) {
+        let handed = state.handed(link, number);
+        self.under_way.settled = handed;
+        state.settle(link, number, handed);
+    }
+
+    /// Notes the number of a frame that was taken.
+    #[inline]
+    pub(crate) fn note(&mut self, frame: &Frame) {
+        if let Some(meta) = frame.meta() {
+            self.under_way.last = Some((meta >> 32) as u32);
+        }
+    }
+
+    /// Says, after all was sent, which frames are settled; tells whether some
+    /// are not.
+    pub(crate) fn settle(&mut self, state: &State, (link, number): (u32, u32), now: u64) -> bool {
+        let handed = state.handed(link, number);
+        let way = &mut self.under_way;
+        let behind = way.last.map(|last| (handed as u32).wrapping_sub(last));
+        let mut settled = behind.map_or(way.settled, |behind| handed - u64::from(behind));
+        if way.handed != handed {
+            (way.handed, way.since) = (handed, now);
+        } else if settled != handed
+            && now.saturating_sub(way.since) >= ARRIVES_NS
+            && self.ring.ready(1) == Ok(0)
+        {
+            // Dropped on the way, or without a number.
+            settled = handed;
+            self.under_way.last = Some(handed as u32);
+        }
+        if settled > self.under_way.settled {
+            self.under_way.settled = settled;
+            state.settle(link, number, settled);
+        }
+        settled != handed
     }
 
     /// A queue that another process has bound to.
@@ -305,6 +305,7 @@ impl Queue {
     pub(crate) fn drop_old(&mut self, epoch: Option<u32>) -> Result<u64, Corrupt> {
         let mut dropped = 0;
         while let Some(frame) = self.ring.take()? {
+            self.note(&frame);
             match frame.meta().map(|meta| meta as u32) {
                 now if epoch.is_some() && now == epoch => self.inbox.push_back(frame),
                 _ => dropped += 1,
@@ -320,6 +321,15 @@ impl Queue {
         let left = self.ring.put(frame)?;
         self.dirty |= left.is_none();
         Ok(left)
+    }
+
+    /// Has the device receive.
+    pub(crate) fn kick_rx(&self, counts: &mut Counts) -> Result<(), TapError> {
+        counts.calls_rx += 1;
+        self.socket.kick_rx().map_err(|source| TapError::System {
+            what: "have the device receive",
+            source,
+        })
     }
 
     /// Has the kernel send what was put: one call, where it takes all at

@@ -141,7 +141,8 @@ impl Tap {
         let umem = Umem::create(config.chunks, config.chunk_bytes)?;
         let pool = Pool::new(umem, ME, config.kept);
         let mut tap = Tap::of(config, gate, pool, outlives);
-        tap.fast = config.fast.map(FastPath::new).transpose()?;
+        let fast = config.fast.map(|fast| FastPath::new(fast, &tap.state));
+        tap.fast = fast.transpose()?;
         Ok(tap)
     }
 
@@ -269,9 +270,10 @@ impl Tap {
         if let Some(fast) = &mut self.fast {
             fast.add_link(number, link.interface.index);
             self.gate.use_fast(number, fast.kernel(), link.completes)?;
-            // What a process before us was handed is not on its way to us. No
-            // socket is there yet that could be handed anything.
-            link.under_way.taken = self.state.handed(number as u32);
+            // No socket is there yet that could be handed anything.
+            for (queue, at) in link.queues.iter_mut().zip(0..) {
+                queue.settle_all(&self.state, number as u32, at);
+            }
         }
         link.put_sockets(&self.gate, number)?;
         self.links[number] = Some(link);

@@ -9,6 +9,7 @@
 //! - [`HostFilter`]: what the host's own protocols have all the same.
 //! - [`State`]: the page that both sides share: heartbeat, limit, epoch.
 
+mod abi;
 mod death;
 mod fast;
 mod gate;
@@ -20,7 +21,10 @@ mod socket;
 mod state;
 
 pub use death::{DeathWord, Life};
-pub use fast::{FAST_ENTRIES_MAX, Fast, FastAction, FastKey, FastKind, takes_redirected};
+pub use fast::{
+    DriverEvent, DriverWatch, FAST_ENTRIES_MAX, Fast, FastAction, FastKey, FastKind, PATIENCE,
+    takes_redirected,
+};
 pub use gate::{Gate, GateError, GateParts, LinkParts};
 pub use host::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
 pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};

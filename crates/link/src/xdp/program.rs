@@ -18,6 +18,10 @@
 //! Frames that the host's own protocols are to have ([`HostFilter`]) go on to
 //! them from there, and wake nobody either.
 
+use super::abi::{
+    DATA, DATA_END, DATA_META, JSGT, JSLE, KTIME_GET_COARSE_NS, KTIME_GET_NS, RX_QUEUE,
+    XDP_ADJUST_META, XDP_DROP, XDP_PASS, XDP_REDIRECT, atomic_add, compare_exchange, fetch_add,
+};
 use super::death::{LOCK_WORD, THREADS};
 use super::fast::{Fast, Spec, program as fast};
 use super::gate::GateError;
@@ -29,36 +33,14 @@ use weir_filter::backend::ebpf::{
     Access, Asm, EmitError, Fragment, Insn, Label, Limits, Reg, WireLen, emit_fragment, helper, op,
 };
 
-/// `bpf_ktime_get_ns()`: `CLOCK_MONOTONIC`. Linux 4.1.
-const KTIME_GET_NS: i32 = 5;
-/// `bpf_ktime_get_coarse_ns()`: `CLOCK_MONOTONIC_COARSE`. Linux 5.11.
-const KTIME_GET_COARSE_NS: i32 = 160;
-/// `bpf_xdp_adjust_meta(xdp, delta)`. Linux 4.15.
-const XDP_ADJUST_META: i32 = 54;
-
-const XDP_DROP: i32 = 1;
-const XDP_PASS: i32 = 2;
-const XDP_REDIRECT: i32 = 4;
 /// `TCX_NEXT`.
 const TCX_NEXT: i32 = -1;
-
-/// In `struct xdp_md`.
-const DATA: i16 = 0;
-const DATA_END: i16 = 4;
-const DATA_META: i16 = 8;
-const RX_QUEUE: i16 = 16;
-
-/// `BPF_ATOMIC`, `BPF_CMPXCHG`.
-pub(super) const ATOMIC: u8 = 0xc0;
-const CMPXCHG: i32 = 0xf1;
-/// Jump if greater, signed.
-const JSGT: u8 = 0x60;
-/// Jump if less or equal, signed.
-const JSLE: u8 = 0xd0;
 
 const CTX: Reg = Reg::R6;
 const PAGE: Reg = Reg::R7;
 const BEAT: Reg = Reg::R8;
+/// The frame's number in the upper half; the heartbeat is done with by then.
+const NUMBER: Reg = Reg::R8;
 const GATE: Reg = Reg::R9;
 
 /// On the stack, where there are cached verdicts.
@@ -231,7 +213,6 @@ impl Xdp {
     /// doubt, the exact one is asked, too.
     fn ask_fast(&mut self) {
         let [awake, ask, miss] = [(); 3].map(|()| self.asm.label());
-        let hung = self.hung;
         self.push(&[
             Insn::call(KTIME_GET_COARSE_NS),
             Insn::store(op::DW, Reg::FP, NOW, Reg::R0),
@@ -246,12 +227,8 @@ impl Xdp {
             Insn::load(op::DW, Reg::R1, PAGE, at::SURE_LIMIT as i16),
         ]);
         self.asm.jump(Insn::jump64(JSLE, Reg::R0, Reg::R1), ask);
-        self.push(&[
-            Insn::call(KTIME_GET_NS),
-            Insn::alu64(op::SUB, Reg::R0, BEAT),
-            Insn::load(op::DW, Reg::R1, PAGE, at::LIMIT as i16),
-        ]);
-        self.asm.jump(Insn::jump64(JSGT, Reg::R0, Reg::R1), hung);
+        self.push(&[Insn::call(KTIME_GET_NS)]);
+        self.hung_if_late();
         self.asm.bind(ask);
         let (routine, end) = (self.routine, self.end);
         self.push(&[
@@ -269,7 +246,7 @@ impl Xdp {
             Insn::mov64(Reg::R1, GATE),
             Insn::alu64(op::AND, Reg::R1, 1),
         ]);
-        let (hung, bypass) = (self.hung, self.bypass);
+        let bypass = self.bypass;
         self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), bypass);
         self.anybody();
         self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
@@ -286,21 +263,23 @@ impl Xdp {
         self.push(&[
             Insn::mov64(Reg::R1, Reg::R0),
             Insn::mov64(Reg::R0, 0),
-            Insn {
-                code: op::STX | ATOMIC | op::DW,
-                imm: CMPXCHG,
-                ..Insn::store(op::DW, PAGE, at::HEARTBEAT as i16, Reg::R1)
-            },
+            compare_exchange(PAGE, at::HEARTBEAT as i16, Reg::R1),
         ]);
         self.asm.goto(fine);
         self.asm.bind(awake);
+        self.hung_if_late();
+        self.asm.bind(fine);
+        Ok(())
+    }
+
+    /// r0 is the time.
+    fn hung_if_late(&mut self) {
+        let hung = self.hung;
         self.push(&[
             Insn::alu64(op::SUB, Reg::R0, BEAT),
             Insn::load(op::DW, Reg::R1, PAGE, at::LIMIT as i16),
         ]);
         self.asm.jump(Insn::jump64(JSGT, Reg::R0, Reg::R1), hung);
-        self.asm.bind(fine);
-        Ok(())
     }
 
     /// Whether a process that lives has one of the death words: mostly the
@@ -322,9 +301,31 @@ impl Xdp {
         self.asm.bind(alive);
     }
 
-    /// Writes the epoch before the frame.
+    /// Numbers the frames of a queue, where there are cached verdicts: from 1,
+    /// in the order in which they come to the socket.
+    fn number(&mut self) {
+        let died = self.died;
+        self.push(&[Insn::load(op::W, Reg::R2, CTX, RX_QUEUE)]);
+        let queues = QUEUES_MAX as i32;
+        self.asm.jump(Insn::jump64(op::JGE, Reg::R2, queues), died);
+        self.push(&[
+            Insn::alu64(op::MUL, Reg::R2, at::QUEUE_BYTES as i32),
+            Insn::alu64(op::ADD, Reg::R2, PAGE),
+            Insn::mov64(NUMBER, 1),
+            fetch_add(Reg::R2, at::queue(self.link, 0) as i16, NUMBER),
+            Insn::alu64(op::ADD, NUMBER, 1),
+            Insn::alu64(op::LSH, NUMBER, 32),
+        ]);
+    }
+
+    /// Writes the epoch before the frame, and its number.
     fn stamp(&mut self) {
         let (none, done) = (self.asm.label(), self.asm.label());
+        if self.fast.is_some() {
+            self.number();
+        } else {
+            self.push(&[Insn::mov64(NUMBER, 0)]);
+        }
         self.push(&[
             Insn::mov64(Reg::R1, CTX),
             Insn::mov32(Reg::R2, -8),
@@ -339,10 +340,10 @@ impl Xdp {
         ]);
         self.asm.jump(Insn::jump64(op::JGT, Reg::R3, Reg::R2), none);
         self.push(&[
-            Insn::alu64(op::RSH, GATE, 32),
-            Insn::store(op::DW, Reg::R1, 0, GATE),
-            Insn::alu64(op::LSH, GATE, 32),
-            Insn::alu64(op::OR, GATE, 1),
+            Insn::mov64(Reg::R2, GATE),
+            Insn::alu64(op::RSH, Reg::R2, 32),
+            Insn::alu64(op::OR, Reg::R2, NUMBER),
+            Insn::store(op::DW, Reg::R1, 0, Reg::R2),
         ]);
         self.asm.goto(done);
         self.asm.bind(none);
@@ -352,9 +353,6 @@ impl Xdp {
 
     fn hand_over(&mut self) {
         let died = self.died;
-        if self.fast.is_some() {
-            self.push(&add(at::handed(self.link)));
-        }
         self.push(&[Insn::load(op::W, Reg::R2, CTX, RX_QUEUE)]);
         let queues = QUEUES_MAX as i32;
         self.asm.jump(Insn::jump64(op::JGE, Reg::R2, queues), died);
@@ -379,11 +377,7 @@ impl Xdp {
             Insn::alu64(op::ADD, Reg::R1, 1),
             Insn::alu64(op::LSH, Reg::R1, 32),
             Insn::mov64(Reg::R0, GATE),
-            Insn {
-                code: op::STX | ATOMIC | op::DW,
-                imm: CMPXCHG,
-                ..Insn::store(op::DW, PAGE, at::GATE as i16, Reg::R1)
-            },
+            compare_exchange(PAGE, at::GATE as i16, Reg::R1),
         ]);
         self.asm.jump(Insn::jump64(op::JNE, Reg::R0, GATE), bypass);
         let why = why.number() as i32;
@@ -426,11 +420,10 @@ impl Xdp {
 
 /// Adds one to a number of the page, whichever CPU.
 fn add(at: usize) -> [Insn; 2] {
-    let add = Insn {
-        code: op::STX | ATOMIC | op::DW,
-        ..Insn::store(op::DW, PAGE, at as i16, Reg::R1)
-    };
-    [Insn::mov64(Reg::R1, 1), add]
+    [
+        Insn::mov64(Reg::R1, 1),
+        atomic_add(PAGE, at as i16, Reg::R1),
+    ]
 }
 
 impl State {

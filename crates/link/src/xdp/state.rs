@@ -18,8 +18,11 @@
 //!  88    u32  the programs have cached verdicts
 //!  96    u64  limit by the coarse clock: less by a tick, signed
 //!  104   u64  frames held back, and lost, while their like took to cached verdicts
-//!  256   for each link: u64 frames bypassed, u64 handed to the process, u64 left to the host
+//!  112   u64  cached verdicts whose frames were held back
+//!  256   for each link: u64 frames bypassed, u64 left to the host
 //!  2048  for each process: its death word, a robust lock in 64 bytes (death.rs)
+//!  4096  for each queue, where there are cached verdicts: u64 frames handed to
+//!        the process, u64 how many of those are settled: sent on, or gone
 //! ```
 
 use crate::bpf::{Map, MapError, MapMemory, MapSpec};
@@ -37,9 +40,10 @@ pub const MEMBERS_MAX: u16 = 16;
 
 /// Of this layout, and of the programs that go with it; C libraries have
 /// locks of their own kinds.
-pub(super) const VERSION: u64 = 4 | (super::death::LOCK_WORD as u64) << 32;
+pub(super) const VERSION: u64 = 5 | (super::death::LOCK_WORD as u64) << 32;
 
-pub(super) const BYTES: u32 = 4096;
+pub(super) const BYTES: u32 =
+    (at::QUEUES + at::QUEUE_BYTES * (LINKS_MAX * QUEUES_MAX) as usize) as u32;
 
 pub(super) mod at {
     pub(crate) const GATE: usize = 0;
@@ -58,8 +62,9 @@ pub(super) mod at {
     pub(crate) const HAS_FAST: usize = 88;
     pub(crate) const SURE_LIMIT: usize = 96;
     pub(crate) const HELD: usize = 104;
+    pub(crate) const HELD_ENTRIES: usize = 112;
     pub(crate) const LINKS: usize = 256;
-    pub(crate) const LINK_BYTES: usize = 24;
+    pub(crate) const LINK_BYTES: usize = 16;
     pub(crate) const DEATHS: usize = 2048;
     pub(crate) const DEATH_BYTES: usize = 64;
 
@@ -68,14 +73,21 @@ pub(super) mod at {
         DEATHS + slot as usize * DEATH_BYTES
     }
 
-    /// Frames handed to the process, counted where there are cached verdicts.
-    pub(crate) const fn handed(link: u32) -> usize {
-        LINKS + link as usize * LINK_BYTES + 8
+    pub(crate) const QUEUES: usize = 4096;
+    pub(crate) const QUEUE_BYTES: usize = 16;
+    /// In a queue's.
+    pub(crate) const HANDED: usize = 0;
+    pub(crate) const SETTLED: usize = 8;
+
+    /// The words of a queue.
+    pub(crate) const fn queue(link: u32, queue: u32) -> usize {
+        let number = link * super::QUEUES_MAX + queue;
+        QUEUES + number as usize * QUEUE_BYTES
     }
 
     /// Frames that the host's own protocols were left.
     pub(crate) const fn to_host(link: u32) -> usize {
-        LINKS + link as usize * LINK_BYTES + 16
+        LINKS + link as usize * LINK_BYTES + 8
     }
 }
 
@@ -299,17 +311,35 @@ impl State {
         self.wide(at::LEASE).store(until, Ordering::Release);
     }
 
-    /// Frames of a link that were handed to the process, where its program has
-    /// cached verdicts.
-    pub fn handed(&self, link: u32) -> u64 {
-        self.wide(at::handed(link.min(LINKS_MAX - 1)))
-            .load(Ordering::SeqCst)
+    fn queue(&self, link: u32, queue: u32, at: usize) -> &AtomicU64 {
+        let (link, queue) = (link.min(LINKS_MAX - 1), queue.min(QUEUES_MAX - 1));
+        self.wide(at::queue(link, queue) + at)
+    }
+
+    /// Frames of a queue that were handed to the process, where its program
+    /// has cached verdicts; the number of the last one.
+    #[inline]
+    pub fn handed(&self, link: u32, queue: u32) -> u64 {
+        self.queue(link, queue, at::HANDED).load(Ordering::SeqCst)
+    }
+
+    /// Says that the frames of a queue up to that number are settled: sent on,
+    /// or gone. What comes behind them overtakes none.
+    #[inline]
+    pub fn settle(&self, link: u32, queue: u32, number: u64) {
+        let settled = self.queue(link, queue, at::SETTLED);
+        settled.store(number, Ordering::SeqCst);
     }
 
     /// Frames that were held back, and so lost, while a cached verdict waited
     /// for those before them.
     pub fn held(&self) -> u64 {
         self.wide(at::HELD).load(Ordering::Relaxed)
+    }
+
+    /// Cached verdicts whose frames were held back before they took effect.
+    pub fn held_entries(&self) -> u64 {
+        self.wide(at::HELD_ENTRIES).load(Ordering::Relaxed)
     }
 
     /// Frames of a link that the host's own protocols were left, by a

@@ -17,7 +17,7 @@ use weir_tap::{Alike, Bridge, Bypass, Context, FastKey, Frame, Verdict};
 const LONG: Duration = Duration::from_secs(60);
 
 /// As a veth takes frames that a program redirects to it.
-fn net() -> Net {
+pub(crate) fn net() -> Net {
     let net = Net::new();
     for device in [&net.eth_a, &net.left, &net.right, &net.eth_b] {
         device
@@ -41,7 +41,7 @@ fn remembering(
     let seen = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&seen);
     let running = net.bridge(
-        move |bridge| set(bridge.remember(entries_max, ageing)),
+        move |bridge| set(bridge.remember(&[alike], entries_max, ageing)),
         move || {
             move |_: &mut Frame, _: &mut Context<'_>| {
                 counted.fetch_add(1, Ordering::Relaxed);
@@ -53,7 +53,7 @@ fn remembering(
 }
 
 /// Frames to many ports, in turn.
-fn flows(net: &Net, count: u16) -> Generator {
+pub(crate) fn flows(net: &Net, count: u16) -> Generator {
     let (a, b) = (net.eth_a.mac(), net.eth_b.mac());
     let templates: Vec<_> = (0..count)
         .map(|flow| {
@@ -168,7 +168,7 @@ fn what_is_withdrawn_comes_to_the_application_at_once() {
         dst: net.eth_b.mac(),
     };
     let bridge = net.bridge(
-        |bridge| bridge.remember(64, LONG),
+        |bridge| bridge.remember(&[Alike::Stations], 64, LONG),
         move || {
             let mut is_forgotten = false;
             move |_: &mut Frame, context: &mut Context<'_>| {
@@ -219,7 +219,7 @@ fn a_station_that_moves_is_followed() {
     }
     let net = net();
     let bridge = net.bridge(
-        |bridge| bridge.remember(64, LONG),
+        |bridge| bridge.remember(&[Alike::Stations], 64, LONG),
         || {
             let mut switch = Switch::new(Settings::wire(2), 7);
             move |frame, context| learn(&mut switch, frame, context)
@@ -269,7 +269,7 @@ fn a_hang_ends_what_was_remembered() {
         |bridge| {
             let limit = Duration::from_millis(50);
             bridge
-                .remember(64, LONG)
+                .remember(&[Alike::Stations], 64, LONG)
                 .bypass(Bypass::Drop)
                 .hang_max(limit)
                 .restore()

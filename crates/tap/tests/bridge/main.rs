@@ -1,5 +1,6 @@
 //! A bridge between two hosts: a network of the lab's, real frames.
 
+mod bounds;
 mod calls;
 mod fast;
 mod net;

@@ -185,7 +185,7 @@ fn ours(frames: &[Vec<u8>], is_fast: bool) -> (Vec<Vec<Vec<u8>>>, Report) {
         // Captures have checksums that were left to a device.
         let bridge = bridge.configure(|config| config.complete_checksums = Some(false));
         match is_fast {
-            true => bridge.remember(1024, Duration::from_secs(60)),
+            true => bridge.remember(&[weir_tap::Alike::Stations], 1024, Duration::from_secs(60)),
             false => bridge,
         }
     };

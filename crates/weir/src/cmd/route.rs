@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let ran = router::run(&config, tap, |view| {
         let asked = stop.asked();
-        teller.tell(&view, asked);
+        teller.tell(&view, view.is_last);
         match asked || teller.trouble.is_some() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),

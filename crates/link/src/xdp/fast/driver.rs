@@ -2,20 +2,28 @@
 //! tells by the generic netlink family `netdev`
 //! (`Documentation/netlink/specs/netdev.yaml`, Linux 6.3). To one that does
 //! not, redirected frames are lost.
+//!
+//! To ask takes the lock of all network configuration, which others may hold
+//! for long; to hear of changes takes none.
+#![allow(unsafe_code)] // A socket option.
 
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
 };
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 const GENL_ID_CTRL: u16 = 0x10;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const CTRL_ATTR_MCAST_GROUPS: u16 = 7;
+const CTRL_ATTR_MCAST_GRP_NAME: u16 = 1;
+const CTRL_ATTR_MCAST_GRP_ID: u16 = 2;
 const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_CMD_DEV_CHANGE_NTF: u8 = 4;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 /// `NETDEV_XDP_ACT_NDO_XMIT`.
@@ -34,21 +42,112 @@ const GENERIC: usize = 4;
 /// # Errors
 /// What the system says; kernels before 6.3 do not tell.
 pub fn takes_redirected(ifindex: u32) -> io::Result<bool> {
+    let socket = open()?;
+    let family = family(&socket)?;
+    let family = number(find(&family, CTRL_ATTR_FAMILY_ID)).ok_or(io::ErrorKind::Unsupported)?;
+    let index = attribute(NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes());
+    let device = ask(&socket, family, NETDEV_CMD_DEV_GET, &index)?;
+    let (_, takes) = device_of(&device).ok_or(io::ErrorKind::Unsupported)?;
+    Ok(takes)
+}
+
+/// Hears of drivers that begin or cease to take redirected frames.
+#[derive(Debug)]
+pub struct DriverWatch {
+    socket: OwnedFd,
+}
+
+/// What a [`DriverWatch`] has heard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DriverEvent {
+    /// Whether an interface [takes redirected frames](takes_redirected) now.
+    Takes {
+        /// The interface.
+        ifindex: u32,
+        /// Whether it does.
+        takes: bool,
+    },
+    /// There was too much to be told: nothing is known any more.
+    Missed,
+}
+
+impl DriverWatch {
+    /// Hears of the interfaces of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// What the system says; kernels before 6.3 do not tell.
+    pub fn open() -> io::Result<DriverWatch> {
+        let socket = open()?;
+        let family = family(&socket)?;
+        let groups = find(&family, CTRL_ATTR_MCAST_GROUPS).unwrap_or_default();
+        let group = attributes(groups).find_map(|(_, group)| {
+            let name = find(group, CTRL_ATTR_MCAST_GRP_NAME)?;
+            let id = *find(group, CTRL_ATTR_MCAST_GRP_ID)?.first_chunk()?;
+            (name == b"mgmt\0").then_some(u32::from_ne_bytes(id))
+        });
+        let group = group.ok_or(io::ErrorKind::Unsupported)?;
+        // SAFETY: the option takes an `int`, which is only read.
+        let joined = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_NETLINK,
+                libc::NETLINK_ADD_MEMBERSHIP,
+                (&raw const group).cast(),
+                size_of_val(&group) as libc::socklen_t,
+            )
+        };
+        match joined {
+            0 => Ok(DriverWatch { socket }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The next that there is to hear; never waits.
+    pub fn next_event(&self) -> Option<DriverEvent> {
+        let mut message = [0; 1024];
+        loop {
+            let received = retry_on_intr(|| recv(&self.socket, &mut message, RecvFlags::DONTWAIT));
+            let len = match received {
+                Ok((len, _)) => len,
+                Err(Errno::NOBUFS) => return Some(DriverEvent::Missed),
+                Err(_) => return None,
+            };
+            let Some(body) = message.get(HEADER..len) else {
+                continue;
+            };
+            let told = body.get(GENERIC..).and_then(device_of);
+            if let (Some(&NETDEV_CMD_DEV_CHANGE_NTF), Some((ifindex, takes))) = (body.first(), told)
+            {
+                return Some(DriverEvent::Takes { ifindex, takes });
+            }
+        }
+    }
+}
+
+fn open() -> io::Result<OwnedFd> {
     let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
     let protocol = Some(netlink::GENERIC);
     let socket = socket_with(AddressFamily::NETLINK, kind, flags, protocol)?;
     bind(&socket, &SocketAddrNetlink::new(0, 0))?;
+    Ok(socket)
+}
+
+/// What is told of the family `netdev`.
+fn family(socket: &OwnedFd) -> io::Result<Vec<u8>> {
     let name = attribute(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
-    let family = ask(&socket, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, &name)?;
-    let family = find(&family, CTRL_ATTR_FAMILY_ID)
-        .and_then(|id| Some(u16::from_ne_bytes(*id.first_chunk()?)))
-        .ok_or(io::ErrorKind::Unsupported)?;
-    let index = attribute(NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes());
-    let device = ask(&socket, family, NETDEV_CMD_DEV_GET, &index)?;
-    let features = find(&device, NETDEV_A_DEV_XDP_FEATURES)
-        .and_then(|bits| Some(u64::from_ne_bytes(*bits.first_chunk()?)))
-        .ok_or(io::ErrorKind::Unsupported)?;
-    Ok(features & NDO_XMIT != 0)
+    ask(socket, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, &name)
+}
+
+/// An interface, and whether it takes redirected frames.
+fn device_of(attributes: &[u8]) -> Option<(u32, bool)> {
+    let index = *find(attributes, NETDEV_A_DEV_IFINDEX)?.first_chunk()?;
+    let features = *find(attributes, NETDEV_A_DEV_XDP_FEATURES)?.first_chunk()?;
+    let takes = u64::from_ne_bytes(features) & NDO_XMIT != 0;
+    Some((u32::from_ne_bytes(index), takes))
+}
+
+fn number(value: Option<&[u8]>) -> Option<u16> {
+    Some(u16::from_ne_bytes(*value?.first_chunk()?))
 }
 
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
@@ -72,8 +171,7 @@ fn ask(socket: &OwnedFd, family: u16, command: u8, attributes: &[u8]) -> io::Res
     let mut answer = vec![0; 8192];
     let (len, _) = retry_on_intr(|| recv(socket, &mut *answer, RecvFlags::empty()))?;
     let answer = answer.get(..len).unwrap_or_default();
-    let kind = answer.get(4..6).and_then(|kind| kind.first_chunk());
-    if kind.map(|kind| u16::from_ne_bytes(*kind)) == Some(NLMSG_ERROR) {
+    if number(answer.get(4..6)) == Some(NLMSG_ERROR) {
         let code = answer.get(HEADER..).and_then(|code| code.first_chunk());
         let code = code.map_or(0, |code| i32::from_ne_bytes(*code));
         return Err(io::Error::from_raw_os_error(-code));
@@ -82,15 +180,18 @@ fn ask(socket: &OwnedFd, family: u16, command: u8, attributes: &[u8]) -> io::Res
     Ok(attributes.unwrap_or_default().to_vec())
 }
 
+/// Kinds and values, up to the first that is none.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let len = usize::from(number(bytes.get(..2))?);
+        let kind = number(bytes.get(2..4))? & 0x3fff;
+        let value = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
 /// The value of the first attribute of that kind.
-fn find(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    loop {
-        let [l0, l1, k0, k1] = *attributes.first_chunk()?;
-        let len = usize::from(u16::from_ne_bytes([l0, l1]));
-        let value = attributes.get(4..len)?;
-        if u16::from_ne_bytes([k0, k1]) & 0x3fff == kind {
-            return Some(value);
-        }
-        attributes = attributes.get(len.next_multiple_of(4)..)?;
-    }
+fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(bytes).find_map(|(is, value)| (is == kind).then_some(value))
 }

@@ -3,9 +3,13 @@
 //!
 //! ```text
 //!  short, long   key of a frame ─► number of a slot, and what to do
-//!  slots         u64 until when (CLOCK_MONOTONIC, ns; 0: no longer)
-//!                u64 after how many frames handed to the application; -1:
-//!                    now; -2: frames are held back
+//!  slots         u64 when a frame came last, or it was made
+//!                i64 ns after which it no longer holds; the least: it has ended
+//!                u64 for which queues it has begun, by bit
+//!                u64 number of the last frame handed to the application
+//!                    before that; its queue in the upper 8 bits
+//!                u64 since when frames have come without a pause
+//!                u64 whether some were held back
 //!  counts        for each CPU and slot: u64 frames, u64 bytes
 //!  outs          number of a link ─► its interface
 //! ```
@@ -19,33 +23,47 @@ mod driver;
 mod key;
 pub(super) mod program;
 
-pub use driver::takes_redirected;
+pub use driver::{DriverEvent, DriverWatch, takes_redirected};
 pub use key::{FastAction, FastKey, FastKind};
 
 use crate::bpf::{Map, MapError, MapMemory, MapSpec, possible_cpus};
 use key::{Encoded, LONG, SHORT, VALUE};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Most entries of one tap.
 pub const FAST_ENTRIES_MAX: u32 = 1 << 16;
 
-/// Offsets in a slot, and in the cells of its counts.
-mod slot {
-    pub(crate) const UNTIL: i16 = 0;
-    pub(crate) const AFTER: i16 = 8;
-    pub(crate) const BEGUN_IMM: i32 = -1;
-    pub(crate) const HELD_IMM: i32 = -2;
-    pub(crate) const FRAMES: i16 = 0;
-    pub(crate) const BYTES: i16 = 8;
-}
+/// How long an entry waits for a moment in which it overtakes no frame: then
+/// its frames are held back until it does not.
+pub const PATIENCE: Duration = Duration::from_millis(10);
 
-/// In a slot that has begun.
-const BEGUN: u64 = slot::BEGUN_IMM as i64 as u64;
-/// In one whose frames are held back.
-const HELD: u64 = slot::HELD_IMM as i64 as u64;
-/// In one whose frames go to the application: more than ever come.
-const NEVER: u64 = HELD - 1;
+/// Slots, and the cells of their counts.
+mod slot {
+    /// Of a slot: a line of the caches.
+    pub(crate) const BYTES: usize = 64;
+    pub(crate) const USED: i16 = 0;
+    pub(crate) const AGEING: i16 = 8;
+    pub(crate) const BEGUN: i16 = 16;
+    pub(crate) const LAST: i16 = 24;
+    pub(crate) const SINCE: i16 = 32;
+    pub(crate) const HELD: i16 = 40;
+
+    /// In [`LAST`]: where the queue is; none that there is.
+    pub(crate) const QUEUE_SHIFT: i32 = 56;
+    pub(crate) const NO_QUEUE: u64 = 0xff << QUEUE_SHIFT;
+    /// In [`AGEING`].
+    pub(crate) const ENDED: i64 = i64::MIN;
+
+    pub(crate) const PATIENCE_NS: i32 = super::PATIENCE.as_nanos() as i32;
+    /// Frames are held back no longer, whatever becomes of those before them.
+    pub(crate) const HELD_MAX_NS: i32 = PATIENCE_NS + 100_000_000;
+
+    /// Of a cell.
+    pub(crate) const FRAMES: i16 = 0;
+    pub(crate) const BYTES_SENT: i16 = 8;
+}
 
 /// What a link's program is made for.
 #[derive(Clone, Debug)]
@@ -83,17 +101,17 @@ impl Fast {
             what: "count the CPUs",
             source,
         })?;
-        let shared = |name, count| {
+        let shared = |name, bytes, count| {
             let spec = MapSpec {
                 mmapable: true,
-                ..MapSpec::array(16, count)
+                ..MapSpec::array(bytes, count)
             };
             Map::create(name, &spec)
         };
         let table = |bytes| MapSpec::hash(bytes as u32, VALUE as u32, entries);
-        let slots = shared("weir_fast_slots", entries)?;
+        let slots = shared("weir_fast_slots", slot::BYTES as u32, entries)?;
         let cells = u32::try_from(cpus).unwrap_or(1).saturating_mul(entries);
-        let counts = shared("weir_fast_count", cells)?;
+        let counts = shared("weir_fast_count", 16, cells)?;
         Ok(Fast {
             kinds: kinds.to_vec(),
             short: Map::create("weir_fast_short", &table(SHORT))?,
@@ -113,6 +131,11 @@ impl Fast {
         1 << self.entries_log2
     }
 
+    /// Cells that are read to count for one entry: one for each CPU.
+    pub fn cells_each(&self) -> usize {
+        self.cpus
+    }
+
     pub(super) fn spec(&self, completes: bool) -> Spec {
         Spec {
             kinds: self.kinds.clone(),
@@ -121,7 +144,7 @@ impl Fast {
         }
     }
 
-    /// In the order of [`program::place`].
+    /// In the order in which the program names them.
     pub(super) fn maps(&self) -> [BorrowedFd<'_>; 5] {
         [
             &self.short,
@@ -171,52 +194,44 @@ impl Fast {
         Ok(())
     }
 
-    /// Lets a slot's frames go on by themselves until that time
-    /// (`CLOCK_MONOTONIC`, ns; 0: at once no longer).
-    pub fn set_until(&self, slot: u32, until: u64) {
-        if let Some(cell) = self.slots_memory.u64(slot as usize, slot::UNTIL as usize) {
-            cell.store(until, Ordering::SeqCst);
-        }
+    fn cell(&self, slot: u32, at: i16) -> &AtomicU64 {
+        let cell = self.slots_memory.u64(slot as usize, at as usize);
+        cell.expect("slots are numbered below what there are")
     }
 
-    /// Has a slot, unless it has begun, begin with the first frame before
-    /// which exactly so many were handed to the application: it has sent those
-    /// on, so none is overtaken.
-    pub fn begin_after(&self, slot: u32, handed: u64) {
-        let cell = self.slots_memory.u64(slot as usize, slot::AFTER as usize);
-        if let Some(cell) = cell {
-            let begun = |after: u64| (after != BEGUN).then_some(handed);
-            let _ = cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, begun);
-        }
+    /// Lets a slot's frames go on by themselves once they overtake none, as
+    /// long as none is `ageing_ns` behind the one before; the first of them
+    /// behind `now` (`CLOCK_MONOTONIC`, ns).
+    ///
+    /// # Panics
+    /// Beyond [`entries_max`](Self::entries_max).
+    pub fn open(&self, slot: u32, now: u64, ageing_ns: u64) {
+        let set = |at, value| self.cell(slot, at).store(value, Ordering::SeqCst);
+        set(slot::USED, now);
+        set(slot::BEGUN, 0);
+        set(slot::LAST, slot::NO_QUEUE);
+        set(slot::SINCE, now);
+        set(slot::HELD, 0);
+        // The last, which makes it hold.
+        set(slot::AGEING, ageing_ns.min(i64::MAX as u64));
     }
 
-    fn set_after(&self, slot: u32, after: u64) {
-        if let Some(cell) = self.slots_memory.u64(slot as usize, slot::AFTER as usize) {
-            cell.store(after, Ordering::SeqCst);
-        }
+    /// Has a slot's frames go to the application from now on.
+    ///
+    /// # Panics
+    /// Beyond [`entries_max`](Self::entries_max).
+    pub fn end(&self, slot: u32) {
+        let ageing = self.cell(slot, slot::AGEING);
+        ageing.store(slot::ENDED as u64, Ordering::SeqCst);
     }
 
-    /// Has a slot begin with the next frame.
-    pub fn begin(&self, slot: u32) {
-        self.set_after(slot, BEGUN);
-    }
-
-    /// Has a slot's frames go to the application.
-    pub fn hand_over(&self, slot: u32) {
-        self.set_after(slot, NEVER);
-    }
-
-    /// Has a slot's frames go nowhere, until those before them are sent.
-    pub fn hold(&self, slot: u32) {
-        self.set_after(slot, HELD);
-    }
-
-    /// Whether a slot has begun.
-    pub fn has_begun(&self, slot: u32) -> bool {
-        let after = self
-            .slots_memory
-            .load_u64(slot as usize, slot::AFTER as usize);
-        after == Some(BEGUN)
+    /// When a frame of a slot came last, or it was opened (`CLOCK_MONOTONIC`,
+    /// ns, as exactly as the coarse clock).
+    ///
+    /// # Panics
+    /// Beyond [`entries_max`](Self::entries_max).
+    pub fn used(&self, slot: u32) -> u64 {
+        self.cell(slot, slot::USED).load(Ordering::Relaxed)
     }
 
     /// Frames and bytes that went by a slot since the tables were made.
@@ -228,7 +243,7 @@ impl Fast {
         (0..self.cpus).fold((0, 0), |(frames, bytes), cpu| {
             (
                 frames + cell(cpu, slot::FRAMES),
-                bytes + cell(cpu, slot::BYTES),
+                bytes + cell(cpu, slot::BYTES_SENT),
             )
         })
     }

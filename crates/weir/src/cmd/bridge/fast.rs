@@ -4,42 +4,46 @@
 use weir_tap::switch::Switch;
 use weir_tap::{FastKey, FastPath};
 
+/// Entries that are looked at at once.
+const EACH: usize = 1024;
+
 /// Follows the frames that went by without weir.
 #[derive(Default)]
 pub(super) struct Follower {
-    /// When the last of them did that is noted.
+    /// The next entry to be looked at.
+    at: usize,
+    /// When the last of the frames came that were noted up to the round
+    /// before, and in this one.
     noted_at: u64,
+    newest: u64,
 }
 
 impl Follower {
     /// Notes who sent frames, at that second, and ends what is for stations
-    /// that are silent, or no longer known where they were.
+    /// that are silent, or no longer known where they were: of some entries,
+    /// going round.
     pub(super) fn follow(&mut self, fast: &mut FastPath, switch: &mut Switch, now: u32) {
-        let mut noted_at = self.noted_at;
-        let mut gone = Vec::new();
-        for entry in fast.entries() {
+        let (noted_at, newest) = (self.noted_at, &mut self.newest);
+        let is_round = fast.review(&mut self.at, EACH, |key, action, used_at| {
             let FastKey::Stations {
                 link,
                 vlan,
                 src,
                 dst,
-            } = entry.key
+            } = *key
             else {
-                continue;
+                return true;
             };
-            let from_there = match entry.used_at > self.noted_at {
+            let from_there = match used_at > noted_at {
                 true => switch.heard(link as u16, vlan, src, now),
                 false => switch.port(vlan, src, now) == Some(link as u16),
             };
-            noted_at = noted_at.max(entry.used_at);
-            let to_there = switch.port(vlan, dst, now).map(u32::from) == entry.action.link();
-            if !from_there || !to_there {
-                gone.push(entry.key);
-            }
-        }
-        self.noted_at = noted_at;
-        gone.iter().for_each(|key| {
-            fast.forget(key);
+            *newest = used_at.max(*newest);
+            let to_there = switch.port(vlan, dst, now).map(u32::from) == action.link();
+            from_there && to_there
         });
+        if is_round {
+            self.noted_at = self.newest;
+        }
     }
 }

@@ -196,6 +196,7 @@ fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {
     }
     if args.fast_path.is_on() {
         bridge = bridge.remember(
+            &[Alike::Stations],
             FAST_ENTRIES_MAX,
             Duration::from_secs(args.age.max(1).into()),
         );

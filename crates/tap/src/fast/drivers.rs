@@ -1,0 +1,64 @@
+//! Which links take frames that the kernel redirects to them.
+
+use super::FastPath;
+use weir_link::xdp::{DriverEvent, DriverWatch, takes_redirected};
+
+/// How often it is heard what has changed.
+const HEAR_NS: u64 = 10_000_000;
+/// Changes that are heard of at once; the others after them.
+const HEAR_MAX: usize = 64;
+
+#[derive(Debug, Default)]
+pub(super) struct Drivers {
+    watch: Option<DriverWatch>,
+    next_ns: u64,
+}
+
+impl Drivers {
+    /// Hears of the calling thread's network namespace from now on.
+    pub(super) fn open(&mut self) {
+        if self.watch.is_none() {
+            self.watch = DriverWatch::open().ok();
+        }
+    }
+}
+
+impl FastPath {
+    /// Ends entries to links that take no redirected frames any more.
+    pub(super) fn hear_drivers(&mut self, now: u64) {
+        if now < self.drivers.next_ns {
+            return;
+        }
+        self.drivers.next_ns = now + HEAR_NS;
+        for _ in 0..HEAR_MAX {
+            let Some(event) = self
+                .drivers
+                .watch
+                .as_ref()
+                .and_then(DriverWatch::next_event)
+            else {
+                return;
+            };
+            for number in 0..self.links.len() {
+                let Some(link) = self.links[number].as_mut() else {
+                    continue;
+                };
+                let now_takes = match event {
+                    DriverEvent::Takes { ifindex, takes } if ifindex == link.ifindex => takes,
+                    DriverEvent::Takes { .. } => continue,
+                    DriverEvent::Missed => takes(link.ifindex),
+                };
+                let before = std::mem::replace(&mut link.takes, now_takes);
+                if before && !now_takes {
+                    let out = Some(number as u32);
+                    self.counts.flushed += self.end_if(|_, action| action.link() == out);
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn takes(ifindex: u32) -> bool {
+    // A kernel that does not tell checks nothing either: leave it alone.
+    takes_redirected(ifindex).unwrap_or(false)
+}

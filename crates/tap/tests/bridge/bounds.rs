@@ -1,0 +1,164 @@
+//! What cached verdicts cost the application, and others' keys: however many
+//! there are, and whatever was lost on the way.
+
+use crate::fast::{flows, net};
+use crate::net::Net;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use weir_lab::load::{Rate, Sink};
+use weir_lab::need;
+use weir_link::bpf::Hook;
+use weir_tap::{
+    Alike, Bypass, Config, Context, FastAction, FastConfig, FastKey, FastKind, FastPath, Frame,
+    Pull, Remembered, Tap, Verdict,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn flow(number: u32) -> FastKey {
+    let [_, _, a, b] = number.to_be_bytes();
+    FastKey::Flow {
+        link: 0,
+        protocol: 17,
+        src: (Ipv4Addr::new(10, 9, a, b).into(), 7),
+        dst: (Ipv4Addr::new(10, 9, 0, 2).into(), 9),
+    }
+}
+
+/// A tap of both links that remembers flows from the first to the second.
+fn tap(entries_max: u32) -> Tap {
+    let config = Config {
+        bypass: Bypass::Drop,
+        hang_max: None,
+        fast: Some(FastConfig {
+            kinds: &[FastKind::Flow],
+            entries_max,
+        }),
+        ..Config::default()
+    };
+    let mut tap = Tap::between(config, "left", "right").unwrap();
+    tap.restore();
+    tap.ready().unwrap();
+    tap
+}
+
+fn remember(tap: &mut Tap, number: u32) {
+    let action = FastAction::Forward { link: 1 };
+    let remembered = tap.fast().unwrap().remember(flow(number), action, LONG);
+    assert_eq!(remembered, Remembered::Yes);
+}
+
+/// What this thread has used of a processor.
+fn used() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Whoever makes up keys has no turn take long: none of 60,000 ever has a
+/// second frame, or ages.
+#[test]
+fn a_turn_is_short_however_many_keys_wait() {
+    if !need::root() {
+        return;
+    }
+    let net = net();
+    net.middle.run(|| {
+        let mut tap = tap(1 << 16);
+        for number in 0..60_000 {
+            remember(&mut tap, number);
+        }
+        let (mut longest, end) = (Duration::ZERO, Instant::now() + Duration::from_millis(400));
+        while Instant::now() < end {
+            let before = used();
+            tap.pull(Pull::Frame(Duration::ZERO)).unwrap();
+            longest = longest.max(used() - before);
+        }
+        assert!(longest < Duration::from_millis(5), "{longest:?}");
+        let before = used();
+        tap.fast().unwrap().forget(&flow(3)).unwrap();
+        let forgetting = used() - before;
+        assert!(forgetting < Duration::from_millis(1), "{forgetting:?}");
+        tap.unmap().unwrap();
+    });
+}
+
+/// Frames that a full ring has dropped keep no later key from taking effect.
+#[test]
+fn keys_begin_at_once_after_frames_were_lost() {
+    if !need::root() {
+        return;
+    }
+    const SENT: u64 = 12_000;
+    let net = net();
+    let sink = Sink::new(&net.eth_b, Hook::XdpNative).unwrap();
+    let seen = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&seen);
+    let bridge = net.bridge(
+        |bridge| {
+            let bridge = bridge.remember(&[Alike::Flow], 128, LONG);
+            bridge.configure(|config| config.ring = 64)
+        },
+        move || {
+            move |_: &mut Frame, _: &mut Context<'_>| {
+                match counted.fetch_add(1, Ordering::Relaxed) {
+                    // More frames come than the ring takes.
+                    50 => std::thread::sleep(Duration::from_millis(150)),
+                    300.. => return Verdict::ForwardAndRemember(Alike::Flow),
+                    _ => {}
+                }
+                Verdict::Forward
+            }
+        },
+    );
+    // Never a pause, and each of the flows rarely: none is to be held back.
+    let sent = flows(&net, 128)
+        .send(SENT, Rate::PerSecond(10_000.0))
+        .unwrap();
+    net.settle(|| sink.counted().unwrap().frames >= SENT - sent.dropped);
+    let report = bridge.end();
+    assert!(report.lost() > 100, "the ring was full: {report:?}");
+    let (held, frames) = (report.fast.held, report.fast.held_frames);
+    assert_eq!((held, frames), (0, 0), "{report:?}");
+    // Three frames of a flow or so, until it has begun.
+    let at_least = (SENT - sent.dropped - report.lost() - 300) / 2;
+    assert!(report.fast.carried.frames > at_least, "{report:?}");
+}
+
+/// A driver that ceases to take redirected frames is heard at once.
+#[test]
+fn entries_end_when_a_driver_takes_no_more() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::new();
+    net.middle.run(|| {
+        let begun = Instant::now();
+        let mut sink = Some(Sink::new(&net.eth_b, Hook::XdpNative).unwrap());
+        let mut tap = tap(64);
+        let mut until = |what: &str, is_so: &mut dyn FnMut(&mut FastPath) -> bool| {
+            let begun = Instant::now();
+            while !is_so(tap.fast().unwrap()) {
+                tap.pull(Pull::Frame(Duration::from_millis(1))).unwrap();
+            }
+            let took = begun.elapsed();
+            assert!(took < Duration::from_millis(300), "{what}: {took:?}");
+        };
+        for number in 0..4 {
+            until("it takes frames", &mut |fast| fast.takes(1));
+            let action = FastAction::Forward { link: 1 };
+            until("it is remembered", &mut |fast| {
+                fast.remember(flow(number), action, LONG) == Remembered::Yes
+            });
+            // Only with a program there does a veth take redirected frames.
+            drop(sink.take());
+            until("it has ended", &mut |fast| {
+                fast.entry(&flow(number)).is_none()
+            });
+            sink = Some(Sink::new(&net.eth_b, Hook::XdpNative).unwrap());
+        }
+        println!("{:?}", begun.elapsed());
+        tap.unmap().unwrap();
+    });
+}
