@@ -172,7 +172,7 @@ impl Router {
             payload_len: icmp::Repr::LEN + quoted.len(),
         };
         outer.emit(&mut frame[ETHERNET..]);
-        self.transmit(now_ns, hop, to.into(), frame);
+        self.transmit(now_ns, hop, to.into(), frame, false);
         Some(())
     }
 
@@ -209,7 +209,7 @@ impl Router {
         body[icmp::Repr::LEN..].copy_from_slice(quoted);
         message.emit(&mut body, addresses);
         let frame = self.frame_v6(hop.link, (from, to), TTL, &body);
-        self.transmit(now_ns, hop, to.into(), frame);
+        self.transmit(now_ns, hop, to.into(), frame, false);
         Some(())
     }
 

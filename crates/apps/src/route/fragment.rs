@@ -49,7 +49,7 @@ impl Router {
             let sum = checksum::of(header);
             put(header, 10, &sum.to_be_bytes());
             self.counters.fragments += 1;
-            self.transmit(now_ns, hop, dst.into(), out);
+            self.transmit(now_ns, hop, dst.into(), out, true);
         }
     }
 }

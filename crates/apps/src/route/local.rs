@@ -7,6 +7,7 @@ use super::heard::Heard;
 use super::neighbours::Ask;
 use super::routes::LinkId;
 use super::{Reason, Router, Verdict};
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::arp::{self, Operation};
 use weir_wire::ethernet::{self, Address};
@@ -111,7 +112,7 @@ impl Router {
         let dst = known.unwrap_or(Address::BROADCAST);
         let mut frame = self.frame(link, dst, EtherType::ARP, arp::Repr::LEN);
         question.emit(&mut frame[ETHERNET..]);
-        self.enqueue(link, frame);
+        self.enqueue(link, frame, false);
     }
 
     /// Asks for the address of a neighbour: that one alone, or all who may
@@ -147,7 +148,7 @@ impl Router {
         message.emit(&mut body, Addresses::V6(addresses.0, addresses.1));
         let mut frame = self.frame_v6(link, addresses, nd::HOP_LIMIT, &body);
         put(&mut frame, 0, &hardware.0);
-        self.enqueue(link, frame);
+        self.enqueue(link, frame, false);
     }
 
     /// Tells the host's own protocols, where they use the links, too.
@@ -343,13 +344,13 @@ impl Router {
         let mut frame = self.frame_v6(link, (target, to), nd::HOP_LIMIT, &body);
         if probe {
             put(&mut frame, 0, &group_hardware(to).0);
-            self.enqueue(link, frame);
+            self.enqueue(link, frame, false);
         } else {
             let hop = super::Hop {
                 link,
                 gateway: None,
             };
-            self.transmit(now_ns, hop, to.into(), frame);
+            self.transmit(now_ns, hop, to.into(), frame, false);
         }
         Ok(Verdict::Done)
     }
@@ -388,9 +389,9 @@ impl Router {
 
 /// What waited for an answer; one that the router did not ask for may be the
 /// host's.
-fn asked(waited: Option<Vec<Vec<u8>>>, told: bool) -> Result<Vec<Vec<u8>>, Reason> {
+fn asked(waited: Option<VecDeque<Vec<u8>>>, told: bool) -> Result<VecDeque<Vec<u8>>, Reason> {
     match waited {
-        None if told => Ok(Vec::new()),
+        None if told => Ok(VecDeque::new()),
         waited => waited.ok_or(Reason::NeighbourRefused),
     }
 }

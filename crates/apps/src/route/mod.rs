@@ -45,7 +45,7 @@ pub use alike::Onward;
 pub use counters::{Counters, LinkCounts, Reason};
 pub use heard::{HEARD_BURST, HEARD_PER_SECOND, Heard};
 pub use link::LinkSettings;
-pub use neighbours::{WAITING_ALL_MAX, WAITING_MAX};
+pub use neighbours::WAITING_ALL_MAX;
 pub use output::QUEUE_MAX;
 pub use routes::{
     HOPS_MAX, Hop, LinkId, Origin, ROUTES_V4_MAX, ROUTES_V6_MAX, RouteError, Routes, TARGETS_MAX,
@@ -179,7 +179,7 @@ impl Router {
             own_v6,
             counters: Counters::new(links.len()),
             limit: RateLimit::new(settings.icmp_per_second, settings.icmp_burst),
-            output: Output::new(seed),
+            output: Output::new(links.len(), seed),
             links,
             routes,
             neighbours,

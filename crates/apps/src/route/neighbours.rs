@@ -9,14 +9,15 @@
 
 use super::routes::LinkId;
 use hashbrown::HashMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use weir_stack::host::{ASK_EACH_NS, ASKS_MAX, DELAY_NS, REACHABLE_NS};
 use weir_wire::ethernet::Address;
 
-/// Frames that wait for one neighbour; one more displaces the oldest.
-pub const WAITING_MAX: usize = 16;
-/// Frames that wait for all neighbours; one more is dropped.
+/// Frames that wait for all neighbours. For one as many may wait as there is
+/// room left for the others, so half of them for one alone; one more displaces
+/// its oldest. Its newest waits in any case (RFC 1122 §2.3.2.2, RFC 4861
+/// §7.2.2): so many and one for each that is asked for, at most.
 pub const WAITING_ALL_MAX: usize = 4096;
 
 /// A neighbour's address and the link it is on.
@@ -28,7 +29,7 @@ enum State {
     Static,
     /// Asked for the first time.
     Incomplete {
-        waiting: Vec<Vec<u8>>,
+        waiting: VecDeque<Vec<u8>>,
     },
     Reachable {
         until_ns: u64,
@@ -143,7 +144,7 @@ impl Neighbours {
         if self.incomplete >= self.incomplete_max {
             return Way::Full;
         }
-        let waiting = Vec::new();
+        let waiting = VecDeque::new();
         let Some(number) = self.enter(place, Address::default(), State::Incomplete { waiting })
         else {
             return Way::Full;
@@ -161,18 +162,15 @@ impl Neighbours {
     /// Keeps a frame until the address is known; gives how many are dropped
     /// for it.
     pub(super) fn hold(&mut self, place: Place, frame: Vec<u8>) -> u64 {
-        let full = self.waiting >= WAITING_ALL_MAX;
+        let room = WAITING_ALL_MAX.saturating_sub(self.waiting);
         let Some(State::Incomplete { waiting }) = self.state(place) else {
             return 1;
         };
-        if full && waiting.is_empty() {
-            return 1;
-        }
-        let dropped = full || waiting.len() == WAITING_MAX;
+        let dropped = !waiting.is_empty() && waiting.len() >= room;
         if dropped {
-            waiting.remove(0);
+            waiting.pop_front();
         }
-        waiting.push(frame);
+        waiting.push_back(frame);
         self.waiting += usize::from(!dropped);
         dropped.into()
     }
@@ -190,16 +188,16 @@ impl Neighbours {
     /// A neighbour that talks to us has told its address, which is to be
     /// confirmed when it is used (RFC 4861 §7.2.3). Gives the frames that
     /// waited.
-    pub(super) fn heard(&mut self, place: Place, hardware: Address) -> Vec<Vec<u8>> {
+    pub(super) fn heard(&mut self, place: Place, hardware: Address) -> VecDeque<Vec<u8>> {
         let known = self.numbers.get(&place);
         let known = known.and_then(|number| self.slots[*number as usize].as_ref());
         match known {
-            Some(known) if matches!(known.state, State::Static) => Vec::new(),
-            Some(known) if known.is_settled() && known.hardware == hardware => Vec::new(),
+            Some(known) if matches!(known.state, State::Static) => VecDeque::new(),
+            Some(known) if known.is_settled() && known.hardware == hardware => VecDeque::new(),
             Some(_) => self.settle(place, hardware, State::Stale),
             None => {
                 let _ = self.enter(place, hardware, State::Stale);
-                Vec::new()
+                VecDeque::new()
             }
         }
     }
@@ -211,7 +209,7 @@ impl Neighbours {
         now_ns: u64,
         place: Place,
         hardware: Address,
-    ) -> Option<Vec<Vec<u8>>> {
+    ) -> Option<VecDeque<Vec<u8>>> {
         let number = *self.numbers.get(&place)?;
         let known = self.slots[number as usize].as_ref()?;
         let asked = known.is_asked() && known.asks > 0;
@@ -226,11 +224,11 @@ impl Neighbours {
         place: Place,
         hardware: Option<Address>,
         (solicited, replaces): (bool, bool),
-    ) -> Option<Vec<Vec<u8>>> {
+    ) -> Option<VecDeque<Vec<u8>>> {
         let number = *self.numbers.get(&place)?;
         let known = self.slots[number as usize].as_mut()?;
         if matches!(known.state, State::Static) {
-            return Some(Vec::new());
+            return Some(VecDeque::new());
         }
         let first = !known.is_settled();
         let told = match (first, hardware) {
@@ -242,21 +240,21 @@ impl Neighbours {
             if let State::Reachable { .. } = known.state {
                 known.state = State::Stale;
             }
-            return Some(Vec::new());
+            return Some(VecDeque::new());
         }
         match (solicited, first || changed) {
             (true, _) => Some(self.settle(place, told, reachable(now_ns))),
             (false, true) => Some(self.settle(place, told, State::Stale)),
-            (false, false) => Some(Vec::new()),
+            (false, false) => Some(VecDeque::new()),
         }
     }
 
-    fn settle(&mut self, place: Place, hardware: Address, state: State) -> Vec<Vec<u8>> {
+    fn settle(&mut self, place: Place, hardware: Address, state: State) -> VecDeque<Vec<u8>> {
         let Some(&number) = self.numbers.get(&place) else {
-            return Vec::new();
+            return VecDeque::new();
         };
         let Some(neighbour) = self.slots[number as usize].as_mut() else {
-            return Vec::new();
+            return VecDeque::new();
         };
         if neighbour.is_asked() {
             self.due.remove(&(neighbour.next_ask_ns, number));
@@ -270,14 +268,14 @@ impl Neighbours {
                 self.waiting -= waiting.len();
                 waiting
             }
-            _ => Vec::new(),
+            _ => VecDeque::new(),
         }
     }
 
     /// Asks again who is due, and gives up who never answers: the frames that
     /// waited for them, to tell their senders.
-    pub(super) fn poll(&mut self, now_ns: u64) -> Vec<Vec<u8>> {
-        let mut silent = Vec::new();
+    pub(super) fn poll(&mut self, now_ns: u64) -> VecDeque<Vec<u8>> {
+        let mut silent = VecDeque::new();
         while let Some(&(due_ns, number)) = self.due.first()
             && due_ns <= now_ns
         {
@@ -363,12 +361,12 @@ impl Neighbours {
         None
     }
 
-    fn remove(&mut self, place: Place) -> Vec<Vec<u8>> {
+    fn remove(&mut self, place: Place) -> VecDeque<Vec<u8>> {
         let Some(number) = self.numbers.remove(&place) else {
-            return Vec::new();
+            return VecDeque::new();
         };
         let Some(neighbour) = self.slots[number as usize].take() else {
-            return Vec::new();
+            return VecDeque::new();
         };
         self.changed |= neighbour.is_settled();
         self.free.push(number);
@@ -379,7 +377,7 @@ impl Neighbours {
                 self.waiting -= waiting.len();
                 waiting
             }
-            _ => Vec::new(),
+            _ => VecDeque::new(),
         }
     }
 }

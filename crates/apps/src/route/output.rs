@@ -12,23 +12,38 @@ use weir_wire::ethernet::{self, Address};
 /// Frames of the router's own that wait to be taken; one more is dropped.
 pub const QUEUE_MAX: usize = 4096;
 
+/// A frame that waits to be taken.
+#[derive(Debug)]
+struct Waiting {
+    link: LinkId,
+    frame: Vec<u8>,
+    /// Of somebody else's.
+    is_forwarded: bool,
+}
+
 /// The frames that wait, and what numbers their packets.
 #[derive(Debug)]
 pub(super) struct Output {
-    queue: VecDeque<(LinkId, Vec<u8>)>,
+    queue: VecDeque<Waiting>,
+    /// For each link, those that are forwarded: what comes after them must not
+    /// overtake them.
+    forwarded: Vec<usize>,
     identification: u16,
 }
 
 impl Output {
-    pub(super) fn new(seed: u64) -> Output {
+    pub(super) fn new(links: usize, seed: u64) -> Output {
         Output {
             queue: VecDeque::new(),
+            forwarded: vec![0; links],
             identification: seed as u16,
         }
     }
 
     pub(super) fn pop(&mut self) -> Option<(LinkId, Vec<u8>)> {
-        self.queue.pop_front()
+        let first = self.queue.pop_front()?;
+        self.forwarded[usize::from(first.link)] -= usize::from(first.is_forwarded);
+        Some((first.link, first.frame))
     }
 
     /// A number for a packet (RFC 6864: of no meaning where it is whole).
@@ -55,6 +70,11 @@ impl Router {
                 put(frame, 0, &hardware.0);
                 put(frame, 6, &own.0);
                 let link = hop.link;
+                if self.output.forwarded[usize::from(link)] > 0 {
+                    // Those before it first: they waited, or were cut.
+                    self.enqueue(link, frame[..len].to_vec(), true);
+                    return Ok(Verdict::Done);
+                }
                 Ok(Verdict::Forward { link, len })
             }
             Way::Asked => {
@@ -67,29 +87,47 @@ impl Router {
         }
     }
 
-    /// Sends a frame of the router's own, whose type is in place.
-    pub(super) fn transmit(&mut self, now_ns: u64, hop: Hop, dst: IpAddr, mut frame: Vec<u8>) {
+    /// Sends a frame of the router's own, or a piece of one that is forwarded,
+    /// whose type is in place.
+    pub(super) fn transmit(
+        &mut self,
+        now_ns: u64,
+        hop: Hop,
+        dst: IpAddr,
+        mut frame: Vec<u8>,
+        is_forwarded: bool,
+    ) {
         let len = frame.len();
         match self.dispatch(now_ns, hop, dst, &mut frame, len) {
-            Ok(Verdict::Forward { link, .. }) => self.enqueue(link, frame),
+            Ok(Verdict::Forward { link, .. }) => self.enqueue(link, frame, is_forwarded),
             Ok(_) => {}
             Err(reason) => self.counters.drop(reason, 1),
         }
     }
 
     /// Sends a frame whose header is whole.
-    pub(super) fn enqueue(&mut self, link: LinkId, frame: Vec<u8>) {
+    pub(super) fn enqueue(&mut self, link: LinkId, frame: Vec<u8>, is_forwarded: bool) {
         if self.output.queue.len() >= QUEUE_MAX {
             return self.counters.drop(Reason::QueueFull, 1);
         }
-        self.output.queue.push_back((link, frame));
+        self.output.forwarded[usize::from(link)] += usize::from(is_forwarded);
+        self.output.queue.push_back(Waiting {
+            link,
+            frame,
+            is_forwarded,
+        });
     }
 
     /// Sends what waited for a neighbour.
-    pub(super) fn release(&mut self, link: LinkId, hardware: Address, waited: Vec<Vec<u8>>) {
+    pub(super) fn release(
+        &mut self,
+        link: LinkId,
+        hardware: Address,
+        waited: impl IntoIterator<Item = Vec<u8>>,
+    ) {
         for mut frame in waited {
             put(&mut frame, 0, &hardware.0);
-            self.enqueue(link, frame);
+            self.enqueue(link, frame, true);
         }
     }
 

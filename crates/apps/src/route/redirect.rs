@@ -107,7 +107,7 @@ impl Router {
             gateway: None,
         };
         self.counters.redirects += 1;
-        self.transmit(now_ns, back, src.into(), out);
+        self.transmit(now_ns, back, src.into(), out, false);
     }
 }
 
