@@ -16,7 +16,10 @@ pub mod corpus;
 pub mod counts;
 pub mod cpu;
 #[cfg(feature = "oracles")]
+pub mod frames;
+#[cfg(feature = "oracles")]
 pub mod guarded;
+mod libpcap;
 pub mod load;
 pub mod need;
 pub mod net;
@@ -32,3 +35,4 @@ pub mod rng;
 pub mod rules;
 #[cfg(feature = "oracles")]
 pub mod traffic;
+mod words;

@@ -24,7 +24,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::ffi::{CStr, CString, OsString, c_char, c_int, c_long, c_uchar, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uchar, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Mutex;
@@ -34,7 +34,7 @@ use libloading::Library;
 use weir_filter::lang::cbpf::Insn;
 use weir_wire::LinkType;
 
-use crate::need;
+use crate::{libpcap, need};
 
 /// The snap length that [`Oracle::compile`] asks for, tcpdump's default: what
 /// an accepting program returns.
@@ -143,24 +143,18 @@ impl Oracle {
     /// If `WEIR_LIBPCAP` is set and cannot be used, or under CI if there is
     /// no libpcap.
     pub fn load() -> Option<Oracle> {
-        if let Some(path) = std::env::var_os("WEIR_LIBPCAP") {
-            let oracle = Oracle::open(path.clone());
-            return Some(oracle.unwrap_or_else(|error| {
-                panic!("WEIR_LIBPCAP={}: {error}", path.display());
-            }));
+        match (
+            libpcap::open().and_then(Oracle::of),
+            std::env::var_os(libpcap::VARIABLE),
+        ) {
+            (Ok(oracle), _) => return Some(oracle),
+            (Err(error), Some(path)) => panic!("{}={}: {error}", libpcap::VARIABLE, path.display()),
+            (Err(_), None) => need::skip(&format!("no libpcap ({})", libpcap::REMEDY)),
         }
-        let system = ["libpcap.so.1", "libpcap.so.0.8"];
-        let found = system.iter().find_map(|name| Oracle::open(name).ok());
-        if found.is_none() {
-            need::skip("no libpcap (install libpcap0.8, or set WEIR_LIBPCAP to a libpcap.so)");
-        }
-        found
+        None
     }
 
-    fn open(path: impl Into<OsString>) -> Result<Oracle, libloading::Error> {
-        // SAFETY: the caller names a libpcap; its initialisers do nothing
-        // beyond setting up its own data.
-        let library = unsafe { Library::new(path.into()) }?;
+    fn of(library: Library) -> Result<Oracle, libloading::Error> {
         // SAFETY: each name is looked up with the type that <pcap/pcap.h> and
         // <pcap/bpf.h> give it in every version since 1.0.
         unsafe {

@@ -9,7 +9,7 @@ use weir_lab::need;
 use weir_lab::net::{Device, Lab};
 use weir_link::bpf::{
     self, AttachError, Attachment, Hook, Load, Map, MapSpec, ObjectKind, PinError, PinFolder,
-    Program, ProgramType,
+    Program,
 };
 
 /// Runs a test in a network namespace with a link; skips it without root.
@@ -24,17 +24,9 @@ fn on_a_link(test: impl FnOnce(&Device) + Send) {
 }
 
 fn pass(hook: Hook) -> Program {
-    let (kind, result) = if hook.is_xdp() {
-        (ProgramType::Xdp, 2)
-    } else {
-        (ProgramType::SchedCls, -1)
-    };
+    let result = if hook.is_xdp() { 2 } else { -1 };
     let insns = [Insn::mov32(Reg::R0, result), Insn::exit()];
-    let load = Load {
-        frags: hook.is_xdp(),
-        ..Load::new(kind)
-    };
-    Program::load(&insns, &load).unwrap()
+    Program::load(&insns, &Load::at(hook)).unwrap()
 }
 
 #[test]

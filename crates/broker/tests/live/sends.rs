@@ -7,11 +7,15 @@ use std::time::{Duration, Instant};
 use weir_broker::keep::{Keep, KeepError};
 use weir_broker::protocol::{Answer, Ask, ErrorKind, OpenPort, Opened};
 use weir_broker::{Connection, Port, PortError, Timeout};
+use weir_lab::frames::{datagram, to_all as frame};
 use weir_lab::net::nobody::{self, NOBODY};
 use weir_ring::Transmitter;
 
 /// An Ethernet type for experiments, as the policy below grants it.
 const OURS: u16 = 0x88b5;
+
+/// Host a, whom packets are for.
+const A: [u8; 4] = [10, 0, 0, 1];
 
 fn policy(send: &str) -> String {
     format!(
@@ -21,24 +25,6 @@ fn policy(send: &str) -> String {
 }
 
 const SEND: &str = "send = { ethertypes = [0x88b5], addresses = ['10.0.0.2', '2001:db8::2'] }";
-
-/// A frame to everybody, with its number.
-fn frame(source: [u8; 6], ethertype: u16, body: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0xff; 6];
-    frame.extend(source);
-    frame.extend(ethertype.to_be_bytes());
-    frame.extend(body);
-    frame.resize(frame.len().max(60), 0);
-    frame
-}
-
-/// A UDP datagram from that address to host a.
-fn datagram(source: [u8; 4]) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
-    packet.extend(source);
-    packet.extend([10, 0, 0, 1, 0, 9, 0, 9, 0, 8, 0, 0]);
-    packet
-}
 
 fn mac(net: &Net) -> [u8; 6] {
     net.eth_b.mac().0
@@ -112,11 +98,11 @@ fn a_user_sends_what_the_policy_allows_and_the_rest_is_counted() {
     let thief = [2, 0, 0, 0, 0x99, 0x99];
     let allowed = [
         frame(own, OURS, b"ours"),
-        frame(own, 0x0800, &datagram([10, 0, 0, 2])),
+        frame(own, 0x0800, &datagram([10, 0, 0, 2], A)),
     ];
     let refused = [
         frame(thief, OURS, b"a foreign station"),
-        frame(own, 0x0800, &datagram([10, 0, 0, 7])),
+        frame(own, 0x0800, &datagram([10, 0, 0, 7], A)),
         frame(own, 0x88b6, b"a foreign type"),
         frame(own, 0x8100, b"\0\x05\x88\xb5"),
     ];
@@ -172,10 +158,10 @@ fn without_a_grant_nothing_is_sent_and_a_filter_narrows_one() {
     let mut judge = judge(&net);
     let guest = [2, 0, 0, 0, 0x99, 0x99];
     let mut port = port(&net, &folder);
-    let allowed = frame(guest, 0x0800, &datagram([10, 0, 0, 7]));
+    let allowed = frame(guest, 0x0800, &datagram([10, 0, 0, 7], A));
     let refused = [
-        frame(own, 0x0800, &datagram([10, 0, 0, 2])),
-        frame(guest, 0x0800, &datagram([10, 0, 0, 2])),
+        frame(own, 0x0800, &datagram([10, 0, 0, 2], A)),
+        frame(guest, 0x0800, &datagram([10, 0, 0, 2], A)),
         frame(guest, OURS, b"ours"),
     ];
     nobody::run(|| {

@@ -1,6 +1,7 @@
 //! The generator's program: what runs in the kernel for each frame.
 
 use super::template::{Field, Order, RENEWED_BYTES, Template};
+use crate::words::{SHARED, load, store};
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
 
 /// Numbers that the program and the generator share, each of eight bytes, at
@@ -42,7 +43,6 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 // What registers hold throughout.
 const CONTEXT: Reg = Reg::R6;
-const SHARED: Reg = Reg::R7;
 const SENT: Reg = Reg::R8;
 const FRAME: Reg = Reg::R9;
 
@@ -59,7 +59,7 @@ pub(super) fn program(ways: &[(&Template, u32)]) -> Vec<Insn> {
     let mut asm = Asm::new();
     let (drop, limit) = (asm.label(), asm.label());
     asm.push(Insn::mov64(CONTEXT, Reg::R1));
-    push_all(&mut asm, Insn::load_map_value(SHARED, 0, 0));
+    asm.extend(Insn::load_map_value(SHARED, 0, 0));
     asm.push(load(SENT, shared::SENT));
     asm.push(load(Reg::R1, shared::LIMIT));
     asm.jump(Insn::jump64(op::JGE, SENT, Reg::R1), limit);
@@ -167,7 +167,7 @@ fn renew(asm: &mut Asm, frame: &[u8]) {
     for offset in (0..end).step_by(8).map(|offset| offset.min(end - 8)) {
         let word = frame[offset..offset + 8].try_into();
         let word = u64::from_ne_bytes(word.expect("of eight bytes"));
-        push_all(asm, Insn::load64(Reg::R1, word));
+        asm.extend(Insn::load64(Reg::R1, word));
         asm.push(Insn::store(op::DW, FRAME, offset as i16, Reg::R1));
     }
 }
@@ -179,7 +179,7 @@ fn flow(asm: &mut Asm, template: &Template, ways: u32) {
         asm.push(Insn::alu64(op::DIV, Reg::R5, ways as i32));
     }
     if template.order == Order::Scattered {
-        push_all(asm, Insn::load64(Reg::R1, GOLDEN));
+        asm.extend(Insn::load64(Reg::R1, GOLDEN));
         asm.push(Insn::alu64(op::MUL, Reg::R5, Reg::R1));
         asm.push(Insn::alu64(op::RSH, Reg::R5, 32));
     }
@@ -230,16 +230,4 @@ fn write_field(asm: &mut Asm, template: &Template, field: &Field) {
     asm.push(Insn::alu64(op::XOR, Reg::R1, 0xffff));
     asm.push(Insn::to_be(Reg::R1, 16));
     asm.push(Insn::store(op::H, FRAME, checksum as i16, Reg::R1));
-}
-
-fn load(to: Reg, offset: usize) -> Insn {
-    Insn::load(op::DW, to, SHARED, offset as i16)
-}
-
-fn store(offset: usize, from: Reg) -> Insn {
-    Insn::store(op::DW, SHARED, offset as i16, from)
-}
-
-fn push_all(asm: &mut Asm, insns: [Insn; 2]) {
-    insns.into_iter().for_each(|insn| asm.push(insn));
 }

@@ -4,7 +4,7 @@ use crate::net::{Device, Offloads};
 use std::os::fd::AsFd;
 use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
 use weir_link::bpf::{
-    AttachError, Attachment, Hook, Load, LoadError, Map, MapError, MapSpec, Program, ProgramType,
+    AttachError, Attachment, Hook, Load, LoadError, Map, MapError, MapSpec, Program,
 };
 
 /// A program at a device that counts every frame and drops it, there and
@@ -61,11 +61,7 @@ impl Sink {
         let load = Load {
             name: "sink",
             maps: &[counters.as_fd()],
-            frags: hook.is_xdp(),
-            ..Load::new(match hook.is_xdp() {
-                true => ProgramType::Xdp,
-                false => ProgramType::SchedCls,
-            })
+            ..Load::at(hook)
         };
         let program = Program::load(&program(hook), &load)?;
         let attach = || Attachment::new(&program, device.index(), hook);

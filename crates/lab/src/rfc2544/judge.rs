@@ -2,6 +2,7 @@
 //! and damage apart, in the kernel and at full rate.
 
 use super::frame::{DST_PORT, NUMBER_AT, SHORTEST, TAG_AT, TIME_AT};
+use crate::words::{SHARED, load, store};
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
 use weir_link::bpf::Hook;
 
@@ -53,7 +54,6 @@ pub(super) struct Expected {
 
 // What registers hold throughout.
 const CONTEXT: Reg = Reg::R6;
-const SHARED: Reg = Reg::R7;
 const NUMBER: Reg = Reg::R8;
 const FRAME: Reg = Reg::R9;
 
@@ -97,7 +97,7 @@ pub(super) fn program(hook: Hook, expected: &Expected) -> Vec<Insn> {
         drop: asm.label(),
     };
     asm.push(Insn::mov64(CONTEXT, Reg::R1));
-    push_all(&mut asm, Insn::load_map_value(SHARED, SHARED_MAP, 0));
+    asm.extend(Insn::load_map_value(SHARED, SHARED_MAP, 0));
     if !hook.is_xdp() {
         pull(&mut asm, expected.frame.len());
     }
@@ -192,10 +192,10 @@ fn compare(asm: &mut Asm, context: &Context, expected: &Expected, corrupted: Lab
         }
         asm.push(Insn::load(op::DW, Reg::R1, FRAME, at as i16));
         if mask != u64::MAX {
-            push_all(asm, Insn::load64(Reg::R2, mask));
+            asm.extend(Insn::load64(Reg::R2, mask));
             asm.push(Insn::alu64(op::AND, Reg::R1, Reg::R2));
         }
-        push_all(asm, Insn::load64(Reg::R2, word & mask));
+        asm.extend(Insn::load64(Reg::R2, word & mask));
         asm.jump(Insn::jump64(op::JNE, Reg::R1, Reg::R2), corrupted);
     }
 }
@@ -249,7 +249,7 @@ fn note(asm: &mut Asm, timed: bool, ends: Ends) {
 /// r0 = the value of an array at the number in r1.
 fn look_up(asm: &mut Asm, map: u16, key: i16, missing: Label) {
     asm.push(Insn::store(op::W, Reg::FP, key, Reg::R1));
-    push_all(asm, Insn::load_map(Reg::R1, map));
+    asm.extend(Insn::load_map(Reg::R1, map));
     asm.push(Insn::mov64(Reg::R2, Reg::FP));
     asm.push(Insn::alu64(op::ADD, Reg::R2, i32::from(key)));
     asm.push(Insn::call(helper::MAP_LOOKUP_ELEM));
@@ -265,16 +265,4 @@ fn count(asm: &mut Asm, counter: usize) {
     asm.push(load(Reg::R1, counter));
     asm.push(Insn::alu64(op::ADD, Reg::R1, 1));
     asm.push(store(counter, Reg::R1));
-}
-
-fn load(to: Reg, offset: usize) -> Insn {
-    Insn::load(op::DW, to, SHARED, offset as i16)
-}
-
-fn store(offset: usize, from: Reg) -> Insn {
-    Insn::store(op::DW, SHARED, offset as i16, from)
-}
-
-fn push_all(asm: &mut Asm, insns: [Insn; 2]) {
-    insns.into_iter().for_each(|insn| asm.push(insn));
 }

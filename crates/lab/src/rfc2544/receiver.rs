@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_link::bpf::{Attachment, Load, Map, MapMemory, MapSpec, Program, ProgramType};
+use weir_link::bpf::{Attachment, Load, Map, MapMemory, MapSpec, Program};
 
 /// How often it is looked whether all has come.
 const LOOK: Duration = Duration::from_micros(200);
@@ -85,11 +85,7 @@ impl Receiver {
         let load = Load {
             name: "judge",
             maps: &maps.each_ref().map(AsFd::as_fd),
-            frags: hook.is_xdp(),
-            ..Load::new(match hook.is_xdp() {
-                true => ProgramType::Xdp,
-                false => ProgramType::SchedCls,
-            })
+            ..Load::at(hook)
         };
         let program = Program::load(&judge::program(hook, expected), &load)?;
         let attach = || Attachment::new(&program, device.index(), hook);

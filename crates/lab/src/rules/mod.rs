@@ -18,6 +18,7 @@ pub use narrow::{NARROW_SHAPES, Narrow, narrow};
 pub use shapes::{SHAPES, shapes};
 pub use trace::Trace;
 
+use crate::rng::Rng;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
@@ -157,6 +158,18 @@ impl Rule {
 }
 
 impl FiveTuple {
+    /// One of TCP or UDP, drawn, between the addresses that [`shapes`] are
+    /// about.
+    pub fn draw(rng: &mut Rng) -> FiveTuple {
+        FiveTuple {
+            src: 0x0a00_0000 | rng.word() >> 8,
+            dst: 0x0a00_0000 | rng.word() >> 8,
+            src_port: rng.word() as u16,
+            dst_port: rng.word() as u16,
+            protocol: *rng.choose(&[TCP, UDP]),
+        }
+    }
+
     /// An Ethernet frame with it, 64 bytes long: a TCP segment, a UDP
     /// datagram, or other bytes.
     pub fn frame(&self) -> Vec<u8> {

@@ -6,7 +6,7 @@ use super::table::{Table, ns};
 use weir_demux::kernel::Hook;
 use weir_filter::interp;
 use weir_lab::rng::Rng;
-use weir_lab::rules::{FiveTuple, TCP, UDP, shapes};
+use weir_lab::rules::{FiveTuple, shapes};
 use weir_link::bpf::{Program, TestRun};
 use weir_ring::Reader;
 
@@ -165,16 +165,7 @@ fn strangers(texts: &[String]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
             .all(|filter| interp::run(filter.program(), frame, len) == 0)
     };
     let mut rng = Rng::new(5);
-    let mut draw = || {
-        let tuple = FiveTuple {
-            src: 0x0a00_0000 | rng.word() >> 8,
-            dst: 0x0a00_0000 | rng.word() >> 8,
-            src_port: rng.word() as u16,
-            dst_port: rng.word() as u16,
-            protocol: *rng.choose(&[TCP, UDP]),
-        };
-        tuple.frame()
-    };
+    let mut draw = || FiveTuple::draw(&mut rng).frame();
     let some = (0..32).map(|_| draw()).collect();
     let nobodys = std::iter::repeat_with(draw).filter(is_nobodys);
     (nobodys.take(32).collect(), some)

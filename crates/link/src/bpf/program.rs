@@ -1,5 +1,6 @@
 //! Programs: load them, and run them on bytes.
 
+use super::Hook;
 use super::{is_not_permitted, kernel_name, sys};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -63,6 +64,18 @@ impl Load<'_> {
             name: "weir",
             frags: false,
             maps: &[],
+        }
+    }
+
+    /// For a hook, named `weir`; at XDP, also for frames with fragments.
+    pub fn at(hook: Hook) -> Load<'static> {
+        let program_type = match hook.is_xdp() {
+            true => ProgramType::Xdp,
+            false => ProgramType::SchedCls,
+        };
+        Load {
+            frags: hook.is_xdp(),
+            ..Load::new(program_type)
         }
     }
 

@@ -314,27 +314,20 @@ const SKB_DATA_END: i16 = 80;
 fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, PathError> {
     let mut asm = Asm::new();
     let (accept, refuse) = (asm.label(), asm.label());
-    let push = |asm: &mut Asm, insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
-    push(
-        &mut asm,
-        &[
-            Insn::mov64(Reg::R6, Reg::R1),
-            Insn::load(op::W, Reg::R2, Reg::R6, SKB_LEN),
-            Insn::call(SKB_PULL_DATA),
-        ],
-    );
+    asm.extend([
+        Insn::mov64(Reg::R6, Reg::R1),
+        Insn::load(op::W, Reg::R2, Reg::R6, SKB_LEN),
+        Insn::call(SKB_PULL_DATA),
+    ]);
     asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), refuse);
     // The kernel has taken a tag out of the frame, and would put it back.
     asm.push(Insn::load(op::W, Reg::R0, Reg::R6, SKB_VLAN_PRESENT));
     asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), refuse);
-    push(
-        &mut asm,
-        &[
-            Insn::load(op::W, Reg::R9, Reg::R6, SKB_LEN),
-            Insn::load(op::W, Reg::R7, Reg::R6, SKB_DATA),
-            Insn::load(op::W, Reg::R8, Reg::R6, SKB_DATA_END),
-        ],
-    );
+    asm.extend([
+        Insn::load(op::W, Reg::R9, Reg::R6, SKB_LEN),
+        Insn::load(op::W, Reg::R7, Reg::R6, SKB_DATA),
+        Insn::load(op::W, Reg::R8, Reg::R6, SKB_DATA_END),
+    ]);
     let fragment = Fragment {
         access: Access::Direct {
             start: Reg::R7,
@@ -350,19 +343,16 @@ fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, Pat
     };
     emit_fragment(&mut asm, rules, &fragment)?;
     asm.bind(accept);
-    push(&mut asm, &count(PASSED));
-    push(
-        &mut asm,
-        &[
-            Insn::mov32(Reg::R1, ifindex as i32),
-            Insn::mov32(Reg::R2, 0),
-            Insn::call(helper::REDIRECT),
-            Insn::exit(),
-        ],
-    );
+    asm.extend(count(PASSED));
+    asm.extend([
+        Insn::mov32(Reg::R1, ifindex as i32),
+        Insn::mov32(Reg::R2, 0),
+        Insn::call(helper::REDIRECT),
+        Insn::exit(),
+    ]);
     asm.bind(refuse);
-    push(&mut asm, &count(REFUSED));
-    push(&mut asm, &[Insn::mov32(Reg::R0, SHOT), Insn::exit()]);
+    asm.extend(count(REFUSED));
+    asm.extend([Insn::mov32(Reg::R0, SHOT), Insn::exit()]);
     let insns = asm.finish(&Limits::default())?;
     let load = Load {
         name: "weir_send_check",

@@ -2,7 +2,7 @@
 
 use crate::bpf::{
     self, AttachError, Attachment, Hook, Load, LoadError, Map, MapError, MapSpec, PinError,
-    PinFolder, Program, ProgramType,
+    PinFolder, Program,
 };
 use crate::net::{Interface, XdpMode};
 use std::os::fd::AsFd;
@@ -244,11 +244,7 @@ fn unpin_hook(pins: &PinFolder, hook: Hook) -> Result<(), LiveError> {
 
 /// Goes on in the slot's program; returns only if there is none.
 fn load(hook: Hook, slots: &Map) -> Result<Program, LoadError> {
-    let (program_type, pass) = if hook.is_xdp() {
-        (ProgramType::Xdp, XDP_PASS)
-    } else {
-        (ProgramType::SchedCls, TCX_NEXT)
-    };
+    let pass = if hook.is_xdp() { XDP_PASS } else { TCX_NEXT };
     let [slots_place, slots_upper] = Insn::load_map(Reg::R2, 0);
     let insns = [
         slots_place,
@@ -260,9 +256,8 @@ fn load(hook: Hook, slots: &Map) -> Result<Program, LoadError> {
     ];
     let load = Load {
         name: "weir_dispatch",
-        frags: hook.is_xdp(),
         maps: &[slots.as_fd()],
-        ..Load::new(program_type)
+        ..Load::at(hook)
     };
     Program::load(&insns, &load)
 }

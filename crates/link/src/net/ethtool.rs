@@ -1,10 +1,10 @@
 //! What ethtool tells of a driver, and sets.
 #![allow(unsafe_code)] // The ioctl of ethtool.
 
+use super::request::Request;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use std::ffi::c_char;
 use std::io;
 
 /// `ETHTOOL_GDRVINFO`.
@@ -25,10 +25,9 @@ struct Value {
     value: u32,
 }
 
-/// `struct ifreq`: a name and a union of 24 bytes, here a pointer.
+/// The member of `struct ifreq`'s union that is a pointer.
 #[repr(C)]
-struct Request<T> {
-    name: [c_char; 16],
+struct Pointer<T> {
     argument: *mut T,
     rest: [u64; 2],
 }
@@ -45,22 +44,15 @@ unsafe fn run<T>(interface: &str, argument: &mut T) -> Result<(), Errno> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    let mut request = Request {
-        name: [0; 16],
-        argument,
-        rest: [0; 2],
-    };
-    // The last byte stays zero.
-    for (to, from) in request.name[..15].iter_mut().zip(interface.bytes()) {
-        *to = from as c_char;
-    }
+    let rest = [0; 2];
+    let mut request = Request::of(interface, Pointer { argument, rest });
     const SIOCETHTOOL: Opcode = 0x8946;
     // SAFETY: the command takes a `struct ifreq` whose pointer leads to the
     // structure that the caller promises.
     unsafe {
         ioctl(
             &socket,
-            Updater::<SIOCETHTOOL, Request<T>>::new(&mut request),
+            Updater::<SIOCETHTOOL, Request<Pointer<T>>>::new(&mut request),
         )
     }
 }

@@ -10,6 +10,7 @@ mod features;
 mod interface;
 mod neighbour;
 mod netlink;
+pub(crate) mod request;
 mod routes;
 mod tap;
 mod watch;

@@ -2,23 +2,15 @@
 //! descriptor.
 #![allow(unsafe_code)] // The ioctls that make the interface.
 
+use super::request::{Flags, Request};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, ioctl};
-use std::ffi::c_char;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The longest name of an interface, in bytes.
 const NAME_MAX: usize = 15;
-
-/// `struct ifreq`: a name and a union of 24 bytes, here flags.
-#[repr(C)]
-struct Request {
-    name: [c_char; NAME_MAX + 1],
-    flags: i16,
-    rest: [u8; 22],
-}
 
 /// What stands before each frame of a [`Tap::open_offloading`]: `struct
 /// virtio_net_hdr`, in the machine's byte order.
@@ -122,7 +114,7 @@ impl Tap {
     /// If the name is empty or longer than 15 bytes, without privilege, if it
     /// is another kind of interface or in use.
     pub fn open(name: &str) -> io::Result<Tap> {
-        Tap::open_as(name, 0)
+        Tap::open_as(name, libc::IFF_TAP)
     }
 
     /// As [`Tap::open`], where each frame has a [`TapHeader`] before it: TCP
@@ -132,7 +124,7 @@ impl Tap {
     /// # Errors
     /// As there; if the kernel knows no such thing.
     pub fn open_offloading(name: &str) -> io::Result<Tap> {
-        let tap = Tap::open_as(name, libc::IFF_VNET_HDR)?;
+        let tap = Tap::open_as(name, libc::IFF_TAP | libc::IFF_VNET_HDR)?;
         const TUNSETOFFLOAD: Opcode = libc::TUNSETOFFLOAD as Opcode;
         let all = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
         // SAFETY: the command takes its flags by value.
@@ -145,25 +137,27 @@ impl Tap {
         Ok(tap)
     }
 
-    fn open_as(name: &str, more: libc::c_int) -> io::Result<Tap> {
+    /// As [`Tap::open`], of a TUN interface: what is read and written are IP
+    /// packets, without a link-layer header.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_packets(name: &str) -> io::Result<Tap> {
+        Tap::open_as(name, libc::IFF_TUN)
+    }
+
+    fn open_as(name: &str, flags: libc::c_int) -> io::Result<Tap> {
         if name.is_empty() || name.len() > NAME_MAX {
             let message =
                 format!("`{name}` is no name of an interface: give 1 to {NAME_MAX} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = open("/dev/net/tun", flags, Mode::empty())?;
-        let mut request = Request {
-            name: [0; NAME_MAX + 1],
-            flags: (libc::IFF_TAP | libc::IFF_NO_PI | more) as i16,
-            rest: [0; 22],
-        };
-        for (to, from) in request.name.iter_mut().zip(name.bytes()) {
-            *to = from as c_char;
-        }
+        let how = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = open("/dev/net/tun", how, Mode::empty())?;
+        let request = Request::of(name, Flags::of((libc::IFF_NO_PI | flags) as i16));
         const TUNSETIFF: Opcode = libc::TUNSETIFF as Opcode;
         // SAFETY: the command takes a `struct ifreq`, whose size this has.
-        unsafe { ioctl(&file, Setter::<TUNSETIFF, Request>::new(request))? };
+        unsafe { ioctl(&file, Setter::<TUNSETIFF, Request<Flags>>::new(request))? };
         let name = name.to_owned();
         Ok(Tap { file, name })
     }
@@ -201,7 +195,7 @@ impl Tap {
     pub fn send_all(&self, parts: &[IoSlice<'_>]) -> io::Result<bool> {
         match rustix::io::writev(&self.file, parts) {
             Ok(_) => Ok(true),
-            Err(Errno::AGAIN | Errno::NOBUFS) => Ok(false),
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }

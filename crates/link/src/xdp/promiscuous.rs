@@ -4,19 +4,11 @@
 //! so in the shared page, and who ends the tap takes it back.
 #![allow(unsafe_code)] // The ioctl of interface flags, a socket option.
 
+use crate::net::request::{Flags, Request};
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use std::ffi::c_char;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-
-/// `struct ifreq`: a name and a union of 24 bytes, here flags.
-#[repr(C)]
-struct Request {
-    name: [c_char; 16],
-    flags: i16,
-    rest: [u8; 22],
-}
 
 /// A socket that receives nothing; as long as it is open, the interface
 /// receives frames to any station (packet(7)).
@@ -54,26 +46,19 @@ pub(super) fn set(name: &str, on: bool) -> io::Result<bool> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    let mut request = Request {
-        name: [0; 16],
-        flags: 0,
-        rest: [0; 22],
-    };
-    for (to, from) in request.name[..15].iter_mut().zip(name.bytes()) {
-        *to = from as c_char;
-    }
+    let mut request = Request::of(name, Flags::of(0));
     const GET: Opcode = libc::SIOCGIFFLAGS as Opcode;
     const SET: Opcode = libc::SIOCSIFFLAGS as Opcode;
     // SAFETY: the command takes a `struct ifreq`, whose size this has, and
     // writes the flags into it.
-    unsafe { ioctl(&socket, Updater::<GET, Request>::new(&mut request))? };
+    unsafe { ioctl(&socket, Updater::<GET, Request<Flags>>::new(&mut request))? };
     let flag = libc::IFF_PROMISC as i16;
-    let before = request.flags;
-    request.flags = if on { before | flag } else { before & !flag };
-    if request.flags == before {
+    let before = request.value.flags;
+    request.value.flags = if on { before | flag } else { before & !flag };
+    if request.value.flags == before {
         return Ok(false);
     }
     // SAFETY: the command takes a `struct ifreq`, whose size this has.
-    unsafe { ioctl(&socket, Setter::<SET, Request>::new(request))? };
+    unsafe { ioctl(&socket, Setter::<SET, Request<Flags>>::new(request))? };
     Ok(true)
 }

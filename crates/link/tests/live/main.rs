@@ -1,5 +1,7 @@
 //! Dispatchers and senders on a link of two hosts.
 
+#[path = "../bound/mod.rs"]
+mod bound;
 mod moves;
 mod one;
 mod path;
@@ -58,10 +60,10 @@ fn counter(hook: Hook, counts: &Map, place: u32) -> Program {
 
 /// The same for any Ethernet type.
 fn counter_of(hook: Hook, counts: &Map, place: u32, ethertype: u16) -> Program {
-    let (kind, pass, start, end) = if hook.is_xdp() {
-        (ProgramType::Xdp, 2, 0, 4)
+    let (pass, start, end) = if hook.is_xdp() {
+        (2, 0, 4)
     } else {
-        (ProgramType::SchedCls, -1, 76, 80)
+        (-1, 76, 80)
     };
     let [value, upper] = Insn::load_map_value(Reg::R6, 0, place * 8);
     let add_one = Insn {
@@ -106,9 +108,8 @@ fn counter_of(hook: Hook, counts: &Map, place: u32, ethertype: u16) -> Program {
         insns
     };
     let load = Load {
-        frags: hook.is_xdp(),
         maps: &[counts.as_fd()],
-        ..Load::new(kind)
+        ..Load::at(hook)
     };
     Program::load(&insns, &load).unwrap()
 }

@@ -2,7 +2,7 @@
 //! delivered once.
 
 use super::link;
-use super::one::OnePort;
+use super::one::{OnePort, read_all};
 use super::plan::generator;
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -85,20 +85,13 @@ fn a_frame_that_has_lost_its_header_is_known_to_have_been_seen() {
         to.recv(&mut [0; 64]).unwrap();
     }
     let (mut reader, mut seen) = (port.reader(), Vec::new());
-    loop {
-        let batch = reader.peek().unwrap();
-        if batch.is_empty() {
-            break;
-        }
-        for record in &batch {
-            let bytes = Record::parse(record).unwrap().bytes;
-            let text = bytes.windows(TEXT.len()).position(|part| part == TEXT);
-            let Some(at) = text else { continue };
-            assert_eq!(at, NUMBER_AT, "a frame without its header");
-            let number = bytes[at + TEXT.len()..].first_chunk().unwrap();
-            seen.push(u64::from_be_bytes(*number));
-        }
-    }
+    read_all(&mut reader, |Record { bytes, .. }| {
+        let text = bytes.windows(TEXT.len()).position(|part| part == TEXT);
+        let Some(at) = text else { return };
+        assert_eq!(at, NUMBER_AT, "a frame without its header");
+        let number = bytes[at + TEXT.len()..].first_chunk().unwrap();
+        seen.push(u64::from_be_bytes(*number));
+    });
     assert_eq!(seen, (0..FRAMES).collect::<Vec<_>>());
 }
 
@@ -107,11 +100,10 @@ fn read(mut reader: Reader, done: &AtomicBool) -> BTreeMap<u64, u32> {
     let mut seen = BTreeMap::new();
     while !done.load(Ordering::Relaxed) {
         reader.wait(Some(Duration::from_millis(10))).unwrap();
-        for record in &reader.peek().unwrap() {
-            let record = Record::parse(record).unwrap();
+        read_all(&mut reader, |record| {
             let number = record.bytes[NUMBER_AT..].first_chunk().unwrap();
             *seen.entry(u64::from_be_bytes(*number)).or_default() += 1;
-        }
+        });
     }
     seen
 }

@@ -1,15 +1,14 @@
 //! A plan with one port, which copies what a filter accepts.
 
+use super::bound::{self, binding};
 use std::os::fd::OwnedFd;
+use weir_demux::kernel::record::Record;
 use weir_demux::kernel::{Hook as PlanHook, KernelPlan, Options, Part};
-use weir_demux::{Binding, Filter, Target};
-use weir_filter::lang::expr::{Context, compile};
 use weir_lab::net::Device;
 use weir_link::bpf::{Hook, Map, MapSpec};
 use weir_link::live::Dispatcher;
 use weir_link::plan::PlanMaps;
 use weir_ring::Reader;
-use weir_wire::LinkType;
 
 pub(crate) struct OnePort {
     plan: KernelPlan,
@@ -26,15 +25,8 @@ impl OnePort {
         let mut maps = PlanMaps::new(&plan).unwrap();
         let ring = Map::create("port", &MapSpec::ring_buf(ring_bytes)).unwrap();
         maps.map(Part::Rings).put(&[0; 4], &ring).unwrap();
-        let filter = compile(filter, &Context::new(LinkType::EN10MB)).unwrap();
-        let binding = Binding {
-            filter: Filter::new(filter),
-            priority: 5,
-            copy: true,
-            target: Target::Port(0),
-            tag: 1,
-        };
-        let (_, change) = plan.bind(binding).unwrap();
+        let bound = plan.bind(binding(bound::filter(filter), 5, true, 0, 1));
+        let (_, change) = bound.unwrap();
         maps.apply(&plan, &change).unwrap();
         OnePort { plan, maps, ring }
     }
@@ -58,5 +50,18 @@ pub(crate) fn plan_hook(hook: Hook) -> PlanHook {
         Hook::XdpNative | Hook::XdpGeneric => PlanHook::Xdp,
         Hook::TcIngress => PlanHook::TcIngress,
         Hook::TcEgress => PlanHook::TcEgress,
+    }
+}
+
+/// Reads all records that are there.
+pub(crate) fn read_all(reader: &mut Reader, mut each: impl FnMut(Record<'_>)) {
+    loop {
+        let batch = reader.peek().unwrap();
+        if batch.is_empty() {
+            return;
+        }
+        for record in &batch {
+            each(Record::parse(record).unwrap());
+        }
     }
 }

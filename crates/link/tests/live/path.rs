@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use weir_filter::interp;
+use weir_lab::frames::{datagram, to_all as frame};
 use weir_lab::net::nobody;
 use weir_link::bpf::{Hook, MapMemory, PinFolder};
 use weir_link::live::{
@@ -17,6 +18,9 @@ use weir_ring::{SendError, Transmitter};
 
 /// An Ethernet type that the rules do not allow.
 const OTHER: u16 = 0x88b6;
+
+/// Whom packets are for.
+const PEER: [u8; 4] = [10, 0, 0, 2];
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 7, 7];
 
@@ -31,24 +35,6 @@ fn rules() -> SendRules {
         predicate: String::new(),
         any_source: false,
     }
-}
-
-/// A frame of that type with that source.
-fn frame(source: [u8; 6], ethertype: u16, body: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0xff; 6];
-    frame.extend(source);
-    frame.extend(ethertype.to_be_bytes());
-    frame.extend(body);
-    frame.resize(frame.len().max(60), 0);
-    frame
-}
-
-/// An IPv4 header with that source, a UDP header behind it.
-fn ipv4(source: [u8; 4]) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
-    packet.extend(source);
-    packet.extend([10, 0, 0, 2, 0, 9, 0, 9, 0, 8, 0, 0]);
-    packet
 }
 
 fn arp(hardware: [u8; 6], source: [u8; 4]) -> Vec<u8> {
@@ -79,7 +65,7 @@ fn rules_tell_ones_own_from_everything_else() {
     let thief = [2, 0, 0, 0, 7, 8];
     let may = [
         frame(MAC, OURS, &[]),
-        frame(MAC, 0x0800, &ipv4(mine)),
+        frame(MAC, 0x0800, &datagram(mine, PEER)),
         frame(MAC, 0x0806, &arp(MAC, mine)),
         frame(MAC, 0x0806, &arp(MAC, [0; 4])),
         frame(MAC, 0x86dd, &ipv6(own, 17, 0, other)),
@@ -89,8 +75,8 @@ fn rules_tell_ones_own_from_everything_else() {
     let may_not = [
         frame(thief, OURS, &[]),
         frame(MAC, OTHER, &[]),
-        frame(MAC, 0x0800, &ipv4(theirs)),
-        frame(thief, 0x0800, &ipv4(mine)),
+        frame(MAC, 0x0800, &datagram(theirs, PEER)),
+        frame(thief, 0x0800, &datagram(mine, PEER)),
         frame(MAC, 0x0806, &arp(MAC, theirs)),
         frame(MAC, 0x0806, &arp(thief, mine)),
         frame(MAC, 0x86dd, &ipv6(other, 17, 0, own)),
@@ -99,8 +85,8 @@ fn rules_tell_ones_own_from_everything_else() {
         frame(MAC, 0x86dd, &ipv6(own, 58, 137, own)),
         frame(MAC, 0x86dd, &ipv6(own, 0, 58, own)),
         frame(MAC, 0x86dd, &ipv6(own, 60, 58, own)),
-        frame(MAC, 0x8100, &ipv4(mine)),
-        frame(MAC, 46, &ipv4(mine)),
+        frame(MAC, 0x8100, &datagram(mine, PEER)),
+        frame(MAC, 46, &datagram(mine, PEER)),
         frame(MAC, 0x0800, &[]),
         MAC.to_vec(),
         Vec::new(),
@@ -125,8 +111,8 @@ fn a_predicate_narrows_the_rules_and_opens_nothing() {
         .program()
         .unwrap();
     let passes = |frame: &[u8]| interp::run(&program, frame, frame.len() as u32) != 0;
-    assert!(passes(&frame(MAC, 0x0800, &ipv4([10, 0, 0, 1]))));
-    assert!(!passes(&frame(MAC, 0x0800, &ipv4([10, 0, 0, 3]))));
+    assert!(passes(&frame(MAC, 0x0800, &datagram([10, 0, 0, 1], PEER))));
+    assert!(!passes(&frame(MAC, 0x0800, &datagram([10, 0, 0, 3], PEER))));
     assert!(!passes(&frame(MAC, OURS, &[])), "not in the predicate");
     assert!(!passes(&frame(MAC, OTHER, &[])), "in the predicate only");
     for predicate in ["ip) or (ether[0] != 1", "no such thing", ")", "ip) or (ip"] {
@@ -172,7 +158,7 @@ fn any_source_leaves_the_predicate_alone() {
     let (all, some) = (with("").program().unwrap(), with("ip").program().unwrap());
     let thief = [2, 0, 0, 0, 7, 8];
     for (frame, is_ip) in [
-        (frame(thief, 0x0800, &ipv4([10, 0, 0, 9])), true),
+        (frame(thief, 0x0800, &datagram([10, 0, 0, 9], PEER)), true),
         (frame(thief, 0x8100, &[0; 46]), false),
         (frame(MAC, OTHER, &[]), false),
     ] {
@@ -278,7 +264,7 @@ fn nobody_sends_what_the_rules_allow_and_nothing_else() {
     let refused = [
         frame(thief, OURS, &[]),
         frame(MAC, OTHER, &[]),
-        frame(MAC, 0x0800, &ipv4([10, 0, 0, 9])),
+        frame(MAC, 0x0800, &datagram([10, 0, 0, 9], PEER)),
         frame(MAC, 0x8100, &tagged),
         frame(MAC, 0x88a8, &tagged),
     ];

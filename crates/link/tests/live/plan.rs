@@ -1,25 +1,22 @@
 //! A plan on a live link: what it delivers is what the same plan delivers in
 //! user space, and no frame is unaccounted for.
 
-use super::one::plan_hook;
+use super::bound::{binding, filter};
+use super::one::{plan_hook, read_all};
 use super::{Link, counter_of, counts, link};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weir_demux::kernel::record::Record;
 use weir_demux::kernel::{Change, Hook as PlanHook, KernelPlan, Need, Options, Part};
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
-use weir_filter::lang::expr::{Context, compile};
-use weir_filter::opt::optimise;
 use weir_lab::load::{Generator, Rate, Udp};
 use weir_lab::program::Tape;
 use weir_lab::rng::Rng;
-use weir_lab::rules::{FiveTuple, TCP, UDP, shapes};
+use weir_lab::rules::{FiveTuple, shapes};
 use weir_link::bpf::{Attachment, Hook, Map, MapSpec};
 use weir_link::live::{Dispatcher, Sender};
 use weir_link::plan::PlanMaps;
 use weir_ring::Reader;
-use weir_wire::LinkType;
 use weir_wire::ethernet::Address;
 
 const PORTS: u32 = 4;
@@ -34,22 +31,6 @@ const IP: u16 = 0x0800;
 
 /// Where the generator writes a frame's number.
 const NUMBER_AT: usize = 42;
-
-fn filter(text: &str) -> Filter {
-    let mut program = compile(text, &Context::new(LinkType::EN10MB)).expect(text);
-    optimise(&mut program);
-    Filter::new(program)
-}
-
-fn binding(filter: Filter, priority: u16, copy: bool, port: u32, tag: u32) -> Binding {
-    Binding {
-        filter,
-        priority,
-        copy,
-        target: Target::Port(port),
-        tag,
-    }
-}
 
 /// A plan at a hook, with ports.
 struct Live {
@@ -137,17 +118,6 @@ fn until<T: PartialEq>(wanted: &T, mut now: impl FnMut() -> T) -> T {
     }
 }
 
-/// A frame between the addresses that the expressions are about.
-fn tuple(rng: &mut Rng) -> FiveTuple {
-    FiveTuple {
-        src: 0x0a00_0000 | rng.word() >> 8,
-        dst: 0x0a00_0000 | rng.word() >> 8,
-        src_port: rng.word() as u16,
-        dst_port: rng.word() as u16,
-        protocol: *rng.choose(&[TCP, UDP]),
-    }
-}
-
 /// What a port gets: tag and bytes.
 type Got = Vec<Vec<(u32, Vec<u8>)>>;
 
@@ -176,14 +146,16 @@ fn a_live_plan_divides_as_the_plan_in_user_space() {
         let mut tape = Tape::seeded(seed, 20_000);
         let mut live = Live::new(&link, hook, 1 << 22);
         let mut user = Plan::new(1);
-        let mut frames: Vec<Vec<u8>> = (0..200).map(|_| tuple(&mut rng).frame()).collect();
+        let mut frames: Vec<Vec<u8>> = (0..200)
+            .map(|_| FiveTuple::draw(&mut rng).frame())
+            .collect();
         let mut texts = shapes(seed, 80);
         // Some frames' own, so that enough is delivered.
         for _ in 0..40 {
-            let own = tuple(&mut rng);
+            let own = FiveTuple::draw(&mut rng);
             let src = std::net::Ipv4Addr::from(own.src);
             texts.push(format!("src host {src} and dst port {}", own.dst_port));
-            frames.extend([own.frame(), tuple(&mut rng).frame()]);
+            frames.extend([own.frame(), FiveTuple::draw(&mut rng).frame()]);
         }
         for (tag, text) in (0..).zip(&texts) {
             let (priority, copy) = (tape.pick(&[1, 5, 9]), tape.chance(60));
@@ -218,14 +190,9 @@ fn a_live_plan_divides_as_the_plan_in_user_space() {
         for (port, wanted) in (0..).zip(&wanted) {
             let mut reader = live.reader(port);
             let mut got = Vec::new();
-            while got.len() < wanted.len() {
-                let batch = reader.peek().unwrap();
-                assert!(!batch.is_empty(), "{hook:?}, port {port}, seed {seed}");
-                for record in &batch {
-                    let record = Record::parse(record).unwrap();
-                    got.push((record.tag, record.bytes.to_vec()));
-                }
-            }
+            read_all(&mut reader, |record| {
+                got.push((record.tag, record.bytes.to_vec()));
+            });
             assert!(got == *wanted, "{hook:?}, port {port}, seed {seed}");
         }
         println!("{hook:?}: {} frames, {goal:?}", frames.len());
@@ -378,21 +345,14 @@ fn listen(mut reader: Reader, done: &AtomicBool) -> Heard {
         // What is there when it ends is read too.
         let is_done = done.load(Ordering::Relaxed);
         let _ = reader.wait(Some(Duration::from_millis(10))).unwrap();
-        loop {
-            let batch = reader.peek().unwrap();
-            if batch.is_empty() {
-                break;
-            }
-            for record in &batch {
-                let record = Record::parse(record).unwrap();
-                let number = record.bytes[NUMBER_AT..].first_chunk().unwrap();
-                let number = u64::from_be_bytes(*number);
-                heard.frames += 1;
-                heard.out_of_order += u64::from(last.is_some_and(|last| number <= last));
-                heard.lost_before += u64::from(record.lost_before);
-                last = Some(number);
-            }
-        }
+        read_all(&mut reader, |record| {
+            let number = record.bytes[NUMBER_AT..].first_chunk().unwrap();
+            let number = u64::from_be_bytes(*number);
+            heard.frames += 1;
+            heard.out_of_order += u64::from(last.is_some_and(|last| number <= last));
+            heard.lost_before += u64::from(record.lost_before);
+            last = Some(number);
+        });
         if is_done {
             return heard;
         }

@@ -1,11 +1,11 @@
 //! Super-frames: segments that the device is to cut are delivered whole, as
 //! the kernel handles them, and marked.
 
-use super::one::OnePort;
+use super::one::{OnePort, read_all};
 use super::{Link, link};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use weir_demux::kernel::record::{FLAG_EGRESS, FLAG_GSO, Record};
+use weir_demux::kernel::record::{FLAG_EGRESS, FLAG_GSO};
 use weir_lab::net::Offloads;
 use weir_link::bpf::Hook;
 use weir_link::segment::segments;
@@ -27,35 +27,28 @@ fn super_frames_are_delivered_whole_and_marked() {
     let mut reader = port.reader();
     let (mut first, mut seen) = (None, vec![None; SENT]);
     let (mut whole, mut longest) = (0, 0);
-    loop {
-        let batch = reader.peek().unwrap();
-        if batch.is_empty() {
-            break;
+    read_all(&mut reader, |record| {
+        assert_eq!(record.bytes.len(), record.wire_len as usize);
+        assert!(record.flags & FLAG_EGRESS != 0 && record.lost_before == 0);
+        let segment = &record.bytes[IP_END..];
+        let payload = &segment[usize::from(segment[12] >> 4) * 4..];
+        let sequence = u32::from_be_bytes(segment[4..8].try_into().unwrap());
+        // The first is the SYN, which takes a number.
+        let first = *first.get_or_insert(sequence.wrapping_add(1));
+        if record.flags & FLAG_GSO != 0 {
+            let size = usize::from(record.gso_size);
+            assert!(size > 500 && size < 1_500, "{size}");
+            assert_eq!(usize::from(record.gso_segs), payload.len().div_ceil(size));
+            whole += 1;
+        } else {
+            assert!(record.wire_len <= 1_514);
         }
-        for record in &batch {
-            let record = Record::parse(record).unwrap();
-            assert_eq!(record.bytes.len(), record.wire_len as usize);
-            assert!(record.flags & FLAG_EGRESS != 0 && record.lost_before == 0);
-            let segment = &record.bytes[IP_END..];
-            let payload = &segment[usize::from(segment[12] >> 4) * 4..];
-            let sequence = u32::from_be_bytes(segment[4..8].try_into().unwrap());
-            // The first is the SYN, which takes a number.
-            let first = *first.get_or_insert(sequence.wrapping_add(1));
-            if record.flags & FLAG_GSO != 0 {
-                let size = usize::from(record.gso_size);
-                assert!(size > 500 && size < 1_500, "{size}");
-                assert_eq!(usize::from(record.gso_segs), payload.len().div_ceil(size));
-                whole += 1;
-            } else {
-                assert!(record.wire_len <= 1_514);
-            }
-            longest = longest.max(record.bytes.len());
-            let at = sequence.wrapping_sub(first) as usize;
-            for (byte, place) in payload.iter().zip(seen.iter_mut().skip(at)) {
-                *place = Some(*byte);
-            }
+        longest = longest.max(record.bytes.len());
+        let at = sequence.wrapping_sub(first) as usize;
+        for (byte, place) in payload.iter().zip(seen.iter_mut().skip(at)) {
+            *place = Some(*byte);
         }
-    }
+    });
     println!("{whole} super-frames, of {longest} bytes at most");
     assert!(seen.iter().copied().eq(text.iter().copied().map(Some)));
     assert!(whole > 5 && longest > 20_000, "{whole}, {longest}");
@@ -97,28 +90,21 @@ fn super_frames_are_cut_as_the_kernel_cuts_them() {
     send_text(&link);
     let mut reader = port.reader();
     let (mut cut, mut came, mut whole) = (Vec::new(), Vec::new(), 0);
-    loop {
-        let batch = reader.peek().unwrap();
-        if batch.is_empty() {
-            break;
+    read_all(&mut reader, |record| {
+        assert_eq!(record.lost_before, 0);
+        if record.flags & FLAG_EGRESS == 0 {
+            assert_eq!(record.flags & FLAG_GSO, 0, "it came in pieces");
+            came.push(record.bytes.to_vec());
+            return;
         }
-        for record in &batch {
-            let record = Record::parse(record).unwrap();
-            assert_eq!(record.lost_before, 0);
-            if record.flags & FLAG_EGRESS == 0 {
-                assert_eq!(record.flags & FLAG_GSO, 0, "it came in pieces");
-                came.push(record.bytes.to_vec());
-                continue;
-            }
-            whole += u32::from(record.flags & FLAG_GSO != 0);
-            let pieces = segments(&record);
-            let count = pieces.len();
-            let before = cut.len();
-            let is_cut = count > 1;
-            cut.extend(pieces.map(|piece| (is_cut, piece.into_owned())));
-            assert_eq!(cut.len() - before, count);
-        }
-    }
+        whole += u32::from(record.flags & FLAG_GSO != 0);
+        let pieces = segments(&record);
+        let count = pieces.len();
+        let before = cut.len();
+        let is_cut = count > 1;
+        cut.extend(pieces.map(|piece| (is_cut, piece.into_owned())));
+        assert_eq!(cut.len() - before, count);
+    });
     println!("{whole} super-frames, {} segments", came.len());
     assert!(whole > 5 && came.len() > 500, "{whole}, {}", came.len());
     assert_eq!(cut.len(), came.len());

@@ -4,12 +4,15 @@
 //! More rounds than the default:
 //! `WEIR_PLAN_ROUNDS=1000 cargo test -p weir-link --test plan_kernel random`
 
+#[path = "../bound/mod.rs"]
+mod bound;
 mod churn;
 #[path = "../../../demux/tests/common/mod.rs"]
 mod common;
 mod many;
 mod rig;
 
+use bound::binding;
 use common::{Pred, five_tuple, frame, ip_frame, program, random_filter};
 use rig::{RING_BYTES, Rig, fits, permitted};
 use weir_demux::kernel::{Clock, Hook, Need, Options, Part, PortSettings, limits};
@@ -26,16 +29,6 @@ const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::TcIngress, Hook::TcEgress];
 
 /// Ports in use.
 const PORTS: u32 = 4;
-
-fn binding(filter: Filter, priority: u16, copy: bool, port: u32, tag: u32) -> Binding {
-    Binding {
-        filter,
-        priority,
-        copy,
-        target: Target::Port(port),
-        tag,
-    }
-}
 
 #[test]
 fn one_that_takes_everything() {

@@ -1,33 +1,14 @@
 //! Many kinds of filters: trees of sieves, and the limits.
 
+use super::bound::{binding, filter};
 use super::common::{Pred, and, ip_frame, program};
 use super::rig::{Rig, permitted};
-use super::{HOOKS, PORTS, binding};
+use super::{HOOKS, PORTS};
 use weir_demux::Filter;
 use weir_demux::kernel::{Hook, KernelPlan, Need, Options, limits};
-use weir_filter::lang::expr::{Context, compile};
-use weir_filter::opt::optimise;
 use weir_lab::program::Tape;
 use weir_lab::rng::Rng;
-use weir_lab::rules::{FiveTuple, TCP, UDP, shapes};
-use weir_wire::LinkType;
-
-fn filter(text: &str) -> Filter {
-    let mut program = compile(text, &Context::new(LinkType::EN10MB)).expect(text);
-    optimise(&mut program);
-    Filter::new(program)
-}
-
-/// Frames between the addresses that the expressions are about.
-fn tuple(rng: &mut Rng) -> FiveTuple {
-    FiveTuple {
-        src: 0x0a00_0000 | rng.word() >> 8,
-        dst: 0x0a00_0000 | rng.word() >> 8,
-        src_port: rng.word() as u16,
-        dst_port: rng.word() as u16,
-        protocol: *rng.choose(&[TCP, UDP]),
-    }
-}
+use weir_lab::rules::{FiveTuple, TCP, shapes};
 
 #[test]
 fn mixed_bindings_of_tens_of_shapes() {
@@ -49,7 +30,7 @@ fn mixed_bindings_of_tens_of_shapes() {
             rig.bind(binding(filter(text), priority, copy, turn % PORTS, turn));
             // One frame's own connection among them, now and then: what
             // matches is not left to chance.
-            let own = tuple(&mut rng);
+            let own = FiveTuple::draw(&mut rng);
             if turn % 5 == 0 {
                 let mine = format!(
                     "{} and src host {} and dst port {}",
@@ -62,7 +43,7 @@ fn mixed_bindings_of_tens_of_shapes() {
             rig.check(&own.frame());
             if turn % 7 == 3 {
                 rig.unbind(tape.below(rig.bound.len()));
-                rig.check(&tuple(&mut rng).frame());
+                rig.check(&FiveTuple::draw(&mut rng).frame());
             }
             if turn % 11 == 5 {
                 let at = tape.below(rig.bound.len());

@@ -62,6 +62,12 @@ impl Default for Limits {
     }
 }
 
+impl Extend<Insn> for Asm {
+    fn extend<T: IntoIterator<Item = Insn>>(&mut self, insns: T) {
+        insns.into_iter().for_each(|insn| self.push(insn));
+    }
+}
+
 impl Asm {
     /// An empty program.
     pub fn new() -> Asm {

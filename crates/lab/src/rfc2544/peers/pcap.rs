@@ -6,6 +6,7 @@
 )]
 
 use super::worker::Worker;
+use crate::libpcap;
 use crate::net::Device;
 use crate::rfc2544::Error;
 use crate::rfc2544::bench::Bench;
@@ -68,19 +69,10 @@ struct Pcap {
 
 impl Pcap {
     fn load() -> Result<Pcap, Error> {
-        let named = std::env::var_os("WEIR_LIBPCAP");
-        let names = named.map_or_else(
-            || vec!["libpcap.so.1".into(), "libpcap.so.0.8".into()],
-            |name| vec![name],
-        );
-        let found = names.iter().find_map(|name| {
-            // SAFETY: a libpcap's initialisers set up its own data only.
-            unsafe { Library::new(name) }.ok()
-        });
-        let opened = found.and_then(|library| Pcap::of(library).ok());
-        opened.ok_or(Error::Missing {
+        let opened = libpcap::open().and_then(Pcap::of);
+        opened.map_err(|_| Error::Missing {
             what: "libpcap".into(),
-            remedy: "apt install libpcap0.8, or set WEIR_LIBPCAP to a libpcap.so",
+            remedy: libpcap::REMEDY,
         })
     }
 

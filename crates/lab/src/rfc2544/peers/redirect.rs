@@ -53,17 +53,13 @@ fn program() -> Vec<Insn> {
     asm.push(Insn::store(op::W, Reg::FP, -8, Reg::R4));
     asm.push(Insn::load(op::H, Reg::R4, Reg::R2, 4));
     asm.push(Insn::store(op::W, Reg::FP, -4, Reg::R4));
-    Insn::load_map(Reg::R1, 0)
-        .into_iter()
-        .for_each(|insn| asm.push(insn));
+    asm.extend(Insn::load_map(Reg::R1, 0));
     asm.push(Insn::mov64(Reg::R2, Reg::FP));
     asm.push(Insn::alu64(op::ADD, Reg::R2, -8));
     asm.push(Insn::call(helper::MAP_LOOKUP_ELEM));
     asm.jump(Insn::jump64(op::JEQ, Reg::R0, 0), pass);
     asm.push(Insn::load(op::W, Reg::R2, Reg::R0, 0));
-    Insn::load_map(Reg::R1, 1)
-        .into_iter()
-        .for_each(|insn| asm.push(insn));
+    asm.extend(Insn::load_map(Reg::R1, 1));
     asm.push(Insn::mov64(Reg::R3, XDP_PASS));
     asm.push(Insn::call(helper::REDIRECT_MAP));
     asm.push(Insn::exit());
