@@ -27,8 +27,11 @@ pub(super) mod shared {
     pub(in crate::load) const BEGUN: usize = 56;
     /// When the limit was found to be reached; zero before.
     pub(in crate::load) const ENDED: usize = 64;
+    /// The clock is read for frames whose number, from `FIRST`, has none of
+    /// these bits.
+    pub(in crate::load) const UNTIMED: usize = 72;
     /// Bytes of all.
-    pub(in crate::load) const BYTES: u32 = 72;
+    pub(in crate::load) const BYTES: u32 = 80;
 }
 
 const KTIME_GET_NS: i32 = 5;
@@ -133,10 +136,16 @@ fn begin(asm: &mut Asm) {
 }
 
 /// Drops what is not due, and puts later frames off when this one is late.
+/// Frames between those that the clock is read for go with the one before.
 fn wait(asm: &mut Asm, drop: Label) {
     let due = asm.label();
     asm.push(load(Reg::R9, shared::INTERVAL));
     asm.jump(Insn::jump64(op::JEQ, Reg::R9, 0), due);
+    asm.push(Insn::mov64(Reg::R3, SENT));
+    asm.push(load(Reg::R1, shared::FIRST));
+    asm.push(Insn::alu64(op::SUB, Reg::R3, Reg::R1));
+    asm.push(load(Reg::R1, shared::UNTIMED));
+    asm.jump(Insn::jump64(op::JSET, Reg::R3, Reg::R1), due);
     asm.push(Insn::call(KTIME_GET_NS));
     asm.push(load(Reg::R1, shared::START));
     // r2 = START + (SENT - FIRST) * INTERVAL / 2^16

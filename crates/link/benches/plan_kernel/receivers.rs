@@ -20,9 +20,6 @@ use weir_ring::Mode;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Bytes of every receiver's buffer.
-pub(crate) const BUFFER: u32 = 1 << 24;
-
 /// The CPU that reads.
 pub(crate) const READING: usize = 1;
 
@@ -78,13 +75,19 @@ fn thread_time() -> Duration {
 }
 
 /// The plan with one port of all UDP, on one hook.
-fn port(device: &Device, hook: Hook, copy: bool, name: &'static str) -> Result<Receiver> {
+fn port(
+    device: &Device,
+    buffer_bytes: u32,
+    hook: Hook,
+    copy: bool,
+    name: &'static str,
+) -> Result<Receiver> {
     let on = if hook.is_xdp() {
         PlanHook::Xdp
     } else {
         PlanHook::TcIngress
     };
-    let mut bed = Bed::new(on, 1, BUFFER);
+    let mut bed = Bed::new(on, 1, buffer_bytes);
     bed.bind(binding(filter("udp port 5000"), copy, 0, 1));
     let attach = || Dispatcher::attach(device.index(), hook, None);
     let dispatcher = device.host().run(attach)?;
@@ -106,19 +109,21 @@ fn port(device: &Device, hook: Hook, copy: bool, name: &'static str) -> Result<R
     }))
 }
 
-fn tpacket(device: &Device) -> Result<Receiver> {
+fn tpacket(device: &Device, buffer_bytes: u32) -> Result<Receiver> {
     let index = device.index();
-    let socket = device.host().run(|| packet::ring(index, BUFFER))?;
+    let socket = device.host().run(|| packet::ring(index, buffer_bytes))?;
     Ok(Receiver::start(
         "TPACKET_V3",
         Vec::new(),
-        move |stop, count| packet::read(&socket, BUFFER, stop, count),
+        move |stop, count| packet::read(&socket, buffer_bytes, stop, count),
     ))
 }
 
-fn xsk(device: &Device) -> Result<Receiver> {
+fn xsk(device: &Device, buffer_bytes: u32) -> Result<Receiver> {
     let index = device.index();
-    let xsk = device.host().run(|| Xsk::new(index, BUFFER as usize))?;
+    let xsk = device
+        .host()
+        .run(|| Xsk::new(index, buffer_bytes as usize))?;
     let map = Map::create("sockets", &MapSpec::xsk_map(1))?;
     map.put(&[0; 4], &xsk.socket)?;
     let [first, second] = Insn::load_map(Reg::R1, 0);
@@ -145,12 +150,29 @@ fn xsk(device: &Device) -> Result<Receiver> {
     ))
 }
 
-pub(crate) type Make = fn(&Device) -> Result<Receiver>;
+/// A receiver at a device, with a buffer of so many bytes.
+pub(crate) type Make = fn(&Device, u32) -> Result<Receiver>;
 
 pub(crate) const MAKES: [Make; 5] = [
-    |to| port(to, Hook::XdpNative, false, "weir, taking (XDP native)"),
-    |to| port(to, Hook::TcIngress, true, "weir, copying (tc)"),
+    |to, bytes| {
+        port(
+            to,
+            bytes,
+            Hook::XdpNative,
+            false,
+            "weir, taking (XDP native)",
+        )
+    },
+    |to, bytes| port(to, bytes, Hook::TcIngress, true, "weir, copying (tc)"),
     tpacket,
     xsk,
-    |to| port(to, Hook::XdpNative, true, "weir, copying (XDP native)"),
+    |to, bytes| {
+        port(
+            to,
+            bytes,
+            Hook::XdpNative,
+            true,
+            "weir, copying (XDP native)",
+        )
+    },
 ];
