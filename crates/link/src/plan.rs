@@ -393,7 +393,7 @@ fn make(plan: &KernelPlan, spec: MapSpec) -> Result<Made, PlanError> {
         Part::Store => Map::create("weir_store", &mapped)?,
         Part::Rings => {
             let like = Map::create("weir_ring", &bpf::MapSpec::ring_buf(RING_BYTES_MIN))?;
-            Map::create("weir_rings", &bpf::MapSpec::hash_of_maps(4, entries, &like))?
+            Map::create("weir_rings", &bpf::MapSpec::array_of_maps(entries, &like))?
         }
         Part::Ports => Map::create("weir_ports", &mapped)?,
         Part::Counters => Map::create(

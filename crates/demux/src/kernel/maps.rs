@@ -53,7 +53,7 @@ pub enum Part {
     Index,
     /// Array of one value, to be mapped: see [`Memory::Store`].
     Store,
-    /// Hash map from slot (32 bits) to ring buffer: the ports' queues. Not
+    /// Array by slot, of ring buffers: the ports' queues. Not
     /// written by the lowering.
     Rings,
     /// Array by slot, to be mapped: [`PortSettings`].

@@ -24,8 +24,6 @@ pub enum MapType {
     LpmTrie,
     /// Maps, by number.
     ArrayOfMaps,
-    /// Maps, by any key.
-    HashOfMaps,
     /// Interfaces to redirect to, by number.
     DevMap,
     /// Interfaces to redirect to, by any 32-bit number.
@@ -37,7 +35,7 @@ pub enum MapType {
 }
 
 /// Each kind with its number in `enum bpf_map_type`.
-const NUMBERS: [(MapType, u32); 13] = [
+const NUMBERS: [(MapType, u32); 12] = [
     (MapType::Hash, 1),
     (MapType::Array, 2),
     (MapType::ProgArray, 3),
@@ -46,7 +44,6 @@ const NUMBERS: [(MapType, u32); 13] = [
     (MapType::LruHash, 9),
     (MapType::LpmTrie, 11),
     (MapType::ArrayOfMaps, 12),
-    (MapType::HashOfMaps, 13),
     (MapType::DevMap, 14),
     (MapType::XskMap, 17),
     (MapType::DevMapHash, 25),
@@ -163,19 +160,11 @@ impl<'a> MapSpec<'a> {
         MapSpec::new(MapType::ProgArray, 4, 4, slots)
     }
 
-    /// Maps by number, all like `inner`.
+    /// Maps by number, all like `inner`; rings may be of other sizes.
     pub const fn array_of_maps(entries_max: u32, inner: &'a Map) -> MapSpec<'a> {
         MapSpec {
             inner: Some(inner),
             ..MapSpec::new(MapType::ArrayOfMaps, 4, 4, entries_max)
-        }
-    }
-
-    /// Maps by key, all like `inner`.
-    pub const fn hash_of_maps(key_bytes: u32, entries_max: u32, inner: &'a Map) -> MapSpec<'a> {
-        MapSpec {
-            inner: Some(inner),
-            ..MapSpec::new(MapType::HashOfMaps, key_bytes, 4, entries_max)
         }
     }
 

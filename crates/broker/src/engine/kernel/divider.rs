@@ -6,7 +6,7 @@ use super::{namespace, random, system};
 use crate::engine::{Counted, Divider, Queue, Reserved};
 use crate::interface::Facts;
 use crate::protocol::{Attach, ErrorKind, Refusal};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use weir_demux::kernel::{
@@ -320,18 +320,12 @@ impl KernelDivider {
     /// Removes the rings of slots that are nobody's.
     fn sweep_rings(&mut self) -> Result<(), Refusal> {
         let rings = self.maps.map(Part::Rings);
-        let mut key = None;
-        let mut found = Vec::new();
-        while let Some(next) = rings.next_key(key.as_deref()).map_err(system)? {
-            if let Ok(slot) = next.as_slice().try_into() {
-                found.push(u32::from_ne_bytes(slot));
+        let mut found = BTreeSet::new();
+        for slot in (0..SLOTS - 1).filter(|slot| !self.used.contains_key(slot)) {
+            if rings.lookup(&slot.to_ne_bytes()).map_err(system)?.is_some() {
+                found.insert(slot);
             }
-            if found.len() > SLOTS as usize {
-                break;
-            }
-            key = Some(next);
         }
-        found.retain(|slot| !self.used.contains_key(slot) && *slot < SLOTS - 1);
         self.free
             .retain(|slot| !self.used.contains_key(slot) && !found.contains(slot));
         for slot in found {

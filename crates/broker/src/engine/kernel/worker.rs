@@ -3,7 +3,8 @@
 //! Putting a ring into the map of rings, or taking it out, waits until no
 //! program can be using the map as it was: 8 to 16 ms, and up to 215 under
 //! load. Whatever is to be taken out meanwhile is done in one batch, which
-//! waits once. A ring that is put in is found by programs from the start of
+//! waits once: one empty ring takes the place of all that go, since a map of
+//! this kind empties only one place in a call. A ring that is put in is found by programs from the start of
 //! that time, since there was none before it: so it is said to be there as
 //! soon as a look-up finds it, and the call that waits ends on its own.
 
@@ -26,6 +27,10 @@ const PUTS_MAX: usize = 32;
 
 /// How often it is looked whether a ring is in its place.
 const LOOK: Duration = Duration::from_micros(20);
+
+/// Bytes of the ring that stands where nobody's does any more: a page, of
+/// whatever size pages are.
+const NOBODYS_BYTES: u32 = 1 << 16;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -72,12 +77,16 @@ impl Worker {
         let (tell, done) = channel();
         let rings = Arc::new(rings);
         let (placed, mut puts) = (Arc::clone(&rings), VecDeque::new());
+        let nobodys = Map::create("weir_ring", &MapSpec::ring_buf(NOBODYS_BYTES));
+        let nobodys = nobodys.map_err(io::Error::other)?;
         let near = || (tell.clone(), Arc::clone(&news));
         Ok(Worker {
             adds: thread("weir-rings", near(), move |jobs| {
                 add(&placed, jobs, &mut puts)
             })?,
-            waits: thread("weir-waits", near(), move |jobs| wait(&rings, spare, jobs))?,
+            waits: thread("weir-waits", near(), move |jobs| {
+                wait(&rings, &nobodys, spare, jobs)
+            })?,
             done,
             tell,
             news,
@@ -238,7 +247,7 @@ fn placed_or_ended(
 }
 
 /// Takes rings out, and waits for frames that are under way.
-fn wait(rings: &Map, spare: u32, jobs: Vec<Job>) -> Vec<Done> {
+fn wait(rings: &Map, nobodys: &Map, spare: u32, jobs: Vec<Job>) -> Vec<Done> {
     let (mut all, mut removed) = (Vec::new(), Vec::new());
     for job in jobs {
         match job {
@@ -249,18 +258,11 @@ fn wait(rings: &Map, spare: u32, jobs: Vec<Job>) -> Vec<Done> {
     }
     if removed.is_empty() {
         // Any change waits.
-        if let Ok(ring) = Map::create("weir_ring", &MapSpec::ring_buf(1 << 16)) {
-            let _ = rings.put(&spare.to_ne_bytes(), &ring);
-        }
+        let _ = rings.put(&spare.to_ne_bytes(), nobodys);
         return all;
     }
     let keys: Vec<u8> = removed.iter().flat_map(|slot| slot.to_ne_bytes()).collect();
-    // One that is not there stops a batch: then each by itself.
-    if rings.delete_batch(&keys).is_err() {
-        for slot in &removed {
-            let _ = rings.delete(&slot.to_ne_bytes());
-        }
-    }
+    let _ = rings.put_batch(&keys, &vec![nobodys.as_fd(); removed.len()]);
     all.extend(removed.into_iter().map(|slot| Done::Removed { slot }));
     all
 }
