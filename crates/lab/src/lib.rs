@@ -3,6 +3,7 @@
 //!
 //! - [`net`]: hosts, links and bridges, and their ordinary traffic.
 //! - [`load`]: frames at a rate, sinks, the lossless rate.
+//! - [`frames`]: short ones, by hand.
 //! - [`cpu`]: which CPU runs what, and before whom.
 //! - [`rfc2544`]: bridges and routers measured as RFC 2544 says.
 //! - [`need`]: what a test needs from its surroundings.
@@ -15,7 +16,6 @@ pub mod corpus;
 #[cfg(feature = "oracles")]
 pub mod counts;
 pub mod cpu;
-#[cfg(feature = "oracles")]
 pub mod frames;
 #[cfg(feature = "oracles")]
 pub mod guarded;
