@@ -50,6 +50,7 @@ pub(crate) fn group(error: GroupError) -> Errno {
         GroupError::NoGroup(_) => Errno::INVAL,
         GroupError::Joined(_) => Errno::ADDRINUSE,
         GroupError::NotJoined(_) => Errno::ADDRNOTAVAIL,
+        GroupError::NoLink(_) => Errno::NODEV,
         GroupError::Full => Errno::NOBUFS,
         GroupError::Closed => Errno::BADF,
     }

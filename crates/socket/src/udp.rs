@@ -111,8 +111,12 @@ impl UdpSocket {
     ) -> Result<usize, Errno> {
         state.check()?;
         let mut sent = state.stack.udp_send(now_ns, self.id, to, bytes);
-        if sent == Err(SendError::Full) && state.make_room(now_ns, self.core.id) {
+        if sent == Err(SendError::Full) {
+            state.settle(now_ns);
             sent = state.stack.udp_send(now_ns, self.id, to, bytes);
+        }
+        if sent == Err(SendError::Full) {
+            state.block(self.core.id);
         }
         sent.map_err(errno::send)?;
         Ok(bytes.len())
@@ -235,6 +239,18 @@ impl UdpSocket {
         joined.map_err(|error| errno::group(error).into())
     }
 
+    /// As [`UdpSocket::join_multicast`], on the link of this number rather than
+    /// on the one that [`UdpOptions::group_link`] says.
+    ///
+    /// # Errors
+    /// As there; `ENODEV` if the net has no such link.
+    pub fn join_multicast_on(&self, group: IpAddr, link: u8) -> io::Result<()> {
+        let joined = self
+            .core
+            .call(|state, _| state.stack.udp_join_on(self.id, group, link));
+        joined.map_err(|error| errno::group(error).into())
+    }
+
     /// `IP_DROP_MEMBERSHIP`, `IPV6_LEAVE_GROUP`.
     ///
     /// # Errors
@@ -243,6 +259,17 @@ impl UdpSocket {
         let left = self
             .core
             .call(|state, _| state.stack.udp_leave(self.id, group));
+        left.map_err(|error| errno::group(error).into())
+    }
+
+    /// As [`UdpSocket::leave_multicast`], on the link of this number.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn leave_multicast_on(&self, group: IpAddr, link: u8) -> io::Result<()> {
+        let left = self
+            .core
+            .call(|state, _| state.stack.udp_leave_on(self.id, group, link));
         left.map_err(|error| errno::group(error).into())
     }
 

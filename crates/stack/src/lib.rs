@@ -3,8 +3,8 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`Stack`] | a host on one link: frames in, frames out, UDP and TCP sockets |
-//! | [`host`] | its link and IP layers: configuration, limits, counters |
+//! | [`Stack`] | a host on one link or several: frames in, frames out, UDP and TCP sockets |
+//! | [`host`] | the link and IP layers on each link: configuration, limits, counters |
 //! | [`udp`] | UDP sockets |
 //! | [`tcp`] | TCP, split by role |
 //! | [`pcb`] | PCB tables: `bsd`, `mtf`, `sequent` and `weir` behind one trait; listeners |
@@ -14,8 +14,10 @@ mod direct;
 mod due;
 pub mod experiment;
 pub mod host;
+mod links;
 pub mod pcb;
 mod ports;
+mod receive;
 pub mod rng;
 mod slab;
 mod stack;
@@ -23,4 +25,5 @@ pub mod tcp;
 pub mod udp;
 
 pub use host::{Config, Prefix};
+pub use links::{LINKS_MAX, Link, Outlets};
 pub use stack::{Outlet, Stack};

@@ -1,18 +1,18 @@
-//! The whole stack of one host on one link.
+//! The whole stack of one host.
 
 use crate::due::earlier;
 use crate::host::unreached;
 use crate::host::{
-    Channel, Config, ConfigError, Counters, DropReason, Event, Host, Incoming, Input, Lease, Mode,
-    Partial, Problem, Received, Report, Unreached,
+    Channel, Config, ConfigError, Counters, DropReason, Event, Host, Lease, Partial, Received,
 };
-use crate::slab::Name;
+use crate::links::{First, Hosts, Link, Outlets, Shut};
+use crate::receive::Ingress;
 use crate::tcp::{
-    Direct, FastOpenServer, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo, TcpOptions,
+    FastOpenServer, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo, TcpOptions,
 };
 use crate::udp::{self, BindError, Datagram, GroupError, SendError, UdpId, UdpOptions};
 use std::net::{IpAddr, SocketAddr};
-use weir_wire::{Addresses, Protocol, ethernet};
+use weir_wire::ethernet;
 
 /// Where frames go out.
 ///
@@ -69,7 +69,7 @@ impl Outlet for Vec<Vec<u8>> {
 /// # }
 /// ```
 pub struct Stack {
-    host: Host,
+    hosts: Hosts,
     udp: udp::Sockets,
     tcp: Tcp,
 }
@@ -81,14 +81,27 @@ impl Stack {
     /// # Errors
     /// If the configuration contradicts itself or exceeds a limit.
     pub fn new(config: &Config, seed: u128) -> Result<Stack, ConfigError> {
+        Stack::with_links(std::slice::from_ref(config), seed)
+    }
+
+    /// A stack on several links, at most [`LINKS_MAX`](crate::LINKS_MAX): one for each
+    /// configuration, numbered from 0 on. Addresses, routes and what else a
+    /// configuration says are that link's own (the strong end system model,
+    /// RFC 1122 §3.3.4.2): what comes for an address comes by its link, and what
+    /// goes from it goes by its link.
+    ///
+    /// # Errors
+    /// If a configuration contradicts itself or exceeds a limit, or two of them
+    /// have the same address.
+    pub fn with_links(configs: &[Config], seed: u128) -> Result<Stack, ConfigError> {
         Ok(Stack {
-            host: Host::new(config, seed)?,
+            hosts: Hosts::new(configs, seed)?,
             udp: udp::Sockets::new(seed),
-            tcp: Tcp::new(seed),
+            tcp: Tcp::new(configs.len(), seed),
         })
     }
 
-    /// Takes a frame from the link, without its check sequence.
+    /// Takes a frame from the first link, without its check sequence.
     pub fn receive(&mut self, now_ns: u64, frame: &[u8]) {
         self.receive_with(now_ns, frame, Received::default());
     }
@@ -96,166 +109,27 @@ impl Stack {
     /// Takes a frame about which the link tells something: several TCP
     /// segments merged into one, up to 64 KB, if the link vouches for them.
     pub fn receive_with(&mut self, now_ns: u64, frame: &[u8], received: Received) {
-        let connection = match self.direct(now_ns, frame, received) {
-            Direct::Standard(connection) => connection,
-            Direct::Taken => {
-                self.host.counters.frames_in += 1;
-                return;
-            }
-            Direct::Dropped(reason) => {
-                self.host.counters.frames_in += 1;
-                self.host.counters.drop(reason);
-                return;
-            }
+        let Some(host) = self.hosts.get_mut(received.link) else {
+            let counters = &mut self.hosts.at_mut(0).counters;
+            counters.frames_in += 1;
+            counters.drop(DropReason::OtherLink);
+            return;
         };
-        let seen = (received, connection);
-        let done = match self.host.frame(now_ns, frame) {
-            Ok(Some((packet, to_group))) => self.packet(now_ns, packet, to_group, seen),
-            Ok(None) => Ok(()),
-            Err(reason) => Err(reason),
-        };
-        if let Err(reason) = done {
-            self.host.counters.drop(reason);
+        let (tcp, udp) = (&mut self.tcp, &mut self.udp);
+        let mut ingress = Ingress { host, tcp, udp };
+        if let Err(reason) = ingress.frame(now_ns, frame, received) {
+            ingress.host.counters.drop(reason);
         }
-        self.forget_lost();
+        if ingress.host.take_lost() {
+            self.disarm();
+        }
     }
 
     /// What comes to an address that was lost takes no fast path any more: the
     /// standard one knows that it is not for us.
-    #[inline]
-    fn forget_lost(&mut self) {
-        if self.host.take_lost() {
-            self.tcp.disarm(&self.host.routes);
-            self.udp.disarm(&self.host.routes);
-        }
-    }
-
-    /// The fast paths.
-    #[inline]
-    fn direct(&mut self, now_ns: u64, frame: &[u8], received: Received) -> Direct {
-        let opt = self.host.mode == Mode::Opt;
-        let Some(packet) = self.host.plain(frame).filter(|_| opt) else {
-            return Direct::Standard(None);
-        };
-        let protocol = if packet[0] >> 4 == 4 {
-            packet[9]
-        } else {
-            packet[6]
-        };
-        match Protocol(protocol) {
-            Protocol::TCP => {
-                let direct = self.tcp.direct(now_ns, packet, received);
-                self.host.counters.segments_fast += u64::from(direct == Direct::Taken);
-                direct
-            }
-            Protocol::UDP => match self.udp.direct(packet, received) {
-                Some(Ok(())) => {
-                    self.host.counters.datagrams_fast += 1;
-                    Direct::Taken
-                }
-                Some(Err(reason)) => Direct::Dropped(reason),
-                None => Direct::Standard(None),
-            },
-            _ => Direct::Standard(None),
-        }
-    }
-
-    fn packet(
-        &mut self,
-        now_ns: u64,
-        bytes: &[u8],
-        to_group: bool,
-        (received, connection): (Received, Option<Name>),
-    ) -> Result<(), DropReason> {
-        match self.host.packet(now_ns, bytes, to_group)? {
-            Input::Datagram(mut incoming) => {
-                (incoming.vouched, incoming.connection) = (received.vouched, connection);
-                self.datagram(now_ns, &incoming)
-            }
-            Input::Partial => Ok(()),
-            Input::Whole(whole) => match self.host.packet(now_ns, &whole, to_group)? {
-                Input::Datagram(mut incoming) => {
-                    incoming.fragmented = true;
-                    self.datagram(now_ns, &incoming)
-                }
-                // Fragments of fragments: nobody honest makes them.
-                Input::Partial | Input::Whole(_) => Err(DropReason::FragmentMalformed),
-            },
-        }
-    }
-
-    fn datagram(&mut self, now_ns: u64, incoming: &Incoming<'_>) -> Result<(), DropReason> {
-        let done = match (incoming.protocol, incoming.addresses) {
-            (Protocol::ICMPV4, Addresses::V4(..)) | (Protocol::ICMPV6, Addresses::V6(..)) => {
-                let report = self.host.icmp(now_ns, incoming)?;
-                report.map_or(Ok(()), |report| self.report(now_ns, report))
-            }
-            (Protocol::IGMP, Addresses::V4(..)) => self.host.igmp(now_ns, incoming),
-            (Protocol::UDP, Addresses::V4(..)) if self.host.is_dhcp(incoming) => {
-                self.host.dhcp_answer(now_ns, incoming)
-            }
-            (Protocol::UDP, _) => {
-                self.host.counters.datagrams_standard += 1;
-                self.udp.receive(incoming)
-            }
-            (Protocol::TCP, _) => self.tcp.receive(now_ns, &mut self.host, incoming),
-            _ => Err(DropReason::ProtocolUnknown),
-        };
-        match done {
-            Err(DropReason::PortUnknown) => self.host.send_error(now_ns, incoming, Problem::Port),
-            Err(DropReason::ProtocolUnknown) => {
-                self.host.send_error(now_ns, incoming, Problem::Protocol);
-            }
-            _ => {}
-        }
-        done
-    }
-
-    /// An ICMP error is believed only about something that we can have sent.
-    fn report(&mut self, now_ns: u64, report: Report<'_>) -> Result<(), DropReason> {
-        let (Report::Unreachable {
-            addresses,
-            protocol,
-            transport,
-            ..
-        }
-        | Report::TooBig {
-            addresses,
-            protocol,
-            transport,
-            ..
-        }) = report;
-        let port = |at: usize| u16::from_be_bytes([transport[at], transport[at + 1]]);
-        let (src, dst): (IpAddr, IpAddr) = match addresses {
-            Addresses::V4(src, dst) => (src.into(), dst.into()),
-            Addresses::V6(src, dst) => (src.into(), dst.into()),
-        };
-        if !self.host.routes.is_ours(src) {
-            return Err(DropReason::IcmpUnrelated);
-        }
-        let (local, remote) = (SocketAddr::new(src, port(0)), SocketAddr::new(dst, port(2)));
-        let seq = u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
-        let related = match (protocol, report) {
-            (Protocol::UDP, Report::Unreachable { why, .. }) => {
-                self.udp.unreachable(local, remote, why == Unreached::Port)
-            }
-            (Protocol::UDP, Report::TooBig { .. }) => self.udp.unreachable(local, remote, false),
-            (Protocol::TCP, Report::Unreachable { why, .. }) => {
-                self.tcp.unreachable(now_ns, local, remote, seq, why)
-            }
-            (Protocol::TCP, Report::TooBig { .. }) => self.tcp.has_sent(local, remote, seq),
-            _ => false,
-        };
-        if !related {
-            return Err(DropReason::IcmpUnrelated);
-        }
-        if let Report::TooBig { mtu, .. } = report
-            && self.host.narrow_path(now_ns, dst, mtu).is_some()
-            && protocol == Protocol::TCP
-        {
-            self.tcp.too_big(now_ns, local, remote, seq);
-        }
-        Ok(())
+    fn disarm(&mut self) {
+        self.tcp.disarm(&self.hosts);
+        self.udp.disarm(&self.hosts);
     }
 
     /// Does what is due and sends what is ready, as far as the link takes it;
@@ -263,79 +137,106 @@ impl Stack {
     /// if much was sent, and more is left when what came meanwhile is in. A frame
     /// that came, or a call, makes it due at once; so does a link that was
     /// full and takes frames again.
+    ///
+    /// Frames of other links than the first stay: see [`Stack::poll_links`].
     pub fn poll(&mut self, now_ns: u64, out: &mut dyn Outlet) -> Option<u64> {
-        self.host.poll(now_ns);
-        self.forget_lost();
-        while let Some(frame) = self.host.next_unreached() {
-            // A packet of ours that is told of is related to something, or its
-            // sender is gone.
-            if let Some(report) = frame.get(ethernet::Repr::LEN..).and_then(unreached) {
-                let _ = self.report(now_ns, report);
+        self.poll_links(now_ns, &mut First(out, Shut))
+    }
+
+    /// As [`Stack::poll`], for a stack on several links: each frame goes to its
+    /// link's outlet, and a link that is full holds up no other.
+    pub fn poll_links(&mut self, now_ns: u64, outs: &mut dyn Outlets) -> Option<u64> {
+        let mut lost = false;
+        for host in self.hosts.iter_mut() {
+            host.poll(now_ns);
+            lost |= host.take_lost();
+            let (tcp, udp) = (&mut self.tcp, &mut self.udp);
+            let mut ingress = Ingress { host, tcp, udp };
+            while let Some(frame) = ingress.host.next_unreached() {
+                // A packet of ours that is told of is related to something, or its
+                // sender is gone.
+                if let Some(report) = frame.get(ethernet::Repr::LEN..).and_then(unreached) {
+                    let _ = ingress.report(now_ns, report);
+                }
             }
         }
-        self.flush(out);
-        let tcp_ns = self.tcp.poll(now_ns, &mut self.host, out);
+        if lost {
+            self.disarm();
+        }
+        self.flush(outs);
+        let tcp_ns = self.tcp.poll(now_ns, &mut self.hosts, outs);
         // Questions for neighbours' addresses, that TCP needs.
-        self.flush(out);
-        earlier(self.host.next_ns(), tcp_ns)
+        self.flush(outs);
+        let due = self.hosts.iter().map(Host::next_ns);
+        due.fold(tcp_ns, earlier)
     }
 
-    fn flush(&mut self, out: &mut dyn Outlet) {
-        while let Some(frame) = self.host.next_frame() {
-            let Some(room) = out.reserve(frame.len()) else {
-                break;
-            };
-            room.copy_from_slice(frame);
-            out.submit();
-            self.host.frame_sent();
+    fn flush(&mut self, outs: &mut dyn Outlets) {
+        for host in self.hosts.iter_mut() {
+            host.flush(outs.outlet(host.link));
         }
     }
 
-    /// What the stack has counted.
-    pub fn counters(&self) -> &Counters {
-        &self.host.counters
+    /// What the stack has counted, on all its links.
+    pub fn counters(&self) -> Counters {
+        self.hosts.counters()
     }
 
-    /// Our addresses, the link-local one of IPv6 included; those that may turn
-    /// out to be another's only once they are used.
+    /// One of its links, by number; `None` if it has fewer.
+    pub fn link(&self, link: u8) -> Option<Link<'_>> {
+        self.hosts.link(link)
+    }
+
+    /// Our addresses on all links, the link-local ones of IPv6 included; those
+    /// that may turn out to be another's only once they are used.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let all = self.host.routes.addresses().iter();
-        all.filter(|owned| owned.is_ours())
-            .map(|owned| owned.prefix.address())
+        let owned = self.hosts.iter().map(|host| host.routes.addresses());
+        let ours = owned.flatten().filter(|owned| owned.is_ours());
+        ours.map(|owned| owned.prefix.address())
     }
 
     /// What happened to addresses and routers since it was last asked; the
     /// latest [`EVENTS_MAX`](crate::host::EVENTS_MAX).
     pub fn next_event(&mut self) -> Option<Event> {
-        self.host.next_event()
+        self.next_link_event().map(|(_, event)| event)
     }
 
     /// Whether [`Stack::next_event`] has something to tell.
     pub fn has_events(&self) -> bool {
-        self.host.has_events()
+        self.hosts.iter().any(Host::has_events)
     }
 
-    /// The address that a DHCP server gave, if [`Config::dhcp`] says to ask.
+    /// As [`Stack::next_event`], with the number of the link.
+    pub fn next_link_event(&mut self) -> Option<(u8, Event)> {
+        let mut hosts = self.hosts.iter_mut();
+        hosts.find_map(|host| Some((host.link, host.next_event()?)))
+    }
+
+    /// The address that a DHCP server gave, if [`Config::dhcp`] says to ask; on
+    /// several links, the first: see [`Link::lease`].
     pub fn lease(&self) -> Option<&Lease> {
-        self.host.lease()
+        self.hosts.iter().find_map(Host::lease)
     }
 
-    /// Gives a DHCP server its address back, and asks for none any more. It is
-    /// sent by the next poll.
+    /// Gives DHCP servers their addresses back, and asks for none any more. It
+    /// is sent by the next poll.
     pub fn release(&mut self, now_ns: u64) {
-        self.host.release_lease(now_ns);
-        self.forget_lost();
+        for host in self.hosts.iter_mut() {
+            host.release_lease(now_ns);
+            host.take_lost();
+        }
+        self.disarm();
     }
 
     /// Who resolves names, as routers and servers say.
     pub fn resolvers(&self) -> impl Iterator<Item = IpAddr> {
-        self.host.resolvers()
+        self.hosts.iter().flat_map(Host::resolvers)
     }
 
     /// Whether some router says that addresses are given by DHCPv6, which is
     /// not built in.
     pub fn is_managed(&self) -> bool {
-        self.host.is_managed()
+        self.hosts.iter().any(Host::is_managed)
     }
 
     /// Makes a UDP socket at a local address and transport port; the
@@ -344,7 +245,7 @@ impl Stack {
     /// # Errors
     /// If the address is not ours, or the place is taken.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
-        self.udp.bind(&self.host.routes, local)
+        self.udp.bind(&self.hosts, local)
     }
 
     /// Ties a UDP socket to one peer: it hears no other, and learns when
@@ -354,7 +255,7 @@ impl Stack {
     /// If no route leads there, or another socket is tied to it from the same
     /// address and transport port.
     pub fn udp_connect(&mut self, socket: UdpId, remote: SocketAddr) -> Result<(), BindError> {
-        self.udp.connect(&self.host.routes, socket, remote)
+        self.udp.connect(&self.hosts, socket, remote)
     }
 
     /// Where a UDP socket is; `None` if it is closed.
@@ -373,7 +274,7 @@ impl Stack {
         to: SocketAddr,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        self.udp.send(now_ns, &mut self.host, socket, to, bytes)
+        self.udp.send(now_ns, &mut self.hosts, socket, to, bytes)
     }
 
     /// The next datagram that came to a UDP socket.
@@ -416,16 +317,30 @@ impl Stack {
 
     /// Closes a UDP socket; what waits in it is gone.
     pub fn udp_close(&mut self, socket: UdpId) {
-        self.udp.close(&mut self.host, socket);
+        self.udp.close(&mut self.hosts, socket);
     }
 
     /// Lets a UDP socket hear what is sent to a group, and tells routers
-    /// (RFC 3376, RFC 3810).
+    /// (RFC 3376, RFC 3810); on several links, on the one that its datagrams to
+    /// groups go out by ([`UdpOptions::group_link`]).
     ///
     /// # Errors
     /// If it is no group, the socket is in it, or there is no room.
     pub fn udp_join(&mut self, socket: UdpId, group: IpAddr) -> Result<(), GroupError> {
-        self.udp.join(&mut self.host, socket, group)
+        self.udp.join(&mut self.hosts, socket, group, None)
+    }
+
+    /// As [`Stack::udp_join`], on a link of the caller's choice.
+    ///
+    /// # Errors
+    /// As there; if the stack has no such link.
+    pub fn udp_join_on(
+        &mut self,
+        socket: UdpId,
+        group: IpAddr,
+        link: u8,
+    ) -> Result<(), GroupError> {
+        self.udp.join(&mut self.hosts, socket, group, Some(link))
     }
 
     /// Takes a UDP socket out of a group; closing it does so too.
@@ -433,7 +348,20 @@ impl Stack {
     /// # Errors
     /// If it is not in it.
     pub fn udp_leave(&mut self, socket: UdpId, group: IpAddr) -> Result<(), GroupError> {
-        self.udp.leave(&mut self.host, socket, group)
+        self.udp.leave(&mut self.hosts, socket, group, None)
+    }
+
+    /// As [`Stack::udp_leave`], on a link of the caller's choice.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn udp_leave_on(
+        &mut self,
+        socket: UdpId,
+        group: IpAddr,
+        link: u8,
+    ) -> Result<(), GroupError> {
+        self.udp.leave(&mut self.hosts, socket, group, Some(link))
     }
 
     /// How a UDP socket's datagrams go out, to be looked at and changed; `None`
@@ -473,7 +401,7 @@ impl Stack {
         local: SocketAddr,
         backlog: usize,
     ) -> Result<ListenerId, TcpError> {
-        self.tcp.listen(&self.host, local, backlog)
+        self.tcp.listen(&self.hosts, local, backlog)
     }
 
     /// Where a listener is; `None` if it is closed.
@@ -515,7 +443,7 @@ impl Stack {
 
     /// Closes a listener; connections that it has not given are reset.
     pub fn tcp_unlisten(&mut self, now_ns: u64, listener: ListenerId) {
-        self.tcp.close_listener(now_ns, &mut self.host, listener);
+        self.tcp.close_listener(now_ns, &mut self.hosts, listener);
     }
 
     /// Opens a connection, from a transport port that nobody can guess unless
@@ -529,7 +457,7 @@ impl Stack {
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<TcpId, TcpError> {
-        self.tcp.connect(now_ns, &self.host, local, remote)
+        self.tcp.connect(now_ns, &self.hosts, local, remote)
     }
 
     /// Opens a connection whose SYN carries the first of `bytes` (RFC 7413), if
@@ -551,7 +479,7 @@ impl Stack {
     ) -> Result<(TcpId, usize), TcpError> {
         let ends = (local, remote);
         self.tcp
-            .connect_fast(now_ns, &self.host, ends, bytes, without_cookie)
+            .connect_fast(now_ns, &self.hosts, ends, bytes, without_cookie)
     }
 
     /// Whether a server has given us a cookie for [`Stack::tcp_connect_fast`].
@@ -648,14 +576,14 @@ impl Stack {
     /// Lets a connection go: what was written is sent, what comes is refused.
     /// If bytes wait to be read, it is reset instead.
     pub fn tcp_close(&mut self, now_ns: u64, connection: TcpId) {
-        self.tcp.close(now_ns, &mut self.host, connection);
+        self.tcp.close(now_ns, &mut self.hosts, connection);
     }
 
     /// As [`Stack::tcp_close`], and resets the connection if the peer has not
     /// acknowledged all that was written after so long.
     pub fn tcp_close_within(&mut self, now_ns: u64, connection: TcpId, time_ns: u64) {
         self.tcp
-            .close_within(now_ns, &mut self.host, connection, time_ns);
+            .close_within(now_ns, &mut self.hosts, connection, time_ns);
     }
 
     /// Whether the peer has acknowledged all that was written, and the end if
@@ -666,7 +594,7 @@ impl Stack {
 
     /// Resets a connection and lets it go.
     pub fn tcp_abort(&mut self, now_ns: u64, connection: TcpId) {
-        self.tcp.reset(now_ns, &mut self.host, connection);
+        self.tcp.reset(now_ns, &mut self.hosts, connection);
     }
 
     /// Where a connection is in its life; `None` if it was let go.

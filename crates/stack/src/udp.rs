@@ -3,7 +3,8 @@
 mod direct;
 
 use crate::direct::Filter;
-use crate::host::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Host, Incoming, Routes};
+use crate::host::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Incoming, Routes};
+use crate::links::{Hosts, plain, zoned};
 use crate::pcb::{InsertError, Key, Listeners, PcbId, Table, Weir};
 use crate::ports;
 use crate::rng::Keyed;
@@ -90,8 +91,11 @@ pub enum GroupError {
     /// The socket is not in it.
     #[error("the socket is not in {0}: only a group that was joined can be left")]
     NotJoined(IpAddr),
+    /// The stack has no such link.
+    #[error("the stack has no link {0}: give the number of one, from 0 on")]
+    NoLink(u8),
     /// No more groups.
-    #[error("a socket is in at most {UDP_GROUPS_MAX} groups, the host in {GROUPS_MAX}: leave some")]
+    #[error("a socket is in at most {UDP_GROUPS_MAX} groups, a link in {GROUPS_MAX}: leave some")]
     Full,
     /// The socket is closed.
     #[error("the socket is closed")]
@@ -110,6 +114,10 @@ pub struct UdpOptions {
     pub group_loop: bool,
     /// Differentiated services and congestion bits.
     pub traffic_class: u8,
+    /// The link that datagrams to groups and to all stations go out on, unless
+    /// the socket is bound to an address, which has its link, or the
+    /// destination names a zone.
+    pub group_link: u8,
 }
 
 impl Default for UdpOptions {
@@ -119,12 +127,15 @@ impl Default for UdpOptions {
             group_hop_limit: 1,
             group_loop: true,
             traffic_class: 0,
+            group_link: 0,
         }
     }
 }
 
 struct Socket {
     local: SocketAddr,
+    /// The link of its local address, once it has a peer.
+    link: u8,
     remote: Option<SocketAddr>,
     received: VecDeque<Datagram>,
     /// Bytes in `received`, costs included.
@@ -134,8 +145,8 @@ struct Socket {
     /// What the peer's datagrams look like; not armed without one.
     filter: Filter,
     options: UdpOptions,
-    /// Groups that it is in.
-    groups: Vec<IpAddr>,
+    /// Groups that it is in, and on which link.
+    groups: Vec<(u8, IpAddr)>,
     /// Whether it is among those that something happened to.
     is_told: bool,
 }
@@ -165,13 +176,10 @@ impl Sockets {
         }
     }
 
-    pub(crate) fn bind(
-        &mut self,
-        routes: &Routes,
-        mut local: SocketAddr,
-    ) -> Result<UdpId, BindError> {
+    pub(crate) fn bind(&mut self, hosts: &Hosts, local: SocketAddr) -> Result<UdpId, BindError> {
+        let mut local = plain(local);
         let ip = local.ip();
-        if !ip.is_unspecified() && !routes.is_ours(ip) {
+        if !ip.is_unspecified() && !hosts.is_ours(ip) {
             return Err(BindError::Address(ip));
         }
         if self.sockets.len() == UDP_SOCKETS_MAX {
@@ -184,6 +192,7 @@ impl Sockets {
         }
         let name = self.sockets.insert(Socket {
             local,
+            link: 0,
             remote: None,
             received: VecDeque::new(),
             held: 0,
@@ -207,12 +216,17 @@ impl Sockets {
 
     pub(crate) fn connect(
         &mut self,
-        routes: &Routes,
+        hosts: &Hosts,
         id: UdpId,
         remote: SocketAddr,
     ) -> Result<(), BindError> {
         let socket = self.sockets.get_mut(id.0).ok_or(BindError::Closed)?;
-        let source = source(routes, socket.local.ip(), remote).ok_or(BindError::NoRoute(remote))?;
+        let from = socket.local.ip();
+        let link = hosts.towards(from, remote, socket.options.group_link);
+        let link = link.ok_or(BindError::NoRoute(remote))?;
+        let source = source(&hosts.at(link).routes, from, remote);
+        let source = source.ok_or(BindError::NoRoute(remote))?;
+        let remote = plain(remote);
         let local = SocketAddr::new(source, socket.local.port());
         let key = Key::new(local, remote).ok_or(BindError::NoRoute(remote))?;
         let before = socket.connection();
@@ -227,7 +241,7 @@ impl Sockets {
         }
         // From now on the socket is at this address alone; its place stays
         // taken as it was bound.
-        socket.remote = Some(remote);
+        (socket.remote, socket.link) = (Some(remote), link);
         socket.filter = Filter::udp(remote, local);
         self.rebind(id, local);
         Ok(())
@@ -249,12 +263,12 @@ impl Sockets {
         }
     }
 
-    pub(crate) fn close(&mut self, host: &mut Host, id: UdpId) {
+    pub(crate) fn close(&mut self, hosts: &mut Hosts, id: UdpId) {
         let Some(socket) = self.sockets.remove(id.0) else {
             return;
         };
-        for group in &socket.groups {
-            host.leave(*group);
+        for (link, group) in &socket.groups {
+            hosts.at_mut(*link).leave(*group);
         }
         if let Some(key) = socket.connection() {
             self.connected.remove(&key);
@@ -267,36 +281,41 @@ impl Sockets {
 
     pub(crate) fn join(
         &mut self,
-        host: &mut Host,
+        hosts: &mut Hosts,
         id: UdpId,
         group: IpAddr,
+        link: Option<u8>,
     ) -> Result<(), GroupError> {
         let socket = self.sockets.get_mut(id.0).ok_or(GroupError::Closed)?;
+        let link = link.unwrap_or_else(|| socket.group_link(hosts));
+        let host = hosts.get_mut(link).ok_or(GroupError::NoLink(link))?;
         if !group.is_multicast() || group.is_ipv4() != socket.local.is_ipv4() {
             return Err(GroupError::NoGroup(group));
         }
-        if socket.groups.contains(&group) {
+        if socket.groups.contains(&(link, group)) {
             return Err(GroupError::Joined(group));
         }
         if socket.groups.len() == UDP_GROUPS_MAX || !host.join(group) {
             return Err(GroupError::Full);
         }
-        socket.groups.push(group);
+        socket.groups.push((link, group));
         Ok(())
     }
 
     pub(crate) fn leave(
         &mut self,
-        host: &mut Host,
+        hosts: &mut Hosts,
         id: UdpId,
         group: IpAddr,
+        link: Option<u8>,
     ) -> Result<(), GroupError> {
         let socket = self.sockets.get_mut(id.0).ok_or(GroupError::Closed)?;
-        let at = socket.groups.iter().position(|one| *one == group);
+        let link = link.unwrap_or_else(|| socket.group_link(hosts));
+        let at = socket.groups.iter().position(|one| *one == (link, group));
         socket
             .groups
             .remove(at.ok_or(GroupError::NotJoined(group))?);
-        host.leave(group);
+        hosts.at_mut(link).leave(group);
         Ok(())
     }
 
@@ -311,7 +330,7 @@ impl Sockets {
     pub(crate) fn send(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
+        hosts: &mut Hosts,
         id: UdpId,
         to: SocketAddr,
         bytes: &[u8],
@@ -320,7 +339,12 @@ impl Sockets {
         if std::mem::take(&mut socket.refused) {
             return Err(SendError::Refused(socket.remote.unwrap_or(to)));
         }
-        let from = source(&host.routes, socket.local.ip(), to).ok_or(SendError::NoRoute(to))?;
+        let local = socket.local.ip();
+        let link = hosts.towards(local, to, socket.options.group_link);
+        let host = link.and_then(|link| hosts.get_mut(link));
+        let host = host.ok_or(SendError::NoRoute(to))?;
+        let to = plain(to);
+        let from = source(&host.routes, local, to).ok_or(SendError::NoRoute(to))?;
         let addresses = Addresses::new(from, to.ip()).ok_or(SendError::NoRoute(to))?;
         let most = match addresses {
             Addresses::V4(..) => 65_507,
@@ -356,7 +380,7 @@ impl Sockets {
             && options.group_loop
             && host.is_in(to.ip())
             && let Some(name) = self.find(to, from)
-            && let Err(reason) = self.keep(name, from, to.ip(), bytes)
+            && let Err(reason) = self.keep(name, zoned(from, host.link), to.ip(), bytes)
         {
             host.counters.drop(reason);
         }
@@ -394,6 +418,7 @@ impl Sockets {
             // Its address was lost, and is back.
             socket.filter = Filter::udp(remote, socket.local);
         }
+        let from = zoned(from, incoming.link);
         self.keep(name, from, local.ip(), datagram.payload())
     }
 
@@ -502,6 +527,12 @@ impl Sockets {
 }
 
 impl Socket {
+    /// The link of its groups, unless another is named.
+    fn group_link(&self, hosts: &Hosts) -> u8 {
+        let owner = hosts.owner(self.local.ip());
+        owner.map_or(self.options.group_link, |host| host.link)
+    }
+
     fn connection(&self) -> Option<Key> {
         Key::new(self.local, self.remote?)
     }

@@ -13,17 +13,28 @@ pub struct Events(pub(super) Arc<Shared>);
 impl Events {
     /// The next event, if there is one within this time.
     pub fn next_within(&mut self, time: Duration) -> Option<Event> {
+        Some(self.next_link_within(time)?.1)
+    }
+
+    /// As [`Events::next_within`], with the number of the link that it concerns.
+    pub fn next_link_within(&mut self, time: Duration) -> Option<(u8, Event)> {
         self.wait(Instant::now().checked_add(time))
     }
 
-    fn wait(&mut self, deadline: Option<Instant>) -> Option<Event> {
+    /// The next event, with the number of the link that it concerns; waits as
+    /// the iterator does.
+    pub fn next_link(&mut self) -> Option<(u8, Event)> {
+        self.wait(None)
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>) -> Option<(u8, Event)> {
         let mut state = self.0.lock();
         loop {
             // That a host goes gives its addresses up is no news.
             if state.has_left() {
                 return None;
             }
-            if let Some(event) = state.stack.next_event() {
+            if let Some(event) = state.stack.next_link_event() {
                 return Some(event);
             }
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -49,6 +60,6 @@ impl Iterator for Events {
     type Item = Event;
 
     fn next(&mut self) -> Option<Event> {
-        self.wait(None)
+        Some(self.next_link()?.1)
     }
 }

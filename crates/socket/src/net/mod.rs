@@ -1,4 +1,4 @@
-//! A host on a link: its stack, the thread that drives it, and its sockets'
+//! A host on its links: the stack, the thread that drives it, and its sockets'
 //! doors.
 //!
 //! ```text
@@ -13,6 +13,7 @@
 
 mod core;
 mod events;
+mod links;
 mod ready;
 mod state;
 mod watch;
@@ -43,7 +44,7 @@ const LINGER: Duration = Duration::from_secs(5);
 /// How often the thread yields to calls that wait, before it goes on.
 const YIELDS_MAX: usize = 100;
 
-/// A host on a link. Clones are the same host; it ends with the last of them
+/// A host on a link, or on several. Clones are the same host; it ends with the last of them
 /// and the last of its sockets.
 #[derive(Clone)]
 pub struct Net(Arc<Running>);
@@ -87,20 +88,37 @@ impl Net {
     /// # Errors
     /// As there.
     pub fn with_seed(link: impl Link + 'static, config: &Config, seed: u128) -> io::Result<Net> {
+        Net::start(vec![(Box::new(link), config.clone())], seed)
+    }
+
+    /// A host on several links, each with its addresses and routes: see
+    /// [`Stack::with_links`]. It goes on while one of them is left.
+    ///
+    /// # Errors
+    /// As [`Net::new`]; if two links have the same address, or there are none or
+    /// too many.
+    pub fn with_links(links: Vec<(Box<dyn Link>, Config)>) -> io::Result<Net> {
+        Net::start(links, seed())
+    }
+
+    fn start(links: Vec<(Box<dyn Link>, Config)>, seed: u128) -> io::Result<Net> {
         let wrong = |error: ConfigError| io::Error::new(io::ErrorKind::InvalidInput, error);
-        let mut config = config.clone();
-        config.offload = link.offload();
-        let stack = Stack::new(&config, seed).map_err(wrong)?;
-        let link_fd = link.fd().try_clone_to_owned()?;
+        let (links, mut configs): (Vec<_>, Vec<_>) = links.into_iter().unzip();
+        for (config, link) in configs.iter_mut().zip(&links) {
+            config.offload = link.offload();
+        }
+        let stack = Stack::with_links(&configs, seed).map_err(wrong)?;
+        let fds = links.iter().map(|link| link.fd().try_clone_to_owned());
+        let fds: Vec<OwnedFd> = fds.collect::<io::Result<_>>()?;
         let shared = Arc::new(Shared {
-            state: Mutex::new(State::new(stack, Box::new(link))),
+            state: Mutex::new(State::new(stack, links)),
             waiting: AtomicUsize::new(0),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             start: Instant::now(),
         });
         let thread = std::thread::Builder::new().name("weir-net".to_owned());
         let its = Arc::clone(&shared);
-        let thread = Some(thread.spawn(move || its.drive(&link_fd))?);
+        let thread = Some(thread.spawn(move || its.drive(&fds))?);
         Ok(Net(Arc::new(Running { shared, thread })))
     }
 
@@ -134,9 +152,15 @@ impl Net {
         }
     }
 
-    /// Whether the link is gone: no frame will come or go any more.
+    /// Whether the link is gone, all of them if there are several: no frame will
+    /// come or go any more.
     pub fn is_gone(&self) -> bool {
         self.shared().lock().is_gone()
+    }
+
+    /// Whether one of its links is gone, by number; or never was.
+    pub fn is_link_gone(&self, link: u8) -> bool {
+        self.shared().lock().links().is_gone(link)
     }
 
     pub(crate) fn shared(&self) -> &Shared {
@@ -214,7 +238,8 @@ impl Shared {
     }
 
     /// The thread's work, until the net ends.
-    fn drive(&self, link: &OwnedFd) {
+    fn drive(&self, links: &[OwnedFd]) {
+        let mut fds = Vec::with_capacity(1 + links.len());
         loop {
             let mut state = self.lock();
             state.receive(self.now_ns());
@@ -225,38 +250,31 @@ impl Shared {
                 return;
             }
             let rest = state.rest(self.now_ns());
-            let full = state.is_link_full();
-            let gone = state.is_gone();
+            fds.clear();
+            fds.push(PollFd::new(&self.wake, PollFlags::IN));
+            let waits = state.links().waits().zip(links);
+            fds.extend(waits.filter_map(|(wait, fd)| Some(PollFd::new(fd, wait?))));
             unlock(state);
             let Some(wait) = rest else {
                 self.give_way();
                 continue;
             };
-            if self.wait(link, wait, full, gone) {
+            if woken(&mut fds, wait) {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             }
         }
     }
+}
 
-    /// Waits for the link, a call or `time`; whether a call woke it.
-    fn wait(&self, link: &OwnedFd, time: Duration, full: bool, gone: bool) -> bool {
-        let events = match full {
-            true => PollFlags::IN | PollFlags::OUT,
-            false => PollFlags::IN,
-        };
-        let mut fds = [
-            PollFd::new(&self.wake, PollFlags::IN),
-            PollFd::new(link, events),
-        ];
-        let count = if gone { 1 } else { 2 };
-        let time = Timespec::try_from(time).ok();
-        match poll(&mut fds[..count], time.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            // Out of memory, which passes: not at full speed.
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
-        !fds[0].revents().is_empty()
+/// Waits for one of these, or `time`; whether it was the first.
+fn woken(fds: &mut [PollFd<'_>], time: Duration) -> bool {
+    let time = Timespec::try_from(time).ok();
+    match poll(fds, time.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        // Out of memory, which passes: not at full speed.
+        Err(_) => std::thread::sleep(Duration::from_millis(10)),
     }
+    !fds[0].revents().is_empty()
 }
 
 /// Gives the lock back, and then wakes the tasks that are to be: they may do

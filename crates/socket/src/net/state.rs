@@ -1,14 +1,15 @@
 //! What the lock keeps: the stack, the link, and who waits for what.
 
+use super::links::Links;
 use super::watch::{Readiness, Waiters, Watch};
 use crate::link::Link;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
+use weir_stack::Stack;
 use weir_stack::tcp::{self, ListenerId, TcpError, TcpId};
 use weir_stack::udp::UdpId;
-use weir_stack::{Outlet, Stack};
 
 /// How long the thread waits at most when nothing is due.
 const REST_MAX: Duration = Duration::from_secs(3600);
@@ -27,20 +28,16 @@ pub(crate) enum Id {
 
 pub(crate) struct State {
     pub(crate) stack: Stack,
-    link: Box<dyn Link>,
+    links: Links,
     watched: HashMap<Id, Watch>,
-    /// There may be more frames than were received.
-    more: bool,
     /// When the stack is to be polled.
     next_ns: Option<u64>,
     /// Until when the thread waits; 0 while it does not.
     rests_until_ns: u64,
-    /// The device is gone.
-    gone: Option<Errno>,
     /// The net ends then, or when no connection needs it.
     pub(super) stop_at: Option<Instant>,
     pub(super) received: u64,
-    /// UDP sockets whose senders wait for the link.
+    /// UDP sockets whose senders wait for their link.
     blocked: Vec<Id>,
     /// Threads that wait for what happens to addresses and routers.
     pub(super) followers: Waiters,
@@ -51,15 +48,13 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(super) fn new(stack: Stack, link: Box<dyn Link>) -> State {
+    pub(super) fn new(stack: Stack, links: Vec<Box<dyn Link>>) -> State {
         State {
             stack,
-            link,
+            links: Links::new(links),
             watched: HashMap::new(),
-            more: true,
             next_ns: None,
             rests_until_ns: 0,
-            gone: None,
             stop_at: None,
             received: 0,
             blocked: Vec::new(),
@@ -89,17 +84,21 @@ impl State {
         self.left
     }
 
-    pub(super) fn is_link_full(&self) -> bool {
-        self.link.is_full()
+    /// Whether no link is left.
+    pub(super) fn is_gone(&self) -> bool {
+        self.links.are_gone()
     }
 
-    pub(super) fn is_gone(&self) -> bool {
-        self.gone.is_some()
+    pub(super) fn links(&self) -> &Links {
+        &self.links
     }
 
     /// Why no frame will come any more.
     pub(crate) fn check(&self) -> Result<(), Errno> {
-        self.gone.map_or(Ok(()), Err)
+        match self.is_gone() {
+            true => Err(Errno::NETDOWN),
+            false => Ok(()),
+        }
     }
 
     /// Takes frames that have come.
@@ -109,31 +108,23 @@ impl State {
             return;
         }
         let (stack, count) = (&mut self.stack, &mut self.received);
-        let received = self.link.receive(&mut |frame, received| {
+        self.links.receive(&mut |frame, received| {
             *count += 1;
             stack.receive_with(now_ns, frame, received);
         });
-        match received {
-            Ok(more) => self.more = more,
-            Err(_) => self.lose(),
-        }
-    }
-
-    /// The device is gone: everybody learns.
-    fn lose(&mut self) {
-        self.more = false;
-        self.gone = Some(Errno::NETDOWN);
-        for watch in self.watched.values_mut() {
-            watch.tell(Readiness::GONE, &mut self.tasks);
+        // With the last of them everybody learns.
+        if self.is_gone() {
+            for watch in self.watched.values_mut() {
+                watch.tell(Readiness::GONE, &mut self.tasks);
+            }
         }
     }
 
     /// Lets the stack send, and tells whom changes concern; whether the
     /// thread must wait less long than it does.
-    pub(super) fn settle(&mut self, now_ns: u64) -> bool {
-        let out: &mut dyn Outlet = &mut *self.link;
-        self.next_ns = self.stack.poll(now_ns, out);
-        self.link.flush();
+    pub(crate) fn settle(&mut self, now_ns: u64) -> bool {
+        self.next_ns = self.stack.poll_links(now_ns, &mut self.links);
+        let freed = self.links.flush();
         while let Some(id) = self.stack.tcp_next_changed() {
             self.refresh(Id::Stream(id));
         }
@@ -143,7 +134,7 @@ impl State {
         while let Some(id) = self.stack.udp_next_changed() {
             self.refresh(Id::Udp(id));
         }
-        if !self.blocked.is_empty() && !self.link.is_full() {
+        if freed {
             for id in std::mem::take(&mut self.blocked) {
                 self.refresh(id);
             }
@@ -154,7 +145,7 @@ impl State {
         let earlier = self
             .next_ns
             .is_some_and(|next_ns| next_ns < self.rests_until_ns);
-        let woken = self.rests_until_ns > 0 && (earlier || self.link.is_full());
+        let woken = self.rests_until_ns > 0 && (earlier || self.links.is_any_full());
         if woken {
             self.rests_until_ns = 0;
         }
@@ -163,17 +154,14 @@ impl State {
 
     /// How long the thread may wait; `None` if there is work.
     pub(super) fn rest(&mut self, now_ns: u64) -> Option<Duration> {
-        if self.more {
-            return None;
-        }
-        if !self.is_gone() && !self.link.arm() {
+        if !self.links.arm() {
             return None;
         }
         let due = |next_ns: u64| Duration::from_nanos(next_ns.saturating_sub(now_ns));
         let stop = |at: Instant| at.saturating_duration_since(Instant::now());
         let times = [
             self.next_ns.map(due),
-            self.link.next_arrival(),
+            self.links.next_arrival(),
             self.stop_at.map(stop),
             Some(REST_MAX),
         ];
@@ -185,15 +173,12 @@ impl State {
         Some(wait)
     }
 
-    /// A datagram found no room: makes some, or says that there is none, and
-    /// tells its socket later.
-    pub(crate) fn make_room(&mut self, now_ns: u64, id: Id) -> bool {
-        self.settle(now_ns);
-        let full = self.link.is_full();
-        if full && !self.blocked.contains(&id) {
+    /// A datagram found no room: its socket is told when a link that was full
+    /// takes frames again.
+    pub(crate) fn block(&mut self, id: Id) {
+        if !self.blocked.contains(&id) {
             self.blocked.push(id);
         }
-        !full
     }
 
     /// The tasks that are to be woken.
@@ -244,7 +229,7 @@ impl State {
                 let failed = self.stack.udp_is_refused(id);
                 Readiness {
                     readable: failed || self.stack.udp_waiting(id) > 0,
-                    writable: !self.link.is_full(),
+                    writable: !self.blocked.contains(&Id::Udp(id)),
                     ..Readiness::default()
                 }
             }

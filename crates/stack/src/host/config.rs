@@ -1,12 +1,13 @@
 //! What a stack is told when it is made.
 
 use super::{Offload, Prefix, Route};
+use crate::links::LINKS_MAX;
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
 
-/// Addresses of one stack.
+/// Addresses of one link.
 pub const ADDRESSES_MAX: usize = 64;
-/// Routes of one stack, besides those to its addresses' networks.
+/// Routes of one link, besides those to its addresses' networks.
 pub const ROUTES_MAX: usize = 256;
 /// The least and most bytes of a packet on a link (RFC 8200 §5).
 pub const MTU: std::ops::RangeInclusive<usize> = 1280..=65_535;
@@ -37,7 +38,7 @@ pub enum Detect {
     Before,
 }
 
-/// The link's and the host's addresses and routes.
+/// A link, and the host's addresses and routes on it.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Our address on the link.
@@ -83,6 +84,12 @@ pub enum ConfigError {
     /// Too many of them.
     #[error("{0} addresses or {1} routes are more than {ADDRESSES_MAX} and {ROUTES_MAX}")]
     TooMany(usize, usize),
+    /// Too many links, or none.
+    #[error("{0} links are not 1 to {LINKS_MAX}: make several stacks")]
+    Links(usize),
+    /// An address belongs to one link.
+    #[error("{0} is given on two links: an address belongs to one")]
+    Twice(IpAddr),
     /// A gateway must be in a network of our addresses.
     #[error("gateway {0} is in no network of this host's addresses: add one that contains it")]
     Gateway(IpAddr),

@@ -16,6 +16,9 @@ macro_rules! reasons {
 }
 
 reasons! {
+    /// It came by a link that the stack has not, or by another than its
+    /// connection's.
+    OtherLink,
     /// A header is cut short or contradicts itself.
     Malformed,
     /// The frame is for another station.
@@ -125,6 +128,18 @@ impl Counters {
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
         let all = DropReason::ALL.iter().zip(self.drops);
         all.filter_map(|(&reason, times)| (times > 0).then_some((reason, times)))
+    }
+
+    pub(crate) fn add(&mut self, other: &Counters) {
+        self.frames_in += other.frames_in;
+        self.frames_out += other.frames_out;
+        self.segments_fast += other.segments_fast;
+        self.segments_standard += other.segments_standard;
+        self.datagrams_fast += other.datagrams_fast;
+        self.datagrams_standard += other.datagrams_standard;
+        for (sum, times) in self.drops.iter_mut().zip(other.drops) {
+            *sum += times;
+        }
     }
 
     pub(crate) fn drop(&mut self, reason: DropReason) {

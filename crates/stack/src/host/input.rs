@@ -8,6 +8,8 @@ use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6};
 
 /// A whole datagram for us.
 pub(crate) struct Incoming<'a> {
+    /// The link that it came by.
+    pub(crate) link: u8,
     /// Source and destination.
     pub(crate) addresses: Addresses,
     pub(crate) protocol: Protocol,
@@ -129,6 +131,7 @@ impl Host {
             return self.fragment_v4(now_ns, &packet);
         }
         Ok(Input::Datagram(Incoming {
+            link: self.link,
             addresses: Addresses::V4(src, dst),
             protocol: packet.protocol(),
             traffic_class: packet.traffic_class(),
@@ -191,6 +194,7 @@ impl Host {
         let to_group = self.check_destination(header.dst.into())? || to_group;
         self.check_source(header.src.into())?;
         let mut incoming = Incoming {
+            link: self.link,
             addresses: Addresses::V6(header.src, header.dst),
             protocol: header.next_header,
             traffic_class: header.traffic_class,

@@ -73,6 +73,8 @@ use weir_wire::ethernet::Address;
 
 /// See the module.
 pub(crate) struct Host {
+    /// Its number among those of the stack.
+    pub(crate) link: u8,
     hardware: Address,
     mtu: usize,
     /// What routers and servers say is the longest packet, by version of IP.
@@ -103,10 +105,11 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(config: &Config, seed: u128) -> Result<Host, ConfigError> {
+    pub(crate) fn new(config: &Config, link: u8, seed: u128) -> Result<Host, ConfigError> {
         config.check()?;
         let mut rng = Keyed::new(seed, "host");
         let mut host = Host {
+            link,
             hardware: config.hardware,
             mtu: config.mtu,
             mtu_told: [config.mtu; 2],

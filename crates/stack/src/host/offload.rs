@@ -52,6 +52,9 @@ pub struct Received {
     /// the frame has not left this machine, or several segments that it has
     /// checked are merged into one.
     pub vouched: bool,
+    /// The number of the link that it came by, counted from 0 in the order
+    /// that they were given to [`Stack::with_links`](crate::Stack::with_links).
+    pub link: u8,
     /// The channel that it came by.
     pub channel: Option<Channel>,
 }

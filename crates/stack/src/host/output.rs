@@ -2,6 +2,7 @@
 
 use super::paths::{MTU_V4_MIN, MTU_V6_MIN};
 use super::{DropReason, Host, Way};
+use crate::stack::Outlet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6};
@@ -221,15 +222,17 @@ impl Host {
         QUEUE_MAX - self.queue.len()
     }
 
-    /// The next frame to be sent.
-    pub(crate) fn next_frame(&self) -> Option<&[u8]> {
-        self.queue.front().map(Vec::as_slice)
-    }
-
-    /// The next frame has been sent.
-    pub(crate) fn frame_sent(&mut self) {
-        self.queue.pop_front();
-        self.counters.frames_out += 1;
+    /// Hands the frames that wait to the link, as far as it takes them.
+    pub(crate) fn flush(&mut self, out: &mut dyn Outlet) {
+        while let Some(frame) = self.queue.front() {
+            let Some(room) = out.reserve(frame.len()) else {
+                break;
+            };
+            room.copy_from_slice(frame);
+            out.submit();
+            self.queue.pop_front();
+            self.counters.frames_out += 1;
+        }
     }
 
     /// Sends a packet, in fragments if need be, at once or when the next hop's

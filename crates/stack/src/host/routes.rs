@@ -196,6 +196,13 @@ impl Routes {
         Some(entry.gateway.unwrap_or(to))
     }
 
+    /// What the route to an address is worth beside those of other links: its
+    /// length, whether its router answers, its preference.
+    pub(crate) fn worth(&self, to: IpAddr) -> Option<impl Ord + Copy + use<>> {
+        let entry = self.by_length.iter().find(|entry| entry.to.contains(to))?;
+        Some((entry.to.len(), Reverse(entry.rank), entry.preference))
+    }
+
     /// The address of ours that packets to this one come from: of the same
     /// scope if possible, then one that is not deprecated, then the one in the
     /// next hop's network, then of the same kind, then the one with most

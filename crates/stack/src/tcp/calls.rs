@@ -6,11 +6,12 @@ use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpError, TcpId, TcpOptions};
 use crate::due::{When, at, ns};
 use crate::host::{Host, Unreached};
+use crate::links::{Hosts, plain, zoned};
 use crate::pcb::{InsertError, PcbId};
 use crate::ports;
 use crate::slab::Name;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 
 /// Questions whether the peer is there, and the time between them
@@ -20,17 +21,29 @@ const KEEP_ALIVE_EACH_NS: u64 = 75_000_000_000;
 /// How long nothing moves before memory is given back, in nanoseconds.
 const RELEASE_NS: u64 = 1_000_000_000;
 
+/// The link that a connection goes out by; none leads to an address of ours.
+pub(super) fn outgoing(
+    hosts: &Hosts,
+    local: Option<SocketAddr>,
+    remote: SocketAddr,
+) -> Result<&Host, TcpError> {
+    let from = local.map_or(IpAddr::from([0; 4]), |local| local.ip());
+    let link = hosts.towards(from, remote, 0);
+    let link = link.filter(|_| !hosts.is_ours(remote.ip()));
+    Ok(hosts.at(link.ok_or(TcpError::NoRoute(remote))?))
+}
+
 impl Tcp {
     pub(crate) fn listen(
         &mut self,
-        host: &Host,
+        hosts: &Hosts,
         local: SocketAddr,
         backlog: usize,
     ) -> Result<ListenerId, TcpError> {
-        if !local.ip().is_unspecified() && !host.routes.is_ours(local.ip()) {
+        if !local.ip().is_unspecified() && !hosts.is_ours(local.ip()) {
             return Err(TcpError::Address(local));
         }
-        let mut local = local;
+        let mut local = plain(local);
         if local.port() == 0 {
             let listening = &mut self.listening;
             let port = ports::free(&mut self.rng, |port| {
@@ -81,11 +94,12 @@ impl Tcp {
     pub(crate) fn connect(
         &mut self,
         now_ns: u64,
-        host: &Host,
+        hosts: &Hosts,
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<TcpId, TcpError> {
-        let pcb = self.connecting(now_ns, host, local, remote)?;
+        let host = outgoing(hosts, local, remote)?;
+        let pcb = self.connecting(now_ns, host, local.map(plain), plain(remote))?;
         Ok(TcpId(self.enter(now_ns, pcb)))
     }
 
@@ -98,11 +112,7 @@ impl Tcp {
         remote: SocketAddr,
     ) -> Result<Pcb, TcpError> {
         let ip = remote.ip();
-        if ip.is_unspecified()
-            || ip.is_multicast()
-            || host.routes.is_broadcast(ip)
-            || host.routes.is_ours(ip)
-        {
+        if ip.is_unspecified() || ip.is_multicast() || host.routes.is_broadcast(ip) {
             return Err(TcpError::NoRoute(remote));
         }
         let source = host
@@ -137,7 +147,7 @@ impl Tcp {
         Ok(Pcb::connecting(
             &self.config,
             &self.secret,
-            host.mtu(),
+            host,
             now_ns,
             (local, remote),
         ))
@@ -208,7 +218,8 @@ impl Tcp {
             && pcb.state != State::Closed
             && !std::mem::replace(&mut pcb.is_ready, true)
         {
-            self.make_ready(name);
+            let link = pcb.link;
+            self.make_ready(link, name);
         }
     }
 
@@ -276,7 +287,7 @@ impl Tcp {
         Ok(())
     }
 
-    pub(crate) fn close(&mut self, now_ns: u64, host: &mut Host, id: TcpId) {
+    pub(crate) fn close(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId) {
         let Ok(pcb) = self.get(id) else {
             return;
         };
@@ -284,6 +295,7 @@ impl Tcp {
         // What is not read is lost, and the peer should know (RFC 2525
         // §2.17); and who has not opened has nothing to close.
         if pcb.receive.readable() > 0 || pcb.state == State::SynSent {
+            let host = hosts.at_mut(pcb.link);
             self.abort(now_ns, host, id.0, None);
             return;
         }
@@ -291,8 +303,8 @@ impl Tcp {
         self.settle(now_ns, id.0);
     }
 
-    pub(crate) fn close_within(&mut self, now_ns: u64, host: &mut Host, id: TcpId, time_ns: u64) {
-        self.close(now_ns, host, id);
+    pub(crate) fn close_within(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId, time_ns: u64) {
+        self.close(now_ns, hosts, id);
         if let Some(pcb) = self.pcbs.get_mut(id.0)
             && pcb.is_unfinished()
         {
@@ -302,9 +314,10 @@ impl Tcp {
         }
     }
 
-    pub(crate) fn reset(&mut self, now_ns: u64, host: &mut Host, id: TcpId) {
+    pub(crate) fn reset(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId) {
         if let Ok(pcb) = self.get(id) {
             pcb.released = true;
+            let host = hosts.at_mut(pcb.link);
             self.abort(now_ns, host, id.0, None);
         }
     }
@@ -316,7 +329,7 @@ impl Tcp {
 
     pub(crate) fn ends(&self, id: TcpId) -> Option<(SocketAddr, SocketAddr)> {
         let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
-        Some((pcb.local, pcb.remote))
+        Some((zoned(pcb.local, pcb.link), zoned(pcb.remote, pcb.link)))
     }
 
     pub(crate) fn write_room(&mut self, id: TcpId) -> usize {

@@ -13,7 +13,8 @@ use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use super::table::Tcp;
 use crate::direct::{Filter, Parts};
-use crate::host::{DropReason, Received, Routes};
+use crate::host::{DropReason, Received};
+use crate::links::Hosts;
 use crate::pcb::{Key4, Key6, PcbId};
 use crate::slab::Name;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -47,7 +48,7 @@ impl Tcp {
         };
         self.latest = Some(name);
         pcb.receive.set_memory(left);
-        if !pcb.expects(packet) || !pcb.is_plain() {
+        if !pcb.expects(packet) || !pcb.is_plain() || pcb.link != received.link {
             return standard;
         }
         let taken = match Parts::of(packet) {
@@ -67,10 +68,10 @@ impl Tcp {
     /// Connections of addresses that are not ours any more expect nothing. They
     /// stay, for the address may come back (RFC 2131 §4.4.5), until they time
     /// out or are closed.
-    pub(crate) fn disarm(&mut self, routes: &Routes) {
+    pub(crate) fn disarm(&mut self, hosts: &Hosts) {
         for pcb in self.pcbs.iter_mut() {
             if let Some(headers) = &mut pcb.headers
-                && !routes.is_ours(pcb.local.ip())
+                && !hosts.at(pcb.link).routes.is_ours(pcb.local.ip())
             {
                 headers.filter = Filter::default();
             }

@@ -1,12 +1,13 @@
 //! TCP Fast Open (RFC 7413): bytes in a SYN, by a cookie that shows that the
 //! client has been at its address before.
 
+use super::calls::outgoing;
 use super::handshake::Listener;
 use super::input::Arrived;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpError, TcpId};
-use crate::host::Host;
+use crate::links::{Hosts, plain};
 use crate::slab::Name;
 use siphasher::sip::SipHasher24;
 use std::collections::{BTreeMap, VecDeque};
@@ -205,12 +206,14 @@ impl Tcp {
     pub(crate) fn connect_fast(
         &mut self,
         now_ns: u64,
-        host: &Host,
+        hosts: &Hosts,
         ends: (Option<SocketAddr>, SocketAddr),
         bytes: &[u8],
         without_cookie: bool,
     ) -> Result<(TcpId, usize), TcpError> {
         let (local, remote) = ends;
+        let host = outgoing(hosts, local, remote)?;
+        let (local, remote) = (local.map(plain), plain(remote));
         let option = match without_cookie {
             true => None,
             false => Some(self.cookies.option(remote.ip())),

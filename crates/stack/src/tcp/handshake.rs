@@ -5,6 +5,7 @@ use super::input::Arrived;
 use super::pcb::{Pcb, State, Timestamps};
 use super::seq::Seq;
 use super::{FastOpenServer, TcpConfig, TcpId, TcpOptions};
+use crate::host::Host;
 use siphasher::sip::SipHasher13;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -190,12 +191,12 @@ impl Pcb {
     pub(super) fn connecting(
         config: &TcpConfig,
         secret: &Secret,
-        link_mtu: usize,
+        host: &Host,
         now_ns: u64,
         (local, remote): (SocketAddr, SocketAddr),
     ) -> Pcb {
         let (iss, offset) = secret.start(now_ns, local, remote);
-        let mut pcb = Pcb::new(config, link_mtu, (local, remote), iss, now_ns);
+        let mut pcb = Pcb::new(config, host, (local, remote), iss, now_ns);
         pcb.timestamps = config.timestamps.then_some(Timestamps {
             offset,
             recent: 0,

@@ -9,6 +9,7 @@ use super::seq::Seq;
 use super::table::{CONNECTIONS_MAX, send};
 use super::{ListenerId, Tcp, TcpId, TcpOptions};
 use crate::host::{DropReason, Host, Incoming};
+use crate::links::Hosts;
 use crate::slab::Name;
 use std::net::SocketAddr;
 use weir_wire::tcp::{Flags, Options, Repr};
@@ -56,7 +57,7 @@ impl Tcp {
         }
         let judged = listener.judge(local.ip(), ends.1.ip(), arrived);
         let taken = matches!(judged, Judged::Taken);
-        let pcb = Pcb::connecting(&self.config, &self.secret, host.mtu(), now_ns, ends);
+        let pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, ends);
         let mut pcb = pcb.answer(now_ns, arrived);
         (pcb.listener, pcb.options) = (Some(name), options);
         pcb.receive.set_memory(left);
@@ -113,13 +114,7 @@ impl Tcp {
         syn: &Arrived<'_>,
     ) {
         let remembered = Remembered::of(syn, &self.config);
-        let mut pcb = Pcb::connecting(
-            &self.config,
-            &self.secret,
-            host.mtu(),
-            now_ns,
-            (local, remote),
-        );
+        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, (local, remote));
         pcb = pcb.answer(now_ns, syn);
         let cookie = self
             .secret
@@ -204,13 +199,7 @@ impl Tcp {
             payload: &[],
             marked: false,
         };
-        let pcb = Pcb::connecting(
-            &self.config,
-            &self.secret,
-            host.mtu(),
-            now_ns,
-            (local, remote),
-        );
+        let pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, (local, remote));
         let mut pcb = pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
         (pcb.listener, pcb.options) = (Some(name), out);
         pcb.receive.set_memory(self.left());
@@ -224,7 +213,7 @@ impl Tcp {
     }
 
     /// A listener is gone: so are the connections nobody accepted.
-    pub(crate) fn close_listener(&mut self, now_ns: u64, host: &mut Host, id: ListenerId) {
+    pub(crate) fn close_listener(&mut self, now_ns: u64, hosts: &mut Hosts, id: ListenerId) {
         let Some(listener) = self.listeners.remove(id.0) else {
             return;
         };
@@ -232,9 +221,11 @@ impl Tcp {
             .remove(listener.local.ip(), listener.local.port());
         self.told_listeners.retain(|name| *name != id.0);
         for TcpId(name) in listener.opened {
-            if let Some(pcb) = self.pcbs.get_mut(name) {
-                (pcb.listener, pcb.released) = (None, true);
-            }
+            let Some(pcb) = self.pcbs.get_mut(name) else {
+                continue;
+            };
+            (pcb.listener, pcb.released) = (None, true);
+            let host = hosts.at_mut(pcb.link);
             self.abort(now_ns, host, name, None);
         }
     }

@@ -13,7 +13,7 @@ use super::seq::Seq;
 use super::{TcpConfig, TcpError, TcpOptions};
 use crate::direct::Filter;
 use crate::due::{When, earlier, ns};
-use crate::host::Way;
+use crate::host::{Host, Way};
 use crate::slab::Name;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -92,6 +92,8 @@ pub(super) struct Headers {
 
 /// A protocol control block (RFC 9293 §3.3.1).
 pub(super) struct Pcb {
+    /// The link of its local address.
+    pub(super) link: u8,
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) state: State,
@@ -193,18 +195,19 @@ pub(super) const QUICK: u8 = 16;
 impl Pcb {
     pub(super) fn new(
         config: &TcpConfig,
-        link_mtu: usize,
+        host: &Host,
         (local, remote): (SocketAddr, SocketAddr),
         iss: Seq,
         now_ns: u64,
     ) -> Pcb {
         let mss = 536;
-        let mss_ours = link_mtu - headers(local);
+        let mss_ours = host.mtu() - headers(local);
         let mss_max = config
             .mss_max
             .map_or(usize::MAX, |mss| usize::from(mss).max(MSS_MIN));
         let mss_ours = mss_ours.min(mss_max);
         Pcb {
+            link: host.link,
             local,
             remote,
             state: State::SynSent,

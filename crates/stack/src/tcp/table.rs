@@ -12,6 +12,7 @@ use super::seq::Seq;
 use super::{TcpConfig, TcpError, TcpId, TcpOptions};
 use crate::due::at;
 use crate::host::{DropReason, Host, Incoming};
+use crate::links::{Hosts, Outlets};
 use crate::pcb::{Key, Listeners, PcbId, Table, Weir};
 use crate::rng::Keyed;
 use crate::slab::{Name, Slab};
@@ -47,8 +48,8 @@ pub(crate) struct Tcp {
     pub(super) listeners: Slab<Listener>,
     pub(super) listening: Listeners,
     deadlines: Deadlines,
-    /// Those with something to send.
-    ready: VecDeque<Name>,
+    /// Those with something to send, by link.
+    ready: Vec<VecDeque<Name>>,
     /// Those with something to tell the application.
     pub(super) told: VecDeque<Name>,
     pub(super) told_listeners: VecDeque<Name>,
@@ -64,7 +65,7 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    pub(crate) fn new(seed: u128) -> Tcp {
+    pub(crate) fn new(links: usize, seed: u128) -> Tcp {
         let mut rng = Keyed::new(seed, "tcp");
         let table = Weir::new(rng.wide());
         let listening = Listeners::new(rng.wide());
@@ -76,7 +77,7 @@ impl Tcp {
             listeners: Slab::new(),
             listening,
             deadlines: Deadlines::default(),
-            ready: VecDeque::new(),
+            ready: vec![VecDeque::new(); links],
             told: VecDeque::new(),
             told_listeners: VecDeque::new(),
             cookies: Cookies::default(),
@@ -125,6 +126,9 @@ impl Tcp {
                 .pcbs
                 .get_mut(name)
                 .expect("what is in the table is there");
+            if pcb.link != incoming.link {
+                return Err(DropReason::OtherLink);
+            }
             let early = pcb.opening.as_ref().and_then(|opening| opening.listener);
             let asked = pcb.opening.clone().filter(|_| pcb.state == State::SynSent);
             let retried = pcb.recovery.retries > 0;
@@ -243,7 +247,7 @@ impl Tcp {
             self.deadlines.set(name.index, at_ns);
         }
         if pcb.wants_turn() && !std::mem::replace(&mut pcb.is_ready, true) {
-            self.ready.push_back(name);
+            self.ready[usize::from(pcb.link)].push_back(name);
         }
         let untold = pcb.listener.is_none() && !pcb.released;
         if untold && !std::mem::replace(&mut pcb.is_told, true) {
@@ -254,8 +258,8 @@ impl Tcp {
         }
     }
 
-    pub(super) fn make_ready(&mut self, name: Name) {
-        self.ready.push_back(name);
+    pub(super) fn make_ready(&mut self, link: u8, name: Name) {
+        self.ready[usize::from(link)].push_back(name);
     }
 
     /// A connection is over: another may have its ends, and without an
@@ -306,31 +310,45 @@ impl Tcp {
     pub(crate) fn poll(
         &mut self,
         now_ns: u64,
-        host: &mut Host,
-        out: &mut dyn Outlet,
+        hosts: &mut Hosts,
+        outs: &mut dyn Outlets,
     ) -> Option<u64> {
         while let Some(index) = self.deadlines.pop(now_ns) {
             if let Some(name) = self.pcbs.at(index) {
                 let pcb = self.pcbs.get_mut(name).expect("it is at its place");
                 pcb.due_ns = u64::MAX;
+                let host = hosts.at_mut(pcb.link);
                 match pcb.timeout(now_ns) {
                     true => self.abort(now_ns, host, name, Some(TcpError::TimedOut)),
                     false => self.settle(now_ns, name),
                 }
             }
         }
+        let mut more = false;
+        for host in hosts.iter_mut() {
+            more |= self.take_turns(now_ns, host, outs.outlet(host.link));
+        }
+        match more {
+            false => self.deadlines.next_ns(),
+            true => Some(now_ns),
+        }
+    }
+
+    /// Lets the connections of a link send; whether it stopped at so many bytes.
+    fn take_turns(&mut self, now_ns: u64, host: &mut Host, out: &mut dyn Outlet) -> bool {
+        let link = usize::from(host.link);
         let mut sent = 0;
         while sent < POLL_BYTES
-            && let Some(name) = self.ready.pop_front()
+            && let Some(name) = self.ready[link].pop_front()
         {
             let Some(pcb) = self.pcbs.get_mut(name) else {
                 continue;
             };
             match pcb.output(now_ns, host, out, &mut sent) {
                 Turn::Done => pcb.is_ready = false,
-                Turn::More => self.ready.push_back(name),
+                Turn::More => self.ready[link].push_back(name),
                 Turn::Full => {
-                    self.ready.push_front(name);
+                    self.ready[link].push_front(name);
                     break;
                 }
             }
@@ -339,10 +357,7 @@ impl Tcp {
                 self.deadlines.set(name.index, at_ns);
             }
         }
-        match sent < POLL_BYTES {
-            true => self.deadlines.next_ns(),
-            false => Some(now_ns),
-        }
+        sent >= POLL_BYTES
     }
 
     /// Answers a segment that nobody wanted (RFC 9293 §3.10.7.1).

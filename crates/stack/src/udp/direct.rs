@@ -3,16 +3,17 @@
 
 use super::Sockets;
 use crate::direct::{Filter, Parts};
-use crate::host::{DropReason, Received, Routes};
+use crate::host::{DropReason, Received};
+use crate::links::{Hosts, zoned};
 use crate::slab::Name;
 use weir_wire::checksum::Sum;
 use weir_wire::{Protocol, udp};
 
 impl Sockets {
     /// Sockets of addresses that are not ours any more expect nothing.
-    pub(crate) fn disarm(&mut self, routes: &Routes) {
+    pub(crate) fn disarm(&mut self, hosts: &Hosts) {
         for socket in self.sockets.iter_mut() {
-            if !routes.is_ours(socket.local.ip()) {
+            if !hosts.at(socket.link).routes.is_ours(socket.local.ip()) {
                 socket.filter = Filter::default();
             }
         }
@@ -31,6 +32,9 @@ impl Sockets {
         };
         let socket = self.sockets.get(name)?;
         let remote = socket.remote.filter(|_| socket.filter.accepts(packet))?;
+        if socket.link != received.link {
+            return None;
+        }
         let local = socket.local;
         let parts = Parts::of(packet)?;
         let datagram = udp::Datagram::new(parts.transport).ok()?;
@@ -51,6 +55,11 @@ impl Sockets {
         if !unsummed && !received.vouched && sum() != 0 {
             return Some(Err(DropReason::ChecksumWrong));
         }
-        Some(self.keep(name, remote, local.ip(), datagram.payload()))
+        Some(self.keep(
+            name,
+            zoned(remote, received.link),
+            local.ip(),
+            datagram.payload(),
+        ))
     }
 }

@@ -1,0 +1,103 @@
+//! The links of a net.
+
+use crate::link::{Link, Take};
+use rustix::event::PollFlags;
+use std::time::Duration;
+use weir_stack::host::Received;
+use weir_stack::{Outlet, Outlets};
+
+/// See the module.
+pub(super) struct Links(Vec<One>);
+
+struct One {
+    link: Box<dyn Link>,
+    /// There may be more frames than were received.
+    more: bool,
+    /// It took no more frames when they were sent last.
+    was_full: bool,
+    /// The device is gone.
+    gone: bool,
+}
+
+impl Outlets for Links {
+    fn outlet(&mut self, link: u8) -> &mut dyn Outlet {
+        &mut *self.0[usize::from(link)].link
+    }
+}
+
+impl Links {
+    pub(super) fn new(links: Vec<Box<dyn Link>>) -> Links {
+        let one = |link| One {
+            link,
+            more: true,
+            was_full: false,
+            gone: false,
+        };
+        Links(links.into_iter().map(one).collect())
+    }
+
+    fn there(&self) -> impl Iterator<Item = &One> {
+        self.0.iter().filter(|one| !one.gone)
+    }
+
+    /// Whether all of them are gone.
+    pub(super) fn are_gone(&self) -> bool {
+        self.there().next().is_none()
+    }
+
+    /// Whether this one is gone, or never was.
+    pub(super) fn is_gone(&self, link: u8) -> bool {
+        self.0.get(usize::from(link)).is_none_or(|one| one.gone)
+    }
+
+    /// Takes frames that have come, from each its share.
+    pub(super) fn receive(&mut self, take: &mut Take<'_>) {
+        for (number, one) in (0..).zip(&mut self.0).filter(|(_, one)| !one.gone) {
+            let received = one.link.receive(&mut |frame, received| {
+                let link = number;
+                take(frame, Received { link, ..received });
+            });
+            one.gone = received.is_err();
+            one.more = received.unwrap_or(false);
+        }
+    }
+
+    /// What the links have gathered goes out; whether one that was full takes
+    /// frames again.
+    pub(super) fn flush(&mut self) -> bool {
+        let mut freed = false;
+        for one in &mut self.0 {
+            one.link.flush();
+            let is_full = one.link.is_full();
+            freed |= one.was_full && !is_full;
+            one.was_full = is_full;
+        }
+        freed
+    }
+
+    pub(super) fn is_any_full(&self) -> bool {
+        self.there().any(|one| one.link.is_full())
+    }
+
+    /// Before they are waited for: false if there are frames already.
+    pub(super) fn arm(&mut self) -> bool {
+        let mut there = self.0.iter_mut().filter(|one| !one.gone);
+        there.all(|one| !one.more && one.link.arm())
+    }
+
+    /// What each is waited for, by number; nothing if it is gone.
+    pub(super) fn waits(&self) -> impl Iterator<Item = Option<PollFlags>> {
+        self.0
+            .iter()
+            .map(|one| match (one.gone, one.link.is_full()) {
+                (true, _) => None,
+                (false, true) => Some(PollFlags::IN | PollFlags::OUT),
+                (false, false) => Some(PollFlags::IN),
+            })
+    }
+
+    /// How long until a frame comes that no descriptor tells of.
+    pub(super) fn next_arrival(&self) -> Option<Duration> {
+        self.there().filter_map(|one| one.link.next_arrival()).min()
+    }
+}

@@ -1,0 +1,141 @@
+//! A net on several links.
+
+use rustix::io::Errno;
+use std::io::{self, Read, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use weir_socket::link::{self, Link, Mem, Take};
+use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
+use weir_stack::{Config, Outlet};
+use weir_wire::ethernet::Address;
+
+/// Long enough for anything that ought to happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// At 10.LINK.0.HOST and 2001:db8:LINK::HOST.
+fn config(link: u8, host: u8) -> Config {
+    Config::new(Address([2, 0, 0, 0, link, host]))
+        .address(format!("10.{link}.0.{host}/24").parse().unwrap())
+        .address(format!("2001:db8:{link}::{host}/64").parse().unwrap())
+}
+
+/// A link that can be pulled out.
+struct Loose(Mem, Arc<AtomicBool>);
+
+impl Outlet for Loose {
+    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.0.reserve(len)
+    }
+
+    fn submit(&mut self) {
+        self.0.submit();
+    }
+}
+
+impl Link for Loose {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+
+    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+        match self.1.load(Relaxed) {
+            true => Err(Errno::NODEV.into()),
+            false => self.0.receive(take),
+        }
+    }
+}
+
+/// A host on links 0 and 1, what pulls these out, and its neighbours there.
+fn hosts() -> (Net, [Arc<AtomicBool>; 2], [Net; 2]) {
+    let out = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let mut links: Vec<(Box<dyn Link>, Config)> = Vec::new();
+    let near = [0, 1].map(|number: u8| {
+        let (a, b) = link::mem().unwrap();
+        let loose = Loose(a, Arc::clone(&out[usize::from(number)]));
+        links.push((Box::new(loose), config(number, 1)));
+        Net::new(b, &config(number, 9)).unwrap()
+    });
+    (Net::with_links(links).unwrap(), out, near)
+}
+
+fn echo(net: &Net, near: &Net, at: &str) -> TcpStream {
+    let listener = TcpListener::bind(near, at).unwrap();
+    let mut stream = TcpStream::connect(net, at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = stream.read(&mut bytes) {
+            stream.write_all(&bytes[..count]).unwrap();
+        }
+    });
+    say(&mut stream).unwrap();
+    stream
+}
+
+fn say(stream: &mut TcpStream) -> io::Result<()> {
+    stream.write_all(b"hello")?;
+    let mut heard = [0; 5];
+    stream.read_exact(&mut heard)?;
+    assert_eq!(&heard, b"hello");
+    Ok(())
+}
+
+#[test]
+fn connections_and_datagrams_go_by_every_link() {
+    let (net, _, near) = hosts();
+    for (link, at) in [
+        (0, "10.0.0.9:7"),
+        (1, "10.1.0.9:7"),
+        (0, "[2001:db8::9]:7"),
+        (1, "[2001:db8:1::9]:7"),
+    ] {
+        echo(&net, &near[link], at);
+    }
+    // Who answers need not know by which link it was asked.
+    let server = UdpSocket::bind(&net, "[::]:9").unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    let to = net.with_stack(|stack| {
+        let mut all = stack.link(1).unwrap().addresses();
+        all.find(|one| one.to_string().starts_with("fe80")).unwrap()
+    });
+    let asks = UdpSocket::bind(&near[1], "[::]:9").unwrap();
+    asks.set_read_timeout(Some(PATIENCE)).unwrap();
+    asks.send_to(b"who", (to, 9)).unwrap();
+    let mut heard = [0; 9];
+    let (count, from) = server.recv_from(&mut heard).unwrap();
+    assert!(from.to_string().ends_with("%1]:9"), "{from}");
+    server.send_to(&heard[..count], from).unwrap();
+    assert_eq!(asks.recv_from(&mut heard).unwrap().0, 3);
+    assert_eq!(
+        server
+            .join_multicast_on("ff02::99".parse().unwrap(), 2)
+            .unwrap_err()
+            .raw_os_error(),
+        Some(Errno::NODEV.raw_os_error())
+    );
+    assert!(!net.is_link_gone(1) && net.is_link_gone(2));
+}
+
+#[test]
+fn a_host_goes_on_while_a_link_is_left() {
+    let (net, out, near) = hosts();
+    let mut first = echo(&net, &near[0], "10.0.0.9:7");
+    let mut second = echo(&net, &near[1], "10.1.0.9:7");
+    out[0].store(true, Relaxed);
+    // The answer that comes is what the link is looked at for.
+    first.write_all(b"hello").unwrap();
+    while !net.is_link_gone(0) {
+        std::thread::yield_now();
+    }
+    assert!(!net.is_gone() && !net.is_link_gone(1));
+    for _ in 0..10 {
+        say(&mut second).unwrap();
+    }
+    out[1].store(true, Relaxed);
+    let error = say(&mut second).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::NETDOWN.raw_os_error()));
+    assert!(net.is_gone());
+}

@@ -1,0 +1,172 @@
+//! What comes by one link finds its way to TCP, UDP and ICMP.
+
+use crate::host::{DropReason, Host, Incoming, Input, Mode, Problem, Received, Report, Unreached};
+use crate::slab::Name;
+use crate::tcp::{Direct, Tcp};
+use crate::udp::Sockets;
+use std::net::{IpAddr, SocketAddr};
+use weir_wire::{Addresses, Protocol};
+
+/// A link's layers and what is above them.
+pub(crate) struct Ingress<'a> {
+    pub(crate) host: &'a mut Host,
+    pub(crate) tcp: &'a mut Tcp,
+    pub(crate) udp: &'a mut Sockets,
+}
+
+impl Ingress<'_> {
+    /// Takes a frame; why it went no further.
+    #[inline]
+    pub(crate) fn frame(
+        &mut self,
+        now_ns: u64,
+        frame: &[u8],
+        received: Received,
+    ) -> Result<(), DropReason> {
+        let connection = match self.direct(now_ns, frame, received) {
+            Direct::Standard(connection) => connection,
+            Direct::Taken => {
+                self.host.counters.frames_in += 1;
+                return Ok(());
+            }
+            Direct::Dropped(reason) => {
+                self.host.counters.frames_in += 1;
+                return Err(reason);
+            }
+        };
+        match self.host.frame(now_ns, frame)? {
+            Some((packet, to_group)) => {
+                self.packet(now_ns, packet, to_group, (received, connection))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The fast paths.
+    #[inline]
+    fn direct(&mut self, now_ns: u64, frame: &[u8], received: Received) -> Direct {
+        let opt = self.host.mode == Mode::Opt;
+        let Some(packet) = self.host.plain(frame).filter(|_| opt) else {
+            return Direct::Standard(None);
+        };
+        let protocol = if packet[0] >> 4 == 4 {
+            packet[9]
+        } else {
+            packet[6]
+        };
+        match Protocol(protocol) {
+            Protocol::TCP => {
+                let direct = self.tcp.direct(now_ns, packet, received);
+                self.host.counters.segments_fast += u64::from(direct == Direct::Taken);
+                direct
+            }
+            Protocol::UDP => match self.udp.direct(packet, received) {
+                Some(Ok(())) => {
+                    self.host.counters.datagrams_fast += 1;
+                    Direct::Taken
+                }
+                Some(Err(reason)) => Direct::Dropped(reason),
+                None => Direct::Standard(None),
+            },
+            _ => Direct::Standard(None),
+        }
+    }
+
+    fn packet(
+        &mut self,
+        now_ns: u64,
+        bytes: &[u8],
+        to_group: bool,
+        (received, connection): (Received, Option<Name>),
+    ) -> Result<(), DropReason> {
+        match self.host.packet(now_ns, bytes, to_group)? {
+            Input::Datagram(mut incoming) => {
+                (incoming.vouched, incoming.connection) = (received.vouched, connection);
+                self.datagram(now_ns, &incoming)
+            }
+            Input::Partial => Ok(()),
+            Input::Whole(whole) => match self.host.packet(now_ns, &whole, to_group)? {
+                Input::Datagram(mut incoming) => {
+                    incoming.fragmented = true;
+                    self.datagram(now_ns, &incoming)
+                }
+                // Fragments of fragments: nobody honest makes them.
+                Input::Partial | Input::Whole(_) => Err(DropReason::FragmentMalformed),
+            },
+        }
+    }
+
+    fn datagram(&mut self, now_ns: u64, incoming: &Incoming<'_>) -> Result<(), DropReason> {
+        let done = match (incoming.protocol, incoming.addresses) {
+            (Protocol::ICMPV4, Addresses::V4(..)) | (Protocol::ICMPV6, Addresses::V6(..)) => {
+                let report = self.host.icmp(now_ns, incoming)?;
+                report.map_or(Ok(()), |report| self.report(now_ns, report))
+            }
+            (Protocol::IGMP, Addresses::V4(..)) => self.host.igmp(now_ns, incoming),
+            (Protocol::UDP, Addresses::V4(..)) if self.host.is_dhcp(incoming) => {
+                self.host.dhcp_answer(now_ns, incoming)
+            }
+            (Protocol::UDP, _) => {
+                self.host.counters.datagrams_standard += 1;
+                self.udp.receive(incoming)
+            }
+            (Protocol::TCP, _) => self.tcp.receive(now_ns, self.host, incoming),
+            _ => Err(DropReason::ProtocolUnknown),
+        };
+        match done {
+            Err(DropReason::PortUnknown) => self.host.send_error(now_ns, incoming, Problem::Port),
+            Err(DropReason::ProtocolUnknown) => {
+                self.host.send_error(now_ns, incoming, Problem::Protocol);
+            }
+            _ => {}
+        }
+        done
+    }
+
+    /// An ICMP error is believed only about something that we can have sent.
+    pub(crate) fn report(&mut self, now_ns: u64, report: Report<'_>) -> Result<(), DropReason> {
+        let (Report::Unreachable {
+            addresses,
+            protocol,
+            transport,
+            ..
+        }
+        | Report::TooBig {
+            addresses,
+            protocol,
+            transport,
+            ..
+        }) = report;
+        let port = |at: usize| u16::from_be_bytes([transport[at], transport[at + 1]]);
+        let (src, dst): (IpAddr, IpAddr) = match addresses {
+            Addresses::V4(src, dst) => (src.into(), dst.into()),
+            Addresses::V6(src, dst) => (src.into(), dst.into()),
+        };
+        if !self.host.routes.is_ours(src) {
+            return Err(DropReason::IcmpUnrelated);
+        }
+        let (local, remote) = (SocketAddr::new(src, port(0)), SocketAddr::new(dst, port(2)));
+        let seq = u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
+        let related = match (protocol, report) {
+            (Protocol::UDP, Report::Unreachable { why, .. }) => {
+                self.udp.unreachable(local, remote, why == Unreached::Port)
+            }
+            (Protocol::UDP, Report::TooBig { .. }) => self.udp.unreachable(local, remote, false),
+            (Protocol::TCP, Report::Unreachable { why, .. }) => {
+                self.tcp.unreachable(now_ns, local, remote, seq, why)
+            }
+            (Protocol::TCP, Report::TooBig { .. }) => self.tcp.has_sent(local, remote, seq),
+            _ => false,
+        };
+        if !related {
+            return Err(DropReason::IcmpUnrelated);
+        }
+        if let Report::TooBig { mtu, .. } = report
+            && self.host.narrow_path(now_ns, dst, mtu).is_some()
+            && protocol == Protocol::TCP
+        {
+            self.tcp.too_big(now_ns, local, remote, seq);
+        }
+        Ok(())
+    }
+}
