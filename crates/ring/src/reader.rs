@@ -246,7 +246,6 @@ impl Reader {
             return Ok(Woke::Ready);
         }
         let deadline = time_max.and_then(|time| Instant::now().checked_add(time));
-        let mut left = time_max;
         if self.mode == Mode::Throughput {
             self.rest(time_max);
             if self.cursor.is_ready(&self.memory) {
@@ -254,10 +253,11 @@ impl Reader {
             }
         }
         while self.arm() {
+            // A nap is part of the time.
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if let Some(woke) = self.sleep(left)? {
                 return Ok(woke);
             }
-            left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         }
         Ok(Woke::Ready)
     }
