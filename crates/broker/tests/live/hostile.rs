@@ -4,9 +4,11 @@
 
 use crate::net::{Net, net, none_more, numbers};
 use crate::process::{Folder, Role};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_broker::compile::Source;
@@ -205,7 +207,7 @@ pub(crate) fn hostile() {
     }
     abuse_maps(ring.as_fd(), &mut could);
     abuse_objects(&mut could);
-    abuse_files(held.as_fd(), &mut could);
+    abuse_files(ring.as_fd(), held.as_fd(), &mut could);
     crate::process::say("scribbles");
     let end = Instant::now() + Duration::from_secs(2);
     let mut state = 1u64;
@@ -308,7 +310,7 @@ fn abuse_objects(could: &mut Vec<&'static str>) {
 }
 
 /// What holds the port, and the broker's folder.
-fn abuse_files(held: BorrowedFd<'_>, could: &mut Vec<&'static str>) {
+fn abuse_files(ring: BorrowedFd<'_>, held: BorrowedFd<'_>, could: &mut Vec<&'static str>) {
     let path = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
     if File::options().write(true).open(&path).is_ok() {
         could.push("write what holds the port");
@@ -324,6 +326,10 @@ fn abuse_files(held: BorrowedFd<'_>, could: &mut Vec<&'static str>) {
     let keep = folder.parent().unwrap();
     if std::fs::read_dir(folder).is_ok() || std::fs::read_dir(keep.join("bpf")).is_ok() {
         could.push("list what the broker keeps");
+    }
+    let pin = CString::new(keep.join("bpf/mine").into_os_string().into_vec()).unwrap();
+    if bpf(6, &[pin.as_ptr() as u64, ring.as_raw_fd() as u64]) >= 0 {
+        could.push("pin where the broker does");
     }
     if std::fs::remove_file(&target).is_ok() || File::create(keep.join("mine")).is_ok() {
         could.push("change what the broker keeps");
