@@ -68,6 +68,14 @@ impl Bed {
         id
     }
 
+    /// A program of the plan as it is, made as for a live interface: with its
+    /// shapes put in order first.
+    pub(crate) fn load(&mut self, hook: Hook) -> Program {
+        self.plan.sweep();
+        let program = self.maps.load(&self.plan, hook);
+        program.unwrap_or_else(|error| panic!("{error}"))
+    }
+
     /// Gives whether a new program is needed.
     pub(crate) fn apply(&mut self, change: &Change) -> bool {
         self.maps.apply(&self.plan, change).expect("writes");
@@ -76,9 +84,7 @@ impl Bed {
 
     /// Loads the plan's program, into the slot.
     pub(crate) fn swap(&mut self) -> usize {
-        self.plan.sweep();
-        let program = self.maps.load(&self.plan, self.hook);
-        let program = program.unwrap_or_else(|error| panic!("{error}"));
+        let program = self.load(self.hook);
         self.slots
             .put(&[0; 4], &program)
             .expect("the slot takes it");

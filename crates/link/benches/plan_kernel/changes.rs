@@ -79,8 +79,7 @@ pub(crate) fn changes() {
         let shapes = bed.plan.shapes();
         let (start, own) = (Instant::now(), own_us());
         bed.bind(binding(filter, true, tag, tag));
-        bed.plan.sweep();
-        let program = bed.maps.load(&bed.plan, Hook::Xdp).expect("it loads");
+        let program = bed.load(Hook::Xdp);
         bed.slots.put(&[0; 4], &program).expect("the slot takes it");
         let (own, wall) = (own_us() - own, start.elapsed().as_secs_f64() * 1e6);
         if [0, 6, 12, 18, 24, 30, 39].contains(&tag) {

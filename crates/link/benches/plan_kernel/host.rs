@@ -30,9 +30,8 @@ fn listen(device: &Device, hooks: &[(Hook, PlanHook)]) -> Result<Listener> {
     let mut attached = Vec::new();
     let mut bed = Bed::new(PlanHook::TcIngress, 1, 1 << 20);
     bed.bind(binding(filter("udp port 53"), true, 0, 1));
-    bed.plan.sweep();
     for (hook, on) in hooks {
-        let program = bed.maps.load(&bed.plan, *on)?;
+        let program = bed.load(*on);
         let attach = || Dispatcher::attach_with(device.index(), *hook, None, Some(&program));
         attached.push(device.host().run(attach)?);
     }

@@ -91,7 +91,7 @@ fn port(
     bed.bind(binding(filter("udp port 5000"), copy, 0, 1));
     let attach = || Dispatcher::attach(device.index(), hook, None);
     let dispatcher = device.host().run(attach)?;
-    dispatcher.set(&bed.maps.load(&bed.plan, on)?)?;
+    dispatcher.set(&bed.load(on))?;
     let mut reader = bed.reader(0);
     reader.set_mode(Mode::Throughput);
     let keep: Vec<Box<dyn std::any::Any>> = vec![Box::new(dispatcher), Box::new(bed)];

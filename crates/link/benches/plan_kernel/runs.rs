@@ -199,7 +199,7 @@ pub(crate) fn mixed() {
         }
         let insns = bed.swap();
         let mut readers: Vec<Reader> = (0..16).map(|n| bed.reader(n)).collect();
-        let program = bed.maps.load(&bed.plan, Hook::TcIngress).expect("it loads");
+        let program = bed.load(Hook::TcIngress);
         let mut slots = |frames: &[Vec<u8>]| {
             let costs = frames
                 .iter()

@@ -71,7 +71,7 @@ pub(crate) fn sockets() -> Result<()> {
             }
             let attach = || Dispatcher::attach(bench.to.index(), Hook::XdpNative, None);
             let dispatcher = bench.to.host().run(attach)?;
-            dispatcher.set(&bed.maps.load(&bed.plan, PlanHook::Xdp)?)?;
+            dispatcher.set(&bed.load(PlanHook::Xdp))?;
             let mut reader = bed.reader(count as usize / 2);
             let _receiver = Receiver::start("", Vec::new(), move |stop, _| {
                 while !stop.load(Ordering::Relaxed) {
