@@ -86,9 +86,7 @@ fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error>
 /// Reads the ports of a TOML file.
 pub(crate) fn from_file(path: &Path) -> Result<Vec<Port>, Failure> {
     let refuse = |why: String| Failure::refused(format!("{}: {why}", path.display()));
-    let bytes = limited::read(path, CONFIG_LEN_MAX).map_err(Failure::refused)?;
-    let text = String::from_utf8(bytes)
-        .map_err(|error| refuse(format!("not a file of ports, which is TOML text: {error}")))?;
+    let text = limited::text(path, CONFIG_LEN_MAX)?;
     let ports = from_toml(&text).map_err(refuse)?;
     if ports.is_empty() {
         return Err(refuse(

@@ -1,21 +1,21 @@
 //! Reading whole files of text, of which none may be endless.
 
+use crate::failure::Failure;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 /// The bytes of the file at `path`, `-` being standard input, if they are at
 /// most `len_max`. The length that the system states is not relied on: a pipe
-/// and a device have none. The error is the whole message, with the name.
-pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, String> {
+/// and a device have none. A file that cannot be read is a failure at run
+/// time, one that is longer is refused.
+pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, Failure> {
     let stdin = path == Path::new("-");
-    let say = |error: io::Error| {
-        if stdin {
-            format!("standard input: {error}")
-        } else {
-            format!("{}: {error}", path.display())
-        }
+    let name = match stdin {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
     };
+    let say = |error: io::Error| Failure::run(format!("cannot read {name}: {error}"));
     let input: Box<dyn Read> = if stdin {
         Box::new(io::stdin())
     } else {
@@ -27,10 +27,21 @@ pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, String> {
         .read_to_end(&mut bytes)
         .map_err(say)?;
     if bytes.len() as u64 > len_max {
-        let message = format!("longer than {len_max} bytes, the most that is read");
-        return Err(say(io::Error::other(message)));
+        return Err(Failure::refused(format!(
+            "{name}: longer than {len_max} bytes, the most that is read"
+        )));
     }
     Ok(bytes)
+}
+
+/// As [`read`], of a file of TOML; what is no text is refused.
+pub(crate) fn text(path: &Path, len_max: u64) -> Result<String, Failure> {
+    String::from_utf8(read(path, len_max)?).map_err(|error| {
+        Failure::refused(format!(
+            "{}: no TOML, which is text: {error}",
+            path.display()
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -40,6 +51,8 @@ mod tests {
     #[test]
     fn an_endless_file_is_refused() {
         let error = read(Path::new("/dev/zero"), 1000).unwrap_err();
+        assert!(matches!(error, Failure::Refused(_)), "{error}");
+        let error = error.to_string();
         assert!(error.starts_with("/dev/zero: longer than 1000"), "{error}");
     }
 
@@ -55,8 +68,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_named() {
-        assert!(read(Path::new("/"), 1).unwrap_err().starts_with("/: "));
-        let missing = read(Path::new("/no/such/file"), 1).unwrap_err();
-        assert!(missing.starts_with("/no/such/file: "), "{missing}");
+        for name in ["/", "/no/such/file"] {
+            let error = read(Path::new(name), 1).unwrap_err();
+            assert!(matches!(error, Failure::Run(_)), "{error}");
+            let said = format!("cannot read {name}: ");
+            assert!(error.to_string().starts_with(&said), "{error}");
+        }
     }
 }

@@ -295,7 +295,6 @@ fn requests_that_mean_nothing_are_refused_with_a_remedy() {
         (vec!["-p", "a=udp", "--copy", "b"], "no port has this name"),
         (vec!["-p", "a=udp", "--priority", "a=99999"], "0 to 65535"),
         (vec!["-p", "a=udp", "--lang", "lua"], "expr, cbpf and cspf"),
-        (vec!["--config", "no-such-file.toml"], "no-such-file.toml"),
         (vec!["--config", &config], "filtre"),
         (vec!["--config", &file], "TOML"),
         (vec!["--config", "/dev/null"], "/dev/null: it has no ports"),
@@ -309,6 +308,32 @@ fn requests_that_mean_nothing_are_refused_with_a_remedy() {
         assert_eq!(run.status.code(), Some(2), "{arguments:?}: {errors}");
         assert!(errors.contains(fault), "{arguments:?}: {errors}");
         assert!(run.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+/// Whichever file it is: it is named, and the status is that of a file.
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let folder = Folder::new("unread");
+    let capture = folder.write("in.pcap", b"");
+    let here = folder.path("");
+    let missing = folder.path("none");
+    for file in [&here, &missing] {
+        for arguments in [
+            &["demux", "-r", &capture, "-c", file][..],
+            &["filter", "--lang", "cspf", "-F", file],
+            &["broker", "--config", file],
+            &["rarpd", "lo", "--table", file],
+            &["route", "--config", file],
+        ] {
+            let run = weir([]).args(arguments).output().unwrap();
+            let errors = String::from_utf8_lossy(&run.stderr).into_owned();
+            assert_eq!(run.status.code(), Some(1), "{arguments:?}: {errors}");
+            assert!(
+                errors.contains(&format!("cannot read {file}: ")),
+                "{arguments:?}: {errors}"
+            );
+        }
     }
 }
 
@@ -373,12 +398,12 @@ fn a_filter_may_come_through_a_pipe_with_a_name() {
 
 #[test]
 fn messages_do_not_drive_the_terminal() {
-    for arguments in [
-        ["filter", "tcp\u{1b}[31m port"],
-        ["filter", "-F/none\u{1b}[31m"],
+    for (arguments, status) in [
+        (["filter", "tcp\u{1b}[31m port"], 2),
+        (["filter", "-F/none\u{1b}[31m"], 1),
     ] {
-        let run = weir(arguments).output().unwrap();
-        assert_eq!(run.status.code(), Some(2), "{run:?}");
+        let run = weir([]).args(arguments).output().unwrap();
+        assert_eq!(run.status.code(), Some(status), "{run:?}");
         assert!(!run.stderr.contains(&0x1b), "{run:?}");
     }
 }

@@ -88,16 +88,33 @@ fn a_server_on_a_live_interface_takes_bytes_from_a_kernel() {
     echo.stop();
 }
 
+/// Whoever is a host ends when its interface does, and says so.
 #[test]
-fn a_host_ends_with_its_interface() {
-    let Some(net) = net() else { return };
-    let host = net
-        .weir(&["host", "eth0", "--addr", "10.0.0.77/24"])
-        .until("ready");
-    net.eth_a.clone().delete().unwrap();
-    let ended = host.end();
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("eth0 is gone"), "{ended:?}");
+fn hosts_end_with_their_interface() {
+    let commands = [&["serve", "."][..], &["echo"], &["iperf"]];
+    let addr = ["--addr", "10.0.0.77/24"];
+    for command in commands
+        .map(|words| [words, &["--link"]].concat())
+        .into_iter()
+        .chain([vec!["host"]])
+    {
+        for (link, device) in [("port:eth0", "eth0"), ("tap0", "tap0")] {
+            let Some(net) = net() else { return };
+            let made = weir_lab::net::Host::run(&net.b, || {
+                let add = ["tuntap", "add", "dev", "tap0", "mode", "tap"];
+                let up = ["link", "set", "tap0", "up"];
+                [&add[..], &up].map(|words| std::process::Command::new("ip").args(words).status())
+            });
+            assert!(made.into_iter().all(|status| status.unwrap().success()));
+            let all = [&command[..], &[link], &addr].concat();
+            let host = net.weir(&all).until("ready");
+            net.b.device(device).unwrap().delete().unwrap();
+            let ended = host.end();
+            assert_eq!(ended.code, Some(1), "{all:?}: {ended:?}");
+            let said = format!("{link} is gone");
+            assert!(ended.stderr.contains(&said), "{all:?}: {ended:?}");
+        }
+    }
 }
 
 #[test]
@@ -256,5 +273,28 @@ fn links_that_cannot_be_are_refused() {
         let ended = weir(link, addr);
         assert_eq!(ended.code, Some(code), "{link}: {ended:?}");
         assert!(ended.stderr.contains(why), "{link}: {ended:?}");
+    }
+}
+
+#[test]
+fn peers_that_cannot_be_are_told_with_a_remedy() {
+    let Some(net) = net() else { return };
+    let away = "198.51.100.1";
+    for (to, link, code, why) in [
+        (
+            away,
+            "eth0",
+            1,
+            "give the router that leads to 198.51.100.1 with --gateway",
+        ),
+        ("10.0.0.9", "eth0", 1, "nobody answers for 10.0.0.9"),
+        ("10.0.0.1", "eth0", 1, "nobody listens at port 7"),
+        ("2001:db8::1", "eth0", 2, "addresses of IPv6 alone"),
+        ("10.0.0.1", "lo", 2, "lo is no Ethernet interface"),
+    ] {
+        let arguments = ["echo", to, "--link", link, "--addr", "10.0.0.77/24"];
+        let ended = net.weir(&arguments).end();
+        assert_eq!(ended.code, Some(code), "{arguments:?}: {ended:?}");
+        assert!(ended.stderr.contains(why), "{arguments:?}: {ended:?}");
     }
 }

@@ -122,6 +122,8 @@ fn an_interface_that_goes_ends_it() {
     let running = net.weir(&listen).until("weir: port");
     net.eth_b.down().unwrap();
     let running = running.until("eth0 is down");
+    let other = net.weir(&["listen", "eth0", "--for", "0"]).end();
+    assert!(other.stderr.contains("ip link set eth0 up"), "{other:?}");
     net.eth_b.clone().delete().unwrap();
     let ended = running.end();
     assert_eq!(ended.code, Some(1), "{ended:?}");

@@ -56,7 +56,8 @@ pub trait Link: Outlet + Send {
         true
     }
 
-    /// How long until a frame comes that the descriptor does not tell of.
+    /// How long until there is something that the descriptor does not tell of: a
+    /// frame, or that the device is gone.
     fn next_arrival(&self) -> Option<Duration> {
         None
     }

@@ -10,6 +10,8 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use weir_broker::protocol::Event;
 use weir_broker::{Bytes, Timeout};
 use weir_stack::Outlet;
 use weir_stack::host::Received;
@@ -30,6 +32,8 @@ pub struct PortOptions {
 const QUEUE: Bytes = Bytes(4 << 20);
 /// Frames that are sent in one call.
 const SENT_MAX: usize = 64;
+/// How often it is looked whether the interface is still there.
+const LOOK_EACH: Duration = Duration::from_millis(500);
 /// The longest frame of a batch that is kept for the next, in bytes.
 const KEPT_LEN_MAX: usize = 2048;
 
@@ -42,6 +46,8 @@ pub struct Port {
     sent: Vec<Vec<u8>>,
     count: usize,
     hardware: Address,
+    /// When it was last looked whether the interface is still there.
+    looked: Instant,
 }
 
 impl Port {
@@ -101,7 +107,22 @@ impl Port {
             sent: Vec::new(),
             count: 0,
             hardware,
+            looked: Instant::now(),
         })
+    }
+
+    /// Frames do not tell that no more will come.
+    fn look(&mut self) -> io::Result<()> {
+        if self.looked.elapsed() < LOOK_EACH {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        // A broker that has gone takes nothing from its ports.
+        let events = self.own.events().unwrap_or_default();
+        match events.contains(&Event::Gone) {
+            true => Err(io::ErrorKind::NetworkDown.into()),
+            false => Ok(()),
+        }
     }
 }
 
@@ -149,6 +170,7 @@ impl Link for Port {
     }
 
     fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+        self.look()?;
         let hardware = self.hardware;
         for port in [&mut self.own, &mut self.all] {
             // All that is there, as much as the queue holds: its space is given
@@ -202,6 +224,10 @@ impl Link for Port {
         // Both, whatever the first says.
         let own = self.own.arm();
         self.all.arm() && own
+    }
+
+    fn next_arrival(&self) -> Option<Duration> {
+        Some(LOOK_EACH.saturating_sub(self.looked.elapsed()))
     }
 }
 

@@ -115,9 +115,7 @@ fn clean(args: &Args) -> Result<(), Failure> {
 }
 
 fn policy(path: &Path, accounts: &Accounts) -> Result<Policy, Failure> {
-    let text = limited::read(path, limits::FILE_LEN_MAX).map_err(Failure::run)?;
-    let text = String::from_utf8(text)
-        .map_err(|error| Failure::refused(format!("{}: {error}", path.display())))?;
+    let text = limited::text(path, limits::FILE_LEN_MAX)?;
     Policy::parse(&text, accounts)
         .map_err(|error| Failure::refused(format!("{}: {error}", path.display())))
 }

@@ -68,6 +68,9 @@ pub(crate) struct Args {
 
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it waits for a connection: nobody's silence on the link is known
+/// before.
+const OPENS_WITHIN: Duration = Duration::from_secs(5);
 /// How long calls wait before they look whether to stop.
 const LOOK_EACH: Duration = Duration::from_millis(100);
 /// TCP connections at one time; others wait.
@@ -100,14 +103,24 @@ fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
         threads.push(thread::spawn(move || datagrams(&socket, &other)));
     }
     say("ready");
-    while !stop.asked() {
-        stop.wait(Duration::from_secs(3600));
+    let mut outcome = Ok(());
+    while !stop.asked() && outcome.is_ok() {
+        stop.wait(5 * LOOK_EACH);
+        outcome = args.host.check(&net);
     }
     ended.store(true, Relaxed);
     for thread in threads {
         let _ = thread.join();
     }
-    Ok(())
+    outcome
+}
+
+/// After a call that failed: who would try again at once waits a little, if it
+/// was not the call that waited.
+fn rest(error: &io::Error) {
+    if error.kind() != io::ErrorKind::WouldBlock {
+        thread::sleep(LOOK_EACH);
+    }
 }
 
 fn accept(listener: &TcpListener, ended: &Arc<AtomicBool>) {
@@ -118,8 +131,12 @@ fn accept(listener: &TcpListener, ended: &Arc<AtomicBool>) {
             thread::sleep(LOOK_EACH / 10);
             continue;
         }
-        let Ok((stream, _)) = listener.accept() else {
-            continue;
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                rest(&error);
+                continue;
+            }
         };
         open.fetch_add(1, Relaxed);
         let (open, ended) = (Arc::clone(&open), Arc::clone(ended));
@@ -149,15 +166,16 @@ fn give_back(mut stream: &TcpStream, ended: &AtomicBool) -> io::Result<()> {
 
 fn datagrams(socket: &UdpSocket, ended: &AtomicBool) {
     while !ended.load(Relaxed) {
-        if let Ok((bytes, from)) = socket.recv_owned() {
+        match socket.recv_owned() {
             // What cannot be sent is lost, as any datagram may be.
-            let _ = socket.send_to(&bytes, from);
+            Ok((bytes, from)) => drop(socket.send_to(&bytes, from)),
+            Err(error) => rest(&error),
         }
     }
 }
 
 fn ask(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::run(format!("{to}: {error}"));
+    let failed = |error: io::Error| host::unreached(to, &error);
     let mut way = match args.udp {
         true => {
             let socket = UdpSocket::bind(net, any_towards(to)).map_err(failed)?;
@@ -166,7 +184,7 @@ fn ask(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> Result<(), Failur
             Way::Udp(socket)
         }
         false => {
-            let stream = TcpStream::connect_timeout(net, &to, PATIENCE).map_err(failed)?;
+            let stream = TcpStream::connect_timeout(net, &to, OPENS_WITHIN).map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
             stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
             Way::Tcp(stream)

@@ -169,5 +169,5 @@ fn blank_comments(text: &mut [u8]) {
 }
 
 fn read_text(path: &Path) -> Result<Vec<u8>, Failure> {
-    limited::read(path, TEXT_LEN_MAX).map_err(Failure::refused)
+    limited::read(path, TEXT_LEN_MAX)
 }

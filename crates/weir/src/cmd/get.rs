@@ -158,10 +158,10 @@ fn connect(args: &Args, net: &Net, patience: &Patience<'_>) -> Result<TcpStream,
             Err(_) if patience.stop.asked() => {
                 return Err(Failure::Stopped(patience.stop.signal()));
             }
-            Err(error) => last = Some(format!("cannot connect to {address}: {error}")),
+            Err(error) => last = Some(host::unreached(address, &error)),
         }
     }
-    Err(Failure::run(last.unwrap_or_default()))
+    Err(last.unwrap_or_else(|| Failure::run(format!("`{}` has no address", args.url.host))))
 }
 
 /// A stream that waits with patience.

@@ -48,9 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let net = args.addresses.open(&args.link, Need::Later, &stop)?;
     say("ready");
     while !stop.asked() {
-        if net.is_gone() || !host::is_there(&args.link) {
-            return Err(Failure::run(format!("{} is gone", args.link)));
-        }
+        host::check(&net, &args.link)?;
         stop.wait(LOOK_EACH);
     }
     if args.json {

@@ -135,7 +135,7 @@ fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
     match client::run(&net, to, &parameters, || stop.asked()) {
         Ok(measured) => tell(args, &measured),
         Err(_) if stop.asked() => Err(Failure::Stopped(stop.signal())),
-        Err(error) => Err(Failure::run(format!("{to}: {error}"))),
+        Err(error) => Err(host::unreached(to, &error)),
     }
 }
 
@@ -149,6 +149,7 @@ fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
             continue;
         };
         let Ok((control, peer)) = listener.accept() else {
+            args.host.check(&net)?;
             continue;
         };
         match server::serve(&control, listener, socket, || stop.asked()) {

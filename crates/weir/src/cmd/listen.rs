@@ -117,10 +117,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .queue(args.queue)
         .timestamps(args.timestamps || args.write.is_some())
         .attach(args.attach);
-    let port = builder.open().map_err(live::failure)?;
+    let mut port = builder.open().map_err(live::failure)?;
     let output = Output::new(args, &port)?;
     if !args.quiet {
-        introduce(args, &port);
+        introduce(args, &mut port);
     }
     Listener {
         args,
@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Says where we are.
-fn introduce(args: &Args, port: &Port) {
+fn introduce(args: &Args, port: &mut Port) {
     say(&format!(
         "weir: port {} on {} at {}, {}",
         port.number(),
@@ -145,6 +145,12 @@ fn introduce(args: &Args, port: &Port) {
             "which copies"
         },
     ));
+    let name = &args.interface;
+    if port.status().is_ok_and(|status| !status.up) {
+        say(&format!(
+            "weir: {name} is down, and carries nothing: ip link set {name} up"
+        ));
+    }
 }
 
 /// How it ended.

@@ -73,8 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 fn table(path: &Path) -> Result<BTreeMap<Address, Ipv4Addr>, Failure> {
     let wrong = |why: String| Failure::refused(format!("{}: {why}", path.display()));
-    let bytes = limited::read(path, TABLE_LEN_MAX).map_err(Failure::run)?;
-    let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
+    let text = limited::text(path, TABLE_LEN_MAX)?;
     let rows: BTreeMap<String, Ipv4Addr> =
         toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     let row = |(station, ip): (String, Ipv4Addr)| {

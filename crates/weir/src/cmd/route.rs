@@ -45,7 +45,7 @@ A router of two links:
 
 Runs in the foreground and says `ready` on standard error when frames flow.
 
-Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is gone or something else failed; 2
+Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there or something else failed; 2
 if the configuration or an option is refused.")]
 pub(crate) struct Args {
     /// Links, with the addresses that these interfaces have, besides those of
@@ -156,10 +156,7 @@ fn config(args: &Args) -> Result<Config, Failure> {
     let wrong = |why: String| Failure::refused(format!("{}: {why}", name(source)));
     let text = match source {
         None => String::new(),
-        Some(path) => {
-            let bytes = limited::read(path, FILE_BYTES_MAX).map_err(Failure::run)?;
-            String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?
-        }
+        Some(path) => limited::text(path, FILE_BYTES_MAX)?,
     };
     let config = Config::parse(&text, &args.interfaces);
     config.map_err(|error| wrong(error.to_string()))
@@ -175,10 +172,10 @@ fn failure(source: Option<&Path>, error: RunError) -> Failure {
         RunError::Config(_) | RunError::Route { .. } => {
             Failure::refused(format!("{}: {error}", name(source)))
         }
-        RunError::Interface(_) | RunError::NotEthernet { .. } => Failure::refused(error),
-        RunError::Tap(
-            TapError::Interface(_) | TapError::NotEthernet { .. } | TapError::Loopback { .. },
-        ) => Failure::refused(error),
+        RunError::NotEthernet { .. }
+        | RunError::Tap(TapError::NotEthernet { .. } | TapError::Loopback { .. }) => {
+            Failure::refused(error)
+        }
         error => Failure::run(error),
     }
 }

@@ -85,7 +85,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             served.count.load(Relaxed) < CONNECTIONS_MAX,
         )?;
         for listener in &listeners {
-            Server::accept(&served, listener)?;
+            if let Err(error) = Server::accept(&served, listener) {
+                args.host.check(&net)?;
+                return Err(Failure::run(format!("cannot accept connections: {error}")));
+            }
         }
     }
     drop(listeners);
@@ -136,13 +139,13 @@ struct Server {
 
 impl Server {
     /// Accepts what waits, while there are places.
-    fn accept(server: &Arc<Server>, listener: &TcpListener) -> Result<(), Failure> {
+    fn accept(server: &Arc<Server>, listener: &TcpListener) -> io::Result<()> {
         while server.count.load(Relaxed) < CONNECTIONS_MAX {
             let (stream, peer) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                Err(error) => return Err(Failure::run(format!("the link is gone: {error}"))),
+                Err(error) => return Err(error),
             };
             server.count.fetch_add(1, Relaxed);
             let its = Arc::clone(server);

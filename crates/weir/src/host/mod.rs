@@ -4,8 +4,8 @@ mod names;
 mod open;
 mod told;
 
-pub(crate) use names::{any_of, any_towards, resolve};
-pub(crate) use open::is_there;
+pub(crate) use names::{any_of, any_towards, resolve, unreached};
+pub(crate) use told::check;
 
 use crate::failure::Failure;
 use crate::stop::Stop;
@@ -106,6 +106,11 @@ impl HostArgs {
     /// Opens the link and starts the host.
     pub(crate) fn open(&self, need: Need, stop: &Stop) -> Result<Net, Failure> {
         self.addresses.open(&self.link, need, stop)
+    }
+
+    /// As [`check`].
+    pub(crate) fn check(&self, net: &Net) -> Result<(), Failure> {
+        check(net, &self.link)
     }
 
     /// Opens the link, starts the host, and gives the first address of a

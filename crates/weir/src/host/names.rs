@@ -1,6 +1,7 @@
 //! Names of hosts, and the addresses that stand for all of ours.
 
 use crate::failure::Failure;
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use weir_socket::Net;
 
@@ -17,12 +18,33 @@ pub(crate) fn resolve(net: &Net, name: &str, port: u16) -> Result<Vec<SocketAddr
     let (ours, others): (Vec<_>, Vec<_>) = found.partition(|address| has(address.is_ipv4()));
     match (ours.is_empty(), others.first()) {
         (false, _) => Ok(ours),
-        (true, Some(other)) => Err(Failure::refused(format!(
-            "`{name}` is {}, and the host has no address of that version: give one more --addr",
-            other.ip()
-        ))),
+        (true, Some(other)) => {
+            let version = if other.is_ipv4() { "IPv4" } else { "IPv6" };
+            Err(Failure::refused(format!(
+                "`{name}` has addresses of {version} alone, and the host has none: give it one \
+                 more, with --addr"
+            )))
+        }
         (true, None) => Err(Failure::run(format!("`{name}` has no address"))),
     }
+}
+
+/// Why a peer cannot be asked.
+pub(crate) fn unreached(peer: SocketAddr, error: &io::Error) -> Failure {
+    let (ip, kind) = (peer.ip(), error.kind());
+    let why = match kind {
+        io::ErrorKind::NetworkUnreachable => {
+            format!("{error}: give the router that leads to {ip} with --gateway")
+        }
+        io::ErrorKind::HostUnreachable => {
+            format!("{error}: nobody answers for {ip}, or for the router to it")
+        }
+        io::ErrorKind::ConnectionRefused => {
+            format!("{error}: nobody listens at port {}", peer.port())
+        }
+        _ => error.to_string(),
+    };
+    Failure::run(format!("{peer}: {why}"))
 }
 
 /// The unspecified addresses of the versions that the net has.

@@ -63,6 +63,8 @@ impl Addresses {
             )));
         }
         let own: Option<[u8; 6]> = interface.address.as_slice().try_into().ok();
+        // The loopback interface has zeros.
+        let own = own.filter(|own| *own != [0; 6]);
         let mac = self.mac.or(own.map(Address)).ok_or_else(|| {
             Failure::refused(format!("{name} is no Ethernet interface: choose another"))
         })?;
@@ -166,12 +168,6 @@ fn secret(link: &str) -> u128 {
         u128::from(hasher.finish())
     };
     half(0) << 64 | half(1)
-}
-
-/// Whether a link's interface still is.
-pub(crate) fn is_there(link: &str) -> bool {
-    let name = link.split_once(':').map_or(link, |(_, name)| name);
-    !matches!(Interface::named(name), Err(InterfaceError::Missing { .. }))
 }
 
 /// With the kernel's offload, or without it if the kernel has none.

@@ -31,6 +31,7 @@ pub(super) fn settle(host: &Addresses, net: &Net, link: &str, stop: &Stop) -> Re
         }
     }
     while let Some((_, whose)) = wanted.first() {
+        check(net, link)?;
         if let Some(event) = events.next_within(LOOK_EACH) {
             tell(&event);
             if let Event::Address(_, got) = event {
@@ -38,8 +39,6 @@ pub(super) fn settle(host: &Addresses, net: &Net, link: &str, stop: &Stop) -> Re
             }
         } else if stop.asked() {
             return Err(Failure::Stopped(stop.signal()));
-        } else if net.is_gone() {
-            return Err(Failure::run(format!("{link} is gone")));
         } else if began.elapsed() >= TOLD_WITHIN {
             return Err(Failure::run(format!(
                 "no {whose} on {link} within {} s: see whether one is there, or give --addr \
@@ -56,6 +55,14 @@ pub(super) fn settle(host: &Addresses, net: &Net, link: &str, stop: &Stop) -> Re
     let follows = thread.spawn(move || events.for_each(|event| tell(&event)));
     follows.map_err(|error| Failure::run(format!("cannot start a thread: {error}")))?;
     Ok(())
+}
+
+/// Fails if no frame will come or go any more.
+pub(crate) fn check(net: &Net, link: &str) -> Result<(), Failure> {
+    match net.is_gone() {
+        true => Err(Failure::run(format!("{link} is gone"))),
+        false => Ok(()),
+    }
 }
 
 /// Says what happened to the host's addresses, if it is worth to be known.

@@ -36,7 +36,7 @@ signal. With `kernel` that is how the interfaces were before; with `wire` and `d
 the next `weir bridge` is ready, or --clean. --restore has SIGINT and SIGTERM leave the interfaces
 as they were in any case. docs/bridge.md says what software cannot cover.
 
-Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is gone or something else failed; 2
+Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there or something else failed; 2
 if an option is refused.")]
 pub(crate) struct Args {
     /// The first interface
@@ -334,8 +334,7 @@ fn clean(args: &Args) -> Result<(), Failure> {
 
 fn failure(error: TapError) -> Failure {
     match error {
-        TapError::Interface(_)
-        | TapError::Same { .. }
+        TapError::Same { .. }
         | TapError::NotEthernet { .. }
         | TapError::Loopback { .. }
         | TapError::Setting { .. } => Failure::refused(error),
