@@ -208,7 +208,7 @@ impl Sockets {
                 self.sockets.remove(name);
                 Err(match error {
                     InsertError::Exists(_) => BindError::InUse(local),
-                    InsertError::Full => BindError::Full,
+                    InsertError::Full | InsertError::Name(_) => BindError::Full,
                 })
             }
         }

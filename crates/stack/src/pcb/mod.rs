@@ -9,7 +9,7 @@
 //! | [`Bsd`] | §3.1, figure 1 | a list, and a cache of the PCB found last |
 //! | [`Mtf`] | §3.2, figures 2 and 3 | a list; what is found moves to its front |
 //! | [`Sequent`] | §3.3, figure 8 | *h* lists chosen by a hash, a cache for each |
-//! | [`Weir`] | – | a keyed hash; tags are compared before a PCB is touched |
+//! | [`Weir`] | – | a keyed hash, and tags that lie beside what they stand for |
 //!
 //! [`Weir`] is what the stack uses; the others are there to compare with.
 //! [`Listeners`] finds who listens, in constant time too.
@@ -27,6 +27,7 @@
 //! ```
 
 mod bsd;
+mod bucket;
 mod flat;
 mod hash;
 mod key;
@@ -34,7 +35,6 @@ mod list;
 mod listeners;
 mod mtf;
 mod sequent;
-mod slots;
 mod weir;
 
 pub use bsd::Bsd;
@@ -60,6 +60,9 @@ pub enum InsertError {
     /// The table has [`ENTRIES_MAX`] entries.
     #[error("the table has {ENTRIES_MAX} entries, as many as it takes: close connections first")]
     Full,
+    /// The PCB's name is not below [`ENTRIES_MAX`].
+    #[error("PCB {} is beyond the names of a table: choose one below {ENTRIES_MAX}", .0.0)]
+    Name(PcbId),
 }
 
 /// Finds the PCB of a segment by its addresses and transport ports.

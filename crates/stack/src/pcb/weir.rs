@@ -3,19 +3,18 @@
 use super::flat::Flat;
 use super::{InsertError, Key, Key4, Key6, PcbId, Table};
 
-/// A keyed hash leads to one word with the tags of seven connections; a tag
-/// that agrees leads to the connection's addresses. However many connections
-/// there are, about one is examined.
+/// A keyed hash leads to one cache line with four connections: their tags, and
+/// for the one whose tag agrees, what is left to compare (over IPv6, to a line
+/// with the tags of eight, and from there to another). However many connections there are, about one is examined.
 ///
 /// - Safe against chosen keys: see `hash.rs` for what is proven.
-/// - Grows a few buckets with each insert, so that none waits for all
-///   connections to move. It does not shrink: memory follows the most
-///   connections there were at once, 23 to 46 bytes each over IPv4 and 55 to
-///   110 over IPv6, half as much again while it grows.
+/// - Grows by one bucket at a time, so that no insert waits for others to move.
+///   It does not shrink: memory follows the most connections there were at
+///   once, 43 bytes each over IPv4 and 92 over IPv6.
 /// - A batch is looked up with its cache misses overlapping.
 pub struct Weir {
-    v4: Flat<1, 2>,
-    v6: Flat<4, 5>,
+    v4: Flat<1, 4, 256>,
+    v6: Flat<4, 8, 64>,
 }
 
 impl Weir {

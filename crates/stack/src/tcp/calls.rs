@@ -71,7 +71,7 @@ impl Tcp {
                 self.listeners.remove(name);
                 Err(match error {
                     InsertError::Exists(_) => TcpError::InUse(local),
-                    InsertError::Full => TcpError::Full,
+                    InsertError::Full | InsertError::Name(_) => TcpError::Full,
                 })
             }
         }
