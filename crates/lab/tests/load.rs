@@ -142,6 +142,7 @@ fn any_frame_can_be_sent() {
             offset: 101,
             width: 4,
             base: 0xffff_fffe,
+            step: 3,
             divisor: 1,
             modulus: 7,
             checksum: None,
@@ -152,7 +153,7 @@ fn any_frame_can_be_sent() {
     let mut generator = Generator::new(&eth_a, template).unwrap();
     generator.send(20, Rate::Flat).unwrap();
     for number in 0..20 {
-        let value = 0xffff_fffe_u32.wrapping_add(number % 7);
+        let value = 0xffff_fffe_u32.wrapping_add(3 * (number % 7));
         frame[101..105].copy_from_slice(&value.to_be_bytes());
         assert_eq!(next(&socket), frame);
     }

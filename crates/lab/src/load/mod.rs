@@ -28,6 +28,8 @@ mod sink;
 mod template;
 mod thread;
 
+pub(crate) use program::compare_fields;
+
 pub use generator::{Generator, GeneratorError, Rate, Sending, Sent};
 pub use search::{Outcome, Search, SearchError, Trial, Tried};
 pub use sink::{Counted, Sink, SinkError};

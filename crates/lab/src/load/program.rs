@@ -206,29 +206,71 @@ fn modulo(asm: &mut Asm, register: Reg, modulus: u32) {
 
 /// Writes a field, and the checksum over it.
 fn write_field(asm: &mut Asm, template: &Template, field: &Field) {
+    value(asm, field);
+    asm.push(Insn::store(
+        size(field),
+        FRAME,
+        field.offset as i16,
+        Reg::R2,
+    ));
+    if let Some(at) = field.checksum {
+        checksum(asm, template, field, at);
+        asm.push(Insn::store(op::H, FRAME, at as i16, Reg::R1));
+    }
+}
+
+/// Goes to `differs` unless a frame that was received, whose number is in r8
+/// and whose bytes are at r9, has the fields that were written to it; of
+/// `template` the bytes are those that are expected.
+pub(crate) fn compare_fields(asm: &mut Asm, template: &Template, ways: u32, differs: Label) {
+    if template.fields.is_empty() {
+        return;
+    }
+    flow(asm, template, ways);
+    for field in &template.fields {
+        value(asm, field);
+        asm.push(Insn::load(size(field), Reg::R3, FRAME, field.offset as i16));
+        asm.jump(Insn::jump64(op::JNE, Reg::R3, Reg::R2), differs);
+        if let Some(at) = field.checksum {
+            checksum(asm, template, field, at);
+            asm.push(Insn::load(op::H, Reg::R3, FRAME, at as i16));
+            asm.jump(Insn::jump64(op::JNE, Reg::R3, Reg::R1), differs);
+        }
+    }
+}
+
+fn size(field: &Field) -> u8 {
+    match field.width {
+        2 => op::H,
+        _ => op::W,
+    }
+}
+
+/// r1 = the value of a field in the flow of r5; r2 = as it is written.
+fn value(asm: &mut Asm, field: &Field) {
     asm.push(Insn::mov64(Reg::R1, Reg::R5));
     if field.divisor > 1 {
         asm.push(Insn::alu64(op::DIV, Reg::R1, field.divisor as i32));
     }
     modulo(asm, Reg::R1, field.modulus);
-    // 32 bits: a sum that is too large starts again from zero.
+    // 32 bits: what is too large starts again from zero.
+    if field.step != 1 {
+        asm.push(Insn::alu32(op::MUL, Reg::R1, field.step as i32));
+    }
     asm.push(Insn::alu32(op::ADD, Reg::R1, field.base as i32));
-    let (size, bits) = match field.width {
-        2 => (op::H, 16),
-        _ => (op::W, 32),
-    };
     asm.push(Insn::mov64(Reg::R2, Reg::R1));
-    asm.push(Insn::to_be(Reg::R2, bits));
-    asm.push(Insn::store(size, FRAME, field.offset as i16, Reg::R2));
-    let Some(checksum) = field.checksum else {
-        return;
-    };
+    asm.push(Insn::to_be(Reg::R2, 8 * field.width as i32));
+}
+
+/// r1 = the checksum at that place, as it is written, over the field whose
+/// value is in r1.
+fn checksum(asm: &mut Asm, template: &Template, field: &Field, at: usize) {
     // r1 = not fold(sum of the rest + upper half + lower half), RFC 1071.
     asm.push(Insn::mov64(Reg::R2, Reg::R1));
     asm.push(Insn::alu64(op::RSH, Reg::R2, 16));
     asm.push(Insn::alu64(op::AND, Reg::R1, 0xffff));
     asm.push(Insn::alu64(op::ADD, Reg::R1, Reg::R2));
-    let rest = template.sum_without(field, checksum);
+    let rest = template.sum_without(field, at);
     asm.push(Insn::alu64(op::ADD, Reg::R1, i32::from(rest)));
     for _ in 0..2 {
         asm.push(Insn::mov64(Reg::R2, Reg::R1));
@@ -238,5 +280,4 @@ fn write_field(asm: &mut Asm, template: &Template, field: &Field) {
     }
     asm.push(Insn::alu64(op::XOR, Reg::R1, 0xffff));
     asm.push(Insn::to_be(Reg::R1, 16));
-    asm.push(Insn::store(op::H, FRAME, checksum as i16, Reg::R1));
 }

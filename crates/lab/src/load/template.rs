@@ -14,7 +14,7 @@ pub const FRAME_BYTES_MAX: usize = 3520;
 pub(super) const RENEWED_BYTES: usize = 64;
 
 /// A number in the frame, most significant byte first, that tells its flow:
-/// `base + flow / divisor % modulus`.
+/// `base + step * (flow / divisor % modulus)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
     /// Where in the frame, in bytes.
@@ -23,6 +23,8 @@ pub struct Field {
     pub width: usize,
     /// The least value.
     pub base: u32,
+    /// From each value to the next.
+    pub step: u32,
     /// How many flows in a row share a value; at least 1.
     pub divisor: u32,
     /// How many values there are; at least 1.
@@ -84,8 +86,13 @@ pub struct Udp {
     pub src_ports: u32,
     /// How many source addresses, from the first.
     pub src_addresses: u32,
+    /// How many destination addresses, from the first; of source and
+    /// destination addresses one kind only may be several.
+    pub dst_addresses: u32,
+    /// From each destination address to the next.
+    pub dst_step: u32,
     /// In which order the flows come. Neighbours in turn differ in their
-    /// destination port, then in the source port, then in the address.
+    /// destination port, then in the source port, then in the addresses.
     pub order: Order,
     /// Bytes of a frame, without its check sequence.
     pub frame_bytes: usize,
@@ -104,6 +111,8 @@ impl Udp {
             dst_ports: 1,
             src_ports: 1,
             src_addresses: 1,
+            dst_addresses: 1,
+            dst_step: 1,
             order: Order::InTurn,
             frame_bytes: FRAME_BYTES_MIN,
         }
@@ -114,6 +123,7 @@ impl Udp {
 const IP: usize = 14;
 const IP_CHECKSUM: usize = IP + 10;
 const IP_SRC: usize = IP + 12;
+const IP_DST: usize = IP + 16;
 const UDP: usize = IP + ipv4::Repr::LEN;
 const PAYLOAD: usize = UDP + 8;
 
@@ -143,17 +153,24 @@ impl From<&Udp> for Template {
         frame[UDP..UDP + 2].copy_from_slice(&udp.src_port.to_be_bytes());
         frame[UDP + 2..UDP + 4].copy_from_slice(&udp.dst_port.to_be_bytes());
         frame[UDP + 4..UDP + 6].copy_from_slice(&((len - UDP) as u16).to_be_bytes());
-        let [dst_ports, src_ports, src_addresses] =
-            [udp.dst_ports, udp.src_ports, udp.src_addresses].map(|count| count.max(1));
+        let [dst_ports, src_ports, src_addresses, dst_addresses] = [
+            udp.dst_ports,
+            udp.src_ports,
+            udp.src_addresses,
+            udp.dst_addresses,
+        ]
+        .map(|count| count.max(1));
         let field = |offset, width, base, divisor, modulus| Field {
             offset,
             width,
             base,
+            step: 1,
             divisor,
             modulus,
             checksum: None,
         };
         let ports = dst_ports.saturating_mul(src_ports);
+        let sources = ports.saturating_mul(src_addresses);
         let fields = [
             field(UDP + 2, 2, udp.dst_port.into(), 1, dst_ports),
             field(UDP, 2, udp.src_port.into(), dst_ports, src_ports),
@@ -161,10 +178,15 @@ impl From<&Udp> for Template {
                 checksum: Some(IP_CHECKSUM),
                 ..field(IP_SRC, 4, udp.src.to_bits(), ports, src_addresses)
             },
+            Field {
+                checksum: Some(IP_CHECKSUM),
+                step: udp.dst_step,
+                ..field(IP_DST, 4, udp.dst.to_bits(), sources, dst_addresses)
+            },
         ];
         Template {
             frame,
-            flows: ports.saturating_mul(src_addresses),
+            flows: sources.saturating_mul(dst_addresses),
             order: udp.order,
             fields: fields.into_iter().filter(|f| f.modulus > 1).collect(),
             number_at: Some(PAYLOAD),

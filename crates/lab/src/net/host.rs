@@ -279,6 +279,16 @@ impl Host {
         netlink.request(message, flags)
     }
 
+    pub(super) fn requests(
+        &self,
+        messages: impl IntoIterator<Item = RouteNetlinkMessage>,
+        flags: u16,
+    ) -> io::Result<()> {
+        let netlink = self.0.netlink.lock();
+        let mut netlink = netlink.unwrap_or_else(PoisonError::into_inner);
+        netlink.requests(messages, flags)
+    }
+
     /// A number that no other device of the lab has.
     pub(super) fn next_number(&self) -> u32 {
         self.0.numbers.fetch_add(1, Ordering::Relaxed)

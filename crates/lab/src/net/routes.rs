@@ -4,12 +4,43 @@ use super::device::Device;
 use super::error::{Error, failed};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::route::{
-    RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use std::net::Ipv4Addr;
 
 impl Device {
+    /// Routes these IPv4 networks of `prefix_len` bits to that router, out
+    /// here.
+    ///
+    /// # Errors
+    /// If it is down, or there is such a route.
+    pub fn route_networks(
+        &self,
+        networks: impl IntoIterator<Item = Ipv4Addr>,
+        prefix_len: u8,
+        via: Ipv4Addr,
+    ) -> Result<(), Error> {
+        let routes = networks.into_iter().map(|network| {
+            let mut message = RouteMessage::default();
+            message.header.address_family = AddressFamily::Inet;
+            message.header.destination_prefix_length = prefix_len;
+            message.header.table = RouteHeader::RT_TABLE_MAIN;
+            message.header.protocol = RouteProtocol::Static;
+            message.header.kind = RouteType::Unicast;
+            message.attributes = vec![
+                RouteAttribute::Destination(network.into()),
+                RouteAttribute::Gateway(via.into()),
+                RouteAttribute::Oif(self.index()),
+            ];
+            RouteNetlinkMessage::NewRoute(message)
+        });
+        let made = self.host().requests(routes, NLM_F_CREATE | NLM_F_EXCL);
+        let what = format!("routes to {via} out of `{}`", self.name());
+        made.map_err(failed(what))
+    }
+
     /// Sends all IPv4 packets that are routed by that table out here.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The test bed: a tester with two ends, and what is tested between them.
 
-use super::frame::Way;
+use super::frame::{NETWORK_LEN, Way};
 use super::{Error, SinkKind};
 use crate::cpu;
 use crate::net::{Device, Host, Lab, Offloads};
@@ -68,13 +68,22 @@ pub struct Setup {
     pub settle: Duration,
     /// What the frames' contents are drawn from.
     pub seed: u64,
+    /// Frames go to so many addresses, drawn as if by lot, each in a network
+    /// of 24 bits that the router has a route to: at most
+    /// [`DESTINATIONS_MAX`]. 0: to one, in the router's own network.
+    pub destinations: u32,
 }
+
+/// Most destinations of a direction.
+pub const DESTINATIONS_MAX: u32 = 1 << 20;
 
 /// Addresses of the tester's ends, and of the router that they lie behind: of
 /// the networks that RFC 2544 C.2.2 sets aside.
 const TESTER: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 19, 0, 2)];
 const ROUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 19, 0, 1)];
 const PREFIX_LEN: u8 = 24;
+/// The first of many destinations behind either end.
+const FAR: [Ipv4Addr; 2] = [Ipv4Addr::new(48, 0, 0, 2), Ipv4Addr::new(16, 0, 0, 2)];
 
 /// A tester, and a host for what is tested, in namespaces of this process.
 #[derive(Debug)]
@@ -126,6 +135,19 @@ impl Bench {
                 ..Offloads::OFF
             })?;
         }
+        let destinations = setup.destinations.min(DESTINATIONS_MAX);
+        if let Some(ports) = ports
+            .as_ref()
+            .filter(|_| layout.routes() && destinations > 0)
+        {
+            let sides = if setup.both_ways { 0..2 } else { 1..2 };
+            for to in sides {
+                let networks = FAR[to].to_bits() >> (32 - NETWORK_LEN);
+                let networks = (networks..networks + destinations)
+                    .map(|network| Ipv4Addr::from_bits(network << (32 - NETWORK_LEN)));
+                ports[to].route_networks(networks, NETWORK_LEN, TESTER[to])?;
+            }
+        }
         Ok(Bench {
             setup: *setup,
             layout,
@@ -164,13 +186,15 @@ impl Bench {
     /// The direction that begins at that end.
     pub(super) fn way(&self, from: usize) -> Way {
         let to = 1 - from;
+        let many = self.setup.destinations.min(DESTINATIONS_MAX);
         let [src_mac, dst_mac] = [from, to].map(|end| self.ends[end].mac());
         let way = Way {
             src_mac,
             dst_mac,
             arriving_macs: (dst_mac, src_mac),
             src: TESTER[from],
-            dst: TESTER[to],
+            dst: if many > 0 { FAR[to] } else { TESTER[to] },
+            destinations: many.max(1),
             hops: 0,
         };
         match (&self.ports, self.layout) {

@@ -1,6 +1,6 @@
 //! The frames that are sent, and what is expected of those that arrive.
 
-use crate::load::{Template, Udp};
+use crate::load::{Order, Template, Udp};
 use crate::rng::Rng;
 use weir_wire::ethernet::Address;
 use weir_wire::{checksum, ipv4};
@@ -36,6 +36,9 @@ pub(super) const SHORTEST: usize = 60;
 /// The UDP port of RFC 2544 C.2.6.4: echo.
 pub(super) const DST_PORT: u16 = 7;
 
+/// The networks of destinations: as most of the Internet's are.
+pub(super) const NETWORK_LEN: u8 = 24;
+
 /// One direction: from where to where, and what lies between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Way {
@@ -47,6 +50,8 @@ pub(super) struct Way {
     pub(super) arriving_macs: (Address, Address),
     pub(super) src: Ipv4Addr,
     pub(super) dst: Ipv4Addr,
+    /// How many destinations, from `dst` on, each in a network of its own.
+    pub(super) destinations: u32,
     /// By how much the device lowers the TTL.
     pub(super) hops: u8,
 }
@@ -62,6 +67,10 @@ pub(super) fn sent(way: &Way, size: usize, seed: u64) -> Template {
     let udp = Udp {
         dst_port: DST_PORT,
         frame_bytes: frame_bytes(size),
+        dst_addresses: way.destinations,
+        dst_step: 1 << (32 - NETWORK_LEN),
+        // As they come from many senders: next to none where the last was.
+        order: Order::Scattered,
         ..Udp::new(way.src_mac, way.dst_mac, way.src, way.dst)
     };
     let mut template = Template::from(&udp);
@@ -74,8 +83,9 @@ pub(super) fn sent(way: &Way, size: usize, seed: u64) -> Template {
 }
 
 /// The frame that is to arrive: what a router changes is changed.
-pub(super) fn expected(way: &Way, sent: &Template) -> Vec<u8> {
-    let mut frame = sent.frame.clone();
+pub(super) fn expected(way: &Way, sent: &Template) -> Template {
+    let mut template = sent.clone();
+    let frame = &mut template.frame;
     let (dst, src) = way.arriving_macs;
     frame[..6].copy_from_slice(&dst.0);
     frame[6..12].copy_from_slice(&src.0);
@@ -83,7 +93,7 @@ pub(super) fn expected(way: &Way, sent: &Template) -> Vec<u8> {
     frame[IP_CHECKSUM_AT..IP_CHECKSUM_AT + 2].fill(0);
     let sum = checksum::of(&frame[IP]);
     frame[IP_CHECKSUM_AT..IP_CHECKSUM_AT + 2].copy_from_slice(&sum.to_be_bytes());
-    frame
+    template
 }
 
 const _: () = assert!(NUMBER_AT == 14 + ipv4::Repr::LEN + 8 && TAG_AT + 2 == SHORTEST);
@@ -102,6 +112,7 @@ mod tests {
             arriving_macs: (four, three),
             src: [198, 18, 0, 2].into(),
             dst: [198, 19, 0, 2].into(),
+            destinations: 1,
             hops: 1,
         };
         for size in SIZES {
@@ -112,7 +123,7 @@ mod tests {
                 template.frame[TIME_AT..],
                 sent(&way, size, 8).frame[TIME_AT..]
             );
-            let arriving = expected(&way, &template);
+            let arriving = expected(&way, &template).frame;
             let frame = ethernet::Frame::new(&arriving).unwrap();
             assert_eq!((frame.dst(), frame.src()), (four, three));
             let packet = ipv4::Packet::new(frame.payload()).unwrap();

@@ -2,6 +2,7 @@
 //! and damage apart, in the kernel and at full rate.
 
 use super::frame::{DST_PORT, NUMBER_AT, SHORTEST, TAG_AT, TIME_AT};
+use crate::load::{Template, compare_fields};
 use crate::words::{SHARED, load, store};
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
 use weir_link::bpf::Hook;
@@ -44,8 +45,10 @@ const SKB_LEN: i16 = 0;
 /// What is judged of a frame.
 #[derive(Clone, Debug)]
 pub(super) struct Expected {
-    /// Its bytes.
-    pub(super) frame: Vec<u8>,
+    /// Its bytes, and what differs from frame to frame.
+    pub(super) template: Template,
+    /// How many directions frames are sent in by turns.
+    pub(super) ways: u32,
     /// How many of them are compared, from the first; a multiple of 4.
     pub(super) compared: usize,
     /// Whether it says when it was sent.
@@ -99,7 +102,7 @@ pub(super) fn program(hook: Hook, expected: &Expected) -> Vec<Insn> {
     asm.push(Insn::mov64(CONTEXT, Reg::R1));
     asm.extend(Insn::load_map_value(SHARED, SHARED_MAP, 0));
     if !hook.is_xdp() {
-        pull(&mut asm, expected.frame.len());
+        pull(&mut asm, expected.template.frame.len());
     }
     is_of_the_trial(&mut asm, context, ends);
     compare(&mut asm, context, expected, ends.corrupted);
@@ -164,10 +167,11 @@ fn is_of_the_trial(asm: &mut Asm, context: &Context, ends: Ends) {
     asm.jump(Insn::jump64(op::JGE, NUMBER, Reg::R4), ends.corrupted);
 }
 
-/// Length and bytes are as they should be, but for the number, the time and
-/// the tag, which differ from frame to frame.
+/// Length and bytes are as they should be: the number, the time and the tag
+/// may be any, and the fields of the flow are those of the number.
 fn compare(asm: &mut Asm, context: &Context, expected: &Expected, corrupted: Label) {
-    let len = expected.frame.len();
+    let template = &expected.template;
+    let len = template.frame.len();
     asm.push(Insn::load(op::W, Reg::R2, CONTEXT, context.data_end));
     asm.push(Insn::mov64(Reg::R1, FRAME));
     asm.push(Insn::alu64(op::ADD, Reg::R1, len as i32));
@@ -178,10 +182,15 @@ fn compare(asm: &mut Asm, context: &Context, expected: &Expected, corrupted: Lab
         (NUMBER_AT..NUMBER_AT + 8).contains(&at)
             || (TAG_AT..TAG_AT + 2).contains(&at)
             || expected.timed && (TIME_AT..TIME_AT + 8).contains(&at)
+            || template.fields.iter().any(|field| {
+                let sum = field.checksum.map(|at| at..at + 2);
+                (field.offset..field.offset + field.width).contains(&at)
+                    || sum.is_some_and(|sum| sum.contains(&at))
+            })
     };
     let end = expected.compared.min(len);
     for at in (0..end).step_by(8).map(|at| at.min(end - 8)) {
-        let bytes = &expected.frame[at..at + 8];
+        let bytes = &template.frame[at..at + 8];
         let mask: Vec<u8> = (at..at + 8)
             .map(|at| if varies(at) { 0 } else { 0xff })
             .collect();
@@ -198,6 +207,7 @@ fn compare(asm: &mut Asm, context: &Context, expected: &Expected, corrupted: Lab
         asm.extend(Insn::load64(Reg::R2, word & mask));
         asm.jump(Insn::jump64(op::JNE, Reg::R1, Reg::R2), corrupted);
     }
+    compare_fields(asm, template, expected.ways, corrupted);
 }
 
 /// Counts a good frame, its order and its time; or a duplicate.

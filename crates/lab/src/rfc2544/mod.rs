@@ -22,6 +22,7 @@
 //!     both_ways: false,
 //!     settle: Duration::from_millis(100),
 //!     seed: 1,
+//!     destinations: 0,
 //! };
 //! let bench = Bench::new(Layout::Bridge, &setup)?;
 //! let running = Peer::LinuxBridge.start(&bench)?;
@@ -43,7 +44,7 @@ mod peers;
 mod receiver;
 mod tester;
 
-pub use bench::{Bench, Cpus, Layout, Setup};
+pub use bench::{Bench, Cpus, DESTINATIONS_MAX, Layout, Setup};
 pub use dut::{Dut, Program, Ready, Running};
 pub use frame::{SIZE_MAX, SIZE_MIN, SIZES};
 pub use measure::{

@@ -104,7 +104,8 @@ impl<'a> Tester<'a> {
             let mut template = frame::sent(&way, size, setup.seed);
             let len = template.frame.len();
             let expected = Expected {
-                frame: frame::expected(&way, &template),
+                template: frame::expected(&way, &template),
+                ways: if setup.both_ways { 2 } else { 1 },
                 compared: if look == Look::Whole { len } else { COMPARED },
                 timed: look == Look::Timed,
             };

@@ -4,6 +4,7 @@
 mod faulty;
 
 use faulty::{Fault, Faulty};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_lab::load::{Rate, Search, Sent};
@@ -199,6 +200,7 @@ fn setup(sink: SinkKind) -> Setup {
         both_ways: false,
         settle: Duration::from_secs(1),
         seed: 2544,
+        destinations: 0,
     }
 }
 
@@ -264,6 +266,42 @@ fn passes_all(peer: Peer, sink: SinkKind, size: usize, both_ways: bool) {
     );
     running.check().unwrap();
     running.stop().unwrap();
+}
+
+#[test]
+fn frames_go_to_many_destinations_by_their_routes() {
+    if !need::root() {
+        return;
+    }
+    let _turn = my_turn();
+    for (both_ways, sink) in [(false, SinkKind::Xdp), (true, SinkKind::Tc)] {
+        let setup = Setup {
+            both_ways,
+            destinations: 700,
+            ..setup(sink)
+        };
+        let bench = Bench::new(Layout::Router, &setup).unwrap();
+        let running = Peer::LinuxRouting.start(&bench).unwrap();
+        let mut tester = Tester::new(&bench, 64, Look::Whole, 10_000).unwrap();
+        let judged = tester.trial(FEW).unwrap().judged;
+        assert_eq!((judged.good, judged.corrupted), (3000, 0), "{judged:?}");
+        drop(tester);
+        // Without one of the routes, what goes there is lost.
+        let gone = if both_ways {
+            "48.0.1.0/24"
+        } else {
+            "16.0.1.0/24"
+        };
+        let mut command = Command::new("ip");
+        command.args(["route", "del", gone]);
+        assert!(bench.dut().output(command).unwrap().status.success());
+        let mut tester = Tester::new(&bench, 64, Look::Whole, 10_000).unwrap();
+        let judged = tester.trial(FEW).unwrap().judged;
+        // Each of 700 gets 3 to 5 of 3000, of one direction 1 to 3.
+        assert!((1..=5).contains(&judged.lost()), "{judged:?}");
+        drop(tester);
+        running.stop().unwrap();
+    }
 }
 
 /// What they lose is the machine's business; what they pass on is not.

@@ -16,6 +16,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// 32 KiB at most.
 const REPLY_BYTES_MAX: usize = 64 << 10;
 
+/// A datagram of many requests is sent when it is longer.
+const DATAGRAM_BYTES: usize = 16 << 10;
+
 /// A routing netlink socket: one request at a time, each acknowledged. It
 /// stays in the network namespace that it was opened in, whoever uses it.
 #[derive(Debug)]
@@ -74,18 +77,71 @@ impl Netlink {
         }
     }
 
+    /// Sends many requests that give no answer but whether they were done,
+    /// many in one datagram. Stops behind the datagram of one that fails.
+    ///
+    /// # Errors
+    /// As [`request`](Self::request), of the first that fails.
+    pub fn requests(
+        &mut self,
+        messages: impl IntoIterator<Item = RouteNetlinkMessage>,
+        flags: u16,
+    ) -> io::Result<()> {
+        let mut messages = messages.into_iter().peekable();
+        let mut bytes = Vec::new();
+        while let Some(message) = messages.next() {
+            // One acknowledgement for all of a datagram; what fails says so
+            // by itself, and before it.
+            let is_last = bytes.len() >= DATAGRAM_BYTES || messages.peek().is_none();
+            let ack = if is_last { NLM_F_ACK } else { 0 };
+            self.append(message, ack | flags, &mut bytes);
+            if is_last {
+                retry_on_intr(|| send(&self.socket, &bytes, SendFlags::empty()))?;
+                bytes.clear();
+                self.acknowledged()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the acknowledgement of the last request, and gives the first
+    /// failure of those before it.
+    fn acknowledged(&self) -> io::Result<()> {
+        let mut first = Ok(());
+        loop {
+            for message in self.receive(RecvFlags::empty())? {
+                let NetlinkPayload::Error(error) = message.payload else {
+                    continue;
+                };
+                if error.code.is_some() {
+                    first = first.and(Err(error.to_io()));
+                }
+                if message.header.sequence_number == self.sequence {
+                    return first;
+                }
+            }
+        }
+    }
+
     /// Sends a request, and leaves the answers to be [received](Self::receive).
     pub(super) fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        self.append(message, flags, &mut bytes);
+        retry_on_intr(|| send(&self.socket, &bytes, SendFlags::empty()))?;
+        Ok(())
+    }
+
+    /// Writes a request behind others.
+    fn append(&mut self, message: RouteNetlinkMessage, flags: u16, bytes: &mut Vec<u8>) {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
         header.sequence_number = self.sequence;
         let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
         message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        retry_on_intr(|| send(&self.socket, &bytes, SendFlags::empty()))?;
-        Ok(())
+        let begin = bytes.len().next_multiple_of(4);
+        bytes.resize(begin + message.buffer_len(), 0);
+        message.serialize(&mut bytes[begin..]);
     }
 
     /// The messages of one datagram. One that the library cannot read is left

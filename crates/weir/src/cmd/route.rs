@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use weir_apps::route::config::{Config, FILE_BYTES_MAX};
+use weir_apps::route::config::{Config, FILE_BYTES_MAX, HostFrames};
 use weir_apps::router::{self, RunError, View};
 use weir_tap::{Bypass, FastConfig, FastKind, TapError};
 
@@ -28,6 +28,7 @@ use weir_tap::{Bypass, FastConfig, FastKind, TapError};
 #[command(after_help = "\
 Examples:
   weir route eth1 eth2
+  weir route eth1 eth2 --kernel-routes --kernel-host
   weir route --config router.toml
   weir route --config router.toml --check
   weir route --config router.toml --stats --metrics 127.0.0.1:9600
@@ -56,6 +57,16 @@ pub(crate) struct Args {
     /// The configuration
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+
+    /// Learn routes from the kernel's table `main`, as with routes = true in
+    /// [kernel] of the configuration
+    #[arg(long)]
+    kernel_routes: bool,
+
+    /// Leave the host what is for the router itself, as with host = true in
+    /// [kernel] of the configuration
+    #[arg(long)]
+    kernel_host: bool,
 
     /// Only check the configuration, against the interfaces there are
     #[arg(long)]
@@ -159,7 +170,12 @@ fn config(args: &Args) -> Result<Config, Failure> {
         Some(path) => limited::text(path, FILE_BYTES_MAX)?,
     };
     let config = Config::parse(&text, &args.interfaces);
-    config.map_err(|error| wrong(error.to_string()))
+    let mut config = config.map_err(|error| wrong(error.to_string()))?;
+    config.kernel.routes |= args.kernel_routes;
+    if args.kernel_host {
+        config.kernel.host = HostFrames::All(true);
+    }
+    Ok(config)
 }
 
 /// Where a configuration comes from, in words.

@@ -15,7 +15,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_lab::load::Search;
-use weir_lab::rfc2544::{Cpus, Peer, SIZE_MAX, SIZE_MIN, SIZES, Setup, SinkKind};
+use weir_lab::rfc2544::{Cpus, DESTINATIONS_MAX, Peer, SIZE_MAX, SIZE_MIN, SIZES, Setup, SinkKind};
 
 /// Measure bridges and routers as RFC 2544 says, beside each other
 ///
@@ -77,6 +77,11 @@ pub(crate) struct Args {
     /// Send in both directions, a frame each way in turn
     #[arg(long)]
     both_ways: bool,
+    /// Send to so many addresses, as if drawn by lot, each in a network of its
+    /// own that the router has a route to, in the kernel's table; several
+    /// numbers are measured beside each other
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(DESTINATIONS_MAX)))]
+    destinations: Vec<u32>,
     /// What receives; it changes every figure
     #[arg(long, value_enum, default_value = "xdp")]
     sink: Sink,
@@ -141,6 +146,7 @@ impl Args {
             both_ways: self.both_ways,
             settle: self.settle,
             seed: self.seed,
+            destinations: 0,
         })
     }
 
@@ -289,10 +295,28 @@ mod tests {
             (["--cpus", "0,9999"], "may use"),
             (["--tests", "speed"], "back-to-back"),
             (["--sink", "bpf"], "xdp"),
+            (["--destinations", "0"], "1..=1048576"),
         ] {
             let error = parsed(&line).unwrap_err();
             assert!(error.contains(said), "{line:?}: {error}");
         }
+    }
+
+    #[test]
+    fn each_is_measured_with_each_number_of_destinations() {
+        let line = ["--peer", "linux-routing", "--router", "weir route {a} {b}"];
+        let line = [&line[..], &["--destinations", "10,1000000"]].concat();
+        let contestants = Contestant::all(&parsed(&line).unwrap()).unwrap();
+        let names: Vec<_> = contestants.iter().map(|one| one.name()).collect();
+        assert_eq!(
+            names,
+            [
+                "weir route {a} {b}, 10 destinations",
+                "weir route {a} {b}, 1,000,000 destinations",
+                "linux-routing, 10 destinations",
+                "linux-routing, 1,000,000 destinations",
+            ]
+        );
     }
 
     #[test]

@@ -2,28 +2,37 @@
 
 use super::Args;
 use crate::failure::Failure;
+use crate::text;
 use std::time::Duration;
 use weir_lab::rfc2544::{Bench, Dut, Error, Layout, Peer, Program, Ready, Running};
 
 /// How long a program may take until it says `ready`.
-const READY_MAX: Duration = Duration::from_secs(20);
+const READY_MAX: Duration = Duration::from_secs(60);
 
-/// One that is measured.
+/// One that is measured, with frames to so many destinations.
 #[derive(Clone, Debug)]
-pub(super) enum Contestant {
+pub(super) struct Contestant {
+    who: Who,
+    pub(super) destinations: u32,
+    name: String,
+}
+
+#[derive(Clone, Debug)]
+enum Who {
     Program(Program),
     Peer(Peer),
 }
 
 impl Contestant {
-    /// Those that the command line names: commands first.
+    /// Those that the command line names: commands first, and each with every
+    /// number of destinations.
     pub(super) fn all(args: &Args) -> Result<Vec<Contestant>, Failure> {
         let ready = args
             .ready_after
             .map_or(Ready::Said("ready", READY_MAX), Ready::After);
         let program = |layout| {
             move |command: &String| {
-                Ok(Contestant::Program(Program {
+                Ok(Who::Program(Program {
                     name: command.clone(),
                     words: words(command)?,
                     layout,
@@ -34,8 +43,8 @@ impl Contestant {
         };
         let bridges = args.dut.iter().map(program(Layout::Bridge));
         let routers = args.router.iter().map(program(Layout::Router));
-        let peers = args.peer.iter().map(|&peer| Ok(Contestant::Peer(peer)));
-        let all: Vec<Contestant> = bridges
+        let peers = args.peer.iter().map(|&peer| Ok(Who::Peer(peer)));
+        let all: Vec<Who> = bridges
             .chain(routers)
             .chain(peers)
             .collect::<Result<_, Failure>>()?;
@@ -45,7 +54,38 @@ impl Contestant {
                 "nothing to test: give --dut COMMAND, --router COMMAND or --peer NAME ({names})"
             )));
         }
-        Ok(all)
+        let numbers = match &args.destinations[..] {
+            [] => &[0],
+            numbers => numbers,
+        };
+        let with = |who: Who| {
+            let numbers = numbers.iter();
+            numbers.map(move |&destinations| Contestant::new(who.clone(), destinations))
+        };
+        Ok(all.into_iter().flat_map(with).collect())
+    }
+
+    fn new(who: Who, destinations: u32) -> Contestant {
+        let name = who.dut().name();
+        let name = match destinations {
+            0 => name.to_owned(),
+            1 => format!("{name}, 1 destination"),
+            many => format!("{name}, {} destinations", text::grouped(many.into())),
+        };
+        Contestant {
+            who,
+            destinations,
+            name,
+        }
+    }
+}
+
+impl Who {
+    fn dut(&self) -> &dyn Dut {
+        match self {
+            Who::Program(program) => program,
+            Who::Peer(peer) => peer,
+        }
     }
 }
 
@@ -71,23 +111,14 @@ fn words(command: &str) -> Result<Vec<String>, Failure> {
 
 impl Dut for Contestant {
     fn name(&self) -> &str {
-        match self {
-            Contestant::Program(program) => program.name(),
-            Contestant::Peer(peer) => peer.name(),
-        }
+        &self.name
     }
 
     fn layout(&self) -> Layout {
-        match self {
-            Contestant::Program(program) => program.layout(),
-            Contestant::Peer(peer) => peer.layout(),
-        }
+        self.who.dut().layout()
     }
 
     fn start(&self, bench: &Bench) -> Result<Box<dyn Running>, Error> {
-        match self {
-            Contestant::Program(program) => program.start(bench),
-            Contestant::Peer(peer) => peer.start(bench),
-        }
+        self.who.dut().start(bench)
     }
 }

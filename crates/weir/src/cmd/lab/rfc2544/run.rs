@@ -86,7 +86,11 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn all(&mut self, contestant: &Contestant, setup: &Setup) -> Result<(), Error> {
-        let bench = Bench::new(contestant.layout(), setup)?;
+        let setup = Setup {
+            destinations: contestant.destinations,
+            ..*setup
+        };
+        let bench = Bench::new(contestant.layout(), &setup)?;
         let mut running = contestant.start(&bench)?;
         self.tests(&bench, running.as_mut())?;
         running.stop()
