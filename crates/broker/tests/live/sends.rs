@@ -286,6 +286,26 @@ fn a_path_is_there_before_the_first_frame() {
     broker.end();
 }
 
+/// What was made ahead is of no use when the interface has changed since.
+#[test]
+fn a_path_is_as_wide_as_its_interface() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let (broker, _) = folder.broker(&net, &policy(SEND));
+    let mut judge = judge(&net);
+    let mut port = port(&net, &folder);
+    within_a_second("one is made ahead", || folder.paths(&net).len() == 3);
+    for device in [&net.eth_a, &net.eth_b] {
+        device.set_mtu(3_000).unwrap();
+    }
+    let long = frame(mac(&net), OURS, &[7; 2_900]);
+    nobody::run(|| send_all(&mut port, std::slice::from_ref(&long)));
+    assert!(came(&mut judge, 1) == [long]);
+    drop(port);
+    within_a_second("both kinds are gone", || folder.paths(&net).is_empty());
+    broker.end();
+}
+
 #[test]
 fn a_path_goes_with_its_program_its_port_and_its_broker() {
     let Some(net) = net() else { return };

@@ -171,7 +171,7 @@ impl Fabric for KernelFabric {
     fn prepare_path(&mut self, facts: &Facts, rules: SendRules) {
         // Whoever sends is told why that cannot be.
         if let Ok(paths) = self.paths() {
-            let _ = paths.prepare(facts.ifindex, rules);
+            let _ = paths.prepare(facts, rules);
         }
     }
 
@@ -183,7 +183,7 @@ impl Fabric for KernelFabric {
 
     fn make_path(&mut self, token: u32, facts: &Facts, rules: SendRules) {
         let made = match self.paths() {
-            Ok(paths) => paths.make(token, facts.ifindex, rules),
+            Ok(paths) => paths.make(token, facts, rules),
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = made {

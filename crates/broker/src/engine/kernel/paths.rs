@@ -13,6 +13,7 @@
 
 use super::system;
 use crate::engine::MadePath;
+use crate::interface::Facts;
 use crate::protocol::{ErrorKind, Refusal};
 use rustix::io::write;
 use std::collections::{BTreeMap, VecDeque};
@@ -47,7 +48,19 @@ const KINDS_MAX: usize = 8;
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Like {
     ifindex: u32,
+    /// Its devices' is the same.
+    mtu: u32,
     rules: SendRules,
+}
+
+impl Like {
+    fn of(facts: &Facts, rules: SendRules) -> Like {
+        Like {
+            ifindex: facts.ifindex,
+            mtu: facts.mtu,
+            rules,
+        }
+    }
 }
 
 /// Paths that are alike.
@@ -110,8 +123,8 @@ impl Paths {
     }
 
     /// Has one ready for who is to send there by these rules.
-    pub(super) fn prepare(&mut self, ifindex: u32, rules: SendRules) -> Result<(), Refusal> {
-        let at = self.kind(Like { ifindex, rules });
+    pub(super) fn prepare(&mut self, facts: &Facts, rules: SendRules) -> Result<(), Refusal> {
+        let at = self.kind(Like::of(facts, rules));
         self.order(at)
     }
 
@@ -119,10 +132,10 @@ impl Paths {
     pub(super) fn make(
         &mut self,
         token: u32,
-        ifindex: u32,
+        facts: &Facts,
         rules: SendRules,
     ) -> Result<(), Refusal> {
-        let at = self.kind(Like { ifindex, rules });
+        let at = self.kind(Like::of(facts, rules));
         match self.kinds[at].spare.take() {
             Some(made) => {
                 self.ready.push((token, Ok(made)));

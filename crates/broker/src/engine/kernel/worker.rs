@@ -4,9 +4,10 @@
 //! program can be using the map as it was: 8 to 16 ms, and up to 215 under
 //! load. Whatever is to be taken out meanwhile is done in one batch, which
 //! waits once: one empty ring takes the place of all that go, since a map of
-//! this kind empties only one place in a call. A ring that is put in is found by programs from the start of
-//! that time, since there was none before it: so it is said to be there as
-//! soon as a look-up finds it, and the call that waits ends on its own.
+//! this kind empties only one place in a call. A ring that is put in is found
+//! by programs from the start of that time, since what was there before it is
+//! nobody's: so it is said to be there as soon as a look-up finds it, and the
+//! call that waits ends on its own.
 
 use rustix::io::write;
 use std::collections::VecDeque;
