@@ -12,8 +12,9 @@ use weir_wire::ethernet::Address;
 
 /// Tell stations their IPv4 addresses (RARP, RFC 903), or ask for one's own
 ///
-/// Says `ready` on standard error and serves until SIGINT or SIGTERM: as root, or as any user with a grant that
-/// has `send = { ethertypes = [0x8035] }` in the broker's policy. A protocol in user space, on a port: see
+/// Says `ready` on standard error and serves until SIGINT or SIGTERM: as root,
+/// or as any user with a grant that has `send = { ethertypes = [0x8035] }` in
+/// the broker's policy. A protocol in user space, on a port: see
 /// docs/tutorial-protocol.md.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
