@@ -21,15 +21,16 @@ Examples:
   weir host port:eth0 --addr 192.0.2.5/24 --addr 2001:db8::5/64 --gateway 192.0.2.1
   weir host tap0 --addr 192.0.2.5/24 --json
   weir host tap0 --addr dhcp --addr auto
+  weir host tap0 tap1 --addr 192.0.2.5/24 --addr 198.51.100.5/24%tap1
 
 At the end, with --json, one line: {{\"frames_in\":n,\"frames_out\":n}}.
 
 Exit status: 0 after SIGINT or SIGTERM; 1 if the link cannot be used or is gone; 2 if an option or
 the policy refuses.", host::HELP))]
 pub(crate) struct Args {
-    /// The link to be on: see below
-    #[arg(value_name = "LINK")]
-    link: String,
+    /// The links to be on: see below
+    #[arg(value_name = "LINK", required = true)]
+    links: Vec<String>,
 
     #[command(flatten)]
     addresses: Addresses,
@@ -45,14 +46,14 @@ const LOOK_EACH: Duration = Duration::from_millis(500);
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let stop = Stop::watch()?;
-    let net = args.addresses.open(&args.link, Need::Later, &stop)?;
+    let net = args.addresses.open(&args.links, Need::Later, &stop)?;
     say("ready");
     while !stop.asked() {
-        host::check(&net, &args.link)?;
+        host::check(&net, &args.links)?;
         stop.wait(LOOK_EACH);
     }
     if args.json {
-        let counted = net.with_stack(|stack| stack.counters().clone());
+        let counted = net.with_stack(weir_stack::Stack::counters);
         let report = json!({
             "frames_in": counted.frames_in,
             "frames_out": counted.frames_out,

@@ -1,7 +1,8 @@
-//! A host of weir's own on a link, as commands are told of it.
+//! A host of weir's own on its links, as commands are told of it.
 
 mod names;
 mod open;
+mod place;
 mod told;
 
 pub(crate) use names::{any_of, any_towards, resolve, unreached};
@@ -9,6 +10,7 @@ pub(crate) use told::check;
 
 use crate::failure::Failure;
 use crate::stop::Stop;
+use place::On;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -30,7 +32,12 @@ Addresses (--addr):
   ADDR/LEN   this one, while others are asked whether they have it
   dhcp       of IPv4, as a DHCP server gives it, with routers; given back at the end
   auto       of IPv6, as routers advertise networks, with routes
-             On port:IF the last two need a hardware address of their own: --mac";
+             On port:IF the last two need a hardware address of their own: --mac
+
+Several links: say --link again, and behind an address, a router or a hardware address which link
+it is of: --link tap0 --addr 192.0.2.5/24 --link tap1 --addr 198.51.100.5/24%tap1. Without it, it is
+the first link's; a router's is that of its network. What is asked by a link is answered by that
+link; otherwise the longest route decides.";
 
 /// How an address is come by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,30 +71,30 @@ impl FromStr for Source {
 pub(crate) struct Addresses {
     /// An address of the host's own, with its network's prefix length, or
     /// `dhcp`, or `auto`: see below; several by saying it again
-    #[arg(long = "addr", value_name = "ADDR/LEN", required = true)]
-    pub(crate) addresses: Vec<Source>,
+    #[arg(long = "addr", value_name = "ADDR/LEN[%LINK]", required = true)]
+    pub(crate) addresses: Vec<On<Source>>,
 
     /// The router to other networks, one for each version of IP
-    #[arg(long = "gateway", value_name = "ADDR")]
-    pub(crate) gateways: Vec<IpAddr>,
+    #[arg(long = "gateway", value_name = "ADDR[%LINK]")]
+    pub(crate) gateways: Vec<On<IpAddr>>,
 
     /// The host's hardware address; else a live interface's own, or one made
     /// of the TAP interface's name and the first address
-    #[arg(long, value_name = "MAC")]
-    pub(crate) mac: Option<Address>,
+    #[arg(long = "mac", value_name = "MAC[%LINK]")]
+    pub(crate) macs: Vec<On<Address>>,
 
     /// The broker that opens the ports on a live interface
     #[arg(long, value_name = "SOCKET")]
     pub(crate) broker: Option<PathBuf>,
 }
 
-/// The link and the addresses of a host beside the kernel's.
+/// The links and the addresses of a host beside the kernel's.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Host")]
 pub(crate) struct HostArgs {
-    /// The link to be on: see below
-    #[arg(long, value_name = "LINK")]
-    pub(crate) link: String,
+    /// The link to be on: see below; several by saying it again
+    #[arg(long = "link", value_name = "LINK", required = true)]
+    pub(crate) links: Vec<String>,
 
     #[command(flatten)]
     pub(crate) addresses: Addresses,
@@ -103,17 +110,17 @@ pub(crate) enum Need {
 }
 
 impl HostArgs {
-    /// Opens the link and starts the host.
+    /// Opens the links and starts the host.
     pub(crate) fn open(&self, need: Need, stop: &Stop) -> Result<Net, Failure> {
-        self.addresses.open(&self.link, need, stop)
+        self.addresses.open(&self.links, need, stop)
     }
 
     /// As [`check`].
     pub(crate) fn check(&self, net: &Net) -> Result<(), Failure> {
-        check(net, &self.link)
+        check(net, &self.links)
     }
 
-    /// Opens the link, starts the host, and gives the first address of a
+    /// Opens the links, starts the host, and gives the first address of a
     /// server's name.
     pub(crate) fn open_towards(
         &self,
@@ -129,22 +136,13 @@ impl HostArgs {
 }
 
 impl Addresses {
-    /// Opens a link and starts the host; waits for the addresses that others
+    /// Opens links and starts the host; waits for the addresses that others
     /// give, and says which they are.
-    pub(crate) fn open(&self, link: &str, need: Need, stop: &Stop) -> Result<Net, Failure> {
-        let net = self.start(link, need)?;
-        told::settle(self, &net, link, stop)?;
+    pub(crate) fn open(&self, links: &[String], need: Need, stop: &Stop) -> Result<Net, Failure> {
+        let places = self.places(links)?;
+        let opened = places.iter().map(|place| place.open(need));
+        let net = open::start(opened.collect::<Result<_, _>>()?)?;
+        told::settle(&places, &net, stop)?;
         Ok(net)
-    }
-
-    fn has(&self, source: Source) -> bool {
-        self.addresses.contains(&source)
-    }
-
-    fn fixed(&self) -> impl Iterator<Item = Prefix> {
-        self.addresses.iter().filter_map(|source| match source {
-            Source::Fixed(prefix) => Some(*prefix),
-            Source::Dhcp | Source::Auto => None,
-        })
     }
 }

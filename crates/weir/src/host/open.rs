@@ -1,20 +1,31 @@
-//! A host's link is opened: a TAP interface, or ports on a live one.
+//! A host's links are opened: a TAP interface, or ports on a live one.
 
-use super::{Addresses, Need, Source};
+use super::place::Place;
+use super::{Need, Source};
 use crate::failure::{Failure, say};
 use rustix::io::Errno;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 use weir_link::net::{Interface, InterfaceError};
 use weir_socket::{Net, link};
 use weir_stack::host::Detect;
 use weir_stack::{Config, Prefix};
 use weir_wire::ethernet::Address;
 
-impl Addresses {
-    /// Opens a link and starts the host.
-    pub(super) fn start(&self, link: &str, need: Need) -> Result<Net, Failure> {
+/// A link, and what the host is on it.
+pub(super) type Opened = (Box<dyn link::Link>, Config);
+
+/// Starts the host.
+pub(super) fn start(links: Vec<Opened>) -> Result<Net, Failure> {
+    Net::with_links(links).map_err(failure)
+}
+
+impl Place<'_> {
+    /// Opens the link.
+    pub(super) fn open(&self, need: Need) -> Result<Opened, Failure> {
+        let link = self.link;
         match link.split_once(':') {
             Some(("tap", name)) => self.on_tap(name, tap(name), need),
             Some(("port", name)) => self.on_port(name, need),
@@ -40,17 +51,22 @@ impl Addresses {
         }
     }
 
-    fn on_tap(&self, name: &str, tap: io::Result<link::Tap>, need: Need) -> Result<Net, Failure> {
+    fn on_tap(
+        &self,
+        name: &str,
+        tap: io::Result<link::Tap>,
+        need: Need,
+    ) -> Result<Opened, Failure> {
         let tap = tap.map_err(|error| no_tap(name, &error))?;
         let interface = Interface::named(name).map_err(Failure::run)?;
         check_up(&interface, need)?;
         self.check_free(&interface)?;
         let mac = self.mac.unwrap_or_else(|| self.made_mac(name));
         let config = self.config(mac, &interface)?;
-        Net::new(tap, &config).map_err(failure)
+        Ok((Box::new(tap), config))
     }
 
-    fn on_port(&self, name: &str, need: Need) -> Result<Net, Failure> {
+    fn on_port(&self, name: &str, need: Need) -> Result<Opened, Failure> {
         let interface = Interface::named(name).map_err(Failure::run)?;
         check_up(&interface, need)?;
         self.check_free(&interface)?;
@@ -77,7 +93,7 @@ impl Addresses {
         }
         let addresses: Vec<IpAddr> = config.addresses.iter().map(Prefix::address).collect();
         let options = link::PortOptions {
-            broker: self.broker.clone(),
+            broker: self.broker.map(Path::to_owned),
             ..link::PortOptions::default()
         };
         let port = match dynamic {
@@ -88,7 +104,7 @@ impl Addresses {
             Ok(error) => crate::live::failure(error),
             Err(error) => Failure::run(format!("cannot open ports on {name}: {error}")),
         })?;
-        Net::new(port, &config).map_err(failure)
+        Ok((Box::new(port), config))
     }
 
     fn config(&self, mac: Address, interface: &Interface) -> Result<Config, Failure> {

@@ -1,6 +1,7 @@
 //! What happens to a host's addresses and routers is said on standard error.
 
-use super::{Addresses, Source};
+use super::Source;
+use super::place::Place;
 use crate::failure::{Failure, say};
 use crate::stop::Stop;
 use std::time::{Duration, Instant};
@@ -14,28 +15,26 @@ const LOOK_EACH: Duration = Duration::from_millis(50);
 
 /// Waits until each address is had that others give; from then on a thread
 /// says what happens to them, as long as the host is there.
-pub(super) fn settle(host: &Addresses, net: &Net, link: &str, stop: &Stop) -> Result<(), Failure> {
+pub(super) fn settle(places: &[Place<'_>], net: &Net, stop: &Stop) -> Result<(), Failure> {
     let began = Instant::now();
     let mut events = net.events();
-    let mut wanted = Vec::new();
-    for (source, origin, whose) in [
-        (Source::Dhcp, Origin::Leased, "DHCP server gives an address"),
-        (
-            Source::Auto,
-            Origin::Advertised,
-            "router advertises a network",
-        ),
-    ] {
-        if host.has(source) {
-            wanted.push((origin, whose));
+    // Which link is meant is said if there are several.
+    let several = places.len() > 1;
+    let links = places
+        .iter()
+        .map(|place| several.then(|| place.link.to_owned()));
+    let links: Vec<Option<String>> = links.collect();
+    let tell = move |link: u8, event: &Event| tell(links[usize::from(link)].as_deref(), event);
+    let mut wanted = wanted(places);
+    while let Some((number, _, whose)) = wanted.first() {
+        let link = places[usize::from(*number)].link;
+        if net.is_link_gone(*number) {
+            return Err(Failure::run(format!("{link} is gone")));
         }
-    }
-    while let Some((_, whose)) = wanted.first() {
-        check(net, link)?;
-        if let Some(event) = events.next_within(LOOK_EACH) {
-            tell(&event);
+        if let Some((at, event)) = events.next_link_within(LOOK_EACH) {
+            tell(at, &event);
             if let Event::Address(_, got) = event {
-                wanted.retain(|(origin, _)| *origin != got);
+                wanted.retain(|(number, origin, _)| (*number, *origin) != (at, got));
             }
         } else if stop.asked() {
             return Err(Failure::Stopped(stop.signal()));
@@ -48,25 +47,43 @@ pub(super) fn settle(host: &Addresses, net: &Net, link: &str, stop: &Stop) -> Re
         }
     }
     // What came with the last of them is said before the command goes on.
-    while let Some(event) = events.next_within(Duration::ZERO) {
-        tell(&event);
+    while let Some((link, event)) = events.next_link_within(Duration::ZERO) {
+        tell(link, &event);
     }
     let thread = std::thread::Builder::new().name("weir-told".to_owned());
-    let follows = thread.spawn(move || events.for_each(|event| tell(&event)));
+    let follows = thread.spawn(move || {
+        while let Some((link, event)) = events.next_link() {
+            tell(link, &event);
+        }
+    });
     follows.map_err(|error| Failure::run(format!("cannot start a thread: {error}")))?;
     Ok(())
 }
 
-/// Fails if no frame will come or go any more.
-pub(crate) fn check(net: &Net, link: &str) -> Result<(), Failure> {
+/// Fails if no frame will come or go any more, by any link.
+pub(crate) fn check(net: &Net, links: &[String]) -> Result<(), Failure> {
     match net.is_gone() {
-        true => Err(Failure::run(format!("{link} is gone"))),
+        true => Err(Failure::run(format!("{} is gone", links.join(", ")))),
         false => Ok(()),
     }
 }
 
+/// What others are to give, link by link.
+fn wanted(places: &[Place<'_>]) -> Vec<(u8, Origin, &'static str)> {
+    let mut wanted = Vec::new();
+    for (number, place) in (0..).zip(places) {
+        if place.has(Source::Dhcp) {
+            wanted.push((number, Origin::Leased, "DHCP server gives an address"));
+        }
+        if place.has(Source::Auto) {
+            wanted.push((number, Origin::Advertised, "router advertises a network"));
+        }
+    }
+    wanted
+}
+
 /// Says what happened to the host's addresses, if it is worth to be known.
-fn tell(event: &Event) {
+fn tell(link: Option<&str>, event: &Event) {
     let said = match event {
         Event::Address(prefix, Origin::Advertised) => {
             format!("{prefix} by a router's advertisement")
@@ -101,5 +118,8 @@ fn tell(event: &Event) {
         Event::Lost(prefix, Lost::Over) => format!("{prefix} is over"),
         Event::Address(..) => return,
     };
-    say(&format!("weir: {said}"));
+    match link {
+        Some(link) => say(&format!("weir: {link}: {said}")),
+        None => say(&format!("weir: {said}")),
+    }
 }

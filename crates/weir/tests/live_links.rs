@@ -1,0 +1,128 @@
+//! A host of weir's on two TAP interfaces of one kernel.
+
+mod common;
+#[path = "common/live.rs"]
+mod live;
+#[path = "common/tap.rs"]
+mod tap;
+
+use common::Folder;
+use live::PATIENCE;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+use tap::{Kernel, kernel};
+use weir_lab::net::{Signal, talk};
+
+/// The host's, by link.
+const ADDRESSES: [&str; 4] = [
+    "192.0.2.5/24",
+    "2001:db8::5/64",
+    "198.51.100.5/24%tap1",
+    "2001:db8:1::5/64%tap:tap1",
+];
+const AT: [&str; 4] = ["192.0.2.5", "2001:db8::5", "198.51.100.5", "2001:db8:1::5"];
+
+/// A kernel with a second TAP interface.
+fn two() -> Option<Kernel> {
+    let kernel = kernel()?;
+    kernel.run("ip tuntap add dev tap1 mode tap user nobody");
+    let tap = kernel.host.device("tap1").unwrap();
+    tap.up().unwrap();
+    tap.add_address([198, 51, 100, 1], 24).unwrap();
+    tap.add_address([0x2001, 0xdb8, 1, 0, 0, 0, 0, 1], 64)
+        .unwrap();
+    Some(kernel)
+}
+
+/// The command on both.
+fn said<'a>(command: &[&'a str], addresses: &[&'a str]) -> Vec<&'a str> {
+    let addresses = addresses.iter().flat_map(|one| ["--addr", *one]);
+    command.iter().copied().chain(addresses).collect()
+}
+
+fn answers(kernel: &Kernel, at: &str) -> bool {
+    let at: IpAddr = at.parse().unwrap();
+    let pings = talk::ping(&kernel.host, at, 1, Duration::from_millis(700));
+    pings.is_ok_and(|pings| pings.round_trips.len() == 1)
+}
+
+#[test]
+fn a_host_answers_on_each_link_for_its_addresses_there() {
+    let Some(kernel) = two() else { return };
+    let arguments = said(&["host", "tap0", "tap:tap1"], &ADDRESSES);
+    let host = kernel.weir_as_said(&arguments).until("ready");
+    for at in AT {
+        assert!(answers(&kernel, at), "{at}");
+    }
+    // By the strong model it is not there by the other link, where Linux would
+    // answer.
+    kernel.run("ip route add 198.51.100.5/32 dev tap0");
+    assert!(!answers(&kernel, "198.51.100.5"));
+    kernel.run("ip route del 198.51.100.5/32 dev tap0");
+    assert!(answers(&kernel, "198.51.100.5"));
+    // It goes on while one is left.
+    kernel.run("ip link del tap1");
+    assert!(answers(&kernel, "192.0.2.5") && !answers(&kernel, "198.51.100.5"));
+    kernel.run("ip link del tap0");
+    let ended = host.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("tap0, tap:tap1 is gone"), "{ended:?}");
+}
+
+#[test]
+fn a_server_is_asked_by_both_links_at_once() {
+    let Some(kernel) = two() else { return };
+    let arguments = said(&["echo", "--link", "tap0", "--link", "tap1"], &ADDRESSES);
+    let server = kernel.weir_as_said(&arguments).until("ready");
+    let sent: Vec<u8> = (0..300_000_u32).map(|at| (at * 7 / 8) as u8).collect();
+    kernel.host.run(|| {
+        let streams = AT.map(|at| TcpStream::connect((at, 7)).unwrap());
+        thread::scope(|scope| {
+            for mut stream in &streams {
+                let sent = &sent;
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                scope.spawn(move || {
+                    stream.write_all(sent).unwrap();
+                    stream.shutdown(std::net::Shutdown::Write).unwrap();
+                });
+                scope.spawn(move || {
+                    let mut heard = Vec::new();
+                    stream.read_to_end(&mut heard).unwrap();
+                    assert!(heard == *sent, "{} bytes", heard.len());
+                });
+            }
+        });
+    });
+    server.signal(Signal::INT);
+    assert_eq!(server.end().code, Some(0));
+}
+
+#[test]
+fn get_goes_by_the_link_that_leads_there() {
+    let Some(kernel) = two() else { return };
+    let folder = Folder::new("get-links");
+    folder.write("x", b"hello");
+    // A third network, that the second link's router has.
+    kernel.run("ip addr add 203.0.113.1/32 dev lo");
+    let server = format!(
+        "python3 -m http.server 8000 --bind :: --directory {}",
+        folder.path("")
+    );
+    let _server = kernel.server(&server, 8000);
+    for at in [
+        "192.0.2.1",
+        "198.51.100.1",
+        "[2001:db8:1::1]",
+        "203.0.113.1",
+    ] {
+        let url = format!("http://{at}:8000/x");
+        let command = ["get", &url, "--link", "tap0", "--link", "tap1"];
+        let router = ["--gateway", "198.51.100.1", "--max-time", "20"];
+        let arguments = said(&[&command[..], &router[..]].concat(), &ADDRESSES);
+        let got = kernel.weir_as_said(&arguments).end();
+        let said = (got.code, &*got.stdout, &*got.stderr);
+        assert_eq!(said, (Some(0), "hello", ""), "{url}");
+    }
+}
