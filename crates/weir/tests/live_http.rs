@@ -8,7 +8,7 @@ mod live;
 mod tap;
 
 use common::Folder;
-use live::open_folder;
+use live::{Running, open_folder};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -52,14 +52,19 @@ fn url(at: &str, port: u16, path: &str) -> String {
     }
 }
 
+/// Another's server of a folder, on the kernel's side.
+fn python(kernel: &Kernel, folder: &str) -> Running {
+    let line = format!("python3 -m http.server 8000 --bind :: --directory {folder}");
+    kernel.server(&line, 8000)
+}
+
 #[test]
 fn get_has_what_a_server_has() {
     let Some(kernel) = kernel() else { return };
     let folder = site("get");
     folder.write("long.bin", &body(LONG));
     let site = folder.path("");
-    let server = format!("python3 -m http.server 8000 --bind :: --directory {site}");
-    let _server = kernel.server(&server, 8000);
+    let _server = python(&kernel, &site);
     let out = folder.path("out");
     for at in KERNEL {
         for len in LENGTHS {
@@ -82,8 +87,7 @@ fn get_fails_as_it_says() {
     let Some(kernel) = kernel() else { return };
     let folder = site("get-fails");
     let site = folder.path("");
-    let server = format!("python3 -m http.server 8000 --bind :: --directory {site}");
-    let _server = kernel.server(&server, 8000);
+    let _server = python(&kernel, &site);
     let missing = url(KERNEL[0], 8000, "/missing");
     let got = kernel.weir(&["get", &missing]).end();
     assert_eq!(got.code, Some(0), "{got:?}");
@@ -124,8 +128,7 @@ fn a_file_that_is_not_whole_is_not_there() {
     let folder = site("get-part");
     folder.write("long.bin", &body(LONG));
     let site = folder.path("");
-    let server = format!("python3 -m http.server 8000 --bind :: --directory {site}");
-    let _server = kernel.server(&server, 8000);
+    let _server = python(&kernel, &site);
     let url = url(KERNEL[0], 8000, "/long.bin");
     let full = kernel.weir(&["get", &url, "-o", "/dev/full"]).end();
     assert_eq!(full.code, Some(1), "{full:?}");
@@ -390,11 +393,12 @@ fn the_readme_is_right() {
         .filter_map(|line| line.strip_prefix("$ "))
         .map(|line| line.replace("sudo ", "").replace("$USER", "root"))
         .collect();
-    // A background job says when it is ready, which its reader sees.
+    // A background job says when it is ready, which its reader sees; of the
+    // other's it is seen by asking.
     let (served, asked) = lines
         .iter()
         .partition::<Vec<_>, _>(|line| line.ends_with(" &"));
-    let [served] = served[..] else {
+    let [served, site] = served[..] else {
         panic!("{served:?}");
     };
     let (setup, asked): (Vec<_>, Vec<_>) =
@@ -417,12 +421,14 @@ fn the_readme_is_right() {
         let done = host.output(shell(line)).unwrap();
         assert!(done.status.success(), "{line}: {done:?}");
     }
-    let served = served.trim_end_matches(" &");
-    let server = live::Running::start(&host, shell(&format!("exec {served}")), &[]);
+    let start = |line: &str| {
+        let line = format!("exec {}", line.trim_end_matches(" &"));
+        Running::start(&host, shell(&line), &[])
+    };
+    let server = start(served);
     let server = server.until("ready");
     let page = fs::read(root.join("docs/sockets.md")).unwrap();
-    let site = "exec python3 -m http.server 8000 --bind 192.0.2.1 --directory examples";
-    let _other = live::Running::start(&host, shell(site), &[]);
+    let _other = start(site);
     let began = Instant::now();
     while host
         .run(|| std::net::TcpStream::connect("192.0.2.1:8000"))
