@@ -14,6 +14,7 @@ mod live;
 mod on_off;
 mod perlink;
 mod plot;
+mod print;
 mod rarp;
 mod replace;
 mod source;

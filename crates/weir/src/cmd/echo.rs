@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, say};
 use crate::host::{self, HostArgs, Need, any_of, any_towards};
+use crate::print;
 use crate::stop::Stop;
 use serde_json::json;
 use std::io::{self, Read, Write};
@@ -269,17 +270,15 @@ fn report(args: &Args, times: &mut [Duration]) -> Result<(), Failure> {
     };
     let (min, median, max) = (at(0), at(50), at(100));
     let came_back = times.len();
-    let line = match args.json {
-        true => json!({
-            "sent": args.count,
-            "came_back": came_back,
-            "microseconds": {"min": min, "median": median, "max": max},
-        })
-        .to_string(),
-        false => format!(
+    let json = json!({
+        "sent": args.count,
+        "came_back": came_back,
+        "microseconds": {"min": min, "median": median, "max": max},
+    });
+    print::report(args.json, &json, || {
+        format!(
             "{came_back} of {} came back; microseconds: min {min:.1}, median {median:.1}, max {max:.1}",
             args.count
-        ),
-    };
-    writeln!(io::stdout(), "{line}").map_err(Failure::output)
+        )
+    })
 }

@@ -3,9 +3,10 @@
 use crate::failure::{Failure, say};
 use crate::host::{self, HostArgs, Need, any_of};
 use crate::iperf::{BLOCK_LEN, Measured, PORT, Parameters, client, server};
+use crate::print;
 use crate::stop::Stop;
 use rustix::event::{PollFd, PollFlags, poll};
-use std::io::{self, Write};
+use std::io;
 use weir_socket::{Net, TcpListener, UdpSocket};
 
 /// Measure throughput over TCP or UDP, as iperf3 does and with its protocol
@@ -187,9 +188,5 @@ fn wait<'a>(served: &'a [Served], stop: &Stop) -> Result<Option<&'a Served>, Fai
 }
 
 fn tell(args: &Args, measured: &Measured) -> Result<(), Failure> {
-    let line = match args.json {
-        true => serde_json::to_string(measured).map_err(Failure::run)?,
-        false => measured.line(),
-    };
-    writeln!(io::stdout(), "{line}").map_err(Failure::output)
+    print::report(args.json, measured, || measured.line())
 }

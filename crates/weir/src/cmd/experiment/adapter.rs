@@ -4,9 +4,9 @@ mod report;
 mod sys;
 
 use crate::failure::{Failure, say};
+use crate::print;
 use report::{Latency, Report, Throughput};
 use rustix::time::{ClockId, clock_gettime};
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 use sys::World;
@@ -116,11 +116,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(folder) = &args.svg {
         report.draw(folder)?;
     }
-    let text = match args.json {
-        true => report.json()?,
-        false => report.table(),
-    };
-    writeln!(std::io::stdout(), "{text}").map_err(Failure::output)
+    print::report(args.json, &report, || report.table())
 }
 
 /// One round of all that is measured of these protocols.

@@ -9,6 +9,7 @@ mod report;
 mod send;
 
 use crate::failure::Failure;
+use crate::print;
 use crate::source::Compiler;
 use cost::Kind;
 use cpus::Cpus;
@@ -16,7 +17,6 @@ use divider::Divider;
 use indicatif::{ProgressBar, ProgressStyle};
 use receive::{Batches, Demultiplexed, receive};
 use report::{BreakEven, Line, Report, Row};
-use std::io::Write;
 use std::time::Duration;
 use weir_demux::Filter;
 use weir_filter::lang::Language;
@@ -62,11 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return receive::receiver(sizes[0], sizes[1]);
     }
     let report = Bench::new(args)?.measure()?;
-    let text = match args.json {
-        true => report.json()?,
-        false => report.table(),
-    };
-    writeln!(std::io::stdout(), "{text}").map_err(Failure::output)
+    print::report(args.json, &report.json(), || report.table())
 }
 
 /// Two hosts, and how to measure.

@@ -3,12 +3,12 @@
 use super::NOT_IN_OUR_COPY;
 use crate::failure::Failure;
 use crate::plot::{self, Frame, draw};
+use crate::print;
 use crate::text::{
     self,
     Column::{Left, Right},
 };
 use serde::Serialize;
-use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -149,11 +149,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(folder) = &args.svg {
         figure(folder, &runs)?;
     }
-    let report = match args.json {
-        true => json(args, &rows, &left_out)?,
-        false => table(args, &rows, &left_out),
+    let json = Json {
+        chains: args.chains,
+        seed: args.seed,
+        runs: &rows,
+        left_out: &left_out,
     };
-    writeln!(std::io::stdout(), "{report}").map_err(Failure::output)
+    print::report(args.json, &json, || table(args, &rows, &left_out))
 }
 
 fn measure(settings: &Settings) -> Result<Row, Failure> {
@@ -171,16 +173,6 @@ struct Json<'a> {
     runs: &'a [Row],
     /// Algorithms whose lists would take too long.
     left_out: &'a [&'static str],
-}
-
-fn json(args: &Args, runs: &[Row], left_out: &[&'static str]) -> Result<String, Failure> {
-    let json = Json {
-        chains: args.chains,
-        seed: args.seed,
-        runs,
-        left_out,
-    };
-    serde_json::to_string(&json).map_err(Failure::run)
 }
 
 fn table(args: &Args, rows: &[Row], left_out: &[&'static str]) -> String {

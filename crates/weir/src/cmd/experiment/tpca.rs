@@ -2,12 +2,12 @@
 
 use super::{NOT_IN_OUR_COPY, plot};
 use crate::failure::Failure;
+use crate::print;
 use crate::text::{
     self,
     Column::{Left, Right},
 };
 use serde::Serialize;
-use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use weir_stack::experiment::tpca::{
@@ -119,11 +119,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         });
         plot::figures(folder, &settings, &measured.collect::<Vec<_>>())?;
     }
-    let report = match args.json {
-        true => json(args, &rows)?,
-        false => table(args, &settings, &rows),
-    };
-    writeln!(std::io::stdout(), "{report}").map_err(Failure::output)
+    print::report(args.json, &json(args, &rows), || {
+        table(args, &settings, &rows)
+    })
 }
 
 fn number(value: f64) -> String {
@@ -240,7 +238,7 @@ struct Json {
     algorithms: Vec<JsonRow>,
 }
 
-fn json(args: &Args, rows: &[Row]) -> Result<String, Failure> {
+fn json(args: &Args, rows: &[Row]) -> Json {
     let measured = |measured: &Measured, segments: Option<f64>| JsonMeasured {
         cost: JsonCost::new(&measured.cost),
         hits: measured.hits,
@@ -259,13 +257,12 @@ fn json(args: &Args, rows: &[Row]) -> Result<String, Failure> {
         measured: (row.users.as_ref())
             .map(|users| measured(users, args.workload.segments_a_transaction())),
     };
-    let json = Json {
+    Json {
         users: args.users,
         chains: args.chains.get(),
         response_s: args.response,
         seed: args.seed,
         workload: args.workload,
         algorithms: rows.iter().map(row).collect(),
-    };
-    serde_json::to_string(&json).map_err(Failure::run)
+    }
 }

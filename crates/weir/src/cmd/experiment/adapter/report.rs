@@ -89,10 +89,6 @@ impl Report {
         }
     }
 
-    pub(super) fn json(&self) -> Result<String, Failure> {
-        serde_json::to_string(self).map_err(Failure::run)
-    }
-
     pub(super) fn table(&self) -> String {
         format!(
             "One-byte round trips, medians of {}, the best of {} rounds\n\n{}\n\n\

@@ -2,7 +2,6 @@
 
 use super::cost::Kind;
 use super::paper;
-use crate::failure::Failure;
 use crate::text::{
     self,
     Column::{Left, Right},
@@ -153,7 +152,7 @@ fn millis(ms: f64) -> String {
 }
 
 #[derive(Serialize)]
-struct Json<'a> {
+pub(super) struct Json<'a> {
     kernel: String,
     each_ms: u128,
     rounds: u32,
@@ -176,8 +175,8 @@ struct JsonBreakEven<'a> {
 }
 
 impl Report {
-    pub(super) fn json(&self) -> Result<String, Failure> {
-        let json = Json {
+    pub(super) fn json(&self) -> Json<'_> {
+        Json {
             kernel: kernel(),
             each_ms: self.time.as_millis(),
             rounds: self.rounds,
@@ -191,8 +190,7 @@ impl Report {
                 paper: paper::BREAK_EVEN,
                 now: &self.break_even,
             },
-        };
-        serde_json::to_string(&json).map_err(Failure::run)
+        }
     }
 
     pub(super) fn table(&self) -> String {
