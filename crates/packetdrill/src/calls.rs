@@ -217,6 +217,8 @@ impl Inner {
         let mut socket = Socket::new(self, Stage::Stream(id), is_v6);
         socket.options = options;
         socket.was_open = true;
+        let nodelay = socket.options.number(libc::IPPROTO_TCP, libc::TCP_NODELAY) != 0;
+        self.stack.tcp_set_nodelay(id, nodelay).map_err(errno)?;
         let fd = self.enter(Kind::Socket(Box::new(socket)))?;
         self.apply(fd)?;
         Ok(fd)

@@ -116,7 +116,9 @@ fn words(fields: &mut Fields, info: &TcpInfo) {
     fields.word(info.mss_received.max(536));
     fields.word(info.in_flight);
     fields.word(info.sacked);
-    fields.word(info.lost);
+    // Linux counts what was lost until it has arrived, sent again or not.
+    let repairs = matches!(info.repair, Repair::Recovery | Repair::Loss);
+    fields.word(info.lost + if repairs { info.sent_again } else { 0 });
     fields.word(info.sent_again);
     fields.word(0);
     fields.word(ms(info.since_sent_ns));
@@ -130,7 +132,7 @@ fn words(fields: &mut Fields, info: &TcpInfo) {
     fields.word(info.ssthresh.map_or(0x7fff_ffff, |bytes| bytes / mss));
     fields.word(info.cwnd / mss);
     fields.word(info.mss_ours);
-    fields.word(3);
+    fields.word(info.reordered.div_ceil(mss).max(3));
     fields.word(0);
     fields.word(info.rcv_wnd);
     fields.word(info.counts.again);

@@ -1,9 +1,9 @@
-//! `getsockopt` of the whole process.
+//! `getsockopt` and `sendfile` of the whole process.
 //!
 //! packetdrill reads `TCP_INFO` for a script's assertions by the function of
-//! the C library, not by the table it was given. Loaded ahead of that library
-//! (`LD_PRELOAD`), this one answers for our descriptors and leaves all others
-//! to the kernel.
+//! the C library, not by the table it was given, and so it sends files. Loaded
+//! ahead of that library (`LD_PRELOAD`), these answer for our descriptors and
+//! leave all others to the kernel.
 
 use crate::abi::answer;
 use crate::world::World;
@@ -23,6 +23,14 @@ pub(crate) fn end() {
     WORLD.store(std::ptr::null_mut(), Ordering::Release);
 }
 
+/// The world, if a descriptor is one of its.
+fn world_of(fd: c_int) -> Option<&'static World> {
+    // SAFETY: the pointer is null, or the world that lives until `free`, which
+    // packetdrill calls last of all.
+    let world = unsafe { WORLD.load(Ordering::Acquire).as_ref() };
+    world.filter(|world| world.owns(fd))
+}
+
 /// As getsockopt(2).
 // SAFETY: the name is the C library's, and so is the meaning: what is not ours
 // goes to the kernel as it came.
@@ -34,14 +42,24 @@ pub extern "C" fn getsockopt(
     value: usize,
     len: usize,
 ) -> c_int {
-    // SAFETY: the pointer is null, or the world that lives until `free`, which
-    // packetdrill calls last of all.
-    let world = unsafe { WORLD.load(Ordering::Acquire).as_ref() };
-    if let Some(world) = world.filter(|world| world.owns(fd)) {
+    if let Some(world) = world_of(fd) {
         return answer(world.getsockopt(fd, level, name, value, len)) as c_int;
     }
     // SAFETY: the caller's own system call; the kernel judges its pointers.
     let result: c_long =
         unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) };
     result as c_int
+}
+
+/// As sendfile(2).
+// SAFETY: the name is the C library's, and so is the meaning: what is not ours
+// goes to the kernel as it came.
+#[unsafe(no_mangle)]
+pub extern "C" fn sendfile(to: c_int, from: c_int, offset: usize, count: usize) -> isize {
+    if let Some(world) = world_of(to) {
+        return answer(world.sendfile(to, from, offset, count)) as isize;
+    }
+    // SAFETY: the caller's own system call; the kernel judges its pointers.
+    let result: c_long = unsafe { libc::syscall(libc::SYS_sendfile, to, from, offset, count) };
+    result as isize
 }

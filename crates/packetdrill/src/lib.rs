@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `abi` | the table of functions that packetdrill calls |
 //! | `memory` | the caller's memory, reached as the kernel reaches it |
-//! | `interpose` | `getsockopt` of the process, for our descriptors |
+//! | `interpose` | `getsockopt` and `sendfile` of the process, for our descriptors |
 //! | `world` | the clock, the stack and the link between them and packetdrill |
 //! | `socket`, `calls`, `transfer` | sockets, and what is done with them |
 //! | `options`, `info` | their options, `TCP_INFO` |
@@ -42,4 +42,4 @@ pub(crate) struct Errno(pub(crate) i32);
 pub(crate) type Answer<T = i64> = Result<T, Errno>;
 
 pub use abi::{Interface, packetdrill_interface_init};
-pub use interpose::getsockopt;
+pub use interpose::{getsockopt, sendfile};

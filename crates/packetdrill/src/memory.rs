@@ -35,6 +35,24 @@ pub(crate) fn give(at: usize, bytes: &[u8]) -> Answer<()> {
     whole(copied, bytes.len())
 }
 
+/// Bytes of a file of the caller's.
+pub(crate) fn of_file(fd: i32, offset: u64, count: usize) -> Answer<Vec<u8>> {
+    let mut bytes = vec![0; count.min(LEN_MAX)];
+    // SAFETY: the kernel writes at most as many bytes into `bytes` as it has,
+    // and judges the descriptor.
+    let read = unsafe {
+        libc::pread(
+            fd,
+            bytes.as_mut_ptr().cast(),
+            bytes.len(),
+            offset as libc::off_t,
+        )
+    };
+    let read = usize::try_from(read).map_err(|_| Errno(libc::EBADF))?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
 /// A number of the caller's.
 pub(crate) fn take_u32(at: usize) -> Answer<u32> {
     let bytes = take(at, 4)?;

@@ -132,6 +132,12 @@ impl Inner {
             }
             _ => {}
         }
+        if option == (TCP, libc::TCP_NODELAY)
+            && let Some(id) = self.socket(fd)?.stream()
+        {
+            let on = number(value).ok_or(wrong)? != 0;
+            self.stack.tcp_set_nodelay(id, on).map_err(errno)?;
+        }
         self.apply(fd)?;
         Ok(0)
     }
@@ -152,8 +158,7 @@ impl Inner {
         let stack = &mut self.stack;
         let on = |level, name| options.number(level, name) != 0;
         let done = stack
-            .tcp_set_nodelay(id, on(TCP, libc::TCP_NODELAY))
-            .and_then(|()| stack.tcp_set_cork(id, on(TCP, libc::TCP_CORK)))
+            .tcp_set_cork(id, on(TCP, libc::TCP_CORK))
             .and_then(|()| stack.tcp_set_send_buffer(id, options.send_buffer))
             .and_then(|()| match options.number(TCP, libc::TCP_SYNCNT) {
                 0 => Ok(()),

@@ -90,6 +90,9 @@ impl Settings {
             },
             probes: self.is_on("tcp_early_retrans", true),
             restarts: self.is_on("tcp_slow_start_after_idle", true),
+            burst_min: self
+                .number("tcp_min_tso_segs")
+                .map_or(2, |segments| segments.clamp(1, 255) as u8),
             syn_retries: self
                 .number("tcp_syn_retries")
                 .map_or(6, |times| times as u8),

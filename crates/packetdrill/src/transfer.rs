@@ -264,6 +264,16 @@ impl World {
         }
     }
 
+    /// From a file of the kernel's, at an offset that is moved on.
+    pub(crate) fn sendfile(&self, fd: i32, from: i32, offset: usize, count: usize) -> Answer {
+        let at = memory::take(offset, 8)?;
+        let at = u64::from_ne_bytes(at.try_into().expect("eight bytes"));
+        let bytes = memory::of_file(from, at, count)?;
+        let sent = self.transmit(fd, &bytes, 0)?;
+        memory::give(offset, &(at + sent as u64).to_ne_bytes())?;
+        Ok(sent)
+    }
+
     pub(crate) fn splice(
         &self,
         _from: i32,
@@ -345,6 +355,9 @@ impl Inner {
         };
         let more = flags & libc::MSG_MORE != 0;
         self.stack.tcp_set_more(id, more).map_err(errno)?;
+        if flags & libc::MSG_EOR != 0 && taken == bytes.len() {
+            self.stack.tcp_end_record(id).map_err(errno)?;
+        }
         let socket = self.socket(fd)?;
         socket.starved |= taken < bytes.len();
         socket.watch(taken, flags);

@@ -652,6 +652,15 @@ impl Stack {
         self.tcp.set_more(connection, more)
     }
 
+    /// What was written last ends a record (`MSG_EOR`): no segment carries bytes
+    /// of it and of what is written later.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_end_record(&mut self, connection: TcpId) -> Result<(), TcpError> {
+        self.tcp.end_record(connection)
+    }
+
     /// How often this connection's SYN goes again before it is given up.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use super::input::Arrived;
 use super::pcb::{Pcb, State};
 use super::recovery::Progress;
 use super::seq::Seq;
-use weir_wire::tcp::Flags;
+use weir_wire::tcp::{Flags, SackBlocks};
 
 /// How often the neighbour that leads to a peer is said to be there, at most.
 const ADVISE_EACH_NS: u64 = 5_000_000_000;
@@ -61,7 +61,7 @@ impl Pcb {
         let una = self.send.una;
         let flight = self.board.pipe();
         if ack.before(una) {
-            // An old one; what it tells selectively may still be new.
+            self.take_old_ack(now_ns, told);
             return;
         }
         let told_window = self.send.window(told.seq, ack, told.wnd);
@@ -101,6 +101,28 @@ impl Pcb {
         }
         self.schedule_loss(now_ns);
         self.advance_close();
+    }
+
+    /// An acknowledgment that others have overtaken: what it tells selectively
+    /// may still be new.
+    fn take_old_ack(&mut self, now_ns: u64, told: &Told<'_>) {
+        if !self.sack || told.sack.is_empty() {
+            return;
+        }
+        let una = self.send.una;
+        let flight = self.board.pipe();
+        let delivered = self.mark_delivered(now_ns, &Told { ack: una, ..*told });
+        if delivered > 0 {
+            self.recover(
+                now_ns,
+                Progress {
+                    delivered,
+                    flight,
+                    ..Progress::default()
+                },
+            );
+            self.schedule_loss(now_ns);
+        }
     }
 
     /// Whether the first block tells of something that came twice (RFC 2883
@@ -154,16 +176,24 @@ impl Pcb {
                 rack.delivered(sent, now_ns, min_rtt_ns, echo_is_older);
             }
         };
+        // In the order of their numbers: what is told of at once has not come out
+        // of order.
+        self.board.acknowledge(ack, &mut delivered);
         if self.sack {
-            for &(start, end) in told.sack {
-                let (start, end) = (Seq(start), Seq(end));
+            let mut blocks = [(Seq(0), Seq(0)); SackBlocks::MAX];
+            let count = told.sack.len().min(blocks.len());
+            for (block, &(start, end)) in blocks.iter_mut().zip(told.sack) {
+                *block = (Seq(start), Seq(end));
+            }
+            let blocks = &mut blocks[..count];
+            blocks.sort_unstable_by_key(|(start, _)| start.since(ack) as u32);
+            for &(start, end) in blocks.iter() {
                 let known = ack.before(end) && start.before(end) && end.at_most(self.send.nxt);
                 if known && ack.at_most(start) {
                     self.board.sack(start, end, mss, &mut delivered);
                 }
             }
         }
-        self.board.acknowledge(ack, &mut delivered);
         // Karn: what was sent again measures nothing (RFC 6298 §3), nor does what
         // has waited at the peer for it. If a timestamp says that it was the later
         // sending that arrived, that measures (RFC 7323 §4.1).
@@ -198,7 +228,7 @@ impl Pcb {
 
     /// Whether a segment of the peer's can acknowledge this (RFC 5961 §5.2).
     pub(super) fn ack_is_plausible(&self, ack: Seq) -> bool {
-        let widest = self.send.wnd_max.min(1 << 30) as u32;
+        let widest = self.send.wnd_max;
         let oldest = self.send.una.minus(widest);
         oldest.at_most(ack) && ack.at_most(self.send.nxt)
     }

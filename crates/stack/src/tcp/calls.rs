@@ -190,8 +190,7 @@ impl Tcp {
         if pcb.send.closed || !(pcb.can_write() || pcb.is_opening()) {
             return Err(TcpError::Shut);
         }
-        pcb.send.set_memory(left.bytes);
-        let written = pcb.send.write(bytes);
+        let written = pcb.send.write(bytes, left.bytes);
         if written == 0 && !bytes.is_empty() {
             self.note_starved(id.0);
             return Err(TcpError::NotNow);
@@ -204,8 +203,9 @@ impl Tcp {
     /// One that can write nothing for want of memory is told when there is
     /// some again.
     fn note_starved(&mut self, name: Name) {
+        let left = self.left();
         if let Some(pcb) = self.pcbs.get_mut(name)
-            && pcb.send.is_starved()
+            && pcb.send.is_starved(left.bytes)
             && !std::mem::replace(&mut pcb.is_starved, true)
         {
             self.starved.push(name);
@@ -337,8 +337,7 @@ impl Tcp {
         let Some(pcb) = self.pcbs.get_mut(id.0) else {
             return 0;
         };
-        pcb.send.set_memory(left.bytes);
-        let room = pcb.send.takes();
+        let room = pcb.send.takes(left.bytes);
         self.note_starved(id.0);
         room
     }
@@ -349,8 +348,8 @@ impl Tcp {
 
     pub(crate) fn set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), TcpError> {
         let send = &mut self.get(id)?.send;
-        // What waits goes, though corked.
-        send.crumbs |= nodelay && !send.nodelay && send.unsent() > 0;
+        // What waits goes, though corked, each time that it is asked for.
+        send.crumbs |= nodelay && send.unsent() > 0;
         send.nodelay = nodelay;
         self.wake(id.0);
         Ok(())
@@ -397,8 +396,14 @@ impl Tcp {
     }
 
     pub(crate) fn set_more(&mut self, id: TcpId, more: bool) -> Result<(), TcpError> {
-        self.get(id)?.send.more = more;
+        let send = &mut self.get(id)?.send;
+        (send.more, send.pushes) = (more, !more);
         self.wake(id.0);
+        Ok(())
+    }
+
+    pub(crate) fn end_record(&mut self, id: TcpId) -> Result<(), TcpError> {
+        self.get(id)?.send.end_record();
         Ok(())
     }
 

@@ -101,6 +101,15 @@ impl Congestion {
         self.usage.limited || (slow_start && self.cwnd < 2 * self.usage.most as usize)
     }
 
+    /// How much faster than a window a round trip bytes may go, as a fraction:
+    /// so that nothing waits for the window to grow.
+    pub(super) fn pace(&self) -> (usize, u64) {
+        match self.cwnd < self.ssthresh / 2 {
+            true => (2, 1),
+            false => (6, 5),
+        }
+    }
+
     /// Where slow start ends, if a loss has shown it.
     pub(super) fn threshold(&self) -> Option<usize> {
         (self.ssthresh < WINDOW_MAX).then_some(self.ssthresh)
@@ -191,8 +200,14 @@ impl Congestion {
         };
         self.cubic.epoch = None;
         self.spare = 0;
-        let flight = flight.min(self.cwnd) as f64;
-        self.ssthresh = ((flight * beta) as usize).max(2 * self.mss);
+        // RFC 9438 §4.6 leaves it to whoever does not let an idle window grow to
+        // take the window itself, so that a single loss of little is not paid for
+        // by a connection's whole rate.
+        let from = match self.algorithm {
+            Algorithm::Cubic => self.cwnd,
+            Algorithm::NewReno => flight.min(self.cwnd),
+        };
+        self.ssthresh = ((from as f64 * beta) as usize).max(2 * self.mss);
     }
 
     /// The time-out struck: start over with one segment (RFC 5681 §3.1).

@@ -226,8 +226,7 @@ impl Tcp {
         let mss = known.mss.map_or(mss, |known| mss.min(known.into()));
         let room = mss.saturating_sub(OPTIONS_MAX);
         let len = if may { bytes.len().min(room) } else { 0 };
-        pcb.send.set_memory(self.left().bytes);
-        let len = pcb.send.write(&bytes[..len]);
+        let len = pcb.send.write(&bytes[..len], self.left().bytes);
         pcb.opening = Some(Box::new(Opening {
             option,
             len,

@@ -87,6 +87,8 @@ pub struct TcpInfo {
     pub snd_wnd: usize,
     /// Ours, as the peer knows it.
     pub rcv_wnd: usize,
+    /// Bytes by which segments have come out of order, at most.
+    pub reordered: usize,
     /// How long ago bytes were sent, bytes came, and any segment came.
     pub since_sent_ns: u64,
     /// See `since_sent_ns`.
@@ -178,6 +180,7 @@ impl Pcb {
             send_limit: self.send.limit(),
             snd_wnd: self.send.wnd,
             rcv_wnd: self.receive.window(),
+            reordered: self.rack.farthest(),
             since_sent_ns: since(self.last_sent_ns),
             since_received_ns: since(self.last_received_ns),
             since_heard_ns: since(self.last_heard_ns),

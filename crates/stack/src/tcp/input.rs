@@ -86,6 +86,11 @@ impl Pcb {
             }
             return Effect::Nothing;
         }
+        // Who echoes what we have not sent since we began answers another SYN
+        // (RFC 7323 §3.2).
+        if has_ack && !self.echoes_us(now_ns, arrived) {
+            return Effect::Refuse;
+        }
         if !arrived.has(Flags::SYN) {
             return Effect::Nothing;
         }
@@ -113,13 +118,24 @@ impl Pcb {
         Effect::Opened
     }
 
+    /// Whether the echo that comes with an answer to our SYN is of one that we
+    /// have sent, if there is an echo.
+    fn echoes_us(&self, now_ns: u64, arrived: &Arrived<'_>) -> bool {
+        let (Some(ours), Some((_, echo))) = (self.timestamps, arrived.repr.options.timestamps)
+        else {
+            return true;
+        };
+        let (first, last) = (self.clock(ours.recent_ns), self.clock(now_ns));
+        Seq(first).at_most(Seq(echo)) && Seq(echo).at_most(Seq(last))
+    }
+
     /// Takes up what the peer's SYN offers.
     pub(super) fn agree(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
         let options = &arrived.repr.options;
         self.receive.start(arrived.seq);
         self.acknowledged = self.receive.nxt;
         // At least what every host takes (RFC 9293 §3.7.1), and no crumbs.
-        self.send.mss_peer = usize::from(options.mss.unwrap_or(536)).max(88);
+        self.send.mss_peer = options.mss.unwrap_or(536).max(88);
         match options.window_scale {
             Some(scale) => self.send.scale = scale.min(14),
             None => (self.receive.scale, self.scales) = (0, false),

@@ -146,6 +146,8 @@ pub struct TcpConfig {
     /// Whether a window that was not used for a while starts over (RFC 5681
     /// §4.1).
     pub restarts: bool,
+    /// Segments that the link cuts from one, at least, if the window takes them.
+    pub burst_min: u8,
     /// How much is sent into the network.
     pub congestion: Algorithm,
 }
@@ -165,6 +167,7 @@ impl Default for TcpConfig {
             probes: true,
             syn_retries: 7,
             restarts: true,
+            burst_min: 2,
             congestion: Algorithm::default(),
         }
     }

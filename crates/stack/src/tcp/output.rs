@@ -16,6 +16,10 @@ const TURN: usize = 16;
 /// Bytes of payload in a segment that the link cuts: with all headers no more
 /// than an IP packet's length can say.
 const BURST_MAX: usize = 65_535 - 60 - 60;
+/// How long a burst that the link cuts takes to send, in nanoseconds.
+const BURST_NS: u64 = 1_000_000;
+/// For each so many nanoseconds of round trip a burst is half as long.
+const NEAR_NS: u64 = 512_000;
 /// What part of the congestion window may be written in one go.
 const PARTS: usize = 8;
 /// The code point of data that may be marked (RFC 3168 §5: ECT(0)).
@@ -70,6 +74,7 @@ impl Pcb {
             self.find_way(now_ns, host);
         }
         let mut left = TURN;
+        let mut went = false;
         while turn == Turn::More && left > 0 {
             let is_syn = self.next_is_syn();
             // Others than timestamps are rare, and not moved about.
@@ -86,6 +91,14 @@ impl Pcb {
                 self.recovery.force = false;
                 turn = Turn::Done;
                 break;
+            };
+            // An acknowledgment while both SYNs are under way is none.
+            let bare = is_syn && next == Next::Ack;
+            let is_syn = is_syn && !bare;
+            let options = match bare {
+                true if self.has_options(false) => Some(self.options(now_ns, false)),
+                true => None,
+                false => options,
             };
             let segment = self.segment(now_ns, next, options.as_ref(), is_syn);
             let mut out_len = segment.payload_len;
@@ -114,6 +127,7 @@ impl Pcb {
             }
             *sent += out_len;
             self.sent(now_ns, next);
+            went |= next != Next::Ack;
         }
         let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd);
         if now_ns == self.last_sent_ns || pipe >= cwnd {
@@ -122,7 +136,10 @@ impl Pcb {
             let outstanding = self.board.outstanding();
             self.congestion.used(una, nxt, outstanding, limited);
         }
-        self.schedule_loss(now_ns);
+        // A turn that comes to nothing does not put a probe off.
+        if went || self.board.is_empty() || self.timers.loss.is_none() {
+            self.schedule_loss(now_ns);
+        }
         turn
     }
 
@@ -173,7 +190,7 @@ impl Pcb {
         let cwnd = self.congestion.cwnd;
         let room = cwnd.saturating_sub(self.pipe());
         let burst_max = match cuts {
-            true => BURST_MAX,
+            true => self.burst_max(most),
             // The scoreboard cuts at full segments, and sees one of several as
             // arrived when all of it has: so no more than a small part.
             false if most == self.mss && self.way().is_some() => (left * most).min(cwnd / PARTS),
@@ -182,10 +199,32 @@ impl Pcb {
         (room.min(burst_max) / most * most).max(most)
     }
 
+    /// Bytes that the link cuts from one segment, at most. As Linux has it: what
+    /// goes in a millisecond, the more the shorter the path, and never all of a
+    /// flight at once, so that the next is asked for while one is under way.
+    fn burst_max(&self, most: usize) -> usize {
+        let cwnd = self.congestion.cwnd;
+        let (gain, per) = self.congestion.pace();
+        let paced = match self.rtt.srtt_ns() {
+            Some(srtt_ns) => (cwnd * gain) as u64 * BURST_NS / (per * srtt_ns),
+            None => 0,
+        };
+        let halvings = u32::try_from(self.rtt.min_ns() / NEAR_NS).unwrap_or(u32::MAX);
+        let near = match self.rtt.min_ns() {
+            0 => 0,
+            _ => BURST_MAX.checked_shr(halvings).unwrap_or(0),
+        };
+        let least = usize::from(self.burst_min) * most;
+        let burst = near.saturating_add(paced as usize).max(least);
+        burst.min(BURST_MAX).min(cwnd / 2)
+    }
+
     /// After a pause the network is unknown again (RFC 5681 §4.1).
     fn restart_after_idle(&mut self, now_ns: u64) {
         let idle_ns = now_ns.saturating_sub(self.last_sent_ns);
-        if self.restarts && self.board.is_empty() && idle_ns > self.rtt.rto_ns() {
+        // Who asks about a closed window has not paused.
+        let may = self.send.unsent() > 0 && self.send.allows(self.send.nxt.plus(1));
+        if self.restarts && may && self.board.is_empty() && idle_ns > self.rtt.rto_ns() {
             self.congestion.restart();
         }
     }
@@ -352,7 +391,8 @@ impl Pcb {
                 let len = self.send.payload_len(start, end);
                 self.count_sent(len, false);
                 self.board.push(start, end, now_ns);
-                if !len.is_multiple_of(self.mss.max(1)) {
+                // A SYN's bytes are as many as fit, and wait for nobody.
+                if !len.is_multiple_of(self.mss.max(1)) && !self.is_opening() {
                     self.send.small = end;
                 }
                 self.probe_window = false;

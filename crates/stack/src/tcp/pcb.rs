@@ -167,6 +167,8 @@ pub(super) struct Pcb {
     /// See [`TcpConfig::probes`] and [`TcpConfig::restarts`].
     pub(super) probes: bool,
     pub(super) restarts: bool,
+    /// See [`TcpConfig::burst_min`].
+    pub(super) burst_min: u8,
     /// When it comes up among the deadlines, at the latest.
     pub(super) due_ns: u64,
     pub(super) counts: Counts,
@@ -252,6 +254,7 @@ impl Pcb {
             syn_retries: config.syn_retries,
             probes: config.probes,
             restarts: config.restarts,
+            burst_min: config.burst_min,
             due_ns: u64::MAX,
             counts: Counts::default(),
             held: 0,
@@ -288,7 +291,7 @@ impl Pcb {
     /// gives the bytes of options and payload together.
     pub(super) fn set_path(&mut self, path_mtu: usize) -> usize {
         let path = (path_mtu - headers(self.local)).min(self.mss_ours.into());
-        let room = self.send.mss_peer.min(path);
+        let room = usize::from(self.send.mss_peer).min(path);
         let options = if self.timestamps.is_some() { 12 } else { 0 };
         let mss = room - options;
         if mss != self.mss {

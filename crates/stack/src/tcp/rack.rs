@@ -19,7 +19,9 @@ pub(super) struct Rack {
     rtt_ns: u64,
     /// The highest number delivered.
     fack: Option<Seq>,
-    reordered: bool,
+    /// How many numbers farther than what was delivered last a segment was that
+    /// came before it, at most.
+    farthest: u32,
     /// Widened once for each round trip with a needless retransmission.
     widened: u8,
     persist: u8,
@@ -46,10 +48,14 @@ impl Rack {
         min_rtt_ns: u64,
         echo_is_older: bool,
     ) {
-        if self.fack.is_none_or(|fack| fack.before(sent.end)) {
-            self.fack = Some(sent.end);
-        } else if !sent.again {
-            self.reordered = true;
+        match self.fack {
+            Some(fack) if !fack.before(sent.end) => {
+                if !sent.again {
+                    let far = fack.since(sent.start) as u32;
+                    self.farthest = self.farthest.max(far);
+                }
+            }
+            _ => self.fack = Some(sent.end),
         }
         let rtt_ns = now_ns.saturating_sub(sent.sent_ns);
         // Perhaps the first transmission arrived, not this one.
@@ -60,6 +66,11 @@ impl Rack {
         if later {
             (self.sent_ns, self.end, self.rtt_ns) = (sent.sent_ns, Some(sent.end), rtt_ns);
         }
+    }
+
+    /// How far segments come out of order, in bytes: zero if none has.
+    pub(super) fn farthest(&self) -> usize {
+        self.farthest as usize
     }
 
     /// Something arrived twice: what was sent again was not lost (§6.2,
@@ -84,7 +95,7 @@ impl Rack {
     /// How long a segment may be overtaken before it is lost.
     fn window_ns(&self, view: View, sacked: usize) -> u64 {
         let segments = sacked.div_ceil(view.mss.max(1));
-        if !self.reordered && (view.in_recovery || segments >= DUP_THRESH) {
+        if self.farthest == 0 && (view.in_recovery || segments >= DUP_THRESH) {
             return 0;
         }
         let widened = u64::from(self.widened) + 1;

@@ -156,24 +156,25 @@ impl Pcb {
             }
             self.recovery.retries = 0;
         }
+        let grown = self.grown_by(progress);
         let lost = match self.sack {
             true => self.detect(now_ns),
             false => self.count_duplicates(progress),
         };
         let repaired = self.recovery.point.at_most(self.send.una);
         match self.recovery.phase {
-            Phase::Open if lost > 0 => self.enter_recovery(self.delivered(progress)),
-            Phase::Open => self.grow(now_ns, progress),
+            Phase::Open if lost > 0 => self.enter_recovery(progress),
+            Phase::Open => self.grow(now_ns, grown),
             Phase::Recovery if repaired => {
                 self.congestion.cwnd = self.congestion.ssthresh;
                 self.repaired();
             }
             Phase::Recovery => self.reduce_proportionally(progress, lost > 0),
             Phase::Loss if repaired => {
-                self.grow(now_ns, progress);
+                self.grow(now_ns, grown);
                 self.repaired();
             }
-            Phase::Loss => self.grow(now_ns, progress),
+            Phase::Loss => self.grow(now_ns, grown),
         }
     }
 
@@ -184,13 +185,27 @@ impl Pcb {
     }
 
     /// The window grows only if it was the limit (RFC 7661, in its spirit).
-    fn grow(&mut self, now_ns: u64, progress: Progress) {
+    fn grow(&mut self, now_ns: u64, bytes: usize) {
         if !self.congestion.is_in_use() {
             self.congestion.not_in_use();
-        } else if progress.acknowledged > 0 {
+        } else if bytes > 0 {
             let srtt_ns = self.rtt.srtt_ns().unwrap_or(0);
-            self.congestion
-                .acknowledged(progress.acknowledged, now_ns, srtt_ns);
+            self.congestion.acknowledged(bytes, now_ns, srtt_ns);
+        }
+    }
+
+    /// By how many bytes an acknowledgment lets the window grow: what has left
+    /// the network by it, not what others have told of before.
+    fn grown_by(&self, progress: Progress) -> usize {
+        // Where segments come out of order as a rule, all that arrives counts.
+        let told = match self.sack {
+            true if self.rack.farthest() > DUPLICATES as usize * self.mss => 0,
+            true => progress.acknowledged.saturating_sub(progress.delivered),
+            false => self.recovery.duplicates as usize * self.mss,
+        };
+        match progress.acknowledged {
+            0 => 0,
+            acknowledged => acknowledged.saturating_sub(told).max(1),
         }
     }
 
@@ -233,18 +248,19 @@ impl Pcb {
         self.board.mark_lost(|sent| Some(sent.start) == first)
     }
 
-    /// `delivered` is what the acknowledgment brought that told of the loss: it
-    /// counts (RFC 6937 §3.1).
-    fn enter_recovery(&mut self, delivered: usize) {
+    /// What the acknowledgment brought that told of the loss counts (RFC 9937
+    /// §6); a segment goes in any case.
+    fn enter_recovery(&mut self, progress: Progress) {
         let flight = self.board.outstanding();
         self.congestion.reduce(flight);
         let recovery = &mut self.recovery;
         (recovery.phase, recovery.point) = (Phase::Recovery, self.send.nxt);
-        (recovery.delivered, recovery.out) = (delivered as u32, 0);
+        (recovery.delivered, recovery.out) = (0, 0);
         recovery.flight = flight.max(1) as u32;
         (recovery.force, recovery.partial) = (true, false);
         recovery.probe = None;
-        self.congestion.cwnd = self.pipe() + self.mss;
+        self.reduce_proportionally(progress, true);
+        self.congestion.cwnd = self.congestion.cwnd.max(self.pipe() + self.mss);
     }
 
     /// Bytes that arrived by an acknowledgment: without SACK, a duplicate stands
@@ -256,7 +272,7 @@ impl Pcb {
         }
     }
 
-    /// RFC 6937 §3: as much goes out as arrives, in proportion, so that the
+    /// RFC 9937 §6: as much goes out as arrives, in proportion, so that the
     /// flight is down at the threshold when the loss is repaired.
     fn reduce_proportionally(&mut self, progress: Progress, more_lost: bool) {
         let delivered = self.delivered(progress);
@@ -269,12 +285,8 @@ impl Pcb {
         } else {
             let behind = recovery.delivered.saturating_sub(recovery.out) as usize;
             let safe = progress.acknowledged > 0 && !more_lost;
-            let limit = if safe {
-                behind.max(delivered) + self.mss
-            } else {
-                behind
-            };
-            limit.min(ssthresh - pipe)
+            let more = if safe { self.mss } else { 0 };
+            (behind.max(delivered) + more).min(ssthresh - pipe)
         };
         self.congestion.cwnd = (pipe + quota).max(self.mss);
     }
@@ -359,7 +371,7 @@ impl Pcb {
         match timer {
             LossTimer::Reorder => {
                 if self.detect(now_ns) > 0 && self.recovery.phase == Phase::Open {
-                    self.enter_recovery(0);
+                    self.enter_recovery(Progress::default());
                 }
             }
             LossTimer::Probe => self.probe(now_ns),
@@ -368,7 +380,7 @@ impl Pcb {
                 self.recovery.retries += 1;
                 self.rtt.back_off();
                 self.probe_window = true;
-                self.send.crumbs = true;
+                (self.send.crumbs, self.send.pushes) = (true, true);
                 self.timers.loss = Some((LossTimer::Persist, now_ns + self.rtt.rto_ns()));
                 return self.recovery.retries <= RETRIES_MAX;
             }

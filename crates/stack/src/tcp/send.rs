@@ -2,6 +2,7 @@
 
 use super::ring::{Ring, clamp};
 use super::seq::Seq;
+use std::collections::VecDeque;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::Flags;
 
@@ -15,14 +16,14 @@ pub(super) struct Send {
     pub(super) nxt: Seq,
     /// The window by the last segment that told it, and the widest ever.
     pub(super) wnd: usize,
-    pub(super) wnd_max: usize,
+    pub(super) wnd_max: u32,
     /// Which segment told it.
     wl1: Seq,
     wl2: Seq,
     /// The shift of the peer's windows.
     pub(super) scale: u8,
     /// The most bytes that the peer takes in a segment, options included.
-    pub(super) mss_peer: usize,
+    pub(super) mss_peer: u16,
     /// The application has written all.
     pub(super) closed: bool,
     /// The window was too small for so long that whatever fits goes (RFC 9293
@@ -33,18 +34,20 @@ pub(super) struct Send {
     /// More bytes follow at once: those that are there wait for them, until
     /// something is acknowledged.
     pub(super) more: bool,
+    /// What was written last is to be read at once (RFC 9293 §3.9.1.2, PUSH).
+    pub(super) pushes: bool,
     /// Where the last segment ended that was not full.
     pub(super) small: Seq,
     /// Small segments wait for more bytes.
     pub(super) cork: bool,
+    /// Where records end that are not acknowledged, in rising order.
+    records: Option<Box<VecDeque<Seq>>>,
     /// The number of the buffer's first byte.
     start: Seq,
     buffer: Ring,
     /// The most bytes that wait here: now, and however long the path.
     limit: u32,
     limit_max: u32,
-    /// The most bytes of storage, by the memory that is left to all.
-    storage_max: u32,
 }
 
 /// What of the bytes not sent yet may go.
@@ -76,13 +79,14 @@ impl Send {
             crumbs: false,
             nodelay: false,
             more: false,
+            pushes: true,
             small: iss,
             cork: false,
+            records: None,
             start: iss.plus(1),
             buffer: Ring::default(),
             limit: clamp(limit.min(limit_max)),
             limit_max: clamp(limit_max),
-            storage_max: u32::MAX,
         }
     }
 
@@ -109,14 +113,10 @@ impl Send {
         }
     }
 
-    /// So much memory is left for it and all others.
-    pub(super) fn set_memory(&mut self, left: usize) {
-        self.storage_max = clamp(self.capacity() + left);
-    }
-
-    /// Whether nothing is taken for want of memory alone.
-    pub(super) fn is_starved(&self) -> bool {
-        self.room() > 0 && self.buffer.room(self.storage_max as usize) == 0
+    /// Whether nothing is taken for want of memory alone, of which `left` bytes
+    /// are left to all.
+    pub(super) fn is_starved(&self, left: usize) -> bool {
+        self.room() > 0 && self.takes(left) == 0
     }
 
     /// The buffer follows the congestion window: a flight of it, and another to
@@ -127,13 +127,15 @@ impl Send {
 
     /// How many bytes more are taken now: by the buffer's limit, and the memory
     /// that is left.
-    pub(super) fn takes(&self) -> usize {
-        self.room().min(self.buffer.room(self.storage_max as usize))
+    pub(super) fn takes(&self, left: usize) -> usize {
+        let storage_max = self.capacity().saturating_add(left);
+        self.room().min(self.buffer.room(storage_max))
     }
 
     /// Takes bytes to be sent; gives how many.
-    pub(super) fn write(&mut self, bytes: &[u8]) -> usize {
-        let taken = bytes.len().min(self.takes());
+    pub(super) fn write(&mut self, bytes: &[u8], left: usize) -> usize {
+        let taken = bytes.len().min(self.takes(left));
+        self.pushes |= taken > 0;
         self.buffer.push(&bytes[..taken]);
         taken
     }
@@ -148,6 +150,12 @@ impl Send {
         self.buffer.consume(arrived);
         self.buffer.rewind();
         self.start = self.start.plus(arrived);
+        if let Some(records) = &mut self.records {
+            while records.pop_front_if(|end| end.at_most(una)).is_some() {}
+            if records.is_empty() {
+                self.records = None;
+            }
+        }
         arrived
     }
 
@@ -173,13 +181,13 @@ impl Send {
         }
         let changed = self.wnd != wnd;
         (self.wnd, self.wl1, self.wl2) = (wnd, seq, ack);
-        self.wnd_max = self.wnd_max.max(wnd);
+        self.wnd_max = self.wnd_max.max(clamp(wnd));
         changed
     }
 
     /// The window of the segment that opens the connection.
     pub(super) fn first_window(&mut self, seq: Seq, ack: Seq, wnd: usize) {
-        (self.wnd, self.wnd_max, self.wl1, self.wl2) = (wnd, wnd, seq, ack);
+        (self.wnd, self.wnd_max, self.wl1, self.wl2) = (wnd, clamp(wnd), seq, ack);
     }
 
     /// Whether a number is within the window.
@@ -231,6 +239,12 @@ impl Send {
         if unsent == 0 && !finish {
             return Ready::Nothing;
         }
+        let record = self.records().find(|end| self.nxt.before(*end));
+        if let Some(end) = record.map(|end| end.since(self.nxt.max(self.start)))
+            && end < unsent
+        {
+            return self.ready_record(end, most, burst);
+        }
         let used = self.nxt.since(self.una);
         let window = self.wnd.saturating_sub(used);
         let mut len = unsent.min(burst).min(window);
@@ -249,10 +263,22 @@ impl Send {
             true => Ready::Bytes(len, fin),
             false if (self.cork || self.more) && all && !self.crumbs => Ready::Flight,
             // Silly windows (RFC 9293 §3.8.6.2.1): half the widest is enough.
-            false if 2 * len >= self.wnd_max && self.wnd_max > 0 => Ready::Bytes(len, fin),
+            false if 2 * len >= self.wnd_max as usize && self.wnd_max > 0 => Ready::Bytes(len, fin),
             false if self.crumbs => Ready::Bytes(len, fin),
             false if len < unsent.min(most) => Ready::Window,
             false => Ready::Flight,
+        }
+    }
+
+    /// [`Send::ready`], of the `left` bytes of a record behind which others wait:
+    /// its last segment waits for nothing.
+    fn ready_record(&self, left: usize, most: usize, burst: usize) -> Ready {
+        let window = self.wnd.saturating_sub(self.nxt.since(self.una));
+        let len = left.min(burst).min(window);
+        match (len == left, len - len % most) {
+            (true, _) => Ready::Bytes(len, false),
+            (false, 0) => Ready::Window,
+            (false, full) => Ready::Bytes(full, false),
         }
     }
 
@@ -261,12 +287,34 @@ impl Send {
         let syn = start == self.iss && end != start;
         let fin = self.closed && start.at_most(self.fin()) && self.fin().before(end);
         let data_end = if fin { self.fin() } else { end };
-        let push = data_end == self.fin() && start.before(data_end) && !syn;
+        let push = self.is_pushed(data_end) && start.before(data_end) && !syn;
         let mut flags = Flags::default();
         for (set, flag) in [(syn, Flags::SYN), (fin, Flags::FIN), (push, Flags::PSH)] {
             flags = if set { flags | flag } else { flags };
         }
         flags
+    }
+
+    /// Whether what ends here is to be read at once: all that was written, unless
+    /// more was announced, and a record.
+    fn is_pushed(&self, end: Seq) -> bool {
+        let all = end == self.fin() && (self.pushes || self.closed);
+        all || self.records().any(|record| record == end)
+    }
+
+    /// What was written last ends a record: no segment carries more than it.
+    pub(super) fn end_record(&mut self) {
+        let end = self.fin();
+        if end != self.una && self.records().next_back() != Some(end) {
+            self.records.get_or_insert_default().push_back(end);
+        }
+    }
+
+    /// Where records end that are not acknowledged.
+    fn records(&self) -> impl DoubleEndedIterator<Item = Seq> {
+        self.records
+            .iter()
+            .flat_map(|records| records.iter().copied())
     }
 
     /// How many bytes a segment carries.
@@ -320,7 +368,7 @@ mod tests {
     fn small_segments_wait_unless_told_otherwise() {
         let mut send = send(5000);
         assert_eq!(send.ready(1000, 1000), Ready::Nothing);
-        send.write(&[1; 100]);
+        send.write(&[1; 100], usize::MAX);
         assert_eq!(
             send.ready(1000, 1000),
             Ready::Bytes(100, false),
@@ -328,29 +376,29 @@ mod tests {
         );
         send.nxt = send.nxt.plus(100);
         send.small = send.nxt;
-        send.write(&[2; 100]);
+        send.write(&[2; 100], usize::MAX);
         assert_eq!(send.ready(1000, 1000), Ready::Flight);
         send.nodelay = true;
         assert_eq!(send.ready(1000, 1000), Ready::Bytes(100, false));
         send.nodelay = false;
-        send.write(&[3; 900]);
+        send.write(&[3; 900], usize::MAX);
         assert_eq!(send.ready(1000, 1000), Ready::Bytes(1000, false));
         send.acknowledge(send.nxt);
         send.nxt = send.nxt.plus(1000);
-        send.write(&[4; 10]);
+        send.write(&[4; 10], usize::MAX);
         send.closed = true;
         assert_eq!(
             send.ready(1000, 1000),
             Ready::Bytes(10, true),
             "the last waits for nothing"
         );
-        assert_eq!(send.write(&[5]), 0);
+        assert_eq!(send.write(&[5], usize::MAX), 0);
     }
 
     #[test]
     fn silly_windows_are_not_filled() {
         let mut send = send(4000);
-        send.write(&[1; 5000]);
+        send.write(&[1; 5000], usize::MAX);
         send.nxt = send.nxt.plus(3500);
         assert_eq!(send.ready(1000, 1000), Ready::Window);
         send.window(Seq(1), send.una, 2000);
@@ -359,14 +407,14 @@ mod tests {
         send.window(Seq(1), send.una, 0);
         assert_eq!(send.ready(1000, 1000), Ready::Window);
         // After a while, whatever fits.
-        send.write(&[1; 900]);
+        send.write(&[1; 900], usize::MAX);
         send.window(Seq(1), send.una, 300);
         assert_eq!(send.ready(1000, 1000), Ready::Window);
         send.crumbs = true;
         assert_eq!(send.ready(1000, 1000), Ready::Bytes(300, false));
         send.crumbs = false;
         // Half of the widest window there was.
-        send.write(&[1; 5000]);
+        send.write(&[1; 5000], usize::MAX);
         send.window(Seq(1), send.una, 2000);
         assert_eq!(send.ready(3000, 3000), Ready::Bytes(2000, false));
         assert!(
@@ -378,7 +426,7 @@ mod tests {
     #[test]
     fn segments_know_their_flags_and_bytes() {
         let mut send = Send::new(Seq(100), 1000, 1000);
-        send.write(b"hello");
+        send.write(b"hello", usize::MAX);
         let syn = send.flags(Seq(100), Seq(101));
         assert_eq!((syn, send.payload_len(Seq(100), Seq(101))), (Flags::SYN, 0));
         send.nxt = Seq(106);

@@ -1,0 +1,196 @@
+//! What goes out when, against a peer made of segments: probes, records, what
+//! is pushed, and how a connection opens.
+
+mod common;
+
+use common::peer::{ACK, Peer, S, SYN, flags};
+use common::{V4, ip};
+use std::net::SocketAddr;
+use weir_stack::tcp::{State, TcpError, TcpId};
+use weir_wire::tcp::{Flags, Options, Repr};
+
+const MS: u64 = 1_000_000;
+const RST: Flags = Flags::RST;
+const PSH: Flags = Flags::PSH;
+
+/// A connection with SACK, segments of 1000 bytes and a round trip of 1 ms.
+fn open(peer: &mut Peer) -> TcpId {
+    peer.options = Options {
+        mss: Some(1000),
+        sack_permitted: true,
+        ..Options::default()
+    };
+    let listener = peer.listen(10);
+    peer.tell(SYN, peer.seq, 0, b"");
+    let answer = peer.heard()[0].0;
+    (peer.seq, peer.ack) = (answer.ack, answer.seq.wrapping_add(1));
+    peer.now_ns += MS;
+    peer.options = Options::default();
+    peer.tell(ACK, peer.seq, peer.ack, b"");
+    peer.stack.tcp_accept(peer.now_ns, listener).unwrap()
+}
+
+/// Where segments start and end, from the first byte of the stream on, and
+/// whether they are pushed.
+fn places(peer: &Peer, heard: &[(Repr, Vec<u8>)]) -> Vec<(u32, usize, bool)> {
+    let place = |(repr, payload): &(Repr, Vec<u8>)| {
+        let at = repr.seq.wrapping_sub(peer.ack);
+        (at, payload.len(), repr.flags.contains(PSH))
+    };
+    heard.iter().map(place).collect()
+}
+
+/// The peer acknowledges so many bytes of the stream, and has others.
+fn acknowledge(peer: &mut Peer, count: u32, has: &[(u32, u32)]) {
+    let mut options = Options::default();
+    for (start, end) in has {
+        let at = |offset: u32| peer.ack.wrapping_add(offset);
+        assert!(options.sack.push(at(*start), at(*end)));
+    }
+    let before = std::mem::replace(&mut peer.options, options);
+    peer.tell(ACK, peer.seq, peer.ack.wrapping_add(count), b"");
+    peer.options = before;
+}
+
+/// RFC 8985 §7.2: after two round trips without an answer a segment more is
+/// sent, also while others wait for the window.
+#[test]
+fn a_probe_is_not_put_off_by_what_waits() {
+    let mut peer = Peer::new(V4);
+    let connection = open(&mut peer);
+    peer.stack.tcp_write(connection, &[7; 20_000]).unwrap();
+    assert_eq!(peer.heard().len(), 10);
+    peer.now_ns += MS;
+    // The window is 10,000 bytes.
+    acknowledge(&mut peer, 1000, &[]);
+    assert_eq!(peer.heard().len(), 1);
+    let sent_ns = peer.now_ns;
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    loop {
+        let next_ns = peer.stack.poll(peer.now_ns, &mut frames).unwrap();
+        if !frames.is_empty() {
+            break;
+        }
+        peer.now_ns = peer.now_ns.max(next_ns);
+    }
+    let waited_ns = peer.now_ns - sent_ns;
+    assert!((MS..10 * MS).contains(&waited_ns), "{waited_ns} ns");
+}
+
+#[test]
+fn what_is_announced_to_go_on_is_not_pushed() {
+    let mut peer = Peer::new(V4);
+    let connection = open(&mut peer);
+    peer.stack.tcp_write(connection, &[7; 1000]).unwrap();
+    peer.stack.tcp_set_more(connection, true).unwrap();
+    let heard = peer.heard();
+    assert_eq!(places(&peer, &heard), [(0, 1000, false)]);
+    peer.stack.tcp_write(connection, &[7; 500]).unwrap();
+    peer.stack.tcp_set_more(connection, false).unwrap();
+    let heard = peer.heard();
+    assert_eq!(places(&peer, &heard), [(1000, 500, true)]);
+}
+
+/// No segment carries bytes of two records, whatever lies behind.
+#[test]
+fn records_are_kept_apart() {
+    let mut peer = Peer::new(V4);
+    let connection = open(&mut peer);
+    peer.stack.tcp_set_nodelay(connection, true).unwrap();
+    for len in [1500, 300, 2500] {
+        peer.stack.tcp_write(connection, &vec![7; len]).unwrap();
+        peer.stack.tcp_end_record(connection).unwrap();
+    }
+    let heard = peer.heard();
+    let expected = [
+        (0, 1000, false),
+        (1000, 500, true),
+        (1500, 300, true),
+        (1800, 1000, false),
+        (2800, 1000, false),
+        (3800, 500, true),
+    ];
+    assert_eq!(places(&peer, &heard), expected);
+    // As they were, when they go again.
+    peer.now_ns += MS;
+    acknowledge(&mut peer, 1000, &[(1800, 4300)]);
+    let again = peer.heard();
+    assert_eq!(
+        places(&peer, &again),
+        [(1000, 500, true), (1500, 300, true)]
+    );
+    acknowledge(&mut peer, 4300, &[]);
+    peer.stack.tcp_write(connection, &[7; 1000]).unwrap();
+    let heard = peer.heard();
+    assert_eq!(places(&peer, &heard), [(4300, 1000, true)]);
+}
+
+/// What an overtaken acknowledgment tells selectively is new all the same.
+#[test]
+fn overtaken_acknowledgments_tell_what_has_arrived() {
+    let mut peer = Peer::new(V4);
+    let connection = open(&mut peer);
+    peer.stack.tcp_write(connection, &[7; 10_000]).unwrap();
+    assert_eq!(peer.heard().len(), 10);
+    peer.now_ns += MS;
+    acknowledge(&mut peer, 2000, &[]);
+    peer.heard();
+    let sacked = |peer: &Peer| peer.stack.tcp_info(peer.now_ns, connection).unwrap().sacked;
+    acknowledge(&mut peer, 1000, &[(5000, 7000)]);
+    assert_eq!(sacked(&peer), 2);
+    // One that tells nothing new, or of what was never sent, changes nothing.
+    acknowledge(&mut peer, 1000, &[(5000, 7000), (90_000, 91_000)]);
+    assert_eq!(sacked(&peer), 2);
+}
+
+fn connecting(peer: &mut Peer) -> (TcpId, Repr) {
+    let at = |end: usize, port| SocketAddr::new(ip(V4[end]), port);
+    peer.now_ns = S;
+    let local = Some(at(0, 80));
+    let connection = peer
+        .stack
+        .tcp_connect(peer.now_ns, local, at(1, peer.port))
+        .unwrap();
+    let syn = peer.heard()[0].0;
+    (connection, syn)
+}
+
+/// RFC 7323 §3.2: an answer that echoes what we have not sent is another's.
+#[test]
+fn answers_to_other_syns_are_refused() {
+    for wrong in [1, u32::MAX] {
+        let mut peer = Peer::new(V4);
+        let (connection, syn) = connecting(&mut peer);
+        let (value, _) = syn.options.timestamps.unwrap();
+        let answer = |peer: &mut Peer, echo: u32| {
+            peer.options.timestamps = Some((9, echo));
+            peer.tell(flags(SYN, ACK), 700, syn.seq.wrapping_add(1), b"");
+            peer.heard()[0].0.flags
+        };
+        assert_eq!(answer(&mut peer, value.wrapping_add(wrong)), RST);
+        assert_eq!(peer.stack.tcp_state(connection), Some(State::SynSent));
+        assert_eq!(answer(&mut peer, value), ACK);
+        assert_eq!(peer.stack.tcp_state(connection), Some(State::Established));
+        let nothing = peer.stack.tcp_read(connection, &mut [0]);
+        assert_eq!(nothing, Err(TcpError::NotNow));
+    }
+}
+
+/// An acknowledgment while both open at once has no options of a SYN.
+#[test]
+fn acknowledgments_between_syns_are_bare() {
+    let mut peer = Peer::new(V4);
+    let (connection, syn) = connecting(&mut peer);
+    peer.options.mss = Some(1000);
+    peer.tell(SYN, 700, 0, b"");
+    let answers = peer.heard();
+    assert!(answers[0].0.flags.contains(flags(SYN, ACK)));
+    assert_eq!(peer.stack.tcp_state(connection), Some(State::SynReceived));
+    // From beyond the window: it is told where we are.
+    peer.options = Options::default();
+    peer.tell(ACK, 700_000, syn.seq.wrapping_add(1), b"far");
+    let heard = peer.heard();
+    let told = &heard.last().unwrap().0;
+    assert_eq!((told.flags, told.options.mss), (ACK, None));
+    assert!(!told.options.sack_permitted);
+}
