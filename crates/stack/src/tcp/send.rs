@@ -40,14 +40,20 @@ pub(super) struct Send {
     pub(super) small: Seq,
     /// Small segments wait for more bytes.
     pub(super) cork: bool,
-    /// Where records end that are not acknowledged, in rising order.
-    records: Option<Box<VecDeque<Seq>>>,
+    /// Few connections have any.
+    records: Option<Box<Records>>,
     /// The number of the buffer's first byte.
     start: Seq,
     buffer: Ring,
     /// The most bytes that wait here: now, and however long the path.
     limit: u32,
     limit_max: u32,
+}
+
+/// Where records end that are not acknowledged, in rising order.
+#[derive(Default)]
+struct Records {
+    ends: VecDeque<Seq>,
 }
 
 /// What of the bytes not sent yet may go.
@@ -151,8 +157,8 @@ impl Send {
         self.buffer.rewind();
         self.start = self.start.plus(arrived);
         if let Some(records) = &mut self.records {
-            while records.pop_front_if(|end| end.at_most(una)).is_some() {}
-            if records.is_empty() {
+            while records.ends.pop_front_if(|end| end.at_most(una)).is_some() {}
+            if records.ends.is_empty() {
                 self.records = None;
             }
         }
@@ -306,7 +312,8 @@ impl Send {
     pub(super) fn end_record(&mut self) {
         let end = self.fin();
         if end != self.una && self.records().next_back() != Some(end) {
-            self.records.get_or_insert_default().push_back(end);
+            let records = self.records.get_or_insert_default();
+            records.ends.push_back(end);
         }
     }
 
@@ -314,7 +321,7 @@ impl Send {
     fn records(&self) -> impl DoubleEndedIterator<Item = Seq> {
         self.records
             .iter()
-            .flat_map(|records| records.iter().copied())
+            .flat_map(|records| records.ends.iter().copied())
     }
 
     /// How many bytes a segment carries.
