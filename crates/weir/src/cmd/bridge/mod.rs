@@ -236,6 +236,9 @@ fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {
         },
     );
     life.end(ran.is_ok());
+    if let Ok(census) = &ran {
+        last.end(census);
+    }
     if args.stats {
         say(&last.to_string());
     }

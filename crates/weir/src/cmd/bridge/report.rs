@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use weir_tap::switch::Switch;
-use weir_tap::{CopyMode, Tap};
+use weir_tap::{Census, CopyMode, Tap};
 
 /// A report, as JSON has it.
 #[derive(Serialize, Default, Debug)]
@@ -127,6 +127,11 @@ impl Report {
             fast: tap.fast_counts().map(|fast| fast.counts().into()),
             links,
         }
+    }
+
+    /// Where all chunks are at the end: free, or they have leaked.
+    pub(super) fn end(&mut self, census: &Census) {
+        (self.chunks_free, self.chunks) = (census.free, census.total());
     }
 
     /// Whether nothing was reported yet.

@@ -1,0 +1,143 @@
+//! Every frame that enters a bridge leaves exactly once, in order, unchanged,
+//! and no frame's memory leaks: for as long as is asked for.
+//!
+//! `WEIR_SOAK_SECONDS` (3), `WEIR_SOAK_RATE` (20,000 frames a second, of both
+//! directions). An hour, on a machine that has two CPUs for it:
+//!
+//! ```sh
+//! WEIR_SOAK_SECONDS=3600 WEIR_SOAK_RATE=100000 cargo test --release -p weir --test live_soak -- --nocapture every
+//! ```
+
+mod common;
+
+use common::Folder;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+use weir_lab::load::Rate;
+use weir_lab::need;
+use weir_lab::rfc2544::{
+    Ask, Bench, Cpus, Dut, Layout, Look, Program, Ready, Setup, SinkKind, Tester,
+};
+
+/// Of the longest trial: the kernel's clock paces each.
+const TRIAL: Duration = Duration::from_secs(5);
+
+/// Frames, and what became of them.
+#[derive(Default, Debug)]
+struct Soaked {
+    sent: u64,
+    good: u64,
+    duplicated: u64,
+    reordered: u64,
+    corrupted: u64,
+    /// Dropped by the links at either side of the bridge, and counted there.
+    by_links: u64,
+    stats: Value,
+}
+
+fn asked(name: &str, default: f64) -> f64 {
+    let value = std::env::var(name).ok();
+    value.map_or(default, |value| value.parse().expect("a number"))
+}
+
+/// Frames of 512 bytes both ways, each byte of them compared.
+fn soak(time: Duration, rate: f64) -> Soaked {
+    let folder = Folder::new("soak");
+    let json = folder.path("stats.json");
+    let setup = Setup {
+        sink: SinkKind::Xdp,
+        cpus: Cpus::first_two().unwrap(),
+        both_ways: true,
+        settle: Duration::from_secs(1),
+        seed: 4,
+        destinations: 0,
+    };
+    let bench = Bench::new(Layout::Bridge, &setup).unwrap();
+    let words = [
+        env!("CARGO_BIN_EXE_weir"),
+        "bridge",
+        "{a}",
+        "{b}",
+        "--stats-json",
+        &json,
+    ];
+    let bridge = Program {
+        name: "weir bridge".into(),
+        words: words.map(str::to_owned).to_vec(),
+        layout: Layout::Bridge,
+        ready: Ready::Said("ready", Duration::from_secs(60)),
+        open_input: false,
+    };
+    let running = bridge.start(&bench).unwrap();
+    let frames = |time: Duration| (rate * time.as_secs_f64()) as u64;
+    let mut tester = Tester::new(&bench, 512, Look::Whole, frames(TRIAL)).unwrap();
+    let mut soaked = Soaked::default();
+    let began = Instant::now();
+    while let Some(left) = time.checked_sub(began.elapsed()) {
+        let gave = tester
+            .trial(Ask {
+                rate: Rate::PerSecond(rate),
+                frames: frames(left.min(TRIAL)).max(1),
+            })
+            .unwrap();
+        soaked.sent += gave.judged.sent;
+        soaked.good += gave.judged.good;
+        soaked.duplicated += gave.judged.duplicated;
+        soaked.reordered += gave.judged.reordered;
+        soaked.corrupted += gave.judged.corrupted;
+        soaked.by_links += gave.sent.dropped;
+    }
+    drop(tester);
+    running.stop().unwrap();
+    for port in bench.ports().unwrap() {
+        soaked.by_links += port.counters().unwrap().tx_dropped;
+    }
+    soaked.stats = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    soaked
+}
+
+/// What the bridge says that it, or the kernel before it, has not passed on.
+fn counted(stats: &Value) -> u64 {
+    let reasons = ["rx_full", "rx_dropped", "no_room", "stale", "bypassed"];
+    let links = stats["links"].as_array().unwrap();
+    let counts = links
+        .iter()
+        .flat_map(|link| reasons.map(|reason| link[reason].as_u64().unwrap()));
+    counts.sum()
+}
+
+#[test]
+fn every_frame_leaves_once_in_order_and_unchanged() {
+    if !need::root() {
+        return;
+    }
+    let time = Duration::from_secs_f64(asked("WEIR_SOAK_SECONDS", 3.0));
+    let soaked = soak(time, asked("WEIR_SOAK_RATE", 20_000.0));
+    println!("{soaked:?}");
+    let wrong = [soaked.duplicated, soaked.reordered, soaked.corrupted];
+    assert_eq!(wrong, [0; 3], "{soaked:?}");
+    // A busy machine may keep it from its CPU: then it says what is missing.
+    let missing = soaked.sent - soaked.good;
+    assert!(
+        soaked.good > 0 && missing <= counted(&soaked.stats) + soaked.by_links,
+        "{soaked:?}"
+    );
+    assert_eq!(
+        soaked.stats["chunks_free"], soaked.stats["chunks"],
+        "{soaked:?}"
+    );
+    assert!(soaked.stats["chunks"].as_u64() > Some(0), "{soaked:?}");
+}
+
+/// `cargo test --release -p weir --test live_soak -- --ignored --nocapture`
+#[test]
+#[ignore = "takes a minute, and the machine must be quiet"]
+fn a_minute_trips_nothing_at_the_default_limit() {
+    if !need::root() {
+        return;
+    }
+    let soaked = soak(Duration::from_secs(60), 100_000.0);
+    println!("{soaked:?}");
+    assert_eq!(soaked.stats["hung"], 0, "{soaked:?}");
+    assert_eq!(soaked.good, soaked.sent, "{soaked:?}");
+}
