@@ -3,12 +3,9 @@
 mod common;
 
 use common::{udp_v4, udp_v6, v6};
-use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
+use rustix::net::{RecvFlags, recv};
 use std::net::Ipv4Addr;
-use std::num::NonZeroU32;
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -195,19 +192,10 @@ fn frames(net: &Net, seed: u64) -> Vec<Vec<u8>> {
     frames
 }
 
-fn capture(device: &Device) -> OwnedFd {
-    let all = Protocol::from_raw(NonZeroU32::new(0x0300).unwrap());
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let open = || socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(all));
-    let socket = device.host().run(open).unwrap();
-    set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
-    socket
-}
-
 /// What leaves for b, without the stations, which are another network's;
 /// sorted by addresses: between two of them it stays in order.
 fn through(net: &Net, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let at_b = capture(&net.b);
+    let at_b = net.b.host().capture().unwrap();
     let sender = net.a.host().run(|| Sender::open(net.a.index())).unwrap();
     for batch in frames.chunks(16) {
         batch.iter().for_each(|frame| sender.send(frame).unwrap());

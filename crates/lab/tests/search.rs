@@ -166,6 +166,32 @@ fn a_longer_trial_at_the_end_corrects_the_rate() {
     assert_eq!(last.trial.elapsed, Duration::from_secs(60));
 }
 
+/// Bursts at any rate, and little for longer: long trials are few.
+#[test]
+fn a_device_that_bears_bursts_is_confirmed_in_few_trials() {
+    let trial = |rate: f64, elapsed: Duration| {
+        let sent = (rate * elapsed.as_secs_f64()) as u64;
+        let capacity = if elapsed > TRIAL { 5e4 } else { 1e7 };
+        let kept = (capacity * elapsed.as_secs_f64()) as u64;
+        Ok::<_, Infallible>(Trial {
+            sent,
+            received: sent.min(kept),
+            elapsed,
+        })
+    };
+    let search = Search {
+        confirmation: 4 * TRIAL,
+        attempts_max: 3,
+        ..plan(0.02)
+    };
+    let outcome = search.run(trial).unwrap();
+    let rate = outcome.rate.unwrap();
+    assert!(rate <= 5e4 && rate * 1.02 >= 5e4 - 1.0, "{rate}");
+    let long = outcome.trials.iter();
+    let long = long.filter(|tried| tried.trial.elapsed > TRIAL).count();
+    assert!(long <= 48, "{long} long trials");
+}
+
 #[test]
 fn nonsense_is_refused() {
     let model = Model {

@@ -26,6 +26,8 @@ use crate::lock::{self, Holder, Tried, Word};
 use crate::queue::Corrupt;
 use crate::umem::{Owner, QueueWord, Umem};
 
+type Step = fn(&mut LinkQueue) -> Result<(), Corrupt>;
+
 impl LinkQueue {
     /// Has other processes on the rings from now on: before anything is taken
     /// or put, the side's lock is to be had.
@@ -42,14 +44,12 @@ impl LinkQueue {
     /// [`Corrupt`]; then it is not locked.
     #[inline]
     pub fn lock_rx(&mut self, is_alive: impl Fn(u16) -> bool) -> Result<bool, Corrupt> {
-        let tried = self.try_lock(QueueWord::RxLock, is_alive);
-        let ready = match tried {
-            None => return Ok(true),
-            Some(Tried::Held) => return Ok(false),
-            Some(Tried::Taken) => self.resync_rx(),
-            Some(Tried::Inherited) => self.resync_rx().and_then(|()| self.recover_rx()),
-        };
-        ready.inspect_err(|_| self.unlock_rx()).map(|()| true)
+        self.lock_side(
+            QueueWord::RxLock,
+            is_alive,
+            LinkQueue::resync_rx,
+            LinkQueue::recover_rx,
+        )
     }
 
     /// Lets it go.
@@ -65,20 +65,37 @@ impl LinkQueue {
     /// [`Corrupt`]; then it is not locked.
     #[inline]
     pub fn lock_tx(&mut self, is_alive: impl Fn(u16) -> bool) -> Result<bool, Corrupt> {
-        let tried = self.try_lock(QueueWord::TxLock, is_alive);
-        let ready = match tried {
-            None => return Ok(true),
-            Some(Tried::Held) => return Ok(false),
-            Some(Tried::Taken) => self.resync_tx(),
-            Some(Tried::Inherited) => self.resync_tx().and_then(|()| self.recover_tx()),
-        };
-        ready.inspect_err(|_| self.unlock_tx()).map(|()| true)
+        self.lock_side(
+            QueueWord::TxLock,
+            is_alive,
+            LinkQueue::resync_tx,
+            LinkQueue::recover_tx,
+        )
     }
 
     /// Lets it go.
     #[inline]
     pub fn unlock_tx(&mut self) {
         self.unlock(QueueWord::TxLock);
+    }
+
+    /// Takes the lock of a side; what is to be done before its rings are used,
+    /// and before that, where its holder has died.
+    #[inline]
+    fn lock_side(
+        &mut self,
+        word: QueueWord,
+        is_alive: impl Fn(u16) -> bool,
+        resync: Step,
+        recover: Step,
+    ) -> Result<bool, Corrupt> {
+        let ready = match self.try_lock(word, is_alive) {
+            None => return Ok(true),
+            Some(Tried::Held) => return Ok(false),
+            Some(Tried::Taken) => resync(self),
+            Some(Tried::Inherited) => resync(self).and_then(|()| recover(self)),
+        };
+        ready.inspect_err(|_| self.unlock(word)).map(|()| true)
     }
 
     #[inline]

@@ -15,6 +15,7 @@ mod on_off;
 mod perlink;
 mod plot;
 mod print;
+mod priority;
 mod rarp;
 mod replace;
 mod source;

@@ -150,9 +150,7 @@ impl Search {
         let all_pass = high > steps;
         if !self.confirmation.is_zero() {
             run.best = None;
-            while low > 0 && !run.passes(self.rate(low - 1, steps), self.confirmation)? {
-                low -= 1;
-            }
+            run.confirm(low, steps)?;
         }
         Ok(Outcome {
             rate: run.best,
@@ -207,6 +205,36 @@ impl<F> Run<'_, F> {
         }
         self.sender_is_slow = !lost;
         Ok(false)
+    }
+
+    /// Confirms the rate below step `end`, or finds a lower one that can be:
+    /// in steps that double, and halved again. So a device that bears much for
+    /// a moment and little for longer costs few long trials more.
+    fn confirm<E>(&mut self, end: u32, steps: u32) -> Result<(), SearchError<E>>
+    where
+        F: FnMut(f64, Duration) -> Result<Trial, E>,
+    {
+        let time = self.search.confirmation;
+        // What is below `pass` was confirmed, `fail` and above was not.
+        let (mut pass, mut fail, mut step) = (0, end + 1, 1);
+        let mut next = end;
+        while next > 0 {
+            if self.passes(self.search.rate(next - 1, steps), time)? {
+                pass = next;
+                break;
+            }
+            fail = next;
+            next = next.saturating_sub(step);
+            step *= 2;
+        }
+        while fail - pass > 1 {
+            let middle = pass + (fail - pass) / 2;
+            match self.passes(self.search.rate(middle - 1, steps), time)? {
+                true => pass = middle,
+                false => fail = middle,
+            }
+        }
+        Ok(())
     }
 
     /// Whether nothing is lost at that rate, in one of the attempts.

@@ -25,6 +25,7 @@
 //!
 //! All of it needs root: tests ask [`need::root`](crate::need::root) first.
 
+mod capture;
 mod device;
 mod error;
 mod host;

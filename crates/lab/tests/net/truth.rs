@@ -1,28 +1,15 @@
 //! What arrives is what a wire would carry, or is said not to be.
 
-use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
+use rustix::net::{RecvFlags, recv};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_lab::need;
-use weir_lab::net::{Device, Host, Lab, Offloads};
+use weir_lab::net::{Device, Lab, Offloads};
 use weir_wire::{ethernet, ipv4, tcp};
 
 const SENT_BYTES: usize = 200_000;
-
-/// A socket that sees every frame of a host, as tcpdump would.
-fn capture(host: &Host) -> OwnedFd {
-    let all = Protocol::from_raw(std::num::NonZeroU32::new(0x0300).unwrap());
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let open = || socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(all));
-    let socket = host.run(open).unwrap();
-    // Room for all frames of a transfer, however late they are read.
-    set_socket_recv_buffer_size_force(&socket, 16 << 20).unwrap();
-    socket
-}
 
 /// The IPv4 frames that host `b` receives from host `a` while a TCP
 /// connection carries [`SENT_BYTES`] bytes.
@@ -35,7 +22,7 @@ fn frames_of_a_transfer(offloads: Offloads) -> (Vec<Vec<u8>>, [Device; 2]) {
         .offloads(offloads)
         .connect()
         .unwrap();
-    let socket = capture(&b);
+    let socket = b.capture().unwrap();
     let listener = b.run(|| TcpListener::bind("10.0.0.2:9")).unwrap();
     let mut client = a.run(|| TcpStream::connect("10.0.0.2:9")).unwrap();
     let writer = thread::spawn(move || client.write_all(&vec![7; SENT_BYTES]).unwrap());

@@ -1,13 +1,10 @@
 //! The kernel's own bridge as an oracle: the same frames in, the same out.
 
 use crate::net::{Net, Report};
-use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
-use std::num::NonZeroU32;
-use std::os::fd::OwnedFd;
+use rustix::net::{RecvFlags, recv};
 use std::time::{Duration, Instant};
 use weir_lab::need;
-use weir_lab::net::{Device, Host};
+use weir_lab::net::Device;
 use weir_lab::rng::Rng;
 use weir_link::live::Sender;
 use weir_link::pcap::Reader;
@@ -65,19 +62,10 @@ fn generated(seed: u64) -> Vec<Vec<u8>> {
     frames
 }
 
-fn capture(host: &Host) -> OwnedFd {
-    let all = Protocol::from_raw(NonZeroU32::new(0x0300).unwrap());
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let open = || socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(all));
-    let socket = host.run(open).unwrap();
-    set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
-    socket
-}
-
 /// What comes out at `to` of frames that go in at `from`; the last one, to all
 /// stations, says that all are through.
 fn through(from: &Device, to: &Device, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let socket = capture(to.host());
+    let socket = to.host().capture().unwrap();
     let sender = from.host().run(|| Sender::open(from.index())).unwrap();
     let mut last = vec![0xff; 6];
     last.extend([0x02, 0, 0, 0, 9, from.index() as u8, 0x88, 0xb6]);

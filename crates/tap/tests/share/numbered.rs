@@ -2,9 +2,7 @@
 //! the others, and how long none did.
 
 use crate::net::Net;
-use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
-use std::num::NonZeroU32;
+use rustix::net::{RecvFlags, recv};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -52,7 +50,7 @@ impl Numbered {
         let times = Arc::new(Mutex::new(Vec::new()));
         let devices = [net.eth_a.clone(), net.right.clone()];
         let begun = Instant::now();
-        let socket = net.b.run(capture);
+        let socket = net.b.capture().unwrap();
         let receiver = {
             let stop = Arc::clone(&stop);
             std::thread::spawn(move || receive(&socket, &stop, begun))
@@ -140,14 +138,6 @@ fn frame(number: u64, at: Duration) -> [u8; 60] {
     frame[16..24].copy_from_slice(&number.to_ne_bytes());
     frame[24..32].copy_from_slice(&(at.as_nanos() as u64).to_ne_bytes());
     frame
-}
-
-fn capture() -> OwnedFd {
-    let all = Protocol::from_raw(NonZeroU32::new(0x0300).unwrap());
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(all)).unwrap();
-    set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
-    socket
 }
 
 /// Until nothing has come for a while after the last was sent.

@@ -59,12 +59,12 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
 
     /// Learn routes from the kernel's table `main`, as with routes = true in
-    /// [kernel] of the configuration
+    /// `[kernel]` of the configuration
     #[arg(long)]
     kernel_routes: bool,
 
     /// Leave the host what is for the router itself, as with host = true in
-    /// [kernel] of the configuration
+    /// `[kernel]` of the configuration
     #[arg(long)]
     kernel_host: bool,
 
@@ -129,6 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(file) = &args.stats_json {
         crate::replace::can(file).map_err(Failure::refused)?;
     }
+    crate::priority::first_in_line();
     let stop = Stop::watch()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let mut teller = Teller {

@@ -172,17 +172,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         crate::replace::can(file).map_err(Failure::refused)?;
     }
     let stop = Stop::watch()?;
-    first_in_line();
+    crate::priority::first_in_line();
     // With --restart it is for who watches us to feed it.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
     let life = Life::new(watchdog)?;
     bridge(args, &stop, life)
-}
-
-/// Others that want the core can be served some milliseconds later; frames
-/// cannot. Without privilege it stays as it was.
-fn first_in_line() {
-    let _ = rustix::process::setpriority_process(None, -20);
 }
 
 fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {

@@ -23,13 +23,21 @@ use std::path::{Path, PathBuf};
 /// between virtual links. The paper's NetCounter is not built yet.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Sizes of frames in bytes, check sequence included
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = SIZES)]
+    /// Sizes of frames in bytes, check sequence included; by default 64, 512
+    /// and 1518, which take two or three minutes
+    ///
+    /// The paper's text speaks of 64, 128, 256, 384, 512, 640, 1024 and 1518.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     sizes: Vec<usize>,
 
-    /// Seconds of a trial; one to confirm a throughput is four times as long
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.1)]
-    duration: f64,
+    /// Seconds of a trial, 0.1 by default; one to confirm a throughput is four
+    /// times as long
+    #[arg(long, value_name = "SECONDS")]
+    duration: Option<f64>,
+
+    /// A minute or so: by default 64 and 1518 bytes, and trials half as long
+    #[arg(long)]
+    quick: bool,
 
     /// Draw figures 5 and 6 into this folder
     #[arg(long, value_name = "DIR")]
@@ -40,8 +48,20 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Those that the paper's text speaks of.
-const SIZES: [usize; 8] = [64, 128, 256, 384, 512, 640, 1024, 1518];
+impl Args {
+    fn sizes(&self) -> &[usize] {
+        match (&self.sizes[..], self.quick) {
+            ([], true) => &[64, 1518],
+            ([], false) => &[64, 512, 1518],
+            (sizes, _) => sizes,
+        }
+    }
+
+    fn duration(&self) -> f64 {
+        let by_default = if self.quick { 0.05 } else { 0.1 };
+        self.duration.unwrap_or(by_default)
+    }
+}
 
 /// One that is measured: what the paper measured in its place, and how.
 struct Contestant {
@@ -194,13 +214,19 @@ impl Point {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let stop = Stop::watch()?;
-    let (sizes, duration) = (listed(&args.sizes), args.duration.to_string());
-    let confirm = (args.duration * 4.0).to_string();
-    let times = ["--duration", &duration, "--confirm", &confirm];
+    let (sizes, duration) = (listed(args.sizes()), args.duration().to_string());
+    let confirm = (args.duration() * 4.0).to_string();
+    let times = [
+        ["--duration", &duration],
+        ["--confirm", &confirm],
+        ["--resolution", "5"],
+        ["--attempts", "2"],
+    ]
+    .concat();
     let who = ALL.iter().flat_map(|one| [one.option, one.value]);
     let mut line: Vec<&str> = who.collect();
     line.extend(["--sizes", &sizes]);
-    line.extend(times);
+    line.extend(&times);
     let report = measured(&line, &stop)?;
     // Commands come first, bridges before routers.
     let mut order: Vec<usize> = (0..ALL.len()).collect();
@@ -226,7 +252,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let text = match args.json {
         true => json(&rows, by_calls)?,
-        false => table(&args.sizes, &rows, by_calls),
+        false => table(args.sizes(), &rows, by_calls),
     };
     writeln!(std::io::stdout(), "{text}").map_err(Failure::output)
 }
@@ -381,6 +407,26 @@ fn figures(folder: &Path, rows: &[Row]) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn sizes_are_given_once_or_each() {
+        let of = |line: &[&str]| {
+            let line = [&["weir"], line].concat();
+            let args = <Line as clap::Parser>::try_parse_from(line).unwrap().args;
+            (args.sizes().to_vec(), args.duration())
+        };
+        assert_eq!(of(&[]), (vec![64, 512, 1518], 0.1));
+        assert_eq!(of(&["--quick"]), (vec![64, 1518], 0.05));
+        let each = ["--sizes", "64", "--sizes", "1518", "--duration", "0.05"];
+        assert_eq!(of(&each), (vec![64, 1518], 0.05));
+        assert_eq!(of(&["--quick", "--sizes", "64,128"]), (vec![64, 128], 0.05));
+    }
 
     /// The paper's section 7 as its text has it.
     #[test]

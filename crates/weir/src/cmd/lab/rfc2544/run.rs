@@ -6,7 +6,7 @@ use super::{Args, Test};
 use crate::failure::Failure;
 use crate::stop::Stop;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Search};
 use weir_lab::rfc2544::{
     Ask, Bench, Dut, Error, Gave, Judged, Look, Running, Setup, Tester, back_to_back, gentle,
@@ -56,6 +56,7 @@ pub(super) fn measure(
                     name: contestant.name(),
                     round: Round::default(),
                 };
+                let began = Instant::now();
                 match work.all(contestant, setup) {
                     Ok(()) => {}
                     Err(Error::Stopped) => return Ok(report),
@@ -65,8 +66,14 @@ pub(super) fn measure(
                     }
                     Err(error) => work.round.troubles.push(error.to_string()),
                 }
-                report.add(index, size, work.round);
                 bar.inc(1);
+                // Without a terminal there is no bar.
+                if bar.is_hidden() {
+                    let (place, took) = (bar.position(), began.elapsed().as_secs_f64());
+                    let name = contestant.name();
+                    eprintln!("{place}/{steps} {name}, {size} B ({took:.1} s)");
+                }
+                report.add(index, size, work.round);
             }
         }
     }
