@@ -172,7 +172,7 @@ impl Stack {
     }
 
     fn flush(&mut self, outs: &mut dyn Outlets) {
-        for host in self.hosts.iter_mut() {
+        for host in self.hosts.iter_mut().filter(|host| host.has_frames()) {
             host.flush(outs.outlet(host.link));
         }
     }

@@ -222,6 +222,11 @@ impl Host {
         QUEUE_MAX - self.queue.len()
     }
 
+    /// Whether frames wait for the link.
+    pub(crate) fn has_frames(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Hands the frames that wait to the link, as far as it takes them.
     pub(crate) fn flush(&mut self, out: &mut dyn Outlet) {
         while let Some(frame) = self.queue.front() {

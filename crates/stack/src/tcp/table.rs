@@ -326,6 +326,9 @@ impl Tcp {
         }
         let mut more = false;
         for host in hosts.iter_mut() {
+            if self.ready[usize::from(host.link)].is_empty() {
+                continue;
+            }
             more |= self.take_turns(now_ns, host, outs.outlet(host.link));
         }
         match more {
