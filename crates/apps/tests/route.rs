@@ -513,6 +513,23 @@ fn what_the_router_itself_sends_on_is_not_overtaken() {
     assert_eq!(bytes(&onward)[2..], [6], "behind two pieces");
 }
 
+/// Whoever sends a part of what waited comes back at once for the rest.
+#[test]
+fn nothing_is_slept_through_that_waits_to_be_taken() {
+    let mut router = router(&settings());
+    let unknown = Ipv4Addr::new(198, 51, 100, 77);
+    for _ in 0..3 {
+        give(&mut router, 0, 0, udp_v4(PEER_V4[0], unknown, 64, 10, true));
+    }
+    let mut told = answer(unknown);
+    router.process(1, 1, &mut [&mut told[..]], &mut Vec::new());
+    for _ in 0..3 {
+        assert_eq!(router.next_ns(), Some(0));
+        assert!(router.next_own().is_some());
+    }
+    assert_ne!(router.next_ns(), Some(0));
+}
+
 #[test]
 fn senders_are_told_of_a_silent_neighbour() {
     let mut router = router(&settings());

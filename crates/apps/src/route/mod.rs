@@ -369,10 +369,10 @@ impl Router {
         }
     }
 
-    /// When [`Router::poll`] is due at the latest: at once while routes are
-    /// being brought up to date.
+    /// When [`Router::poll`] or [`Router::next_own`] is due at the latest: at
+    /// once while routes are being brought up to date, or frames wait.
     pub fn next_ns(&self) -> Option<u64> {
-        match self.routes.is_settled() {
+        match self.routes.is_settled() && self.output.is_empty() {
             true => self.neighbours.next_ns(),
             false => Some(0),
         }

@@ -46,6 +46,10 @@ impl Output {
         Some((first.link, first.frame))
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// A number for a packet (RFC 6864: of no meaning where it is whole).
     pub(super) fn identification(&mut self) -> u16 {
         self.identification = self.identification.wrapping_add(1);
