@@ -35,13 +35,16 @@ pub(super) struct Paths {
     all: BTreeMap<String, Arc<CheckedPath>>,
     /// The one that was asked for last at the end.
     kinds: Vec<Kind>,
+    /// Those that the thread has been asked for, of kinds of before too.
+    under_way: usize,
     ready: Vec<(u32, Result<MadePath, Refusal>)>,
     /// Started when there is something to do.
     thread: Option<Thread>,
     pub(super) is_kept: bool,
 }
 
-/// Kinds of which one is made ahead of need. Each such path holds 2 MiB, or 4.
+/// Kinds of which one is made ahead of need, and paths that are being made
+/// while one more is. Each path holds 2 MiB, or 4.
 const KINDS_MAX: usize = 8;
 
 /// What paths have in common.
@@ -106,6 +109,7 @@ impl Paths {
             news: Arc::clone(news),
             all: BTreeMap::new(),
             kinds: Vec::new(),
+            under_way: 0,
             ready: Vec::new(),
             thread: None,
             is_kept: false,
@@ -122,8 +126,12 @@ impl Paths {
             .ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Has one ready for who is to send there by these rules.
+    /// Has one ready for who is to send there by these rules; where too many
+    /// are being made, it is made when it is asked for.
     pub(super) fn prepare(&mut self, facts: &Facts, rules: SendRules) -> Result<(), Refusal> {
+        if self.under_way >= KINDS_MAX {
+            return Ok(());
+        }
         let at = self.kind(Like::of(facts, rules));
         self.order(at)
     }
@@ -152,7 +160,8 @@ impl Paths {
     }
 
     /// The place of a kind, which is the last. Of more than there may be, the
-    /// one that was not asked for longest goes.
+    /// one that was not asked for longest goes, of those that nothing is being
+    /// made for.
     fn kind(&mut self, like: Like) -> usize {
         let known = self.kinds.iter().position(|kind| kind.like == like);
         let kind = match known {
@@ -166,7 +175,8 @@ impl Paths {
         };
         self.kinds.push(kind);
         if self.kinds.len() > KINDS_MAX {
-            let idle = self.kinds.iter().position(|kind| kind.waiting.is_empty());
+            let is_idle = |kind: &Kind| kind.waiting.is_empty() && kind.ordered == 0;
+            let idle = self.kinds.iter().position(is_idle);
             let idle = idle.filter(|at| *at + 1 < self.kinds.len());
             if let Some(spare) = idle.and_then(|at| self.kinds.remove(at).spare) {
                 self.close(spare);
@@ -179,13 +189,15 @@ impl Paths {
     fn order(&mut self, at: usize) -> Result<(), Refusal> {
         let kind = &self.kinds[at];
         let like = kind.like.clone();
-        let wanted = kind.waiting.len() + usize::from(kind.spare.is_none());
+        let ahead = kind.spare.is_none() && self.under_way < KINDS_MAX;
+        let wanted = kind.waiting.len() + usize::from(ahead);
         for _ in kind.ordered..wanted {
             // At most 14 bytes, of which no other path has the same.
             let name = format!("w{:012x}", super::random() as u64 >> 16);
             let like = like.clone();
             self.ask(Job::Make { name, like }).map_err(system)?;
             self.kinds[at].ordered += 1;
+            self.under_way += 1;
         }
         Ok(())
     }
@@ -193,6 +205,7 @@ impl Paths {
     pub(super) fn made(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {
         let done = self.thread.iter().flat_map(|thread| thread.done.try_iter());
         for (like, made) in done.collect::<Vec<_>>() {
+            self.under_way -= 1;
             let made = made.map(|(path, made)| {
                 self.all.insert(made.name.clone(), Arc::new(path));
                 made

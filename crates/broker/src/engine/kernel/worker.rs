@@ -263,7 +263,12 @@ fn wait(rings: &Map, nobodys: &Map, spare: u32, jobs: Vec<Job>) -> Vec<Done> {
         return all;
     }
     let keys: Vec<u8> = removed.iter().flat_map(|slot| slot.to_ne_bytes()).collect();
-    let _ = rings.put_batch(&keys, &vec![nobodys.as_fd(); removed.len()]);
+    if let Err(error) = rings.put_batch(&keys, &vec![nobodys.as_fd(); removed.len()]) {
+        // Where a batch stops, each by itself: some memory may be free again.
+        for slot in removed.iter().skip(error.done) {
+            let _ = rings.put(&slot.to_ne_bytes(), nobodys);
+        }
+    }
     all.extend(removed.into_iter().map(|slot| Done::Removed { slot }));
     all
 }
