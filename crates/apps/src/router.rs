@@ -15,8 +15,6 @@ use weir_tap::{Frame, HostFilter, HostFilterError, Pull, Tap, TapError};
 const BATCH: usize = 64;
 /// The longest sleep: how often it is looked whether to end.
 const LOOK: Duration = Duration::from_millis(50);
-/// Frames of the router's own that are sent between two batches.
-const OWN_PER_TURN: usize = 256;
 
 /// Why a router does not run, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -266,6 +264,7 @@ impl Running {
                 let now_ns = self.now_ns();
                 for link in 0..self.links.len() {
                     self.batch(tap, link, now_ns)?;
+                    self.send_own(tap)?;
                 }
                 self.router.poll(now_ns);
                 self.send_own(tap)?;
@@ -429,13 +428,17 @@ impl Running {
         }
     }
 
-    /// Sends what the router itself has to send.
+    /// Sends what the router itself has to send, all of it: frames that come
+    /// meanwhile are copied to wait behind what it forwards. What a link does
+    /// not take is dropped, so that nobody waits for that link.
     fn send_own(&mut self, tap: &mut Tap) -> Result<(), RunError> {
-        for _ in 0..OWN_PER_TURN {
-            let Some((link, bytes)) = self.router.next_own() else {
-                return Ok(());
-            };
+        while let Some((link, bytes)) = self.router.next_own() {
             let mut room = tap.alloc();
+            if room.is_none() {
+                tap.push()?;
+                tap.pull(Pull::Chunks(1))?;
+                room = tap.alloc();
+            }
             let filled = room.as_mut().is_some_and(|frame| frame.set(&bytes));
             let sent = match room {
                 Some(frame) if filled => tap.give(self.links[usize::from(link)], frame)?,

@@ -629,6 +629,50 @@ fn the_own_queue_is_bounded() {
     assert_eq!(router.counters().dropped(Reason::QueueFull), 5);
 }
 
+/// Whoever sends packets to be cut crowds out neither others' frames to that
+/// link nor the router's own.
+#[test]
+fn pieces_leave_room_for_others() {
+    let mut small = settings();
+    small.links[1].mtu = 68;
+    small.links[0].mtu = 9000;
+    let mut router = router(&small);
+    let mut verdicts = Vec::new();
+    for number in 0..QUEUE_MAX {
+        let mut long = udp_v4(PEER_V4[0], PEER_V4[1], 64, 900 + number % 64, false);
+        router.process(0, 0, &mut [&mut long[..]], &mut verdicts);
+    }
+    let refused = router.counters().dropped(Reason::QueueFull);
+    let cut = router.counters().fragmented;
+    assert_eq!(refused + cut, QUEUE_MAX as u64);
+    // As many as half of the room holds, of some 20 pieces each.
+    assert!((90..=QUEUE_MAX as u64 / 2 / 19).contains(&cut), "{cut}");
+    for _ in 0..QUEUE_MAX / 2 {
+        let mut short = udp_v4(PEER_V4[0], PEER_V4[1], 64, 1, false);
+        router.process(0, 0, &mut [&mut short[..]], &mut verdicts);
+    }
+    let mut lost = udp_v4(PEER_V4[0], FAR, 64, 10, true);
+    router.process(0, 0, &mut [&mut lost[..]], &mut verdicts);
+    assert_eq!(router.counters().dropped(Reason::QueueFull), refused);
+    let own = own(&mut router);
+    let pieces = router.counters().fragments as usize;
+    let (forwarded, error) = own.split_at(own.len() - 1);
+    assert_eq!(forwarded.len(), pieces + QUEUE_MAX / 2);
+    assert!(
+        forwarded[pieces..]
+            .iter()
+            .all(|(_, frame)| frame.len() == 43)
+    );
+    // Each that was cut has all its pieces.
+    let ends = forwarded[..pieces].iter();
+    let ends = ends.filter(|(_, frame)| {
+        let packet = ipv4::Packet::new(&frame[14..]).unwrap();
+        !packet.more_fragments()
+    });
+    assert_eq!(ends.count() as u64, cut);
+    assert_eq!((error[0].0, icmp_of(&error[0].1).0), (0, 3));
+}
+
 #[test]
 fn a_loop_ends_by_the_hops_left() {
     let mut router = router(&Settings {

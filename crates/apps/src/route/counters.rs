@@ -73,7 +73,8 @@ reasons! {
     NoService "no_service",
     /// An ICMP error was not sent, to bound their rate.
     IcmpRateLimited "icmp_rate_limited",
-    /// The queue of the router's own frames is full.
+    /// The queue of the router's own frames is full, or has no room for all
+    /// pieces of a packet.
     QueueFull "queue_full",
     /// The link did not take the frame.
     LinkFull "link_full",

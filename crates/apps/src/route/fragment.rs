@@ -1,9 +1,9 @@
 //! Cutting an IPv4 packet that the next link does not take whole (RFC 791
 //! §3.2, RFC 1812 §5.2.6).
 
-use super::Router;
 use super::bytes::{ETHERNET, array, half, put};
 use super::routes::Hop;
+use super::{Reason, Router, Verdict};
 use std::net::Ipv4Addr;
 use weir_wire::{checksum, ipv4};
 
@@ -12,8 +12,14 @@ const MORE_FRAGMENTS: u16 = 0x2000;
 const COPIED: u8 = 0x80;
 
 impl Router {
-    /// Sends a frame's packet in pieces.
-    pub(super) fn fragment(&mut self, now_ns: u64, hop: Hop, frame: &[u8], mtu: usize) {
+    /// Sends a frame's packet in pieces; all or none.
+    pub(super) fn fragment(
+        &mut self,
+        now_ns: u64,
+        hop: Hop,
+        frame: &[u8],
+        mtu: usize,
+    ) -> Result<Verdict, Reason> {
         let packet = &frame[ETHERNET..];
         let header_len = usize::from(packet[0] & 0xf) * 4;
         let (header, payload) = packet.split_at(header_len);
@@ -21,8 +27,11 @@ impl Router {
         // At least 8 bytes: a link takes 68 or more, and a header has 60 at most.
         let piece_len = (mtu - header_len) & !7;
         let place = half(packet, 6);
-        self.counters.fragmented += 1;
         let count = payload.len().div_ceil(piece_len);
+        if !self.output.takes_pieces(count) {
+            return Err(Reason::QueueFull);
+        }
+        self.counters.fragmented += 1;
         for (index, piece) in payload.chunks(piece_len).enumerate() {
             let mut out = frame[..ETHERNET].to_vec();
             out.extend_from_slice(header);
@@ -51,6 +60,7 @@ impl Router {
             self.counters.fragments += 1;
             self.transmit(now_ns, hop, dst.into(), out, true);
         }
+        Ok(Verdict::Done)
     }
 }
 

@@ -9,8 +9,13 @@ use std::net::IpAddr;
 use weir_wire::EtherType;
 use weir_wire::ethernet::{self, Address};
 
-/// Frames of the router's own that wait to be taken; one more is dropped.
+/// Frames of the router's own that wait to be taken, and as many of others';
+/// one more is dropped.
 pub const QUEUE_MAX: usize = 4096;
+
+/// No packet is cut whose pieces would leave less than half of the room to
+/// frames that need no cutting.
+const PIECES_MAX: usize = QUEUE_MAX / 2;
 
 /// A frame that waits to be taken.
 #[derive(Debug)]
@@ -28,6 +33,7 @@ pub(super) struct Output {
     /// For each link, those that are forwarded: what comes after them must not
     /// overtake them.
     forwarded: Vec<usize>,
+    forwarded_all: usize,
     identification: u16,
 }
 
@@ -36,18 +42,26 @@ impl Output {
         Output {
             queue: VecDeque::new(),
             forwarded: vec![0; links],
+            forwarded_all: 0,
             identification: seed as u16,
         }
     }
 
     pub(super) fn pop(&mut self) -> Option<(LinkId, Vec<u8>)> {
         let first = self.queue.pop_front()?;
-        self.forwarded[usize::from(first.link)] -= usize::from(first.is_forwarded);
+        let forwarded = usize::from(first.is_forwarded);
+        self.forwarded[usize::from(first.link)] -= forwarded;
+        self.forwarded_all -= forwarded;
         Some((first.link, first.frame))
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// Whether so many pieces leave room for frames that need no cutting.
+    pub(super) fn takes_pieces(&self, count: usize) -> bool {
+        self.forwarded_all + count <= PIECES_MAX
     }
 
     /// A number for a packet (RFC 6864: of no meaning where it is whole).
@@ -111,11 +125,18 @@ impl Router {
 
     /// Sends a frame whose header is whole.
     pub(super) fn enqueue(&mut self, link: LinkId, frame: Vec<u8>, is_forwarded: bool) {
-        if self.output.queue.len() >= QUEUE_MAX {
+        let output = &mut self.output;
+        let waiting = match is_forwarded {
+            true => output.forwarded_all,
+            false => output.queue.len() - output.forwarded_all,
+        };
+        if waiting >= QUEUE_MAX {
             return self.counters.drop(Reason::QueueFull, 1);
         }
-        self.output.forwarded[usize::from(link)] += usize::from(is_forwarded);
-        self.output.queue.push_back(Waiting {
+        let forwarded = usize::from(is_forwarded);
+        output.forwarded[usize::from(link)] += forwarded;
+        output.forwarded_all += forwarded;
+        output.queue.push_back(Waiting {
             link,
             frame,
             is_forwarded,

@@ -127,8 +127,7 @@ impl Router {
         self.counters.forwarded_v4 += 1;
         let len = ETHERNET + total_len;
         if total_len > mtu {
-            self.fragment(now_ns, hop, &frame[..len], mtu);
-            return Ok(Verdict::Done);
+            return self.fragment(now_ns, hop, &frame[..len], mtu);
         }
         if usize::from(frame[ETHERNET] & 0xf) * 4 == ipv4::Repr::LEN {
             self.note_alike(hop, link);
