@@ -52,6 +52,7 @@ impl Tap {
 
     /// Drops what waits, and opens the gate.
     fn open(&mut self) -> Result<(), TapError> {
+        let before = self.epoch;
         // Another process may have opened it just now.
         let epoch = self.members.as_ref().map(|_| self.state.gate().1);
         for link in self.links.iter_mut().flatten() {
@@ -59,10 +60,10 @@ impl Tap {
             for queue in &mut link.queues {
                 let dropped = match &self.members {
                     None => queue
-                        .drop_old(epoch)
+                        .drop_old(before, epoch)
                         .and_then(|dropped| Ok(dropped + take_back(queue, mode)?)),
                     Some(members) => members
-                        .with_rx(queue, |queue| queue.drop_old(epoch))
+                        .with_rx(queue, |queue| queue.drop_old(before, epoch))
                         .and_then(|dropped| dropped.unwrap_or(Ok(0)))
                         .and_then(|dropped| {
                             let unsent = members.with_tx(queue, |queue| take_back(queue, mode))?;

@@ -58,7 +58,7 @@ impl Tap {
                 return Ok(None);
             };
             if self.fast.is_some() {
-                queue.note(&frame);
+                queue.note(&frame, self.epoch);
             }
             // One that was let in before the gate shut is behind those that
             // took the bypass.

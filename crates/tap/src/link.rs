@@ -44,6 +44,27 @@ struct UnderWay {
     settled: u64,
 }
 
+impl UnderWay {
+    /// Notes the number of a frame, in what is before its bytes; whose low
+    /// half is not the epoch, its driver has no room there: that is anything.
+    #[inline]
+    fn note(&mut self, meta: Option<u64>, epoch: u32) {
+        if let Some(meta) = meta
+            && meta as u32 == epoch
+        {
+            self.last = Some((meta >> 32) as u32);
+        }
+    }
+
+    /// Up to which number frames were taken. A number that has not been given
+    /// yet says nothing.
+    fn taken(&self, handed: u64) -> u64 {
+        let behind = self.last.map(|last| (handed as u32).wrapping_sub(last));
+        let taken = behind.and_then(|behind| handed.checked_sub(behind.into()));
+        taken.unwrap_or(self.settled)
+    }
+}
+
 /// After so long without another one, a frame that was handed over and is in
 /// no ring will not come.
 const ARRIVES_NS: u64 = 2_000_000;
@@ -221,12 +242,10 @@ impl Queue {
         state.settle(link, number, handed);
     }
 
-    /// Notes the number of a frame that was taken.
+    /// Notes the number of a frame that was taken, let in in this epoch.
     #[inline]
-    pub(crate) fn note(&mut self, frame: &Frame) {
-        if let Some(meta) = frame.meta() {
-            self.under_way.last = Some((meta >> 32) as u32);
-        }
+    pub(crate) fn note(&mut self, frame: &Frame, epoch: u32) {
+        self.under_way.note(frame.meta(), epoch);
     }
 
     /// Says, after all was sent, which frames are settled; tells whether some
@@ -234,8 +253,7 @@ impl Queue {
     pub(crate) fn settle(&mut self, state: &State, (link, number): (u32, u32), now: u64) -> bool {
         let handed = state.handed(link, number);
         let way = &mut self.under_way;
-        let behind = way.last.map(|last| (handed as u32).wrapping_sub(last));
-        let mut settled = behind.map_or(way.settled, |behind| handed - u64::from(behind));
+        let mut settled = way.taken(handed);
         if way.handed != handed {
             (way.handed, way.since) = (handed, now);
         } else if settled != handed
@@ -300,12 +318,12 @@ impl Queue {
         pushed.map_err(Push::Ring)?.unwrap_or(Ok(()))
     }
 
-    /// Drops what waits, but for what was let in in this epoch, where there
-    /// may be such; tells how many frames.
-    pub(crate) fn drop_old(&mut self, epoch: Option<u32>) -> Result<u64, Corrupt> {
+    /// Drops what waits, let in `before`, but for what was let in in this
+    /// epoch, where there may be such; tells how many frames.
+    pub(crate) fn drop_old(&mut self, before: u32, epoch: Option<u32>) -> Result<u64, Corrupt> {
         let mut dropped = 0;
         while let Some(frame) = self.ring.take()? {
-            self.note(&frame);
+            self.note(&frame, before);
             match frame.meta().map(|meta| meta as u32) {
                 now if epoch.is_some() && now == epoch => self.inbox.push_back(frame),
                 _ => dropped += 1,
@@ -381,4 +399,37 @@ pub(crate) enum Push {
     Ring(Corrupt),
     /// Anything else.
     System(io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::UnderWay;
+
+    fn meta(number: u32, epoch: u32) -> Option<u64> {
+        Some(u64::from(number) << 32 | u64::from(epoch))
+    }
+
+    #[test]
+    fn frames_up_to_the_last_that_was_taken_are_settled() {
+        let mut way = UnderWay::default();
+        assert_eq!(way.taken(9), 0, "none was taken");
+        way.note(meta(7, 3), 3);
+        assert_eq!(way.taken(9), 7);
+        // Past 32 bits.
+        way.note(meta(u32::MAX, 3), 3);
+        assert_eq!(way.taken((1 << 32) + 4), (1 << 32) - 1);
+    }
+
+    /// Where a driver has no room before a frame, anything may lie there.
+    #[test]
+    fn what_is_no_number_settles_nothing() {
+        let mut way = UnderWay::default();
+        way.note(meta(2, 3), 3);
+        way.note(None, 3);
+        way.note(meta(4, 0x0800), 3);
+        assert_eq!(way.taken(5), 2);
+        way.settled = 2;
+        way.note(meta(6, 3), 3);
+        assert_eq!(way.taken(5), 2, "not given yet");
+    }
 }
