@@ -112,13 +112,19 @@ impl Tap {
         let me = Holder::new(me, umem.next_generation(me));
         let pool = Pool::join(umem, me.number(), config.kept);
         let mut own = Vec::new();
-        for _ in 0..links {
-            let message = pass::receive(&peer).map_err(unreachable)?;
-            let number = joined(message, &config, &pool, me, &mut gate, &mut own)?;
-            let holders = pool.umem().link_holders(number as u16);
-            holders.fetch_or(1 << (me.number() - 1), Ordering::AcqRel);
-        }
         let word_slot = word.slot();
+        let joined = (0..links).try_for_each(|_| {
+            let message = pass::receive(&peer).map_err(unreachable)?;
+            joined(message, &config, &pool, me, &mut gate, &mut own)
+        });
+        if let Err(error) = joined {
+            // While the word is ours: nobody else cleans up after it.
+            for link in 0..LINKS_MAX {
+                let holders = pool.umem().link_holders(link);
+                holders.fetch_and(!(1 << word_slot), Ordering::AcqRel);
+            }
+            return Err(error);
+        }
         let members = Members::new(&state, me, word, given.listener, at.to_owned());
         let mut tap = Tap::of(config, gate, pool, given.outlives);
         tap.links = own;
@@ -169,12 +175,14 @@ impl Tap {
         let Some(members) = &mut self.members else {
             return Ok(());
         };
+        let mut first = Ok(());
         for slot in members.count() {
             // Who gets the word does it; the others see a process that lives.
             if let Ok(Some(word)) = self.state.hold_death_word(slot) {
                 self.reclaim(number(slot));
+                // All of them, whatever one says: nobody comes after us.
                 for link in 0..LINKS_MAX {
-                    self.let_go(link, 1 << slot)?;
+                    first = first.and(self.let_go(link, 1 << slot).map(drop));
                 }
                 drop(word);
             }
@@ -188,7 +196,7 @@ impl Tap {
             }
         }
         self.see_holders();
-        self.tend()?;
+        first.and(self.tend())?;
         let Some(members) = &self.members else {
             return Ok(());
         };
@@ -382,7 +390,8 @@ fn link_message<'a>(
     (bytes, fds)
 }
 
-/// Has a link that another process has.
+/// Has a link that another process has; not one that the last has let go of
+/// since it told of it.
 fn joined(
     (bytes, fds): Message<OwnedFd>,
     config: &Config,
@@ -390,10 +399,18 @@ fn joined(
     me: Holder,
     gate: &mut Gate,
     own: &mut Vec<Option<TapLink>>,
-) -> Result<usize, TapError> {
+) -> Result<(), TapError> {
     let (Some(number), Some(ifindex)) = (number_at(&bytes, 0), number_at(&bytes, 4)) else {
         return Err(TapError::OtherVersion);
     };
+    if number >= weir_link::xdp::LINKS_MAX {
+        return Err(TapError::OtherVersion);
+    }
+    let bit = 1 << (me.number() - 1);
+    let holders = pool.umem().link_holders(number as u16);
+    if holders.fetch_or(bit, Ordering::AcqRel) & !bit == 0 {
+        return Ok(());
+    }
     let flag = |at: usize| bytes.get(at).is_some_and(|flag| *flag != 0);
     let name = String::from_utf8_lossy(bytes.get(LINK_BYTES..).unwrap_or_default()).into_owned();
     // Of another network namespace it would be another interface.
@@ -432,7 +449,7 @@ fn joined(
     }
     let completes = config.complete_checksums.unwrap_or(flag(10));
     own[number] = Some(TapLink::of(interface, mode, completes, queues));
-    Ok(number)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -103,6 +103,76 @@ fn a_number_given_anew_holds_no_link_of_its_predecessor() {
     });
 }
 
+/// Who is told of a link, and comes after its last holder has let go of it,
+/// does not have it: it is the host's again.
+#[test]
+fn a_link_that_was_let_go_of_meanwhile_is_not_joined() {
+    in_the_middle(|line| {
+        let path = meeting();
+        let founder = shared(&path);
+        let (host, at) = (line.middle.clone(), path.clone());
+        let other = std::thread::spawn(move || {
+            host.enter().unwrap();
+            let tap = Tap::join(&at, Config::default()).unwrap();
+            let links: Vec<_> = tap.links().map(|link| link.number()).collect();
+            let holders = |link| tap.pool.umem().link_holders(link).load(Ordering::Acquire);
+            let seen = (links, holders(0), holders(1));
+            tap.unmap().unwrap();
+            seen
+        });
+        let listener = founder.members.as_ref().unwrap().listener.as_fd();
+        let until = Instant::now() + Duration::from_secs(5);
+        let peer = loop {
+            assert!(Instant::now() < until, "nobody came");
+            match pass::accept(listener) {
+                Some(peer) => break peer,
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        let holders = founder.pool.umem().link_holders(0);
+        holders.store(0, Ordering::Release);
+        founder.offer(&peer).unwrap();
+        assert_eq!(other.join().unwrap(), (vec![1], 0, 0b11));
+        founder.unmap().unwrap();
+    });
+}
+
+/// A link that cannot be given back keeps no other from it.
+#[test]
+fn one_that_died_holds_nothing_although_a_link_is_not_given_back() {
+    in_the_middle(|_| {
+        let path = meeting();
+        let mut founder = shared(&path);
+        let state_fd = founder.gate.parts().state.try_clone_to_owned().unwrap();
+        // The third dies, as the last that holds the first link.
+        std::thread::spawn(move || {
+            let map = weir_link::bpf::Map::from_fd(state_fd).unwrap();
+            let state = Rc::new(State::of(&map).unwrap());
+            let word = state.hold_death_word(2).unwrap().unwrap();
+            std::mem::forget((state, word));
+        })
+        .join()
+        .unwrap();
+        let umem = founder.pool.umem();
+        umem.link_holders(0).store(0b100, Ordering::Release);
+        umem.link_holders(1).fetch_or(0b100, Ordering::AcqRel);
+        // What is no attachment cannot be taken off.
+        let no_attachment = std::fs::File::open("/dev/null").unwrap().into();
+        let parts = LinkParts {
+            ifindex: Interface::named("left").unwrap().index,
+            hook: Hook::XdpNative,
+            xdp: no_attachment,
+            tc: None,
+            promiscuous: None,
+        };
+        founder.gate.add_parts(0, parts).unwrap();
+        assert!(founder.look().is_err());
+        let holders = founder.pool.umem().link_holders(1).load(Ordering::Acquire);
+        assert_eq!(holders, 0b1);
+        let _ = founder.unmap();
+    });
+}
+
 /// What was given is sent, although its link is untapped before the push.
 #[test]
 fn what_was_given_to_a_link_leaves_it_when_it_is_untapped() {
@@ -169,6 +239,8 @@ fn a_link_of_more_queues_than_can_be_is_refused() {
             ring: 64,
             ..config()
         };
+        let holders = tap.pool.umem().link_holders(LINKS_MAX - 1);
+        holders.store(0b1, Ordering::Release);
         let (me, mut own) = (Holder::new(2, 0), Vec::new());
         let refused = joined(
             (bytes, fds),
