@@ -11,7 +11,8 @@
 //! What comes by a link must be for an address of that link, and what comes
 //! from an address goes out by that address's link. So a connection has one
 //! link for its life, an answer leaves where the question came from, and a
-//! neighbour on one link can neither speak for another nor reach its addresses.
+//! neighbour on one link can neither speak for another nor reach its addresses;
+//! an address that a router or a server gives is given up if another link has it.
 //! A destination decides the link only while the source is open: the longest
 //! route of all links, then a router that answers, then the preferred one, then
 //! the link that was given first; and the source is one of that link (RFC 6724
@@ -19,7 +20,7 @@
 //!
 //! Nothing can loop: a host forwards nothing, by whatever link it came.
 
-use crate::host::{Config, ConfigError, Counters, Host, Lease};
+use crate::host::{Config, ConfigError, Counters, Host, Lease, Lost};
 use crate::rng::Keyed;
 use crate::stack::Outlet;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -156,9 +157,34 @@ impl Hosts {
         sum
     }
 
+    /// What a router or a server on this link has given is given up if another
+    /// link has it: an address has one link, whoever says otherwise. Link-local
+    /// ones mean something on their link alone.
+    pub(crate) fn give_up_twice(&mut self, now_ns: u64, link: u8) {
+        while self.at_mut(link).take_taken() {
+            let elsewhere = |address: &IpAddr| {
+                let mut others = self.iter().filter(|host| host.link != link);
+                others.any(|host| host.routes.find(*address).is_some())
+            };
+            let addresses = self.at(link).routes.addresses().iter();
+            let addresses = addresses.map(|owned| owned.prefix.address());
+            let twice: Vec<_> = addresses
+                .filter(|address| !is_link_local(*address) && elsewhere(address))
+                .collect();
+            for address in twice {
+                self.at_mut(link).give_up(now_ns, address, Lost::OtherLink);
+            }
+        }
+    }
+
     /// The first that has this address.
     pub(crate) fn owner(&self, address: IpAddr) -> Option<&Host> {
         self.iter().find(|host| host.routes.is_ours(address))
+    }
+
+    /// Whether packets to `to` may go by this link: no zone says another.
+    pub(crate) fn is_towards(&self, link: u8, to: SocketAddr) -> bool {
+        self.count() == 1 || zone(to).is_none_or(|zone| zone == link.into())
     }
 
     /// Whether it is an address of ours, on whichever link.

@@ -120,7 +120,8 @@ impl Stack {
         if let Err(reason) = ingress.frame(now_ns, frame, received) {
             ingress.host.counters.drop(reason);
         }
-        if ingress.host.take_lost() {
+        self.hosts.give_up_twice(now_ns, received.link);
+        if self.hosts.at_mut(received.link).take_lost() {
             self.disarm();
         }
     }
@@ -147,8 +148,10 @@ impl Stack {
     /// link's outlet, and a link that is full holds up no other.
     pub fn poll_links(&mut self, now_ns: u64, outs: &mut dyn Outlets) -> Option<u64> {
         let mut lost = false;
-        for host in self.hosts.iter_mut() {
-            host.poll(now_ns);
+        for link in 0..self.hosts.count() as u8 {
+            self.hosts.at_mut(link).poll(now_ns);
+            self.hosts.give_up_twice(now_ns, link);
+            let host = self.hosts.at_mut(link);
             lost |= host.take_lost();
             let (tcp, udp) = (&mut self.tcp, &mut self.udp);
             let mut ingress = Ingress { host, tcp, udp };

@@ -340,7 +340,10 @@ impl Sockets {
             return Err(SendError::Refused(socket.remote.unwrap_or(to)));
         }
         let local = socket.local.ip();
-        let link = hosts.towards(local, to, socket.options.group_link);
+        let link = match socket.remote {
+            Some(_) => Some(socket.link).filter(|link| hosts.is_towards(*link, to)),
+            None => hosts.towards(local, to, socket.options.group_link),
+        };
         let host = link.and_then(|link| hosts.get_mut(link));
         let host = host.ok_or(SendError::NoRoute(to))?;
         let to = plain(to);

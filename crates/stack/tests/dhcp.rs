@@ -6,8 +6,8 @@ use common::packet;
 use common::world::{OTHER, SECOND, World, arp_from};
 use common::{HARDWARE, ip};
 use std::net::{IpAddr, Ipv4Addr};
-use weir_stack::Config;
-use weir_stack::host::{Detect, DropReason, Event};
+use weir_stack::host::{Detect, DropReason, Event, Lost};
+use weir_stack::{Config, Stack};
 use weir_wire::dhcp::Kind;
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, Protocol, arp, dhcp, ipv4, udp};
@@ -83,6 +83,40 @@ fn dhcp_config() -> Config {
     config.dhcp = true;
     config.detect = Detect::Meanwhile;
     config
+}
+
+/// A server cannot take an address from another link.
+#[test]
+fn an_address_that_another_link_has_is_declined() {
+    let at = format!("{GIVEN}/24").parse().unwrap();
+    let configs = [dhcp_config(), Config::new(HARDWARE[1]).address(at)];
+    let mut world = World::new(&configs[0]);
+    world.stack = Stack::with_links(&configs, 7).unwrap();
+    world.take();
+    world.poll();
+    let (_, discover) = world.last_ask(Kind::Discover);
+    world.receive(&answer(&discover, Kind::Offer, &[]));
+    let (_, request) = world.last_ask(Kind::Request);
+    world.receive(&answer(&request, Kind::Ack, &lease_of(1000)));
+    let (_, decline) = world.last_ask(Kind::Decline);
+    assert_eq!(option(&decline, 50), Some(GIVEN.octets().to_vec()));
+    let has = |world: &World, link: u8| {
+        let mut own = world.stack.link(link).unwrap().addresses();
+        own.any(|one| one == IpAddr::from(GIVEN))
+    };
+    assert!(!has(&world, 0) && has(&world, 1));
+    assert_eq!(world.stack.lease(), None);
+    let lost = Event::Lost(at, Lost::OtherLink);
+    assert!(world.events().contains(&lost));
+    // Nothing is left of the lease: what is bound there goes by its own link.
+    let bound = world.stack.udp_bind((GIVEN, 9).into()).unwrap();
+    let to = (SERVER, 9).into();
+    let now_ns = world.now_ns;
+    world.stack.udp_send(now_ns, bound, to, b"x").unwrap();
+    let mut frames = vec![Vec::new(), Vec::new()];
+    world.stack.poll_links(now_ns, &mut frames);
+    let counts: Vec<usize> = frames.iter().map(Vec::len).collect();
+    assert_eq!(counts, [0, 1]);
 }
 
 impl World {

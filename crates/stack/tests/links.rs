@@ -5,7 +5,7 @@ mod common;
 use common::ip;
 use common::packet::frame;
 use std::net::{IpAddr, SocketAddr};
-use weir_stack::host::{ConfigError, DropReason, Event, Received};
+use weir_stack::host::{ConfigError, DropReason, Event, Lost, Received};
 use weir_stack::tcp::{TcpError, TcpId};
 use weir_stack::udp::{GroupError, SendError, UdpId};
 use weir_stack::{Config, LINKS_MAX, Outlet, Outlets, Stack};
@@ -335,32 +335,80 @@ fn zones_tell_links_apart() {
     assert_eq!(world.other(1).udp_receive(peer).unwrap().bytes, b"y");
 }
 
-/// Both links have the same address, given by routers: a connection keeps to
-/// its own all the same.
-#[test]
-fn a_connection_is_of_one_link_though_both_have_its_address() {
-    use common::world::{prefix_option, router_says};
+/// A host with the same station, and so the same link-local address, on both
+/// links.
+fn same_station() -> World {
     let same = || {
         let mut config = common::world::auto();
         config.hardware = common::HARDWARE[0];
         config
     };
-    let mut world = World::new(&[same(), same()], Vec::new());
-    for link in 0..2 {
+    let world = World::new(&[same(), same()], Vec::new());
+    assert_eq!(addresses(&world, 0), addresses(&world, 1));
+    assert_eq!(addresses(&world, 0).len(), 1);
+    world
+}
+
+fn addresses(world: &World, link: u8) -> Vec<IpAddr> {
+    world.host.link(link).unwrap().addresses().collect()
+}
+
+/// What routers and servers give cannot move an address from one link to
+/// another.
+#[test]
+fn an_address_is_of_the_link_that_has_it_first() {
+    use common::world::{prefix_option, router_says};
+    let mut world = same_station();
+    for link in [1, 0, 0] {
         let option = prefix_option("2001:db8:5::", 0xc0, 1000, 1000);
         world.by(link, &router_says("fe80::1", 1000, &[option]));
     }
-    let addresses = |world: &World, link: u8| -> Vec<IpAddr> {
-        let all = world.host.link(link).unwrap().addresses();
-        all.filter(|one| one.to_string().starts_with("2001"))
-            .collect()
-    };
-    assert_eq!(addresses(&world, 0), addresses(&world, 1));
+    // The first link has made itself another, and its link-local one is its own.
+    let all = [0, 1].map(|link| addresses(&world, link));
+    assert_eq!(all.each_ref().map(Vec::len), [2, 2]);
+    let shared = all[0].iter().filter(|one| all[1].contains(one));
+    assert_eq!(shared.count(), 1);
+    let mut lost = 0;
+    while let Some((link, event)) = world.host.next_link_event() {
+        if let Event::Lost(_, why) = event {
+            assert_eq!((link, why), (0, Lost::OtherLink));
+            lost += 1;
+        }
+    }
+    assert_eq!(lost, 1);
+}
+
+/// Both links have the same address: a socket that has a peer keeps to its own.
+#[test]
+fn a_socket_with_a_peer_sends_by_its_link_though_both_have_its_address() {
+    let mut world = same_station();
+    world.settle();
+    for link in [1, 0] {
+        let socket = world.host.udp_bind(at("[::]:0")).unwrap();
+        let peer = at(&format!("[fe80::9%{link}]:7"));
+        world.host.udp_connect(socket, peer).unwrap();
+        let before: Vec<usize> = world.sent.iter().map(Vec::len).collect();
+        for to in [peer, at("[fe80::9]:7")] {
+            world.host.udp_send(world.now_ns, socket, to, b"x").unwrap();
+        }
+        let elsewhere = at("[fe80::9%2]:7");
+        let sent = world.host.udp_send(world.now_ns, socket, elsewhere, b"x");
+        assert_eq!(sent, Err(SendError::NoRoute(elsewhere)));
+        world.settle();
+        let after = world.sent.iter().zip(before);
+        // A question for the neighbour's address.
+        let after: Vec<bool> = after.map(|(sent, before)| sent.len() > before).collect();
+        assert_eq!(after, [link == 0, link == 1]);
+        world.host.udp_close(socket);
+    }
+}
+
+/// Both links have the same address: a connection keeps to its own all the same.
+#[test]
+fn a_connection_is_of_one_link_though_both_have_its_address() {
+    let mut world = same_station();
     let local = addresses(&world, 0)[0];
-    let id = world
-        .host
-        .tcp_connect(0, None, at("[2001:db8:5::9]:80"))
-        .unwrap();
+    let id = world.host.tcp_connect(0, None, at("[fe80::9]:80")).unwrap();
     let ours = world.host.tcp_ends(id).unwrap().0;
     assert_eq!(ours.ip(), local);
     let refusal = tcp::Repr {
@@ -373,7 +421,7 @@ fn a_connection_is_of_one_link_though_both_have_its_address() {
         urgent: 0,
         options: tcp::Options::default(),
     };
-    let (IpAddr::V6(dst), src) = (local, "2001:db8:5::9".parse().unwrap()) else {
+    let (IpAddr::V6(dst), src) = (local, "fe80::9".parse().unwrap()) else {
         panic!("of IPv6");
     };
     let mut packet = vec![0; 40 + refusal.header_len()];

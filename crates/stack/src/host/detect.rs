@@ -76,6 +76,7 @@ impl Host {
             self.events.tell(Event::Address(owned.prefix, owned.origin));
         }
         self.routes.own(owned);
+        self.has_taken = true;
         self.reschedule();
     }
 
@@ -204,7 +205,12 @@ impl Host {
                 return;
             }
         }
-        let Some(owned) = self.lose_address(address, Lost::Duplicate(by)) else {
+        self.give_up(now_ns, address, Lost::Duplicate(by));
+    }
+
+    /// An address that cannot be ours is let go, and another looked for.
+    pub(crate) fn give_up(&mut self, now_ns: u64, address: IpAddr, why: Lost) {
+        let Some(owned) = self.lose_address(address, why) else {
             return;
         };
         match (owned.origin, address) {

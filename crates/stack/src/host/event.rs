@@ -42,6 +42,8 @@ pub enum Event {
 pub enum Lost {
     /// Another station has it; which, if it said so.
     Duplicate(Option<Address>),
+    /// Another link of ours has it.
+    OtherLink,
     /// Its time is over, or a server took it back.
     Over,
 }

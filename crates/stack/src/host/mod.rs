@@ -93,6 +93,8 @@ pub(crate) struct Host {
     unreached: Vec<Vec<u8>>,
     /// An address was lost: header filters may still wait for it.
     has_lost: bool,
+    /// An address was taken: another link may have it.
+    has_taken: bool,
     /// When something of addresses, routes and groups is due.
     slow_ns: u64,
     reassembly: Reassembly,
@@ -124,6 +126,7 @@ impl Host {
             events: Events::default(),
             unreached: Vec::new(),
             has_lost: false,
+            has_taken: false,
             slow_ns: 0,
             reassembly: Reassembly::default(),
             paths: Paths::default(),
@@ -197,6 +200,12 @@ impl Host {
     #[inline]
     pub(crate) fn take_lost(&mut self) -> bool {
         std::mem::take(&mut self.has_lost)
+    }
+
+    /// Whether an address was taken since it was last asked.
+    #[inline]
+    pub(crate) fn take_taken(&mut self) -> bool {
+        std::mem::take(&mut self.has_taken)
     }
 
     pub(crate) fn has_events(&self) -> bool {

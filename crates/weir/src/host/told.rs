@@ -115,6 +115,10 @@ fn tell(link: Option<&str>, event: &Event) {
             "{} is another's too: it is not used any more; give another --addr",
             prefix.address()
         ),
+        Event::Lost(prefix, Lost::OtherLink) => format!(
+            "{} is another of our links' already: it is not used on this one",
+            prefix.address()
+        ),
         Event::Lost(prefix, Lost::Over) => format!("{prefix} is over"),
         Event::Address(..) => return,
     };
