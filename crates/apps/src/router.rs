@@ -16,6 +16,10 @@ const BATCH: usize = 64;
 /// The longest sleep: how often it is looked whether to end.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Words of neighbours that the host is told between two batches: each takes
+/// calls of the kernel, and frames wait meanwhile.
+const WORDS_PER_TURN: usize = 4;
+
 /// Why a router does not run, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -416,7 +420,10 @@ impl Running {
     /// it will ask for again.
     fn tell_host(&mut self) {
         let Some(host) = &mut self.host else { return };
-        while let Some(heard) = self.router.next_heard() {
+        for _ in 0..WORDS_PER_TURN {
+            let Some(heard) = self.router.next_heard() else {
+                return;
+            };
             let _ = host.tell(&weir_link::net::NeighbourNews {
                 ifindex: self.indices[usize::from(heard.link)],
                 address: heard.address,

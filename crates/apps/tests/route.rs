@@ -761,7 +761,9 @@ fn a_host_beside_the_router_hears_its_neighbours() {
             replaces,
             router: !replaces,
         };
+        assert_eq!(host.next_ns(), Some(0), "it is to be told at once");
         assert_eq!((host.next_heard(), host.next_heard()), (Some(heard), None));
+        assert_ne!(host.next_ns(), Some(0));
         give(&mut alone, 0, 0, word);
         assert_eq!(alone.next_heard(), None);
     }

@@ -54,6 +54,10 @@ impl HeardQueue {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
     pub(super) fn pop(&mut self) -> Option<Heard> {
         self.words.pop_front()
     }

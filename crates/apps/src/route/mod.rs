@@ -369,10 +369,12 @@ impl Router {
         }
     }
 
-    /// When [`Router::poll`] or [`Router::next_own`] is due at the latest: at
-    /// once while routes are being brought up to date, or frames wait.
+    /// When [`Router::poll`], [`Router::next_own`] or [`Router::next_heard`] is
+    /// due at the latest: at once while routes are being brought up to date,
+    /// or frames or words wait.
     pub fn next_ns(&self) -> Option<u64> {
-        match self.routes.is_settled() && self.output.is_empty() {
+        let has_heard = self.heard.as_ref().is_some_and(|heard| !heard.is_empty());
+        match self.routes.is_settled() && self.output.is_empty() && !has_heard {
             true => self.neighbours.next_ns(),
             false => Some(0),
         }
