@@ -56,6 +56,13 @@ fn used() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// How long this thread could have run, but another did.
+fn kept_waiting() -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let ns = told.split_whitespace().nth(1).unwrap();
+    Duration::from_nanos(ns.parse().unwrap())
+}
+
 /// Whoever makes up keys has no turn take long: none of 60,000 ever has a
 /// second frame, or ages.
 #[test]
@@ -95,6 +102,8 @@ fn keys_begin_at_once_after_frames_were_lost() {
     let sink = Sink::new(&net.eth_b, Hook::XdpNative).unwrap();
     let seen = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&seen);
+    let waited = Arc::new(AtomicU64::new(0));
+    let bridge_waited = Arc::clone(&waited);
     let bridge = net.bridge(
         |bridge| {
             let bridge = bridge.remember(&[Alike::Flow], 128, LONG);
@@ -102,6 +111,8 @@ fn keys_begin_at_once_after_frames_were_lost() {
         },
         move || {
             move |_: &mut Frame, _: &mut Context<'_>| {
+                let so_far = kept_waiting().as_micros() as u64;
+                bridge_waited.store(so_far, Ordering::Relaxed);
                 match counted.fetch_add(1, Ordering::Relaxed) {
                     // More frames come than the ring takes.
                     50 => std::thread::sleep(Duration::from_millis(150)),
@@ -112,17 +123,23 @@ fn keys_begin_at_once_after_frames_were_lost() {
             }
         },
     );
-    // Never a pause, and each of the flows rarely: none is to be held back.
+    // Each of the flows comes rarely: without a pause none is to be held back.
+    let before = kept_waiting();
     let sent = flows(&net, 128)
         .send(SENT, Rate::PerSecond(10_000.0))
         .unwrap();
     net.settle(|| sink.counted().unwrap().frames >= SENT - sent.dropped);
+    let waited = Duration::from_micros(waited.load(Ordering::Relaxed))
+        + kept_waiting().saturating_sub(before);
     let report = bridge.end();
     assert!(report.lost() > 100, "the ring was full: {report:?}");
-    let (held, frames) = (report.fast.held, report.fast.held_frames);
-    assert_eq!((held, frames), (0, 0), "{report:?}");
+    // What comes while a thread of ours has to wait, comes at once after.
+    let held = report.fast.held_frames;
+    let of_pauses = waited.as_micros() as u64 * 10_000 / 1_000_000;
+    println!("{held} held, {waited:?} of pauses");
+    assert!(held <= of_pauses, "{waited:?}: {report:?}");
     // Three frames of a flow or so, until it has begun.
-    let at_least = (SENT - sent.dropped - report.lost() - 300) / 2;
+    let at_least = (SENT - sent.dropped - report.lost() - held - 300) / 2;
     assert!(report.fast.carried.frames > at_least, "{report:?}");
 }
 
@@ -134,16 +151,16 @@ fn entries_end_when_a_driver_takes_no_more() {
     }
     let net = Net::new();
     net.middle.run(|| {
-        let begun = Instant::now();
         let mut sink = Some(Sink::new(&net.eth_b, Hook::XdpNative).unwrap());
         let mut tap = tap(64);
         let mut until = |what: &str, is_so: &mut dyn FnMut(&mut FastPath) -> bool| {
-            let begun = Instant::now();
+            // By turns of a millisecond: a pause of the machine is one of them.
+            let mut turns = 0;
             while !is_so(tap.fast().unwrap()) {
+                turns += 1;
+                assert!(turns < 300, "{what}: {turns} turns");
                 tap.pull(Pull::Frame(Duration::from_millis(1))).unwrap();
             }
-            let took = begun.elapsed();
-            assert!(took < Duration::from_millis(300), "{what}: {took:?}");
         };
         for number in 0..4 {
             until("it takes frames", &mut |fast| fast.takes(1));
@@ -158,7 +175,6 @@ fn entries_end_when_a_driver_takes_no_more() {
             });
             sink = Some(Sink::new(&net.eth_b, Hook::XdpNative).unwrap());
         }
-        println!("{:?}", begun.elapsed());
         tap.unmap().unwrap();
     });
 }
