@@ -147,15 +147,20 @@ impl Ingress<'_> {
         }
         let (local, remote) = (SocketAddr::new(src, port(0)), SocketAddr::new(dst, port(2)));
         let seq = u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
+        let link = self.host.link;
         let related = match (protocol, report) {
             (Protocol::UDP, Report::Unreachable { why, .. }) => {
-                self.udp.unreachable(local, remote, why == Unreached::Port)
+                self.udp
+                    .unreachable(link, local, remote, why == Unreached::Port)
             }
-            (Protocol::UDP, Report::TooBig { .. }) => self.udp.unreachable(local, remote, false),
+            (Protocol::UDP, Report::TooBig { .. }) => {
+                self.udp.unreachable(link, local, remote, false)
+            }
             (Protocol::TCP, Report::Unreachable { why, .. }) => {
-                self.tcp.unreachable(now_ns, local, remote, seq, why)
+                self.tcp
+                    .unreachable(now_ns, link, (local, remote), seq, why)
             }
-            (Protocol::TCP, Report::TooBig { .. }) => self.tcp.has_sent(local, remote, seq),
+            (Protocol::TCP, Report::TooBig { .. }) => self.tcp.has_sent(link, (local, remote), seq),
             _ => false,
         };
         if !related {
@@ -165,7 +170,7 @@ impl Ingress<'_> {
             && self.host.narrow_path(now_ns, dst, mtu).is_some()
             && protocol == Protocol::TCP
         {
-            self.tcp.too_big(now_ns, local, remote, seq);
+            self.tcp.too_big(now_ns, link, (local, remote), seq);
         }
         Ok(())
     }

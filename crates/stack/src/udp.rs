@@ -416,10 +416,14 @@ impl Sockets {
         let name = self.find(local, from).ok_or(DropReason::PortUnknown)?;
         if let Some(socket) = self.sockets.get_mut(name)
             && let Some(remote) = socket.remote
-            && !socket.filter.is_armed()
         {
-            // Its address was lost, and is back.
-            socket.filter = Filter::udp(remote, socket.local);
+            if socket.link != incoming.link {
+                return Err(DropReason::OtherLink);
+            }
+            if !socket.filter.is_armed() {
+                // Its address was lost, and is back.
+                socket.filter = Filter::udp(remote, socket.local);
+            }
         }
         let from = zoned(from, incoming.link);
         self.keep(name, from, local.ip(), datagram.payload())
@@ -507,10 +511,11 @@ impl Sockets {
         self.sockets.get(id.0).is_some_and(|socket| socket.refused)
     }
 
-    /// A router or the peer says that a datagram of ours did not arrive;
-    /// whether it can be one of ours.
+    /// A router or the peer says, by a link, that a datagram of ours did not
+    /// arrive; whether it can be one that went by it.
     pub(crate) fn unreachable(
         &mut self,
+        link: u8,
         local: SocketAddr,
         remote: SocketAddr,
         hard: bool,
@@ -519,11 +524,15 @@ impl Sockets {
             return false;
         };
         if let Some(socket) = self.sockets.get_mut(name)
-            && hard
             && socket.remote.is_some()
         {
-            socket.refused = true;
-            self.tell(name);
+            if socket.link != link {
+                return false;
+            }
+            if hard {
+                socket.refused = true;
+                self.tell(name);
+            }
         }
         true
     }

@@ -3,14 +3,14 @@
 mod common;
 
 use common::ip;
-use common::packet::frame;
+use common::packet::{self, frame};
 use std::net::{IpAddr, SocketAddr};
 use weir_stack::host::{ConfigError, DropReason, Event, Lost, Received};
-use weir_stack::tcp::{TcpError, TcpId};
+use weir_stack::tcp::{State, TcpError, TcpId};
 use weir_stack::udp::{GroupError, SendError, UdpId};
 use weir_stack::{Config, LINKS_MAX, Outlet, Outlets, Stack};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, ipv4, tcp};
+use weir_wire::{Addresses, EtherType, Protocol, ipv4, tcp, udp};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -444,6 +444,52 @@ fn a_connection_is_of_one_link_though_both_have_its_address() {
     world.by(1, &frame);
     assert_eq!(world.dropped(1, DropReason::OtherLink), 1);
     assert!(world.host.tcp_ends(id).is_some());
+
+    // Nor does a socket of UDP with a peer hear one on another link.
+    let socket = world.host.udp_bind(at("[::]:0")).unwrap();
+    world.host.udp_connect(socket, at("[fe80::9]:7")).unwrap();
+    let repr = udp::Repr {
+        src_port: 7,
+        dst_port: world.host.udp_local(socket).unwrap().port(),
+    };
+    let mut datagram = vec![0; udp::Repr::LEN];
+    repr.emit(&mut datagram, Addresses::V6(src, dst));
+    let ends = |link| [common::HARDWARE[0], hardware(link, 9)];
+    let datagram = |link| packet::v6(ends(link), (src, dst), Protocol::UDP, 64, &datagram);
+    // What the fast path leaves to the standard one, and what it may take.
+    for count in 1..3 {
+        world.by(1, &datagram(1));
+        assert_eq!(world.dropped(1, DropReason::OtherLink), 1 + count);
+        assert_eq!(world.host.udp_waiting(socket), count as usize - 1);
+        world.by(0, &datagram(0));
+        assert_eq!(world.host.udp_waiting(socket), count as usize);
+    }
+
+    // Nor is an error believed of what did not go by its link.
+    let now_ns = world.now_ns;
+    let to = at("[fe80::9]:7");
+    world.host.udp_send(now_ns, socket, to, b"x").unwrap();
+    world.settle();
+    let station = [&src.octets()[..], &[2, 1], &hardware(0, 9).0].concat();
+    let found = packet::icmpv6(ends(0), (src, dst), 255, 136, 0x6000_0000, &station);
+    world.by(0, &found);
+    world.settle();
+    let sent = |protocol: Protocol| {
+        let mut frames = world.sent[0].iter();
+        let frame = frames.find(|frame| frame[12..14] == [0x86, 0xdd] && frame[20] == protocol.0);
+        frame.expect("it went to its neighbour")[14..].to_vec()
+    };
+    let sent = [sent(Protocol::UDP), sent(Protocol::TCP)];
+    for (link, unrelated, state) in [(1, 2, State::SynSent), (0, 0, State::Closed)] {
+        for packet in &sent {
+            world.by(
+                link,
+                &packet::icmpv6(ends(link), (src, dst), 64, 1, 0, packet),
+            );
+        }
+        assert_eq!(world.dropped(link, DropReason::IcmpUnrelated), unrelated);
+        assert_eq!(world.host.tcp_state(id), Some(state));
+    }
 }
 
 #[test]

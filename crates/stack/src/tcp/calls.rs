@@ -457,12 +457,12 @@ impl Tcp {
     pub(crate) fn unreachable(
         &mut self,
         now_ns: u64,
-        local: SocketAddr,
-        remote: SocketAddr,
+        link: u8,
+        ends: (SocketAddr, SocketAddr),
         seq: u32,
         why: Unreached,
     ) -> bool {
-        let Some(name) = self.sent(local, remote, seq) else {
+        let Some(name) = self.sent(link, ends, seq) else {
             return false;
         };
         let pcb = self.pcbs.get_mut(name).expect("it was found");
@@ -481,14 +481,20 @@ impl Tcp {
     }
 
     /// Whether a segment of ours in flight began with this number.
-    pub(crate) fn has_sent(&mut self, local: SocketAddr, remote: SocketAddr, seq: u32) -> bool {
-        self.sent(local, remote, seq).is_some()
+    pub(crate) fn has_sent(&mut self, link: u8, ends: (SocketAddr, SocketAddr), seq: u32) -> bool {
+        self.sent(link, ends, seq).is_some()
     }
 
     /// A segment of ours, whose first number was `seq`, was too long: it was
     /// lost, though not by congestion, and goes again in pieces.
-    pub(crate) fn too_big(&mut self, now_ns: u64, local: SocketAddr, remote: SocketAddr, seq: u32) {
-        let Some(name) = self.sent(local, remote, seq) else {
+    pub(crate) fn too_big(
+        &mut self,
+        now_ns: u64,
+        link: u8,
+        ends: (SocketAddr, SocketAddr),
+        seq: u32,
+    ) {
+        let Some(name) = self.sent(link, ends, seq) else {
             return;
         };
         if let Some(pcb) = self.pcbs.get_mut(name) {
@@ -498,11 +504,17 @@ impl Tcp {
         self.settle(now_ns, name);
     }
 
-    /// The connection that has sent this number and waits for its
-    /// acknowledgment (RFC 5927 §4.1).
-    fn sent(&mut self, local: SocketAddr, remote: SocketAddr, seq: u32) -> Option<Name> {
+    /// The connection between our end and the peer's that has sent this number
+    /// by this link and waits for its acknowledgment (RFC 5927 §4.1).
+    fn sent(
+        &mut self,
+        link: u8,
+        (local, remote): (SocketAddr, SocketAddr),
+        seq: u32,
+    ) -> Option<Name> {
         let name = self.between(local, remote)?;
-        let send = &self.pcbs.get(name)?.send;
+        let pcb = self.pcbs.get(name).filter(|pcb| pcb.link == link)?;
+        let send = &pcb.send;
         let in_flight = send.una.at_most(Seq(seq)) && Seq(seq).before(send.nxt);
         in_flight.then_some(name)
     }
