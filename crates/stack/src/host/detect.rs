@@ -109,7 +109,9 @@ impl Host {
             let silently = self.detect == Detect::Never;
             self.groups.leave(solicited_node(address).into(), silently);
         }
-        self.has_lost = true;
+        // Nothing has been sent from an address that was only tried: a host that
+        // answers each try must not have all connections looked through.
+        self.has_lost |= owned.is_ours();
         self.events.tell(Event::Lost(owned.prefix, why));
         self.reschedule();
         Some(owned)

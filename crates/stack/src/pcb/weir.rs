@@ -5,7 +5,8 @@ use super::{InsertError, Key, Key4, Key6, PcbId, Table};
 
 /// A keyed hash leads to one cache line with four connections: their tags, and
 /// for the one whose tag agrees, what is left to compare (over IPv6, to a line
-/// with the tags of eight, and from there to another). However many connections there are, about one is examined.
+/// with the tags of eight, and from there to another). However many connections
+/// there are, about one is examined.
 ///
 /// - Safe against chosen keys: see `hash.rs` for what is proven.
 /// - Grows by one bucket at a time, so that no insert waits for others to move.
