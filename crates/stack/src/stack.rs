@@ -672,6 +672,15 @@ impl Stack {
         self.tcp.set_syn_retries(connection, retries)
     }
 
+    /// How many time-outs in a row this connection outlives once it is open
+    /// ([`TcpConfig::retries`](crate::tcp::TcpConfig::retries)).
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_set_retries(&mut self, connection: TcpId, retries: u8) -> Result<(), TcpError> {
+        self.tcp.set_retries(connection, retries)
+    }
+
     /// How many bytes may wait to be sent or acknowledged, for this
     /// connection; what waits already stays.
     ///

@@ -4,9 +4,9 @@
 mod common;
 
 use common::peer::{ACK, Peer, S, SYN, flags};
-use common::{V4, ip};
+use common::{V4, V6, ip};
 use std::net::SocketAddr;
-use weir_stack::tcp::{State, TcpError, TcpId};
+use weir_stack::tcp::{State, TcpConfig, TcpError, TcpId};
 use weir_wire::tcp::{Flags, Options, Repr};
 
 const MS: u64 = 1_000_000;
@@ -193,4 +193,52 @@ fn acknowledgments_between_syns_are_bare() {
     let told = &heard.last().unwrap().0;
     assert_eq!((told.flags, told.options.mss), (ACK, None));
     assert!(!told.options.sack_permitted);
+}
+
+/// Not knowing a neighbour for a while is a passing fault (RFC 1122 §4.2.3.9):
+/// the peer may already hold the connection for open.
+#[test]
+fn a_half_open_connection_outlives_questions_without_answers() {
+    for at in [V4, V6] {
+        let mut peer = Peer::new(at);
+        peer.listen(10);
+        peer.tell(SYN, peer.seq, 0, b"");
+        while peer.now_ns < 10 * S {
+            let mut unanswered: Vec<Vec<u8>> = Vec::new();
+            peer.stack.poll(peer.now_ns, &mut unanswered);
+            peer.now_ns += 100 * MS;
+        }
+        let answered = (0..600).any(|_| {
+            peer.now_ns += 100 * MS;
+            let heard = peer.heard();
+            heard.iter().any(|(repr, _)| repr.flags == SYN | ACK)
+        });
+        assert!(answered, "{at:?}");
+    }
+}
+
+/// RFC 9293 §3.8.3 (MUST-21): R2 is the application's to say.
+#[test]
+fn time_outs_are_outlived_as_often_as_configured() {
+    for (retries, later) in [(0, None), (15, None), (40, None), (15, Some(3))] {
+        let config = TcpConfig {
+            retries,
+            probes: false,
+            ..TcpConfig::default()
+        };
+        let mut peer = Peer::with(V4, config);
+        let connection = open(&mut peer);
+        if let Some(retries) = later {
+            peer.stack.tcp_set_retries(connection, retries).unwrap();
+        }
+        peer.stack.tcp_write(connection, b"hello").unwrap();
+        let mut sent = 0;
+        while peer.read(connection) == Err(TcpError::NotNow) {
+            sent += peer.heard().len();
+            peer.now_ns += 100 * MS;
+            assert!(peer.now_ns < 3000 * S, "{sent} times");
+        }
+        assert_eq!(peer.read(connection), Err(TcpError::TimedOut));
+        assert_eq!(sent, 1 + usize::from(later.unwrap_or(retries)));
+    }
 }

@@ -395,6 +395,11 @@ impl Tcp {
         Ok(())
     }
 
+    pub(crate) fn set_retries(&mut self, id: TcpId, retries: u8) -> Result<(), TcpError> {
+        self.get(id)?.retries = retries;
+        Ok(())
+    }
+
     pub(crate) fn set_more(&mut self, id: TcpId, more: bool) -> Result<(), TcpError> {
         let send = &mut self.get(id)?.send;
         (send.more, send.pushes) = (more, !more);
@@ -473,7 +478,13 @@ impl Tcp {
             Unreached::Network => Some(TcpError::NetworkUnreachable),
             Unreached::Other => None,
         };
-        if error.is_some() && pcb.is_opening() {
+        // Nobody waits to hear that a peer who has asked cannot be reached just
+        // now, and who asked may hold the connection for open.
+        let ends = match why {
+            Unreached::Port => pcb.is_opening(),
+            _ => pcb.state == State::SynSent,
+        };
+        if error.is_some() && ends {
             pcb.end(error);
             self.settle(now_ns, name);
         }

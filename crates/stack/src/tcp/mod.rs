@@ -143,6 +143,10 @@ pub struct TcpConfig {
     /// How often a SYN goes again, ours or an answer of ours. Seven times take
     /// 183 seconds: RFC 9293 §3.8.3 asks for 180 at least.
     pub syn_retries: u8,
+    /// How many time-outs in a row a connection outlives, once open, with what
+    /// it sends or with probes of a closed window (RFC 9293 §3.8.3: R2). Fifteen
+    /// take nine minutes or more; `u8::MAX`, four hours.
+    pub retries: u8,
     /// Whether a window that was not used for a while starts over (RFC 5681
     /// §4.1).
     pub restarts: bool,
@@ -166,6 +170,7 @@ impl Default for TcpConfig {
             mss_max: None,
             probes: true,
             syn_retries: 7,
+            retries: 15,
             restarts: true,
             burst_min: 2,
             congestion: Algorithm::default(),

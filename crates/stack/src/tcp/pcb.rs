@@ -164,6 +164,8 @@ pub(super) struct Pcb {
     pub(super) syn_bytes: bool,
     /// How often our SYN goes again.
     pub(super) syn_retries: u8,
+    /// See [`TcpConfig::retries`].
+    pub(super) retries: u8,
     /// See [`TcpConfig::probes`] and [`TcpConfig::restarts`].
     pub(super) probes: bool,
     pub(super) restarts: bool,
@@ -252,6 +254,7 @@ impl Pcb {
             opening: None,
             syn_bytes: false,
             syn_retries: config.syn_retries,
+            retries: config.retries,
             probes: config.probes,
             restarts: config.restarts,
             burst_min: config.burst_min,

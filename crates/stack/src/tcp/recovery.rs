@@ -6,9 +6,6 @@ use super::rack::View;
 use super::seq::Seq;
 use crate::due::{When, at, ns};
 
-/// Time-outs in a row after which a connection is given up; a connection
-/// being opened, sooner (RFC 9293 §3.8.3).
-const RETRIES_MAX: u32 = 15;
 /// Time-outs in a row after which the network layer is told that nothing
 /// arrives (RFC 9293 §3.8.3: R1), each time.
 const ADVISE_RETRIES: u32 = 3;
@@ -382,7 +379,7 @@ impl Pcb {
                 self.probe_window = true;
                 (self.send.crumbs, self.send.pushes) = (true, true);
                 self.timers.loss = Some((LossTimer::Persist, now_ns + self.rtt.rto_ns()));
-                return self.recovery.retries <= RETRIES_MAX;
+                return self.recovery.retries <= self.retries.into();
             }
         }
         self.schedule_loss(now_ns);
@@ -405,12 +402,11 @@ impl Pcb {
 
     fn timed_out(&mut self, now_ns: u64) -> bool {
         self.recovery.retries += 1;
-        let most = if self.is_opening() {
-            self.syn_retries.into()
-        } else {
-            RETRIES_MAX
+        let most = match self.is_opening() {
+            true => self.syn_retries,
+            false => self.retries,
         };
-        if self.recovery.retries > most {
+        if self.recovery.retries > most.into() {
             return false;
         }
         // RFC 1122 §4.2.3.5: perhaps the way is wrong.
