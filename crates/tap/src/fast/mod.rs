@@ -15,9 +15,9 @@
 //! that is all that entries cost while they wait. Where frames come so thickly
 //! that there is no such moment within [`PATIENCE`], more than the program can
 //! take, those of the entry are held back, and so lost, until the program has
-//! sent what it has; both are counted. Not kept in order are frames that the
-//! application keeps back itself, and those few of an entry that the kernel
-//! cannot send by itself, see [`FastAction::Route`].
+//! sent what it has, or for 0.1 s; both are counted. Not kept in order are
+//! frames that the application keeps back itself, and those few of an entry
+//! that the kernel cannot send by itself, see [`FastAction::Route`].
 //!
 //! No call takes longer for there being many entries, but for those that say
 //! so: what is to be done for all of them is done for some each millisecond

@@ -5,6 +5,7 @@ mod calls;
 mod fast;
 mod net;
 mod oracle;
+mod queues;
 
 use net::Net;
 use std::io::{Read, Write};

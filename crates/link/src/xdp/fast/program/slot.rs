@@ -7,7 +7,8 @@
 //!  made ──┬─ of the entry's ────────► │ goes on by itself        │
 //!         │                           └──────────────────────────┘
 //!         └─ else: to the application, and noted which was the last;
-//!            so for PATIENCE: held back, and so lost, until that is settled
+//!            so for PATIENCE: held back, and so lost, until that is settled,
+//!            or HELD_MAX has passed
 //! ```
 //!
 //! Frames of a queue are numbered in the order in which they come to the
@@ -68,7 +69,7 @@ impl Emit<'_> {
     /// Has an entry begin, or the frame go another way; r1 is the time, r5 how
     /// long none came.
     fn begin(&mut self, state: u16) {
-        let [lively, other, note, begins] = [(); 4].map(|()| self.asm.label());
+        let [lively, other, unsettled, begins] = [(); 4].map(|()| self.asm.label());
         // After a pause patience begins anew.
         self.asm
             .jump(Insn::jump64(JSLE, Reg::R5, PATIENCE_NS), lively);
@@ -95,11 +96,13 @@ impl Emit<'_> {
         ]);
         self.asm
             .jump(Insn::jump64(op::JLE, Reg::R5, SETTLED), begins);
-        self.hold_back(state, note, begins);
+        self.asm.goto(unsettled);
+        // It is not known which was the last by this one.
         self.asm.bind(other);
         self.asm
             .jump(Insn::jump64(op::JEQ, HANDED, SETTLED), begins);
-        self.asm.bind(note);
+        self.asm.bind(unsettled);
+        self.hold_back(state, begins);
         // The number that this frame will have.
         self.push(&[
             Insn::alu64(op::ADD, HANDED, 1),
@@ -119,10 +122,10 @@ impl Emit<'_> {
         ]);
     }
 
-    /// Drops the frame if frames came too thickly for too long; goes to `note`
-    /// if not, and to `begins` where that lasts.
-    fn hold_back(&mut self, state: u16, note: Label, begins: Label) {
-        let counted = self.asm.label();
+    /// Drops the frame if frames came too thickly for too long; goes to
+    /// `begins` where that lasts.
+    fn hold_back(&mut self, state: u16, begins: Label) {
+        let [patient, counted] = [(); 2].map(|()| self.asm.label());
         self.push(&[
             Insn::load(op::DW, Reg::R1, Reg::FP, NOW),
             Insn::load(op::DW, Reg::R5, SLOT, slot::SINCE),
@@ -131,7 +134,7 @@ impl Emit<'_> {
         self.asm
             .jump(Insn::jump64(JSGT, Reg::R1, HELD_MAX_NS), begins);
         self.asm
-            .jump(Insn::jump64(JSLE, Reg::R1, PATIENCE_NS), note);
+            .jump(Insn::jump64(JSLE, Reg::R1, PATIENCE_NS), patient);
         self.push(&Insn::load_map_value(Reg::R5, state, 0));
         self.push(&[
             Insn::mov64(Reg::R1, 1),
@@ -146,5 +149,6 @@ impl Emit<'_> {
             Insn::mov64(Reg::R0, XDP_DROP),
             Insn::exit(),
         ]);
+        self.asm.bind(patient);
     }
 }

@@ -1,0 +1,112 @@
+//! Cached verdicts of a key whose frames come by several queues.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+use weir_lab::load::{Template, Udp};
+use weir_lab::need;
+use weir_lab::net::{Device, Host, Lab};
+use weir_link::live::Sender;
+use weir_tap::{Config, FastAction, FastConfig, FastKey, FastKind, Pull, Tap};
+
+/// Long enough for anything that ought to happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How many frames each of two queues has given to a program at XDP.
+fn by_queue(host: &Host) -> [u64; 2] {
+    let mut ethtool = Command::new("ethtool");
+    ethtool.args(["-S", "left"]);
+    let output = host.output(ethtool).unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    [0, 1].map(|queue| {
+        let name = format!("rx_queue_{queue}_xdp_packets:");
+        let count = told
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(&name));
+        count.expect(&told).trim().parse().unwrap()
+    })
+}
+
+/// Frames between the same stations that come by the first queue and by the
+/// second: which it is, depends on their ports and on a number of the kernel's.
+fn one_for_each(sender: &Sender, from: &Device, to: &Device) -> [Vec<u8>; 2] {
+    let mut found = [None, None];
+    for src_port in 1.. {
+        let udp = Udp {
+            src_port,
+            ..Udp::new(
+                from.mac(),
+                to.mac(),
+                [10, 9, 0, 1].into(),
+                [10, 9, 0, 2].into(),
+            )
+        };
+        let frame = Template::from(&udp).frame;
+        let (before, began) = (by_queue(to.host()), Instant::now());
+        sender.send(&frame).unwrap();
+        let queue = loop {
+            let now = by_queue(to.host());
+            if let Some(queue) = (0..2).find(|at| now[*at] > before[*at]) {
+                break queue;
+            }
+            assert!(began.elapsed() < PATIENCE, "{now:?}");
+        };
+        found[queue].get_or_insert(frame);
+        if let [Some(first), Some(second)] = &found {
+            return [first.clone(), second.clone()];
+        }
+    }
+    unreachable!("some port of them all comes by each queue")
+}
+
+/// Frames of one key come by two queues in turn, and always before those are
+/// settled that came last: held back after a while, they let the entry begin.
+#[test]
+fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
+    if !need::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let (a, middle) = (lab.host("a").unwrap(), lab.host("middle").unwrap());
+    let link = lab.link(&a, &middle).names("eth0", "left").queues(2);
+    let (eth_a, left) = link.connect().unwrap();
+    let sender = a.run(|| Sender::open(eth_a.index())).unwrap();
+    middle.run(|| {
+        let config = Config {
+            hang_max: None,
+            fast: Some(FastConfig::of(&[FastKind::Stations])),
+            ..Config::default()
+        };
+        let mut tap = Tap::map(config).unwrap();
+        let link = tap.tap("left").unwrap();
+        assert_eq!(tap.queues(link), 2);
+        tap.ready().unwrap();
+        let frames = one_for_each(&sender, &eth_a, &left);
+        let key = FastKey::Stations {
+            link: 0,
+            vlan: 0,
+            src: eth_a.mac(),
+            dst: left.mac(),
+        };
+        let fast = tap.fast().unwrap();
+        fast.remember(key, FastAction::Drop, PATIENCE * 2);
+        let began = Instant::now();
+        let went_by = |tap: &mut Tap| tap.fast().unwrap().entry(&key).unwrap().carried.frames;
+        // Until both go by.
+        let mut before = 0;
+        while went_by(&mut tap) < before + 2 {
+            let counts = tap.fast().unwrap().counts();
+            assert!(began.elapsed() < PATIENCE, "{counts:?}");
+            before = went_by(&mut tap);
+            // Says that what was taken in the turn before is settled.
+            tap.pull(Pull::Frame(Duration::ZERO)).unwrap();
+            while tap.take(link).unwrap().is_some() {}
+            for frame in &frames {
+                sender.send(frame).unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let counts = tap.fast().unwrap().counts();
+        assert!((counts.held, counts.held_frames) >= (1, 2), "{counts:?}");
+        tap.unmap().unwrap();
+    });
+}
