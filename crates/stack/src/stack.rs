@@ -728,6 +728,12 @@ impl Stack {
         self.tcp.unfinished()
     }
 
+    /// TCP connections of listeners whose peers have not acknowledged our
+    /// answer, at most [`HALF_OPEN_ALL_MAX`](crate::tcp::HALF_OPEN_ALL_MAX).
+    pub fn tcp_half_open(&self) -> usize {
+        self.tcp.half_open()
+    }
+
     /// TCP connections there are, those in TIME-WAIT included.
     pub fn tcp_connections(&self) -> usize {
         self.tcp.connections()

@@ -74,6 +74,11 @@ reasons! {
     /// A TCP segment for no connection and no listener, or not what a listener
     /// takes.
     SegmentRefused,
+    /// A segment that a connection takes nothing of: outside its window, old by
+    /// its timestamp, a reset or a SYN that does not have the very next number, or
+    /// an acknowledgment of what was never sent. A stranger's guess is such
+    /// (RFC 5961), and so is what comes twice.
+    SegmentUnexpected,
     /// As many connections as a listener may have wait to be accepted.
     BacklogFull,
     /// A socket's queue of datagrams is full.
@@ -97,6 +102,13 @@ pub struct Counters {
     pub segments_fast: u64,
     /// TCP segments of connections that took the standard path.
     pub segments_standard: u64,
+    /// Acknowledgments that asked who sent an unexpected segment for proof
+    /// (RFC 5961).
+    pub challenges: u64,
+    /// SYNs that were answered by a cookie, so that nothing is kept (RFC 4987).
+    pub cookies_out: u64,
+    /// Connections that such a cookie opened.
+    pub cookies_back: u64,
     /// UDP datagrams that took the fast path.
     pub datagrams_fast: u64,
     /// UDP datagrams that took the standard path.
@@ -111,6 +123,9 @@ impl Default for Counters {
             frames_out: 0,
             segments_fast: 0,
             segments_standard: 0,
+            challenges: 0,
+            cookies_out: 0,
+            cookies_back: 0,
             datagrams_fast: 0,
             datagrams_standard: 0,
             drops: [0; DropReason::ALL.len()],
@@ -135,6 +150,9 @@ impl Counters {
         self.frames_out += other.frames_out;
         self.segments_fast += other.segments_fast;
         self.segments_standard += other.segments_standard;
+        self.challenges += other.challenges;
+        self.cookies_out += other.cookies_out;
+        self.cookies_back += other.cookies_back;
         self.datagrams_fast += other.datagrams_fast;
         self.datagrams_standard += other.datagrams_standard;
         for (sum, times) in self.drops.iter_mut().zip(other.drops) {

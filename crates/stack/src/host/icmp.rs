@@ -25,8 +25,10 @@ pub(crate) enum Problem {
 pub(crate) enum Unreached {
     /// Nobody takes such packets there.
     Port,
-    /// No way leads to the host.
+    /// A router says that no way leads to the host.
     Host,
+    /// Nobody answers for the host, or for its router, on the link.
+    Neighbour,
     /// No way leads to its network.
     Network,
     /// For a reason that may pass.
@@ -250,7 +252,7 @@ pub(crate) fn unreached(packet: &[u8]) -> Option<Report<'_>> {
     let v4 = packet.first()? >> 4 == 4;
     let (addresses, protocol, transport) = quoted(packet, v4).ok()?;
     Some(Report::Unreachable {
-        why: Unreached::Host,
+        why: Unreached::Neighbour,
         addresses,
         protocol,
         transport,

@@ -474,15 +474,16 @@ impl Tcp {
         // Later it is taken for a passing fault (RFC 5461 §2, RFC 5927 §6).
         let error = match why {
             Unreached::Port => Some(TcpError::Refused),
-            Unreached::Host => Some(TcpError::HostUnreachable),
+            Unreached::Host | Unreached::Neighbour => Some(TcpError::HostUnreachable),
             Unreached::Network => Some(TcpError::NetworkUnreachable),
             Unreached::Other => None,
         };
-        // Nobody waits to hear that a peer who has asked cannot be reached just
-        // now, and who asked may hold the connection for open.
+        // What a router says of one that is opening ends it, as in other hosts
+        // (RFC 5461 §4.1). But a question on the link may have been lost, and who
+        // asked may hold the connection for open.
         let ends = match why {
-            Unreached::Port => pcb.is_opening(),
-            _ => pcb.state == State::SynSent,
+            Unreached::Neighbour => pcb.state == State::SynSent,
+            _ => pcb.is_opening(),
         };
         if error.is_some() && ends {
             pcb.end(error);

@@ -4,7 +4,7 @@
 use super::input::Arrived;
 use super::pcb::{Pcb, State, Timestamps};
 use super::seq::Seq;
-use super::{FastOpenServer, TcpConfig, TcpId, TcpOptions};
+use super::{CONNECTIONS_MAX, FastOpenServer, TcpConfig, TcpId, TcpOptions};
 use crate::host::Host;
 use siphasher::sip::SipHasher13;
 use std::collections::VecDeque;
@@ -14,6 +14,9 @@ use weir_wire::tcp::{Flags, Options};
 /// Connections of one listener whose opening is not acknowledged; more are
 /// opened by cookies.
 pub const HALF_OPEN_MAX: usize = 1024;
+/// The same of all listeners of a stack: half of the places there are, so that
+/// who floods many listeners leaves as many to others.
+pub const HALF_OPEN_ALL_MAX: usize = CONNECTIONS_MAX / 2;
 
 /// How long a cookie's count of time takes for one step, in nanoseconds.
 const COOKIE_STEP_NS: u64 = 64_000_000_000;

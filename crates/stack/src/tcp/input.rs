@@ -24,6 +24,8 @@ pub(super) struct Arrived<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
     Nothing,
+    /// Nothing of it was taken: it may be a stranger's, or come twice.
+    Unexpected,
     /// The connection is open now.
     Opened,
     /// The segment is answered with a RST, as if nobody were here.
@@ -192,7 +194,7 @@ impl Pcb {
             if !arrived.has(Flags::RST) {
                 self.answer_stranger(now_ns, arrived);
             }
-            return Effect::Nothing;
+            return Effect::Unexpected;
         }
         if self.state == State::SynReceived && self.is_first_syn(arrived) {
             // Our answer was lost.
@@ -203,20 +205,16 @@ impl Pcb {
             if !arrived.has(Flags::RST) {
                 self.answer_stranger(now_ns, arrived);
             }
+            return Effect::Unexpected;
+        }
+        if arrived.has(Flags::RST) && arrived.seq == self.receive.nxt {
+            self.reset();
             return Effect::Nothing;
         }
-        if arrived.has(Flags::RST) {
-            // RFC 5961 §3.2: only the very next number resets.
-            match arrived.seq == self.receive.nxt {
-                true => self.reset(),
-                false => self.challenge(now_ns),
-            }
-            return Effect::Nothing;
-        }
-        if arrived.has(Flags::SYN) {
-            // RFC 5961 §4.2.
+        if arrived.has(Flags::RST) || arrived.has(Flags::SYN) {
+            // RFC 5961 §3.2: only the very next number resets; §4.2: no SYN does.
             self.challenge(now_ns);
-            return Effect::Nothing;
+            return Effect::Unexpected;
         }
         if !arrived.has(Flags::ACK) {
             return Effect::Nothing;
@@ -232,7 +230,7 @@ impl Pcb {
         }
         if !self.ack_is_plausible(ack) {
             self.challenge(now_ns);
-            return effect;
+            return Effect::Unexpected;
         }
         self.heard(now_ns);
         self.note_timestamp(now_ns, arrived.seq, arrived.repr.options.timestamps);
@@ -325,7 +323,9 @@ impl Pcb {
 
     /// Something that is not in the window is answered with where we are.
     fn answer_stranger(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
-        if arrived.len() > 0 {
+        // Two sides answer one another's bytes only as long as there are some; a
+        // SYN takes a number, too, and is answered now and then (RFC 5961 §4.2).
+        if arrived.len() > 0 && !arrived.has(Flags::SYN) {
             // The last to be acknowledged, which comes again: its timestamp is
             // echoed, or the sender would measure from when it came first. Who
             // knows where it ends knows the window, too.

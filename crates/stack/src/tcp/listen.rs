@@ -2,7 +2,7 @@
 //! that nobody has accepted (RFC 9293 §3.10.7.1, §3.10.7.2; RFC 4987).
 
 use super::fastopen::{Judged, Opening};
-use super::handshake::{HALF_OPEN_MAX, Remembered};
+use super::handshake::{HALF_OPEN_ALL_MAX, HALF_OPEN_MAX, Remembered};
 use super::input::{Arrived, Effect};
 use super::pcb::Pcb;
 use super::seq::Seq;
@@ -50,7 +50,8 @@ impl Tcp {
         if listener.opened.len() >= listener.backlog {
             return Err(DropReason::BacklogFull);
         }
-        if listener.half_open >= HALF_OPEN_MAX || self.pcbs.len() >= CONNECTIONS_MAX {
+        let flooded = listener.half_open >= HALF_OPEN_MAX || self.half_open >= HALF_OPEN_ALL_MAX;
+        if flooded || self.pcbs.len() >= CONNECTIONS_MAX {
             listener.cookie_ns = Some(now_ns);
             self.send_cookie(now_ns, host, options, ends, arrived);
             return Ok(());
@@ -66,6 +67,8 @@ impl Tcp {
             Judged::Cookie(cookie) => pcb.opening = Some(Box::new(Opening::with(cookie))),
             Judged::Taken => pcb.take_early(now_ns, arrived, name),
         }
+        pcb.is_half_open = !taken;
+        self.half_open += usize::from(!taken);
         listener.half_open += usize::from(!taken);
         listener.fast_pending += usize::from(taken);
         let connection = self.enter(now_ns, pcb);
@@ -83,6 +86,7 @@ impl Tcp {
         let Some(listener_name) = pcb.listener else {
             return;
         };
+        self.half_open -= usize::from(std::mem::take(&mut pcb.is_half_open));
         let Some(listener) = self.listeners.get_mut(listener_name) else {
             // It was closed meanwhile, and nobody else will have it.
             pcb.released = true;
@@ -113,6 +117,7 @@ impl Tcp {
         (local, remote): (SocketAddr, SocketAddr),
         syn: &Arrived<'_>,
     ) {
+        host.counters.cookies_out += 1;
         let remembered = Remembered::of(syn, &self.config);
         let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, (local, remote));
         pcb = pcb.answer(now_ns, syn);
@@ -176,6 +181,7 @@ impl Tcp {
             return Err(DropReason::BacklogFull);
         }
         listener.half_open += 1;
+        host.counters.cookies_back += 1;
         let out = listener.options;
         let timestamps = arrived
             .repr
@@ -202,6 +208,8 @@ impl Tcp {
         let pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, (local, remote));
         let mut pcb = pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
         (pcb.listener, pcb.options) = (Some(name), out);
+        pcb.is_half_open = true;
+        self.half_open += 1;
         pcb.receive.set_memory(self.left());
         let name = self.enter(now_ns, pcb);
         let pcb = self.pcbs.get_mut(name).expect("it was entered");

@@ -45,7 +45,7 @@ mod table;
 
 pub use congestion::Algorithm;
 pub use fastopen::{COOKIES_MAX, FastOpenServer};
-pub use handshake::HALF_OPEN_MAX;
+pub use handshake::{HALF_OPEN_ALL_MAX, HALF_OPEN_MAX};
 pub use info::{Counts, Repair, TcpInfo};
 pub use pcb::State;
 pub use receive::PIECES_MAX;

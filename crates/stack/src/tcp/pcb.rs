@@ -99,6 +99,8 @@ pub(super) struct Pcb {
     pub(super) state: State,
     /// Who is to accept it.
     pub(super) listener: Option<Name>,
+    /// It counts among its listener's that are not open yet.
+    pub(super) is_half_open: bool,
     /// The application has let it go.
     pub(super) released: bool,
     /// Why it is over.
@@ -216,6 +218,7 @@ impl Pcb {
             remote,
             state: State::SynSent,
             listener: None,
+            is_half_open: false,
             released: false,
             error: None,
             options: TcpOptions::default(),

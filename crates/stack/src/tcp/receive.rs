@@ -14,6 +14,10 @@ pub const PIECES_MAX: usize = 512;
 /// under way, one in which the sender doubles it, and some.
 const ROUNDS: usize = 3;
 
+/// Pieces for which there is room at first, and is left once all are joined.
+const PIECES_MIN: usize = 4;
+const PIECES_KEPT: usize = 32;
+
 /// Bytes that came out of order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Piece {
@@ -146,7 +150,7 @@ impl Receive {
 
     /// So much memory is left for it and all others.
     pub(super) fn set_memory(&mut self, left: Left) {
-        let capacity = self.capacity();
+        let capacity = self.buffer.capacity();
         self.storage_max = clamp(capacity + left.bytes);
         self.ahead_max = clamp(capacity + left.ahead);
     }
@@ -228,6 +232,9 @@ impl Receive {
             }
             self.pieces.remove(0);
         }
+        if self.pieces.is_empty() {
+            self.pieces.shrink_to(PIECES_KEPT);
+        }
         match (before, self.pieces.len()) {
             (0, _) => Taken::InOrder,
             _ => Taken::Filled,
@@ -241,7 +248,7 @@ impl Receive {
         let last = self
             .pieces
             .partition_point(|piece| piece.start.at_most(end));
-        if first == last && self.pieces.len() == PIECES_MAX {
+        if first == last && !self.has_place(start.since(self.nxt) + bytes.len()) {
             return Taken::OutOfOrder;
         }
         if let [only] = self.pieces[first..last]
@@ -266,6 +273,22 @@ impl Receive {
         self.pieces.insert(first, piece);
         self.grow(first);
         Taken::OutOfOrder
+    }
+
+    /// Whether one more piece, up to `ahead` bytes behind what is next, may be
+    /// kept: what is known of it takes memory, too.
+    fn has_place(&mut self, ahead: usize) -> bool {
+        let count = self.pieces.len();
+        if count < self.pieces.capacity() {
+            return true;
+        }
+        let more = count.max(PIECES_MIN);
+        let storage = self.buffer.capacity_for(ahead) + more * size_of::<Piece>();
+        if count == PIECES_MAX || storage > self.ahead_max as usize {
+            return false;
+        }
+        self.pieces.reserve_exact(more);
+        true
     }
 
     fn grow(&mut self, index: usize) {
@@ -325,9 +348,9 @@ impl Receive {
         }
     }
 
-    /// Bytes of storage.
+    /// Bytes of storage, of the buffer and of what is known of pieces.
     pub(super) fn capacity(&self) -> usize {
-        self.buffer.capacity()
+        self.buffer.capacity() + self.pieces.capacity() * size_of::<Piece>()
     }
 
     /// The window's right edge as it could be now: by the room there is,

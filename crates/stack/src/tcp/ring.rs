@@ -133,6 +133,12 @@ impl Ring {
         self.storage.len()
     }
 
+    /// Bytes of storage once something lies `ahead` bytes behind the end.
+    pub(super) fn capacity_for(&self, ahead: usize) -> usize {
+        let need = (self.len + ahead).next_power_of_two();
+        need.max(CAPACITY_MIN).max(self.storage.len())
+    }
+
     /// Bytes for which there is room behind the end, if there may be `most`
     /// bytes of storage.
     pub(super) fn room(&self, most: usize) -> usize {

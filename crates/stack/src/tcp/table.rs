@@ -9,7 +9,7 @@ use super::output::Turn;
 use super::pcb::{Pcb, State};
 use super::receive::Left;
 use super::seq::Seq;
-use super::{TcpConfig, TcpError, TcpId, TcpOptions};
+use super::{TcpConfig, TcpError, TcpOptions};
 use crate::due::at;
 use crate::host::{DropReason, Host, Incoming};
 use crate::links::{Hosts, Outlets};
@@ -54,6 +54,8 @@ pub(crate) struct Tcp {
     pub(super) told: VecDeque<Name>,
     pub(super) told_listeners: VecDeque<Name>,
     pub(super) cookies: Cookies,
+    /// Connections of listeners that are not open yet.
+    pub(super) half_open: usize,
     /// Bytes of storage that all buffers may have, and have.
     pub(crate) memory: usize,
     pub(crate) held: usize,
@@ -81,12 +83,18 @@ impl Tcp {
             told: VecDeque::new(),
             told_listeners: VecDeque::new(),
             cookies: Cookies::default(),
+            half_open: 0,
             memory: super::MEMORY_DEFAULT,
             held: 0,
             starved: Vec::new(),
             latest: None,
             rng,
         }
+    }
+
+    /// Connections that are not open yet, and that nobody here opened.
+    pub(crate) fn half_open(&self) -> usize {
+        self.half_open
     }
 
     /// Connections there are.
@@ -132,6 +140,7 @@ impl Tcp {
             let early = pcb.opening.as_ref().and_then(|opening| opening.listener);
             let asked = pcb.opening.clone().filter(|_| pcb.state == State::SynSent);
             let retried = pcb.recovery.retries > 0;
+            let challenged = pcb.challenged_ns;
             pcb.receive.set_memory(left);
             let effect = pcb.arrives(now_ns, &arrived);
             pcb.arm();
@@ -139,8 +148,13 @@ impl Tcp {
                 self.cookies.learn(remote.ip(), &asked, &arrived, retried);
             }
             host.counters.segments_standard += 1;
+            host.counters.challenges += u64::from(pcb.challenged_ns != challenged);
             match effect {
                 Effect::Nothing => self.settle(now_ns, name),
+                Effect::Unexpected => {
+                    self.settle(now_ns, name);
+                    return Err(DropReason::SegmentUnexpected);
+                }
                 Effect::Opened => {
                     match early.and_then(|name| self.listeners.get_mut(name)) {
                         Some(listener) => listener.fast_pending -= 1,
@@ -278,11 +292,13 @@ impl Tcp {
             }
             // One that was not accepted has no application.
             pcb.released |= pcb.listener.is_some();
+            let was_half_open = std::mem::take(&mut pcb.is_half_open);
+            self.half_open -= usize::from(was_half_open);
             if let Some(listener) = pcb.listener.and_then(|name| self.listeners.get_mut(name)) {
-                let was_opened = listener.opened.contains(&TcpId(name));
-                listener.half_open -= usize::from(!was_opened);
-                // What the peer has said is still there to be accepted.
-                if was_opened && pcb.receive.readable() > 0 {
+                if was_half_open {
+                    listener.half_open -= 1;
+                } else if pcb.receive.readable() > 0 {
+                    // What the peer has said is still there to be accepted.
                     pcb.released = false;
                 } else {
                     listener.opened.retain(|opened| opened.0 != name);

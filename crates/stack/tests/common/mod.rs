@@ -141,6 +141,25 @@ impl Pair {
     }
 }
 
+/// The TCP segment in a frame, without options before it: its header, and how
+/// many bytes it carries.
+pub(crate) fn parse(frame: &[u8]) -> Option<(tcp::Repr, usize)> {
+    let frame = ethernet::Frame::new(frame).ok()?;
+    let (protocol, payload) = match frame.ether_type() {
+        EtherType::IPV4 => {
+            let packet = ipv4::Packet::new(frame.payload()).ok()?;
+            (packet.protocol(), packet.payload())
+        }
+        EtherType::IPV6 => {
+            let packet = ipv6::Packet::new(frame.payload()).ok()?;
+            (packet.next_header(), packet.payload())
+        }
+        _ => return None,
+    };
+    let segment = tcp::Segment::new(payload).ok()?;
+    (protocol == Protocol::TCP).then(|| (tcp::Repr::parse(&segment), segment.payload().len()))
+}
+
 /// A TCP segment in a line.
 fn describe(frame: &[u8]) -> String {
     let segment =

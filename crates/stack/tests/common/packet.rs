@@ -1,8 +1,8 @@
 //! Frames and packets as tests write them, with right checksums.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, checksum, ethernet, icmp, ipv4, ipv6};
+use weir_wire::{Addresses, EtherType, Protocol, checksum, ethernet, icmp, ipv4, ipv6, tcp};
 
 /// Destination and source of a frame.
 pub(crate) type Ends = [Address; 2];
@@ -115,4 +115,26 @@ pub(crate) fn mld(
     let message = icmpv6_message(addresses, kind, rest, body);
     let payload = [&ALERT[..], &message].concat();
     v6(ends, addresses, Protocol::IPV6_HOP_BY_HOP, 1, &payload)
+}
+
+/// A TCP segment from whoever it says it is from.
+pub(crate) fn segment(
+    ends: Ends,
+    (src, dst): (SocketAddr, SocketAddr),
+    repr: &tcp::Repr,
+    payload: &[u8],
+) -> Vec<u8> {
+    let repr = tcp::Repr {
+        src_port: src.port(),
+        dst_port: dst.port(),
+        ..*repr
+    };
+    let addresses = Addresses::new(src.ip(), dst.ip()).unwrap();
+    let mut segment = vec![0; repr.header_len()];
+    segment.extend_from_slice(payload);
+    repr.emit(&mut segment, addresses);
+    match addresses {
+        Addresses::V4(src, dst) => v4(ends, (src, dst), Protocol::TCP, 64, &segment),
+        Addresses::V6(src, dst) => v6(ends, (src, dst), Protocol::TCP, 64, &segment),
+    }
 }
