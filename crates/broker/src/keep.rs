@@ -21,6 +21,7 @@ use crate::protocol::OpenPort;
 use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -84,8 +85,22 @@ pub struct Keep {
     path: PathBuf,
     ports: OwnedFd,
     pins: Arc<PinFolder>,
+    /// Open files of ports that have changed of late, the latest last: who
+    /// changes a filter once often does so again.
+    changed: VecDeque<Changed>,
     _lock: OwnedFd,
 }
+
+/// The open file of a port.
+#[derive(Debug)]
+struct Changed {
+    port: u32,
+    file: File,
+    len: usize,
+}
+
+/// Most files that are kept open.
+const CHANGED_MAX: usize = 16;
 
 /// A port as it is kept.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -164,6 +179,7 @@ impl Keep {
             path: path.to_owned(),
             ports: ports.map_err(failed("open `ports` in", path))?,
             pins: Arc::new(PinFolder::mount(&path.join("bpf"))?),
+            changed: VecDeque::new(),
             _lock: lock,
         })
     }
@@ -179,7 +195,8 @@ impl Keep {
     }
 
     /// Notes a port, in place of what was noted.
-    pub(crate) fn save(&self, port: &Kept) -> io::Result<()> {
+    pub(crate) fn save(&mut self, port: &Kept) -> io::Result<()> {
+        self.changed.retain(|one| one.port != port.port);
         let (new, name) = (format!("{}.new", port.port), format!("{}.port", port.port));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let text = line(port)?;
@@ -191,16 +208,33 @@ impl Keep {
 
     /// Notes what has changed of a port that is noted: a line more, which
     /// is quicker than a new file.
-    pub(crate) fn save_change(&self, port: &Kept) -> io::Result<()> {
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let name = format!("{}.port", port.port);
-        let mut file = File::from(fs::openat(&self.ports, &name, flags, Mode::empty())?);
-        if file.metadata()?.len() > PORT_LEN_MAX as u64 {
+    pub(crate) fn save_change(&mut self, port: &Kept) -> io::Result<()> {
+        let known = self.changed.iter().position(|one| one.port == port.port);
+        let mut changed = match known.and_then(|at| self.changed.remove(at)) {
+            Some(known) => known,
+            None => self.open_changed(port.port)?,
+        };
+        if changed.len > PORT_LEN_MAX {
             return self.save(port);
         }
+        let line = line(port)?;
         // By one call: a line that a dying broker has left unfinished is
         // passed over.
-        file.write_all(&line(port)?)
+        changed.file.write_all(&line)?;
+        changed.len += line.len();
+        if self.changed.len() >= CHANGED_MAX {
+            self.changed.pop_front();
+        }
+        self.changed.push_back(changed);
+        Ok(())
+    }
+
+    fn open_changed(&self, port: u32) -> io::Result<Changed> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let name = format!("{port}.port");
+        let file = File::from(fs::openat(&self.ports, &name, flags, Mode::empty())?);
+        let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        Ok(Changed { port, file, len })
     }
 
     /// A descriptor that holds a port, for its program.
@@ -232,7 +266,8 @@ impl Keep {
     }
 
     /// Forgets a port.
-    pub(crate) fn forget(&self, port: u32) {
+    pub(crate) fn forget(&mut self, port: u32) {
+        self.changed.retain(|one| one.port != port);
         for kind in ["port", "held", "new"] {
             let _ = fs::unlinkat(&self.ports, format!("{port}.{kind}"), AtFlags::empty());
         }
@@ -240,7 +275,7 @@ impl Keep {
 
     /// The ports that are noted, by number. What cannot be read, since a
     /// broker was killed in the middle, is forgotten.
-    pub(crate) fn ports(&self) -> Vec<Kept> {
+    pub(crate) fn ports(&mut self) -> Vec<Kept> {
         let mut all = Vec::new();
         for number in self.numbers() {
             match self.port(number) {
@@ -282,7 +317,7 @@ impl Keep {
     /// # Errors
     /// See [`KeepError`]; [`KeepError::InUse`] while a broker runs.
     pub fn clean(path: &Path) -> Result<(), KeepError> {
-        let keep = Keep::open(path)?;
+        let mut keep = Keep::open(path)?;
         if path == Path::new(FOLDER_DEFAULT) {
             crate::client::sweep_roster();
         }

@@ -8,6 +8,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Most answers are here before a thread that has gone to sleep would be awake
+/// again: so long it only lets others run.
+const SOON: Duration = Duration::from_micros(100);
 
 /// A connection: asks one thing after the other.
 #[derive(Debug)]
@@ -64,8 +69,11 @@ impl Connection {
         let id = self.last_id;
         let bytes = encode(&Request { id, ask })?;
         self.channel.send(&bytes, fds, true).map_err(gone)?;
+        let asked = Instant::now();
         loop {
-            let Some((said, fds)) = self.receive(true)? else {
+            let sleeps = asked.elapsed() > SOON;
+            let Some((said, fds)) = self.receive(sleeps)? else {
+                std::thread::yield_now();
                 continue;
             };
             match said {

@@ -29,7 +29,7 @@ impl<F: Fabric> Engine<F> {
     ///
     /// # Errors
     /// If the kernel refuses to remove something.
-    pub fn keep(&mut self, keep: Keep) -> Result<Adopted, Refusal> {
+    pub fn keep(&mut self, mut keep: Keep) -> Result<Adopted, Refusal> {
         let mut by_interface: BTreeMap<u32, Vec<Kept>> = BTreeMap::new();
         let mut adopted = Adopted::default();
         let namespace = self.fabric.namespace();
@@ -52,7 +52,7 @@ impl<F: Fabric> Engine<F> {
             let _ = self.adopt(ifindex, ports);
             for number in numbers {
                 if !self.ports.contains_key(&number)
-                    && let Some(keep) = &self.keep
+                    && let Some(keep) = &mut self.keep
                 {
                     keep.forget(number);
                 }
@@ -193,16 +193,18 @@ impl<F: Fabric> Engine<F> {
     }
 
     /// Notes a port down, where there is something to keep it in.
-    pub(super) fn note(&self, number: u32) -> io::Result<()> {
-        match (&self.keep, self.kept(number)) {
+    pub(super) fn note(&mut self, number: u32) -> io::Result<()> {
+        let kept = self.kept(number);
+        match (&mut self.keep, kept) {
             (Some(keep), Some(kept)) => keep.save(&kept),
             _ => Ok(()),
         }
     }
 
     /// Notes that a port has changed.
-    pub(super) fn note_change(&self, number: u32) -> io::Result<()> {
-        match (&self.keep, self.kept(number)) {
+    pub(super) fn note_change(&mut self, number: u32) -> io::Result<()> {
+        let kept = self.kept(number);
+        match (&mut self.keep, kept) {
             (Some(keep), Some(kept)) => keep.save_change(&kept),
             _ => Ok(()),
         }

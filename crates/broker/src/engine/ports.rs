@@ -80,9 +80,11 @@ pub struct Engine<F: Fabric> {
     /// Finished without the fabric.
     pub(super) done: Vec<Finished>,
     ghosts: Ghosts,
-    /// The grants' filters, by place, link type and IPv4 mask.
-    guards: BTreeMap<(usize, u32, Option<Ipv4Addr>), Program>,
+    guards: Guards,
 }
+
+/// The grants' filters, by place, link type and IPv4 mask.
+type Guards = BTreeMap<(usize, u32, Option<Ipv4Addr>), Program>;
 
 impl<F: Fabric> Engine<F> {
     /// An engine without ports.
@@ -214,9 +216,10 @@ impl<F: Fabric> Engine<F> {
     pub fn set_filter(&mut self, owner: &Owner, port: u32, source: Source) -> Result<(), Refusal> {
         let known = self.port(owner, port)?;
         let (grant, ifindex, snap_len) = (known.grant, known.ifindex, known.asked.snap_len);
-        let facts = self.interfaces.get(&ifindex).map(|one| one.facts.clone());
-        let facts = facts.ok_or_else(|| no_port(port))?;
-        let filter = self.filter(grant, &facts, &source, snap_len)?;
+        let interface = self.interfaces.get(&ifindex);
+        let interface = interface.ok_or_else(|| no_port(port))?;
+        let known_guards = (&self.policy, &mut self.guards);
+        let filter = compiled(known_guards, grant, &interface.facts, &source, snap_len)?;
         if let Some(known) = self.ports.get_mut(&port) {
             if let Some((_, binding)) = known.place
                 && let Some(interface) = self.interfaces.get_mut(&ifindex)
@@ -465,33 +468,8 @@ impl<F: Fabric> Engine<F> {
         source: &Source,
         snap_len: Option<u32>,
     ) -> Result<Filter, Refusal> {
-        let guard = match grant {
-            Some(place) => self.guard(place, facts)?,
-            None => None,
-        };
-        let mut compiler = compiler(facts).guarded_by(guard);
-        if let Some(snap_len) = snap_len {
-            compiler = compiler.snaplen(snap_len);
-        }
-        Ok(Filter::new(compiler.compile(source)?))
-    }
-
-    /// The filter of a grant, compiled once for all interfaces alike.
-    fn guard(&mut self, place: usize, facts: &Facts) -> Result<Option<&Program>, Refusal> {
-        let Some(grant) = self.policy.grants.get(place) else {
-            return Ok(None);
-        };
-        if grant.filter.is_empty() {
-            return Ok(None);
-        }
-        let guard = match self
-            .guards
-            .entry((place, facts.linktype.0, facts.netmask()))
-        {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(compile_own(facts, &grant.filter)?),
-        };
-        Ok(Some(guard))
+        let guards = (&self.policy, &mut self.guards);
+        compiled(guards, grant, facts, source, snap_len)
     }
 
     /// The interface, divided; with the host's claims bound when it is new.
@@ -603,7 +581,7 @@ impl<F: Fabric> Engine<F> {
         let Some(port) = self.ports.remove(&number) else {
             return;
         };
-        if let Some(keep) = &self.keep {
+        if let Some(keep) = &mut self.keep {
             keep.forget(number);
         }
         self.retire(&port);
@@ -725,6 +703,46 @@ fn compiler(facts: &Facts) -> Compiler<'static> {
         Some(netmask) => compiler.netmask(netmask),
         None => compiler,
     }
+}
+
+/// Compiles a filter, behind the grant's own.
+fn compiled(
+    (policy, guards): (&Policy, &mut Guards),
+    grant: Option<usize>,
+    facts: &Facts,
+    source: &Source,
+    snap_len: Option<u32>,
+) -> Result<Filter, Refusal> {
+    let guard = match grant {
+        Some(place) => guard(policy, guards, place, facts)?,
+        None => None,
+    };
+    let mut compiler = compiler(facts).guarded_by(guard);
+    if let Some(snap_len) = snap_len {
+        compiler = compiler.snaplen(snap_len);
+    }
+    Ok(Filter::new(compiler.compile(source)?))
+}
+
+/// The filter of a grant, compiled once for all interfaces alike.
+fn guard<'a>(
+    policy: &Policy,
+    guards: &'a mut Guards,
+    place: usize,
+    facts: &Facts,
+) -> Result<Option<&'a Program>, Refusal> {
+    let Some(grant) = policy.grants.get(place) else {
+        return Ok(None);
+    };
+    if grant.filter.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(
+        match guards.entry((place, facts.linktype.0, facts.netmask())) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(compile_own(facts, &grant.filter)?),
+        },
+    ))
 }
 
 /// Compiles a filter of the policy's own.

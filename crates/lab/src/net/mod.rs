@@ -37,7 +37,6 @@ mod pair;
 mod process;
 mod routes;
 pub mod talk;
-mod threaded;
 
 pub use device::{Counters, Device, Facts};
 pub use error::Error;

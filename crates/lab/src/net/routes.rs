@@ -23,17 +23,12 @@ impl Device {
         via: Ipv4Addr,
     ) -> Result<(), Error> {
         let routes = networks.into_iter().map(|network| {
-            let mut message = RouteMessage::default();
-            message.header.address_family = AddressFamily::Inet;
+            let mut message = self.route(RouteHeader::RT_TABLE_MAIN);
             message.header.destination_prefix_length = prefix_len;
-            message.header.table = RouteHeader::RT_TABLE_MAIN;
-            message.header.protocol = RouteProtocol::Static;
-            message.header.kind = RouteType::Unicast;
-            message.attributes = vec![
+            message.attributes.extend([
                 RouteAttribute::Destination(network.into()),
                 RouteAttribute::Gateway(via.into()),
-                RouteAttribute::Oif(self.index()),
-            ];
+            ]);
             RouteNetlinkMessage::NewRoute(message)
         });
         let made = self.host().requests(routes, NLM_F_CREATE | NLM_F_EXCL);
@@ -41,18 +36,24 @@ impl Device {
         made.map_err(failed(what))
     }
 
+    /// A route of IPv4 out here, in that table.
+    fn route(&self, table: u8) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        message.header.table = table;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.kind = RouteType::Unicast;
+        message.attributes = vec![RouteAttribute::Oif(self.index())];
+        message
+    }
+
     /// Sends all IPv4 packets that are routed by that table out here.
     ///
     /// # Errors
     /// If it is down, or the table has such a route.
     pub fn route_table(&self, table: u8) -> Result<(), Error> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = AddressFamily::Inet;
-        message.header.table = table;
-        message.header.protocol = RouteProtocol::Static;
+        let mut message = self.route(table);
         message.header.scope = RouteScope::Link;
-        message.header.kind = RouteType::Unicast;
-        message.attributes = vec![RouteAttribute::Oif(self.index())];
         let message = RouteNetlinkMessage::NewRoute(message);
         let made = self.host().request(message, NLM_F_CREATE | NLM_F_EXCL);
         let what = format!("routing table {table} out of `{}`", self.name());

@@ -3,6 +3,5 @@
 mod leftovers;
 mod nobody;
 mod talk;
-mod threaded;
 mod topology;
 mod truth;

@@ -38,7 +38,16 @@ pub(crate) struct Bed {
     rings: Vec<Map>,
 }
 
+/// Of the first port's ring, which holds all frames of a run; the others' may
+/// be small, since there are many.
+pub(crate) const RING_BYTES: u32 = 1 << 22;
+
+/// So many frames of 60 bytes fit there.
+pub(crate) const FRAMES_MAX: u32 = 20_000;
+
 impl Bed {
+    /// A plan with so many ports, each with a ring of so many bytes; the first
+    /// one's has at least [`RING_BYTES`].
     pub(crate) fn new(hook: Hook, ports: u32, ring_bytes: u32) -> Bed {
         let plan = KernelPlan::new(Options {
             seed: 0x5eed,
@@ -46,7 +55,14 @@ impl Bed {
             keys_hint: 1 << 13,
         });
         let maps = PlanMaps::new(&plan).expect("maps");
-        let ring = |_| Map::create("port", &MapSpec::ring_buf(ring_bytes)).expect("a ring");
+        let ring = |slot| {
+            let bytes = if slot == 0 {
+                RING_BYTES.max(ring_bytes)
+            } else {
+                ring_bytes
+            };
+            Map::create("port", &MapSpec::ring_buf(bytes)).expect("a ring")
+        };
         let rings: Vec<Map> = (0..ports).map(ring).collect();
         let keys: Vec<u8> = (0..ports).flat_map(u32::to_ne_bytes).collect();
         let fds: Vec<_> = rings.iter().map(AsFd::as_fd).collect();

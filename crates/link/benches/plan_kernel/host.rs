@@ -2,12 +2,12 @@
 //! nothing.
 
 use super::bed::{Bed, binding, filter};
-use super::table::Table;
+use super::table::{Table, median};
 use std::error::Error;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use weir_demux::kernel::Hook as PlanHook;
-use weir_lab::net::talk::bulk;
+use weir_lab::net::talk::bulk_on;
 use weir_lab::net::{Device, Lab, Offloads};
 use weir_link::bpf::Hook;
 use weir_link::live::Dispatcher;
@@ -16,9 +16,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Each setting has a turn in each.
-const ROUNDS: usize = 11;
-const TURN: Duration = Duration::from_millis(300);
+/// Each setting has a turn in each; the first one is another's in each.
+const ROUNDS: usize = 21;
+const TURN: Duration = Duration::from_millis(150);
 
 /// A listener as `weir listen` opens one: at tc, both ways.
 struct Listener {
@@ -73,27 +73,32 @@ fn measure(what: &str, offloads: Offloads) -> Result<()> {
         ),
     ];
     let mut rates = vec![Vec::new(); settings.len()];
-    for _ in 0..ROUNDS {
-        for ((_, start), rates) in settings.iter().zip(&mut rates) {
-            let _listener = start()?;
-            rates.push(bulk(&a, &b, (SERVER, 7_000), TURN)?.bits_per_second() / 1e9);
+    for round in 0..ROUNDS {
+        for turn in 0..settings.len() {
+            let place = (round + turn) % settings.len();
+            let _listener = settings[place].1()?;
+            let sent = bulk_on((&a, 0), (&b, 1), (SERVER, 7_000), TURN)?;
+            rates[place].push(sent.bits_per_second() / 1e9);
         }
     }
     let title =
         format!("The host's own TCP over a veth, offloads {what}, beside an idle copying listener");
-    let columns = ["attached", "Gb/s, median", "best", "median ×", "best ×"];
+    let columns = [
+        "attached",
+        "Gb/s, median",
+        "best",
+        "× nothing, median of rounds",
+    ];
     let mut table = Table::new(&title, &columns);
-    let mut base = None;
-    for ((name, _), mut rates) in settings.iter().zip(rates) {
-        rates.sort_by(f64::total_cmp);
-        let (median, best) = (rates[ROUNDS / 2], rates[ROUNDS - 1]);
-        let (m, b) = *base.get_or_insert((median, best));
+    for ((name, _), own) in settings.iter().zip(&rates) {
+        let best = own.iter().copied().fold(0.0, f64::max);
+        // A round's turns ran one after the other: their ratios go together.
+        let ratios = own.iter().zip(&rates[0]).map(|(own, bare)| own / bare);
         table.row(&[
             (*name).into(),
-            format!("{median:.1}"),
+            format!("{:.1}", median(own.iter().copied())),
             format!("{best:.1}"),
-            format!("{:.2}", median / m),
-            format!("{:.2}", best / b),
+            format!("{:.2}", median(ratios)),
         ]);
     }
     table.print();

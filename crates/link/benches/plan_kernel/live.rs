@@ -1,14 +1,11 @@
 //! On a veth pair between two network namespaces: what a frame costs, and how
 //! many a second are delivered and none lost.
 
-use super::receivers::{MAKES, Make, READING};
-use super::table::{Table, ns};
+use super::receivers::{MAKES, Make, TPACKET, XSK};
+use super::table::{Table, median, ns};
 use std::error::Error;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weir_lab::cpu;
 use weir_lab::load::{Generator, GeneratorError, Rate, Search, Sink, Template, Trial, Udp};
 use weir_lab::net::{Device, Lab, Offloads};
 use weir_link::bpf::Hook;
@@ -22,7 +19,7 @@ pub(crate) const DST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// Bytes of every receiver's buffer.
 const BUFFER: u32 = 1 << 24;
 
-/// The CPU that sends, and by itself also receives.
+/// The CPU that sends, and so also receives.
 const SENDING: usize = 0;
 
 /// Two hosts, and a generator at the first.
@@ -81,45 +78,56 @@ struct Found {
     name: &'static str,
     mpps: f64,
     limited_by_sender: bool,
-    /// Nanoseconds a frame, over all trials: of the reader, and of the kernel's
-    /// thread if there is one.
+    /// Nanoseconds a frame of the reader, over all trials.
     reader: f64,
-    kernel: Option<f64>,
 }
 
-/// The highest rate at which no larger part is lost than is allowed.
-fn highest(make: Make, frame_bytes: usize, way: &Way) -> Result<Found> {
+/// The highest rate at which nothing is lost: the sender's most, or one that
+/// is searched for below it.
+fn highest(make: Make, frame_bytes: usize, buffer_bytes: u32) -> Result<Found> {
+    const ATTEMPTS: u32 = 3;
     let bench = Bench::new()?;
-    let receiver = make(&bench.to, way.buffer_bytes)?;
-    let apart = way.is_apart.then(|| Apart::new(&bench.to)).transpose()?;
+    let receiver = make(&bench.to, buffer_bytes)?;
     let mut generator = bench.generator(&bench.frames(frame_bytes))?;
-    let search = Search {
-        rate_min: 1e5,
-        rate_max: 1.2e7,
-        resolution: 0.03,
-        attempts_max: 4,
-        trial: Duration::from_millis(150),
-        confirmation: Duration::ZERO,
-    };
-    let outcome = search.run(|rate, time| -> std::result::Result<Trial, GeneratorError> {
-        let count = (rate * time.as_secs_f64()) as u64;
+    let mut trial = |count, rate| -> std::result::Result<Trial, GeneratorError> {
         let before = receiver.count();
-        let sent = generator.send(count, Rate::PerSecond(rate))?;
-        let received = settled(|| receiver.count() - before, sent.frames);
-        let lost = sent.frames.saturating_sub(received);
-        let is_good = lost as f64 <= way.lost_most * sent.frames as f64;
+        let sent = generator.send(count, rate)?;
         Ok(Trial {
             sent: sent.frames,
-            received: if is_good { sent.frames } else { received },
+            received: settled(|| receiver.count() - before, sent.frames),
             elapsed: sent.elapsed,
         })
-    })?;
-    let frames = receiver.count() as f64;
+    };
+    let mut flat = 0.0_f64;
+    let mut found = None;
+    for _ in 0..ATTEMPTS {
+        let tried = trial(FLAT_FRAMES, Rate::Flat)?;
+        flat = flat.max(tried.rate());
+        if tried.lost() == 0 {
+            found = Some(tried.rate());
+            break;
+        }
+    }
+    let limited_by_sender = found.is_some();
+    if found.is_none() {
+        let search = Search {
+            rate_min: flat / 50.0,
+            rate_max: flat,
+            resolution: 0.03,
+            attempts_max: ATTEMPTS,
+            trial: Duration::from_millis(100),
+            confirmation: Duration::ZERO,
+        };
+        let outcome = search.run(|rate, time| {
+            let count = (rate * time.as_secs_f64()) as u64;
+            trial(count, Rate::PerSecond(rate))
+        })?;
+        found = outcome.rate;
+    }
     Ok(Found {
         name: receiver.name,
-        mpps: outcome.rate.unwrap_or(0.0) / 1e6,
-        limited_by_sender: outcome.limited_by_sender,
-        kernel: apart.map(|apart| apart.ran_ns() / frames),
+        mpps: found.unwrap_or(0.0) / 1e6,
+        limited_by_sender,
         reader: receiver.end(),
     })
 }
@@ -137,11 +145,11 @@ pub(crate) fn flat(bench: &Bench, template: impl Into<Template>, time: Duration)
 
 /// As fast as it goes: what a frame costs the CPU that sends and receives it,
 /// and the one that reads it.
-pub(crate) fn costs() -> Result<()> {
+pub(crate) fn costs(sizes: &[usize]) -> Result<()> {
     let columns = ["receiver", "bytes", "kernel", "reader", "delivered"];
     let title = "As fast as it goes: ns per frame; the kernel's without sending";
     let mut table = Table::new(title, &columns);
-    for frame_bytes in [60, 1_514] {
+    for &frame_bytes in sizes {
         let bench = Bench::new()?;
         let sink = Sink::new(&bench.to, Hook::XdpNative)?;
         let time = Duration::from_secs(1);
@@ -173,117 +181,71 @@ pub(crate) fn costs() -> Result<()> {
     Ok(())
 }
 
-/// How rates are searched.
-struct Way {
-    what: &'static str,
-    /// Of every receiver.
-    buffer_bytes: u32,
-    /// The part of the frames that may be lost.
-    lost_most: f64,
-    /// The kernel receives where frames are read, as with a wire, and not where
-    /// they are sent, as a veth does by itself.
-    is_apart: bool,
-}
+/// Rates are found in so many rounds, all receivers in turn in each: a
+/// virtual machine has its moods.
+const ROUNDS: usize = 5;
 
-/// The sender's CPU receives, another one reads.
-pub(crate) fn rates() -> Result<()> {
-    rates_of(&Way {
-        what: "Delivered without loss",
-        buffer_bytes: BUFFER,
-        lost_most: 0.0,
-        is_apart: false,
-    })
-}
+/// Frames sent at once, as fast as it goes: some tenths of a second.
+const FLAT_FRAMES: u64 = 500_000;
 
-/// One CPU receives and reads, another one sends. What a veth holds for a CPU
-/// that is late, 256 frames, is less than a virtual machine wants, so a few may
-/// be lost; and the buffers are small, so that they do not hide a slow reader.
-pub(crate) fn apart() -> Result<()> {
-    rates_of(&Way {
-        what: "Received and read on one CPU, at most 0.5 % lost",
-        buffer_bytes: BUFFER / 4,
-        lost_most: 0.005,
-        is_apart: true,
-    })
-}
-
-fn rates_of(way: &Way) -> Result<()> {
-    for frame_bytes in [60, 1_514] {
-        let title = format!(
-            "{}, frames of {frame_bytes} bytes, buffers of {} MiB",
-            way.what,
-            way.buffer_bytes >> 20
-        );
-        let columns = [
-            "receiver",
-            "Mpps",
-            "",
-            "× TPACKET_V3",
-            "reader ns/frame",
-            "kernel ns/frame",
-        ];
-        let mut table = Table::new(&title, &columns);
-        let found = MAKES.map(|make| highest(make, frame_bytes, way));
-        let found = found.into_iter().collect::<Result<Vec<Found>>>()?;
-        let base = found.iter().find(|one| one.name == "TPACKET_V3");
-        let base = base.map_or(1.0, |one| one.mpps);
-        for one in found {
-            let limit = match one.limited_by_sender {
-                true => "(the sender's most)",
-                false => "",
-            };
-            table.row(&[
-                one.name.into(),
-                format!("{:.2}", one.mpps),
-                limit.into(),
-                format!("{:.2}", one.mpps / base),
-                ns(one.reader),
-                one.kernel.map(ns).unwrap_or_default(),
-            ]);
+/// The sender's CPU receives, another one reads. Everyone's buffer has what a
+/// port's has by itself, and much more.
+pub(crate) fn rates(sizes: &[usize]) -> Result<()> {
+    for &frame_bytes in sizes {
+        for buffer_bytes in [1 << 20, BUFFER] {
+            let mut found: Vec<Vec<Found>> = MAKES.iter().map(|_| Vec::new()).collect();
+            for _ in 0..ROUNDS {
+                for (make, found) in MAKES.into_iter().zip(&mut found) {
+                    found.push(highest(make, frame_bytes, buffer_bytes)?);
+                }
+            }
+            print_rates(frame_bytes, buffer_bytes, &found);
         }
-        table.print();
     }
     Ok(())
 }
 
-/// The CPU that reads receives too, in a thread of the kernel's that comes
-/// before the reader, and never idles: a virtual machine's CPU that does is
-/// given to others, and comes back when a veth's ring is long full.
-struct Apart {
-    threads: Vec<u32>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Apart {
-    fn new(to: &Device) -> Result<Apart> {
-        let threads = to.receive_in_threads()?;
-        for &thread in &threads {
-            cpu::pin(Some(thread), READING)?;
-            cpu::set_foremost(Some(thread))?;
-        }
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        std::thread::spawn(move || {
-            cpu::pin(None, READING).expect("there is such a CPU");
-            while !stopped.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
-            }
-        });
-        Ok(Apart { threads, stop })
+fn print_rates(frame_bytes: usize, buffer_bytes: u32, found: &[Vec<Found>]) {
+    let title = format!(
+        "Delivered without loss, frames of {frame_bytes} bytes, buffers of {} MiB, median of {ROUNDS} rounds",
+        buffer_bytes >> 20
+    );
+    let columns = [
+        "receiver",
+        "Mpps",
+        "× TPACKET_V3",
+        "× AF_XDP",
+        "reader ns/frame",
+        "each round",
+        "the sender's most",
+    ];
+    let mut table = Table::new(&title, &columns);
+    // A round's receivers ran one after the other: their ratios go together.
+    let ratio = |rounds: &[Found], name: &str| {
+        let base = found.iter().find(|rounds| rounds[0].name == name);
+        let base = base.expect("it was measured").iter();
+        median(
+            rounds
+                .iter()
+                .zip(base)
+                .map(|(one, base)| one.mpps / base.mpps),
+        )
+    };
+    for rounds in found {
+        let each: Vec<String> = rounds
+            .iter()
+            .map(|one| format!("{:.2}", one.mpps))
+            .collect();
+        let at_most = rounds.iter().filter(|one| one.limited_by_sender).count();
+        table.row(&[
+            rounds[0].name.into(),
+            format!("{:.2}", median(rounds.iter().map(|one| one.mpps))),
+            format!("{:.2}", ratio(rounds, TPACKET)),
+            format!("{:.2}", ratio(rounds, XSK)),
+            ns(median(rounds.iter().map(|one| one.reader))),
+            each.join(" "),
+            format!("{at_most} of {ROUNDS}"),
+        ]);
     }
-
-    /// How long the kernel's threads have run, in nanoseconds.
-    fn ran_ns(&self) -> f64 {
-        let ran = |thread| {
-            let text = std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?;
-            text.split(' ').next()?.parse::<f64>().ok()
-        };
-        self.threads.iter().filter_map(ran).sum()
-    }
-}
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
+    table.print();
 }

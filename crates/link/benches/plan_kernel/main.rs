@@ -2,10 +2,11 @@
 //! loss beside packet sockets and `AF_XDP`, and what changes cost.
 //!
 //! ```sh
-//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [mixed] [changes] [sockets] [costs] [lossless] [apart] [host]
+//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [mixed] [changes] [sockets] [costs] [lossless] [host] [60] [1514]
 //! ```
 //!
-//! All parts without a name. Everything that is compared runs in turn, in one
+//! All parts without a name; `costs` and `lossless` with frames of both sizes
+//! without a number. Everything that is compared runs in turn, in one
 //! process; the live parts take real-time priority.
 
 mod bed;
@@ -22,6 +23,9 @@ mod xsk;
 use weir_filter::backend::ebpf::{Insn, Reg};
 use weir_link::bpf::{Load, Program, ProgramType};
 
+/// Bytes of the frames of `costs` and `lossless`.
+const SIZES: [&str; 2] = ["60", "1514"];
+
 fn main() {
     let nothing = [Insn::mov32(Reg::R0, 0), Insn::exit()];
     if let Err(error) = Program::load(&nothing, &Load::new(ProgramType::Xdp)) {
@@ -31,7 +35,16 @@ fn main() {
         .skip(1)
         .filter(|a| !a.starts_with('-'))
         .collect();
-    let wanted = |part: &str| named.is_empty() || named.iter().any(|name| name == part);
+    let (sizes, parts): (Vec<_>, Vec<_>) = named
+        .into_iter()
+        .partition(|name| SIZES.contains(&name.as_str()));
+    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|name| name == part);
+    let sizes = if sizes.is_empty() {
+        SIZES.map(str::to_owned).to_vec()
+    } else {
+        sizes
+    };
+    let sizes: Vec<usize> = sizes.iter().filter_map(|size| size.parse().ok()).collect();
     if wanted("runs") {
         runs::one_shape(100_000);
     }
@@ -44,13 +57,12 @@ fn main() {
     if wanted("changes") {
         changes::changes();
     }
-    type Live = fn() -> Result<(), Box<dyn std::error::Error>>;
-    let live: [(&str, Live); 5] = [
-        ("sockets", sockets::sockets),
-        ("costs", live::costs),
-        ("lossless", live::rates),
-        ("apart", live::apart),
-        ("host", host::throughput),
+    type Live<'a> = &'a dyn Fn() -> Result<(), Box<dyn std::error::Error>>;
+    let live: [(&str, Live<'_>); 4] = [
+        ("sockets", &sockets::sockets),
+        ("costs", &|| live::costs(&sizes)),
+        ("lossless", &|| live::rates(&sizes)),
+        ("host", &host::throughput),
     ];
     for (name, run) in live.into_iter().filter(|(name, _)| wanted(name)) {
         if let Err(error) = run() {

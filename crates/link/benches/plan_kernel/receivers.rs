@@ -20,8 +20,12 @@ use weir_ring::Mode;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// Names of receivers that others are compared with.
+pub(crate) const TPACKET: &str = "TPACKET_V3";
+pub(crate) const XSK: &str = "AF_XDP copy, poll";
+
 /// The CPU that reads.
-pub(crate) const READING: usize = 1;
+const READING: usize = 1;
 
 /// Something that receives, on a thread of its own.
 pub(crate) struct Receiver {
@@ -112,11 +116,9 @@ fn port(
 fn tpacket(device: &Device, buffer_bytes: u32) -> Result<Receiver> {
     let index = device.index();
     let socket = device.host().run(|| packet::ring(index, buffer_bytes))?;
-    Ok(Receiver::start(
-        "TPACKET_V3",
-        Vec::new(),
-        move |stop, count| packet::read(&socket, buffer_bytes, stop, count),
-    ))
+    Ok(Receiver::start(TPACKET, Vec::new(), move |stop, count| {
+        packet::read(&socket, buffer_bytes, stop, count)
+    }))
 }
 
 fn xsk(device: &Device, buffer_bytes: u32) -> Result<Receiver> {
@@ -143,11 +145,9 @@ fn xsk(device: &Device, buffer_bytes: u32) -> Result<Receiver> {
     let attach = || Attachment::new(&program, index, Hook::XdpNative);
     let attachment = device.host().run(attach)?;
     let keep: Vec<Box<dyn std::any::Any>> = vec![Box::new(attachment), Box::new(map)];
-    Ok(Receiver::start(
-        "AF_XDP copy, poll",
-        keep,
-        move |stop, count| xsk.read(stop, count),
-    ))
+    Ok(Receiver::start(XSK, keep, move |stop, count| {
+        xsk.read(stop, count)
+    }))
 }
 
 /// A receiver at a device, with a buffer of so many bytes.

@@ -40,3 +40,10 @@ impl Table {
 pub(crate) fn ns(value: f64) -> String {
     format!("{value:.1}")
 }
+
+/// The middle of them; there is one at least.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -28,6 +28,9 @@ use weir_wire::LinkType;
 /// Needs no privileges, no network and no file. The same seed gives the same
 /// frames.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Exit status: 0; 1 if a capture cannot be written, or the plan and its filters in turn disagree; 2 if
+an option is wrong.")]
 pub(crate) struct Args {
     /// Frames to send
     #[arg(short = 'n', long, value_name = "N", default_value_t = 200_000,

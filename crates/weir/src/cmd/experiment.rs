@@ -15,6 +15,9 @@ const NOT_IN_OUR_COPY: &str = "not in our copy";
 
 /// Repeat the papers' experiments: their values beside ours
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Exit status: 0; 1 if something cannot be measured here; 2 if an option is wrong; 130 or 143 after
+SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     experiment: Experiment,

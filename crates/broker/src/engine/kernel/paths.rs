@@ -366,3 +366,6 @@ fn make(name: String, like: &Like, folder: &PinFolder) -> Made {
         Err(error) => Err(Refusal::new(ErrorKind::System, error)),
     }
 }
+
+#[cfg(test)]
+mod tests;

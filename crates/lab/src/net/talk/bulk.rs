@@ -1,5 +1,6 @@
 //! As much as one TCP connection carries, as iperf3 measures it.
 
+use crate::cpu;
 use crate::net::Host;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -30,11 +31,39 @@ impl Bulk {
 /// # Errors
 /// If the port is taken, there is no way there, or the connection breaks.
 pub fn bulk(from: &Host, to: &Host, at: (Ipv4Addr, u16), limit: Duration) -> io::Result<Bulk> {
+    between((from, None), (to, None), at, limit)
+}
+
+/// As [`bulk`], with who sends and who receives on a CPU each: so they are not
+/// moved about, which is more than what most things in between cost.
+///
+/// # Errors
+/// As [`bulk`], or if there is no such CPU.
+pub fn bulk_on(
+    from: (&Host, usize),
+    to: (&Host, usize),
+    at: (Ipv4Addr, u16),
+    limit: Duration,
+) -> io::Result<Bulk> {
+    between((from.0, Some(from.1)), (to.0, Some(to.1)), at, limit)
+}
+
+/// A host, and the CPU that its program runs on, if on a certain one.
+type Place<'a> = (&'a Host, Option<usize>);
+
+fn between(
+    (from, from_cpu): Place<'_>,
+    (to, to_cpu): Place<'_>,
+    at: (Ipv4Addr, u16),
+    limit: Duration,
+) -> io::Result<Bulk> {
     let at = SocketAddr::from(at);
     let listener = to.run(|| TcpListener::bind(at))?;
     let mut client = from.run(|| TcpStream::connect(at))?;
     let (mut server, _) = listener.accept()?;
+    let place = |cpu: Option<usize>| cpu.map_or(Ok(()), |cpu| cpu::pin(None, cpu));
     let sender = thread::spawn(move || {
+        place(from_cpu)?;
         let bytes = vec![0; WRITE_BYTES];
         let start = Instant::now();
         while start.elapsed() < limit {
@@ -42,15 +71,19 @@ pub fn bulk(from: &Host, to: &Host, at: (Ipv4Addr, u16), limit: Duration) -> io:
         }
         io::Result::Ok(())
     });
-    let mut buffer = vec![0; WRITE_BYTES];
-    let (mut bytes, start) = (0, Instant::now());
-    loop {
-        match server.read(&mut buffer)? {
-            0 => break,
-            read => bytes += read as u64,
+    let receiver = thread::spawn(move || {
+        place(to_cpu)?;
+        let mut buffer = vec![0; WRITE_BYTES];
+        let (mut bytes, start) = (0, Instant::now());
+        loop {
+            match server.read(&mut buffer)? {
+                0 => break,
+                read => bytes += read as u64,
+            }
         }
-    }
-    let elapsed = start.elapsed();
+        let elapsed = start.elapsed();
+        io::Result::Ok(Bulk { bytes, elapsed })
+    });
     sender.join().expect("the sender does not panic")?;
-    Ok(Bulk { bytes, elapsed })
+    receiver.join().expect("the receiver does not panic")
 }

@@ -6,7 +6,7 @@ mod ping;
 mod session;
 mod spread;
 
-pub use bulk::{Bulk, bulk};
+pub use bulk::{Bulk, bulk, bulk_on};
 pub use ping::{Pings, ping};
 pub use session::{Session, SessionReport};
 pub use spread::{Spread, spread};

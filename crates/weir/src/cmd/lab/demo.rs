@@ -20,6 +20,9 @@ use weir_lab::net::{Device, Host, Lab};
 /// process, the kernel removes them. On host b some ports copy frames and one
 /// takes them; the hosts' own protocols go on.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Exit status: 0; 1 if a host, a link or a port cannot be made, as without root, or something else
+failed; 2 if an option is wrong; 130 or 143 after SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// Print one line of JSON
     #[arg(long)]

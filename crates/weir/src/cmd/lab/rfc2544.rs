@@ -24,6 +24,10 @@ use weir_lab::rfc2544::{Cpus, DESTINATIONS_MAX, Peer, SIZE_MAX, SIZE_MIN, SIZES,
 /// interfaces. Every frame is numbered, and what is lost, reordered, duplicated
 /// or damaged is told apart. docs/rfc2544.md explains the method.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Exit status: 0; 1 if the report tells of faults, a network cannot be made, a tested program does not
+run or something else failed; 2 if an option or a tested command is wrong; 130 or 143 after SIGINT
+or SIGTERM.")]
 pub(crate) struct Args {
     /// A bridge to test: a command, with {a} and {b} for the interfaces;
     /// `weir` is this program
