@@ -124,6 +124,13 @@ fn a_host_goes_on_while_a_link_is_left() {
     let (net, out, near) = hosts();
     let mut first = echo(&net, &near[0], "10.0.0.9:7");
     let mut second = echo(&net, &near[1], "10.1.0.9:7");
+    let open = UdpSocket::bind(&net, "0.0.0.0:9").unwrap();
+    let sockets = ["0.0.0.0:0", "10.0.0.1:0"].map(|at| {
+        let socket = UdpSocket::bind(&net, at).unwrap();
+        socket.connect("10.0.0.9:9").unwrap();
+        assert_eq!(socket.send(b"x").unwrap(), 1);
+        socket
+    });
     out[0].store(true, Relaxed);
     // The answer that comes is what the link is looked at for.
     first.write_all(b"hello").unwrap();
@@ -134,6 +141,19 @@ fn a_host_goes_on_while_a_link_is_left() {
     for _ in 0..10 {
         say(&mut second).unwrap();
     }
+    // As a kernel has it whose device is gone.
+    let code = |result: io::Result<usize>| result.unwrap_err().raw_os_error();
+    let unreachable = Some(Errno::NETUNREACH.raw_os_error());
+    for connected in sockets {
+        assert_eq!(code(connected.send(b"x")), unreachable);
+        assert_eq!(code(connected.send_to(b"x", "10.0.0.9:9")), unreachable);
+    }
+    assert_eq!(open.send_to(b"x", "10.1.0.9:9").unwrap(), 1);
+    assert_eq!(code(open.send_to(b"x", "10.0.0.9:9")), unreachable);
+    let error = TcpStream::connect(&net, "10.0.0.9:7")
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(error.raw_os_error(), unreachable);
     out[1].store(true, Relaxed);
     let error = say(&mut second).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::NETDOWN.raw_os_error()));

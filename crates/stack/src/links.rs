@@ -182,9 +182,11 @@ impl Hosts {
         self.iter().find(|host| host.routes.is_ours(address))
     }
 
-    /// Whether packets to `to` may go by this link: no zone says another.
+    /// Whether packets to `to` may go by this link: it is there, and no zone says
+    /// another.
     pub(crate) fn is_towards(&self, link: u8, to: SocketAddr) -> bool {
-        self.count() == 1 || zone(to).is_none_or(|zone| zone == link.into())
+        !self.at(link).is_gone
+            && (self.count() == 1 || zone(to).is_none_or(|zone| zone == link.into()))
     }
 
     /// Whether it is an address of ours, on whichever link.
@@ -196,28 +198,43 @@ impl Hosts {
     /// from, unless that is unspecified; else the one that the destination's
     /// zone names; else the one with the best route. What has no route, a group
     /// or all stations, goes by `group_link`. `None` if two of them contradict
-    /// each other.
+    /// each other, or the link is gone.
     pub(crate) fn towards(&self, from: IpAddr, to: SocketAddr, group_link: u8) -> Option<u8> {
-        if let [_] = self.0[..] {
-            return Some(0);
-        }
-        let owner = self.owner(from).map(|host| host.link);
-        let link = match (owner, zone(to)) {
-            (Some(owner), Some(zone)) if zone != owner.into() => return None,
-            (Some(owner), _) => owner,
-            (None, Some(zone)) => u8::try_from(zone).ok()?,
-            (None, None) if is_for_all(to.ip()) => group_link,
-            (None, None) if is_link_local(to.ip()) => 0,
-            (None, None) => self.best_route(to.ip()),
+        let link = match self.0[..] {
+            [_] => 0,
+            _ => self.choose(from, to, group_link)?,
         };
-        (usize::from(link) < self.count()).then_some(link)
+        let host = self.0.get(usize::from(link));
+        host.filter(|host| !host.is_gone).map(|_| link)
+    }
+
+    fn choose(&self, from: IpAddr, to: SocketAddr, group_link: u8) -> Option<u8> {
+        let owner = self.owner(from).map(|host| host.link);
+        // Several links may have the same link-local address.
+        let owns = |link: u8| {
+            let host = self.0.get(usize::from(link));
+            host.is_some_and(|host| host.routes.is_ours(from))
+        };
+        let zone = match zone(to) {
+            Some(zone) => Some(u8::try_from(zone).ok()?),
+            None => None,
+        };
+        match (owner, zone) {
+            (Some(_), Some(zone)) => owns(zone).then_some(zone),
+            (Some(_), None) if is_for_all(to.ip()) && owns(group_link) => Some(group_link),
+            (Some(owner), None) => Some(owner),
+            (None, Some(zone)) => Some(zone),
+            (None, None) if is_for_all(to.ip()) => Some(group_link),
+            (None, None) if is_link_local(to.ip()) => Some(0),
+            (None, None) => Some(self.best_route(to.ip())),
+        }
     }
 
     /// The link with the best route to an address, of those that have a source
     /// for it; the first if there is none.
     fn best_route(&self, to: IpAddr) -> u8 {
         let mut best = None;
-        for host in self.iter() {
+        for host in self.iter().filter(|host| !host.is_gone) {
             let found = host.routes.worth(to);
             let usable = found.filter(|_| host.routes.source_for(to).is_some());
             if let Some(worth) = usable

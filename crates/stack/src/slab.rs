@@ -1,7 +1,7 @@
 //! Things named by small numbers, whose names die with them.
 
 /// A thing's place, and which of the things that had this place it is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Name {
     pub(crate) index: u32,
     generation: u32,

@@ -190,6 +190,16 @@ impl Stack {
         self.hosts.link(link)
     }
 
+    /// A link is gone, as a device that was pulled out, and does not come back:
+    /// its routes lead nowhere any more, so that what is sent and opened from
+    /// now on takes another link, or has no route. Connections by it stay, and
+    /// time out. A number that no link has means nothing.
+    pub fn lose_link(&mut self, link: u8) {
+        if let Some(host) = self.hosts.get_mut(link) {
+            host.is_gone = true;
+        }
+    }
+
     /// Our addresses on all links, the link-local ones of IPv6 included; those
     /// that may turn out to be another's only once they are used.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
@@ -385,7 +395,7 @@ impl Stack {
     /// [`Stack::tcp_next_changed`] names those who waited when there is memory
     /// again. Nothing is taken from who has it.
     pub fn tcp_limit_memory(&mut self, bytes: usize) {
-        self.tcp.memory = bytes;
+        self.tcp.limit_memory(bytes);
     }
 
     /// Bytes of storage that the buffers of all TCP connections have.
@@ -521,11 +531,19 @@ impl Stack {
         self.tcp.write_limit(connection)
     }
 
-    /// How many bytes [`Stack::tcp_write`] would take now. If it is none for
-    /// want of memory, [`Stack::tcp_next_changed`] names the connection when
-    /// there is some again.
+    /// How many bytes [`Stack::tcp_write`] would take now. If want of memory
+    /// makes it less than [`Stack::tcp_is_writable`] asks for,
+    /// [`Stack::tcp_next_changed`] names the connection when there is as much.
     pub fn tcp_write_room(&mut self, connection: TcpId) -> usize {
         self.tcp.write_room(connection)
+    }
+
+    /// Whether there is room to write that is worth coming for: 16 KiB, or a
+    /// quarter of what may wait to be sent if that is less, or a sixteenth of
+    /// all connections' memory. If there is not,
+    /// [`Stack::tcp_next_changed`] names the connection when there is.
+    pub fn tcp_is_writable(&mut self, connection: TcpId) -> bool {
+        self.tcp.is_writable(connection)
     }
 
     /// Reads bytes that came; none if the peer has closed.

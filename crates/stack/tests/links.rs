@@ -403,6 +403,84 @@ fn a_socket_with_a_peer_sends_by_its_link_though_both_have_its_address() {
     }
 }
 
+/// Nor does one without a peer that is at that address: the zone says by which.
+#[test]
+fn a_socket_at_an_address_of_both_links_sends_by_the_one_of_the_zone() {
+    let mut world = same_station();
+    world.settle();
+    let socket = world
+        .host
+        .udp_bind((addresses(&world, 0)[0], 7).into())
+        .unwrap();
+    let options = world.host.udp_options(socket).unwrap();
+    options.group_link = 1;
+    for (link, to) in [
+        (1, "[fe80::9%1]:7"),
+        (0, "[fe80::9]:7"),
+        (1, "[ff02::9]:7"),
+        (1, "[ff02::9%1]:7"),
+    ] {
+        world.pass(SECOND);
+        let before: Vec<usize> = world.sent.iter().map(Vec::len).collect();
+        let sent = world.host.udp_send(world.now_ns, socket, at(to), b"x");
+        assert_eq!(sent, Ok(()), "{to}");
+        world.settle();
+        let after = world.sent.iter().zip(before);
+        let after: Vec<bool> = after.map(|(sent, before)| sent.len() > before).collect();
+        assert_eq!(after, [link == 0, link == 1], "{to}");
+    }
+    let local = Some((addresses(&world, 0)[0], 0).into());
+    let id = world
+        .host
+        .tcp_connect(world.now_ns, local, at("[fe80::7%1]:80"))
+        .unwrap();
+    assert_eq!(world.host.tcp_ends(id).unwrap().1, at("[fe80::7%1]:80"));
+}
+
+/// A link that is gone has no routes, as in a kernel: another takes over, or
+/// there is none.
+#[test]
+fn a_link_that_is_gone_leads_nowhere() {
+    let all = "0.0.0.0/0".parse().unwrap();
+    let configs = [
+        config(0, 1).route(all, ip("10.0.0.9")),
+        config(1, 1).route(all, ip("10.1.0.9")),
+    ];
+    let others = vec![(0, config(0, 9)), (1, config(1, 9))];
+    let mut world = World::new(&configs, others);
+    let far = at("203.0.113.7:9");
+    let open = world.host.udp_bind(at("0.0.0.0:7")).unwrap();
+    let bound = world.host.udp_bind(at("10.0.0.1:8")).unwrap();
+    let connected = world.host.udp_bind(at("0.0.0.0:9")).unwrap();
+    world.host.udp_connect(connected, far).unwrap();
+    let (talks, _) = world.talk(0, "10.0.0.9:80");
+    world.counts();
+    let send = |world: &mut World, socket: UdpId, to: SocketAddr| {
+        let sent = world.host.udp_send(world.now_ns, socket, to, b"x");
+        world.settle();
+        sent.map(|()| world.counts())
+    };
+    for socket in [open, bound, connected] {
+        assert_eq!(send(&mut world, socket, far), Ok(vec![1, 0]));
+    }
+    world.host.lose_link(0);
+    world.host.lose_link(9);
+    assert_eq!(send(&mut world, open, far), Ok(vec![0, 1]));
+    let none = Err(SendError::NoRoute(far));
+    assert_eq!(send(&mut world, bound, far), none);
+    assert_eq!(send(&mut world, connected, far), none);
+    let near = at("[fe80::9]:7");
+    let sent = world.host.udp_send(world.now_ns, open, near, b"x");
+    assert_eq!(sent, Err(SendError::NoRoute(near)));
+    let id = world.host.tcp_connect(world.now_ns, None, far).unwrap();
+    assert_eq!(world.host.tcp_ends(id).unwrap().0.ip(), ip("10.1.0.1"));
+    let local = Some(at("10.0.0.1:0"));
+    let refused = world.host.tcp_connect(world.now_ns, local, far);
+    assert_eq!(refused, Err(TcpError::NoRoute(far)));
+    // What is open is not reset: it times out.
+    assert_eq!(world.host.tcp_state(talks), Some(State::Established));
+}
+
 /// Both links have the same address: a connection keeps to its own all the same.
 #[test]
 fn a_connection_is_of_one_link_though_both_have_its_address() {

@@ -8,6 +8,7 @@ use common::{Pair, V4};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use weir_link::mem::Impairments;
+use weir_stack::Stack;
 use weir_stack::tcp::{HALF_OPEN_MAX, TcpConfig, TcpError, TcpId};
 
 const MS: u64 = 1_000_000;
@@ -246,4 +247,57 @@ fn there_is_no_room_without_memory() {
     });
     assert!(told);
     assert!(pair.stacks[0].tcp_write(two, &[1; 100]).is_ok());
+}
+
+/// Who waits for more room than the memory that is left has, though that is
+/// some, is told when there is as much; and not before, however often memory
+/// comes and goes.
+#[test]
+fn who_has_too_little_room_for_want_of_memory_is_told() {
+    let mut pair = Pair::new(link(MS, 1_000_000_000), 7);
+    // What is not read stays with who sent it.
+    pair.stacks[1].tcp_configure(TcpConfig {
+        receive_start: 4096,
+        receive_buffer: 4096,
+        ..TcpConfig::default()
+    });
+    let pairs = open(&mut pair, 3);
+    pair.run(5 * S, |_| false);
+    let [(one, reads), (two, _), (three, reads_three)] = pairs[..] else {
+        panic!()
+    };
+    // 3 KiB are left, and 7 without the third: less than the 8 that it takes to
+    // have a sixteenth of all.
+    let stack = &mut pair.stacks[0];
+    stack.tcp_limit_memory(71 << 10);
+    assert_eq!(stack.tcp_write(one, &[1; 64 << 10]), Ok(64 << 10));
+    assert_eq!(stack.tcp_write(three, &[1; 4 << 10]), Ok(4 << 10));
+    let told = |stack: &mut Stack| {
+        let all: Vec<_> = std::iter::from_fn(|| stack.tcp_next_changed()).collect();
+        all.contains(&two)
+    };
+    told(stack);
+    let room = stack.tcp_write_room(two);
+    assert_eq!(room, 2048);
+    assert!(!stack.tcp_is_writable(two));
+    // It is idle: nothing but memory can be told of to it. The third's bytes
+    // are read and its memory given back, time after time.
+    let mut buffer = vec![0; 64 << 10];
+    for _ in 0..10 {
+        let freed = pair.run(3 * S, |pair| {
+            while pair.stacks[1].tcp_read(reads_three, &mut buffer).is_ok() {}
+            pair.poll_all();
+            assert!(!told(&mut pair.stacks[0]), "told in vain");
+            pair.stacks[0].tcp_memory() == 64 << 10
+        });
+        assert!(freed);
+        pair.stacks[0].tcp_write(three, &[1; 4 << 10]).unwrap();
+    }
+    let told = pair.run(100 * S, |pair| {
+        while pair.stacks[1].tcp_read(reads, &mut buffer).is_ok() {}
+        pair.poll_all();
+        told(&mut pair.stacks[0])
+    });
+    assert!(told);
+    assert!(pair.stacks[0].tcp_is_writable(two));
 }

@@ -50,25 +50,37 @@ impl Links {
         self.0.get(usize::from(link)).is_none_or(|one| one.gone)
     }
 
-    /// Takes frames that have come, from each its share.
-    pub(super) fn receive(&mut self, take: &mut Take<'_>) {
+    /// Takes frames that have come, from each its share; whether one of them
+    /// turned out to be gone.
+    pub(super) fn receive(&mut self, take: &mut Take<'_>) -> bool {
+        let mut lost = false;
         for (number, one) in (0..).zip(&mut self.0).filter(|(_, one)| !one.gone) {
             let received = one.link.receive(&mut |frame, received| {
                 let link = number;
                 take(frame, Received { link, ..received });
             });
             one.gone = received.is_err();
+            lost |= one.gone;
             one.more = received.unwrap_or(false);
         }
+        lost
+    }
+
+    /// Those that are gone.
+    pub(super) fn gone(&self) -> impl Iterator<Item = u8> {
+        let numbered = (0..).zip(&self.0);
+        numbered
+            .filter(|(_, one)| one.gone)
+            .map(|(number, _)| number)
     }
 
     /// What the links have gathered goes out; whether one that was full takes
-    /// frames again.
+    /// frames again, or is gone.
     pub(super) fn flush(&mut self) -> bool {
         let mut freed = false;
         for one in &mut self.0 {
             one.link.flush();
-            let is_full = one.link.is_full();
+            let is_full = !one.gone && one.link.is_full();
             freed |= one.was_full && !is_full;
             one.was_full = is_full;
         }

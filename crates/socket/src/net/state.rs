@@ -13,10 +13,6 @@ use weir_stack::udp::UdpId;
 
 /// How long the thread waits at most when nothing is due.
 const REST_MAX: Duration = Duration::from_secs(3600);
-/// A writer is woken when this much of the connection's buffer is free, in
-/// bytes, or a part so large.
-const WRITE_ROOM: usize = 16 << 10;
-const WRITE_ROOM_PART: usize = 4;
 
 /// Names a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -108,10 +104,13 @@ impl State {
             return;
         }
         let (stack, count) = (&mut self.stack, &mut self.received);
-        self.links.receive(&mut |frame, received| {
+        let lost = self.links.receive(&mut |frame, received| {
             *count += 1;
             stack.receive_with(now_ns, frame, received);
         });
+        if lost {
+            self.links.gone().for_each(|link| stack.lose_link(link));
+        }
         // With the last of them everybody learns.
         if self.is_gone() {
             for watch in self.watched.values_mut() {
@@ -246,8 +245,7 @@ impl State {
         let watch = self.watched.get(&Id::Stream(id));
         let shut_read = watch.is_some_and(|watch| watch.shut_read);
         let shut_write = watch.is_some_and(|watch| watch.shut_write);
-        let wanted = (self.stack.tcp_write_limit(id) / WRITE_ROOM_PART).clamp(1, WRITE_ROOM);
-        let room = self.stack.tcp_write_room(id) >= wanted;
+        let room = self.stack.tcp_is_writable(id);
         let (waits, failed, ended) = match self.stack.tcp_peek(id) {
             Ok(bytes) => (true, false, bytes.is_empty()),
             Err(TcpError::NotNow) => (false, false, false),

@@ -75,6 +75,8 @@ use weir_wire::ethernet::Address;
 pub(crate) struct Host {
     /// Its number among those of the stack.
     pub(crate) link: u8,
+    /// Nothing goes or comes by it any more.
+    pub(crate) is_gone: bool,
     hardware: Address,
     mtu: usize,
     /// What routers and servers say is the longest packet, by version of IP.
@@ -112,6 +114,7 @@ impl Host {
         let mut rng = Keyed::new(seed, "host");
         let mut host = Host {
             link,
+            is_gone: false,
             hardware: config.hardware,
             mtu: config.mtu,
             mtu_told: [config.mtu; 2],

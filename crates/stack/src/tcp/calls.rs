@@ -2,6 +2,7 @@
 
 use super::handshake::Listener;
 use super::pcb::{Pcb, State};
+use super::ring::clamp;
 use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpError, TcpId, TcpOptions};
 use crate::due::{When, at, ns};
@@ -184,7 +185,7 @@ impl Tcp {
     pub(crate) fn write(&mut self, id: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
         let left = self.left();
         let pcb = self.get(id)?;
-        if let Some(error) = pcb.error {
+        if let Some(error) = pcb.error() {
             return Err(error);
         }
         if pcb.send.closed || !(pcb.can_write() || pcb.is_opening()) {
@@ -200,15 +201,23 @@ impl Tcp {
         Ok(written)
     }
 
-    /// One that can write nothing for want of memory is told when there is
-    /// some again.
+    /// One that has not the room to write that it waits for, for want of memory,
+    /// is told when there is as much.
     fn note_starved(&mut self, name: Name) {
-        let left = self.left();
-        if let Some(pcb) = self.pcbs.get_mut(name)
-            && pcb.send.is_starved(left.bytes)
-            && !std::mem::replace(&mut pcb.is_starved, true)
-        {
-            self.starved.push(name);
+        let left = self.left().bytes;
+        let Some(pcb) = self.pcbs.get_mut(name) else {
+            return;
+        };
+        let starved_of = clamp(pcb.send.starved_of(self.memory, left));
+        let before = std::mem::replace(&mut pcb.starved_of, starved_of);
+        if before == starved_of {
+            return;
+        }
+        if before > 0 {
+            self.starved.remove(&(before, name));
+        }
+        if starved_of > 0 {
+            self.starved.insert((starved_of, name));
         }
     }
 
@@ -230,7 +239,7 @@ impl Tcp {
         if pcb.receive.readable() > 0 {
             return Ok(pcb.receive.front());
         }
-        match (pcb.error, pcb.has_ended()) {
+        match (pcb.error(), pcb.has_ended()) {
             (Some(error), _) => Err(error),
             (None, true) => Ok(&[]),
             (None, false) => Err(TcpError::NotNow),
@@ -340,6 +349,12 @@ impl Tcp {
         let room = pcb.send.takes(left.bytes);
         self.note_starved(id.0);
         room
+    }
+
+    pub(crate) fn is_writable(&mut self, id: TcpId) -> bool {
+        let room = self.write_room(id);
+        let pcb = self.pcbs.get(id.0);
+        pcb.is_some_and(|pcb| room >= pcb.send.wanted(self.memory))
     }
 
     pub(crate) fn write_limit(&self, id: TcpId) -> usize {

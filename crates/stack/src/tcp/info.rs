@@ -150,7 +150,7 @@ impl Pcb {
         let (sacked, lost, sent_again) = self.board.counts(self.mss);
         TcpInfo {
             state: self.state,
-            error: self.error,
+            error: self.error(),
             peer_closed: self.has_ended(),
             repair: self.repair(),
             retries: self.recovery.retries,

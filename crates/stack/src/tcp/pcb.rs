@@ -103,8 +103,8 @@ pub(super) struct Pcb {
     pub(super) is_half_open: bool,
     /// The application has let it go.
     pub(super) released: bool,
-    /// Why it is over.
-    pub(super) error: Option<TcpError>,
+    /// Why it is over; apart, as few end so.
+    error: Option<Box<TcpError>>,
     pub(super) options: TcpOptions,
 
     pub(super) send: Send,
@@ -178,8 +178,8 @@ pub(super) struct Pcb {
     pub(super) counts: Counts,
     /// Bytes of storage, as they are counted for all connections.
     pub(super) held: u32,
-    /// It waits for memory to write.
-    pub(super) is_starved: bool,
+    /// The storage that it waits for to be left, to write; 0 if it does not.
+    pub(super) starved_of: u32,
 
     /// It is in the queue of those with something to send, and in that of
     /// those with something to tell.
@@ -264,7 +264,7 @@ impl Pcb {
             due_ns: u64::MAX,
             counts: Counts::default(),
             held: 0,
-            is_starved: false,
+            starved_of: 0,
             is_ready: false,
             is_told: false,
             is_known: true,
@@ -324,6 +324,11 @@ impl Pcb {
         ((at_ns / 1_000_000) as u32).wrapping_add(offset)
     }
 
+    /// Why it is over, if not as it should be.
+    pub(super) fn error(&self) -> Option<TcpError> {
+        self.error.as_deref().copied()
+    }
+
     /// Whether its buffers have storage.
     pub(super) fn holds_memory(&self) -> bool {
         self.send.capacity() > 0 || self.receive.capacity() > 0 || self.headers.is_some()
@@ -332,7 +337,7 @@ impl Pcb {
     /// The connection is over; the application learns why.
     pub(super) fn end(&mut self, error: Option<TcpError>) {
         self.state = State::Closed;
-        self.error = self.error.or(error);
+        self.error = self.error.take().or(error.map(Box::new));
         self.timers = Timers::default();
         self.board = Scoreboard::default();
         self.ack_now = false;
@@ -358,6 +363,6 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         let size = size_of::<Pcb>();
-        assert!(size <= 832, "{size} bytes");
+        assert!(size <= 792, "{size} bytes");
     }
 }

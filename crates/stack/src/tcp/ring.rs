@@ -10,20 +10,29 @@ pub(super) fn clamp(bytes: usize) -> u32 {
     bytes.min(1 << 30) as u32
 }
 
+/// Bytes of storage for so many bytes.
+fn capacity(bytes: usize) -> usize {
+    bytes.next_power_of_two().max(CAPACITY_MIN)
+}
+
 /// A queue of bytes. Behind its end, bytes may be written ahead of those
 /// between: a gap is filled later.
 #[derive(Default)]
 pub(super) struct Ring {
-    /// Empty, or as long as a power of two.
+    /// Empty, or as long as a power of two: [`clamp`] bounds what is in it.
     storage: Box<[u8]>,
-    head: usize,
-    len: usize,
+    head: u32,
+    len: u32,
 }
 
 impl Ring {
     /// Bytes in the queue.
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.len as usize
+    }
+
+    fn head(&self) -> usize {
+        self.head as usize
     }
 
     /// Adds to the end.
@@ -34,14 +43,14 @@ impl Ring {
 
     /// Writes bytes that start `gap` behind the end, which stays where it is.
     pub(super) fn write_behind(&mut self, gap: usize, bytes: &[u8]) {
-        let end = self.len + gap + bytes.len();
+        let end = self.len() + gap + bytes.len();
         if end > self.storage.len() {
             self.grow(end);
         }
         if bytes.is_empty() {
             return;
         }
-        let at = self.place(self.len + gap);
+        let at = self.place(self.len() + gap);
         let first = bytes.len().min(self.storage.len() - at);
         self.storage[at..at + first].copy_from_slice(&bytes[..first]);
         self.storage[..bytes.len() - first].copy_from_slice(&bytes[first..]);
@@ -49,17 +58,17 @@ impl Ring {
 
     /// The next `count` bytes behind the end have all been written.
     pub(super) fn extend(&mut self, count: usize) {
-        self.len += count;
         assert!(
-            self.len <= self.storage.len(),
+            self.len() + count <= self.storage.len(),
             "only what was written joins"
         );
+        self.len += count as u32;
     }
 
     /// `len` bytes from `offset` behind the start, where they lie; all of it is
     /// there.
     pub(super) fn slices(&self, offset: usize, len: usize) -> [&[u8]; 2] {
-        assert!(offset + len <= self.len, "only what is there is given");
+        assert!(offset + len <= self.len(), "only what is there is given");
         if len == 0 {
             return [&[]; 2];
         }
@@ -85,14 +94,14 @@ impl Ring {
     /// Writes bytes behind the end, which stays where it is, and gives their
     /// sum.
     pub(super) fn stage(&mut self, bytes: &[u8]) -> Sum {
-        let end = self.len + bytes.len();
+        let end = self.len() + bytes.len();
         if end > self.storage.len() {
             self.grow(end);
         }
         if bytes.is_empty() {
             return Sum::new();
         }
-        let at = self.place(self.len);
+        let at = self.place(self.len());
         let first = bytes.len().min(self.storage.len() - at);
         let (start, rest) = bytes.split_at(first);
         let sum = Sum::new().copy(start, &mut self.storage[at..at + first]);
@@ -101,17 +110,17 @@ impl Ring {
 
     /// The bytes from the start on that lie together.
     pub(super) fn front(&self) -> &[u8] {
-        let end = (self.head + self.len).min(self.storage.len());
-        &self.storage[self.head..end]
+        let end = (self.head() + self.len()).min(self.storage.len());
+        &self.storage[self.head()..end]
     }
 
     /// Drops from the start.
     pub(super) fn consume(&mut self, count: usize) {
-        assert!(count <= self.len, "only what is there is dropped");
+        assert!(count <= self.len(), "only what is there is dropped");
         if !self.storage.is_empty() {
-            self.head = self.place(count);
+            self.head = self.place(count) as u32;
         }
-        self.len -= count;
+        self.len -= count as u32;
     }
 
     /// Starts over at the storage's start, which is in the caches, if the ring
@@ -135,8 +144,7 @@ impl Ring {
 
     /// Bytes of storage once something lies `ahead` bytes behind the end.
     pub(super) fn capacity_for(&self, ahead: usize) -> usize {
-        let need = (self.len + ahead).next_power_of_two();
-        need.max(CAPACITY_MIN).max(self.storage.len())
+        capacity(self.len() + ahead).max(self.storage.len())
     }
 
     /// Bytes for which there is room behind the end, if there may be `most`
@@ -146,18 +154,17 @@ impl Ring {
             CAPACITY_MIN.. => 1 << most.ilog2(),
             _ => 0,
         };
-        self.storage.len().max(largest) - self.len
+        self.storage.len().max(largest) - self.len()
     }
 
     fn place(&self, offset: usize) -> usize {
-        (self.head + offset) & (self.storage.len() - 1)
+        (self.head() + offset) & (self.storage.len() - 1)
     }
 
     fn grow(&mut self, need: usize) {
-        let capacity = need.next_power_of_two().max(CAPACITY_MIN);
-        let mut storage = vec![0; capacity].into_boxed_slice();
+        let mut storage = vec![0; capacity(need)].into_boxed_slice();
         // All of the old ring: bytes behind the end may count, too.
-        let (end, start) = self.storage.split_at(self.head);
+        let (end, start) = self.storage.split_at(self.head());
         storage[..start.len()].copy_from_slice(start);
         storage[start.len()..start.len() + end.len()].copy_from_slice(end);
         self.storage = storage;

@@ -6,6 +6,13 @@ use std::collections::VecDeque;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::Flags;
 
+/// A writer waits until a part so large of what may wait to be sent is free,
+/// or this many bytes, or what part of the memory is free again when those are
+/// told that waited for it.
+const WRITE_ROOM_PART: usize = 4;
+const WRITE_ROOM: usize = 16 << 10;
+pub(super) const STARVED_PART: usize = 16;
+
 /// See the module.
 pub(super) struct Send {
     /// Our initial number.
@@ -119,10 +126,21 @@ impl Send {
         }
     }
 
-    /// Whether nothing is taken for want of memory alone, of which `left` bytes
-    /// are left to all.
-    pub(super) fn is_starved(&self, left: usize) -> bool {
-        self.room() > 0 && self.takes(left) == 0
+    /// How much room a writer waits for, if all may have `memory` bytes: one
+    /// that is told of less would come for a few bytes at a time.
+    pub(super) fn wanted(&self, memory: usize) -> usize {
+        let part = (self.limit() / WRITE_ROOM_PART).min(memory / STARVED_PART);
+        part.clamp(1, WRITE_ROOM)
+    }
+
+    /// The storage that must be left to all before a writer has the room that it
+    /// waits for; none if it has, or if its own buffer is what is full.
+    pub(super) fn starved_of(&self, memory: usize, left: usize) -> usize {
+        let wanted = self.wanted(memory).min(self.room());
+        match self.takes(left) < wanted {
+            true => self.buffer.capacity_for(wanted) - self.buffer.capacity(),
+            false => 0,
+        }
     }
 
     /// The buffer follows the congestion window: a flight of it, and another to

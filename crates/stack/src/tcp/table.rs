@@ -8,6 +8,7 @@ use super::input::{Arrived, Effect};
 use super::output::Turn;
 use super::pcb::{Pcb, State};
 use super::receive::Left;
+use super::send::STARVED_PART;
 use super::seq::Seq;
 use super::{TcpConfig, TcpError, TcpOptions};
 use crate::due::at;
@@ -17,7 +18,7 @@ use crate::pcb::{Key, Listeners, PcbId, Table, Weir};
 use crate::rng::Keyed;
 use crate::slab::{Name, Slab};
 use crate::stack::Outlet;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use weir_wire::Addresses;
 use weir_wire::tcp::{Flags, Options, Repr, Segment};
@@ -32,8 +33,6 @@ const FIN_WAIT_2_NS: u64 = 60_000_000_000;
 
 /// What part of the memory bytes out of order leave to others.
 const RESERVE_PART: usize = 4;
-/// What part of the memory is free again when those are told that waited for it.
-const STARVED_PART: usize = 16;
 
 /// Bytes that go out before the caller has another look at what came: more
 /// would push what is next out of the caches, and let acknowledgments wait.
@@ -57,10 +56,10 @@ pub(crate) struct Tcp {
     /// Connections of listeners that are not open yet.
     pub(super) half_open: usize,
     /// Bytes of storage that all buffers may have, and have.
-    pub(crate) memory: usize,
+    pub(super) memory: usize,
     pub(crate) held: usize,
-    /// Those that could not write for want of memory.
-    pub(super) starved: Vec<Name>,
+    /// Those that cannot write for want of memory, by how much they need.
+    pub(super) starved: BTreeSet<(u32, Name)>,
     /// Whose segment came last.
     pub(super) latest: Option<Name>,
     pub(super) rng: Keyed,
@@ -86,7 +85,7 @@ impl Tcp {
             half_open: 0,
             memory: super::MEMORY_DEFAULT,
             held: 0,
-            starved: Vec::new(),
+            starved: BTreeSet::new(),
             latest: None,
             rng,
         }
@@ -194,6 +193,11 @@ impl Tcp {
         name
     }
 
+    pub(crate) fn limit_memory(&mut self, bytes: usize) {
+        self.memory = bytes;
+        self.feed();
+    }
+
     /// The memory that is left.
     #[inline]
     pub(super) fn left(&self) -> Left {
@@ -217,14 +221,20 @@ impl Tcp {
         self.feed();
     }
 
-    /// Tells those that waited for memory, if there is some again.
-    fn feed(&mut self) {
-        if self.starved.is_empty() || self.held + self.memory / STARVED_PART > self.memory {
+    /// Tells those that waited for memory, if there is some again: each only
+    /// when what it needs is there, so that nobody is told in vain again and
+    /// again.
+    pub(super) fn feed(&mut self) {
+        let left = self.left().bytes;
+        if left < self.memory / STARVED_PART {
             return;
         }
-        for name in std::mem::take(&mut self.starved) {
+        while let Some((need, name)) = self.starved.first().copied()
+            && need as usize <= left
+        {
+            self.starved.pop_first();
             if let Some(pcb) = self.pcbs.get_mut(name) {
-                pcb.is_starved = false;
+                pcb.starved_of = 0;
                 if !std::mem::replace(&mut pcb.is_told, true) {
                     self.told.push_back(name);
                 }
@@ -307,16 +317,15 @@ impl Tcp {
         }
         if pcb.released {
             let removed = self.pcbs.remove(name);
-            self.held -= removed.map_or(0, |pcb| pcb.held as usize);
+            if let Some(pcb) = removed {
+                self.held -= pcb.held as usize;
+                self.starved.remove(&(pcb.starved_of, name));
+            }
             self.feed();
             // Those that are gone have nothing to tell.
             if self.told.len() > 2 * self.pcbs.len() + 64 {
                 let pcbs = &self.pcbs;
                 self.told.retain(|name| pcbs.get(*name).is_some());
-            }
-            if self.starved.len() > 2 * self.pcbs.len() + 64 {
-                let pcbs = &self.pcbs;
-                self.starved.retain(|name| pcbs.get(*name).is_some());
             }
         }
     }
