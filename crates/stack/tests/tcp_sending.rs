@@ -30,6 +30,17 @@ fn open(peer: &mut Peer) -> TcpId {
     peer.stack.tcp_accept(peer.now_ns, listener).unwrap()
 }
 
+/// A connection that has sent so many bytes, as far as the first window goes:
+/// ten segments; a round trip ago.
+fn sent(bytes: usize) -> (Peer, TcpId) {
+    let mut peer = Peer::new(V4);
+    let connection = open(&mut peer);
+    peer.stack.tcp_write(connection, &vec![7; bytes]).unwrap();
+    assert_eq!(peer.heard().len(), 10);
+    peer.now_ns += MS;
+    (peer, connection)
+}
+
 /// Where segments start and end, from the first byte of the stream on, and
 /// whether they are pushed.
 fn places(peer: &Peer, heard: &[(Repr, Vec<u8>)]) -> Vec<(u32, usize, bool)> {
@@ -56,11 +67,7 @@ fn acknowledge(peer: &mut Peer, count: u32, has: &[(u32, u32)]) {
 /// sent, also while others wait for the window.
 #[test]
 fn a_probe_is_not_put_off_by_what_waits() {
-    let mut peer = Peer::new(V4);
-    let connection = open(&mut peer);
-    peer.stack.tcp_write(connection, &[7; 20_000]).unwrap();
-    assert_eq!(peer.heard().len(), 10);
-    peer.now_ns += MS;
+    let (mut peer, _) = sent(20_000);
     // The window is 10,000 bytes.
     acknowledge(&mut peer, 1000, &[]);
     assert_eq!(peer.heard().len(), 1);
@@ -128,11 +135,7 @@ fn records_are_kept_apart() {
 /// What an overtaken acknowledgment tells selectively is new all the same.
 #[test]
 fn overtaken_acknowledgments_tell_what_has_arrived() {
-    let mut peer = Peer::new(V4);
-    let connection = open(&mut peer);
-    peer.stack.tcp_write(connection, &[7; 10_000]).unwrap();
-    assert_eq!(peer.heard().len(), 10);
-    peer.now_ns += MS;
+    let (mut peer, connection) = sent(10_000);
     acknowledge(&mut peer, 2000, &[]);
     peer.heard();
     let sacked = |peer: &Peer| peer.stack.tcp_info(peer.now_ns, connection).unwrap().sacked;

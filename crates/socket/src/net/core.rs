@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use weir_stack::tcp::{self, TcpId};
@@ -121,15 +121,7 @@ impl Core {
                 return Err(Errno::AGAIN.into());
             }
             let condition = state.watch(self.id).waiters(side).enter();
-            state = match left {
-                None => condition
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(left) => {
-                    let waited = condition.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+            state = super::wait(&condition, state, left);
             state.watch(self.id).waiters(side).leave();
         }
     }

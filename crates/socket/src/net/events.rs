@@ -1,7 +1,7 @@
 //! What happens to a net's addresses and routers, as it happens.
 
 use super::Shared;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_stack::host::Event;
 
@@ -42,15 +42,7 @@ impl Events {
                 return None;
             }
             let condition = state.followers.enter();
-            state = match left {
-                None => condition
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(left) => {
-                    let waited = condition.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+            state = super::wait(&condition, state, left);
             state.followers.leave();
         }
     }

@@ -30,7 +30,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_stack::host::ConfigError;
@@ -284,6 +284,23 @@ fn unlock(mut state: MutexGuard<'_, State>) {
     drop(state);
     for task in tasks {
         task.wake();
+    }
+}
+
+/// Gives the lock back until the condition is told, for so long at most.
+fn wait<'s>(
+    condition: &Condvar,
+    state: MutexGuard<'s, State>,
+    left: Option<Duration>,
+) -> MutexGuard<'s, State> {
+    match left {
+        None => condition
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner),
+        Some(left) => {
+            let waited = condition.wait_timeout(state, left);
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        }
     }
 }
 

@@ -420,6 +420,15 @@ mod tests {
         text.parse().unwrap()
     }
 
+    /// A query for all groups.
+    fn query(version: u8) -> Heard {
+        Heard::Query {
+            version,
+            group: None,
+            within_ms: 1000,
+        }
+    }
+
     /// All that is told until nothing is due, and when.
     fn told(groups: &mut Groups, mut now_ns: u64) -> Vec<(u64, Tell)> {
         let mut all = Vec::new();
@@ -448,12 +457,7 @@ mod tests {
         assert!(joined[0].0 == 0 && joined[1].0 <= TELL_NS);
         groups.leave(group, false);
         assert_eq!((told(&mut groups, 0), groups.is_in(group)), (vec![], true));
-        let query = Heard::Query {
-            version: 3,
-            group: None,
-            within_ms: 1000,
-        };
-        groups.heard(5, query, false);
+        groups.heard(5, query(3), false);
         let answer = told(&mut groups, 5);
         assert_eq!(records(&answer), [(group, Record::In)]);
         assert!((ANSWER_MIN_NS..=1_000_000_005).contains(&answer[0].0));
@@ -469,19 +473,14 @@ mod tests {
         let group = ip("ff15::7");
         groups.join(group, true);
         assert_eq!(told(&mut groups, 0), []);
-        let query = Heard::Query {
-            version: 1,
-            group: None,
-            within_ms: 1000,
-        };
-        groups.heard(0, query, true);
+        groups.heard(0, query(1), true);
         let answer = told(&mut groups, 0);
         assert!(
             matches!(&answer[..], [(_, Tell::Older(told, Record::In, 1))] if *told == group),
             "{answer:?}"
         );
         // Another answers in our place.
-        groups.heard(0, query, true);
+        groups.heard(0, query(1), true);
         groups.heard(0, Heard::Report(group), true);
         assert_eq!(told(&mut groups, 0), []);
         // The router is gone, and its version with it.
@@ -493,11 +492,6 @@ mod tests {
     #[test]
     fn the_oldest_router_is_not_kept_by_later_ones() {
         let mut groups = Groups::new(7);
-        let query = |version| Heard::Query {
-            version,
-            group: None,
-            within_ms: 1000,
-        };
         groups.heard(0, query(1), false);
         for at_ns in (0..=OLDER_NS).step_by(OLDER_NS as usize / 2) {
             groups.heard(at_ns, query(2), false);
