@@ -49,6 +49,6 @@ mod tcp;
 pub mod tokio;
 mod udp;
 
-pub use net::{Counted, Events, Net};
+pub use net::{Builder, Counted, Events, Net};
 pub use tcp::{Incoming, TcpListener, TcpSocket, TcpStream};
 pub use udp::UdpSocket;

@@ -30,12 +30,13 @@ impl UdpSocket {
     /// place is taken.
     pub fn bind(net: &Net, address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         first(address, |address| {
-            let mut state = net.shared().lock();
+            let mut state = net.first().lock();
             state.check()?;
             let id = state.stack.udp_bind(address).map_err(errno::bind)?;
+            state.watch(Id::Udp(id));
             drop(state);
             Ok(UdpSocket {
-                core: Arc::new(Core::new(net, Id::Udp(id))),
+                core: Arc::new(Core::of_watched(net, 0, Id::Udp(id))),
                 id,
                 peer: Arc::default(),
             })

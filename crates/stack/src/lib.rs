@@ -19,6 +19,7 @@ pub mod pcb;
 mod ports;
 mod receive;
 pub mod rng;
+mod shard;
 mod slab;
 mod stack;
 pub mod tcp;
@@ -26,4 +27,5 @@ pub mod udp;
 
 pub use host::{Config, Prefix};
 pub use links::{LINKS_MAX, Link, Outlets};
+pub use shard::{Addressing, Dealt, SHARDS_MAX, STRAYS_MAX, Shards, ShardsError};
 pub use stack::{Outlet, Stack};

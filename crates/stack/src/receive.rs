@@ -1,6 +1,7 @@
 //! What comes by one link finds its way to TCP, UDP and ICMP.
 
 use crate::host::{DropReason, Host, Incoming, Input, Mode, Problem, Received, Report, Unreached};
+use crate::shard::STRAYS_MAX;
 use crate::slab::Name;
 use crate::tcp::{Direct, Tcp};
 use crate::udp::Sockets;
@@ -85,6 +86,7 @@ impl Ingress<'_> {
                 self.datagram(now_ns, &incoming)
             }
             Input::Partial => Ok(()),
+            Input::Whole(whole) if self.strays(&whole)? => Ok(()),
             Input::Whole(whole) => match self.host.packet(now_ns, &whole, to_group)? {
                 Input::Datagram(mut incoming) => {
                     incoming.fragmented = true;
@@ -94,6 +96,23 @@ impl Ingress<'_> {
                 Input::Partial | Input::Whole(_) => Err(DropReason::FragmentMalformed),
             },
         }
+    }
+
+    /// Keeps a packet put together of fragments for another stack of this host,
+    /// if it is one's; whether it is.
+    fn strays(&mut self, packet: &[u8]) -> Result<bool, DropReason> {
+        let Some(shard) = &mut self.tcp.shard else {
+            return Ok(false);
+        };
+        let Some(other) = shard.other(packet) else {
+            return Ok(false);
+        };
+        if shard.strays.len() >= STRAYS_MAX {
+            return Err(DropReason::ReassemblyFull);
+        }
+        let frame = self.host.framed(packet);
+        shard.strays.push_back((other, self.host.link, frame));
+        Ok(true)
     }
 
     fn datagram(&mut self, now_ns: u64, incoming: &Incoming<'_>) -> Result<(), DropReason> {

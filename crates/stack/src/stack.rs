@@ -69,9 +69,9 @@ impl Outlet for Vec<Vec<u8>> {
 /// # }
 /// ```
 pub struct Stack {
-    hosts: Hosts,
+    pub(crate) hosts: Hosts,
     udp: udp::Sockets,
-    tcp: Tcp,
+    pub(crate) tcp: Tcp,
 }
 
 impl Stack {
@@ -128,7 +128,7 @@ impl Stack {
 
     /// What comes to an address that was lost takes no fast path any more: the
     /// standard one knows that it is not for us.
-    fn disarm(&mut self) {
+    pub(crate) fn disarm(&mut self) {
         self.tcp.disarm(&self.hosts);
         self.udp.disarm(&self.hosts);
     }

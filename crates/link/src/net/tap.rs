@@ -124,17 +124,37 @@ impl Tap {
     /// # Errors
     /// As there; if the kernel knows no such thing.
     pub fn open_offloading(name: &str) -> io::Result<Tap> {
-        let tap = Tap::open_as(name, libc::IFF_TAP | libc::IFF_VNET_HDR)?;
+        Tap::open_as(name, libc::IFF_TAP | libc::IFF_VNET_HDR)?.offloading()
+    }
+
+    /// As [`Tap::open`], or as [`Tap::open_offloading`], of an interface of so
+    /// many queues, each with a file of its own: the kernel keeps a flow's
+    /// frames in one queue, which is the one that the flow was sent by last.
+    ///
+    /// # Errors
+    /// As there; if the interface was made for one file alone (`ip tuntap add`
+    /// without `multi_queue`), or for fewer.
+    pub fn open_queues(name: &str, count: usize, offloading: bool) -> io::Result<Vec<Tap>> {
+        let header = if offloading { libc::IFF_VNET_HDR } else { 0 };
+        let flags = libc::IFF_TAP | libc::IFF_MULTI_QUEUE | header;
+        let open = |_| match offloading {
+            true => Tap::open_as(name, flags)?.offloading(),
+            false => Tap::open_as(name, flags),
+        };
+        (0..count).map(open).collect()
+    }
+
+    fn offloading(self) -> io::Result<Tap> {
         const TUNSETOFFLOAD: Opcode = libc::TUNSETOFFLOAD as Opcode;
         let all = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
         // SAFETY: the command takes its flags by value.
         unsafe {
             ioctl(
-                &tap.file,
+                &self.file,
                 IntegerSetter::<TUNSETOFFLOAD>::new_usize(all as usize),
             )?;
         }
-        Ok(tap)
+        Ok(self)
     }
 
     /// As [`Tap::open`], of a TUN interface: what is read and written are IP

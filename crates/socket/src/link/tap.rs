@@ -45,6 +45,25 @@ impl Tap {
         net::Tap::open(name).map(|tap| Tap::of(tap, 0))
     }
 
+    /// As [`Tap::open`], of an interface of so many queues, for a host of as many
+    /// stacks: see [`net::Tap::open_queues`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn queues(name: &str, count: usize) -> io::Result<Vec<Box<dyn Link>>> {
+        let taps = net::Tap::open_queues(name, count, true)?;
+        Ok(boxed(taps, TapHeader::LEN))
+    }
+
+    /// As [`Tap::queues`], with frames as they would be on a wire.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn queues_plain(name: &str, count: usize) -> io::Result<Vec<Box<dyn Link>>> {
+        let taps = net::Tap::open_queues(name, count, false)?;
+        Ok(boxed(taps, 0))
+    }
+
     fn of(tap: net::Tap, header_len: usize) -> Tap {
         Tap {
             tap,
@@ -62,6 +81,11 @@ impl Tap {
         let sent = self.tap.send(&self.sent[..self.sent_len]);
         self.is_full = matches!(sent, Ok(false));
     }
+}
+
+fn boxed(taps: Vec<net::Tap>, header_len: usize) -> Vec<Box<dyn Link>> {
+    let boxed = |tap| Box::new(Tap::of(tap, header_len)) as Box<dyn Link>;
+    taps.into_iter().map(boxed).collect()
 }
 
 impl Outlet for Tap {

@@ -1,6 +1,7 @@
 //! What all sockets share: how they wait.
 
-use super::{Id, Net, Shared, State};
+use super::shared::Shared;
+use super::{Id, Net, State};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +26,8 @@ const NO_LINGER: u64 = u64::MAX;
 /// A socket, closed when it is dropped.
 pub(crate) struct Core {
     pub(crate) net: Net,
+    /// Which of the net's stacks it is of.
+    pub(crate) shard: usize,
     pub(crate) id: Id,
     nonblocking: AtomicBool,
     /// Tasks wait for it: its end must not hold up their runtime.
@@ -38,15 +41,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(net: &Net, id: Id) -> Core {
-        net.shared().lock().watch(id);
-        Core::of_watched(net, id)
-    }
-
-    /// Of a socket that has its watch already.
-    pub(crate) fn of_watched(net: &Net, id: Id) -> Core {
+    /// Of a socket that has its watch already, of the stack of this number.
+    pub(crate) fn of_watched(net: &Net, shard: usize, id: Id) -> Core {
         Core {
             net: net.clone(),
+            shard,
             id,
             nonblocking: AtomicBool::new(false),
             by_tasks: AtomicBool::new(false),
@@ -58,7 +57,7 @@ impl Core {
     }
 
     fn shared(&self) -> &Shared {
-        self.net.shared()
+        self.net.shard(self.shard)
     }
 
     /// A call that ends at once: `act` gets the state and the time.
@@ -175,6 +174,10 @@ impl Core {
 
     pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
         self.nonblocking.store(nonblocking, Relaxed);
+    }
+
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Relaxed)
     }
 
     pub(crate) fn set_linger(&self, linger: Option<Duration>) {

@@ -1,6 +1,6 @@
 //! What happens to a net's addresses and routers, as it happens.
 
-use super::Shared;
+use super::shared::Shared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_stack::host::Event;

@@ -2,12 +2,34 @@
 
 use crate::link::{Link, Take};
 use rustix::event::PollFlags;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use weir_stack::host::Received;
 use weir_stack::{Outlet, Outlets};
 
 /// See the module.
 pub(super) struct Links(Vec<One>);
+
+/// A link as it is given to a stack.
+pub(super) struct Held {
+    pub(super) link: Box<dyn Link>,
+    /// Another stack of the host holds it.
+    pub(super) relayed: bool,
+    /// What tells those of whom this stack holds it that it is gone.
+    pub(super) tells: Option<Arc<AtomicBool>>,
+}
+
+impl Held {
+    /// A link of this stack's own.
+    pub(super) fn own(link: Box<dyn Link>) -> Held {
+        Held {
+            link,
+            relayed: false,
+            tells: None,
+        }
+    }
+}
 
 struct One {
     link: Box<dyn Link>,
@@ -17,6 +39,10 @@ struct One {
     was_full: bool,
     /// The device is gone.
     gone: bool,
+    /// Another stack of the host holds it: nothing is waited for.
+    relayed: bool,
+    /// Tells others that it is gone.
+    tells: Option<Arc<AtomicBool>>,
 }
 
 impl Outlets for Links {
@@ -26,12 +52,14 @@ impl Outlets for Links {
 }
 
 impl Links {
-    pub(super) fn new(links: Vec<Box<dyn Link>>) -> Links {
-        let one = |link| One {
-            link,
+    pub(super) fn new(links: Vec<Held>) -> Links {
+        let one = |held: Held| One {
+            link: held.link,
             more: true,
             was_full: false,
             gone: false,
+            relayed: held.relayed,
+            tells: held.tells,
         };
         Links(links.into_iter().map(one).collect())
     }
@@ -62,6 +90,9 @@ impl Links {
             one.gone = received.is_err();
             lost |= one.gone;
             one.more = received.unwrap_or(false);
+            if let Some(tells) = one.tells.as_ref().filter(|_| one.gone) {
+                tells.store(true, SeqCst);
+            }
         }
         lost
     }
@@ -101,7 +132,7 @@ impl Links {
     pub(super) fn waits(&self) -> impl Iterator<Item = Option<PollFlags>> {
         self.0
             .iter()
-            .map(|one| match (one.gone, one.link.is_full()) {
+            .map(|one| match (one.gone || one.relayed, one.link.is_full()) {
                 (true, _) => None,
                 (false, true) => Some(PollFlags::IN | PollFlags::OUT),
                 (false, false) => Some(PollFlags::IN),

@@ -7,33 +7,41 @@
 //!  a socket's call ─────┘        └────► link
 //! ```
 //!
+//! A host of several stacks has all this once for each, and nothing in common:
+//! `part` deals out what comes, `post` is where one leaves what is another's.
+//!
 //! The thread waits for the link and for timers. A call takes the lock, does
 //! its work and sends what it led to, itself; only if a timer is due earlier
 //! than the thread thinks is that woken.
 
+mod builder;
 mod core;
 mod events;
 mod links;
+mod part;
+mod post;
 mod ready;
+mod relay;
+mod shared;
 mod state;
 mod watch;
 
+pub use self::builder::Builder;
 pub use self::events::Events;
 
 pub(crate) use self::core::{Core, Side, waits};
+pub(crate) use ready::Joint;
 pub(crate) use state::{Id, State};
 
 use crate::link::Link;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::Errno;
+use shared::{Shared, unlock, wait};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use weir_stack::host::ConfigError;
+use weir_stack::host::Counters;
 use weir_stack::tcp::TcpConfig;
 use weir_stack::{Config, Stack};
 
@@ -41,26 +49,19 @@ use weir_stack::{Config, Stack};
 /// written on connections that are closed.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// How often the thread yields to calls that wait, before it goes on.
-const YIELDS_MAX: usize = 100;
-
 /// A host on a link, or on several. Clones are the same host; it ends with the last of them
 /// and the last of its sockets.
 #[derive(Clone)]
 pub struct Net(Arc<Running>);
 
 struct Running {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-pub(crate) struct Shared {
-    state: Mutex<State>,
-    /// Calls that wait for the lock.
-    waiting: AtomicUsize,
-    /// Wakes the thread.
-    wake: OwnedFd,
-    start: Instant,
+    /// One for each of its stacks.
+    shards: Box<[Arc<Shared>]>,
+    threads: Vec<JoinHandle<()>>,
+    /// Where they leave what is each other's.
+    posts: Arc<[post::Post]>,
+    /// Whose turn it is to open a connection.
+    turn: AtomicUsize,
 }
 
 /// What a net has counted.
@@ -70,6 +71,11 @@ pub struct Counted {
     pub received: u64,
     /// TCP connections there are, those in TIME-WAIT included.
     pub connections: usize,
+    /// Frames that one of the net's stacks has handed to another: see
+    /// [`Builder::shards`].
+    pub handed: u64,
+    /// Frames that were to be handed over and found no room.
+    pub handed_lost: u64,
 }
 
 impl Net {
@@ -88,7 +94,7 @@ impl Net {
     /// # Errors
     /// As there.
     pub fn with_seed(link: impl Link + 'static, config: &Config, seed: u128) -> io::Result<Net> {
-        Net::start(vec![(Box::new(link), config.clone())], seed)
+        Net::builder().link(link, config).seed(seed).start()
     }
 
     /// A host on several links, each with its addresses and routes: see
@@ -98,76 +104,112 @@ impl Net {
     /// As [`Net::new`]; if two links have the same address, or there are none or
     /// too many.
     pub fn with_links(links: Vec<(Box<dyn Link>, Config)>) -> io::Result<Net> {
-        Net::start(links, seed())
+        let add =
+            |builder: Builder, (link, config): (_, Config)| builder.queues(vec![link], &config);
+        links.into_iter().fold(Net::builder(), add).start()
     }
 
-    fn start(links: Vec<(Box<dyn Link>, Config)>, seed: u128) -> io::Result<Net> {
-        let wrong = |error: ConfigError| io::Error::new(io::ErrorKind::InvalidInput, error);
-        let (links, mut configs): (Vec<_>, Vec<_>) = links.into_iter().unzip();
-        for (config, link) in configs.iter_mut().zip(&links) {
-            config.offload = link.offload();
-        }
-        let stack = Stack::with_links(&configs, seed).map_err(wrong)?;
-        let fds = links.iter().map(|link| link.fd().try_clone_to_owned());
-        let fds: Vec<OwnedFd> = fds.collect::<io::Result<_>>()?;
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State::new(stack, links)),
-            waiting: AtomicUsize::new(0),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            start: Instant::now(),
-        });
-        let thread = std::thread::Builder::new().name("weir-net".to_owned());
-        let its = Arc::clone(&shared);
-        let thread = Some(thread.spawn(move || its.drive(&fds))?);
-        Ok(Net(Arc::new(Running { shared, thread })))
+    /// A host that is told more: its links, its stacks, its seed.
+    pub fn builder() -> Builder {
+        Builder::default()
     }
 
     /// How TCP connections behave that begin from now on.
     pub fn tcp_configure(&self, config: TcpConfig) {
-        self.shared().lock().stack.tcp_configure(config);
+        for shared in &self.0.shards {
+            shared.lock().stack.tcp_configure(config.clone());
+        }
     }
 
     /// The host's addresses, the link-local one of IPv6 included.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.shared().lock().stack.addresses().collect()
+        self.first().lock().stack.addresses().collect()
     }
 
     /// What happens to addresses and routers, and the latest that happened
     /// until now. Each is told once, to whoever asks first.
     pub fn events(&self) -> Events {
-        Events(Arc::clone(&self.0.shared))
+        Events(Arc::clone(&self.0.shards[0]))
     }
 
-    /// Runs `look` on the stack: counters, states.
+    /// Runs `look` on the stack: counters, states. Of several it is the first,
+    /// which has all but the others' TCP connections.
     pub fn with_stack<T>(&self, look: impl FnOnce(&Stack) -> T) -> T {
-        look(&self.shared().lock().stack)
+        look(&self.first().lock().stack)
     }
 
-    /// What was counted.
-    pub fn counted(&self) -> Counted {
-        let state = self.shared().lock();
-        Counted {
-            received: state.received,
-            connections: state.stack.tcp_connections(),
+    /// As [`Net::with_stack`], of the stack of this number; `None` if there are
+    /// fewer.
+    pub fn with_shard<T>(&self, number: usize, look: impl FnOnce(&Stack) -> T) -> Option<T> {
+        let shared = self.0.shards.get(number)?;
+        Some(look(&shared.lock().stack))
+    }
+
+    /// How many stacks it has: see [`Builder::shards`].
+    pub fn shards(&self) -> usize {
+        self.0.shards.len()
+    }
+
+    /// What all its stacks have counted.
+    pub fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        for shared in &self.0.shards {
+            sum.add(&shared.lock().stack.counters());
         }
+        sum
+    }
+
+    /// What was counted, of all its stacks.
+    pub fn counted(&self) -> Counted {
+        let mut sum = Counted::default();
+        for shared in &self.0.shards {
+            let state = shared.lock();
+            sum.received += state.received;
+            sum.connections += state.stack.tcp_connections();
+        }
+        (sum.handed, sum.handed_lost) = self.handed();
+        sum
+    }
+
+    /// [`Counted::handed`] and [`Counted::handed_lost`], without waiting for any
+    /// stack.
+    pub fn handed(&self) -> (u64, u64) {
+        let counted = self.0.posts.iter().map(post::Post::counted);
+        counted.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
     /// Whether the link is gone, all of them if there are several: no frame will
     /// come or go any more.
     pub fn is_gone(&self) -> bool {
-        self.shared().lock().is_gone()
+        self.first().lock().is_gone()
     }
 
     /// Whether one of its links is gone, by number; or never was.
     pub fn is_link_gone(&self, link: u8) -> bool {
-        self.shared().lock().links().is_gone(link)
+        self.first().lock().links().is_gone(link)
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.0.shared
+    /// The first of its stacks: it has all but the others' TCP connections.
+    pub(crate) fn first(&self) -> &Shared {
+        &self.0.shards[0]
     }
 
-    /// Whether this is the net's thread, on which nobody may wait for the net.
+    pub(crate) fn shard(&self, number: usize) -> &Shared {
+        &self.0.shards[number]
+    }
+
+    /// Its stacks' numbers, each time beginning with another.
+    pub(crate) fn turn(&self) -> impl Iterator<Item = usize> + use<> {
+        let count = self.shards();
+        let first = match count {
+            1 => 0,
+            _ => self.0.turn.fetch_add(1, Relaxed),
+        };
+        (0..count).map(move |step| (first + step) % count)
+    }
+
+    /// Whether this is one of the net's threads, on which nobody may wait for
+    /// the net.
     pub(crate) fn is_own_thread(&self) -> bool {
         self.0.is_own_thread()
     }
@@ -175,131 +217,26 @@ impl Net {
 
 impl Running {
     fn is_own_thread(&self) -> bool {
-        let own = self.thread.as_ref().map(|thread| thread.thread().id());
-        own == Some(std::thread::current().id())
+        let own = std::thread::current().id();
+        self.threads
+            .iter()
+            .any(|thread| thread.thread().id() == own)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.shared.lock().stop_at = Some(Instant::now() + LINGER);
-        self.shared.wake();
-        // A waker that the thread itself drops may have held the last clone.
-        if !self.is_own_thread()
-            && let Some(thread) = self.thread.take()
-        {
+        let stop_at = Instant::now() + LINGER;
+        for shared in &self.shards {
+            shared.lock().stop_at = Some(stop_at);
+            shared.wake();
+        }
+        // A waker that a thread itself drops may have held the last clone.
+        if self.is_own_thread() {
+            return;
+        }
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
-        }
-    }
-}
-
-impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        if let Ok(state) = self.state.try_lock() {
-            return state;
-        }
-        self.waiting.fetch_add(1, Relaxed);
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        self.waiting.fetch_sub(1, Relaxed);
-        state
-    }
-
-    /// Lets calls have the lock that wait for it: the thread, which takes it
-    /// again at once while frames come, would leave them none.
-    fn give_way(&self) {
-        for _ in 0..YIELDS_MAX {
-            if self.waiting.load(Relaxed) == 0 {
-                return;
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    pub(crate) fn now_ns(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
-    }
-
-    fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
-    }
-
-    /// After a call on the stack: sends what it led to, and tells whom it
-    /// concerns.
-    pub(crate) fn after(&self, state: &mut State) {
-        if state.settle(self.now_ns()) {
-            self.wake();
-        }
-    }
-
-    /// As [`Shared::after`], and gives the lock back.
-    pub(crate) fn finish(&self, mut state: MutexGuard<'_, State>) {
-        self.after(&mut state);
-        unlock(state);
-    }
-
-    /// The thread's work, until the net ends.
-    fn drive(&self, links: &[OwnedFd]) {
-        let mut fds = Vec::with_capacity(1 + links.len());
-        loop {
-            let mut state = self.lock();
-            state.receive(self.now_ns());
-            state.settle(self.now_ns());
-            // Not before: what just came may be what was waited for.
-            if state.is_over() {
-                state.leave(self.now_ns());
-                return;
-            }
-            let rest = state.rest(self.now_ns());
-            fds.clear();
-            fds.push(PollFd::new(&self.wake, PollFlags::IN));
-            let waits = state.links().waits().zip(links);
-            fds.extend(waits.filter_map(|(wait, fd)| Some(PollFd::new(fd, wait?))));
-            unlock(state);
-            let Some(wait) = rest else {
-                self.give_way();
-                continue;
-            };
-            if woken(&mut fds, wait) {
-                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-            }
-        }
-    }
-}
-
-/// Waits for one of these, or `time`; whether it was the first.
-fn woken(fds: &mut [PollFd<'_>], time: Duration) -> bool {
-    let time = Timespec::try_from(time).ok();
-    match poll(fds, time.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => {}
-        // Out of memory, which passes: not at full speed.
-        Err(_) => std::thread::sleep(Duration::from_millis(10)),
-    }
-    !fds[0].revents().is_empty()
-}
-
-/// Gives the lock back, and then wakes the tasks that are to be: they may do
-/// whatever they like at once.
-fn unlock(mut state: MutexGuard<'_, State>) {
-    let tasks = state.take_tasks();
-    drop(state);
-    for task in tasks {
-        task.wake();
-    }
-}
-
-/// Gives the lock back until the condition is told, for so long at most.
-fn wait<'s>(
-    condition: &Condvar,
-    state: MutexGuard<'s, State>,
-    left: Option<Duration>,
-) -> MutexGuard<'s, State> {
-    match left {
-        None => condition
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner),
-        Some(left) => {
-            let waited = condition.wait_timeout(state, left);
-            waited.unwrap_or_else(PoisonError::into_inner).0
         }
     }
 }

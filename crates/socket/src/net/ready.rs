@@ -20,7 +20,7 @@ use rustix::net::{
     socketpair,
 };
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What fills a queue of the least size: its room is counted with the
 /// kernel's own overhead, so that one message is enough.
@@ -86,6 +86,34 @@ impl Ready {
             }
             self.other = None;
         }
+    }
+}
+
+/// One descriptor for a socket that several stacks have a part of: it is ready
+/// if one of them is.
+pub(crate) struct Joint(Mutex<(Ready, Vec<Readiness>)>);
+
+impl Joint {
+    /// For so many, none of which is ready.
+    pub(crate) fn new(parts: usize) -> rustix::io::Result<Joint> {
+        let all = vec![Readiness::default(); parts];
+        Ok(Joint(Mutex::new((Ready::new()?, all))))
+    }
+
+    pub(crate) fn fd(&self) -> Arc<OwnedFd> {
+        let joint = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        joint.0.fd()
+    }
+
+    /// Tells how one of them is.
+    pub(super) fn set(&self, part: usize, now: Readiness) {
+        let mut joint = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ready, parts) = &mut *joint;
+        parts[part] = now;
+        let any = parts
+            .iter()
+            .fold(Readiness::default(), |sum, one| sum.or(*one));
+        ready.set(any);
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the lock keeps: the stack, the link, and who waits for what.
 
-use super::links::Links;
+use super::links::{Held, Links};
+use super::part::Part;
 use super::watch::{Readiness, Waiters, Watch};
-use crate::link::Link;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::task::Waker;
@@ -25,6 +25,8 @@ pub(crate) enum Id {
 pub(crate) struct State {
     pub(crate) stack: Stack,
     links: Links,
+    /// If the host has several stacks.
+    part: Option<Box<Part>>,
     watched: HashMap<Id, Watch>,
     /// When the stack is to be polled.
     next_ns: Option<u64>,
@@ -44,10 +46,11 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(super) fn new(stack: Stack, links: Vec<Box<dyn Link>>) -> State {
+    pub(super) fn new(stack: Stack, links: Vec<Held>, part: Option<Box<Part>>) -> State {
         State {
             stack,
             links: Links::new(links),
+            part,
             watched: HashMap::new(),
             next_ns: None,
             rests_until_ns: 0,
@@ -62,14 +65,23 @@ impl State {
 
     /// Whether the thread is to end.
     pub(super) fn is_over(&self) -> bool {
-        let ended = |at: Instant| {
-            self.is_gone() || self.stack.tcp_unfinished() == 0 || Instant::now() >= at
+        let Some(at) = self.stop_at else {
+            return false;
         };
-        self.stop_at.is_some_and(ended)
+        let late = Instant::now() >= at;
+        let own = self.is_gone() || late || self.stack.tcp_unfinished() == 0;
+        match &self.part {
+            None => own,
+            Some(part) => part.is_over(own) || late,
+        }
     }
 
     /// The host goes: what was leased is given back.
     pub(super) fn leave(&mut self, now_ns: u64) {
+        if self.part.is_some() {
+            // What others have left to be sent, before they were over.
+            self.receive(now_ns);
+        }
         self.left = true;
         self.stack.release(now_ns);
         self.settle(now_ns);
@@ -97,17 +109,30 @@ impl State {
         }
     }
 
+    /// Takes up the addresses that the host has now.
+    pub(crate) fn catch_up(&mut self) {
+        if let Some(part) = &mut self.part {
+            part.catch_up(&mut self.stack);
+        }
+    }
+
     /// Takes frames that have come.
     pub(super) fn receive(&mut self, now_ns: u64) {
         self.rests_until_ns = 0;
         if self.is_gone() {
+            if let Some(part) = &mut self.part {
+                part.discard();
+            }
             return;
         }
         let (stack, count) = (&mut self.stack, &mut self.received);
-        let lost = self.links.receive(&mut |frame, received| {
-            *count += 1;
-            stack.receive_with(now_ns, frame, received);
-        });
+        let lost = match &mut self.part {
+            None => self.links.receive(&mut |frame, received| {
+                *count += 1;
+                stack.receive_with(now_ns, frame, received);
+            }),
+            Some(part) => part.receive(now_ns, stack, &mut self.links, count),
+        };
         if lost {
             self.links.gone().for_each(|link| stack.lose_link(link));
         }
@@ -124,6 +149,9 @@ impl State {
     pub(crate) fn settle(&mut self, now_ns: u64) -> bool {
         self.next_ns = self.stack.poll_links(now_ns, &mut self.links);
         let freed = self.links.flush();
+        if let Some(part) = &mut self.part {
+            part.tell(&self.stack);
+        }
         while let Some(id) = self.stack.tcp_next_changed() {
             self.refresh(Id::Stream(id));
         }
@@ -165,7 +193,7 @@ impl State {
             Some(REST_MAX),
         ];
         let wait = times.into_iter().flatten().min()?;
-        if wait.is_zero() {
+        if wait.is_zero() || self.part.as_ref().is_some_and(|part| !part.rest()) {
             return None;
         }
         self.rests_until_ns = now_ns.saturating_add(wait.as_nanos() as u64);

@@ -1,7 +1,7 @@
 //! Who waits for a socket: threads, tasks, and who polls its descriptor.
 
 use super::core::Side;
-use super::ready::Ready;
+use super::ready::{Joint, Ready};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar};
 use std::task::Waker;
@@ -31,6 +31,18 @@ impl Readiness {
             Side::Read => self.readable,
             Side::Write => self.writable,
             Side::Arrived => self.arrived,
+        }
+    }
+
+    /// What can be done with one of the two.
+    pub(crate) fn or(self, other: Readiness) -> Readiness {
+        Readiness {
+            readable: self.readable || other.readable,
+            writable: self.writable || other.writable,
+            arrived: self.arrived || other.arrived,
+            ended: self.ended || other.ended,
+            over: self.over || other.over,
+            failed: self.failed || other.failed,
         }
     }
 
@@ -94,6 +106,8 @@ pub(crate) struct Watch {
     writers: Waiters,
     closers: Waiters,
     pub(crate) ready: Option<Ready>,
+    /// A descriptor that it has a part of.
+    joint: Option<(Arc<Joint>, usize)>,
     /// The program has shut it down for reading, for writing.
     pub(crate) shut_read: bool,
     pub(crate) shut_write: bool,
@@ -114,7 +128,8 @@ impl Watch {
     /// Whether anybody would learn of a change.
     pub(crate) fn is_watched(&self) -> bool {
         let waiters = [&self.readers, &self.writers, &self.closers];
-        self.ready.is_some() || waiters.iter().any(|waiters| !waiters.is_empty())
+        let followed = self.ready.is_some() || self.joint.is_some();
+        followed || waiters.iter().any(|waiters| !waiters.is_empty())
     }
 
     /// Tells threads and the descriptor; tasks are added to those that are to
@@ -123,11 +138,20 @@ impl Watch {
         if let Some(ready) = &mut self.ready {
             ready.set(readiness);
         }
+        if let Some((joint, part)) = &self.joint {
+            joint.set(*part, readiness);
+        }
         for side in [Side::Read, Side::Write, Side::Arrived] {
             if readiness.is(side) {
                 self.waiters(side).tell(tasks);
             }
         }
+    }
+
+    /// Has a part of a descriptor, that one of this number.
+    pub(crate) fn join(&mut self, joint: &Arc<Joint>, part: usize, now: Readiness) {
+        joint.set(part, now);
+        self.joint = Some((Arc::clone(joint), part));
     }
 
     /// The descriptor that shows what can be done; made when first asked for.

@@ -1,5 +1,6 @@
 //! Sockets that wait for connections.
 
+use super::listening::Listening;
 use super::{TcpSocket, TcpStream};
 use crate::errno;
 use crate::net::{Core, Id, Net, Side, State, waits};
@@ -10,14 +11,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use weir_stack::tcp::{ListenerId, TcpOptions};
+use weir_stack::tcp::{ListenerId, TcpId, TcpOptions};
 
 /// Connections that wait to be accepted, unless told otherwise.
 pub(super) const BACKLOG: usize = 128;
 
 /// A socket that accepts connections, as [`std::net::TcpListener`].
 #[derive(Clone)]
-pub struct TcpListener(Arc<Core>);
+pub struct TcpListener(Arc<Listening>);
 
 impl TcpListener {
     /// Listens at the first of these addresses that can be had: the
@@ -42,18 +43,27 @@ impl TcpListener {
         backlog: usize,
         options: TcpOptions,
     ) -> io::Result<TcpListener> {
-        let shared = net.shared();
-        let mut state = shared.lock();
-        state.check()?;
-        let id = state.stack.tcp_listen(at, backlog).map_err(errno::tcp)?;
-        let set = state.stack.tcp_set_listener_options(id, options);
-        set.map_err(errno::tcp)?;
-        state.watch(Id::Listener(id));
-        drop(state);
-        Ok(TcpListener(Arc::new(Core::of_watched(
-            net,
-            Id::Listener(id),
-        ))))
+        // Who has the first stack's place has the others', which are taken and
+        // given back while that is had.
+        let mut first = net.first().lock();
+        let (id, place) = listen(&mut first, at, backlog, options)?;
+        let mut ids = vec![id];
+        for shard in 1..net.shards() {
+            let mut state = net.shard(shard).lock();
+            state.catch_up();
+            match listen(&mut state, place, backlog, options) {
+                Ok((id, _)) => ids.push(id),
+                Err(error) => {
+                    drop(state);
+                    close(net, &mut first, &ids);
+                    return Err(error);
+                }
+            }
+        }
+        drop(first);
+        let core = |(shard, id)| Core::of_watched(net, shard, Id::Listener(id));
+        let cores = ids.into_iter().enumerate().map(core).collect();
+        Ok(TcpListener(Arc::new(Listening::of(cores))))
     }
 
     /// Waits for a connection; gives it and who the peer is.
@@ -62,10 +72,8 @@ impl TcpListener {
     /// `EAGAIN` if there is none and the socket does not block; `ENETDOWN` if
     /// the link is gone.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let (id, peer) = self
-            .0
-            .wait(Side::Read, |state, now_ns| self.next(state, now_ns))?;
-        Ok((TcpStream::of(&self.0.net, id), peer))
+        let (shard, (id, peer)) = self.0.wait(next)?;
+        Ok((TcpStream::of(self.0.net(), shard, id), peer))
     }
 
     /// As [`TcpListener::accept`], for a task.
@@ -76,10 +84,8 @@ impl TcpListener {
         &self,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        let accepted = self.0.poll(context, Side::Read, |state, now_ns| {
-            self.next(state, now_ns)
-        });
-        accepted.map_ok(|(id, peer)| (TcpStream::of(&self.0.net, id), peer))
+        let accepted = self.0.poll(context, next);
+        accepted.map_ok(|(shard, (id, peer))| (TcpStream::of(self.0.net(), shard, id), peer))
     }
 
     /// How the segments of the connections that it accepts go out, its answers
@@ -88,8 +94,9 @@ impl TcpListener {
     /// # Errors
     /// None now; as in `std`.
     pub fn options(&self) -> io::Result<TcpOptions> {
-        let id = self.id()?;
-        let options = self.0.look(|state| state.stack.tcp_listener_options(id));
+        let first = self.0.first();
+        let id = listener(first)?;
+        let options = first.look(|state| state.stack.tcp_listener_options(id));
         options.ok_or_else(|| Errno::BADF.into())
     }
 
@@ -99,34 +106,13 @@ impl TcpListener {
     /// # Errors
     /// `EINVAL` if the hop limit is 0.
     pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
-        let (id, options) = (self.id()?, super::valid(options)?);
-        let set = self
-            .0
-            .look(|state| state.stack.tcp_set_listener_options(id, options));
-        set.map_err(|error| errno::tcp(error).into())
-    }
-
-    fn id(&self) -> Result<ListenerId, Errno> {
-        match self.0.id {
-            Id::Listener(id) => Ok(id),
-            _ => Err(Errno::INVAL),
+        let options = super::valid(options)?;
+        for core in self.0.cores() {
+            let id = listener(core)?;
+            let set = core.look(|state| state.stack.tcp_set_listener_options(id, options));
+            set.map_err(errno::tcp)?;
         }
-    }
-
-    fn next(
-        &self,
-        state: &mut State,
-        now_ns: u64,
-    ) -> Result<(weir_stack::tcp::TcpId, SocketAddr), Errno> {
-        let listener = self.id()?;
-        state.check()?;
-        let id = state
-            .stack
-            .tcp_accept(now_ns, listener)
-            .map_err(errno::tcp)?;
-        let (_, peer) = state.stack.tcp_ends(id).ok_or(Errno::CONNABORTED)?;
-        state.watch(Id::Stream(id));
-        Ok((id, peer))
+        Ok(())
     }
 
     /// Connections as they come, for ever.
@@ -139,10 +125,62 @@ impl TcpListener {
     /// # Errors
     /// None now; as in `std`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let id = self.id()?;
-        let local = self.0.look(|state| state.stack.tcp_listener_local(id));
+        let first = self.0.first();
+        let id = listener(first)?;
+        let local = first.look(|state| state.stack.tcp_listener_local(id));
         local.ok_or_else(|| Errno::BADF.into())
     }
+}
+
+/// Listens on one stack; gives where.
+fn listen(
+    state: &mut State,
+    at: SocketAddr,
+    backlog: usize,
+    options: TcpOptions,
+) -> io::Result<(ListenerId, SocketAddr)> {
+    state.check()?;
+    let id = state.stack.tcp_listen(at, backlog).map_err(errno::tcp)?;
+    let set = state.stack.tcp_set_listener_options(id, options);
+    set.map_err(errno::tcp)?;
+    state.watch(Id::Listener(id));
+    let place = state.stack.tcp_listener_local(id);
+    Ok((id, place.unwrap_or(at)))
+}
+
+/// Gives the places back that were had, the first stack's last.
+fn close(net: &Net, first: &mut State, ids: &[ListenerId]) {
+    for (shard, id) in ids.iter().enumerate().rev() {
+        let shared = net.shard(shard);
+        let close = |state: &mut State| {
+            state.stack.tcp_unlisten(shared.now_ns(), *id);
+            state.forget(Id::Listener(*id));
+        };
+        match shard {
+            0 => close(first),
+            _ => close(&mut shared.lock()),
+        }
+    }
+}
+
+fn listener(core: &Core) -> Result<ListenerId, Errno> {
+    match core.id {
+        Id::Listener(id) => Ok(id),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// The next connection that one stack has.
+fn next(core: &Core, state: &mut State, now_ns: u64) -> Result<(TcpId, SocketAddr), Errno> {
+    let listener = listener(core)?;
+    state.check()?;
+    let id = state
+        .stack
+        .tcp_accept(now_ns, listener)
+        .map_err(errno::tcp)?;
+    let (_, peer) = state.stack.tcp_ends(id).ok_or(Errno::CONNABORTED)?;
+    state.watch(Id::Stream(id));
+    Ok((id, peer))
 }
 
 waits!(

@@ -1,6 +1,7 @@
 //! TCP sockets.
 
 mod listener;
+mod listening;
 mod socket;
 mod stream;
 

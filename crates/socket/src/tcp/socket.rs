@@ -3,10 +3,11 @@
 use super::{TcpListener, TcpStream};
 use crate::errno;
 use crate::net::{Id, Net};
+use rustix::io::Errno;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
-use weir_stack::tcp::TcpOptions;
+use weir_stack::tcp::{TcpId, TcpOptions};
 
 /// A socket before `connect(2)` or `listen(2)`: the calls one by one, as
 /// programs make them that know only those.
@@ -84,16 +85,45 @@ impl TcpSocket {
     /// # Errors
     /// `ENETUNREACH`, `EADDRINUSE`.
     pub fn start(self, remote: SocketAddr) -> io::Result<TcpStream> {
-        let shared = self.net.shared();
+        let mut last = Errno::NETUNREACH;
+        for shard in self.shards(remote) {
+            match self.start_on(shard, remote) {
+                Ok(id) => return Ok(TcpStream::of(&self.net, shard, id)),
+                // It may be out of transport ports, and another not.
+                Err(error @ (Errno::ADDRINUSE | Errno::NOBUFS)) => last = error,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(last.into())
+    }
+
+    /// The stacks that can open it, in turn: the one that its ends say, if both
+    /// are known.
+    fn shards(&self, remote: SocketAddr) -> impl Iterator<Item = usize> + use<> {
+        let bound = self.local.filter(|local| local.port() > 0);
+        let sharded = bound.filter(|_| self.net.shards() > 1);
+        let owner = sharded.map(|local| {
+            let state = self.net.first().lock();
+            // The first says what is wrong if nobody can.
+            state.stack.tcp_owner(local, remote).unwrap_or(0)
+        });
+        let all = self.net.turn();
+        let fits = move |shard: &usize| owner.is_none_or(|owner| owner == *shard);
+        all.filter(fits)
+    }
+
+    fn start_on(&self, shard: usize, remote: SocketAddr) -> Result<TcpId, Errno> {
+        let shared = self.net.shard(shard);
         let mut state = shared.lock();
         state.check()?;
+        state.catch_up();
         let opened = state.stack.tcp_connect(shared.now_ns(), self.local, remote);
         let id = opened.map_err(errno::tcp)?;
         let set = state.stack.tcp_set_options(id, self.options);
         set.map_err(errno::tcp)?;
         state.watch(Id::Stream(id));
         shared.finish(state);
-        Ok(TcpStream::of(&self.net, id))
+        Ok(id)
     }
 }
 

@@ -22,8 +22,8 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    pub(crate) fn of(net: &Net, id: TcpId) -> TcpStream {
-        let core = Arc::new(Core::of_watched(net, Id::Stream(id)));
+    pub(crate) fn of(net: &Net, shard: usize, id: TcpId) -> TcpStream {
+        let core = Arc::new(Core::of_watched(net, shard, Id::Stream(id)));
         TcpStream { core, id }
     }
 
@@ -281,6 +281,12 @@ impl TcpStream {
             .core
             .call(|state, _| state.stack.tcp_set_options(self.id, options));
         set.map_err(|error| errno::tcp(error).into())
+    }
+
+    /// Which of the net's stacks the connection is of: see
+    /// [`Builder::shards`](crate::Builder::shards).
+    pub fn shard(&self) -> usize {
+        self.core.shard
     }
 
     /// Whether both are handles of one connection.

@@ -55,7 +55,7 @@ pub(crate) struct Probe {
 }
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Owned {
     pub(crate) prefix: Prefix,
     pub(crate) origin: Origin,

@@ -145,7 +145,8 @@ impl Counters {
         all.filter_map(|(&reason, times)| (times > 0).then_some((reason, times)))
     }
 
-    pub(crate) fn add(&mut self, other: &Counters) {
+    /// Adds what another stack has counted.
+    pub fn add(&mut self, other: &Counters) {
         self.frames_in += other.frames_in;
         self.frames_out += other.frames_out;
         self.segments_fast += other.segments_fast;

@@ -7,22 +7,22 @@ use weir_wire::{Protocol, ipv6};
 const HEADERS_MAX: usize = 8;
 
 /// What the headers lead to.
-pub(super) struct Found<'a> {
-    pub(super) protocol: Protocol,
+pub(crate) struct Found<'a> {
+    pub(crate) protocol: Protocol,
     /// A piece of a datagram, then `payload` is its bytes.
-    pub(super) fragment: Option<ipv6::FragmentRepr>,
-    pub(super) payload: &'a [u8],
+    pub(crate) fragment: Option<ipv6::FragmentRepr>,
+    pub(crate) payload: &'a [u8],
     /// There was a fragment header, though of a whole datagram.
-    pub(super) atomic: bool,
+    pub(crate) atomic: bool,
     /// Routers are asked to look at it, because it is about groups (RFC 2711
     /// §2.1).
-    pub(super) alert: bool,
+    pub(crate) alert: bool,
 }
 
 /// Why a packet goes no further, and what its sender is told.
-pub(super) struct Refused {
-    pub(super) reason: DropReason,
-    pub(super) problem: Option<Problem>,
+pub(crate) struct Refused {
+    pub(crate) reason: DropReason,
+    pub(crate) problem: Option<Problem>,
 }
 
 fn refused(reason: DropReason, problem: Option<Problem>) -> Refused {
@@ -36,7 +36,7 @@ fn malformed() -> Refused {
 /// Walks from the fixed header's next header to what is carried, or to a
 /// fragment. One that is alone (RFC 6946) is passed over like any other
 /// header.
-pub(super) fn walk(first: Protocol, after: &[u8]) -> Result<Found<'_>, Refused> {
+pub(crate) fn walk(first: Protocol, after: &[u8]) -> Result<Found<'_>, Refused> {
     let (mut protocol, mut bytes) = (first, after);
     // Where the number of the present header stands, for errors to point at.
     let mut named_at = 6;

@@ -246,6 +246,21 @@ fn report<'a>(message: &Message<'a>, addresses: Addresses) -> Result<Report<'a>,
     }
 }
 
+/// The packet of ours that an ICMP error quotes; `None` of any other message.
+pub(crate) fn quoted_by<'a>(
+    message: &Message<'a>,
+    v4: bool,
+) -> Option<(Addresses, Protocol, &'a [u8])> {
+    let is_error = match v4 {
+        true => matches!(
+            message.kind(),
+            kind::V4_UNREACHABLE | kind::V4_TIME_EXCEEDED | kind::V4_PARAMETER
+        ),
+        false => message.kind() < 128,
+    };
+    quoted(message.payload(), v4).ok().filter(|_| is_error)
+}
+
 /// What is to be said about a packet that waited for a neighbour who never
 /// answered; `None` if nobody is to know.
 pub(crate) fn unreached(packet: &[u8]) -> Option<Report<'_>> {

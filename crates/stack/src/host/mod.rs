@@ -52,7 +52,8 @@ pub use reassembly::{BYTES_MAX, DATAGRAMS_MAX, PIECES_MAX, TIMEOUT_NS};
 pub use routes::Route;
 
 pub(crate) use address::Life;
-pub(crate) use icmp::{Problem, Report, Unreached, unreached};
+pub(crate) use extension::walk;
+pub(crate) use icmp::{Problem, Report, Unreached, quoted_by, unreached};
 pub(crate) use input::{Incoming, Input};
 pub(crate) use output::Header;
 pub(crate) use routes::Routes;
@@ -70,6 +71,7 @@ use paths::Paths;
 use reassembly::Reassembly;
 use std::collections::VecDeque;
 use weir_wire::ethernet::Address;
+use weir_wire::{EtherType, ethernet};
 
 /// See the module.
 pub(crate) struct Host {
@@ -106,6 +108,14 @@ pub(crate) struct Host {
     queue: VecDeque<Vec<u8>>,
     rng: Keyed,
     pub(crate) counters: Counters,
+}
+
+/// The addresses and routes of one link, for another stack of the same host:
+/// when they end, the one that looks after them knows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LinkAddressing {
+    routes: Routes,
+    mtu_told: [usize; 2],
 }
 
 impl Host {
@@ -192,6 +202,46 @@ impl Host {
         let slow_ns = (self.slow_ns < u64::MAX).then_some(self.slow_ns);
         let due_ns = earlier(self.neighbours.next_ns(), self.reassembly.next_ns());
         earlier(due_ns, slow_ns)
+    }
+
+    /// Another number than before if addresses or routes have changed.
+    pub(crate) fn addressing_epoch(&self) -> u32 {
+        self.neighbours.epoch()
+    }
+
+    /// Its addresses and routes, as another stack of the same host has them.
+    pub(crate) fn addressing(&self) -> LinkAddressing {
+        LinkAddressing {
+            routes: self.routes.lasting(),
+            mtu_told: self.mtu_told,
+        }
+    }
+
+    /// Takes up the addresses and routes that another stack of the same host
+    /// looks after.
+    pub(crate) fn follow(&mut self, told: &LinkAddressing) {
+        let mut ours = self.routes.addresses().iter().filter(|one| one.is_ours());
+        self.has_lost |= ours.any(|one| !told.routes.is_ours(one.prefix.address()));
+        self.routes = told.routes.clone();
+        self.mtu_told = told.mtu_told;
+        self.reschedule();
+    }
+
+    /// As if it had come in a frame to us.
+    pub(crate) fn framed(&self, packet: &[u8]) -> Vec<u8> {
+        let ether_type = match packet.first().map(|first| first >> 4) {
+            Some(6) => EtherType::IPV6,
+            _ => EtherType::IPV4,
+        };
+        let header = ethernet::Repr {
+            dst: self.hardware,
+            src: self.hardware,
+            ether_type,
+        };
+        let mut frame = vec![0; ethernet::Repr::LEN];
+        header.emit(&mut frame);
+        frame.extend_from_slice(packet);
+        frame
     }
 
     /// A frame, without its Ethernet header written, that nobody took.

@@ -1,6 +1,6 @@
 //! Which neighbour a packet goes to, and from which address of ours.
 
-use super::address::Owned;
+use super::address::{Life, Owned};
 use super::{Config, Origin, Prefix};
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
@@ -43,7 +43,7 @@ impl Entry {
 
 /// Our addresses, and the routes by falling prefix length: the first that
 /// contains an address is its longest.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Routes {
     addresses: Vec<Owned>,
     by_length: Vec<Entry>,
@@ -175,6 +175,24 @@ impl Routes {
         let over = |owned: &&Owned| owned.life.valid_until_ns <= now_ns;
         let over = self.addresses.iter().filter(over);
         over.map(|owned| owned.prefix.address()).collect()
+    }
+
+    /// The same for somebody who lets nothing end by itself, asks nobody for an
+    /// address and ranks routers as they answer him.
+    pub(super) fn lasting(&self) -> Routes {
+        let mut all = self.clone();
+        for owned in &mut all.addresses {
+            owned.life = Life::default();
+            if owned.deprecated {
+                owned.life.preferred_until_ns = 0;
+            }
+            (owned.probe, owned.defended_ns) = (None, None);
+        }
+        for entry in &mut all.by_length {
+            (entry.until_ns, entry.rank) = (u64::MAX, 0);
+        }
+        all.sort();
+        all
     }
 
     /// When something of it is due.

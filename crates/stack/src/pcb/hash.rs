@@ -54,7 +54,7 @@ impl<const A: usize> Image<A> {
 
 /// The hash of one table.
 #[derive(Clone)]
-pub(super) struct KeyHash<const A: usize> {
+pub(crate) struct KeyHash<const A: usize> {
     /// Of all words of addresses but the last; the last pair is not used.
     factors: [(u64, u64); A],
     ports: u64,
@@ -64,7 +64,7 @@ pub(super) struct KeyHash<const A: usize> {
 
 impl<const A: usize> KeyHash<A> {
     /// A hash of its own for each seed.
-    pub(super) fn new(seed: u128) -> KeyHash<A> {
+    pub(crate) fn new(seed: u128) -> KeyHash<A> {
         let word = |index: u64| {
             let mut sip = DefaultHasher::new();
             sip.write_u128(seed);
@@ -84,7 +84,7 @@ impl<const A: usize> KeyHash<A> {
 
     /// 64 bits, of which the upper ones are the best.
     #[inline]
-    pub(super) fn hash(&self, key: &Tuple<A>) -> u64 {
+    pub(crate) fn hash(&self, key: &Tuple<A>) -> u64 {
         let ports = self.ports.wrapping_mul(u64::from(key.ports));
         let mut sum = key.addresses[A - 1].wrapping_add(ports);
         for (&(a, b), &word) in self.factors.iter().zip(&key.addresses[..A - 1]) {

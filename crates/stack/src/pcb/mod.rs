@@ -38,6 +38,7 @@ mod sequent;
 mod weir;
 
 pub use bsd::Bsd;
+pub(crate) use hash::KeyHash;
 pub use key::{Key, Key4, Key6, Tuple};
 pub use listeners::Listeners;
 pub use mtf::Mtf;

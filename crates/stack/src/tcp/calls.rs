@@ -138,7 +138,11 @@ impl Tcp {
             let mut rng = self.rng.clone();
             let port = ports::free(&mut rng, |port| {
                 let at = SocketAddr::new(local.ip(), port);
-                self.between(at, remote).is_none() && self.listening.find(at.ip(), port).is_none()
+                // Its segments must come to this stack, if there are several.
+                let shard = self.shard.as_ref();
+                shard.is_none_or(|shard| shard.is_own(at, remote))
+                    && self.between(at, remote).is_none()
+                    && self.listening.find(at.ip(), port).is_none()
             });
             self.rng = rng;
             local.set_port(port.ok_or(TcpError::Full)?);

@@ -16,6 +16,7 @@ use crate::host::{DropReason, Host, Incoming};
 use crate::links::{Hosts, Outlets};
 use crate::pcb::{Key, Listeners, PcbId, Table, Weir};
 use crate::rng::Keyed;
+use crate::shard::Shard;
 use crate::slab::{Name, Slab};
 use crate::stack::Outlet;
 use std::collections::{BTreeSet, VecDeque};
@@ -63,6 +64,8 @@ pub(crate) struct Tcp {
     /// Whose segment came last.
     pub(super) latest: Option<Name>,
     pub(super) rng: Keyed,
+    /// Which of several stacks of one host this is.
+    pub(crate) shard: Option<Box<Shard>>,
 }
 
 impl Tcp {
@@ -88,6 +91,7 @@ impl Tcp {
             starved: BTreeSet::new(),
             latest: None,
             rng,
+            shard: None,
         }
     }
 

@@ -1,0 +1,249 @@
+//! A net is made: its links, its stacks, its seed.
+
+use super::links::Held;
+use super::part::Part;
+use super::post::{Batch, Post};
+use super::relay::Relay;
+use super::shared::Shared;
+use super::state::State;
+use super::{Net, Running, seed};
+use crate::link::Link;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+use weir_stack::host::Detect;
+use weir_stack::tcp::MEMORY_DEFAULT;
+use weir_stack::{Config, Shards, Stack};
+
+/// How a [`Net`] is made.
+///
+/// ```
+/// use weir_socket::{Net, link};
+/// use weir_stack::Config;
+/// use weir_wire::ethernet::Address;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (near, _far) = link::mem()?;
+/// let config = Config::new(Address([2, 0, 0, 0, 0, 1])).address("192.0.2.1/24".parse()?);
+/// let net = Net::builder().link(near, &config).shards(2).start()?;
+/// assert_eq!(net.shards(), 2);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub struct Builder {
+    links: Vec<(Vec<Box<dyn Link>>, Config)>,
+    shards: usize,
+    seed: Option<u128>,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            links: Vec::new(),
+            shards: 1,
+            seed: None,
+        }
+    }
+}
+
+impl Builder {
+    /// Adds a link, with the host's addresses and routes on it. Several are
+    /// numbered in the order that they are added: see [`Stack::with_links`].
+    pub fn link(self, link: impl Link + 'static, config: &Config) -> Builder {
+        self.queues(vec![Box::new(link)], config)
+    }
+
+    /// As [`Builder::link`], of a link with several queues
+    /// ([`link::Tap::queues`](crate::link::Tap::queues)): each stack has one,
+    /// as far as there are. All do the same for the stack ([`Link::offload`]).
+    pub fn queues(mut self, queues: Vec<Box<dyn Link>>, config: &Config) -> Builder {
+        self.links.push((queues, config.clone()));
+        self
+    }
+
+    /// How many stacks the host is made of, 1 unless this says another number;
+    /// as many as there are cores for them, [`SHARDS_MAX`](weir_stack::SHARDS_MAX)
+    /// at most.
+    ///
+    /// Each has a thread, connections, timers and memory of its own, and shares
+    /// no lock with another. A TCP connection is one stack's for its life, by a
+    /// keyed hash of its ends; all else is the first stack's. What comes to a
+    /// stack and is another's is handed over, and so is what goes out by a link
+    /// that has fewer queues. The memory of TCP's buffers is divided equally; a
+    /// listener's backlog, and the limits of connections, are each stack's.
+    pub fn shards(mut self, shards: usize) -> Builder {
+        self.shards = shards;
+        self
+    }
+
+    /// A seed of the caller's, rather than the system's: see [`Stack::new`].
+    pub fn seed(mut self, seed: u128) -> Builder {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Starts the host.
+    ///
+    /// # Errors
+    /// As [`Net::new`]; if there are too many shards, or none; if a link has no
+    /// queue, more than there are shards, or queues that do different things.
+    pub fn start(self) -> io::Result<Net> {
+        let count = self.shards;
+        let seed = self.seed.unwrap_or_else(seed);
+        let shards = Shards::new(count, seed).map_err(wrong)?;
+        let mut links = Vec::new();
+        let mut configs = Vec::new();
+        for (queues, mut config) in self.links {
+            check(&queues, count)?;
+            config.offload = queues[0].offload();
+            links.push(queues);
+            configs.push(config);
+        }
+        let stacks = stacks(&configs, &shards, seed)?;
+        let wakes = (0..count).map(|_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK));
+        let wakes: Vec<OwnedFd> = wakes.collect::<Result<_, _>>()?;
+        let mut posts = Vec::new();
+        let mut parts = Vec::new();
+        for wake in &wakes {
+            let (post, queue) = Post::new(wake.try_clone()?);
+            posts.push(post);
+            parts.push(queue);
+        }
+        let posts: Arc<[Post]> = posts.into();
+        let dealt = deal(links, &posts);
+        let mut shared = Vec::new();
+        let mut fds = Vec::new();
+        let each = stacks.into_iter().zip(dealt).zip(parts).zip(wakes);
+        for (number, (((stack, links), queue), wake)) in each.enumerate() {
+            let part = Part::new(number, shards.clone(), Arc::clone(&posts), queue);
+            let dup = |held: &Held| held.link.fd().try_clone_to_owned();
+            fds.push(links.iter().map(dup).collect::<io::Result<Vec<_>>>()?);
+            let part = (count > 1).then(|| Box::new(part));
+            shared.push(Arc::new(Shared {
+                state: Mutex::new(State::new(stack, links, part)),
+                waiting: AtomicUsize::new(0),
+                wake,
+                start: Instant::now(),
+            }));
+        }
+        run(shared, fds, posts)
+    }
+}
+
+fn wrong(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
+
+/// A link's queues must be some, and alike.
+fn check(queues: &[Box<dyn Link>], shards: usize) -> io::Result<()> {
+    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    match queues {
+        [] => refuse("a link without queues: give it one".to_owned()),
+        _ if queues.len() > shards => refuse(format!(
+            "{} queues for {shards} shards: open as many as there are shards at most",
+            queues.len()
+        )),
+        [first, rest @ ..] if rest.iter().any(|one| one.offload() != first.offload()) => {
+            refuse("queues of one link that do different things: open all alike".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The host's stacks. The first looks after addresses and what else a host has
+/// once; the others are told.
+fn stacks(configs: &[Config], shards: &Shards, seed: u128) -> io::Result<Vec<Stack>> {
+    let mut first = Stack::with_links(configs, seed).map_err(wrong)?;
+    let count = shards.count();
+    if count == 1 {
+        return Ok(vec![first]);
+    }
+    let follower = |config: &Config| Config {
+        addresses: Vec::new(),
+        routes: Vec::new(),
+        detect: Detect::Never,
+        autoconf: false,
+        dhcp: false,
+        ..config.clone()
+    };
+    let followers: Vec<Config> = configs.iter().map(follower).collect();
+    let addressing = first.addressing();
+    first.tcp_shard(shards.clone(), 0);
+    first.tcp_limit_memory(MEMORY_DEFAULT / count);
+    let mut stacks = vec![first];
+    for number in 1..count {
+        let seed = shards.seed(number);
+        let mut stack = Stack::with_links(&followers, seed).map_err(wrong)?;
+        stack.follow(&addressing);
+        stack.tcp_shard(shards.clone(), number);
+        stack.tcp_limit_memory(MEMORY_DEFAULT / count);
+        stacks.push(stack);
+    }
+    Ok(stacks)
+}
+
+/// What each stack has of the links: a queue, or a way to one that has.
+fn deal(links: Vec<Vec<Box<dyn Link>>>, posts: &Arc<[Post]>) -> Vec<Vec<Held>> {
+    let mut dealt: Vec<Vec<Held>> = posts.iter().map(|_| Vec::new()).collect();
+    for (link, queues) in (0..).zip(links) {
+        let gone: Vec<_> = queues
+            .iter()
+            .map(|_| Arc::new(AtomicBool::new(false)))
+            .collect();
+        let mut queues = queues.into_iter();
+        for (number, held) in dealt.iter_mut().enumerate() {
+            held.push(match queues.next() {
+                Some(queue) if posts.len() == 1 => Held::own(queue),
+                Some(queue) => Held {
+                    tells: Some(Arc::clone(&gone[number])),
+                    ..Held::own(queue)
+                },
+                None => {
+                    let holder = number % gone.len();
+                    let relay = Relay {
+                        posts: Arc::clone(posts),
+                        number,
+                        holder,
+                        link,
+                        gone: Arc::clone(&gone[holder]),
+                        batch: Batch::default(),
+                        full: false,
+                    };
+                    Held {
+                        link: Box::new(relay),
+                        relayed: true,
+                        tells: None,
+                    }
+                }
+            });
+        }
+    }
+    dealt
+}
+
+/// Starts the threads.
+fn run(shards: Vec<Arc<Shared>>, fds: Vec<Vec<OwnedFd>>, posts: Arc<[Post]>) -> io::Result<Net> {
+    // If one does not start, dropping this ends the others.
+    let mut running = Running {
+        shards: shards.into(),
+        threads: Vec::new(),
+        turn: AtomicUsize::new(0),
+        posts,
+    };
+    for (number, fds) in fds.into_iter().enumerate() {
+        let shared = Arc::clone(&running.shards[number]);
+        let name = match number {
+            0 => "weir-net".to_owned(),
+            _ => format!("weir-net-{number}"),
+        };
+        let thread = std::thread::Builder::new().name(name);
+        running
+            .threads
+            .push(thread.spawn(move || shared.drive(&fds))?);
+    }
+    Ok(Net(Arc::new(running)))
+}

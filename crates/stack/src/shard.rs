@@ -1,0 +1,284 @@
+//! One host made of several stacks, one a core, which share nothing: each TCP
+//! connection is one stack's, by a keyed hash of its ends.
+//!
+//! ```text
+//!            ┌─ TCP, ICMP errors about it ──► owner(local, remote)
+//!  frame ────┼─ who neighbours are ─────────► all
+//!            └─ the rest ───────────────────► 0, the first: ARP and ND questions,
+//!                                             addresses, groups, ping, UDP,
+//!                                             fragments until they are whole
+//! ```
+//!
+//! The ends are ours and the peer's, in this order, so that a frame of either
+//! direction and the packet that an error quotes say the same. The hash is that
+//! of the PCB table with a key of its own: without the seed nobody can send
+//! all connections to one shard.
+
+use crate::host::{Host, LinkAddressing, quoted_by, walk};
+use crate::pcb::{Key, KeyHash};
+use crate::rng::Keyed;
+use crate::stack::Stack;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use weir_wire::icmp::Message;
+use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, ipv4, ipv6};
+
+/// Stacks of one host.
+pub const SHARDS_MAX: usize = 64;
+/// Packets that wait in one stack to be fetched for another.
+pub const STRAYS_MAX: usize = 64;
+
+/// The type of ICMPv6's neighbour advertisements (RFC 4861 §4.4).
+const ADVERTISEMENT: u8 = 136;
+
+/// Deals frames and connections out among the stacks of one host.
+#[derive(Clone)]
+pub struct Shards {
+    count: u64,
+    seed: u128,
+    v4: KeyHash<1>,
+    v6: KeyHash<4>,
+}
+
+/// Whose a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dealt {
+    /// The stack's of this number.
+    One(usize),
+    /// Everybody's: it tells who a neighbour is.
+    All,
+}
+
+/// Why there are no such shards.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+#[error("{0} shards are not 1 to {SHARDS_MAX}: give as many as there are cores for them")]
+pub struct ShardsError(pub usize);
+
+/// The addresses and routes of a host, as its stacks tell each other: see
+/// [`Stack::addressing`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Addressing(pub(crate) Vec<LinkAddressing>);
+
+impl Shards {
+    /// So many, dealt to by a secret.
+    ///
+    /// # Errors
+    /// If they are none or more than [`SHARDS_MAX`].
+    pub fn new(count: usize, seed: u128) -> Result<Shards, ShardsError> {
+        if !(1..=SHARDS_MAX).contains(&count) {
+            return Err(ShardsError(count));
+        }
+        let mut rng = Keyed::new(seed, "shards");
+        Ok(Shards {
+            count: count as u64,
+            seed: rng.wide(),
+            v4: KeyHash::new(rng.wide()),
+            v6: KeyHash::new(rng.wide()),
+        })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count as usize
+    }
+
+    /// A seed for the stack of this number, from which no other's can be had.
+    pub fn seed(&self, number: usize) -> u128 {
+        let mut rng = Keyed::new(self.seed, "a shard");
+        for _ in 0..number {
+            rng.wide();
+        }
+        rng.wide()
+    }
+
+    /// Whose the connection between these two is: ours, and the peer's.
+    #[inline]
+    pub fn owner(&self, local: SocketAddr, remote: SocketAddr) -> usize {
+        let hash = match Key::new(local, remote) {
+            Some(Key::V4(key)) => self.v4.hash(&key),
+            Some(Key::V6(key)) => self.v6.hash(&key),
+            None => 0,
+        };
+        (((hash >> 32) * self.count) >> 32) as usize
+    }
+
+    /// Whose a frame that came is.
+    #[inline]
+    pub fn deal(&self, frame: &[u8]) -> Dealt {
+        self.find(frame).unwrap_or(Dealt::One(0))
+    }
+
+    fn find(&self, frame: &[u8]) -> Option<Dealt> {
+        let frame = ethernet::Frame::new(frame).ok()?;
+        match frame.ether_type() {
+            EtherType::IPV4 | EtherType::IPV6 => self.find_packet(frame.payload()),
+            EtherType::ARP => {
+                let packet = arp::Packet::new(frame.payload()).ok()?;
+                let arp = arp::Repr::parse(&packet);
+                // An answer, or an announcement (RFC 5227 §3).
+                let tells =
+                    arp.operation == arp::Operation::REPLY || arp.sender_ip == arp.target_ip;
+                tells.then_some(Dealt::All)
+            }
+            _ => None,
+        }
+    }
+
+    fn find_packet(&self, bytes: &[u8]) -> Option<Dealt> {
+        let (addresses, protocol, payload) = match bytes.first()? >> 4 {
+            4 => {
+                let packet = ipv4::Packet::new(bytes).ok()?;
+                if packet.more_fragments() || packet.fragment_offset() > 0 {
+                    return None;
+                }
+                let addresses = Addresses::V4(packet.src(), packet.dst());
+                (addresses, packet.protocol(), packet.payload())
+            }
+            6 => {
+                let packet = ipv6::Packet::new(bytes).ok()?;
+                let found = walk(packet.next_header(), packet.payload()).ok()?;
+                if found.fragment.is_some() {
+                    return None;
+                }
+                let addresses = Addresses::V6(packet.src(), packet.dst());
+                (addresses, found.protocol, found.payload)
+            }
+            _ => return None,
+        };
+        let v4 = matches!(addresses, Addresses::V4(..));
+        match protocol {
+            Protocol::TCP => {
+                let [src, dst] = ends(addresses, payload)?;
+                Some(Dealt::One(self.owner(dst, src)))
+            }
+            Protocol::ICMPV6 if !v4 && payload.first() == Some(&ADVERTISEMENT) => Some(Dealt::All),
+            Protocol::ICMPV4 | Protocol::ICMPV6 => {
+                let message = Message::new(payload).ok()?;
+                let (addresses, protocol, transport) = quoted_by(&message, v4)?;
+                if protocol != Protocol::TCP {
+                    return None;
+                }
+                let [src, dst] = ends(addresses, transport)?;
+                Some(Dealt::One(self.owner(src, dst)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Source and destination of a segment.
+fn ends(addresses: Addresses, segment: &[u8]) -> Option<[SocketAddr; 2]> {
+    let &[a, b, c, d] = segment.first_chunk()?;
+    let (src, dst): (IpAddr, IpAddr) = match addresses {
+        Addresses::V4(src, dst) => (src.into(), dst.into()),
+        Addresses::V6(src, dst) => (src.into(), dst.into()),
+    };
+    let port = |high, low| u16::from_be_bytes([high, low]);
+    Some([
+        SocketAddr::new(src, port(a, b)),
+        SocketAddr::new(dst, port(c, d)),
+    ])
+}
+
+/// One of them.
+pub(crate) struct Shard {
+    pub(crate) shards: Shards,
+    number: usize,
+    /// Whole packets of others, with the link that they came by.
+    pub(crate) strays: VecDeque<(usize, u8, Vec<u8>)>,
+}
+
+impl Shard {
+    pub(crate) fn new(shards: Shards, number: usize) -> Shard {
+        Shard {
+            shards,
+            number,
+            strays: VecDeque::new(),
+        }
+    }
+
+    /// Whether a connection between these two is this one's.
+    pub(crate) fn is_own(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.shards.owner(local, remote) == self.number
+    }
+
+    /// The other one that a whole packet is for.
+    pub(crate) fn other(&self, packet: &[u8]) -> Option<usize> {
+        match self.shards.find_packet(packet) {
+            Some(Dealt::One(owner)) => Some(owner).filter(|owner| *owner != self.number),
+            _ => None,
+        }
+    }
+}
+
+impl Stack {
+    /// Makes this stack one of several that are one host, each with its
+    /// connections: those that [`Shards::owner`] says. What is another's must not
+    /// come here; transport ports that nobody chose are chosen so that nothing
+    /// does. Fragments can all be given to one of them: see
+    /// [`Stack::next_stray`].
+    ///
+    /// # Panics
+    /// If there are not so many shards.
+    pub fn tcp_shard(&mut self, shards: Shards, number: usize) {
+        assert!(
+            number < shards.count(),
+            "shard {number} of {}",
+            shards.count()
+        );
+        self.tcp.shard = Some(Box::new(Shard::new(shards, number)));
+    }
+
+    /// A packet that came in fragments and is another shard's: whose it is, and
+    /// the frame, by its link, that the other is to receive. At most
+    /// [`STRAYS_MAX`] wait.
+    pub fn next_stray(&mut self) -> Option<(usize, u8, Vec<u8>)> {
+        self.tcp.shard.as_mut()?.strays.pop_front()
+    }
+
+    /// Which shard a connection belongs to that is opened from a transport port
+    /// of the caller's choice; `None` if no route leads there, or the stack is
+    /// the only one.
+    pub fn tcp_owner(&self, local: SocketAddr, remote: SocketAddr) -> Option<usize> {
+        let shard = self.tcp.shard.as_ref()?;
+        let ip = match local.ip() {
+            ip if ip.is_unspecified() => {
+                let link = self.hosts.towards(ip, remote, 0)?;
+                self.hosts.at(link).routes.source_for(remote.ip())?
+            }
+            ip => ip,
+        };
+        Some(
+            shard
+                .shards
+                .owner(SocketAddr::new(ip, local.port()), remote),
+        )
+    }
+
+    /// The addresses and routes that this stack looks after, for others of the
+    /// same host.
+    pub fn addressing(&self) -> Addressing {
+        Addressing(self.hosts.iter().map(Host::addressing).collect())
+    }
+
+    /// A number that changes when [`Stack::addressing`] may have.
+    pub fn addressing_epoch(&self) -> u64 {
+        let epochs = self.hosts.iter().map(Host::addressing_epoch);
+        epochs.map(u64::from).sum()
+    }
+
+    /// Takes up the addresses and routes that another stack of the same host
+    /// looks after: it alone asks whether they are free, routers and servers for
+    /// them, and answers who asks for them. The others are made without
+    /// addresses and routes, and without all that in their configurations.
+    pub fn follow(&mut self, addressing: &Addressing) {
+        let mut lost = false;
+        for (host, told) in self.hosts.iter_mut().zip(&addressing.0) {
+            host.follow(told);
+            lost |= host.take_lost();
+        }
+        if lost {
+            self.disarm();
+        }
+    }
+}
