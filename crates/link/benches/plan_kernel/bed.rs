@@ -111,6 +111,10 @@ impl Bed {
             .len()
     }
 
+    pub(crate) fn ports(&self) -> usize {
+        self.rings.len()
+    }
+
     pub(crate) fn reader(&self, port: usize) -> Reader {
         let ring: OwnedFd = self.rings[port].try_clone().expect("a descriptor").into();
         Reader::open(ring).expect("a reader")

@@ -13,13 +13,31 @@ use weir_ring::Reader;
 /// Rounds; the best one counts.
 const ROUNDS: usize = 4;
 
-/// Nanoseconds of a run: what more of them take than a few, since the call
-/// itself takes some 200 µs.
+/// Nanoseconds of a run, the best of some rounds.
 pub(crate) fn cost(program: &Program, frame: &[u8], repeat: u32, readers: &mut [Reader]) -> f64 {
-    const FEW: u32 = 2;
-    let mut best = [f64::INFINITY; 2];
+    let mut best = Best::default();
     for _ in 0..ROUNDS {
-        for (repeat, best) in [FEW, repeat].into_iter().zip(&mut best) {
+        best.round(program, frame, repeat, readers);
+    }
+    best.ns(repeat)
+}
+
+/// The least that a call took for some runs, and for a few: the call itself
+/// takes some 200 µs.
+#[derive(Clone, Copy)]
+struct Best([f64; 2]);
+
+impl Default for Best {
+    fn default() -> Best {
+        Best([f64::INFINITY; 2])
+    }
+}
+
+impl Best {
+    const FEW: u32 = 2;
+
+    fn round(&mut self, program: &Program, frame: &[u8], repeat: u32, readers: &mut [Reader]) {
+        for (repeat, best) in [Best::FEW, repeat].into_iter().zip(&mut self.0) {
             let mut run = TestRun::new(frame);
             run.repeat = repeat;
             // The kernel says whole nanoseconds only.
@@ -29,29 +47,16 @@ pub(crate) fn cost(program: &Program, frame: &[u8], repeat: u32, readers: &mut [
             readers.iter_mut().for_each(drain);
         }
     }
-    (best[1] - best[0]) / f64::from(repeat - FEW)
+
+    /// Nanoseconds of one of so many runs.
+    fn ns(self, repeat: u32) -> f64 {
+        (self.0[1] - self.0[0]) / f64::from(repeat - Best::FEW)
+    }
 }
 
 /// Empties a ring.
 pub(crate) fn drain(reader: &mut Reader) {
     while !reader.peek().expect("a sound ring").is_empty() {}
-}
-
-/// What the driver costs without any plan.
-fn driver_alone(bed: &Bed, flows: &Flows) -> f64 {
-    cost(&bed.driver(flows), &flow(0).frame(), 1_000_000, &mut [])
-}
-
-/// What the plan costs for such a frame of those flows, so many times: without
-/// the driver's own time, which is the floor.
-fn beyond(
-    bed: &Bed,
-    (flows, floor): (&Flows, f64),
-    frame: &[u8],
-    repeat: u32,
-    readers: &mut [Reader],
-) -> f64 {
-    cost(&bed.driver(flows), frame, repeat, readers) - floor
 }
 
 /// A row's cells: each figure, and how many times the first row's it is.
@@ -82,6 +87,87 @@ fn connections(hook: Hook, count: u32, ports: u32, ring_bytes: u32) -> Bed {
     bed
 }
 
+/// One figure of a row: what the plan costs for a frame, without what the
+/// program before it does, which writes the flow.
+struct Cell {
+    driver: Program,
+    frame: Vec<u8>,
+    repeat: u32,
+    with: Best,
+    /// Without any plan.
+    floor: Best,
+}
+
+impl Cell {
+    /// For frames of those flows, so many.
+    fn new(bed: &Bed, flows: &Flows, frame: Vec<u8>, repeat: u32) -> Cell {
+        Cell {
+            driver: bed.driver(flows),
+            frame,
+            repeat,
+            with: Best::default(),
+            floor: Best::default(),
+        }
+    }
+
+    fn ns(&self) -> f64 {
+        self.with.ns(self.repeat) - self.floor.ns(self.repeat)
+    }
+}
+
+/// A plan, and what is measured of it.
+struct Row<const N: usize> {
+    bindings: u32,
+    bed: Bed,
+    readers: Vec<Reader>,
+    cells: [Cell; N],
+}
+
+impl<const N: usize> Row<N> {
+    fn new(bindings: u32, bed: Bed, cells: [Cell; N]) -> Row<N> {
+        let readers = (0..bed.ports()).map(|n| bed.reader(n)).collect();
+        Row {
+            bindings,
+            bed,
+            readers,
+            cells,
+        }
+    }
+
+    fn figures(&self) -> [f64; N] {
+        self.cells.each_ref().map(Cell::ns)
+    }
+
+    /// Frames that any port has lost.
+    fn lost(&self) -> u64 {
+        let lost = |slot| self.bed.maps.counters(slot).expect("counters").lost;
+        (0..self.readers.len() as u32).map(lost).sum()
+    }
+}
+
+/// Measures all rows in turn, in many rounds: what else the machine does falls
+/// on all alike.
+fn measure<const N: usize>(rows: &mut [Row<N>]) {
+    const ROUNDS: usize = 12;
+    for row in &mut *rows {
+        for cell in &mut row.cells {
+            for _ in 0..ROUNDS {
+                cell.floor
+                    .round(&cell.driver, &cell.frame, cell.repeat, &mut []);
+            }
+        }
+        row.bed.swap();
+    }
+    for _ in 0..ROUNDS {
+        for row in &mut *rows {
+            for cell in &mut row.cells {
+                cell.with
+                    .round(&cell.driver, &cell.frame, cell.repeat, &mut row.readers);
+            }
+        }
+    }
+}
+
 pub(crate) fn one_shape(most: u32) {
     let mut table = Table::new(
         "N connections, a port each (up to 1,000), ns per frame in the program (XDP, 60 bytes)",
@@ -96,35 +182,36 @@ pub(crate) fn one_shape(most: u32) {
             "scattered keys",
         ],
     );
-    let mut first = None;
     let counts = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
-    for count in counts.into_iter().filter(|count| *count <= most) {
+    let counts = counts.into_iter().filter(|count| *count <= most);
+    let row = |count: u32| {
         let ports = count.min(1_000);
         let ring = if ports > 100 { 1 << 16 } else { RING_BYTES };
-        let mut bed = connections(Hook::Xdp, count, ports, ring);
+        let bed = connections(Hook::Xdp, count, ports, ring);
         let spread = |scattered, count| Flows { count, scattered };
-        let (evenly, scattered) = (spread(false, ports), spread(true, count));
-        let [floor, floor_evenly, floor_scattered] =
-            [&HOT, &evenly, &scattered].map(|flows| driver_alone(&bed, flows));
-        bed.swap();
-        let mut readers: Vec<Reader> = (0..ports as usize).map(|n| bed.reader(n)).collect();
-        let fits = ring / 128;
-        let bare = of_nobody(count + 5_000_000);
-        let nobody = beyond(&bed, (&HOT, floor), &bare, 1_000_000, &mut []);
-        let mut delivered =
-            |flows, repeat| beyond(&bed, flows, &flow(0).frame(), repeat, &mut readers);
-        let hot = delivered((&HOT, floor), FRAMES_MAX);
-        let even = delivered((&evenly, floor_evenly), (fits * ports).min(200_000));
-        let scatter = (fits * ports / 2).min(200_000);
-        let scatter = delivered((&scattered, floor_scattered), scatter);
-        let lost: u64 = (0..ports)
-            .map(|slot| bed.maps.counters(slot).expect("counters").lost)
-            .sum();
-        let figures = [nobody, hot, even];
-        let mut row = vec![count.to_string()];
-        row.extend(beside(figures, *first.get_or_insert(figures)));
-        row.push(format!("{} (lost {lost})", ns(scatter)));
-        table.row(&row);
+        let fits = (ring / 128 * ports).min(200_000);
+        let nobodys = of_nobody(count + 5_000_000);
+        let frame = || flow(0).frame();
+        let cells = [
+            Cell::new(&bed, &HOT, nobodys, 200_000),
+            Cell::new(&bed, &HOT, frame(), FRAMES_MAX),
+            Cell::new(&bed, &spread(false, ports), frame(), fits),
+            Cell::new(&bed, &spread(true, count), frame(), fits / 2),
+        ];
+        Row::new(count, bed, cells)
+    };
+    let mut rows: Vec<Row<4>> = counts.map(row).collect();
+    measure(&mut rows);
+    let first = rows[0].figures();
+    for row in &rows {
+        let [nobodys, hot, evenly, scattered] = row.figures();
+        let mut cells = vec![row.bindings.to_string()];
+        cells.extend(beside(
+            [nobodys, hot, evenly],
+            [first[0], first[1], first[2]],
+        ));
+        cells.push(format!("{} (lost {})", ns(scattered), row.lost()));
+        table.row(&cells);
     }
     table.print();
 }
@@ -135,26 +222,27 @@ pub(crate) fn few_ports() {
         "N connections on four ports, ns per frame in the program (XDP, 60 bytes)",
         &["bindings", "nobody's", "×", "hot", "×", "64 in turn", "×"],
     );
-    let mut first = None;
-    for count in [1, 1_000, 100_000, 1_000_000] {
-        let ports = 4;
-        let mut bed = connections(Hook::Xdp, count, ports, RING_BYTES);
+    let row = |count: u32| {
+        let bed = connections(Hook::Xdp, count, 4, RING_BYTES);
         let turn = Flows {
             count: count.min(64),
             scattered: false,
         };
-        let floors = [&HOT, &turn].map(|flows| driver_alone(&bed, flows));
-        bed.swap();
-        let mut readers: Vec<Reader> = (0..ports as usize).map(|n| bed.reader(n)).collect();
-        let nobody = beyond(&bed, (&HOT, floors[0]), &of_nobody(0), 1_000_000, &mut []);
-        let frame = flow(0).frame();
-        let mut delivered =
-            |flows, floor| beyond(&bed, (flows, floor), &frame, FRAMES_MAX, &mut readers);
-        let (hot, turns) = (delivered(&HOT, floors[0]), delivered(&turn, floors[1]));
-        let figures = [nobody, hot, turns];
-        let mut row = vec![count.to_string()];
-        row.extend(beside(figures, *first.get_or_insert(figures)));
-        table.row(&row);
+        let frame = || flow(0).frame();
+        let cells = [
+            Cell::new(&bed, &HOT, of_nobody(0), 200_000),
+            Cell::new(&bed, &HOT, frame(), FRAMES_MAX),
+            Cell::new(&bed, &turn, frame(), FRAMES_MAX),
+        ];
+        Row::new(count, bed, cells)
+    };
+    let mut rows = [1, 1_000, 100_000, 1_000_000].map(row);
+    measure(&mut rows);
+    let first = rows[0].figures();
+    for row in &rows {
+        let mut cells = vec![row.bindings.to_string()];
+        cells.extend(beside(row.figures(), first));
+        table.row(&cells);
     }
     table.print();
 }

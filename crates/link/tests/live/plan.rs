@@ -258,8 +258,9 @@ const VERSIONS: [&str; 5] = [
     "ip[8] > 0 and udp",
 ];
 
-/// How fast frames come: as many as the machine can, up to a million a second.
-const PACE: f64 = 1e6;
+/// How fast frames come: as many as the machine can, up to somewhat more than a
+/// million a second.
+const PACE: f64 = 1.1e6;
 
 const CHANGES_MIN: usize = 30;
 
@@ -279,8 +280,9 @@ fn changes_under_load_lose_nothing_and_keep_the_order() {
 #[test]
 #[ignore = "takes a CPU for itself"]
 fn changes_at_a_million_frames_a_second_lose_nothing_and_keep_the_order() {
-    /// Frames a second that must come.
-    const FLOOR: f64 = 0.9 * PACE;
+    /// Frames a second that must come: the kernel keeps a twentieth of the
+    /// sender's time for others.
+    const FLOOR: f64 = 1e6;
     for (seed, hook) in (0..).zip([Hook::XdpNative, Hook::TcIngress]) {
         let Some(link) = link() else { return };
         let rate = change_under_load(&link, hook, seed, Generator::realtime);
