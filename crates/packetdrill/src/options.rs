@@ -3,7 +3,8 @@
 use crate::socket::{Options, Socket, Stage, errno};
 use crate::world::{Inner, World};
 use crate::{Answer, Errno, info, memory};
-use weir_stack::tcp::{FastOpenServer, TcpConfig};
+use std::num::NonZeroU32;
+use weir_stack::tcp::{FastOpenServer, TcpConfig, TcpOptions};
 
 const SOCKET: i32 = libc::SOL_SOCKET;
 const TCP: i32 = libc::IPPROTO_TCP;
@@ -160,6 +161,16 @@ impl Inner {
         let done = stack
             .tcp_set_cork(id, on(TCP, libc::TCP_CORK))
             .and_then(|()| stack.tcp_set_send_buffer(id, options.send_buffer))
+            .and_then(|()| {
+                let set = stack.tcp_options(id).unwrap_or_default();
+                let user_timeout = options.number(TCP, libc::TCP_USER_TIMEOUT);
+                let user_timeout_ms = NonZeroU32::new(user_timeout.max(0) as u32);
+                let set = TcpOptions {
+                    user_timeout_ms,
+                    ..set
+                };
+                stack.tcp_set_options(id, set)
+            })
             .and_then(|()| match options.number(TCP, libc::TCP_SYNCNT) {
                 0 => Ok(()),
                 times => stack.tcp_set_syn_retries(id, times as u8),

@@ -183,6 +183,7 @@ fn options_hold_from_listener_and_socket_on() {
     let [ours, theirs] = [(9, 0x28), (1, 0xb8)].map(|(hop_limit, traffic_class)| TcpOptions {
         hop_limit,
         traffic_class,
+        ..TcpOptions::default()
     });
     for at in [V4[1], V6[1]] {
         let at = SocketAddr::new(ip(at), 80);

@@ -40,6 +40,7 @@ fn options(hop_limit: u8, traffic_class: u8) -> TcpOptions {
     TcpOptions {
         hop_limit,
         traffic_class,
+        ..TcpOptions::default()
     }
 }
 

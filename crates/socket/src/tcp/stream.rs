@@ -7,6 +7,7 @@ use crate::net::{Core, Id, Net, Side, State, waits};
 use rustix::io::Errno;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -371,6 +372,51 @@ impl TcpStream {
             .core
             .call(|state, _| state.stack.tcp_set_send_buffer(self.id, bytes));
         set.map_err(|error| errno::tcp(error).into())
+    }
+
+    /// `SO_RCVBUF`: how many bytes may wait to be read, and so the window; it
+    /// takes nothing back that was granted, and does not grow with the path from
+    /// now on. For a connection to come, [`TcpOptions::receive_buffer`].
+    ///
+    /// # Errors
+    /// `EINVAL` if it is none, or more than 4 GB; `ENOTCONN` if the connection was
+    /// reset here.
+    pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
+        let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new);
+        let receive_buffer = Some(bytes.ok_or(Errno::INVAL)?);
+        self.set_options(TcpOptions {
+            receive_buffer,
+            ..self.options()?
+        })
+    }
+
+    /// `TCP_USER_TIMEOUT`: how long what was written may wait for the peer, in
+    /// milliseconds rounded up; then reads and writes fail with `ETIMEDOUT`.
+    /// `None` leaves it to the stack (`TcpConfig::retries`). For a connection to
+    /// come, [`TcpOptions::user_timeout_ms`].
+    ///
+    /// # Errors
+    /// `EINVAL` if the time is zero or longer than 49 days; `ENOTCONN` if the
+    /// connection was reset here.
+    pub fn set_user_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let in_ms = |time: Duration| {
+            let ms = u32::try_from(time.as_nanos().div_ceil(1_000_000)).ok();
+            ms.and_then(NonZeroU32::new).ok_or(Errno::INVAL)
+        };
+        let user_timeout_ms = timeout.map(in_ms).transpose()?;
+        self.set_options(TcpOptions {
+            user_timeout_ms,
+            ..self.options()?
+        })
+    }
+
+    /// As it was set.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn user_timeout(&self) -> io::Result<Option<Duration>> {
+        let ms = self.options()?.user_timeout_ms;
+        Ok(ms.map(|ms| Duration::from_millis(ms.get().into())))
     }
 
     /// `SO_KEEPALIVE` and `TCP_KEEPIDLE`: asks a peer that was idle for so

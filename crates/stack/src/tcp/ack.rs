@@ -69,6 +69,7 @@ impl Pcb {
         let delivered = self.mark_delivered(now_ns, told);
         if una.before(ack) {
             self.send.more = false;
+            self.progressed(now_ns);
             let arrived = self.send.acknowledge(ack);
             add(&mut self.counts.bytes_acknowledged, arrived);
             if now_ns.saturating_sub(self.advised_ns) > ADVISE_EACH_NS {

@@ -381,11 +381,9 @@ impl Tcp {
 
     pub(crate) fn set_options(&mut self, id: TcpId, options: TcpOptions) -> Result<(), TcpError> {
         let pcb = self.get(id)?;
-        pcb.options = options.settled();
-        // Its headers are made anew.
-        if let Some(headers) = &mut pcb.headers {
-            headers.way = None;
-        }
+        pcb.set_options(options);
+        // Its timers are looked at by the next poll.
+        self.due_now(id.0);
         Ok(())
     }
 
@@ -552,6 +550,23 @@ impl Tcp {
 }
 
 impl Pcb {
+    /// Takes options over; those of the window, as far as they can be told yet.
+    pub(super) fn set_options(&mut self, options: TcpOptions) {
+        let before = std::mem::replace(&mut self.options, options.settled());
+        if before.receive_buffer != options.receive_buffer
+            && let Some(bytes) = options.receive_buffer
+        {
+            self.receive.set_limit(bytes.get() as usize);
+            if self.send.nxt == self.send.iss && self.scales {
+                self.receive.widen();
+            }
+        }
+        // Its headers are made anew.
+        if let Some(headers) = &mut self.headers {
+            headers.way = None;
+        }
+    }
+
     /// Whether it has ended for the application, and the peer has not got all.
     fn is_unfinished(&self) -> bool {
         matches!(
@@ -596,6 +611,7 @@ impl Pcb {
 
     /// Does what is due; whether the connection is to be reset.
     pub(super) fn timeout(&mut self, now_ns: u64) -> bool {
+        self.wait_patiently(now_ns);
         let due = |when: When| ns(when).is_some_and(|at_ns| at_ns <= now_ns);
         if let Some((timer, _)) = self.timers.loss.filter(|(_, at_ns)| *at_ns <= now_ns)
             && !self.loss_timeout(now_ns, timer)
@@ -639,6 +655,15 @@ impl Pcb {
         }
     }
 
+    /// Whether a peer that was asked is given up.
+    fn is_unanswered(&self, now_ns: u64) -> bool {
+        let silent_ns = now_ns.saturating_sub(self.last_heard_ns);
+        match self.options.user_timeout_ms {
+            Some(ms) => self.keep_alive_probes > 0 && silent_ns >= u64::from(ms.get()) * 1_000_000,
+            None => self.keep_alive_probes == KEEP_ALIVE_PROBES,
+        }
+    }
+
     fn keep_alive(&mut self, now_ns: u64) {
         let Some(after_ns) = self.keep_alive_ns else {
             return;
@@ -646,7 +671,7 @@ impl Pcb {
         let idle_since_ns = self.last_heard_ns.saturating_add(after_ns.get());
         if idle_since_ns > now_ns {
             self.timers.idle_ns = at(idle_since_ns);
-        } else if self.keep_alive_probes == KEEP_ALIVE_PROBES {
+        } else if self.is_unanswered(now_ns) {
             self.end(Some(TcpError::TimedOut));
         } else {
             self.keep_alive_probes += 1;

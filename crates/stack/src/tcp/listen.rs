@@ -58,9 +58,10 @@ impl Tcp {
         }
         let judged = listener.judge(local.ip(), ends.1.ip(), arrived);
         let taken = matches!(judged, Judged::Taken);
-        let pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, ends);
+        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, ends);
+        pcb.set_options(options);
         let mut pcb = pcb.answer(now_ns, arrived);
-        (pcb.listener, pcb.options) = (Some(name), options);
+        pcb.listener = Some(name);
         pcb.receive.set_memory(left);
         match judged {
             Judged::Plain => {}
@@ -120,6 +121,7 @@ impl Tcp {
         host.counters.cookies_out += 1;
         let remembered = Remembered::of(syn, &self.config);
         let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, (local, remote));
+        pcb.set_options(out);
         pcb = pcb.answer(now_ns, syn);
         let cookie = self
             .secret
@@ -205,9 +207,10 @@ impl Tcp {
             payload: &[],
             marked: false,
         };
-        let pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, (local, remote));
+        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, (local, remote));
+        pcb.set_options(out);
         let mut pcb = pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
-        (pcb.listener, pcb.options) = (Some(name), out);
+        pcb.listener = Some(name);
         pcb.is_half_open = true;
         self.half_open += 1;
         pcb.receive.set_memory(self.left());

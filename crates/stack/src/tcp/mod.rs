@@ -11,6 +11,7 @@
 //! | `scoreboard`, `rack`, `recovery` | what is in flight, what is lost (8985), how to repair it (6937, 6582, 5681) |
 //! | `congestion` | how much may be in the network: CUBIC (9438), NewReno |
 //! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
+//! | `patience` | how long what waits may wait (5482, 6429) |
 //! | `fastopen` | bytes in a SYN (7413) |
 //! | `handshake` | initial numbers (6528), backlogs, SYN cookies |
 //! | `listen` | segments for no connection, connections nobody has accepted |
@@ -32,6 +33,7 @@ mod input;
 mod listen;
 mod outgoing;
 mod output;
+mod patience;
 mod pcb;
 mod rack;
 mod receive;
@@ -61,6 +63,7 @@ use receive::Receive;
 use send::Send;
 use seq::Seq;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use weir_wire::{Addresses, Protocol};
 
 /// Names a TCP connection of one stack.
@@ -71,8 +74,9 @@ pub struct TcpId(pub(crate) Name);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ListenerId(pub(crate) Name);
 
-/// How a socket's segments go out. A listener's go to the connections it
-/// accepts, and hold from their first segment on.
+/// How a socket's segments go out, and how long and for how much it waits. A
+/// listener's go to the connections it accepts, and hold from their first segment
+/// on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpOptions {
     /// Hops that a segment may take.
@@ -80,6 +84,17 @@ pub struct TcpOptions {
     /// Differentiated services (RFC 2474). The two lowest bits are not looked
     /// at: they tell of congestion, and are TCP's own (RFC 3168).
     pub traffic_class: u8,
+    /// How long, in milliseconds, what was written may wait to be acknowledged,
+    /// or to be sent for want of a window, until the connection is given up
+    /// ([`TcpError::TimedOut`]); so also a SYN, and an idle peer's answer where
+    /// it is asked for one (RFC 9293 §3.9.1, RFC 5482 §3.1, which tells the peer;
+    /// we do not). `None` leaves it to [`TcpConfig::retries`].
+    pub user_timeout_ms: Option<NonZeroU32>,
+    /// Bytes that wait to be read, at most, whatever the path: the window does
+    /// not grow beyond it, and takes nothing back that it has granted. Told
+    /// before the SYN it may be more than [`TcpConfig::receive_buffer`]. `None`
+    /// lets it grow as [`TcpConfig`] says.
+    pub receive_buffer: Option<NonZeroU32>,
 }
 
 impl Default for TcpOptions {
@@ -87,6 +102,8 @@ impl Default for TcpOptions {
         TcpOptions {
             hop_limit: HOP_LIMIT,
             traffic_class: 0,
+            user_timeout_ms: None,
+            receive_buffer: None,
         }
     }
 }
@@ -194,9 +211,14 @@ impl TcpConfig {
 
     /// The shift with which a window field tells the whole buffer.
     fn scale(&self) -> u8 {
-        let shift = (0..14).find(|shift| self.receive_buffer >> shift <= usize::from(u16::MAX));
-        shift.unwrap_or(14)
+        scale(self.receive_buffer)
     }
+}
+
+/// The shift with which a window field tells so many bytes.
+fn scale(bytes: usize) -> u8 {
+    let shift = (0..14).find(|shift| bytes >> shift <= usize::from(u16::MAX));
+    shift.unwrap_or(14)
 }
 
 /// Why a call failed, or a connection ended.

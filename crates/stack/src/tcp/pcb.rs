@@ -3,6 +3,7 @@
 use super::congestion::Congestion;
 use super::fastopen::Opening;
 use super::info::Counts;
+use super::patience::Patience;
 use super::rack::Rack;
 use super::receive::Receive;
 use super::recovery::{LossTimer, Recovery};
@@ -114,6 +115,7 @@ pub(super) struct Pcb {
     pub(super) rack: Rack,
     pub(super) congestion: Congestion,
     pub(super) recovery: Recovery,
+    pub(super) patience: Patience,
     pub(super) timers: Timers,
 
     /// Bytes that a full segment carries beside the usual options.
@@ -229,6 +231,7 @@ impl Pcb {
             rack: Rack::default(),
             congestion: Congestion::new(config.congestion, mss),
             recovery: Recovery::new(),
+            patience: Patience::default(),
             timers: Timers::default(),
             mss,
             mss_ours: u16::try_from(mss_ours).unwrap_or(u16::MAX),
@@ -363,6 +366,6 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         let size = size_of::<Pcb>();
-        assert!(size <= 792, "{size} bytes");
+        assert!(size <= 808, "{size} bytes");
     }
 }

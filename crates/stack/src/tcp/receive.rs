@@ -143,6 +143,17 @@ impl Receive {
         self.keep(seq, bytes)
     }
 
+    /// Sets the most bytes that wait here, from now on whatever the path.
+    pub(super) fn set_limit(&mut self, bytes: usize) {
+        self.limit = clamp(bytes.max(1));
+        self.limit_max = self.limit;
+    }
+
+    /// Chooses a shift that tells all of the buffer, before it is told.
+    pub(super) fn widen(&mut self) {
+        self.scale = self.scale.max(super::scale(self.limit()));
+    }
+
     /// The most bytes that wait here now.
     fn limit(&self) -> usize {
         self.limit as usize

@@ -344,6 +344,7 @@ impl Pcb {
                 _ => Some((LossTimer::Timeout, timeout_ns)),
             }
         };
+        self.wait_patiently(now_ns);
     }
 
     /// How long after a segment to probe for the loss of the last ones
@@ -364,6 +365,9 @@ impl Pcb {
 
     /// The timer about loss struck; false if the connection is to be given up.
     pub(super) fn loss_timeout(&mut self, now_ns: u64, timer: LossTimer) -> bool {
+        if self.is_out_of_patience(now_ns) {
+            return false;
+        }
         self.timers.loss = None;
         match timer {
             LossTimer::Reorder => {
@@ -379,6 +383,7 @@ impl Pcb {
                 self.probe_window = true;
                 (self.send.crumbs, self.send.pushes) = (true, true);
                 self.timers.loss = Some((LossTimer::Persist, now_ns + self.rtt.rto_ns()));
+                self.wait_patiently(now_ns);
                 return self.recovery.retries <= self.retries.into();
             }
         }

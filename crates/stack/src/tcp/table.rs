@@ -286,6 +286,16 @@ impl Tcp {
         }
     }
 
+    /// Has the next poll look at a connection's timers.
+    pub(super) fn due_now(&mut self, name: Name) {
+        if let Some(pcb) = self.pcbs.get_mut(name)
+            && pcb.is_known
+        {
+            pcb.due_ns = 0;
+            self.deadlines.set(name.index, 0);
+        }
+    }
+
     pub(super) fn make_ready(&mut self, link: u8, name: Name) {
         self.ready[usize::from(link)].push_back(name);
     }
