@@ -20,6 +20,7 @@ use super::bucket::{Bucket, PCB_END};
 use super::hash::{Image, KeyHash};
 use super::key::Tuple;
 use super::{ENTRIES_MAX, InsertError, PcbId};
+use std::hint::select_unpredictable;
 
 /// Buckets of an empty table.
 const BUCKETS_MIN: usize = 16;
@@ -75,10 +76,8 @@ impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
     #[inline]
     fn home(&self, image: &Image<A>) -> usize {
         let home = image.home() & (2 * self.mask + 1);
-        match home < self.buckets {
-            true => home,
-            false => home & self.mask,
-        }
+        // Nobody can guess which: a branch would cost more than both.
+        select_unpredictable(home < self.buckets, home, home & self.mask)
     }
 
     /// A bucket; `None` if it was never needed, and so is empty.
@@ -104,17 +103,16 @@ impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
         let found = bucket.first(bucket.candidates(image.tag), &image);
         match found {
             Some(_) => self.examined += 1,
-            None => return self.find_behind(key),
+            None => return self.find_behind(home, image),
         }
         found
     }
 
     /// Looks into all buckets from the home on.
     #[cold]
-    fn find_behind(&mut self, key: &Tuple<A>) -> Option<PcbId> {
-        let image = self.hash.image(key);
+    fn find_behind(&mut self, home: usize, image: Image<A>) -> Option<PcbId> {
         let mut examined = 0;
-        let found = self.search(self.home(&image), &image, &mut examined);
+        let found = self.search(home, &image, &mut examined);
         self.examined += examined;
         found.map(|found| found.pcb)
     }
@@ -162,13 +160,12 @@ impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
                 bucket.map_or(0, |bucket| bucket.candidates(image.tag)),
             );
         }
-        let keys = keys.iter().zip(images);
-        for ((found, (key, image)), (home, candidates)) in found.iter_mut().zip(keys).zip(looks) {
+        for ((found, image), (home, candidates)) in found.iter_mut().zip(images).zip(looks) {
             let bucket = self.bucket(home);
             *found = bucket.and_then(|bucket| bucket.first(candidates, image));
             match found {
                 Some(_) => self.examined += 1,
-                None => *found = self.find_behind(key),
+                None => *found = self.find_behind(home, *image),
             }
         }
     }
@@ -280,7 +277,8 @@ mod tests {
     }
 
     /// However keys follow on one another, they fall as if at random: for any
-    /// secret, few find their bucket full.
+    /// secret, few find their bucket full, at any time from one doubling to the
+    /// next but one.
     #[test]
     fn keys_that_follow_on_one_another_scatter() {
         let patterns: [Pattern; 5] = [
@@ -293,12 +291,16 @@ mod tests {
         for seed in 0..40 {
             for (number, pattern) in patterns.iter().enumerate() {
                 let mut table = Flat::<1, 4, 256>::new(seed);
-                for index in 0..3000 {
+                for index in 0..6200 {
                     let (remote, ports) = pattern(index);
                     table.insert(&key(remote, ports), PcbId(index)).unwrap();
+                    // 1,536 entries are the first doubling to 1,024 buckets.
+                    if index < 1536 || index % 128 > 0 {
+                        continue;
+                    }
+                    let displaced = displaced(&table);
+                    assert!(displaced < 70, "seed {seed}, {number}: {displaced}");
                 }
-                let displaced = displaced(&table);
-                assert!(displaced < 70, "seed {seed}, {number}: {displaced}");
             }
         }
     }
