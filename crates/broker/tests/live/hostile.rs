@@ -371,6 +371,16 @@ fn the_broker_answers_whatever_others_do() {
         });
         assert!(answered(&net, &folder) < limit, "{} others", kept.len());
     }
+    // One that closes what it was given, and goes on asking.
+    let mut connection = nobody::run(|| Connection::to(&folder.socket)).unwrap();
+    let (port, fds) = open(&mut connection, net.eth_b.name());
+    drop(fds);
+    let filter = Source::expr("udp dst port 5001");
+    let (answer, _) = connection.ask(Ask::SetFilter { port, filter }).unwrap();
+    assert!(matches!(answer, Answer::Done), "{answer:?}");
+    net.send(5001, 1);
+    assert!(answered(&net, &folder) < limit);
+    drop(connection);
     // Programs that are stopped in the middle of a request.
     for wait in [1, 5, 20, 40] {
         let stopped = folder.reader_at_once(&net, NOBODY, "udp");
