@@ -6,15 +6,16 @@ mod common;
 mod live;
 
 use common::{Folder, weir};
-use live::{Ended, Running};
+use live::{Ended, PATIENCE, Running};
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::net::UdpSocket;
 use std::ops::Deref;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weir_lab::load::{Rate, Sent, Sink};
+use weir_lab::load::{Rate, Sending, Sent, Sink};
 use weir_lab::need;
 use weir_lab::net::{Line, Offloads, Signal};
 use weir_link::bpf::Hook;
@@ -67,16 +68,23 @@ impl Net {
     }
 
     /// Sends for a while, and does something in the middle of it.
-    fn send_and(&self, count: u64, rate: f64, act: impl FnOnce()) -> Sent {
+    fn send_and(&self, count: u64, rate: f64, act: impl FnOnce(&Sending<'_>)) -> Sent {
         let mut generator = self.generator().unwrap();
         let sending = generator.start(count, Rate::PerSecond(rate)).unwrap();
         while sending.sent() < count / 3 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        act();
+        act(&sending);
         sending.wait().unwrap()
     }
 }
+
+/// As a device that has one queue for what comes, and not one for each CPU;
+/// it also takes frames that a program redirects to it.
+const ONE_QUEUE: Offloads = Offloads {
+    generic_receive: true,
+    ..Offloads::OFF
+};
 
 /// Whatever a test leaves goes with it.
 struct Cleaned<'a>(&'a Net);
@@ -160,18 +168,15 @@ fn killed_nothing_it_had_remembered_is_served() {
     let Some(net) = net() else { return };
     let _cleaned = Cleaned(&net);
     for device in [&net.eth_a, &net.left, &net.right, &net.eth_b] {
-        let offloads = Offloads {
-            generic_receive: true,
-            ..Offloads::OFF
-        };
-        device.set_offloads(offloads).unwrap();
+        device.set_offloads(ONE_QUEUE).unwrap();
     }
     let folder = Folder::new("bridge-fast");
     let json = folder.path("stats.json");
-    let fast = |stats: &str| -> Value {
-        let stats = std::fs::read_to_string(stats).unwrap_or_default();
-        serde_json::from_str::<Value>(&stats).unwrap_or_default()["fast"].clone()
+    let read = || -> Option<Value> {
+        let stats = std::fs::read_to_string(&json).ok()?;
+        serde_json::from_str(&stats).ok()
     };
+    let went_by = || read()?["fast"]["frames"].as_u64();
     let options = [
         "--bypass",
         "drop",
@@ -183,14 +188,14 @@ fn killed_nothing_it_had_remembered_is_served() {
     let remembering = [&options[..], &["--fast-path", "on"]].concat();
     let bridge = net.bridge(&remembering).until("ready");
     assert!(net.pings());
-    net.generator()
-        .unwrap()
-        .send(500, Rate::PerSecond(2_000.0))
-        .unwrap();
-    let end = Instant::now() + Duration::from_secs(10);
-    while fast(&json)["frames"].as_u64().unwrap_or(0) < 400 {
-        assert!(Instant::now() < end, "{}", fast(&json));
-        std::thread::sleep(Duration::from_millis(20));
+    // On a busy machine it may be long until the first of them is through.
+    let began = Instant::now();
+    while went_by() < Some(400) {
+        assert!(began.elapsed() < PATIENCE, "{:?}", read());
+        net.generator()
+            .unwrap()
+            .send(500, Rate::PerSecond(2_000.0))
+            .unwrap();
     }
     let sink = Sink::new(&net.eth_b, Hook::XdpNative).unwrap();
     bridge.signal(Signal::KILL);
@@ -203,20 +208,28 @@ fn killed_nothing_it_had_remembered_is_served() {
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(sink.counted().unwrap().frames, before, "none passes");
     // The next one sees every frame.
+    std::fs::remove_file(&json).unwrap();
     let bridge = net.bridge(&options).until("ready");
-    net.generator()
+    let sent = net
+        .generator()
         .unwrap()
         .send(500, Rate::PerSecond(5_000.0))
         .unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    let seen = |stats: &Value| {
+        let counts = ["rx_frames", "rx_full", "rx_dropped"];
+        let counts = counts.map(|what| stats["links"][0][what].as_u64().unwrap());
+        counts.iter().sum::<u64>() + sent.dropped
+    };
+    let began = Instant::now();
+    while read().is_none_or(|stats| seen(&stats) < 500) {
+        assert!(began.elapsed() < PATIENCE, "{:?}", read());
+        std::thread::sleep(Duration::from_millis(20));
+    }
     bridge.signal(Signal::TERM);
     let ended = bridge.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    let stats: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    let stats = read().unwrap();
     assert!(stats["fast"].is_null(), "{stats}");
-    let seen = stats["links"][0]["rx_frames"].as_u64().unwrap();
-    let lost = stats["links"][0]["rx_full"].as_u64().unwrap();
-    assert!(seen + lost >= 500, "{stats}");
 }
 
 #[test]
@@ -253,7 +266,7 @@ fn killed_at_speed_it_loses_what_was_in_the_rings_at_most() {
     let bridge = net
         .bridge(&["--bypass", "wire", "--hang-ms", "10000"])
         .until("ready");
-    let sent = net.send_and(FRAMES, 100_000.0, || bridge.signal(Signal::KILL));
+    let sent = net.send_and(FRAMES, 100_000.0, |_| bridge.signal(Signal::KILL));
     std::thread::sleep(Duration::from_millis(100));
     let counted = sink.counted().unwrap().frames;
     let by_device = net.right.counters().unwrap().tx_dropped;
@@ -268,35 +281,51 @@ fn killed_at_speed_it_loses_what_was_in_the_rings_at_most() {
 fn hung_it_is_passed_by_and_comes_back_in_order() {
     let Some(net) = net() else { return };
     const FRAMES: u64 = 9_000;
+    // Else who sends by another CPU may overtake at b itself.
+    net.eth_b.set_offloads(ONE_QUEUE).unwrap();
     let folder = Folder::new("bridge-hung");
     let json = folder.path("stats.json");
     let _cleaned = Cleaned(&net);
     let socket = net.b.run(|| UdpSocket::bind("10.9.0.2:5000")).unwrap();
     socket
-        .set_read_timeout(Some(Duration::from_millis(500)))
+        .set_read_timeout(Some(Duration::from_millis(200)))
         .unwrap();
     // Room for all: the reader may be kept from reading.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
     let options = ["--bypass", "wire", "--hang-ms", "50", "--stats-json", &json];
     let bridge = net.bridge(&options).until("ready");
-    let mut numbers: Vec<u64> = Vec::new();
+    let (mut numbers, over) = (Vec::new(), AtomicBool::new(false));
     let sent = std::thread::scope(|scope| {
-        let numbers = &mut numbers;
+        let (numbers, over) = (&mut numbers, &over);
         scope.spawn(move || {
             let mut datagram = [0; 64];
-            while let Ok(len) = socket.recv(&mut datagram) {
-                assert!(len >= 8);
-                numbers.push(u64::from_be_bytes(datagram[..8].try_into().unwrap()));
+            loop {
+                let was_over = over.load(Ordering::Acquire);
+                match socket.recv(&mut datagram) {
+                    Ok(len) => {
+                        assert!(len >= 8);
+                        numbers.push(u64::from_be_bytes(datagram[..8].try_into().unwrap()));
+                    }
+                    Err(_) if was_over => break,
+                    Err(_) => {}
+                }
             }
         });
-        net.send_and(FRAMES, 10_000.0, || {
+        let sent = net.send_and(FRAMES, 10_000.0, |sending| {
+            // For as long as 2,000 frames take, or more.
             bridge.signal(Signal::STOP);
-            std::thread::sleep(Duration::from_millis(200));
+            let until = sending.sent() + 2_000;
+            while sending.sent() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             bridge.signal(Signal::CONT);
-        })
+        });
+        bridge.signal(Signal::TERM);
+        assert_eq!(bridge.end().code, Some(0));
+        // What it has sent has come.
+        over.store(true, Ordering::Release);
+        sent
     });
-    bridge.signal(Signal::TERM);
-    assert_eq!(bridge.end().code, Some(0));
     let stats: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let left = &stats["links"][0];
     println!("{} arrived of {sent:?}: {stats}", numbers.len());
@@ -305,12 +334,14 @@ fn hung_it_is_passed_by_and_comes_back_in_order() {
     let in_order = numbers.windows(2).all(|pair| pair[0] < pair[1]);
     assert!(in_order, "each once, in order");
     let count = |link: usize, what: &str| stats["links"][link][what].as_u64().unwrap();
-    let seen = ["rx_frames", "bypassed", "stale", "rx_full"].map(|what| count(0, what));
+    let seen = ["rx_frames", "bypassed", "stale", "rx_full", "rx_dropped"];
+    let seen = seen.map(|what| count(0, what));
     assert_eq!(seen.iter().sum::<u64>() + sent.dropped, FRAMES, "{stats}");
     let lost = ["stale", "no_room"].map(|what| count(0, what) + count(1, what));
     let by_device = net.right.counters().unwrap().tx_dropped;
     let missing = FRAMES - sent.dropped - numbers.len() as u64;
-    let known = lost.iter().sum::<u64>() + count(0, "rx_full") + by_device;
+    let before = count(0, "rx_full") + count(0, "rx_dropped");
+    let known = lost.iter().sum::<u64>() + before + by_device;
     assert_eq!(missing, known, "{stats}");
 }
 
@@ -361,7 +392,7 @@ fn killed_it_is_passed_by_within_a_millisecond() {
         let sink = Sink::new(&net.eth_b, Hook::TcIngress).unwrap();
         let bridge = net.bridge(&["--bypass", "wire"]).until("ready");
         let before = net.right.counters().unwrap().tx_dropped;
-        let sent = net.send_and(FRAMES, 100_000.0, || bridge.signal(Signal::KILL));
+        let sent = net.send_and(FRAMES, 100_000.0, |_| bridge.signal(Signal::KILL));
         std::thread::sleep(Duration::from_millis(100));
         let by_device = net.right.counters().unwrap().tx_dropped - before;
         let came = sink.counted().unwrap().frames + sent.dropped + by_device;
@@ -378,28 +409,24 @@ fn restarted_after_a_death_and_after_a_hang() {
     let Some(net) = net() else { return };
     let _cleaned = Cleaned(&net);
     let options = ["--bypass", "wire", "--hang-ms", "1000", "--restart"];
-    let bridge = net.bridge(&options).until("ready");
+    let mut bridge = net.bridge(&options).until("ready");
     let worker = |parent: u32| {
         let children = format!("/proc/{parent}/task/{parent}/children");
         let children = std::fs::read_to_string(children).unwrap();
         let child = children.split_whitespace().next()?;
         Pid::from_raw(child.parse().ok()?)
     };
-    let mut before = worker(bridge.id()).unwrap();
     for signal in [Signal::KILL, Signal::STOP] {
+        let before = worker(bridge.id()).unwrap();
         kill_process(before, signal).unwrap();
-        let end = Instant::now() + Duration::from_secs(30);
-        let now = loop {
-            match worker(bridge.id()) {
-                Some(now) if now != before => break now,
-                _ => std::thread::sleep(Duration::from_millis(20)),
-            }
-            assert!(Instant::now() < end, "no other than {before:?} was started");
-        };
+        bridge = bridge.until("starting anew");
         assert!(net.pings(), "joined, by whom ever");
-        before = now;
+        // Not before: one that is stopped while it is being started is no
+        // bridge yet, and keeps who starts it.
+        bridge = bridge.until("ready");
+        assert_ne!(worker(bridge.id()), Some(before));
+        assert!(net.pings());
     }
-    std::thread::sleep(Duration::from_millis(500));
     bridge.signal(Signal::TERM);
     let ended = bridge.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");

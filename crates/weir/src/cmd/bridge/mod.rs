@@ -207,8 +207,9 @@ fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {
         |tap| {
             second.set(started.elapsed().as_secs() as u32);
             if !std::mem::replace(&mut is_ready, true) {
-                introduce(args, tap);
+                // First to who starts it anew once it was ready.
                 life.ready();
+                introduce(args, tap);
             }
             life.beat();
             if let Some(fast) = tap.fast() {

@@ -128,6 +128,8 @@ impl Watched {
     fn watch(&mut self, stop: &Stop, life: &mut Life) -> io::Result<Ended> {
         loop {
             if let Some(status) = self.child.try_wait()? {
+                // It may have been ready since we heard it last.
+                self.hear(life);
                 return Ok(match stop.asked() {
                     true => Ended::Asked,
                     false => Ended::ByItself(status),
