@@ -84,9 +84,9 @@ pub struct Gate {
 }
 
 #[derive(Debug)]
-struct GateLink {
+pub(super) struct GateLink {
     ifindex: u32,
-    xdp: Attachment,
+    pub(super) xdp: Attachment,
     hook: Hook,
     tc: Option<Attachment>,
     /// Frames to any station are received as long as somebody has it.
@@ -367,7 +367,7 @@ impl Gate {
     }
 
     /// What programs work on.
-    fn maps(&self) -> [&Map; 3] {
+    pub(super) fn maps(&self) -> [&Map; 3] {
         [&self.state_map, &self.sockets, &self.peers]
     }
 
@@ -432,7 +432,7 @@ impl Gate {
         self.adopted
     }
 
-    fn link(&self, link: usize) -> &GateLink {
+    pub(super) fn link(&self, link: usize) -> &GateLink {
         let found = self.links.get(link).and_then(Option::as_ref);
         found.expect("links are named by the number that they were given")
     }
@@ -444,11 +444,6 @@ impl Gate {
         else {
             return Ok(None);
         };
-        let state_map = Map::from_fd(state)?;
-        let state = Rc::new(State::of(&state_map)?);
-        if !state.is_current() {
-            return Err(GateError::OtherVersion);
-        }
         let mut links = Vec::new();
         for (link, ifindex) in numbers.iter().enumerate() {
             let Some(xdp) = get(&xdp_pin(link))?.map(Attachment::from_fd) else {
@@ -469,6 +464,11 @@ impl Gate {
                 tc: get(&tc_pin(link))?.map(Attachment::from_fd),
                 promiscuous: None,
             }));
+        }
+        let state_map = Map::from_fd(state)?;
+        let state = Rc::new(State::of(&state_map)?);
+        if !state.is_current() {
+            return Err(GateError::OtherVersion);
         }
         Ok(Some(Gate {
             state,
@@ -629,5 +629,51 @@ impl Pins {
             self.folder.unpin(&name)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_lab::need;
+    use weir_lab::net::Lab;
+
+    /// Numbers of network namespaces and of interfaces are given again.
+    #[test]
+    fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
+        if !need::root() {
+            return;
+        }
+        let lab = Lab::new();
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        let (device, _) = lab.link(&a, &b).connect().unwrap();
+        let (name, index) = (device.name(), device.index());
+        let ip = |words: String| {
+            let mut ip = std::process::Command::new("ip");
+            let done = ip.args(words.split_whitespace()).status().unwrap();
+            assert!(done.success(), "{words}");
+        };
+        let attach = || {
+            let interface = Interface::numbered(index).unwrap();
+            Gate::attach(&[&interface], Bypass::Wire, true)
+        };
+        a.run(|| {
+            let left = attach().unwrap();
+            let version = left.state.wide(at::VERSION);
+            version.store(1, Ordering::Release);
+            drop(left);
+            let refused = attach();
+            assert!(
+                matches!(refused, Err(GateError::OtherVersion)),
+                "{refused:?}"
+            );
+            ip(format!("link del {name}"));
+            ip(format!(
+                "link add {name} index {index} type veth peer name other index 9999"
+            ));
+            let gate = attach().unwrap();
+            assert!(!gate.is_adopted());
+            gate.end().unwrap();
+        });
     }
 }
