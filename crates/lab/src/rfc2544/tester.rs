@@ -69,6 +69,7 @@ pub struct Tester<'a> {
     receivers: Vec<Receiver>,
     frames_max: u64,
     trials: u16,
+    patient: bool,
 }
 
 impl fmt::Debug for Tester<'_> {
@@ -122,6 +123,7 @@ impl<'a> Tester<'a> {
             receivers,
             frames_max,
             trials: 0,
+            patient: false,
         };
         tester.teach()?;
         Ok(tester)
@@ -130,6 +132,16 @@ impl<'a> Tester<'a> {
     /// Ends a trial, with [`Error::Stopped`], as soon as `stop` says so.
     pub fn stop_when(self, stop: &'a dyn Fn() -> bool) -> Tester<'a> {
         Tester { stop, ..self }
+    }
+
+    /// Sends at its caller's priority, and not before all others: for a long
+    /// run on a machine that has other work, which then sets the rate.
+    #[must_use]
+    pub fn patient(self) -> Tester<'a> {
+        Tester {
+            patient: true,
+            ..self
+        }
     }
 
     /// Tells a bridge where the ends are.
@@ -155,7 +167,11 @@ impl<'a> Tester<'a> {
 
     fn generator(&self, ways: &[(&crate::net::Device, Template)]) -> Result<Generator, Error> {
         let cpu = self.bench.setup().cpus.tester;
-        Ok(Generator::in_turn(ways)?.realtime().on_cpu(cpu))
+        let generator = Generator::in_turn(ways)?.on_cpu(cpu);
+        Ok(match self.patient {
+            true => generator,
+            false => generator.realtime(),
+        })
     }
 
     /// Sends, and waits until all has come that will.
