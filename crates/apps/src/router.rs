@@ -1,5 +1,6 @@
 //! The router on live links: [`route`](crate::route)'s core between taps.
 
+use crate::addresses::{Addresses, News};
 use crate::fast::{Follower, remember};
 use crate::kernel::Learner;
 use crate::route::config::{Config, ConfigError, Facts};
@@ -7,7 +8,9 @@ use crate::route::{LinkId, Origin, Reason, RouteError, Router, Verdict};
 use std::io;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use weir_link::net::{Event, Interface, InterfaceError, Neighbours, Watcher};
+use weir_link::net::{
+    Address, AddressWatcher, Event, Interface, InterfaceError, Neighbours, Watcher,
+};
 use weir_stack::Prefix;
 use weir_tap::{Frame, HostFilter, HostFilterError, Pull, Tap, TapError};
 
@@ -66,6 +69,9 @@ pub struct View<'a> {
     /// Routes of the kernel that lead over other interfaces, and for which
     /// there was no room.
     pub left_out: (u64, u64),
+    /// Why the host is still left only what was for the addresses that it had
+    /// before.
+    pub host_refused: Option<&'a str>,
     /// It has ended: nothing of it will change.
     pub is_last: bool,
 }
@@ -77,7 +83,7 @@ pub struct View<'a> {
 /// See [`RunError`].
 pub fn check(config: &Config) -> Result<(), RunError> {
     let interfaces = interfaces(config)?;
-    host_filter(config)?;
+    host_filter(config, &host_addresses()?)?;
     make(config, &interfaces).map(drop)
 }
 
@@ -93,6 +99,9 @@ pub fn run(
     tap: weir_tap::Config,
     mut look: impl FnMut(View<'_>) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
+    // Heard of from before they are read: no change is missed.
+    let addresses = AddressWatcher::open().map_err(RunError::Kernel)?;
+    let host_has = host_addresses()?;
     let interfaces = interfaces(config)?;
     let router = make(config, &interfaces)?;
     let watcher = Watcher::open().map_err(RunError::Kernel)?;
@@ -104,7 +113,7 @@ pub fn run(
         }
         false => None,
     };
-    let filter = host_filter(config)?;
+    let filter = host_filter(config, &host_has)?;
     let host = match filter.is_some() {
         true => Some(Neighbours::open().map_err(RunError::Kernel)?),
         false => None,
@@ -117,12 +126,17 @@ pub fn run(
     for interface in &interfaces {
         links.push(tap.tap(&interface.name)?);
     }
+    let changes = tap.host_changes()?;
+    let addresses = Addresses::follow(addresses, config, &interfaces, host_has, changes);
     let mut running = Running {
         names: interfaces.iter().map(|i| i.name.clone()).collect(),
         router,
         watcher,
         learner,
         host,
+        addresses: addresses.map_err(RunError::Kernel)?,
+        routes_refused: 0,
+        host_refused: None,
         indices,
         links,
         began: Instant::now(),
@@ -139,6 +153,7 @@ pub fn run(
         ..running.view(&tap)
     };
     let _ = look(view);
+    drop(running);
     let unmapped = tap.unmap();
     ran?;
     unmapped?;
@@ -152,19 +167,23 @@ fn interfaces(config: &Config) -> Result<Vec<Interface>, RunError> {
         .collect()
 }
 
-/// What the host's own protocols have of the links: packets to any address
-/// that it has when this is called.
-fn host_filter(config: &Config) -> Result<Option<HostFilter>, RunError> {
-    let Some(text) = config.kernel.host.filter() else {
-        return Ok(None);
-    };
-    let all = weir_link::net::interfaces()?;
-    let addresses = all.into_iter().flat_map(|interface| interface.addresses);
+fn host_addresses() -> Result<Vec<Address>, RunError> {
+    Ok(to_host(&weir_link::net::interfaces()?))
+}
+
+/// The addresses of these interfaces of the host that packets come to from
+/// elsewhere.
+pub(crate) fn to_host(all: &[Interface]) -> Vec<Address> {
+    let addresses = all.iter().flat_map(|interface| &interface.addresses);
     let addresses = addresses.filter(|address| !address.ip.is_loopback());
-    Ok(Some(HostFilter::new(
-        &addresses.collect::<Vec<_>>(),
-        &text,
-    )?))
+    addresses.cloned().collect()
+}
+
+/// What the host's own protocols have of the links, with these addresses.
+fn host_filter(config: &Config, addresses: &[Address]) -> Result<Option<HostFilter>, RunError> {
+    let text = config.kernel.host.filter();
+    let filter = text.map(|text| HostFilter::new(addresses, &text));
+    Ok(filter.transpose()?)
 }
 
 fn make(config: &Config, interfaces: &[Interface]) -> Result<Router, RunError> {
@@ -196,16 +215,20 @@ fn facts(interface: &Interface) -> Result<Facts, RunError> {
         Ok(hardware) if is_ethernet => Ok(Facts {
             hardware: weir_wire::ethernet::Address(hardware),
             mtu: interface.mtu as usize,
-            addresses: interface
-                .addresses
-                .iter()
-                .filter_map(|address| Prefix::new(address.ip, address.prefix_len))
-                .collect(),
+            addresses: prefixes(interface),
         }),
         _ => Err(RunError::NotEthernet {
             name: interface.name.clone(),
         }),
     }
+}
+
+/// An interface's addresses.
+pub(crate) fn prefixes(interface: &Interface) -> Vec<Prefix> {
+    let addresses = interface.addresses.iter();
+    addresses
+        .filter_map(|address| Prefix::new(address.ip, address.prefix_len))
+        .collect()
 }
 
 /// Bits that others cannot know: where a hash map's keys begin.
@@ -221,6 +244,10 @@ struct Running {
     learner: Option<Learner>,
     /// Where the host's own protocols use the links, too.
     host: Option<Neighbours>,
+    addresses: Addresses,
+    /// Routes to our own addresses for which there was no room.
+    routes_refused: u64,
+    host_refused: Option<String>,
     indices: Vec<u32>,
     links: Vec<weir_tap::LinkId>,
     began: Instant,
@@ -258,6 +285,7 @@ impl Running {
                 looked = Some(Instant::now());
                 tap.check_links()?;
                 self.hear_links()?;
+                self.hear_addresses()?;
                 if look(self.view(tap)).is_break() {
                     return Ok(());
                 }
@@ -288,11 +316,13 @@ impl Running {
     }
 
     fn view<'a>(&'a self, tap: &'a Tap) -> View<'a> {
+        let (elsewhere, refused) = self.learner.as_ref().map_or((0, 0), Learner::left_out);
         View {
             names: &self.names,
             router: &self.router,
             tap,
-            left_out: self.learner.as_ref().map_or((0, 0), Learner::left_out),
+            left_out: (elsewhere, refused + self.routes_refused),
+            host_refused: self.host_refused.as_deref(),
             is_last: false,
         }
     }
@@ -350,6 +380,23 @@ impl Running {
             Some(learner) if changed => learner.again().map_err(RunError::Kernel),
             _ => Ok(()),
         }
+    }
+
+    /// Takes in which addresses are the router's.
+    fn hear_addresses(&mut self) -> Result<(), RunError> {
+        while let Some(news) = self.addresses.next() {
+            match news {
+                News::Addresses(links) => {
+                    for (link, addresses) in (0..).zip(links) {
+                        let set = self.router.set_addresses(link, addresses);
+                        self.routes_refused += u64::from(set.is_err());
+                    }
+                }
+                News::Host(refused) => self.host_refused = refused,
+                News::Failed(error) => return Err(RunError::Kernel(error)),
+            }
+        }
+        Ok(())
     }
 
     /// One batch of one link: each frame goes from ring to ring.

@@ -78,8 +78,8 @@ pub use error::TapError;
 pub use fast::{Carried, FastConfig, FastCounts, FastEntry, FastPath, LEASE, PATIENCE, Remembered};
 pub use tap::{LinkId, Pull, Tap};
 pub use weir_link::xdp::{
-    Bypass, CopyMode, FAST_ENTRIES_MAX, FastAction, FastKey, FastKind, HostFilter, HostFilterError,
-    Why,
+    Bypass, CopyMode, FAST_ENTRIES_MAX, FastAction, FastKey, FastKind, HostChange, HostFilter,
+    HostFilterError, Why,
 };
 pub use weir_ring::Frame;
 pub use weir_ring::umem::Census;

@@ -9,7 +9,7 @@ use crate::member::Members;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weir_link::net::Interface;
-use weir_link::xdp::{Bypass, CopyMode, DeathWord, Gate, HostFilter, State, XskError};
+use weir_link::xdp::{Bypass, CopyMode, DeathWord, Gate, HostChange, HostFilter, State, XskError};
 use weir_ring::umem::Census;
 use weir_ring::{Pool, Umem};
 use weir_wire::LinkType;
@@ -207,6 +207,21 @@ impl Tap {
     /// links that are tapped after this call.
     pub fn leave_to_host(&mut self, filter: HostFilter) {
         self.gate.leave_to_host(filter);
+    }
+
+    /// What changes that for the links that are tapped now, from any thread.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn host_changes(&self) -> Result<Vec<HostChange>, TapError> {
+        let links = self.links.iter().enumerate();
+        let links = links.filter_map(|(number, link)| Some((number, link.as_ref()?)));
+        let fast = self.fast.as_ref().map(FastPath::kernel);
+        let changes = links.map(|(number, link)| {
+            let fast = fast.map(|fast| (fast, link.completes));
+            Ok(self.gate.host_change(number, fast)?)
+        });
+        changes.collect()
     }
 
     /// Taps a link (`interface_tap`): the host gets none of its frames any

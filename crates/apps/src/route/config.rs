@@ -317,6 +317,17 @@ impl Config {
         Ok(())
     }
 
+    /// The router's addresses on a link whose interface has these now; `self`
+    /// made [`settings`](Self::settings) before.
+    ///
+    /// # Panics
+    /// If there is no such link.
+    pub fn addresses(&self, link: usize, own: &[Prefix]) -> Vec<Prefix> {
+        let host = self.kernel.host.filter().is_some();
+        let addresses = self.links[link].addresses("", own, host);
+        addresses.unwrap_or_default()
+    }
+
     /// What it makes of interfaces: one for each link, in order.
     ///
     /// # Errors
@@ -349,6 +360,36 @@ impl Config {
 }
 
 impl LinkConfig {
+    /// The router's addresses on it, where its interface has these.
+    fn addresses(
+        &self,
+        place: &str,
+        own: &[Prefix],
+        host: bool,
+    ) -> Result<Vec<Prefix>, ConfigError> {
+        let mut addresses = Vec::new();
+        for text in &self.addresses {
+            let prefix: Prefix = text
+                .parse()
+                .map_err(|error| value(place, "addresses", text, &format!("{error}")))?;
+            let ip = prefix.address();
+            if ip.is_multicast() || ip.is_unspecified() || ip.is_loopback() {
+                let remedy = "no address of one router on a link";
+                return Err(value(place, "addresses", text, remedy));
+            }
+            addresses.push(prefix);
+        }
+        // The host's are answered for by the router.
+        if addresses.is_empty() || host {
+            for own in own {
+                if !addresses.contains(own) {
+                    addresses.push(*own);
+                }
+            }
+        }
+        Ok(addresses)
+    }
+
     fn settings(
         &self,
         number: usize,
@@ -356,26 +397,7 @@ impl LinkConfig {
         host: bool,
     ) -> Result<LinkSettings, ConfigError> {
         let place = place("link", number);
-        let mut addresses = Vec::new();
-        for text in &self.addresses {
-            let prefix: Prefix = text
-                .parse()
-                .map_err(|error| value(&place, "addresses", text, &format!("{error}")))?;
-            let ip = prefix.address();
-            if ip.is_multicast() || ip.is_unspecified() || ip.is_loopback() {
-                let remedy = "no address of one router on a link";
-                return Err(value(&place, "addresses", text, remedy));
-            }
-            addresses.push(prefix);
-        }
-        // The host's are answered for by the router.
-        if addresses.is_empty() || host {
-            let more = facts
-                .addresses
-                .iter()
-                .filter(|own| !addresses.contains(own));
-            addresses.extend(more.copied().collect::<Vec<Prefix>>());
-        }
+        let addresses = self.addresses(&place, &facts.addresses, host)?;
         if addresses.is_empty() {
             let remedy = format!(
                 "give the router an address here, as in addresses = [\"192.0.2.1/24\"]; `{}` has none",

@@ -1,7 +1,7 @@
 //! A router's links.
 
 use super::host_prefix;
-use super::routes::{LinkId, Origin, RouteError, Routes, Target};
+use super::routes::{LinkId, Target};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_stack::Prefix;
 use weir_wire::ethernet::Address;
@@ -33,20 +33,24 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(settings: &LinkSettings) -> Link {
-        let given = settings
-            .addresses
-            .iter()
-            .find_map(|prefix| match prefix.address() {
-                IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(ip),
-                _ => None,
-            });
-        Link {
+        let mut link = Link {
             hardware: settings.hardware,
             mtu: settings.mtu,
-            addresses: settings.addresses.clone(),
-            link_local: given.unwrap_or_else(|| link_local(settings.hardware)),
+            addresses: Vec::new(),
+            link_local: Ipv6Addr::UNSPECIFIED,
             up: true,
-        }
+        };
+        link.set_addresses(settings.addresses.clone());
+        link
+    }
+
+    pub(super) fn set_addresses(&mut self, addresses: Vec<Prefix>) {
+        let given = addresses.iter().find_map(|prefix| match prefix.address() {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(ip),
+            _ => None,
+        });
+        self.link_local = given.unwrap_or_else(|| link_local(self.hardware));
+        self.addresses = addresses;
     }
 
     /// Whether an address is in a network of this link.
@@ -79,25 +83,24 @@ impl Link {
         }
     }
 
-    /// Enters the routes to its networks, and to the router itself.
-    pub(super) fn own_routes(&self, number: LinkId, routes: &mut Routes) -> Result<(), RouteError> {
-        let mut enter = |prefix, target| routes.insert(prefix, Origin::Configured, target);
+    /// The routes to its networks, and to the router itself; of two of one
+    /// prefix the later holds.
+    pub(super) fn own_routes(&self, number: LinkId) -> Vec<(Prefix, Target)> {
+        let mut routes = Vec::new();
         for prefix in &self.addresses {
             if matches!(prefix.address(), IpAddr::V6(ip) if ip.is_unicast_link_local()) {
                 continue; // the same on every link
             }
-            enter(*prefix, Target::to(number, None))?;
-            for address in broadcasts(prefix).into_iter().flatten() {
-                enter(host_prefix(address), Target::Broadcast)?;
-            }
+            routes.push((*prefix, Target::to(number, None)));
+            let all = broadcasts(prefix).into_iter().flatten();
+            routes.extend(all.map(|all| (host_prefix(all), Target::Broadcast)));
         }
         for prefix in &self.addresses {
-            enter(host_prefix(prefix.address()), Target::Local)?;
-            if let Some(anycast) = anycast(prefix) {
-                enter(host_prefix(anycast), Target::Local)?;
-            }
+            let own = [Some(prefix.address()), anycast(prefix)];
+            let own = own.into_iter().flatten();
+            routes.extend(own.map(|own| (host_prefix(own), Target::Local)));
         }
-        Ok(())
+        routes
     }
 }
 

@@ -169,9 +169,7 @@ impl Router {
         }
         let links: Vec<Link> = settings.links.iter().map(Link::new).collect();
         let mut routes = Routes::default();
-        for (number, link) in links.iter().enumerate() {
-            link.own_routes(number as LinkId, &mut routes)?;
-        }
+        routes.set_own(own_routes(&links))?;
         while routes.work() {}
         let (own_v4, own_v6) = own_addresses(&links);
         Ok(Router {
@@ -223,6 +221,27 @@ impl Router {
         if let Some(link) = self.links.get_mut(usize::from(link)) {
             link.up = up;
         }
+    }
+
+    /// Gives the router these addresses on a link, and those alone.
+    ///
+    /// # Errors
+    /// If there is no room for the routes to them.
+    pub fn set_addresses(
+        &mut self,
+        link: LinkId,
+        addresses: Vec<Prefix>,
+    ) -> Result<(), RouteError> {
+        let Some(link) = self.links.get_mut(usize::from(link)) else {
+            return Ok(());
+        };
+        if link.addresses == addresses {
+            return Ok(());
+        }
+        link.set_addresses(addresses);
+        self.changed = true;
+        (self.own_v4, self.own_v6) = own_addresses(&self.links);
+        self.routes.set_own(own_routes(&self.links))
     }
 
     /// The router's station on a link, and the bytes of its longest packet.
@@ -491,6 +510,14 @@ fn own_addresses(links: &[Link]) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
     own_v4.sort_unstable();
     own_v6.sort_unstable();
     (own_v4, own_v6)
+}
+
+/// The routes to the networks and addresses of all links.
+fn own_routes(links: &[Link]) -> Vec<(Prefix, Target)> {
+    let links = links.iter().zip(0..);
+    links
+        .flat_map(|(link, number)| link.own_routes(number))
+        .collect()
 }
 
 /// The prefix of one address alone.

@@ -2,7 +2,7 @@
 
 use super::fib::{Fib, Key, VALUE_MAX};
 use prefix_trie::Prefix as TriePrefix;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use weir_stack::Prefix;
 
@@ -74,13 +74,18 @@ pub struct Routes {
     v4: Table<u32>,
     v6: Table<u128>,
     targets: Targets,
+    /// Of [`Origin::Own`], by their networks.
+    own: HashMap<Prefix, Target>,
 }
 
-/// Whether a route comes before those learned from elsewhere.
+/// Which route of a prefix comes first: in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// An address of ours, a network of a link, or configured: comes first.
+    /// Configured.
     Configured,
+    /// An address of ours, or a network of a link; for these there is always
+    /// room.
+    Own,
     /// Learned, of this metric: the lowest comes first.
     Learned(u32),
 }
@@ -92,6 +97,7 @@ where
 {
     fib: Fib<K>,
     configured: BTreeMap<(K, u8), u32>,
+    own: BTreeMap<(K, u8), u32>,
     learned: BTreeMap<(K, u8, u32), u32>,
 }
 
@@ -108,6 +114,7 @@ impl Default for Routes {
                 free: Vec::new(),
                 leaving: Vec::new(),
             },
+            own: HashMap::new(),
         }
     }
 }
@@ -157,6 +164,31 @@ impl Routes {
         for old in self.v6.remove_learned() {
             self.targets.give(Some(old));
         }
+    }
+
+    /// Has exactly these routes to what is ours, of two of one prefix the
+    /// later.
+    ///
+    /// # Errors
+    /// If there is no room; then some may be missing until the next call.
+    pub(super) fn set_own(&mut self, wanted: Vec<(Prefix, Target)>) -> Result<(), RouteError> {
+        let wanted = wanted.into_iter();
+        let wanted: HashMap<Prefix, Target> = wanted
+            .map(|(prefix, target)| (prefix.network(), target))
+            .collect();
+        let gone = self
+            .own
+            .extract_if(|prefix, _| !wanted.contains_key(prefix));
+        for prefix in gone.map(|(prefix, _)| prefix).collect::<Vec<Prefix>>() {
+            self.remove(prefix, Origin::Own);
+        }
+        for (prefix, target) in wanted {
+            if self.own.get(&prefix) != Some(&target) {
+                self.insert(prefix, Origin::Own, target.clone())?;
+                self.own.insert(prefix, target);
+            }
+        }
+        Ok(())
     }
 
     /// Where an address leads; `None` without a route.
@@ -216,6 +248,7 @@ where
         Table {
             fib: Fib::default(),
             configured: BTreeMap::new(),
+            own: BTreeMap::new(),
             learned: BTreeMap::new(),
         }
     }
@@ -238,11 +271,13 @@ where
         } else {
             ROUTES_V6_MAX
         };
-        if self.configured.len() + self.learned.len() >= max {
+        let is_full = self.configured.len() + self.learned.len() >= max;
+        if is_full && origin != Origin::Own {
             return Err(RouteError::Full { max });
         }
         let old = match origin {
             Origin::Configured => self.configured.insert((key, len), number),
+            Origin::Own => self.own.insert((key, len), number),
             Origin::Learned(metric) => self.learned.insert((key, len, metric), number),
         };
         self.choose(key, len);
@@ -253,6 +288,7 @@ where
         let key = key.masked(len);
         let old = match origin {
             Origin::Configured => self.configured.remove(&(key, len)),
+            Origin::Own => self.own.remove(&(key, len)),
             Origin::Learned(metric) => self.learned.remove(&(key, len, metric)),
         };
         self.choose(key, len);
@@ -269,9 +305,10 @@ where
 
     /// Puts the best of a prefix into the forwarding table.
     fn choose(&mut self, key: K, len: u8) {
-        let configured = self.configured.get(&(key, len));
+        let first = self.configured.get(&(key, len));
+        let first = first.or_else(|| self.own.get(&(key, len)));
         let mut learned = self.learned.range((key, len, 0)..=(key, len, u32::MAX));
-        match configured.or_else(|| learned.next().map(|(_, number)| number)) {
+        match first.or_else(|| learned.next().map(|(_, number)| number)) {
             Some(number) => self.fib.insert(key, len, *number),
             None => self.fib.remove(key, len),
         }

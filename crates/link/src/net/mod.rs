@@ -25,4 +25,4 @@ pub use neighbour::{NeighbourNews, Neighbours};
 pub use netlink::Netlink;
 pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteWatcher};
 pub use tap::{Tap, TapGso, TapHeader};
-pub use watch::{Event, Watcher};
+pub use watch::{AddressWatcher, Event, Watcher};

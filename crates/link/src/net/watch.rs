@@ -15,6 +15,12 @@ use std::time::Duration;
 /// `RTMGRP_LINK`.
 const LINKS: u32 = 1;
 
+/// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`.
+const ADDRESSES: u32 = 0x10 | 0x100;
+
+/// What says that the kernel had to drop news.
+const OVERRUN: i32 = libc::ENOBUFS;
+
 /// Something that happened to an interface, by its number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -159,7 +165,6 @@ impl Watcher {
 
     /// Reads what the kernel has told, without waiting.
     fn take_in(&mut self) -> io::Result<()> {
-        const OVERRUN: i32 = libc::ENOBUFS;
         loop {
             match self.news.receive(RecvFlags::DONTWAIT) {
                 Ok(messages) => {
@@ -274,5 +279,42 @@ impl AsFd for Watcher {
     /// [`next_event`](Self::next_event) with no time until it says `None`.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.news.as_fd()
+    }
+}
+
+/// Tells that network addresses of a network namespace have changed; which
+/// there are, [`Interfaces`] says.
+#[derive(Debug)]
+pub struct AddressWatcher(Netlink);
+
+impl AddressWatcher {
+    /// Watches the namespace that the calling thread is in, from now on.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn open() -> io::Result<AddressWatcher> {
+        Netlink::listening(ADDRESSES).map(AddressWatcher)
+    }
+
+    /// Whether one may have changed since this was asked last.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn is_changed(&mut self) -> io::Result<bool> {
+        let mut is_changed = false;
+        loop {
+            match self.0.receive(RecvFlags::DONTWAIT) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(is_changed),
+                Err(error) if error.raw_os_error() != Some(OVERRUN) => return Err(error),
+                Ok(_) | Err(_) => is_changed = true,
+            }
+        }
+    }
+}
+
+impl AsFd for AddressWatcher {
+    /// Readable when an address has changed.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }

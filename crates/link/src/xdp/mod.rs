@@ -6,7 +6,8 @@
 //!   sockets; it shuts by itself when their process dies or hangs, and then
 //!   frames take the [`Bypass`].
 //! - [`Fast`]: cached verdicts, by which the programs forward by themselves.
-//! - [`HostFilter`]: what the host's own protocols have all the same.
+//! - [`HostFilter`]: what the host's own protocols have all the same;
+//!   [`HostChange`] gives a link another.
 //! - [`State`]: the page that both sides share: heartbeat, limit, epoch.
 
 mod abi;
@@ -14,6 +15,7 @@ mod death;
 mod fast;
 mod gate;
 mod host;
+mod host_change;
 mod place;
 mod program;
 mod promiscuous;
@@ -27,5 +29,6 @@ pub use fast::{
 };
 pub use gate::{Gate, GateError, GateParts, LinkParts};
 pub use host::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
+pub use host_change::HostChange;
 pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};
 pub use state::{Bypass, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, State, Trips, Why};

@@ -70,15 +70,28 @@ pub(super) fn xdp(
     host: Option<&HostFilter>,
 ) -> Result<Program, GateError> {
     let spec = fast.map(|(fast, completes)| fast.spec(completes));
-    let insns = Xdp::new(link, spec).assemble(host)?;
-    let mut maps: Vec<BorrowedFd<'_>> = maps.iter().map(|map| map.as_fd()).collect();
-    if let Some((fast, _)) = fast {
-        maps.extend(fast.maps());
-    }
+    let maps = self::maps(maps, fast.map(|(fast, _)| fast));
+    load(link, &maps, spec, host)
+}
+
+/// The maps of a program, in the order in which it names them.
+pub(super) fn maps<'a>(maps: [&'a Map; 3], fast: Option<&'a Fast>) -> Vec<BorrowedFd<'a>> {
+    let fast = fast.into_iter().flat_map(Fast::maps);
+    maps.into_iter().map(AsFd::as_fd).chain(fast).collect()
+}
+
+/// The program at XDP of a link, with these [`maps`].
+pub(super) fn load(
+    link: u32,
+    maps: &[BorrowedFd<'_>],
+    fast: Option<Spec>,
+    host: Option<&HostFilter>,
+) -> Result<Program, GateError> {
+    let insns = Xdp::new(link, fast).assemble(host)?;
     let load = Load {
         name: "weir_tap",
         frags: true,
-        maps: &maps,
+        maps,
         ..Load::new(ProgramType::Xdp)
     };
     Ok(Program::load(&insns, &load)?)

@@ -138,6 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         began: None,
         told: None,
         rendered: None,
+        refused: None,
         trouble: None,
     };
     let tap = weir_tap::Config {
@@ -205,6 +206,8 @@ struct Teller<'a> {
     /// When it was told last, and what.
     told: Option<(Instant, Report)>,
     rendered: Option<Instant>,
+    /// What the host is not left.
+    refused: Option<String>,
     /// Why it cannot be told.
     trouble: Option<Failure>,
 }
@@ -215,6 +218,12 @@ impl Teller<'_> {
         if self.began.is_none() {
             self.began = Some(now);
             introduce(view);
+        }
+        if self.refused.as_deref() != view.host_refused {
+            self.refused = view.host_refused.map(str::to_owned);
+            if let Some(why) = &self.refused {
+                say(&format!("weir: the host is left what it was before: {why}"));
+            }
         }
         let due = |at: Option<Instant>, each| at.is_none_or(|at| now - at >= each);
         if let Some(metrics) = &self.metrics

@@ -85,7 +85,7 @@ fn control(socket: &str, line: &str) {
 }
 
 /// Waits until a ping of each of these addresses comes back, or does not.
-fn until_reached(net: &Net, to: &[&str], reached: bool) {
+pub(crate) fn until_reached(net: &Net, to: &[&str], reached: bool) {
     let began = Instant::now();
     for to in to {
         let at = to.parse().unwrap();

@@ -1,5 +1,6 @@
 //! `weir route` between two hosts: what users do through a router.
 
+mod addresses;
 mod bird;
 #[path = "../common/mod.rs"]
 mod common;
