@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Sending, Sent, Sink};
 use weir_lab::need;
-use weir_lab::net::{Line, Offloads, Signal};
+use weir_lab::net::{Host, Line, Offloads, Signal};
 use weir_link::bpf::Hook;
 
 struct Net(Line);
@@ -129,6 +129,48 @@ fn it_bridges_and_leaves_everything_as_it_was() {
     assert_eq!(stats["calls_rx"], 0, "{stats}");
     assert_eq!(stats["stations"], 2, "{stats}");
     assert!(!net.pings());
+}
+
+/// What a program says that was run in a host; `None` where there is none.
+fn says(host: &Host, line: &str) -> Option<String> {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words);
+    match host.output(command) {
+        Ok(done) => Some(String::from_utf8_lossy(&done.stdout).into_owned()),
+        Err(error) => {
+            need::skip(&format!("{line}: {error}"));
+            None
+        }
+    }
+}
+
+#[test]
+fn tools_of_users_go_through_it() {
+    let Some(net) = net() else { return };
+    let _bridge = net.bridge(&["--hang-ms", "10000"]).until("ready");
+    if let Some(trace) = says(&net.a, "traceroute -n -q 1 -w 5 10.9.0.2") {
+        let hops: Vec<&str> = trace.lines().skip(1).collect();
+        assert!(hops.len() == 1 && hops[0].contains("10.9.0.2"), "{trace}");
+    }
+    let mut server = Command::new("iperf3");
+    server
+        .args(["-s", "-1"])
+        .stdout(std::process::Stdio::null());
+    let Ok(_server) = net.b.spawn(server) else {
+        return need::skip("no iperf3");
+    };
+    let began = Instant::now();
+    loop {
+        let said = says(&net.a, "iperf3 -c 10.9.0.2 -t 1 -J").unwrap();
+        let report: Value = serde_json::from_str(&said).unwrap();
+        if report["end"]["sum_received"]["bits_per_second"].as_f64() > Some(1e6) {
+            break;
+        }
+        // The server may not be there yet.
+        assert!(began.elapsed() < PATIENCE, "{said}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
@@ -431,6 +473,10 @@ fn restarted_after_a_death_and_after_a_hang() {
     let ended = bridge.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("hung, and was ended"), "{ended:?}");
+    // Flapping is backed off.
+    let pauses = ["anew in 100 ms", "anew in 200 ms"];
+    let told = pauses.map(|pause| ended.stderr.contains(pause));
+    assert_eq!(told, [true; 2], "{ended:?}");
 }
 
 #[test]

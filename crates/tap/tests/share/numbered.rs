@@ -2,6 +2,7 @@
 //! the others, and how long none did.
 
 use crate::net::Net;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::net::{RecvFlags, recv};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +52,8 @@ impl Numbered {
         let devices = [net.eth_a.clone(), net.right.clone()];
         let begun = Instant::now();
         let socket = net.b.capture().unwrap();
+        // Room for all: the reader may be kept from reading.
+        set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
         let receiver = {
             let stop = Arc::clone(&stop);
             std::thread::spawn(move || receive(&socket, &stop, begun))

@@ -237,6 +237,50 @@ fn what_the_kernel_learns_it_learns() {
     assert_eq!(running.end().code, Some(0));
 }
 
+/// As long as no weir routes, the host does as it would without, or nobody.
+#[test]
+fn killed_the_host_routes_or_nobody() {
+    let Some(net) = Net::new("route-killed") else {
+        return;
+    };
+    ip(&net.r, &["addr", "add", "192.0.2.1/24", "dev", "eth0"]);
+    ip(&net.r, &["addr", "add", "198.51.100.1/24", "dev", "eth1"]);
+    let forwarding = "/proc/sys/net/ipv4/ip_forward";
+    net.r.run(|| fs::write(forwarding, "1")).unwrap();
+    for (bypass, back) in [("kernel", 3), ("drop", 0)] {
+        let options = ["route", "eth0", "eth1", "--hang-ms", "2000"];
+        let options = [&options[..], &["--bypass", bypass]].concat();
+        let weir = Running::start(&net.r, weir([]), &options).until("ready");
+        assert_eq!(net.pings(TO_B[0]), 3);
+        weir.signal(Signal::STOP);
+        // The first frame behind the limit finds it hung.
+        let began = Instant::now();
+        while net.pings(TO_B[0]) != back || began.elapsed() < Duration::from_millis(2500) {
+            assert!(began.elapsed() < PATIENCE, "hung: {bypass}");
+        }
+        weir.signal(Signal::KILL);
+        assert_eq!(weir.end().code, None);
+        // Nothing is left at the links.
+        let began = Instant::now();
+        while net.pings(TO_B[0]) != 3 {
+            assert!(began.elapsed() < PATIENCE, "killed: {bypass}");
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_vanishes_ends_it() {
+    let Some(net) = Net::new("route-vanished") else {
+        return;
+    };
+    let weir = net.route("", &[]);
+    ip(&net.r, &["link", "del", "eth1"]);
+    let ended = weir.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("eth1"), "{ended:?}");
+    assert_eq!(net.pings("192.0.2.1"), 0, "nobody is there");
+}
+
 #[test]
 fn what_is_refused_says_why() {
     let Some(net) = Net::new("route-refused") else {
