@@ -100,6 +100,40 @@ fn a_server_is_asked_by_both_links_at_once() {
 }
 
 #[test]
+fn a_server_of_several_stacks_is_one_host() {
+    let Some(kernel) = kernel() else { return };
+    // A queue for each, one for all, and several for one.
+    for (kind, shards) in [("multi_queue", "3"), ("", "2"), ("multi_queue", "1")] {
+        kernel.run("ip link del tap0");
+        kernel.run(&format!(
+            "ip tuntap add dev tap0 mode tap user nobody {kind}"
+        ));
+        kernel.run("ip addr add 192.0.2.1/24 dev tap0");
+        kernel.run("ip addr add 2001:db8::1/64 dev tap0 nodad");
+        kernel.run("ip link set tap0 up");
+        let server = kernel.weir(&["echo", "--shards", shards]).until("ready");
+        kernel.host.run(|| {
+            for round in 0..12_u8 {
+                for at in &AT[..2] {
+                    let mut stream = TcpStream::connect((*at, 7)).unwrap();
+                    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                    let sent = [round; 5000];
+                    stream.write_all(&sent).unwrap();
+                    let mut heard = [0; 5000];
+                    stream.read_exact(&mut heard).unwrap();
+                    assert_eq!(heard, sent, "{kind} {shards}");
+                }
+            }
+        });
+        assert!(answers(&kernel, AT[0]) && answers(&kernel, AT[1]));
+        server.signal(Signal::INT);
+        assert_eq!(server.end().code, Some(0));
+    }
+    let refused = kernel.weir(&["echo", "--shards", "0"]).end();
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+}
+
+#[test]
 fn get_goes_by_the_link_that_leads_there() {
     let Some(kernel) = two() else { return };
     let folder = Folder::new("get-links");

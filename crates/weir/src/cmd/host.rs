@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         stop.wait(LOOK_EACH);
     }
     if args.json {
-        let counted = net.with_stack(weir_stack::Stack::counters);
+        let counted = net.counters();
         let report = json!({
             "frames_in": counted.frames_in,
             "frames_out": counted.frames_out,

@@ -10,12 +10,13 @@ pub(crate) use told::check;
 
 use crate::failure::Failure;
 use crate::stop::Stop;
+use clap::builder::RangedU64ValueParser;
 use place::On;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use weir_socket::Net;
-use weir_stack::Prefix;
+use weir_stack::{Prefix, SHARDS_MAX};
 use weir_wire::ethernet::Address;
 
 /// Where the host is: the help of every command that has one.
@@ -23,6 +24,7 @@ pub(crate) const HELP: &str = "\
 Links:
   tap:NAME   a TAP interface: the kernel is its peer. Root may let it be made; anybody else opens
              one that was made for them, once: ip tuntap add dev tap0 mode tap user ada
+             With multi_queue behind it, each of several stacks (--shards) has a queue.
   port:IF    a live interface, beside the kernel, by the interface's hardware address: frames for
              the host's addresses are taken from the kernel, and it gets copies of ARP and neighbour
              discovery. By the broker, or as root. This machine itself does not reach the host.
@@ -83,6 +85,16 @@ pub(crate) struct Addresses {
     #[arg(long = "mac", value_name = "MAC[%LINK]")]
     pub(crate) macs: Vec<On<Address>>,
 
+    /// How many stacks the host is made of, one a core: connections are dealt
+    /// out to them
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=SHARDS_MAX as u64),
+    )]
+    pub(crate) shards: usize,
+
     /// The broker that opens the ports on a live interface
     #[arg(long, value_name = "SOCKET")]
     pub(crate) broker: Option<PathBuf>,
@@ -141,7 +153,7 @@ impl Addresses {
     pub(crate) fn open(&self, links: &[String], need: Need, stop: &Stop) -> Result<Net, Failure> {
         let places = self.places(links)?;
         let opened = places.iter().map(|place| place.open(need));
-        let net = open::start(opened.collect::<Result<_, _>>()?)?;
+        let net = open::start(opened.collect::<Result<_, _>>()?, self.shards)?;
         told::settle(&places, &net, stop)?;
         Ok(net)
     }

@@ -9,17 +9,20 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use weir_link::net::{Interface, InterfaceError};
-use weir_socket::{Net, link};
+use weir_socket::{Builder, Net, link};
 use weir_stack::host::Detect;
 use weir_stack::{Config, Prefix};
 use weir_wire::ethernet::Address;
 
-/// A link, and what the host is on it.
-pub(super) type Opened = (Box<dyn link::Link>, Config);
+/// A link's queues, and what the host is on it.
+pub(super) type Opened = (Queues, Config);
+type Queues = Vec<Box<dyn link::Link>>;
 
-/// Starts the host.
-pub(super) fn start(links: Vec<Opened>) -> Result<Net, Failure> {
-    Net::with_links(links).map_err(failure)
+/// Starts the host, of so many stacks.
+pub(super) fn start(links: Vec<Opened>, shards: usize) -> Result<Net, Failure> {
+    let add = |builder: Builder, (queues, config)| builder.queues(queues, &config);
+    let builder = links.into_iter().fold(Net::builder(), add);
+    builder.shards(shards).start().map_err(failure)
 }
 
 impl Place<'_> {
@@ -27,7 +30,7 @@ impl Place<'_> {
     pub(super) fn open(&self, need: Need) -> Result<Opened, Failure> {
         let link = self.link;
         match link.split_once(':') {
-            Some(("tap", name)) => self.on_tap(name, tap(name), need),
+            Some(("tap", name)) => self.on_tap(name, tap(name, self.queues), need),
             Some(("port", name)) => self.on_port(name, need),
             Some((kind, _)) => Err(Failure::refused(format!(
                 "there are no links of kind `{kind}`: give tap:NAME, port:IF or a name"
@@ -41,7 +44,7 @@ impl Place<'_> {
                      say tap:{link}"
                 )))
             }
-            None => match tap(link) {
+            None => match tap(link, self.queues) {
                 // An interface of another kind.
                 Err(error) if is(&error, Errno::INVAL) && Interface::named(link).is_ok() => {
                     self.on_port(link, need)
@@ -51,19 +54,14 @@ impl Place<'_> {
         }
     }
 
-    fn on_tap(
-        &self,
-        name: &str,
-        tap: io::Result<link::Tap>,
-        need: Need,
-    ) -> Result<Opened, Failure> {
+    fn on_tap(&self, name: &str, tap: io::Result<Queues>, need: Need) -> Result<Opened, Failure> {
         let tap = tap.map_err(|error| no_tap(name, &error))?;
         let interface = Interface::named(name).map_err(Failure::run)?;
         check_up(&interface, need)?;
         self.check_free(&interface)?;
         let mac = self.mac.unwrap_or_else(|| self.made_mac(name));
         let config = self.config(mac, &interface)?;
-        Ok((Box::new(tap), config))
+        Ok((tap, config))
     }
 
     fn on_port(&self, name: &str, need: Need) -> Result<Opened, Failure> {
@@ -104,7 +102,7 @@ impl Place<'_> {
             Ok(error) => crate::live::failure(error),
             Err(error) => Failure::run(format!("cannot open ports on {name}: {error}")),
         })?;
-        Ok((Box::new(port), config))
+        Ok((vec![Box::new(port)], config))
     }
 
     fn config(&self, mac: Address, interface: &Interface) -> Result<Config, Failure> {
@@ -186,12 +184,31 @@ fn secret(link: &str) -> u128 {
     half(0) << 64 | half(1)
 }
 
-/// With the kernel's offload, or without it if the kernel has none.
-fn tap(name: &str) -> io::Result<link::Tap> {
-    match link::Tap::open(name) {
-        Err(error) if is(&error, Errno::INVAL) => link::Tap::open_plain(name),
-        opened => opened,
+/// With a queue for each stack, or with one if the interface was made for one,
+/// or for any number; with the kernel's offload, or without it if the kernel has
+/// none.
+fn tap(name: &str, queues: usize) -> io::Result<Queues> {
+    let one = |tap| vec![Box::new(tap) as Box<dyn link::Link>];
+    let ways: [&dyn Fn() -> io::Result<Queues>; 4] = [
+        &|| link::Tap::queues(name, queues),
+        &|| link::Tap::open(name).map(one),
+        &|| link::Tap::queues_plain(name, queues),
+        &|| link::Tap::open_plain(name).map(one),
+    ];
+    // What is made for one stack is as it always was.
+    let order = if queues > 1 {
+        [0, 1, 2, 3]
+    } else {
+        [1, 0, 3, 2]
+    };
+    let mut opened = ways[order[0]]();
+    for next in &order[1..] {
+        match opened {
+            Err(error) if is(&error, Errno::INVAL) => opened = ways[*next](),
+            done => return done,
+        }
     }
+    opened
 }
 
 fn is(error: &io::Error, errno: Errno) -> bool {

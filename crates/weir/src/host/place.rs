@@ -41,6 +41,8 @@ pub(super) struct Place<'a> {
     pub(super) gateways: Vec<IpAddr>,
     pub(super) mac: Option<Address>,
     pub(super) broker: Option<&'a Path>,
+    /// Queues that a TAP interface is asked for.
+    pub(super) queues: usize,
 }
 
 impl Place<'_> {
@@ -70,6 +72,7 @@ impl Addresses {
             gateways: Vec::new(),
             mac: None,
             broker: self.broker.as_deref(),
+            queues: self.shards,
         };
         let mut places: Vec<Place<'_>> = links.iter().map(place).collect();
         for (at, link) in links.iter().enumerate() {
