@@ -158,8 +158,16 @@ impl Host {
         Ok(host)
     }
 
-    /// Does what is due.
+    /// Does what is due: mostly nothing, which is soon seen.
+    #[inline]
     pub(crate) fn poll(&mut self, now_ns: u64) {
+        let due = self.next_ns().is_some_and(|at_ns| at_ns <= now_ns);
+        if due || self.neighbours.has_asks() {
+            self.poll_due(now_ns);
+        }
+    }
+
+    fn poll_due(&mut self, now_ns: u64) {
         if self.slow_ns <= now_ns {
             self.poll_slow(now_ns);
         }

@@ -100,9 +100,11 @@ impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
         let image = self.hash.image(key);
         let home = self.home(&image);
         let bucket = self.bucket(home)?;
-        let found = bucket.first(bucket.candidates(image.tag), &image);
+        let candidates = bucket.candidates(image.tag);
+        let found = bucket.first(candidates, &image);
         match found {
             Some(_) => self.examined += 1,
+            None if candidates == 0 && !bucket.is_passed() => {}
             None => return self.find_behind(home, image),
         }
         found

@@ -128,6 +128,9 @@ impl Pcb {
             *sent += out_len;
             self.sent(now_ns, next);
             went |= next != Next::Ack;
+            if turn == Turn::More && !self.has_output() {
+                turn = Turn::Done;
+            }
         }
         let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd);
         if now_ns == self.last_sent_ns || pipe >= cwnd {
