@@ -208,18 +208,21 @@ impl<'a> Parts<'a> {
     /// Whether the IP header's checksum is right, if it has one.
     #[inline]
     pub(crate) fn header_is_right(&self) -> bool {
-        self.ip.len() == transport(true) || Sum::new().bytes(self.ip).finish() == 0
+        match self.ip.as_chunks::<4>().0.as_array::<5>() {
+            Some(header) => Sum::new().words(header).finish() == 0,
+            None => self.ip.len() == transport(true),
+        }
     }
 
     /// The sum of the pseudo-header.
     #[inline]
     pub(crate) fn pseudo(&self, protocol: u8) -> Sum {
-        let addresses = match self.ip.len() {
-            20 => &self.ip[12..20],
-            _ => &self.ip[8..40],
-        };
         let len = self.transport.len() as u16;
-        Sum::new().bytes(addresses).word(len).word(protocol.into())
+        let sum = Sum::new().word(len).word(protocol.into());
+        match self.ip.as_chunks::<4>().0 {
+            [_, _, _, src, dst] => sum.words(&[*src, *dst]),
+            _ => sum.bytes(&self.ip[8..40]),
+        }
     }
 }
 

@@ -20,23 +20,31 @@ impl Sum {
     /// Adds bytes, wherever they were split.
     #[inline]
     pub fn bytes(mut self, mut bytes: &[u8]) -> Sum {
-        let [first, rest @ ..] = bytes else {
-            return self;
-        };
         if self.odd {
+            let [first, rest @ ..] = bytes else {
+                return self;
+            };
             self.total += u64::from(*first);
             bytes = rest;
         }
-        for piece in bytes.chunks(PIECE) {
-            let (words, rest) = piece.as_chunks::<4>();
-            let sum = if words.len() <= FEW / 4 {
-                add(words)
-            } else {
-                add_many(words)
-            };
-            self.add(sum + last(rest));
-        }
+        let sum = match bytes.len() {
+            ..=FEW => {
+                let (words, rest) = bytes.as_chunks::<4>();
+                add(words) + last(rest)
+            }
+            _ => many(bytes),
+        };
+        self.add(sum);
         self.odd = bytes.len() % 2 == 1;
+        self
+    }
+
+    /// Adds the words of a header whose length is known beforehand, between two
+    /// words.
+    #[inline]
+    pub fn words<const N: usize>(mut self, words: &[[u8; 4]; N]) -> Sum {
+        assert!(!self.odd, "a word starts where a word ended");
+        self.add(add(words));
         self
     }
 
@@ -44,18 +52,18 @@ impl Sum {
     ///
     /// # Panics
     /// If `to` is not as long as `from`.
+    #[inline]
     pub fn copy(mut self, from: &[u8], to: &mut [u8]) -> Sum {
         assert_eq!(from.len(), to.len(), "all of it is copied");
-        if self.odd || from.len() <= FEW {
+        if self.odd {
             to.copy_from_slice(from);
             return self.bytes(from);
         }
-        for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
-            let (words, rest) = from.as_chunks::<4>();
-            let (places, end) = to.as_chunks_mut::<4>();
-            end.copy_from_slice(rest);
-            self.add(copy_many(words, places) + last(rest));
-        }
+        let sum = match from.len() {
+            ..=FEW => copy_few(from, to),
+            _ => copy_pieces(from, to),
+        };
+        self.add(sum);
         self.odd = from.len() % 2 == 1;
         self
     }
@@ -63,14 +71,14 @@ impl Sum {
     /// Adds a sum of words as this machine has them.
     #[inline]
     fn add(&mut self, sum: u64) {
-        self.total = u64::from(fold(self.total)) + u64::from(u16::from_be(fold(sum)));
+        self.total += u64::from(u16::from_be(fold(sum)));
     }
 
     /// What two sums of whole words come to.
     #[inline]
     pub fn and(mut self, other: Sum) -> Sum {
         assert!(!self.odd, "a sum starts where a word ended");
-        self.total += u64::from(fold(other.total));
+        self.total = (self.total & 0xffff_ffff) + (self.total >> 32) + u64::from(fold(other.total));
         self.odd = other.odd;
         self
     }
@@ -79,7 +87,7 @@ impl Sum {
     #[inline]
     pub fn word(mut self, word: u16) -> Sum {
         assert!(!self.odd, "a word starts where a word ended");
-        self.total = u64::from(fold(self.total)) + u64::from(word);
+        self.total += u64::from(word);
         self
     }
 
@@ -139,6 +147,16 @@ fn add_many(words: &[[u8; 4]]) -> u64 {
     add(words)
 }
 
+/// The sum of bytes from an even place on, as [`add`] gives it.
+fn many(bytes: &[u8]) -> u64 {
+    let mut sum = 0;
+    for piece in bytes.chunks(PIECE) {
+        let (words, rest) = piece.as_chunks::<4>();
+        sum += u64::from(fold(add_many(words) + last(rest)));
+    }
+    sum
+}
+
 /// Copies words; gives their sum as [`add`] does.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn copy_many(from: &[[u8; 4]], to: &mut [[u8; 4]]) -> u64 {
@@ -150,12 +168,49 @@ fn copy_many(from: &[[u8; 4]], to: &mut [[u8; 4]]) -> u64 {
     sum
 }
 
+/// Copies bytes; gives their sum as [`add`] does.
+fn copy_pieces(from: &[u8], to: &mut [u8]) -> u64 {
+    let mut sum = 0;
+    for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
+        let (words, rest) = from.as_chunks::<4>();
+        let (places, end) = to.as_chunks_mut::<4>();
+        sum += u64::from(fold(copy_many(words, places) + copy_last(rest, end)));
+    }
+    sum
+}
+
+/// [`copy_pieces`] of so few bytes that no call is made for them.
+#[inline]
+fn copy_few(from: &[u8], to: &mut [u8]) -> u64 {
+    let (words, rest) = from.as_chunks::<4>();
+    let (places, end) = to.as_chunks_mut::<4>();
+    let mut sum = copy_last(rest, end);
+    for (from, to) in words.iter().zip(places) {
+        *to = *from;
+        sum += u64::from(u32::from_ne_bytes(*from));
+    }
+    sum
+}
+
 /// The bytes behind the last whole word, as a word.
 #[inline]
 fn last(rest: &[u8]) -> u64 {
-    let mut word = [0; 4];
-    word[..rest.len()].copy_from_slice(rest);
+    let word = match *rest {
+        [] => return 0,
+        [a] => [a, 0, 0, 0],
+        [a, b] => [a, b, 0, 0],
+        [a, b, c, ..] => [a, b, c, 0],
+    };
     u32::from_ne_bytes(word).into()
+}
+
+/// Copies the bytes behind the last whole word; gives them as [`last`] does.
+#[inline]
+fn copy_last(rest: &[u8], to: &mut [u8]) -> u64 {
+    for (from, to) in rest.iter().zip(to) {
+        *to = *from;
+    }
+    last(rest)
 }
 
 /// Source and destination of an IP packet: what a transport's checksum covers
@@ -193,11 +248,11 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
 
 /// Carries folded back in until 16 bits are left.
 #[inline]
-fn fold(mut total: u64) -> u16 {
-    while total > 0xffff {
-        total = (total & 0xffff) + (total >> 16);
-    }
-    total as u16
+fn fold(total: u64) -> u16 {
+    let (sum, carry) = (total as u32).overflowing_add((total >> 32) as u32);
+    let sum = sum + u32::from(carry);
+    let (sum, carry) = (sum as u16).overflowing_add((sum >> 16) as u16);
+    sum + u16::from(carry)
 }
 
 #[cfg(test)]

@@ -51,8 +51,12 @@ impl Ring {
             return;
         }
         let at = self.place(self.len() + gap);
-        let first = bytes.len().min(self.storage.len() - at);
-        self.storage[at..at + first].copy_from_slice(&bytes[..first]);
+        if let Some(room) = self.storage.get_mut(at..at + bytes.len()) {
+            room.copy_from_slice(bytes);
+            return;
+        }
+        let first = self.storage.len() - at;
+        self.storage[at..].copy_from_slice(&bytes[..first]);
         self.storage[..bytes.len() - first].copy_from_slice(&bytes[first..]);
     }
 
@@ -87,6 +91,9 @@ impl Ring {
     /// [`Ring::copy`], and the bytes' sum.
     pub(super) fn copy_summed(&self, offset: usize, out: &mut [u8]) -> Sum {
         let [from, more] = self.slices(offset, out.len());
+        if more.is_empty() {
+            return Sum::new().copy(from, out);
+        }
         let (start, rest) = out.split_at_mut(from.len());
         Sum::new().copy(from, start).copy(more, rest)
     }
@@ -102,8 +109,11 @@ impl Ring {
             return Sum::new();
         }
         let at = self.place(self.len());
-        let first = bytes.len().min(self.storage.len() - at);
-        let (start, rest) = bytes.split_at(first);
+        if let Some(room) = self.storage.get_mut(at..at + bytes.len()) {
+            return Sum::new().copy(bytes, room);
+        }
+        let (start, rest) = bytes.split_at(self.storage.len() - at);
+        let first = start.len();
         let sum = Sum::new().copy(start, &mut self.storage[at..at + first]);
         sum.copy(rest, &mut self.storage[..rest.len()])
     }
