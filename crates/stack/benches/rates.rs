@@ -393,10 +393,13 @@ fn main() {
     let alone: Option<fn() -> f64> = match std::env::args().nth(1).as_deref() {
         Some("requests") => Some(our_requests),
         Some("connections") => Some(our_connections),
+        Some("smoltcp-requests") => Some(their_requests),
+        Some("smoltcp-connections") => Some(their_connections),
         _ => None,
     };
     if let Some(run) = alone {
-        let best = (0..20 * ROUNDS).map(|_| run()).fold(f64::MAX, f64::min);
+        let runs = std::env::var("WEIR_RUNS").map_or(20 * ROUNDS, |runs| runs.parse().unwrap());
+        let best = (0..runs).map(|_| run()).fold(f64::MAX, f64::min);
         println!("{best:.6} s");
         return;
     }

@@ -120,9 +120,11 @@ impl Stack {
         if let Err(reason) = ingress.frame(now_ns, frame, received) {
             ingress.host.counters.drop(reason);
         }
-        self.hosts.give_up_twice(now_ns, received.link);
-        if self.hosts.at_mut(received.link).take_lost() {
-            self.disarm();
+        if ingress.host.has_news() {
+            self.hosts.give_up_twice(now_ns, received.link);
+            if self.hosts.at_mut(received.link).take_lost() {
+                self.disarm();
+            }
         }
     }
 
@@ -141,26 +143,23 @@ impl Stack {
     ///
     /// Frames of other links than the first stay: see [`Stack::poll_links`].
     pub fn poll(&mut self, now_ns: u64, out: &mut dyn Outlet) -> Option<u64> {
-        self.poll_links(now_ns, &mut First(out, Shut))
+        self.run(now_ns, &mut First(out, Shut))
     }
 
     /// As [`Stack::poll`], for a stack on several links: each frame goes to its
     /// link's outlet, and a link that is full holds up no other.
     pub fn poll_links(&mut self, now_ns: u64, outs: &mut dyn Outlets) -> Option<u64> {
+        self.run(now_ns, outs)
+    }
+
+    #[inline]
+    fn run<O: Outlets + ?Sized>(&mut self, now_ns: u64, outs: &mut O) -> Option<u64> {
         let mut lost = false;
         for link in 0..self.hosts.count() as u8 {
-            self.hosts.at_mut(link).poll(now_ns);
-            self.hosts.give_up_twice(now_ns, link);
             let host = self.hosts.at_mut(link);
-            lost |= host.take_lost();
-            let (tcp, udp) = (&mut self.tcp, &mut self.udp);
-            let mut ingress = Ingress { host, tcp, udp };
-            while let Some(frame) = ingress.host.next_unreached() {
-                // A packet of ours that is told of is related to something, or its
-                // sender is gone.
-                if let Some(report) = frame.get(ethernet::Repr::LEN..).and_then(unreached) {
-                    let _ = ingress.report(now_ns, report);
-                }
+            host.poll(now_ns);
+            if host.has_news() {
+                lost |= self.take_news(now_ns, link);
             }
         }
         if lost {
@@ -174,7 +173,26 @@ impl Stack {
         due.fold(tcp_ns, earlier)
     }
 
-    fn flush(&mut self, outs: &mut dyn Outlets) {
+    /// Deals with what a link's poll has found; whether an address was lost.
+    #[cold]
+    fn take_news(&mut self, now_ns: u64, link: u8) -> bool {
+        self.hosts.give_up_twice(now_ns, link);
+        let host = self.hosts.at_mut(link);
+        let lost = host.take_lost();
+        let (tcp, udp) = (&mut self.tcp, &mut self.udp);
+        let mut ingress = Ingress { host, tcp, udp };
+        while let Some(frame) = ingress.host.next_unreached() {
+            // A packet of ours that is told of is related to something, or its
+            // sender is gone.
+            if let Some(report) = frame.get(ethernet::Repr::LEN..).and_then(unreached) {
+                let _ = ingress.report(now_ns, report);
+            }
+        }
+        lost
+    }
+
+    #[inline]
+    fn flush<O: Outlets + ?Sized>(&mut self, outs: &mut O) {
         for host in self.hosts.iter_mut().filter(|host| host.has_frames()) {
             host.flush(outs.outlet(host.link));
         }

@@ -206,6 +206,7 @@ impl Host {
     }
 
     /// When [`Host::poll`] is due.
+    #[inline]
     pub(crate) fn next_ns(&self) -> Option<u64> {
         let slow_ns = (self.slow_ns < u64::MAX).then_some(self.slow_ns);
         let due_ns = earlier(self.neighbours.next_ns(), self.reassembly.next_ns());
@@ -255,6 +256,13 @@ impl Host {
     /// A frame, without its Ethernet header written, that nobody took.
     pub(crate) fn next_unreached(&mut self) -> Option<Vec<u8>> {
         self.unreached.pop()
+    }
+
+    /// Whether there may be something of [`Host::take_lost`],
+    /// [`Host::take_taken`] or [`Host::next_unreached`].
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_lost | self.has_taken | !self.unreached.is_empty()
     }
 
     /// Whether an address was lost since it was last asked.

@@ -166,7 +166,12 @@ impl Pcb {
             if sent.sacked && sent.start.before(ack) {
                 return;
             }
-            let segments = sent.end.since(sent.start).div_ceil(mss.max(1));
+            let len = sent.end.since(sent.start);
+            let segments = if len <= mss {
+                1
+            } else {
+                len.div_ceil(mss.max(1))
+            };
             count(&mut counts.delivered, segments);
             if !sent.again {
                 latest_ns = latest_ns.max(Some(sent.sent_ns));

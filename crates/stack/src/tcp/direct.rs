@@ -38,7 +38,7 @@ impl Tcp {
     /// fast path.
     #[inline]
     pub(crate) fn direct(&mut self, now_ns: u64, packet: &[u8], received: Received) -> Direct {
-        let Some(name) = self.connection_of(packet, received) else {
+        let Some((name, expected)) = self.connection_of(packet, received) else {
             return Direct::Standard(None);
         };
         let standard = Direct::Standard(Some(name));
@@ -47,10 +47,11 @@ impl Tcp {
             return Direct::Standard(None);
         };
         self.latest = Some(name);
-        pcb.receive.set_memory(left);
-        if !pcb.expects(packet) || !pcb.is_plain() || pcb.link != received.link {
+        let expected = expected || pcb.expects(packet);
+        if !expected || !pcb.is_plain() || pcb.link != received.link {
             return standard;
         }
+        pcb.receive.set_memory(left);
         let taken = match Parts::of(packet) {
             Some(parts) => pcb.take_plain(now_ns, &parts, received),
             None => return standard,
@@ -78,17 +79,24 @@ impl Tcp {
         }
     }
 
+    /// The connection that a packet seems to be of, and whether its filter is
+    /// known to accept it.
     #[inline]
-    fn connection_of(&mut self, packet: &[u8], received: Received) -> Option<Name> {
+    fn connection_of(&mut self, packet: &[u8], received: Received) -> Option<(Name, bool)> {
         if let Some(channel) = received.channel {
-            return channel.tcp().map(Name::from_bits);
+            return Some((Name::from_bits(channel.tcp()?), false));
         }
         if let Some(name) = self.latest
             && let Some(pcb) = self.pcbs.get(name)
             && pcb.expects(packet)
         {
-            return Some(name);
+            return Some((name, true));
         }
+        self.look_up(packet).map(|name| (name, false))
+    }
+
+    /// The connection between the ends that a packet tells.
+    fn look_up(&mut self, packet: &[u8]) -> Option<Name> {
         let half = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
         let tcp = Protocol::TCP.0;
         let found = match *packet {
@@ -222,7 +230,11 @@ impl Pcb {
         };
         let right = sum.is_none_or(|sum| {
             let sum = parts.pseudo(Protocol::TCP.0).and(sum);
-            Sum::new().bytes(header).and(sum).finish() == 0
+            let header = match header.as_chunks::<4>().0.as_array::<8>() {
+                Some(timed) => Sum::new().words(timed),
+                None => Sum::new().bytes(header),
+            };
+            header.and(sum).finish() == 0
         });
         if !right || !parts.header_is_right() {
             return Some(false);

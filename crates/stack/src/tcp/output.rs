@@ -102,10 +102,9 @@ impl Pcb {
             };
             let segment = self.segment(now_ns, next, options.as_ref(), is_syn);
             let mut out_len = segment.payload_len;
-            left -= if host.offload.tso4 || host.offload.tso6 {
-                1
-            } else {
-                out_len.div_ceil(most).max(1)
+            left -= match host.offload.tso4 || host.offload.tso6 || out_len <= most {
+                true => 1,
+                false => out_len.div_ceil(most),
             };
             match self.way() {
                 Some(way) => {
@@ -182,6 +181,9 @@ impl Pcb {
     /// Bytes that one segment may carry if it is cut later: by the link, or when
     /// it is written, at most `left` then; never more than may be in the network.
     fn burst(&self, offload: Offload, most: usize, left: usize) -> usize {
+        if self.send.unsent() <= most {
+            return most;
+        }
         let cuts = match self.local {
             SocketAddr::V4(_) => offload.tso4,
             SocketAddr::V6(_) => offload.tso6,
@@ -376,7 +378,7 @@ impl Pcb {
     }
 
     fn count_sent(&mut self, len: usize, again: bool) {
-        let segments = len.div_ceil(self.mss.max(1)).max(1);
+        let segments = self.segments(len);
         let counts = &mut self.counts;
         count(&mut counts.segments_out, segments);
         if again {
@@ -395,7 +397,8 @@ impl Pcb {
                 self.count_sent(len, false);
                 self.board.push(start, end, now_ns);
                 // A SYN's bytes are as many as fit, and wait for nobody.
-                if !len.is_multiple_of(self.mss.max(1)) && !self.is_opening() {
+                let full = len == self.mss || len.is_multiple_of(self.mss.max(1));
+                if !full && !self.is_opening() {
                     self.send.small = end;
                 }
                 self.probe_window = false;

@@ -316,6 +316,15 @@ impl Pcb {
         (path_mtu - headers(self.local)).min(self.mss_ours.into())
     }
 
+    /// Segments that so many bytes go in, one at least.
+    #[inline]
+    pub(super) fn segments(&self, len: usize) -> usize {
+        if len <= self.mss {
+            return 1;
+        }
+        len.div_ceil(self.mss.max(1))
+    }
+
     /// The segment size that our SYN tells.
     pub(super) fn mss_ours(&self) -> u16 {
         self.mss_ours

@@ -249,7 +249,12 @@ impl Tcp {
     /// After anything happened to a connection: its memory, its deadline, its
     /// turn to send, what there is to tell, and its end.
     pub(super) fn settle(&mut self, now_ns: u64, name: Name) {
-        self.account(name);
+        let Some(pcb) = self.pcbs.get_mut(name) else {
+            return;
+        };
+        if pcb.send.capacity() + pcb.receive.capacity() != pcb.held as usize {
+            self.account(name);
+        }
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
         };
@@ -346,22 +351,19 @@ impl Tcp {
 
     /// Does what is due, and lets connections send in turns; gives the next
     /// deadline.
-    pub(crate) fn poll(
+    #[inline]
+    pub(crate) fn poll<O: Outlets + ?Sized>(
         &mut self,
         now_ns: u64,
         hosts: &mut Hosts,
-        outs: &mut dyn Outlets,
+        outs: &mut O,
     ) -> Option<u64> {
-        while let Some(index) = self.deadlines.pop(now_ns) {
-            if let Some(name) = self.pcbs.at(index) {
-                let pcb = self.pcbs.get_mut(name).expect("it is at its place");
-                pcb.due_ns = u64::MAX;
-                let host = hosts.at_mut(pcb.link);
-                match pcb.timeout(now_ns) {
-                    true => self.abort(now_ns, host, name, Some(TcpError::TimedOut)),
-                    false => self.settle(now_ns, name),
-                }
-            }
+        if self
+            .deadlines
+            .next_ns()
+            .is_some_and(|at_ns| at_ns <= now_ns)
+        {
+            self.strike(now_ns, hosts);
         }
         let mut more = false;
         for host in hosts.iter_mut() {
@@ -373,6 +375,21 @@ impl Tcp {
         match more {
             false => self.deadlines.next_ns(),
             true => Some(now_ns),
+        }
+    }
+
+    /// Does what is due.
+    fn strike(&mut self, now_ns: u64, hosts: &mut Hosts) {
+        while let Some(index) = self.deadlines.pop(now_ns) {
+            if let Some(name) = self.pcbs.at(index) {
+                let pcb = self.pcbs.get_mut(name).expect("it is at its place");
+                pcb.due_ns = u64::MAX;
+                let host = hosts.at_mut(pcb.link);
+                match pcb.timeout(now_ns) {
+                    true => self.abort(now_ns, host, name, Some(TcpError::TimedOut)),
+                    false => self.settle(now_ns, name),
+                }
+            }
         }
     }
 
