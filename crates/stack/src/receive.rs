@@ -24,32 +24,28 @@ impl Ingress<'_> {
         frame: &[u8],
         received: Received,
     ) -> Result<(), DropReason> {
-        let connection = match self.direct(now_ns, frame, received) {
-            Direct::Standard(connection) => connection,
-            Direct::Taken => {
-                self.host.counters.frames_in += 1;
-                return Ok(());
-            }
-            Direct::Dropped(reason) => {
-                self.host.counters.frames_in += 1;
-                return Err(reason);
-            }
+        let Some(packet) = self.host.plain(frame) else {
+            return match self.host.frame(now_ns, frame)? {
+                Some((packet, to_group)) => self.packet(now_ns, packet, to_group, (received, None)),
+                None => Ok(()),
+            };
         };
-        match self.host.frame(now_ns, frame)? {
-            Some((packet, to_group)) => {
-                self.packet(now_ns, packet, to_group, (received, connection))
+        self.host.counters.frames_in += 1;
+        match self.direct(now_ns, packet, received) {
+            Direct::Standard(connection) => {
+                self.packet(now_ns, packet, false, (received, connection))
             }
-            None => Ok(()),
+            Direct::Taken => Ok(()),
+            Direct::Dropped(reason) => Err(reason),
         }
     }
 
     /// The fast paths.
     #[inline]
-    fn direct(&mut self, now_ns: u64, frame: &[u8], received: Received) -> Direct {
-        let opt = self.host.mode == Mode::Opt;
-        let Some(packet) = self.host.plain(frame).filter(|_| opt) else {
+    fn direct(&mut self, now_ns: u64, packet: &[u8], received: Received) -> Direct {
+        if self.host.mode != Mode::Opt {
             return Direct::Standard(None);
-        };
+        }
         let protocol = if packet[0] >> 4 == 4 {
             packet[9]
         } else {
@@ -87,14 +83,20 @@ impl Ingress<'_> {
             }
             Input::Partial => Ok(()),
             Input::Whole(whole) if self.strays(&whole)? => Ok(()),
-            Input::Whole(whole) => match self.host.packet(now_ns, &whole, to_group)? {
-                Input::Datagram(mut incoming) => {
-                    incoming.fragmented = true;
-                    self.datagram(now_ns, &incoming)
-                }
-                // Fragments of fragments: nobody honest makes them.
-                Input::Partial | Input::Whole(_) => Err(DropReason::FragmentMalformed),
-            },
+            Input::Whole(whole) => self.whole(now_ns, &whole, to_group),
+        }
+    }
+
+    /// Takes a packet that came in fragments.
+    #[cold]
+    fn whole(&mut self, now_ns: u64, bytes: &[u8], to_group: bool) -> Result<(), DropReason> {
+        match self.host.packet(now_ns, bytes, to_group)? {
+            Input::Datagram(mut incoming) => {
+                incoming.fragmented = true;
+                self.datagram(now_ns, &incoming)
+            }
+            // Fragments of fragments: nobody honest makes them.
+            Input::Partial | Input::Whole(_) => Err(DropReason::FragmentMalformed),
         }
     }
 
@@ -116,6 +118,9 @@ impl Ingress<'_> {
     }
 
     fn datagram(&mut self, now_ns: u64, incoming: &Incoming<'_>) -> Result<(), DropReason> {
+        if incoming.protocol == Protocol::TCP {
+            return self.tcp.receive(now_ns, self.host, incoming);
+        }
         let done = match (incoming.protocol, incoming.addresses) {
             (Protocol::ICMPV4, Addresses::V4(..)) | (Protocol::ICMPV6, Addresses::V6(..)) => {
                 let report = self.host.icmp(now_ns, incoming)?;
@@ -129,7 +134,6 @@ impl Ingress<'_> {
                 self.host.counters.datagrams_standard += 1;
                 self.udp.receive(incoming)
             }
-            (Protocol::TCP, _) => self.tcp.receive(now_ns, self.host, incoming),
             _ => Err(DropReason::ProtocolUnknown),
         };
         match done {

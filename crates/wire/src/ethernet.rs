@@ -94,27 +94,32 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     /// If the header is cut short.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Frame<'a>, Error> {
         need("an Ethernet header", bytes, Repr::LEN)?;
         Ok(Frame(bytes))
     }
 
     /// The destination.
+    #[inline]
     pub fn dst(&self) -> Address {
         Address(array(self.0, 0))
     }
 
     /// The source.
+    #[inline]
     pub fn src(&self) -> Address {
         Address(array(self.0, 6))
     }
 
     /// The type, or that of the first tag.
+    #[inline]
     pub fn ether_type(&self) -> EtherType {
         EtherType(half(self.0, 12))
     }
 
     /// What follows the type.
+    #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.0[Repr::LEN..]
     }

@@ -21,6 +21,7 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// If the header is cut short, is of another version, or its lengths
     /// contradict each other. The checksum is not looked at.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
         need(HEADER, bytes, Repr::LEN)?;
         let wrong = |field, value: usize| Error::Field {
@@ -44,68 +45,81 @@ impl<'a> Packet<'a> {
     }
 
     /// The header's length with its options, in bytes.
+    #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(self.0[0] & 0xf) * 4
     }
 
     /// The packet's length by its header, in bytes.
+    #[inline]
     pub fn total_len(&self) -> usize {
         half(self.0, 2).into()
     }
 
     /// The source.
+    #[inline]
     pub fn src(&self) -> Ipv4Addr {
         Ipv4Addr::from(array::<4>(self.0, 12))
     }
 
     /// The destination.
+    #[inline]
     pub fn dst(&self) -> Ipv4Addr {
         Ipv4Addr::from(array::<4>(self.0, 16))
     }
 
     /// What it carries.
+    #[inline]
     pub fn protocol(&self) -> Protocol {
         Protocol(self.0[9])
     }
 
     /// Hops left.
+    #[inline]
     pub fn ttl(&self) -> u8 {
         self.0[8]
     }
 
     /// Differentiated services and congestion bits.
+    #[inline]
     pub fn traffic_class(&self) -> u8 {
         self.0[1]
     }
 
     /// Names the datagram among the fragments in flight.
+    #[inline]
     pub fn identification(&self) -> u16 {
         half(self.0, 4)
     }
 
     /// The fragment's offset in the datagram, in bytes; 0 of a whole one.
+    #[inline]
     pub fn fragment_offset(&self) -> usize {
         usize::from(half(self.0, 6) & 0x1fff) * 8
     }
 
     /// Whether fragments follow this one.
+    #[inline]
     pub fn more_fragments(&self) -> bool {
         half(self.0, 6) & MORE_FRAGMENTS != 0
     }
 
     /// The header's options.
+    #[inline]
     pub fn options(&self) -> &'a [u8] {
         &self.0[Repr::LEN..self.header_len()]
     }
 
     /// What follows the header, without padding; less than the header says if
     /// the packet was cut short.
+    #[inline]
     pub fn payload(&self) -> &'a [u8] {
         let end = self.total_len().min(self.0.len());
         &self.0[self.header_len()..end]
     }
 
     /// Whether the header's checksum is right.
+    #[inline]
     pub fn checksum_is_right(&self) -> bool {
         checksum::of(&self.0[..self.header_len()]) == 0
     }

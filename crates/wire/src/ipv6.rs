@@ -18,6 +18,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// If the header is cut short or of another version.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
         need(HEADER, bytes, Repr::LEN)?;
         let version = bytes[0] >> 4;
@@ -32,27 +33,32 @@ impl<'a> Packet<'a> {
     }
 
     /// The length of what follows the header by the header, in bytes.
+    #[inline]
     pub fn payload_len(&self) -> usize {
         half(self.0, 4).into()
     }
 
     /// The source.
+    #[inline]
     pub fn src(&self) -> Ipv6Addr {
         Ipv6Addr::from(array::<16>(self.0, 8))
     }
 
     /// The destination.
+    #[inline]
     pub fn dst(&self) -> Ipv6Addr {
         Ipv6Addr::from(array::<16>(self.0, 24))
     }
 
     /// What follows the header: an extension header or what it carries.
+    #[inline]
     pub fn next_header(&self) -> Protocol {
         Protocol(self.0[6])
     }
 
     /// What follows the header, without padding; less than the header says if
     /// the packet was cut short.
+    #[inline]
     pub fn payload(&self) -> &'a [u8] {
         let end = (Repr::LEN + self.payload_len()).min(self.0.len());
         &self.0[Repr::LEN..end]

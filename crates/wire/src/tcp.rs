@@ -33,6 +33,7 @@ impl Flags {
     pub const CWR: Flags = Flags(0x80);
 
     /// Whether all of `flags` are set.
+    #[inline]
     pub fn contains(self, flags: Flags) -> bool {
         self.0 & flags.0 == flags.0
     }
@@ -55,6 +56,7 @@ impl<'a> Segment<'a> {
     ///
     /// # Errors
     /// If the header is cut short, or its data offset is less than 5 words.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Segment<'a>, Error> {
         need(HEADER, bytes, Repr::LEN_MIN)?;
         let segment = Segment(bytes);
@@ -71,51 +73,61 @@ impl<'a> Segment<'a> {
     }
 
     /// The source port.
+    #[inline]
     pub fn src_port(&self) -> u16 {
         half(self.0, 0)
     }
 
     /// The destination port.
+    #[inline]
     pub fn dst_port(&self) -> u16 {
         half(self.0, 2)
     }
 
     /// The sequence number of the first byte of payload, or of SYN.
+    #[inline]
     pub fn seq(&self) -> u32 {
         word(self.0, 4)
     }
 
     /// The acknowledgment number.
+    #[inline]
     pub fn ack(&self) -> u32 {
         word(self.0, 8)
     }
 
     /// The control bits.
+    #[inline]
     pub fn flags(&self) -> Flags {
         Flags(self.0[13])
     }
 
     /// The receive window, unscaled.
+    #[inline]
     pub fn window(&self) -> u16 {
         half(self.0, 14)
     }
 
     /// The header's length with its options, in bytes.
+    #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(self.0[12] >> 4) * 4
     }
 
     /// The header's options.
+    #[inline]
     pub fn options(&self) -> &'a [u8] {
         &self.0[Repr::LEN_MIN..self.header_len()]
     }
 
     /// What follows the header.
+    #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.0[self.header_len()..]
     }
 
     /// Whether the checksum is right, if the segment is whole.
+    #[inline]
     pub fn checksum_is_right(&self, addresses: Addresses) -> bool {
         let sum = Sum::new().pseudo_header(addresses, Protocol::TCP.0, self.0.len() as u32);
         sum.bytes(self.0).finish() == 0
@@ -246,11 +258,31 @@ mod kind {
 impl Options {
     /// Reads a header's options. Those unknown are passed over; what follows a
     /// malformed one is not seen.
-    pub fn parse(mut bytes: &[u8]) -> Options {
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Options {
         let mut options = Options::default();
+        options.take(bytes);
+        options
+    }
+
+    /// Reads a header's options into none.
+    #[inline]
+    fn take(&mut self, bytes: &[u8]) {
+        match *bytes {
+            [] => {}
+            // As almost all come (RFC 7323, appendix A).
+            [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10, ..] if bytes.len() == 12 => {
+                self.timestamps = Some((word(bytes, 4), word(bytes, 8)));
+            }
+            _ => self.read(bytes),
+        }
+    }
+
+    fn read(&mut self, mut bytes: &[u8]) {
+        let options = self;
         loop {
             let (option, rest) = match *bytes {
-                [] | [kind::END, ..] => return options,
+                [] | [kind::END, ..] => return,
                 [kind::NOP, ..] => {
                     bytes = &bytes[1..];
                     continue;
@@ -258,7 +290,7 @@ impl Options {
                 [_, len, ..] if len >= 2 && usize::from(len) <= bytes.len() => {
                     bytes.split_at(len.into())
                 }
-                _ => return options,
+                _ => return,
             };
             match *option {
                 [kind::MSS, _, a, b] => options.mss = Some(u16::from_be_bytes([a, b])),
@@ -382,8 +414,10 @@ impl Repr {
     pub const CHECKSUM_AT: u16 = 16;
 
     /// The header's values.
+    #[inline]
     pub fn parse(segment: &Segment<'_>) -> Repr {
-        Repr {
+        // The options are read where they stay: they are many bytes to move.
+        let mut repr = Repr {
             src_port: segment.src_port(),
             dst_port: segment.dst_port(),
             seq: segment.seq(),
@@ -391,12 +425,15 @@ impl Repr {
             flags: segment.flags(),
             window: segment.window(),
             urgent: half(segment.0, 18),
-            options: Options::parse(segment.options()),
-        }
+            options: Options::default(),
+        };
+        repr.options.take(segment.options());
+        repr
     }
 
     /// The header's length with its options, in bytes; at most 60 can be
     /// written.
+    #[inline]
     pub fn header_len(&self) -> usize {
         Repr::LEN_MIN + self.options.len()
     }
@@ -478,6 +515,7 @@ impl Plain {
     const TIMESTAMPS: u32 = 0x0101_080a;
 
     /// The header's length, in bytes.
+    #[inline]
     pub fn header_len(&self) -> usize {
         match self.timestamps {
             Some(_) => Repr::LEN_MIN + 12,
@@ -486,6 +524,7 @@ impl Plain {
     }
 
     /// The header by value, with all fields.
+    #[inline]
     pub fn repr(&self) -> Repr {
         Repr {
             src_port: self.src_port,

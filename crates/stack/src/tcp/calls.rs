@@ -111,7 +111,7 @@ impl Tcp {
         host: &Host,
         local: Option<SocketAddr>,
         remote: SocketAddr,
-    ) -> Result<Pcb, TcpError> {
+    ) -> Result<Box<Pcb>, TcpError> {
         let ip = remote.ip();
         if ip.is_unspecified() || ip.is_multicast() || host.routes.is_broadcast(ip) {
             return Err(TcpError::NoRoute(remote));

@@ -197,7 +197,7 @@ impl Pcb {
         host: &Host,
         now_ns: u64,
         (local, remote): (SocketAddr, SocketAddr),
-    ) -> Pcb {
+    ) -> Box<Pcb> {
         let (iss, offset) = secret.start(now_ns, local, remote);
         let mut pcb = Pcb::new(config, host, (local, remote), iss, now_ns);
         pcb.timestamps = config.timestamps.then_some(Timestamps {
@@ -209,29 +209,27 @@ impl Pcb {
     }
 
     /// Makes it one that a peer's SYN opens.
-    pub(super) fn answer(mut self, now_ns: u64, syn: &Arrived<'_>) -> Pcb {
+    pub(super) fn answer(&mut self, now_ns: u64, syn: &Arrived<'_>) {
         self.state = State::SynReceived;
         self.ecn &= syn.has(Flags::ECE | Flags::CWR);
         self.agree(now_ns, syn);
-        self
     }
 
     /// Makes it one whose SYN went out as a cookie.
     pub(super) fn answer_cookie(
-        mut self,
+        &mut self,
         now_ns: u64,
         syn: &Arrived<'_>,
         cookie: Seq,
         config: &TcpConfig,
-    ) -> Pcb {
+    ) {
         self.send = config.send(cookie);
-        self = self.answer(now_ns, syn);
+        self.answer(now_ns, syn);
         self.send.nxt = cookie.plus(1);
         self.board.push(cookie, self.send.nxt, now_ns);
         // Whatever the round trip was, it was not measured.
         self.board.sent_again(cookie, now_ns);
         self.receive.advertise_on_syn();
-        self
     }
 }
 

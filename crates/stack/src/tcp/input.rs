@@ -13,7 +13,7 @@ use weir_wire::tcp::{Flags, Repr};
 
 /// A segment whose checksum is right.
 pub(super) struct Arrived<'a> {
-    pub(super) repr: Repr,
+    pub(super) repr: &'a Repr,
     pub(super) seq: Seq,
     pub(super) payload: &'a [u8],
     /// The network marked it.

@@ -60,7 +60,7 @@ impl Tcp {
         let taken = matches!(judged, Judged::Taken);
         let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, ends);
         pcb.set_options(options);
-        let mut pcb = pcb.answer(now_ns, arrived);
+        pcb.answer(now_ns, arrived);
         pcb.listener = Some(name);
         pcb.receive.set_memory(left);
         match judged {
@@ -122,7 +122,7 @@ impl Tcp {
         let remembered = Remembered::of(syn, &self.config);
         let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, (local, remote));
         pcb.set_options(out);
-        pcb = pcb.answer(now_ns, syn);
+        pcb.answer(now_ns, syn);
         let cookie = self
             .secret
             .cookie(now_ns, local, remote, syn.seq, remembered.mss);
@@ -196,20 +196,21 @@ impl Tcp {
         } else {
             Flags::default()
         };
+        let repr = Repr {
+            seq: irs.0,
+            flags: Flags::SYN | ecn,
+            options: remembered.options(timestamps),
+            ..*arrived.repr
+        };
         let syn = Arrived {
-            repr: Repr {
-                seq: irs.0,
-                flags: Flags::SYN | ecn,
-                options: remembered.options(timestamps),
-                ..arrived.repr
-            },
+            repr: &repr,
             seq: irs,
             payload: &[],
             marked: false,
         };
         let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, (local, remote));
         pcb.set_options(out);
-        let mut pcb = pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
+        pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
         pcb.listener = Some(name);
         pcb.is_half_open = true;
         self.half_open += 1;

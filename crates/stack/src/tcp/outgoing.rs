@@ -56,7 +56,7 @@ impl Outgoing<'_> {
     /// longer, here or there; gives how many bytes of payload are out, and
     /// `None` if the link takes nothing.
     pub(super) fn emit(
-        mut self,
+        &mut self,
         way: &Way,
         send: &Send,
         host: &mut Host,

@@ -78,9 +78,10 @@ impl Pcb {
         while turn == Turn::More && left > 0 {
             let is_syn = self.next_is_syn();
             // Others than timestamps are rare, and not moved about.
-            let options = self
-                .has_options(is_syn)
-                .then(|| self.options(now_ns, is_syn));
+            let mut options = match self.has_options(is_syn) {
+                true => Some(self.options(now_ns, is_syn)),
+                false => None,
+            };
             let options_len = match &options {
                 Some(options) => options.len(),
                 None if self.timestamps.is_some() => 12,
@@ -95,12 +96,13 @@ impl Pcb {
             // An acknowledgment while both SYNs are under way is none.
             let bare = is_syn && next == Next::Ack;
             let is_syn = is_syn && !bare;
-            let options = match bare {
-                true if self.has_options(false) => Some(self.options(now_ns, false)),
-                true => None,
-                false => options,
-            };
-            let segment = self.segment(now_ns, next, options.as_ref(), is_syn);
+            if bare {
+                options = match self.has_options(false) {
+                    true => Some(self.options(now_ns, false)),
+                    false => None,
+                };
+            }
+            let mut segment = self.segment(now_ns, next, options.as_ref(), is_syn);
             let mut out_len = segment.payload_len;
             left -= match host.offload.tso4 || host.offload.tso6 || out_len <= most {
                 true => 1,
@@ -141,6 +143,11 @@ impl Pcb {
         // A turn that comes to nothing does not put a probe off.
         if went || self.board.is_empty() || self.timers.loss.is_none() {
             self.schedule_loss(now_ns);
+        }
+        if self.state == State::TimeWait && turn == Turn::Done {
+            // It seldom sends any more.
+            self.headers = None;
+            self.board.release();
         }
         turn
     }

@@ -13,7 +13,7 @@ use super::send::Send;
 use super::seq::Seq;
 use super::{TcpConfig, TcpError, TcpOptions};
 use crate::direct::Filter;
-use crate::due::{When, earlier, ns};
+use crate::due::{When, ns};
 use crate::host::{Host, Way};
 use crate::slab::Name;
 use std::net::SocketAddr;
@@ -73,12 +73,13 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    pub(super) fn next_ns(&self) -> Option<u64> {
-        let loss_ns = self.loss.map(|(_, at_ns)| at_ns);
-        earlier(
-            earlier(loss_ns, ns(self.ack_ns)),
-            earlier(ns(self.idle_ns), ns(self.release_ns)),
-        )
+    /// When the first of them is due; `u64::MAX` if none runs.
+    #[inline]
+    pub(super) fn next_ns(&self) -> u64 {
+        let ns = |when: When| ns(when).unwrap_or(u64::MAX);
+        let loss_ns = self.loss.map_or(u64::MAX, |(_, at_ns)| at_ns);
+        let due = [ns(self.ack_ns), ns(self.idle_ns), ns(self.release_ns)];
+        due.into_iter().fold(loss_ns, u64::min)
     }
 }
 
@@ -207,14 +208,15 @@ impl Pcb {
         (local, remote): (SocketAddr, SocketAddr),
         iss: Seq,
         now_ns: u64,
-    ) -> Pcb {
+    ) -> Box<Pcb> {
         let mss = 536;
         let mss_ours = host.mtu() - headers(local);
         let mss_max = config
             .mss_max
             .map_or(usize::MAX, |mss| usize::from(mss).max(MSS_MIN));
         let mss_ours = mss_ours.min(mss_max);
-        Pcb {
+        // It is large, and made where it stays.
+        Box::new(Pcb {
             link: host.link,
             local,
             remote,
@@ -273,7 +275,7 @@ impl Pcb {
             is_known: true,
             is_quiet: false,
             lingers: false,
-        }
+        })
     }
 
     /// From us to the peer.

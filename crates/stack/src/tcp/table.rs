@@ -125,8 +125,9 @@ impl Tcp {
             .connection
             .filter(|name| self.is_between(*name, local, remote))
             .or_else(|| self.between(local, remote));
+        let repr = Repr::parse(&segment);
         let arrived = Arrived {
-            repr: Repr::parse(&segment),
+            repr: &repr,
             seq: Seq(segment.seq()),
             payload: segment.payload(),
             marked: incoming.traffic_class & 3 == 3,
@@ -141,7 +142,8 @@ impl Tcp {
                 return Err(DropReason::OtherLink);
             }
             let early = pcb.opening.as_ref().and_then(|opening| opening.listener);
-            let asked = pcb.opening.clone().filter(|_| pcb.state == State::SynSent);
+            let asks = pcb.state == State::SynSent;
+            let asked = if asks { pcb.opening.clone() } else { None };
             let retried = pcb.recovery.retries > 0;
             let challenged = pcb.challenged_ns;
             pcb.receive.set_memory(left);
@@ -188,9 +190,9 @@ impl Tcp {
     }
 
     /// Enters a connection that is not there.
-    pub(super) fn enter(&mut self, now_ns: u64, pcb: Pcb) -> Name {
+    pub(super) fn enter(&mut self, now_ns: u64, pcb: Box<Pcb>) -> Name {
         let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
-        let name = self.pcbs.insert(Box::new(pcb));
+        let name = self.pcbs.insert(pcb);
         let entered = self.table.insert(key, PcbId(name.index));
         assert!(entered.is_ok(), "looked up before");
         self.settle(now_ns, name);
@@ -275,7 +277,8 @@ impl Tcp {
         if pcb.state != State::Closed && pcb.timers.release_ns.is_none() && pcb.holds_memory() {
             pcb.release(now_ns);
         }
-        if let Some(at_ns) = pcb.timers.next_ns().filter(|at_ns| *at_ns < pcb.due_ns) {
+        let at_ns = pcb.timers.next_ns();
+        if at_ns < pcb.due_ns {
             pcb.due_ns = at_ns;
             self.deadlines.set(name.index, at_ns);
         }
@@ -411,7 +414,8 @@ impl Tcp {
                     break;
                 }
             }
-            if let Some(at_ns) = pcb.timers.next_ns().filter(|at_ns| *at_ns < pcb.due_ns) {
+            let at_ns = pcb.timers.next_ns();
+            if at_ns < pcb.due_ns {
                 pcb.due_ns = at_ns;
                 self.deadlines.set(name.index, at_ns);
             }
@@ -496,7 +500,7 @@ impl Tcp {
     /// Whether a connection is the one between these ends.
     fn is_between(&self, name: Name, local: SocketAddr, remote: SocketAddr) -> bool {
         let pcb = self.pcbs.get(name).filter(|pcb| pcb.is_known);
-        pcb.is_some_and(|pcb| (pcb.local, pcb.remote) == (local, remote))
+        pcb.is_some_and(|pcb| pcb.local == local && pcb.remote == remote)
     }
 }
 
