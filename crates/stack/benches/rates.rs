@@ -7,6 +7,9 @@
 //! cargo bench -p weir-stack --bench rates -- 1000000 # memory of so many, idle
 //! cargo bench -p weir-stack --bench rates -- requests # ours alone; or connections
 //! ```
+//!
+//! `smoltcp-requests` and `smoltcp-connections` are the other's; `WEIR_RUNS=n` says
+//! how many rounds of one alone, as callgrind wants them few.
 
 mod common;
 
