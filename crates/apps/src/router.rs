@@ -14,8 +14,11 @@ use weir_link::net::{
 use weir_stack::Prefix;
 use weir_tap::{Frame, HostFilter, HostFilterError, Pull, Tap, TapError};
 
-/// Frames that are taken from one link before they are sent.
+/// Frames of one link that are looked at together.
 const BATCH: usize = 64;
+/// Of these, how many are taken from one link before all is sent, where many
+/// frames go out at once.
+const BATCHES: usize = 2;
 /// The longest sleep: how often it is looked whether to end.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -278,6 +281,7 @@ impl Running {
         }
         self.set_clock();
         tap.ready()?;
+        let batches = if tap.is_bulk() { BATCHES } else { 1 };
         let mut looked = None;
         let mut rounds = 0_u32;
         loop {
@@ -295,8 +299,13 @@ impl Running {
                 let idle = !tap.pull(Pull::Frame(self.patience()))?;
                 let now_ns = self.now_ns();
                 for link in 0..self.links.len() {
-                    self.batch(tap, link, now_ns)?;
-                    self.send_own(tap)?;
+                    for _ in 0..batches {
+                        let is_whole = self.batch(tap, link, now_ns)?;
+                        self.send_own(tap)?;
+                        if !is_whole {
+                            break;
+                        }
+                    }
                 }
                 self.router.poll(now_ns);
                 self.send_own(tap)?;
@@ -400,7 +409,8 @@ impl Running {
     }
 
     /// One batch of one link: each frame goes from ring to ring.
-    fn batch(&mut self, tap: &mut Tap, link: usize, now_ns: u64) -> Result<(), RunError> {
+    /// Tells whether it was a whole one.
+    fn batch(&mut self, tap: &mut Tap, link: usize, now_ns: u64) -> Result<bool, RunError> {
         while self.held.len() < BATCH
             && let Some(frame) = tap.take(self.links[link])?
         {
@@ -409,8 +419,9 @@ impl Running {
                 _ => self.long(tap, link, now_ns, frame)?,
             }
         }
+        let is_whole = self.held.len() == BATCH;
         if self.held.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         self.router
             .process(now_ns, link as LinkId, &mut self.held, &mut self.verdicts);
@@ -435,7 +446,7 @@ impl Running {
                 }
             }
         }
-        Ok(())
+        Ok(is_whole)
     }
 
     /// A frame that lies in several pieces is put together for its verdict.

@@ -233,6 +233,49 @@ impl LinkQueue {
         Ok(None)
     }
 
+    /// How many entries were put into the tx ring, which the kernel does not
+    /// know of yet; 0 where it has still some of before.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    #[inline]
+    pub fn kept_back(&mut self) -> Result<u32, Corrupt> {
+        let kept = self.rings.tx.kept_back();
+        match self.rings.tx.held()? == kept {
+            true => Ok(kept),
+            false => Ok(0),
+        }
+    }
+
+    /// The bytes of one of these, the oldest is 0; `None` for one that is a
+    /// piece of a frame.
+    ///
+    /// # Panics
+    /// Where there are not so many.
+    #[inline]
+    pub fn kept(&self, index: u32) -> Option<&[u8]> {
+        let piece = self.rings.tx.kept(index);
+        let umem = self.pool.umem();
+        let chunk = umem.chunk(piece.address)?;
+        let is_whole = !piece.is_continued() && umem.holds(&piece);
+        if !is_whole || umem.owner(chunk) != Owner::Tx(self.link) {
+            return None;
+        }
+        Some(self.pool.bytes_of(&piece))
+    }
+
+    /// Takes the oldest of these out again, and frees them: they were sent in
+    /// another way.
+    ///
+    /// # Panics
+    /// Where there are not so many.
+    pub fn withdraw(&mut self, count: u32) {
+        for index in 0..count {
+            self.pool.release_piece(&self.rings.tx.kept(index));
+        }
+        self.rings.tx.withdraw(count);
+    }
+
     /// Shows the kernel what was put into the tx ring.
     #[inline]
     pub fn submit(&mut self) {

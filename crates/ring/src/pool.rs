@@ -206,6 +206,16 @@ impl Pool {
         }
     }
 
+    /// The bytes of a piece of a frame that we have put into a ring, and that
+    /// the kernel has not been told of: until it is told or the chunk released
+    /// nobody has them.
+    #[inline]
+    pub(crate) fn bytes_of(&self, piece: &Descriptor) -> &[u8] {
+        // SAFETY: the frame's value is gone, and the caller says that nobody
+        // else was given its chunk.
+        unsafe { self.umem.bytes(piece) }
+    }
+
     #[inline]
     pub(crate) fn release_piece(&self, piece: &Descriptor) {
         let chunk = self.umem.chunk(piece.address);

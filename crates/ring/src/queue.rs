@@ -149,6 +149,40 @@ impl<C: Cells> Producer<C> {
         Ok(entries)
     }
 
+    /// How many entries were put in that the other side was not
+    /// [told](Self::submit) of.
+    #[inline]
+    pub fn kept_back(&self) -> u32 {
+        self.next.wrapping_sub(self.submitted)
+    }
+
+    /// One of those, the oldest is 0.
+    ///
+    /// # Panics
+    /// Where there are not so many.
+    #[inline]
+    pub fn kept(&self, index: u32) -> C::Entry {
+        assert!(index < self.kept_back(), "entries are counted first");
+        let place = self.submitted.wrapping_add(index);
+        self.cells.load(place & (self.entries - 1))
+    }
+
+    /// Takes the oldest of those out again; the others move up.
+    ///
+    /// # Panics
+    /// Where there are not so many.
+    #[inline]
+    pub fn withdraw(&mut self, count: u32) {
+        let left = self.kept_back().checked_sub(count);
+        let left = left.expect("entries are counted first");
+        for index in 0..left {
+            let entry = self.kept(count + index);
+            let place = self.submitted.wrapping_add(index);
+            self.cells.store(place & (self.entries - 1), entry);
+        }
+        self.next = self.submitted.wrapping_add(left);
+    }
+
     /// Goes on where another process that has this side has left it.
     ///
     /// # Errors

@@ -179,3 +179,33 @@ fn memory_is_shared_by_its_descriptor_and_nothing_else_is() {
         assert!(matches!(refused, Err(UmemError::Size { .. })));
     }
 }
+
+/// What was put in and not shown can be taken out again, the oldest first,
+/// wherever in the ring it is.
+#[test]
+fn the_oldest_entries_are_withdrawn_and_the_others_move_up() {
+    for start in [0, 5, u32::MAX - 2] {
+        let ring = Ring::default();
+        ring.set_producer(start);
+        ring.set_consumer(start);
+        let mut producer = Producer::new(ring.clone());
+        assert_eq!(producer.kept_back(), 0);
+        producer.reserve(6).unwrap();
+        producer.put(1);
+        producer.submit();
+        (2..=6).for_each(|entry| producer.put(entry));
+        assert_eq!(producer.kept_back(), 5, "one was shown");
+        assert_eq!((producer.kept(0), producer.kept(4)), (2, 6));
+        producer.withdraw(3);
+        assert_eq!(producer.kept_back(), 2);
+        assert_eq!((producer.kept(0), producer.kept(1)), (5, 6));
+        producer.put(7);
+        producer.submit();
+        let mut consumer = Consumer::new(ring);
+        assert_eq!(consumer.peek(ENTRIES).unwrap(), 4);
+        let taken: Vec<u64> = (0..4).map(|_| consumer.take()).collect();
+        assert_eq!(taken, [1, 5, 6, 7]);
+        assert_eq!(producer.kept_back(), 0);
+        producer.withdraw(0);
+    }
+}

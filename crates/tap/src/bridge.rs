@@ -8,7 +8,7 @@ use crate::tap::{LinkId, Pull, Tap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weir_link::xdp::{Bypass, FastAction, FastKey, FastKind};
+use weir_link::xdp::{BULK_FRAMES_MAX, Bypass, FastAction, FastKey, FastKind};
 use weir_ring::Frame;
 use weir_ring::umem::Census;
 
@@ -269,7 +269,12 @@ fn batch(
     ageing: Duration,
 ) -> Result<(), TapError> {
     let calls_each = tap.calls_each();
-    for _ in 0..BATCH {
+    let most = if tap.is_bulk() {
+        BULK_FRAMES_MAX
+    } else {
+        BATCH
+    };
+    for _ in 0..most {
         if calls_each {
             tap.call_rx(LinkId(from), queue)?;
         }

@@ -300,12 +300,19 @@ impl Tap {
     /// # Errors
     /// See [`TapError`].
     pub fn push(&mut self) -> Result<(), TapError> {
-        self.alive()?;
+        let now = self.alive()?;
         let mut is_down = false;
-        for link in self.links.iter_mut().flatten() {
+        if let Some(bulk) = &mut self.bulk {
+            bulk.hear(&mut self.links, now);
+        }
+        let links = self.links.iter_mut().enumerate();
+        for (number, link) in links.filter_map(|(number, link)| Some((number, link.as_mut()?))) {
+            let bulk = self.bulk.as_ref().filter(|_| link.is_bulk);
             for queue in &mut link.queues {
                 let pushed = match &self.members {
-                    None => queue.push(link.mode, &mut self.counts),
+                    None => bulk
+                        .map_or(Ok(()), |bulk| bulk.push(queue, number, &mut self.counts))
+                        .and_then(|()| queue.push(link.mode, &mut self.counts)),
                     Some(members) => queue.push_kept(members, link.mode, &mut self.counts),
                 };
                 match pushed {

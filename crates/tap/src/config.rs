@@ -36,6 +36,13 @@ pub struct Config {
     /// Have our calls poll the device for so long at a time, where its driver
     /// knows how.
     pub busy_poll: Option<Duration>,
+    /// In copy mode, send frames of which 32 or more wait at once without a
+    /// socket buffer for each, where that is possible: on a veth of one queue
+    /// without segmentation (`ethtool -K … tso off`), whose other end joins
+    /// what it receives (`gro on`) or has a program at XDP; Linux 6.3. Where
+    /// frames stay in a receiver's queues, the kernel keeps what it made for
+    /// each such call as long, see `docs/bridge.md`; so it is to be asked for.
+    pub bulk: bool,
     /// Complete TCP and UDP checksums that were left to the device: it makes
     /// them what a wire would carry. `None`: where the driver is that of
     /// veths, whose frames have never seen a wire.
@@ -64,6 +71,7 @@ impl Default for Config {
             mode: Mode::Auto,
             spin: Duration::from_micros(50),
             busy_poll: None,
+            bulk: false,
             complete_checksums: None,
             calls_each: false,
             bypass: Bypass::Kernel,

@@ -37,6 +37,9 @@ pub struct LinkCounts {
 pub struct Counts {
     /// System calls to send.
     pub calls_tx: u64,
+    /// Frames that were sent many at once without a socket buffer, each with a
+    /// copy of our own more: see [`Config::bulk`](crate::Config::bulk).
+    pub bulk_frames: u64,
     /// System calls to receive: none in copy mode.
     pub calls_rx: u64,
     /// System calls to sleep until a frame comes.

@@ -167,6 +167,14 @@ impl Tap {
         Some((mode, self.gate.hook(link.0)))
     }
 
+    /// Whether many frames at once may go out without socket buffers, on links
+    /// that take them so: as [`Config::bulk`](crate::Config::bulk) asks, and
+    /// the kernel allows.
+    #[inline]
+    pub fn is_bulk(&self) -> bool {
+        self.bulk.is_some()
+    }
+
     /// The tapped links.
     pub fn links(&self) -> impl Iterator<Item = LinkId> {
         let links = self.links.iter().zip(0..);

@@ -54,6 +54,7 @@
 //! `docs/bridge.md`.
 
 mod bridge;
+mod bulk;
 mod calls;
 mod clock;
 mod complete;

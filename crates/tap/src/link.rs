@@ -31,6 +31,8 @@ pub(crate) struct TapLink {
     pub(crate) counts: LinkCounts,
     /// Checksums may have been left to the device.
     pub(crate) completes: bool,
+    /// Many frames may go out at once without socket buffers.
+    pub(crate) is_bulk: bool,
 }
 
 /// What tells which frames of a queue are on their way to the application.
@@ -75,7 +77,7 @@ pub(crate) struct Queue {
     pub(crate) ring: LinkQueue,
     pub(crate) socket: Xsk,
     /// Frames were put since the last push.
-    dirty: bool,
+    pub(crate) dirty: bool,
     under_way: UnderWay,
     /// Where the rings are shared: frames taken, and frames to be put.
     pub(crate) inbox: VecDeque<Frame>,
@@ -123,6 +125,7 @@ impl TapLink {
             queues,
             counts: LinkCounts::default(),
             completes,
+            is_bulk: false,
         }
     }
 
@@ -354,6 +357,10 @@ impl Queue {
     /// once.
     pub(crate) fn push(&mut self, mode: CopyMode, counts: &mut Counts) -> Result<(), Push> {
         if !self.dirty {
+            return Ok(());
+        }
+        if self.ring.unsent().map_err(Push::Ring)? == 0 {
+            self.dirty = false;
             return Ok(());
         }
         self.ring.submit();

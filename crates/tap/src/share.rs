@@ -54,6 +54,7 @@ impl Tap {
             return Err(TapError::Remembers);
         }
         self.hold_death_word()?;
+        self.bulk = None;
         let listener = pass::listen_at(at).map_err(|source| TapError::CannotShare {
             path: at.to_owned(),
             source,

@@ -100,6 +100,21 @@ impl MapMemory {
         Some(unsafe { AtomicU32::from_ptr(at.cast()) })
     }
 
+    /// Copies bytes to byte `offset` of the value `index`; `false` outside,
+    /// and where the memory was mapped for reading. A program that reads them
+    /// meanwhile finds some old and some new.
+    #[inline]
+    pub fn write(&self, index: usize, offset: usize, bytes: &[u8]) -> bool {
+        let Some(to) = self.address(index, offset, bytes.len()) else {
+            return false;
+        };
+        // SAFETY: inside of the mapping, as just compared, and writable; no
+        // reference to these bytes exists, and whoever has some elsewhere
+        // cannot have this mapping.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        true
+    }
+
     /// Where `bytes` at byte `offset` of the value `index` are; `None`
     /// outside, and where the memory was mapped for reading.
     pub(crate) fn address(&self, index: usize, offset: usize, bytes: usize) -> Option<*mut u8> {

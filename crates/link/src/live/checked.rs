@@ -375,7 +375,7 @@ fn count(at: usize) -> [Insn; 4] {
 }
 
 /// A namespace that nobody is in.
-fn make_namespace() -> io::Result<OwnedFd> {
+pub(crate) fn make_namespace() -> io::Result<OwnedFd> {
     let make = || {
         // SAFETY: the thread is our own, new and about to end; of what it
         // shares with others only the network namespace is parted.
@@ -386,7 +386,8 @@ fn make_namespace() -> io::Result<OwnedFd> {
         .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }
 
-fn in_namespace<T: Send>(
+/// Runs something in a namespace, by a thread of its own.
+pub(crate) fn in_namespace<T: Send>(
     namespace: &OwnedFd,
     run: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {

@@ -6,11 +6,13 @@
 //!   sockets; it shuts by itself when their process dies or hangs, and then
 //!   frames take the [`Bypass`].
 //! - [`Fast`]: cached verdicts, by which the programs forward by themselves.
+//! - [`Bulk`]: sending many frames at once, without a socket buffer for each.
 //! - [`HostFilter`]: what the host's own protocols have all the same;
 //!   [`HostChange`] gives a link another.
 //! - [`State`]: the page that both sides share: heartbeat, limit, epoch.
 
 mod abi;
+mod bulk;
 mod death;
 mod fast;
 mod gate;
@@ -22,6 +24,7 @@ mod promiscuous;
 mod socket;
 mod state;
 
+pub use bulk::{BULK_BYTES, BULK_FRAMES_MAX, Bulk, BulkError};
 pub use death::{DeathWord, Life};
 pub use fast::{
     DriverEvent, DriverWatch, FAST_ENTRIES_MAX, Fast, FastAction, FastKey, FastKind, PATIENCE,

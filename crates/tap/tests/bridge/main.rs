@@ -1,6 +1,7 @@
 //! A bridge between two hosts: a network of the lab's, real frames.
 
 mod bounds;
+mod bulk;
 mod calls;
 mod fast;
 mod net;

@@ -99,6 +99,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", default_value = "off")]
     fast_path: OnOff,
 
+    /// Send many frames at once without a socket buffer for each, where the
+    /// devices take them so: on or off
+    #[arg(long, value_name = "WHAT", default_value = "off")]
+    bulk: OnOff,
+
     /// How long to look for frames before going to sleep, in microseconds:
     /// the core is busy, and the latency low
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
@@ -145,6 +150,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         bypass: args.bypass,
         hang_max: Some(Duration::from_millis(args.hang_ms)),
         spin: Duration::from_micros(args.spin_us),
+        bulk: args.bulk.is_on(),
         fast: args
             .fast_path
             .is_on()

@@ -109,6 +109,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 50)]
     spin_us: u64,
 
+    /// In copy mode, send many frames at once without a socket buffer for each,
+    /// where the devices take them so: on or off
+    #[arg(long, value_name = "WHAT", default_value = "off")]
+    bulk: OnOff,
+
     /// Have our own calls poll the devices, for so many microseconds
     #[arg(long, value_name = "N")]
     busy_poll_us: Option<u64>,
@@ -288,6 +293,7 @@ fn configure(config: &mut Config, args: &Args) {
     config.chunks = chunks.min(1 << 18);
     config.spin = Duration::from_micros(args.spin_us);
     config.calls_each = args.calls_each;
+    config.bulk = args.bulk.is_on();
     config.busy_poll = args.busy_poll_us.map(Duration::from_micros);
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Report {
     /// Copies of each frame: by the kernel into the memory and out of it, and
     /// by weir.
     copies_per_frame_kernel: u32,
-    copies_per_frame_user: u32,
+    copies_per_frame_user: f64,
     calls_per_frame: f64,
     calls_tx: u64,
     calls_rx: u64,
@@ -114,7 +114,7 @@ impl Report {
         Report {
             frames,
             copies_per_frame_kernel: copies,
-            copies_per_frame_user: 0,
+            copies_per_frame_user: counts.bulk_frames as f64 / frames.max(1) as f64,
             calls_per_frame: calls as f64 / frames.max(1) as f64,
             calls_tx: counts.calls_tx,
             calls_rx: counts.calls_rx,
@@ -169,7 +169,7 @@ impl fmt::Display for Report {
             "each frame: {} copies by the kernel, {} by weir; {:.3} calls to send, {:.3} to \
              receive, {:.3} to wait",
             self.copies_per_frame_kernel,
-            self.copies_per_frame_user,
+            (self.copies_per_frame_user * 1e3).round() / 1e3,
             per_frame(self.calls_tx),
             per_frame(self.calls_rx),
             per_frame(self.calls_wait),

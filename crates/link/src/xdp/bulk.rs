@@ -1,0 +1,216 @@
+//! Sending many frames at once, without a socket buffer for each.
+//!
+//! In copy mode the kernel makes a socket buffer of each frame that an
+//! `AF_XDP` socket sends, and has the device's softirq run before the next
+//! one. Frames that an XDP program redirects are handed over together, and
+//! need no such buffer. So a program is run on as many live frames as there
+//! are to be sent: it gives each the bytes of one of them.
+//!
+//! ```text
+//!  page, shared with the program
+//!  0   u32 the frame that is next │ u32 the link
+//!  64  for each frame: u32 length │ 4 bytes nothing │ its bytes
+//! ```
+//!
+//! The kernel waits for a grace period before and after each such run of a
+//! program that is attached nowhere (`bpf_dispatcher_change_prog`). This one is
+//! attached to the loopback of a namespace in which nobody is.
+
+use super::abi::{XDP_ADJUST_TAIL, XDP_DROP};
+use super::state::LINKS_MAX;
+use crate::bpf::{
+    AttachError, Attachment, Hook, LiveRun, Load, LoadError, Map, MapError, MapMemory, MapSpec,
+    Program, ProgramType, TestRunError,
+};
+use crate::live::{in_namespace, make_namespace};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
+
+/// Most frames of one call: half of what a veth queues.
+pub const BULK_FRAMES_MAX: usize = 128;
+
+/// Lengths of frames that can be sent so.
+pub const BULK_BYTES: std::ops::RangeInclusive<usize> = 14..=(SLOT - LEN_BYTES);
+
+/// Bytes of a frame's place, a power of two.
+const SLOT: usize = 2048;
+const LEN_BYTES: usize = 8;
+const SLOTS_AT: usize = 64;
+const PAGE_BYTES: usize = SLOTS_AT + BULK_FRAMES_MAX * SLOT;
+
+/// What a run begins with: most frames are no shorter, and to make one longer
+/// costs what it becomes longer by.
+const BLANK: [u8; 60] = [0; 60];
+
+/// The loopback of every namespace.
+const LOOPBACK: u32 = 1;
+
+/// `bpf_xdp_store_bytes(xdp, at, from, bytes)`. Linux 5.18.
+const XDP_STORE_BYTES: i32 = 190;
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum BulkError {
+    /// The program was not loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// What is shared with it was not made.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// It was not attached.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// It does not run.
+    #[error(transparent)]
+    Run(#[from] TestRunError),
+    /// There is no namespace to attach it in.
+    #[error("cannot make a network namespace ({0}); CAP_SYS_ADMIN is needed")]
+    Namespace(io::Error),
+}
+
+/// Sends many frames at once on devices that take redirected frames.
+#[derive(Debug)]
+pub struct Bulk {
+    program: Program,
+    page: MapMemory,
+    links: Map,
+    _attached: Attachment,
+    _namespace: OwnedFd,
+}
+
+impl Bulk {
+    /// Gets ready; no link can be sent on yet.
+    ///
+    /// # Errors
+    /// See [`BulkError`]; also where the kernel has no live frames (Linux
+    /// 5.18).
+    pub fn new() -> Result<Bulk, BulkError> {
+        let spec = MapSpec {
+            mmapable: true,
+            ..MapSpec::array(PAGE_BYTES as u32, 1)
+        };
+        let page = Map::create("weir_bulk_page", &spec)?;
+        let links = Map::create("weir_bulk_out", &MapSpec::dev_map(LINKS_MAX))?;
+        let load = Load {
+            name: "weir_bulk",
+            maps: &[page.as_fd(), links.as_fd()],
+            ..Load::new(ProgramType::Xdp)
+        };
+        let program = Program::load(&insns(), &load)?;
+        let namespace = make_namespace().map_err(BulkError::Namespace)?;
+        let attach = || Ok(Attachment::new(&program, LOOPBACK, Hook::XdpGeneric));
+        let attached = in_namespace(&namespace, attach).map_err(BulkError::Namespace)??;
+        let bulk = Bulk {
+            program,
+            page: page.map_memory(true)?,
+            links,
+            _attached: attached,
+            _namespace: namespace,
+        };
+        // It tells whether there are live frames; nothing goes anywhere.
+        bulk.put(0, &BLANK);
+        bulk.send(LINKS_MAX, 1)?;
+        Ok(bulk)
+    }
+
+    /// Lets frames go out at an interface of the calling thread's network
+    /// namespace, as link number `link` (below [`LINKS_MAX`]).
+    ///
+    /// # Errors
+    /// If there is no such interface.
+    pub fn add(&self, link: u32, ifindex: u32) -> Result<(), MapError> {
+        let value = ifindex.to_ne_bytes();
+        self.links.update(&link.to_ne_bytes(), &value)
+    }
+
+    /// Puts a frame at a place of the next call, from 0; `false` for a length
+    /// or a place that cannot be.
+    #[inline]
+    pub fn put(&self, place: usize, frame: &[u8]) -> bool {
+        if place >= BULK_FRAMES_MAX || !BULK_BYTES.contains(&frame.len()) {
+            return false;
+        }
+        let at = SLOTS_AT + place * SLOT;
+        let Some(len) = self.page.u32(0, at) else {
+            return false;
+        };
+        len.store(frame.len() as u32, Ordering::Relaxed);
+        self.page.write(0, at + LEN_BYTES, frame)
+    }
+
+    /// Sends the first `count` frames on a link, and tells how many of them
+    /// the kernel has taken: all, unless it has no memory. What the device has
+    /// no room for is lost.
+    ///
+    /// # Errors
+    /// As the system says; then none was sent.
+    pub fn send(&self, link: u32, count: usize) -> Result<usize, TestRunError> {
+        let count = count.min(BULK_FRAMES_MAX) as u32;
+        let (Some(next), Some(out)) = (self.page.u32(0, 0), self.page.u32(0, 4)) else {
+            return Ok(0);
+        };
+        next.store(0, Ordering::Relaxed);
+        out.store(link, Ordering::Release);
+        let ran = self.program.run_live(&LiveRun {
+            frame: &BLANK,
+            repeat: count,
+            batch: count,
+        });
+        match next.load(Ordering::Acquire).min(count) {
+            0 => ran.map(|()| 0),
+            // Those went out, whatever was then.
+            sent => Ok(sent as usize),
+        }
+    }
+}
+
+/// Gives a frame the next one's bytes, and sends it.
+fn insns() -> Vec<Insn> {
+    const CTX: Reg = Reg::R6;
+    const PAGE: Reg = Reg::R7;
+    const LEN: Reg = Reg::R8;
+    const PLACE: Reg = Reg::R9;
+    let mut asm = Asm::new();
+    let [same, drop] = [(); 2].map(|()| asm.label());
+    asm.push(Insn::mov64(CTX, Reg::R1));
+    asm.extend(Insn::load_map_value(PAGE, 0, 0));
+    asm.push(Insn::load(op::W, PLACE, PAGE, 0));
+    let beyond = Insn::jump64(op::JGE, PLACE, BULK_FRAMES_MAX as i32);
+    asm.jump(beyond, drop);
+    asm.push(Insn::mov64(Reg::R1, PLACE));
+    asm.push(Insn::alu64(op::ADD, Reg::R1, 1));
+    asm.push(Insn::store(op::W, PAGE, 0, Reg::R1));
+    asm.push(Insn::alu64(op::LSH, PLACE, SLOT.trailing_zeros() as i32));
+    asm.push(Insn::alu64(op::ADD, PLACE, PAGE));
+    asm.push(Insn::load(op::W, LEN, PLACE, SLOTS_AT as i16));
+    let (least, most) = (*BULK_BYTES.start() as i32, *BULK_BYTES.end() as i32);
+    asm.jump(Insn::jump64(op::JLT, LEN, least), drop);
+    asm.jump(Insn::jump64(op::JGT, LEN, most), drop);
+    asm.push(Insn::mov64(Reg::R2, LEN));
+    asm.push(Insn::alu64(op::SUB, Reg::R2, BLANK.len() as i32));
+    asm.jump(Insn::jump64(op::JEQ, Reg::R2, 0), same);
+    asm.push(Insn::mov64(Reg::R1, CTX));
+    asm.push(Insn::call(XDP_ADJUST_TAIL));
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), drop);
+    asm.bind(same);
+    asm.push(Insn::mov64(Reg::R1, CTX));
+    asm.push(Insn::mov64(Reg::R2, 0));
+    asm.push(Insn::mov64(Reg::R3, PLACE));
+    let bytes_at = (SLOTS_AT + LEN_BYTES) as i32;
+    asm.push(Insn::alu64(op::ADD, Reg::R3, bytes_at));
+    asm.push(Insn::mov64(Reg::R4, LEN));
+    asm.push(Insn::call(XDP_STORE_BYTES));
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), drop);
+    asm.extend(Insn::load_map(Reg::R1, 1));
+    asm.push(Insn::load(op::W, Reg::R2, PAGE, 4));
+    asm.push(Insn::mov64(Reg::R3, XDP_DROP));
+    asm.push(Insn::call(helper::REDIRECT_MAP));
+    asm.push(Insn::exit());
+    asm.bind(drop);
+    asm.push(Insn::mov64(Reg::R0, XDP_DROP));
+    asm.push(Insn::exit());
+    let insns = asm.finish(&Limits::default());
+    insns.expect("the program is short")
+}

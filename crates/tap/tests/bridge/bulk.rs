@@ -1,0 +1,152 @@
+//! Frames that go out many at once: unchanged, in order, and only where the
+//! other end takes them so.
+
+use crate::net::Net;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use weir_lab::need;
+use weir_lab::net::Offloads;
+use weir_tap::{Config, Pull, Tap};
+
+/// Fewer than a veth queues, so that none is lost however late they are taken.
+const FRAMES: usize = 200;
+
+fn config() -> Config {
+    Config {
+        chunks: 1024,
+        ring: 256,
+        hang_max: None,
+        bulk: true,
+        ..Config::default()
+    }
+}
+
+/// Of all lengths that there are, each of bytes of its own.
+fn frame(number: usize) -> Vec<u8> {
+    let len = match number {
+        0 => 14,
+        1 => 1514,
+        _ => 14 + number * 7919 % 1501,
+    };
+    let mut bytes: Vec<u8> = (0..len).map(|at| (number * 31 + at) as u8).collect();
+    // To nobody's protocol.
+    bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5]);
+    bytes
+}
+
+fn give_all(tap: &mut Tap, frames: usize) {
+    let link = tap.links().next().unwrap();
+    for number in 0..frames {
+        let mut own = tap.alloc().unwrap();
+        assert!(own.set(&frame(number)));
+        assert!(tap.give(link, own).unwrap());
+    }
+    tap.push().unwrap();
+}
+
+/// A tap at the far end, until it has so many frames: it is told when it is
+/// there.
+fn take_all(net: &Net, frames: usize, is_there: mpsc::Sender<()>) -> Vec<Vec<u8>> {
+    net.b.run(move || {
+        let mut tap = Tap::map(config()).unwrap();
+        let link = tap.tap(net.eth_b.name()).unwrap();
+        tap.ready().unwrap();
+        is_there.send(()).unwrap();
+        let mut taken = Vec::new();
+        let until = Instant::now() + Duration::from_secs(20);
+        while taken.len() < frames && Instant::now() < until {
+            tap.pull(Pull::Frame(Duration::from_millis(20))).unwrap();
+            while let Some(frame) = tap.take(link).unwrap() {
+                let mut bytes = Vec::new();
+                frame.copy_to(&mut bytes);
+                taken.push(bytes);
+            }
+        }
+        taken
+    })
+}
+
+#[test]
+fn many_frames_at_once_arrive_unchanged_and_in_order() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::new();
+    let (is_there, there) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| take_all(&net, FRAMES, is_there));
+        there.recv().unwrap();
+        net.middle.run(|| {
+            let mut tap = Tap::map(config()).unwrap();
+            tap.tap("right").unwrap();
+            tap.ready().unwrap();
+            give_all(&mut tap, FRAMES);
+            let counts = tap.counts();
+            assert_eq!(counts.bulk_frames, FRAMES as u64);
+            assert_eq!(counts.calls_tx, 2, "128 at once at most");
+            assert_eq!(tap.census().tx, 0, "their chunks are free at once");
+            let census = tap.unmap().unwrap();
+            assert_eq!(census.free, census.total());
+        });
+        let taken = taken.join().unwrap();
+        assert_eq!(taken.len(), FRAMES);
+        for (number, bytes) in taken.iter().enumerate() {
+            assert_eq!(*bytes, frame(number), "frame {number}");
+        }
+    });
+}
+
+#[test]
+fn where_the_other_end_takes_none_so_a_socket_sends_them() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::new();
+    let (is_there, there) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| take_all(&net, 1, is_there));
+        there.recv().unwrap();
+        net.middle.run(|| {
+            let mut tap = Tap::map(config()).unwrap();
+            tap.tap("right").unwrap();
+            tap.ready().unwrap();
+            give_all(&mut tap, 1);
+            assert_eq!(tap.counts().bulk_frames, 0, "one is quicker without");
+            // The far end has its frame, and ends.
+            assert_eq!(taken.join().unwrap().len(), 1);
+            let before = net.eth_b.counters().unwrap();
+            // The change is heard of every 10 ms.
+            std::thread::sleep(Duration::from_millis(30));
+            give_all(&mut tap, 100);
+            assert_eq!(tap.counts().bulk_frames, 0);
+            let arrived = || net.eth_b.counters().unwrap().rx_frames - before.rx_frames;
+            net.settle(|| arrived() >= 100);
+            assert!(arrived() >= 100, "{}", arrived());
+        });
+    });
+}
+
+/// Frames that may be cut up by the device take another way than those that a
+/// program redirects: they could not be kept in order.
+#[test]
+fn not_on_a_device_that_cuts_frames_up() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::new();
+    let segments = Offloads {
+        tx_checksums: true,
+        tcp_segmentation: true,
+        generic_receive: true,
+        ..Offloads::OFF
+    };
+    net.eth_b.set_offloads(segments).unwrap();
+    net.right.set_offloads(segments).unwrap();
+    net.middle.run(|| {
+        let mut tap = Tap::map(config()).unwrap();
+        tap.tap("right").unwrap();
+        tap.ready().unwrap();
+        give_all(&mut tap, 100);
+        assert_eq!(tap.counts().bulk_frames, 0);
+    });
+}
