@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use weir_link::mem::{End, Impairments, MemLink};
 use weir_stack::Stack;
 use weir_stack::rng::Rng;
+use weir_stack::tcp::State;
 
 const S: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -174,6 +175,12 @@ impl Other {
     }
 }
 
+/// Whether our end has a connection that is over.
+fn is_lost(ours: &Stack, talker: &Talker) -> bool {
+    let state = talker.connection.and_then(|id| ours.tcp_state(id));
+    state == Some(State::Closed)
+}
+
 fn run(seed: u64) {
     let mut rng = Rng::new(seed);
     let mut ppm = |most: u32| {
@@ -215,12 +222,21 @@ fn run(seed: u64) {
         other.connect(server, 50_000);
     }
     let mut now_ns = 0;
+    let mut opened = false;
     while !(talker.ended && talker.closed && other.ended) {
         while let Some(frame) = link.receive(End::A, now_ns) {
             ours.receive(now_ns, &frame.bytes);
         }
         if let Some(listener) = listener.filter(|_| talker.connection.is_none()) {
             talker.connection = ours.tcp_accept(now_ns, listener).ok();
+        }
+        // Three questions for the neighbour may be lost, or all SYNs: that ends
+        // an attempt (RFC 4861 §7.2.2), and a person tries again.
+        let state = talker.connection.and_then(|id| ours.tcp_state(id));
+        opened |= !matches!(state, None | Some(State::SynSent | State::Closed));
+        if is_lost(&ours, &talker) && we_open && !opened {
+            talker = Talker::new(0, bytes[0], bytes[1], 8000);
+            talker.connection = Some(ours.tcp_connect(now_ns, None, server).unwrap());
         }
         talker.talk(now_ns, &mut ours);
         let mut frames: Vec<Vec<u8>> = Vec::new();
@@ -235,6 +251,9 @@ fn run(seed: u64) {
             .chain([ours_ns, other_ns])
             .flatten()
             .min();
+        // Somebody whose attempt has ended moves without being moved.
+        let again_ns = (is_lost(&ours, &talker) && !opened).then_some(now_ns + S);
+        let next = next.into_iter().chain(again_ns).min();
         now_ns = next.expect("something is to come").max(now_ns);
         let state = talker
             .connection
