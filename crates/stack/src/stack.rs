@@ -200,7 +200,9 @@ impl Stack {
 
     /// What the stack has counted, on all its links.
     pub fn counters(&self) -> Counters {
-        self.hosts.counters()
+        let mut counters = self.hosts.counters();
+        counters.waits_cut = self.tcp.waits_cut();
+        counters
     }
 
     /// One of its links, by number; `None` if it has fewer.
@@ -414,6 +416,14 @@ impl Stack {
     /// again. Nothing is taken from who has it.
     pub fn tcp_limit_memory(&mut self, bytes: usize) {
         self.tcp.limit_memory(bytes);
+    }
+
+    /// Sets how many TCP connections may wait for nothing but their time to end,
+    /// in TIME-WAIT or, when the application has closed them, for the peer's FIN
+    /// ([`crate::tcp::TIME_WAIT_MAX`] until then). Beyond it those go that have waited
+    /// longest ([`Counters::waits_cut`]).
+    pub fn tcp_limit_time_wait(&mut self, now_ns: u64, count: usize) {
+        self.tcp.limit_time_wait(now_ns, count);
     }
 
     /// Bytes of storage that the buffers of all TCP connections have.
@@ -639,6 +649,12 @@ impl Stack {
     /// Where a connection is in its life; `None` if it was let go.
     pub fn tcp_state(&self, connection: TcpId) -> Option<State> {
         self.tcp.state(connection)
+    }
+
+    /// Why a connection is over, as soon as it is: before what came is read, and
+    /// also if the peer had said all. [`TcpError::Closed`] if it was let go.
+    pub fn tcp_error(&self, connection: TcpId) -> Option<TcpError> {
+        self.tcp.error(connection)
     }
 
     /// Our end and the peer's; `None` if it was let go.

@@ -14,7 +14,7 @@
 
 use super::watch::Readiness;
 use rustix::io::Errno;
-use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_error};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
     socketpair,
@@ -54,6 +54,12 @@ impl Ready {
 
     pub(crate) fn fd(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.fd)
+    }
+
+    /// The error is told: from now on there is only the end.
+    pub(crate) fn calm(&mut self) {
+        // Asking takes it away.
+        let _ = socket_error(&self.fd);
     }
 
     /// Makes the descriptor so.

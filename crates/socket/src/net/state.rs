@@ -273,19 +273,27 @@ impl State {
         let watch = self.watched.get(&Id::Stream(id));
         let shut_read = watch.is_some_and(|watch| watch.shut_read);
         let shut_write = watch.is_some_and(|watch| watch.shut_write);
+        let told = watch.is_some_and(|watch| watch.error_told);
         let room = self.stack.tcp_is_writable(id);
-        let (waits, failed, ended) = match self.stack.tcp_peek(id) {
-            Ok(bytes) => (true, false, bytes.is_empty()),
-            Err(TcpError::NotNow) => (false, false, false),
-            Err(_) => (true, true, true),
-        };
+        let error = self.stack.tcp_error(id);
+        let waits = !matches!(self.stack.tcp_peek(id), Err(TcpError::NotNow));
+        // As a kernel's socket says: at once, though what came is still to be
+        // read.
+        let ended = matches!(
+            state,
+            tcp::State::CloseWait
+                | tcp::State::Closing
+                | tcp::State::LastAck
+                | tcp::State::TimeWait
+                | tcp::State::Closed
+        );
         Readiness {
             readable: waits || shut_read,
             writable: room || shut_write || state == tcp::State::Closed,
             arrived: self.stack.tcp_has_arrived(id),
             ended: ended || shut_read,
-            over: failed || ended && shut_write,
-            failed,
+            over: error.is_some() || ended && shut_write,
+            failed: error.is_some() && !told,
         }
     }
 }

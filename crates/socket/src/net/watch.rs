@@ -112,7 +112,7 @@ pub(crate) struct Watch {
     pub(crate) shut_read: bool,
     pub(crate) shut_write: bool,
     /// Its error was told: after it, there is only the end.
-    pub(crate) error_told: bool,
+    pub(super) error_told: bool,
 }
 
 impl Watch {
@@ -146,6 +146,15 @@ impl Watch {
                 self.waiters(side).tell(tasks);
             }
         }
+    }
+
+    /// The socket's error is told; whether it was not before.
+    pub(crate) fn tell_error(&mut self) -> bool {
+        let first = !std::mem::replace(&mut self.error_told, true);
+        if first && let Some(ready) = &mut self.ready {
+            ready.calm();
+        }
+        first
     }
 
     /// Has a part of a descriptor, that one of this number.

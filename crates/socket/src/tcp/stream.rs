@@ -87,12 +87,8 @@ impl TcpStream {
     /// The connection's error, if nobody was told of it before; from now on
     /// somebody was.
     fn error(&self, state: &mut State) -> Option<Errno> {
-        let found = match state.stack.tcp_peek(self.id) {
-            Ok(_) | Err(TcpError::NotNow) => return None,
-            Err(error) => errno::tcp(error),
-        };
-        let told = &mut state.watch(self.core.id).error_told;
-        (!std::mem::replace(told, true)).then_some(found)
+        let found = errno::tcp(state.stack.tcp_error(self.id)?);
+        state.watch(self.core.id).tell_error().then_some(found)
     }
 
     /// The bytes that wait are handed to `take`, where they lie, as far as

@@ -244,9 +244,18 @@ impl Tcp {
             return Ok(pcb.receive.front());
         }
         match (pcb.error(), pcb.has_ended()) {
+            // What comes after the end changes nothing about it.
+            _ if pcb.receive.has_finished() => Ok(&[]),
             (Some(error), _) => Err(error),
             (None, true) => Ok(&[]),
             (None, false) => Err(TcpError::NotNow),
+        }
+    }
+
+    pub(crate) fn error(&self, id: TcpId) -> Option<TcpError> {
+        match self.pcbs.get(id.0).filter(|pcb| !pcb.released) {
+            Some(pcb) => pcb.error(),
+            None => Some(TcpError::Closed),
         }
     }
 

@@ -358,6 +358,8 @@ impl Pcb {
         let error = match self.state {
             State::SynReceived if !self.is_early() => TcpError::Refused,
             State::TimeWait | State::Closing | State::LastAck => return self.end(None),
+            // All that it wanted to say has come.
+            State::CloseWait => TcpError::Shut,
             _ => TcpError::Reset,
         };
         self.end(Some(error));

@@ -12,6 +12,7 @@
 //! | `congestion` | how much may be in the network: CUBIC (9438), NewReno |
 //! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
 //! | `patience` | how long what waits may wait (5482, 6429) |
+//! | `quiet` | how many may wait for nothing but their time to end |
 //! | `fastopen` | bytes in a SYN (7413) |
 //! | `handshake` | initial numbers (6528), backlogs, SYN cookies |
 //! | `listen` | segments for no connection, connections nobody has accepted |
@@ -35,6 +36,7 @@ mod outgoing;
 mod output;
 mod patience;
 mod pcb;
+mod quiet;
 mod rack;
 mod receive;
 mod recovery;
@@ -50,6 +52,7 @@ pub use fastopen::{COOKIES_MAX, FastOpenServer};
 pub use handshake::{HALF_OPEN_ALL_MAX, HALF_OPEN_MAX};
 pub use info::{Counts, Repair, TcpInfo};
 pub use pcb::State;
+pub use quiet::TIME_WAIT_MAX;
 pub use receive::PIECES_MAX;
 pub use scoreboard::SEGMENTS_MAX;
 pub use table::CONNECTIONS_MAX;
@@ -243,7 +246,8 @@ pub enum TcpError {
     /// The peer does not answer any more.
     #[error("the peer does not answer")]
     TimedOut,
-    /// This side was closed for writing before.
+    /// This side was closed for writing before, or the peer reset the connection
+    /// after it had said all.
     #[error("the connection is closed for writing")]
     Shut,
     /// There is no such connection or listener any more.

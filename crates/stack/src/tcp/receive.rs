@@ -313,6 +313,11 @@ impl Receive {
         self.fin == Some(self.nxt)
     }
 
+    /// Whether the peer's FIN, and all before it, was taken.
+    pub(super) fn has_finished(&self) -> bool {
+        self.fin.is_some_and(|fin| fin.before(self.nxt))
+    }
+
     /// Bytes to be read.
     pub(super) fn readable(&self) -> usize {
         self.buffer.len()

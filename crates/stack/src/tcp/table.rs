@@ -7,6 +7,7 @@ use super::heap::Deadlines;
 use super::input::{Arrived, Effect};
 use super::output::Turn;
 use super::pcb::{Pcb, State};
+use super::quiet::Quiet;
 use super::receive::Left;
 use super::send::STARVED_PART;
 use super::seq::Seq;
@@ -56,6 +57,8 @@ pub(crate) struct Tcp {
     pub(super) cookies: Cookies,
     /// Connections of listeners that are not open yet.
     pub(super) half_open: usize,
+    /// Those that only wait for their time to end.
+    pub(super) quiet: Quiet,
     /// Bytes of storage that all buffers may have, and have.
     pub(super) memory: usize,
     pub(crate) held: usize,
@@ -86,6 +89,7 @@ impl Tcp {
             told_listeners: VecDeque::new(),
             cookies: Cookies::default(),
             half_open: 0,
+            quiet: Quiet::default(),
             memory: super::MEMORY_DEFAULT,
             held: 0,
             starved: BTreeSet::new(),
@@ -265,9 +269,8 @@ impl Tcp {
             State::FinWait2 if pcb.released => Some(FIN_WAIT_2_NS),
             _ => None,
         };
-        if let Some(quiet_ns) = quiet
-            && !pcb.is_quiet
-        {
+        let is_new = quiet.is_some() && !pcb.is_quiet;
+        if let Some(quiet_ns) = quiet.filter(|_| is_new) {
             pcb.is_quiet = true;
             pcb.timers.idle_ns = at(now_ns + quiet_ns);
         }
@@ -291,6 +294,9 @@ impl Tcp {
         }
         if pcb.state == State::Closed {
             self.over(name);
+        }
+        if is_new {
+            self.waits(now_ns, name);
         }
     }
 
@@ -324,6 +330,9 @@ impl Tcp {
             }
             // One that was not accepted has no application.
             pcb.released |= pcb.listener.is_some();
+            if pcb.is_quiet {
+                self.quiet.over();
+            }
             let was_half_open = std::mem::take(&mut pcb.is_half_open);
             self.half_open -= usize::from(was_half_open);
             if let Some(listener) = pcb.listener.and_then(|name| self.listeners.get_mut(name)) {

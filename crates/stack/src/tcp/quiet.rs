@@ -1,0 +1,80 @@
+//! Connections that only wait for their time to end: in TIME-WAIT, or in
+//! FIN-WAIT-2 when no application has them any more. A limit of their own leaves
+//! places, and memory, to those in use.
+
+use super::Tcp;
+use super::table::CONNECTIONS_MAX;
+use crate::slab::Name;
+use std::collections::VecDeque;
+
+/// Connections of one stack in TIME-WAIT, or in FIN-WAIT-2 without an
+/// application, unless [`Stack::tcp_limit_time_wait`](crate::Stack::tcp_limit_time_wait)
+/// says otherwise: as many as Linux has at most (`tcp_max_tw_buckets`).
+pub const TIME_WAIT_MAX: usize = CONNECTIONS_MAX / 8;
+
+/// See the module.
+pub(super) struct Quiet {
+    /// Who waits, the longest first; also some that are gone.
+    order: VecDeque<Name>,
+    count: usize,
+    max: usize,
+    /// How many had to go before their time.
+    pub(super) cut: u64,
+}
+
+impl Default for Quiet {
+    fn default() -> Quiet {
+        Quiet {
+            order: VecDeque::new(),
+            count: 0,
+            max: TIME_WAIT_MAX,
+            cut: 0,
+        }
+    }
+}
+
+impl Quiet {
+    /// One that waited is over.
+    pub(super) fn over(&mut self) {
+        self.count -= 1;
+    }
+}
+
+impl Tcp {
+    pub(crate) fn limit_time_wait(&mut self, now_ns: u64, count: usize) {
+        self.quiet.max = count;
+        self.cut_waits(now_ns);
+    }
+
+    /// Connections that were let go before their time.
+    pub(crate) fn waits_cut(&self) -> u64 {
+        self.quiet.cut
+    }
+
+    /// One more waits. Who has waited longest goes for it, if there are too many:
+    /// the fewest of its segments are still on their way.
+    pub(super) fn waits(&mut self, now_ns: u64, name: Name) {
+        self.quiet.order.push_back(name);
+        self.quiet.count += 1;
+        self.cut_waits(now_ns);
+        let Quiet { order, count, .. } = &mut self.quiet;
+        if order.len() > 2 * *count + 64 {
+            let pcbs = &self.pcbs;
+            order.retain(|name| pcbs.get(*name).is_some_and(|pcb| pcb.is_known));
+        }
+    }
+
+    fn cut_waits(&mut self, now_ns: u64) {
+        while self.quiet.count > self.quiet.max
+            && let Some(oldest) = self.quiet.order.pop_front()
+        {
+            if let Some(pcb) = self.pcbs.get_mut(oldest)
+                && pcb.is_known
+            {
+                pcb.end(None);
+                self.quiet.cut += 1;
+                self.settle(now_ns, oldest);
+            }
+        }
+    }
+}
