@@ -120,7 +120,9 @@ impl Thread {
 
     /// Takes in what has changed.
     fn look(&mut self) -> io::Result<()> {
-        self.watcher.is_changed()?;
+        if !self.watcher.is_changed()? {
+            return Ok(());
+        }
         let all = self.interfaces.all()?;
         let host = to_host(&all);
         if let Some(text) = self.config.kernel.host.filter()

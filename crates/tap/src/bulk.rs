@@ -3,8 +3,54 @@
 
 use crate::counts::Counts;
 use crate::link::{Push, Queue, TapLink};
+use std::fmt;
 use weir_link::net::{Feature, driver};
 use weir_link::xdp::{BULK_FRAMES_MAX, Bulk, CopyMode, DriverEvent, DriverWatch, takes_redirected};
+
+/// Why the frames of a link do not go out many at once.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoBulk {
+    /// The [configuration](crate::Config::bulk) does not ask for it.
+    #[error("it is not asked for")]
+    NotAsked,
+    /// Several processes have the tap.
+    #[error("the tap is shared by processes")]
+    Shared,
+    /// The kernel or our privileges do not allow it.
+    #[error("the kernel does not let us ({why}); it takes Linux 6.3 and CAP_SYS_ADMIN")]
+    Kernel {
+        /// What failed.
+        why: String,
+    },
+    /// There is nothing to be gained.
+    #[error("it is in zero-copy mode, and needs it not")]
+    ZeroCopy,
+    /// Only of veths it is known that frames stay in order.
+    #[error("its driver is `{driver}`; only `veth` is known to keep frames in order")]
+    Driver {
+        /// Its driver; nothing where it does not tell.
+        driver: String,
+    },
+    /// Frames of one flow could take several queues.
+    #[error("it has {queues} queues; `ethtool -L {interface} rx 1 tx 1` leaves one")]
+    Queues {
+        /// Its name.
+        interface: String,
+        /// How many.
+        queues: usize,
+    },
+    /// Frames that may be cut up take another way.
+    #[error("it cuts segments up; `ethtool -K {interface} tso off` ends that")]
+    Segments {
+        /// Its name.
+        interface: String,
+    },
+    /// Its driver takes no frames that a program redirects.
+    #[error(
+        "it takes no redirected frames; `ethtool -K PEER gro on` for its other end lets it, or a program at XDP there"
+    )]
+    PeerTakesNone,
+}
 
 /// From so many on it is quicker: a call takes 11 µs, and 0.2 to 0.4 µs a
 /// frame, where a socket takes 0.9 µs and more.
@@ -24,22 +70,28 @@ pub(crate) struct BulkOut {
 }
 
 impl BulkOut {
-    /// `None` where the kernel or our privileges do not allow it.
-    pub(crate) fn new() -> Option<BulkOut> {
-        let watch = DriverWatch::open().ok()?;
-        let bulk = Bulk::new().ok()?;
-        Some(BulkOut {
-            bulk,
-            watch,
+    /// What the kernel and our privileges allow.
+    pub(crate) fn new() -> Result<BulkOut, NoBulk> {
+        let refused = |why: &dyn fmt::Display| NoBulk::Kernel {
+            why: why.to_string(),
+        };
+        Ok(BulkOut {
+            watch: DriverWatch::open().map_err(|error| refused(&error))?,
+            bulk: Bulk::new().map_err(|error| refused(&error))?,
             next_ns: 0,
         })
     }
 
     /// Whether frames of a link may go out so, from now on.
-    pub(crate) fn add(&self, link: &TapLink, number: usize) -> bool {
-        may(link)
-            && takes_redirected(link.interface.index).unwrap_or(false)
-            && self.bulk.add(number as u32, link.interface.index).is_ok()
+    pub(crate) fn add(&self, link: &TapLink, number: usize) -> Result<(), NoBulk> {
+        may(link)?;
+        if !takes_redirected(link.interface.index).unwrap_or(false) {
+            return Err(NoBulk::PeerTakesNone);
+        }
+        let added = self.bulk.add(number as u32, link.interface.index);
+        added.map_err(|error| NoBulk::Kernel {
+            why: error.to_string(),
+        })
     }
 
     /// Hears which links take such frames no longer, or again.
@@ -56,8 +108,11 @@ impl BulkOut {
                 let Some(link) = link else { continue };
                 match event {
                     DriverEvent::Takes { ifindex, .. } if ifindex != link.interface.index => {}
-                    DriverEvent::Takes { takes: false, .. } => link.is_bulk = false,
-                    _ => link.is_bulk = self.add(link, number),
+                    // Whatever else there is against it stays.
+                    DriverEvent::Takes { takes: false, .. } if link.bulk.is_ok() => {
+                        link.bulk = Err(NoBulk::PeerTakesNone);
+                    }
+                    _ => link.bulk = self.add(link, number),
                 }
             }
         }
@@ -97,6 +152,7 @@ impl BulkOut {
             }
         }
         queue.ring.withdraw(done);
+        queue.dirty &= done < kept;
         Ok(())
     }
 }
@@ -104,10 +160,21 @@ impl BulkOut {
 /// Where frames that are sent in either way stay in order: a veth of one queue,
 /// whose other end queues socket buffers where it queues redirected frames,
 /// which it does if none of them is to be cut up.
-fn may(link: &TapLink) -> bool {
-    let name = &link.interface.name;
-    link.mode == CopyMode::Copy
-        && link.queues.len() == 1
-        && driver(name).is_ok_and(|driver| driver == "veth")
-        && !Feature::TcpSegmentation.get(name).unwrap_or(true)
+fn may(link: &TapLink) -> Result<(), NoBulk> {
+    let interface = link.interface.name.clone();
+    if link.mode == CopyMode::ZeroCopy {
+        return Err(NoBulk::ZeroCopy);
+    }
+    let driver = driver(&interface).unwrap_or_default();
+    if driver != "veth" {
+        return Err(NoBulk::Driver { driver });
+    }
+    if link.queues.len() != 1 {
+        let queues = link.queues.len();
+        return Err(NoBulk::Queues { interface, queues });
+    }
+    match Feature::TcpSegmentation.get(&interface) {
+        Ok(false) => Ok(()),
+        _ => Err(NoBulk::Segments { interface }),
+    }
 }

@@ -302,12 +302,12 @@ impl Tap {
     pub fn push(&mut self) -> Result<(), TapError> {
         let now = self.alive()?;
         let mut is_down = false;
-        if let Some(bulk) = &mut self.bulk {
+        if let Ok(bulk) = &mut self.bulk {
             bulk.hear(&mut self.links, now);
         }
         let links = self.links.iter_mut().enumerate();
         for (number, link) in links.filter_map(|(number, link)| Some((number, link.as_mut()?))) {
-            let bulk = self.bulk.as_ref().filter(|_| link.is_bulk);
+            let bulk = self.bulk.as_ref().ok().filter(|_| link.bulk.is_ok());
             for queue in &mut link.queues {
                 let pushed = match &self.members {
                     None => bulk

@@ -1,5 +1,6 @@
 //! Frames between the calls: taken from links, given to links, allocated.
 
+use crate::bulk::NoBulk;
 use crate::complete::complete;
 use crate::counts::{Counts, LinkCounts};
 use crate::error::TapError;
@@ -172,7 +173,21 @@ impl Tap {
     /// the kernel allows.
     #[inline]
     pub fn is_bulk(&self) -> bool {
-        self.bulk.is_some()
+        self.bulk.is_ok()
+    }
+
+    /// Whether those of this link do, at this moment; else why not.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn link_bulk(&self, link: LinkId) -> Result<(), NoBulk> {
+        match (&self.bulk, self.links.get(link.0)) {
+            _ if !self.config.bulk => Err(NoBulk::NotAsked),
+            _ if self.is_shared() => Err(NoBulk::Shared),
+            (Err(why), _) => Err(why.clone()),
+            (Ok(_), Some(Some(link))) => link.bulk.clone(),
+            (Ok(_), _) => Err(NoBulk::NotAsked),
+        }
     }
 
     /// The tapped links.

@@ -73,6 +73,7 @@ pub mod switch;
 mod tap;
 
 pub use bridge::{Alike, Bridge, Context, Stop, Verdict};
+pub use bulk::NoBulk;
 pub use config::{Config, Mode};
 pub use counts::{Counts, LinkCounts};
 pub use error::TapError;

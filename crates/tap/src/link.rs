@@ -1,5 +1,6 @@
 //! One tapped link: a socket and a queue for each of its device's queues.
 
+use crate::bulk::NoBulk;
 use crate::config::{Config, Mode};
 use crate::counts::{Counts, LinkCounts};
 use crate::error::TapError;
@@ -31,8 +32,8 @@ pub(crate) struct TapLink {
     pub(crate) counts: LinkCounts,
     /// Checksums may have been left to the device.
     pub(crate) completes: bool,
-    /// Many frames may go out at once without socket buffers.
-    pub(crate) is_bulk: bool,
+    /// Whether many frames may go out at once without socket buffers.
+    pub(crate) bulk: Result<(), NoBulk>,
 }
 
 /// What tells which frames of a queue are on their way to the application.
@@ -125,7 +126,7 @@ impl TapLink {
             queues,
             counts: LinkCounts::default(),
             completes,
-            is_bulk: false,
+            bulk: Err(NoBulk::NotAsked),
         }
     }
 
@@ -357,10 +358,6 @@ impl Queue {
     /// once.
     pub(crate) fn push(&mut self, mode: CopyMode, counts: &mut Counts) -> Result<(), Push> {
         if !self.dirty {
-            return Ok(());
-        }
-        if self.ring.unsent().map_err(Push::Ring)? == 0 {
-            self.dirty = false;
             return Ok(());
         }
         self.ring.submit();

@@ -5,6 +5,7 @@
 //! others among them: whoever is left can go on with all of it, and the kernel
 //! gives the interfaces back when the last one has gone.
 
+use crate::bulk::NoBulk;
 use crate::config::{Config, check};
 use crate::error::TapError;
 use crate::link::{Queue, TapLink, sizes};
@@ -54,7 +55,7 @@ impl Tap {
             return Err(TapError::Remembers);
         }
         self.hold_death_word()?;
-        self.bulk = None;
+        self.bulk = Err(NoBulk::Shared);
         let listener = pass::listen_at(at).map_err(|source| TapError::CannotShare {
             path: at.to_owned(),
             source,

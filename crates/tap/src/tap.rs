@@ -1,6 +1,6 @@
 //! A tap: its memory and its links, and how they come and go.
 
-use crate::bulk::BulkOut;
+use crate::bulk::{BulkOut, NoBulk};
 use crate::config::{Config, Mode, check};
 use crate::counts::Counts;
 use crate::error::TapError;
@@ -58,7 +58,7 @@ pub struct Tap {
     pub(crate) config: Config,
     pub(crate) counts: Counts,
     pub(crate) fast: Option<FastPath>,
-    pub(crate) bulk: Option<BulkOut>,
+    pub(crate) bulk: Result<BulkOut, NoBulk>,
     /// The gate was opened.
     pub(crate) is_ready: bool,
     /// What the gate said when it was opened.
@@ -143,7 +143,9 @@ impl Tap {
         let umem = Umem::create(config.chunks, config.chunk_bytes)?;
         let pool = Pool::new(umem, ME, config.kept);
         let mut tap = Tap::of(config, gate, pool, outlives);
-        tap.bulk = config.bulk.then(BulkOut::new).flatten();
+        if config.bulk {
+            tap.bulk = BulkOut::new();
+        }
         let fast = config.fast.map(|fast| FastPath::new(fast, &tap.state));
         tap.fast = fast.transpose()?;
         Ok(tap)
@@ -160,7 +162,7 @@ impl Tap {
             config,
             counts: Counts::default(),
             fast: None,
-            bulk: None,
+            bulk: Err(NoBulk::NotAsked),
             is_ready: false,
             epoch: 0,
             check_until: 0,
@@ -294,8 +296,9 @@ impl Tap {
                 queue.settle_all(&self.state, number as u32, at);
             }
         }
-        let bulk = self.bulk.as_ref();
-        link.is_bulk = bulk.is_some_and(|bulk| bulk.add(&link, number));
+        if let Ok(bulk) = &self.bulk {
+            link.bulk = bulk.add(&link, number);
+        }
         link.put_sockets(&self.gate, number)?;
         self.links[number] = Some(link);
         self.refill()

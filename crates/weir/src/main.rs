@@ -1,6 +1,7 @@
 //! `weir`: the one binary. See `weir --help`.
 
 mod bind;
+mod bulk_report;
 mod capture;
 mod cmd;
 mod divide;

@@ -16,20 +16,18 @@
 //! kernel removes the veth and everything on it. The check is pinned, so that
 //! it stays when the process that made it ends: at no time is there a way
 //! around it.
-#![allow(unsafe_code)] // A thread in a namespace of its own; mapped memory.
+#![allow(unsafe_code)] // Mapped memory; a socket option.
 
 use super::rules::{RulesError, SendRules};
 use crate::bpf::{
     AttachError, Attachment, Hook, Load, LoadError, Map, MapError, MapMemory, MapSpec, PinError,
     PinFolder, Program, ProgramType,
 };
-use crate::net::{Interface, InterfaceError, change, find_index};
+use crate::net::{Interface, InterfaceError, Namespace, NamespaceError, change, find_index};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use weir_filter::backend::ebpf::{
@@ -83,6 +81,9 @@ pub enum PathError {
         /// The path's name.
         name: String,
     },
+    /// There is no namespace for the user's end.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
     /// Anything else.
     #[error("a checked path could not {what} ({source}); it needs root")]
     System {
@@ -155,7 +156,7 @@ impl CheckedPath {
         };
         let counts = Map::create("weir_sent", &spec)?;
         let check = load_check(&rules.program()?, ifindex, &counts)?;
-        let namespace = make_namespace().map_err(failed("make a network namespace"))?;
+        let namespace = Namespace::new()?;
         let made = change::veth(name, FAR, namespace.as_fd(), interface.mtu);
         made.map_err(failed("make a pair of devices"))?;
         let guard = Unmade(Some(name));
@@ -166,7 +167,7 @@ impl CheckedPath {
         pins.pin(name, &attachment)?;
         pins.pin(&counts_of(name), &counts)?;
         change::up(near).map_err(failed("set its device up"))?;
-        let far = in_namespace(&namespace, || far_end(chunk_bytes));
+        let far = namespace.run(|| far_end(chunk_bytes))?;
         let (socket, memory) = far.map_err(failed("make its socket"))?;
         guard.keep();
         let path = CheckedPath {
@@ -372,31 +373,6 @@ fn count(at: usize) -> [Insn; 4] {
         ..Insn::store(op::DW, Reg::R1, 0, Reg::R2)
     };
     [value, upper, Insn::mov64(Reg::R2, 1), add]
-}
-
-/// A namespace that nobody is in.
-pub(crate) fn make_namespace() -> io::Result<OwnedFd> {
-    let make = || {
-        // SAFETY: the thread is our own, new and about to end; of what it
-        // shares with others only the network namespace is parted.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
-        Ok(File::open("/proc/thread-self/ns/net")?.into())
-    };
-    std::thread::scope(|scope| scope.spawn(make).join())
-        .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
-}
-
-/// Runs something in a namespace, by a thread of its own.
-pub(crate) fn in_namespace<T: Send>(
-    namespace: &OwnedFd,
-    run: impl FnOnce() -> io::Result<T> + Send,
-) -> io::Result<T> {
-    let inside = || {
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        run()
-    };
-    std::thread::scope(|scope| scope.spawn(inside).join())
-        .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }
 
 /// The user's end: a socket bound to the device, and its memory.

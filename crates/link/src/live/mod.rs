@@ -20,7 +20,6 @@ mod rules;
 mod send;
 
 pub use checked::{CheckedPath, PathCounts, PathError, SendEnd, close_path};
-pub(crate) use checked::{in_namespace, make_namespace};
 pub use dispatcher::{Dispatcher, LiveError, UNDER_WAY_MAX, sweep};
 pub use rules::{RulesError, SendRules};
 pub use send::{SendError, Sender};

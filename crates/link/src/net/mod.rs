@@ -8,6 +8,7 @@ pub(crate) mod change;
 mod ethtool;
 mod features;
 mod interface;
+mod namespace;
 mod neighbour;
 mod netlink;
 pub(crate) mod request;
@@ -21,6 +22,8 @@ pub(crate) use interface::find_index;
 pub use interface::{
     Address, Interface, InterfaceError, Interfaces, Xdp, XdpMode, drops, interfaces,
 };
+pub(crate) use namespace::Namespace;
+pub use namespace::NamespaceError;
 pub use neighbour::{NeighbourNews, Neighbours};
 pub use netlink::Netlink;
 pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteWatcher};

@@ -296,7 +296,8 @@ impl AddressWatcher {
         Netlink::listening(ADDRESSES).map(AddressWatcher)
     }
 
-    /// Whether one may have changed since this was asked last.
+    /// Whether one may have changed since this was asked last, at first since
+    /// it was opened.
     ///
     /// # Errors
     /// When the kernel does not tell.

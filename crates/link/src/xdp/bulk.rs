@@ -22,9 +22,8 @@ use crate::bpf::{
     AttachError, Attachment, Hook, LiveRun, Load, LoadError, Map, MapError, MapMemory, MapSpec,
     Program, ProgramType, TestRunError,
 };
-use crate::live::{in_namespace, make_namespace};
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use crate::net::{Namespace, NamespaceError};
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
 
@@ -66,8 +65,8 @@ pub enum BulkError {
     #[error(transparent)]
     Run(#[from] TestRunError),
     /// There is no namespace to attach it in.
-    #[error("cannot make a network namespace ({0}); CAP_SYS_ADMIN is needed")]
-    Namespace(io::Error),
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
 }
 
 /// Sends many frames at once on devices that take redirected frames.
@@ -77,7 +76,7 @@ pub struct Bulk {
     page: MapMemory,
     links: Map,
     _attached: Attachment,
-    _namespace: OwnedFd,
+    _namespace: Namespace,
 }
 
 impl Bulk {
@@ -99,9 +98,9 @@ impl Bulk {
             ..Load::new(ProgramType::Xdp)
         };
         let program = Program::load(&insns(), &load)?;
-        let namespace = make_namespace().map_err(BulkError::Namespace)?;
-        let attach = || Ok(Attachment::new(&program, LOOPBACK, Hook::XdpGeneric));
-        let attached = in_namespace(&namespace, attach).map_err(BulkError::Namespace)??;
+        let namespace = Namespace::new()?;
+        let attach = || Attachment::new(&program, LOOPBACK, Hook::XdpGeneric);
+        let attached = namespace.run(attach)??;
         let bulk = Bulk {
             program,
             page: page.map_memory(true)?,

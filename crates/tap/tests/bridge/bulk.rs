@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use weir_lab::need;
 use weir_lab::net::Offloads;
-use weir_tap::{Config, Pull, Tap};
+use weir_tap::{Config, NoBulk, Pull, Tap};
 
 /// Fewer than a veth queues, so that none is lost however late they are taken.
 const FRAMES: usize = 200;
@@ -78,7 +78,8 @@ fn many_frames_at_once_arrive_unchanged_and_in_order() {
         there.recv().unwrap();
         net.middle.run(|| {
             let mut tap = Tap::map(config()).unwrap();
-            tap.tap("right").unwrap();
+            let link = tap.tap("right").unwrap();
+            assert_eq!(tap.link_bulk(link), Ok(()));
             tap.ready().unwrap();
             give_all(&mut tap, FRAMES);
             let counts = tap.counts();
@@ -108,7 +109,7 @@ fn where_the_other_end_takes_none_so_a_socket_sends_them() {
         there.recv().unwrap();
         net.middle.run(|| {
             let mut tap = Tap::map(config()).unwrap();
-            tap.tap("right").unwrap();
+            let link = tap.tap("right").unwrap();
             tap.ready().unwrap();
             give_all(&mut tap, 1);
             assert_eq!(tap.counts().bulk_frames, 0, "one is quicker without");
@@ -119,6 +120,7 @@ fn where_the_other_end_takes_none_so_a_socket_sends_them() {
             std::thread::sleep(Duration::from_millis(30));
             give_all(&mut tap, 100);
             assert_eq!(tap.counts().bulk_frames, 0);
+            assert_eq!(tap.link_bulk(link), Err(NoBulk::PeerTakesNone));
             let arrived = || net.eth_b.counters().unwrap().rx_frames - before.rx_frames;
             net.settle(|| arrived() >= 100);
             assert!(arrived() >= 100, "{}", arrived());
@@ -144,9 +146,38 @@ fn not_on_a_device_that_cuts_frames_up() {
     net.right.set_offloads(segments).unwrap();
     net.middle.run(|| {
         let mut tap = Tap::map(config()).unwrap();
-        tap.tap("right").unwrap();
+        let link = tap.tap("right").unwrap();
         tap.ready().unwrap();
         give_all(&mut tap, 100);
         assert_eq!(tap.counts().bulk_frames, 0);
+        let interface = "right".to_owned();
+        assert_eq!(tap.link_bulk(link), Err(NoBulk::Segments { interface }));
+    });
+}
+
+/// Nor where nobody asks, and a shared tap's frames are of several processes.
+#[test]
+fn says_why_not() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::new();
+    net.middle.run(|| {
+        let quiet = Config {
+            bulk: false,
+            ..config()
+        };
+        let mut tap = Tap::map(quiet).unwrap();
+        let link = tap.tap("left").unwrap();
+        assert_eq!(tap.link_bulk(link), Err(NoBulk::NotAsked));
+        drop(tap);
+        let path = format!("weir-bulk-{}", std::process::id());
+        let path = std::env::temp_dir().join(path);
+        let mut tap = Tap::map(config()).unwrap();
+        let link = tap.tap("right").unwrap();
+        tap.share(&path).unwrap();
+        let why = tap.link_bulk(link);
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(why, Err(NoBulk::Shared));
     });
 }

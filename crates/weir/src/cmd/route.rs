@@ -2,6 +2,7 @@
 
 mod report;
 
+use crate::bulk_report::BulkReport;
 use crate::failure::{Failure, say};
 use crate::limited;
 use crate::on_off::OnOff;
@@ -269,13 +270,14 @@ fn introduce(view: &View<'_>) {
     let modes: Vec<String> = modes
         .filter_map(|(name, link)| {
             let (mode, hook) = view.tap.mode(link)?;
-            Some(format!("{name} by {mode} at {hook}"))
+            let bulk = BulkReport::of(view.tap, link);
+            Some(format!("{name} by {mode} at {hook}{bulk}"))
         })
         .collect();
     let (v4, v6) = view.router.routes().len();
     say(&format!(
         "weir: {}; {v4} routes of IPv4, {v6} of IPv6",
-        modes.join(", ")
+        modes.join("; ")
     ));
     say("ready");
 }

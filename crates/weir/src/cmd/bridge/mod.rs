@@ -5,6 +5,7 @@ mod life;
 mod report;
 mod restart;
 
+use crate::bulk_report::BulkReport;
 use crate::failure::{Failure, say};
 use crate::on_off::OnOff;
 use crate::stop::Stop;
@@ -303,10 +304,11 @@ fn introduce(args: &Args, tap: &Tap) {
     let modes: Vec<String> = links
         .filter_map(|(name, link)| {
             let (mode, hook) = tap.mode(link)?;
-            Some(format!("{name} by {mode} at {hook}"))
+            let bulk = BulkReport::of(tap, link);
+            Some(format!("{name} by {mode} at {hook}{bulk}"))
         })
         .collect();
-    say(&format!("weir: {}", modes.join(", ")));
+    say(&format!("weir: {}", modes.join("; ")));
     for interface in tap.links().filter_map(|link| tap.interface(link)) {
         if !interface.up {
             let name = &interface.name;

@@ -1,5 +1,6 @@
 //! What a bridge has carried, and what it has cost.
 
+use crate::bulk_report::BulkReport;
 use crate::fast_report::FastReport;
 use crate::replace::replace;
 use serde::Serialize;
@@ -20,6 +21,8 @@ pub(super) struct Report {
     copies_per_frame_kernel: u32,
     copies_per_frame_user: f64,
     calls_per_frame: f64,
+    /// Frames that were sent many at once.
+    bulk_frames: u64,
     calls_tx: u64,
     calls_rx: u64,
     calls_wait: u64,
@@ -36,6 +39,7 @@ struct Link {
     name: String,
     mode: String,
     hook: String,
+    bulk: BulkReport,
     rx_frames: u64,
     rx_bytes: u64,
     tx_frames: u64,
@@ -81,6 +85,7 @@ impl Report {
                         .unwrap_or_default(),
                     mode: mode.map(|(mode, _)| mode.to_string()).unwrap_or_default(),
                     hook: mode.map(|(_, hook)| hook.to_string()).unwrap_or_default(),
+                    bulk: BulkReport::of(tap, id),
                     rx_frames: carried.rx_frames,
                     rx_bytes: carried.rx_bytes,
                     tx_frames: carried.tx_frames,
@@ -116,6 +121,7 @@ impl Report {
             copies_per_frame_kernel: copies,
             copies_per_frame_user: counts.bulk_frames as f64 / frames.max(1) as f64,
             calls_per_frame: calls as f64 / frames.max(1) as f64,
+            bulk_frames: counts.bulk_frames,
             calls_tx: counts.calls_tx,
             calls_rx: counts.calls_rx,
             calls_wait: counts.calls_wait,
@@ -153,14 +159,15 @@ impl fmt::Display for Report {
             let lost = link.rx_full + link.rx_dropped + link.no_room + link.stale;
             writeln!(
                 f,
-                "{}: {} frames in, {} out, {} lost, {} past weir ({} at {})",
+                "{}: {} frames in, {} out, {} lost, {} past weir ({} at {}{})",
                 link.name,
                 link.rx_frames,
                 link.tx_frames,
                 lost,
                 link.bypassed,
                 link.mode,
-                link.hook
+                link.hook,
+                link.bulk,
             )?;
         }
         let per_frame = |count: u64| count as f64 / self.frames.max(1) as f64;

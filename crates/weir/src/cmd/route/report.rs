@@ -1,5 +1,6 @@
 //! What a router has counted: as a line, as JSON, for Prometheus.
 
+use crate::bulk_report::BulkReport;
 use crate::failure::Failure;
 use crate::fast_report::FastReport;
 use crate::replace::replace;
@@ -39,6 +40,8 @@ pub(super) struct Report {
     /// for want of room.
     routes_elsewhere: u64,
     routes_refused: u64,
+    /// Frames that were sent many at once.
+    bulk_frames: u64,
     /// System calls to send, to receive, to sleep.
     calls_tx: u64,
     calls_rx: u64,
@@ -52,6 +55,7 @@ pub(super) struct Report {
 #[derive(Serialize, Clone)]
 struct Link {
     name: String,
+    bulk: BulkReport,
     rx_frames: u64,
     rx_bytes: u64,
     tx_frames: u64,
@@ -72,6 +76,7 @@ impl Report {
             let tapped = view.tap.link_counts(link);
             Link {
                 name: name.clone(),
+                bulk: BulkReport::of(view.tap, link),
                 rx_frames: counts.rx_frames,
                 rx_bytes: counts.rx_bytes,
                 tx_frames: counts.tx_frames,
@@ -100,6 +105,7 @@ impl Report {
             routes_v6,
             routes_elsewhere: view.left_out.0,
             routes_refused: view.left_out.1,
+            bulk_frames: calls.bulk_frames,
             calls_tx: calls.calls_tx,
             calls_rx: calls.calls_rx,
             calls_wait: calls.calls_wait,
@@ -129,6 +135,13 @@ impl Report {
         if self.fast.is_some() {
             let by = since(|report| report.fast.map_or(0, |fast| fast.frames));
             let _ = write!(line, "; {} frames/s by the kernel", rate(by));
+        }
+        for link in self.links.iter().filter(|link| link.bulk.is_refused()) {
+            let _ = write!(line, "; {} not in bulk", link.name);
+        }
+        if self.bulk_frames > 0 {
+            let by = since(|report| report.bulk_frames);
+            let _ = write!(line, "; {} frames/s in bulk", rate(by));
         }
         let full = since(|report| report.links.iter().map(|link| link.rx_full).sum());
         let lost = self.drops.iter().filter_map(|(name, count)| {
@@ -228,6 +241,11 @@ impl Report {
                 self.neighbours_asked,
             ),
             ("hung_total", "Times that weir was found hung.", self.hung),
+            (
+                "bulk_frames_total",
+                "Frames sent many at once.",
+                self.bulk_frames,
+            ),
             ("calls_tx_total", "System calls to send.", self.calls_tx),
             ("calls_rx_total", "System calls to receive.", self.calls_rx),
             (
