@@ -10,7 +10,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use weir_stack::udp::{SendError, UdpId, UdpOptions};
+use weir_stack::Stack;
+use weir_stack::udp::{BindError, SendError, UdpId, UdpOptions};
 
 /// A UDP socket, as [`std::net::UdpSocket`].
 #[derive(Clone)]
@@ -30,16 +31,33 @@ impl UdpSocket {
     /// place is taken.
     pub fn bind(net: &Net, address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         first(address, |address| {
-            let mut state = net.first().lock();
-            state.check()?;
-            let id = state.stack.udp_bind(address).map_err(errno::bind)?;
-            state.watch(Id::Udp(id));
-            drop(state);
-            Ok(UdpSocket {
-                core: Arc::new(Core::of_watched(net, 0, Id::Udp(id))),
-                id,
-                peer: Arc::default(),
-            })
+            UdpSocket::of(net, |stack| stack.udp_bind(address))
+        })
+    }
+
+    /// A socket at all of the net's addresses of both versions of IP, as one at
+    /// `[::]` without `IPV6_V6ONLY`; transport port 0 is any that is free. IPv4's
+    /// peers have addresses of IPv4, not such as `::ffff:192.0.2.1`.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` if the place is taken, of either version.
+    pub fn bind_both(net: &Net, port: u16) -> io::Result<UdpSocket> {
+        UdpSocket::of(net, |stack| stack.udp_bind_both(port))
+    }
+
+    fn of(
+        net: &Net,
+        bind: impl FnOnce(&mut Stack) -> Result<UdpId, BindError>,
+    ) -> io::Result<UdpSocket> {
+        let mut state = net.first().lock();
+        state.check()?;
+        let id = bind(&mut state.stack).map_err(errno::bind)?;
+        state.watch(Id::Udp(id));
+        drop(state);
+        Ok(UdpSocket {
+            core: Arc::new(Core::of_watched(net, 0, Id::Udp(id))),
+            id,
+            peer: Arc::default(),
         })
     }
 

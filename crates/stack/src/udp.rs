@@ -10,7 +10,7 @@ use crate::ports;
 use crate::rng::Keyed;
 use crate::slab::{Name, Slab};
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_wire::{Addresses, Protocol, udp};
 
 /// Sockets of one stack.
@@ -102,6 +102,8 @@ pub enum GroupError {
     Closed,
 }
 
+const ANY4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
 /// How a socket's datagrams go out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpOptions {
@@ -134,6 +136,8 @@ impl Default for UdpOptions {
 
 struct Socket {
     local: SocketAddr,
+    /// It is at any address of IPv4, too.
+    both: bool,
     /// The link of its local address, once it has a peer.
     link: u8,
     remote: Option<SocketAddr>,
@@ -176,9 +180,15 @@ impl Sockets {
         }
     }
 
-    pub(crate) fn bind(&mut self, hosts: &Hosts, local: SocketAddr) -> Result<UdpId, BindError> {
+    pub(crate) fn bind(
+        &mut self,
+        hosts: &Hosts,
+        local: SocketAddr,
+        both: bool,
+    ) -> Result<UdpId, BindError> {
         let mut local = plain(local);
         let ip = local.ip();
+        let both = both && ip == Ipv6Addr::UNSPECIFIED;
         if !ip.is_unspecified() && !hosts.is_ours(ip) {
             return Err(BindError::Address(ip));
         }
@@ -187,11 +197,14 @@ impl Sockets {
         }
         if local.port() == 0 {
             let bound = &mut self.bound;
-            let port = ports::free(&mut self.rng, |port| bound.find(ip, port).is_none());
+            let port = ports::free(&mut self.rng, |port| {
+                bound.find(ip, port).is_none() && !(both && bound.find(ANY4, port).is_some())
+            });
             local.set_port(port.ok_or(BindError::Full)?);
         }
         let name = self.sockets.insert(Socket {
             local,
+            both,
             link: 0,
             remote: None,
             received: VecDeque::new(),
@@ -202,7 +215,12 @@ impl Sockets {
             groups: Vec::new(),
             is_told: false,
         });
-        match self.bound.insert(ip, local.port(), PcbId(name.index)) {
+        let pcb = PcbId(name.index);
+        let entered = match both {
+            true => self.bound.insert_dual(local.port(), pcb),
+            false => self.bound.insert(ip, local.port(), pcb),
+        };
+        match entered {
             Ok(()) => Ok(UdpId(name)),
             Err(error) => {
                 self.sockets.remove(name);
@@ -221,7 +239,7 @@ impl Sockets {
         remote: SocketAddr,
     ) -> Result<(), BindError> {
         let socket = self.sockets.get_mut(id.0).ok_or(BindError::Closed)?;
-        let from = socket.local.ip();
+        let from = socket.from(remote);
         let link = hosts.towards(from, remote, socket.options.group_link);
         let link = link.ok_or(BindError::NoRoute(remote))?;
         let source = source(&hosts.at(link).routes, from, remote);
@@ -289,7 +307,8 @@ impl Sockets {
         let socket = self.sockets.get_mut(id.0).ok_or(GroupError::Closed)?;
         let link = link.unwrap_or_else(|| socket.group_link(hosts));
         let host = hosts.get_mut(link).ok_or(GroupError::NoLink(link))?;
-        if !group.is_multicast() || group.is_ipv4() != socket.local.is_ipv4() {
+        let version = socket.both || group.is_ipv4() == socket.local.is_ipv4();
+        if !group.is_multicast() || !version {
             return Err(GroupError::NoGroup(group));
         }
         if socket.groups.contains(&(link, group)) {
@@ -339,7 +358,7 @@ impl Sockets {
         if std::mem::take(&mut socket.refused) {
             return Err(SendError::Refused(socket.remote.unwrap_or(to)));
         }
-        let local = socket.local.ip();
+        let local = socket.from(to);
         let link = match socket.remote {
             Some(_) => Some(socket.link).filter(|link| hosts.is_towards(*link, to)),
             None => hosts.towards(local, to, socket.options.group_link),
@@ -539,6 +558,14 @@ impl Sockets {
 }
 
 impl Socket {
+    /// The address that it is bound to, of the version that `to` is of.
+    fn from(&self, to: SocketAddr) -> IpAddr {
+        match self.local.ip() {
+            ip if self.both && to.is_ipv4() && ip.is_unspecified() => ANY4,
+            ip => ip,
+        }
+    }
+
     /// The link of its groups, unless another is named.
     fn group_link(&self, hosts: &Hosts) -> u8 {
         let owner = hosts.owner(self.local.ip());

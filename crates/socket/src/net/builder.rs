@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use weir_stack::host::Detect;
 use weir_stack::tcp::MEMORY_DEFAULT;
-use weir_stack::{Config, Shards, Stack};
+use weir_stack::{Config, SHARDS_MAX, Shards, Stack};
 
 /// How a [`Net`] is made.
 ///
@@ -130,7 +130,9 @@ impl Builder {
                 start: Instant::now(),
             }));
         }
-        run(shared, fds, posts)
+        // All have one key, of a seed that none of them has.
+        let key = shards.seed(SHARDS_MAX).to_le_bytes();
+        run(shared, fds, posts, key)
     }
 }
 
@@ -226,12 +228,18 @@ fn deal(links: Vec<Vec<Box<dyn Link>>>, posts: &Arc<[Post]>) -> Vec<Vec<Held>> {
 }
 
 /// Starts the threads.
-fn run(shards: Vec<Arc<Shared>>, fds: Vec<Vec<OwnedFd>>, posts: Arc<[Post]>) -> io::Result<Net> {
+fn run(
+    shards: Vec<Arc<Shared>>,
+    fds: Vec<Vec<OwnedFd>>,
+    posts: Arc<[Post]>,
+    fast_open_key: [u8; 16],
+) -> io::Result<Net> {
     // If one does not start, dropping this ends the others.
     let mut running = Running {
         shards: shards.into(),
         threads: Vec::new(),
         turn: AtomicUsize::new(0),
+        fast_open_key: Mutex::new(fast_open_key),
         posts,
     };
     for (number, fds) in fds.into_iter().enumerate() {

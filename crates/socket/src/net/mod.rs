@@ -37,8 +37,8 @@ use crate::link::Link;
 use shared::{Shared, unlock, wait};
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_stack::host::Counters;
@@ -62,6 +62,8 @@ struct Running {
     posts: Arc<[post::Post]>,
     /// Whose turn it is to open a connection.
     turn: AtomicUsize,
+    /// The key of TCP Fast Open's cookies, of all its stacks.
+    fast_open_key: Mutex<[u8; 16]>,
 }
 
 /// What a net has counted.
@@ -119,6 +121,24 @@ impl Net {
         for shared in &self.0.shards {
             shared.lock().stack.tcp_configure(config.clone());
         }
+    }
+
+    /// The key of the cookies that listeners give from now on
+    /// ([`TcpSocket::set_fast_open`](crate::TcpSocket::set_fast_open)); until then
+    /// it is the net's own, from its seed. Cookies are made as Linux makes them:
+    /// servers behind one address can share a key (`TCP_FASTOPEN_KEY`,
+    /// RFC 7413 §6.3.4).
+    pub fn set_fast_open_key(&self, key: [u8; 16]) {
+        *self.lock_fast_open_key() = key;
+    }
+
+    pub(crate) fn fast_open_key(&self) -> [u8; 16] {
+        *self.lock_fast_open_key()
+    }
+
+    fn lock_fast_open_key(&self) -> MutexGuard<'_, [u8; 16]> {
+        let key = self.0.fast_open_key.lock();
+        key.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The host's addresses, the link-local one of IPv6 included.

@@ -11,10 +11,19 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use weir_stack::tcp::{ListenerId, TcpId, TcpOptions};
+use weir_stack::tcp::{FastOpenServer, Listen, ListenerId, TcpId, TcpOptions};
 
 /// Connections that wait to be accepted, unless told otherwise.
 pub(super) const BACKLOG: usize = 128;
+
+/// What a listener is to be.
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
+    pub(super) at: SocketAddr,
+    pub(super) how: Listen,
+    pub(super) options: TcpOptions,
+    pub(super) fast_open: Option<FastOpenServer>,
+}
 
 /// A socket that accepts connections, as [`std::net::TcpListener`].
 #[derive(Clone)]
@@ -37,21 +46,17 @@ impl TcpListener {
         })
     }
 
-    pub(super) fn of(
-        net: &Net,
-        at: SocketAddr,
-        backlog: usize,
-        options: TcpOptions,
-    ) -> io::Result<TcpListener> {
+    pub(super) fn of(net: &Net, wish: Wish) -> io::Result<TcpListener> {
         // Who has the first stack's place has the others', which are taken and
         // given back while that is had.
         let mut first = net.first().lock();
-        let (id, place) = listen(&mut first, at, backlog, options)?;
+        let (id, at) = listen(&mut first, wish)?;
+        let wish = Wish { at, ..wish };
         let mut ids = vec![id];
         for shard in 1..net.shards() {
             let mut state = net.shard(shard).lock();
             state.catch_up();
-            match listen(&mut state, place, backlog, options) {
+            match listen(&mut state, wish) {
                 Ok((id, _)) => ids.push(id),
                 Err(error) => {
                     drop(state);
@@ -133,16 +138,14 @@ impl TcpListener {
 }
 
 /// Listens on one stack; gives where.
-fn listen(
-    state: &mut State,
-    at: SocketAddr,
-    backlog: usize,
-    options: TcpOptions,
-) -> io::Result<(ListenerId, SocketAddr)> {
+fn listen(state: &mut State, wish: Wish) -> io::Result<(ListenerId, SocketAddr)> {
     state.check()?;
-    let id = state.stack.tcp_listen(at, backlog).map_err(errno::tcp)?;
-    let set = state.stack.tcp_set_listener_options(id, options);
-    set.map_err(errno::tcp)?;
+    let Wish { at, how, .. } = wish;
+    let stack = &mut state.stack;
+    let id = stack.tcp_listen_as(at, how).map_err(errno::tcp)?;
+    let set = stack.tcp_set_listener_options(id, wish.options);
+    set.and_then(|()| stack.tcp_set_fast_open(id, wish.fast_open))
+        .map_err(errno::tcp)?;
     state.watch(Id::Listener(id));
     let place = state.stack.tcp_listener_local(id);
     Ok((id, place.unwrap_or(at)))

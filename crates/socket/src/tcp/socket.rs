@@ -1,13 +1,14 @@
 //! A TCP socket that is neither connected nor listens yet.
 
+use super::listener::{BACKLOG, Wish};
 use super::{TcpListener, TcpStream};
 use crate::errno;
-use crate::net::{Id, Net};
+use crate::net::{Id, Net, State};
 use rustix::io::Errno;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
-use weir_stack::tcp::{TcpId, TcpOptions};
+use weir_stack::tcp::{FastOpenServer, Listen, TcpError, TcpId, TcpOptions};
 
 /// A socket before `connect(2)` or `listen(2)`: the calls one by one, as
 /// programs make them that know only those.
@@ -16,6 +17,8 @@ pub struct TcpSocket {
     net: Net,
     local: Option<SocketAddr>,
     options: TcpOptions,
+    listen: Listen,
+    fast_open: Option<usize>,
 }
 
 impl TcpSocket {
@@ -25,6 +28,8 @@ impl TcpSocket {
             net: net.clone(),
             local: None,
             options: TcpOptions::default(),
+            listen: Listen::new(BACKLOG),
+            fast_open: None,
         }
     }
 
@@ -57,13 +62,51 @@ impl TcpSocket {
         Ok(())
     }
 
+    /// `IPV6_V6ONLY`, on until this says otherwise: off, a listener at `[::]` takes
+    /// connections of IPv4 too. These have addresses of IPv4, not such as
+    /// `::ffff:192.0.2.1`.
+    pub fn set_only_v6(&mut self, only_v6: bool) {
+        self.listen.both_versions = !only_v6;
+    }
+
+    /// `SO_REUSEPORT`: several listeners may be at one place, if all are set so.
+    /// Each connection goes to one of them, by a keyed hash of its ends; those
+    /// that wait at one that is closed are reset.
+    pub fn set_reuse_port(&mut self, reuse: bool) {
+        self.listen.shared = reuse;
+    }
+
+    /// `TCP_FASTOPEN`: whether bytes in a SYN are taken from who has a cookie, and
+    /// how many connections so begun may wait for the peer's answer (RFC 7413),
+    /// in each of the net's stacks. Bytes in a SYN may come twice: it is for
+    /// questions that may be asked twice. The cookies' key is the net's
+    /// ([`Net::set_fast_open_key`]).
+    pub fn set_fast_open(&mut self, pending: Option<usize>) {
+        self.fast_open = pending;
+    }
+
     /// `listen(2)`: at most `backlog` connections wait to be accepted.
     ///
     /// # Errors
     /// `EADDRINUSE` if the place is taken.
     pub fn listen(self, backlog: usize) -> io::Result<TcpListener> {
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
-        TcpListener::of(&self.net, self.local.unwrap_or(any), backlog, self.options)
+        let how = Listen {
+            backlog,
+            ..self.listen
+        };
+        let fast_open = self.fast_open.map(|pending_max| FastOpenServer {
+            pending_max,
+            key: self.net.fast_open_key(),
+            without_cookie: false,
+        });
+        let wish = Wish {
+            at: self.local.unwrap_or(any),
+            how,
+            options: self.options,
+            fast_open,
+        };
+        TcpListener::of(&self.net, wish)
     }
 
     /// `connect(2)`, which waits for the peer's answer, as long as `timeout`
@@ -85,10 +128,38 @@ impl TcpSocket {
     /// # Errors
     /// `ENETUNREACH`, `EADDRINUSE`.
     pub fn start(self, remote: SocketAddr) -> io::Result<TcpStream> {
+        let (stream, ()) = self.open(remote, |state, now_ns, local| {
+            let id = state.stack.tcp_connect(now_ns, local, remote)?;
+            Ok((id, ()))
+        })?;
+        Ok(stream)
+    }
+
+    /// As [`TcpSocket::start`], with bytes in the SYN (`MSG_FASTOPEN`, RFC 7413),
+    /// as many as go in it, if the server has given us a cookie; else the SYN asks
+    /// for one, and carries none. Gives how many bytes were taken: the rest is to
+    /// be written, which need not wait for the peer's answer. They may come twice:
+    /// it is for questions that may be asked twice.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_fast(self, remote: SocketAddr, bytes: &[u8]) -> io::Result<(TcpStream, usize)> {
+        self.open(remote, |state, now_ns, local| {
+            let stack = &mut state.stack;
+            stack.tcp_connect_fast(now_ns, local, remote, bytes, false)
+        })
+    }
+
+    /// `connect` on one of the stacks that can.
+    fn open<T>(
+        self,
+        remote: SocketAddr,
+        connect: impl Fn(&mut State, u64, Option<SocketAddr>) -> Result<(TcpId, T), TcpError>,
+    ) -> io::Result<(TcpStream, T)> {
         let mut last = Errno::NETUNREACH;
         for shard in self.shards(remote) {
-            match self.start_on(shard, remote) {
-                Ok(id) => return Ok(TcpStream::of(&self.net, shard, id)),
+            match self.start_on(shard, &connect) {
+                Ok((id, taken)) => return Ok((TcpStream::of(&self.net, shard, id), taken)),
                 // It may be out of transport ports, and another not.
                 Err(error @ (Errno::ADDRINUSE | Errno::NOBUFS)) => last = error,
                 Err(error) => return Err(error.into()),
@@ -112,18 +183,22 @@ impl TcpSocket {
         all.filter(fits)
     }
 
-    fn start_on(&self, shard: usize, remote: SocketAddr) -> Result<TcpId, Errno> {
+    fn start_on<T>(
+        &self,
+        shard: usize,
+        connect: impl Fn(&mut State, u64, Option<SocketAddr>) -> Result<(TcpId, T), TcpError>,
+    ) -> Result<(TcpId, T), Errno> {
         let shared = self.net.shard(shard);
         let mut state = shared.lock();
         state.check()?;
         state.catch_up();
-        let opened = state.stack.tcp_connect(shared.now_ns(), self.local, remote);
-        let id = opened.map_err(errno::tcp)?;
+        let opened = connect(&mut state, shared.now_ns(), self.local);
+        let (id, taken) = opened.map_err(errno::tcp)?;
         let set = state.stack.tcp_set_options(id, self.options);
         set.map_err(errno::tcp)?;
         state.watch(Id::Stream(id));
         shared.finish(state);
-        Ok(id)
+        Ok((id, taken))
     }
 }
 

@@ -1,6 +1,5 @@
 //! What applications do with connections (RFC 9293 §3.10).
 
-use super::handshake::Listener;
 use super::pcb::{Pcb, State};
 use super::ring::clamp;
 use super::seq::Seq;
@@ -8,10 +7,8 @@ use super::{ListenerId, Tcp, TcpError, TcpId, TcpOptions};
 use crate::due::{When, at, ns};
 use crate::host::{Host, Unreached};
 use crate::links::{Hosts, plain, zoned};
-use crate::pcb::{InsertError, PcbId};
 use crate::ports;
 use crate::slab::Name;
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 
@@ -35,49 +32,6 @@ pub(super) fn outgoing(
 }
 
 impl Tcp {
-    pub(crate) fn listen(
-        &mut self,
-        hosts: &Hosts,
-        local: SocketAddr,
-        backlog: usize,
-    ) -> Result<ListenerId, TcpError> {
-        if !local.ip().is_unspecified() && !hosts.is_ours(local.ip()) {
-            return Err(TcpError::Address(local));
-        }
-        let mut local = plain(local);
-        if local.port() == 0 {
-            let listening = &mut self.listening;
-            let port = ports::free(&mut self.rng, |port| {
-                listening.find(local.ip(), port).is_none()
-            });
-            local.set_port(port.ok_or(TcpError::Full)?);
-        }
-        let name = self.listeners.insert(Listener {
-            local,
-            options: TcpOptions::default(),
-            backlog: backlog.max(1),
-            half_open: 0,
-            fast_open: None,
-            fast_pending: 0,
-            opened: VecDeque::new(),
-            cookie_ns: None,
-            is_told: false,
-        });
-        match self
-            .listening
-            .insert(local.ip(), local.port(), PcbId(name.index))
-        {
-            Ok(()) => Ok(ListenerId(name)),
-            Err(error) => {
-                self.listeners.remove(name);
-                Err(match error {
-                    InsertError::Exists(_) => TcpError::InUse(local),
-                    InsertError::Full | InsertError::Name(_) => TcpError::Full,
-                })
-            }
-        }
-    }
-
     pub(crate) fn listener_local(&self, id: ListenerId) -> Option<SocketAddr> {
         self.listeners.get(id.0).map(|listener| listener.local)
     }

@@ -33,6 +33,9 @@ pub(super) struct Secret(pub(super) u128);
 /// A socket that waits for connections.
 pub(super) struct Listener {
     pub(super) local: SocketAddr,
+    /// See [`Listen`](super::Listen).
+    pub(super) both: bool,
+    pub(super) shared: bool,
     pub(super) options: TcpOptions,
     /// The most connections that wait to be accepted.
     pub(super) backlog: usize,
@@ -89,6 +92,11 @@ impl Secret {
         let hash = self.hash(0, local, remote, 0);
         let isn = ((now_ns / 4000) as u32).wrapping_add(hash as u32);
         (Seq(isn), (hash >> 32) as u32)
+    }
+
+    /// What decides between listeners that share a place.
+    pub(super) fn choice(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
+        self.hash(3, local, remote, 0) as u32
     }
 
     /// A first number that remembers the SYN it answers:

@@ -25,9 +25,7 @@ impl Tcp {
         arrived: &Arrived<'_>,
     ) -> Result<(), DropReason> {
         let (local, _) = ends;
-        let listener = self.listening.find(local.ip(), local.port());
-        let listener = listener.and_then(|pcb| self.listeners.at(pcb.0));
-        let Some(name) = listener else {
+        let Some(name) = self.listener_at(local, ends.1) else {
             self.refuse(now_ns, host, incoming, arrived);
             return Err(DropReason::SegmentRefused);
         };
@@ -229,8 +227,7 @@ impl Tcp {
         let Some(listener) = self.listeners.remove(id.0) else {
             return;
         };
-        self.listening
-            .remove(listener.local.ip(), listener.local.port());
+        self.leave_place(id.0, listener.local);
         self.told_listeners.retain(|name| *name != id.0);
         for TcpId(name) in listener.opened {
             let Some(pcb) = self.pcbs.get_mut(name) else {

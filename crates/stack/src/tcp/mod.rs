@@ -15,6 +15,7 @@
 //! | `quiet` | how many may wait for nothing but their time to end |
 //! | `fastopen` | bytes in a SYN (7413) |
 //! | `handshake` | initial numbers (6528), backlogs, SYN cookies |
+//! | `places` | where listeners are, one or several at a place |
 //! | `listen` | segments for no connection, connections nobody has accepted |
 //! | `table` | all connections: segments find theirs |
 //! | `calls`, `info` | what applications do, and are told |
@@ -36,6 +37,7 @@ mod outgoing;
 mod output;
 mod patience;
 mod pcb;
+mod places;
 mod quiet;
 mod rack;
 mod receive;
@@ -76,6 +78,31 @@ pub struct TcpId(pub(crate) Name);
 /// Names a TCP listener of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ListenerId(pub(crate) Name);
+
+/// How a listener is at its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listen {
+    /// Connections that wait to be accepted, at most; one at least.
+    pub backlog: usize,
+    /// At the unspecified address of IPv6, connections of IPv4 too (RFC 3493
+    /// §5.3), which have addresses of IPv4. Nobody else is then at IPv4's
+    /// unspecified address.
+    pub both_versions: bool,
+    /// Others that are set so, too, may be at the very same place: each
+    /// connection is one listener's, by a keyed hash of its ends.
+    pub shared: bool,
+}
+
+impl Listen {
+    /// Alone, for one version, with this backlog.
+    pub fn new(backlog: usize) -> Listen {
+        Listen {
+            backlog,
+            both_versions: false,
+            shared: false,
+        }
+    }
+}
 
 /// How a socket's segments go out, and how long and for how much it waits. A
 /// listener's go to the connections it accepts, and hold from their first segment

@@ -7,6 +7,7 @@ use super::heap::Deadlines;
 use super::input::{Arrived, Effect};
 use super::output::Turn;
 use super::pcb::{Pcb, State};
+use super::places::Mates;
 use super::quiet::Quiet;
 use super::receive::Left;
 use super::send::STARVED_PART;
@@ -48,6 +49,7 @@ pub(crate) struct Tcp {
     pub(super) table: Weir,
     pub(super) listeners: Slab<Listener>,
     pub(super) listening: Listeners,
+    pub(super) mates: Mates,
     deadlines: Deadlines,
     /// Those with something to send, by link.
     ready: Vec<VecDeque<Name>>,
@@ -83,6 +85,7 @@ impl Tcp {
             table,
             listeners: Slab::new(),
             listening,
+            mates: Mates::new(),
             deadlines: Deadlines::default(),
             ready: vec![VecDeque::new(); links],
             told: VecDeque::new(),

@@ -1,0 +1,150 @@
+//! UDP's calls.
+
+use super::Stack;
+use crate::host::Channel;
+use crate::udp::{BindError, Datagram, GroupError, SendError, UdpId, UdpOptions};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+impl Stack {
+    /// Makes a UDP socket at a local address and transport port; the
+    /// unspecified address is any of its version, port 0 any that is free.
+    ///
+    /// # Errors
+    /// If the address is not ours, or the place is taken.
+    pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
+        self.udp.bind(&self.hosts, local, false)
+    }
+
+    /// Makes a UDP socket at all addresses of both versions of IP (RFC 3493 §5.3),
+    /// and a transport port, 0 for any that is free. Datagrams of IPv4 have
+    /// addresses of IPv4, and go to such.
+    ///
+    /// # Errors
+    /// If the place is taken, of either version.
+    pub fn udp_bind_both(&mut self, port: u16) -> Result<UdpId, BindError> {
+        let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        self.udp.bind(&self.hosts, local, true)
+    }
+
+    /// Ties a UDP socket to one peer: it hears no other, and learns when
+    /// nobody is there.
+    ///
+    /// # Errors
+    /// If no route leads there, or another socket is tied to it from the same
+    /// address and transport port.
+    pub fn udp_connect(&mut self, socket: UdpId, remote: SocketAddr) -> Result<(), BindError> {
+        self.udp.connect(&self.hosts, socket, remote)
+    }
+
+    /// Where a UDP socket is; `None` if it is closed.
+    pub fn udp_local(&self, socket: UdpId) -> Option<SocketAddr> {
+        self.udp.local(socket)
+    }
+
+    /// Sends a datagram, in fragments if the path asks for it.
+    ///
+    /// # Errors
+    /// Why it was not sent; [`SendError::Full`] passes with the next poll.
+    pub fn udp_send(
+        &mut self,
+        now_ns: u64,
+        socket: UdpId,
+        to: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        self.udp.send(now_ns, &mut self.hosts, socket, to, bytes)
+    }
+
+    /// The next datagram that came to a UDP socket.
+    pub fn udp_receive(&mut self, socket: UdpId) -> Option<Datagram> {
+        self.udp.take(socket)
+    }
+
+    /// The channel by which a link may hand over a connected socket's frames
+    /// without their being looked up; `None` if it is not connected.
+    pub fn udp_channel(&self, socket: UdpId) -> Option<Channel> {
+        self.udp.channel(socket)
+    }
+
+    /// The datagram that [`Stack::udp_receive`] would give.
+    pub fn udp_peek(&self, socket: UdpId) -> Option<&Datagram> {
+        self.udp.front(socket)
+    }
+
+    /// How many datagrams wait in a UDP socket.
+    pub fn udp_waiting(&self, socket: UdpId) -> usize {
+        self.udp.waiting(socket)
+    }
+
+    /// Whether a connected UDP socket has learnt that nobody is at its peer.
+    pub fn udp_is_refused(&self, socket: UdpId) -> bool {
+        self.udp.is_refused(socket)
+    }
+
+    /// As [`Stack::udp_is_refused`], and forgets it: the next datagram is
+    /// sent again.
+    pub fn udp_take_refused(&mut self, socket: UdpId) -> bool {
+        self.udp.take_refused(socket)
+    }
+
+    /// A UDP socket that got a datagram, or learnt that nobody is at its
+    /// peer, since it was last named.
+    pub fn udp_next_changed(&mut self) -> Option<UdpId> {
+        self.udp.next_told()
+    }
+
+    /// Closes a UDP socket; what waits in it is gone.
+    pub fn udp_close(&mut self, socket: UdpId) {
+        self.udp.close(&mut self.hosts, socket);
+    }
+
+    /// Lets a UDP socket hear what is sent to a group, and tells routers
+    /// (RFC 3376, RFC 3810); on several links, on the one that its datagrams to
+    /// groups go out by ([`UdpOptions::group_link`]).
+    ///
+    /// # Errors
+    /// If it is no group, the socket is in it, or there is no room.
+    pub fn udp_join(&mut self, socket: UdpId, group: IpAddr) -> Result<(), GroupError> {
+        self.udp.join(&mut self.hosts, socket, group, None)
+    }
+
+    /// As [`Stack::udp_join`], on a link of the caller's choice.
+    ///
+    /// # Errors
+    /// As there; if the stack has no such link.
+    pub fn udp_join_on(
+        &mut self,
+        socket: UdpId,
+        group: IpAddr,
+        link: u8,
+    ) -> Result<(), GroupError> {
+        self.udp.join(&mut self.hosts, socket, group, Some(link))
+    }
+
+    /// Takes a UDP socket out of a group; closing it does so too.
+    ///
+    /// # Errors
+    /// If it is not in it.
+    pub fn udp_leave(&mut self, socket: UdpId, group: IpAddr) -> Result<(), GroupError> {
+        self.udp.leave(&mut self.hosts, socket, group, None)
+    }
+
+    /// As [`Stack::udp_leave`], on a link of the caller's choice.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn udp_leave_on(
+        &mut self,
+        socket: UdpId,
+        group: IpAddr,
+        link: u8,
+    ) -> Result<(), GroupError> {
+        self.udp.leave(&mut self.hosts, socket, group, Some(link))
+    }
+
+    /// How a UDP socket's datagrams go out, to be looked at and changed; `None`
+    /// if it is closed.
+    pub fn udp_options(&mut self, socket: UdpId) -> Option<&mut UdpOptions> {
+        self.udp.options(socket)
+    }
+}
