@@ -3,21 +3,46 @@
 
 mod common;
 
-use common::{V4, bytes, ip, nets};
+use common::{V4, bytes, config, ip, nets};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_socket::tokio::{TcpListener, TcpStream, UdpSocket};
+use weir_socket::{Net, link};
+
+/// Two nets of so many stacks.
+fn sharded(shards: usize) -> (Net, Net) {
+    let (a, b) = link::mem().unwrap();
+    let net = |link, number| {
+        let builder = Net::builder().link(link, &config(number)).shards(shards);
+        builder.start().unwrap()
+    };
+    (net(a, 0), net(b, 1))
+}
 
 #[tokio::test]
 async fn tasks_exchange_bytes() {
-    let (a, b) = nets();
+    exchange(1).await;
+}
+
+/// A listener's tasks are woken by whichever stack has a connection, and each
+/// connection's by its own.
+#[tokio::test]
+async fn tasks_exchange_bytes_with_several_shards() {
+    exchange(4).await;
+}
+
+async fn exchange(shards: usize) {
+    let (a, b) = sharded(shards);
     let at = SocketAddr::new(ip(V4[1]), 80);
     let listener = TcpListener::bind(&b, at).unwrap();
     let server = tokio::spawn(async move {
         let mut handled = Vec::new();
+        let mut used = BTreeSet::new();
         for _ in 0..20 {
             let (mut stream, _) = listener.accept().await.unwrap();
+            used.insert(stream.get_ref().shard());
             handled.push(tokio::spawn(async move {
                 let mut all = Vec::new();
                 stream.read_to_end(&mut all).await.unwrap();
@@ -28,6 +53,8 @@ async fn tasks_exchange_bytes() {
         for one in handled {
             one.await.unwrap();
         }
+        // That all 20 are one shard's happens once in 10^11 times.
+        assert_eq!(used.len() > 1, shards > 1, "{used:?}");
     });
     let mut clients = Vec::new();
     for n in 0..20_usize {
@@ -76,7 +103,13 @@ async fn tasks_give_up_and_are_refused() {
 
 #[tokio::test]
 async fn datagrams_wake_tasks() {
-    let (a, b) = nets();
+    for shards in [1, 3] {
+        let (a, b) = sharded(shards);
+        echo_datagrams(a, b).await;
+    }
+}
+
+async fn echo_datagrams(a: Net, b: Net) {
     let server = UdpSocket::bind(&b, SocketAddr::new(ip(V4[1]), 7)).unwrap();
     let client = UdpSocket::bind(&a, SocketAddr::new(ip(V4[0]), 0)).unwrap();
     let echo = tokio::spawn(async move {

@@ -9,8 +9,9 @@ mod live;
 mod tap;
 
 use common::Folder;
-use live::{Running, net, open_folder};
-use std::net::UdpSocket;
+use live::{PATIENCE, Running, net, open_folder};
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -139,6 +140,44 @@ fn a_page_is_got_from_an_address_of_dnsmasq() {
         .weir_as_said(&["get", url, "--link", "tap0", "--addr", "dhcp"])
         .end();
     assert_eq!((got.code, &*got.stdout), (Some(0), "a page"), "{got:?}");
+}
+
+/// A lease is the first stack's work, and its address all of theirs.
+#[test]
+fn every_shard_has_the_address_that_dnsmasq_gives() {
+    let Some(kernel) = kernel() else { return };
+    if !has("dnsmasq") {
+        return;
+    }
+    let folder = Folder::new("dnsmasq-shards");
+    let leases = folder.path("leases");
+    let on = (&kernel.host, "tap0");
+    let _server = dnsmasq(on, &leases, &DHCP, "DHCP, sockets bound");
+    let host = kernel.weir_as_said(&["echo", "--link", "tap0", "--addr", "dhcp", "--shards", "3"]);
+    let (host, address) = given(host, "by DHCP from 192.0.2.1");
+    // That none of 40 is a certain shard's happens once in ten million times.
+    kernel.host.run(|| {
+        for number in 0..40_u8 {
+            let mut stream = TcpStream::connect((&*address, 7)).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(&[number; 1000]).unwrap();
+            let mut heard = [0; 1000];
+            stream.read_exact(&mut heard).unwrap();
+            assert_eq!(heard, [number; 1000]);
+        }
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.send_to(b"datagram", (&*address, 7)).unwrap();
+        let mut heard = [0; 100];
+        let (count, _) = socket.recv_from(&mut heard).unwrap();
+        assert_eq!(&heard[..count], b"datagram");
+    });
+    host.stop();
+    let began = Instant::now();
+    while std::fs::read_to_string(&leases).unwrap().contains(&address) {
+        assert!(began.elapsed() < PATIENCE, "the lease is not given back");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
