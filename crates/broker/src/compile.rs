@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
+use weir_demux::Filter;
 use weir_filter::ir::{self, Program};
 use weir_filter::lang::expr::{NameKind, Names, Transport};
 use weir_filter::lang::{Language, cbpf, cspf, expr};
@@ -20,6 +21,9 @@ pub mod limits {
     /// Instructions of the program before it is optimised; so compiling is
     /// over in some milliseconds.
     pub const PROGRAM_LEN_MAX: usize = 1 << 14;
+    /// Instructions of a program that is looked at before it is optimised:
+    /// with more, that would be in vain too often.
+    pub const PLAIN_LEN_MAX: usize = 1 << 7;
     /// Host names with their addresses.
     pub const HOSTS_MAX: usize = 64;
     /// Addresses of one host name.
@@ -134,6 +138,29 @@ impl<'a> Compiler<'a> {
     /// # Errors
     /// If the text is too long or wrong, or its program too long.
     pub fn compile(&self, source: &Source) -> Result<Program, CompileError> {
+        optimised(self.plain(source)?)
+    }
+
+    /// Compiles to what may be bound. What comes to keys without being
+    /// optimised is not: that is most of what compiling takes, and for such
+    /// filters changes nothing.
+    ///
+    /// # Errors
+    /// As for [`compile`](Self::compile).
+    pub fn filter(&self, source: &Source) -> Result<Filter, CompileError> {
+        let program = self.plain(source)?;
+        if program.len() > limits::PLAIN_LEN_MAX {
+            return Ok(Filter::new(optimised(program)?));
+        }
+        let plain = Filter::new(program);
+        if plain.is_keys() {
+            return Ok(plain);
+        }
+        Ok(Filter::new(optimised(plain.program().clone())?))
+    }
+
+    /// Compiles, adds the guard, and verifies.
+    fn plain(&self, source: &Source) -> Result<Program, CompileError> {
         let mut program = self.front_end(source)?;
         if program.len() > limits::PROGRAM_LEN_MAX {
             return Err(CompileError::new(format!(
@@ -146,8 +173,6 @@ impl<'a> Compiler<'a> {
         if let Some(guard) = self.guard {
             program = program.guarded_by(guard);
         }
-        program.verify().map_err(CompileError::new)?;
-        opt::optimise(&mut program);
         program.verify().map_err(CompileError::new)?;
         Ok(program)
     }
@@ -187,6 +212,12 @@ impl<'a> Compiler<'a> {
             span: Some(error.span),
         })
     }
+}
+
+fn optimised(mut program: Program) -> Result<Program, CompileError> {
+    opt::optimise(&mut program);
+    program.verify().map_err(CompileError::new)?;
+    Ok(program)
 }
 
 /// The machine's names, read once and for all from files.

@@ -1,10 +1,12 @@
 //! Filters from anybody: what is granted bounds what they accept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_broker::compile::{Compiler, Source, limits, with_hosts};
+use weir_demux::Filter;
 use weir_filter::interp;
 use weir_filter::ir::Program;
 use weir_filter::lang::Language;
+use weir_lab::corpus;
 use weir_lab::rng::Rng;
 use weir_wire::LinkType;
 
@@ -93,6 +95,40 @@ fn snap_lengths_are_bounded() {
     ] {
         assert_eq!(interp::run(&program, &udp(port, 2), 64), verdict);
     }
+}
+
+/// Accept paths and their conditions as text; the order says nothing.
+fn paths(filter: &Filter) -> BTreeSet<BTreeSet<String>> {
+    let text = filter.to_string();
+    let conditions = |line: &str| line.split("; ").map(str::to_owned).collect();
+    text.lines().map(conditions).collect()
+}
+
+#[test]
+fn filters_that_are_keys_come_to_the_same_without_the_optimiser() {
+    let guard = compile("udp portrange 5000-5999 or tcp");
+    let alone = Compiler::for_linktype(LinkType::EN10MB);
+    let guarded = Compiler::for_linktype(LinkType::EN10MB).guarded_by(Some(&guard));
+    let (mut compiled, mut keys) = (0, 0);
+    for entry in corpus::entries().into_iter().step_by(5) {
+        for compiler in [&alone, &guarded] {
+            let (source, text) = (Source::expr(&entry.text), &entry.text);
+            let Ok(filter) = compiler.filter(&source) else {
+                assert!(compiler.compile(&source).is_err(), "{text}");
+                continue;
+            };
+            let optimised = Filter::new(compiler.compile(&source).unwrap());
+            compiled += 1;
+            if !filter.is_keys() {
+                assert_eq!(filter.program(), optimised.program(), "{text}");
+            } else if optimised.is_keys() {
+                // They share their shapes.
+                assert_eq!(paths(&filter), paths(&optimised), "{text}");
+                keys += 1;
+            }
+        }
+    }
+    assert!(keys * 3 > compiled, "{keys} of {compiled} are keys");
 }
 
 #[test]

@@ -721,7 +721,7 @@ fn compiled(
     if let Some(snap_len) = snap_len {
         compiler = compiler.snaplen(snap_len);
     }
-    Ok(Filter::new(compiler.compile(source)?))
+    Ok(compiler.filter(source)?)
 }
 
 /// The filter of a grant, compiled once for all interfaces alike.

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use weir_filter::backend::native::Code;
 use weir_filter::interp;
-use weir_filter::ir::{Cmp, Operand, Program, Value};
+use weir_filter::ir::{BinOp, Cmp, Op, Operand, Program, Value};
 
 /// A filter made ready to be bound: its program and, if they are few enough,
 /// its accept paths.
@@ -240,6 +240,26 @@ impl Filter {
     /// Its accept paths.
     pub fn analysis(&self) -> &Analysis {
         &self.0.analysis
+    }
+
+    /// Whether its accept paths are keys and nothing else, each field of which
+    /// is loaded from a fixed place or from behind one header. Then tables
+    /// hold all of it, and the program runs nowhere: to optimise it first
+    /// would gain nothing.
+    pub fn is_keys(&self) -> bool {
+        let Analysis::Paths(paths) = self.analysis() else {
+            return false;
+        };
+        let op = |expr: Value| self.exprs().op(expr);
+        let is_sum = |base: Value| matches!(op(base), Op::Bin { op: BinOp::Add, .. });
+        let is_loaded = |field: &Field| match op(field.expr) {
+            Op::Load { base, .. } => !base.is_some_and(is_sum),
+            _ => false,
+        };
+        paths.iter().all(|path| {
+            let is_const = matches!(path.snap, Snap::Const(_));
+            is_const && path.tests.is_empty() && path.key.iter().all(|(field, _)| is_loaded(field))
+        })
     }
 }
 

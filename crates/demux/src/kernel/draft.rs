@@ -15,6 +15,8 @@ pub(super) const TESTS_MAX: usize = 60;
 /// An accept path, ready to be entered.
 pub(super) struct Draft {
     pub(super) name: Name,
+    /// The shape of that name, if there is one.
+    pub(super) shape: Option<u32>,
     /// The bounds of the range that its shape's entries ask for.
     pub(super) span: Option<Span>,
     /// One for each field.
@@ -65,6 +67,7 @@ fn draft(path: &Path, exprs: &Exprs) -> Option<Draft> {
             range: range_of,
             fields,
         },
+        shape: None,
         span: range.map(|test| (test.a, test.b)),
         values,
         tests,

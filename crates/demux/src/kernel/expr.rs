@@ -13,8 +13,12 @@ pub(super) struct Expr(Arc<[Op]>);
 impl Expr {
     /// The expression that a filter calls `name`.
     pub(super) fn of(exprs: &Exprs, name: Value) -> Expr {
-        let mut ops = Vec::new();
-        let mut known = Vec::new();
+        let op = exprs.op(name);
+        if op.operands().all(|operand| operand.value().is_none()) {
+            return Expr([op].into());
+        }
+        let mut ops = Vec::with_capacity(8);
+        let mut known = Vec::with_capacity(8);
         copy(exprs, name, &mut ops, &mut known);
         Expr(ops.into())
     }

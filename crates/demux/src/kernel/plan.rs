@@ -404,7 +404,7 @@ impl KernelPlan {
         }
         let units: usize = drafts.iter().flatten().map(Draft::units_max).sum();
         let keys = drafts.as_ref().map_or(0, Vec::len);
-        let is_new = |draft: &&Draft| !self.names.contains_key(&draft.name);
+        let is_new = |draft: &&Draft| draft.shape.is_none();
         let new = drafts.iter().flatten().filter(is_new).count();
         // A shape brings its guards and its hash.
         let units = units + keys + 1 + new * shape::UNITS_MAX as usize;
@@ -425,25 +425,32 @@ impl KernelPlan {
         Ok((if renewed { Need::Programs } else { need }, renewed))
     }
 
-    /// Has a draft share a shape with others where there are many shapes.
+    /// Finds a draft's shape; where there are many, one that it shares with
+    /// others.
     fn widen(&self, draft: &mut Draft) {
-        let is_known = self.names.contains_key(&draft.name);
-        if !is_known && self.shapes.len() >= limits::SHAPES_MAX / 2 {
+        draft.shape = self.names.get(&draft.name).copied();
+        if draft.shape.is_none() && self.shapes.len() >= limits::SHAPES_MAX / 2 {
             draft.name.narrow.clear();
+            draft.shape = self.names.get(&draft.name).copied();
         }
+    }
+
+    fn shape(&self, draft: &Draft) -> Option<&Shape> {
+        self.shapes.get(&draft.shape?)
     }
 
     /// Whether each shape can hold the values that the drafts' tests use.
     fn values_fit(&self, drafts: &[Draft]) -> bool {
+        if drafts.iter().all(|draft| draft.tests.is_empty()) {
+            return true;
+        }
         drafts.iter().all(|draft| {
             let mut used: Vec<&Expr> = drafts
                 .iter()
                 .filter(|other| other.name == draft.name)
                 .flat_map(Draft::exprs)
                 .collect();
-            let shape = self.names.get(&draft.name);
-            let shape = shape.and_then(|number| self.shapes.get(number));
-            used.extend(shape.iter().flat_map(|shape| &shape.values));
+            used.extend(self.shape(draft).iter().flat_map(|shape| &shape.values));
             used.sort();
             used.dedup();
             used.len() <= candidate::VALUES_MAX
@@ -452,7 +459,7 @@ impl KernelPlan {
 
     /// Checks the limits on shapes and on bindings under one key.
     fn check(&self, drafts: &[Draft]) -> Result<(), KernelBindError> {
-        let is_new = |draft: &&Draft| !self.names.contains_key(&draft.name);
+        let is_new = |draft: &&Draft| draft.shape.is_none();
         let new = drafts.iter().filter(is_new).map(|draft| &draft.name);
         let mut new: Vec<&Name> = new.collect();
         new.sort();
@@ -462,13 +469,10 @@ impl KernelPlan {
             let same =
                 |other: &&Draft| (&other.name, &other.values) == (&draft.name, &draft.values);
             let mut found = drafts.iter().filter(same).count();
-            if let Some(number) = self.names.get(&draft.name)
-                && let Some(shape) = self.shapes.get(number)
-            {
+            if let Some(shape) = self.shape(draft) {
                 let key = shape.key(&draft.values);
-                let head = self
-                    .image
-                    .find(shape.hash(&key), *number, &key[..shape.lanes]);
+                let (hash, key) = (shape.hash(&key), &key[..shape.lanes]);
+                let head = self.image.find(hash, shape.number, key);
                 let chain = std::iter::successors(head.map(|head| head.unit), |unit| {
                     Some(self.image.next(*unit)).filter(|next| *next != 0)
                 });
@@ -497,8 +501,10 @@ impl KernelPlan {
     }
 
     fn shape_for(&mut self, draft: &Draft) -> (u32, Need) {
-        if let Some(number) = self.names.get(&draft.name) {
-            return (*number, Need::Nothing);
+        // Another draft of the same filter may have made it.
+        let known = draft.shape.or_else(|| self.names.get(&draft.name).copied());
+        if let Some(number) = known {
+            return (number, Need::Nothing);
         }
         let number = self.shapes_made;
         self.shapes_made += 1;

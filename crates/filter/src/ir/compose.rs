@@ -49,10 +49,18 @@ impl Program {
     /// # Panics
     /// If `snap_len_max` is zero, which would reject instead.
     #[must_use]
-    pub fn snapped_to(&self, snap_len_max: u32) -> Program {
+    pub fn snapped_to(self, snap_len_max: u32) -> Program {
         assert!(snap_len_max > 0, "a snap length of zero accepts nothing");
-        let mut out = self.clone();
-        let cut = Block(self.blocks.len() as u32);
+        let is_longer = |block: &BasicBlock| match block.term {
+            Term::Return(Operand::Imm(len)) => len > snap_len_max,
+            Term::Return(Operand::Val(_)) => true,
+            _ => false,
+        };
+        if !self.blocks.iter().any(is_longer) {
+            return self;
+        }
+        let mut out = self;
+        let cut = Block(out.blocks.len() as u32);
         let mut whole = Vec::new();
         for block in &mut out.blocks {
             let Term::Return(verdict) = block.term else {
