@@ -254,19 +254,9 @@ struct Running {
     indices: Vec<u32>,
     links: Vec<weir_tap::LinkId>,
     began: Instant,
-    held: Vec<Held>,
+    held: Vec<Frame>,
     verdicts: Vec<Verdict>,
     follower: Follower,
-}
-
-/// A frame while its verdict is found.
-struct Held(Frame);
-
-impl AsMut<[u8]> for Held {
-    #[inline]
-    fn as_mut(&mut self) -> &mut [u8] {
-        self.0.bytes_mut()
-    }
 }
 
 impl Running {
@@ -411,42 +401,73 @@ impl Running {
     /// One batch of one link: each frame goes from ring to ring.
     /// Tells whether it was a whole one.
     fn batch(&mut self, tap: &mut Tap, link: usize, now_ns: u64) -> Result<bool, RunError> {
-        while self.held.len() < BATCH
-            && let Some(frame) = tap.take(self.links[link])?
-        {
-            match frame.pieces() {
-                1 => self.held.push(Held(frame)),
-                _ => self.long(tap, link, now_ns, frame)?,
-            }
+        let mut held = std::mem::take(&mut self.held);
+        let count = tap.take_many(self.links[link], BATCH, &mut held)?;
+        if held.iter().all(|frame| frame.pieces() == 1) {
+            self.forward(tap, link, now_ns, &mut held)?;
+        } else {
+            self.mixed(tap, link, now_ns, &mut held)?;
         }
-        let is_whole = self.held.len() == BATCH;
-        if self.held.is_empty() {
-            return Ok(false);
+        self.held = held;
+        Ok(count == BATCH)
+    }
+
+    /// Frames of one piece each.
+    #[inline]
+    fn forward(
+        &mut self,
+        tap: &mut Tap,
+        link: usize,
+        now_ns: u64,
+        held: &mut Vec<Frame>,
+    ) -> Result<(), RunError> {
+        if held.is_empty() {
+            return Ok(());
         }
         self.router
-            .process(now_ns, link as LinkId, &mut self.held, &mut self.verdicts);
+            .process(now_ns, link as LinkId, held, &mut self.verdicts);
         let alike = match tap.fast() {
             Some(_) => self.router.alike(),
             None => 0,
         };
         let (station, _) = self.router.link(link as LinkId);
-        let frames = self.held.drain(..).zip(&self.verdicts).enumerate();
-        for (place, (Held(mut frame), verdict)) in frames {
-            if let Verdict::Forward { link: out, len } = *verdict
-                && alike >> place & 1 == 1
-            {
+        let frames = held.drain(..).zip(&self.verdicts).enumerate();
+        for (place, (mut frame, verdict)) in frames {
+            let Verdict::Forward { link: out, len } = *verdict else {
+                continue;
+            };
+            if alike >> place & 1 == 1 {
                 let (_, mtu) = self.router.link(out);
                 let came = (link as LinkId, station);
                 remember(tap, came, (out, mtu), &frame.bytes()[..len]);
             }
-            if let Verdict::Forward { link, len } = *verdict {
-                frame.set_len(len);
-                if !tap.give(self.links[usize::from(link)], frame)? {
-                    self.router.not_taken(link, 1, len as u64);
-                }
+            frame.set_len(len);
+            if !tap.give(self.links[usize::from(out)], frame)? {
+                self.router.not_taken(out, 1, len as u64);
             }
         }
-        Ok(is_whole)
+        Ok(())
+    }
+
+    /// Frames of which some lie in several pieces, in order.
+    #[cold]
+    fn mixed(
+        &mut self,
+        tap: &mut Tap,
+        link: usize,
+        now_ns: u64,
+        held: &mut Vec<Frame>,
+    ) -> Result<(), RunError> {
+        let mut one = Vec::with_capacity(1);
+        for frame in held.drain(..) {
+            if frame.pieces() > 1 {
+                self.long(tap, link, now_ns, frame)?;
+            } else {
+                one.push(frame);
+                self.forward(tap, link, now_ns, &mut one)?;
+            }
+        }
+        Ok(())
     }
 
     /// A frame that lies in several pieces is put together for its verdict.

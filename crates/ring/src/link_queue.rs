@@ -20,6 +20,13 @@ pub struct Oddities {
     pub too_long: u64,
 }
 
+/// How many frames before it is taken a frame's first bytes are fetched: the
+/// kernel has written them on another CPU, mostly.
+const AHEAD: u32 = 6;
+
+/// So many pieces come before the fill ring is looked at.
+const REFILL_MIN: u32 = 32;
+
 /// One queue of a link: its rings, and the pool that they draw on.
 #[derive(Debug)]
 pub struct LinkQueue {
@@ -28,6 +35,8 @@ pub struct LinkQueue {
     pub(crate) link: u16,
     /// Who we are among those that share it.
     pub(crate) sharer: Option<Holder>,
+    /// Pieces that came since the fill ring was filled.
+    came: u32,
     oddities: Oddities,
 }
 
@@ -47,7 +56,22 @@ impl LinkQueue {
             pool: Rc::clone(pool),
             link,
             sharer: None,
+            came: 0,
             oddities: Oddities::default(),
+        }
+    }
+
+    /// As [`refill`](Self::refill), but only where that is worth the cache line
+    /// which the kernel writes on another CPU: after some frames. Who is idle
+    /// refills.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    #[inline]
+    pub fn refill_some(&mut self) -> Result<u32, Corrupt> {
+        match self.came >= REFILL_MIN.min(self.rings.fill.entries() / 8) {
+            true => self.refill(),
+            false => Ok(0),
         }
     }
 
@@ -73,6 +97,8 @@ impl LinkQueue {
             umem.set_owner(chunk, Owner::Fill(self.link));
         }
         fill.submit();
+        // Where chunks are wanting, it is tried again.
+        self.came = room - count;
         Ok(count)
     }
 
@@ -128,6 +154,9 @@ impl LinkQueue {
             }
             let is_ours = self.own(&first);
             self.rings.rx.take();
+            if let Some(later) = self.rings.rx.ahead(AHEAD) {
+                self.pool.umem().prefetch(later.address);
+            }
             if is_ours {
                 return Ok(Some(Frame::new(first, &self.pool)));
             }
@@ -183,6 +212,7 @@ impl LinkQueue {
             && umem.owner(chunk) == Owner::Fill(self.link)
         {
             umem.set_owner(chunk, Owner::Process(self.pool.me()));
+            self.came += 1;
             return true;
         }
         self.oddities.invalid += 1;

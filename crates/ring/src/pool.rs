@@ -391,6 +391,14 @@ impl Frame {
     }
 }
 
+impl AsMut<[u8]> for Frame {
+    /// The bytes of the first piece.
+    #[inline]
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.bytes_mut()
+    }
+}
+
 impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {

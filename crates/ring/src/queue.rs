@@ -301,6 +301,14 @@ impl<C: Cells> Consumer<C> {
         self.cells.load(place)
     }
 
+    /// As [`get`](Self::get), of those that were found already; `None` beyond
+    /// them.
+    #[inline]
+    pub fn ahead(&self, ahead: u32) -> Option<C::Entry> {
+        let found = ahead < self.producer.wrapping_sub(self.next);
+        found.then(|| self.get(ahead))
+    }
+
     /// Takes the next entry. Its place is the other side's again after
     /// [`release`](Self::release).
     ///

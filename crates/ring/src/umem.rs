@@ -388,6 +388,14 @@ impl Umem {
         unsafe { std::slice::from_raw_parts_mut(self.mapping.start().add(at), piece.len as usize) }
     }
 
+    /// Has the processor fetch the bytes at an address, wherever that is: they
+    /// will be read soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, address: u64) {
+        let at = self.mapping.start().wrapping_add(self.chunks_at);
+        fetch(at.wrapping_add(address as usize));
+    }
+
     /// The number of 64 bits right before a piece, where a program in the
     /// kernel may have left one (`data_meta`); `None` if the piece begins so
     /// near to its chunk's start that there is none.
@@ -405,6 +413,19 @@ impl Umem {
         }
     }
 }
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn fetch(at: *const u8) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a hint, which reads nothing and faults at no address.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+}
+
+/// Elsewhere the compiler has no stable way to say so.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn fetch(_: *const u8) {}
 
 /// What processes that share a queue write about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -20,6 +20,13 @@ const UNDER_WAY: u64 = 100_000_000;
 /// ours may follow.
 const SETTLE: Duration = Duration::from_millis(1);
 
+/// How often a process says that it is alive, while it is: a fiftieth of the
+/// shortest limit for hangs.
+const BEAT_EACH: u64 = 20_000;
+
+/// While it waits awake for frames, a process looks after chunks so seldom.
+const REAP_ROUNDS: u32 = 32;
+
 impl Tap {
     /// Says that this thread takes frames from now on: before, they take the
     /// bypass. The first [`pull`](Self::pull) says so by itself.
@@ -132,9 +139,9 @@ impl Tap {
     /// # Errors
     /// See [`TapError`].
     pub fn pull(&mut self, what: Pull) -> Result<bool, TapError> {
-        self.alive()?;
         match what {
             Pull::Chunks(count) => {
+                self.alive()?;
                 self.reap()?;
                 Ok(self.pool.ready(count))
             }
@@ -152,7 +159,9 @@ impl Tap {
             is_late = is_over(self.config.hang_max, members.called_at, now);
             members.called_at = now;
         }
-        if is_well {
+        // Each beat takes the line from the CPU where frames come.
+        if is_well && now.saturating_sub(self.beaten_at) >= BEAT_EACH {
+            self.beaten_at = now;
             self.state.beat(now);
         }
         if !self.is_ready {
@@ -171,30 +180,38 @@ impl Tap {
     }
 
     fn wait(&mut self, time: Duration) -> Result<bool, TapError> {
-        let begun = clock::now();
-        let end = begun.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let mut end = None;
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mut rounds = 0_u32;
         let spin = u64::try_from(self.config.spin.as_nanos()).unwrap_or(u64::MAX);
         loop {
             let now = self.alive()?;
+            let end = *end.get_or_insert(now.saturating_add(time));
             self.settle(now);
             if self.is_any_ready()? {
                 self.busy_at = now;
                 return Ok(true);
             }
+            let is_over = now >= end;
+            rounds = rounds.wrapping_add(1);
+            let spins = now.saturating_sub(self.busy_at) < spin;
             match &mut self.members {
-                None => self.reap()?,
+                // To look at the rings keeps the kernel from them.
+                None if rounds.is_multiple_of(REAP_ROUNDS) || is_over || !spins => self.reap()?,
+                None => {}
                 Some(members) => members.is_idle(),
             }
-            if now >= end {
+            if is_over {
                 return Ok(false);
             }
             self.kick_rx()?;
-            if now.saturating_sub(self.busy_at) < spin {
+            if spins {
                 std::hint::spin_loop();
                 continue;
             }
             // The limit counts from the next frame on.
             self.state.sleep();
+            self.beaten_at = 0;
             if !self.is_any_ready()? {
                 self.counts.calls_wait += 1;
                 let (mut fds, mut left) = (self.sockets(), end - now);
@@ -335,8 +352,20 @@ impl Tap {
         match self.is_shared() {
             // It was done on the way.
             true => Ok(()),
-            false => self.reap(),
+            false => self.reap_some(),
         }
+    }
+
+    /// As [`reap`](Self::reap), where there is much to lend.
+    #[inline]
+    fn reap_some(&mut self) -> Result<(), TapError> {
+        for link in self.links.iter_mut().flatten() {
+            for queue in &mut link.queues {
+                let reaped = queue.ring.reap().and_then(|_| queue.ring.refill_some());
+                reaped.map_err(|error| ring_error(&link.interface, error))?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes back what was sent, and lends it to be filled.

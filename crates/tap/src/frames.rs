@@ -31,6 +31,29 @@ impl Tap {
         Ok(None)
     }
 
+    /// As [`take`](Self::take), up to `most` at once, which are put behind
+    /// those in `frames`; tells how many.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn take_many(
+        &mut self,
+        link: LinkId,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<usize, TapError> {
+        let before = frames.len();
+        for queue in 0..self.queues(link) {
+            while frames.len() - before < most
+                && let Some(frame) = self.take_from(link, queue)?
+            {
+                frames.push(frame);
+            }
+            self.release(link, queue);
+        }
+        Ok(frames.len() - before)
+    }
+
     /// The next frame of a queue; [`release`](Self::release) some time after.
     #[inline]
     pub(crate) fn take_from(

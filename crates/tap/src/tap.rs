@@ -67,6 +67,8 @@ pub struct Tap {
     pub(crate) check_until: u64,
     /// When there was a frame last.
     pub(crate) busy_at: u64,
+    /// When we said last that we are alive; 0 where we have to.
+    pub(crate) beaten_at: u64,
     /// What is left behind when the process ends.
     pub(crate) outlives: bool,
     /// Where other processes have it, too.
@@ -167,6 +169,7 @@ impl Tap {
             epoch: 0,
             check_until: 0,
             busy_at: 0,
+            beaten_at: 0,
             outlives,
             members: None,
             untapped: Vec::new(),

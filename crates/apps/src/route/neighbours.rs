@@ -64,10 +64,16 @@ pub(super) enum Way {
     Full,
 }
 
+/// Places in `Neighbours::recent`, a power of two.
+const RECENT: usize = 64;
+
 /// The table.
 pub(super) struct Neighbours {
     slots: Vec<Option<Neighbour>>,
     numbers: HashMap<Place, u32, ahash::RandomState>,
+    /// Numbers of those that were used of late, each where its address says;
+    /// whether it is still that neighbour's tells its slot.
+    recent: [u32; RECENT],
     free: Vec<u32>,
     /// By when each that is asked is due.
     due: BTreeSet<(u64, u32)>,
@@ -89,6 +95,7 @@ impl Neighbours {
         Neighbours {
             slots: Vec::new(),
             numbers: HashMap::with_hasher(state),
+            recent: [0; RECENT],
             free: Vec::new(),
             due: BTreeSet::new(),
             incomplete: 0,
@@ -119,7 +126,7 @@ impl Neighbours {
     /// The address to send to, if it is known; otherwise it is asked for.
     #[inline]
     pub(super) fn resolve(&mut self, now_ns: u64, place: Place) -> Way {
-        let Some(&number) = self.numbers.get(&place) else {
+        let Some(number) = self.number(place) else {
             return self.ask_new(now_ns, place);
         };
         let Some(neighbour) = self.slots[number as usize].as_mut() else {
@@ -138,6 +145,21 @@ impl Neighbours {
             }
         }
         Way::Known(neighbour.hardware)
+    }
+
+    /// The number of a neighbour, of one used of late without the hash.
+    #[inline]
+    fn number(&mut self, place: Place) -> Option<u32> {
+        let at = recent_at(place);
+        let recent = self.recent[at];
+        if let Some(Some(neighbour)) = self.slots.get(recent as usize)
+            && neighbour.place == place
+        {
+            return Some(recent);
+        }
+        let number = *self.numbers.get(&place)?;
+        self.recent[at] = number;
+        Some(number)
     }
 
     fn ask_new(&mut self, now_ns: u64, place: Place) -> Way {
@@ -391,6 +413,17 @@ impl Neighbour {
     fn is_settled(&self) -> bool {
         !matches!(self.state, State::Incomplete { .. })
     }
+}
+
+/// Where among the recent ones.
+#[inline]
+fn recent_at((link, ip): Place) -> usize {
+    let bits = match ip {
+        IpAddr::V4(ip) => u64::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits() as u64,
+    };
+    let mixed = (bits ^ u64::from(link) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as usize % RECENT
 }
 
 fn reachable(now_ns: u64) -> State {

@@ -9,7 +9,8 @@
 //! ```text
 //!  page, shared with the program
 //!  0   u32 the frame that is next │ u32 the link
-//!  64  for each frame: u32 length │ 4 bytes nothing │ its bytes
+//!  64  for each frame: u32 where behind these │ u32 its length
+//!      the frames, one behind the other, each in cache lines of its own
 //! ```
 //!
 //! The kernel waits for a grace period before and after each such run of a
@@ -24,20 +25,28 @@ use crate::bpf::{
 };
 use crate::net::{Namespace, NamespaceError};
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
 
 /// Most frames of one call: half of what a veth queues.
 pub const BULK_FRAMES_MAX: usize = 128;
 
-/// Lengths of frames that can be sent so.
-pub const BULK_BYTES: std::ops::RangeInclusive<usize> = 14..=(SLOT - LEN_BYTES);
+/// Of these, how many the kernel hands over at once: the pages of some are
+/// free again for those behind them.
+const BATCH: u32 = 64;
 
-/// Bytes of a frame's place, a power of two.
-const SLOT: usize = 2048;
-const LEN_BYTES: usize = 8;
-const SLOTS_AT: usize = 64;
-const PAGE_BYTES: usize = SLOTS_AT + BULK_FRAMES_MAX * SLOT;
+/// Lengths of frames that can be sent so.
+pub const BULK_BYTES: std::ops::RangeInclusive<usize> = 14..=ROOM;
+
+/// Bytes that a frame may take.
+const ROOM: usize = 2048;
+/// Of a cache line.
+const LINE: usize = 64;
+const PLACES_AT: usize = 64;
+const PLACE_BYTES: usize = 8;
+const FRAMES_AT: usize = PLACES_AT + BULK_FRAMES_MAX * PLACE_BYTES;
+const FRAMES_BYTES: usize = BULK_FRAMES_MAX * ROOM;
+const PAGE_BYTES: usize = FRAMES_AT + FRAMES_BYTES;
 
 /// What a run begins with: most frames are no shorter, and to make one longer
 /// costs what it becomes longer by.
@@ -124,19 +133,34 @@ impl Bulk {
         self.links.update(&link.to_ne_bytes(), &value)
     }
 
-    /// Puts a frame at a place of the next call, from 0; `false` for a length
-    /// or a place that cannot be.
+    /// Puts a frame at a place of the next call, from 0 in order; `false` for a
+    /// length or a place that cannot be.
     #[inline]
     pub fn put(&self, place: usize, frame: &[u8]) -> bool {
         if place >= BULK_FRAMES_MAX || !BULK_BYTES.contains(&frame.len()) {
             return false;
         }
-        let at = SLOTS_AT + place * SLOT;
-        let Some(len) = self.page.u32(0, at) else {
+        let at = match place.checked_sub(1).and_then(|before| self.place(before)) {
+            Some([at, len]) => at.load(Ordering::Relaxed) + len.load(Ordering::Relaxed),
+            None => 0,
+        };
+        let at = (at as usize).next_multiple_of(LINE);
+        let Some([to, len]) = self.place(place) else {
             return false;
         };
+        if at + ROOM > FRAMES_BYTES {
+            return false;
+        }
+        to.store(at as u32, Ordering::Relaxed);
         len.store(frame.len() as u32, Ordering::Relaxed);
-        self.page.write(0, at + LEN_BYTES, frame)
+        self.page.write(0, FRAMES_AT + at, frame)
+    }
+
+    /// Where a frame is, and its length.
+    #[inline]
+    fn place(&self, place: usize) -> Option<[&AtomicU32; 2]> {
+        let at = PLACES_AT + place * PLACE_BYTES;
+        Some([self.page.u32(0, at)?, self.page.u32(0, at + 4)?])
     }
 
     /// Sends the first `count` frames on a link, and tells how many of them
@@ -155,7 +179,7 @@ impl Bulk {
         let ran = self.program.run_live(&LiveRun {
             frame: &BLANK,
             repeat: count,
-            batch: count,
+            batch: count.min(BATCH),
         });
         match next.load(Ordering::Acquire).min(count) {
             0 => ran.map(|()| 0),
@@ -170,20 +194,24 @@ fn insns() -> Vec<Insn> {
     const CTX: Reg = Reg::R6;
     const PAGE: Reg = Reg::R7;
     const LEN: Reg = Reg::R8;
-    const PLACE: Reg = Reg::R9;
+    const AT: Reg = Reg::R9;
     let mut asm = Asm::new();
     let [same, drop] = [(); 2].map(|()| asm.label());
     asm.push(Insn::mov64(CTX, Reg::R1));
     asm.extend(Insn::load_map_value(PAGE, 0, 0));
-    asm.push(Insn::load(op::W, PLACE, PAGE, 0));
-    let beyond = Insn::jump64(op::JGE, PLACE, BULK_FRAMES_MAX as i32);
+    asm.push(Insn::load(op::W, Reg::R2, PAGE, 0));
+    let beyond = Insn::jump64(op::JGE, Reg::R2, BULK_FRAMES_MAX as i32);
     asm.jump(beyond, drop);
-    asm.push(Insn::mov64(Reg::R1, PLACE));
+    asm.push(Insn::mov64(Reg::R1, Reg::R2));
     asm.push(Insn::alu64(op::ADD, Reg::R1, 1));
     asm.push(Insn::store(op::W, PAGE, 0, Reg::R1));
-    asm.push(Insn::alu64(op::LSH, PLACE, SLOT.trailing_zeros() as i32));
-    asm.push(Insn::alu64(op::ADD, PLACE, PAGE));
-    asm.push(Insn::load(op::W, LEN, PLACE, SLOTS_AT as i16));
+    let shift = PLACE_BYTES.trailing_zeros() as i32;
+    asm.push(Insn::alu64(op::LSH, Reg::R2, shift));
+    asm.push(Insn::alu64(op::ADD, Reg::R2, PAGE));
+    asm.push(Insn::load(op::W, AT, Reg::R2, PLACES_AT as i16));
+    asm.push(Insn::load(op::W, LEN, Reg::R2, PLACES_AT as i16 + 4));
+    let last = (FRAMES_BYTES - ROOM) as i32;
+    asm.jump(Insn::jump64(op::JGT, AT, last), drop);
     let (least, most) = (*BULK_BYTES.start() as i32, *BULK_BYTES.end() as i32);
     asm.jump(Insn::jump64(op::JLT, LEN, least), drop);
     asm.jump(Insn::jump64(op::JGT, LEN, most), drop);
@@ -196,9 +224,9 @@ fn insns() -> Vec<Insn> {
     asm.bind(same);
     asm.push(Insn::mov64(Reg::R1, CTX));
     asm.push(Insn::mov64(Reg::R2, 0));
-    asm.push(Insn::mov64(Reg::R3, PLACE));
-    let bytes_at = (SLOTS_AT + LEN_BYTES) as i32;
-    asm.push(Insn::alu64(op::ADD, Reg::R3, bytes_at));
+    asm.push(Insn::mov64(Reg::R3, PAGE));
+    asm.push(Insn::alu64(op::ADD, Reg::R3, AT));
+    asm.push(Insn::alu64(op::ADD, Reg::R3, FRAMES_AT as i32));
     asm.push(Insn::mov64(Reg::R4, LEN));
     asm.push(Insn::call(XDP_STORE_BYTES));
     asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), drop);

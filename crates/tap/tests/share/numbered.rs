@@ -93,6 +93,11 @@ impl Numbered {
         numbered.report()
     }
 
+    /// How many it has sent.
+    pub(crate) fn sent(&self) -> usize {
+        self.times.lock().unwrap().len()
+    }
+
     /// No more are sent; those under way arrive.
     pub(crate) fn stop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
