@@ -16,7 +16,6 @@ mod on_off;
 mod perlink;
 mod plot;
 mod print;
-mod priority;
 mod rarp;
 mod replace;
 mod source;

@@ -135,7 +135,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(file) = &args.stats_json {
         crate::replace::can(file).map_err(Failure::refused)?;
     }
-    crate::priority::first_in_line();
+    // Without privilege it has its turn like all others.
+    let _ = weir_link::priority::first_in_line();
     let stop = Stop::watch()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let mut teller = Teller {

@@ -178,7 +178,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         crate::replace::can(file).map_err(Failure::refused)?;
     }
     let stop = Stop::watch()?;
-    crate::priority::first_in_line();
+    // Without privilege it has its turn like all others.
+    let _ = weir_link::priority::first_in_line();
     // With --restart it is for who watches us to feed it.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
     let life = Life::new(watchdog)?;
