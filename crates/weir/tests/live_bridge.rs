@@ -298,25 +298,78 @@ fn the_order_of_the_interfaces_makes_no_difference() {
     assert!(!net.is_promiscuous());
 }
 
+/// What a kill cost, in frames.
+#[derive(Debug)]
+struct Killed {
+    /// Sent by the moment of the kill, and not arrived.
+    under_way: u64,
+    /// Sent until the kernel had ended the program: for how long a busy machine
+    /// keeps it from doing so is not ours.
+    until_dead: u64,
+    /// Of all, also of the many that were sent after that.
+    lost: u64,
+}
+
+/// Kills a bridge while frames come at that rate.
+fn kill_at(net: &Net, options: &[&str], rate: f64) -> Killed {
+    const BEFORE: u64 = 10_000;
+    const AFTER: u64 = 20_000;
+    let _cleaned = Cleaned(net);
+    // Counts at tc: frames of both ways come there.
+    let sink = Sink::new(&net.eth_b, Hook::TcIngress).unwrap();
+    let dropped = || net.right.counters().unwrap().tx_dropped;
+    let before = dropped();
+    let bridge = net.bridge(options).until("ready");
+    let mut generator = net.generator().unwrap();
+    let sending = generator.start(u64::MAX, Rate::PerSecond(rate)).unwrap();
+    let until = |sent: u64| {
+        while sending.sent() < sent {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    until(BEFORE);
+    // What is counted first has not been sent later.
+    let (came, at_kill) = (sink.counted().unwrap().frames, sending.sent());
+    bridge.signal(Signal::KILL);
+    // The kernel marks the death word before it takes the memory away.
+    while has_memory(bridge.id()) {
+        std::hint::spin_loop();
+    }
+    let at_death = sending.sent();
+    until(at_death + AFTER);
+    let sent = sending.stop().unwrap();
+    assert_eq!(bridge.end().code, None);
+    let arrived = || sink.counted().unwrap().frames + sent.dropped + dropped() - before;
+    let began = Instant::now();
+    while arrived() + at_death - came < sent.frames && began.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The last ones may still be on their way, in one batch.
+    std::thread::sleep(Duration::from_millis(20));
+    let killed = Killed {
+        under_way: at_kill - came.min(at_kill),
+        until_dead: at_death - at_kill,
+        lost: sent.frames.saturating_sub(arrived()),
+    };
+    println!("{rate} a second: {killed:?}; {sent:?}");
+    killed
+}
+
+/// Whether a process still has memory: one that ends loses it early.
+fn has_memory(process: u32) -> bool {
+    let pages = std::fs::read_to_string(format!("/proc/{process}/statm"));
+    pages.is_ok_and(|pages| !pages.starts_with("0 "))
+}
+
 #[test]
 fn killed_at_speed_it_loses_what_was_in_the_rings_at_most() {
     let Some(net) = net() else { return };
-    const FRAMES: u64 = 60_000;
-    let _cleaned = Cleaned(&net);
-    // Counts at tc: frames of both ways come there.
-    let sink = Sink::new(&net.eth_b, Hook::TcIngress).unwrap();
-    let bridge = net
-        .bridge(&["--bypass", "wire", "--hang-ms", "10000"])
-        .until("ready");
-    let sent = net.send_and(FRAMES, 100_000.0, |_| bridge.signal(Signal::KILL));
-    std::thread::sleep(Duration::from_millis(100));
-    let counted = sink.counted().unwrap().frames;
-    let by_device = net.right.counters().unwrap().tx_dropped;
-    let lost = FRAMES.saturating_sub(counted + sent.dropped + by_device);
-    println!("killed at 100,000 a second: {lost} of {FRAMES} lost; {sent:?}, {by_device}");
-    // A ring has 4,096.
-    assert!(lost < 4096 + 512, "{lost} lost of {sent:?}");
-    drop(bridge);
+    let options = ["--bypass", "wire", "--hang-ms", "10000"];
+    let killed = kill_at(&net, &options, 100_000.0);
+    assert!(
+        killed.lost <= killed.under_way + killed.until_dead,
+        "{killed:?}"
+    );
 }
 
 #[test]
@@ -373,8 +426,12 @@ fn hung_it_is_passed_by_and_comes_back_in_order() {
     println!("{} arrived of {sent:?}: {stats}", numbers.len());
     assert!(stats["hung"].as_u64().unwrap() >= 1, "{stats}");
     assert!(left["bypassed"].as_u64().unwrap() > 0, "{stats}");
-    let in_order = numbers.windows(2).all(|pair| pair[0] < pair[1]);
-    assert!(in_order, "each once, in order");
+    let turned: Vec<_> = numbers
+        .windows(2)
+        .filter(|pair| pair[0] >= pair[1])
+        .collect();
+    println!("turned: {turned:?}");
+    assert!(turned.is_empty(), "each once, in order: {turned:?}");
     let count = |link: usize, what: &str| stats["links"][link][what].as_u64().unwrap();
     let seen = ["rx_frames", "bypassed", "stale", "rx_full", "rx_dropped"];
     let seen = seen.map(|what| count(0, what));
@@ -428,21 +485,13 @@ fn hung_it_is_passed_by_within_its_limit() {
 #[ignore = "measures a millisecond: the machine must be quiet"]
 fn killed_it_is_passed_by_within_a_millisecond() {
     let Some(net) = net() else { return };
-    const FRAMES: u64 = 30_000;
+    const PER_MS: u64 = 100;
     for _ in 0..10 {
-        let _cleaned = Cleaned(&net);
-        let sink = Sink::new(&net.eth_b, Hook::TcIngress).unwrap();
-        let bridge = net.bridge(&["--bypass", "wire"]).until("ready");
-        let before = net.right.counters().unwrap().tx_dropped;
-        let sent = net.send_and(FRAMES, 100_000.0, |_| bridge.signal(Signal::KILL));
-        std::thread::sleep(Duration::from_millis(100));
-        let by_device = net.right.counters().unwrap().tx_dropped - before;
-        let came = sink.counted().unwrap().frames + sent.dropped + by_device;
-        let lost = FRAMES.saturating_sub(came);
-        println!("{lost} lost, {:.2} ms", lost as f64 / 100.0);
-        // 100 come in a millisecond; two batches may have been in the rings.
-        assert!(lost <= 100 + 128, "{lost} lost of {sent:?}");
-        drop(bridge);
+        let options = ["--bypass", "wire"];
+        let killed = kill_at(&net, &options, 1e3 * PER_MS as f64);
+        let lost = killed.lost.saturating_sub(killed.under_way);
+        println!("passed by after {:.2} ms", lost as f64 / PER_MS as f64);
+        assert!(lost <= PER_MS, "{killed:?}");
     }
 }
 
