@@ -6,7 +6,6 @@
 //! - [`pcap`]: capture files.
 //! - [`mem`]: two ends joined in memory, with impairments; traffic to send.
 //! - [`plan`]: a plan in the kernel.
-//! - [`priority`]: who has a core first.
 //! - [`segment`]: super-frames, cut.
 //! - [`xdp`]: taps, frames by pointer.
 //! - [`names`]: what the system calls hosts, networks, services, protocols.
@@ -18,6 +17,5 @@ pub mod names;
 pub mod net;
 pub mod pcap;
 pub mod plan;
-pub mod priority;
 pub mod segment;
 pub mod xdp;

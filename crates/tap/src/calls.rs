@@ -64,6 +64,7 @@ impl Tap {
         let epoch = self.members.as_ref().map(|_| self.state.gate().1);
         for link in self.links.iter_mut().flatten() {
             let mode = link.mode;
+            link.pushed = link.counts.tx_frames;
             for queue in &mut link.queues {
                 let dropped = match &self.members {
                     None => queue
@@ -324,6 +325,10 @@ impl Tap {
         }
         let links = self.links.iter_mut().enumerate();
         for (number, link) in links.filter_map(|(number, link)| Some((number, link.as_mut()?))) {
+            // The last moment to see it: what is put stays, and is old.
+            if self.state.gate() != (true, self.epoch) {
+                break;
+            }
             let bulk = self.bulk.as_ref().ok().filter(|_| link.bulk.is_ok());
             for queue in &mut link.queues {
                 let pushed = match &self.members {
@@ -344,6 +349,11 @@ impl Tap {
                         return Err(TapError::System { what, source });
                     }
                 }
+            }
+            let given = link.counts.tx_frames - link.pushed;
+            link.pushed = link.counts.tx_frames;
+            if given > 0 && self.state.gate() != (true, self.epoch) {
+                link.counts.late += given;
             }
         }
         if is_down {

@@ -16,6 +16,9 @@ pub struct LinkCounts {
     /// Frames dropped since the program had hung, or a new one taken over,
     /// and others were past them on the bypass.
     pub stale: u64,
+    /// Frames that were being sent while the bypass began: others may be past
+    /// them.
+    pub late: u64,
     /// Frames that took the bypass.
     pub bypassed: u64,
     /// Frames that the host's own protocols were [left](crate::Tap::leave_to_host).

@@ -30,6 +30,8 @@ pub(crate) struct TapLink {
     pub(crate) mode: CopyMode,
     pub(crate) queues: Vec<Queue>,
     pub(crate) counts: LinkCounts,
+    /// Of the frames that were put, those before the last push.
+    pub(crate) pushed: u64,
     /// Checksums may have been left to the device.
     pub(crate) completes: bool,
     /// Whether many frames may go out at once without socket buffers.
@@ -125,6 +127,7 @@ impl TapLink {
             mode,
             queues,
             counts: LinkCounts::default(),
+            pushed: 0,
             completes,
             bulk: Err(NoBulk::NotAsked),
         }

@@ -430,9 +430,14 @@ fn hung_it_is_passed_by_and_comes_back_in_order() {
         .windows(2)
         .filter(|pair| pair[0] >= pair[1])
         .collect();
-    println!("turned: {turned:?}");
-    assert!(turned.is_empty(), "each once, in order: {turned:?}");
+    let mut once = numbers.clone();
+    once.sort_unstable();
+    assert!(once.windows(2).all(|pair| pair[0] < pair[1]), "each once");
     let count = |link: usize, what: &str| stats["links"][link][what].as_u64().unwrap();
+    // One that was in the very call that sends when the machine paused it.
+    let late = count(0, "late") + count(1, "late");
+    println!("turned: {turned:?}, {late} late");
+    assert!(turned.len() as u64 <= late, "in order: {turned:?}, {stats}");
     let seen = ["rx_frames", "bypassed", "stale", "rx_full", "rx_dropped"];
     let seen = seen.map(|what| count(0, what));
     assert_eq!(seen.iter().sum::<u64>() + sent.dropped, FRAMES, "{stats}");

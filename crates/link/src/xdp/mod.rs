@@ -19,6 +19,7 @@ mod gate;
 mod host;
 mod host_change;
 mod place;
+mod priority;
 mod program;
 mod promiscuous;
 mod socket;
@@ -33,5 +34,6 @@ pub use fast::{
 pub use gate::{Gate, GateError, GateParts, LinkParts};
 pub use host::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
 pub use host_change::HostChange;
+pub use priority::first_in_line;
 pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};
 pub use state::{Bypass, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, State, Trips, Why};

@@ -136,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         crate::replace::can(file).map_err(Failure::refused)?;
     }
     // Without privilege it has its turn like all others.
-    let _ = weir_link::priority::first_in_line();
+    let _ = weir_link::xdp::first_in_line();
     let stop = Stop::watch()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let mut teller = Teller {

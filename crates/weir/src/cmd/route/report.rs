@@ -66,6 +66,7 @@ struct Link {
     /// Frames for the router itself that the host got.
     to_host: u64,
     stale: u64,
+    late: u64,
 }
 
 impl Report {
@@ -85,6 +86,7 @@ impl Report {
                 bypassed: tapped.bypassed,
                 to_host: tapped.to_host,
                 stale: tapped.stale,
+                late: tapped.late,
             }
         });
         let (routes_v4, routes_v6) = view.router.routes().len();
@@ -177,7 +179,7 @@ impl Report {
                 .collect()
         };
         type Row = (&'static str, &'static str, fn(&Link) -> u64);
-        let by_link: [Row; 8] = [
+        let by_link: [Row; 9] = [
             ("rx_frames_total", "Frames received.", |l| l.rx_frames),
             ("rx_bytes_total", "Bytes received.", |l| l.rx_bytes),
             ("tx_frames_total", "Frames sent.", |l| l.tx_frames),
@@ -192,6 +194,11 @@ impl Report {
             }),
             ("to_host_total", "Frames left to the host.", |l| l.to_host),
             ("stale_total", "Frames too old to be routed.", |l| l.stale),
+            (
+                "late_total",
+                "Frames that were being sent while the bypass began.",
+                |l| l.late,
+            ),
         ];
         for (name, help, value) in by_link {
             metric(name, "counter", help, &links(value));
