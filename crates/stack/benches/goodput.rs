@@ -1,5 +1,5 @@
 //! How fast bytes go between two hosts in memory, on one core, in frames of
-//! 1,500 bytes: our stack and smoltcp, each against itself, in turn.
+//! 1,500 bytes: our stack, smoltcp and lwIP, each against itself, in turn.
 //!
 //! ```sh
 //! cargo bench -p weir-stack --bench goodput
@@ -11,6 +11,7 @@
 
 mod common;
 
+use common::lwip::Lwip;
 use common::{BUFFER, Ends, Other, Out, Wire};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant as OtherInstant;
@@ -131,17 +132,28 @@ fn smoltcp() -> f64 {
 
 fn main() {
     let best = |run: fn() -> f64, best: f64| best.min(run());
-    let (mut us, mut other) = (f64::MAX, f64::MAX);
+    let (mut us, mut other, mut third) = (f64::MAX, f64::MAX, f64::MAX);
     let alone = std::env::args().any(|argument| argument == "weir");
+    let mut lwip = match alone {
+        true => Err("not asked for".to_owned()),
+        false => Lwip::start(),
+    };
     for _ in 0..ROUNDS {
         us = best(ours, us);
         if alone {
             continue;
         }
         other = best(smoltcp, other);
+        if let Ok(lwip) = &mut lwip {
+            third = third.min(lwip.run("bytes", BYTES));
+        }
     }
     let rate = |seconds: f64| BYTES as f64 * 8.0 / 1e9 / seconds;
     println!("weir    {:6.2} Gb/s", rate(us));
     println!("smoltcp {:6.2} Gb/s", rate(other));
     println!("ratio   {:6.2}", other / us);
+    match lwip {
+        Ok(_) => println!("lwIP    {:6.2} Gb/s, ratio {:.2}", rate(third), third / us),
+        Err(why) => println!("lwIP is skipped: {why}"),
+    }
 }

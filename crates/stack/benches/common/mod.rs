@@ -1,6 +1,8 @@
-//! Frames in memory between two hosts, of our stack and of smoltcp.
+//! Frames in memory between two hosts, of our stack, of smoltcp and of lwIP.
 
 #![allow(dead_code, reason = "each bench uses its part")]
+
+pub(crate) mod lwip;
 
 use smoltcp::iface::{Config as OtherConfig, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
