@@ -1,11 +1,11 @@
-//! A bucket of our table: over IPv4 one cache line, over IPv6 one that leads to
-//! four more.
+//! A bucket of our table: four slots in one cache line over IPv4, in two that lie
+//! together over IPv6.
 //!
 //! ```text
-//! IPv4  │ 4 tags         │ 4 PCBs         │ 4 times 8 bytes: the images' rest  │
-//!       0                16               32                                   64
-//! IPv6  │ 8 tags         │ 8 PCBs         │ 8 times 32 bytes                   │
-//!       0                32               64                                  320
+//!       │ 4 tags │ 4 PCBs │ 4 places │ 4 times the ports │
+//!       0       16       32         48                   64
+//! IPv6  │ 4 times half the remote address │ 4 numbers of local addresses │
+//!       64                                96                             128
 //!
 //! PCB   │ free │ one bit of "gone on" │ 30 bits: the PCB │
 //! ```
@@ -24,67 +24,87 @@ const GONE_ON: u32 = 1 << 30;
 /// Names of PCBs are below.
 pub(super) const PCB_END: u32 = 1 << 30;
 
-/// See the module. `S` is the number of slots.
+/// Slots of a bucket.
+pub(super) const SLOTS: usize = 4;
+
+/// See the module. `W` is the number of words of an image's rest.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Bucket<const A: usize, const S: usize> {
-    tags: [u32; S],
-    pcbs: [u32; S],
-    rests: [[u64; A]; S],
+pub(super) struct Bucket<const W: usize> {
+    tags: [u32; SLOTS],
+    pcbs: [u32; SLOTS],
+    places: [u32; SLOTS],
+    ports: [u32; SLOTS],
+    rests: [[u64; SLOTS]; W],
 }
 
-impl<const A: usize, const S: usize> Bucket<A, S> {
-    pub(super) const EMPTY: Bucket<A, S> = Bucket {
-        tags: [0; S],
-        pcbs: [FREE; S],
-        rests: [[0; A]; S],
+impl<const W: usize> Bucket<W> {
+    pub(super) const EMPTY: Bucket<W> = Bucket {
+        tags: [0; SLOTS],
+        pcbs: [FREE; SLOTS],
+        places: [0; SLOTS],
+        ports: [0; SLOTS],
+        rests: [[0; SLOTS]; W],
     };
 
     /// The slots whose tag agrees, taken or not, a bit each.
     #[inline]
     pub(super) fn candidates(&self, tag: u32) -> u32 {
-        let (fours, _) = self.tags.as_chunks::<4>();
-        let tag = u32x4::splat(tag);
-        fours.iter().rev().fold(0, |all, four| {
-            all << 4 | u32x4::new(*four).simd_eq(tag).to_bitmask()
-        })
+        u32x4::new(self.tags)
+            .simd_eq(u32x4::splat(tag))
+            .to_bitmask()
     }
 
     /// The first of some candidates, if it has an image: what almost every
     /// look-up comes to.
     #[inline]
-    pub(super) fn first(&self, candidates: u32, image: &Image<A>) -> Option<PcbId> {
+    pub(super) fn first(&self, candidates: u32, image: &Image<W>) -> Option<PcbId> {
         if candidates == 0 {
             return None;
         }
-        let slot = (candidates.trailing_zeros() as usize).min(S - 1);
+        let slot = candidates.trailing_zeros() as usize % SLOTS;
         let pcb = self.pcbs[slot];
-        let mut differ = u64::from(pcb & FREE);
-        for (known, word) in self.rests[slot].iter().zip(&image.rest) {
-            differ |= known ^ word;
+        if pcb & FREE != 0 || !self.has(slot, image) {
+            return None;
         }
-        (differ == 0).then_some(PcbId(pcb & (PCB_END - 1)))
+        Some(PcbId(pcb & (PCB_END - 1)))
     }
 
-    /// Compares the candidates with an image; gives the slot that has it. Adds
-    /// to `examined` what was compared.
+    /// Whether a slot whose tag agrees has an image.
     #[inline]
-    pub(super) fn examine(
-        &self,
-        mut candidates: u32,
-        image: &Image<A>,
-        examined: &mut u64,
-    ) -> Option<(usize, PcbId)> {
+    fn has(&self, slot: usize, image: &Image<W>) -> bool {
+        let mut rest = self.rests.iter().zip(&image.rest);
+        self.places[slot] == image.place
+            && self.ports[slot] == image.ports
+            && rest.all(|(slots, word)| slots[slot] == *word)
+    }
+
+    /// Brings what of the bucket does not lie beside the tags towards the caches;
+    /// nothing waits for it.
+    #[inline]
+    pub(super) fn touch_rest(&self) {
+        if let Some(last) = self.rests.last() {
+            std::hint::black_box(last[SLOTS - 1]);
+        }
+    }
+
+    /// Brings the whole bucket towards the caches.
+    #[inline]
+    pub(super) fn touch(&self) {
+        std::hint::black_box(self.tags[0]);
+        self.touch_rest();
+    }
+
+    /// The slot that has an image. Adds to `examined` what was compared, which
+    /// is what has its tag.
+    pub(super) fn examine(&self, image: &Image<W>, examined: &mut u64) -> Option<(usize, PcbId)> {
+        let mut candidates = self.candidates(image.tag);
         while candidates != 0 {
-            let slot = (candidates.trailing_zeros() as usize).min(S - 1);
+            let slot = candidates.trailing_zeros() as usize % SLOTS;
             let pcb = self.pcbs[slot];
             if pcb & FREE == 0 {
                 *examined += 1;
-                let mut differ = 0;
-                for (known, word) in self.rests[slot].iter().zip(&image.rest) {
-                    differ |= known ^ word;
-                }
-                if differ == 0 {
+                if self.has(slot, image) {
                     return Some((slot, PcbId(pcb & (PCB_END - 1))));
                 }
             }
@@ -100,12 +120,16 @@ impl<const A: usize, const S: usize> Bucket<A, S> {
     }
 
     /// Puts an entry into a free slot; false if there is none.
-    pub(super) fn put(&mut self, image: &Image<A>, pcb: PcbId) -> bool {
+    pub(super) fn put(&mut self, image: &Image<W>, pcb: PcbId) -> bool {
         let Some(slot) = self.pcbs.iter().position(|pcb| pcb & FREE != 0) else {
             return false;
         };
         self.tags[slot] = image.tag;
-        self.rests[slot] = image.rest;
+        self.places[slot] = image.place;
+        self.ports[slot] = image.ports;
+        for (slots, word) in self.rests.iter_mut().zip(&image.rest) {
+            slots[slot] = *word;
+        }
         self.pcbs[slot] = self.pcbs[slot] & GONE_ON | pcb.0;
         true
     }
@@ -116,10 +140,12 @@ impl<const A: usize, const S: usize> Bucket<A, S> {
     }
 
     /// The entry in a slot.
-    pub(super) fn entry(&self, slot: usize) -> Option<(Image<A>, PcbId)> {
+    pub(super) fn entry(&self, slot: usize) -> Option<(Image<W>, PcbId)> {
         let image = Image {
             tag: self.tags[slot],
-            rest: self.rests[slot],
+            place: self.places[slot],
+            ports: self.ports[slot],
+            rest: self.rests.map(|slots| slots[slot]),
         };
         let pcb = self.pcbs[slot];
         (pcb & FREE == 0).then_some((image, PcbId(pcb & (PCB_END - 1))))
@@ -128,7 +154,7 @@ impl<const A: usize, const S: usize> Bucket<A, S> {
     /// An entry found the bucket full.
     pub(super) fn pass(&mut self) {
         let gone_on = self.gone_on();
-        if gone_on < (1 << S) - 1 {
+        if gone_on < (1 << SLOTS) - 1 {
             self.set_gone_on(gone_on + 1);
         }
     }
@@ -136,7 +162,7 @@ impl<const A: usize, const S: usize> Bucket<A, S> {
     /// An entry that did is gone.
     pub(super) fn forget(&mut self) {
         let gone_on = self.gone_on();
-        if gone_on < (1 << S) - 1 {
+        if gone_on < (1 << SLOTS) - 1 {
             self.set_gone_on(gone_on - 1);
         }
     }

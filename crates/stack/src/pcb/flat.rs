@@ -16,31 +16,32 @@
 //! nor clears more than one. Who finds a bucket full goes on to the next, also
 //! behind the last.
 
-use super::bucket::{Bucket, PCB_END};
-use super::hash::{Image, KeyHash};
-use super::key::Tuple;
+use super::bucket::{Bucket, PCB_END, SLOTS};
+use super::hash::Image;
 use super::{ENTRIES_MAX, InsertError, PcbId};
 use std::hint::select_unpredictable;
 
 /// Buckets of an empty table.
 const BUCKETS_MIN: usize = 16;
+/// Buckets of a segment: 16 KiB over IPv4.
+const SEGMENT: usize = 256;
 /// Look-ups of a batch that are under way together.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 
-type Segment<const A: usize, const S: usize, const N: usize> = Box<[Bucket<A, S>; N]>;
+type Segment<const W: usize> = Box<[Bucket<W>; SEGMENT]>;
 
-/// The table for keys with `A` words of addresses, in segments of `N` buckets of
-/// `S` slots.
-pub(super) struct Flat<const A: usize, const S: usize, const N: usize> {
-    hash: KeyHash<A>,
+/// The table for images whose rest has `W` words.
+pub(super) struct Flat<const W: usize> {
     /// Those that are empty at the end may be missing.
-    segments: Vec<Segment<A, S, N>>,
+    segments: Vec<Segment<W>>,
     buckets: usize,
     /// The greatest power of two that is not above `buckets`, less one.
     mask: usize,
+    /// One bit more.
+    wide: usize,
     len: usize,
     /// What a split takes out.
-    moving: Vec<(Image<A>, PcbId)>,
+    moving: Vec<(Image<W>, PcbId)>,
     pub(super) examined: u64,
 }
 
@@ -51,17 +52,17 @@ struct Found {
     pcb: PcbId,
 }
 
-impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
+impl<const W: usize> Flat<W> {
     /// Entries for which there are four buckets. Those whose turn to be split
     /// comes last have up to twice as many before.
-    const LOAD: usize = 2 * S - 2;
+    const LOAD: usize = 2 * SLOTS - 2;
 
-    pub(super) fn new(seed: u128) -> Flat<A, S, N> {
+    pub(super) fn new() -> Flat<W> {
         Flat {
-            hash: KeyHash::new(seed),
             segments: Vec::new(),
             buckets: BUCKETS_MIN,
             mask: BUCKETS_MIN - 1,
+            wide: 2 * BUCKETS_MIN - 1,
             len: 0,
             moving: Vec::new(),
             examined: 0,
@@ -74,45 +75,44 @@ impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
 
     /// The bucket that an image belongs to.
     #[inline]
-    fn home(&self, image: &Image<A>) -> usize {
-        let home = image.home() & (2 * self.mask + 1);
+    fn home(&self, image: &Image<W>) -> usize {
+        let place = image.place as usize;
+        let home = place & self.wide;
         // Nobody can guess which: a branch would cost more than both.
-        select_unpredictable(home < self.buckets, home, home & self.mask)
+        select_unpredictable(home < self.buckets, home, place & self.mask)
     }
 
     /// A bucket; `None` if it was never needed, and so is empty.
     #[inline]
-    fn bucket(&self, index: usize) -> Option<&Bucket<A, S>> {
-        let segment = self.segments.get(index / N)?;
-        Some(&segment[index % N])
+    fn bucket(&self, index: usize) -> Option<&Bucket<W>> {
+        let segment = self.segments.get(index / SEGMENT)?;
+        Some(&segment[index % SEGMENT])
     }
 
     /// A bucket to be written.
-    fn bucket_mut(&mut self, index: usize) -> &mut Bucket<A, S> {
-        while self.segments.len() <= index / N {
-            self.segments.push(Box::new([Bucket::EMPTY; N]));
+    fn bucket_mut(&mut self, index: usize) -> &mut Bucket<W> {
+        while self.segments.len() <= index / SEGMENT {
+            self.segments.push(Box::new([Bucket::EMPTY; SEGMENT]));
         }
-        &mut self.segments[index / N][index % N]
+        &mut self.segments[index / SEGMENT][index % SEGMENT]
     }
 
     #[inline]
-    pub(super) fn find(&mut self, key: &Tuple<A>) -> Option<PcbId> {
-        let image = self.hash.image(key);
-        let home = self.home(&image);
+    pub(super) fn find(&mut self, image: &Image<W>) -> Option<PcbId> {
+        let home = self.home(image);
         let bucket = self.bucket(home)?;
-        let candidates = bucket.candidates(image.tag);
-        let found = bucket.first(candidates, &image);
+        bucket.touch_rest();
+        let found = bucket.first(bucket.candidates(image.tag), image);
         match found {
             Some(_) => self.examined += 1,
-            None if candidates == 0 && !bucket.is_passed() => {}
-            None => return self.find_behind(home, image),
+            None => return self.find_behind(home, *image),
         }
         found
     }
 
     /// Looks into all buckets from the home on.
     #[cold]
-    fn find_behind(&mut self, home: usize, image: Image<A>) -> Option<PcbId> {
+    fn find_behind(&mut self, home: usize, image: Image<W>) -> Option<PcbId> {
         let mut examined = 0;
         let found = self.search(home, &image, &mut examined);
         self.examined += examined;
@@ -120,11 +120,10 @@ impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
     }
 
     /// Looks from a bucket on.
-    fn search(&self, mut index: usize, image: &Image<A>, examined: &mut u64) -> Option<Found> {
+    fn search(&self, mut index: usize, image: &Image<W>, examined: &mut u64) -> Option<Found> {
         loop {
             let bucket = self.bucket(index)?;
-            let candidates = bucket.candidates(image.tag);
-            if let Some((slot, pcb)) = bucket.examine(candidates, image, examined) {
+            if let Some((slot, pcb)) = bucket.examine(image, examined) {
                 return Some(Found {
                     bucket: index,
                     slot,
@@ -138,53 +137,51 @@ impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
         }
     }
 
-    /// Looks a batch up in steps: in each, nothing waits for another key's
+    /// Looks a batch up in steps: in each, nothing waits for another image's
     /// cache miss, so the processor has as many under way as it can.
-    pub(super) fn find_batch(&mut self, keys: &[Tuple<A>], found: &mut [Option<PcbId>]) {
-        assert_eq!(keys.len(), found.len(), "one answer a key");
-        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            self.find_some(keys, found);
+    pub(super) fn find_batch(&mut self, images: &[Image<W>], found: &mut [Option<PcbId>]) {
+        assert_eq!(images.len(), found.len(), "one answer an image");
+        for (images, found) in images.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
+            self.find_some(images, found);
         }
     }
 
-    fn find_some(&mut self, keys: &[Tuple<A>], found: &mut [Option<PcbId>]) {
-        let mut images = [Image::ZERO; BATCH];
-        for (image, key) in images.iter_mut().zip(keys) {
-            *image = self.hash.image(key);
+    fn find_some(&mut self, images: &[Image<W>], found: &mut [Option<PcbId>]) {
+        let mut buckets = [None; BATCH];
+        for (look, image) in buckets.iter_mut().zip(images) {
+            let bucket = self.bucket(self.home(image));
+            bucket.inspect(|bucket| bucket.touch());
+            *look = bucket;
         }
-        let images = &images[..keys.len()];
-        let mut looks = [(0, 0); BATCH];
-        for (look, image) in looks.iter_mut().zip(images) {
-            let home = self.home(image);
-            let bucket = self.bucket(home);
-            *look = (
-                home,
-                bucket.map_or(0, |bucket| bucket.candidates(image.tag)),
-            );
+        let mut all = true;
+        for ((found, image), bucket) in found.iter_mut().zip(images).zip(buckets) {
+            *found = bucket.and_then(|bucket| bucket.first(bucket.candidates(image.tag), image));
+            all &= found.is_some();
         }
-        for ((found, image), (home, candidates)) in found.iter_mut().zip(images).zip(looks) {
-            let bucket = self.bucket(home);
-            *found = bucket.and_then(|bucket| bucket.first(candidates, image));
-            match found {
-                Some(_) => self.examined += 1,
-                None => *found = self.find_behind(home, *image),
+        self.examined += images.len() as u64;
+        if all {
+            return;
+        }
+        for (found, image) in found.iter_mut().zip(images) {
+            if found.is_none() {
+                self.examined -= 1;
+                *found = self.find_behind(self.home(image), *image);
             }
         }
     }
 
-    pub(super) fn insert(&mut self, key: &Tuple<A>, pcb: PcbId) -> Result<(), InsertError> {
+    pub(super) fn insert(&mut self, image: &Image<W>, pcb: PcbId) -> Result<(), InsertError> {
         if pcb.0 >= PCB_END {
             return Err(InsertError::Name(pcb));
         }
-        let image = self.hash.image(key);
-        let home = self.home(&image);
-        if let Some(found) = self.search(home, &image, &mut 0) {
+        let home = self.home(image);
+        if let Some(found) = self.search(home, image, &mut 0) {
             return Err(InsertError::Exists(found.pcb));
         }
         if self.len >= ENTRIES_MAX {
             return Err(InsertError::Full);
         }
-        self.put(home, &image, pcb);
+        self.put(home, image, pcb);
         self.len += 1;
         if 4 * self.len > Self::LOAD * self.buckets {
             self.split();
@@ -193,7 +190,7 @@ impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
     }
 
     /// Puts an entry into the first bucket from its home on that takes it.
-    fn put(&mut self, home: usize, image: &Image<A>, pcb: PcbId) {
+    fn put(&mut self, home: usize, image: &Image<W>, pcb: PcbId) {
         let mut index = home;
         while !self.bucket_mut(index).put(image, pcb) {
             self.bucket_mut(index).pass();
@@ -216,14 +213,16 @@ impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
         self.buckets += 1;
         if self.buckets == 2 * (mask + 1) {
             self.mask = 2 * mask + 1;
+            self.wide = 2 * self.mask + 1;
         }
         let mut moving = std::mem::take(&mut self.moving);
         let mut index = turn;
         loop {
             let passed = self.bucket(index).is_some_and(Bucket::is_passed);
-            for slot in 0..S {
+            for slot in 0..SLOTS {
                 let entry = self.bucket(index).and_then(|bucket| bucket.entry(slot));
-                if let Some(entry) = entry.filter(|(image, _)| image.home() & mask == turn) {
+                if let Some(entry) = entry.filter(|(image, _)| image.place as usize & mask == turn)
+                {
                     self.free(turn, index, slot);
                     moving.push(entry);
                 }
@@ -240,10 +239,9 @@ impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
         self.moving = moving;
     }
 
-    pub(super) fn remove(&mut self, key: &Tuple<A>) -> Option<PcbId> {
-        let image = self.hash.image(key);
-        let home = self.home(&image);
-        let Found { bucket, slot, pcb } = self.search(home, &image, &mut 0)?;
+    pub(super) fn remove(&mut self, image: &Image<W>) -> Option<PcbId> {
+        let home = self.home(image);
+        let Found { bucket, slot, pcb } = self.search(home, image, &mut 0)?;
         self.free(home, bucket, slot);
         self.len -= 1;
         Some(pcb)
@@ -252,19 +250,21 @@ impl<const A: usize, const S: usize, const N: usize> Flat<A, S, N> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hash::KeyHash;
+    use super::super::key::Tuple;
     use super::*;
 
     type Pattern = fn(u32) -> (u32, u32);
 
-    fn key(remote: u32, ports: u32) -> Tuple<1> {
-        Tuple {
+    fn key(hash: &KeyHash<1>, remote: u32, ports: u32) -> Image<0> {
+        hash.image4(&Tuple {
             addresses: [0xc000_0201 << 32 | u64::from(remote)],
             ports,
-        }
+        })
     }
 
     /// Entries that are not in their home bucket, in thousandths.
-    fn displaced(table: &Flat<1, 4, 256>) -> usize {
+    fn displaced(table: &Flat<0>) -> usize {
         let mut displaced = 0;
         for (at, segment) in table.segments.iter().enumerate() {
             for (index, bucket) in segment.iter().enumerate() {
@@ -292,10 +292,13 @@ mod tests {
         ];
         for seed in 0..40 {
             for (number, pattern) in patterns.iter().enumerate() {
-                let mut table = Flat::<1, 4, 256>::new(seed);
+                let mut table = Flat::<0>::new();
+                let hash = KeyHash::new(seed);
                 for index in 0..6200 {
                     let (remote, ports) = pattern(index);
-                    table.insert(&key(remote, ports), PcbId(index)).unwrap();
+                    table
+                        .insert(&key(&hash, remote, ports), PcbId(index))
+                        .unwrap();
                     // 1,536 entries are the first doubling to 1,024 buckets.
                     if index < 1536 || index % 128 > 0 {
                         continue;
@@ -310,43 +313,43 @@ mod tests {
     /// A bucket at a time, and back in their homes when all others are gone.
     #[test]
     fn what_goes_on_is_found_moved_and_forgotten() {
-        let mut table = Flat::<1, 4, 256>::new(7);
+        let mut table = Flat::<0>::new();
+        let hash = KeyHash::new(7);
         // By trial, keys of one home while the table is small.
-        let home = |table: &Flat<1, 4, 256>, index| {
-            let image = table.hash.image(&key(index, 9));
-            image.home() % BUCKETS_MIN
-        };
-        let same: Vec<u32> = (0..)
-            .filter(|index| home(&table, *index) == 15)
-            .take(20)
-            .collect();
+        let home = |index| key(&hash, index, 9).place as usize % BUCKETS_MIN;
+        let same: Vec<u32> = (0..).filter(|index| home(*index) == 15).take(20).collect();
         for (pcb, index) in same.iter().enumerate() {
-            table.insert(&key(*index, 9), PcbId(pcb as u32)).unwrap();
+            table
+                .insert(&key(&hash, *index, 9), PcbId(pcb as u32))
+                .unwrap();
         }
         assert!(table.bucket(16).unwrap().is_passed(), "beyond the last one");
         for (pcb, index) in same.iter().enumerate() {
-            assert_eq!(table.find(&key(*index, 9)), Some(PcbId(pcb as u32)));
+            assert_eq!(table.find(&key(&hash, *index, 9)), Some(PcbId(pcb as u32)));
         }
         assert_eq!(table.examined, 20);
         let mut buckets = table.buckets;
         for index in 0..10_000 {
-            let known = table.insert(&key(index, 10), PcbId(index));
+            let known = table.insert(&key(&hash, index, 10), PcbId(index));
             assert_eq!(known, Ok(()));
             assert!(table.buckets <= buckets + 1, "one at a time");
             buckets = table.buckets;
         }
         for (pcb, index) in same.iter().enumerate() {
-            assert_eq!(table.remove(&key(*index, 9)), Some(PcbId(pcb as u32)));
+            assert_eq!(
+                table.remove(&key(&hash, *index, 9)),
+                Some(PcbId(pcb as u32))
+            );
         }
         for index in (0..10_000).rev() {
-            assert_eq!(table.remove(&key(index, 10)), Some(PcbId(index)));
+            assert_eq!(table.remove(&key(&hash, index, 10)), Some(PcbId(index)));
         }
         let passed = (0..table.buckets).filter_map(|index| table.bucket(index));
         assert!(
             passed.filter(|bucket| bucket.is_passed()).count() <= 2,
             "full counts stay"
         );
-        let beyond = table.insert(&key(1, 1), PcbId(PCB_END));
+        let beyond = table.insert(&key(&hash, 1, 1), PcbId(PCB_END));
         assert_eq!(beyond, Err(InsertError::Name(PcbId(PCB_END))));
     }
 }

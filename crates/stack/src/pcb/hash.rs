@@ -4,8 +4,7 @@
 //! A key becomes an [`Image`] of as many bits, from which the key could be had
 //! back: so the table keeps images, compares images, and moves them without
 //! hashing again. Of the last word of addresses, *w*, the others, *k* in halves
-//! of 32 bits, and the ports *p*, with secret random *m* and odd secret *f* and
-//! *g*:
+//! of 32 bits, the ports *p*, with secret random *m* and odd secret *f* and *g*:
 //!
 //! ```text
 //! s = w + m·p + Σ (m[2i] + k[2i]) · (m[2i+1] + k[2i+1])      mod 2^64
@@ -22,34 +21,40 @@
 //! trial, not proven. Over IPv4 it takes three multiplications, against some
 //! hundred dependent instructions of SipHash-1-3.
 //!
+//! Over IPv6 a host has few addresses of its own: each is given a number and a
+//! secret random share (see `locals.rs`). *x* is then of the remote address and
+//! the ports, plus the local address's share, and the image has the number in
+//! place of the local address. The places of two keys of different local addresses
+//! differ by the shares' difference, which is random.
+//!
 //! The secret is drawn by SipHash from the table's seed. A peer who could
 //! time single look-ups to a few nanoseconds might learn something about it;
 //! across a network it cannot.
 
-use super::key::Tuple;
+use super::key::{Key4, Key6, Tuple};
+use super::locals::Local;
 use std::hash::{DefaultHasher, Hasher};
 
 /// What stands for a key, and tells where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Image<const A: usize> {
+pub(super) struct Image<const W: usize> {
     /// The low half of *x*.
     pub(super) tag: u32,
-    /// The high half of *x* and the ports; then the addresses but the last
-    /// word.
-    pub(super) rest: [u64; A],
+    /// The high half: its low bits tell the bucket.
+    pub(super) place: u32,
+    pub(super) ports: u32,
+    /// Over IPv6, the remote address but its last word, and the local address's
+    /// number.
+    pub(super) rest: [u64; W],
 }
 
-impl<const A: usize> Image<A> {
-    pub(super) const ZERO: Image<A> = Image {
+impl<const W: usize> Image<W> {
+    pub(super) const ZERO: Image<W> = Image {
         tag: 0,
-        rest: [0; A],
+        place: 0,
+        ports: 0,
+        rest: [0; W],
     };
-
-    /// Tells the bucket, by its low bits.
-    #[inline]
-    pub(super) fn home(&self) -> usize {
-        (self.rest[0] >> 32) as usize
-    }
 }
 
 /// The hash of one table.
@@ -96,17 +101,37 @@ impl<const A: usize> KeyHash<A> {
         mixed = (mixed ^ mixed >> 32).wrapping_mul(self.second);
         mixed ^ mixed >> 32
     }
+}
 
-    /// The key's image.
+impl KeyHash<1> {
+    /// The image of a connection over IPv4.
     #[inline]
-    pub(super) fn image(&self, key: &Tuple<A>) -> Image<A> {
-        let mixed = self.hash(key);
-        let mut rest = [0; A];
-        rest[0] = mixed >> 32 << 32 | u64::from(key.ports);
-        rest[1..].copy_from_slice(&key.addresses[..A - 1]);
+    pub(super) fn image4(&self, key: &Key4) -> Image<0> {
+        let x = self.hash(key);
         Image {
-            tag: mixed as u32,
-            rest,
+            tag: x as u32,
+            place: (x >> 32) as u32,
+            ports: key.ports,
+            rest: [],
+        }
+    }
+}
+
+impl KeyHash<2> {
+    /// The image of a connection over IPv6 from a local address.
+    #[inline]
+    pub(super) fn image6(&self, key: &Key6, local: Local) -> Image<2> {
+        let [_, _, first, last] = key.addresses;
+        let remote = Tuple {
+            addresses: [first, last],
+            ports: key.ports,
+        };
+        let x = self.hash(&remote).wrapping_add(local.share);
+        Image {
+            tag: x as u32,
+            place: (x >> 32) as u32,
+            ports: key.ports,
+            rest: [first, local.number],
         }
     }
 }

@@ -33,6 +33,7 @@ mod hash;
 mod key;
 mod list;
 mod listeners;
+mod locals;
 mod mtf;
 mod sequent;
 mod weir;

@@ -1,42 +1,50 @@
 //! Ours: both IP versions, each in a table of its own.
 
-use super::flat::Flat;
+use super::flat::{BATCH, Flat};
+use super::hash::{Image, KeyHash};
+use super::locals::Locals;
 use super::{InsertError, Key, Key4, Key6, PcbId, Table};
 
-/// A keyed hash leads to one cache line with four connections: their tags, and
-/// for the one whose tag agrees, what is left to compare (over IPv6, to a line
-/// with the tags of eight, and from there to another). However many connections
-/// there are, about one is examined.
+/// A keyed hash leads to one cache line with four connections: their tags, and for
+/// the one whose tag agrees, what is left to compare (over IPv6, to two lines that
+/// lie together). However many connections there are, about one is examined.
 ///
 /// - Safe against chosen keys: see `hash.rs` for what is proven.
 /// - Grows by one bucket at a time, so that no insert waits for others to move.
 ///   It does not shrink: memory follows the most connections there were at
-///   once, 43 bytes each over IPv4 and 92 over IPv6.
+///   once, 43 bytes each over IPv4 and 86 over IPv6.
 /// - A batch is looked up with its cache misses overlapping.
 pub struct Weir {
-    v4: Flat<1, 4, 256>,
-    v6: Flat<4, 8, 64>,
+    hash4: KeyHash<1>,
+    v4: Flat<0>,
+    hash6: KeyHash<2>,
+    locals: Locals,
+    v6: Flat<2>,
 }
 
 impl Weir {
     /// A table without connections; peers must not know the seed.
     pub fn new(seed: u128) -> Weir {
         Weir {
-            v4: Flat::new(seed),
-            v6: Flat::new(seed),
+            hash4: KeyHash::new(seed),
+            v4: Flat::new(),
+            hash6: KeyHash::new(seed),
+            locals: Locals::new(seed),
+            v6: Flat::new(),
         }
     }
 
     /// [`Table::find`] where the version is known.
     #[inline]
     pub fn find4(&mut self, key: &Key4) -> Option<PcbId> {
-        self.v4.find(key)
+        self.v4.find(&self.hash4.image4(key))
     }
 
     /// [`Table::find`] where the version is known.
     #[inline]
     pub fn find6(&mut self, key: &Key6) -> Option<PcbId> {
-        self.v6.find(key)
+        let local = self.locals.get(key);
+        self.v6.find(&self.hash6.image6(key, local))
     }
 
     /// [`Table::find_batch`] where the version is known.
@@ -44,7 +52,14 @@ impl Weir {
     /// # Panics
     /// If `found` is not as long as `keys`.
     pub fn find_batch4(&mut self, keys: &[Key4], found: &mut [Option<PcbId>]) {
-        self.v4.find_batch(keys, found);
+        assert_eq!(keys.len(), found.len(), "one answer a key");
+        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
+            let mut images = [Image::ZERO; BATCH];
+            for (image, key) in images.iter_mut().zip(keys) {
+                *image = self.hash4.image4(key);
+            }
+            self.v4.find_batch(&images[..keys.len()], found);
+        }
     }
 
     /// [`Table::find_batch`] where the version is known.
@@ -52,7 +67,15 @@ impl Weir {
     /// # Panics
     /// If `found` is not as long as `keys`.
     pub fn find_batch6(&mut self, keys: &[Key6], found: &mut [Option<PcbId>]) {
-        self.v6.find_batch(keys, found);
+        assert_eq!(keys.len(), found.len(), "one answer a key");
+        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
+            let mut images = [Image::ZERO; BATCH];
+            for (image, key) in images.iter_mut().zip(keys) {
+                let local = self.locals.get(key);
+                *image = self.hash6.image6(key, local);
+            }
+            self.v6.find_batch(&images[..keys.len()], found);
+        }
     }
 
     /// Looks up as many keys as are of one version from the start of `keys`
@@ -75,36 +98,45 @@ impl Weir {
             }
         }
         if four > 0 {
-            self.v4.find_batch(&v4[..four], &mut found[..four]);
+            self.find_batch4(&v4[..four], &mut found[..four]);
         } else {
-            self.v6.find_batch(&v6[..six], &mut found[..six]);
+            self.find_batch6(&v6[..six], &mut found[..six]);
         }
         four + six
     }
 }
 
-/// Keys of one version that are handed on together.
-const BATCH: usize = 32;
-
 impl Table for Weir {
     fn insert(&mut self, key: Key, pcb: PcbId) -> Result<(), InsertError> {
         match key {
-            Key::V4(key) => self.v4.insert(&key, pcb),
-            Key::V6(key) => self.v6.insert(&key, pcb),
+            Key::V4(key) => self.v4.insert(&self.hash4.image4(&key), pcb),
+            Key::V6(key) => {
+                let local = self.locals.hold(&key);
+                let done = self.v6.insert(&self.hash6.image6(&key, local), pcb);
+                if done.is_err() {
+                    self.locals.release(&key);
+                }
+                done
+            }
         }
     }
 
     fn remove(&mut self, key: &Key) -> Option<PcbId> {
         match key {
-            Key::V4(key) => self.v4.remove(key),
-            Key::V6(key) => self.v6.remove(key),
+            Key::V4(key) => self.v4.remove(&self.hash4.image4(key)),
+            Key::V6(key) => {
+                let local = self.locals.get(key);
+                let pcb = self.v6.remove(&self.hash6.image6(key, local))?;
+                self.locals.release(key);
+                Some(pcb)
+            }
         }
     }
 
     fn find(&mut self, key: &Key) -> Option<PcbId> {
         match key {
-            Key::V4(key) => self.v4.find(key),
-            Key::V6(key) => self.v6.find(key),
+            Key::V4(key) => self.find4(key),
+            Key::V6(key) => self.find6(key),
         }
     }
 
