@@ -18,13 +18,14 @@ fn tables(seed: u128) -> Vec<(&'static str, Box<dyn Table>)> {
     ]
 }
 
-/// Connection `index` of a server: by version, 64 addresses' ports in turn.
+/// Connection `index` of a server: by version, 64 addresses' ports in turn; over
+/// IPv6 of one of 20 addresses of the server's own.
 fn key(v6: bool, index: u32) -> Key {
     let port = 1024 + (index % 64) as u16;
     let (local, remote): (IpAddr, IpAddr) = if v6 {
         let remote = 0x2001_0db8_u128 << 96 | u128::from(index / 64);
         (
-            Ipv6Addr::LOCALHOST.into(),
+            Ipv6Addr::from_bits(0xfd << 120 | u128::from(index % 20)).into(),
             Ipv6Addr::from_bits(remote).into(),
         )
     } else {
