@@ -121,7 +121,7 @@ impl BulkOut {
     /// Sends what was put into a queue of such a link, where it is enough;
     /// what cannot go so stays, in order.
     pub(crate) fn push(
-        &self,
+        &mut self,
         queue: &mut Queue,
         link: usize,
         counts: &mut Counts,

@@ -329,10 +329,11 @@ impl Tap {
             if self.state.gate() != (true, self.epoch) {
                 break;
             }
-            let bulk = self.bulk.as_ref().ok().filter(|_| link.bulk.is_ok());
+            let mut bulk = self.bulk.as_mut().ok().filter(|_| link.bulk.is_ok());
             for queue in &mut link.queues {
                 let pushed = match &self.members {
                     None => bulk
+                        .as_mut()
                         .map_or(Ok(()), |bulk| bulk.push(queue, number, &mut self.counts))
                         .and_then(|()| queue.push(link.mode, &mut self.counts)),
                     Some(members) => queue.push_kept(members, link.mode, &mut self.counts),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// system call to read or write them. Each value begins on a multiple of 8
 /// bytes.
 ///
-/// Both sides change it at any time, so all access is by atomics.
+/// Both sides change it at any time, so all access that is shared is by atomics.
 #[derive(Debug)]
 pub struct MapMemory {
     start: *mut libc::c_void,
@@ -104,13 +104,14 @@ impl MapMemory {
     /// and where the memory was mapped for reading. A program that reads them
     /// meanwhile finds some old and some new.
     #[inline]
-    pub fn write(&self, index: usize, offset: usize, bytes: &[u8]) -> bool {
+    pub fn write(&mut self, index: usize, offset: usize, bytes: &[u8]) -> bool {
         let Some(to) = self.address(index, offset, bytes.len()) else {
             return false;
         };
-        // SAFETY: inside of the mapping, as just compared, and writable; no
-        // reference to these bytes exists, and whoever has some elsewhere
-        // cannot have this mapping.
+        // SAFETY: inside of the mapping, as just compared, and writable. The
+        // mapping is borrowed for this alone: nobody here has a reference to
+        // its atomics, or reads meanwhile, and `bytes` are not of it. Programs
+        // read by themselves, outside of what the compiler knows of.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         true
     }

@@ -110,7 +110,7 @@ impl Bulk {
         let namespace = Namespace::new()?;
         let attach = || Attachment::new(&program, LOOPBACK, Hook::XdpGeneric);
         let attached = namespace.run(attach)??;
-        let bulk = Bulk {
+        let mut bulk = Bulk {
             program,
             page: page.map_memory(true)?,
             links,
@@ -136,7 +136,7 @@ impl Bulk {
     /// Puts a frame at a place of the next call, from 0 in order; `false` for a
     /// length or a place that cannot be.
     #[inline]
-    pub fn put(&self, place: usize, frame: &[u8]) -> bool {
+    pub fn put(&mut self, place: usize, frame: &[u8]) -> bool {
         if place >= BULK_FRAMES_MAX || !BULK_BYTES.contains(&frame.len()) {
             return false;
         }
