@@ -169,7 +169,8 @@ impl Post {
     /// The thread is up, and looks now.
     pub(super) fn looks(&self) {
         self.rests.store(false, SeqCst);
-        self.poked.store(false, SeqCst);
+        // Read, too: so what was left before it was poked is seen.
+        self.poked.swap(false, SeqCst);
     }
 
     /// Whether the thread may rest, which it does then: nobody has poked it
