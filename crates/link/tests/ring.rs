@@ -252,7 +252,7 @@ fn waiting_ends_in_time() {
         let time = Duration::from_millis(millis);
         assert_eq!(reader.wait(Some(time)).unwrap(), Woke::TimedOut);
         assert!(start.elapsed() >= time);
-        assert!(start.elapsed() < time + Duration::from_secs(1));
+        assert!(start.elapsed() < time + Duration::from_secs(30));
     }
     assert!(reader.arm());
     producer.produce(1);

@@ -214,7 +214,7 @@ fn a_signal_ends_it_with_a_report() {
         std::thread::sleep(Duration::from_millis(5));
     }
     // Wait until it waits for more input.
-    std::thread::sleep(Duration::from_millis(200));
+    common::until_read(&stdin);
     common::interrupt(&child);
     let run = child.wait_with_output().unwrap();
     assert_eq!(run.status.code(), Some(130), "{run:?}");
@@ -246,7 +246,10 @@ fn a_signal_ends_waiting_for_a_pipe_with_a_name() {
             writer.write_all(&bytes).unwrap();
             writer
         });
-        std::thread::sleep(Duration::from_millis(300));
+        match &writer {
+            Some(writer) => common::until_read(writer),
+            None => std::thread::sleep(Duration::from_millis(300)),
+        }
         common::interrupt(&child);
         let deadline = Instant::now() + Duration::from_secs(20);
         while child.try_wait().unwrap().is_none() {

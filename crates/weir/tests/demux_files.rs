@@ -3,12 +3,11 @@
 
 mod common;
 
-use common::{Folder, capture, frame, interface, interrupt, section, stdout, weir};
+use common::{Folder, capture, frame, interface, interrupt, section, stdout, until_read, weir};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::process::{Output, Stdio};
-use std::time::Duration;
 use weir_link::pcap::Reader;
 use weir_wire::LinkType;
 
@@ -272,7 +271,7 @@ fn a_signal_gives_the_status_whatever_else_went_wrong() {
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(&bytes).unwrap();
         // Until it has read them and waits for more.
-        std::thread::sleep(Duration::from_millis(500));
+        until_read(&stdin);
         interrupt(&child);
         let run = child.wait_with_output().unwrap();
         drop(stdin);

@@ -166,7 +166,7 @@ fn watching_goes_on_until_a_signal() {
     let watch = brokered
         .net
         .weir(&["ports", "--watch", "--socket", &brokered.socket]);
-    std::thread::sleep(Duration::from_millis(2500));
+    std::thread::sleep(Duration::from_millis(4500));
     watch.signal(Signal::INT);
     let ended = watch.end();
     assert_eq!(ended.code, Some(130), "{ended:?}");
@@ -187,14 +187,20 @@ fn watching_ends_with_its_reader() {
     ];
     // What `| head -1` is: it reads a line, and is gone.
     let script = format!("{} | (read -r line; date +%s%N >&2)", watch.join(" "));
-    let mut shell = std::process::Command::new("bash");
-    shell.args(["-c", &format!("{script}; date +%s%N >&2")]);
-    let ended = live::Running::start(&brokered.net.b, shell, &[]).end();
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    let times: Vec<u64> = ended.stderr.lines().map(|l| l.parse().unwrap()).collect();
-    let late = Duration::from_nanos(times[1] - times[0]);
-    // It would be as late as the next look, a second.
-    assert!(late < Duration::from_millis(700), "{late:?}");
+    let late = || {
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", &format!("{script}; date +%s%N >&2")]);
+        let ended = live::Running::start(&brokered.net.b, shell, &[]).end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let times: Vec<u64> = ended.stderr.lines().map(|l| l.parse().unwrap()).collect();
+        Duration::from_nanos(times[1] - times[0])
+    };
+    // It would be as late as the next look, a second; once it was not, however
+    // the machine pauses.
+    let quickest = (0..5)
+        .map(|_| late())
+        .find(|late| *late < Duration::from_millis(700));
+    assert!(quickest.is_some(), "always as late as the next look");
 }
 
 #[test]

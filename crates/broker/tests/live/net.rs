@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use weir_broker::daemon::Daemon;
 use weir_broker::engine::kernel::KernelFabric;
 use weir_broker::policy::{Accounts, Policy};
@@ -45,17 +45,22 @@ impl Net {
 /// The numbers of the datagrams that a port gets, until `count` or for long
 /// enough.
 pub(crate) fn numbers(port: &mut Port, count: usize) -> Vec<u32> {
-    let mut got = Vec::new();
-    let deadline = Instant::now() + Duration::from_millis(200);
-    while got.len() < count && Instant::now() < deadline {
+    let (mut got, mut idle) = (Vec::new(), 0);
+    while got.len() < count && idle < IDLE_MAX {
         let batch = port.recv_batch(Timeout::after(Duration::from_millis(20)));
+        idle += 1;
         for frame in batch.unwrap() {
+            idle = 0;
             let text = frame.bytes()[42..46].try_into().unwrap();
             got.push(u32::from_be_bytes(text));
         }
     }
     got
 }
+
+/// Looks of 20 ms that find nothing, until nothing is waited for any more: a
+/// machine that pauses does so for less.
+const IDLE_MAX: usize = 25;
 
 pub(crate) fn none_more(port: &mut Port) -> bool {
     let left = port.recv_batch(Timeout::after(Duration::from_millis(50)));
@@ -82,18 +87,18 @@ pub(crate) fn stream(net: &Net, stop: &AtomicBool) -> u32 {
 /// Reads all that comes, as numbers, until the end of the stream is known and
 /// reached.
 pub(crate) fn follow(port: &mut Port, sent: &dyn Fn() -> Option<u32>) -> (Vec<u32>, u64) {
-    let (mut got, mut lost) = (Vec::new(), 0);
+    let (mut got, mut lost, mut idle) = (Vec::new(), 0, 0);
     loop {
         let end = sent();
-        let frames = port.recv_batch(Timeout::after(Duration::from_millis(100)));
-        let mut is_empty = true;
+        let frames = port.recv_batch(Timeout::after(Duration::from_millis(20)));
+        idle += 1;
         for frame in frames.unwrap() {
-            is_empty = false;
+            idle = 0;
             lost += u64::from(frame.lost_before());
             let text = frame.bytes()[42..46].try_into().unwrap();
             got.push(u32::from_be_bytes(text));
         }
-        if is_empty && end.is_some() {
+        if idle >= IDLE_MAX && end.is_some() {
             return (got, lost);
         }
     }

@@ -1,7 +1,7 @@
 //! The binary in network namespaces.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use crate::common::{Folder, weir};
+use crate::common::{Folder, until_it_hears, weir};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
@@ -111,6 +111,9 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
+        if [Signal::INT, Signal::TERM].contains(&signal) {
+            until_it_hears(self.id());
+        }
         self.process.signal(signal).unwrap();
     }
 

@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// The binary with these arguments and no input.
 pub(crate) fn weir<const N: usize>(arguments: [&str; N]) -> Command {
@@ -17,8 +19,38 @@ pub(crate) fn stdout(run: &Output) -> String {
     String::from_utf8(run.stdout.clone()).unwrap()
 }
 
+/// Waits, some seconds at most, until a process catches SIGTERM, which weir
+/// does after SIGINT: a signal that came before would end it at once.
+pub(crate) fn until_it_hears(process: u32) {
+    const SIGTERM_BIT: u64 = 1 << 14;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        let caught = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigCgt:"))
+            .and_then(|caught| u64::from_str_radix(caught.trim(), 16).ok());
+        if caught.is_none_or(|caught| caught & SIGTERM_BIT != 0) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until what was written to a pipe has been read, and a while for what
+/// becomes of it.
+pub(crate) fn until_read(pipe: impl AsFd) {
+    let began = Instant::now();
+    while rustix::io::ioctl_fionread(&pipe).is_ok_and(|left| left > 0) {
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody reads");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+}
+
 /// Sends SIGINT.
 pub(crate) fn interrupt(child: &Child) {
+    until_it_hears(child.id());
     let pid = rustix::process::Pid::from_child(child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
 }
