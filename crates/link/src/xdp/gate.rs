@@ -142,7 +142,7 @@ impl Gate {
     /// Attaches to these interfaces, in the driver where it can; shut, so
     /// that frames take the bypass. With `outlive` all of it stays when the
     /// process ends, and what an earlier one has left is taken over, as it
-    /// runs.
+    /// runs; without, that is taken off first.
     ///
     /// # Errors
     /// See [`GateError`].
@@ -191,13 +191,20 @@ impl Gate {
             pins.folder.pin(PEERS, &gate.peers)?;
         }
         gate.pins = the_pins;
-        for interface in interfaces {
-            if let Err(error) = gate.add(interface) {
-                let _ = gate.end();
-                return Err(error);
-            }
+        let mut each = interfaces.iter();
+        let Err(error) = each.try_for_each(|interface| gate.add(interface).map(drop)) else {
+            return Ok(gate);
+        };
+        let _ = gate.end();
+        match error {
+            // By what an earlier one with another bypass has left?
+            GateError::Taken { .. } if !outlive => match Gate::clean(interfaces) {
+                Ok(true) => Gate::attach(interfaces, bypass, outlive),
+                Err(GateError::InUse) => Err(GateError::InUse),
+                Ok(false) | Err(_) => Err(error),
+            },
+            error => Err(error),
         }
-        Ok(gate)
     }
 
     /// A gate without links, shut, which goes with this value.
@@ -637,6 +644,30 @@ mod tests {
     use super::*;
     use weir_lab::need;
     use weir_lab::net::Lab;
+
+    #[test]
+    fn what_stayed_is_taken_off_for_one_that_does_not_stay() {
+        if !need::root() {
+            return;
+        }
+        let lab = Lab::new();
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        let (device, _) = lab.link(&a, &b).connect().unwrap();
+        a.run(|| {
+            let interface = Interface::numbered(device.index()).unwrap();
+            drop(Gate::attach(&[&interface], Bypass::Wire, true).unwrap());
+            let gate = Gate::attach(&[&interface], Bypass::Kernel, false).unwrap();
+            assert!(!gate.is_adopted());
+            // Its own, which nobody has left.
+            let second = Gate::attach(&[&interface], Bypass::Kernel, false);
+            assert!(matches!(second, Err(GateError::Taken { .. })), "{second:?}");
+            drop(gate);
+            assert!(!Gate::clean(&[&interface]).unwrap(), "nothing stays");
+            let gate = Gate::attach(&[&interface], Bypass::Wire, true).unwrap();
+            assert!(!gate.is_adopted());
+            gate.end().unwrap();
+        });
+    }
 
     /// Numbers of network namespaces and of interfaces are given again.
     #[test]

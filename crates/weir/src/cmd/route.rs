@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_apps::route::config::{Config, FILE_BYTES_MAX, HostFrames};
 use weir_apps::router::{self, RunError, View};
-use weir_tap::{Bypass, FastConfig, FastKind, TapError};
+use weir_tap::{Bypass, FastConfig, FastKind, HostFilterError, TapError};
 
 /// Route IPv4 and IPv6 between interfaces, in user space
 ///
@@ -195,7 +195,9 @@ fn name(source: Option<&Path>) -> String {
 
 fn failure(source: Option<&Path>, error: RunError) -> Failure {
     match error {
-        RunError::Config(_) | RunError::Route { .. } => {
+        RunError::Config(_)
+        | RunError::Route { .. }
+        | RunError::Host(HostFilterError::Text { .. }) => {
             Failure::refused(format!("{}: {error}", name(source)))
         }
         RunError::NotEthernet { .. }

@@ -315,6 +315,11 @@ fn what_is_refused_says_why() {
             "`lo` is the host's loopback",
         ),
         ("[[lnk]]\n", 2, "unknown field `lnk`"),
+        (
+            "[kernel]\nhost = [\"tcp prt 1\"]\n[[link]]\nname = \"eth0\"\naddresses = [\"192.0.2.1/24\"]\n",
+            2,
+            "bad.toml: [kernel]: host: `(tcp prt 1)` is no filter",
+        ),
     ] {
         let ended = config(text);
         assert_eq!(ended.code, Some(code), "{ended:?}");
