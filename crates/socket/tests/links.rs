@@ -1,14 +1,16 @@
 //! A net on several links.
 
+mod common;
+
+use common::Through;
 use rustix::io::Errno;
 use std::io::{self, Read, Write};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use weir_socket::link::{self, Link, Mem, Take};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
-use weir_stack::{Config, Outlet};
+use weir_stack::Config;
 use weir_wire::ethernet::Address;
 
 /// Long enough for anything that ought to happen.
@@ -21,40 +23,18 @@ fn config(link: u8, host: u8) -> Config {
         .address(format!("2001:db8:{link}::{host}/64").parse().unwrap())
 }
 
-/// A link that can be pulled out.
-struct Loose(Mem, Arc<AtomicBool>);
-
-impl Outlet for Loose {
-    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
-        self.0.reserve(len)
-    }
-
-    fn submit(&mut self) {
-        self.0.submit();
-    }
-}
-
-impl Link for Loose {
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.0.fd()
-    }
-
-    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
-        match self.1.load(Relaxed) {
-            true => Err(Errno::NODEV.into()),
-            false => self.0.receive(take),
-        }
-    }
-}
-
 /// A host on links 0 and 1, what pulls these out, and its neighbours there.
 fn hosts() -> (Net, [Arc<AtomicBool>; 2], [Net; 2]) {
     let out = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     let mut links: Vec<(Box<dyn Link>, Config)> = Vec::new();
     let near = [0, 1].map(|number: u8| {
         let (a, b) = link::mem().unwrap();
-        let loose = Loose(a, Arc::clone(&out[usize::from(number)]));
-        links.push((Box::new(loose), config(number, 1)));
+        let is_out = Arc::clone(&out[usize::from(number)]);
+        let loose = move |link: &mut Mem, take: &mut Take<'_>| match is_out.load(Relaxed) {
+            true => Err(Errno::NODEV.into()),
+            false => link.receive(take),
+        };
+        links.push((Box::new(Through(a, loose)), config(number, 1)));
         Net::new(b, &config(number, 9)).unwrap()
     });
     (Net::with_links(links).unwrap(), out, near)

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{V4, V6, config, ip};
+use common::{Through, V4, V6, config, ip};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::{ErrorKind, Read, Write};
@@ -228,35 +228,13 @@ fn errors_about_connections_reach_their_shard() {
     }
 }
 
-/// One end of a link that cuts TCP's packets into fragments.
-struct Cutting(Mem);
-
-impl Outlet for Cutting {
-    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
-        self.0.reserve(len)
-    }
-
-    fn submit(&mut self) {
-        self.0.submit();
-    }
-}
-
-impl Link for Cutting {
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.0.fd()
-    }
-
-    fn receive(&mut self, take: &mut Take<'_>) -> std::io::Result<bool> {
-        self.0.receive(&mut |frame, received| {
-            for piece in cut(frame) {
-                take(&piece, received);
-            }
-        })
-    }
-
-    fn next_arrival(&self) -> Option<Duration> {
-        self.0.next_arrival()
-    }
+/// Receives TCP's packets as if they had been cut into fragments.
+fn cutting(link: &mut Mem, take: &mut Take<'_>) -> std::io::Result<bool> {
+    link.receive(&mut |frame, received| {
+        for piece in cut(frame) {
+            take(&piece, received);
+        }
+    })
 }
 
 /// In fragments of 504 bytes, the last first, if it is a longer packet of TCP.
@@ -320,7 +298,7 @@ fn what_came_in_fragments_reaches_its_shard() {
     for shards in COUNTS {
         for at in [V4[1], V6[1]] {
             let (a, b) = link::mem().unwrap();
-            let (a, b) = (start(a, 0, shards), start(Cutting(b), 1, shards));
+            let (a, b) = (start(a, 0, shards), start(Through(b, cutting), 1, shards));
             let listener = TcpListener::bind(&b, SocketAddr::new(ip(at), 80)).unwrap();
             let (clients, servers) = connect(&a, &listener, 12);
             converse(clients, servers, 20_000);

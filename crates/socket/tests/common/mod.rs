@@ -1,10 +1,14 @@
 //! Two nets on a link in memory.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 use weir_link::mem::Impairments;
+use weir_socket::link::{Link, Mem, Take};
 use weir_socket::{Net, link};
-use weir_stack::Config;
+use weir_stack::{Config, Outlet};
 use weir_wire::ethernet::Address;
 
 /// Our addresses, by net and version.
@@ -49,4 +53,34 @@ pub(crate) fn byte(at: usize) -> u8 {
 
 pub(crate) fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(byte).collect()
+}
+
+/// One end of a link in memory, by which frames come as a test will have it.
+pub(crate) struct Through<F>(pub(crate) Mem, pub(crate) F);
+
+impl<F> Outlet for Through<F> {
+    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.0.reserve(len)
+    }
+
+    fn submit(&mut self) {
+        self.0.submit();
+    }
+}
+
+impl<F> Link for Through<F>
+where
+    F: FnMut(&mut Mem, &mut Take<'_>) -> io::Result<bool> + Send,
+{
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+
+    fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+        (self.1)(&mut self.0, take)
+    }
+
+    fn next_arrival(&self) -> Option<Duration> {
+        self.0.next_arrival()
+    }
 }
