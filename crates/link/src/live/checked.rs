@@ -16,7 +16,7 @@
 //! kernel removes the veth and everything on it. The check is pinned, so that
 //! it stays when the process that made it ends: at no time is there a way
 //! around it.
-#![allow(unsafe_code)] // Mapped memory; a socket option.
+#![allow(unsafe_code)] // Mapped memory.
 
 use super::rules::{RulesError, SendRules};
 use crate::bpf::{
@@ -24,12 +24,13 @@ use crate::bpf::{
     PinFolder, Program, ProgramType,
 };
 use crate::net::{Interface, InterfaceError, Namespace, NamespaceError, change, find_index};
+use crate::xdp::send_many_at_once;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use weir_filter::backend::ebpf::{
     Access, Asm, EmitError, Fragment, Insn, Limits, Reg, WireLen, emit_fragment, helper, op,
 };
@@ -404,7 +405,7 @@ fn far_end(chunk_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     sockopt::set_xdp_umem_fill_ring_size(&socket, 1)?;
     sockopt::set_xdp_umem_completion_ring_size(&socket, FRAMES as u32)?;
     sockopt::set_xdp_tx_ring_size(&socket, FRAMES as u32)?;
-    take_all_at_once(&socket);
+    send_many_at_once(&socket, FRAMES as u32);
     let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, far, 0);
     bind(&socket, &address)?;
     Ok((socket, memory))
@@ -426,24 +427,5 @@ fn with_mapped(
         let result = run(start);
         munmap(start, bytes)?;
         Ok(result?)
-    }
-}
-
-/// Lets one system call take the whole ring (Linux 6.17; 32 frames before).
-fn take_all_at_once(socket: &OwnedFd) {
-    const SOL_XDP: i32 = 283;
-    const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
-    let frames = FRAMES as u32;
-    // SAFETY: the option takes 4 bytes, which are read; older kernels refuse.
-    unsafe {
-        let value = (&raw const frames).cast();
-        let len = size_of::<u32>() as libc::socklen_t;
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            SOL_XDP,
-            XDP_MAX_TX_SKB_BUDGET,
-            value,
-            len,
-        );
     }
 }

@@ -2,13 +2,14 @@
 //! may hold, or until it is taken back. The latter outlives the process, so
 //! that links which the kernel joins for a dead one go on; who sets it notes
 //! so in the shared page, and who ends the tap takes it back.
-#![allow(unsafe_code)] // The ioctl of interface flags, a socket option.
+#![allow(unsafe_code)] // The ioctl of interface flags.
 
 use crate::net::request::{Flags, Request};
+use crate::net::set_option;
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// A socket that receives nothing; as long as it is open, the interface
 /// receives frames to any station (packet(7)).
@@ -21,20 +22,9 @@ pub(super) fn hold(ifindex: u32) -> io::Result<OwnedFd> {
         mr_alen: 0,
         mr_address: [0; 8],
     };
-    // SAFETY: the option takes a `struct packet_mreq`, which is only read.
-    let set = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_ADD_MEMBERSHIP,
-            (&raw const member).cast(),
-            size_of_val(&member) as libc::socklen_t,
-        )
-    };
-    match set {
-        0 => Ok(socket),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let (level, option) = (libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP);
+    set_option(&socket, level, option, &member)?;
+    Ok(socket)
 }
 
 /// Sets the flag of an interface of the calling thread's namespace, or takes

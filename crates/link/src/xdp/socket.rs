@@ -1,6 +1,6 @@
 //! `AF_XDP` sockets: one for each queue of a device, all on one UMEM.
-#![allow(unsafe_code)] // Socket options that rustix lacks.
 
+use crate::net::set_option;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::xdp::{
@@ -12,7 +12,7 @@ use rustix::net::{
 };
 use rustix::time::Timespec;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use weir_ring::{RingSizes, Umem, XskRings};
 
@@ -313,27 +313,17 @@ fn refused(error: Errno, spec: &XskSpec) -> XskError {
 
 /// Lets one system call take the whole tx ring in copy mode (Linux 6.17; 32
 /// frames before, which is no error).
-fn send_many_at_once(socket: &OwnedFd, frames: u32) {
+pub(crate) fn send_many_at_once(socket: &OwnedFd, frames: u32) {
     const SOL_XDP: i32 = 283;
     const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
-    let _ = set_option(socket, SOL_XDP, XDP_MAX_TX_SKB_BUDGET, frames);
+    let _ = set_option(socket, SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &frames);
 }
 
 fn poll_busily(socket: &OwnedFd, time: Duration) -> io::Result<()> {
     /// Frames that one poll may bring.
     const BUDGET: u32 = 64;
     let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-    set_option(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, 1)?;
-    set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros)?;
-    set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, BUDGET)
-}
-
-fn set_option(socket: &OwnedFd, level: i32, option: i32, value: u32) -> io::Result<()> {
-    let value = (&raw const value).cast();
-    let len = size_of::<u32>() as libc::socklen_t;
-    // SAFETY: these options take 4 bytes, which are only read.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    set_option(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1_u32)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &BUDGET)
 }

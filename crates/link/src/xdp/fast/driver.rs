@@ -5,15 +5,15 @@
 //!
 //! To ask takes the lock of all network configuration, which others may hold
 //! for long; to hear of changes takes none.
-#![allow(unsafe_code)] // A socket option.
 
+use crate::net::set_option;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
 };
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 const GENL_ID_CTRL: u16 = 0x10;
 const CTRL_CMD_GETFAMILY: u8 = 3;
@@ -86,20 +86,9 @@ impl DriverWatch {
             (name == b"mgmt\0").then_some(u32::from_ne_bytes(id))
         });
         let group = group.ok_or(io::ErrorKind::Unsupported)?;
-        // SAFETY: the option takes an `int`, which is only read.
-        let joined = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_NETLINK,
-                libc::NETLINK_ADD_MEMBERSHIP,
-                (&raw const group).cast(),
-                size_of_val(&group) as libc::socklen_t,
-            )
-        };
-        match joined {
-            0 => Ok(DriverWatch { socket }),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let (level, option) = (libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP);
+        set_option(&socket, level, option, &group)?;
+        Ok(DriverWatch { socket })
     }
 
     /// The next that there is to hear; never waits.
