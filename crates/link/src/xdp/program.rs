@@ -43,8 +43,9 @@ const BEAT: Reg = Reg::R8;
 const NUMBER: Reg = Reg::R8;
 const GATE: Reg = Reg::R9;
 
-/// On the stack, where there are cached verdicts.
-const NOW: i16 = -8;
+/// On the stack, where there are cached verdicts: the gate, while they use its
+/// register.
+const GATE_KEPT: i16 = fast::KEPT;
 /// On the stack, where a filter of the host's frames asks for it: the length
 /// of the whole frame.
 const LENGTH: i16 = -16;
@@ -135,16 +136,12 @@ struct Xdp {
     died: Label,
     hung: Label,
     bypass: Label,
-    /// Ends with r0.
-    end: Label,
-    /// The routine of cached verdicts.
-    routine: Label,
 }
 
 impl Xdp {
     fn new(link: u32, fast: Option<Spec>) -> Xdp {
         let mut asm = Asm::new();
-        let [died, hung, bypass, end, routine] = [(); 5].map(|()| asm.label());
+        let [died, hung, bypass] = [(); 3].map(|()| asm.label());
         Xdp {
             asm,
             link,
@@ -152,8 +149,6 @@ impl Xdp {
             died,
             hung,
             bypass,
-            end,
-            routine,
         }
     }
 
@@ -176,12 +171,6 @@ impl Xdp {
         self.shut(Why::Hung, at::HUNG);
         self.asm.bind(bypass);
         self.around();
-        self.asm.bind(self.end);
-        self.push(&[Insn::exit()]);
-        self.asm.bind(self.routine);
-        if let Some(spec) = self.fast.take() {
-            fast::routine(&mut self.asm, self.link, &spec, STATE_MAP);
-        }
         self.asm.finish(&Limits::default())
     }
 
@@ -224,11 +213,11 @@ impl Xdp {
     /// Asks the cached verdicts, if the process is alive. The coarse clock,
     /// which costs little, is behind by a tick at most; where that leaves a
     /// doubt, the exact one is asked, too.
-    fn ask_fast(&mut self) {
+    fn ask_fast(&mut self, spec: &Spec) {
         let [awake, ask, miss] = [(); 3].map(|()| self.asm.label());
         self.push(&[
             Insn::call(KTIME_GET_COARSE_NS),
-            Insn::store(op::DW, Reg::FP, NOW, Reg::R0),
+            Insn::store(op::DW, Reg::FP, fast::NOW, Reg::R0),
         ]);
         self.asm.jump(Insn::jump64(op::JNE, BEAT, 0), awake);
         self.push(&[Insn::load(op::DW, Reg::R1, PAGE, at::LEASE as i16)]);
@@ -243,13 +232,12 @@ impl Xdp {
         self.push(&[Insn::call(KTIME_GET_NS)]);
         self.hung_if_late();
         self.asm.bind(ask);
-        let (routine, end) = (self.routine, self.end);
-        self.push(&[
-            Insn::mov64(Reg::R1, CTX),
-            Insn::load(op::DW, Reg::R2, Reg::FP, NOW),
-        ]);
-        self.asm.call(routine);
-        self.asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), end);
+        self.push(&[Insn::store(op::DW, Reg::FP, GATE_KEPT, GATE)]);
+        fast::answer(&mut self.asm, self.link, spec, STATE_MAP);
+        // They have no answer. A later beat is as good as the one before.
+        self.push(&[Insn::load(op::DW, GATE, Reg::FP, GATE_KEPT)]);
+        self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
+        self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
         self.asm.bind(miss);
     }
 
@@ -263,8 +251,9 @@ impl Xdp {
         self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), bypass);
         self.anybody();
         self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
-        if self.fast.is_some() {
-            self.ask_fast();
+        if let Some(spec) = self.fast.take() {
+            self.ask_fast(&spec);
+            self.fast = Some(spec);
         }
         if let Some(host) = host {
             self.for_host(host)?;

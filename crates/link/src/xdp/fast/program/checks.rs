@@ -7,9 +7,10 @@ use super::{CTX, ENTRY, Emit, IP, LEN, SEND, TYPE, wire};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 
 impl Emit<'_> {
-    /// Whether the frame is one that can go on without the application.
-    pub(super) fn check(&mut self) {
-        let [checked, routed] = [(); 2].map(|()| self.asm.label());
+    /// Whether the frame is one that can go on without the application: to
+    /// `out` where it goes as it is.
+    pub(super) fn check(&mut self, out: Label) {
+        let routed = self.asm.label();
         self.push(&[
             Insn::mov64(Reg::R1, CTX),
             Insn::call(helper::XDP_GET_BUFF_LEN),
@@ -18,13 +19,13 @@ impl Emit<'_> {
             Insn::load(op::W, Reg::R1, ENTRY, value::HOW),
         ]);
         self.asm
-            .jump(Insn::jump64(op::JEQ, Reg::R1, value::DROP), checked);
+            .jump(Insn::jump64(op::JEQ, Reg::R1, value::DROP), out);
         if self.completes {
             self.checksum_is_whole();
             self.push(&[Insn::load(op::W, Reg::R1, ENTRY, value::HOW)]);
         }
         self.asm
-            .jump(Insn::jump64(op::JNE, Reg::R1, value::ROUTE), checked);
+            .jump(Insn::jump64(op::JNE, Reg::R1, value::ROUTE), out);
         let v6 = self.asm.label();
         let up = self.up;
         self.by_version(v6, up);
@@ -44,7 +45,6 @@ impl Emit<'_> {
         self.push(&[Insn::alu64(op::ADD, Reg::R1, i32::from(IP))]);
         self.asm.jump(Insn::jump64(op::JGT, Reg::R1, len), up);
         self.push(&[Insn::store(op::DW, Reg::FP, SEND, Reg::R1)]);
-        self.asm.bind(checked);
     }
 
     /// Length into r1, TTL, checksum (RFC 1812 §5.2.2).

@@ -1,10 +1,10 @@
-//! The part of a link's program that forwards by itself: a routine that finds
-//! a frame's entry and does what it says.
+//! The part of a link's program that forwards by itself: it finds a frame's
+//! entry and does what that says.
 //!
 //! ```text
 //!  flow? ─► addresses? ─► stations? ──► slot ─► checks ─► rewrite ─► redirect, count
 //!    │          │             │           │       │
-//!    └──────────┴─────────────┴───────────┴───────┴─► 0: to the application
+//!    └──────────┴─────────────┴───────────┴───────┴─► on: to the application
 //!  keys.rs                            slot.rs  checks.rs  send.rs
 //! ```
 
@@ -23,14 +23,16 @@ const FRAME: Reg = Reg::R7;
 const END: Reg = Reg::R8;
 const ENTRY: Reg = Reg::R9;
 
-/// On the stack.
-const NOW: i16 = -8;
+/// On the stack: the time, by the coarse clock.
+pub(in crate::xdp) const NOW: i16 = -8;
 /// Bytes to send.
 const SEND: i16 = -16;
 /// Bytes of the frame.
 const LEN: i16 = -24;
 const NUMBER: i16 = -32;
 const KEY: i16 = -32 - LONG as i16;
+/// What the caller keeps there.
+pub(in crate::xdp) const KEPT: i16 = KEY - 8;
 
 /// Offsets in a frame.
 const TYPE: i16 = 12;
@@ -45,21 +47,18 @@ mod place {
     pub(super) const OUTS: u16 = 7;
 }
 
-/// Adds the routine: r1 the frame, r2 the time; gives what becomes of the
-/// frame, or 0 if that is for the application to say. `state` is the place of
-/// the shared page.
-pub(in crate::xdp) fn routine(asm: &mut Asm, link: u32, spec: &Spec, state: u16) {
-    let [up, hit] = [(); 2].map(|()| asm.label());
+/// Adds what forwards by itself: r6 is the frame's context, and [`NOW`] the
+/// time. Goes on behind where that is for the application to say; r6 is the
+/// same then, [`KEPT`] is left alone, and all else is lost. `state` is the
+/// place of the shared page.
+pub(in crate::xdp) fn answer(asm: &mut Asm, link: u32, spec: &Spec, state: u16) {
+    let [up, hit, out] = [(); 3].map(|()| asm.label());
     let mut emit = Emit {
         asm,
         link,
         up,
         completes: spec.completes,
     };
-    emit.push(&[
-        Insn::mov64(CTX, Reg::R1),
-        Insn::store(op::DW, Reg::FP, NOW, Reg::R2),
-    ]);
     emit.find_frame();
     emit.within(IP, up);
     for kind in [FastKind::Flow, FastKind::Addresses, FastKind::Stations] {
@@ -70,11 +69,11 @@ pub(in crate::xdp) fn routine(asm: &mut Asm, link: u32, spec: &Spec, state: u16)
     emit.asm.goto(up);
     emit.asm.bind(hit);
     emit.claim(state);
-    emit.check();
+    emit.check(out);
     emit.change();
+    emit.asm.bind(out);
     emit.send(spec.slots_log2);
     emit.asm.bind(up);
-    emit.push(&[Insn::mov64(Reg::R0, 0), Insn::exit()]);
 }
 
 struct Emit<'a> {

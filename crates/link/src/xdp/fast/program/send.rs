@@ -6,7 +6,7 @@ use crate::xdp::abi::{PROCESSOR_ID, XDP_ADJUST_TAIL, XDP_DROP, XDP_REDIRECT};
 use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
 
 impl Emit<'_> {
-    /// Without padding, to the next station, a hop less.
+    /// Of a router: without padding, to the next station, a hop less.
     pub(super) fn change(&mut self) {
         let [whole, done, v6] = [(); 3].map(|()| self.asm.label());
         self.push(&[
@@ -23,9 +23,6 @@ impl Emit<'_> {
         self.up_if(op::JNE, Reg::R0, 0);
         self.find_frame();
         self.asm.bind(whole);
-        self.push(&[Insn::load(op::W, Reg::R1, ENTRY, value::HOW)]);
-        self.asm
-            .jump(Insn::jump64(op::JNE, Reg::R1, value::ROUTE), done);
         let up = self.up;
         self.within(IP + 20, up);
         for word in 0..3 {
