@@ -1,18 +1,4 @@
 //! Ports, for programs that use them.
-//!
-//! ```no_run
-//! use std::time::Duration;
-//! use weir_broker::{Bytes, Port, Timeout};
-//!
-//! # fn main() -> Result<(), weir_broker::PortError> {
-//! let mut port = Port::on("eth0").filter("udp port 53")?.priority(10).queue(Bytes(1 << 20)).open()?;
-//! loop {
-//!     for frame in port.recv_batch(Timeout::after(Duration::from_secs(1)))? {
-//!         println!("{} of {} bytes", frame.bytes().len(), frame.original_len());
-//!     }
-//! }
-//! # }
-//! ```
 
 mod alarm;
 mod builder;

@@ -241,6 +241,11 @@ impl Folder {
         pins.extend(devices.filter(|name| name != "lo" && name != net.eth_b.name()));
         pins
     }
+
+    /// Waits until there are so many.
+    fn has_paths(&self, net: &Net, count: usize, what: &str) {
+        until(what, || self.paths(net).len() == count);
+    }
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -262,27 +267,19 @@ fn a_path_is_there_before_the_first_frame() {
     let own = own.filter("tcp").unwrap().open().unwrap();
     assert!(folder.paths(&net).is_empty());
     let mut port = port(&net, &folder);
-    until("it is made when the port is open", || {
-        folder.paths(&net).len() == 3
-    });
+    folder.has_paths(&net, 3, "it is made when the port is open");
     let made = folder.paths(&net);
     let device = net.b.device(made.last().unwrap()).unwrap();
     nobody::run(|| send_all(&mut port, &[frame(mac(&net), OURS, b"")]));
     assert_eq!(counted(&mut port, 1), (1, 0));
     assert_eq!(device.counters().unwrap().rx_frames, 1);
-    until("another is made for the next one", || {
-        folder.paths(&net).len() == 6
-    });
+    folder.has_paths(&net, 6, "another is made for the next one");
     let now = folder.paths(&net);
     assert!(made.iter().all(|one| now.contains(one)));
     drop(port);
-    until("what was sent by is gone, and the spare stays", || {
-        folder.paths(&net).len() == 3
-    });
+    folder.has_paths(&net, 3, "what was sent by is gone, and the spare stays");
     drop(own);
-    until("it goes with the last port", || {
-        folder.paths(&net).is_empty()
-    });
+    folder.has_paths(&net, 0, "it goes with the last port");
     broker.end();
 }
 
@@ -294,7 +291,7 @@ fn a_path_is_as_wide_as_its_interface() {
     let (broker, _) = folder.broker(&net, &policy(SEND));
     let mut judge = judge(&net);
     let mut port = port(&net, &folder);
-    until("one is made ahead", || folder.paths(&net).len() == 3);
+    folder.has_paths(&net, 3, "one is made ahead");
     for device in [&net.eth_a, &net.eth_b] {
         device.set_mtu(3_000).unwrap();
     }
@@ -302,7 +299,7 @@ fn a_path_is_as_wide_as_its_interface() {
     nobody::run(|| send_all(&mut port, std::slice::from_ref(&long)));
     assert!(came(&mut judge, 1) == [long]);
     drop(port);
-    until("both kinds are gone", || folder.paths(&net).is_empty());
+    folder.has_paths(&net, 0, "both kinds are gone");
     broker.end();
 }
 
@@ -313,21 +310,18 @@ fn a_path_goes_with_its_program_its_port_and_its_broker() {
     let (broker, _) = folder.broker(&net, &policy(SEND));
     // The program dies.
     let sender = folder.sender(&net);
-    until(
+    folder.has_paths(
+        &net,
+        6,
         "a device, its check, counters; and for the next one",
-        || folder.paths(&net).len() == 6,
     );
     sender.kill();
-    until("what a dead program sent by is gone", || {
-        folder.paths(&net).is_empty()
-    });
+    folder.has_paths(&net, 0, "what a dead program sent by is gone");
     // The port is closed.
     let mut closed = port(&net, &folder);
     nobody::run(|| send_all(&mut closed, &[frame(mac(&net), OURS, b"")]));
     drop(closed);
-    until("what a closed port sent by is gone", || {
-        folder.paths(&net).is_empty()
-    });
+    folder.has_paths(&net, 0, "what a closed port sent by is gone");
     // The broker ends for good, as the superuser asks it.
     let mut kept = port(&net, &folder);
     let ours = frame(mac(&net), OURS, b"");
