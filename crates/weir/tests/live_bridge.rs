@@ -333,7 +333,8 @@ fn kill_at(net: &Net, options: &[&str], rate: f64) -> Killed {
     bridge.signal(Signal::KILL);
     // The kernel marks the death word before it takes the memory away.
     while has_memory(bridge.id()) {
-        std::hint::spin_loop();
+        // It may be this processor that it needs to end.
+        std::thread::sleep(Duration::from_micros(20));
     }
     let at_death = sending.sent();
     until(at_death + AFTER);
