@@ -220,7 +220,11 @@ impl Keep {
         let line = line(port)?;
         // By one call: a line that a dying broker has left unfinished is
         // passed over.
-        changed.file.write_all(&line)?;
+        if let Err(error) = changed.file.write_all(&line) {
+            // The next line is not to go on behind a part of this one.
+            let _ = changed.file.set_len(changed.len as u64);
+            return Err(error);
+        }
         changed.len += line.len();
         if self.changed.len() >= CHANGED_MAX {
             self.changed.pop_front();

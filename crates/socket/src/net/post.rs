@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_stack::Addressing;
 use weir_stack::host::{Partial, Received};
 
-/// Bytes that wait for one stack at most, frames counted with [`FRAME_COST`]
-/// each: beyond them what came is lost, and what is to be sent waits.
+/// Bytes that wait for one stack at most, and a batch more of each that leaves
+/// some at that moment; frames counted with [`FRAME_COST`] each: beyond them what came is lost, and what is to be sent waits.
 pub(super) const WAITING_MAX: usize = 8 << 20;
 /// What a frame counts besides its own bytes.
 const FRAME_COST: usize = 64;
