@@ -1,9 +1,12 @@
 //! `weir bridge`, between two hosts, and what becomes of the wire when it
 //! dies, hangs, ends, and comes back.
 
+mod broker;
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "common/live.rs"]
+#[path = "../common/live.rs"]
 mod live;
+mod storms;
 
 use common::{Folder, weir};
 use live::{Ended, PATIENCE, Running};
@@ -58,6 +61,13 @@ impl Net {
     /// Whether `a` reaches `b`.
     fn pings(&self) -> bool {
         self.0.pings().unwrap()
+    }
+
+    /// Each device has [`ONE_QUEUE`].
+    fn set_one_queue(&self) {
+        for device in [&self.eth_a, &self.left, &self.right, &self.eth_b] {
+            device.set_offloads(ONE_QUEUE).unwrap();
+        }
     }
 
     fn is_promiscuous(&self) -> bool {
@@ -209,9 +219,7 @@ fn killed_the_links_stay_joined_until_cleaned() {
 fn killed_nothing_it_had_remembered_is_served() {
     let Some(net) = net() else { return };
     let _cleaned = Cleaned(&net);
-    for device in [&net.eth_a, &net.left, &net.right, &net.eth_b] {
-        device.set_offloads(ONE_QUEUE).unwrap();
-    }
+    net.set_one_queue();
     let folder = Folder::new("bridge-fast");
     let json = folder.path("stats.json");
     let read = || -> Option<Value> {
