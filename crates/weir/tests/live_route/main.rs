@@ -6,6 +6,7 @@ mod bird;
 mod common;
 #[path = "../common/live.rs"]
 mod live;
+mod storms;
 
 use common::{Folder, weir};
 use live::{PATIENCE, Running};
