@@ -1,7 +1,8 @@
 //! `router.toml`: what is taken, and what is said of what is not.
 
 use weir_apps::route::config::{Config, Facts};
-use weir_apps::route::{Hop, Target};
+use weir_apps::route::{Hop, Router, Target};
+use weir_lab::rng::Rng;
 
 fn facts() -> Facts {
     Facts {
@@ -19,8 +20,8 @@ fn read(text: &str) -> Result<weir_apps::route::config::Made, String> {
         .map_err(|error| error.to_string())
 }
 
-#[test]
-fn the_example_of_the_documentation_is_taken() {
+/// That of the documentation.
+fn example() -> String {
     let source = include_str!("../src/route/config.rs");
     let example: Vec<&str> = source
         .lines()
@@ -29,7 +30,12 @@ fn the_example_of_the_documentation_is_taken() {
         .take_while(|line| !line.contains("```"))
         .map(|line| line.trim_start_matches("//!").trim_start())
         .collect();
-    let (settings, routes) = read(&example.join("\n")).unwrap();
+    example.join("\n")
+}
+
+#[test]
+fn the_example_of_the_documentation_is_taken() {
+    let (settings, routes) = read(&example()).unwrap();
     assert_eq!((settings.links.len(), settings.neighbours.len()), (1, 1));
     assert!(settings.redirects);
     let gateway = Some("192.0.2.254".parse().unwrap());
@@ -42,6 +48,69 @@ fn the_example_of_the_documentation_is_taken() {
         )
     );
     assert_eq!(routes[1].1, Target::Unreachable);
+}
+
+/// As the fuzz target `router`, for a moment: values are exchanged, cut, and
+/// made up, lines are left out and come twice.
+#[test]
+fn what_is_taken_makes_a_router_whatever_it_says() {
+    const VALUES: [&str; 12] = [
+        "0",
+        "1",
+        "-1",
+        "4294967296",
+        "true",
+        "\"\"",
+        "[]",
+        "\"0.0.0.0/0\"",
+        "\"::/0\"",
+        "\"255.255.255.255/32\"",
+        "\"ff:ff:ff:ff:ff:ff\"",
+        "[\"192.0.2.1/24\", \"::1/128\"]",
+    ];
+    let seed = std::env::var("WEIR_SEED").ok();
+    let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(4100);
+    println!("WEIR_SEED={seed}");
+    let mut rng = Rng::new(seed);
+    let example = example();
+    let values: Vec<&str> = example
+        .lines()
+        .filter_map(|l| Some(l.split_once('=')?.1))
+        .collect();
+    let mut taken = 0;
+    for _ in 0..2_000 {
+        let mut lines: Vec<String> = example.lines().map(str::to_owned).collect();
+        for _ in 0..1 + rng.below(3) {
+            let at = rng.below(lines.len());
+            match rng.below(4) {
+                0 if lines.len() > 1 => drop(lines.remove(at)),
+                1 => lines.insert(at, lines[rng.below(lines.len())].clone()),
+                2 => {
+                    let line = &mut lines[at];
+                    let end = (0..=rng.below(line.len() + 1)).rev();
+                    let end = end.filter(|end| line.is_char_boundary(*end)).max();
+                    line.truncate(end.unwrap_or(0));
+                }
+                _ => {
+                    let value = if rng.chance(50) {
+                        rng.pick(&VALUES)
+                    } else {
+                        rng.pick(&values)
+                    };
+                    if let Some((key, _)) = lines[at].split_once('=') {
+                        lines[at] = format!("{key}= {value}");
+                    }
+                }
+            }
+        }
+        let text = lines.join("\n");
+        if let Ok((settings, _)) = read(&text) {
+            taken += 1;
+            let made = Router::new(&settings, 1);
+            assert!(made.is_ok(), "what is taken fits: {:?}\n{text}", made.err());
+        }
+    }
+    assert!((100..1_900).contains(&taken), "{taken} were taken");
 }
 
 #[test]
