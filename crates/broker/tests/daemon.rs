@@ -35,6 +35,21 @@ filter = "udp portrange 5000-5999 or port 22"
 "#;
 
 #[test]
+fn a_queue_without_room_is_refused() {
+    let running = Running::start("");
+    let mut client = running.connect();
+    let with = |ring| OpenPort {
+        ring,
+        ..copy("udp")
+    };
+    let refusal = client.open(with(Bytes(0))).unwrap_err();
+    assert_eq!(refusal.kind, ErrorKind::Request);
+    let said = refusal.to_string();
+    assert!(said.contains("0 B") && said.contains("4 KiB"), "{said}");
+    client.open(with(Bytes(1))).expect("rounded up to a page");
+}
+
+#[test]
 fn ports_get_their_frames_and_go_with_the_connection() {
     let running = Running::start("");
     let mut client = running.connect();

@@ -125,6 +125,45 @@ fn every_frame_is_right_and_of_the_right_flow() {
 }
 
 #[test]
+fn frames_arrive_without_a_sender() {
+    if !need::root() {
+        return;
+    }
+    const FRAMES: u64 = 3000;
+    let flows = |from: &Device, to: &Device| Udp {
+        dst_ports: 3,
+        ..flow(from, to)
+    };
+    // What is behind the driver: the host, a program of its own, one for the
+    // host too, and none again.
+    let (from, to) = link();
+    let socket = capture(&to);
+    let mut arriving = Generator::arriving(&to, &flows(&from, &to)).unwrap();
+    let sent = arriving.send(FRAMES, Rate::Flat).unwrap();
+    assert_eq!((sent.frames, sent.dropped), (FRAMES, 0));
+    for expected in 0..FRAMES {
+        let (number, _, _, dst_port) = flow_of(&next(&socket));
+        assert_eq!(number, expected);
+        assert_eq!(u64::from(dst_port - 5000), expected % 3);
+    }
+    for hook in [Hook::XdpNative, Hook::XdpGeneric, Hook::TcIngress] {
+        let sink = Sink::new(&to, hook).unwrap();
+        let mut arriving = Generator::arriving(&to, &flows(&from, &to)).unwrap();
+        for rate in [Rate::Flat, Rate::PerSecond(1e6)] {
+            assert_eq!(arriving.send(FRAMES, rate).unwrap().frames, FRAMES);
+        }
+        let counted = sink.counted().unwrap();
+        assert_eq!(
+            (counted.frames, counted.bytes),
+            (2 * FRAMES, 120 * FRAMES),
+            "{hook}"
+        );
+    }
+    // Nothing went over the link.
+    assert_eq!(from.counters().unwrap().tx_frames, 0);
+}
+
+#[test]
 fn any_frame_can_be_sent() {
     if !need::root() {
         return;

@@ -31,7 +31,10 @@ pub(crate) fn failure(error: PortError) -> Failure {
     match &error {
         PortError::Filter(_) => Failure::refused(error),
         PortError::Refused(refusal)
-            if matches!(refusal.kind, ErrorKind::Filter | ErrorKind::Denied) =>
+            if matches!(
+                refusal.kind,
+                ErrorKind::Filter | ErrorKind::Denied | ErrorKind::Request
+            ) =>
         {
             Failure::refused(error)
         }

@@ -88,6 +88,12 @@ fn an_ordinary_user_gets_what_the_policy_grants_and_no_more() {
     assert!(refused.stderr.contains("above 10"), "{refused:?}");
     let refused = brokered.listen(&["--queue", "4MiB"]).end();
     assert_eq!(refused.code, Some(2), "{refused:?}");
+    let refused = brokered.listen(&["--queue", "0"]).end();
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("ask for 4 KiB or more"),
+        "{refused:?}"
+    );
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl Builder {
     }
 
     /// How many bytes of frames may wait to be read; 1 MiB at first. Rounded
-    /// up to a power of two.
+    /// up to a power of two, 4 KiB at least; 0 is refused.
     #[must_use]
     pub fn queue(mut self, ring: Bytes) -> Builder {
         self.asked.ring = ring;

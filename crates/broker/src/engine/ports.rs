@@ -672,6 +672,12 @@ fn check(asked: &OpenPort) -> Result<Bytes, Refusal> {
             "`{shown}` is no interface's name: 1 to 15 bytes, no `/`"
         ));
     }
+    if asked.ring == Bytes(0) {
+        return refuse(format!(
+            "a queue of 0 B holds no frame: ask for {} or more, of which 1 MiB is usual",
+            limits::RING_MIN
+        ));
+    }
     if asked.ring > limits::RING_MAX {
         let (ring, max) = (asked.ring, limits::RING_MAX);
         return refuse(format!("a ring of {ring}; at most {max} are possible"));

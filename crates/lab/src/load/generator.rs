@@ -1,10 +1,12 @@
 //! Frames at a rate, by a program in the kernel.
 
-use super::program::{program, shared};
+use super::arrival::Arrival;
+use super::program::{Exit, program, shared};
 use super::template::{Template, TemplateError};
 use super::thread;
 use crate::cpu;
 use crate::net::Device;
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,8 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use weir_link::bpf::{
-    LiveRun, Load, LoadError, Map, MapError, MapMemory, MapSpec, Program, ProgramType, TestRunError,
+    LiveRun, Load, LoadError, Map, MapError, MapMemory, MapSpec, ObjectError, Program, ProgramType,
+    TestRunError,
 };
+use weir_link::net::InterfaceError;
 
 /// Frames at least so far apart are slept for in between, one system call
 /// each.
@@ -57,6 +61,9 @@ pub struct Sent {
     pub dropped: u64,
     /// How long it took.
     pub elapsed: Duration,
+    /// For how long of this time its thread had a CPU, preparations included.
+    /// What receives on that CPU is part of it.
+    pub ran: Duration,
     /// For how much of this time the generator was kept from sending, and did
     /// not make up for it: the rate was lower than asked for.
     pub put_off: Duration,
@@ -101,6 +108,12 @@ pub enum GeneratorError {
     /// The device is gone.
     #[error(transparent)]
     Device(#[from] crate::net::Error),
+    /// What is attached to the device was not found out.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// The program that is attached to the device was not reached.
+    #[error(transparent)]
+    Attached(#[from] ObjectError),
     /// It was made for no device, or for devices of several hosts.
     #[error("a generator sends out of devices of one host, and out of one at least")]
     Devices,
@@ -120,6 +133,8 @@ struct Inner {
     frame: Vec<u8>,
     program: Program,
     shared: Shared,
+    /// Where frames come in, if they are not sent out.
+    arrival: Option<Arrival>,
     realtime: AtomicBool,
     /// The CPU to run on, or [`ANY_CPU`].
     cpu: AtomicUsize,
@@ -158,22 +173,71 @@ impl Generator {
                 return Err(GeneratorError::Devices);
             }
         }
+        let sent: Vec<_> = ways
+            .iter()
+            .map(|(device, template)| (template, Exit::Out(device.index())))
+            .collect();
+        let devices = ways.iter().map(|(device, _)| (*device).clone()).collect();
+        Generator::load(devices, &sent, None)
+    }
+
+    /// A generator of frames that come into a device, without another one that
+    /// sends them and without what its driver does: each goes to the XDP
+    /// program that is attached to the driver now, which does with it as it
+    /// would have done there, or where there is none up to the host. It is the
+    /// cheapest way to have a frame received.
+    ///
+    /// Nothing that the device itself counts or drops is seen.
+    ///
+    /// # Errors
+    /// As [`Generator::new`].
+    pub fn arriving(
+        device: &Device,
+        template: impl Into<Template>,
+    ) -> Result<Generator, GeneratorError> {
+        let template = template.into();
+        template.check()?;
+        let arrival = Arrival::at(device)?;
+        let ways = [(&template, arrival.exit())];
+        Generator::load(vec![device.clone()], &ways, Some(arrival))
+    }
+
+    fn load(
+        devices: Vec<Device>,
+        ways: &[(&Template, Exit)],
+        arrival: Option<Arrival>,
+    ) -> Result<Generator, GeneratorError> {
         let spec = MapSpec {
             mmapable: true,
             ..MapSpec::array(shared::BYTES, 1)
         };
         let map = Map::create("generator", &spec)?;
-        let load = Load {
-            name: "generator",
-            maps: &[map.as_fd()],
-            ..Load::new(ProgramType::Xdp)
+        let slot = arrival.as_ref().and_then(Arrival::slot);
+        let maps = [Some(&map), slot].into_iter().flatten();
+        let maps: Vec<_> = maps.map(AsFd::as_fd).collect();
+        let insns = program(ways);
+        let load = |frags| {
+            let load = Load {
+                name: "generator",
+                maps: &maps,
+                frags,
+                ..Load::new(ProgramType::Xdp)
+            };
+            Program::load(&insns, &load)
         };
-        let sent: Vec<_> = ways.iter().map(|(at, t)| (t, at.index())).collect();
+        // Programs that call each other must agree on it, and the kernel does
+        // not tell what the attached one says.
+        let program = match load(false) {
+            Err(_) if slot.is_some() => load(true)?,
+            loaded => loaded?,
+        };
+        let frame = ways.first().map(|(template, _)| template.frame.clone());
         Ok(Generator(Arc::new(Inner {
-            program: Program::load(&program(&sent), &load)?,
+            program,
             shared: Shared(map.map_memory(true)?),
-            frame: template.frame.clone(),
-            devices: ways.iter().map(|(device, _)| (*device).clone()).collect(),
+            frame: frame.unwrap_or_default(),
+            devices,
+            arrival,
             realtime: AtomicBool::new(false),
             cpu: AtomicUsize::new(ANY_CPU),
             batch: AtomicU32::new(0),
@@ -285,14 +349,19 @@ impl Inner {
             cpu => cpu::pin(None, cpu)?,
         }
         let before = self.carried()?;
+        let ran = thread_time();
         let interval = self.shared.get(shared::INTERVAL);
         if Duration::from_nanos(interval >> 16) < SLEEP_MIN {
             self.spin(interval)?;
         } else {
             self.sleep(interval)?;
         }
+        let ran = thread_time().saturating_sub(ran);
         let frames = self.sent() - self.shared.get(shared::FIRST);
-        let (carried, dropped) = self.taken(before, frames)?;
+        let (carried, dropped) = match self.arrival {
+            Some(_) => (frames, 0),
+            None => self.taken(before, frames)?,
+        };
         if carried == 0 && dropped == 0 && frames > 0 {
             let device = self.devices[0].name().to_owned();
             return Err(GeneratorError::NotTaken { device });
@@ -304,6 +373,7 @@ impl Inner {
             frames,
             dropped,
             elapsed: Duration::from_nanos(nanos),
+            ran,
             put_off: Duration::from_nanos(self.shared.get(shared::PUT_OFF)),
         })
     }
@@ -354,6 +424,7 @@ impl Inner {
             frame: &self.frame,
             repeat,
             batch: self.batch.load(Ordering::Relaxed),
+            ifindex: self.arrival.as_ref().map(Arrival::ifindex),
         })?)
     }
 
@@ -382,6 +453,12 @@ impl Inner {
         }
         Ok(taken)
     }
+}
+
+/// What the calling thread has run.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// A generator at work. Dropped, it stops.

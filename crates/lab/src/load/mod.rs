@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+mod arrival;
 mod generator;
 mod program;
 mod search;

@@ -36,6 +36,7 @@ pub(super) mod shared {
 
 const KTIME_GET_NS: i32 = 5;
 const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
 
 /// Offsets in `struct xdp_md`.
 const DATA: i16 = 0;
@@ -49,16 +50,27 @@ const CONTEXT: Reg = Reg::R6;
 const SENT: Reg = Reg::R8;
 const FRAME: Reg = Reg::R9;
 
-/// The program that sends the frames of (checked) templates in turn, each out
-/// of an interface:
+/// Where frames go from the generator's program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Exit {
+    /// Out of the interface of that number.
+    Out(u32),
+    /// On in the program in the only slot of the second map.
+    Program,
+    /// Up to the host.
+    Host,
+}
+
+/// The program that sends the frames of (checked) templates in turn, each by
+/// its own exit:
 ///
 /// 1. drop what is above the limit or not due yet;
 /// 2. write the frame's start, its number, the fields of its flow, the time;
-/// 3. redirect it to the interface.
+/// 3. redirect it to the interface, or let it go where it shall.
 ///
 /// So the kernel's loop around the program is also what waits, without a
 /// timer and to some tens of nanoseconds.
-pub(super) fn program(ways: &[(&Template, u32)]) -> Vec<Insn> {
+pub(super) fn program(ways: &[(&Template, Exit)]) -> Vec<Insn> {
     let mut asm = Asm::new();
     let (drop, limit) = (asm.label(), asm.label());
     asm.push(Insn::mov64(CONTEXT, Reg::R1));
@@ -75,14 +87,14 @@ pub(super) fn program(ways: &[(&Template, u32)]) -> Vec<Insn> {
     let len = ways.first().map_or(0, |(template, _)| template.frame.len());
     asm.push(Insn::alu64(op::ADD, Reg::R1, len as i32));
     asm.jump(Insn::jump64(op::JGT, Reg::R1, Reg::R2), drop);
-    for (index, (template, ifindex)) in ways.iter().enumerate() {
+    for (index, (template, exit)) in ways.iter().enumerate() {
         let next = asm.label();
         if index + 1 < ways.len() {
             asm.push(Insn::mov64(Reg::R1, SENT));
             modulo(&mut asm, Reg::R1, ways.len() as u32);
             asm.jump(Insn::jump64(op::JNE, Reg::R1, index as i32), next);
         }
-        send(&mut asm, template, *ifindex, ways.len() as u32);
+        send(&mut asm, template, *exit, ways.len() as u32);
         asm.bind(next);
     }
     asm.bind(limit);
@@ -98,7 +110,7 @@ pub(super) fn program(ways: &[(&Template, u32)]) -> Vec<Insn> {
 }
 
 /// Writes the frame of a template, one of so many in turn, and sends it.
-fn send(asm: &mut Asm, template: &Template, ifindex: u32, ways: u32) {
+fn send(asm: &mut Asm, template: &Template, exit: Exit, ways: u32) {
     renew(asm, &template.frame);
     if let Some(offset) = template.number_at {
         asm.push(Insn::mov64(Reg::R1, SENT));
@@ -118,9 +130,26 @@ fn send(asm: &mut Asm, template: &Template, ifindex: u32, ways: u32) {
         asm.push(Insn::call(KTIME_GET_NS));
         asm.push(Insn::store(op::DW, FRAME, offset as i16, Reg::R0));
     }
-    asm.push(Insn::mov64(Reg::R1, ifindex as i32));
-    asm.push(Insn::mov64(Reg::R2, 0));
-    asm.push(Insn::call(helper::REDIRECT));
+    leave(asm, exit);
+}
+
+fn leave(asm: &mut Asm, exit: Exit) {
+    match exit {
+        Exit::Out(ifindex) => {
+            asm.push(Insn::mov64(Reg::R1, ifindex as i32));
+            asm.push(Insn::mov64(Reg::R2, 0));
+            asm.push(Insn::call(helper::REDIRECT));
+        }
+        Exit::Program => {
+            asm.push(Insn::mov64(Reg::R1, CONTEXT));
+            asm.extend(Insn::load_map(Reg::R2, 1));
+            asm.push(Insn::mov64(Reg::R3, 0));
+            asm.push(Insn::call(helper::TAIL_CALL));
+            // Only if it is not there: the frame is missed.
+            asm.push(Insn::mov32(Reg::R0, XDP_DROP));
+        }
+        Exit::Host => asm.push(Insn::mov32(Reg::R0, XDP_PASS)),
+    }
     asm.push(Insn::exit());
 }
 

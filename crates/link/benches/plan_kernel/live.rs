@@ -1,7 +1,8 @@
 //! On a veth pair between two network namespaces: what a frame costs, and how
-//! many a second are delivered and none lost.
+//! many a second are delivered and none lost, whether they are sent over the
+//! pair or come in behind the receiving end's driver.
 
-use super::receivers::{MAKES, Make, TPACKET, XSK};
+use super::receivers::{MAKES, Make, TPACKET, XSK, is_realtime};
 use super::table::{Table, median, ns};
 use std::error::Error;
 use std::net::Ipv4Addr;
@@ -21,6 +22,34 @@ const BUFFER: u32 = 1 << 24;
 
 /// The CPU that sends, and so also receives.
 const SENDING: usize = 0;
+
+/// How frames come to the interface whose receivers are measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// Sent at the other end of the veth, and received by its driver.
+    Veth,
+    /// Given to what is behind the driver, the XDP program or the host, in
+    /// batches as a driver's: so little is the sender's that the receivers
+    /// show.
+    Arriving,
+}
+
+impl Way {
+    const fn text(self) -> &'static str {
+        match self {
+            Way::Veth => "over a veth",
+            Way::Arriving => "given to the interface",
+        }
+    }
+
+    /// Frames sent at once, as fast as it goes: some tenths of a second.
+    const fn flat_frames(self) -> u64 {
+        match self {
+            Way::Veth => 500_000,
+            Way::Arriving => 1_000_000,
+        }
+    }
+}
 
 /// Two hosts, and a generator at the first.
 pub(crate) struct Bench {
@@ -54,9 +83,18 @@ impl Bench {
         }
     }
 
-    fn generator(&self, template: impl Into<Template>) -> Result<Generator> {
-        let generator = Generator::new(&self.from, template)?;
-        Ok(generator.on_cpu(SENDING).realtime())
+    /// Make the receiver first: it is what frames that arrive go to.
+    fn generator(&self, way: Way, template: impl Into<Template>) -> Result<Generator> {
+        let generator = match way {
+            Way::Veth => Generator::new(&self.from, template)?,
+            Way::Arriving => Generator::arriving(&self.to, template)?,
+        };
+        let generator = generator.on_cpu(SENDING);
+        Ok(if is_realtime() {
+            generator.realtime()
+        } else {
+            generator
+        })
     }
 }
 
@@ -78,20 +116,27 @@ struct Found {
     name: &'static str,
     mpps: f64,
     limited_by_sender: bool,
+    /// Nanoseconds a frame of the CPU that sends and receives, as fast as it
+    /// goes, whether or not frames were lost.
+    kernel: f64,
     /// Nanoseconds a frame of the reader, over all trials.
     reader: f64,
 }
 
 /// The highest rate at which nothing is lost: the sender's most, or one that
 /// is searched for below it.
-fn highest(make: Make, frame_bytes: usize, buffer_bytes: u32) -> Result<Found> {
+fn highest(make: Make, way: Way, frame_bytes: usize, buffer_bytes: u32) -> Result<Found> {
     const ATTEMPTS: u32 = 3;
     let bench = Bench::new()?;
     let receiver = make(&bench.to, buffer_bytes)?;
-    let mut generator = bench.generator(&bench.frames(frame_bytes))?;
+    let mut generator = bench.generator(way, &bench.frames(frame_bytes))?;
+    let mut kernel = f64::INFINITY;
     let mut trial = |count, rate| -> std::result::Result<Trial, GeneratorError> {
         let before = receiver.count();
         let sent = generator.send(count, rate)?;
+        if rate == Rate::Flat {
+            kernel = kernel.min(sent.ran.as_nanos() as f64 / sent.frames as f64);
+        }
         Ok(Trial {
             sent: sent.frames,
             received: settled(|| receiver.count() - before, sent.frames),
@@ -101,7 +146,7 @@ fn highest(make: Make, frame_bytes: usize, buffer_bytes: u32) -> Result<Found> {
     let mut flat = 0.0_f64;
     let mut found = None;
     for _ in 0..ATTEMPTS {
-        let tried = trial(FLAT_FRAMES, Rate::Flat)?;
+        let tried = trial(way.flat_frames(), Rate::Flat)?;
         flat = flat.max(tried.rate());
         if tried.lost() == 0 {
             found = Some(tried.rate());
@@ -128,6 +173,7 @@ fn highest(make: Make, frame_bytes: usize, buffer_bytes: u32) -> Result<Found> {
         name: receiver.name,
         mpps: found.unwrap_or(0.0) / 1e6,
         limited_by_sender,
+        kernel,
         reader: receiver.end(),
     })
 }
@@ -135,7 +181,7 @@ fn highest(make: Make, frame_bytes: usize, buffer_bytes: u32) -> Result<Found> {
 /// Nanoseconds for a frame where it is received, as fast as it goes, the
 /// generator included.
 pub(crate) fn flat(bench: &Bench, template: impl Into<Template>, time: Duration) -> Result<f64> {
-    let mut generator = bench.generator(template)?;
+    let mut generator = bench.generator(Way::Veth, template)?;
     let sending = generator.start(u64::MAX, Rate::Flat)?;
     std::thread::sleep(time);
     let sent = sending.stop()?;
@@ -185,41 +231,61 @@ pub(crate) fn costs(sizes: &[usize]) -> Result<()> {
 /// virtual machine has its moods.
 const ROUNDS: usize = 5;
 
-/// Frames sent at once, as fast as it goes: some tenths of a second.
-const FLAT_FRAMES: u64 = 500_000;
-
 /// The sender's CPU receives, another one reads. Everyone's buffer has what a
 /// port's has by itself, and much more.
-pub(crate) fn rates(sizes: &[usize]) -> Result<()> {
+pub(crate) fn rates(way: Way, sizes: &[usize]) -> Result<()> {
     for &frame_bytes in sizes {
         for buffer_bytes in [1 << 20, BUFFER] {
+            let mut alone = Vec::new();
             let mut found: Vec<Vec<Found>> = MAKES.iter().map(|_| Vec::new()).collect();
             for _ in 0..ROUNDS {
+                alone.push(sender(way, frame_bytes)?);
                 for (make, found) in MAKES.into_iter().zip(&mut found) {
-                    found.push(highest(make, frame_bytes, buffer_bytes)?);
+                    found.push(highest(make, way, frame_bytes, buffer_bytes)?);
                 }
             }
-            print_rates(frame_bytes, buffer_bytes, &found);
+            let title = format!(
+                "Delivered without loss, frames of {frame_bytes} bytes {}, buffers of {} MiB, median of {ROUNDS} rounds",
+                way.text(),
+                buffer_bytes >> 20
+            );
+            print_rates(&title, &found);
+            println!(
+                "  the sender alone, into a sink at XDP: {} Mpps",
+                each(&alone)
+            );
         }
     }
     Ok(())
 }
 
-fn print_rates(frame_bytes: usize, buffer_bytes: u32, found: &[Vec<Found>]) {
-    let title = format!(
-        "Delivered without loss, frames of {frame_bytes} bytes, buffers of {} MiB, median of {ROUNDS} rounds",
-        buffer_bytes >> 20
-    );
+/// Millions a second that the sender gives when nobody receives.
+fn sender(way: Way, frame_bytes: usize) -> Result<f64> {
+    let bench = Bench::new()?;
+    let sink = Sink::new(&bench.to, Hook::XdpNative)?;
+    let mut generator = bench.generator(way, &bench.frames(frame_bytes))?;
+    let sent = generator.send(way.flat_frames(), Rate::Flat)?;
+    assert_eq!(sink.counted()?.frames + sent.dropped, sent.frames);
+    Ok(sent.rate() / 1e6)
+}
+
+fn each(figures: &[f64]) -> String {
+    let texts: Vec<String> = figures.iter().map(|one| format!("{one:.2}")).collect();
+    texts.join(" ")
+}
+
+fn print_rates(title: &str, found: &[Vec<Found>]) {
     let columns = [
         "receiver",
         "Mpps",
         "× TPACKET_V3",
         "× AF_XDP",
-        "reader ns/frame",
+        "kernel ns/frame",
+        "reader",
         "each round",
         "the sender's most",
     ];
-    let mut table = Table::new(&title, &columns);
+    let mut table = Table::new(title, &columns);
     // A round's receivers ran one after the other: their ratios go together.
     let ratio = |rounds: &[Found], name: &str| {
         let base = found.iter().find(|rounds| rounds[0].name == name);
@@ -232,18 +298,16 @@ fn print_rates(frame_bytes: usize, buffer_bytes: u32, found: &[Vec<Found>]) {
         )
     };
     for rounds in found {
-        let each: Vec<String> = rounds
-            .iter()
-            .map(|one| format!("{:.2}", one.mpps))
-            .collect();
+        let rates: Vec<f64> = rounds.iter().map(|one| one.mpps).collect();
         let at_most = rounds.iter().filter(|one| one.limited_by_sender).count();
         table.row(&[
             rounds[0].name.into(),
-            format!("{:.2}", median(rounds.iter().map(|one| one.mpps))),
+            format!("{:.2}", median(rates.iter().copied())),
             format!("{:.2}", ratio(rounds, TPACKET)),
             format!("{:.2}", ratio(rounds, XSK)),
+            ns(median(rounds.iter().map(|one| one.kernel))),
             ns(median(rounds.iter().map(|one| one.reader))),
-            each.join(" "),
+            each(&rates),
             format!("{at_most} of {ROUNDS}"),
         ]);
     }

@@ -2,12 +2,12 @@
 //! loss beside packet sockets and `AF_XDP`, and what changes cost.
 //!
 //! ```sh
-//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [mixed] [changes] [sockets] [costs] [lossless] [host] [60] [1514]
+//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [mixed] [changes] [sockets] [costs] [lossless] [arriving] [host] [60] [1514] [ordinary]
 //! ```
 //!
-//! All parts without a name; `costs` and `lossless` with frames of both sizes
-//! without a number. Everything that is compared runs in turn, in one
-//! process; the live parts take real-time priority.
+//! All parts without a name; `costs`, `lossless` and `arriving` with frames of
+//! both sizes without a number. Everything that is compared runs in turn, in one
+//! process; the live parts take real-time priority, but for `ordinary`.
 
 mod bed;
 mod changes;
@@ -20,6 +20,7 @@ mod sockets;
 mod table;
 mod xsk;
 
+use live::Way;
 use weir_filter::backend::ebpf::{Insn, Reg};
 use weir_link::bpf::{Load, Program, ProgramType};
 
@@ -35,9 +36,13 @@ fn main() {
         .skip(1)
         .filter(|a| !a.starts_with('-'))
         .collect();
-    let (sizes, parts): (Vec<_>, Vec<_>) = named
+    let (sizes, mut parts): (Vec<_>, Vec<_>) = named
         .into_iter()
         .partition(|name| SIZES.contains(&name.as_str()));
+    if parts.iter().any(|name| name == "ordinary") {
+        receivers::be_ordinary();
+        parts.retain(|name| name != "ordinary");
+    }
     let wanted = |part: &str| parts.is_empty() || parts.iter().any(|name| name == part);
     let sizes = if sizes.is_empty() {
         SIZES.map(str::to_owned).to_vec()
@@ -58,10 +63,11 @@ fn main() {
         changes::changes();
     }
     type Live<'a> = &'a dyn Fn() -> Result<(), Box<dyn std::error::Error>>;
-    let live: [(&str, Live<'_>); 4] = [
+    let live: [(&str, Live<'_>); 5] = [
         ("sockets", &sockets::sockets),
         ("costs", &|| live::costs(&sizes)),
-        ("lossless", &|| live::rates(&sizes)),
+        ("lossless", &|| live::rates(Way::Veth, &sizes)),
+        ("arriving", &|| live::rates(Way::Arriving, &sizes)),
         ("host", &host::throughput),
     ];
     for (name, run) in live.into_iter().filter(|(name, _)| wanted(name)) {

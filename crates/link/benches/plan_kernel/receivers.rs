@@ -27,6 +27,19 @@ pub(crate) const XSK: &str = "AF_XDP copy, poll";
 /// The CPU that reads.
 const READING: usize = 1;
 
+/// Whether those who send and read run before all else: not beside others'
+/// work, which must go on.
+static REALTIME: AtomicBool = AtomicBool::new(true);
+
+pub(crate) fn is_realtime() -> bool {
+    REALTIME.load(Ordering::Relaxed)
+}
+
+/// Has them be like any other from now on.
+pub(crate) fn be_ordinary() {
+    REALTIME.store(false, Ordering::Relaxed);
+}
+
 /// Something that receives, on a thread of its own.
 pub(crate) struct Receiver {
     pub(crate) name: &'static str,
@@ -47,7 +60,7 @@ impl Receiver {
         let (counted, stopped) = (Arc::clone(&count), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             cpu::pin(None, READING).expect("there is a second CPU");
-            cpu::set_realtime(None, true).expect("root may");
+            cpu::set_realtime(None, is_realtime()).expect("root may");
             std::hint::black_box(read(&stopped, &counted));
             thread_time()
         });

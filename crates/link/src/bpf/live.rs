@@ -22,10 +22,26 @@ pub struct LiveRun<'a> {
     /// After how many runs the redirected frames are let go, at most
     /// [`LIVE_BATCH_MAX`]; zero for 64.
     pub batch: u32,
+    /// The interface of the calling thread's network namespace that the frames
+    /// come into, at its first queue; `None` for `lo`.
+    pub ifindex: Option<u32>,
+}
+
+impl LiveRun<'_> {
+    /// `struct xdp_md`; empty for the kernel's default.
+    fn context(&self) -> Vec<u8> {
+        let Some(ifindex) = self.ifindex else {
+            return Vec::new();
+        };
+        let end = self.frame.len() as u32;
+        // data, data_end, data_meta, then interface, queue and way out.
+        let fields = [0, end, 0, ifindex, 0, 0];
+        fields.into_iter().flat_map(u32::to_ne_bytes).collect()
+    }
 }
 
 impl Program {
-    /// Runs an XDP program on frames that come into `lo` of the calling
+    /// Runs an XDP program on frames that come into an interface of the calling
     /// thread's network namespace, and does with each what the program says:
     /// those that it redirects are sent, those that it passes are received
     /// (Linux 5.18). It is the quickest source of frames there is.
@@ -45,7 +61,7 @@ impl Program {
         }
         let asked = sys::TestRun {
             input: run.frame,
-            context: &[],
+            context: &run.context(),
             output: &mut [],
             repeat: run.repeat,
             flags: LIVE_FRAMES,

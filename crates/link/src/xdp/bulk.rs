@@ -180,6 +180,7 @@ impl Bulk {
             frame: &BLANK,
             repeat: count,
             batch: count.min(BATCH),
+            ifindex: None,
         });
         match next.load(Ordering::Acquire).min(count) {
             0 => ran.map(|()| 0),
