@@ -3,7 +3,8 @@
 mod common;
 
 use common::stream::{exchange, forget};
-use common::{Pair, V4, V6, config};
+use common::{Pair, V4, V6, config, ip};
+use std::net::SocketAddr;
 use weir_link::mem::Impairments;
 use weir_stack::host::{Mode, Offload};
 use weir_stack::rng::Rng;
@@ -27,6 +28,38 @@ fn bytes_arrive_over_a_perfect_link() {
             assert!(took_ns < S, "{bytes:?} took {took_ns} ns");
             forget(&mut pair);
         }
+    }
+}
+
+/// What opens a connection takes the standard path, and nothing else: not its end.
+#[test]
+fn the_end_of_a_connection_takes_the_fast_path() {
+    for at in [V4, V6] {
+        let mut pair = Pair::new(Impairments::default(), 1);
+        let server = SocketAddr::new(ip(at[1]), 80);
+        let listener = pair.stacks[1].tcp_listen(server, 5).unwrap();
+        let client = pair.stacks[0].tcp_connect(0, None, server).unwrap();
+        let mut accepted = None;
+        pair.run(S, |pair| {
+            accepted = pair.stacks[1].tcp_accept(pair.now_ns, listener).ok();
+            accepted.is_some()
+        });
+        let ends = [client, accepted.unwrap()];
+        pair.stacks[0].tcp_shutdown(pair.now_ns, client).unwrap();
+        for end in [1, 0] {
+            pair.poll_all();
+            let ended = |pair: &mut Pair| pair.stacks[end].tcp_read(ends[end], &mut [0]) == Ok(0);
+            assert!(pair.run(S, ended), "{at:?}: {end}");
+            pair.stacks[end].tcp_close(pair.now_ns, ends[end]);
+        }
+        forget(&mut pair);
+        let counts = pair.stacks.each_ref().map(|stack| {
+            let counters = stack.counters();
+            (counters.segments_standard, counters.segments_fast)
+        });
+        // The answer to a SYN, and the answer to that; a FIN and what acknowledges
+        // the other's, on either side.
+        assert_eq!(counts, [(1, 2), (1, 2)], "{at:?}");
     }
 }
 

@@ -20,7 +20,7 @@ use crate::slab::Name;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_wire::Protocol;
 use weir_wire::checksum::Sum;
-use weir_wire::tcp::Repr;
+use weir_wire::tcp::{Flags, Repr};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +38,9 @@ impl Tcp {
     /// fast path.
     #[inline]
     pub(crate) fn direct(&mut self, now_ns: u64, packet: &[u8], received: Received) -> Direct {
+        if is_syn(packet) {
+            return Direct::Standard(None);
+        }
         let Some((name, expected)) = self.connection_of(packet, received) else {
             return Direct::Standard(None);
         };
@@ -142,10 +145,21 @@ impl Tcp {
     }
 }
 
+/// Whether it seems to be a SYN, which no filter accepts: nobody need look for its
+/// connection here.
+#[inline]
+fn is_syn(packet: &[u8]) -> bool {
+    let at = if packet[0] >> 4 == 4 { 33 } else { 53 };
+    packet
+        .get(at)
+        .is_some_and(|flags| flags & Flags::SYN.0 != 0)
+}
+
 impl Pcb {
-    /// Arms the filter once the connection is open.
+    /// Arms the filter once both sides have said what options they take: what it
+    /// accepts of a connection that is not open yet need not be looked up.
     pub(super) fn arm(&mut self) {
-        if !self.is_flowing() {
+        if !self.is_flowing() && self.state != State::SynReceived {
             return;
         }
         let headers = self.headers.get_or_insert_default();
@@ -204,21 +218,21 @@ impl Pcb {
         let (seq, ack) = (Seq(word(4)), Seq(word(8)));
         let timestamps = self.timestamps.map(|_| (word(24), word(28)));
         let wnd = usize::from(word(12) as u16) << self.send.scale;
-        let tells = !payload.is_empty() || self.send.una.before(ack) || wnd != self.send.wnd;
+        let fin = segment[13] & Flags::FIN.0 != 0;
+        let bare = payload.is_empty() && !fin;
+        let tells = !bare || self.send.una.before(ack) || wnd != self.send.wnd;
         let in_order = seq == self.receive.nxt
             && payload.len() <= self.receive.window()
             && self.receive.has_memory(seq, payload.len())
             && self.send.una.at_most(ack)
             && ack.at_most(self.send.nxt)
             && tells;
-        // What nobody may or will read, and the end of what we send, are the
-        // standard path's.
-        let unread = self.released || matches!(self.state, State::CloseWait | State::LastAck);
-        let ends = self.send.fin_sent() && ack == self.send.nxt;
-        if (unread && !payload.is_empty()) || ends {
-            return None;
-        }
-        if !in_order || self.is_old(now_ns, timestamps) {
+        // What nobody may or will read is the standard path's.
+        let unread = match self.state {
+            State::CloseWait | State::LastAck => !bare,
+            _ => self.released && !payload.is_empty(),
+        };
+        if unread || !in_order || self.is_old(now_ns, timestamps) {
             return None;
         }
         let sum = match received.vouched {
@@ -243,7 +257,7 @@ impl Pcb {
             seq,
             ack,
             wnd,
-            bare: payload.is_empty(),
+            bare,
             marked: false,
             timestamps,
             sack: &[],
@@ -258,6 +272,9 @@ impl Pcb {
             let taken = self.receive.commit(payload.len());
             self.received(now_ns, payload.len(), timestamps);
             self.owe_ack(now_ns, taken);
+        }
+        if fin {
+            self.take_fin(seq.plus(payload.len()));
         }
         Some(true)
     }

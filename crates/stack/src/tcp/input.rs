@@ -387,14 +387,10 @@ impl Pcb {
             self.owe_ack(now_ns, taken);
         }
         if arrived.has(Flags::FIN) {
-            let fin = arrived.data_seq().plus(arrived.payload.len());
-            self.ack_now = true;
-            // One beyond the window comes again.
-            if fin.at_most(self.receive.edge) {
-                self.receive.finish(fin);
-            }
+            self.take_fin(arrived.data_seq().plus(arrived.payload.len()));
+        } else {
+            self.end_if_all_came();
         }
-        self.take_fin();
     }
 
     /// So many bytes came in order; the window may follow.
@@ -431,9 +427,19 @@ impl Pcb {
         }
     }
 
-    /// The peer's FIN, when all before it has come (RFC 9293 §3.10.7.4,
+    /// The peer's FIN came, behind the bytes before `fin` (RFC 9293 §3.10.7.4,
     /// eighth).
-    fn take_fin(&mut self) {
+    pub(super) fn take_fin(&mut self, fin: Seq) {
+        self.ack_now = true;
+        // One beyond the window comes again.
+        if fin.at_most(self.receive.edge) {
+            self.receive.finish(fin);
+        }
+        self.end_if_all_came();
+    }
+
+    /// The peer's FIN counts when all before it has come.
+    fn end_if_all_came(&mut self) {
         if self.receive.fin != Some(self.receive.nxt) {
             return;
         }

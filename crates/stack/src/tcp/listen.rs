@@ -59,6 +59,7 @@ impl Tcp {
         let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, ends);
         pcb.set_options(options);
         pcb.answer(now_ns, arrived);
+        pcb.arm();
         pcb.listener = Some(name);
         pcb.receive.set_memory(left);
         match judged {

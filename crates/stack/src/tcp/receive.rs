@@ -207,9 +207,9 @@ impl Receive {
         (self.rtt_us > 0).then(|| u64::from(self.rtt_us) * 1000)
     }
 
-    /// Whether nothing waits out of order, and no FIN has come.
+    /// Whether nothing waits out of order, not even a FIN.
     pub(super) fn is_in_order(&self) -> bool {
-        self.pieces.is_empty() && self.fin.is_none()
+        self.pieces.is_empty() && self.fin.is_none_or(|fin| fin.before(self.nxt))
     }
 
     /// Copies the next bytes, which are within the window and behind which
