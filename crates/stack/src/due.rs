@@ -16,12 +16,3 @@ pub(crate) fn at(ns: u64) -> When {
 pub(crate) fn ns(when: When) -> Option<u64> {
     when.map(NonZeroU64::get)
 }
-
-/// The earlier of two times at which something is due, in nanoseconds.
-#[inline]
-pub(crate) fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
-}

@@ -2,7 +2,6 @@
 
 mod datagrams;
 
-use crate::due::earlier;
 use crate::host::unreached;
 use crate::host::{
     Channel, Config, ConfigError, Counters, DropReason, Event, Host, Lease, Partial, Received,
@@ -156,28 +155,42 @@ impl Stack {
 
     #[inline]
     fn run<O: Outlets + ?Sized>(&mut self, now_ns: u64, outs: &mut O) -> Option<u64> {
+        let mut has_news = false;
+        for host in self.hosts.iter_mut() {
+            host.poll(now_ns);
+            has_news |= host.has_news();
+        }
+        if has_news {
+            self.take_news(now_ns);
+        }
+        for host in self.hosts.iter_mut().filter(|host| host.has_frames()) {
+            host.flush(outs.outlet(host.link));
+        }
+        let mut next_ns = self.tcp.poll(now_ns, &mut self.hosts, outs);
+        for host in self.hosts.iter_mut() {
+            // Questions for neighbours' addresses, that TCP needs.
+            if host.has_frames() {
+                host.flush(outs.outlet(host.link));
+            }
+            next_ns = next_ns.min(host.due_ns());
+        }
+        (next_ns < u64::MAX).then_some(next_ns)
+    }
+
+    /// Deals with what the links' polls have found.
+    #[cold]
+    fn take_news(&mut self, now_ns: u64) {
         let mut lost = false;
         for link in 0..self.hosts.count() as u8 {
-            let host = self.hosts.at_mut(link);
-            host.poll(now_ns);
-            if host.has_news() {
-                lost |= self.take_news(now_ns, link);
-            }
+            lost |= self.take_news_of(now_ns, link);
         }
         if lost {
             self.disarm();
         }
-        self.flush(outs);
-        let tcp_ns = self.tcp.poll(now_ns, &mut self.hosts, outs);
-        // Questions for neighbours' addresses, that TCP needs.
-        self.flush(outs);
-        let due = self.hosts.iter().map(Host::next_ns);
-        due.fold(tcp_ns, earlier)
     }
 
-    /// Deals with what a link's poll has found; whether an address was lost.
-    #[cold]
-    fn take_news(&mut self, now_ns: u64, link: u8) -> bool {
+    /// Those of one link; whether an address was lost.
+    fn take_news_of(&mut self, now_ns: u64, link: u8) -> bool {
         self.hosts.give_up_twice(now_ns, link);
         let host = self.hosts.at_mut(link);
         let lost = host.take_lost();
@@ -191,13 +204,6 @@ impl Stack {
             }
         }
         lost
-    }
-
-    #[inline]
-    fn flush<O: Outlets + ?Sized>(&mut self, outs: &mut O) {
-        for host in self.hosts.iter_mut().filter(|host| host.has_frames()) {
-            host.flush(outs.outlet(host.link));
-        }
     }
 
     /// What the stack has counted, on all its links.

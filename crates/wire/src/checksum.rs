@@ -78,7 +78,7 @@ impl Sum {
     #[inline]
     pub fn and(mut self, other: Sum) -> Sum {
         assert!(!self.odd, "a sum starts where a word ended");
-        self.total = (self.total & 0xffff_ffff) + (self.total >> 32) + u64::from(fold(other.total));
+        self.total = halved(self.total) + halved(other.total);
         self.odd = other.odd;
         self
     }
@@ -106,7 +106,8 @@ impl Sum {
     #[inline]
     pub fn double(mut self, words: u32) -> Sum {
         assert!(!self.odd, "a word starts where a word ended");
-        self.total += u64::from(words >> 16) + u64::from(words & 0xffff);
+        // 2^16 is one more than what sums wrap at: the high word counts as the low.
+        self.total += u64::from(words);
         self
     }
 
@@ -244,6 +245,12 @@ pub fn of(bytes: &[u8]) -> u16 {
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     let total = u64::from(!checksum) + u64::from(!old) + u64::from(new);
     !fold(total)
+}
+
+/// Carries folded back in once: little more than 32 bits are left.
+#[inline]
+fn halved(total: u64) -> u64 {
+    (total & 0xffff_ffff) + (total >> 32)
 }
 
 /// Carries folded back in until 16 bits are left.

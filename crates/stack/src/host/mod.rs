@@ -59,7 +59,6 @@ pub(crate) use output::Header;
 pub(crate) use routes::Routes;
 pub(crate) use way::Way;
 
-use crate::due::earlier;
 use crate::rng::Keyed;
 use dhcp::Dhcp;
 use discovery::Discovery;
@@ -103,6 +102,8 @@ pub(crate) struct Host {
     slow_ns: u64,
     reassembly: Reassembly,
     paths: Paths,
+    /// The way that was found last, for packets with this header.
+    latest_way: Option<(Header, Way)>,
     limit: RateLimit,
     /// Frames to be sent.
     queue: VecDeque<Vec<u8>>,
@@ -143,6 +144,7 @@ impl Host {
             slow_ns: 0,
             reassembly: Reassembly::default(),
             paths: Paths::default(),
+            latest_way: None,
             limit: RateLimit::new(rng.bits()),
             queue: VecDeque::new(),
             rng,
@@ -161,8 +163,7 @@ impl Host {
     /// Does what is due: mostly nothing, which is soon seen.
     #[inline]
     pub(crate) fn poll(&mut self, now_ns: u64) {
-        let due = self.next_ns().is_some_and(|at_ns| at_ns <= now_ns);
-        if due || self.neighbours.has_asks() {
+        if self.due_ns() <= now_ns || self.neighbours.has_asks() {
             self.poll_due(now_ns);
         }
     }
@@ -205,12 +206,12 @@ impl Host {
         self.slow_ns = due.into_iter().min().unwrap_or(u64::MAX);
     }
 
-    /// When [`Host::poll`] is due.
+    /// When [`Host::poll`] is due; `u64::MAX` if it is not.
     #[inline]
-    pub(crate) fn next_ns(&self) -> Option<u64> {
-        let slow_ns = (self.slow_ns < u64::MAX).then_some(self.slow_ns);
-        let due_ns = earlier(self.neighbours.next_ns(), self.reassembly.next_ns());
-        earlier(due_ns, slow_ns)
+    pub(crate) fn due_ns(&self) -> u64 {
+        let neighbours_ns = self.neighbours.next_ns().unwrap_or(u64::MAX);
+        let reassembly_ns = self.reassembly.next_ns().unwrap_or(u64::MAX);
+        self.slow_ns.min(neighbours_ns).min(reassembly_ns)
     }
 
     /// Another number than before if addresses or routes have changed.

@@ -14,7 +14,7 @@ pub const QUEUE_MAX: usize = 1024;
 pub const HOP_LIMIT: u8 = 64;
 
 /// An IP header, whichever version.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub(crate) addresses: Addresses,
     pub(crate) protocol: Protocol,
@@ -150,8 +150,21 @@ impl Host {
 
     /// The way of packets with this header, if the next hop's address is known;
     /// if it is not, it is asked for when [`Host::hold`] is called. None leads
-    /// from an address that was lost.
+    /// from an address that was lost. A peer's connections often begin close to
+    /// one another: the last one's way is kept.
     pub(crate) fn way(&mut self, now_ns: u64, header: &Header) -> Option<Way> {
+        if let Some((before, way)) = &self.latest_way
+            && before == header
+            && self.way_holds(now_ns, way)
+        {
+            return Some(way.clone());
+        }
+        let way = self.find_way(now_ns, header)?;
+        self.latest_way = Some((*header, way.clone()));
+        Some(way)
+    }
+
+    fn find_way(&mut self, now_ns: u64, header: &Header) -> Option<Way> {
         if !self.may_come_from(header.src()) {
             return None;
         }

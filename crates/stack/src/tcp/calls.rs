@@ -574,7 +574,7 @@ impl Pcb {
 
     /// Does what is due; whether the connection is to be reset.
     pub(super) fn timeout(&mut self, now_ns: u64) -> bool {
-        self.wait_patiently(now_ns);
+        self.wait_patiently(now_ns, self.waits());
         let due = |when: When| ns(when).is_some_and(|at_ns| at_ns <= now_ns);
         if let Some((timer, _)) = self.timers.loss.filter(|(_, at_ns)| *at_ns <= now_ns)
             && !self.loss_timeout(now_ns, timer)

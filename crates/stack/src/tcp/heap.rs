@@ -57,9 +57,9 @@ impl Deadlines {
         })
     }
 
-    /// The earliest deadline.
-    pub(super) fn next_ns(&self) -> Option<u64> {
-        self.heap.first().map(|(at_ns, _)| *at_ns)
+    /// The earliest deadline; `u64::MAX` if there is none.
+    pub(super) fn next_ns(&self) -> u64 {
+        self.heap.first().map_or(u64::MAX, |(at_ns, _)| *at_ns)
     }
 
     fn take(&mut self, place: usize) {
@@ -140,7 +140,8 @@ mod tests {
                     *known = (*known).min(at_ns);
                 }
             }
-            assert_eq!(deadlines.next_ns(), model.values().min().copied());
+            let earliest = model.values().min().copied();
+            assert_eq!(deadlines.next_ns(), earliest.unwrap_or(u64::MAX));
         }
     }
 }

@@ -19,14 +19,13 @@ pub(super) struct Outgoing<'a> {
     pub(super) header: Plain,
     /// Its options, if they are others than timestamps alone.
     pub(super) options: Option<&'a Options>,
+    /// Bytes of all its options.
+    pub(super) options_len: usize,
 }
 
 impl Outgoing<'_> {
     fn header_len(&self) -> usize {
-        match self.options {
-            Some(options) => Repr::LEN_MIN + options.len(),
-            None => self.header.header_len(),
-        }
+        Repr::LEN_MIN + self.options_len
     }
 
     fn repr(&self, options: &Options) -> Repr {

@@ -73,36 +73,39 @@ impl Pcb {
         if turn == Turn::More {
             self.find_way(now_ns, host);
         }
+        if self.owes_ack_alone() {
+            turn = self.acknowledge_alone(now_ns, host, out);
+        }
         let mut left = TURN;
         let mut went = false;
         while turn == Turn::More && left > 0 {
-            let is_syn = self.next_is_syn();
+            let opening = match self.is_opening() && self.next_is_syn() {
+                true => Some(self.next_opening()),
+                false => None,
+            };
+            // An acknowledgment while both SYNs are under way is none.
+            let is_syn = opening.is_some_and(|next| next != Some(Next::Ack));
             // Others than timestamps are rare, and not moved about.
-            let mut options = match self.has_options(is_syn) {
+            let options = match self.has_options(is_syn) {
                 true => Some(self.options(now_ns, is_syn)),
                 false => None,
             };
             let options_len = match &options {
                 Some(options) => options.len(),
-                None if self.timestamps.is_some() => 12,
-                None => 0,
+                None => self.timestamps_len(),
             };
             let most = room - options_len;
-            let Some(mut next) = self.next(most, self.burst(host.offload, most, left)) else {
+            let next = match opening {
+                Some(next) => next,
+                None => self.next(most, self.burst(host.offload, most, left)),
+            };
+            let Some(mut next) = next else {
                 self.recovery.force = false;
                 turn = Turn::Done;
                 break;
             };
-            // An acknowledgment while both SYNs are under way is none.
-            let bare = is_syn && next == Next::Ack;
-            let is_syn = is_syn && !bare;
-            if bare {
-                options = match self.has_options(false) {
-                    true => Some(self.options(now_ns, false)),
-                    false => None,
-                };
-            }
-            let mut segment = self.segment(now_ns, next, options.as_ref(), is_syn);
+            let mut segment = self.segment(now_ns, next, is_syn);
+            (segment.options, segment.options_len) = (options.as_ref(), options_len);
             let mut out_len = segment.payload_len;
             left -= match host.offload.tso4 || host.offload.tso6 || out_len <= most {
                 true => 1,
@@ -152,6 +155,51 @@ impl Pcb {
         turn
     }
 
+    /// Whether an acknowledgment is owed, and there is nothing else to send.
+    fn owes_ack_alone(&self) -> bool {
+        let asks = self.probe_window || self.recovery.force;
+        let sends = self.is_opening() || self.board.lost() > 0 || self.send.wants();
+        self.ack_now && !asks && !sends && !self.has_options(false)
+    }
+
+    /// Sends nothing but an acknowledgment, as most segments of those who only
+    /// receive are.
+    fn acknowledge_alone(&mut self, now_ns: u64, host: &mut Host, out: &mut dyn Outlet) -> Turn {
+        let echo = if self.echo_mark {
+            Flags::ECE
+        } else {
+            Flags::default()
+        };
+        let mut segment = Outgoing {
+            start: self.send.nxt,
+            payload_len: 0,
+            traffic_class: self.options.traffic_class,
+            options: None,
+            options_len: self.timestamps_len(),
+            header: Plain {
+                src_port: self.local.port(),
+                dst_port: self.remote.port(),
+                seq: self.send.nxt.0,
+                ack: self.receive.nxt.0,
+                flags: Flags::ACK | echo,
+                window: self.receive.advertise(self.mss),
+                timestamps: self.told_timestamps(now_ns),
+            },
+        };
+        match self.way() {
+            Some(way) => {
+                let done = segment.emit(way, &self.send, host, out, usize::MAX);
+                if done.is_none() {
+                    return Turn::Full;
+                }
+            }
+            None => segment.hold(now_ns, self.header(), &self.send, host),
+        }
+        self.count_sent(0, false);
+        self.acknowledged_all();
+        Turn::Done
+    }
+
     /// Whether its turn may come to anything.
     pub(super) fn wants_turn(&self) -> bool {
         self.state != State::Closed && (self.has_output() || self.advice.is_some())
@@ -162,7 +210,7 @@ impl Pcb {
         self.ack_now
             || self.probe_window
             || self.recovery.force
-            || self.is_opening()
+            || self.send.nxt == self.send.iss
             || self.board.lost() > 0
             || self.send.wants()
     }
@@ -242,13 +290,12 @@ impl Pcb {
     }
 
     fn next(&mut self, most: usize, burst: usize) -> Option<Next> {
-        if self.next_is_syn() {
-            return self.next_opening();
-        }
         let (pipe, cwnd, force) = (self.pipe(), self.congestion.cwnd, self.recovery.force);
         let fits = |len: usize| force || pipe == 0 || pipe + len <= cwnd;
         let mut waits = false;
-        if let Some(sent) = self.board.next_lost(most) {
+        if self.board.lost() > 0
+            && let Some(sent) = self.board.next_lost(most)
+        {
             let len = sent.end.since(sent.start);
             let allowed = sent.start == self.send.una || self.send.allows(sent.end);
             if allowed && fits(len) {
@@ -298,6 +345,7 @@ impl Pcb {
     }
 
     /// The options of the next segment.
+    #[inline(never)]
     fn options(&mut self, now_ns: u64, is_syn: bool) -> Options {
         let timestamps = self.told_timestamps(now_ns);
         let mut options = Options {
@@ -322,14 +370,8 @@ impl Pcb {
         options
     }
 
-    /// The segment that is next.
-    fn segment<'a>(
-        &mut self,
-        now_ns: u64,
-        next: Next,
-        options: Option<&'a Options>,
-        is_syn: bool,
-    ) -> Outgoing<'a> {
+    /// The segment that is next, with no options but timestamps.
+    fn segment<'a>(&mut self, now_ns: u64, next: Next, is_syn: bool) -> Outgoing<'a> {
         let (start, end) = match next {
             Next::New(start, end) | Next::Again(start, end) => (start, end),
             Next::Ack => (self.send.nxt, self.send.nxt),
@@ -345,7 +387,8 @@ impl Pcb {
                 true => self.options.traffic_class | MARKABLE,
                 false => self.options.traffic_class,
             },
-            options,
+            options: None,
+            options_len: self.timestamps_len(),
             header: Plain {
                 src_port: self.local.port(),
                 dst_port: self.remote.port(),
@@ -438,9 +481,14 @@ impl Pcb {
             self.last_sent_ns = now_ns;
         }
         if self.state != State::SynSent {
-            self.ack_now = false;
-            self.timers.ack_ns = None;
-            self.acknowledged = self.receive.nxt;
+            self.acknowledged_all();
         }
+    }
+
+    /// A segment is out that acknowledges all that has come.
+    fn acknowledged_all(&mut self) {
+        self.ack_now = false;
+        self.timers.ack_ns = None;
+        self.acknowledged = self.receive.nxt;
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct Patience {
     /// of a clock that wraps.
     since_ms: u32,
     /// Whether anything waits.
-    waits: bool,
+    pub(super) waits: bool,
 }
 
 fn ms(now_ns: u64) -> u32 {
@@ -30,10 +30,14 @@ impl Pcb {
         self.patience.since_ms = ms(now_ns);
     }
 
+    /// Whether something waits to be acknowledged, or to be sent.
+    pub(super) fn waits(&self) -> bool {
+        !self.board.is_empty() || self.send.wants()
+    }
+
     /// Starts to count when something begins to wait; a timer that would strike
     /// after patience is over strikes then.
-    pub(super) fn wait_patiently(&mut self, now_ns: u64) {
-        let waits = !self.board.is_empty() || self.send.wants();
+    pub(super) fn wait_patiently(&mut self, now_ns: u64, waits: bool) {
         if waits && !self.patience.waits {
             self.progressed(now_ns);
         }

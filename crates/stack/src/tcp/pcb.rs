@@ -303,13 +303,17 @@ impl Pcb {
     pub(super) fn set_path(&mut self, path_mtu: usize) -> usize {
         let path = (path_mtu - headers(self.local)).min(self.mss_ours.into());
         let room = usize::from(self.send.mss_peer).min(path);
-        let options = if self.timestamps.is_some() { 12 } else { 0 };
-        let mss = room - options;
+        let mss = room - self.timestamps_len();
         if mss != self.mss {
             self.mss = mss;
             self.congestion.set_mss(mss);
         }
         room
+    }
+
+    /// Bytes of timestamps in a segment, if it has them.
+    pub(super) fn timestamps_len(&self) -> usize {
+        if self.timestamps.is_some() { 12 } else { 0 }
     }
 
     /// Bytes that a segment may carry, options included, before the peer has

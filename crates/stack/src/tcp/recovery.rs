@@ -326,6 +326,11 @@ impl Pcb {
     /// Sets the timer about loss, after segments went or an acknowledgment
     /// came.
     pub(super) fn schedule_loss(&mut self, now_ns: u64) {
+        let waits = self.waits();
+        if !waits && !self.patience.waits {
+            self.timers.loss = None;
+            return;
+        }
         let persists = matches!(self.timers.loss, Some((LossTimer::Persist, _)));
         self.timers.loss = if self.board.is_empty() {
             match (self.is_window_closed(), persists) {
@@ -344,7 +349,7 @@ impl Pcb {
                 _ => Some((LossTimer::Timeout, timeout_ns)),
             }
         };
-        self.wait_patiently(now_ns);
+        self.wait_patiently(now_ns, waits);
     }
 
     /// How long after a segment to probe for the loss of the last ones
@@ -383,7 +388,7 @@ impl Pcb {
                 self.probe_window = true;
                 (self.send.crumbs, self.send.pushes) = (true, true);
                 self.timers.loss = Some((LossTimer::Persist, now_ns + self.rtt.rto_ns()));
-                self.wait_patiently(now_ns);
+                self.wait_patiently(now_ns, self.waits());
                 return self.recovery.retries <= self.retries.into();
             }
         }

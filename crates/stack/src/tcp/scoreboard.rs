@@ -48,10 +48,10 @@ pub(super) struct Scoreboard {
     lost: u32,
     /// Segments that were sent again and are in flight.
     again: u32,
+    /// Numbers of all of them.
+    outstanding: u32,
     /// No lost segment is before it.
     first_lost: Seq,
-    /// The highest number that the peer has selectively.
-    pub(super) sacked_to: Option<Seq>,
 }
 
 impl Scoreboard {
@@ -70,10 +70,7 @@ impl Scoreboard {
 
     /// Numbers not acknowledged.
     pub(super) fn outstanding(&self) -> usize {
-        match (self.segments.front(), self.segments.back()) {
-            (Some(first), Some(last)) => last.end.since(first.start),
-            _ => 0,
-        }
+        self.outstanding as usize
     }
 
     /// Numbers taken for lost and not sent again yet.
@@ -121,6 +118,7 @@ impl Scoreboard {
 
     /// A new segment goes out, behind the others.
     pub(super) fn push(&mut self, start: Seq, end: Seq, now_ns: u64) {
+        self.outstanding += end.since(start) as u32;
         self.segments.push_back(Sent {
             start,
             end,
@@ -139,6 +137,7 @@ impl Scoreboard {
                 break;
             }
             let gone = una.min(first.end).since(first.start) as u32;
+            self.outstanding -= gone;
             self.sacked -= if first.sacked { gone } else { 0 };
             self.lost -= if first.lost { gone } else { 0 };
             if una.before(first.end) {
@@ -148,9 +147,6 @@ impl Scoreboard {
             self.again -= u32::from(first.again);
             each(first);
             self.segments.pop_front();
-        }
-        if self.sacked_to.is_some_and(|to| to.at_most(una)) {
-            self.sacked_to = None;
         }
         if self.segments.is_empty() && self.segments.capacity() > KEPT {
             self.segments = VecDeque::new();
@@ -185,8 +181,6 @@ impl Scoreboard {
             self.lost -= if sent.lost { len } else { 0 };
             self.sacked += len;
             (sent.sacked, sent.lost) = (true, false);
-            let to = self.sacked_to.map_or(sent.end, |to| to.max(sent.end));
-            self.sacked_to = Some(to);
             each(sent);
         }
     }
@@ -300,7 +294,6 @@ impl Scoreboard {
             sent.sacked = false;
         }
         self.sacked = 0;
-        self.sacked_to = None;
     }
 }
 
@@ -319,8 +312,12 @@ mod tests {
                 .sum()
         };
         assert_eq!(
-            (board.sacked(), board.lost()),
-            (sum(|sent| sent.sacked), sum(|sent| sent.lost))
+            (board.outstanding(), board.sacked(), board.lost()),
+            (
+                sum(|_| true),
+                sum(|sent| sent.sacked),
+                sum(|sent| sent.lost)
+            )
         );
         assert_eq!(
             board.again as usize,

@@ -229,7 +229,8 @@ impl Send {
 
     /// Whether bytes, or a FIN, wait to be sent.
     pub(super) fn wants(&self) -> bool {
-        self.unsent() > 0 || (self.closed && !self.fin_sent())
+        let end = self.fin().plus(self.closed.into());
+        self.nxt.max(self.start).before(end)
     }
 
     /// Bytes sent and not acknowledged.
@@ -308,7 +309,10 @@ impl Send {
 
     /// The control bits of a segment: SYN and FIN by their numbers.
     pub(super) fn flags(&self, start: Seq, end: Seq) -> Flags {
-        let syn = start == self.iss && end != start;
+        if start == end {
+            return Flags::default();
+        }
+        let syn = start == self.iss;
         let fin = self.closed && start.at_most(self.fin()) && self.fin().before(end);
         let data_end = if fin { self.fin() } else { end };
         let push = self.is_pushed(data_end) && start.before(data_end) && !syn;

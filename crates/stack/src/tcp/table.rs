@@ -66,7 +66,7 @@ pub(crate) struct Tcp {
     pub(crate) held: usize,
     /// Those that cannot write for want of memory, by how much they need.
     pub(super) starved: BTreeSet<(u32, Name)>,
-    /// Whose segment came last.
+    /// Whose segment came last, or who began since.
     pub(super) latest: Option<Name>,
     pub(super) rng: Keyed,
     /// Which of several stacks of one host this is.
@@ -128,8 +128,8 @@ impl Tcp {
         }
         let local = SocketAddr::new(incoming.dst(), segment.dst_port());
         let remote = SocketAddr::new(incoming.src(), segment.src_port());
-        let known = incoming
-            .connection
+        let seems = incoming.connection.or(self.latest);
+        let known = seems
             .filter(|name| self.is_between(*name, local, remote))
             .or_else(|| self.between(local, remote));
         let repr = Repr::parse(&segment);
@@ -159,6 +159,7 @@ impl Tcp {
             if let Some(asked) = asked.filter(|_| effect == Effect::Opened) {
                 self.cookies.learn(remote.ip(), &asked, &arrived, retried);
             }
+            self.latest = Some(name);
             host.counters.segments_standard += 1;
             host.counters.challenges += u64::from(pcb.challenged_ns != challenged);
             match effect {
@@ -202,6 +203,7 @@ impl Tcp {
         let name = self.pcbs.insert(pcb);
         let entered = self.table.insert(key, PcbId(name.index));
         assert!(entered.is_ok(), "looked up before");
+        self.latest = Some(name);
         self.settle(now_ns, name);
         name
     }
@@ -222,16 +224,11 @@ impl Tcp {
     /// Counts the storage of a connection's buffers; those that waited for
     /// memory are told when there is some again.
     pub(super) fn account(&mut self, name: Name) {
-        let Some(pcb) = self.pcbs.get_mut(name) else {
-            return;
-        };
-        let holds = pcb.send.capacity() + pcb.receive.capacity();
-        if holds == pcb.held as usize {
-            return;
+        if let Some(pcb) = self.pcbs.get_mut(name)
+            && pcb.account(&mut self.held)
+        {
+            self.feed();
         }
-        self.held = self.held - pcb.held as usize + holds;
-        pcb.held = holds as u32;
-        self.feed();
     }
 
     /// Tells those that waited for memory, if there is some again: each only
@@ -258,29 +255,14 @@ impl Tcp {
     /// After anything happened to a connection: its memory, its deadline, its
     /// turn to send, what there is to tell, and its end.
     pub(super) fn settle(&mut self, now_ns: u64, name: Name) {
-        let Some(pcb) = self.pcbs.get_mut(name) else {
+        let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
             return;
         };
-        if pcb.send.capacity() + pcb.receive.capacity() != pcb.held as usize {
-            self.account(name);
-        }
-        let Some(pcb) = self.pcbs.get_mut(name) else {
-            return;
-        };
-        let quiet = match pcb.state {
-            State::TimeWait => Some(TIME_WAIT_NS),
-            State::FinWait2 if pcb.released => Some(FIN_WAIT_2_NS),
-            _ => None,
-        };
-        let is_new = quiet.is_some() && !pcb.is_quiet;
-        if let Some(quiet_ns) = quiet.filter(|_| is_new) {
-            pcb.is_quiet = true;
-            pcb.timers.idle_ns = at(now_ns + quiet_ns);
-        }
-        if pcb.state == State::TimeWait && pcb.timers.idle_ns.is_none() {
-            pcb.timers.idle_ns = at(now_ns + TIME_WAIT_NS);
-        }
-        if pcb.state != State::Closed && pcb.timers.release_ns.is_none() && pcb.holds_memory() {
+        let fed = pcb.account(&mut self.held);
+        let is_over = pcb.state == State::Closed;
+        let ends = matches!(pcb.state, State::FinWait2 | State::TimeWait);
+        let quietens = ends && pcb.quieten(now_ns);
+        if pcb.timers.release_ns.is_none() && !is_over && pcb.holds_memory() {
             pcb.release(now_ns);
         }
         let at_ns = pcb.timers.next_ns();
@@ -295,11 +277,14 @@ impl Tcp {
         if untold && !std::mem::replace(&mut pcb.is_told, true) {
             self.told.push_back(name);
         }
-        if pcb.state == State::Closed {
+        if is_over {
             self.over(name);
         }
-        if is_new {
+        if quietens {
             self.waits(now_ns, name);
+        }
+        if fed {
+            self.feed();
         }
     }
 
@@ -319,6 +304,7 @@ impl Tcp {
 
     /// A connection is over: another may have its ends, and without an
     /// application it is gone.
+    #[inline(never)]
     fn over(&mut self, name: Name) {
         let Some(pcb) = self.pcbs.get_mut(name) else {
             return;
@@ -365,19 +351,15 @@ impl Tcp {
     }
 
     /// Does what is due, and lets connections send in turns; gives the next
-    /// deadline.
+    /// deadline, `u64::MAX` if there is none.
     #[inline]
     pub(crate) fn poll<O: Outlets + ?Sized>(
         &mut self,
         now_ns: u64,
         hosts: &mut Hosts,
         outs: &mut O,
-    ) -> Option<u64> {
-        if self
-            .deadlines
-            .next_ns()
-            .is_some_and(|at_ns| at_ns <= now_ns)
-        {
+    ) -> u64 {
+        if self.deadlines.next_ns() <= now_ns {
             self.strike(now_ns, hosts);
         }
         let mut more = false;
@@ -389,7 +371,7 @@ impl Tcp {
         }
         match more {
             false => self.deadlines.next_ns(),
-            true => Some(now_ns),
+            true => now_ns,
         }
     }
 
@@ -410,19 +392,19 @@ impl Tcp {
 
     /// Lets the connections of a link send; whether it stopped at so many bytes.
     fn take_turns(&mut self, now_ns: u64, host: &mut Host, out: &mut dyn Outlet) -> bool {
-        let link = usize::from(host.link);
+        let ready = &mut self.ready[usize::from(host.link)];
         let mut sent = 0;
         while sent < POLL_BYTES
-            && let Some(name) = self.ready[link].pop_front()
+            && let Some(name) = ready.pop_front()
         {
-            let Some(pcb) = self.pcbs.get_mut(name) else {
+            let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
                 continue;
             };
             match pcb.output(now_ns, host, out, &mut sent) {
                 Turn::Done => pcb.is_ready = false,
-                Turn::More => self.ready[link].push_back(name),
+                Turn::More => ready.push_back(name),
                 Turn::Full => {
-                    self.ready[link].push_front(name);
+                    ready.push_front(name);
                     break;
                 }
             }
@@ -510,9 +492,36 @@ impl Tcp {
     }
 
     /// Whether a connection is the one between these ends.
-    fn is_between(&self, name: Name, local: SocketAddr, remote: SocketAddr) -> bool {
+    pub(super) fn is_between(&self, name: Name, local: SocketAddr, remote: SocketAddr) -> bool {
         let pcb = self.pcbs.get(name).filter(|pcb| pcb.is_known);
         pcb.is_some_and(|pcb| pcb.local == local && pcb.remote == remote)
+    }
+}
+
+impl Pcb {
+    /// Counts the storage of its buffers among that of all; whether it is another
+    /// than before.
+    fn account(&mut self, held: &mut usize) -> bool {
+        let holds = self.send.capacity() + self.receive.capacity();
+        let before = std::mem::replace(&mut self.held, holds as u32) as usize;
+        *held = *held - before + holds;
+        before != holds
+    }
+
+    /// Nothing but time is left to wait for: it starts to run, or does again;
+    /// whether that is new.
+    fn quieten(&mut self, now_ns: u64) -> bool {
+        let quiet_ns = match self.state {
+            State::TimeWait => TIME_WAIT_NS,
+            State::FinWait2 if self.released => FIN_WAIT_2_NS,
+            _ => return false,
+        };
+        let is_new = !std::mem::replace(&mut self.is_quiet, true);
+        let again = self.state == State::TimeWait && self.timers.idle_ns.is_none();
+        if is_new || again {
+            self.timers.idle_ns = at(now_ns + quiet_ns);
+        }
+        is_new
     }
 }
 
