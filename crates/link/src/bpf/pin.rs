@@ -6,7 +6,7 @@
 //! folder on.
 
 use super::sys;
-use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{self, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::ffi::CString;
@@ -205,19 +205,47 @@ impl PinFolder {
         }
     }
 
+    /// Has everybody who wants it [alone](Self::lock_alone) wait or go without,
+    /// until what this gives is closed.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn lock(&self) -> Result<OwnedFd, PinError> {
+        let locked = self.readable().and_then(|folder| {
+            fs::flock(&folder, FlockOperation::LockShared)?;
+            Ok(folder)
+        });
+        locked.map_err(|error| failed("lock", &self.path, error))
+    }
+
+    /// The same for one alone; `None` while somebody has it.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn lock_alone(&self) -> Result<Option<OwnedFd>, PinError> {
+        let locked = self.readable().and_then(|folder| {
+            fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
+            Ok(folder)
+        });
+        match locked {
+            Ok(folder) => Ok(Some(folder)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(failed("lock", &self.path, error)),
+        }
+    }
+
+    fn readable(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | FOLDER_ONLY;
+        fs::openat(&self.folder, c".", flags, Mode::empty())
+    }
+
     /// What is in it: the names of pins, and those of folders, each sorted.
     ///
     /// # Errors
     /// As the system says.
     pub fn list(&self) -> Result<(Vec<String>, Vec<String>), PinError> {
         let list = |error| failed("list", &self.path, error);
-        let readable = fs::openat(
-            &self.folder,
-            c".",
-            OFlags::RDONLY | FOLDER_ONLY,
-            Mode::empty(),
-        );
-        let dir = Dir::new(readable.map_err(list)?).map_err(list)?;
+        let dir = Dir::new(self.readable().map_err(list)?).map_err(list)?;
         let (mut pins, mut folders) = (Vec::new(), Vec::new());
         for entry in dir {
             let entry = entry.map_err(list)?;

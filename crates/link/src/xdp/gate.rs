@@ -3,13 +3,12 @@
 
 use super::fast::Fast;
 use super::host::HostFilter;
+use super::place::{Place, XDP_PIN};
 use super::promiscuous;
 use super::socket::Xsk;
 use super::state::{Bypass, LINKS_MAX, QUEUES_MAX, State, at};
 use super::{place, program};
-use crate::bpf::{
-    AttachError, Attachment, Hook, LoadError, Map, MapError, MapSpec, PinError, PinFolder,
-};
+use crate::bpf::{AttachError, Attachment, Hook, LoadError, Map, MapError, MapSpec, PinError};
 use crate::net::{Interface, InterfaceError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -78,7 +77,7 @@ pub struct Gate {
     sockets: Map,
     peers: Map,
     links: Vec<Option<GateLink>>,
-    pins: Option<Pins>,
+    pins: Option<Place>,
     adopted: bool,
     host: Option<HostFilter>,
 }
@@ -119,19 +118,12 @@ pub struct LinkParts<F> {
     pub promiscuous: Option<F>,
 }
 
-#[derive(Debug)]
-struct Pins {
-    parent: PinFolder,
-    folder: PinFolder,
-    name: String,
-}
-
 const STATE: &str = "state";
 const SOCKETS: &str = "sockets";
 const PEERS: &str = "peers";
 
 fn xdp_pin(link: usize) -> String {
-    format!("xdp-{link}")
+    format!("{XDP_PIN}{link}")
 }
 
 fn tc_pin(link: usize) -> String {
@@ -160,17 +152,11 @@ impl Gate {
             let what = names.join(", ");
             return Err(GateError::Links { what });
         }
-        let the_pins = match outlive {
-            true => {
-                let (parent, folder, name) = place::folder(&numbers)?;
-                Some(Pins {
-                    parent,
-                    folder,
-                    name,
-                })
-            }
+        let mut the_pins = match outlive {
+            true => Some(place::folder(&numbers)?),
             false => None,
         };
+        let held = the_pins.as_mut().and_then(|pins| pins.held.take());
         if let Some(pins) = &the_pins
             && let Some(mut gate) = Gate::adopt(pins, &numbers)?
         {
@@ -196,6 +182,7 @@ impl Gate {
             return Ok(gate);
         };
         let _ = gate.end();
+        drop(held);
         match error {
             // By what an earlier one with another bypass has left?
             GateError::Taken { .. } if !outlive => match Gate::clean(interfaces) {
@@ -445,7 +432,7 @@ impl Gate {
     }
 
     /// What an earlier process has left, if it works still.
-    fn adopt(pins: &Pins, numbers: &[u32]) -> Result<Option<Gate>, GateError> {
+    fn adopt(pins: &Place, numbers: &[u32]) -> Result<Option<Gate>, GateError> {
         let get = |name: &str| -> Result<Option<OwnedFd>, PinError> { pins.folder.get(name) };
         let (Some(state), Some(sockets), Some(peers)) = (get(STATE)?, get(SOCKETS)?, get(PEERS)?)
         else {
@@ -589,12 +576,7 @@ impl Gate {
     /// See [`GateError`].
     pub fn clean(interfaces: &[&Interface]) -> Result<bool, GateError> {
         let numbers: Vec<u32> = interfaces.iter().map(|i| i.index).collect();
-        let (parent, folder, name) = place::folder(&numbers)?;
-        let pins = Pins {
-            parent,
-            folder,
-            name,
-        };
+        let pins = place::folder(&numbers)?;
         let found = match pins.folder.list()?.0.is_empty() {
             true => false,
             false => {
@@ -608,7 +590,7 @@ impl Gate {
 
     /// Takes down what these pins keep, in whatever order an earlier process
     /// named the links, but for one that still runs.
-    fn dismantle(pins: &Pins, numbers: &[u32]) -> Result<(), GateError> {
+    fn dismantle(pins: &Place, numbers: &[u32]) -> Result<(), GateError> {
         let reversed: Vec<u32> = numbers.iter().rev().copied().collect();
         // Promiscuity by the page, the rest by the pins alone.
         for order in [numbers, &reversed] {
@@ -624,7 +606,7 @@ impl Gate {
     }
 }
 
-impl Pins {
+impl Place {
     /// Detaches and removes all that is pinned.
     fn sweep(&self) -> Result<(), GateError> {
         for name in self.folder.list()?.0 {
@@ -667,6 +649,51 @@ mod tests {
             assert!(!gate.is_adopted());
             gate.end().unwrap();
         });
+    }
+
+    #[test]
+    fn what_stayed_goes_when_its_interfaces_are_gone() {
+        if !need::root() {
+            return;
+        }
+        let net = || {
+            let lab = Lab::new();
+            let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+            let (device, _) = lab.link(&a, &b).connect().unwrap();
+            (lab, a, b, device)
+        };
+        let leave = |host: &weir_lab::net::Host, index: u32| {
+            host.run(|| {
+                let interface = Interface::numbered(index).unwrap();
+                drop(Gate::attach(&[&interface], Bypass::Wire, true).unwrap());
+                place::name(&[index]).unwrap()
+            })
+        };
+        let (stays, goes, last) = (net(), net(), net());
+        let stayed = leave(&stays.1, stays.3.index());
+        let gone = leave(&goes.1, goes.3.index());
+        drop(goes);
+        let began = std::time::Instant::now();
+        loop {
+            // Whoever comes sweeps; the kernel takes its time with the namespace.
+            let mine = leave(&last.1, last.3.index());
+            let taps = place::folder(&[0]).unwrap();
+            taps.parent.remove_folder(&taps.name).unwrap();
+            let (_, folders) = taps.parent.list().unwrap();
+            assert!(folders.contains(&stayed) && folders.contains(&mine));
+            if !folders.contains(&gone) {
+                break;
+            }
+            assert!(began.elapsed().as_secs() < 60, "{gone} stays");
+            drop(taps);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        for net in [&stays, &last] {
+            net.1.run(|| {
+                let interface = Interface::numbered(net.3.index()).unwrap();
+                assert!(Gate::clean(&[&interface]).unwrap());
+            });
+        }
     }
 
     /// Numbers of network namespaces and of interfaces are given again.
