@@ -206,11 +206,15 @@ fn what_is_wrong_is_named_with_its_value_and_what_would_do() {
         );
     }
     assert!(read("").unwrap_err().contains("write [[link]]"));
-    assert!(
-        read(&format!("neighbours_max = 1\n{link}"))
-            .unwrap_err()
-            .contains("neighbours_max")
-    );
+    for wrong in [
+        "neighbours_max = 1",
+        "routes_max = 0",
+        "routes_max = 4000001",
+    ] {
+        let error = read(&format!("{wrong}\n{link}")).unwrap_err();
+        let key = wrong.split(' ').next().unwrap();
+        assert!(error.contains(key), "{wrong}: {error}");
+    }
     let v6 = "[[link]]\nname = \"a\"\nmtu = 1000\naddresses = [\"2001:db8::1/64\"]";
     assert!(read(v6).unwrap_err().contains("from 1280"));
 }

@@ -3,6 +3,7 @@
 //! ```toml
 //! redirects = true              # tell hosts of a better first hop
 //! neighbours_max = 8192
+//! routes_max = 4000000          # of each version of IP
 //!
 //! [icmp]                        # errors and redirects
 //! per_second = 1000
@@ -33,7 +34,7 @@
 //! hardware = "02:00:00:00:00:fe"
 //! ```
 
-use super::{HOPS_MAX, Hop, LINKS_MAX, LinkId, LinkSettings, Settings, Target};
+use super::{HOPS_MAX, Hop, LINKS_MAX, LinkId, LinkSettings, ROUTES_V4_MAX, Settings, Target};
 use serde::Deserialize;
 use std::net::IpAddr;
 use weir_stack::Prefix;
@@ -79,6 +80,8 @@ pub struct Config {
     pub redirects: bool,
     /// Neighbours that are known at once.
     pub neighbours_max: usize,
+    /// Routes of each version of IP, configured or learned.
+    pub routes_max: usize,
     /// The rate of ICMP errors.
     pub icmp: Icmp,
     /// What is shared with the kernel.
@@ -100,6 +103,7 @@ impl Default for Config {
         Config {
             redirects: settings.redirects,
             neighbours_max: settings.neighbours_max,
+            routes_max: settings.routes_max,
             icmp: Icmp::default(),
             kernel: Kernel::default(),
             links: Vec::new(),
@@ -307,6 +311,10 @@ impl Config {
             let remedy = format!("give a number from 4 to {NEIGHBOURS_MAX}");
             return Err(wrong("neighbours_max", self.neighbours_max, remedy));
         }
+        if !(1..=ROUTES_V4_MAX).contains(&self.routes_max) {
+            let remedy = format!("give a number from 1 to {ROUTES_V4_MAX}");
+            return Err(wrong("routes_max", self.routes_max, remedy));
+        }
         for (number, link) in self.links.iter().enumerate() {
             let before = &self.links[..number];
             if before.iter().any(|other| other.name == link.name) {
@@ -350,6 +358,7 @@ impl Config {
             neighbours: neighbours.collect::<Result<_, ConfigError>>()?,
             links,
             neighbours_max: self.neighbours_max,
+            routes_max: self.routes_max,
             icmp_per_second: self.icmp.per_second,
             icmp_burst: self.icmp.burst,
             redirects: self.redirects,

@@ -92,6 +92,9 @@ pub struct Settings {
     pub neighbours: Vec<(LinkId, IpAddr, Address)>,
     /// Neighbours that are known at once, on all links.
     pub neighbours_max: usize,
+    /// Routes of each version of IP, as far as they fit: see
+    /// [`ROUTES_V4_MAX`] and [`ROUTES_V6_MAX`].
+    pub routes_max: usize,
     /// ICMP errors and redirects that may go out in a second; 0 for none.
     pub icmp_per_second: u32,
     /// How many of them at once.
@@ -109,6 +112,7 @@ impl Default for Settings {
             links: Vec::new(),
             neighbours: Vec::new(),
             neighbours_max: 8192,
+            routes_max: ROUTES_V4_MAX,
             icmp_per_second: 1000,
             icmp_burst: 50,
             redirects: true,
@@ -168,7 +172,7 @@ impl Router {
             neighbours.set_static((link, ip), hardware);
         }
         let links: Vec<Link> = settings.links.iter().map(Link::new).collect();
-        let mut routes = Routes::default();
+        let mut routes = Routes::with_room(settings.routes_max);
         routes.set_own(own_routes(&links))?;
         while routes.work() {}
         let (own_v4, own_v6) = own_addresses(&links);
@@ -226,7 +230,8 @@ impl Router {
     /// Gives the router these addresses on a link, and those alone.
     ///
     /// # Errors
-    /// If there is no room for the routes to them.
+    /// If there is no room for some of the routes to them: these follow as soon
+    /// as there is.
     pub fn set_addresses(
         &mut self,
         link: LinkId,
@@ -373,7 +378,7 @@ impl Router {
     /// Does what is due: brings routes up to date, asks neighbours again,
     /// gives up those that never answer.
     pub fn poll(&mut self, now_ns: u64) {
-        self.changed |= !self.routes.is_settled();
+        self.changed |= !self.routes.is_settled() || self.routes.lacks_own();
         self.routes.work();
         if self.neighbours.next_ns().is_some_and(|due| due <= now_ns) {
             let silent = self.neighbours.poll(now_ns);

@@ -76,6 +76,8 @@ pub struct Routes {
     targets: Targets,
     /// Of [`Origin::Own`], by their networks.
     own: HashMap<Prefix, Target>,
+    /// The same, for which there was no room yet.
+    own_left: Vec<(Prefix, Target)>,
 }
 
 /// Which route of a prefix comes first: in this order.
@@ -96,6 +98,8 @@ where
     (K, u8): TriePrefix,
 {
     fib: Fib<K>,
+    /// Prefixes that fit, those of our own apart.
+    max: usize,
     configured: BTreeMap<(K, u8), u32>,
     own: BTreeMap<(K, u8), u32>,
     learned: BTreeMap<(K, u8, u32), u32>,
@@ -103,23 +107,31 @@ where
 
 impl Default for Routes {
     fn default() -> Routes {
+        Routes::with_room(usize::MAX)
+    }
+}
+
+impl Routes {
+    /// With room for so many prefixes of each version of IP, and never for more
+    /// than [`ROUTES_V4_MAX`] and [`ROUTES_V6_MAX`].
+    pub fn with_room(max: usize) -> Routes {
         Routes {
-            v4: Table::default(),
-            v6: Table::default(),
+            v4: Table::new(max.min(ROUTES_V4_MAX)),
+            v6: Table::new(max.min(ROUTES_V6_MAX)),
             targets: Targets {
                 // Number 0 is no route.
                 all: vec![Target::Blackhole],
+                max: TARGETS_MAX,
                 uses: vec![1],
                 numbers: BTreeMap::new(),
                 free: Vec::new(),
                 leaving: Vec::new(),
             },
             own: HashMap::new(),
+            own_left: Vec::new(),
         }
     }
-}
 
-impl Routes {
     /// Sets where a prefix leads by this origin.
     ///
     /// # Errors
@@ -170,7 +182,7 @@ impl Routes {
     /// later.
     ///
     /// # Errors
-    /// If there is no room; then some may be missing until the next call.
+    /// If there is no room for some: they follow when there is.
     pub(super) fn set_own(&mut self, wanted: Vec<(Prefix, Target)>) -> Result<(), RouteError> {
         let wanted = wanted.into_iter();
         let wanted: HashMap<Prefix, Target> = wanted
@@ -182,13 +194,35 @@ impl Routes {
         for prefix in gone.map(|(prefix, _)| prefix).collect::<Vec<Prefix>>() {
             self.remove(prefix, Origin::Own);
         }
-        for (prefix, target) in wanted {
-            if self.own.get(&prefix) != Some(&target) {
-                self.insert(prefix, Origin::Own, target.clone())?;
-                self.own.insert(prefix, target);
+        let own = &self.own;
+        let new = wanted.into_iter();
+        self.own_left = new
+            .filter(|(prefix, target)| own.get(prefix) != Some(target))
+            .collect();
+        self.insert_own()
+    }
+
+    /// Takes in those routes to what is ours that are not there yet, as far as
+    /// there is room.
+    fn insert_own(&mut self) -> Result<(), RouteError> {
+        let mut inserted = Ok(());
+        for (prefix, target) in std::mem::take(&mut self.own_left) {
+            match self.insert(prefix, Origin::Own, target.clone()) {
+                Ok(()) => {
+                    self.own.insert(prefix, target);
+                }
+                Err(error) => {
+                    self.own_left.push((prefix, target));
+                    inserted = Err(error);
+                }
             }
         }
-        Ok(())
+        inserted
+    }
+
+    /// Whether there was no room for some of the routes to what is ours.
+    pub(super) fn lacks_own(&self) -> bool {
+        !self.own_left.is_empty()
     }
 
     /// Where an address leads; `None` without a route.
@@ -218,8 +252,10 @@ impl Routes {
         let settled = self.is_settled();
         if settled {
             self.targets.leave();
+            // Others may have made room.
+            let _ = self.insert_own();
         }
-        !settled
+        !self.is_settled()
     }
 
     /// Whether every change has taken effect.
@@ -240,24 +276,20 @@ impl Routes {
     }
 }
 
-impl<K: Key> Default for Table<K>
+impl<K: Key> Table<K>
 where
     (K, u8): TriePrefix,
 {
-    fn default() -> Self {
+    fn new(max: usize) -> Self {
         Table {
             fib: Fib::default(),
+            max,
             configured: BTreeMap::new(),
             own: BTreeMap::new(),
             learned: BTreeMap::new(),
         }
     }
-}
 
-impl<K: Key> Table<K>
-where
-    (K, u8): TriePrefix,
-{
     /// Gives the number that was there before.
     fn insert(
         &mut self,
@@ -266,14 +298,8 @@ where
         number: u32,
     ) -> Result<Option<u32>, RouteError> {
         let key = key.masked(len);
-        let max = if K::BITS == 32 {
-            ROUTES_V4_MAX
-        } else {
-            ROUTES_V6_MAX
-        };
-        let is_full = self.configured.len() + self.learned.len() >= max;
-        if is_full && origin != Origin::Own {
-            return Err(RouteError::Full { max });
+        if !self.has_room(key, len, origin) {
+            return Err(RouteError::Full { max: self.max });
         }
         let old = match origin {
             Origin::Configured => self.configured.insert((key, len), number),
@@ -282,6 +308,17 @@ where
         };
         self.choose(key, len);
         Ok(old)
+    }
+
+    /// Whether one more fits, or this one is there already.
+    fn has_room(&self, key: K, len: u8, origin: Origin) -> bool {
+        let is_full = self.configured.len() + self.learned.len() >= self.max;
+        match origin {
+            Origin::Own => true,
+            _ if !is_full => true,
+            Origin::Configured => self.configured.contains_key(&(key, len)),
+            Origin::Learned(metric) => self.learned.contains_key(&(key, len, metric)),
+        }
     }
 
     fn remove(&mut self, (key, len): (K, u8), origin: Origin) -> Option<u32> {
@@ -319,6 +356,8 @@ where
 #[derive(Debug)]
 struct Targets {
     all: Vec<Target>,
+    /// How many fit.
+    max: usize,
     uses: Vec<u32>,
     numbers: BTreeMap<Target, u32>,
     free: Vec<u32>,
@@ -334,7 +373,7 @@ impl Targets {
         }
         let number = match self.free.pop() {
             Some(number) => number,
-            None if self.all.len() > TARGETS_MAX => return Err(RouteError::TargetsFull),
+            None if self.all.len() > self.max => return Err(RouteError::TargetsFull),
             None => {
                 self.all.push(Target::Blackhole);
                 self.uses.push(0);
@@ -361,5 +400,76 @@ impl Targets {
     /// Nothing names what was left any more.
     fn leave(&mut self) {
         self.free.append(&mut self.leaving);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        text.parse().unwrap()
+    }
+
+    fn to(link: LinkId) -> Target {
+        Target::to(link, None)
+    }
+
+    #[test]
+    fn a_full_table_changes_what_it_has_and_refuses_more() {
+        let mut routes = Routes::with_room(2);
+        let learned = Origin::Learned(0);
+        for (text, origin) in [("10.0.0.0/8", Origin::Configured), ("10.1.0.0/16", learned)] {
+            routes.insert(prefix(text), origin, to(1)).unwrap();
+        }
+        let full = Err(RouteError::Full { max: 2 });
+        let more = prefix("10.2.0.0/16");
+        assert_eq!(routes.insert(more, learned, to(1)), full);
+        assert_eq!(routes.insert(more, Origin::Configured, to(1)), full);
+        // The other version of IP has room of its own, and what is ours always.
+        routes
+            .insert(prefix("2001:db8::/32"), learned, to(1))
+            .unwrap();
+        routes
+            .insert(prefix("10.3.0.0/16"), Origin::Own, to(3))
+            .unwrap();
+        // What is there can lead elsewhere.
+        routes
+            .insert(prefix("10.1.0.0/16"), learned, to(2))
+            .unwrap();
+        while routes.work() {}
+        let leads = |address: &str| routes.look_up(address.parse().unwrap()).cloned();
+        assert_eq!(leads("10.1.0.1"), Some(to(2)));
+        assert_eq!(leads("10.2.0.1"), Some(to(1)), "by the shorter prefix");
+        assert_eq!(leads("10.3.0.1"), Some(to(3)));
+        assert_eq!(routes.len(), (3, 1));
+        // One that goes makes room for another.
+        routes.remove(prefix("10.1.0.0/16"), learned);
+        routes.insert(more, learned, to(2)).unwrap();
+    }
+
+    #[test]
+    fn routes_to_what_is_ours_follow_when_there_is_room() {
+        let mut routes = Routes::default();
+        routes.targets.max = 2;
+        for (number, link) in [(1, 1), (2, 2)] {
+            let network = Prefix::new(IpAddr::from([10, number, 0, 0]), 16).unwrap();
+            routes
+                .insert(network, Origin::Configured, to(link))
+                .unwrap();
+        }
+        let own = prefix("192.0.2.1/32");
+        let wanted = || vec![(own, Target::Local)];
+        assert_eq!(routes.set_own(wanted()), Err(RouteError::TargetsFull));
+        while routes.work() {}
+        assert!(routes.lacks_own());
+        assert_eq!(routes.look_up(own.address()), None);
+        routes.remove(prefix("10.2.0.0/16"), Origin::Configured);
+        while routes.work() {}
+        assert!(!routes.lacks_own());
+        assert_eq!(routes.look_up(own.address()), Some(&Target::Local));
+        // And go, though they came late.
+        routes.set_own(Vec::new()).unwrap();
+        assert_eq!(routes.look_up(own.address()), None);
     }
 }
