@@ -249,9 +249,14 @@ fn run(
             _ => format!("weir-net-{number}"),
         };
         let thread = std::thread::Builder::new().name(name);
-        running
-            .threads
-            .push(thread.spawn(move || shared.drive(&fds))?);
+        match thread.spawn(move || shared.drive(&fds)) {
+            Ok(thread) => running.threads.push(thread),
+            Err(error) => {
+                // The others would wait for what this one has to say.
+                running.stop_by(Instant::now());
+                return Err(error);
+            }
+        }
     }
     Ok(Net(Arc::new(running)))
 }

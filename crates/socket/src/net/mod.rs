@@ -236,6 +236,14 @@ impl Net {
 }
 
 impl Running {
+    /// Has the threads end, at this time at the latest, or where they were told
+    /// an earlier one at that.
+    fn stop_by(&self, at: Instant) {
+        for shared in &self.shards {
+            shared.lock().stop_at.get_or_insert(at);
+            shared.wake();
+        }
+    }
     fn is_own_thread(&self) -> bool {
         let own = std::thread::current().id();
         self.threads
@@ -246,11 +254,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let stop_at = Instant::now() + LINGER;
-        for shared in &self.shards {
-            shared.lock().stop_at = Some(stop_at);
-            shared.wake();
-        }
+        self.stop_by(Instant::now() + LINGER);
         // A waker that a thread itself drops may have held the last clone.
         if self.is_own_thread() {
             return;
