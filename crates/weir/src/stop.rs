@@ -10,7 +10,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
-use std::io::{self, Read};
+use std::ffi::c_int;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -34,20 +35,31 @@ impl Stop {
     }
 
     fn begin() -> io::Result<Stop> {
+        Stop::of(&[SIGINT, SIGTERM], || {})
+    }
+
+    /// `between` runs after each step of it.
+    fn of(signals: &[c_int], mut between: impl FnMut()) -> io::Result<Stop> {
         let asked = Arc::new(AtomicBool::new(false));
         let signal_seen = Arc::new(AtomicUsize::new(0));
         let (wake, waker) = UnixStream::pair()?;
-        for signal in [SIGINT, SIGTERM] {
+        for &signal in signals {
+            // The first, so that we know of one that comes before the others.
+            signal_hook::flag::register_usize(signal, Arc::clone(&signal_seen), signal as usize)?;
+            between();
             // In this order: the shutdown takes effect only from the second
             // signal on, when the flag is already set.
-            signal_hook::flag::register_conditional_shutdown(
-                signal,
-                128 + signal,
-                Arc::clone(&asked),
-            )?;
-            signal_hook::flag::register_usize(signal, Arc::clone(&signal_seen), signal as usize)?;
+            let again = Arc::clone(&asked);
+            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, again)?;
+            between();
             signal_hook::flag::register(signal, Arc::clone(&asked))?;
+            between();
             signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
+            between();
+        }
+        if signal_seen.load(Ordering::Relaxed) != 0 {
+            asked.store(true, Ordering::Relaxed);
+            (&waker).write_all(&[0])?;
         }
         Ok(Stop {
             asked,
@@ -136,6 +148,33 @@ impl<I: AsFd> Read for Interruptible<I> {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 read => return Ok(read?),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use signal_hook::consts::{SIGURG, SIGUSR1, SIGUSR2, SIGWINCH};
+
+    /// Each signal once, after another step: a second one would end us.
+    #[test]
+    fn a_signal_that_comes_while_we_begin_is_not_lost() {
+        let signals = [SIGUSR1, SIGUSR2, SIGURG, SIGWINCH];
+        for (when, signal) in signals.into_iter().enumerate() {
+            let mut step = 0;
+            let stop = Stop::of(&[signal], || {
+                if step == when {
+                    signal_hook::low_level::raise(signal).unwrap();
+                }
+                step += 1;
+            });
+            let stop = stop.unwrap();
+            assert_eq!((step, stop.asked()), (4, true), "after step {when}");
+            assert_eq!(stop.signal(), signal as u8);
+            let mut fds = [PollFd::new(&stop.wake, PollFlags::IN)];
+            let woken = poll(&mut fds, Some(&Timespec::default())).unwrap();
+            assert_eq!(woken, 1, "after step {when}");
         }
     }
 }
