@@ -524,3 +524,16 @@ fn the_demo_writes_captures_to_try_weir_on() {
         "{told}"
     );
 }
+
+/// A file that cannot be written is no wrong option, whatever the command.
+#[test]
+fn statistics_that_cannot_be_written_are_a_failure() {
+    for command in ["bridge", "route"] {
+        let run = weir([command, "a", "b", "--stats-json", "/nowhere/stats.json"])
+            .output()
+            .unwrap();
+        assert_eq!(run.status.code(), Some(1), "{run:?}");
+        let said = String::from_utf8_lossy(&run.stderr);
+        assert!(said.contains("cannot write /nowhere/stats.json"), "{said}");
+    }
+}

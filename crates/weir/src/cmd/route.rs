@@ -47,8 +47,8 @@ A router of two links:
 
 Runs in the foreground and says `ready` on standard error when frames flow.
 
-Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there or something else failed; 2
-if the configuration or an option is refused.")]
+Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there, a file
+cannot be written or something else failed; 2 if the configuration or an option is refused.")]
 pub(crate) struct Args {
     /// Links, with the addresses that these interfaces have, besides those of
     /// the configuration
@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     if let Some(file) = &args.stats_json {
-        crate::replace::can(file).map_err(Failure::refused)?;
+        crate::replace::can(file).map_err(Failure::run)?;
     }
     // Without privilege it has its turn like all others.
     let _ = weir_link::xdp::first_in_line();

@@ -37,8 +37,8 @@ signal. With `kernel` that is how the interfaces were before; with `wire` and `d
 the next `weir bridge` is ready, or --clean. --restore has SIGINT and SIGTERM leave the interfaces
 as they were in any case. docs/bridge.md says what software cannot cover.
 
-Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there or something else failed; 2
-if an option is refused.")]
+Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there, a file
+cannot be written or something else failed; 2 if an option is refused.")]
 pub(crate) struct Args {
     /// The first interface
     #[arg(value_name = "A")]
@@ -175,7 +175,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         restart::end_with_parent()?;
     }
     if let Some(file) = &args.stats_json {
-        crate::replace::can(file).map_err(Failure::refused)?;
+        crate::replace::can(file).map_err(Failure::run)?;
     }
     let stop = Stop::watch()?;
     // Without privilege it has its turn like all others.
