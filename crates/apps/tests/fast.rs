@@ -14,29 +14,26 @@ use std::time::{Duration, Instant};
 use weir_apps::route::config::Config;
 use weir_apps::router;
 use weir_lab::need;
-use weir_lab::net::{Device, Host, Lab, Offloads};
+use weir_lab::net::{Device, Host, Line, Offloads};
 use weir_lab::rng::Rng;
 use weir_link::live::Sender;
 use weir_tap::{FastConfig, FastCounts, FastKind};
 use weir_wire::{EtherType, checksum, ethernet};
 
-/// `a ── eth0 │ r │ eth1 ── b`.
+/// `a ── left │ r │ right ── b`.
 struct Net {
     a: Device,
     b: Device,
     r: Host,
     links: [Device; 2],
-    _lab: Lab,
+    _line: Line,
 }
 
 impl Net {
     fn new() -> Net {
-        let lab = Lab::new();
-        let [a, r, b] = ["a", "r", "b"].map(|name| lab.host(name).unwrap());
-        let (at_a, eth0) = lab.link(&a, &r).connect().unwrap();
-        let (eth1, at_b) = lab.link(&r, &b).connect().unwrap();
-        for device in [&at_a, &eth0, &eth1, &at_b] {
-            // Only so does a veth take redirected frames.
+        let line = Line::new(Offloads::OFF).unwrap();
+        for device in [&line.eth_a, &line.left, &line.right, &line.eth_b] {
+            // Only so does a veth take redirected frames, and once it is up.
             let offloads = Offloads {
                 generic_receive: true,
                 ..Offloads::OFF
@@ -44,11 +41,11 @@ impl Net {
             device.set_offloads(offloads).unwrap();
         }
         Net {
-            a: at_a,
-            b: at_b,
-            r,
-            links: [eth0, eth1],
-            _lab: lab,
+            a: line.eth_a.clone(),
+            b: line.eth_b.clone(),
+            r: line.middle.clone(),
+            links: [line.left.clone(), line.right.clone()],
+            _line: line,
         }
     }
 
@@ -60,26 +57,23 @@ impl Net {
             per_second = 0
             burst = 0
             [[link]]
-            name = "eth0"
+            name = "left"
             addresses = ["192.0.2.1/24", "2001:db8:1::1/64"]
             [[link]]
-            name = "{}"
+            name = "right"
             addresses = ["198.51.100.1/24", "2001:db8:2::1/64"]
             [[route]]
             to = "203.0.113.0/24"
             via = ["198.51.100.9"]
             [[neighbour]]
-            link = "{}"
+            link = "right"
             address = "198.51.100.9"
             hardware = "{mac}"
             [[neighbour]]
-            link = "{}"
+            link = "right"
             address = "2001:db8:2::9"
             hardware = "{mac}"
-            "#,
-            self.links[1].name(),
-            self.links[1].name(),
-            self.links[1].name(),
+            "#
         );
         Config::parse(&text, &[]).unwrap()
     }

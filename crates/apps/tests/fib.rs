@@ -1,7 +1,10 @@
 //! Longest-prefix match against a linear search, through any changes.
 
 use proptest::prelude::*;
+use std::collections::HashMap;
+use std::hash::Hash;
 use weir_apps::route::fib::{Fib, Key};
+use weir_lab::rng::Rng;
 
 /// The oracle: every prefix, looked through.
 #[derive(Default)]
@@ -150,4 +153,103 @@ fn a_short_prefix_is_brought_in_step_by_step() {
     assert_eq!((fib.look_up(0x0a00_0001), fib.look_up(0x0b00_0001)), (7, 9));
     fib.insert(0, 0, 3);
     assert_eq!(fib.look_up(0xf000_0000), 3, "the default is there at once");
+}
+
+/// The oracle of a large table: of each length, its prefixes.
+struct ByLength<K>(Vec<HashMap<K, u32>>);
+
+impl<K: Key + Hash> ByLength<K> {
+    fn look_up(&self, key: K) -> u32 {
+        let mut longest_first = (0..=K::BITS).rev();
+        let found = longest_first.find_map(|len| self.0[usize::from(len)].get(&key.masked(len)));
+        found.copied().unwrap_or(0)
+    }
+}
+
+/// Inserts routes until there are so many different ones, then takes every
+/// tenth away, and compares look-ups: of a key below each of some routes, and
+/// of as many anywhere.
+fn full<K: Key + Hash>(
+    count: usize,
+    mut route: impl FnMut(&mut Rng) -> (K, u8),
+    any: fn(&mut Rng) -> K,
+) where
+    (K, u8): prefix_trie::Prefix,
+{
+    const SAMPLE: usize = 20_000;
+    let mut rng = Rng::new(0xf1b);
+    let mut fib = Fib::<K>::default();
+    let mut model = ByLength(vec![HashMap::new(); usize::from(K::BITS) + 1]);
+    let mut keys = Vec::new();
+    while fib.len() < count {
+        let (key, len) = route(&mut rng);
+        let value = 1 + rng.below(200) as u32;
+        fib.insert(key, len, value);
+        model.0[usize::from(len)].insert(key.masked(len), value);
+        if rng.below(count) < SAMPLE {
+            keys.push((key, len));
+        }
+    }
+    for (key, len) in keys.iter().step_by(10) {
+        fib.remove(*key, *len);
+        model.0[usize::from(*len)].remove(&key.masked(*len));
+    }
+    while !fib.is_settled() {
+        fib.work(u32::MAX);
+    }
+    assert_eq!(fib.len(), model.0.iter().map(HashMap::len).sum::<usize>());
+    let anywhere = (0..SAMPLE).map(|_| any(&mut rng)).collect::<Vec<K>>();
+    let keys: Vec<K> = keys
+        .into_iter()
+        .map(|(key, _)| key)
+        .chain(anywhere)
+        .collect();
+    let mut found = vec![0; keys.len()];
+    fib.look_up_batch(&keys, &mut found);
+    for (key, found) in keys.iter().zip(found) {
+        let expected = model.look_up(*key);
+        assert_eq!((found, fib.look_up(*key)), (expected, expected), "{key:x?}");
+    }
+}
+
+/// Lengths as in the Internet's tables, some of each; the top bits of each
+/// table are those of 1.0.0.0 to 223.255.255.255, and of 2000::/3.
+fn full_tables(v4: usize, v6: usize) {
+    let length = |rng: &mut Rng, all: &[u8]| all[rng.below(all.len())];
+    full::<u32>(
+        v4,
+        |rng| {
+            let len = length(
+                rng,
+                &[
+                    24, 24, 24, 24, 24, 24, 23, 22, 22, 21, 20, 19, 18, 16, 28, 32,
+                ],
+            );
+            (rng.within(1 << 24..224 << 24), len)
+        },
+        |rng| rng.bits() as u32,
+    );
+    let any =
+        |rng: &mut Rng| (1 << 125) | u128::from(rng.bits()) << 60 | u128::from(rng.bits() >> 4);
+    full::<u128>(
+        v6,
+        |rng| {
+            let len = length(rng, &[48, 48, 48, 44, 40, 36, 32, 32, 29, 64, 128]);
+            (any(rng), len)
+        },
+        any,
+    );
+}
+
+#[test]
+fn large_tables_are_as_their_prefixes_by_length() {
+    full_tables(100_000, 20_000);
+}
+
+/// The largest that is required: `cargo test --release -p weir-apps --test fib --
+/// --ignored`.
+#[test]
+#[ignore = "takes long without the optimiser"]
+fn full_tables_are_as_their_prefixes_by_length() {
+    full_tables(1_000_000, 200_000);
 }
