@@ -5,7 +5,7 @@ use crate::net::Net;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::net::{RecvFlags, recv};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -31,14 +31,20 @@ pub(crate) struct Report {
     pub(crate) late_max: Duration,
 }
 
-/// Sent without a pause, where the sender is behind: few enough for a veth.
-const BURST_MAX: u64 = 8;
+/// Sent without a pause, where the sender is behind: few enough for a veth. What
+/// it is behind by more, as on a machine that has paused, it does not make up for.
+const BURST_MAX: f64 = 8.0;
+
+/// Long enough for anything that ought to happen, on any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Numbered {
     devices: [Device; 2],
     dropped: u64,
     /// When each was sent.
     times: Arc<Mutex<Vec<Duration>>>,
+    /// Those that have arrived are below this number.
+    arrived: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
     sender: Option<JoinHandle<()>>,
     receiver: Option<JoinHandle<(Report, Vec<bool>)>>,
@@ -54,23 +60,26 @@ impl Numbered {
         let socket = net.b.capture().unwrap();
         // Room for all: the reader may be kept from reading.
         set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
+        let arrived = Arc::new(AtomicUsize::new(0));
         let receiver = {
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || receive(&socket, &stop, begun))
+            let (stop, arrived) = (Arc::clone(&stop), Arc::clone(&arrived));
+            std::thread::spawn(move || receive(&socket, &stop, begun, &arrived))
         };
         let sender = net.a.run(|| Sender::open(net.eth_a.index())).unwrap();
         let sender = {
             let (stop, times) = (Arc::clone(&stop), Arc::clone(&times));
             std::thread::spawn(move || {
-                let mut number = 0;
+                let (mut number, mut due, mut then) = (0, 0.0, begun);
                 while !stop.load(Ordering::Relaxed) {
-                    let due = (begun.elapsed().as_secs_f64() * per_second) as u64;
-                    let end = due.min(number + BURST_MAX);
-                    while number < end {
+                    let now = Instant::now();
+                    due += (now - std::mem::replace(&mut then, now)).as_secs_f64() * per_second;
+                    due = due.min(BURST_MAX);
+                    while due >= 1.0 {
                         let at = begun.elapsed();
                         sender.send(&frame(number, at)).unwrap();
                         times.lock().unwrap().push(at);
                         number += 1;
+                        due -= 1.0;
                     }
                     std::thread::sleep(Duration::from_micros(200));
                 }
@@ -80,17 +89,26 @@ impl Numbered {
             dropped: dropped(&devices),
             devices,
             times,
+            arrived,
             stop,
             sender: Some(sender),
             receiver: Some(receiver),
         }
     }
 
-    /// What becomes of some frames.
+    /// What becomes of the frames of a tenth of a second, or more.
     pub(crate) fn burst(net: &Net) -> Report {
         let numbered = Numbered::start(net, 2_000.0);
-        std::thread::sleep(Duration::from_millis(100));
+        wait("they are sent", || numbered.sent() >= 200);
         numbered.report()
+    }
+
+    /// Waits until a frame has arrived that was not sent yet when this was
+    /// called.
+    pub(crate) fn until_one_passes(&self) {
+        let next = self.sent();
+        let has_passed = || self.arrived.load(Ordering::Relaxed) > next;
+        wait("a frame passes", has_passed);
     }
 
     /// How many it has sent.
@@ -127,6 +145,14 @@ impl Numbered {
     }
 }
 
+fn wait(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Frames that devices have not handed on.
 fn dropped(devices: &[Device]) -> u64 {
     let counters = devices.iter().map(|device| device.counters().unwrap());
@@ -149,7 +175,12 @@ fn frame(number: u64, at: Duration) -> [u8; 60] {
 }
 
 /// Until nothing has come for a while after the last was sent.
-fn receive(socket: &OwnedFd, stop: &AtomicBool, begun: Instant) -> (Report, Vec<bool>) {
+fn receive(
+    socket: &OwnedFd,
+    stop: &AtomicBool,
+    begun: Instant,
+    arrived: &AtomicUsize,
+) -> (Report, Vec<bool>) {
     const AFTER: Duration = Duration::from_millis(400);
     let mut seen = Vec::new();
     let (mut report, mut buffer) = (Report::default(), [0; 2048]);
@@ -176,6 +207,7 @@ fn receive(socket: &OwnedFd, stop: &AtomicBool, begun: Instant) -> (Report, Vec<
             continue;
         }
         report.arrived += 1;
+        arrived.fetch_max(number + 1, Ordering::Relaxed);
         report.late_max = report.late_max.max(begun.elapsed().saturating_sub(at));
     }
 }
