@@ -179,3 +179,42 @@ fn the_adapters_round_trips_are_split_for_kernel_and_ours() {
     let text = String::from_utf8(run.stdout).unwrap();
     assert_eq!(text.matches("not in our copy").count(), 4 + 14, "{text}");
 }
+
+/// As short as it can be: one size, trials of a hundredth of a second.
+#[test]
+fn bridges_and_routers_stand_beside_the_papers() {
+    if !need::root() {
+        return;
+    }
+    let run = experiment(&["nettap", "--sizes", "64", "--duration", "0.01", "--json"]);
+    assert!(run.status.success(), "{run:?}");
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let names: Vec<&str> = rows
+        .iter()
+        .map(|row| row["name"].as_str().unwrap())
+        .collect();
+    let all = [
+        "weir bridge",
+        "weir route",
+        "linux-bridge",
+        "linux-routing",
+        "libpcap-bridge",
+        "tun-relay",
+        "weir bridge, cached",
+    ];
+    assert_eq!(names, all);
+    assert_eq!(rows[0]["paper_celeron_kpps"], 92.0, "{json}");
+    assert_eq!(json["paper_calls_us"], 4.5);
+    for row in rows {
+        let point = &row["points"][0];
+        assert_eq!(point["size"], 64, "{row}");
+        // A machine without libpcap or TUN, or one that is busy, says so.
+        let has_faults = point["faults"].is_array();
+        let is_measured = point["frames_per_second"].as_f64() >= Some(1000.0);
+        assert!(is_measured || has_faults, "{row}");
+        // These cannot be kept from their CPU: it is the sender's.
+        let is_in_kernel = row["name"].as_str().unwrap().starts_with("linux-");
+        assert!(is_measured || !is_in_kernel, "{row}");
+    }
+}

@@ -4,6 +4,7 @@
 mod broker;
 #[path = "../common/mod.rs"]
 mod common;
+mod filters;
 #[path = "../common/live.rs"]
 mod live;
 mod storms;

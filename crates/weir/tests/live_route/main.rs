@@ -4,6 +4,7 @@ mod addresses;
 mod bird;
 #[path = "../common/mod.rs"]
 mod common;
+mod limits;
 #[path = "../common/live.rs"]
 mod live;
 mod storms;

@@ -443,4 +443,64 @@ mod tests {
         assert_eq!(of("BPF bridging"), (NONE, Some(48.0)));
         assert_eq!(of("divert socket IP forwarding"), (NONE, Some(68.0)));
     }
+
+    /// Rows as they would be measured: one figure that there is, one that there
+    /// is not.
+    fn rows() -> Vec<Row> {
+        let point = |frames_per_second, latency_us, faults: &[&str]| Point {
+            size: 64,
+            frames_per_second,
+            latency_us,
+            faults: faults.iter().map(|fault| (*fault).to_owned()).collect(),
+        };
+        let row = |contestant: &Contestant, point| Row {
+            name: contestant.ours,
+            paper: contestant.paper,
+            paper_celeron_kpps: contestant.kpps[0],
+            paper_pentium_kpps: contestant.kpps[1],
+            paper_latency_us: contestant.latency_us,
+            points: vec![point],
+        };
+        vec![
+            row(&ALL[0], point(Some(863_200.0), Some(4.4), &[])),
+            row(&ALL[4], point(None, None, &["no libpcap"])),
+        ]
+    }
+
+    #[test]
+    fn the_table_has_the_papers_figures_and_ours() {
+        let text = table(&[64], &rows(), Some([3.1, 5.35]));
+        let line = |begins: &str| {
+            let found = text.lines().find(|line| line.starts_with(begins));
+            let words = found.unwrap_or_else(|| panic!("{begins}: {text}"));
+            words.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(line("weir bridge"), "weir bridge 863");
+        assert_eq!(line("libpcap-bridge"), "libpcap-bridge none");
+        assert_eq!(
+            line("NetTap bridging"),
+            "NetTap bridging 92 90 45 weir bridge 863 4.40"
+        );
+        let lacking = "not in our copy not in our copy 48 libpcap-bridge none none";
+        assert_eq!(line("BPF bridging"), format!("BPF bridging {lacking}"));
+        assert!(
+            text.contains("the paper +4.5 µs; ours +2.25 µs (3.10, 5.35)"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("libpcap-bridge, 64 bytes: no libpcap"),
+            "{text}"
+        );
+        assert!(table(&[64], &rows(), None).contains("each frame: not measured"));
+    }
+
+    #[test]
+    fn the_json_says_what_was_not_measured() {
+        let json = json(&rows(), None).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["rows"][0]["points"][0]["frames_per_second"], 863_200.0);
+        assert!(json["rows"][1]["points"][0]["latency_us"].is_null());
+        assert!(json["rows"][1]["paper_celeron_kpps"].is_null());
+        assert!(json["calls_us"].is_null());
+    }
 }
