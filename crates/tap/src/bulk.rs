@@ -5,7 +5,9 @@ use crate::counts::Counts;
 use crate::link::{Push, Queue, TapLink};
 use std::fmt;
 use weir_link::net::{Feature, driver};
-use weir_link::xdp::{BULK_FRAMES_MAX, Bulk, CopyMode, DriverEvent, DriverWatch, takes_redirected};
+use weir_link::xdp::{
+    BULK_FRAMES_MAX, Bulk, CopyMode, DriverEvent, DriverWatch, POOLS_MAX, takes_redirected,
+};
 
 /// Why the frames of a link do not go out many at once.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -127,7 +129,8 @@ impl BulkOut {
         counts: &mut Counts,
     ) -> Result<(), Push> {
         let kept = queue.ring.kept_back().map_err(Push::Ring)?;
-        if kept < FRAMES_MIN {
+        // Frames that nobody frees keep memory of the kernel's: few of them.
+        if kept < FRAMES_MIN || self.bulk.pools() >= POOLS_MAX {
             return Ok(());
         }
         let mut done = 0;

@@ -4,17 +4,38 @@ use serde::Serialize;
 use std::fmt;
 use weir_tap::{LinkId, NoBulk, Tap};
 
+/// When frames go out many at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Bulk {
+    /// Where it is possible; nothing is said of where it is not.
+    Auto,
+    /// Never.
+    Off,
+    /// Where it is possible; where not, that is said.
+    On,
+}
+
+impl Bulk {
+    /// Whether it is tried.
+    pub(crate) fn is_tried(self) -> bool {
+        self != Bulk::Off
+    }
+}
+
 /// Whether a link does.
 #[derive(Serialize, Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct BulkReport {
     /// Whether its frames go out so now, where enough of them wait.
     used: bool,
-    /// Why not, where it was asked for.
+    /// Why not, where it was tried.
     why_not: Option<String>,
+    /// It was asked for.
+    #[serde(skip)]
+    is_asked: bool,
 }
 
 impl BulkReport {
-    pub(crate) fn of(tap: &Tap, link: LinkId) -> BulkReport {
+    pub(crate) fn of(tap: &Tap, link: LinkId, bulk: Bulk) -> BulkReport {
         let why_not = match tap.link_bulk(link) {
             Ok(()) | Err(NoBulk::NotAsked) => None,
             Err(why) => Some(why.to_string()),
@@ -22,12 +43,13 @@ impl BulkReport {
         BulkReport {
             used: tap.link_bulk(link).is_ok(),
             why_not,
+            is_asked: bulk == Bulk::On,
         }
     }
 
     /// Whether it was asked for in vain.
     pub(crate) fn is_refused(&self) -> bool {
-        self.why_not.is_some()
+        self.is_asked && self.why_not.is_some()
     }
 }
 
@@ -36,9 +58,9 @@ impl BulkReport {
 impl fmt::Display for BulkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.why_not {
-            Some(why) => write!(f, ", not in bulk: {why}"),
-            None if self.used => f.write_str(", in bulk"),
-            None => Ok(()),
+            Some(why) if self.is_asked => write!(f, ", not in bulk: {why}"),
+            _ if self.used => f.write_str(", in bulk"),
+            _ => Ok(()),
         }
     }
 }
@@ -49,13 +71,20 @@ mod tests {
 
     #[test]
     fn says_whether_and_why_not_only_where_asked() {
-        let report = |used, why_not: Option<&str>| BulkReport {
+        let report = |used, why_not: Option<&str>, is_asked| BulkReport {
             used,
             why_not: why_not.map(str::to_owned),
+            is_asked,
         };
-        assert_eq!(report(false, None).to_string(), "");
-        assert_eq!(report(true, None).to_string(), ", in bulk");
-        let refused = report(false, Some("it has 2 queues"));
+        assert_eq!(report(false, None, false).to_string(), "");
+        assert_eq!(report(true, None, false).to_string(), ", in bulk");
+        let why = Some("it has 2 queues");
+        let refused = report(false, why, true);
         assert_eq!(refused.to_string(), ", not in bulk: it has 2 queues");
+        let quiet = report(false, why, false);
+        assert_eq!(
+            (quiet.to_string(), quiet.is_refused()),
+            (String::new(), false)
+        );
     }
 }

@@ -6,6 +6,7 @@
 
 use super::program::Program;
 use super::{is_not_permitted, sys};
+use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -151,6 +152,17 @@ impl Attachment {
             Ok(fd) => Ok(Attachment { fd }),
             Err(source) => Err(refused(source, ifindex, hook)),
         }
+    }
+
+    /// Has a program of the type [`RawTracepoint`](super::ProgramType::RawTracepoint)
+    /// run each time that the kernel comes by the tracepoint of that name.
+    ///
+    /// # Errors
+    /// See [`AttachError`]; also where the kernel has no such tracepoint.
+    pub fn tracepoint(program: &Program, name: &CStr) -> Result<Attachment, AttachError> {
+        let opened = sys::raw_tracepoint_open(name, program.as_fd());
+        let fd = opened.map_err(|source| failed("attach a program to a tracepoint", source))?;
+        Ok(Attachment { fd })
     }
 
     /// Takes a descriptor of a BPF link that was made elsewhere.

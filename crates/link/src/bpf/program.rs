@@ -29,6 +29,8 @@ pub enum ProgramType {
     SchedCls,
     /// The XDP hook.
     Xdp,
+    /// Places in the kernel's code that tell what happens there.
+    RawTracepoint,
 }
 
 impl ProgramType {
@@ -38,6 +40,7 @@ impl ProgramType {
             ProgramType::SocketFilter => 1,
             ProgramType::SchedCls => 3,
             ProgramType::Xdp => 6,
+            ProgramType::RawTracepoint => 17,
         }
     }
 }
@@ -84,7 +87,7 @@ impl Load<'_> {
     fn attach_type(&self) -> u32 {
         match self.program_type {
             ProgramType::Xdp => sys::ATTACH_XDP,
-            ProgramType::SocketFilter | ProgramType::SchedCls => 0,
+            ProgramType::SocketFilter | ProgramType::SchedCls | ProgramType::RawTracepoint => 0,
         }
     }
 
@@ -221,6 +224,8 @@ impl Program {
         let fields = match self.program_type {
             // `struct xdp_md`: data, data_end, data_meta, three of the device.
             Some(ProgramType::Xdp) | None => vec![meta as u32, end, 0, 0, 0, 0],
+            // It has no frame.
+            Some(ProgramType::RawTracepoint) => Vec::new(),
             // `struct __sk_buff`: 20 numbers before data_end.
             Some(ProgramType::SchedCls | ProgramType::SocketFilter) => {
                 let mut fields = vec![0; 21];

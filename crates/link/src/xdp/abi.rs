@@ -49,7 +49,16 @@ pub(super) fn atomic_add(base: Reg, at: i16, with: Reg) -> Insn {
     atomic(op::ADD.into(), base, at, with)
 }
 
-/// The same; `with` is what was there before.
+/// The same of 32 bits.
+pub(super) fn atomic_add_u32(base: Reg, at: i16, with: Reg) -> Insn {
+    Insn {
+        code: op::STX | ATOMIC | op::W,
+        imm: op::ADD.into(),
+        ..Insn::store(op::W, base, at, with)
+    }
+}
+
+/// As [`atomic_add`]; `with` is what was there before.
 pub(super) fn fetch_add(base: Reg, at: i16, with: Reg) -> Insn {
     atomic(i32::from(op::ADD) | FETCH, base, at, with)
 }

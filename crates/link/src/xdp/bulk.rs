@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!  page, shared with the program
-//!  0   u32 the frame that is next │ u32 the link
+//!  0   u32 the frame that is next │ u32 the link │ u32 pools that stay
 //!  64  for each frame: u32 where behind these │ u32 its length
 //!      the frames, one behind the other, each in cache lines of its own
 //! ```
@@ -16,8 +16,16 @@
 //! The kernel waits for a grace period before and after each such run of a
 //! program that is attached nowhere (`bpf_dispatcher_change_prog`). This one is
 //! attached to the loopback of a namespace in which nobody is.
+//!
+//! For each call the kernel makes a pool of pages, which goes with the last of
+//! its frames: at the end of the call, or where somebody keeps one, within a
+//! second of when he lets go. How many stay is bounded ([`POOLS_MAX`]), since the
+//! kernel has 65,534 for everybody, and looks through all of them when one goes.
+//! It tells of each that it would release how many pages are missing (the
+//! tracepoint `page_pool_release`): a program there counts those that stay, of
+//! whoever.
 
-use super::abi::{XDP_ADJUST_TAIL, XDP_DROP};
+use super::abi::{XDP_ADJUST_TAIL, XDP_DROP, atomic_add_u32};
 use super::state::LINKS_MAX;
 use crate::bpf::{
     AttachError, Attachment, Hook, LiveRun, Load, LoadError, Map, MapError, MapMemory, MapSpec,
@@ -35,6 +43,10 @@ pub const BULK_FRAMES_MAX: usize = 128;
 /// free again for those behind them.
 const BATCH: u32 = 64;
 
+/// Pools some of whose frames are still somewhere; with so many no more are
+/// made.
+pub const POOLS_MAX: u32 = 256;
+
 /// Lengths of frames that can be sent so.
 pub const BULK_BYTES: std::ops::RangeInclusive<usize> = 14..=ROOM;
 
@@ -42,6 +54,7 @@ pub const BULK_BYTES: std::ops::RangeInclusive<usize> = 14..=ROOM;
 const ROOM: usize = 2048;
 /// Of a cache line.
 const LINE: usize = 64;
+const POOLS_AT: usize = 8;
 const PLACES_AT: usize = 64;
 const PLACE_BYTES: usize = 8;
 const FRAMES_AT: usize = PLACES_AT + BULK_FRAMES_MAX * PLACE_BYTES;
@@ -54,6 +67,12 @@ const BLANK: [u8; 60] = [0; 60];
 
 /// The loopback of every namespace.
 const LOOPBACK: u32 = 1;
+
+/// `bpf_map_update_elem(map, key, value, flags)`, with `BPF_NOEXIST`, and
+/// `bpf_map_delete_elem(map, key)`.
+const MAP_UPDATE_ELEM: i32 = 2;
+const NOEXIST: i32 = 1;
+const MAP_DELETE_ELEM: i32 = 3;
 
 /// `bpf_xdp_store_bytes(xdp, at, from, bytes)`. Linux 5.18.
 const XDP_STORE_BYTES: i32 = 190;
@@ -85,6 +104,7 @@ pub struct Bulk {
     page: MapMemory,
     links: Map,
     _attached: Attachment,
+    _counted: Attachment,
     _namespace: Namespace,
 }
 
@@ -107,6 +127,13 @@ impl Bulk {
             ..Load::new(ProgramType::Xdp)
         };
         let program = Program::load(&insns(), &load)?;
+        let pools = Map::create("weir_bulk_pools", &MapSpec::hash(8, 1, 2 * POOLS_MAX))?;
+        let load = Load {
+            name: "weir_bulk_count",
+            maps: &[page.as_fd(), pools.as_fd()],
+            ..Load::new(ProgramType::RawTracepoint)
+        };
+        let counts = Program::load(&count_pools(), &load)?;
         let namespace = Namespace::new()?;
         let attach = || Attachment::new(&program, LOOPBACK, Hook::XdpGeneric);
         let attached = namespace.run(attach)??;
@@ -115,6 +142,7 @@ impl Bulk {
             page: page.map_memory(true)?,
             links,
             _attached: attached,
+            _counted: Attachment::tracepoint(&counts, c"page_pool_release")?,
             _namespace: namespace,
         };
         // It tells whether there are live frames; nothing goes anywhere.
@@ -163,13 +191,22 @@ impl Bulk {
         Some([self.page.u32(0, at)?, self.page.u32(0, at + 4)?])
     }
 
+    /// How many pools of pages stay, of these calls and of others, since somebody
+    /// has frames of them.
+    pub fn pools(&self) -> u32 {
+        self.page.load_u32(0, POOLS_AT).unwrap_or_default()
+    }
+
     /// Sends the first `count` frames on a link, and tells how many of them
-    /// the kernel has taken: all, unless it has no memory. What the device has
-    /// no room for is lost.
+    /// the kernel has taken: all, unless it has no memory or too many
+    /// [pools](Self::pools). What the device has no room for is lost.
     ///
     /// # Errors
     /// As the system says; then none was sent.
     pub fn send(&self, link: u32, count: usize) -> Result<usize, TestRunError> {
+        if self.pools() >= POOLS_MAX {
+            return Ok(0);
+        }
         let count = count.min(BULK_FRAMES_MAX) as u32;
         let (Some(next), Some(out)) = (self.page.u32(0, 0), self.page.u32(0, 4)) else {
             return Ok(0);
@@ -188,6 +225,47 @@ impl Bulk {
             sent => Ok(sent as usize),
         }
     }
+}
+
+/// Notes a pool of which pages are missing, and strikes it off when none is.
+fn count_pools() -> Vec<Insn> {
+    const MISSING: Reg = Reg::R7;
+    let mut asm = Asm::new();
+    let [gone, end] = [(); 2].map(|()| asm.label());
+    // `page_pool_release(pool, missing, …)`
+    asm.push(Insn::load(op::DW, MISSING, Reg::R1, 8));
+    asm.push(Insn::load(op::DW, Reg::R1, Reg::R1, 0));
+    asm.push(Insn::store(op::DW, Reg::FP, -8, Reg::R1));
+    asm.extend(Insn::load_map(Reg::R1, 1));
+    asm.push(Insn::mov64(Reg::R2, Reg::FP));
+    asm.push(Insn::alu64(op::ADD, Reg::R2, -8));
+    // A signed number of 32 bits.
+    asm.push(Insn::alu64(op::LSH, MISSING, 32));
+    asm.jump(Insn::jump64(op::JEQ, MISSING, 0), gone);
+    asm.push(Insn::mov64(Reg::R3, Reg::R2));
+    asm.push(Insn::mov64(Reg::R4, NOEXIST));
+    asm.push(Insn::call(MAP_UPDATE_ELEM));
+    asm.push(Insn::mov64(Reg::R2, 1));
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), end);
+    add_to_pools(&mut asm);
+    asm.bind(gone);
+    asm.push(Insn::call(MAP_DELETE_ELEM));
+    asm.push(Insn::mov64(Reg::R2, -1));
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), end);
+    add_to_pools(&mut asm);
+    asm.bind(end);
+    asm.push(Insn::mov64(Reg::R0, 0));
+    asm.push(Insn::exit());
+    let insns = asm.finish(&Limits::default());
+    insns.expect("the program is short")
+}
+
+/// Adds r2 to how many stay, and ends.
+fn add_to_pools(asm: &mut Asm) {
+    asm.extend(Insn::load_map_value(Reg::R1, 0, 0));
+    asm.push(atomic_add_u32(Reg::R1, POOLS_AT as i16, Reg::R2));
+    asm.push(Insn::mov64(Reg::R0, 0));
+    asm.push(Insn::exit());
 }
 
 /// Gives a frame the next one's bytes, and sends it.

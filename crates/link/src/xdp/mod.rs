@@ -25,7 +25,7 @@ mod promiscuous;
 mod socket;
 mod state;
 
-pub use bulk::{BULK_BYTES, BULK_FRAMES_MAX, Bulk, BulkError};
+pub use bulk::{BULK_BYTES, BULK_FRAMES_MAX, Bulk, BulkError, POOLS_MAX};
 pub use death::{DeathWord, Life};
 pub use fast::{
     DriverEvent, DriverWatch, FAST_ENTRIES_MAX, Fast, FastAction, FastKey, FastKind, PATIENCE,

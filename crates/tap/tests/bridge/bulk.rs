@@ -2,14 +2,22 @@
 //! other end takes them so.
 
 use crate::net::Net;
-use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use weir_lab::need;
 use weir_lab::net::Offloads;
+use weir_link::xdp::POOLS_MAX;
 use weir_tap::{Config, NoBulk, Pull, Tap};
 
 /// Fewer than a veth queues, so that none is lost however late they are taken.
 const FRAMES: usize = 200;
+
+/// What stays of one test's frames keeps the other's from going out so.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn config() -> Config {
     Config {
@@ -71,6 +79,7 @@ fn many_frames_at_once_arrive_unchanged_and_in_order() {
     if !need::root() {
         return;
     }
+    let _alone = alone();
     let net = Net::new();
     let (is_there, there) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -125,6 +134,55 @@ fn where_the_other_end_takes_none_so_a_socket_sends_them() {
             net.settle(|| arrived() >= 100);
             assert!(arrived() >= 100, "{}", arrived());
         });
+    });
+}
+
+/// Each call leaves a pool of pages where one of its frames is kept: of such
+/// there are few, and a socket sends while they last.
+#[test]
+fn frames_that_nobody_frees_are_sent_by_a_socket_in_the_end() {
+    if !need::root() {
+        return;
+    }
+    let _alone = alone();
+    const EACH: u64 = 32;
+    let net = Net::new();
+    for device in [&net.eth_b, &net.right] {
+        let offloads = Offloads {
+            generic_receive: true,
+            ..Offloads::OFF
+        };
+        device.set_offloads(offloads).unwrap();
+    }
+    // It has each frame, and does not read.
+    let keeper = net.b.capture().unwrap();
+    net.middle.run(|| {
+        let mut tap = Tap::map(config()).unwrap();
+        let link = tap.tap("right").unwrap();
+        assert_eq!(tap.link_bulk(link), Ok(()));
+        tap.ready().unwrap();
+        for _ in 0..2 * POOLS_MAX {
+            give_all(&mut tap, EACH as usize);
+        }
+        let most = EACH * u64::from(POOLS_MAX);
+        let sent = tap.counts().bulk_frames;
+        println!("{sent} frames in bulk");
+        // Those of others on this machine count, too.
+        assert!(sent <= most, "{sent} of {most}");
+        // Freed, they make room for more, as soon as the kernel has looked.
+        drop(keeper);
+        let began = Instant::now();
+        while tap.counts().bulk_frames == sent {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "none after {sent}"
+            );
+            std::thread::sleep(Duration::from_millis(100));
+            give_all(&mut tap, EACH as usize);
+        }
+        assert_eq!(tap.link_counts(link).no_room, 0);
+        let census = tap.unmap().unwrap();
+        assert_eq!(census.free, census.total());
     });
 }
 

@@ -2,7 +2,7 @@
 
 mod report;
 
-use crate::bulk_report::BulkReport;
+use crate::bulk_report::{Bulk, BulkReport};
 use crate::failure::{Failure, say};
 use crate::limited;
 use crate::on_off::OnOff;
@@ -100,10 +100,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", default_value = "off")]
     fast_path: OnOff,
 
-    /// Send many frames at once without a socket buffer for each, where the
-    /// devices take them so: on or off
-    #[arg(long, value_name = "WHAT", default_value = "off")]
-    bulk: OnOff,
+    /// In copy mode, send many frames at once without a socket buffer for each:
+    /// where the devices take them so (auto), the same and say where not (on),
+    /// or never (off)
+    #[arg(long, value_name = "WHAT", default_value = "auto")]
+    bulk: Bulk,
 
     /// How long to look for frames before going to sleep, in microseconds:
     /// the core is busy, and the latency low
@@ -152,7 +153,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         bypass: args.bypass,
         hang_max: Some(Duration::from_millis(args.hang_ms)),
         spin: Duration::from_micros(args.spin_us),
-        bulk: args.bulk.is_on(),
+        bulk: args.bulk.is_tried(),
         fast: args
             .fast_path
             .is_on()
@@ -227,7 +228,7 @@ impl Teller<'_> {
         let now = Instant::now();
         if self.began.is_none() {
             self.began = Some(now);
-            introduce(view);
+            introduce(view, self.args.bulk);
         }
         if self.refused.as_deref() != view.host_refused {
             self.refused = view.host_refused.map(str::to_owned);
@@ -240,7 +241,7 @@ impl Teller<'_> {
             && due(self.rendered, METRICS_EACH)
         {
             self.rendered = Some(now);
-            metrics.show(Report::new(view).prometheus());
+            metrics.show(Report::new(view, self.args.bulk).prometheus());
         }
         let wanted = self.args.stats || self.args.stats_json.is_some();
         if wanted && (last || due(self.told.as_ref().map(|told| told.0), EACH)) {
@@ -249,7 +250,7 @@ impl Teller<'_> {
     }
 
     fn tell_stats(&mut self, view: &View<'_>, now: Instant) {
-        let report = Report::new(view);
+        let report = Report::new(view, self.args.bulk);
         if self.args.stats
             && let Some((at, before)) = &self.told
         {
@@ -268,12 +269,12 @@ impl Teller<'_> {
 }
 
 /// Says how frames come, and that they flow.
-fn introduce(view: &View<'_>) {
+fn introduce(view: &View<'_>, bulk: Bulk) {
     let modes = view.names.iter().zip(view.tap.links());
     let modes: Vec<String> = modes
         .filter_map(|(name, link)| {
             let (mode, hook) = view.tap.mode(link)?;
-            let bulk = BulkReport::of(view.tap, link);
+            let bulk = BulkReport::of(view.tap, link, bulk);
             Some(format!("{name} by {mode} at {hook}{bulk}"))
         })
         .collect();

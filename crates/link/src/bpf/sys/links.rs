@@ -1,10 +1,12 @@
 //! The commands for links: what ties a program to a hook.
 
 use super::{address_mut, bpf, bpf_fd, count, maps, number};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 const PROG_QUERY: u32 = 16;
+const RAW_TRACEPOINT_OPEN: u32 = 17;
 const CREATE: u32 = 28;
 const UPDATE: u32 = 29;
 const DETACH: u32 = 34;
@@ -40,6 +42,26 @@ pub(in super::super) fn link_create(link: &LinkCreate<'_>) -> io::Result<OwnedFd
     };
     // SAFETY: there are no pointers.
     unsafe { bpf_fd(CREATE, &mut attr) }
+}
+
+#[repr(C)]
+struct TracepointAttr {
+    name: u64,
+    program: u32,
+    padding: u32,
+}
+
+pub(in super::super) fn raw_tracepoint_open(
+    name: &CStr,
+    program: BorrowedFd<'_>,
+) -> io::Result<OwnedFd> {
+    let mut attr = TracepointAttr {
+        name: name.as_ptr() as u64,
+        program: number(program),
+        padding: 0,
+    };
+    // SAFETY: the name is a string that ends, and the kernel copies it.
+    unsafe { bpf_fd(RAW_TRACEPOINT_OPEN, &mut attr) }
 }
 
 #[repr(C)]

@@ -10,7 +10,9 @@ mod links;
 mod maps;
 mod objects;
 
-pub(super) use links::{LinkCreate, link_create, link_detach, link_info, link_update, prog_query};
+pub(super) use links::{
+    LinkCreate, link_create, link_detach, link_info, link_update, prog_query, raw_tracepoint_open,
+};
 pub(super) use maps::{
     Batch, MapCreate, map_create, map_delete, map_delete_batch, map_freeze, map_info, map_lookup,
     map_lookup_batch, map_next_key, map_update, map_update_batch,

@@ -5,7 +5,7 @@ mod life;
 mod report;
 mod restart;
 
-use crate::bulk_report::BulkReport;
+use crate::bulk_report::{Bulk, BulkReport};
 use crate::failure::{Failure, say};
 use crate::on_off::OnOff;
 use crate::stop::Stop;
@@ -110,10 +110,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 50)]
     spin_us: u64,
 
-    /// In copy mode, send many frames at once without a socket buffer for each,
-    /// where the devices take them so: on or off
-    #[arg(long, value_name = "WHAT", default_value = "off")]
-    bulk: OnOff,
+    /// In copy mode, send many frames at once without a socket buffer for each:
+    /// where the devices take them so (auto), the same and say where not (on),
+    /// or never (off)
+    #[arg(long, value_name = "WHAT", default_value = "auto")]
+    bulk: Bulk,
 
     /// Have our own calls poll the devices, for so many microseconds
     #[arg(long, value_name = "N")]
@@ -229,7 +230,7 @@ fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {
                 && (written.elapsed() >= WRITE || stop.asked() || last.is_empty())
             {
                 written = Instant::now();
-                last = Report::of(tap, &switch.borrow(), second.get());
+                last = Report::of(tap, &switch.borrow(), second.get(), args.bulk);
                 if let Some(file) = &args.stats_json {
                     // What cannot be written now may be at the end.
                     let _ = last.write(file);
@@ -295,7 +296,7 @@ fn configure(config: &mut Config, args: &Args) {
     config.chunks = chunks.min(1 << 18);
     config.spin = Duration::from_micros(args.spin_us);
     config.calls_each = args.calls_each;
-    config.bulk = args.bulk.is_on();
+    config.bulk = args.bulk.is_tried();
     config.busy_poll = args.busy_poll_us.map(Duration::from_micros);
 }
 
@@ -305,7 +306,7 @@ fn introduce(args: &Args, tap: &Tap) {
     let modes: Vec<String> = links
         .filter_map(|(name, link)| {
             let (mode, hook) = tap.mode(link)?;
-            let bulk = BulkReport::of(tap, link);
+            let bulk = BulkReport::of(tap, link, args.bulk);
             Some(format!("{name} by {mode} at {hook}{bulk}"))
         })
         .collect();

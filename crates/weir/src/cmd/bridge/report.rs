@@ -1,6 +1,6 @@
 //! What a bridge has carried, and what it has cost.
 
-use crate::bulk_report::BulkReport;
+use crate::bulk_report::{Bulk, BulkReport};
 use crate::fast_report::FastReport;
 use crate::replace::replace;
 use serde::Serialize;
@@ -69,7 +69,7 @@ struct Link {
 
 impl Report {
     /// As things are now.
-    pub(super) fn of(tap: &Tap, switch: &Switch, now: u32) -> Report {
+    pub(super) fn of(tap: &Tap, switch: &Switch, now: u32, bulk: Bulk) -> Report {
         let mut copies = 0;
         let links: Vec<Link> = tap
             .links()
@@ -86,7 +86,7 @@ impl Report {
                         .unwrap_or_default(),
                     mode: mode.map(|(mode, _)| mode.to_string()).unwrap_or_default(),
                     hook: mode.map(|(_, hook)| hook.to_string()).unwrap_or_default(),
-                    bulk: BulkReport::of(tap, id),
+                    bulk: BulkReport::of(tap, id, bulk),
                     rx_frames: carried.rx_frames,
                     rx_bytes: carried.rx_bytes,
                     tx_frames: carried.tx_frames,

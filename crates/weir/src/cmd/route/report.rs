@@ -1,6 +1,6 @@
 //! What a router has counted: as a line, as JSON, for Prometheus.
 
-use crate::bulk_report::BulkReport;
+use crate::bulk_report::{Bulk, BulkReport};
 use crate::failure::Failure;
 use crate::fast_report::FastReport;
 use crate::replace::replace;
@@ -70,14 +70,14 @@ struct Link {
 }
 
 impl Report {
-    pub(super) fn new(view: &View<'_>) -> Report {
+    pub(super) fn new(view: &View<'_>, bulk: Bulk) -> Report {
         let counters = view.router.counters();
         let links = view.names.iter().zip(&counters.links).zip(view.tap.links());
         let links = links.map(|((name, counts), link)| {
             let tapped = view.tap.link_counts(link);
             Link {
                 name: name.clone(),
-                bulk: BulkReport::of(view.tap, link),
+                bulk: BulkReport::of(view.tap, link, bulk),
                 rx_frames: counts.rx_frames,
                 rx_bytes: counts.rx_bytes,
                 tx_frames: counts.tx_frames,
