@@ -26,6 +26,8 @@ fn main() -> std::io::Result<()> {
     write(&root, "program", tapes())?;
     write(&root, "plan", tapes())?;
     write(&root, "stack", tapes())?;
+    write(&root, "route", tapes())?;
+    write(&root, "router", routers())?;
     write(&root, "ports", ports())?;
     write(&root, "capture", captures())?;
     write(
@@ -173,6 +175,18 @@ fn ports() -> Vec<Vec<u8>> {
                 [[port]]\nname = \"pup\"\nfilter = 'PUSHONE'\nlang = \"cspf\"\n";
     let wrong = "[[port]]\nname = 1\n";
     [one, more, wrong, ""]
+        .map(|text| text.as_bytes().to_vec())
+        .to_vec()
+}
+
+/// The router of the documentation, and the smallest.
+fn routers() -> Vec<Vec<u8>> {
+    let text = include_str!("../../../docs/route.md");
+    let example = text.split("```toml\n").nth(1);
+    let example = example.and_then(|from| from.split("```").next());
+    let example = example.expect("docs/route.md has a router.toml");
+    let least = "[[link]]\nname = \"a\"\naddresses = [\"192.0.2.1/24\"]\n";
+    [example, least]
         .map(|text| text.as_bytes().to_vec())
         .to_vec()
 }
