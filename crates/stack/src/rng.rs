@@ -41,25 +41,23 @@ impl Rng {
 /// count and a purpose, keyed by a seed that peers do not know.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyed {
-    seed: u128,
-    purpose: &'static str,
+    /// The seed and the purpose are in.
+    keyed: DefaultHasher,
     count: u64,
 }
 
 impl Keyed {
     pub(crate) fn new(seed: u128, purpose: &'static str) -> Keyed {
-        Keyed {
-            seed,
-            purpose,
-            count: 0,
-        }
+        let mut keyed = DefaultHasher::new();
+        (seed, purpose).hash(&mut keyed);
+        Keyed { keyed, count: 0 }
     }
 
     /// The next 64 bits.
     pub(crate) fn bits(&mut self) -> u64 {
         self.count += 1;
-        let mut hasher = DefaultHasher::new();
-        (self.seed, self.purpose, self.count).hash(&mut hasher);
+        let mut hasher = self.keyed.clone();
+        hasher.write_u64(self.count);
         hasher.finish()
     }
 
