@@ -102,47 +102,59 @@ const MASKS: [[[u64; WORDS]; 2]; 2] = [
 const ACK: u8 = 0x10;
 
 impl Filter {
-    /// The bytes of the IP header and the transport ports of packets from
+    /// The words of the IP header and the transport ports of packets from
     /// `remote` to `local`.
-    fn start(remote: SocketAddr, local: SocketAddr, protocol: u8) -> [u8; BYTES] {
-        let mut bytes = [0; BYTES];
+    fn start(remote: SocketAddr, local: SocketAddr, protocol: u8) -> [u64; WORDS] {
+        let word = u64::from_ne_bytes;
+        let [a, b] = remote.port().to_be_bytes();
+        let [c, d] = local.port().to_be_bytes();
+        let mut value = [0; WORDS];
         match (remote.ip(), local.ip()) {
             (IpAddr::V4(remote), IpAddr::V4(local)) => {
-                bytes[0] = 0x45;
-                bytes[9] = protocol;
-                bytes[12..16].copy_from_slice(&remote.octets());
-                bytes[16..20].copy_from_slice(&local.octets());
+                let ([e, f, g, h], [i, j, k, l]) = (remote.octets(), local.octets());
+                value[0] = word([0x45, 0, 0, 0, 0, 0, 0, 0]);
+                value[1] = word([0, protocol, 0, 0, e, f, g, h]);
+                value[2] = word([i, j, k, l, a, b, c, d]);
             }
             (IpAddr::V6(remote), IpAddr::V6(local)) => {
-                bytes[0] = 0x60;
-                bytes[6] = protocol;
-                bytes[8..24].copy_from_slice(&remote.octets());
-                bytes[24..40].copy_from_slice(&local.octets());
+                value[0] = word([0x60, 0, 0, 0, 0, 0, protocol, 0]);
+                let ends = [remote.octets(), local.octets()];
+                for (place, half) in value[1..5]
+                    .iter_mut()
+                    .zip(ends.as_flattened().as_chunks().0)
+                {
+                    *place = word(*half);
+                }
+                value[5] = word([a, b, c, d, 0, 0, 0, 0]);
             }
             _ => unreachable!("both ends are of one version"),
         }
-        let at = transport(local.is_ipv6());
-        bytes[at..at + 2].copy_from_slice(&remote.port().to_be_bytes());
-        bytes[at + 2..at + 4].copy_from_slice(&local.port().to_be_bytes());
-        bytes
+        value
     }
 
     /// For segments of an open connection, with timestamps or without any
     /// option.
     pub(crate) fn tcp(remote: SocketAddr, local: SocketAddr, timestamps: bool) -> Filter {
-        let mut bytes = Filter::start(remote, local, 6);
+        let word = u64::from_ne_bytes;
+        let mut value = Filter::start(remote, local, 6);
         let v6 = local.is_ipv6();
-        let at = transport(v6);
-        bytes[at + 12] = if timestamps { 0x80 } else { 0x50 };
-        bytes[at + 13] = ACK;
-        if timestamps {
-            bytes[at + 20..at + 24].copy_from_slice(&[1, 1, 8, 10]);
+        let offset = if timestamps { 0x80 } else { 0x50 };
+        if v6 {
+            value[6] = word([0, 0, 0, 0, offset, ACK, 0, 0]);
+        } else {
+            value[4] = word([offset, ACK, 0, 0, 0, 0, 0, 0]);
         }
         // Without options, what follows the checksum does not count.
         let words_without = if v6 { 7 } else { 5 };
+        if timestamps {
+            value[words_without] = match v6 {
+                true => word([0, 0, 0, 0, 1, 1, 8, 10]),
+                false => word([1, 1, 8, 10, 0, 0, 0, 0]),
+            };
+        }
         Filter {
-            value: words(&bytes),
-            words: words_without + u8::from(timestamps),
+            value,
+            words: words_without as u8 + u8::from(timestamps),
             v6,
             udp: false,
         }
@@ -152,7 +164,7 @@ impl Filter {
     pub(crate) fn udp(remote: SocketAddr, local: SocketAddr) -> Filter {
         let v6 = local.is_ipv6();
         Filter {
-            value: words(&Filter::start(remote, local, 17)),
+            value: Filter::start(remote, local, 17),
             words: if v6 { 6 } else { 3 },
             v6,
             udp: true,

@@ -76,14 +76,16 @@ impl Ingress<'_> {
         to_group: bool,
         (received, connection): (Received, Option<Name>),
     ) -> Result<(), DropReason> {
-        match self.host.packet(now_ns, bytes, to_group)? {
-            Input::Datagram(mut incoming) => {
+        // What comes of it stays where it is: it is many bytes to move.
+        match &mut self.host.packet(now_ns, bytes, to_group) {
+            Ok(Input::Datagram(incoming)) => {
                 (incoming.vouched, incoming.connection) = (received.vouched, connection);
-                self.datagram(now_ns, &incoming)
+                self.datagram(now_ns, incoming)
             }
-            Input::Partial => Ok(()),
-            Input::Whole(whole) if self.strays(&whole)? => Ok(()),
-            Input::Whole(whole) => self.whole(now_ns, &whole, to_group),
+            Ok(Input::Partial) => Ok(()),
+            Ok(Input::Whole(whole)) if self.strays(whole)? => Ok(()),
+            Ok(Input::Whole(whole)) => self.whole(now_ns, whole, to_group),
+            Err(reason) => Err(*reason),
         }
     }
 

@@ -194,6 +194,28 @@ impl FastOpen {
         &self.bytes[..usize::from(self.len)]
     }
 
+    /// Writes it in words, padded.
+    fn emit(&self, mut push: impl FnMut([u8; 4])) {
+        let mut bytes = [kind::NOP; 4 + FastOpen::MAX];
+        let len = self.len() as u8;
+        let cookie_at = match self.experimental {
+            true => {
+                let [a, b] = FastOpen::MAGIC;
+                bytes[..4].copy_from_slice(&[kind::EXPERIMENT, len, a, b]);
+                4
+            }
+            false => {
+                bytes[..2].copy_from_slice(&[kind::FAST_OPEN, len]);
+                2
+            }
+        };
+        put(&mut bytes, cookie_at, self.as_slice());
+        let padded = &bytes[..self.len().next_multiple_of(4)];
+        for word in padded.as_chunks::<4>().0 {
+            push(*word);
+        }
+    }
+
     fn parse(bytes: &[u8], experimental: bool) -> Option<FastOpen> {
         match bytes {
             [] => Some(FastOpen::request(experimental)),
@@ -337,52 +359,44 @@ impl Options {
         self.len() == 0
     }
 
-    fn emit(&self, out: &mut [u8]) {
-        let mut at = 0;
-        let mut push = |bytes: &[u8]| {
-            put(out, at, bytes);
-            at += bytes.len();
+    /// Writes them, a word at a time; gives their sum.
+    fn emit(&self, out: &mut [u8]) -> Sum {
+        let mut places = out.as_chunks_mut::<4>().0.iter_mut();
+        let mut sum = Sum::new();
+        let mut push = |word: [u8; 4]| {
+            *places.next().expect("room as Options::len says") = word;
+            sum = sum.double(u32::from_be_bytes(word));
         };
         if let Some(mss) = self.mss {
             let [a, b] = mss.to_be_bytes();
-            push(&[kind::MSS, 4, a, b]);
+            push([kind::MSS, 4, a, b]);
         }
         // In the order that others use: fire walls know it.
-        if self.sack_permitted != self.timestamps.is_some() {
-            push(&[kind::NOP, kind::NOP]);
-        }
-        if self.sack_permitted {
-            push(&[kind::SACK_PERMITTED, 2]);
+        match (self.sack_permitted, self.timestamps.is_some()) {
+            (true, true) => push([kind::SACK_PERMITTED, 2, kind::TIMESTAMPS, 10]),
+            (true, false) => push([kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2]),
+            (false, true) => push([kind::NOP, kind::NOP, kind::TIMESTAMPS, 10]),
+            (false, false) => {}
         }
         if let Some((value, echo)) = self.timestamps {
-            push(&[kind::TIMESTAMPS, 10]);
-            push(&value.to_be_bytes());
-            push(&echo.to_be_bytes());
+            push(value.to_be_bytes());
+            push(echo.to_be_bytes());
         }
         if let Some(shift) = self.window_scale {
-            push(&[kind::NOP, kind::WINDOW_SCALE, 3, shift]);
+            push([kind::NOP, kind::WINDOW_SCALE, 3, shift]);
         }
         if let Some(option) = &self.fast_open {
-            match option.experimental {
-                true => {
-                    let [a, b] = FastOpen::MAGIC;
-                    push(&[kind::EXPERIMENT, option.len() as u8, a, b]);
-                }
-                false => push(&[kind::FAST_OPEN, option.len() as u8]),
-            }
-            push(option.as_slice());
-            for _ in option.len()..option.len().next_multiple_of(4) {
-                push(&[kind::NOP]);
-            }
+            option.emit(&mut push);
         }
         let blocks = self.sack.as_slice();
         if !blocks.is_empty() {
-            push(&[kind::NOP, kind::NOP, kind::SACK, 2 + 8 * blocks.len() as u8]);
+            push([kind::NOP, kind::NOP, kind::SACK, 2 + 8 * blocks.len() as u8]);
         }
         for (start, end) in blocks {
-            push(&start.to_be_bytes());
-            push(&end.to_be_bytes());
+            push(start.to_be_bytes());
+            push(end.to_be_bytes());
         }
+        sum
     }
 }
 
@@ -414,9 +428,9 @@ impl Repr {
     pub const CHECKSUM_AT: u16 = 16;
 
     /// The header's values.
-    #[inline]
     pub fn parse(segment: &Segment<'_>) -> Repr {
-        // The options are read where they stay: they are many bytes to move.
+        // They are read where they stay, and so not inline: they are many bytes to
+        // move.
         let mut repr = Repr {
             src_port: segment.src_port(),
             dst_port: segment.dst_port(),
@@ -449,7 +463,7 @@ impl Repr {
         let (header, payload) = segment.split_at_mut(header_len);
         let sum = Sum::new().pseudo_header(addresses, Protocol::TCP.0, len);
         let sum = sum.and(Sum::new().bytes(payload));
-        self.emit_header(header, |header| sum_header(sum, header).finish());
+        self.emit_header(header, |header| header.and(sum).finish());
     }
 
     /// Writes the header of a segment; `rest` is the sum of its
@@ -459,7 +473,7 @@ impl Repr {
     /// If `header` is not as long as [`Repr::header_len`], or the options have
     /// more than 40 bytes.
     pub fn emit_summed(&self, header: &mut [u8], rest: Sum) {
-        self.emit_header(header, |header| sum_header(rest, header).finish());
+        self.emit_header(header, |header| header.and(rest).finish());
     }
 
     /// Writes the header of a segment whose checksum the link completes;
@@ -471,22 +485,29 @@ impl Repr {
         self.emit_header(header, |_| pseudo.partial());
     }
 
+    /// Writes the header, with the checksum that `checksum` makes of the sum of
+    /// its other words. Nothing that was just written is read again: that would
+    /// wait for it.
     #[inline]
-    fn emit_header(&self, header: &mut [u8], checksum: impl FnOnce(&[u8]) -> u16) {
+    fn emit_header(&self, header: &mut [u8], checksum: impl FnOnce(Sum) -> u16) {
         let header_len = self.header_len();
         assert!(header_len <= 60, "TCP options have at most 40 bytes");
         assert_eq!(header.len(), header_len, "the header is written whole");
-        put(header, 0, &self.src_port.to_be_bytes());
-        put(header, 2, &self.dst_port.to_be_bytes());
-        put(header, 4, &self.seq.to_be_bytes());
-        put(header, 8, &self.ack.to_be_bytes());
-        put(header, 12, &[(header_len as u8 / 4) << 4, self.flags.0]);
-        put(header, 14, &self.window.to_be_bytes());
-        put(header, 16, &[0, 0]);
-        put(header, 18, &self.urgent.to_be_bytes());
-        self.options.emit(&mut header[Repr::LEN_MIN..]);
-        let checksum = checksum(header);
-        put(header, 16, &checksum.to_be_bytes());
+        let (start, options) = header.split_at_mut(Repr::LEN_MIN);
+        let mut sum = self.options.emit(options).word(self.urgent);
+        let words = [
+            u32::from(self.src_port) << 16 | u32::from(self.dst_port),
+            self.seq,
+            self.ack,
+            (header_len as u32) << 26 | u32::from(self.flags.0) << 16 | u32::from(self.window),
+        ];
+        let (places, _) = start.as_chunks_mut::<4>();
+        for (place, word) in places.iter_mut().zip(words) {
+            *place = word.to_be_bytes();
+            sum = sum.double(word);
+        }
+        let last = u32::from(checksum(sum)) << 16 | u32::from(self.urgent);
+        places[4] = last.to_be_bytes();
     }
 }
 
@@ -584,8 +605,4 @@ impl Plain {
             _ => panic!("the header is written whole"),
         }
     }
-}
-
-fn sum_header(rest: Sum, header: &[u8]) -> Sum {
-    Sum::new().bytes(header).and(rest)
 }

@@ -12,7 +12,10 @@ const LEN_MAX: usize = ethernet::Repr::LEN + ipv6::Repr::LEN;
 
 /// See the module. Lengths, the traffic class and the checksum that depends
 /// on them are left to [`Way::write`].
+///
+/// `start` is first, so that it is read in the pieces in which a copy was written.
 #[derive(Clone)]
+#[repr(C)]
 pub(crate) struct Way {
     start: [u8; LEN_MAX],
     /// Until when it holds by itself, and of what the host knew.

@@ -162,10 +162,11 @@ impl Pcb {
         if !self.is_flowing() && self.state != State::SynReceived {
             return;
         }
-        let headers = self.headers.get_or_insert_default();
-        if !headers.filter.is_armed() {
+        let headers = self.headers.as_deref();
+        if !headers.is_some_and(|headers| headers.filter.is_armed()) {
             let timestamps = self.timestamps.is_some();
-            headers.filter = Filter::tcp(self.remote, self.local, timestamps);
+            let filter = Filter::tcp(self.remote, self.local, timestamps);
+            self.headers_mut().filter = filter;
         }
     }
 
@@ -240,6 +241,7 @@ impl Pcb {
                 self.receive.stage(payload);
                 None
             }
+            false if payload.is_empty() => Some(Sum::new()),
             false => Some(self.receive.stage_summed(payload)),
         };
         let right = sum.is_none_or(|sum| {

@@ -86,10 +86,10 @@ impl Pcb {
             // An acknowledgment while both SYNs are under way is none.
             let is_syn = opening.is_some_and(|next| next != Some(Next::Ack));
             // Others than timestamps are rare, and not moved about.
-            let options = match self.has_options(is_syn) {
-                true => Some(self.options(now_ns, is_syn)),
-                false => None,
-            };
+            let mut options = None;
+            if self.has_options(is_syn) {
+                self.fill(options.insert(Options::default()), now_ns, is_syn);
+            }
             let options_len = match &options {
                 Some(options) => options.len(),
                 None => self.timestamps_len(),
@@ -220,7 +220,7 @@ impl Pcb {
         let way = self.way();
         if !way.is_some_and(|way| host.way_holds(now_ns, way)) {
             let way = host.way(now_ns, &self.header());
-            self.headers.get_or_insert_default().way = way;
+            self.headers_mut().way = way;
         }
     }
 
@@ -346,12 +346,8 @@ impl Pcb {
 
     /// The options of the next segment.
     #[inline(never)]
-    fn options(&mut self, now_ns: u64, is_syn: bool) -> Options {
-        let timestamps = self.told_timestamps(now_ns);
-        let mut options = Options {
-            timestamps,
-            ..Options::default()
-        };
+    fn fill(&mut self, options: &mut Options, now_ns: u64, is_syn: bool) {
+        options.timestamps = self.told_timestamps(now_ns);
         if is_syn {
             let first = self.state == State::SynSent;
             options.mss = Some(self.mss_ours());
@@ -364,10 +360,9 @@ impl Pcb {
             let opening = self.opening.as_ref().filter(|_| once);
             options.fast_open = opening.and_then(|opening| opening.option);
         } else if self.sack {
-            let blocks = if timestamps.is_some() { 3 } else { 4 };
+            let blocks = if self.timestamps.is_some() { 3 } else { 4 };
             options.sack = self.receive.sack(blocks);
         }
-        options
     }
 
     /// The segment that is next, with no options but timestamps.

@@ -216,7 +216,8 @@ impl Pcb {
             .map_or(usize::MAX, |mss| usize::from(mss).max(MSS_MIN));
         let mss_ours = mss_ours.min(mss_max);
         // It is large, and made where it stays.
-        Box::new(Pcb {
+        let place = Box::new_uninit();
+        let pcb = Pcb {
             link: host.link,
             local,
             remote,
@@ -275,7 +276,8 @@ impl Pcb {
             is_known: true,
             is_quiet: false,
             lingers: false,
-        })
+        };
+        Box::write(place, pcb)
     }
 
     /// From us to the peer.
@@ -340,6 +342,12 @@ impl Pcb {
     pub(super) fn clock(&self, at_ns: u64) -> u32 {
         let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
         ((at_ns / 1_000_000) as u32).wrapping_add(offset)
+    }
+
+    /// The headers of its segments, made where they stay.
+    pub(super) fn headers_mut(&mut self) -> &mut Headers {
+        let make = || Box::write(Box::new_uninit(), Headers::default());
+        self.headers.get_or_insert_with(make)
     }
 
     /// Why it is over, if not as it should be.

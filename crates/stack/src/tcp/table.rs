@@ -51,8 +51,9 @@ pub(crate) struct Tcp {
     pub(super) listening: Listeners,
     pub(super) mates: Mates,
     deadlines: Deadlines,
-    /// Those with something to send, by link.
-    ready: Vec<VecDeque<Name>>,
+    /// Those with something to send, by link: their names as numbers, which come
+    /// out again as they went in, in one piece.
+    ready: Vec<VecDeque<u64>>,
     /// Those with something to tell the application.
     pub(super) told: VecDeque<Name>,
     pub(super) told_listeners: VecDeque<Name>,
@@ -271,7 +272,7 @@ impl Tcp {
             self.deadlines.set(name.index, at_ns);
         }
         if pcb.wants_turn() && !std::mem::replace(&mut pcb.is_ready, true) {
-            self.ready[usize::from(pcb.link)].push_back(name);
+            self.ready[usize::from(pcb.link)].push_back(name.bits());
         }
         let untold = pcb.listener.is_none() && !pcb.released;
         if untold && !std::mem::replace(&mut pcb.is_told, true) {
@@ -299,7 +300,7 @@ impl Tcp {
     }
 
     pub(super) fn make_ready(&mut self, link: u8, name: Name) {
-        self.ready[usize::from(link)].push_back(name);
+        self.ready[usize::from(link)].push_back(name.bits());
     }
 
     /// A connection is over: another may have its ends, and without an
@@ -395,16 +396,17 @@ impl Tcp {
         let ready = &mut self.ready[usize::from(host.link)];
         let mut sent = 0;
         while sent < POLL_BYTES
-            && let Some(name) = ready.pop_front()
+            && let Some(bits) = ready.pop_front()
         {
+            let name = Name::from_bits(bits);
             let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
                 continue;
             };
             match pcb.output(now_ns, host, out, &mut sent) {
                 Turn::Done => pcb.is_ready = false,
-                Turn::More => ready.push_back(name),
+                Turn::More => ready.push_back(bits),
                 Turn::Full => {
-                    ready.push_front(name);
+                    ready.push_front(bits);
                     break;
                 }
             }
@@ -503,9 +505,12 @@ impl Pcb {
     /// than before.
     fn account(&mut self, held: &mut usize) -> bool {
         let holds = self.send.capacity() + self.receive.capacity();
-        let before = std::mem::replace(&mut self.held, holds as u32) as usize;
-        *held = *held - before + holds;
-        before != holds
+        let before = self.held as usize;
+        if holds != before {
+            *held = *held - before + holds;
+            self.held = holds as u32;
+        }
+        holds != before
     }
 
     /// Nothing but time is left to wait for: it starts to run, or does again;
