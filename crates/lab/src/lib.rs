@@ -7,6 +7,7 @@
 //! - [`cpu`]: which CPU runs what, and before whom.
 //! - [`rfc2544`]: bridges and routers measured as RFC 2544 says.
 //! - [`need`]: what a test needs from its surroundings.
+//! - [`seeds`]: which random runs it makes.
 //!
 //! All else comes with the feature `oracles`, which the `weir` binary is built
 //! without.
@@ -33,6 +34,7 @@ pub mod rfc2544;
 pub mod rng;
 #[cfg(feature = "oracles")]
 pub mod rules;
+pub mod seeds;
 #[cfg(feature = "oracles")]
 pub mod traffic;
 mod words;

@@ -1,8 +1,7 @@
 //! Sockets of ours and of Linux's over a TAP interface whose frames are lost,
 //! late, out of order, doubled and damaged, both ways.
 //!
-//! `WEIR_SEED=n` runs one seed, `WEIR_FIRST=n WEIR_RUNS=n` (with `--release`) so
-//! many.
+//! `weir_lab::seeds` tells of the variables that ask for more runs.
 
 mod common;
 
@@ -15,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_lab::need;
 use weir_lab::net::{Host, Lab};
+use weir_lab::seeds::seeds;
 use weir_link::mem::{End, Impairments, MemLink};
 use weir_socket::link::{BATCH, Link, Take, Tap};
 use weir_socket::{Net, TcpListener, TcpStream};
@@ -205,14 +205,7 @@ fn linux_and_we_understand_each_other_on_a_bad_line() {
     if !need::root() {
         return;
     }
-    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    if let Some(seed) = number("WEIR_SEED") {
-        return run(seed);
-    }
-    let first = number("WEIR_FIRST").unwrap_or(0);
-    for seed in first..first + number("WEIR_RUNS").unwrap_or(3) {
-        run(seed);
-    }
+    seeds(3).for_each(run);
 }
 
 /// Answers requests for a page, one a connection.

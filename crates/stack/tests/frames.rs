@@ -4,13 +4,12 @@
 #[path = "common/tape.rs"]
 mod tape;
 
+use weir_lab::seeds::seeds;
 use weir_stack::rng::Rng;
 
 #[test]
 fn no_frame_harms() {
-    let runs = std::env::var("WEIR_RUNS").ok();
-    let runs = runs.and_then(|value| value.parse().ok()).unwrap_or(60);
-    for seed in 0..runs {
+    for seed in seeds(60) {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
         let tape: Vec<u8> = (0..2000).map(|_| rng.bits() as u8).collect();

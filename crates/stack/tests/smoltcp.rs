@@ -11,6 +11,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use weir_lab::seeds::seeds;
 use weir_link::mem::{End, Impairments, MemLink};
 use weir_stack::Stack;
 use weir_stack::rng::Rng;
@@ -269,19 +270,9 @@ fn run(seed: u64) {
     }
 }
 
-/// Either side opens, both send, over lossy links; `WEIR_SEED=n` runs one,
-/// `WEIR_RUNS=n` so many.
+/// Either side opens, both send, over lossy links; `weir_lab::seeds` tells of the
+/// variables that ask for more runs.
 #[test]
 fn smoltcp_and_we_understand_each_other() {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .and_then(|value| value.parse::<u64>().ok())
-    };
-    if let Some(seed) = number("WEIR_SEED") {
-        return run(seed);
-    }
-    for seed in 0..number("WEIR_RUNS").unwrap_or(20) {
-        run(seed);
-    }
+    seeds(20).for_each(run);
 }

@@ -1,0 +1,86 @@
+//! Which random runs a test makes, as its surroundings say.
+//!
+//! | variable | means |
+//! |---|---|
+//! | `WEIR_SEED=n` | the run of this seed alone |
+//! | `WEIR_FIRST=n` | from this seed on, 0 unless told |
+//! | `WEIR_RUNS=n` | so many runs |
+//! | `WEIR_SECONDS=n` | as many as begin in so long; a line a minute says how many were made |
+//!
+//! A run that panics is told of with its seed.
+
+use std::time::{Duration, Instant};
+
+/// How often a long test says how far it is.
+const REPORT: Duration = Duration::from_secs(60);
+
+/// The seeds, one after the other; `usual` of them if nobody asks for others.
+///
+/// # Panics
+/// If a variable is no number.
+pub fn seeds(usual: u64) -> Seeds {
+    let one = number("WEIR_SEED");
+    let first = one.or_else(|| number("WEIR_FIRST")).unwrap_or(0);
+    let time = number("WEIR_SECONDS").filter(|_| one.is_none());
+    let usual = time.map_or(usual, |_| u64::MAX - first);
+    let runs = one.map_or_else(|| number("WEIR_RUNS").unwrap_or(usual), |_| 1);
+    let start = Instant::now();
+    Seeds {
+        first,
+        next: first,
+        end: first + runs,
+        time: time.map(Duration::from_secs),
+        start,
+        reported: start,
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    let wrong = |_| panic!("{name}={value} is no number");
+    Some(value.parse().unwrap_or_else(wrong))
+}
+
+/// See [`seeds`].
+pub struct Seeds {
+    first: u64,
+    next: u64,
+    end: u64,
+    time: Option<Duration>,
+    start: Instant,
+    reported: Instant,
+}
+
+impl Seeds {
+    fn report(&mut self) {
+        self.reported = Instant::now();
+        let (runs, took) = (self.next - self.first, self.start.elapsed().as_secs());
+        eprintln!("{runs} runs from seed {} on in {took} s", self.first);
+    }
+}
+
+impl Iterator for Seeds {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let is_over = |time| self.start.elapsed() >= time;
+        if self.next == self.end || self.time.is_some_and(is_over) {
+            return None;
+        }
+        if self.time.is_some() && self.reported.elapsed() >= REPORT {
+            self.report();
+        }
+        self.next += 1;
+        Some(self.next - 1)
+    }
+}
+
+impl Drop for Seeds {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.next > self.first {
+            eprintln!("WEIR_SEED={} replays it", self.next - 1);
+        } else if self.time.is_some() {
+            self.report();
+        }
+    }
+}
