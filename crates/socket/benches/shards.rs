@@ -8,14 +8,15 @@
 //!
 //! Rounds take turns, so that whatever else the machine does falls on both alike,
 //! and the best of each counts: connections a second that the kernel opens, each
-//! accepted and closed by us, and goodput of several streams each way.
+//! accepted and closed by us, goodput of several streams each way, and datagrams of
+//! several peers, each way and answered.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Lab};
-use weir_socket::{Net, TcpListener, link};
+use weir_socket::{Net, TcpListener, UdpSocket, link};
 use weir_stack::Config;
 use weir_wire::ethernet::Address;
 
@@ -26,6 +27,9 @@ const SHARDS: [usize; 2] = [1, 2];
 const CLIENTS: usize = 8;
 const STREAMS: usize = 4;
 const BLOCK: usize = 128 << 10;
+/// Bytes of a datagram, and threads of ours that read.
+const DATAGRAM: usize = 200;
+const READERS: usize = 2;
 const OURS: &str = "192.0.2.1";
 const PEER: &str = "192.0.2.2";
 
@@ -64,25 +68,31 @@ impl World {
     fn connections(&self) -> f64 {
         let listener = TcpListener::bind(&self.net, at(OURS, 80)).expect("a place");
         let done = AtomicUsize::new(0);
-        let start = Instant::now();
+        let over = AtomicBool::new(false);
+        let connect = || {
+            let stream = std::net::TcpStream::connect(at(OURS, 80));
+            stream.and_then(|mut stream| stream.read(&mut [0]))
+        };
         std::thread::scope(|scope| {
-            for _ in 0..CLIENTS {
-                scope.spawn(|| {
-                    self.host.run(|| {
-                        while start.elapsed() < ROUND {
-                            let stream = std::net::TcpStream::connect(at(OURS, 80));
-                            let heard = stream.and_then(|mut stream| stream.read(&mut [0]));
-                            done.fetch_add(usize::from(heard.is_ok()), Relaxed);
-                        }
+            for _ in 0..READERS {
+                // However late a client is: who came and was not accepted would wait
+                // for ever.
+                scope.spawn(|| while listener.accept().is_ok() && !over.load(Relaxed) {});
+            }
+            let start = Instant::now();
+            std::thread::scope(|clients| {
+                for _ in 0..CLIENTS {
+                    clients.spawn(|| {
+                        self.host.run(|| {
+                            while start.elapsed() < ROUND {
+                                done.fetch_add(usize::from(connect().is_ok()), Relaxed);
+                            }
+                        });
                     });
-                });
-            }
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    listener.set_read_timeout(Some(ROUND)).expect("not zero");
-                    while listener.accept().is_ok() {}
-                });
-            }
+                }
+            });
+            over.store(true, Relaxed);
+            (0..READERS).for_each(|_| drop(self.host.run(connect)));
         });
         done.load(Relaxed) as f64 / ROUND.as_secs_f64()
     }
@@ -125,6 +135,92 @@ impl World {
     }
 }
 
+impl World {
+    /// Datagrams a second that we read of those that the kernel sends.
+    fn heard(&self) -> f64 {
+        let socket = UdpSocket::bind(&self.net, at(OURS, 83)).expect("a place");
+        let done = AtomicUsize::new(0);
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..STREAMS {
+                scope.spawn(|| {
+                    let peer = self.host.run(|| std::net::UdpSocket::bind(at(PEER, 0)));
+                    let peer = peer.expect("a place");
+                    while start.elapsed() < ROUND {
+                        let _ = peer.send_to(&[1; DATAGRAM], at(OURS, 83));
+                    }
+                });
+            }
+            for _ in 0..READERS {
+                let socket = socket.clone();
+                socket.set_read_timeout(Some(ROUND / 4)).expect("not zero");
+                let done = &done;
+                scope.spawn(move || {
+                    let mut out = [0; DATAGRAM];
+                    while socket.recv_from(&mut out).is_ok() && start.elapsed() < ROUND {
+                        done.fetch_add(1, Relaxed);
+                    }
+                });
+            }
+        });
+        done.load(Relaxed) as f64 / ROUND.as_secs_f64()
+    }
+
+    /// Datagrams a second that we answer, of peers that wait for the answer.
+    fn answered(&self) -> f64 {
+        let socket = UdpSocket::bind(&self.net, at(OURS, 84)).expect("a place");
+        let done = AtomicUsize::new(0);
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| {
+                    let peer = self.host.run(|| std::net::UdpSocket::bind(at(PEER, 0)));
+                    let peer = peer.expect("a place");
+                    peer.set_read_timeout(Some(ROUND / 4)).expect("not zero");
+                    let mut out = [0; DATAGRAM];
+                    while start.elapsed() < ROUND {
+                        let _ = peer.send_to(&[1; DATAGRAM], at(OURS, 84));
+                        done.fetch_add(usize::from(peer.recv_from(&mut out).is_ok()), Relaxed);
+                    }
+                });
+            }
+            for _ in 0..READERS {
+                let socket = socket.clone();
+                socket.set_read_timeout(Some(ROUND / 4)).expect("not zero");
+                scope.spawn(move || {
+                    let mut out = [0; DATAGRAM];
+                    while let Ok((len, from)) = socket.recv_from(&mut out) {
+                        let _ = socket.send_to(&out[..len], from);
+                    }
+                });
+            }
+        });
+        done.load(Relaxed) as f64 / ROUND.as_secs_f64()
+    }
+
+    /// Datagrams a second that we send, by one socket to several peers.
+    fn said(&self) -> f64 {
+        let socket = UdpSocket::bind(&self.net, at(OURS, 85)).expect("a place");
+        let done = AtomicUsize::new(0);
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..STREAMS {
+                let peer = self.host.run(|| std::net::UdpSocket::bind(at(PEER, 0)));
+                let peer = peer.expect("a place");
+                let (socket, done) = (&socket, &done);
+                scope.spawn(move || {
+                    let to = peer.local_addr().expect("it is bound");
+                    while start.elapsed() < ROUND {
+                        let sent = socket.send_to(&[1; DATAGRAM], to);
+                        done.fetch_add(usize::from(sent.is_ok()), Relaxed);
+                    }
+                });
+            }
+        });
+        done.load(Relaxed) as f64 / ROUND.as_secs_f64()
+    }
+}
+
 fn write(mut stream: impl Write) {
     let block = vec![1; BLOCK];
     let start = Instant::now();
@@ -150,10 +246,17 @@ fn main() {
         return;
     }
     let worlds = SHARDS.map(World::new);
-    let mut best = [[0.0_f64; 3]; 2];
+    let mut best = [[0.0_f64; 6]; 2];
     for _ in 0..ROUNDS {
         for (world, best) in worlds.iter().zip(&mut best) {
-            let run = [world.connections(), world.sent(), world.received()];
+            let run = [
+                world.connections(),
+                world.sent(),
+                world.received(),
+                world.heard(),
+                world.answered(),
+                world.said(),
+            ];
             for (best, run) in best.iter_mut().zip(run) {
                 *best = best.max(run);
             }
@@ -163,7 +266,14 @@ fn main() {
         "{:<24}{:>10}{:>10}{:>8}",
         "best of rounds", "1 stack", "2", "ratio"
     );
-    let names = ["connections a second", "Gb/s sent", "Gb/s received"];
+    let names = [
+        "connections a second",
+        "Gb/s sent",
+        "Gb/s received",
+        "datagrams a second read",
+        "… answered",
+        "… sent",
+    ];
     for (which, name) in names.iter().enumerate() {
         let [one, two] = best.map(|all| all[which]);
         println!("{name:<24}{one:>10.1}{two:>10.1}{:>8.2}", two / one);

@@ -1,25 +1,41 @@
 //! UDP sockets.
+//!
+//! Of a net of several stacks a socket has a part in each, all at the same place:
+//! what a peer sends waits in the stack that has the two's datagrams, and what goes
+//! to the peer goes from there. A socket that is connected is so in all of them,
+//! and looks into the one.
 
 use crate::errno;
-use crate::net::{Core, Id, Net, Side, State, waits};
+use crate::net::{Core, Id, Net, Parts, Side, State, waits};
 use crate::tcp::first;
 use rustix::io::Errno;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use weir_stack::Stack;
-use weir_stack::udp::{BindError, SendError, UdpId, UdpOptions};
+use weir_stack::udp::{GroupError, SendError, UdpBind, UdpId, UdpOptions};
 
 /// A UDP socket, as [`std::net::UdpSocket`].
 #[derive(Clone)]
 pub struct UdpSocket {
-    core: Arc<Core>,
-    id: UdpId,
-    peer: Arc<Mutex<Option<SocketAddr>>>,
+    parts: Arc<Parts>,
+    ends: Arc<Ends>,
 }
+
+/// Between whom a socket is.
+struct Ends {
+    local_port: u16,
+    peer: Mutex<Option<SocketAddr>>,
+    /// The stack that has the peer's datagrams; [`OPEN`] without a peer.
+    owner: AtomicUsize,
+}
+
+/// That a socket hears whoever speaks.
+const OPEN: usize = usize::MAX;
 
 impl UdpSocket {
     /// A socket at the first of these addresses that can be had: the
@@ -31,7 +47,7 @@ impl UdpSocket {
     /// place is taken.
     pub fn bind(net: &Net, address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         first(address, |address| {
-            UdpSocket::of(net, |stack| stack.udp_bind(address))
+            UdpSocket::bind_as(net, address, UdpBind::default())
         })
     }
 
@@ -42,22 +58,46 @@ impl UdpSocket {
     /// # Errors
     /// `EADDRINUSE` if the place is taken, of either version.
     pub fn bind_both(net: &Net, port: u16) -> io::Result<UdpSocket> {
-        UdpSocket::of(net, |stack| stack.udp_bind_both(port))
+        let how = UdpBind {
+            both_versions: true,
+            ..UdpBind::default()
+        };
+        UdpSocket::bind_as(net, (Ipv6Addr::UNSPECIFIED, port).into(), how)
     }
 
-    fn of(
-        net: &Net,
-        bind: impl FnOnce(&mut Stack) -> Result<UdpId, BindError>,
-    ) -> io::Result<UdpSocket> {
-        let mut state = net.first().lock();
-        state.check()?;
-        let id = bind(&mut state.stack).map_err(errno::bind)?;
-        state.watch(Id::Udp(id));
-        drop(state);
+    /// As [`UdpSocket::bind`], perhaps for both versions (`IPV6_V6ONLY` off), or
+    /// beside others at the same place (`SO_REUSEPORT`).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn bind_as(net: &Net, address: SocketAddr, how: UdpBind) -> io::Result<UdpSocket> {
+        // Who has the first stack's place has the others'.
+        let mut first = net.first().lock();
+        let (id, local_port) = place(&mut first, address, how)?;
+        let mut at = address;
+        at.set_port(local_port);
+        let mut cores = vec![Core::of_watched(net, 0, Id::Udp(id))];
+        for shard in 1..net.shards() {
+            let mut state = net.shard(shard).lock();
+            state.catch_up();
+            match place(&mut state, at, how) {
+                Ok((id, _)) => cores.push(Core::of_watched(net, shard, Id::Udp(id))),
+                Err(error) => {
+                    // To close the others takes their stacks' locks.
+                    drop((state, first));
+                    drop(Parts::of(cores));
+                    return Err(error.into());
+                }
+            }
+        }
+        drop(first);
         Ok(UdpSocket {
-            core: Arc::new(Core::of_watched(net, 0, Id::Udp(id))),
-            id,
-            peer: Arc::default(),
+            parts: Arc::new(Parts::of(cores)),
+            ends: Arc::new(Ends {
+                local_port,
+                peer: Mutex::default(),
+                owner: AtomicUsize::new(OPEN),
+            }),
         })
     }
 
@@ -67,18 +107,58 @@ impl UdpSocket {
     /// # Errors
     /// `ENETUNREACH` if no route leads there.
     pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<()> {
-        first(address, |address| {
-            let connected = self
-                .core
-                .call(|state, _| state.stack.udp_connect(self.id, address));
-            connected.map_err(errno::bind)?;
-            *self.lock_peer() = Some(address);
-            Ok(())
-        })
+        first(address, |address| Ok(self.connect_to(address)?))
     }
 
-    fn lock_peer(&self) -> std::sync::MutexGuard<'_, Option<SocketAddr>> {
-        self.peer.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connect_to(&self, peer: SocketAddr) -> Result<(), Errno> {
+        let mut known = self.lock_peer();
+        let owner = self.owner_of(peer);
+        let mut waiting = Vec::new();
+        for core in self.parts.cores() {
+            core.call(|state, _| {
+                let id = udp(core)?;
+                state.catch_up();
+                state.stack.udp_connect(id, peer).map_err(errno::bind)?;
+                if core.shard != owner {
+                    let datagrams = std::iter::from_fn(|| state.stack.udp_receive(id));
+                    waiting.extend(datagrams);
+                }
+                Ok::<_, Errno>(())
+            })?;
+        }
+        // What had come before is still to be had.
+        let core = &self.parts.cores()[owner];
+        core.call(|state, _| {
+            let id = udp(core)?;
+            let waiting = waiting.into_iter();
+            waiting.for_each(|datagram| state.stack.udp_put(id, datagram));
+            Ok::<_, Errno>(())
+        })?;
+        *known = Some(peer);
+        self.ends.owner.store(owner, Relaxed);
+        Ok(())
+    }
+
+    fn lock_peer(&self) -> MutexGuard<'_, Option<SocketAddr>> {
+        let peer = self.ends.peer.lock();
+        peer.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The stack that has what the socket and a peer send each other.
+    fn owner_of(&self, peer: SocketAddr) -> usize {
+        let any = Ipv4Addr::UNSPECIFIED.into();
+        let local = SocketAddr::new(any, self.ends.local_port);
+        self.parts.net().datagram_owner(local, peer)
+    }
+
+    /// The part that hears the peer; `None` without one.
+    fn connected(&self) -> Option<&Core> {
+        self.parts.cores().get(self.ends.owner.load(Relaxed))
+    }
+
+    /// The part that hears the peer, or else the one that answers for all.
+    fn main(&self) -> &Core {
+        self.connected().unwrap_or(self.parts.first())
     }
 
     /// Sends a datagram, in fragments if the path asks for it.
@@ -89,8 +169,9 @@ impl UdpSocket {
     pub fn send_to(&self, bytes: &[u8], address: impl ToSocketAddrs) -> io::Result<usize> {
         let to = address.to_socket_addrs()?.next();
         let to = to.ok_or(Errno::DESTADDRREQ)?;
-        self.core.wait(Side::Write, |state, now_ns| {
-            self.try_send(state, now_ns, to, bytes)
+        let core = &self.parts.cores()[self.owner_of(to)];
+        core.wait(Side::Write, |state, now_ns| {
+            try_send(core, state, now_ns, to, bytes)
         })
     }
 
@@ -101,8 +182,9 @@ impl UdpSocket {
     /// `ECONNREFUSED` if an earlier one met nobody.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         let to = self.lock_peer().ok_or(Errno::DESTADDRREQ)?;
-        self.core.wait(Side::Write, |state, now_ns| {
-            self.try_send(state, now_ns, to, bytes)
+        let core = self.main();
+        core.wait(Side::Write, |state, now_ns| {
+            try_send(core, state, now_ns, to, bytes)
         })
     }
 
@@ -116,29 +198,24 @@ impl UdpSocket {
         bytes: &[u8],
         to: SocketAddr,
     ) -> Poll<io::Result<usize>> {
-        self.core.poll(context, Side::Write, |state, now_ns| {
-            self.try_send(state, now_ns, to, bytes)
+        let core = &self.parts.cores()[self.owner_of(to)];
+        core.poll(context, Side::Write, |state, now_ns| {
+            try_send(core, state, now_ns, to, bytes)
         })
     }
 
-    fn try_send(
+    /// Waits for what `take` gives of a part that has something.
+    fn read<T>(
         &self,
-        state: &mut State,
-        now_ns: u64,
-        to: SocketAddr,
-        bytes: &[u8],
-    ) -> Result<usize, Errno> {
-        state.check()?;
-        let mut sent = state.stack.udp_send(now_ns, self.id, to, bytes);
-        if sent == Err(SendError::Full) {
-            state.settle(now_ns);
-            sent = state.stack.udp_send(now_ns, self.id, to, bytes);
+        mut take: impl FnMut(&Core, &mut State) -> Result<T, Errno>,
+    ) -> io::Result<T> {
+        match self.connected() {
+            Some(core) => core.wait(Side::Read, |state, _| take(core, state)),
+            None => {
+                let read = self.parts.wait(|core, state, _| take(core, state));
+                Ok(read?.1)
+            }
         }
-        if sent == Err(SendError::Full) {
-            state.block(self.core.id);
-        }
-        sent.map_err(errno::send)?;
-        Ok(bytes.len())
     }
 
     /// Waits for a datagram; gives its length, cut to `out`, and who sent it.
@@ -147,8 +224,9 @@ impl UdpSocket {
     /// `EAGAIN` if there is none and the socket does not block or the time is
     /// over; `ECONNREFUSED` if nobody is at the connected peer.
     pub fn recv_from(&self, out: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.core
-            .wait(Side::Read, |state, _| self.try_receive(state, out, true))
+        let received = self.read(|core, state| receive(core, state, out, true))?;
+        self.parts.took();
+        Ok(received)
     }
 
     /// As [`UdpSocket::recv_from`], of the connected peer.
@@ -164,8 +242,7 @@ impl UdpSocket {
     /// # Errors
     /// As there.
     pub fn peek_from(&self, out: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.core
-            .wait(Side::Read, |state, _| self.try_receive(state, out, false))
+        self.read(|core, state| receive(core, state, out, false))
     }
 
     /// Receives for a task.
@@ -177,8 +254,20 @@ impl UdpSocket {
         context: &mut Context<'_>,
         out: &mut [u8],
     ) -> Poll<io::Result<(usize, SocketAddr)>> {
-        let receive = |state: &mut State, _| self.try_receive(state, out, true);
-        self.core.poll(context, Side::Read, receive)
+        let received = match self.connected() {
+            Some(core) => core.poll(context, Side::Read, |state, _| {
+                receive(core, state, out, true)
+            }),
+            None => {
+                let take = |core: &Core, state: &mut State, _| receive(core, state, out, true);
+                let received = self.parts.poll(context, take);
+                received.map_ok(|(_, received)| received)
+            }
+        };
+        received.map_ok(|received| {
+            self.parts.took();
+            received
+        })
     }
 
     /// Waits for a datagram and gives it by value, which copies nothing.
@@ -186,36 +275,13 @@ impl UdpSocket {
     /// # Errors
     /// As [`UdpSocket::recv_from`].
     pub fn recv_owned(&self) -> io::Result<(Vec<u8>, SocketAddr)> {
-        self.core.wait(Side::Read, |state, _| {
-            self.check(state)?;
-            let datagram = state.stack.udp_receive(self.id).ok_or(Errno::AGAIN)?;
+        let owned = self.read(|core, state| {
+            let id = check(core, state)?;
+            let datagram = state.stack.udp_receive(id).ok_or(Errno::AGAIN)?;
             Ok((datagram.bytes, datagram.from))
-        })
-    }
-
-    fn check(&self, state: &mut State) -> Result<(), Errno> {
-        state.check()?;
-        match state.stack.udp_take_refused(self.id) {
-            true => Err(Errno::CONNREFUSED),
-            false => Ok(()),
-        }
-    }
-
-    fn try_receive(
-        &self,
-        state: &mut State,
-        out: &mut [u8],
-        take: bool,
-    ) -> Result<(usize, SocketAddr), Errno> {
-        self.check(state)?;
-        let datagram = state.stack.udp_peek(self.id).ok_or(Errno::AGAIN)?;
-        let count = datagram.bytes.len().min(out.len());
-        out[..count].copy_from_slice(&datagram.bytes[..count]);
-        let from = datagram.from;
-        if take {
-            state.stack.udp_receive(self.id);
-        }
-        Ok((count, from))
+        })?;
+        self.parts.took();
+        Ok(owned)
     }
 
     /// Where the socket is.
@@ -223,7 +289,9 @@ impl UdpSocket {
     /// # Errors
     /// None now; as in `std`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let local = self.core.look(|state| state.stack.udp_local(self.id));
+        let core = self.parts.first();
+        let id = udp(core)?;
+        let local = core.look(|state| state.stack.udp_local(id));
         local.ok_or_else(|| Errno::BADF.into())
     }
 
@@ -241,7 +309,8 @@ impl UdpSocket {
     /// # Errors
     /// None now; as in `std`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let checked = self.core.look(|state| self.check(state));
+        let core = self.main();
+        let checked = core.call(|state, _| check(core, state));
         Ok(checked.err().map(io::Error::from))
     }
 
@@ -252,10 +321,7 @@ impl UdpSocket {
     /// `EINVAL` if it is no group of the socket's version of IP, `EADDRINUSE`
     /// if the socket is in it, `ENOBUFS` if it is in too many.
     pub fn join_multicast(&self, group: IpAddr) -> io::Result<()> {
-        let joined = self
-            .core
-            .call(|state, _| state.stack.udp_join(self.id, group));
-        joined.map_err(|error| errno::group(error).into())
+        self.of_groups(|stack, id| stack.udp_join(id, group))
     }
 
     /// As [`UdpSocket::join_multicast`], on the link of this number rather than
@@ -264,10 +330,7 @@ impl UdpSocket {
     /// # Errors
     /// As there; `ENODEV` if the net has no such link.
     pub fn join_multicast_on(&self, group: IpAddr, link: u8) -> io::Result<()> {
-        let joined = self
-            .core
-            .call(|state, _| state.stack.udp_join_on(self.id, group, link));
-        joined.map_err(|error| errno::group(error).into())
+        self.of_groups(|stack, id| stack.udp_join_on(id, group, link))
     }
 
     /// `IP_DROP_MEMBERSHIP`, `IPV6_LEAVE_GROUP`.
@@ -275,10 +338,7 @@ impl UdpSocket {
     /// # Errors
     /// `EADDRNOTAVAIL` if the socket is not in it.
     pub fn leave_multicast(&self, group: IpAddr) -> io::Result<()> {
-        let left = self
-            .core
-            .call(|state, _| state.stack.udp_leave(self.id, group));
-        left.map_err(|error| errno::group(error).into())
+        self.of_groups(|stack, id| stack.udp_leave(id, group))
     }
 
     /// As [`UdpSocket::leave_multicast`], on the link of this number.
@@ -286,10 +346,19 @@ impl UdpSocket {
     /// # Errors
     /// As there.
     pub fn leave_multicast_on(&self, group: IpAddr, link: u8) -> io::Result<()> {
-        let left = self
-            .core
-            .call(|state, _| state.stack.udp_leave_on(self.id, group, link));
-        left.map_err(|error| errno::group(error).into())
+        self.of_groups(|stack, id| stack.udp_leave_on(id, group, link))
+    }
+
+    /// Groups are the first stack's: it hears what comes to them, and sends what
+    /// goes there.
+    fn of_groups(
+        &self,
+        call: impl FnOnce(&mut Stack, UdpId) -> Result<(), GroupError>,
+    ) -> io::Result<()> {
+        let core = self.parts.first();
+        let id = udp(core)?;
+        let called = core.call(|state, _| call(&mut state.stack, id));
+        called.map_err(|error| errno::group(error).into())
     }
 
     /// How datagrams go out: hop limits (`IP_TTL`, `IP_MULTICAST_TTL`,
@@ -300,9 +369,9 @@ impl UdpSocket {
     /// # Errors
     /// None now; as in `std`.
     pub fn options(&self) -> io::Result<UdpOptions> {
-        let options = self
-            .core
-            .look(|state| state.stack.udp_options(self.id).copied());
+        let core = self.parts.first();
+        let id = udp(core)?;
+        let options = core.look(|state| state.stack.udp_options(id).copied());
         options.ok_or_else(|| Errno::BADF.into())
     }
 
@@ -314,20 +383,86 @@ impl UdpSocket {
         if options.hop_limit == 0 {
             return Err(Errno::INVAL.into());
         }
-        self.core
-            .look(|state| match state.stack.udp_options(self.id) {
-                Some(at) => {
-                    *at = options;
-                    Ok(())
-                }
-                None => Err(Errno::BADF.into()),
-            })
+        for core in self.parts.cores() {
+            let id = udp(core)?;
+            core.look(|state| {
+                let at = state.stack.udp_options(id).ok_or(Errno::BADF)?;
+                *at = options;
+                Ok::<_, Errno>(())
+            })?;
+        }
+        Ok(())
     }
+}
+
+fn udp(core: &Core) -> Result<UdpId, Errno> {
+    match core.id {
+        Id::Udp(id) => Ok(id),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Makes one stack's part; gives its transport port.
+fn place(state: &mut State, at: SocketAddr, how: UdpBind) -> Result<(UdpId, u16), Errno> {
+    state.check()?;
+    let id = state.stack.udp_bind_as(at, how).map_err(errno::bind)?;
+    state.watch(Id::Udp(id));
+    let local = state.stack.udp_local(id).unwrap_or(at);
+    Ok((id, local.port()))
+}
+
+/// Fails as a call on this part does that had an error before.
+fn check(core: &Core, state: &mut State) -> Result<UdpId, Errno> {
+    state.check()?;
+    let id = udp(core)?;
+    match state.stack.udp_take_refused(id) {
+        true => Err(Errno::CONNREFUSED),
+        false => Ok(id),
+    }
+}
+
+fn receive(
+    core: &Core,
+    state: &mut State,
+    out: &mut [u8],
+    take: bool,
+) -> Result<(usize, SocketAddr), Errno> {
+    let id = check(core, state)?;
+    let datagram = state.stack.udp_peek(id).ok_or(Errno::AGAIN)?;
+    let count = datagram.bytes.len().min(out.len());
+    out[..count].copy_from_slice(&datagram.bytes[..count]);
+    let from = datagram.from;
+    if take {
+        state.stack.udp_receive(id);
+    }
+    Ok((count, from))
+}
+
+fn try_send(
+    core: &Core,
+    state: &mut State,
+    now_ns: u64,
+    to: SocketAddr,
+    bytes: &[u8],
+) -> Result<usize, Errno> {
+    state.check()?;
+    state.catch_up();
+    let id = udp(core)?;
+    let mut sent = state.stack.udp_send(now_ns, id, to, bytes);
+    if sent == Err(SendError::Full) {
+        state.settle(now_ns);
+        sent = state.stack.udp_send(now_ns, id, to, bytes);
+    }
+    if sent == Err(SendError::Full) {
+        state.block(core.id);
+    }
+    sent.map_err(errno::send)?;
+    Ok(bytes.len())
 }
 
 waits!(
     UdpSocket,
-    core,
+    parts,
     "A descriptor for `poll` and `epoll`, readable while a datagram waits, writable while the link \
      takes some."
 );

@@ -1,17 +1,22 @@
-//! UDP of hosts of several stacks: it is the first one's, by whichever queue a
-//! datagram comes or goes.
+//! UDP of hosts of several stacks: a socket has a part in each, by whichever queue
+//! a datagram comes or goes.
 
 mod common;
 
 use common::{V4, V6, bytes, config, ip};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use weir_lab::need;
 use weir_lab::net::{Host, Lab};
 use weir_socket::link::{self, Link};
 use weir_socket::{Net, UdpSocket};
+use weir_stack::udp::UdpBind;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 /// As many flows as are sure to come by every queue.
@@ -67,7 +72,7 @@ fn be_refused(net: &Net, version: [&str; 2]) {
 }
 
 #[test]
-fn datagrams_of_all_queues_are_the_first_shards() {
+fn datagrams_are_their_owners_whatever_queue_they_come_by() {
     if !need::root() {
         return;
     }
@@ -75,16 +80,226 @@ fn datagrams_of_all_queues_are_the_first_shards() {
         let (_lab, host, net) = with_kernel(shards, queues);
         for version in [V4, V6] {
             talk(&host, &net, version);
-            be_refused(&net, version);
+            // A kernel refuses no more than six in a row.
+            for _ in 0..4 {
+                be_refused(&net, version);
+            }
         }
         let taken = |number| net.with_shard(number, |stack| stack.counters()).unwrap();
-        for shard in 1..shards {
-            assert_eq!(taken(shard).datagrams_standard, 0, "shard {shard}");
+        let took = |shard| taken(shard).datagrams_standard + taken(shard).datagrams_fast;
+        let all: u64 = (0..shards).map(took).sum();
+        assert_eq!(all, 2 * 2 * FLOWS as u64);
+        // 48 peers: that a shard has none of them is less likely than 1 in 10^5.
+        for shard in 0..shards {
+            assert!(took(shard) > 0, "shard {shard} of {shards}");
         }
-        let all = 2 * 2 * FLOWS as u64;
-        assert_eq!(taken(0).datagrams_standard + taken(0).datagrams_fast, all);
         assert_eq!(net.counted().handed_lost, 0);
     }
+}
+
+/// Many peers' datagrams come while nobody reads: none is lost, and each peer's
+/// are in order. A task, a thread that waits and the descriptor see them all.
+#[test]
+fn what_waits_in_any_shard_is_read_in_each_peers_order() {
+    const EACH: usize = 20;
+    if !need::root() {
+        return;
+    }
+    let (_lab, host, net) = with_kernel(3, 2);
+    let at = SocketAddr::new(ip(V4[0]), 7);
+    let server = UdpSocket::bind(&net, at).unwrap();
+    server.set_read_timeout(PATIENCE).unwrap();
+    let ready = server.ready_fd().unwrap();
+    let readable = |wait_s| {
+        let mut fds = [PollFd::from_borrowed_fd(
+            ready,
+            PollFlags::IN | PollFlags::OUT,
+        )];
+        let wait = Timespec {
+            tv_sec: wait_s,
+            tv_nsec: 0,
+        };
+        // Writable at any time: what is asked for is that it is readable.
+        poll(&mut fds, Some(&wait)).unwrap();
+        assert!(fds[0].revents().contains(PollFlags::OUT));
+        fds[0].revents().contains(PollFlags::IN)
+    };
+    assert!(!readable(0));
+    let any = SocketAddr::new(ip(V4[1]), 0);
+    let clients: Vec<std::net::UdpSocket> = host.run(|| {
+        let bind = |_| std::net::UdpSocket::bind(any).unwrap();
+        (0..FLOWS).map(bind).collect()
+    });
+    // The kernel learns who we are.
+    clients[0].send_to(&[], at).unwrap();
+    assert!(server.recv_owned().unwrap().0.is_empty());
+    for number in 0..EACH {
+        for client in &clients {
+            client.send_to(&[number as u8], at).unwrap();
+        }
+    }
+    let mut heard: HashMap<SocketAddr, Vec<u8>> = HashMap::new();
+    let all = FLOWS * EACH;
+    for count in 0..all {
+        let mut out = [0; 9];
+        // The one that was looked at is the one that is taken.
+        let (len, from) = match count % 3 {
+            0 => {
+                let seen = server.peek_from(&mut out).unwrap();
+                let (bytes, from) = server.recv_owned().unwrap();
+                assert_eq!((&out[..seen.0], seen.1), (&bytes[..], from));
+                seen
+            }
+            1 => block_on(|context| server.poll_recv_from(context, &mut out)).unwrap(),
+            _ => server.recv_from(&mut out).unwrap(),
+        };
+        assert_eq!(len, 1);
+        heard.entry(from).or_default().push(out[0]);
+    }
+    assert!(!readable(0), "all was read");
+    let sent: Vec<u8> = (0..EACH as u8).collect();
+    for client in &clients {
+        assert_eq!(heard[&client.local_addr().unwrap()], sent);
+    }
+}
+
+/// Polls until it is ready, woken by its waker.
+fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Unpark>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    loop {
+        if let Poll::Ready(done) = poll(&mut Context::from_waker(&waker)) {
+            return done;
+        }
+        std::thread::park_timeout(PATIENCE.unwrap());
+    }
+}
+
+/// What had come before a socket is connected is still read; after it, its peer
+/// alone, and who waits already hears it too.
+#[test]
+fn a_socket_is_connected_in_whichever_shard_its_peer_is() {
+    if !need::root() {
+        return;
+    }
+    let (_lab, host, net) = with_kernel(4, 2);
+    let any = SocketAddr::new(ip(V4[1]), 0);
+    let mut met = [false; 4];
+    while met.contains(&false) {
+        let server = UdpSocket::bind(&net, "0.0.0.0:0").unwrap();
+        server.set_read_timeout(PATIENCE).unwrap();
+        let at = SocketAddr::new(ip(V4[0]), server.local_addr().unwrap().port());
+        let [stranger, peer] = [0; 2].map(|_| host.run(|| std::net::UdpSocket::bind(any).unwrap()));
+        peer.set_read_timeout(PATIENCE).unwrap();
+        stranger.send_to(b"early", at).unwrap();
+        let mut out = [0; 9];
+        assert_eq!(server.peek_from(&mut out).unwrap().0, 5);
+        let heard = std::thread::scope(|scope| {
+            let reader = server.clone();
+            let waiting = scope.spawn(move || {
+                let early = reader.recv_owned().unwrap();
+                (early.0, reader.recv_owned().unwrap())
+            });
+            let there = peer.local_addr().unwrap();
+            server.connect(there).unwrap();
+            assert_eq!(server.peer_addr().unwrap(), there);
+            assert_eq!(server.local_addr().unwrap(), at);
+            stranger.send_to(b"late", at).unwrap();
+            server.send(b"hello").unwrap();
+            assert_eq!(peer.recv_from(&mut out).unwrap(), (5, at));
+            peer.send_to(b"peer", at).unwrap();
+            waiting.join().unwrap()
+        });
+        let there = peer.local_addr().unwrap();
+        assert_eq!(heard, (b"early".to_vec(), (b"peer".to_vec(), there)));
+        for (shard, met) in met.iter_mut().enumerate() {
+            let fast = net.with_shard(shard, |stack| stack.counters().datagrams_standard);
+            *met |= fast.unwrap() > 0;
+        }
+    }
+}
+
+/// A place is taken in all shards, and free in all when its socket is closed.
+#[test]
+fn a_place_is_one_for_all_shards() {
+    let (near, _far) = link::mem().unwrap();
+    let builder = Net::builder().link(near, &config(0)).shards(3);
+    let net = builder.start().unwrap();
+    let shared = UdpBind {
+        shared: true,
+        ..UdpBind::default()
+    };
+    let at = SocketAddr::new(ip(V4[0]), 7);
+    for _ in 0..3 {
+        let one = UdpSocket::bind(&net, at).unwrap();
+        let error = UdpSocket::bind_as(&net, at, shared).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
+        drop(one);
+        let both = [0; 2].map(|_| UdpSocket::bind_as(&net, at, shared).unwrap());
+        let error = UdpSocket::bind(&net, at).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
+        drop(both);
+    }
+    let v6 = UdpSocket::bind_both(&net, 0).unwrap();
+    let port = v6.local_addr().unwrap().port();
+    let error = UdpSocket::bind(&net, ("0.0.0.0", port)).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+}
+
+/// Several sockets at one place: each peer has one of them, in whichever shard.
+#[test]
+fn sockets_that_share_a_place_share_the_peers() {
+    if !need::root() {
+        return;
+    }
+    let (_lab, host, net) = with_kernel(3, 2);
+    let shared = UdpBind {
+        shared: true,
+        ..UdpBind::default()
+    };
+    let at = SocketAddr::new(ip(V4[0]), 7);
+    let servers = [0; 2].map(|_| UdpSocket::bind_as(&net, at, shared).unwrap());
+    let any = SocketAddr::new(ip(V4[1]), 0);
+    let clients: Vec<std::net::UdpSocket> = host.run(|| {
+        let bind = |_| std::net::UdpSocket::bind(any).unwrap();
+        (0..FLOWS).map(bind).collect()
+    });
+    std::thread::scope(|scope| {
+        for (number, server) in (0..).zip(&servers) {
+            server.set_read_timeout(PATIENCE).unwrap();
+            scope.spawn(move || {
+                // Until somebody says that it is over.
+                while let Ok((mut bytes, from)) = server.recv_owned()
+                    && !bytes.is_empty()
+                {
+                    bytes.push(number);
+                    server.send_to(&bytes, from).unwrap();
+                }
+            });
+        }
+        let mut met = [false; 2];
+        for (flow, client) in (0..).zip(&clients) {
+            client.set_read_timeout(PATIENCE).unwrap();
+            let mut before = None;
+            for _ in 0..3 {
+                client.send_to(&[flow], at).unwrap();
+                let mut heard = [0; 9];
+                assert_eq!(client.recv_from(&mut heard).unwrap(), (2, at));
+                assert_eq!(heard[0], flow);
+                assert_eq!(*before.get_or_insert(heard[1]), heard[1], "flow {flow}");
+                met[usize::from(heard[1])] = true;
+            }
+        }
+        assert_eq!(met, [true; 2]);
+        for client in &clients {
+            client.send_to(&[], at).unwrap();
+        }
+    });
 }
 
 /// What is sent to a group that a host of several stacks is in comes once.

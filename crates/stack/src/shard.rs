@@ -1,27 +1,30 @@
 //! One host made of several stacks, one a core, which share nothing: each TCP
-//! connection is one stack's, by a keyed hash of its ends.
+//! connection is one stack's, by a keyed hash of its ends, and so is what one peer
+//! and one transport port of ours send each other by UDP.
 //!
 //! ```text
 //!            ┌─ TCP, ICMP errors about it ──► owner(local, remote)
+//!            ├─ UDP, ICMP errors about it ──► datagram_owner(local, remote)
 //!  frame ────┼─ who neighbours are ─────────► all
 //!            └─ the rest ───────────────────► 0, the first: ARP and ND questions,
-//!                                             addresses, groups, ping, UDP,
+//!                                             addresses, groups, ping, DHCP,
 //!                                             fragments until they are whole
 //! ```
 //!
 //! The ends are ours and the peer's, in this order, so that a frame of either
 //! direction and the packet that an error quotes say the same. The hash is that
 //! of the PCB table with a key of its own: without the seed nobody can send
-//! all connections to one shard.
+//! all connections to one shard. Of UDP our address does not count, which a socket
+//! that sends need not know yet.
 
 use crate::host::{Host, LinkAddressing, quoted_by, walk};
 use crate::pcb::{Key, KeyHash};
 use crate::rng::Keyed;
 use crate::stack::Stack;
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_wire::icmp::Message;
-use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, ipv4, ipv6};
+use weir_wire::{Addresses, EtherType, Protocol, arp, dhcp, ethernet, ipv4, ipv6};
 
 /// Stacks of one host.
 pub const SHARDS_MAX: usize = 64;
@@ -102,6 +105,22 @@ impl Shards {
         (((hash >> 32) * self.count) >> 32) as usize
     }
 
+    /// Whose the datagrams between these two are, both ways. The first has what
+    /// goes to groups and comes to them, of which it alone is a member, and a DHCP
+    /// client's.
+    #[inline]
+    pub fn datagram_owner(&self, local: SocketAddr, remote: SocketAddr) -> usize {
+        let to_group = local.ip().is_multicast() || remote.ip().is_multicast();
+        if to_group || local.port() == dhcp::CLIENT_PORT {
+            return 0;
+        }
+        let any: IpAddr = match remote {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        self.owner(SocketAddr::new(any, local.port()), remote)
+    }
+
     /// Whose a frame that came is.
     #[inline]
     pub fn deal(&self, frame: &[u8]) -> Dealt {
@@ -151,22 +170,27 @@ impl Shards {
                 let [src, dst] = ends(addresses, payload)?;
                 Some(Dealt::One(self.owner(dst, src)))
             }
+            Protocol::UDP => {
+                let [src, dst] = ends(addresses, payload)?;
+                Some(Dealt::One(self.datagram_owner(dst, src)))
+            }
             Protocol::ICMPV6 if !v4 && payload.first() == Some(&ADVERTISEMENT) => Some(Dealt::All),
             Protocol::ICMPV4 | Protocol::ICMPV6 => {
                 let message = Message::new(payload).ok()?;
                 let (addresses, protocol, transport) = quoted_by(&message, v4)?;
-                if protocol != Protocol::TCP {
-                    return None;
-                }
                 let [src, dst] = ends(addresses, transport)?;
-                Some(Dealt::One(self.owner(src, dst)))
+                match protocol {
+                    Protocol::TCP => Some(Dealt::One(self.owner(src, dst))),
+                    Protocol::UDP => Some(Dealt::One(self.datagram_owner(src, dst))),
+                    _ => None,
+                }
             }
             _ => None,
         }
     }
 }
 
-/// Source and destination of a segment.
+/// Source and destination of a segment or datagram.
 fn ends(addresses: Addresses, segment: &[u8]) -> Option<[SocketAddr; 2]> {
     let &[a, b, c, d] = segment.first_chunk()?;
     let (src, dst): (IpAddr, IpAddr) = match addresses {
@@ -213,9 +237,9 @@ impl Shard {
 
 impl Stack {
     /// Makes this stack one of several that are one host, each with its
-    /// connections: those that [`Shards::owner`] says. What is another's must not
-    /// come here; transport ports that nobody chose are chosen so that nothing
-    /// does. Fragments can all be given to one of them: see
+    /// connections: those that [`Shards::owner`] says, and with the datagrams that
+    /// [`Shards::datagram_owner`] says. What is another's must not come here; TCP's
+    /// transport ports that nobody chose are chosen so that nothing does. Fragments can all be given to one of them: see
     /// [`Stack::next_stray`].
     ///
     /// # Panics

@@ -1,14 +1,16 @@
 //! UDP sockets (RFC 768, RFC 1122 §4.1, RFC 8085).
 
 mod direct;
+mod places;
 
 use crate::direct::Filter;
 use crate::host::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Incoming, Routes};
 use crate::links::{Hosts, plain, zoned};
-use crate::pcb::{InsertError, Key, Listeners, PcbId, Table, Weir};
+use crate::pcb::{InsertError, Key, PcbId, Table, Weir};
 use crate::ports;
 use crate::rng::Keyed;
 use crate::slab::{Name, Slab};
+use places::{Place, Places};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_wire::{Addresses, Protocol, udp};
@@ -134,10 +136,27 @@ impl Default for UdpOptions {
     }
 }
 
+/// How a socket takes its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct UdpBind {
+    /// At the unspecified address of IPv6: it is at all of IPv4 too (RFC 3493
+    /// §5.3). Datagrams of IPv4 have addresses of IPv4, and go to such.
+    pub both_versions: bool,
+    /// Others may be at the same place that say so too (`SO_REUSEPORT`). What one
+    /// peer sends to it goes to one of them, by a keyed hash of both ends, the same
+    /// as long as they are the same; what comes to a group or to all stations goes
+    /// to each. One that is connected hears its peer, and no other.
+    pub shared: bool,
+}
+
 struct Socket {
     local: SocketAddr,
     /// It is at any address of IPv4, too.
     both: bool,
+    /// Others may be where it is.
+    shared: bool,
+    /// Its place is taken by it.
+    is_placed: bool,
     /// The link of its local address, once it has a peer.
     link: u8,
     remote: Option<SocketAddr>,
@@ -158,7 +177,7 @@ struct Socket {
 /// All UDP sockets of a stack.
 pub(crate) struct Sockets {
     sockets: Slab<Socket>,
-    bound: Listeners,
+    places: Places,
     connected: Weir,
     /// Which socket got a datagram last.
     latest: Option<Name>,
@@ -172,7 +191,7 @@ impl Sockets {
         let mut rng = Keyed::new(seed, "udp");
         Sockets {
             sockets: Slab::new(),
-            bound: Listeners::new(rng.wide()),
+            places: Places::new(|| rng.wide()),
             connected: Weir::new(rng.wide()),
             latest: None,
             told: VecDeque::new(),
@@ -184,11 +203,11 @@ impl Sockets {
         &mut self,
         hosts: &Hosts,
         local: SocketAddr,
-        both: bool,
+        how: UdpBind,
     ) -> Result<UdpId, BindError> {
         let mut local = plain(local);
         let ip = local.ip();
-        let both = both && ip == Ipv6Addr::UNSPECIFIED;
+        let both = how.both_versions && ip == Ipv6Addr::UNSPECIFIED;
         if !ip.is_unspecified() && !hosts.is_ours(ip) {
             return Err(BindError::Address(ip));
         }
@@ -196,15 +215,17 @@ impl Sockets {
             return Err(BindError::Full);
         }
         if local.port() == 0 {
-            let bound = &mut self.bound;
+            let places = &mut self.places;
             let port = ports::free(&mut self.rng, |port| {
-                bound.find(ip, port).is_none() && !(both && bound.find(ANY4, port).is_some())
+                !(places.is_taken(ip, port) || both && places.is_taken(ANY4, port))
             });
             local.set_port(port.ok_or(BindError::Full)?);
         }
-        let name = self.sockets.insert(Socket {
+        let socket = Socket {
             local,
             both,
+            shared: how.shared,
+            is_placed: true,
             link: 0,
             remote: None,
             received: VecDeque::new(),
@@ -214,13 +235,10 @@ impl Sockets {
             options: UdpOptions::default(),
             groups: Vec::new(),
             is_told: false,
-        });
-        let pcb = PcbId(name.index);
-        let entered = match both {
-            true => self.bound.insert_dual(local.port(), pcb),
-            false => self.bound.insert(ip, local.port(), pcb),
         };
-        match entered {
+        let place = socket.place();
+        let name = self.sockets.insert(socket);
+        match self.places.insert(place, PcbId(name.index), true) {
             Ok(()) => Ok(UdpId(name)),
             Err(error) => {
                 self.sockets.remove(name);
@@ -257,28 +275,20 @@ impl Sockets {
         if let Some(before) = before {
             self.connected.remove(&before);
         }
-        // From now on the socket is at this address alone; its place stays
-        // taken as it was bound.
+        // From now on the socket is at this address alone.
+        let place = socket.place();
+        (socket.local, socket.both) = (local, false);
         (socket.remote, socket.link) = (Some(remote), link);
         socket.filter = Filter::udp(remote, local);
-        self.rebind(id, local);
-        Ok(())
-    }
-
-    /// Moves a socket from the unspecified address to one.
-    fn rebind(&mut self, id: UdpId, local: SocketAddr) {
-        let Some(socket) = self.sockets.get_mut(id.0) else {
-            return;
-        };
-        let before = std::mem::replace(&mut socket.local, local);
-        if before != local {
-            self.bound.remove(before.ip(), before.port());
-            // Another may be at that very address already; then this one is
-            // found by its connection only.
-            self.bound
-                .insert(local.ip(), local.port(), PcbId(id.0.index))
-                .ok();
+        let moved = socket.place();
+        if socket.is_placed {
+            self.places.remove(place, PcbId(id.0.index));
         }
+        // Another may be at that very address already; then this one is found by
+        // its connection only.
+        let entered = self.places.insert(moved, PcbId(id.0.index), false);
+        socket.is_placed = entered.is_ok();
+        Ok(())
     }
 
     pub(crate) fn close(&mut self, hosts: &mut Hosts, id: UdpId) {
@@ -291,9 +301,8 @@ impl Sockets {
         if let Some(key) = socket.connection() {
             self.connected.remove(&key);
         }
-        let (ip, port) = (socket.local.ip(), socket.local.port());
-        if self.bound.find(ip, port) == Some(PcbId(id.0.index)) {
-            self.bound.remove(ip, port);
+        if socket.is_placed {
+            self.places.remove(socket.place(), PcbId(id.0.index));
         }
     }
 
@@ -401,8 +410,8 @@ impl Sockets {
         if to_group
             && options.group_loop
             && host.is_in(to.ip())
-            && let Some(name) = self.find(to, from)
-            && let Err(reason) = self.keep(name, zoned(from, host.link), to.ip(), bytes)
+            && let Err(reason @ DropReason::SocketFull) =
+                self.keep_for_all(zoned(from, host.link), to, bytes)
         {
             host.counters.drop(reason);
         }
@@ -414,6 +423,15 @@ impl Sockets {
         let datagram = socket.received.pop_front()?;
         socket.held -= DATAGRAM_COST + datagram.bytes.len();
         Some(datagram)
+    }
+
+    /// Lets a datagram wait that was counted before, whatever waits already.
+    pub(crate) fn put(&mut self, id: UdpId, datagram: Datagram) {
+        if let Some(socket) = self.sockets.get_mut(id.0) {
+            socket.held += DATAGRAM_COST + datagram.bytes.len();
+            socket.received.push_back(datagram);
+            self.tell(id.0);
+        }
     }
 
     /// Takes a datagram from the network.
@@ -432,7 +450,16 @@ impl Sockets {
         }
         let from = SocketAddr::new(incoming.src(), datagram.src_port());
         let local = SocketAddr::new(incoming.dst(), datagram.dst_port());
-        let name = self.find(local, from).ok_or(DropReason::PortUnknown)?;
+        let connected = Key::new(local, from).and_then(|key| self.connected.find(&key));
+        if incoming.to_group && connected.is_none() {
+            let from = zoned(from, incoming.link);
+            return self.keep_for_all(from, local, datagram.payload());
+        }
+        let name = match connected {
+            Some(pcb) => self.sockets.at(pcb.0),
+            None => self.find_open(local, from),
+        };
+        let name = name.ok_or(DropReason::PortUnknown)?;
         if let Some(socket) = self.sockets.get_mut(name)
             && let Some(remote) = socket.remote
         {
@@ -446,6 +473,24 @@ impl Sockets {
         }
         let from = zoned(from, incoming.link);
         self.keep(name, from, local.ip(), datagram.payload())
+    }
+
+    /// Lets what came to a group, or to all stations, wait in each socket that
+    /// hears it.
+    fn keep_for_all(
+        &mut self,
+        from: SocketAddr,
+        local: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        let hearers = self.places.all(local);
+        let names = hearers.iter().filter_map(|pcb| self.sockets.at(pcb.0));
+        let names: Vec<Name> = names.collect();
+        let nobody = Err(DropReason::PortUnknown);
+        names.into_iter().fold(nobody, |kept, name| {
+            let one = self.keep(name, from, local.ip(), bytes);
+            if kept.is_ok() { kept } else { one }
+        })
     }
 
     /// Lets a datagram wait in a socket.
@@ -478,15 +523,17 @@ impl Sockets {
         Some(Channel::of_udp(id.0.bits()))
     }
 
+    /// The socket that is connected to `remote`, or hears it as it hears others.
     fn find(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
-        let key = Key::new(local, remote)?;
-        let connected = self.connected.find(&key);
-        let pcb = connected.or_else(|| self.bound.find(local.ip(), local.port()))?;
-        let name = self.sockets.at(pcb.0)?;
-        // A connected socket hears its peer alone.
-        let socket = self.sockets.get(name)?;
-        let hears = socket.remote.is_none_or(|peer| peer == remote);
-        hears.then_some(name)
+        match self.connected.find(&Key::new(local, remote)?) {
+            Some(pcb) => self.sockets.at(pcb.0),
+            None => self.find_open(local, remote),
+        }
+    }
+
+    fn find_open(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
+        let pcb = self.places.pick(local, &Key::new(local, remote)?)?;
+        self.sockets.at(pcb.0)
     }
 
     fn tell(&mut self, name: Name) {
@@ -570,6 +617,15 @@ impl Socket {
     fn group_link(&self, hosts: &Hosts) -> u8 {
         let owner = hosts.owner(self.local.ip());
         owner.map_or(self.options.group_link, |host| host.link)
+    }
+
+    /// Where it is.
+    fn place(&self) -> Place {
+        Place {
+            local: self.local,
+            both: self.both,
+            shared: self.shared,
+        }
     }
 
     fn connection(&self) -> Option<Key> {

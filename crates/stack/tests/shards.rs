@@ -9,7 +9,7 @@ use weir_stack::rng::Rng;
 use weir_stack::tcp::{State, TcpError};
 use weir_stack::{Config, Dealt, SHARDS_MAX, Shards, Stack};
 use weir_wire::arp::Operation;
-use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, icmp, ipv4, ipv6, tcp};
+use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
 
 const SEED: u128 = 0xdea1;
 /// Ours first, then the peer's.
@@ -99,13 +99,55 @@ fn both_directions_and_errors_are_their_connections() {
                     own,
                     "{kind}"
                 );
-                // UDP is the first's, and so is what is said about it.
-                let other = shards.deal(&error(ends, Protocol::UDP, *kind));
-                assert_eq!(other, Dealt::One(0));
+                let own = Dealt::One(shards.datagram_owner(ends[0], ends[1]));
+                assert_eq!(shards.deal(&error(ends, Protocol::UDP, *kind)), own);
             }
         }
     }
     // 80 each on the average: six standard deviations are 48.
+    assert!(met.iter().all(|met| (32..128).contains(met)), "{met:?}");
+}
+
+/// A datagram to us, in a frame.
+fn datagram_to_us([here, there]: [SocketAddr; 2]) -> Vec<u8> {
+    let mut datagram = vec![0; udp::Repr::LEN];
+    let repr = udp::Repr {
+        src_port: there.port(),
+        dst_port: here.port(),
+    };
+    let addresses = Addresses::new(there.ip(), here.ip()).unwrap();
+    repr.emit(&mut datagram, addresses);
+    to_us(there.ip(), here.ip(), Protocol::UDP, &datagram)
+}
+
+/// By our transport port and the peer, whichever of our addresses it is; groups
+/// and what a DHCP client hears are the first's.
+#[test]
+fn datagrams_are_dealt_by_their_ends() {
+    let shards = Shards::new(5, SEED).unwrap();
+    let mut met = [0; 5];
+    for port in 1000..1200 {
+        for (addresses, other, group, any) in [
+            (V4, "192.0.2.77", "239.1.2.3", "0.0.0.0"),
+            (V6, "2001:db8::77", "ff0e::1", "::"),
+        ] {
+            let [here, there] = ends(addresses, (port, 80));
+            let owner = shards.datagram_owner(here, there);
+            met[owner] += 1;
+            for local in [here.ip(), ip(other), ip(any)] {
+                let local = SocketAddr::new(local, port);
+                assert_eq!(shards.datagram_owner(local, there), owner);
+                let came = datagram_to_us([local, there]);
+                assert_eq!(shards.deal(&came), Dealt::One(owner));
+            }
+            let group = SocketAddr::new(ip(group), port);
+            assert_eq!(shards.deal(&datagram_to_us([group, there])), Dealt::One(0));
+            assert_eq!(shards.datagram_owner(here, group), 0);
+            let dhcp = SocketAddr::new(here.ip(), 68);
+            let server = SocketAddr::new(there.ip(), port);
+            assert_eq!(shards.deal(&datagram_to_us([dhcp, server])), Dealt::One(0));
+        }
+    }
     assert!(met.iter().all(|met| (32..128).contains(met)), "{met:?}");
 }
 
@@ -161,7 +203,7 @@ fn neighbours_are_everybodys_and_the_rest_is_the_firsts() {
         let message = packet::icmpv6(TO_US, (there, here), 255, kind, 0, &[0; 32]);
         assert_eq!(shards.deal(&message), dealt, "type {kind}");
     }
-    for protocol in [Protocol::UDP, Protocol::IGMP, Protocol(99)] {
+    for protocol in [Protocol::IGMP, Protocol(99)] {
         let packet = to_us(ip(V4[1]), ip(V4[0]), protocol, &[9; 40]);
         assert_eq!(shards.deal(&packet), Dealt::One(0));
     }

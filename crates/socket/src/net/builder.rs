@@ -71,7 +71,8 @@ impl Builder {
     ///
     /// Each has a thread, connections, timers and memory of its own, and shares
     /// no lock with another. A TCP connection is one stack's for its life, by a
-    /// keyed hash of its ends; all else is the first stack's. What comes to a
+    /// keyed hash of its ends, and so are the datagrams that a peer and one of our
+    /// transport ports send each other; all else is the first stack's. What comes to a
     /// stack and is another's is handed over, and so is what goes out by a link
     /// that has fewer queues. The memory of TCP's buffers is divided equally; a
     /// listener's backlog, and the limits of connections, are each stack's.
@@ -132,7 +133,7 @@ impl Builder {
         }
         // All have one key, of a seed that none of them has.
         let key = shards.seed(SHARDS_MAX).to_le_bytes();
-        run(shared, fds, posts, key)
+        run(shared, fds, posts, shards, key)
     }
 }
 
@@ -232,6 +233,7 @@ fn run(
     shards: Vec<Arc<Shared>>,
     fds: Vec<Vec<OwnedFd>>,
     posts: Arc<[Post]>,
+    owners: Shards,
     fast_open_key: [u8; 16],
 ) -> io::Result<Net> {
     // If one does not start, dropping this ends the others.
@@ -241,6 +243,7 @@ fn run(
         turn: AtomicUsize::new(0),
         fast_open_key: Mutex::new(fast_open_key),
         posts,
+        owners,
     };
     for (number, fds) in fds.into_iter().enumerate() {
         let shared = Arc::clone(&running.shards[number]);

@@ -19,6 +19,7 @@ mod core;
 mod events;
 mod links;
 mod part;
+mod parts;
 mod post;
 mod ready;
 mod relay;
@@ -30,20 +31,20 @@ pub use self::builder::Builder;
 pub use self::events::Events;
 
 pub(crate) use self::core::{Core, Side, waits};
-pub(crate) use ready::Joint;
+pub(crate) use parts::Parts;
 pub(crate) use state::{Id, State};
 
 use crate::link::Link;
 use shared::{Shared, unlock, wait};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_stack::host::Counters;
 use weir_stack::tcp::TcpConfig;
-use weir_stack::{Config, Stack};
+use weir_stack::{Config, Shards, Stack};
 
 /// How long a net that is dropped waits at most for peers to have what was
 /// written on connections that are closed.
@@ -60,6 +61,8 @@ struct Running {
     threads: Vec<JoinHandle<()>>,
     /// Where they leave what is each other's.
     posts: Arc<[post::Post]>,
+    /// Who of them has which connections and datagrams.
+    owners: Shards,
     /// Whose turn it is to open a connection.
     turn: AtomicUsize,
     /// The key of TCP Fast Open's cookies, of all its stacks.
@@ -153,7 +156,7 @@ impl Net {
     }
 
     /// Runs `look` on the stack: counters, states. Of several it is the first,
-    /// which has all but the others' TCP connections.
+    /// which has all but the others' TCP connections and datagrams.
     pub fn with_stack<T>(&self, look: impl FnOnce(&Stack) -> T) -> T {
         look(&self.first().lock().stack)
     }
@@ -209,13 +212,22 @@ impl Net {
         self.first().lock().links().is_gone(link)
     }
 
-    /// The first of its stacks: it has all but the others' TCP connections.
+    /// The first of its stacks: it has all but the others' TCP connections and
+    /// datagrams.
     pub(crate) fn first(&self) -> &Shared {
         &self.0.shards[0]
     }
 
     pub(crate) fn shard(&self, number: usize) -> &Shared {
         &self.0.shards[number]
+    }
+
+    /// Which of its stacks has the datagrams between these two.
+    pub(crate) fn datagram_owner(&self, local: SocketAddr, remote: SocketAddr) -> usize {
+        match self.shards() {
+            1 => 0,
+            _ => self.0.owners.datagram_owner(local, remote),
+        }
     }
 
     /// Its stacks' numbers, each time beginning with another.

@@ -95,8 +95,7 @@ impl Ready {
     }
 }
 
-/// One descriptor for a socket that several stacks have a part of: it is ready
-/// if one of them is.
+/// One descriptor for a socket that several stacks have a part of.
 pub(crate) struct Joint(Mutex<(Ready, Vec<Readiness>)>);
 
 impl Joint {
@@ -116,10 +115,8 @@ impl Joint {
         let mut joint = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (ready, parts) = &mut *joint;
         parts[part] = now;
-        let any = parts
-            .iter()
-            .fold(Readiness::default(), |sum, one| sum.or(*one));
-        ready.set(any);
+        let all = parts.iter().copied().reduce(Readiness::and);
+        ready.set(all.unwrap_or_default());
     }
 }
 

@@ -34,11 +34,12 @@ impl Readiness {
         }
     }
 
-    /// What can be done with one of the two.
-    pub(crate) fn or(self, other: Readiness) -> Readiness {
+    /// What can be done with a socket of which these are two parts: who reads
+    /// takes what either has, and who writes does not know to which it will go.
+    pub(crate) fn and(self, other: Readiness) -> Readiness {
         Readiness {
             readable: self.readable || other.readable,
-            writable: self.writable || other.writable,
+            writable: self.writable && other.writable,
             arrived: self.arrived || other.arrived,
             ended: self.ended || other.ended,
             over: self.over || other.over,

@@ -1,9 +1,8 @@
 //! Sockets that wait for connections.
 
-use super::listening::Listening;
 use super::{TcpSocket, TcpStream};
 use crate::errno;
-use crate::net::{Core, Id, Net, Side, State, waits};
+use crate::net::{Core, Id, Net, Parts, Side, State, waits};
 use rustix::io::Errno;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -27,7 +26,7 @@ pub(super) struct Wish {
 
 /// A socket that accepts connections, as [`std::net::TcpListener`].
 #[derive(Clone)]
-pub struct TcpListener(Arc<Listening>);
+pub struct TcpListener(Arc<Parts>);
 
 impl TcpListener {
     /// Listens at the first of these addresses that can be had: the
@@ -68,7 +67,7 @@ impl TcpListener {
         drop(first);
         let core = |(shard, id)| Core::of_watched(net, shard, Id::Listener(id));
         let cores = ids.into_iter().enumerate().map(core).collect();
-        Ok(TcpListener(Arc::new(Listening::of(cores))))
+        Ok(TcpListener(Arc::new(Parts::of(cores))))
     }
 
     /// Waits for a connection; gives it and who the peer is.
@@ -78,6 +77,7 @@ impl TcpListener {
     /// the link is gone.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (shard, (id, peer)) = self.0.wait(next)?;
+        self.0.took();
         Ok((TcpStream::of(self.0.net(), shard, id), peer))
     }
 
@@ -90,7 +90,10 @@ impl TcpListener {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let accepted = self.0.poll(context, next);
-        accepted.map_ok(|(shard, (id, peer))| (TcpStream::of(self.0.net(), shard, id), peer))
+        accepted.map_ok(|(shard, (id, peer))| {
+            self.0.took();
+            (TcpStream::of(self.0.net(), shard, id), peer)
+        })
     }
 
     /// How the segments of the connections that it accepts go out, its answers

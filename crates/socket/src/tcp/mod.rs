@@ -1,7 +1,6 @@
 //! TCP sockets.
 
 mod listener;
-mod listening;
 mod socket;
 mod stream;
 

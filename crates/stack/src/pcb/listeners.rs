@@ -57,16 +57,27 @@ impl Listeners {
 
     /// Who takes a connection to this address and port.
     pub fn find(&mut self, local: IpAddr, port: u16) -> Option<PcbId> {
+        self.find_that(local, port, Some)
+    }
+
+    /// What `fits` gives for the most exact listener for which it gives something.
+    pub(crate) fn find_that<T>(
+        &mut self,
+        local: IpAddr,
+        port: u16,
+        mut fits: impl FnMut(PcbId) -> Option<T>,
+    ) -> Option<T> {
         let any: IpAddr = match local {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => ANY6,
         };
-        self.table
-            .find(&at(local, port, VERSION))
-            .or_else(|| self.table.find(&at(any, port, VERSION)))
+        let table = &mut self.table;
+        let mut found = |key: Key| table.find(&key).and_then(&mut fits);
+        found(at(local, port, VERSION))
+            .or_else(|| found(at(any, port, VERSION)))
             .or_else(|| {
                 local.is_ipv4().then_some(())?;
-                self.table.find(&at(ANY6, port, BOTH))
+                found(at(ANY6, port, BOTH))
             })
     }
 

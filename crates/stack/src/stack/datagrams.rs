@@ -2,8 +2,8 @@
 
 use super::Stack;
 use crate::host::Channel;
-use crate::udp::{BindError, Datagram, GroupError, SendError, UdpId, UdpOptions};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use crate::udp::{BindError, Datagram, GroupError, SendError, UdpBind, UdpId, UdpOptions};
+use std::net::{IpAddr, SocketAddr};
 
 impl Stack {
     /// Makes a UDP socket at a local address and transport port; the
@@ -12,18 +12,15 @@ impl Stack {
     /// # Errors
     /// If the address is not ours, or the place is taken.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, BindError> {
-        self.udp.bind(&self.hosts, local, false)
+        self.udp_bind_as(local, UdpBind::default())
     }
 
-    /// Makes a UDP socket at all addresses of both versions of IP (RFC 3493 §5.3),
-    /// and a transport port, 0 for any that is free. Datagrams of IPv4 have
-    /// addresses of IPv4, and go to such.
+    /// As [`Stack::udp_bind`], perhaps for both versions, or beside others.
     ///
     /// # Errors
-    /// If the place is taken, of either version.
-    pub fn udp_bind_both(&mut self, port: u16) -> Result<UdpId, BindError> {
-        let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        self.udp.bind(&self.hosts, local, true)
+    /// As there; of both versions, if the place is taken of either.
+    pub fn udp_bind_as(&mut self, local: SocketAddr, how: UdpBind) -> Result<UdpId, BindError> {
+        self.udp.bind(&self.hosts, local, how)
     }
 
     /// Ties a UDP socket to one peer: it hears no other, and learns when
@@ -58,6 +55,12 @@ impl Stack {
     /// The next datagram that came to a UDP socket.
     pub fn udp_receive(&mut self, socket: UdpId) -> Option<Datagram> {
         self.udp.take(socket)
+    }
+
+    /// Lets a datagram wait in a UDP socket as if it had come: one that another
+    /// stack of the same host has taken.
+    pub fn udp_put(&mut self, socket: UdpId, datagram: Datagram) {
+        self.udp.put(socket, datagram);
     }
 
     /// The channel by which a link may hand over a connected socket's frames

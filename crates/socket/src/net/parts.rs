@@ -1,7 +1,9 @@
-//! One listening socket on all stacks of a net: each has a queue of its own,
-//! and a connection stays in the stack whose it is.
+//! One socket on all stacks of a net, a listener or one of UDP: each has a queue
+//! of its own, and what comes stays in the stack whose it is until it is taken.
 
-use crate::net::{Core, Joint, Net, Side, State};
+use super::core::{Core, Side};
+use super::ready::Joint;
+use super::{Net, State};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,11 +12,16 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+/// How much is taken of one stack's queue in a row, while others have something
+/// too: to look into another costs its lock.
+const ROW: usize = 16;
+
 /// See the module.
-pub(super) struct Listening {
+pub(crate) struct Parts {
     /// One for each stack.
     cores: Vec<Core>,
-    /// Whose queue is looked at first.
+    /// Whose queue is looked at first, times [`ROW`], and how much was taken of it
+    /// in a row.
     turn: AtomicUsize,
     gate: Arc<Gate>,
     ready: OnceLock<Arc<OwnedFd>>,
@@ -22,9 +29,9 @@ pub(super) struct Listening {
     making: Mutex<()>,
 }
 
-impl Listening {
-    pub(super) fn of(cores: Vec<Core>) -> Listening {
-        Listening {
+impl Parts {
+    pub(crate) fn of(cores: Vec<Core>) -> Parts {
+        Parts {
             cores,
             turn: AtomicUsize::new(0),
             gate: Arc::default(),
@@ -34,22 +41,22 @@ impl Listening {
     }
 
     /// The first stack's, which keeps what is set.
-    pub(super) fn first(&self) -> &Core {
+    pub(crate) fn first(&self) -> &Core {
         &self.cores[0]
     }
 
     /// Each stack's.
-    pub(super) fn cores(&self) -> &[Core] {
+    pub(crate) fn cores(&self) -> &[Core] {
         &self.cores
     }
 
-    pub(super) fn net(&self) -> &Net {
+    pub(crate) fn net(&self) -> &Net {
         &self.first().net
     }
 
     /// `take` gives what one stack has, or fails with [`Errno::AGAIN`]; waits as
     /// the socket is set to until one has something, and gives its number too.
-    pub(super) fn wait<T>(
+    pub(crate) fn wait<T>(
         &self,
         mut take: impl FnMut(&Core, &mut State, u64) -> Result<T, Errno>,
     ) -> io::Result<(usize, T)> {
@@ -57,6 +64,19 @@ impl Listening {
         if self.cores.len() == 1 {
             let taken = first.wait(Side::Read, |state, now_ns| take(first, state, now_ns));
             return taken.map(|taken| (0, taken));
+        }
+        if first.is_nonblocking() {
+            let found =
+                self.find(
+                    |core| match core.call(|state, now_ns| take(core, state, now_ns)) {
+                        Err(Errno::AGAIN) => Poll::Pending,
+                        taken => Poll::Ready(taken.map_err(io::Error::from)),
+                    },
+                );
+            return match found {
+                Poll::Ready(taken) => taken,
+                Poll::Pending => Err(Errno::AGAIN.into()),
+            };
         }
         let timeout = first.get_timeout(Side::Read);
         let deadline = timeout.and_then(|time| Instant::now().checked_add(time));
@@ -67,48 +87,70 @@ impl Listening {
             if let Poll::Ready(taken) = self.poll(&mut context, &mut take) {
                 return taken;
             }
-            if first.is_nonblocking() || !self.gate.wait(seen, deadline) {
+            if !self.gate.wait(seen, deadline) {
                 return Err(Errno::AGAIN.into());
             }
         }
     }
 
-    /// As [`Listening::wait`] for a task: it is woken when it is worth to try
+    /// As [`Parts::wait`] for a task: it is woken when it is worth to try
     /// again.
-    pub(super) fn poll<T>(
+    pub(crate) fn poll<T>(
         &self,
         context: &mut Context<'_>,
         mut take: impl FnMut(&Core, &mut State, u64) -> Result<T, Errno>,
     ) -> Poll<io::Result<(usize, T)>> {
-        let count = self.cores.len();
-        let first = self.turn.fetch_add(1, Relaxed);
-        for step in 0..count {
-            let core = &self.cores[(first + step) % count];
-            let taken = core.poll(context, Side::Read, |state, now_ns| {
+        self.find(|core| {
+            core.poll(context, Side::Read, |state, now_ns| {
                 take(core, state, now_ns)
-            });
-            if let Poll::Ready(taken) = taken {
-                return Poll::Ready(taken.map(|taken| (core.shard, taken)));
+            })
+        })
+    }
+
+    /// What `ask` gives for the first of the parts that has something, beginning
+    /// with the one whose turn it is; and which that is.
+    fn find<T>(
+        &self,
+        mut ask: impl FnMut(&Core) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<(usize, T)>> {
+        let count = self.cores.len();
+        let first = self.turn.load(Relaxed) / ROW;
+        for step in 0..count {
+            let part = (first + step) % count;
+            if let Poll::Ready(taken) = ask(&self.cores[part]) {
+                if step > 0 {
+                    self.turn.store(part * ROW, Relaxed);
+                }
+                return Poll::Ready(taken.map(|taken| (part, taken)));
             }
         }
         Poll::Pending
     }
 
-    pub(super) fn set_timeout(&self, side: Side, timeout: Option<Duration>) -> io::Result<()> {
-        self.first().set_timeout(side, timeout)
+    /// Something was taken where the last [`Parts::poll`] or [`Parts::wait`] found
+    /// it: sooner or later it is another stack's turn.
+    pub(crate) fn took(&self) {
+        let next = self.turn.load(Relaxed) + 1;
+        self.turn.store(next % (ROW * self.cores.len()), Relaxed);
     }
 
-    pub(super) fn get_timeout(&self, side: Side) -> Option<Duration> {
+    pub(crate) fn set_timeout(&self, side: Side, timeout: Option<Duration>) -> io::Result<()> {
+        let mut cores = self.cores.iter();
+        cores.try_for_each(|core| core.set_timeout(side, timeout))
+    }
+
+    pub(crate) fn get_timeout(&self, side: Side) -> Option<Duration> {
         self.first().get_timeout(side)
     }
 
-    pub(super) fn set_nonblocking(&self, nonblocking: bool) {
-        self.first().set_nonblocking(nonblocking);
+    pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
+        let cores = self.cores.iter();
+        cores.for_each(|core| core.set_nonblocking(nonblocking));
     }
 
     /// The descriptor for `poll` and `epoll`: readable while one stack has
     /// something.
-    pub(super) fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
+    pub(crate) fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
         if let [core] = &self.cores[..] {
             return core.ready_fd();
         }
@@ -128,7 +170,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for Parts {
     /// The first stack's last: who has its place has the others'.
     fn drop(&mut self) {
         while self.cores.pop().is_some() {}

@@ -1,0 +1,201 @@
+//! Several UDP sockets at one place (`SO_REUSEPORT`): who hears what.
+
+mod common;
+
+use common::HARDWARE;
+use common::packet;
+use common::world::{OTHER, World, v4_config};
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use weir_stack::host::{Detect, DropReason};
+use weir_stack::udp::{BindError, UdpBind, UdpId};
+use weir_wire::ethernet::Address;
+use weir_wire::{Addresses, Protocol, udp};
+
+const OURS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const GROUP: Ipv4Addr = Ipv4Addr::new(224, 1, 1, 1);
+const ALL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 255);
+const SHARED: UdpBind = UdpBind {
+    both_versions: false,
+    shared: true,
+};
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// A peer by number.
+fn peer(number: u16) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 100 + (number % 50) as u8], 1000 + number))
+}
+
+/// A datagram from a peer comes to port 9 of `dst`.
+fn hear(world: &mut World, from: SocketAddr, dst: Ipv4Addr) {
+    let SocketAddr::V4(src) = from else {
+        unreachable!("peers are of IPv4")
+    };
+    let mut datagram = vec![0; udp::Repr::LEN];
+    datagram.extend_from_slice(b"x");
+    let repr = udp::Repr {
+        src_port: from.port(),
+        dst_port: 9,
+    };
+    repr.emit(&mut datagram, Addresses::V4(*src.ip(), dst));
+    let to = match dst {
+        OURS => HARDWARE[0],
+        ALL => Address::BROADCAST,
+        _ => Address([1, 0, 0x5e, 1, 1, 1]),
+    };
+    let addresses = (*src.ip(), dst);
+    let frame = packet::v4([to, OTHER], addresses, Protocol::UDP, 64, &datagram);
+    world.receive(&frame);
+}
+
+/// Which of the sockets have heard something since, and whom.
+fn heard(world: &mut World, sockets: &[UdpId]) -> Vec<(usize, SocketAddr)> {
+    let mut all = Vec::new();
+    for (number, socket) in sockets.iter().enumerate() {
+        while let Some(datagram) = world.stack.udp_receive(*socket) {
+            all.push((number, datagram.from));
+        }
+    }
+    all
+}
+
+fn world(count: usize) -> (World, Vec<UdpId>) {
+    let mut world = World::new(&v4_config(Detect::Never));
+    let bind = |_| world.stack.udp_bind_as(at("0.0.0.0:9"), SHARED).unwrap();
+    let sockets = (0..count).map(bind).collect();
+    (world, sockets)
+}
+
+#[test]
+fn peers_are_spread_and_each_stays_with_one_socket() {
+    let (mut world, mut sockets) = world(4);
+    let mut where_heard = HashMap::new();
+    let mut met = [0; 4];
+    for round in 0..3 {
+        for number in 0..400 {
+            hear(&mut world, peer(number), OURS);
+            let [(socket, from)] = heard(&mut world, &sockets)[..] else {
+                panic!("peer {number} is heard by one")
+            };
+            assert_eq!(from, peer(number));
+            let first = *where_heard.entry(number).or_insert(socket);
+            assert_eq!(first, socket, "peer {number}, round {round}");
+            met[socket] += 1;
+        }
+    }
+    // 300 each on the average, in threes.
+    assert!(met.iter().all(|met| (150..450).contains(met)), "{met:?}");
+    // Who is left hears all, whichever goes.
+    while let Some(gone) = sockets.pop() {
+        world.stack.udp_close(gone);
+        for number in 0..20 {
+            hear(&mut world, peer(number), OURS);
+        }
+        let expected = if sockets.is_empty() { 0 } else { 20 };
+        assert_eq!(heard(&mut world, &sockets).len(), expected);
+    }
+    assert!(world.stack.udp_bind(at("0.0.0.0:9")).is_ok());
+}
+
+#[test]
+fn all_must_share_and_the_same_place() {
+    let (mut world, _sockets) = world(1);
+    let taken = |world: &mut World, place: &str, how| {
+        let bound = world.stack.udp_bind_as(at(place), how);
+        matches!(bound, Err(BindError::InUse(_)))
+    };
+    let alone = UdpBind::default();
+    let both = UdpBind {
+        both_versions: true,
+        ..SHARED
+    };
+    assert!(taken(&mut world, "0.0.0.0:9", alone));
+    assert!(taken(&mut world, "[::]:9", both));
+    assert!(!taken(&mut world, "0.0.0.0:9", SHARED));
+    assert!(!taken(&mut world, "0.0.0.0:10", alone));
+    assert!(taken(&mut world, "0.0.0.0:10", SHARED));
+    assert!(!taken(&mut world, "[::]:11", both));
+    assert!(!taken(&mut world, "[::]:11", both));
+    assert!(taken(&mut world, "0.0.0.0:11", SHARED));
+}
+
+#[test]
+fn groups_and_all_stations_are_heard_by_each() {
+    let (mut world, sockets) = world(3);
+    world.stack.udp_join(sockets[1], GROUP.into()).unwrap();
+    for dst in [GROUP, ALL] {
+        hear(&mut world, peer(1), dst);
+        let all: Vec<_> = (0..3).map(|socket| (socket, peer(1))).collect();
+        assert_eq!(heard(&mut world, &sockets), all, "{dst}");
+    }
+    // What we send to the group ourselves, too.
+    let sent = world
+        .stack
+        .udp_send(world.now_ns, sockets[2], (GROUP, 9).into(), b"x");
+    sent.unwrap();
+    let ours = (OURS, 9).into();
+    assert_eq!(
+        heard(&mut world, &sockets),
+        [(0, ours), (1, ours), (2, ours)]
+    );
+}
+
+/// As servers do that have a socket for each client: it is bound where the one is
+/// that hears newcomers, and connected.
+#[test]
+fn who_is_connected_hears_its_peer_and_leaves_others_to_the_rest() {
+    let (mut world, sockets) = world(2);
+    world.stack.udp_connect(sockets[1], peer(1)).unwrap();
+    for number in 0..20 {
+        hear(&mut world, peer(number), OURS);
+    }
+    let all = heard(&mut world, &sockets);
+    assert_eq!(all.len(), 20);
+    for (socket, from) in all {
+        assert_eq!(socket, usize::from(from == peer(1)), "{from}");
+    }
+    // All stations are nobody's peer's word.
+    hear(&mut world, peer(1), ALL);
+    assert_eq!(heard(&mut world, &sockets), [(0, peer(1))]);
+    world.stack.udp_close(sockets[1]);
+    hear(&mut world, peer(1), OURS);
+    assert_eq!(heard(&mut world, &sockets), [(0, peer(1))]);
+}
+
+#[test]
+fn a_connected_socket_keeps_its_place_and_refuses_strangers() {
+    let (mut world, sockets) = world(1);
+    world.stack.udp_connect(sockets[0], peer(1)).unwrap();
+    hear(&mut world, peer(2), OURS);
+    assert_eq!(heard(&mut world, &sockets), []);
+    let drops: Vec<_> = world.stack.counters().drops().collect();
+    assert_eq!(drops, [(DropReason::PortUnknown, 1)]);
+    let here = SocketAddr::from((OURS, 9));
+    assert_eq!(
+        world.stack.udp_bind(here),
+        Err(BindError::InUse(here)),
+        "it does not share"
+    );
+    let other = world.stack.udp_bind_as(here, SHARED).unwrap();
+    hear(&mut world, peer(2), OURS);
+    assert_eq!(
+        heard(&mut world, &[sockets[0], other]),
+        [(1, peer(2))],
+        "it does"
+    );
+    // To another peer, it hears that one, and the first is a stranger.
+    world.stack.udp_connect(sockets[0], peer(3)).unwrap();
+    for number in [1, 3] {
+        hear(&mut world, peer(number), OURS);
+    }
+    assert_eq!(
+        heard(&mut world, &[sockets[0], other]),
+        [(0, peer(3)), (1, peer(1))]
+    );
+    world.stack.udp_close(sockets[0]);
+    world.stack.udp_close(other);
+    assert!(world.stack.udp_bind(here).is_ok());
+}
