@@ -631,6 +631,48 @@ impl Stack {
         self.tcp.set_send_buffer(connection, bytes)
     }
 
+    /// Whether so many bytes wait to be read, or as many as there is a window for,
+    /// or no more will come.
+    pub fn tcp_is_readable(&self, connection: TcpId, least: usize) -> bool {
+        self.tcp.is_readable(connection, least)
+    }
+
+    /// Takes nothing more from the application while so many bytes wait that were
+    /// not sent yet, but a segment's at least; [`Stack::tcp_is_writable`] says that
+    /// more is wanted when half of them have gone. `None` for no limit but the
+    /// buffer's.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_set_unsent_max(
+        &mut self,
+        connection: TcpId,
+        bytes: Option<usize>,
+    ) -> Result<(), TcpError> {
+        self.tcp.set_unsent_max(connection, bytes)
+    }
+
+    /// Acknowledges what comes at once, one that is owed included, or with what
+    /// goes, as far as it does not last: until bytes are answered, or for some
+    /// segments.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_set_quick_ack(
+        &mut self,
+        now_ns: u64,
+        connection: TcpId,
+        quick: bool,
+    ) -> Result<(), TcpError> {
+        self.tcp.set_quick_ack(now_ns, connection, quick)
+    }
+
+    /// Whether what comes is acknowledged at once rather than with what goes;
+    /// `None` if the connection was let go.
+    pub fn tcp_quick_ack(&self, connection: TcpId) -> Option<bool> {
+        self.tcp.quick_ack(connection)
+    }
+
     /// Asks an idle peer whether it is there, after so long; `None` never.
     ///
     /// # Errors

@@ -93,7 +93,7 @@ impl State {
     }
 
     /// Whether no link is left.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.links.are_gone()
     }
 
@@ -276,7 +276,11 @@ impl State {
         let told = watch.is_some_and(|watch| watch.error_told);
         let room = self.stack.tcp_is_writable(id);
         let error = self.stack.tcp_error(id);
-        let waits = !matches!(self.stack.tcp_peek(id), Err(TcpError::NotNow));
+        let least = watch.map_or(0, |watch| watch.read_least);
+        let waits = match least {
+            0 | 1 => !matches!(self.stack.tcp_peek(id), Err(TcpError::NotNow)),
+            _ => self.stack.tcp_is_readable(id, least),
+        };
         // As a kernel's socket says: at once, though what came is still to be
         // read.
         let ended = matches!(

@@ -112,6 +112,8 @@ pub(crate) struct Watch {
     /// The program has shut it down for reading, for writing.
     pub(crate) shut_read: bool,
     pub(crate) shut_write: bool,
+    /// It is readable with so many bytes, or at the end; 0 is as 1.
+    pub(crate) read_least: usize,
     /// Its error was told: after it, there is only the end.
     pub(super) error_told: bool,
 }

@@ -124,6 +124,17 @@ impl TcpStream {
         }
     }
 
+    /// Fails while a read of so many bytes is to wait for more.
+    fn has_enough(&self, state: &mut State, len: usize) -> Result<(), Errno> {
+        let watch = state.watch(self.core.id);
+        let least = watch.read_least.min(len);
+        let enough = least <= 1 || watch.shut_read || state.is_gone();
+        match enough || state.stack.tcp_is_readable(self.id, least) {
+            true => Ok(()),
+            false => Err(Errno::AGAIN),
+        }
+    }
+
     fn try_read(&self, state: &mut State, out: &mut [u8]) -> Result<usize, Errno> {
         if out.is_empty() {
             return Ok(0);
@@ -358,6 +369,56 @@ impl TcpStream {
         set.map_err(|error| errno::tcp(error).into())
     }
 
+    /// `TCP_QUICKACK`: whether what comes is acknowledged at once, and what is owed
+    /// now, rather than with what is written. It does not last: who answers what
+    /// comes goes back to the latter.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn set_quick_ack(&self, quick: bool) -> io::Result<()> {
+        let set = self
+            .core
+            .call(|state, now_ns| state.stack.tcp_set_quick_ack(now_ns, self.id, quick));
+        set.map_err(|error| errno::tcp(error).into())
+    }
+
+    /// As it is now.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn quick_ack(&self) -> io::Result<bool> {
+        let quick = self.core.look(|state| state.stack.tcp_quick_ack(self.id));
+        quick.ok_or_else(|| Errno::NOTCONN.into())
+    }
+
+    /// `TCP_NOTSENT_LOWAT`: how many bytes may wait that were not sent yet, however
+    /// large the send buffer; a segment's at least. The stream is writable when half
+    /// of them have gone. `None` for no such limit.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection was reset here.
+    pub fn set_unsent_max(&self, bytes: Option<usize>) -> io::Result<()> {
+        let set = self
+            .core
+            .call(|state, _| state.stack.tcp_set_unsent_max(self.id, bytes));
+        set.map_err(|error| errno::tcp(error).into())
+    }
+
+    /// `SO_RCVLOWAT`: with how many bytes the stream is readable, and for how many a
+    /// read waits if it has room for them and is to wait; the end, an error or a window
+    /// that is full will do. A time-out gives what there is.
+    pub fn set_read_least(&self, bytes: usize) {
+        self.core.call(|state, _| {
+            state.watch(self.core.id).read_least = bytes;
+        });
+    }
+
+    /// As it was set.
+    pub fn read_least(&self) -> usize {
+        self.core
+            .look(|state| state.watch(self.core.id).read_least.max(1))
+    }
+
     /// `SO_SNDBUF`: how many bytes may wait to be sent or acknowledged; what
     /// waits already stays. From now on it does not grow with the path.
     ///
@@ -454,8 +515,20 @@ waits!(
 
 impl Read for &TcpStream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        self.core
-            .wait(Side::Read, |state, _| self.try_read(state, out))
+        let waits = !self.core.is_nonblocking();
+        let read = self.core.wait(Side::Read, |state, _| {
+            if waits {
+                self.has_enough(state, out.len())?;
+            }
+            self.try_read(state, out)
+        });
+        match read {
+            // The time is over: what there is will do.
+            Err(error) if waits && error.kind() == io::ErrorKind::WouldBlock => self
+                .core
+                .call(|state, _| self.try_read(state, out).map_err(io::Error::from)),
+            read => read,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What applications do with connections (RFC 9293 §3.10).
 
-use super::pcb::{Pcb, State};
+use super::pcb::{Pcb, QUICK, State};
 use super::ring::clamp;
 use super::seq::Seq;
 use super::{ListenerId, Tcp, TcpError, TcpId, TcpOptions};
@@ -319,9 +319,10 @@ impl Tcp {
     }
 
     pub(crate) fn is_writable(&mut self, id: TcpId) -> bool {
-        let room = self.write_room(id);
+        let left = self.left();
+        self.note_starved(id.0);
         let pcb = self.pcbs.get(id.0);
-        pcb.is_some_and(|pcb| room >= pcb.send.wanted(self.memory))
+        pcb.is_some_and(|pcb| pcb.send.is_worth_coming(self.memory, left.bytes))
     }
 
     pub(crate) fn write_limit(&self, id: TcpId) -> usize {
@@ -395,6 +396,48 @@ impl Tcp {
     pub(crate) fn set_send_buffer(&mut self, id: TcpId, bytes: usize) -> Result<(), TcpError> {
         self.get(id)?.send.set_limit(bytes);
         Ok(())
+    }
+
+    pub(crate) fn is_readable(&self, id: TcpId, least: usize) -> bool {
+        let Some(pcb) = self.pcbs.get(id.0).filter(|pcb| !pcb.released) else {
+            return true;
+        };
+        let receive = &pcb.receive;
+        // More than the window does not come before something is read.
+        let shut = receive.edge.since(receive.nxt) <= usize::from(pcb.mss_received);
+        let some = receive.readable() > 0;
+        receive.readable() >= least || some && shut || pcb.has_ended()
+    }
+
+    pub(crate) fn set_unsent_max(
+        &mut self,
+        id: TcpId,
+        bytes: Option<usize>,
+    ) -> Result<(), TcpError> {
+        self.get(id)?.send.set_unsent_max(bytes);
+        Ok(())
+    }
+
+    pub(crate) fn set_quick_ack(
+        &mut self,
+        now_ns: u64,
+        id: TcpId,
+        quick: bool,
+    ) -> Result<(), TcpError> {
+        let pcb = self.get(id)?;
+        pcb.interactive = !quick;
+        if quick {
+            pcb.quick = QUICK;
+            // One that is owed goes.
+            pcb.ack_now |= pcb.timers.ack_ns.is_some();
+        }
+        self.settle(now_ns, id.0);
+        Ok(())
+    }
+
+    pub(crate) fn quick_ack(&self, id: TcpId) -> Option<bool> {
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        Some(!pcb.interactive)
     }
 
     pub(crate) fn set_keep_alive(

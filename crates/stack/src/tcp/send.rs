@@ -55,6 +55,8 @@ pub(super) struct Send {
     /// The most bytes that wait here: now, and however long the path.
     limit: u32,
     limit_max: u32,
+    /// No more is taken while so many bytes are not sent yet; 0 for no such limit.
+    unsent_max: u32,
 }
 
 /// Where records end that are not acknowledged, in rising order.
@@ -100,6 +102,7 @@ impl Send {
             buffer: Ring::default(),
             limit: clamp(limit.min(limit_max)),
             limit_max: clamp(limit_max),
+            unsent_max: 0,
         }
     }
 
@@ -137,7 +140,7 @@ impl Send {
     /// waits for; none if it has, or if its own buffer is what is full.
     pub(super) fn starved_of(&self, memory: usize, left: usize) -> usize {
         let wanted = self.wanted(memory).min(self.room());
-        match self.takes(left) < wanted {
+        match self.stores(left) < wanted {
             true => self.buffer.capacity_for(wanted) - self.buffer.capacity(),
             false => 0,
         }
@@ -149,11 +152,44 @@ impl Send {
         self.limit = self.limit.max(self.limit_max.min(clamp(2 * cwnd)));
     }
 
-    /// How many bytes more are taken now: by the buffer's limit, and the memory
-    /// that is left.
-    pub(super) fn takes(&self, left: usize) -> usize {
+    /// How many bytes more there is room for: by the buffer's limit, and the
+    /// memory that is left.
+    fn stores(&self, left: usize) -> usize {
         let storage_max = self.capacity().saturating_add(left);
         self.room().min(self.buffer.room(storage_max))
+    }
+
+    /// How many bytes more are taken now.
+    pub(super) fn takes(&self, left: usize) -> usize {
+        let stores = self.stores(left);
+        if self.unsent_max == 0 {
+            return stores;
+        }
+        // A segment at least: crumbs would be all that went.
+        let unsent = self.unsent();
+        match (self.unsent_max as usize).checked_sub(unsent) {
+            Some(room @ 1..) => stores.min(room.max(self.mss_peer.into())),
+            _ => 0,
+        }
+    }
+
+    /// Whether a writer is to come, if all may have `memory` bytes, of which `left`
+    /// are. With a limit of what is not sent half of that must have gone: who is
+    /// told of less would come for each segment.
+    pub(super) fn is_worth_coming(&self, memory: usize, left: usize) -> bool {
+        let few = self.unsent_max == 0 || 2 * self.unsent() < self.unsent_max as usize;
+        few && self.stores(left) >= self.wanted(memory)
+    }
+
+    /// Whether what was sent may be what a writer waited for.
+    pub(super) fn has_sent_enough(&self) -> bool {
+        self.unsent_max > 0 && 2 * self.unsent() < self.unsent_max as usize
+    }
+
+    /// Takes no more while so many bytes are not sent yet; `None` for no such
+    /// limit.
+    pub(super) fn set_unsent_max(&mut self, bytes: Option<usize>) {
+        self.unsent_max = bytes.map_or(0, |bytes| clamp(bytes.max(1)));
     }
 
     /// Takes bytes to be sent; gives how many.

@@ -410,6 +410,9 @@ impl Tcp {
                     break;
                 }
             }
+            if pcb.send.has_sent_enough() && !std::mem::replace(&mut pcb.is_told, true) {
+                self.told.push_back(name);
+            }
             let at_ns = pcb.timers.next_ns();
             if at_ns < pcb.due_ns {
                 pcb.due_ns = at_ns;

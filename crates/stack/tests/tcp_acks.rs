@@ -1,0 +1,84 @@
+//! When what comes is acknowledged, against a peer made of segments.
+
+mod common;
+
+use common::V4;
+use common::peer::{ACK, Peer, S};
+use weir_stack::tcp::TcpId;
+
+/// The peer sends so many bytes, which are read; how many segments come back.
+fn say(peer: &mut Peer, connection: TcpId, count: usize) -> usize {
+    peer.tell(ACK, peer.seq, peer.ack, &vec![7; count]);
+    peer.seq = peer.seq.wrapping_add(count as u32);
+    assert_eq!(peer.read(connection).unwrap().len(), count);
+    let heard = peer.heard();
+    for (repr, payload) in &heard {
+        assert!(payload.is_empty() && repr.ack == peer.seq);
+    }
+    heard.len()
+}
+
+#[test]
+fn acknowledgments_are_quick_or_not_as_asked() {
+    let mut peer = Peer::new(V4);
+    let listener = peer.listen(1);
+    let connection = peer.open(listener);
+    // The first are, by themselves.
+    assert_eq!(say(&mut peer, connection, 100), 1);
+    peer.stack
+        .tcp_set_quick_ack(peer.now_ns, connection, false)
+        .unwrap();
+    assert_eq!(peer.stack.tcp_quick_ack(connection), Some(false));
+    assert_eq!(say(&mut peer, connection, 100), 0);
+    // What is owed goes when it is asked for, and what comes then at once.
+    peer.stack
+        .tcp_set_quick_ack(peer.now_ns, connection, true)
+        .unwrap();
+    assert_eq!(peer.heard().len(), 1);
+    for _ in 0..5 {
+        assert_eq!(say(&mut peer, connection, 100), 1);
+    }
+    // Who owes nothing sends nothing.
+    peer.stack
+        .tcp_set_quick_ack(peer.now_ns, connection, true)
+        .unwrap();
+    assert_eq!(peer.heard().len(), 0);
+    // Without it, one is late, but comes.
+    peer.stack
+        .tcp_set_quick_ack(peer.now_ns, connection, false)
+        .unwrap();
+    assert_eq!(say(&mut peer, connection, 100), 0);
+    peer.now_ns += S;
+    assert_eq!(peer.heard().len(), 1);
+}
+
+/// With so many bytes, with as many as the window takes, or at the end.
+#[test]
+fn a_connection_is_readable_with_so_many_bytes() {
+    let mut peer = Peer::new(V4);
+    let listener = peer.listen(1);
+    let connection = peer.open(listener);
+    let tell = |peer: &mut Peer, count: usize| {
+        peer.tell(ACK, peer.seq, peer.ack, &vec![7; count]);
+        peer.seq = peer.seq.wrapping_add(count as u32);
+        peer.heard();
+    };
+    assert!(!peer.stack.tcp_is_readable(connection, 1));
+    tell(&mut peer, 99);
+    assert!(!peer.stack.tcp_is_readable(connection, 100));
+    assert!(peer.stack.tcp_is_readable(connection, 99));
+    // The window closes long before a gigabyte has come.
+    let mut told = 99;
+    while !peer.stack.tcp_is_readable(connection, 1 << 30) {
+        tell(&mut peer, 1000);
+        told += 1000;
+        assert!(told < 16 << 20);
+    }
+    let mut read = 0;
+    while let Ok(bytes) = peer.read(connection) {
+        read += bytes.len();
+    }
+    assert!(read <= told && read + 1000 >= told, "{read} of {told}");
+    peer.tell(common::peer::FIN | ACK, peer.seq, peer.ack, b"");
+    assert!(peer.stack.tcp_is_readable(connection, 1 << 30));
+}
