@@ -115,9 +115,9 @@ pub(super) mod scratch {
     pub(in super::super) const BEST: i16 = RECORD + HEADER_BYTES as i16;
     pub(in super::super) const LAST: i16 = BEST + 8;
     pub(in super::super) const MASK: i16 = LAST + 8;
-    /// Tags, overflow and units of the bucket at hand.
-    pub(in super::super) const BUCKET: i16 = MASK + 8;
-    pub(in super::super) const CANDIDATES: i16 = BUCKET + 48;
+    /// Those of the bucket at hand.
+    pub(in super::super) const UNITS: i16 = MASK + 8;
+    pub(in super::super) const CANDIDATES: i16 = UNITS + 32;
     pub(in super::super) const CURSOR: i16 = CANDIDATES + 4;
     pub(in super::super) const MATCHES: i16 = CURSOR + 4;
     pub(in super::super) const PLACE: i16 = MATCHES + 4;
@@ -129,8 +129,9 @@ pub(super) mod scratch {
     pub(in super::super) const SHIFT: i16 = TEST + 4;
     /// Bit 0: some binding took the frame; bit 1: the kernel gets it.
     pub(in super::super) const FATE: i16 = SHIFT + 4;
-    pub(in super::super) const SLOT: i16 = FATE + 4;
-    pub(in super::super) const CAPTURED: i16 = SLOT + 4;
+    /// Flags and queue, as a short header has them.
+    pub(in super::super) const SHORT_FLAGS: i16 = FATE + 4;
+    pub(in super::super) const CAPTURED: i16 = SHORT_FLAGS + 4;
     pub(in super::super) const WAKE: i16 = CAPTURED + 4;
     pub(in super::super) const CHUNK: i16 = WAKE + 4;
     /// The best taker's entry, and its snap length.
@@ -151,13 +152,13 @@ pub(super) mod scratch {
     pub(in super::super) const CANDIDATE: i16 = VALUES + 8 * VALUES_MAX as i16;
     /// Candidates at one time; shapes are looked up in groups of as many.
     pub(in super::super) const CANDIDATES_MAX: u32 = 64;
-    /// The deliveries found.
+    /// The copies found.
     pub(in super::super) const MATCH: i16 =
         CANDIDATE + (CANDIDATES_MAX * super::candidate::BYTES) as i16;
-    /// Copies of one frame, at most; the taker comes on top.
+    /// Copies of one frame, at most; who takes it is noted apart.
     pub(in super::super) const MATCHES_MAX: u32 = 256;
     pub(in super::super) const MATCH_BYTES: u32 = 16;
-    pub(in super::super) const BYTES: u32 = MATCH as u32 + (MATCHES_MAX + 1) * MATCH_BYTES;
+    pub(in super::super) const BYTES: u32 = MATCH as u32 + MATCHES_MAX * MATCH_BYTES;
 }
 
 /// A key of the frame that a shape may have an entry for.

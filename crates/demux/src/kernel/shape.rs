@@ -103,8 +103,10 @@ impl Shape {
     ) -> Shape {
         let fields = &name.fields[..];
         let (parts, lanes) = packed(fields);
+        // What stands at one place in all frames is looked at first.
         let fixed = |(expr, _): &Field| matches!(expr.ops(), [Op::Load { .. }]);
-        let guarded = (0..fields.len()).filter(|field| fixed(&fields[*field]));
+        let mut guarded: Vec<usize> = (0..fields.len()).collect();
+        guarded.sort_by_key(|field| !fixed(&fields[*field]));
         let hash = secret.key_hash(u64::from(number), lanes);
         for guard in 0..shape::GUARDS_MAX as u32 {
             image.put(unit, shape::GUARDS + guard, 0);
@@ -116,10 +118,13 @@ impl Shape {
             image.put(unit, word, *low);
             image.put(unit, word + 1, *high);
         }
-        let guards = guarded.take(shape::GUARDS_MAX).map(|field| Guard {
-            field,
-            state: GuardState::Fresh,
-        });
+        let guards = guarded
+            .into_iter()
+            .take(shape::GUARDS_MAX)
+            .map(|field| Guard {
+                field,
+                state: GuardState::Fresh,
+            });
         Shape {
             number,
             parts,

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use weir_demux::kernel::Hook as PlanHook;
+use weir_demux::kernel::record::Record;
 use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
 use weir_lab::cpu;
 use weir_lab::net::Device;
@@ -118,7 +119,8 @@ fn port(
             let _ = reader.wait(Some(Duration::from_millis(20)));
             let batch = reader.peek().expect("a sound ring");
             for record in &batch {
-                sum += u64::from(record[52]);
+                let frame = Record::parse(record).expect("a sound record").bytes;
+                sum += u64::from(frame[12]);
             }
             count.fetch_add(batch.len() as u64, Ordering::Relaxed);
         }

@@ -252,40 +252,48 @@ fn bindings_under_one_key_have_a_limit_and_copies_too() {
 }
 
 /// Frames that a port loses are counted, for its owner and in the record of
-/// the next.
+/// the next, whose header is not the short one then.
 #[test]
 fn losses_are_told_with_the_next_frame() {
     if !permitted() {
         return;
     }
     for hook in HOOKS {
-        let mut rig = Rig::new(hook, Options::default(), 2);
-        let everything = Filter::new(Program::constant(1 << 18));
-        rig.bind(binding(everything.clone(), 5, false, 1, 3));
-        let key = 1_u32.to_ne_bytes();
-        assert!(rig.maps.map(Part::Rings).delete(&key).unwrap());
-        let frame = [0x55; 1_000];
-        for _ in 0..5 {
-            assert_eq!(
-                rig.run(&frame),
-                (hook == Hook::TcEgress, vec![vec![], vec![]])
-            );
-        }
-        rig.put_ring(1);
-        assert_eq!(rig.lost_with(&frame), [5]);
-        assert_eq!(rig.lost_with(&frame), [0]);
-        // Full: the ring has room for so many and no more.
-        for _ in 0..500 {
-            rig.run_only(&frame);
-        }
-        let told = rig.lost_with(&frame);
-        let fit = RING_BYTES / (8 + 40 + 1_024);
-        assert_eq!(told.len(), fit, "the last one found no room");
-        assert_eq!(rig.lost_with(&frame), [501 - fit as u32]);
-        let counters = rig.maps.counters(1).unwrap();
-        assert_eq!(counters.delivered + counters.lost, 5 + 2 + 501 + 1);
-        assert_eq!(counters.bytes, counters.delivered * 1_000);
+        losses_are_told(hook, 1_000, 8 + 40 + 1_024);
+        losses_are_told(hook, 60, 8 + 16 + 64);
     }
+}
+
+fn losses_are_told(hook: Hook, frame_bytes: usize, record_bytes: usize) {
+    let mut rig = Rig::new(hook, Options::default(), 2);
+    let everything = Filter::new(Program::constant(1 << 18));
+    rig.bind(binding(everything.clone(), 5, false, 1, 3));
+    let key = 1_u32.to_ne_bytes();
+    assert!(rig.maps.map(Part::Rings).delete(&key).unwrap());
+    let frame = vec![0x55; frame_bytes];
+    for _ in 0..5 {
+        assert_eq!(
+            rig.run(&frame),
+            (hook == Hook::TcEgress, vec![vec![], vec![]])
+        );
+    }
+    rig.put_ring(1);
+    assert_eq!(rig.lost_with(&frame), [5]);
+    assert_eq!(rig.lost_with(&frame), [0]);
+    // Full: the ring has room for so many and no more.
+    let fit = RING_BYTES / record_bytes;
+    for _ in 0..fit + 100 {
+        rig.run_only(&frame);
+    }
+    let told = rig.lost_with(&frame);
+    assert_eq!(told.len(), fit, "the last one found no room");
+    assert_eq!(rig.lost_with(&frame), [101]);
+    let counters = rig.maps.counters(1).unwrap();
+    assert_eq!(
+        counters.delivered + counters.lost,
+        (5 + 2 + fit + 101 + 1) as u64
+    );
+    assert_eq!(counters.bytes, counters.delivered * frame_bytes as u64);
 }
 
 /// Filters of the expression language on frames of real captures.

@@ -24,6 +24,9 @@ pub fn permitted() -> bool {
     loaded.is_ok()
 }
 
+/// The interface that test runs are on.
+const LOOPBACK: u32 = 1;
+
 /// Bytes of each port's ring.
 pub const RING_BYTES: usize = 1 << 18;
 
@@ -233,6 +236,7 @@ impl Rig {
                     assert_eq!(record.flags & FLAG_EGRESS != 0, leaves);
                     let clock = self.settings[slot].clock;
                     assert_eq!(record.timestamp_ns != 0, clock != Clock::None);
+                    assert_eq!((record.ifindex, record.queue), (LOOPBACK, 0));
                     (record.tag, record.wire_len, record.bytes.to_vec())
                 });
                 parsed.collect()

@@ -4,8 +4,11 @@ use super::super::layout::{
     ENTRY_UNITS_MAX, SLOT_DROP, SLOT_KERNEL, counter, entry, port, scratch,
 };
 use super::super::maps::{Hook, Part};
-use super::super::record::{FLAG_CUT, HEADER_BYTES, at};
-use super::resolve::{ATOMIC_EXCHANGE, TAKING_BIT, atomic, in_entry};
+use super::super::record::{
+    FLAG_CUT, FLAG_GSO, FLAG_SHORT, HEADER_BYTES, QUEUE_SHIFT, SHORT_FRAME_MAX, SHORT_HEADER_BYTES,
+    at,
+};
+use super::resolve::{ATOMIC_EXCHANGE, atomic, in_entry};
 use super::{CONTEXT, Coder, KEPT, SCRATCH};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 
@@ -47,30 +50,55 @@ fn field(at: i16) -> i16 {
     scratch::RECORD + at
 }
 
+/// Where a delivery goes on.
+#[derive(Clone, Copy)]
+struct Ways {
+    /// At the next.
+    each: Label,
+    /// At the port whose slot is on the stack.
+    port: Label,
+    /// Where its record found no room.
+    lost: Label,
+    /// Where it is in the ring.
+    counted: Label,
+}
+
 impl Coder<'_> {
     /// The end of the second half.
     pub(super) fn deliver(&mut self) {
-        let [each, lost, counted, end] = [(); 4].map(|()| self.asm.label());
+        let mut label = || self.asm.label();
+        let to = Ways {
+            each: label(),
+            port: label(),
+            lost: label(),
+            counted: label(),
+        };
+        let [found, taker, end] = [(); 3].map(|()| self.asm.label());
         let pass = self.pass;
-        self.add_taker();
+        self.get(op::DW, Reg::R1, SCRATCH, scratch::BEST);
+        self.branch(op::JNE, Reg::R1, -1, found);
         self.get(op::W, Reg::R1, SCRATCH, scratch::MATCHES);
         self.branch(op::JEQ, Reg::R1, 0, pass);
-        self.sort();
+        self.asm.bind(found);
         self.record_of_frame();
+        self.sort();
         self.set(op::DW, SCRATCH, scratch::LAST, -1);
         self.set(op::W, SCRATCH, scratch::FATE, 0);
         self.set(op::W, SCRATCH, scratch::CURSOR, 0);
-        self.each_match(each, end);
-        self.settings(each);
-        self.ring(lost);
-        self.write(lost, counted);
-        self.asm.bind(counted);
-        self.count_delivered();
-        self.asm.goto(each);
+        self.each_copy(to, taker);
+        self.taker(to, taker, end);
 
-        self.asm.bind(lost);
+        self.asm.bind(to.port);
+        self.settings(to);
+        self.ring(to.lost);
+        self.write(to.lost, to.counted);
+        self.asm.bind(to.counted);
+        self.count_delivered();
+        self.asm.goto(to.each);
+
+        self.asm.bind(to.lost);
         self.lose();
-        self.asm.goto(each);
+        self.asm.goto(to.each);
 
         self.asm.bind(end);
         self.get(op::W, Reg::R1, SCRATCH, scratch::FATE);
@@ -98,27 +126,12 @@ impl Coder<'_> {
         self.push(Insn::exit());
     }
 
-    /// The taker comes behind the copies, for which there is always a place.
-    fn add_taker(&mut self) {
-        let none = self.asm.label();
-        self.get(op::DW, Reg::R2, SCRATCH, scratch::BEST);
-        self.branch(op::JEQ, Reg::R2, -1, none);
-        self.get(op::W, Reg::R1, SCRATCH, scratch::MATCHES);
-        self.branch(op::JGT, Reg::R1, scratch::MATCHES_MAX as i32, none);
-        self.mov(Reg::R5, Reg::R1);
-        self.add(Reg::R5, 1);
-        self.set(op::W, SCRATCH, scratch::MATCHES, Reg::R5);
-        self.get(op::W, Reg::R4, SCRATCH, scratch::TAKER);
-        self.get(op::W, Reg::R3, SCRATCH, scratch::TAKER + 4);
-        self.put_match();
-        self.asm.bind(none);
-    }
-
-    /// Sorts what was noted by rank: by insertion, since it comes nearly
-    /// sorted, and is one delivery mostly.
+    /// Sorts the copies by rank: by insertion, since they come nearly sorted,
+    /// and are few mostly.
     fn sort(&mut self) {
         let [outer, inner, sorted] = [(); 3].map(|()| self.asm.label());
-        let most = scratch::MATCHES_MAX as i32 + 1;
+        let most = scratch::MATCHES_MAX as i32;
+        self.get(op::W, Reg::R1, SCRATCH, scratch::MATCHES);
         self.branch(op::JLE, Reg::R1, 1, sorted);
         self.set(op::W, SCRATCH, scratch::CURSOR, 1);
         self.asm.bind(outer);
@@ -157,17 +170,16 @@ impl Coder<'_> {
         self.asm.bind(sorted);
     }
 
-    /// The next delivery that is due: its slot on the stack, the length it
-    /// asks for in scratch memory.
-    fn each_match(&mut self, each: Label, end: Label) {
-        let [copy, port] = [(); 2].map(|()| self.asm.label());
-        self.asm.bind(each);
-        self.round(end);
-        self.get(op::W, Reg::R1, SCRATCH, scratch::CURSOR);
+    /// The next copy that comes before the taker.
+    fn each_copy(&mut self, to: Ways, taker: Label) {
+        self.asm.bind(to.each);
         self.get(op::W, Reg::R2, SCRATCH, scratch::MATCHES);
-        self.branch(op::JGE, Reg::R1, Reg::R2, end);
-        let most = scratch::MATCHES_MAX as i32 + 1;
-        self.branch(op::JGE, Reg::R1, most, end);
+        self.branch(op::JEQ, Reg::R2, 0, taker);
+        self.round(taker);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::CURSOR);
+        self.branch(op::JGE, Reg::R1, Reg::R2, taker);
+        let most = scratch::MATCHES_MAX as i32;
+        self.branch(op::JGE, Reg::R1, most, taker);
         self.mov(Reg::R2, Reg::R1);
         self.add(Reg::R2, 1);
         self.set(op::W, SCRATCH, scratch::CURSOR, Reg::R2);
@@ -175,43 +187,71 @@ impl Coder<'_> {
         self.add(Reg::R1, SCRATCH);
         self.get(op::DW, Reg::R2, Reg::R1, scratch::MATCH);
         self.get(op::DW, Reg::R3, SCRATCH, scratch::BEST);
-        self.branch(op::JGT, Reg::R2, Reg::R3, end);
+        self.branch(op::JGT, Reg::R2, Reg::R3, taker);
         // Paths of one filter may overlap; each binding has its own rank.
         self.get(op::DW, Reg::R3, SCRATCH, scratch::LAST);
-        self.branch(op::JEQ, Reg::R2, Reg::R3, each);
+        self.branch(op::JEQ, Reg::R2, Reg::R3, to.each);
         self.set(op::DW, SCRATCH, scratch::LAST, Reg::R2);
         self.get(op::W, Reg::R4, Reg::R1, scratch::MATCH + 12);
         self.get(op::W, Reg::R5, Reg::R1, scratch::MATCH + 8);
-        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, each);
-        self.alu(op::RSH, Reg::R2, TAKING_BIT);
-        self.alu(op::AND, Reg::R2, FATE_TAKEN);
-        self.branch(op::JEQ, Reg::R2, 0, copy);
-        self.get(op::W, Reg::R3, SCRATCH, scratch::FATE);
-        self.alu(op::OR, Reg::R3, Reg::R2);
-        self.set(op::W, SCRATCH, scratch::FATE, Reg::R3);
-        self.asm.bind(copy);
+        self.target(to);
+    }
+
+    /// Who takes the frame, behind the copies, and once.
+    fn taker(&mut self, to: Ways, taker: Label, end: Label) {
+        self.asm.bind(taker);
+        self.round(end);
+        self.get(op::DW, Reg::R2, SCRATCH, scratch::BEST);
+        self.branch(op::JEQ, Reg::R2, -1, end);
+        self.set(op::DW, SCRATCH, scratch::BEST, -1);
+        // Copies that come after it are none.
+        self.set(op::W, SCRATCH, scratch::MATCHES, 0);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::FATE);
+        self.alu(op::OR, Reg::R1, FATE_TAKEN);
+        self.set(op::W, SCRATCH, scratch::FATE, Reg::R1);
+        self.get(op::W, Reg::R4, SCRATCH, scratch::TAKER + 4);
+        self.get(op::W, Reg::R5, SCRATCH, scratch::TAKER);
+        self.target(to);
+    }
+
+    /// Whom the entry of unit r5 delivers to, as many bytes as r4 says: on to
+    /// the port, with its slot on the stack, or to the next.
+    fn target(&mut self, to: Ways) {
+        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, to.each);
         self.get(op::W, KEPT, Reg::R5, in_entry(entry::NEXT_SLOT) + 4);
-        let (kernel, drop) = (SLOT_KERNEL as i32, SLOT_DROP as i32);
-        self.asm.jump(Insn::jump32(op::JEQ, KEPT, drop), each);
-        self.asm.jump(Insn::jump32(op::JNE, KEPT, kernel), port);
-        self.get(op::W, Reg::R3, SCRATCH, scratch::FATE);
-        self.alu(op::OR, Reg::R3, FATE_KERNEL);
-        self.set(op::W, SCRATCH, scratch::FATE, Reg::R3);
-        self.asm.goto(each);
-        self.asm.bind(port);
         self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::TAG_SNAP));
         self.set(op::W, SCRATCH, field(at::TAG), Reg::R1);
         self.set(op::W, SCRATCH, scratch::CAPTURED, Reg::R4);
         self.set(op::W, Reg::FP, SLOT, KEPT);
+        let (kernel, drop) = (SLOT_KERNEL as i32, SLOT_DROP as i32);
+        let jump = Insn::jump32(op::JLT, KEPT, kernel);
+        self.asm.jump(jump, to.port);
+        self.asm.jump(Insn::jump32(op::JEQ, KEPT, drop), to.each);
+        self.get(op::W, Reg::R3, SCRATCH, scratch::FATE);
+        self.alu(op::OR, Reg::R3, FATE_KERNEL);
+        self.set(op::W, SCRATCH, scratch::FATE, Reg::R3);
+        self.asm.goto(to.each);
     }
 
-    /// What the port asks for: its snap length, clock and wake-ups.
-    fn settings(&mut self, each: Label) {
-        let [none_lost, stamped] = [(); 2].map(|()| self.asm.label());
+    /// What the port asks for: its snap length, clock and wake-ups. A frame
+    /// for which there is nothing to do about them is written at once.
+    fn settings(&mut self, to: Ways) {
+        let [full, none_lost, stamped] = [(); 3].map(|()| self.asm.label());
         self.map(Reg::R1, Part::Ports);
         self.slot_key();
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
-        self.branch(op::JEQ, Reg::R0, 0, each);
+        self.branch(op::JEQ, Reg::R0, 0, to.each);
+        self.get(op::DW, Reg::R2, Reg::R0, port::SNAP);
+        self.branch(op::JNE, Reg::R2, 0, full);
+        self.get(op::DW, Reg::R2, Reg::R0, port::LOST);
+        self.branch(op::JNE, Reg::R2, 0, full);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::CAPTURED);
+        self.get(op::W, Reg::R2, SCRATCH, scratch::LEN);
+        self.branch(op::JGT, Reg::R2, Reg::R1, full);
+        self.branch(op::JGT, Reg::R2, SHORT_FRAME_MAX as i32, full);
+        self.write_short(full, to);
+
+        self.asm.bind(full);
         self.get(op::W, Reg::R1, SCRATCH, scratch::CAPTURED);
         self.get(op::W, Reg::R2, Reg::R0, port::SNAP);
         self.push(Insn::alu32(op::XOR, Reg::R2, -1));
@@ -286,14 +326,63 @@ impl Coder<'_> {
     }
 
     /// r1 = the port's ring.
-    fn ring(&mut self, lost: Label) {
+    fn find_ring(&mut self, lost: Label) {
         self.map(Reg::R1, Part::Rings);
         self.slot_key();
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
         self.branch(op::JEQ, Reg::R0, 0, lost);
         self.mov(Reg::R1, Reg::R0);
+    }
+
+    /// Likewise; r9 = the bytes that are to go there.
+    fn ring(&mut self, lost: Label) {
+        self.find_ring(lost);
         self.get(op::W, KEPT, SCRATCH, field(at::CAPTURED));
         self.branch(op::JGT, KEPT, super::limits::CAPTURED_MAX as i32, lost);
+    }
+
+    /// Writes a record with the short header, to the port whose settings are
+    /// at r0; goes on at `full`, with nothing lost but r1 to r5, if that does
+    /// not hold what is to be said.
+    fn write_short(&mut self, full: Label, to: Ways) {
+        let lost = self.asm.label();
+        self.get(op::W, KEPT, SCRATCH, field(at::QUEUE));
+        self.branch(op::JGT, KEPT, i32::from(u16::MAX), full);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::FLAGS);
+        if self.is_tc() {
+            let gso = FLAG_GSO as i32;
+            self.branch(op::JSET, Reg::R1, gso, full);
+        }
+        self.alu(op::LSH, KEPT, QUEUE_SHIFT as i32);
+        self.alu(op::OR, KEPT, Reg::R1);
+        self.alu(op::OR, KEPT, FLAG_SHORT as i32);
+        self.set(op::W, SCRATCH, scratch::SHORT_FLAGS, KEPT);
+        self.find_ring(lost);
+        let header = SHORT_HEADER_BYTES as i16;
+        self.mov(Reg::R2, i32::from(header) + SHORT_FRAME_MAX as i32);
+        self.mov(Reg::R3, 0);
+        self.push(Insn::call(helper::RINGBUF_RESERVE));
+        self.branch(op::JEQ, Reg::R0, 0, lost);
+        for (of, from) in [
+            (at::WIRE_LEN, scratch::LEN),
+            (at::SHORT_IFINDEX, field(at::IFINDEX)),
+            (at::TAG, field(at::TAG)),
+            (at::FLAGS, scratch::SHORT_FLAGS),
+        ] {
+            self.get(op::W, Reg::R1, SCRATCH, from);
+            self.set(op::W, Reg::R0, of, Reg::R1);
+        }
+        for word in 0..SHORT_FRAME_MAX as i16 / 8 {
+            self.get(op::DW, Reg::R1, SCRATCH, scratch::HEAD + word * 8);
+            self.set(op::DW, Reg::R0, header + word * 8, Reg::R1);
+        }
+        self.mov(Reg::R1, Reg::R0);
+        self.mov(Reg::R2, 0);
+        self.push(Insn::call(helper::RINGBUF_SUBMIT));
+        self.asm.goto(to.counted);
+        self.asm.bind(lost);
+        self.set(op::W, SCRATCH, field(at::LOST), 0);
+        self.asm.goto(to.lost);
     }
 
     /// Writes the record: header and `CAPTURED` bytes (r9).

@@ -23,9 +23,8 @@ use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 const PLACES: u64 = 0x0001_0203_0405_0607;
 /// All bits of each byte but the top one.
 const LOWS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-/// A one in each byte, and the top bit of each.
+/// A one in each byte.
 const ONES: u64 = 0x0101_0101_0101_0101;
-const TOPS: u64 = 0x8080_8080_8080_8080;
 
 /// Bit 47 of a rank: the binding takes.
 pub(super) const TAKING_BIT: i32 = 47;
@@ -52,8 +51,12 @@ struct Loops {
     buckets: Label,
     slots: Label,
     entries: Label,
+    /// At an entry that is at hand.
+    entry: Label,
     tests: Label,
     accept: Label,
+    /// Likewise.
+    accept_entry: Label,
 }
 
 impl Coder<'_> {
@@ -65,8 +68,10 @@ impl Coder<'_> {
             buckets: label(),
             slots: label(),
             entries: label(),
+            entry: label(),
             tests: label(),
             accept: label(),
+            accept_entry: label(),
         };
         let finished = self.asm.label();
         self.get(op::W, Reg::R1, SCRATCH, scratch::CANDIDATES);
@@ -101,9 +106,7 @@ impl Coder<'_> {
         self.add(KEPT, SCRATCH);
         self.add(KEPT, i32::from(scratch::CANDIDATE));
         self.hash(loops);
-        self.look(loops);
-        self.keep_bucket();
-        self.asm.goto(loops.buckets);
+        self.look();
     }
 
     /// r0 = the hash of the candidate's key: see `plan::hash`.
@@ -138,66 +141,46 @@ impl Coder<'_> {
         self.alu(op::XOR, Reg::R0, Reg::R1);
     }
 
-    /// r1 = the bucket, if it has the tag or goes on elsewhere.
-    fn look(&mut self, loops: Loops) {
+    /// r1 = the bucket of the hash in r0, whose tag is kept.
+    fn look(&mut self) {
         self.mov(Reg::R1, Reg::R0);
         self.alu(op::AND, Reg::R1, (self.plan.image.buckets - 1) as i32);
         self.alu(op::LSH, Reg::R1, 6);
         self.map_value(Reg::R2, Part::Index, 0);
         self.add(Reg::R1, Reg::R2);
-        self.mov(Reg::R3, Reg::R0);
-        self.alu(op::RSH, Reg::R3, 24);
-        self.alu(op::OR, Reg::R3, 0x80);
-        self.set(op::W, KEPT, candidate::TAG, Reg::R3);
-        // A byte of the difference is zero where the tag is: then what is
-        // borrowed shows in its top bit. A false alarm does no harm.
-        self.constant(Reg::R0, ONES);
-        self.mov(Reg::R5, Reg::R3);
-        self.alu(op::MUL, Reg::R5, Reg::R0);
-        self.get(op::DW, Reg::R2, Reg::R1, in_bucket(bucket::TAGS));
-        self.alu(op::XOR, Reg::R2, Reg::R5);
-        self.mov(Reg::R5, Reg::R2);
-        self.alu(op::SUB, Reg::R5, Reg::R0);
-        self.alu(op::XOR, Reg::R2, -1);
-        self.alu(op::AND, Reg::R5, Reg::R2);
-        self.constant(Reg::R0, TOPS);
-        self.alu(op::AND, Reg::R5, Reg::R0);
-        self.get(op::DW, Reg::R2, Reg::R1, in_bucket(bucket::OVERFLOW));
-        self.alu(op::OR, Reg::R5, Reg::R2);
-        self.branch(op::JEQ, Reg::R5, 0, loops.candidates);
+        self.alu(op::RSH, Reg::R0, 24);
+        self.alu(op::OR, Reg::R0, 0x80);
+        self.set(op::W, KEPT, candidate::TAG, Reg::R0);
     }
 
-    /// Copies tags, overflow and units of the bucket at r1, tags first: an
-    /// entry is written before its tag is.
-    fn keep_bucket(&mut self) {
-        for word in 0..bucket::UNITS + BUCKET_SLOTS / 2 {
-            self.get(op::DW, Reg::R2, Reg::R1, in_bucket(word));
-            self.set(op::DW, SCRATCH, scratch::BUCKET + in_bucket(word), Reg::R2);
-        }
-    }
-
-    /// The slots of the kept bucket that have the tag, as a mask of the top
-    /// bits of bytes; then the next bucket, if there is one.
+    /// The slots of the bucket at r1 that have the tag, as a mask of the top
+    /// bits of bytes; their units, and where it goes on. Tags are read first:
+    /// an entry is written before its tag is.
     fn each_bucket(&mut self, loops: Loops) {
-        let tags = scratch::BUCKET + in_bucket(bucket::TAGS);
         self.asm.bind(loops.buckets);
-        self.get(op::W, Reg::R1, KEPT, candidate::TAG);
-        self.constant(Reg::R2, ONES);
-        self.alu(op::MUL, Reg::R1, Reg::R2);
-        self.get(op::DW, Reg::R2, SCRATCH, tags);
-        self.alu(op::XOR, Reg::R1, Reg::R2);
+        self.get(op::W, Reg::R2, KEPT, candidate::TAG);
+        self.constant(Reg::R3, ONES);
+        self.alu(op::MUL, Reg::R2, Reg::R3);
+        self.get(op::DW, Reg::R3, Reg::R1, in_bucket(bucket::TAGS));
+        self.alu(op::XOR, Reg::R2, Reg::R3);
         // Exactly the bytes that are zero: no carry leaves a byte.
         self.constant(Reg::R3, LOWS);
-        self.mov(Reg::R2, Reg::R1);
-        self.alu(op::AND, Reg::R2, Reg::R3);
-        self.add(Reg::R2, Reg::R3);
-        self.alu(op::OR, Reg::R2, Reg::R1);
-        self.alu(op::OR, Reg::R2, Reg::R3);
-        self.alu(op::XOR, Reg::R2, -1);
-        self.set(op::DW, SCRATCH, scratch::MASK, Reg::R2);
-        let overflow = scratch::BUCKET + in_bucket(bucket::OVERFLOW);
-        self.get(op::W, Reg::R1, SCRATCH, overflow);
-        self.set(op::W, SCRATCH, scratch::OVERFLOW, Reg::R1);
+        self.mov(Reg::R4, Reg::R2);
+        self.alu(op::AND, Reg::R4, Reg::R3);
+        self.add(Reg::R4, Reg::R3);
+        self.alu(op::OR, Reg::R4, Reg::R2);
+        self.alu(op::OR, Reg::R4, Reg::R3);
+        self.alu(op::XOR, Reg::R4, -1);
+        self.get(op::DW, Reg::R2, Reg::R1, in_bucket(bucket::OVERFLOW));
+        self.mov(Reg::R3, Reg::R4);
+        self.alu(op::OR, Reg::R3, Reg::R2);
+        self.branch(op::JEQ, Reg::R3, 0, loops.candidates);
+        self.set(op::DW, SCRATCH, scratch::MASK, Reg::R4);
+        self.set(op::W, SCRATCH, scratch::OVERFLOW, Reg::R2);
+        for word in 0..BUCKET_SLOTS / 2 {
+            self.get(op::DW, Reg::R2, Reg::R1, in_bucket(bucket::UNITS + word));
+            self.set(op::DW, SCRATCH, scratch::UNITS + in_bucket(word), Reg::R2);
+        }
     }
 
     /// r5 = the entry of the next slot.
@@ -211,7 +194,6 @@ impl Coder<'_> {
         self.get(op::W, Reg::R1, SCRATCH, scratch::OVERFLOW);
         self.branch(op::JEQ, Reg::R1, 0, loops.candidates);
         self.unit(Reg::R1, Reg::R2, 1, loops.candidates);
-        self.keep_bucket();
         self.asm.goto(loops.buckets);
 
         self.asm.bind(some);
@@ -227,9 +209,10 @@ impl Coder<'_> {
         self.alu(op::AND, Reg::R2, BUCKET_SLOTS as i32 - 1);
         self.alu(op::LSH, Reg::R2, 2);
         self.add(Reg::R2, SCRATCH);
-        let units = scratch::BUCKET + in_bucket(bucket::UNITS);
-        self.get(op::W, Reg::R5, Reg::R2, units);
-        self.set(op::W, SCRATCH, scratch::NEXT, Reg::R5);
+        self.get(op::W, Reg::R5, Reg::R2, scratch::UNITS);
+        // Its tag was there still, but it is not.
+        self.branch(op::JEQ, Reg::R5, 0, loops.slots);
+        self.set(op::W, SCRATCH, scratch::ENTRY, Reg::R5);
         self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, loops.slots);
     }
 
@@ -242,11 +225,12 @@ impl Coder<'_> {
         self.branch(op::JNE, Reg::R1, Reg::R2, loops.slots);
         self.get(op::W, Reg::R3, KEPT, candidate::LANES);
         for lane in 0..LANES_MAX {
-            self.branch(op::JLE, Reg::R3, lane as i32, loops.entries);
+            self.branch(op::JLE, Reg::R3, lane as i32, loops.entry);
             self.get(op::DW, Reg::R1, Reg::R5, in_entry(entry::KEY + lane as u32));
             self.get(op::DW, Reg::R2, KEPT, candidate::KEY + 8 * lane as i16);
             self.branch(op::JNE, Reg::R1, Reg::R2, loops.slots);
         }
+        self.asm.goto(loops.entry);
     }
 
     /// The next entry under the key that comes before the best taker.
@@ -257,13 +241,14 @@ impl Coder<'_> {
         self.branch(op::JEQ, Reg::R5, 0, loops.candidates);
         self.set(op::W, SCRATCH, scratch::ENTRY, Reg::R5);
         self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, loops.candidates);
+        self.asm.bind(loops.entry);
         self.get(op::DW, Reg::R1, Reg::R5, in_entry(entry::RANK));
         self.get(op::DW, Reg::R2, SCRATCH, scratch::BEST);
         self.branch(op::JGE, Reg::R1, Reg::R2, loops.candidates);
         self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::NEXT_SLOT));
         self.set(op::W, SCRATCH, scratch::NEXT, Reg::R1);
         self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::TESTS_SHAPE));
-        self.branch(op::JEQ, Reg::R1, 0, loops.accept);
+        self.branch(op::JEQ, Reg::R1, 0, loops.accept_entry);
         self.set(op::W, SCRATCH, scratch::TEST, Reg::R1);
     }
 
@@ -362,6 +347,7 @@ impl Coder<'_> {
     fn accept(&mut self, loops: Loops) {
         self.get(op::W, Reg::R5, SCRATCH, scratch::ENTRY);
         self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, loops.candidates);
+        self.asm.bind(loops.accept_entry);
         self.get(op::DW, Reg::R2, Reg::R5, in_entry(entry::RANK));
         self.get(op::W, Reg::R3, Reg::R5, in_entry(entry::TAG_SNAP) + 4);
         self.note(loops.entries, loops.candidates);
