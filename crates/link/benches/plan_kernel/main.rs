@@ -65,7 +65,10 @@ fn main() {
     type Live<'a> = &'a dyn Fn() -> Result<(), Box<dyn std::error::Error>>;
     let live: [(&str, Live<'_>); 5] = [
         ("sockets", &sockets::sockets),
-        ("costs", &|| live::costs(&sizes)),
+        ("costs", &|| {
+            live::costs(Way::Veth, &sizes)?;
+            live::costs(Way::Arriving, &sizes)
+        }),
         ("lossless", &|| live::rates(Way::Veth, &sizes)),
         ("arriving", &|| live::rates(Way::Arriving, &sizes)),
         ("host", &host::throughput),
