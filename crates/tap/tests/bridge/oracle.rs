@@ -151,7 +151,8 @@ fn it_forwards_what_the_kernels_bridge_forwards() {
                 first.map(|at| (&ours[at], &theirs[at]))
             );
             assert_eq!(ours.len(), theirs.len(), "{report:?}");
-            assert!(theirs.len() > 200);
+            // Where there are no captures, so many are made up.
+            assert!(theirs.len() > 80);
         }
     }
     assert!(theirs[1].len() < frames.len(), "some stay where they are");
