@@ -171,13 +171,24 @@ fn copy_many(from: &[[u8; 4]], to: &mut [[u8; 4]]) -> u64 {
 
 /// Copies bytes; gives their sum as [`add`] does.
 fn copy_pieces(from: &[u8], to: &mut [u8]) -> u64 {
-    let mut sum = 0;
-    for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
-        let (words, rest) = from.as_chunks::<4>();
-        let (places, end) = to.as_chunks_mut::<4>();
-        sum += u64::from(fold(copy_many(words, places) + copy_last(rest, end)));
+    if from.len() <= PIECE {
+        return copy_piece(from, to);
     }
-    sum
+    let pieces = from.chunks(PIECE).zip(to.chunks_mut(PIECE));
+    pieces
+        .map(|(from, to)| u64::from(fold(copy_piece(from, to))))
+        .sum()
+}
+
+#[inline]
+fn copy_piece(from: &[u8], to: &mut [u8]) -> u64 {
+    let (words, rest) = from.as_chunks::<4>();
+    let (places, end) = to.as_chunks_mut::<4>();
+    let sum = copy_many(words, places);
+    match rest {
+        [] => sum,
+        _ => sum + copy_last(rest, end),
+    }
 }
 
 /// [`copy_pieces`] of so few bytes that no call is made for them.
