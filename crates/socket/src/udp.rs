@@ -135,7 +135,11 @@ impl UdpSocket {
             Ok::<_, Errno>(())
         })?;
         *known = Some(peer);
-        self.ends.owner.store(owner, Relaxed);
+        let before = self.ends.owner.swap(owner, Relaxed);
+        // Who waits for another peer's is to wait where this one's come.
+        if let Some(core) = self.parts.cores().get(before).filter(|_| before != owner) {
+            core.call(|state, _| state.wake_readers(core.id));
+        }
         Ok(())
     }
 
@@ -153,7 +157,11 @@ impl UdpSocket {
 
     /// The part that hears the peer; `None` without one.
     fn connected(&self) -> Option<&Core> {
-        self.parts.cores().get(self.ends.owner.load(Relaxed))
+        self.parts.cores().get(self.owner())
+    }
+
+    fn owner(&self) -> usize {
+        self.ends.owner.load(Relaxed)
     }
 
     /// The part that hears the peer, or else the one that answers for all.
@@ -204,18 +212,34 @@ impl UdpSocket {
         })
     }
 
+    /// What `take` gives of the part that hears the peer; nothing if that is another
+    /// one now, since the socket was connected to another peer.
+    fn of_owner<T>(
+        &self,
+        core: &Core,
+        take: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<Option<T>, Errno> {
+        match self.owner() == core.shard {
+            true => take().map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// Waits for what `take` gives of a part that has something.
     fn read<T>(
         &self,
         mut take: impl FnMut(&Core, &mut State) -> Result<T, Errno>,
     ) -> io::Result<T> {
-        match self.connected() {
-            Some(core) => core.wait(Side::Read, |state, _| take(core, state)),
-            None => {
-                let read = self.parts.wait(|core, state, _| take(core, state));
-                Ok(read?.1)
+        while let Some(core) = self.connected() {
+            let read = core.wait(Side::Read, |state, _| {
+                self.of_owner(core, || take(core, state))
+            });
+            if let Some(read) = read.transpose() {
+                return read;
             }
         }
+        let read = self.parts.wait(|core, state, _| take(core, state));
+        Ok(read?.1)
     }
 
     /// Waits for a datagram; gives its length, cut to `out`, and who sent it.
@@ -254,14 +278,19 @@ impl UdpSocket {
         context: &mut Context<'_>,
         out: &mut [u8],
     ) -> Poll<io::Result<(usize, SocketAddr)>> {
-        let received = match self.connected() {
-            Some(core) => core.poll(context, Side::Read, |state, _| {
-                receive(core, state, out, true)
-            }),
-            None => {
+        let received = loop {
+            let Some(core) = self.connected() else {
                 let take = |core: &Core, state: &mut State, _| receive(core, state, out, true);
                 let received = self.parts.poll(context, take);
-                received.map_ok(|(_, received)| received)
+                break received.map_ok(|(_, received)| received);
+            };
+            let received = core.poll(context, Side::Read, |state, _| {
+                self.of_owner(core, || receive(core, state, out, true))
+            });
+            match received.map(Result::transpose) {
+                Poll::Ready(None) => {}
+                Poll::Ready(Some(received)) => break Poll::Ready(received),
+                Poll::Pending => break Poll::Pending,
             }
         };
         received.map_ok(|received| {

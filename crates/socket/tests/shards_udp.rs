@@ -224,6 +224,49 @@ fn a_socket_is_connected_in_whichever_shard_its_peer_is() {
     }
 }
 
+/// Who waits for one peer's datagrams when the socket is connected to another one
+/// hears that one's, whichever shard it is in: a thread, and a task.
+#[test]
+fn who_waits_follows_to_another_peer() {
+    if !need::root() {
+        return;
+    }
+    let (_lab, host, net) = with_kernel(4, 2);
+    let server = UdpSocket::bind(&net, "0.0.0.0:0").unwrap();
+    let at = SocketAddr::new(ip(V4[0]), server.local_addr().unwrap().port());
+    let any = SocketAddr::new(ip(V4[1]), 0);
+    let next = || {
+        let peer = host.run(|| std::net::UdpSocket::bind(any).unwrap());
+        server.connect(peer.local_addr().unwrap()).unwrap();
+        peer
+    };
+    let mut peer = next();
+    server.set_read_timeout(PATIENCE).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let reader = server.clone();
+        scope.spawn(move || {
+            for number in 0..FLOWS {
+                let mut out = [0; 9];
+                let heard = match number % 2 {
+                    0 => reader.recv_from(&mut out),
+                    _ => block_on(|context| reader.poll_recv_from(context, &mut out)),
+                };
+                tell.send(heard.unwrap()).unwrap();
+            }
+        });
+        for _ in 0..FLOWS {
+            // Most often it waits by then.
+            std::thread::sleep(Duration::from_millis(5));
+            peer = next();
+            peer.send_to(b"peer", at).unwrap();
+            let heard = told.recv().expect("it hears the new peer");
+            assert_eq!(heard, (4, peer.local_addr().unwrap()));
+        }
+    });
+    drop(peer);
+}
+
 /// A place is taken in all shards, and free in all when its socket is closed.
 #[test]
 fn a_place_is_one_for_all_shards() {

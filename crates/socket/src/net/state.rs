@@ -1,5 +1,6 @@
 //! What the lock keeps: the stack, the link, and who waits for what.
 
+use super::core::Side;
 use super::links::{Held, Links};
 use super::part::Part;
 use super::watch::{Readiness, Waiters, Watch};
@@ -238,6 +239,13 @@ impl State {
         let readiness = self.readiness(id);
         if let Some(watch) = self.watched.get_mut(&id) {
             watch.tell(readiness, &mut self.tasks);
+        }
+    }
+
+    /// Has those who wait to read of a socket try again.
+    pub(crate) fn wake_readers(&mut self, id: Id) {
+        if let Some(watch) = self.watched.get_mut(&id) {
+            watch.waiters(Side::Read).tell(&mut self.tasks);
         }
     }
 
