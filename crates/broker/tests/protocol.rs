@@ -127,7 +127,17 @@ fn garbage_is_refused() {
     deep.truncate(8);
     deep.extend(vec![b'['; MESSAGE_LEN_MAX - 8]);
     assert!(decode::<Request>(&deep).is_err());
-    assert_eq!(VERSION, 1);
+}
+
+/// Version 1 had records with one header only.
+#[test]
+fn another_version_is_refused_by_name() {
+    let mut bytes = encode(&()).unwrap();
+    for version in [0, 1, VERSION + 1] {
+        bytes[4..6].copy_from_slice(&version.to_le_bytes());
+        let refused = Err(DecodeError::Version { found: version });
+        assert_eq!(decode::<()>(&bytes), refused);
+    }
 }
 
 #[test]

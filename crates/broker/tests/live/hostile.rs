@@ -363,7 +363,7 @@ fn the_broker_answers_whatever_others_do() {
                     0 => return Some(channel),
                     1 => b"weir",
                     2 => &[0xff; 4096],
-                    _ => b"weir\x01\0\0\0{\"id\":1,\"ask\":{\"op",
+                    _ => b"weir\x02\0\0\0{\"id\":1,\"ask\":{\"op",
                 };
                 let _ = channel.send(said, &[], false);
                 Some(channel)
