@@ -211,7 +211,7 @@ fn bridges_and_routers_stand_beside_the_papers() {
         assert_eq!(point["size"], 64, "{row}");
         // A machine without libpcap or TUN, or one that is busy, says so.
         let has_faults = point["faults"].is_array();
-        let is_measured = point["frames_per_second"].as_f64() >= Some(1000.0);
+        let is_measured = point["frames_per_second"].as_f64() > Some(0.0);
         assert!(is_measured || has_faults, "{row}");
         // These cannot be kept from their CPU: it is the sender's.
         let is_in_kernel = row["name"].as_str().unwrap().starts_with("linux-");
