@@ -107,6 +107,10 @@ const CHANGED_MAX: usize = 16;
 pub(crate) struct Kept {
     /// Its number.
     pub(crate) port: u32,
+    /// The protocol that its program speaks, and by which it reads its ring; not
+    /// said by version 1.
+    #[serde(default)]
+    pub(crate) version: u16,
     /// Its place in the interface's divider.
     pub(crate) slot: u32,
     /// The interface's number.

@@ -4,7 +4,7 @@ use super::ports::{Interface, Port, no_port};
 use super::sends::Sending;
 use super::{Divider, Engine, Fabric, Owner, Queue};
 use crate::keep::{Keep, Kept};
-use crate::protocol::{ErrorKind, Refusal};
+use crate::protocol::{ErrorKind, Refusal, VERSION};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -18,7 +18,8 @@ const NOBODY: u64 = 0;
 pub struct Adopted {
     /// Ports that go on.
     pub ports: usize,
-    /// Ports that nobody has any more, or that the policy does not grant now.
+    /// Ports that nobody has any more, that the policy does not grant now, or
+    /// whose programs speak another version of the protocol.
     pub swept: usize,
 }
 
@@ -35,7 +36,8 @@ impl<F: Fabric> Engine<F> {
         let namespace = self.fabric.namespace();
         for kept in keep.ports() {
             self.last_port = self.last_port.max(kept.port);
-            if kept.namespace == namespace && keep.is_held(kept.port) {
+            let is_ours = kept.namespace == namespace && kept.version == VERSION;
+            if is_ours && keep.is_held(kept.port) {
                 by_interface.entry(kept.ifindex).or_default().push(kept);
             } else {
                 adopted.swept += 1;
@@ -216,6 +218,7 @@ impl<F: Fabric> Engine<F> {
         let (slot, _) = port.place?;
         Some(Kept {
             port: number,
+            version: VERSION,
             slot,
             ifindex: port.ifindex,
             namespace: self.fabric.namespace(),

@@ -33,7 +33,8 @@ use serde::de::DeserializeOwned;
 /// both.
 ///
 /// It says as well what records in a port's ring look like: a program of
-/// version 1 would take a short header for a long one.
+/// version 1 would take a short header for a long one. So its ports do not
+/// outlive the broker that opened them if the next one speaks another.
 pub const VERSION: u16 = 2;
 
 /// Bytes of one message, header included.

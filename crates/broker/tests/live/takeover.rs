@@ -5,6 +5,7 @@ use crate::process::{Folder, Objects, Role};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_broker::keep::{Keep, KeepError};
+use weir_broker::protocol::VERSION;
 use weir_broker::{Bytes, Connection, Port, PortError};
 use weir_lab::net::nobody::{self, NOBODY};
 
@@ -106,6 +107,28 @@ fn without_a_broker_frames_come_and_requests_fail() {
     // The policy of the next one grants nothing any more.
     let (broker, said) = folder.broker(&net, "");
     assert_eq!(said, "0 1");
+    assert!(matches!(port.counters(), Err(PortError::Refused(_))));
+    net.send(5000, 5);
+    assert!(none_more(&mut port));
+    broker.kill();
+}
+
+/// Programs of version 1, which its broker did not note, read other records.
+#[test]
+fn ports_of_another_version_of_the_protocol_end() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let (broker, _) = folder.broker(&net, POLICY);
+    let mut port = port(&net, &folder, "udp", false);
+    let _other = self::port(&net, &folder, "udp", false);
+    broker.kill();
+    let noted = folder.path.join("ports/1.port");
+    let text = std::fs::read_to_string(&noted).unwrap();
+    let old = text.replace(&format!("\"version\":{VERSION},"), "");
+    assert_ne!(old, text);
+    std::fs::write(&noted, old).unwrap();
+    let (broker, said) = folder.broker(&net, POLICY);
+    assert_eq!(said, "1 1");
     assert!(matches!(port.counters(), Err(PortError::Refused(_))));
     net.send(5000, 5);
     assert!(none_more(&mut port));
