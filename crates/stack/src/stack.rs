@@ -631,8 +631,8 @@ impl Stack {
         self.tcp.set_send_buffer(connection, bytes)
     }
 
-    /// Whether so many bytes wait to be read, or as many as there is a window for,
-    /// or no more will come.
+    /// Whether so many bytes wait to be read, or as many as there is a window or
+    /// memory for, or no more will come.
     pub fn tcp_is_readable(&self, connection: TcpId, least: usize) -> bool {
         self.tcp.is_readable(connection, least)
     }

@@ -52,6 +52,40 @@ fn acknowledgments_are_quick_or_not_as_asked() {
     assert_eq!(peer.heard().len(), 1);
 }
 
+/// Whoever waited for more than there is memory for would keep what others wait
+/// for.
+#[test]
+fn what_there_is_no_memory_for_is_not_waited_for() {
+    let mut peer = Peer::new(V4);
+    peer.stack.tcp_limit_memory(64 << 10);
+    let listener = peer.listen(2);
+    let connection = peer.open(listener);
+    peer.tell(ACK, peer.seq, peer.ack, &[7; 1000]);
+    peer.heard();
+    let (port, seq, ack) = (peer.port, peer.seq.wrapping_add(1000), peer.ack);
+    assert!(!peer.stack.tcp_is_readable(connection, 1 << 20));
+    // Another one takes most of the memory, and does not read.
+    peer.port = port + 1;
+    peer.open(listener);
+    for number in 0..40 {
+        let seq = peer.seq.wrapping_add(1000 * number);
+        peer.tell(ACK, seq, peer.ack, &[7; 1000]);
+        peer.heard();
+    }
+    (peer.port, peer.seq, peer.ack) = (port, seq, ack);
+    for _ in 0..40 {
+        peer.tell(ACK, peer.seq, peer.ack, &[7; 1000]);
+        peer.seq = peer.seq.wrapping_add(1000);
+        peer.heard();
+    }
+    assert!(peer.stack.tcp_is_readable(connection, 1 << 20));
+    let mut read = 0;
+    while let Ok(bytes) = peer.read(connection) {
+        read += bytes.len();
+    }
+    assert!((1000..40_000).contains(&read), "{read}");
+}
+
 /// With so many bytes, with as many as the window takes, or at the end.
 #[test]
 fn a_connection_is_readable_with_so_many_bytes() {

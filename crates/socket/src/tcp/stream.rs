@@ -405,8 +405,8 @@ impl TcpStream {
     }
 
     /// `SO_RCVLOWAT`: with how many bytes the stream is readable, and for how many a
-    /// read waits if it has room for them and is to wait; the end, an error or a window
-    /// that is full will do. A time-out gives what there is.
+    /// read waits if it has room for them and is to wait; the end, an error, a
+    /// window that is full or no memory for more will do. A time-out gives what there is.
     pub fn set_read_least(&self, bytes: usize) {
         self.core.call(|state, _| {
             state.watch(self.core.id).read_least = bytes;

@@ -403,8 +403,9 @@ impl Tcp {
             return true;
         };
         let receive = &pcb.receive;
-        // More than the window does not come before something is read.
-        let shut = receive.edge.since(receive.nxt) <= usize::from(pcb.mss_received);
+        // More than there is room for does not come before something is read.
+        let room = receive.room(self.left().bytes);
+        let shut = room <= usize::from(pcb.mss_received);
         let some = receive.readable() > 0;
         receive.readable() >= least || some && shut || pcb.has_ended()
     }

@@ -118,6 +118,13 @@ impl Receive {
         self.edge.since(self.nxt)
     }
 
+    /// How many bytes more there is room for: by the window, and the memory that
+    /// is left.
+    pub(super) fn room(&self, left: usize) -> usize {
+        let storage_max = self.buffer.capacity().saturating_add(left);
+        self.window().min(self.buffer.room(storage_max))
+    }
+
     /// Takes what a segment carries, cut to the window.
     pub(super) fn take(&mut self, mut seq: Seq, mut bytes: &[u8]) -> Taken {
         if seq.before(self.nxt) {
