@@ -4,7 +4,7 @@
 //! ```text
 //!       │ 4 tags │ 4 PCBs │ 4 places │ 4 times the ports │
 //!       0       16       32         48                   64
-//! IPv6  │ 4 times half the remote address │ 4 numbers of local addresses │
+//! IPv6  │ 4 times half the remote address │ 4 names of local addresses   │
 //!       64                                96                             128
 //!
 //! PCB   │ free │ one bit of "gone on" │ 30 bits: the PCB │
@@ -74,7 +74,7 @@ impl<const W: usize> Bucket<W> {
     #[inline]
     fn has(&self, slot: usize, image: &Image<W>) -> bool {
         let mut rest = self.rests.iter().zip(&image.rest);
-        self.places[slot] == image.place
+        self.places[slot] == image.place()
             && self.ports[slot] == image.ports
             && rest.all(|(slots, word)| slots[slot] == *word)
     }
@@ -98,7 +98,7 @@ impl<const W: usize> Bucket<W> {
     /// The slot that has an image. Adds to `examined` what was compared, which
     /// is what has its tag.
     pub(super) fn examine(&self, image: &Image<W>, examined: &mut u64) -> Option<(usize, PcbId)> {
-        let mut candidates = self.candidates(image.tag);
+        let mut candidates = self.candidates(image.tag());
         while candidates != 0 {
             let slot = candidates.trailing_zeros() as usize % SLOTS;
             let pcb = self.pcbs[slot];
@@ -124,8 +124,8 @@ impl<const W: usize> Bucket<W> {
         let Some(slot) = self.pcbs.iter().position(|pcb| pcb & FREE != 0) else {
             return false;
         };
-        self.tags[slot] = image.tag;
-        self.places[slot] = image.place;
+        self.tags[slot] = image.tag();
+        self.places[slot] = image.place();
         self.ports[slot] = image.ports;
         for (slots, word) in self.rests.iter_mut().zip(&image.rest) {
             slots[slot] = *word;
@@ -142,8 +142,7 @@ impl<const W: usize> Bucket<W> {
     /// The entry in a slot.
     pub(super) fn entry(&self, slot: usize) -> Option<(Image<W>, PcbId)> {
         let image = Image {
-            tag: self.tags[slot],
-            place: self.places[slot],
+            x: u64::from(self.places[slot]) << 32 | u64::from(self.tags[slot]),
             ports: self.ports[slot],
             rest: self.rests.map(|slots| slots[slot]),
         };

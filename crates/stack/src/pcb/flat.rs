@@ -25,6 +25,9 @@ use std::hint::select_unpredictable;
 const BUCKETS_MIN: usize = 16;
 /// Buckets of a segment: 16 KiB over IPv4.
 const SEGMENT: usize = 256;
+/// Buckets of a table that lies in the caches next to the processor: 1 MiB over
+/// IPv4.
+const SMALL: usize = 1 << 14;
 /// Look-ups of a batch that are under way together.
 pub(super) const BATCH: usize = 32;
 
@@ -53,10 +56,6 @@ struct Found {
 }
 
 impl<const W: usize> Flat<W> {
-    /// Entries for which there are four buckets. Those whose turn to be split
-    /// comes last have up to twice as many before.
-    const LOAD: usize = 2 * SLOTS - 2;
-
     pub(super) fn new() -> Flat<W> {
         Flat {
             segments: Vec::new(),
@@ -76,7 +75,7 @@ impl<const W: usize> Flat<W> {
     /// The bucket that an image belongs to.
     #[inline]
     fn home(&self, image: &Image<W>) -> usize {
-        let place = image.place as usize;
+        let place = image.place() as usize;
         let home = place & self.wide;
         // Nobody can guess which: a branch would cost more than both.
         select_unpredictable(home < self.buckets, home, place & self.mask)
@@ -97,24 +96,20 @@ impl<const W: usize> Flat<W> {
         &mut self.segments[index / SEGMENT][index % SEGMENT]
     }
 
+    /// Looks into an image's home alone: what almost every look-up comes to.
     #[inline]
-    pub(super) fn find(&mut self, image: &Image<W>) -> Option<PcbId> {
-        let home = self.home(image);
-        let bucket = self.bucket(home)?;
+    pub(super) fn find_home(&mut self, image: &Image<W>) -> Option<PcbId> {
+        let bucket = self.bucket(self.home(image))?;
         bucket.touch_rest();
-        let found = bucket.first(bucket.candidates(image.tag), image);
-        match found {
-            Some(_) => self.examined += 1,
-            None => return self.find_behind(home, *image),
-        }
-        found
+        let found = bucket.first(bucket.candidates(image.tag()), image)?;
+        self.examined += 1;
+        Some(found)
     }
 
     /// Looks into all buckets from the home on.
-    #[cold]
-    fn find_behind(&mut self, home: usize, image: Image<W>) -> Option<PcbId> {
+    pub(super) fn find(&mut self, image: &Image<W>) -> Option<PcbId> {
         let mut examined = 0;
-        let found = self.search(home, &image, &mut examined);
+        let found = self.search(self.home(image), image, &mut examined);
         self.examined += examined;
         found.map(|found| found.pcb)
     }
@@ -137,25 +132,30 @@ impl<const W: usize> Flat<W> {
         }
     }
 
-    /// Looks a batch up in steps: in each, nothing waits for another image's
-    /// cache miss, so the processor has as many under way as it can.
-    pub(super) fn find_batch(&mut self, images: &[Image<W>], found: &mut [Option<PcbId>]) {
-        assert_eq!(images.len(), found.len(), "one answer an image");
-        for (images, found) in images.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            self.find_some(images, found);
-        }
+    /// Whether a batch has cache misses to overlap.
+    #[inline]
+    pub(super) fn is_large(&self) -> bool {
+        self.buckets > SMALL
     }
 
-    fn find_some(&mut self, images: &[Image<W>], found: &mut [Option<PcbId>]) {
+    /// Looks a batch up in steps: in each, nothing waits for another image's
+    /// cache miss, so the processor has as many under way as it can; and the step
+    /// that waits for memory does nothing else, so that it has room for them.
+    ///
+    /// At most [`BATCH`].
+    pub(super) fn find_batch(&mut self, images: &[Image<W>], found: &mut [Option<PcbId>]) {
+        assert_eq!(images.len(), found.len(), "one answer an image");
+        assert!(images.len() <= BATCH, "a batch at a time");
         let mut buckets = [None; BATCH];
         for (look, image) in buckets.iter_mut().zip(images) {
-            let bucket = self.bucket(self.home(image));
-            bucket.inspect(|bucket| bucket.touch());
-            *look = bucket;
+            *look = self.bucket(self.home(image));
+        }
+        for bucket in buckets.iter().flatten() {
+            bucket.touch();
         }
         let mut all = true;
         for ((found, image), bucket) in found.iter_mut().zip(images).zip(buckets) {
-            *found = bucket.and_then(|bucket| bucket.first(bucket.candidates(image.tag), image));
+            *found = bucket.and_then(|bucket| bucket.first(bucket.candidates(image.tag()), image));
             all &= found.is_some();
         }
         self.examined += images.len() as u64;
@@ -165,7 +165,7 @@ impl<const W: usize> Flat<W> {
         for (found, image) in found.iter_mut().zip(images) {
             if found.is_none() {
                 self.examined -= 1;
-                *found = self.find_behind(self.home(image), *image);
+                *found = self.find(image);
             }
         }
     }
@@ -183,10 +183,22 @@ impl<const W: usize> Flat<W> {
         }
         self.put(home, image, pcb);
         self.len += 1;
-        if 4 * self.len > Self::LOAD * self.buckets {
+        if self.is_crowded() {
             self.split();
         }
         Ok(())
+    }
+
+    /// Whether a bucket is to be added: when there are as many entries as buckets,
+    /// and half as many again once it is large. Fewer find their home full so, which
+    /// nobody can foresee and which costs most where nothing else does; but beyond the
+    /// caches what counts is that the table be small. Those whose turn to be split
+    /// comes last have up to twice as many before.
+    fn is_crowded(&self) -> bool {
+        match self.buckets < SMALL {
+            true => self.len > self.buckets,
+            false => 2 * self.len > 3 * self.buckets,
+        }
     }
 
     /// Puts an entry into the first bucket from its home on that takes it.
@@ -221,7 +233,8 @@ impl<const W: usize> Flat<W> {
             let passed = self.bucket(index).is_some_and(Bucket::is_passed);
             for slot in 0..SLOTS {
                 let entry = self.bucket(index).and_then(|bucket| bucket.entry(slot));
-                if let Some(entry) = entry.filter(|(image, _)| image.place as usize & mask == turn)
+                if let Some(entry) =
+                    entry.filter(|(image, _)| image.place() as usize & mask == turn)
                 {
                     self.free(turn, index, slot);
                     moving.push(entry);
@@ -299,8 +312,8 @@ mod tests {
                     table
                         .insert(&key(&hash, remote, ports), PcbId(index))
                         .unwrap();
-                    // 1,536 entries are the first doubling to 1,024 buckets.
-                    if index < 1536 || index % 128 > 0 {
+                    // With 1,024 entries there are 1,024 buckets.
+                    if index < 1024 || index % 128 > 0 {
                         continue;
                     }
                     let displaced = displaced(&table);
@@ -316,8 +329,8 @@ mod tests {
         let mut table = Flat::<0>::new();
         let hash = KeyHash::new(7);
         // By trial, keys of one home while the table is small.
-        let home = |index| key(&hash, index, 9).place as usize % BUCKETS_MIN;
-        let same: Vec<u32> = (0..).filter(|index| home(*index) == 15).take(20).collect();
+        let home = |index| key(&hash, index, 9).place() as usize % BUCKETS_MIN;
+        let same: Vec<u32> = (0..).filter(|index| home(*index) == 15).take(16).collect();
         for (pcb, index) in same.iter().enumerate() {
             table
                 .insert(&key(&hash, *index, 9), PcbId(pcb as u32))
@@ -327,7 +340,7 @@ mod tests {
         for (pcb, index) in same.iter().enumerate() {
             assert_eq!(table.find(&key(&hash, *index, 9)), Some(PcbId(pcb as u32)));
         }
-        assert_eq!(table.examined, 20);
+        assert_eq!(table.examined, 16);
         let mut buckets = table.buckets;
         for index in 0..10_000 {
             let known = table.insert(&key(&hash, index, 10), PcbId(index));

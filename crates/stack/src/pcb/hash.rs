@@ -3,29 +3,35 @@
 //!
 //! A key becomes an [`Image`] of as many bits, from which the key could be had
 //! back: so the table keeps images, compares images, and moves them without
-//! hashing again. Of the last word of addresses, *w*, the others, *k* in halves
-//! of 32 bits, the ports *p*, with secret random *m* and odd secret *f* and *g*:
+//! hashing again. Of the last word of addresses, *w*, the others, *k*, and the
+//! ports *p*, with secret random *m* and *c*, of 64 and 128 bits, and odd secret *f*
+//! and *g*:
 //!
 //! ```text
-//! s = w + m·p + Σ (m[2i] + k[2i]) · (m[2i+1] + k[2i+1])      mod 2^64
-//! x = s·f,   x ^= x >> 32,   x = x·g,   x ^= x >> 32
+//! s = f·w + m·p + Σ (c[i]·k[i] mod 2^128) >> 64              mod 2^64
+//! x = (s ^ s >> 32)·g                                        mod 2^64
 //! ```
 //!
 //! The image is *x* and all of the key but *w*. Two different keys, chosen
-//! without knowing the secret, have the same *s* with probability 2^-32 at most
-//! (multilinear hashing: Lemire and Kaser, "Strongly universal string hashing is
-//! fast", 2014), which is proven; what follows is one to one. It scatters keys
-//! that follow on one another (a range of addresses, a range of ports): *s* runs
-//! in an arithmetic progression then, and one secret factor alone would bring
-//! that into few buckets for one secret in a thousand or so. That is shown by
-//! trial, not proven. Over IPv4 it takes three multiplications, against some
-//! hundred dependent instructions of SipHash-1-3.
+//! without knowing the secret, have the same *s* with probability 2^-32 at most,
+//! which is proven. Those that differ in *w* alone never have. Of a *k* that differs
+//! by *d*, an odd multiple of 2^t, *c*·*d* is any multiple of 2^t below 2^128 with
+//! the same probability, and t is below 64: so its upper half is any number with the
+//! same probability, whatever the rest adds (the subtraction may borrow one:
+//! 2^-63; Dietzfelbinger, "Universal hashing and k-wise independent random variables
+//! via integer arithmetic without primes", 1996). Ports that differ by an odd
+//! multiple of 2^t, t below 32, likewise: 2^-(64-t). What follows is one to one. It
+//! scatters keys that follow on one another (a range of addresses, a range of ports):
+//! *s* runs in an arithmetic progression then, and one secret factor alone would
+//! bring that into few buckets for one secret in a thousand or so. That is shown by
+//! trial, not proven. The products do not wait for each other: what counts is how
+//! soon the bucket is known, for until then nothing can be fetched.
 //!
-//! Over IPv6 a host has few addresses of its own: each is given a number and a
-//! secret random share (see `locals.rs`). *x* is then of the remote address and
-//! the ports, plus the local address's share, and the image has the number in
-//! place of the local address. The places of two keys of different local addresses
-//! differ by the shares' difference, which is random.
+//! Over IPv6 a host has few addresses of its own: each is given a secret random
+//! name (see `locals.rs`). *x* is then of the remote address and the ports, plus the
+//! name, and the image has the name in place of the local address. The places of two
+//! keys of different local addresses differ by the names' difference, which is
+//! random.
 //!
 //! The secret is drawn by SipHash from the table's seed. A peer who could
 //! time single look-ups to a few nanoseconds might learn something about it;
@@ -38,32 +44,39 @@ use std::hash::{DefaultHasher, Hasher};
 /// What stands for a key, and tells where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Image<const W: usize> {
-    /// The low half of *x*.
-    pub(super) tag: u32,
-    /// The high half: its low bits tell the bucket.
-    pub(super) place: u32,
+    /// Its low half is the tag; the low bits of its high half tell the bucket.
+    pub(super) x: u64,
     pub(super) ports: u32,
     /// Over IPv6, the remote address but its last word, and the local address's
-    /// number.
+    /// name.
     pub(super) rest: [u64; W],
 }
 
 impl<const W: usize> Image<W> {
     pub(super) const ZERO: Image<W> = Image {
-        tag: 0,
-        place: 0,
+        x: 0,
         ports: 0,
         rest: [0; W],
     };
+
+    #[inline]
+    pub(super) fn tag(&self) -> u32 {
+        self.x as u32
+    }
+
+    #[inline]
+    pub(super) fn place(&self) -> u32 {
+        (self.x >> 32) as u32
+    }
 }
 
 /// The hash of one table.
 #[derive(Clone)]
 pub(crate) struct KeyHash<const A: usize> {
-    /// Of all words of addresses but the last; the last pair is not used.
-    factors: [(u64, u64); A],
+    /// Of all words of addresses but the last; the last one is not used.
+    factors: [u128; A],
     ports: u64,
-    first: u64,
+    last: u64,
     second: u64,
 }
 
@@ -79,10 +92,11 @@ impl<const A: usize> KeyHash<A> {
         };
         KeyHash {
             factors: std::array::from_fn(|lane| {
-                (word(4 + 2 * lane as u64), word(5 + 2 * lane as u64))
+                let lane = 2 * lane as u64;
+                u128::from(word(4 + lane)) << 64 | u128::from(word(5 + lane))
             }),
             ports: word(1),
-            first: word(2) | 1,
+            last: word(2) | 1,
             second: word(3) | 1,
         }
     }
@@ -90,16 +104,13 @@ impl<const A: usize> KeyHash<A> {
     /// 64 bits, of which the upper ones are the best.
     #[inline]
     pub(crate) fn hash(&self, key: &Tuple<A>) -> u64 {
-        let ports = self.ports.wrapping_mul(u64::from(key.ports));
-        let mut sum = key.addresses[A - 1].wrapping_add(ports);
-        for (&(a, b), &word) in self.factors.iter().zip(&key.addresses[..A - 1]) {
-            let high = a.wrapping_add(word >> 32);
-            let low = b.wrapping_add(word & 0xffff_ffff);
-            sum = sum.wrapping_add(high.wrapping_mul(low));
+        let last = key.addresses[A - 1].wrapping_mul(self.last);
+        let mut sum = last.wrapping_add(self.ports.wrapping_mul(u64::from(key.ports)));
+        for (factor, &word) in self.factors.iter().zip(&key.addresses[..A - 1]) {
+            let product = factor.wrapping_mul(u128::from(word));
+            sum = sum.wrapping_add((product >> 64) as u64);
         }
-        let mut mixed = sum.wrapping_mul(self.first);
-        mixed = (mixed ^ mixed >> 32).wrapping_mul(self.second);
-        mixed ^ mixed >> 32
+        (sum ^ sum >> 32).wrapping_mul(self.second)
     }
 }
 
@@ -107,10 +118,8 @@ impl KeyHash<1> {
     /// The image of a connection over IPv4.
     #[inline]
     pub(super) fn image4(&self, key: &Key4) -> Image<0> {
-        let x = self.hash(key);
         Image {
-            tag: x as u32,
-            place: (x >> 32) as u32,
+            x: self.hash(key),
             ports: key.ports,
             rest: [],
         }
@@ -126,12 +135,11 @@ impl KeyHash<2> {
             addresses: [first, last],
             ports: key.ports,
         };
-        let x = self.hash(&remote).wrapping_add(local.share);
         Image {
-            tag: x as u32,
-            place: (x >> 32) as u32,
+            // Last, so that nothing waits until the local address is found.
+            x: self.hash(&remote).wrapping_add(local.0),
             ports: key.ports,
-            rest: [first, local.number],
+            rest: [first, local.0],
         }
     }
 }

@@ -1,41 +1,36 @@
 //! The local addresses of connections over IPv6. They are few, and long: so the
-//! table keeps a number for each in place of its sixteen bytes.
+//! table keeps a name of eight bytes for each in place of its sixteen.
 
-use super::key::Key6;
+use super::hash::KeyHash;
+use super::key::{Key6, Tuple};
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hasher};
 
 /// Addresses that are found at once.
 const RECENT: usize = 16;
 
 /// What stands for a local address.
-#[derive(Clone, Copy)]
-pub(super) struct Local {
-    pub(super) number: u64,
-    /// What it adds to the hash.
-    pub(super) share: u64,
-}
+/// Each address's its own, and random for who does not know the seed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Local(pub(super) u64);
 
 impl Local {
     /// Of an address without a connection.
-    pub(super) const NOBODY: Local = Local {
-        number: u64::MAX,
-        share: 0,
-    };
+    pub(super) const NOBODY: Local = Local(0);
 }
 
 type Address = [u64; 2];
 
-/// Numbers for addresses, for as long as they have connections.
+/// Names for addresses, for as long as they have connections.
 pub(super) struct Locals {
     /// Those used last, each at the place of its bits; at first the unspecified
     /// address, without a connection.
     recent: [(Address, Local); RECENT],
     /// All, and how many connections each has.
     all: BTreeMap<Address, (Local, u32)>,
-    /// Numbers that were given back.
-    spare: Vec<u64>,
-    seed: u128,
+    /// Makes names of numbers, one to one.
+    names: KeyHash<1>,
+    /// Names that were given.
+    given: u64,
 }
 
 fn address(key: &Key6) -> Address {
@@ -45,17 +40,7 @@ fn address(key: &Key6) -> Address {
 /// Peers do not choose our addresses: no secret is needed.
 #[inline]
 fn place([high, low]: Address) -> usize {
-    let mixed = (high ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 60) as usize % RECENT
-}
-
-/// Of a number, random for who does not know the seed.
-fn share(seed: u128, number: u64) -> u64 {
-    let mut sip = DefaultHasher::new();
-    sip.write_u128(seed);
-    sip.write(b"local address");
-    sip.write_u64(number);
-    sip.finish()
+    (high ^ low) as usize % RECENT
 }
 
 impl Locals {
@@ -63,8 +48,8 @@ impl Locals {
         Locals {
             recent: [([0; 2], Local::NOBODY); RECENT],
             all: BTreeMap::new(),
-            spare: Vec::new(),
-            seed,
+            names: KeyHash::new(!seed),
+            given: 0,
         }
     }
 
@@ -76,12 +61,13 @@ impl Locals {
         let (known, local) = self.recent[place(address)];
         match known == address {
             true => local,
-            false => self.seek(address),
+            false => self.seek(key),
         }
     }
 
     #[cold]
-    fn seek(&mut self, address: Address) -> Local {
+    fn seek(&mut self, key: &Key6) -> Local {
+        let address = address(key);
         let known = self.all.get(&address);
         let local = known.map_or(Local::NOBODY, |(local, _)| *local);
         self.recent[place(address)] = (address, local);
@@ -90,14 +76,15 @@ impl Locals {
 
     /// One more connection from a key's local address.
     pub(super) fn hold(&mut self, key: &Key6) -> Local {
-        let (address, seed) = (address(key), self.seed);
-        let (all, spare) = (&mut self.all, &mut self.spare);
-        let next = all.len() as u64;
-        let (local, held) = all.entry(address).or_insert_with(|| {
-            // Without spare ones, the numbers below the count are all given.
-            let number = spare.pop().unwrap_or(next);
-            let share = share(seed, number);
-            (Local { number, share }, 0)
+        let address = address(key);
+        let (given, names) = (&mut self.given, &self.names);
+        let (local, held) = self.all.entry(address).or_insert_with(|| {
+            *given += 1;
+            let number = Tuple {
+                addresses: [*given],
+                ports: 0,
+            };
+            (Local(names.hash(&number)), 0)
         });
         *held += 1;
         self.recent[place(address)] = (address, *local);
@@ -107,14 +94,13 @@ impl Locals {
     /// One less.
     pub(super) fn release(&mut self, key: &Key6) {
         let address = address(key);
-        let Some((local, held)) = self.all.get_mut(&address) else {
+        let Some((_, held)) = self.all.get_mut(&address) else {
             return;
         };
         *held -= 1;
         if *held > 0 {
             return;
         }
-        self.spare.push(local.number);
         self.all.remove(&address);
         let recent = &mut self.recent[place(address)];
         if recent.0 == address {
@@ -126,6 +112,7 @@ impl Locals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
     use std::net::Ipv6Addr;
 
     fn key(local: u128) -> Key6 {
@@ -135,31 +122,29 @@ mod tests {
         )
     }
 
-    /// More addresses than are found at once, in rounds: each has a number of its
+    /// More addresses than are found at once, in rounds: each has a name of its
     /// own for as long as it is held, and none afterwards.
     #[test]
-    fn numbers_are_of_one_address_at_a_time() {
+    fn names_are_of_one_address_at_a_time() {
         let mut locals = Locals::new(3);
         for round in 0..3_u128 {
             let keys: Vec<Key6> = (0..100).map(|low| key(round * 50 + low)).collect();
             for key in keys.iter().chain(&keys) {
                 locals.hold(key);
             }
-            let mut numbers = || -> Vec<u64> {
-                let numbers = keys.iter().map(|key| locals.get(key).number);
-                numbers.collect()
-            };
-            let mut given = numbers();
-            assert_eq!(given, numbers());
-            given.sort_unstable();
-            assert_eq!(given, (0..100).collect::<Vec<u64>>());
+            let mut names = || -> Vec<u64> { keys.iter().map(|key| locals.get(key).0).collect() };
+            let given = names();
+            assert_eq!(given, names());
+            let different: HashSet<u64> = given.into_iter().collect();
+            assert_eq!(different.len(), 100);
+            assert!(!different.contains(&Local::NOBODY.0));
             for key in &keys {
                 locals.release(key);
-                assert_ne!(locals.get(key).number, Local::NOBODY.number, "one is left");
+                assert_ne!(locals.get(key).0, Local::NOBODY.0, "one is left");
             }
             for key in &keys {
                 locals.release(key);
-                assert_eq!(locals.get(key).number, Local::NOBODY.number, "none is left");
+                assert_eq!(locals.get(key).0, Local::NOBODY.0, "none is left");
             }
         }
     }

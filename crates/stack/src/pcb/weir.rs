@@ -12,7 +12,8 @@ use super::{InsertError, Key, Key4, Key6, PcbId, Table};
 /// - Safe against chosen keys: see `hash.rs` for what is proven.
 /// - Grows by one bucket at a time, so that no insert waits for others to move.
 ///   It does not shrink: memory follows the most connections there were at
-///   once, 43 bytes each over IPv4 and 86 over IPv6.
+///   once, 43 bytes each over IPv4 and 86 over IPv6, half as much again up to
+///   16,384.
 /// - A batch is looked up with its cache misses overlapping.
 pub struct Weir {
     hash4: KeyHash<1>,
@@ -37,12 +38,30 @@ impl Weir {
     /// [`Table::find`] where the version is known.
     #[inline]
     pub fn find4(&mut self, key: &Key4) -> Option<PcbId> {
+        match self.v4.find_home(&self.hash4.image4(key)) {
+            None => self.find_on4(key),
+            found => found,
+        }
+    }
+
+    /// The image is made again: kept for this, it would cost those who need it not.
+    #[cold]
+    fn find_on4(&mut self, key: &Key4) -> Option<PcbId> {
         self.v4.find(&self.hash4.image4(key))
     }
 
     /// [`Table::find`] where the version is known.
     #[inline]
     pub fn find6(&mut self, key: &Key6) -> Option<PcbId> {
+        let local = self.locals.get(key);
+        match self.v6.find_home(&self.hash6.image6(key, local)) {
+            None => self.find_on6(key),
+            found => found,
+        }
+    }
+
+    #[cold]
+    fn find_on6(&mut self, key: &Key6) -> Option<PcbId> {
         let local = self.locals.get(key);
         self.v6.find(&self.hash6.image6(key, local))
     }
@@ -53,6 +72,10 @@ impl Weir {
     /// If `found` is not as long as `keys`.
     pub fn find_batch4(&mut self, keys: &[Key4], found: &mut [Option<PcbId>]) {
         assert_eq!(keys.len(), found.len(), "one answer a key");
+        if !self.v4.is_large() {
+            let each = keys.iter().zip(found);
+            return each.for_each(|(key, found)| *found = self.find4(key));
+        }
         for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
             let mut images = [Image::ZERO; BATCH];
             for (image, key) in images.iter_mut().zip(keys) {
@@ -68,6 +91,10 @@ impl Weir {
     /// If `found` is not as long as `keys`.
     pub fn find_batch6(&mut self, keys: &[Key6], found: &mut [Option<PcbId>]) {
         assert_eq!(keys.len(), found.len(), "one answer a key");
+        if !self.v6.is_large() {
+            let each = keys.iter().zip(found);
+            return each.for_each(|(key, found)| *found = self.find6(key));
+        }
         for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
             let mut images = [Image::ZERO; BATCH];
             for (image, key) in images.iter_mut().zip(keys) {
