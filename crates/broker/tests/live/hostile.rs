@@ -102,7 +102,7 @@ fn users_do_not_get_each_others_frames_nor_the_hosts() {
         }
     });
     let mut asker = Connection::to(&folder.socket).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(1);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while asker.ports().unwrap().len() > 2 {
         assert!(Instant::now() < deadline, "the third is closed");
     }
@@ -133,7 +133,7 @@ fn a_user_gets_no_more_memory_by_closing_and_keeping() {
             "{rings} of 64 KiB, 2 MiB granted"
         );
         drop(kept);
-        let deadline = Instant::now() + Duration::from_secs(1);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let mut connection = Connection::to(&folder.socket).unwrap();
         while connection.ask(ask(net.eth_b.name())).is_err() {
             assert!(
