@@ -122,7 +122,10 @@ fn it_forwards_what_the_kernels_bridge_forwards() {
     }
     const SEED: u64 = 0x0004_0802;
     println!("seed {SEED:#x}");
-    let frames = [captured(), generated(SEED)].concat();
+    let captured = captured();
+    // Of those that are made up the kernel's bridge forwards 101 on the first way.
+    let least = if captured.is_empty() { 80 } else { 200 };
+    let frames = [captured, generated(SEED)].concat();
     let theirs = {
         let net = Net::new();
         let bridge = net.middle.bridge("br0").unwrap();
@@ -151,8 +154,7 @@ fn it_forwards_what_the_kernels_bridge_forwards() {
                 first.map(|at| (&ours[at], &theirs[at]))
             );
             assert_eq!(ours.len(), theirs.len(), "{report:?}");
-            // Where there are no captures, so many are made up.
-            assert!(theirs.len() > 80);
+            assert!(theirs.len() > least);
         }
     }
     assert!(theirs[1].len() < frames.len(), "some stay where they are");
