@@ -489,7 +489,7 @@ fn places_are_one_hosts() {
     // From a transport port of the caller's choice it is the one shard's whose
     // the ends are.
     let mut met = vec![0; 4];
-    for port in 2000..2020 {
+    for port in 2000..2060 {
         let mut socket = TcpSocket::new(&a);
         socket.bind(SocketAddr::new(ip("0.0.0.0"), port)).unwrap();
         let to = SocketAddr::new(ip(V4[1]), 80);
