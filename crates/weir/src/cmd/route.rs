@@ -85,8 +85,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
 
-    /// What becomes of frames while weir does not run, or hangs: the host gets
-    /// them (kernel), or none passes (drop)
+    /// What becomes of frames while weir hangs: the host gets them (kernel), or
+    /// none passes (drop); once it has ended, killed or not, the host gets them
     #[arg(long, value_name = "WHAT", default_value_t, value_parser = bypass)]
     bypass: Bypass,
 
