@@ -97,7 +97,8 @@ fn what_is_remembered_goes_by_and_is_counted_to_the_frame() {
         assert_eq!(by_hand, seen.load(Ordering::Relaxed));
         // Where the machine is busy, it is long until the first are through.
         assert!(fast.frames > FRAMES / 20, "{report:?}");
-        assert_eq!(report.fast.remembered, 1, "{report:?}");
+        // A pause of the machine may age it.
+        assert_eq!(report.fast.remembered, 1 + report.fast.aged, "{report:?}");
     }
 }
 
