@@ -8,7 +8,9 @@ use super::promiscuous;
 use super::socket::Xsk;
 use super::state::{Bypass, LINKS_MAX, QUEUES_MAX, State, at};
 use super::{place, program};
-use crate::bpf::{AttachError, Attachment, Hook, LoadError, Map, MapError, MapSpec, PinError};
+use crate::bpf::{
+    AttachError, Attachment, Hook, LoadError, Map, MapError, MapSpec, PinError, PinFolder,
+};
 use crate::net::{Interface, InterfaceError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -157,8 +159,11 @@ impl Gate {
             false => None,
         };
         let held = the_pins.as_mut().and_then(|pins| pins.held.take());
+        if let Some(pins) = &the_pins {
+            Gate::free(pins, &numbers)?;
+        }
         if let Some(pins) = &the_pins
-            && let Some(mut gate) = Gate::adopt(pins, &numbers)?
+            && let Some(mut gate) = Gate::adopt(&pins.folder, &numbers)?
         {
             if gate.state.gate().0 && gate.state.is_held() {
                 return Err(GateError::InUse);
@@ -171,7 +176,7 @@ impl Gate {
         }
         let mut gate = Gate::new(bypass)?;
         if let Some(pins) = &the_pins {
-            Gate::dismantle(pins, &numbers)?;
+            Gate::dismantle(&pins.folder)?;
             pins.folder.pin(STATE, &gate.state_map)?;
             pins.folder.pin(SOCKETS, &gate.sockets)?;
             pins.folder.pin(PEERS, &gate.peers)?;
@@ -432,33 +437,23 @@ impl Gate {
     }
 
     /// What an earlier process has left, if it works still.
-    fn adopt(pins: &Place, numbers: &[u32]) -> Result<Option<Gate>, GateError> {
-        let get = |name: &str| -> Result<Option<OwnedFd>, PinError> { pins.folder.get(name) };
+    fn adopt(folder: &PinFolder, numbers: &[u32]) -> Result<Option<Gate>, GateError> {
+        let links = links_of(folder)?;
+        let are = links.iter().map(|link| Some(link.as_ref()?.ifindex));
+        // Renumbered, gone or in another order: start anew.
+        match are.eq(numbers.iter().copied().map(Some)) {
+            true => Gate::left(folder, links),
+            false => Ok(None),
+        }
+    }
+
+    /// What an earlier process has left of these links.
+    fn left(folder: &PinFolder, links: Vec<Option<GateLink>>) -> Result<Option<Gate>, GateError> {
+        let get = |name: &str| -> Result<Option<OwnedFd>, PinError> { folder.get(name) };
         let (Some(state), Some(sockets), Some(peers)) = (get(STATE)?, get(SOCKETS)?, get(PEERS)?)
         else {
             return Ok(None);
         };
-        let mut links = Vec::new();
-        for (link, ifindex) in numbers.iter().enumerate() {
-            let Some(xdp) = get(&xdp_pin(link))?.map(Attachment::from_fd) else {
-                return Ok(None);
-            };
-            // Renumbered, gone or in another order: start anew.
-            if xdp.info()?.ifindex != Some(*ifindex) {
-                return Ok(None);
-            }
-            let hook = match Interface::numbered(*ifindex)?.xdp.map(|xdp| xdp.mode) {
-                Some(crate::net::XdpMode::Generic) => Hook::XdpGeneric,
-                _ => Hook::XdpNative,
-            };
-            links.push(Some(GateLink {
-                ifindex: *ifindex,
-                xdp,
-                hook,
-                tc: get(&tc_pin(link))?.map(Attachment::from_fd),
-                promiscuous: None,
-            }));
-        }
         let state_map = Map::from_fd(state)?;
         let state = Rc::new(State::of(&state_map)?);
         if !state.is_current() {
@@ -562,7 +557,7 @@ impl Gate {
             first = first.and(self.remove(link));
         }
         if let Some(pins) = &self.pins {
-            first = first.and(pins.sweep());
+            first = first.and(unpin(&pins.folder));
             // Another process may be making its own in it.
             let _ = pins.parent.remove_folder(&pins.name);
         }
@@ -577,48 +572,85 @@ impl Gate {
     pub fn clean(interfaces: &[&Interface]) -> Result<bool, GateError> {
         let numbers: Vec<u32> = interfaces.iter().map(|i| i.index).collect();
         let pins = place::folder(&numbers)?;
-        let found = match pins.folder.list()?.0.is_empty() {
-            true => false,
-            false => {
-                Gate::dismantle(&pins, &numbers)?;
-                true
-            }
-        };
+        let mut found = !pins.folder.list()?.0.is_empty();
+        if found {
+            Gate::dismantle(&pins.folder)?;
+        }
         let _ = pins.parent.remove_folder(&pins.name);
+        found |= Gate::free(&pins, &numbers)?;
+        Ok(found)
+    }
+
+    /// Takes off these interfaces what was left there and at another that is gone:
+    /// nobody can ever name the two together again. Tells whether there was any.
+    fn free(pins: &Place, numbers: &[u32]) -> Result<bool, GateError> {
+        let mut found = false;
+        for name in pins.others()? {
+            let folder = pins.parent.folder(&name)?;
+            // What changes meanwhile is somebody else's to end.
+            let Ok(links) = links_of(&folder) else {
+                continue;
+            };
+            let is_ours = |link: &Option<GateLink>| {
+                let ifindex = link.as_ref().map(|link| link.ifindex);
+                ifindex.is_some_and(|ifindex| numbers.contains(&ifindex))
+            };
+            if links.iter().any(Option::is_none) && links.iter().any(is_ours) {
+                Gate::dismantle(&folder)?;
+                let _ = pins.parent.remove_folder(&name);
+                found = true;
+            }
+        }
         Ok(found)
     }
 
     /// Takes down what these pins keep, in whatever order an earlier process
     /// named the links, but for one that still runs.
-    fn dismantle(pins: &Place, numbers: &[u32]) -> Result<(), GateError> {
-        let reversed: Vec<u32> = numbers.iter().rev().copied().collect();
+    fn dismantle(folder: &PinFolder) -> Result<(), GateError> {
         // Promiscuity by the page, the rest by the pins alone.
-        for order in [numbers, &reversed] {
-            if let Ok(Some(gate)) = Gate::adopt(pins, order) {
-                if gate.state.gate().0 && gate.state.is_held() {
-                    return Err(GateError::InUse);
-                }
-                gate.end()?;
-                break;
+        if let Ok(Some(gate)) = links_of(folder).and_then(|links| Gate::left(folder, links)) {
+            if gate.state.gate().0 && gate.state.is_held() {
+                return Err(GateError::InUse);
             }
+            gate.end()?;
         }
-        pins.sweep()
+        unpin(folder)
     }
 }
 
-impl Place {
-    /// Detaches and removes all that is pinned.
-    fn sweep(&self) -> Result<(), GateError> {
-        for name in self.folder.list()?.0 {
-            if (name.starts_with("xdp-") || name.starts_with("tc-"))
-                && let Some(fd) = self.folder.get(&name)?
-            {
-                Attachment::from_fd(fd).detach()?;
-            }
-            self.folder.unpin(&name)?;
-        }
-        Ok(())
+/// The links of a folder's pins; none in the place of one that is gone.
+fn links_of(folder: &PinFolder) -> Result<Vec<Option<GateLink>>, GateError> {
+    let mut links = Vec::new();
+    while let Some(xdp) = folder.get(&xdp_pin(links.len()))?.map(Attachment::from_fd) {
+        let link = match xdp.info()?.ifindex {
+            Some(ifindex) => Some(GateLink {
+                ifindex,
+                hook: match Interface::numbered(ifindex)?.xdp.map(|xdp| xdp.mode) {
+                    Some(crate::net::XdpMode::Generic) => Hook::XdpGeneric,
+                    _ => Hook::XdpNative,
+                },
+                tc: folder.get(&tc_pin(links.len()))?.map(Attachment::from_fd),
+                xdp,
+                promiscuous: None,
+            }),
+            None => None,
+        };
+        links.push(link);
     }
+    Ok(links)
+}
+
+/// Detaches and removes all that is pinned.
+fn unpin(folder: &PinFolder) -> Result<(), GateError> {
+    for name in folder.list()?.0 {
+        if (name.starts_with(XDP_PIN) || name.starts_with("tc-"))
+            && let Some(fd) = folder.get(&name)?
+        {
+            Attachment::from_fd(fd).detach()?;
+        }
+        folder.unpin(&name)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -694,6 +726,33 @@ mod tests {
                 assert!(Gate::clean(&[&interface]).unwrap());
             });
         }
+    }
+
+    #[test]
+    fn what_stayed_goes_when_one_of_two_interfaces_is_gone() {
+        if !need::root() {
+            return;
+        }
+        let lab = Lab::new();
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        let link = || lab.link(&a, &b).connect().unwrap().0;
+        let (stays, goes, other) = (link(), link(), link());
+        a.run(|| {
+            let of = |index| Interface::numbered(index).unwrap();
+            let left = Gate::attach(&[&of(stays.index()), &of(goes.index())], Bypass::Drop, true);
+            drop(left.unwrap());
+            let (stays, other) = (of(stays.index()), of(other.index()));
+            // Both are there: it is left alone by those who want another.
+            assert!(!Gate::clean(&[&stays, &other]).unwrap());
+            assert!(of(stays.index).xdp.is_some());
+            goes.delete().unwrap();
+            assert!(!Gate::clean(&[&other]).unwrap(), "of another interface");
+            assert!(Gate::clean(&[&stays, &other]).unwrap());
+            let now = of(stays.index);
+            assert!(now.xdp.is_none(), "{now:?}");
+            let gate = Gate::attach(&[&other, &stays], Bypass::Wire, true).unwrap();
+            gate.end().unwrap();
+        });
     }
 
     /// Numbers of network namespaces and of interfaces are given again.

@@ -32,6 +32,16 @@ pub(super) struct Place {
     pub(super) held: Option<OwnedFd>,
 }
 
+impl Place {
+    /// The names of other folders for interfaces of the same namespace.
+    pub(super) fn others(&self) -> Result<Vec<String>, PinError> {
+        let namespace = self.name.split_inclusive('-').next().unwrap_or_default();
+        let names = self.parent.list()?.1.into_iter().take(SWEPT_MAX);
+        let others = names.filter(|name| name.starts_with(namespace) && *name != self.name);
+        Ok(others.collect())
+    }
+}
+
 /// The folder for what these interfaces of the calling thread's network
 /// namespace share, in any order; made if it is missing, and kept from
 /// sweepers. What was left of interfaces that are gone is removed.
