@@ -378,8 +378,11 @@ impl Router {
     /// Does what is due: brings routes up to date, asks neighbours again,
     /// gives up those that never answer.
     pub fn poll(&mut self, now_ns: u64) {
-        self.changed |= !self.routes.is_settled() || self.routes.lacks_own();
+        let lacked = self.routes.own_lacking();
+        self.changed |= !self.routes.is_settled();
         self.routes.work();
+        // While they wait, nothing changes, and what is remembered holds.
+        self.changed |= self.routes.own_lacking() != lacked;
         if self.neighbours.next_ns().is_some_and(|due| due <= now_ns) {
             let silent = self.neighbours.poll(now_ns);
             self.counters

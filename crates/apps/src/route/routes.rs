@@ -220,9 +220,9 @@ impl Routes {
         inserted
     }
 
-    /// Whether there was no room for some of the routes to what is ours.
-    pub(super) fn lacks_own(&self) -> bool {
-        !self.own_left.is_empty()
+    /// For how many of the routes to what is ours there was no room yet.
+    pub(super) fn own_lacking(&self) -> usize {
+        self.own_left.len()
     }
 
     /// Where an address leads; `None` without a route.
@@ -462,11 +462,11 @@ mod tests {
         let wanted = || vec![(own, Target::Local)];
         assert_eq!(routes.set_own(wanted()), Err(RouteError::TargetsFull));
         while routes.work() {}
-        assert!(routes.lacks_own());
+        assert_eq!(routes.own_lacking(), 1);
         assert_eq!(routes.look_up(own.address()), None);
         routes.remove(prefix("10.2.0.0/16"), Origin::Configured);
         while routes.work() {}
-        assert!(!routes.lacks_own());
+        assert_eq!(routes.own_lacking(), 0);
         assert_eq!(routes.look_up(own.address()), Some(&Target::Local));
         // And go, though they came late.
         routes.set_own(Vec::new()).unwrap();
