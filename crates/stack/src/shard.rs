@@ -239,8 +239,8 @@ impl Stack {
     /// Makes this stack one of several that are one host, each with its
     /// connections: those that [`Shards::owner`] says, and with the datagrams that
     /// [`Shards::datagram_owner`] says. What is another's must not come here; TCP's
-    /// transport ports that nobody chose are chosen so that nothing does. Fragments can all be given to one of them: see
-    /// [`Stack::next_stray`].
+    /// transport ports that nobody chose are chosen so that nothing does. Fragments
+    /// can all be given to one of them: see [`Stack::next_stray`].
     ///
     /// # Panics
     /// If there are not so many shards.

@@ -256,6 +256,7 @@ impl Running {
             shared.wake();
         }
     }
+
     fn is_own_thread(&self) -> bool {
         let own = std::thread::current().id();
         self.threads

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 /// Addresses that are found at once.
 const RECENT: usize = 16;
 
-/// What stands for a local address.
-/// Each address's its own, and random for who does not know the seed.
+/// The name that stands for a local address: its own, and random for who does not
+/// know the seed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Local(pub(super) u64);
 
 impl Local {
-    /// Of an address without a connection.
+    /// Of an address without a connection: no number but 0 has this name.
     pub(super) const NOBODY: Local = Local(0);
 }
 
