@@ -1,7 +1,10 @@
 //! Ending early and cleanly: SIGINT and SIGTERM.
 //!
 //! The first signal asks: what was read so far is reported and written files
-//! are completed. A second one ends the process at once.
+//! are completed. A later second one ends the process at once. What follows
+//! the first within a second is one with it: timeout(1) sends two, to its child
+//! and to their group, and a terminal sends one to each process of a group, of
+//! which one may pass its own on to another.
 //!
 //! SIGXFSZ is not among them: see [`report_file_size_limit`].
 
@@ -16,7 +19,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
+
+/// Signals within this time are one.
+const ONE: Duration = Duration::from_secs(1);
 
 /// Whether somebody asked this process to end.
 #[derive(Clone, Debug)]
@@ -35,22 +42,21 @@ impl Stop {
     }
 
     fn begin() -> io::Result<Stop> {
-        Stop::of(&[SIGINT, SIGTERM], || {})
+        Stop::of(&[SIGINT, SIGTERM], ONE, || {})
     }
 
-    /// `between` runs after each step of it.
-    fn of(signals: &[c_int], mut between: impl FnMut()) -> io::Result<Stop> {
+    /// Signals within `one` are one; `between` runs after each step of it.
+    fn of(signals: &[c_int], one: Duration, mut between: impl FnMut()) -> io::Result<Stop> {
         let asked = Arc::new(AtomicBool::new(false));
         let signal_seen = Arc::new(AtomicUsize::new(0));
+        let ends = Arc::new(AtomicBool::new(false));
         let (wake, waker) = UnixStream::pair()?;
         for &signal in signals {
             // The first, so that we know of one that comes before the others.
             signal_hook::flag::register_usize(signal, Arc::clone(&signal_seen), signal as usize)?;
             between();
-            // In this order: the shutdown takes effect only from the second
-            // signal on, when the flag is already set.
-            let again = Arc::clone(&asked);
-            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, again)?;
+            let ends = Arc::clone(&ends);
+            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, ends)?;
             between();
             signal_hook::flag::register(signal, Arc::clone(&asked))?;
             between();
@@ -61,6 +67,14 @@ impl Stop {
             asked.store(true, Ordering::Relaxed);
             (&waker).write_all(&[0])?;
         }
+        let woken = wake.try_clone()?;
+        let later = move || {
+            // Other signals interrupt it.
+            while poll(&mut [PollFd::new(&woken, PollFlags::IN)], None).is_err() {}
+            thread::sleep(one);
+            ends.store(true, Ordering::Relaxed);
+        };
+        thread::Builder::new().name("stop".into()).spawn(later)?;
         Ok(Stop {
             asked,
             signal: signal_seen,
@@ -155,15 +169,15 @@ impl<I: AsFd> Read for Interruptible<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use signal_hook::consts::{SIGURG, SIGUSR1, SIGUSR2, SIGWINCH};
+    use signal_hook::consts::{SIGALRM, SIGIO, SIGURG, SIGUSR1, SIGUSR2, SIGWINCH};
 
-    /// Each signal once, after another step: a second one would end us.
+    /// Each signal once, after another step.
     #[test]
     fn a_signal_that_comes_while_we_begin_is_not_lost() {
         let signals = [SIGUSR1, SIGUSR2, SIGURG, SIGWINCH];
         for (when, signal) in signals.into_iter().enumerate() {
             let mut step = 0;
-            let stop = Stop::of(&[signal], || {
+            let stop = Stop::of(&[signal], ONE, || {
                 if step == when {
                     signal_hook::low_level::raise(signal).unwrap();
                 }
@@ -176,5 +190,17 @@ mod tests {
             let woken = poll(&mut fds, Some(&Timespec::default())).unwrap();
             assert_eq!(woken, 1, "after step {when}");
         }
+    }
+
+    /// This process would not live to see it otherwise.
+    #[test]
+    fn signals_that_come_at_once_are_one() {
+        const LONG: Duration = Duration::from_secs(3600);
+        let stop = Stop::of(&[SIGALRM, SIGIO], LONG, || {}).unwrap();
+        for signal in [SIGALRM, SIGALRM, SIGIO] {
+            signal_hook::low_level::raise(signal).unwrap();
+        }
+        assert!(stop.asked());
+        assert_eq!(stop.signal(), SIGIO as u8);
     }
 }

@@ -270,6 +270,37 @@ fn a_signal_ends_waiting_for_a_pipe_with_a_name() {
     }
 }
 
+/// Nobody reads the report, and there is no room for it.
+#[test]
+fn a_later_signal_ends_what_does_not_end_by_itself() {
+    let folder = Folder::new("stuck");
+    let fifo = folder.path("fifo");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let (_reader, mut writer) = std::io::pipe().unwrap();
+    let room = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+    writer.write_all(&vec![0; room]).unwrap();
+    let mut child = weir(["filter", "udp", "--json", "--run", &fifo])
+        .stdout(writer)
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        common::interrupt(&child);
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "it stays");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(status.code(), Some(130));
+}
+
 #[test]
 fn the_status_is_right_even_if_nothing_can_be_said() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
@@ -535,5 +566,10 @@ fn statistics_that_cannot_be_written_are_a_failure() {
         assert_eq!(run.status.code(), Some(1), "{run:?}");
         let said = String::from_utf8_lossy(&run.stderr);
         assert!(said.contains("cannot write /nowhere/stats.json"), "{said}");
+        let run = weir([command, "a", "b", "--stats-json", "/"]).output();
+        let run = run.unwrap();
+        let said = String::from_utf8_lossy(&run.stderr);
+        assert!(said.contains("name a file in it"), "{said}");
+        assert_eq!(run.status.code(), Some(1), "{said}");
     }
 }
