@@ -19,6 +19,7 @@ mod print;
 mod rarp;
 mod replace;
 mod source;
+mod stats_file;
 mod stop;
 mod summary;
 mod tally;

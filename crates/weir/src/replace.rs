@@ -32,8 +32,13 @@ pub(crate) fn can(path: &Path) -> Result<(), String> {
             let beside = beside(path);
             fs::write(&beside, "").and_then(|()| fs::remove_file(&beside))
         }
-        // To open a FIFO would wait for a reader.
-        false => Ok(()),
+        // A symbolic link to one: what is there stays.
+        false => fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map(drop),
     };
     tried.map_err(|error| format!("cannot write {}: {error}", path.display()))
 }

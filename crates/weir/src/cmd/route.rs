@@ -6,6 +6,7 @@ use crate::bulk_report::{Bulk, BulkReport};
 use crate::failure::{Failure, say};
 use crate::limited;
 use crate::on_off::OnOff;
+use crate::stats_file::StatsFile;
 use crate::stop::Stop;
 use report::{Metrics, Report};
 use std::io::Write;
@@ -77,7 +78,8 @@ pub(crate) struct Args {
     #[arg(long)]
     stats: bool,
 
-    /// Write statistics to a file every second and at the end, as JSON
+    /// Write statistics to a file every second and at the end, as JSON; standard
+    /// output (-), a FIFO or a device has a line each time
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
 
@@ -133,15 +135,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         println!("{}: good", name(source));
         return Ok(());
     }
-    if let Some(file) = &args.stats_json {
-        crate::replace::can(file).map_err(Failure::run)?;
-    }
+    let json = args.stats_json.as_deref().map(StatsFile::open);
+    let json = json.transpose()?;
     // Without privilege it has its turn like all others.
     let _ = weir_link::xdp::first_in_line();
     let stop = Stop::watch()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let mut teller = Teller {
         args,
+        json,
         metrics,
         began: None,
         told: None,
@@ -212,6 +214,7 @@ fn failure(source: Option<&Path>, error: RunError) -> Failure {
 /// Tells of a running router as the user asked.
 struct Teller<'a> {
     args: &'a Args,
+    json: Option<StatsFile>,
     metrics: Option<Metrics>,
     began: Option<Instant>,
     /// When it was told last, and what.
@@ -243,13 +246,13 @@ impl Teller<'_> {
             self.rendered = Some(now);
             metrics.show(Report::new(view, self.args.bulk).prometheus());
         }
-        let wanted = self.args.stats || self.args.stats_json.is_some();
+        let wanted = self.args.stats || self.json.is_some();
         if wanted && (last || due(self.told.as_ref().map(|told| told.0), EACH)) {
-            self.tell_stats(view, now);
+            self.tell_stats(view, now, last);
         }
     }
 
-    fn tell_stats(&mut self, view: &View<'_>, now: Instant) {
+    fn tell_stats(&mut self, view: &View<'_>, now: Instant, last: bool) {
         let report = Report::new(view, self.args.bulk);
         if self.args.stats
             && let Some((at, before)) = &self.told
@@ -259,10 +262,15 @@ impl Teller<'_> {
                 self.trouble = Some(Failure::output(error));
             }
         }
-        if let Some(path) = &self.args.stats_json
-            && let Err(error) = report.write(path)
+        if last
+            && let Some(file) = self.json.take()
+            && let Err(failure) = file.end(&report)
         {
-            self.trouble = Some(Failure::run(format!("{}: {error}", path.display())));
+            self.trouble.get_or_insert(failure);
+        }
+        if let Some(file) = &mut self.json {
+            // What cannot be written now may be at the end.
+            let _ = file.write(&report);
         }
         self.told = Some((now, report));
     }

@@ -543,6 +543,42 @@ fn restarted_after_a_death_and_after_a_hang() {
     assert_eq!(told, [true; 2], "{ended:?}");
 }
 
+/// However it is started, a run that could not report ends badly.
+#[test]
+fn statistics_that_were_not_written_are_a_failure() {
+    let Some(net) = net() else { return };
+    for restart in [&[][..], &["--restart"]] {
+        let folder = Folder::new("bridge-unwritten");
+        let json = folder.path("stats.json");
+        let options = ["--hang-ms", "10000", "--stats-json", &json];
+        let bridge = net.bridge(&[&options, restart].concat()).until("ready");
+        // It may be writing.
+        while std::fs::metadata(folder.path("")).is_ok() {
+            let _ = std::fs::remove_dir_all(folder.path(""));
+        }
+        bridge.signal(Signal::TERM);
+        let ended = bridge.end();
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let said = format!("cannot write {json}: No such file");
+        assert!(ended.stderr.contains(&said), "{ended:?}");
+        assert_eq!(net.attached(), [false, false]);
+    }
+}
+
+/// timeout(1) sends two.
+#[test]
+fn two_signals_at_once_are_one() {
+    let Some(net) = net() else { return };
+    let options = ["--hang-ms", "10000", "--stats-json", "-"];
+    let bridge = net.bridge(&options).until("ready");
+    for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
+        bridge.signal(signal);
+    }
+    let ended = bridge.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.json()["links"][1]["name"], "right", "{ended:?}");
+}
+
 #[test]
 fn it_gives_signs_of_life_to_who_asks() {
     let Some(net) = net() else { return };
@@ -586,9 +622,11 @@ fn what_it_refuses() {
     refused(&["--hang-ms", "0"], "1..=60000");
     refused(&["--vlan-a", "9-3"], "no list of VLANs");
     refused(&["--ring", "100"], "a power of two");
-    refused(
-        &["--watchdog", "/nowhere/watchdog"],
-        "cannot open the watchdog",
+    let ended = net.bridge(&["--watchdog", "/nowhere/watchdog"]).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(
+        ended.stderr.contains("cannot open the watchdog"),
+        "{ended:?}"
     );
     let same = ["bridge", "left", "left"];
     let ended = Running::start(&net.middle, weir([]), &same).end();

@@ -27,7 +27,7 @@ impl Life {
         let watchdog = watchdog.map(|path| {
             let opened = OpenOptions::new().write(true).open(path);
             opened.map_err(|error| {
-                Failure::refused(format!(
+                Failure::run(format!(
                     "cannot open the watchdog {}: {error}",
                     path.display()
                 ))

@@ -8,6 +8,7 @@ mod restart;
 use crate::bulk_report::{Bulk, BulkReport};
 use crate::failure::{Failure, say};
 use crate::on_off::OnOff;
+use crate::stats_file::StatsFile;
 use crate::stop::Stop;
 use life::Life;
 use report::Report;
@@ -133,7 +134,8 @@ pub(crate) struct Args {
     #[arg(long)]
     stats: bool,
 
-    /// Write the same to a file every second and at the end, as JSON
+    /// Write the same to a file every second and at the end, as JSON; standard
+    /// output (-), a FIFO or a device has a line each time
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
 
@@ -169,14 +171,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.clean {
         return clean(args);
     }
+    // One that is started anew does not fail for the sake of its statistics.
+    let json = args
+        .stats_json
+        .as_deref()
+        .map(|path| match args.supervised {
+            true => Ok(StatsFile::of(path)),
+            false => StatsFile::open(path),
+        });
+    let json = json.transpose()?;
     if args.restart && !args.supervised {
         return restart::supervise(args.watchdog.as_deref());
     }
     if args.supervised {
         restart::end_with_parent()?;
-    }
-    if let Some(file) = &args.stats_json {
-        crate::replace::can(file).map_err(Failure::run)?;
     }
     let stop = Stop::watch()?;
     // Without privilege it has its turn like all others.
@@ -184,10 +192,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // With --restart it is for who watches us to feed it.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
     let life = Life::new(watchdog)?;
-    bridge(args, &stop, life)
+    bridge(args, &stop, life, json)
 }
 
-fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {
+fn bridge(
+    args: &Args,
+    stop: &Stop,
+    mut life: Life,
+    mut json: Option<StatsFile>,
+) -> Result<(), Failure> {
     let asked = weir_tap::Stop::default();
     let mut bridge = Bridge::between(&args.a, &args.b)
         .map_err(failure)?
@@ -226,14 +239,14 @@ fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {
             if stop.asked() {
                 asked.stop();
             }
-            if (args.stats || args.stats_json.is_some())
+            if (args.stats || json.is_some())
                 && (written.elapsed() >= WRITE || stop.asked() || last.is_empty())
             {
                 written = Instant::now();
                 last = Report::of(tap, &switch.borrow(), second.get(), args.bulk);
-                if let Some(file) = &args.stats_json {
+                if let Some(file) = &mut json {
                     // What cannot be written now may be at the end.
-                    let _ = last.write(file);
+                    let _ = file.write(&last);
                 }
             }
         },
@@ -242,14 +255,16 @@ fn bridge(args: &Args, stop: &Stop, mut life: Life) -> Result<(), Failure> {
     if let Ok(census) = &ran {
         last.end(census);
     }
-    if args.stats {
-        say(&last.to_string());
+    // Nothing came of one that did not start.
+    let mut wrote = Ok(());
+    if !last.is_empty() {
+        if args.stats {
+            say(&last.to_string());
+        }
+        wrote = json.map_or(Ok(()), |file| file.end(&last));
     }
-    if let Some(file) = &args.stats_json {
-        let wrote = last.write(file);
-        wrote.map_err(|error| Failure::run(format!("cannot write {}: {error}", file.display())))?;
-    }
-    ran.map(|_| ()).map_err(failure)
+    ran.map_err(failure)?;
+    wrote
 }
 
 #[inline]

@@ -2,11 +2,8 @@
 
 use crate::bulk_report::{Bulk, BulkReport};
 use crate::fast_report::FastReport;
-use crate::replace::replace;
 use serde::Serialize;
 use std::fmt;
-use std::io;
-use std::path::Path;
 use weir_tap::switch::Switch;
 use weir_tap::{Census, CopyMode, Tap};
 
@@ -118,11 +115,15 @@ impl Report {
         let (counts, census) = (tap.counts(), tap.census());
         let frames: u64 = links.iter().map(|link| link.rx_frames).sum();
         let calls = counts.calls_tx + counts.calls_rx + counts.calls_wait;
+        let per_frame = |count: u64| match frames {
+            0 => 0.0,
+            frames => count as f64 / frames as f64,
+        };
         Report {
             frames,
             copies_per_frame_kernel: copies,
-            copies_per_frame_user: counts.bulk_frames as f64 / frames.max(1) as f64,
-            calls_per_frame: calls as f64 / frames.max(1) as f64,
+            copies_per_frame_user: per_frame(counts.bulk_frames),
+            calls_per_frame: per_frame(calls),
             bulk_frames: counts.bulk_frames,
             calls_tx: counts.calls_tx,
             calls_rx: counts.calls_rx,
@@ -146,13 +147,6 @@ impl Report {
     pub(super) fn is_empty(&self) -> bool {
         self.links.is_empty()
     }
-
-    /// Writes it to a file, at once for those who read it.
-    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
-        let mut json = serde_json::to_string(self)?;
-        json.push('\n');
-        replace(path, &json)
-    }
 }
 
 impl fmt::Display for Report {
@@ -172,17 +166,21 @@ impl fmt::Display for Report {
                 link.bulk,
             )?;
         }
-        let per_frame = |count: u64| count as f64 / self.frames.max(1) as f64;
-        writeln!(
-            f,
-            "each frame: {} copies by the kernel, {} by weir; {:.3} calls to send, {:.3} to \
-             receive, {:.3} to wait",
-            self.copies_per_frame_kernel,
-            (self.copies_per_frame_user * 1e3).round() / 1e3,
-            per_frame(self.calls_tx),
-            per_frame(self.calls_rx),
-            per_frame(self.calls_wait),
-        )?;
+        if self.frames == 0 {
+            writeln!(f, "no frame: {} calls to wait", self.calls_wait)?;
+        } else {
+            let per_frame = |count: u64| count as f64 / self.frames as f64;
+            writeln!(
+                f,
+                "each frame: {} copies by the kernel, {} by weir; {:.3} calls to send, {:.3} to \
+                 receive, {:.3} to wait",
+                self.copies_per_frame_kernel,
+                (self.copies_per_frame_user * 1e3).round() / 1e3,
+                per_frame(self.calls_tx),
+                per_frame(self.calls_rx),
+                per_frame(self.calls_wait),
+            )?;
+        }
         if let Some(fast) = &self.fast {
             writeln!(f, "{fast}")?;
         }

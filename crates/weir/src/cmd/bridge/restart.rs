@@ -55,9 +55,15 @@ pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), Failure> {
             was_ready = true;
         }
         match ended {
-            Ended::Asked => {
+            Ended::Asked(status) => {
                 life.end(true);
-                return Ok(());
+                return match status.success() {
+                    true => Ok(()),
+                    // It has said why, unless it did not end by itself.
+                    false => Err(Failure::run(format!(
+                        "the bridge did not end well ({status})"
+                    ))),
+                };
             }
             // It has said why.
             Ended::ByItself(status) if !was_ready => {
@@ -94,7 +100,7 @@ fn failed(error: io::Error) -> Failure {
 
 enum Ended {
     /// A signal asked us to end, and it has.
-    Asked,
+    Asked(ExitStatus),
     ByItself(ExitStatus),
     Hung,
 }
@@ -131,13 +137,12 @@ impl Watched {
                 // It may have been ready since we heard it last.
                 self.hear(life);
                 return Ok(match stop.asked() {
-                    true => Ended::Asked,
+                    true => Ended::Asked(status),
                     false => Ended::ByItself(status),
                 });
             }
             if stop.asked() {
-                self.end(Signal::TERM)?;
-                return Ok(Ended::Asked);
+                return Ok(Ended::Asked(self.end(Signal::TERM)?));
             }
             self.hear(life);
             let silence_max = match self.is_ready {
@@ -166,17 +171,19 @@ impl Watched {
     }
 
     /// Asks it to end, and after a while makes it.
-    fn end(&mut self, signal: Signal) -> io::Result<()> {
+    fn end(&mut self, signal: Signal) -> io::Result<ExitStatus> {
         let pid = Pid::from_child(&self.child);
         // It was not waited for, so the number is its own.
         let _ = kill_process(pid, signal);
         let until = Instant::now() + END_MAX;
-        while self.child.try_wait()?.is_none() {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
             if Instant::now() > until {
                 self.child.kill()?;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        Ok(())
     }
 }

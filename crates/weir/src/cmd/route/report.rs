@@ -3,14 +3,12 @@
 use crate::bulk_report::{Bulk, BulkReport};
 use crate::failure::Failure;
 use crate::fast_report::FastReport;
-use crate::replace::replace;
 use crate::text;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use weir_apps::router::View;
@@ -125,11 +123,14 @@ impl Report {
         let tx = |report: &Report| report.links.iter().map(|link| link.tx_frames).sum();
         let received = since(rx);
         let calls = since(|report| report.calls_tx + report.calls_rx + report.calls_wait);
+        let calls = match received {
+            0 => format!("{calls} calls"),
+            frames => format!("{:.3} calls a frame", calls as f64 / frames as f64),
+        };
         let mut line = format!(
-            "{} frames/s in, {} out; {:.3} calls a frame; {} neighbours; {} + {} routes",
+            "{} frames/s in, {} out; {calls}; {} neighbours; {} + {} routes",
             rate(received),
             rate(since(tx)),
-            calls as f64 / received.max(1) as f64,
             self.neighbours,
             self.routes_v4,
             self.routes_v6,
@@ -154,13 +155,6 @@ impl Report {
             let _ = write!(line, "; {name} {}", text::grouped(count));
         }
         line
-    }
-
-    /// Writes it as JSON, so that a reader finds the old or the new whole.
-    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
-        let mut json = serde_json::to_string(self)?;
-        json.push('\n');
-        replace(path, &json)
     }
 
     /// As text of Prometheus' exposition format.
