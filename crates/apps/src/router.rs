@@ -95,11 +95,16 @@ pub fn check(config: &Config) -> Result<(), RunError> {
 /// flow, then every 50 ms or so, and says whether to go on; and once more at
 /// the end.
 ///
+/// With the bypass [`Drop`](weir_tap::Bypass::Drop) nothing passes any more, however it
+/// ends, until the next one is ready or [`clean`]; with `restore` an end that
+/// `look` asked for leaves the links as they were.
+///
 /// # Errors
 /// See [`RunError`].
 pub fn run(
     config: &Config,
     tap: weir_tap::Config,
+    restore: bool,
     mut look: impl FnMut(View<'_>) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
     // Heard of from before they are read: no change is missed.
@@ -121,27 +126,32 @@ pub fn run(
         true => Some(Neighbours::open().map_err(RunError::Kernel)?),
         false => None,
     };
-    let mut tap = Tap::map(tap)?;
-    if let Some(filter) = filter {
-        tap.leave_to_host(filter);
-    }
-    let mut links = Vec::new();
-    for interface in &interfaces {
-        links.push(tap.tap(&interface.name)?);
-    }
-    let changes = tap.host_changes()?;
-    let addresses = Addresses::follow(addresses, config, &interfaces, host_has, changes);
+    let names: Vec<String> = interfaces.iter().map(|i| i.name.clone()).collect();
+    let links: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut tap = Tap::across(tap, &links, filter)?;
+    let follow = |tap: &Tap| {
+        let changes = tap.host_changes()?;
+        let addresses = Addresses::follow(addresses, config, &interfaces, host_has, changes);
+        addresses.map_err(RunError::Kernel)
+    };
+    let addresses = match follow(&tap) {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            let _ = tap.unmap();
+            return Err(error);
+        }
+    };
     let mut running = Running {
-        names: interfaces.iter().map(|i| i.name.clone()).collect(),
+        names,
         router,
         watcher,
         learner,
         host,
-        addresses: addresses.map_err(RunError::Kernel)?,
+        addresses,
         routes_refused: 0,
         host_refused: None,
         indices,
-        links,
+        links: tap.links().collect(),
         began: Instant::now(),
         held: Vec::with_capacity(BATCH),
         verdicts: Vec::with_capacity(BATCH),
@@ -157,10 +167,23 @@ pub fn run(
     };
     let _ = look(view);
     drop(running);
+    if restore && ran.is_ok() {
+        tap.restore();
+    }
     let unmapped = tap.unmap();
     ran?;
     unmapped?;
     Ok(())
+}
+
+/// Takes off the links of a configuration what a router has left there;
+/// `false` if there is nothing.
+///
+/// # Errors
+/// See [`RunError`]; also while a router has them.
+pub fn clean(config: &Config) -> Result<bool, RunError> {
+    let names: Vec<&str> = config.links.iter().map(|link| &*link.name).collect();
+    Ok(Tap::clean(&names)?)
 }
 
 fn interfaces(config: &Config) -> Result<Vec<Interface>, RunError> {

@@ -216,10 +216,10 @@ impl Bridge {
     ) -> Result<Census, TapError> {
         let [a, b] = &self.links;
         let mut tap = Tap::between(self.config, a, b)?;
-        if self.restore {
+        let ran = run(&mut tap, &self.stop, &mut each, &mut look, self.ageing);
+        if self.restore && ran.is_ok() {
             tap.restore();
         }
-        let ran = run(&mut tap, &self.stop, &mut each, &mut look, self.ageing);
         if let Some(fast) = tap.fast() {
             fast.tally();
         }

@@ -21,7 +21,7 @@ pub struct LinkCounts {
     pub late: u64,
     /// Frames that took the bypass.
     pub bypassed: u64,
-    /// Frames that the host's own protocols were [left](crate::Tap::leave_to_host).
+    /// Frames that the host's own protocols were [left](crate::Tap::across).
     pub to_host: u64,
     /// Frames that the kernel dropped for want of room: a full rx ring or an
     /// empty fill ring.

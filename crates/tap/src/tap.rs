@@ -10,7 +10,9 @@ use crate::member::Members;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weir_link::net::Interface;
-use weir_link::xdp::{Bypass, CopyMode, DeathWord, Gate, HostChange, HostFilter, State, XskError};
+use weir_link::xdp::{
+    Bypass, CopyMode, DeathWord, Gate, GateError, HostChange, HostFilter, State, XskError,
+};
 use weir_ring::umem::Census;
 use weir_ring::{Pool, Umem};
 use weir_wire::LinkType;
@@ -97,18 +99,52 @@ impl Tap {
     /// # Errors
     /// See [`TapError`].
     pub fn between(config: Config, a: &str, b: &str) -> Result<Tap, TapError> {
-        check(&config)?;
         let interfaces = [ethernet(a)?, ethernet(b)?];
-        let [first, second] = &interfaces;
-        if first.index == second.index {
+        if interfaces[0].index == interfaces[1].index {
             return Err(TapError::Same {
                 interface: a.to_owned(),
             });
         }
+        Tap::hold(config, interfaces.into(), |gate| gate.join(0, 1))
+    }
+
+    /// As [`map`](Self::map) and [`tap`](Self::tap) of these links, in order,
+    /// of which the host's own protocols are left what `host` accepts. As with
+    /// [`between`](Self::between), what is at the links stays when the process
+    /// ends, unless the bypass is the host's.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn across(
+        config: Config,
+        interfaces: &[&str],
+        host: Option<HostFilter>,
+    ) -> Result<Tap, TapError> {
+        let interfaces = interfaces.iter().map(|name| ethernet(name));
+        let interfaces = interfaces.collect::<Result<_, TapError>>()?;
+        Tap::hold(config, interfaces, |gate| match host {
+            Some(host) => {
+                gate.leave_to_host(host);
+                gate.renew()
+            }
+            None => Ok(()),
+        })
+    }
+
+    /// Taps links whose programs stay, unless the bypass is the host's.
+    fn hold(
+        config: Config,
+        interfaces: Vec<Interface>,
+        prepare: impl FnOnce(&mut Gate) -> Result<(), GateError>,
+    ) -> Result<Tap, TapError> {
+        check(&config)?;
         let outlives = config.bypass != Bypass::Kernel;
-        let mut gate = Gate::attach(&[first, second], config.bypass, outlives)?;
-        if let Err(error) = gate.join(0, 1) {
-            let _ = gate.end();
+        let all: Vec<&Interface> = interfaces.iter().collect();
+        let mut gate = Gate::attach(&all, config.bypass, outlives)?;
+        if let Err(error) = prepare(&mut gate) {
+            if !gate.is_adopted() {
+                let _ = gate.end();
+            }
             return Err(error.into());
         }
         let mut tap = Tap::over(config, gate, outlives)?;
@@ -120,25 +156,22 @@ impl Tap {
         match bound {
             Ok(()) => Ok(tap),
             Err(error) => {
-                // What an earlier process has left goes on without us.
-                if !tap.gate.is_adopted() {
-                    tap.outlives = false;
-                }
                 let _ = tap.unmap();
                 Err(error)
             }
         }
     }
 
-    /// Takes off two links what [`between`](Self::between) has left there;
-    /// `false` if there is nothing.
+    /// Takes off links what [`between`](Self::between) or
+    /// [`across`](Self::across) has left there; `false` if there is nothing.
     ///
     /// # Errors
     /// See [`TapError`]; also while a process has them.
-    pub fn clean(a: &str, b: &str) -> Result<bool, TapError> {
-        let interfaces = [ethernet(a)?, ethernet(b)?];
-        let [first, second] = &interfaces;
-        Ok(Gate::clean(&[first, second])?)
+    pub fn clean(interfaces: &[&str]) -> Result<bool, TapError> {
+        let interfaces = interfaces.iter().map(|name| ethernet(name));
+        let interfaces = interfaces.collect::<Result<Vec<_>, TapError>>()?;
+        let all: Vec<&Interface> = interfaces.iter().collect();
+        Ok(Gate::clean(&all)?)
     }
 
     fn over(config: Config, gate: Gate, outlives: bool) -> Result<Tap, TapError> {
@@ -200,7 +233,9 @@ impl Tap {
             }
         }
         let census = self.pool.census();
-        if !self.outlives {
+        // What never began leaves nothing but what was there before it.
+        let stays = self.outlives && (self.is_ready || self.gate.is_adopted());
+        if !stays {
             self.gate.end()?;
         }
         Ok(census)
@@ -212,13 +247,8 @@ impl Tap {
         self.outlives = false;
     }
 
-    /// Leaves to the host's own protocols what this filter accepts of the
-    /// links that are tapped after this call.
-    pub fn leave_to_host(&mut self, filter: HostFilter) {
-        self.gate.leave_to_host(filter);
-    }
-
-    /// What changes that for the links that are tapped now, from any thread.
+    /// What changes what the host's own protocols are left of the links that
+    /// are tapped now, from any thread.
     ///
     /// # Errors
     /// When the process has no more descriptors.

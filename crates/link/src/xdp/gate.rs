@@ -29,7 +29,8 @@ pub enum GateError {
     /// Someone else's program is there.
     #[error(
         "another XDP program is attached to `{interface}`: end its owner, or `ip link set dev {interface} xdp off`; \
-         if it is a bridge of weir's that has ended, `weir bridge … --clean`"
+         if a bridge or a router of weir's has left it, `weir bridge … --clean` or `weir route … --clean` \
+         with the interfaces that it had"
     )]
     Taken {
         /// The interface's name.
@@ -37,7 +38,8 @@ pub enum GateError {
     },
     /// What was left is of another version.
     #[error(
-        "the kernel still joins these links for another version of weir: `weir bridge … --clean` first"
+        "another version of weir has left programs at these links: `weir bridge … --clean` or \
+         `weir route … --clean` first"
     )]
     OtherVersion,
     /// Another process has the tap.
@@ -171,7 +173,7 @@ impl Gate {
             gate.state.set_bypass(bypass);
             gate.adopted = true;
             gate.pins = the_pins;
-            gate.end_fast()?;
+            gate.renew()?;
             return Ok(gate);
         }
         let mut gate = Gate::new(bypass)?;
@@ -230,8 +232,9 @@ impl Gate {
         })
     }
 
-    /// Leaves to the host's own protocols what this filter accepts of links
-    /// that are added later, as long as a process takes frames.
+    /// Leaves to the host's own protocols what this filter accepts, as long as
+    /// a process takes frames: of links that are added later, and with
+    /// [`renew`](Self::renew) of those that are there.
     pub fn leave_to_host(&mut self, filter: HostFilter) {
         self.host = Some(filter);
     }
@@ -380,22 +383,22 @@ impl Gate {
         fast.set_out(link as u32, self.link(link).ifindex)?;
         let (maps, host) = (self.maps(), self.host.as_ref());
         let program = program::xdp(link as u32, maps, Some((fast, completes)), host)?;
-        self.state.word(at::HAS_FAST).store(1, Ordering::SeqCst);
         Ok(self.link(link).xdp.replace(&program)?)
     }
 
-    /// Rids the programs of what an earlier process has cached.
-    fn end_fast(&self) -> Result<(), GateError> {
-        if self.state.word(at::HAS_FAST).load(Ordering::SeqCst) == 0 {
-            return Ok(());
-        }
+    /// Gives each link a program of ours: without what an earlier process has
+    /// cached, and with what is [left](Self::leave_to_host) to the host now.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn renew(&self) -> Result<(), GateError> {
         for (number, link) in self.links.iter().enumerate() {
             if let Some(link) = link {
-                let program = program::xdp(number as u32, self.maps(), None, None)?;
+                let host = self.host.as_ref();
+                let program = program::xdp(number as u32, self.maps(), None, host)?;
                 link.xdp.replace(&program)?;
             }
         }
-        self.state.word(at::HAS_FAST).store(0, Ordering::SeqCst);
         Ok(())
     }
 

@@ -15,7 +15,6 @@
 //!  72    u32  links: which (by bit) may be redirected to in the driver
 //!  76    u32  links: which (by bit) we have set promiscuous
 //!  80    u64  lease: while the process sleeps, cached verdicts hold until then
-//!  88    u32  the programs have cached verdicts
 //!  96    u64  limit by the coarse clock: less by a tick, signed
 //!  104   u64  frames held back, and lost, while their like took to cached verdicts
 //!  112   u64  cached verdicts whose frames were held back
@@ -59,7 +58,6 @@ pub(super) mod at {
     pub(crate) const FAST: usize = 72;
     pub(crate) const PROMISCUOUS: usize = 76;
     pub(crate) const LEASE: usize = 80;
-    pub(crate) const HAS_FAST: usize = 88;
     pub(crate) const SURE_LIMIT: usize = 96;
     pub(crate) const HELD: usize = 104;
     pub(crate) const HELD_ENTRIES: usize = 112;

@@ -180,7 +180,7 @@ fn the_bypass_comes_with_the_last_death() {
         assert!(passes().arrived > 0);
         second.end();
         assert!(passes().arrived > 0, "it stays as chosen");
-        assert!(Tap::clean("left", "right").unwrap());
+        assert!(Tap::clean(&["left", "right"]).unwrap());
     });
     assert_eq!(net.attached(), [false, false]);
 }
@@ -215,7 +215,7 @@ fn stopped_processes_do_not_stop_the_frames() {
         passes("both again");
         second.end();
         founder.end();
-        assert!(Tap::clean("left", "right").unwrap());
+        assert!(Tap::clean(&["left", "right"]).unwrap());
     });
 }
 

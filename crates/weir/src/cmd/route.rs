@@ -34,6 +34,8 @@ Examples:
   weir route --config router.toml
   weir route --config router.toml --check
   weir route --config router.toml --stats --metrics 127.0.0.1:9600
+  weir route --config router.toml --bypass drop
+  weir route --config router.toml --clean   # let frames pass that this has stopped
 
 A router of two links:
   [[link]]
@@ -47,6 +49,11 @@ A router of two links:
   via = \"198.51.100.254\"
 
 Runs in the foreground and says `ready` on standard error when frames flow.
+
+What --bypass says holds whenever no weir runs, for whatever reason: killed, hung, or ended by a
+signal. With `kernel` that is how the interfaces were before; with `drop` it stays until the next
+`weir route` or `weir bridge` of these interfaces is ready, or --clean. --restore has SIGINT and
+SIGTERM leave the interfaces as they were in any case.
 
 Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there, a file
 cannot be written or something else failed; 2 if the configuration or an option is refused.")]
@@ -74,6 +81,10 @@ pub(crate) struct Args {
     #[arg(long)]
     check: bool,
 
+    /// Take off the interfaces what an earlier run has left, and end
+    #[arg(long, conflicts_with = "check")]
+    clean: bool,
+
     /// Print a line of statistics every second
     #[arg(long)]
     stats: bool,
@@ -87,10 +98,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
 
-    /// What becomes of frames while weir hangs: the host gets them (kernel), or
-    /// none passes (drop); once it has ended, killed or not, the host gets them
+    /// What becomes of frames while weir does not run: the host gets them
+    /// (kernel), or none passes (drop)
     #[arg(long, value_name = "WHAT", default_value_t, value_parser = bypass)]
     bypass: Bypass,
+
+    /// Leave the interfaces as they were on SIGINT and SIGTERM
+    #[arg(long)]
+    restore: bool,
 
     /// How long a frame may wait for a weir that does nothing, in
     /// milliseconds, before the bypass takes over
@@ -130,6 +145,9 @@ fn bypass(text: &str) -> Result<Bypass, String> {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let config = config(args)?;
     let source = args.config.as_deref();
+    if args.clean {
+        return clean(source, &config);
+    }
     if args.check {
         router::check(&config).map_err(|error| failure(source, error))?;
         println!("{}: good", name(source));
@@ -162,7 +180,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             .then(|| FastConfig::of(&[FastKind::Addresses])),
         ..weir_tap::Config::default()
     };
-    let ran = router::run(&config, tap, |view| {
+    let ran = router::run(&config, tap, args.restore, |view| {
         let asked = stop.asked();
         teller.tell(&view, view.is_last);
         match asked || teller.trouble.is_some() {
@@ -172,6 +190,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     });
     ran.map_err(|error| failure(source, error))?;
     teller.trouble.map_or(Ok(()), Err)
+}
+
+fn clean(source: Option<&Path>, config: &Config) -> Result<(), Failure> {
+    let found = router::clean(config).map_err(|error| failure(source, error))?;
+    if !found {
+        let names: Vec<&str> = config.links.iter().map(|link| &*link.name).collect();
+        say(&format!("weir: nothing is left at {}", names.join(", ")));
+    }
+    Ok(())
 }
 
 /// The configuration, with the links of the command line.

@@ -239,20 +239,37 @@ fn what_the_kernel_learns_it_learns() {
     assert_eq!(running.end().code, Some(0));
 }
 
-/// As long as no weir routes, the host does as it would without, or nobody.
-#[test]
-fn killed_the_host_routes_or_nobody() {
-    let Some(net) = Net::new("route-killed") else {
-        return;
-    };
+/// A net whose host routes, too, while no weir does.
+fn beside_the_hosts(name: &str) -> Option<Net> {
+    let net = Net::new(name)?;
     ip(&net.r, &["addr", "add", "192.0.2.1/24", "dev", "eth0"]);
     ip(&net.r, &["addr", "add", "198.51.100.1/24", "dev", "eth1"]);
     let forwarding = "/proc/sys/net/ipv4/ip_forward";
     net.r.run(|| fs::write(forwarding, "1")).unwrap();
+    Some(net)
+}
+
+/// A command about both links.
+fn weir_at(net: &Net, options: &[&str]) -> Running {
+    let options = [&["route", "eth0", "eth1", "--hang-ms", "2000"], options].concat();
+    Running::start(&net.r, weir([]), &options)
+}
+
+fn until_pings(net: &Net, count: usize, when: &str) {
+    let began = Instant::now();
+    while net.pings(TO_B[0]) != count {
+        assert!(began.elapsed() < PATIENCE, "{when}");
+    }
+}
+
+/// As long as no weir routes, the host does as it would without, or nobody.
+#[test]
+fn killed_the_host_routes_or_nobody() {
+    let Some(net) = beside_the_hosts("route-killed") else {
+        return;
+    };
     for (bypass, back) in [("kernel", 3), ("drop", 0)] {
-        let options = ["route", "eth0", "eth1", "--hang-ms", "2000"];
-        let options = [&options[..], &["--bypass", bypass]].concat();
-        let weir = Running::start(&net.r, weir([]), &options).until("ready");
+        let weir = weir_at(&net, &["--bypass", bypass]).until("ready");
         assert_eq!(net.pings(TO_B[0]), 3);
         weir.signal(Signal::STOP);
         // The first frame behind the limit finds it hung.
@@ -262,12 +279,51 @@ fn killed_the_host_routes_or_nobody() {
         }
         weir.signal(Signal::KILL);
         assert_eq!(weir.end().code, None);
-        // Nothing is left at the links.
-        let began = Instant::now();
-        while net.pings(TO_B[0]) != 3 {
-            assert!(began.elapsed() < PATIENCE, "killed: {bypass}");
-        }
+        until_pings(&net, back, bypass);
+        let cleaned = weir_at(&net, &["--clean"]).end();
+        assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
+        let is_any = !cleaned.stderr.contains("nothing is left at eth0, eth1");
+        assert_eq!(is_any, bypass == "drop", "{cleaned:?}");
+        until_pings(&net, 3, "cleaned");
     }
+}
+
+/// What stays of one that drops, until another takes it over, or off.
+#[test]
+fn ended_nothing_passes_until_the_next_or_a_clean() {
+    let Some(net) = beside_the_hosts("route-stays") else {
+        return;
+    };
+    let json = net.folder.path("stats.json");
+    let drops = ["--bypass", "drop"];
+    let end = |weir: Running| {
+        weir.signal(Signal::TERM);
+        let ended = weir.end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    };
+    let route = |options: &[&str]| weir_at(&net, options).until("ready");
+    end(route(&drops));
+    assert_eq!(net.pings(TO_B[0]), 0);
+    // Others of its interfaces are told what to do.
+    let alone = Running::start(&net.r, weir([]), &["route", "eth0"]).end();
+    assert_eq!(alone.code, Some(1), "{alone:?}");
+    assert!(alone.stderr.contains("weir route … --clean"), "{alone:?}");
+    // The next has it, and leaves the host what it was told to.
+    let next = route(&[&drops[..], &["--kernel-host", "--stats-json", &json]].concat());
+    let busy = weir_at(&net, &["--clean"]).end();
+    assert_eq!(busy.code, Some(1), "{busy:?}");
+    until_pings(&net, 3, "taken over");
+    assert_eq!(net.pings("192.0.2.1"), 3);
+    end(next);
+    let stats: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    assert!(stats["links"][0]["to_host"].as_u64() >= Some(3), "{stats}");
+    assert_eq!(net.pings(TO_B[0]), 0);
+    assert_eq!(net.pings("192.0.2.1"), 0, "nor to the host");
+    // One that drops nothing takes it off.
+    end(route(&[]));
+    until_pings(&net, 3, "taken off");
+    end(route(&[&drops[..], &["--restore"]].concat()));
+    until_pings(&net, 3, "restored");
 }
 
 #[test]

@@ -348,7 +348,7 @@ fn introduce(args: &Args, tap: &Tap) {
 }
 
 fn clean(args: &Args) -> Result<(), Failure> {
-    let found = Tap::clean(&args.a, &args.b).map_err(failure)?;
+    let found = Tap::clean(&[&args.a, &args.b]).map_err(failure)?;
     if !found {
         say(&format!("weir: nothing joins {} and {}", args.a, args.b));
     }
