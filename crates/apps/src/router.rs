@@ -14,6 +14,8 @@ use weir_link::net::{
 use weir_stack::Prefix;
 use weir_tap::{Frame, HostFilter, HostFilterError, Pull, Tap, TapError};
 
+const _: () = assert!(crate::route::LINKS_MAX == weir_link::xdp::LINKS_MAX as usize);
+
 /// Frames of one link that are looked at together.
 const BATCH: usize = 64;
 /// Of these, how many are taken from one link before all is sent, where many
@@ -188,9 +190,16 @@ pub fn clean(config: &Config) -> Result<bool, RunError> {
 
 fn interfaces(config: &Config) -> Result<Vec<Interface>, RunError> {
     let names = config.links.iter();
-    names
-        .map(|link| Ok(Interface::named(&link.name)?))
-        .collect()
+    let interfaces = names.map(|link| Interface::named(&link.name));
+    let interfaces: Vec<Interface> = interfaces.collect::<Result<_, InterfaceError>>()?;
+    for (number, interface) in interfaces.iter().enumerate() {
+        let mut before = interfaces[..number].iter();
+        // By another of its names.
+        if before.any(|other| other.index == interface.index) {
+            return Err(config.same_link(number, &interface.name).into());
+        }
+    }
+    Ok(interfaces)
 }
 
 fn host_addresses() -> Result<Vec<Address>, RunError> {

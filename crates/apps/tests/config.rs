@@ -198,6 +198,50 @@ fn what_is_wrong_is_named_with_its_value_and_what_would_do() {
             &["02:zz", "six bytes"],
         ),
         ("[kernel]\ntables = [\"main\"]", &["expected u32"]),
+        (
+            "[[route]]\nto = \"1.2.3.0/24\"\nvia = \"192.0.2.1\"",
+            &["via = `192.0.2.1`", "this router itself"],
+        ),
+        (
+            "[[route]]\nto = \"1.2.3.0/24\"\nvia = \"224.0.0.5\"\nlink = \"a\"",
+            &["via = `224.0.0.5`", "one station"],
+        ),
+        (
+            "[[route]]\nto = \"1.2.3.0/24\"\nvia = \"192.0.2.9\"\n[[route]]\nto = \"1.2.3.4/24\"\nlink = \"a\"",
+            &["[[route]] 2: to = `1.2.3.0/24`", "together"],
+        ),
+        (
+            "[[neighbour]]\nlink = \"a\"\naddress = \"192.0.2.1\"\nhardware = \"02:00:00:00:00:09\"",
+            &["address = `192.0.2.1`", "this router itself"],
+        ),
+        (
+            "[[neighbour]]\nlink = \"a\"\naddress = \"192.0.2.9\"\nhardware = \"01:00:5e:00:00:09\"",
+            &["hardware = `01:00:5e:00:00:09`", "the neighbour's own"],
+        ),
+        (
+            "[[neighbour]]\nlink = \"a\"\naddress = \"192.0.2.9\"\nhardware = \"00:00:00:00:00:00\"",
+            &["no hardware address of one station"],
+        ),
+        (
+            &"[[neighbour]]\nlink = \"a\"\naddress = \"192.0.2.9\"\nhardware = \"02:00:00:00:00:09\"\n".repeat(2),
+            &["[[neighbour]] 2: address = `192.0.2.9`", "one hardware address"],
+        ),
+        (
+            "[[link]]\nname = \"b\"\naddresses = [\"192.0.2.1/24\"]",
+            &["[[link]] 2: addresses = `192.0.2.1/24`", "already"],
+        ),
+        (
+            "[[link]]\nname = \"b\"\naddresses = [\"192.0.3.1/24\", \"192.0.3.1/25\"]",
+            &["addresses = `192.0.3.1/25`", "already"],
+        ),
+        (
+            "[[link]]\nname = \"b\"\naddresses = [\"192.0.3.0/24\"]",
+            &["addresses = `192.0.3.0/24`", "no address of one router"],
+        ),
+        (
+            "[[link]]\nname = \"b\"\naddresses = [\"192.0.3.255/24\"]",
+            &["addresses = `192.0.3.255/24`", "no address of one router"],
+        ),
     ] {
         let error = read(&format!("{link}{more}")).unwrap_err();
         assert!(
@@ -206,6 +250,16 @@ fn what_is_wrong_is_named_with_its_value_and_what_would_do() {
         );
     }
     assert!(read("").unwrap_err().contains("write [[link]]"));
+    let links = |count: u32| {
+        let links = (0..count).map(|number| format!("[[link]]\nname = \"eth{number}\"\n"));
+        read(&links.collect::<String>())
+    };
+    assert!(links(8).is_ok());
+    let error = links(9).unwrap_err();
+    assert!(
+        error.contains("[[link]] = 9: a router has 1 to 8 links"),
+        "{error}"
+    );
     for wrong in [
         "neighbours_max = 1",
         "routes_max = 0",

@@ -36,7 +36,9 @@
 
 use super::{HOPS_MAX, Hop, LINKS_MAX, LinkId, LinkSettings, ROUTES_V4_MAX, Settings, Target};
 use serde::Deserialize;
-use std::net::IpAddr;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv4Addr};
 use weir_stack::Prefix;
 use weir_wire::ethernet::Address;
 
@@ -298,13 +300,15 @@ impl Config {
 
     fn check(&self) -> Result<(), ConfigError> {
         let wrong = |key, value: usize, remedy: String| ConfigError::Value {
-            place: "the file".into(),
+            place: "in all".into(),
             key,
             value: value.to_string(),
             remedy,
         };
         if !(1..=LINKS_MAX).contains(&self.links.len()) {
-            let remedy = format!("a router has 1 to {LINKS_MAX} links: write [[link]] for each");
+            let remedy = format!(
+                "a router has 1 to {LINKS_MAX} links: write [[link]] for each, or name its interface"
+            );
             return Err(wrong("[[link]]", self.links.len(), remedy));
         }
         if !(4..=NEIGHBOURS_MAX).contains(&self.neighbours_max) {
@@ -318,11 +322,21 @@ impl Config {
         for (number, link) in self.links.iter().enumerate() {
             let before = &self.links[..number];
             if before.iter().any(|other| other.name == link.name) {
-                let remedy = "an interface is one link: put its addresses together";
-                return Err(value(&place("link", number), "name", &link.name, remedy));
+                return Err(self.same_link(number, &link.name));
             }
         }
         Ok(())
+    }
+
+    /// A link's interface is one before it, which is called so.
+    pub(crate) fn same_link(&self, link: usize, interface: &str) -> ConfigError {
+        let remedy = format!("`{interface}` is one link: put its addresses together");
+        value(
+            &place("link", link),
+            "name",
+            &self.links[link].name,
+            &remedy,
+        )
     }
 
     /// The router's addresses on a link whose interface has these now; `self`
@@ -334,6 +348,30 @@ impl Config {
         let host = self.kernel.host.filter().is_some();
         let addresses = self.links[link].addresses("", own, host);
         addresses.unwrap_or_default()
+    }
+
+    /// No address is given twice: where its network is would be left to chance.
+    /// Several links may have one that has none, or that is of each link alone.
+    fn check_addresses(&self) -> Result<(), ConfigError> {
+        let mut seen = HashMap::new();
+        for (number, link) in self.links.iter().enumerate() {
+            for text in &link.addresses {
+                let Ok(prefix) = text.parse::<Prefix>() else {
+                    continue;
+                };
+                let may_share = match prefix.address() {
+                    IpAddr::V4(_) => prefix.len() == 32,
+                    IpAddr::V6(ip) => prefix.len() == 128 || ip.is_unicast_link_local(),
+                };
+                let before = seen.insert(prefix.address(), number);
+                if before.is_some_and(|before| before == number || !may_share) {
+                    let remedy =
+                        "the router has this address already: leave it out, or give another";
+                    return Err(value(&place("link", number), "addresses", text, remedy));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What it makes of interfaces: one for each link, in order.
@@ -349,13 +387,37 @@ impl Config {
         let host = self.kernel.host.filter().is_some();
         let links = links.map(|(number, (link, facts))| link.settings(number, facts, host));
         let links = links.collect::<Result<Vec<LinkSettings>, ConfigError>>()?;
+        self.check_addresses()?;
         let routes = self.routes.iter().enumerate();
         let routes = routes.map(|(number, route)| route.target(number, &links));
-        let routes = routes.collect::<Result<_, ConfigError>>()?;
+        let routes = routes.collect::<Result<Vec<(Prefix, Target)>, ConfigError>>()?;
+        let prefixes = routes.iter().map(|(to, _)| to.network());
+        if let Some((number, to)) = twice(prefixes) {
+            let remedy =
+                "there is such a route: put its next routers together, as in via = [\"A\", \"B\"]";
+            return Err(value(
+                &place("route", number),
+                "to",
+                &to.to_string(),
+                remedy,
+            ));
+        }
         let neighbours = self.neighbours.iter().enumerate();
         let neighbours = neighbours.map(|(number, one)| one.read(number, &links));
+        let neighbours = neighbours.collect::<Result<Vec<_>, ConfigError>>()?;
+        let places = neighbours.iter().map(|&(link, address, _)| (link, address));
+        if let Some((number, (_, address))) = twice(places) {
+            let remedy = "a neighbour has one hardware address: leave one of the two out";
+            let address = address.to_string();
+            return Err(value(
+                &place("neighbour", number),
+                "address",
+                &address,
+                remedy,
+            ));
+        }
         let settings = Settings {
-            neighbours: neighbours.collect::<Result<_, ConfigError>>()?,
+            neighbours,
             links,
             neighbours_max: self.neighbours_max,
             routes_max: self.routes_max,
@@ -382,7 +444,7 @@ impl LinkConfig {
                 .parse()
                 .map_err(|error| value(place, "addresses", text, &format!("{error}")))?;
             let ip = prefix.address();
-            if ip.is_multicast() || ip.is_unspecified() || ip.is_loopback() {
+            if !is_one_station(ip) || prefix.is_network() || is_to_all(&prefix, ip) {
                 let remedy = "no address of one router on a link";
                 return Err(value(place, "addresses", text, remedy));
             }
@@ -494,8 +556,13 @@ impl NeighbourConfig {
         let address =
             address.map_err(|_| value(&place, "address", &self.address, "write an IP address"))?;
         let hardware = self.hardware.parse();
-        let hardware = hardware
+        let hardware: Address = hardware
             .map_err(|error| value(&place, "hardware", &self.hardware, &format!("{error}")))?;
+        check_other(&place, "address", address, links)?;
+        if hardware.is_multicast() || hardware == Address::default() {
+            let remedy = "no hardware address of one station: write the neighbour's own";
+            return Err(value(&place, "hardware", &self.hardware, remedy));
+        }
         Ok((link, address, hardware))
     }
 }
@@ -510,6 +577,7 @@ fn hop(
     let gateway: IpAddr = text
         .parse()
         .map_err(|_| value(place, "via", text, "write an IP address"))?;
+    check_other(place, "via", gateway, links)?;
     let near = |link: &LinkSettings| link.addresses.iter().any(|own| own.contains(gateway));
     let found = links.iter().position(near).map(|number| number as LinkId);
     let Some(link) = link.or(found) else {
@@ -518,6 +586,39 @@ fn hop(
     };
     let gateway = Some(gateway);
     Ok(Hop { link, gateway })
+}
+
+/// Whether an address may be that of one station on a link.
+fn is_one_station(ip: IpAddr) -> bool {
+    !(ip.is_multicast() || ip.is_unspecified() || ip.is_loopback() || ip == Ipv4Addr::BROADCAST)
+}
+
+fn is_to_all(network: &Prefix, ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V4(ip) if network.is_broadcast(ip))
+}
+
+/// It must be the address of a station other than the router.
+fn check_other(
+    place: &str,
+    key: &'static str,
+    ip: IpAddr,
+    links: &[LinkSettings],
+) -> Result<(), ConfigError> {
+    let mut own = links.iter().flat_map(|link| &link.addresses);
+    let remedy = if own.any(|own| own.address() == ip) {
+        "an address of this router itself: write another station's"
+    } else if !is_one_station(ip) {
+        "no address of one station: write the one that its link knows it by"
+    } else {
+        return Ok(());
+    };
+    Err(value(place, key, &ip.to_string(), remedy))
+}
+
+/// The first that was there before, and its number.
+fn twice<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>) -> Option<(usize, T)> {
+    let mut seen = HashSet::new();
+    all.enumerate().find(|(_, one)| !seen.insert(*one))
 }
 
 fn named(place: &str, name: &str, links: &[LinkSettings]) -> Result<LinkId, ConfigError> {

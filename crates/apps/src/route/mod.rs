@@ -66,8 +66,8 @@ use weir_wire::ethernet::Address;
 /// Frames that are looked up together.
 pub const BATCH_MAX: usize = 64;
 
-/// Links of one router.
-pub const LINKS_MAX: usize = 256;
+/// Links of one router: as many as one tap has.
+pub const LINKS_MAX: usize = 8;
 
 /// What to do with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -350,6 +350,8 @@ fn what_is_refused_says_why() {
         let arguments = ["route", "--check", "--config", &path];
         Running::start(&net.r, weir([]), &arguments).end()
     };
+    let property = ["link", "property", "add", "dev", "eth0", "altname", "lan"];
+    ip(&net.r, &property);
     let good = config(LINKS);
     assert_eq!(
         (good.code, good.stdout.contains("good")),
@@ -373,6 +375,11 @@ fn what_is_refused_says_why() {
             "`lo` is the host's loopback",
         ),
         ("[[lnk]]\n", 2, "unknown field `lnk`"),
+        (
+            "[[link]]\nname = \"eth0\"\naddresses = [\"192.0.2.1/24\"]\n[[link]]\nname = \"lan\"\n",
+            2,
+            "[[link]] 2: name = `lan`: `eth0` is one link",
+        ),
         (
             "[kernel]\nhost = [\"tcp prt 1\"]\n[[link]]\nname = \"eth0\"\naddresses = [\"192.0.2.1/24\"]\n",
             2,
