@@ -1,6 +1,7 @@
 //! A plan in the kernel with its ports, and frames to run it on.
 
 use std::os::fd::{AsFd, OwnedFd};
+use weir_demux::kernel::record::{SHORT_FRAME_MAX, SHORT_HEADER_BYTES};
 use weir_demux::kernel::{Change, Half, Hook, KernelPlan, Need, Options, Part};
 use weir_demux::{Binding, BindingId, Filter, Target};
 use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
@@ -191,6 +192,64 @@ impl Bed {
             })
         };
         Program::load(&insns, &load).expect("the driver loads")
+    }
+}
+
+impl Bed {
+    /// A program that asks the ports' rings in turn for room and submits it, or
+    /// with `looks_only` looks them up and no more: what is the kernel's own of a
+    /// frame that is delivered.
+    pub(crate) fn rings_alone(&self, looks_only: bool) -> Program {
+        let state = MapSpec {
+            mmapable: true,
+            ..MapSpec::array(8, 1)
+        };
+        let state = Map::create("turn", &state).expect("an array");
+        let mut asm = Asm::new();
+        let end = asm.label();
+        let mut push = |insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
+        push(&Insn::load_map_value(Reg::R2, 1, 0));
+        push(&[
+            Insn::load(op::DW, Reg::R7, Reg::R2, 0),
+            Insn::mov64(Reg::R3, Reg::R7),
+            Insn::alu64(op::ADD, Reg::R3, 1),
+            Insn::store(op::DW, Reg::R2, 0, Reg::R3),
+            Insn::alu64(op::MOD, Reg::R7, self.ports() as i32),
+            Insn::store(op::W, Reg::FP, -4, Reg::R7),
+            Insn::mov64(Reg::R2, Reg::FP),
+            Insn::alu64(op::ADD, Reg::R2, -4),
+        ]);
+        push(&Insn::load_map(Reg::R1, 0));
+        push(&[Insn::call(helper::MAP_LOOKUP_ELEM)]);
+        asm.jump(Insn::jump64(op::JEQ, Reg::R0, 0), end);
+        if !looks_only {
+            let record = (SHORT_HEADER_BYTES as u32 + SHORT_FRAME_MAX) as i32;
+            let mut push = |insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
+            push(&[
+                Insn::mov64(Reg::R1, Reg::R0),
+                Insn::mov64(Reg::R2, record),
+                Insn::mov64(Reg::R3, 0),
+                Insn::call(helper::RINGBUF_RESERVE),
+            ]);
+            asm.jump(Insn::jump64(op::JEQ, Reg::R0, 0), end);
+            let mut push = |insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
+            push(&[
+                Insn::mov64(Reg::R1, Reg::R0),
+                Insn::mov64(Reg::R2, 0),
+                Insn::call(helper::RINGBUF_SUBMIT),
+            ]);
+        }
+        asm.bind(end);
+        asm.push(Insn::mov32(Reg::R0, 1));
+        asm.push(Insn::exit());
+        let insns = asm.finish(&Limits::default()).expect("a short program");
+        let rings = self.maps.map(Part::Rings);
+        let load = Load {
+            name: "rings",
+            maps: &[rings.as_fd(), state.as_fd()],
+            ..Load::new(ProgramType::Xdp)
+        };
+        Program::load(&insns, &load).expect("it loads")
     }
 }
 

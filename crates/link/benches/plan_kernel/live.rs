@@ -36,7 +36,7 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    const fn text(self) -> &'static str {
+    pub(crate) const fn text(self) -> &'static str {
         match self {
             Way::Veth => "over a veth",
             Way::Arriving => "given to the interface",
@@ -77,7 +77,7 @@ impl Bench {
     }
 
     /// Make the receiver first: it is what frames that arrive go to.
-    fn generator(&self, way: Way, template: impl Into<Template>) -> Result<Generator> {
+    pub(crate) fn generator(&self, way: Way, template: impl Into<Template>) -> Result<Generator> {
         let generator = match way {
             Way::Veth => Generator::new(&self.from, template)?,
             Way::Arriving => Generator::arriving(&self.to, template)?,
@@ -95,7 +95,7 @@ impl Bench {
 const FLAT_FRAMES: u64 = 1_000_000;
 
 /// What was counted, once nothing more comes.
-fn settled(count: impl Fn() -> u64, most: u64) -> u64 {
+pub(crate) fn settled(count: impl Fn() -> u64, most: u64) -> u64 {
     let (mut last, mut since) = (count(), Instant::now());
     while last < most && since.elapsed() < Duration::from_millis(60) {
         std::thread::sleep(Duration::from_millis(2));

@@ -2,7 +2,7 @@
 //! loss beside packet sockets and `AF_XDP`, and what changes cost.
 //!
 //! ```sh
-//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [mixed] [changes] [sockets] [costs] [lossless] [arriving] [host] [60] [1514] [ordinary]
+//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [mixed] [changes] [sockets] [evenly] [costs] [lossless] [arriving] [host] [60] [1514] [ordinary]
 //! ```
 //!
 //! All parts without a name; `costs`, `lossless` and `arriving` with frames of
@@ -11,6 +11,7 @@
 
 mod bed;
 mod changes;
+mod evenly;
 mod host;
 mod live;
 mod packet;
@@ -63,8 +64,12 @@ fn main() {
         changes::changes();
     }
     type Live<'a> = &'a dyn Fn() -> Result<(), Box<dyn std::error::Error>>;
-    let live: [(&str, Live<'_>); 5] = [
+    let live: [(&str, Live<'_>); 6] = [
         ("sockets", &sockets::sockets),
+        ("evenly", &|| {
+            evenly::evenly(Way::Veth)?;
+            evenly::evenly(Way::Arriving)
+        }),
         ("costs", &|| {
             live::costs(Way::Veth, &sizes)?;
             live::costs(Way::Arriving, &sizes)

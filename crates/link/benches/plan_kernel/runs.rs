@@ -96,6 +96,8 @@ struct Cell {
     with: Best,
     /// Without any plan.
     floor: Best,
+    /// What runs without it, if that is not the driver.
+    floor_driver: Option<Program>,
 }
 
 impl Cell {
@@ -107,6 +109,20 @@ impl Cell {
             repeat,
             with: Best::default(),
             floor: Best::default(),
+            floor_driver: None,
+        }
+    }
+
+    /// For what the kernel alone does with so many records, one for each ring in
+    /// turn.
+    fn of_rings_alone(bed: &Bed, repeat: u32) -> Cell {
+        Cell {
+            driver: bed.rings_alone(false),
+            frame: of_nobody(0),
+            repeat,
+            with: Best::default(),
+            floor: Best::default(),
+            floor_driver: Some(bed.rings_alone(true)),
         }
     }
 
@@ -152,8 +168,8 @@ fn measure<const N: usize>(rows: &mut [Row<N>]) {
     for row in &mut *rows {
         for cell in &mut row.cells {
             for _ in 0..ROUNDS {
-                cell.floor
-                    .round(&cell.driver, &cell.frame, cell.repeat, &mut []);
+                let program = cell.floor_driver.as_ref().unwrap_or(&cell.driver);
+                cell.floor.round(program, &cell.frame, cell.repeat, &mut []);
             }
         }
         row.bed.swap();
@@ -179,6 +195,8 @@ pub(crate) fn one_shape(most: u32) {
             "×",
             "evenly over ports",
             "×",
+            "its reserve and submit",
+            "×",
             "scattered keys",
         ],
     );
@@ -196,19 +214,20 @@ pub(crate) fn one_shape(most: u32) {
             Cell::new(&bed, &HOT, nobodys, 200_000),
             Cell::new(&bed, &HOT, frame(), FRAMES_MAX),
             Cell::new(&bed, &spread(false, ports), frame(), fits),
+            Cell::of_rings_alone(&bed, fits),
             Cell::new(&bed, &spread(true, count), frame(), fits / 2),
         ];
         Row::new(count, bed, cells)
     };
-    let mut rows: Vec<Row<4>> = counts.map(row).collect();
+    let mut rows: Vec<Row<5>> = counts.map(row).collect();
     measure(&mut rows);
     let first = rows[0].figures();
     for row in &rows {
-        let [nobodys, hot, evenly, scattered] = row.figures();
+        let [nobodys, hot, evenly, rings, scattered] = row.figures();
         let mut cells = vec![row.bindings.to_string()];
         cells.extend(beside(
-            [nobodys, hot, evenly],
-            [first[0], first[1], first[2]],
+            [nobodys, hot, evenly, rings],
+            [first[0], first[1], first[2], first[3]],
         ));
         cells.push(format!("{} (lost {})", ns(scattered), row.lost()));
         table.row(&cells);

@@ -22,7 +22,7 @@ use weir_wire::LinkType;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// A connection of the generator's frames, and others beside it.
-fn tuple(number: u32) -> FiveTuple {
+pub(crate) fn tuple(number: u32) -> FiveTuple {
     FiveTuple {
         src: SRC.to_bits(),
         dst: DST.to_bits(),
