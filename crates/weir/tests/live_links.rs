@@ -125,6 +125,13 @@ fn a_server_of_several_stacks_is_one_host() {
                 }
             }
         });
+        // Another would be given a part of the flows.
+        for shards in ["1", "2"] {
+            let other = kernel.weir(&["echo", "--shards", shards]).end();
+            assert_eq!(other.code, Some(1), "{other:?}");
+            let said = "another program has it open";
+            assert!(other.stderr.contains(said), "{other:?}");
+        }
         assert!(answers(&kernel, AT[0]) && answers(&kernel, AT[1]));
         server.signal(Signal::INT);
         assert_eq!(server.end().code, Some(0));

@@ -2,11 +2,11 @@
 
 use super::features::{self, Features};
 use super::netlink::Netlink;
-use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_core::{NLM_F_DUMP, Nla};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
-    LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
+    InfoData, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
 };
 use std::fmt;
 use std::io;
@@ -309,6 +309,34 @@ pub fn drops(ifindex: u32) -> Result<u64, InterfaceError> {
     let mut interfaces = Interfaces::open()?;
     let link = interfaces.link(by_index(ifindex), &ifindex.to_string())?;
     Ok(Interface::read(&link).dropped)
+}
+
+/// How many files are open at the queues of a TAP interface that may have
+/// several, of all programs; none if there is no such interface.
+pub(super) fn tap_queues(name: &str) -> io::Result<u32> {
+    let link = match Interfaces::open()?.link(by_name(name), name) {
+        Ok(link) => link,
+        Err(InterfaceError::Missing { .. }) => return Ok(0),
+        Err(InterfaceError::System { source }) => return Err(source),
+    };
+    let infos = link.attributes.into_iter().filter_map(|one| match one {
+        LinkAttribute::LinkInfo(infos) => Some(infos),
+        _ => None,
+    });
+    let facts = infos.flatten().filter_map(|info| match info {
+        LinkInfo::Data(InfoData::Tun(facts)) => Some(facts),
+        _ => None,
+    });
+    /// `IFLA_TUN_NUM_QUEUES`, and `IFLA_TUN_NUM_DISABLED_QUEUES`.
+    const COUNTS: [u16; 2] = [8, 9];
+    let counts = facts.flatten().map(|fact| {
+        let mut count = [0; 4];
+        if COUNTS.contains(&fact.kind()) && fact.value_len() == count.len() {
+            fact.emit_value(&mut count);
+        }
+        u32::from_ne_bytes(count)
+    });
+    Ok(counts.sum())
 }
 
 /// The number of the interface of that name, in the calling thread's

@@ -2,6 +2,7 @@
 //! descriptor.
 #![allow(unsafe_code)] // The ioctls that make the interface.
 
+use super::interface::tap_queues;
 use super::request::{Flags, Request};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -131,9 +132,13 @@ impl Tap {
     /// many queues, each with a file of its own: the kernel keeps a flow's
     /// frames in one queue, which is the one that the flow was sent by last.
     ///
+    /// All its queues are ours: what another program opens there, the kernel
+    /// would give a part of our flows.
+    ///
     /// # Errors
     /// As there; if the interface was made for one file alone (`ip tuntap add`
-    /// without `multi_queue`), or for fewer.
+    /// without `multi_queue`), or for fewer; if another program has some of its
+    /// queues, which then keeps them, or opens some at the same time.
     pub fn open_queues(name: &str, count: usize, offloading: bool) -> io::Result<Vec<Tap>> {
         let header = if offloading { libc::IFF_VNET_HDR } else { 0 };
         let flags = libc::IFF_TAP | libc::IFF_MULTI_QUEUE | header;
@@ -141,7 +146,15 @@ impl Tap {
             true => Tap::open_as(name, flags)?.offloading(),
             false => Tap::open_as(name, flags),
         };
-        (0..count).map(open).collect()
+        // The kernel lets anybody in who may use the interface.
+        if tap_queues(name)? > 0 {
+            return Err(Errno::BUSY.into());
+        }
+        let ours: Vec<Tap> = (0..count).map(open).collect::<io::Result<_>>()?;
+        match tap_queues(name)? as usize > ours.len() {
+            true => Err(Errno::BUSY.into()),
+            false => Ok(ours),
+        }
     }
 
     fn offloading(self) -> io::Result<Tap> {
