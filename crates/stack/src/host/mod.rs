@@ -43,7 +43,9 @@ pub use discovery::{
 };
 pub use event::{EVENTS_MAX, Event, Lost};
 pub use groups::{ANSWER_MIN_NS, GROUPS_MAX};
-pub use neighbours::{ASK_EACH_NS, ASKS_MAX, DELAY_NS, NEIGHBOURS_MAX, REACHABLE_NS, WAITING_MAX};
+pub use neighbours::{
+    ASK_EACH_NS, ASKS_MAX, DELAY_NS, NEIGHBOURS_MAX, REACHABLE_NS, WAITING_ALL_MAX, WAITING_MAX,
+};
 pub use offload::{Channel, Gso, Offload, Partial, Received};
 pub use output::{HOP_LIMIT, QUEUE_MAX};
 pub use paths::{NARROW_NS, PATHS_MAX};

@@ -17,9 +17,13 @@ use weir_wire::ethernet::Address;
 /// Neighbours that are known at once; one more displaces the one that we have
 /// not sent to for longest.
 pub const NEIGHBOURS_MAX: usize = 512;
-/// Frames that wait for one neighbour's address; one more displaces the
-/// oldest.
-pub const WAITING_MAX: usize = 4;
+/// Frames that wait for one neighbour's address, such as the pieces of the
+/// longest datagram at an MTU of 576 bytes; one more displaces the oldest.
+pub const WAITING_MAX: usize = 128;
+/// Frames that wait for all neighbours: for one as many as there is room left
+/// for others. Its newest waits in any case, so that there may be
+/// [`NEIGHBOURS_MAX`] more.
+pub const WAITING_ALL_MAX: usize = 1024;
 /// How often a neighbour is asked before it is given up.
 pub const ASKS_MAX: u32 = 3;
 /// From one ask to the next, in nanoseconds (RFC 4861: RETRANS_TIMER).
@@ -67,6 +71,10 @@ pub(super) struct Neighbours {
     /// How many are asked now, and when the first of them is due, or before.
     asked: usize,
     due_ns: u64,
+    /// How many frames wait.
+    waiting: usize,
+    /// How many went with who was displaced, and are not told of yet.
+    displaced: u64,
     /// Counts what makes an address that was given doubtful or wrong.
     epoch: u32,
 }
@@ -179,8 +187,8 @@ impl Neighbours {
         self.asked += 1;
     }
 
-    /// Keeps a frame until the address is known; gives how many are dropped
-    /// for it.
+    /// Keeps a frame until the address is known; gives how many were dropped
+    /// for it and its neighbour.
     pub(super) fn hold(&mut self, ip: IpAddr, frame: Vec<u8>) -> u64 {
         let Some(Neighbour {
             state: State::Incomplete { waiting },
@@ -189,12 +197,23 @@ impl Neighbours {
         else {
             return 1;
         };
-        let full = waiting.len() == WAITING_MAX;
+        let room = WAITING_ALL_MAX.saturating_sub(self.waiting);
+        let full = waiting.len() >= room.clamp(1, WAITING_MAX);
         if full {
             waiting.remove(0);
         }
         waiting.push(frame);
-        full.into()
+        self.waiting += usize::from(!full);
+        std::mem::take(&mut self.displaced) + u64::from(full)
+    }
+
+    /// What waited for one whose state is this no more.
+    fn take_waiting(&mut self, state: State) -> Vec<Vec<u8>> {
+        let State::Incomplete { waiting } = state else {
+            return Vec::new();
+        };
+        self.waiting -= waiting.len();
+        waiting
     }
 
     fn enter(&mut self, ip: IpAddr, hardware: Address, state: State) {
@@ -204,7 +223,7 @@ impl Neighbours {
                 .iter()
                 .min_by_key(|(_, neighbour)| neighbour.used_ns);
             if let Some((&oldest, _)) = oldest {
-                self.remove(oldest);
+                self.displaced += self.remove(oldest).len() as u64;
             }
         }
         self.known.insert(
@@ -226,10 +245,7 @@ impl Neighbours {
         };
         self.asked -= usize::from(neighbour.is_asked());
         self.epoch = self.epoch.wrapping_add(1);
-        match neighbour.state {
-            State::Incomplete { waiting } => waiting,
-            _ => Vec::new(),
-        }
+        self.take_waiting(neighbour.state)
     }
 
     /// Whether anything is known about it.
@@ -301,10 +317,8 @@ impl Neighbours {
         self.asked -= usize::from(neighbour.is_asked());
         self.epoch = self.epoch.wrapping_add(1);
         neighbour.hardware = hardware;
-        match std::mem::replace(&mut neighbour.state, state) {
-            State::Incomplete { waiting } => waiting,
-            _ => Vec::new(),
-        }
+        let before = std::mem::replace(&mut neighbour.state, state);
+        self.take_waiting(before)
     }
 
     /// Asks again who is due, and gives up who never answers; gives these, and
@@ -381,19 +395,60 @@ mod tests {
     #[test]
     fn frames_wait_for_the_answer() {
         let mut neighbours = Neighbours::default();
-        for number in 0..6 {
+        let frame = |number: usize| vec![number as u8];
+        let count = WAITING_MAX + 2;
+        for number in 0..count {
             assert_eq!(neighbours.resolve(0, IP), None);
-            let dropped = u64::from(number >= WAITING_MAX as u8);
-            assert_eq!(neighbours.hold(IP, vec![number]), dropped);
+            let dropped = u64::from(number >= WAITING_MAX);
+            assert_eq!(neighbours.hold(IP, frame(number)), dropped);
         }
         assert_eq!(neighbours.take_asks(), [(IP, None)]);
         let waited = neighbours.answered(5, IP, HARDWARE);
-        assert_eq!(waited.unwrap(), [[2], [3], [4], [5]]);
+        assert_eq!(waited.unwrap(), (2..count).map(frame).collect::<Vec<_>>());
+        assert_eq!(neighbours.waiting, 0);
         assert_eq!(neighbours.resolve(6, IP), Some(HARDWARE));
         assert_eq!(
             (neighbours.take_asks(), neighbours.next_ns()),
             (vec![], None)
         );
+    }
+
+    /// To everybody in turn, of whom nobody is there: a bounded number of
+    /// frames waits, all others are counted, and the newest waits in any case.
+    #[test]
+    fn a_flood_to_nobody_waits_within_bounds() {
+        let mut neighbours = Neighbours::default();
+        let ip = |number: usize| IpAddr::V4(std::net::Ipv4Addr::from_bits(number as u32));
+        let held = |neighbours: &Neighbours| {
+            let known = neighbours.known.values();
+            let waiting = known.map(|known| match &known.state {
+                State::Incomplete { waiting } => waiting.len(),
+                _ => 0,
+            });
+            waiting.sum::<usize>()
+        };
+        let (mut sent, mut dropped) = (0, 0);
+        for round in 0..10 {
+            for number in 0..2 * NEIGHBOURS_MAX {
+                for _ in 0..10 {
+                    neighbours.resolve(sent, ip(number));
+                    dropped += neighbours.hold(ip(number), vec![round]);
+                    sent += 1;
+                }
+                let all = held(&neighbours);
+                assert_eq!(neighbours.waiting, all);
+                assert!(all <= WAITING_ALL_MAX + NEIGHBOURS_MAX, "{all} wait");
+                assert_eq!(dropped + all as u64, sent);
+            }
+        }
+        // One that answers has its newest, and room for others again.
+        let last = ip(2 * NEIGHBOURS_MAX - 1);
+        let waited = neighbours.answered(sent, last, HARDWARE).unwrap();
+        assert_eq!(waited.last(), Some(&vec![9]));
+        while let Some(next_ns) = neighbours.next_ns() {
+            neighbours.poll(next_ns);
+        }
+        assert_eq!((neighbours.waiting, held(&neighbours)), (0, 0));
     }
 
     #[test]
