@@ -24,6 +24,7 @@
 //! of a connection that is soon over, each segment but the first three passes.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::BitOr;
 use weir_wire::checksum::Sum;
 
 /// Words of the longest filter: IPv6, TCP and the layout of its options.
@@ -37,7 +38,18 @@ pub(crate) struct Filter {
     /// How many of the words count; none of a filter that is not armed.
     words: u8,
     v6: bool,
-    udp: bool,
+    layout: Layout,
+}
+
+/// What the filter expects behind the IP header.
+#[derive(Clone, Copy, Default, Debug)]
+enum Layout {
+    #[default]
+    Udp,
+    /// TCP without options.
+    Bare,
+    /// TCP with timestamps.
+    Timed,
 }
 
 /// Where the transport header starts.
@@ -69,7 +81,7 @@ const fn words(bytes: &[u8; BYTES]) -> [u64; WORDS] {
 }
 
 /// The bits that count.
-const fn mask(v6: bool, udp: bool) -> [u64; WORDS] {
+const fn mask(v6: bool, layout: Layout) -> [u64; WORDS] {
     let mut bytes = [0; BYTES];
     if v6 {
         bytes[0] = 0xf0;
@@ -84,20 +96,27 @@ const fn mask(v6: bool, udp: bool) -> [u64; WORDS] {
     }
     let tcp = transport(v6);
     set(&mut bytes, tcp, tcp + 4);
-    if !udp {
+    if !matches!(layout, Layout::Udp) {
         bytes[tcp + 12] = 0xff;
         // All flags but PSH and FIN.
         bytes[tcp + 13] = 0xf6;
+    }
+    if matches!(layout, Layout::Timed) {
         set(&mut bytes, tcp + 20, tcp + 24);
     }
     words(&bytes)
 }
 
-/// By version and protocol.
-const MASKS: [[[u64; WORDS]; 2]; 2] = [
-    [mask(false, false), mask(false, true)],
-    [mask(true, false), mask(true, true)],
-];
+const fn masks(v6: bool) -> [[u64; WORDS]; 3] {
+    [
+        mask(v6, Layout::Udp),
+        mask(v6, Layout::Bare),
+        mask(v6, Layout::Timed),
+    ]
+}
+
+/// By version and layout.
+const MASKS: [[[u64; WORDS]; 3]; 2] = [masks(false), masks(true)];
 
 const ACK: u8 = 0x10;
 
@@ -156,7 +175,10 @@ impl Filter {
             value,
             words: words_without as u8 + u8::from(timestamps),
             v6,
-            udp: false,
+            layout: match timestamps {
+                true => Layout::Timed,
+                false => Layout::Bare,
+            },
         }
     }
 
@@ -167,7 +189,7 @@ impl Filter {
             value: Filter::start(remote, local, 17),
             words: if v6 { 6 } else { 3 },
             v6,
-            udp: true,
+            layout: Layout::Udp,
         }
     }
 
@@ -184,11 +206,24 @@ impl Filter {
         if count == 0 || header.len() < count {
             return false;
         }
-        let mask = &MASKS[usize::from(self.v6)][usize::from(self.udp)];
-        let mut differs = 0;
-        for ((word, value), mask) in header[..count].iter().zip(&self.value).zip(mask) {
-            differs |= (u64::from_ne_bytes(*word) ^ value) & mask;
-        }
+        let mask = &MASKS[usize::from(self.v6)][self.layout as usize];
+        let differs = |(word, (value, mask)): (&[u8; 8], (&u64, &u64))| {
+            (u64::from_ne_bytes(*word) ^ value) & mask
+        };
+        let expected = self.value.iter().zip(mask);
+        let differs = match header.first_chunk::<WORDS>() {
+            // Words that do not count are masked; without a count there is no loop.
+            Some(header) => header
+                .iter()
+                .zip(expected)
+                .map(differs)
+                .fold(0, BitOr::bitor),
+            None => header[..count]
+                .iter()
+                .zip(expected)
+                .map(differs)
+                .fold(0, BitOr::bitor),
+        };
         let traffic_class = if self.v6 { packet[1] >> 4 } else { packet[1] };
         differs == 0 && traffic_class & 3 != 3
     }

@@ -45,14 +45,19 @@ impl Pcb {
     /// all as it is: nothing is in flight, nothing waits, the window is the same.
     /// So it is while bytes only come.
     #[inline]
-    pub(super) fn tells_nothing(&mut self, told: &Told<'_>) -> bool {
+    pub(super) fn tells_nothing(&mut self, seq: Seq, ack: Seq, wnd: usize) -> bool {
+        self.knows(ack, wnd) && !self.send.window(seq, ack, wnd)
+    }
+
+    /// Whether an acknowledgment is one that was there, and nothing waits for it.
+    #[inline]
+    pub(super) fn knows(&self, ack: Seq, wnd: usize) -> bool {
         self.board.is_empty()
             && !self.send.wants()
             && self.recovery.retries == 0
             && self.rtt.backoff() == 0
-            && told.ack == self.send.una
-            && told.wnd == self.send.wnd
-            && !self.send.window(told.seq, told.ack, told.wnd)
+            && ack == self.send.una
+            && wnd == self.send.wnd
     }
 
     /// Takes an acknowledgment that is not of what was never sent.

@@ -38,8 +38,8 @@ impl Tcp {
     /// fast path.
     #[inline]
     pub(crate) fn direct(&mut self, now_ns: u64, packet: &[u8], received: Received) -> Direct {
-        if is_syn(packet) {
-            return Direct::Standard(None);
+        if let Some(taken) = self.take_next(now_ns, packet, received) {
+            return taken;
         }
         let Some((name, expected)) = self.connection_of(packet, received) else {
             return Direct::Standard(None);
@@ -55,13 +55,13 @@ impl Tcp {
             return standard;
         }
         pcb.receive.set_memory(left);
-        let taken = match Parts::of(packet) {
-            Some(parts) => pcb.take_plain(now_ns, &parts, received),
-            None => return standard,
+        let Some(parts) = Parts::of(packet) else {
+            return standard;
         };
-        match taken {
+        match pcb.take_plain(now_ns, &parts, received) {
             Some(true) => {
                 self.settle(now_ns, name);
+                self.remember(name, packet, &parts, received);
                 Direct::Taken
             }
             Some(false) => Direct::Dropped(DropReason::ChecksumWrong),
@@ -73,6 +73,7 @@ impl Tcp {
     /// stay, for the address may come back (RFC 2131 §4.4.5), until they time
     /// out or are closed.
     pub(crate) fn disarm(&mut self, hosts: &Hosts) {
+        self.train = None;
         for pcb in self.pcbs.iter_mut() {
             if let Some(headers) = &mut pcb.headers
                 && !hosts.at(pcb.link).routes.is_ours(pcb.local.ip())
@@ -87,6 +88,9 @@ impl Tcp {
     #[inline]
     fn connection_of(&mut self, packet: &[u8], received: Received) -> Option<(Name, bool)> {
         if let Some(channel) = received.channel {
+            if is_syn(packet) {
+                return None;
+            }
             return Some((Name::from_bits(channel.tcp()?), false));
         }
         if let Some(name) = self.latest
@@ -94,6 +98,9 @@ impl Tcp {
             && pcb.expects(packet)
         {
             return Some((name, true));
+        }
+        if is_syn(packet) {
+            return None;
         }
         self.look_up(packet).map(|name| (name, false))
     }
@@ -155,6 +162,29 @@ fn is_syn(packet: &[u8]) -> bool {
         .is_some_and(|flags| flags & Flags::SYN.0 != 0)
 }
 
+/// A TCP header's words, and those of timestamps if it has them.
+struct Words<'a> {
+    fixed: &'a [[u8; 4]; 5],
+    options: &'a [[u8; 4]],
+}
+
+impl Words<'_> {
+    /// Whether it says that no more follows.
+    #[inline]
+    fn finish(&self) -> bool {
+        self.fixed[3][1] & Flags::FIN.0 != 0
+    }
+
+    #[inline]
+    fn sum(&self) -> Sum {
+        let sum = Sum::new().words(self.fixed);
+        match self.options.as_array::<3>() {
+            Some(options) => sum.words(options),
+            None => sum,
+        }
+    }
+}
+
 impl Pcb {
     /// Arms the filter once both sides have said what options they take: what it
     /// accepts of a connection that is not open yet need not be looked up.
@@ -193,7 +223,7 @@ impl Pcb {
     /// Whether nothing is going on that the fast path leaves to the standard
     /// one.
     #[inline]
-    fn is_plain(&self) -> bool {
+    pub(super) fn is_plain(&self) -> bool {
         self.is_flowing()
             && self.recovery.is_calm()
             && !self.board.is_disordered()
@@ -201,26 +231,58 @@ impl Pcb {
             && self.receive.is_in_order()
     }
 
-    /// Takes a segment whose headers are as expected: whether its checksums
-    /// are right; `None` if it is out of order or tells nothing new, and
-    /// nothing has changed.
+    /// The words of a header that is as expected, and the payload.
     #[inline]
-    fn take_plain(&mut self, now_ns: u64, parts: &Parts<'_>, received: Received) -> Option<bool> {
-        let segment = parts.transport;
-        let word = |at: usize| {
-            let bytes = segment[at..at + 4].try_into().expect("4 of 4");
-            u32::from_be_bytes(bytes)
-        };
+    fn split<'a>(&self, segment: &'a [u8]) -> Option<(Words<'a>, &'a [u8])> {
         let header_len = match self.timestamps {
             Some(_) => Repr::LEN_MIN + 12,
             None => Repr::LEN_MIN,
         };
         let (header, payload) = segment.split_at_checked(header_len)?;
-        let (seq, ack) = (Seq(word(4)), Seq(word(8)));
-        let timestamps = self.timestamps.map(|_| (word(24), word(28)));
-        let wnd = usize::from(word(12) as u16) << self.send.scale;
-        let fin = segment[13] & Flags::FIN.0 != 0;
-        let bare = payload.is_empty() && !fin;
+        let (fixed, options) = header.as_chunks::<4>().0.split_first_chunk::<5>()?;
+        Some((Words { fixed, options }, payload))
+    }
+
+    #[inline]
+    fn told_by(&self, words: &Words<'_>, payload: &[u8]) -> Told<'static> {
+        let word = |at: usize| u32::from_be_bytes(words.fixed[at]);
+        let timestamps = match *words.options {
+            [_, value, echo] => Some((u32::from_be_bytes(value), u32::from_be_bytes(echo))),
+            _ => None,
+        };
+        Told {
+            seq: Seq(word(1)),
+            ack: Seq(word(2)),
+            wnd: usize::from(word(3) as u16) << self.send.scale,
+            bare: payload.is_empty() && !words.finish(),
+            marked: false,
+            timestamps,
+            sack: &[],
+        }
+    }
+
+    /// What a segment tells whose header is as expected.
+    pub(super) fn told(&self, segment: &[u8]) -> Option<Told<'static>> {
+        let (words, payload) = self.split(segment)?;
+        Some(self.told_by(&words, payload))
+    }
+
+    /// Takes a segment whose headers are as expected: whether its checksums
+    /// are right; `None` if it is out of order or tells nothing new, and
+    /// nothing has changed.
+    #[inline]
+    fn take_plain(&mut self, now_ns: u64, parts: &Parts<'_>, received: Received) -> Option<bool> {
+        let (words, payload) = self.split(parts.transport)?;
+        let told = self.told_by(&words, payload);
+        let Told {
+            seq,
+            ack,
+            wnd,
+            bare,
+            timestamps,
+            ..
+        } = told;
+        let fin = words.finish();
         let tells = !bare || self.send.una.before(ack) || wnd != self.send.wnd;
         let in_order = seq == self.receive.nxt
             && payload.len() <= self.receive.window()
@@ -236,38 +298,26 @@ impl Pcb {
         if unread || !in_order || self.is_old(now_ns, timestamps) {
             return None;
         }
-        let sum = match received.vouched {
-            true => {
-                self.receive.stage(payload);
-                None
-            }
-            false if payload.is_empty() => Some(Sum::new()),
-            false => Some(self.receive.stage_summed(payload)),
-        };
-        let right = sum.is_none_or(|sum| {
-            let sum = parts.pseudo(Protocol::TCP.0).and(sum);
-            let header = match header.as_chunks::<4>().0.as_array::<8>() {
-                Some(timed) => Sum::new().words(timed),
-                None => Sum::new().bytes(header),
+        if received.vouched {
+            self.receive.stage(payload);
+        } else {
+            let sum = match payload {
+                [] => Sum::new(),
+                _ => self.receive.stage_summed(payload),
             };
-            header.and(sum).finish() == 0
-        });
-        if !right || !parts.header_is_right() {
+            let header = words.sum();
+            let sum = parts.pseudo(Protocol::TCP.0).and(header).and(sum);
+            if sum.finish() != 0 {
+                return Some(false);
+            }
+        }
+        if !parts.header_is_right() {
             return Some(false);
         }
-        let told = Told {
-            seq,
-            ack,
-            wnd,
-            bare,
-            marked: false,
-            timestamps,
-            sack: &[],
-        };
         self.count_in(now_ns, payload.len());
         self.heard(now_ns);
         self.note_timestamp(now_ns, seq, timestamps);
-        if !self.tells_nothing(&told) {
+        if !self.tells_nothing(seq, ack, wnd) {
             self.take_ack(now_ns, &told);
         }
         if !payload.is_empty() {

@@ -260,12 +260,16 @@ impl Pcb {
     }
 
     /// The peer is there.
+    #[inline]
     pub(super) fn heard(&mut self, now_ns: u64) {
+        self.keep_alive_probes = 0;
+        if now_ns == self.last_heard_ns {
+            return;
+        }
         if now_ns.saturating_sub(self.last_heard_ns) > self.rtt.rto_ns() {
             self.quick = QUICK;
         }
         self.last_heard_ns = now_ns;
-        self.keep_alive_probes = 0;
     }
 
     /// PAWS (RFC 7323 §5.3).
@@ -275,6 +279,7 @@ impl Pcb {
     }
 
     /// Whether timestamps say that a segment is an old one.
+    #[inline]
     pub(super) fn is_old(&self, now_ns: u64, timestamps: Option<(u32, u32)>) -> bool {
         let (Some(ours), Some((value, _))) = (self.timestamps, timestamps) else {
             // Once agreed on, every segment but a RST has one (§3.2).
@@ -285,6 +290,7 @@ impl Pcb {
     }
 
     /// RFC 7323 §4.3: the value that is echoed.
+    #[inline]
     pub(super) fn note_timestamp(&mut self, now_ns: u64, seq: Seq, timestamps: Option<(u32, u32)>) {
         let Some((value, _)) = timestamps else {
             return;
@@ -394,8 +400,15 @@ impl Pcb {
     }
 
     /// So many bytes came in order; the window may follow.
+    #[inline]
     pub(super) fn received(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
         add(&mut self.counts.bytes_in, count);
+        if self.receive.may_widen() {
+            self.widen(now_ns, count, timestamps);
+        }
+    }
+
+    fn widen(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
         if let (Some(_), Some((_, echo))) = (self.timestamps, timestamps)
             && count >= self.mss_received.into()
         {
@@ -408,6 +421,7 @@ impl Pcb {
     }
 
     /// Delays an acknowledgment, or not (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
+    #[inline]
     pub(super) fn owe_ack(&mut self, now_ns: u64, taken: Taken) {
         match taken {
             Taken::InOrder if self.quick > 0 && !self.interactive => {

@@ -48,6 +48,7 @@ mod scoreboard;
 mod send;
 mod seq;
 mod table;
+mod train;
 
 pub use congestion::Algorithm;
 pub use fastopen::{COOKIES_MAX, FastOpenServer};

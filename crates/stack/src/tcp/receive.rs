@@ -166,7 +166,14 @@ impl Receive {
         self.limit as usize
     }
 
+    /// Bytes for which there is storage behind those that can be read.
+    #[inline]
+    pub(super) fn spare(&self) -> usize {
+        self.buffer.spare()
+    }
+
     /// So much memory is left for it and all others.
+    #[inline]
     pub(super) fn set_memory(&mut self, left: Left) {
         let capacity = self.buffer.capacity();
         self.storage_max = clamp(capacity + left.bytes);
@@ -174,21 +181,20 @@ impl Receive {
     }
 
     /// Whether there is memory for bytes within the window.
+    #[inline]
     pub(super) fn has_memory(&self, seq: Seq, count: usize) -> bool {
         let most = match seq == self.nxt {
             true => self.storage_max,
             false => self.ahead_max,
         };
-        seq.since(self.nxt) + count <= self.buffer.room(most as usize)
+        let ahead = seq.since(self.nxt) + count;
+        ahead <= self.buffer.spare() || ahead <= self.buffer.room(most as usize)
     }
 
     /// Bytes came in order. The window follows the path, as Linux's does: who
     /// sends more than half of it in a round trip may be held up by it. It does
     /// not while they wait to be read.
     pub(super) fn follow(&mut self, now_ns: u64, count: usize, rtt_ns: u64) {
-        if self.limit >= self.limit_max {
-            return;
-        }
         self.round_bytes = self.round_bytes.saturating_add(count as u32);
         if now_ns < self.round_ns.saturating_add(rtt_ns) {
             return;
@@ -198,6 +204,12 @@ impl Receive {
             self.limit = wanted.min(self.limit_max);
         }
         (self.round_ns, self.round_bytes) = (now_ns, 0);
+    }
+
+    /// Whether the window may still become wider.
+    #[inline]
+    pub(super) fn may_widen(&self) -> bool {
+        self.limit < self.limit_max
     }
 
     /// A full segment came back with a timestamp of ours that old.
@@ -231,6 +243,7 @@ impl Receive {
     }
 
     /// Takes bytes that were staged.
+    #[inline]
     pub(super) fn commit(&mut self, count: usize) -> Taken {
         self.buffer.extend(count);
         self.nxt = self.nxt.plus(count);

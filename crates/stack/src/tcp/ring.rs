@@ -89,6 +89,7 @@ impl Ring {
     }
 
     /// [`Ring::copy`], and the bytes' sum.
+    #[inline]
     pub(super) fn copy_summed(&self, offset: usize, out: &mut [u8]) -> Sum {
         let [from, more] = self.slices(offset, out.len());
         if more.is_empty() {
@@ -155,6 +156,12 @@ impl Ring {
     /// Bytes of storage once something lies `ahead` bytes behind the end.
     pub(super) fn capacity_for(&self, ahead: usize) -> usize {
         capacity(self.len() + ahead).max(self.storage.len())
+    }
+
+    /// Bytes for which there is room behind the end without more storage.
+    #[inline]
+    pub(super) fn spare(&self) -> usize {
+        self.storage.len() - self.len()
     }
 
     /// Bytes for which there is room behind the end, if there may be `most`

@@ -234,6 +234,7 @@ impl Send {
 
     /// The peer's window by a segment, unless a later one told it (RFC 9293
     /// §3.10.7.4); whether it is another than before.
+    #[inline]
     pub(super) fn window(&mut self, seq: Seq, ack: Seq, wnd: usize) -> bool {
         let later = self.wl1.before(seq) || (self.wl1 == seq && self.wl2.at_most(ack));
         if !later {

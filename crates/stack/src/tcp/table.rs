@@ -12,6 +12,7 @@ use super::quiet::Quiet;
 use super::receive::Left;
 use super::send::STARVED_PART;
 use super::seq::Seq;
+use super::train::Train;
 use super::{TcpConfig, TcpError, TcpOptions};
 use crate::due::at;
 use crate::host::{DropReason, Host, Incoming};
@@ -69,6 +70,8 @@ pub(crate) struct Tcp {
     pub(super) starved: BTreeSet<(u32, Name)>,
     /// Whose segment came last, or who began since.
     pub(super) latest: Option<Name>,
+    /// What the next segment is like, if it follows the one before.
+    pub(super) train: Option<Train>,
     pub(super) rng: Keyed,
     /// Which of several stacks of one host this is.
     pub(crate) shard: Option<Box<Shard>>,
@@ -98,6 +101,7 @@ impl Tcp {
             held: 0,
             starved: BTreeSet::new(),
             latest: None,
+            train: None,
             rng,
             shard: None,
         }
@@ -211,6 +215,7 @@ impl Tcp {
 
     pub(crate) fn limit_memory(&mut self, bytes: usize) {
         self.memory = bytes;
+        self.train = None;
         self.feed();
     }
 
@@ -271,7 +276,8 @@ impl Tcp {
             pcb.due_ns = at_ns;
             self.deadlines.set(name.index, at_ns);
         }
-        if pcb.wants_turn() && !std::mem::replace(&mut pcb.is_ready, true) {
+        if !pcb.is_ready && pcb.wants_turn() {
+            pcb.is_ready = true;
             self.ready[usize::from(pcb.link)].push_back(name.bits());
         }
         let untold = pcb.listener.is_none() && !pcb.released;
