@@ -280,8 +280,14 @@ fn an_address_that_a_kernel_has_is_given_up() {
     for at in ["10.0.0.1/24", "2001:db8::1/64"] {
         let address = at.split('/').next().unwrap();
         let said = format!("{address} is ");
-        net.weir(&["host", "eth0", "--addr", at])
-            .until(&said)
+        let host = net.weir(&["host", "eth0", "--addr", at]);
+        let ended = host.until(&said).end();
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let none = "the host has no address left on eth0: give another";
+        assert!(ended.stderr.contains(none), "{ended:?}");
+        // With another it goes on.
+        net.weir(&["host", "eth0", "--addr", at, "--addr", "10.0.0.77/24"])
+            .until("ready")
             .stop();
     }
 }
@@ -306,7 +312,9 @@ fn an_address_that_a_kernel_takes_later_is_given_up_by_any_command() {
         let running = running.until("192.0.2.77 is ");
         let said = running.said().to_owned();
         assert!(said.contains("'s too: it is not used any more"), "{said}");
-        running.stop();
+        let ended = running.end();
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stderr.contains("no address left on"), "{ended:?}");
         kernel.run("ip addr del 192.0.2.77/32 dev tap0");
     }
 }

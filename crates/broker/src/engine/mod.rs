@@ -77,7 +77,7 @@ pub trait Divider {
     /// Where frames are divided at the moment; `None` if nowhere yet.
     fn attached(&self) -> Option<Attach>;
 
-    /// What that costs the host, in words.
+    /// What that costs the host, in words: a line for each program there.
     fn cost(&self) -> String;
 
     /// Moves to another place; never [`Attach::Auto`].

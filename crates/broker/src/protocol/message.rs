@@ -274,7 +274,7 @@ pub struct InterfaceStatus {
     pub dropped: u64,
     /// Where its frames are divided; `None` while it has no ports.
     pub attach: Option<String>,
-    /// What that costs the host, in words.
+    /// What that costs the host, in words: a line for each program there.
     pub cost: Option<String>,
 }
 

@@ -1,6 +1,6 @@
 //! `AF_XDP` sockets: one for each queue of a device, all on one UMEM.
 
-use crate::net::set_option;
+use crate::net::{Interface, set_option};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::xdp::{
@@ -42,28 +42,26 @@ pub enum XskError {
     #[error("AF_XDP sockets are not permitted: run as root, or with CAP_NET_RAW")]
     NotPermitted,
     /// Another socket has it.
-    #[error(
-        "queue {queue} of interface {ifindex} is in use by another AF_XDP socket; end its program"
-    )]
+    #[error("queue {queue} of `{interface}` is in use by another AF_XDP socket; end its program")]
     Busy {
-        /// The interface.
-        ifindex: u32,
+        /// The interface's name, or number.
+        interface: String,
         /// The queue.
         queue: u32,
     },
     /// There is no such queue.
-    #[error("interface {ifindex} has no queue {queue}, or does not take frames of this length")]
+    #[error("`{interface}` has no queue {queue}, or does not take frames of this length")]
     NoQueue {
-        /// The interface.
-        ifindex: u32,
+        /// The interface's name, or number.
+        interface: String,
         /// The queue.
         queue: u32,
     },
     /// The driver cannot do it.
-    #[error("the driver of interface {ifindex} has no {mode} mode for AF_XDP")]
+    #[error("the driver of `{interface}` has no {mode} mode for AF_XDP: choose another")]
     NotByDriver {
-        /// The interface.
-        ifindex: u32,
+        /// The interface's name, or number.
+        interface: String,
         /// The mode.
         mode: CopyMode,
     },
@@ -302,11 +300,13 @@ fn first_flags(spec: &XskSpec) -> SocketAddrXdpFlags {
 }
 
 fn refused(error: Errno, spec: &XskSpec) -> XskError {
-    let (ifindex, queue, mode) = (spec.ifindex, spec.queue, spec.mode);
+    let (queue, mode) = (spec.queue, spec.mode);
+    let interface = Interface::numbered(spec.ifindex);
+    let interface = interface.map_or_else(|_| spec.ifindex.to_string(), |one| one.name);
     match error {
-        Errno::BUSY => XskError::Busy { ifindex, queue },
-        Errno::INVAL | Errno::RANGE => XskError::NoQueue { ifindex, queue },
-        Errno::OPNOTSUPP | Errno::PROTONOSUPPORT => XskError::NotByDriver { ifindex, mode },
+        Errno::BUSY => XskError::Busy { interface, queue },
+        Errno::INVAL | Errno::RANGE => XskError::NoQueue { interface, queue },
+        Errno::OPNOTSUPP | Errno::PROTONOSUPPORT => XskError::NotByDriver { interface, mode },
         error => failed("bind an AF_XDP socket")(error),
     }
 }

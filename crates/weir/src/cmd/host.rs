@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let net = args.addresses.open(&args.links, Need::Later, &stop)?;
     say("ready");
     while !stop.asked() {
-        host::check(&net, &args.links)?;
+        args.addresses.check(&net, &args.links)?;
         stop.wait(LOOK_EACH);
     }
     if args.json {

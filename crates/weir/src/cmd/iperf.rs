@@ -7,6 +7,7 @@ use crate::print;
 use crate::stop::Stop;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
+use std::time::Duration;
 use weir_socket::{Net, TcpListener, UdpSocket};
 
 /// Measure throughput over TCP or UDP, as iperf3 does and with its protocol
@@ -99,6 +100,9 @@ const DATAGRAM_LEN: usize = 1448;
 /// Bits a second over UDP, as iperf3 has it.
 const UDP_RATE: u64 = 1_000_000;
 
+/// How often it is looked whether the host has its links and addresses.
+const LOOK_EACH: Duration = Duration::from_millis(500);
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let stop = Stop::watch()?;
@@ -147,6 +151,7 @@ fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
     say("ready");
     while !stop.asked() {
         let Some((listener, socket)) = wait(&served, stop)? else {
+            args.host.check(&net)?;
             continue;
         };
         let Ok((control, peer)) = listener.accept() else {
@@ -172,14 +177,15 @@ fn listen(net: &Net, port: u16) -> io::Result<Vec<Served>> {
     any_of(net, port).into_iter().map(both).collect()
 }
 
-/// Waits for a client, of whichever version, or a signal.
+/// Waits for a client, of whichever version, or a signal, for a while.
 fn wait<'a>(served: &'a [Served], stop: &Stop) -> Result<Option<&'a Served>, Failure> {
     let mut fds = vec![PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
     for (listener, _) in served {
         let fd = listener.ready_fd().map_err(Failure::run)?;
         fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
     }
-    match poll(&mut fds, None) {
+    let time = LOOK_EACH.try_into().ok();
+    match poll(&mut fds, time.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => return Err(Failure::run(format!("cannot wait: {error}"))),
     }

@@ -24,7 +24,7 @@ use weir_broker::{Bytes, Connection, PortError, SOCKET_DEFAULT};
 Exit status: 0; 1 if no broker listens, and one is not root; 130 or 143 after SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// Print one line of JSON, an array: interface, filter, priority, copy,
-    /// pid, uid, delivered, lost, queue
+    /// pid, uid, delivered, lost, queue, port, sent, refused, at
     #[arg(long, conflicts_with = "watch")]
     json: bool,
 
@@ -49,6 +49,10 @@ struct Json<'a> {
     delivered: u64,
     lost: u64,
     queue: u64,
+    port: u32,
+    sent: u64,
+    refused: u64,
+    at: &'a str,
 }
 
 /// Between two looks, for the rate.
@@ -100,6 +104,10 @@ fn json(ports: &[PortStatus]) -> Result<String, Failure> {
             delivered: port.delivered,
             lost: port.lost,
             queue: port.queue,
+            port: port.port,
+            sent: port.sent,
+            refused: port.refused,
+            at: &port.attach,
         })
         .collect();
     serde_json::to_string(&ports).map_err(Failure::run)
@@ -194,7 +202,10 @@ impl Look {
         let mut table = text::table(&columns, rows);
         for interface in &self.interfaces {
             if let (Some(attach), Some(cost)) = (&interface.attach, &interface.cost) {
-                table += &format!("\n\n{} at {attach}: {cost}", interface.name);
+                table += &format!("\n\n{} at {attach}:", interface.name);
+                for cost in cost.lines() {
+                    table += &format!("\n  {cost}");
+                }
             }
         }
         table

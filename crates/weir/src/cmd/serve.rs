@@ -58,6 +58,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long open answers may take after a signal.
 const ENDING: Duration = Duration::from_secs(2);
 
+/// How often it is looked whether the host has its links and addresses.
+const LOOK_EACH: Duration = Duration::from_millis(500);
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let stop = Stop::watch()?;
@@ -79,11 +82,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         _ => say("ready"),
     }
     while !stop.asked() {
-        wait(
-            &listeners,
-            &stop,
-            served.count.load(Relaxed) < CONNECTIONS_MAX,
-        )?;
+        let may_accept = served.count.load(Relaxed) < CONNECTIONS_MAX;
+        if !wait(&listeners, &stop, may_accept)? {
+            args.host.check(&net)?;
+        }
         for listener in &listeners {
             if let Err(error) = Server::accept(&served, listener) {
                 args.host.check(&net)?;
@@ -112,18 +114,23 @@ fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, Failure> {
     listeners.map_err(|error| Failure::run(format!("cannot listen at port {port}: {error}")))
 }
 
-/// Waits for a connection or a signal.
-fn wait(listeners: &[TcpListener], stop: &Stop, may_accept: bool) -> Result<(), Failure> {
+/// Waits for a connection or a signal; tells whether there may be one.
+fn wait(listeners: &[TcpListener], stop: &Stop, may_accept: bool) -> Result<bool, Failure> {
     let mut fds = vec![PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
     for listener in listeners.iter().filter(|_| may_accept) {
         let fd = listener.ready_fd().map_err(Failure::run)?;
         fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
     }
     // When all places are taken, one becomes free without a word.
-    let time = (!may_accept).then_some(Duration::from_millis(20));
-    let time = time.and_then(|time| time.try_into().ok());
+    let time = if may_accept {
+        LOOK_EACH
+    } else {
+        Duration::from_millis(20)
+    };
+    let time = time.try_into().ok();
     match poll(&mut fds, time.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Ok(count) => Ok(count > 0),
+        Err(rustix::io::Errno::INTR) => Ok(true),
         Err(error) => Err(Failure::run(format!("cannot wait: {error}"))),
     }
 }

@@ -6,7 +6,6 @@ mod place;
 mod told;
 
 pub(crate) use names::{any_of, any_towards, resolve, unreached};
-pub(crate) use told::check;
 
 use crate::failure::Failure;
 use crate::stop::Stop;
@@ -127,9 +126,9 @@ impl HostArgs {
         self.addresses.open(&self.links, need, stop)
     }
 
-    /// As [`check`].
+    /// As [`Addresses::check`].
     pub(crate) fn check(&self, net: &Net) -> Result<(), Failure> {
-        check(net, &self.links)
+        self.addresses.check(net, &self.links)
     }
 
     /// Opens the links, starts the host, and gives the first address of a
@@ -155,6 +154,7 @@ impl Addresses {
         let opened = places.iter().map(|place| place.open(need));
         let net = open::start(opened.collect::<Result<_, _>>()?, self.shards)?;
         told::settle(&places, &net, stop)?;
+        self.check(&net, links)?;
         Ok(net)
     }
 }

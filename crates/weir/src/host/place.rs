@@ -12,7 +12,7 @@ use weir_wire::ethernet::Address;
 /// Something of one link: `WHAT%LINK`, or `WHAT`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct On<T> {
-    what: T,
+    pub(super) what: T,
     link: Option<String>,
 }
 

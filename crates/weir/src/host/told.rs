@@ -1,7 +1,7 @@
 //! What happens to a host's addresses and routers is said on standard error.
 
-use super::Source;
-use super::place::Place;
+use super::place::{On, Place};
+use super::{Addresses, Source};
 use crate::failure::{Failure, say};
 use crate::stop::Stop;
 use std::time::{Duration, Instant};
@@ -60,11 +60,25 @@ pub(super) fn settle(places: &[Place<'_>], net: &Net, stop: &Stop) -> Result<(),
     Ok(())
 }
 
-/// Fails if no frame will come or go any more, by any link.
-pub(crate) fn check(net: &Net, links: &[String]) -> Result<(), Failure> {
-    match net.is_gone() {
-        true => Err(Failure::run(format!("{} is gone", links.join(", ")))),
-        false => Ok(()),
+impl Addresses {
+    /// Fails if no frame will come or go any more, by any link, or none of the
+    /// host's addresses is left and nobody gives it one.
+    pub(crate) fn check(&self, net: &Net, links: &[String]) -> Result<(), Failure> {
+        let links = links.join(", ");
+        if net.is_gone() {
+            return Err(Failure::run(format!("{links} is gone")));
+        }
+        let left = net.addresses();
+        let has = |one: &On<Source>| match one.what {
+            Source::Fixed(prefix) => left.contains(&prefix.address()),
+            Source::Dhcp | Source::Auto => true,
+        };
+        match self.addresses.iter().any(has) {
+            true => Ok(()),
+            false => Err(Failure::run(format!(
+                "the host has no address left on {links}: give another --addr"
+            ))),
+        }
     }
 }
 

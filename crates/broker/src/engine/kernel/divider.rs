@@ -383,7 +383,7 @@ impl Divider for KernelDivider {
             .iter()
             .map(|one| cost(one.hook()))
             .collect();
-        costs.join("; ")
+        costs.join("\n")
     }
 
     fn attach(&mut self, attach: Attach) -> Result<(), Refusal> {
