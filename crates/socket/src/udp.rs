@@ -113,16 +113,12 @@ impl UdpSocket {
     fn connect_to(&self, peer: SocketAddr) -> Result<(), Errno> {
         let mut known = self.lock_peer();
         let owner = self.owner_of(peer);
+        self.tie(peer)?;
         let mut waiting = Vec::new();
-        for core in self.parts.cores() {
+        for core in self.parts.cores().iter().filter(|core| core.shard != owner) {
             core.call(|state, _| {
                 let id = udp(core)?;
-                state.catch_up();
-                state.stack.udp_connect(id, peer).map_err(errno::bind)?;
-                if core.shard != owner {
-                    let datagrams = std::iter::from_fn(|| state.stack.udp_receive(id));
-                    waiting.extend(datagrams);
-                }
+                waiting.extend(std::iter::from_fn(|| state.stack.udp_receive(id)));
                 Ok::<_, Errno>(())
             })?;
         }
@@ -139,6 +135,28 @@ impl UdpSocket {
         // Who waits for another peer's is to wait where this one's come.
         if let Some(core) = self.parts.cores().get(before).filter(|_| before != owner) {
             core.call(|state, _| state.wake_readers(core.id));
+        }
+        Ok(())
+    }
+
+    /// Ties every part to the peer, or none.
+    fn tie(&self, peer: SocketAddr) -> Result<(), Errno> {
+        let mut tied = Vec::new();
+        for core in self.parts.cores() {
+            let done = core.call(|state, _| {
+                let id = udp(core)?;
+                state.catch_up();
+                let before = state.stack.udp_connect(id, peer).map_err(errno::bind)?;
+                tied.push((core, id, before));
+                Ok(())
+            });
+            if done.is_err() {
+                for (core, id, before) in tied {
+                    // Fails where it was closed, or its place is another's now.
+                    let _ = core.call(|state, _| state.stack.udp_restore(id, before));
+                }
+                return done;
+            }
         }
         Ok(())
     }
@@ -495,3 +513,60 @@ waits!(
     "A descriptor for `poll` and `epoll`, readable while a datagram waits, writable while the link \
      takes some."
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link;
+    use weir_stack::Config;
+
+    /// The last of three stacks refuses, where another has the peer.
+    #[test]
+    fn who_cannot_be_connected_everywhere_is_nowhere() {
+        let (near, _far) = link::mem().unwrap();
+        let config = Config::new(weir_wire::ethernet::Address([2, 0, 0, 0, 0, 1]));
+        let config = config.address("192.0.2.1/24".parse().unwrap());
+        let net = Net::builder()
+            .link(near, &config)
+            .shards(3)
+            .start()
+            .unwrap();
+        let shared = UdpBind {
+            shared: true,
+            ..UdpBind::default()
+        };
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let [any, peer, other] = ["0.0.0.0:7", "192.0.2.9:9", "192.0.2.8:9"].map(at);
+        let has = {
+            let stack = &mut net.shard(2).lock().stack;
+            let has = stack.udp_bind_as(any, shared).unwrap();
+            stack.udp_connect(has, peer).unwrap();
+            has
+        };
+        let socket = UdpSocket::bind_as(&net, any, shared).unwrap();
+        let ties = || {
+            let parts = socket.parts.cores().iter();
+            let tied = parts.map(|core| {
+                core.look(|state| state.stack.udp_channel(udp(core)?).ok_or(Errno::NOTCONN))
+            });
+            tied.filter(Result::is_ok).count()
+        };
+        let refused = || {
+            let error = socket.connect(peer).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        };
+        refused();
+        assert_eq!((ties(), socket.local_addr().unwrap()), (0, any));
+        assert!(socket.peer_addr().is_err());
+        socket.connect(other).unwrap();
+        refused();
+        assert_eq!((ties(), socket.peer_addr().unwrap()), (3, other));
+        // Who was connected to before has not lost its peer to anybody.
+        let third = UdpSocket::bind_as(&net, any, shared).unwrap();
+        assert!(third.connect(other).is_err());
+        net.shard(2).lock().stack.udp_close(has);
+        socket.connect(peer).unwrap();
+        assert_eq!((ties(), socket.peer_addr().unwrap()), (3, peer));
+        third.connect(other).unwrap();
+    }
+}

@@ -149,6 +149,15 @@ pub struct UdpBind {
     pub shared: bool,
 }
 
+/// Where a socket is, and who its peer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdpEnds {
+    local: SocketAddr,
+    both: bool,
+    link: u8,
+    remote: Option<SocketAddr>,
+}
+
 struct Socket {
     local: SocketAddr,
     /// It is at any address of IPv4, too.
@@ -255,8 +264,8 @@ impl Sockets {
         hosts: &Hosts,
         id: UdpId,
         remote: SocketAddr,
-    ) -> Result<(), BindError> {
-        let socket = self.sockets.get_mut(id.0).ok_or(BindError::Closed)?;
+    ) -> Result<UdpEnds, BindError> {
+        let socket = self.sockets.get(id.0).ok_or(BindError::Closed)?;
         let from = socket.from(remote);
         let link = hosts.towards(from, remote, socket.options.group_link);
         let link = link.ok_or(BindError::NoRoute(remote))?;
@@ -265,30 +274,46 @@ impl Sockets {
         let remote = plain(remote);
         let local = SocketAddr::new(source, socket.local.port());
         let key = Key::new(local, remote).ok_or(BindError::NoRoute(remote))?;
-        let before = socket.connection();
-        if before == Some(key) {
-            return Ok(());
-        }
-        self.connected
-            .insert(key, PcbId(id.0.index))
-            .map_err(|_| BindError::InUse(local))?;
-        if let Some(before) = before {
-            self.connected.remove(&before);
+        if socket.connection() == Some(key) {
+            return Ok(socket.ends());
         }
         // From now on the socket is at this address alone.
-        let place = socket.place();
-        (socket.local, socket.both) = (local, false);
-        (socket.remote, socket.link) = (Some(remote), link);
-        socket.filter = Filter::udp(remote, local);
+        let ends = UdpEnds {
+            local,
+            both: false,
+            link,
+            remote: Some(remote),
+        };
+        self.tie(id, ends)
+    }
+
+    /// Gives a socket other ends; tells those that it had.
+    pub(crate) fn tie(&mut self, id: UdpId, ends: UdpEnds) -> Result<UdpEnds, BindError> {
+        let socket = self.sockets.get_mut(id.0).ok_or(BindError::Closed)?;
+        let (before, place, pcb) = (socket.ends(), socket.place(), PcbId(id.0.index));
+        if before == ends {
+            return Ok(before);
+        }
+        if let Some(key) = ends.connection() {
+            let entered = self.connected.insert(key, pcb);
+            entered.map_err(|_| BindError::InUse(ends.local))?;
+        }
+        if let Some(key) = before.connection() {
+            self.connected.remove(&key);
+        }
+        (socket.local, socket.both) = (ends.local, ends.both);
+        (socket.remote, socket.link) = (ends.remote, ends.link);
+        let filter = ends.remote.map(|remote| Filter::udp(remote, ends.local));
+        socket.filter = filter.unwrap_or_default();
         let moved = socket.place();
         if socket.is_placed {
-            self.places.remove(place, PcbId(id.0.index));
+            self.places.remove(place, pcb);
         }
         // Another may be at that very address already; then this one is found by
         // its connection only.
-        let entered = self.places.insert(moved, PcbId(id.0.index), false);
+        let entered = self.places.insert(moved, pcb, ends.remote.is_none());
         socket.is_placed = entered.is_ok();
-        Ok(())
+        Ok(before)
     }
 
     pub(crate) fn close(&mut self, hosts: &mut Hosts, id: UdpId) {
@@ -628,6 +653,21 @@ impl Socket {
         }
     }
 
+    fn ends(&self) -> UdpEnds {
+        UdpEnds {
+            local: self.local,
+            both: self.both,
+            link: self.link,
+            remote: self.remote,
+        }
+    }
+
+    fn connection(&self) -> Option<Key> {
+        self.ends().connection()
+    }
+}
+
+impl UdpEnds {
     fn connection(&self) -> Option<Key> {
         Key::new(self.local, self.remote?)
     }

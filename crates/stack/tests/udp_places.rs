@@ -199,3 +199,29 @@ fn a_connected_socket_keeps_its_place_and_refuses_strangers() {
     world.stack.udp_close(other);
     assert!(world.stack.udp_bind(here).is_ok());
 }
+
+#[test]
+fn a_connection_that_is_undone_leaves_a_socket_as_it_was() {
+    let (mut world, sockets) = world(1);
+    let restore = |world: &mut World, before| world.stack.udp_restore(sockets[0], before);
+    let open = world.stack.udp_connect(sockets[0], peer(1)).unwrap();
+    let first = world.stack.udp_connect(sockets[0], peer(2)).unwrap();
+    restore(&mut world, first).unwrap();
+    for number in [1, 2] {
+        hear(&mut world, peer(number), OURS);
+    }
+    assert_eq!(heard(&mut world, &sockets), [(0, peer(1))]);
+    restore(&mut world, open).unwrap();
+    assert_eq!(world.stack.udp_local(sockets[0]), Some(at("0.0.0.0:9")));
+    for number in [1, 2] {
+        hear(&mut world, peer(number), OURS);
+    }
+    assert_eq!(heard(&mut world, &sockets), [(0, peer(1)), (0, peer(2))]);
+    // Another has its peer meanwhile.
+    let other = world.stack.udp_bind_as(at("0.0.0.0:9"), SHARED).unwrap();
+    world.stack.udp_connect(other, peer(1)).unwrap();
+    let here = SocketAddr::from((OURS, 9));
+    assert_eq!(restore(&mut world, first), Err(BindError::InUse(here)));
+    world.stack.udp_close(sockets[0]);
+    assert_eq!(restore(&mut world, open), Err(BindError::Closed));
+}

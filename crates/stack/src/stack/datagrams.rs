@@ -2,7 +2,7 @@
 
 use super::Stack;
 use crate::host::Channel;
-use crate::udp::{BindError, Datagram, GroupError, SendError, UdpBind, UdpId, UdpOptions};
+use crate::udp::{BindError, Datagram, GroupError, SendError, UdpBind, UdpEnds, UdpId, UdpOptions};
 use std::net::{IpAddr, SocketAddr};
 
 impl Stack {
@@ -24,13 +24,21 @@ impl Stack {
     }
 
     /// Ties a UDP socket to one peer: it hears no other, and learns when
-    /// nobody is there.
+    /// nobody is there. Gives what it was before.
     ///
     /// # Errors
     /// If no route leads there, or another socket is tied to it from the same
     /// address and transport port.
-    pub fn udp_connect(&mut self, socket: UdpId, remote: SocketAddr) -> Result<(), BindError> {
+    pub fn udp_connect(&mut self, socket: UdpId, remote: SocketAddr) -> Result<UdpEnds, BindError> {
         self.udp.connect(&self.hosts, socket, remote)
+    }
+
+    /// Undoes a [`Stack::udp_connect`].
+    ///
+    /// # Errors
+    /// If another socket is tied to the peer that it had, or it is closed.
+    pub fn udp_restore(&mut self, socket: UdpId, before: UdpEnds) -> Result<(), BindError> {
+        self.udp.tie(socket, before).map(drop)
     }
 
     /// Where a UDP socket is; `None` if it is closed.
