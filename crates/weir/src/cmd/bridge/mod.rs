@@ -188,7 +188,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let stop = Stop::watch()?;
     // Without privilege it has its turn like all others.
-    let _ = weir_link::xdp::first_in_line();
+    let _first = weir_link::xdp::first_in_line();
     // With --restart it is for who watches us to feed it.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
     let life = Life::new(watchdog)?;
