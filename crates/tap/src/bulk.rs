@@ -1,12 +1,13 @@
 //! Many frames that go out at once in copy mode, without a socket buffer for
 //! each: see [`weir_link::xdp::Bulk`].
 
+use crate::clock;
 use crate::counts::Counts;
 use crate::link::{Push, Queue, TapLink};
 use std::fmt;
 use weir_link::net::{Feature, driver};
 use weir_link::xdp::{
-    BULK_FRAMES_MAX, Bulk, CopyMode, DriverEvent, DriverWatch, POOLS_MAX, takes_redirected,
+    BULK_FRAMES_MAX, Bulk, CopyMode, DriverEvent, DriverWatch, POOLS_MAX, takes_redirected, waits,
 };
 
 /// Why the frames of a link do not go out many at once.
@@ -63,12 +64,45 @@ const HEAR_NS: u64 = 10_000_000;
 /// Changes that are heard of at once; the others after them.
 const HEAR_MAX: usize = 64;
 
+/// A call that waits in the kernel, and so long, has been held up: by somebody
+/// who changes XDP programs, wherever on the machine.
+const HELD_UP_NS: u64 = 1_000_000;
+/// How long sockets send after that. Each time again within [`CALM_NS`] it is
+/// twice as long as before.
+const PAUSE_NS: u64 = 1_000_000_000;
+const PAUSE_MAX_NS: u64 = 64 * PAUSE_NS;
+const CALM_NS: u64 = 60 * PAUSE_NS;
+
+/// Until when sockets send, since a call was held up: then the next may be.
+#[derive(Clone, Copy, Default, Debug)]
+struct Pause {
+    until: u64,
+    long: u64,
+}
+
+impl Pause {
+    fn is_over(self, now: u64) -> bool {
+        now >= self.until
+    }
+
+    /// A call has been held up.
+    fn begin(&mut self, now: u64) {
+        let is_calm = now.saturating_sub(self.until) >= CALM_NS;
+        self.long = match self.long {
+            before if before > 0 && !is_calm => (2 * before).min(PAUSE_MAX_NS),
+            _ => PAUSE_NS,
+        };
+        self.until = now + self.long;
+    }
+}
+
 /// What sends so, for the links of a tap.
 #[derive(Debug)]
 pub(crate) struct BulkOut {
     bulk: Bulk,
     watch: DriverWatch,
     next_ns: u64,
+    pause: Pause,
 }
 
 impl BulkOut {
@@ -81,6 +115,7 @@ impl BulkOut {
             watch: DriverWatch::open().map_err(|error| refused(&error))?,
             bulk: Bulk::new().map_err(|error| refused(&error))?,
             next_ns: 0,
+            pause: Pause::default(),
         })
     }
 
@@ -126,14 +161,15 @@ impl BulkOut {
         &mut self,
         queue: &mut Queue,
         link: usize,
+        now: u64,
         counts: &mut Counts,
     ) -> Result<(), Push> {
         let kept = queue.ring.kept_back().map_err(Push::Ring)?;
         // Frames that nobody frees keep memory of the kernel's: few of them.
-        if kept < FRAMES_MIN || self.bulk.pools() >= POOLS_MAX {
+        if kept < FRAMES_MIN || self.bulk.pools() >= POOLS_MAX || !self.pause.is_over(now) {
             return Ok(());
         }
-        let mut done = 0;
+        let (mut done, mut began) = (0, clock::now());
         while done < kept {
             let want = (kept - done).min(BULK_FRAMES_MAX as u32);
             let put = (0..want).find(|place| {
@@ -145,11 +181,19 @@ impl BulkOut {
                 break;
             }
             counts.calls_tx += 1;
+            let waited = waits();
             let Ok(sent) = self.bulk.send(link as u32, put as usize) else {
                 break;
             };
             done += sent as u32;
             counts.bulk_frames += sent as u64;
+            let ended = clock::now();
+            if ended - began >= HELD_UP_NS && waits() != waited {
+                counts.bulk_held_up += 1;
+                self.pause.begin(ended);
+                break;
+            }
+            began = ended;
             if (sent as u32) < want {
                 break;
             }
@@ -179,5 +223,34 @@ fn may(link: &TapLink) -> Result<(), NoBulk> {
     match Feature::TcpSegmentation.get(&interface) {
         Ok(false) => Ok(()),
         _ => Err(NoBulk::Segments { interface }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CALM_NS, PAUSE_MAX_NS, PAUSE_NS, Pause};
+
+    #[test]
+    fn who_is_held_up_again_pauses_for_longer() {
+        let mut pause = Pause::default();
+        assert!(pause.is_over(0));
+        let mut now = 5 * PAUSE_NS;
+        for long in [1, 2, 4, 8, 16, 32, 64, 64, 64] {
+            pause.begin(now);
+            let until = now + long * PAUSE_NS;
+            assert!(!pause.is_over(now) && !pause.is_over(until - 1) && pause.is_over(until));
+            now = until + CALM_NS - 1;
+        }
+        assert_eq!(pause.long, PAUSE_MAX_NS);
+    }
+
+    #[test]
+    fn after_a_calm_minute_it_is_as_the_first_time() {
+        let mut pause = Pause::default();
+        pause.begin(7);
+        pause.begin(PAUSE_NS + 7);
+        assert_eq!(pause.long, 2 * PAUSE_NS);
+        pause.begin(pause.until + CALM_NS);
+        assert_eq!(pause.long, PAUSE_NS);
     }
 }

@@ -334,7 +334,9 @@ impl Tap {
                 let pushed = match &self.members {
                     None => bulk
                         .as_mut()
-                        .map_or(Ok(()), |bulk| bulk.push(queue, number, &mut self.counts))
+                        .map_or(Ok(()), |bulk| {
+                            bulk.push(queue, number, now, &mut self.counts)
+                        })
                         .and_then(|()| queue.push(link.mode, &mut self.counts)),
                     Some(members) => queue.push_kept(members, link.mode, &mut self.counts),
                 };

@@ -43,6 +43,10 @@ pub struct Counts {
     /// Frames that were sent many at once without a socket buffer, each with a
     /// copy of our own more: see [`Config::bulk`](crate::Config::bulk).
     pub bulk_frames: u64,
+    /// Such calls that the kernel held up for a millisecond and more, since
+    /// somebody on the machine changed XDP programs: after each, sockets send for
+    /// a while.
+    pub bulk_held_up: u64,
     /// System calls to receive: none in copy mode.
     pub calls_rx: u64,
     /// System calls to sleep until a frame comes.

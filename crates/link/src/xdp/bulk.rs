@@ -17,6 +17,11 @@
 //! program that is attached nowhere (`bpf_dispatcher_change_prog`). This one is
 //! attached to the loopback of a namespace in which nobody is.
 //!
+//! All the same each such call takes the one lock that every change of XDP
+//! programs on the machine takes, and waits with it for such a grace period: who
+//! calls then waits, too, for 10 ms and more. Who sends has to see that, and to
+//! leave off.
+//!
 //! For each call the kernel makes a pool of pages, which goes with the last of
 //! its frames: at the end of the call, or where somebody keeps one, within a
 //! second of when he lets go. How many stay is bounded ([`POOLS_MAX`]), since the

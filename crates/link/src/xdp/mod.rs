@@ -24,6 +24,7 @@ mod program;
 mod promiscuous;
 mod socket;
 mod state;
+mod waits;
 
 pub use bulk::{BULK_BYTES, BULK_FRAMES_MAX, Bulk, BulkError, POOLS_MAX};
 pub use death::{DeathWord, Life};
@@ -38,3 +39,4 @@ pub use priority::{FirstInLine, first_in_line};
 pub(crate) use socket::send_many_at_once;
 pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};
 pub use state::{Bypass, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, State, Trips, Why};
+pub use waits::waits;

@@ -20,6 +20,8 @@ pub(super) struct Report {
     calls_per_frame: f64,
     /// Frames that were sent many at once.
     bulk_frames: u64,
+    /// Times that the kernel held such a call up.
+    bulk_held_up: u64,
     calls_tx: u64,
     calls_rx: u64,
     calls_wait: u64,
@@ -125,6 +127,7 @@ impl Report {
             copies_per_frame_user: per_frame(counts.bulk_frames),
             calls_per_frame: per_frame(calls),
             bulk_frames: counts.bulk_frames,
+            bulk_held_up: counts.bulk_held_up,
             calls_tx: counts.calls_tx,
             calls_rx: counts.calls_rx,
             calls_wait: counts.calls_wait,

@@ -40,6 +40,8 @@ pub(super) struct Report {
     routes_refused: u64,
     /// Frames that were sent many at once.
     bulk_frames: u64,
+    /// Times that the kernel held such a call up.
+    bulk_held_up: u64,
     /// System calls to send, to receive, to sleep.
     calls_tx: u64,
     calls_rx: u64,
@@ -106,6 +108,7 @@ impl Report {
             routes_elsewhere: view.left_out.0,
             routes_refused: view.left_out.1,
             bulk_frames: calls.bulk_frames,
+            bulk_held_up: calls.bulk_held_up,
             calls_tx: calls.calls_tx,
             calls_rx: calls.calls_rx,
             calls_wait: calls.calls_wait,
@@ -246,6 +249,11 @@ impl Report {
                 "bulk_frames_total",
                 "Frames sent many at once.",
                 self.bulk_frames,
+            ),
+            (
+                "bulk_held_up_total",
+                "Times that the kernel held up such a call.",
+                self.bulk_held_up,
             ),
             ("calls_tx_total", "System calls to send.", self.calls_tx),
             ("calls_rx_total", "System calls to receive.", self.calls_rx),
