@@ -184,18 +184,22 @@ impl Tap {
         let mut end = None;
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mut rounds = 0_u32;
-        let spin = u64::try_from(self.config.spin.as_nanos()).unwrap_or(u64::MAX);
         loop {
             let now = self.alive()?;
             let end = *end.get_or_insert(now.saturating_add(time));
             self.settle(now);
             if self.is_any_ready()? {
                 self.busy_at = now;
+                // Where one was slept for, it was noted when it came.
+                if let Some(since) = self.idle_since.take() {
+                    self.spin.came(now.saturating_sub(since));
+                }
                 return Ok(true);
             }
+            let since = *self.idle_since.get_or_insert(now);
             let is_over = now >= end;
             rounds = rounds.wrapping_add(1);
-            let spins = now.saturating_sub(self.busy_at) < spin;
+            let spins = self.spin.goes_on(now.saturating_sub(since));
             match &mut self.members {
                 // To look at the rings keeps the kernel from them.
                 None if rounds.is_multiple_of(REAP_ROUNDS) || is_over || !spins => self.reap()?,
@@ -206,44 +210,57 @@ impl Tap {
                 return Ok(false);
             }
             self.kick_rx()?;
-            if spins {
-                std::hint::spin_loop();
-                continue;
-            }
-            // The limit counts from the next frame on.
-            self.state.sleep();
-            self.beaten_at = 0;
-            if !self.is_any_ready()? {
-                self.counts.calls_wait += 1;
-                let (mut fds, mut left) = (self.sockets(), end - now);
-                if let Some(members) = &self.members {
-                    // There is more to see than frames.
-                    fds.push(members.listener.as_fd());
-                    left = left.min(SLEEP);
-                }
-                if let Some(fast) = &self.fast {
-                    let often = if fast.is_pressed() {
-                        LEASE / 100
-                    } else {
-                        LEASE / 2
-                    };
-                    left = left.min(often.as_nanos() as u64);
-                }
-                let left = Duration::from_nanos(left);
-                // A link that is down has an error, and no frame.
-                let woken = wait_readable(&fds, left).map_err(|source| TapError::System {
-                    what: "wait for frames",
-                    source,
-                })?;
-                if woken && !self.is_any_ready()? {
-                    self.check_links()?;
-                }
-                // To be woken once says that frames come: look for more.
-                if woken {
-                    self.busy_at = clock::now();
-                }
+            match spins {
+                true => std::hint::spin_loop(),
+                false => self.sleep(since, end - now)?,
             }
         }
+    }
+
+    /// Sleeps until a frame comes, for so many nanoseconds at most; there has
+    /// been none `since` then.
+    fn sleep(&mut self, since: u64, mut left: u64) -> Result<(), TapError> {
+        // The limit counts from the next frame on.
+        self.state.sleep();
+        self.beaten_at = 0;
+        if self.is_any_ready()? {
+            return Ok(());
+        }
+        self.counts.calls_wait += 1;
+        let mut fds = self.sockets();
+        if let Some(members) = &self.members {
+            // There is more to see than frames.
+            fds.push(members.listener.as_fd());
+            left = left.min(SLEEP);
+        }
+        if let Some(fast) = &self.fast {
+            let often = if fast.is_pressed() {
+                LEASE / 100
+            } else {
+                LEASE / 2
+            };
+            left = left.min(often.as_nanos() as u64);
+        }
+        let left = Duration::from_nanos(left);
+        // A link that is down has an error, and no frame.
+        let woken = wait_readable(&fds, left).map_err(|source| TapError::System {
+            what: "wait for frames",
+            source,
+        })?;
+        if !woken {
+            return Ok(());
+        }
+        // The kernel has noted when it came: to wake takes its time, too.
+        match self.state.heartbeat() {
+            0 => {}
+            came => self.spin.came(came.saturating_sub(since)),
+        }
+        // To be woken once says that frames come: look for more.
+        self.idle_since = None;
+        if !self.is_any_ready()? {
+            self.check_links()?;
+        }
+        Ok(())
     }
 
     /// Where frames come that are ours to take.

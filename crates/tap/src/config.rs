@@ -30,8 +30,9 @@ pub struct Config {
     pub ring: u32,
     /// How frames get to the memory.
     pub mode: Mode,
-    /// How long to look for frames before going to sleep: the core is busy,
-    /// and the latency low.
+    /// How long to look for frames before going to sleep, at most: the core is
+    /// busy, and the latency low. Where frames come at greater intervals than
+    /// that, they are soon slept for at once.
     pub spin: Duration,
     /// Have our calls poll the device for so long at a time, where its driver
     /// knows how.

@@ -69,6 +69,7 @@ mod member;
 mod more;
 mod pass;
 mod share;
+mod spin;
 pub mod switch;
 mod tap;
 

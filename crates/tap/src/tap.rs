@@ -7,6 +7,7 @@ use crate::error::TapError;
 use crate::fast::FastPath;
 use crate::link::{Shared, TapLink};
 use crate::member::Members;
+use crate::spin::Spin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weir_link::net::Interface;
@@ -69,6 +70,9 @@ pub struct Tap {
     pub(crate) check_until: u64,
     /// When there was a frame last.
     pub(crate) busy_at: u64,
+    /// Since when there is none, and we wait for one.
+    pub(crate) idle_since: Option<u64>,
+    pub(crate) spin: Spin,
     /// When we said last that we are alive; 0 where we have to.
     pub(crate) beaten_at: u64,
     /// What is left behind when the process ends.
@@ -202,6 +206,8 @@ impl Tap {
             epoch: 0,
             check_until: 0,
             busy_at: 0,
+            idle_since: None,
+            spin: Spin::new(config.spin),
             beaten_at: 0,
             outlives,
             members: None,

@@ -223,6 +223,12 @@ impl State {
         self.wide(at::HEARTBEAT).store(0, Ordering::SeqCst);
     }
 
+    /// When we said last that we are alive; or, where we sleep, when a frame
+    /// came since, if one did.
+    pub fn heartbeat(&self) -> u64 {
+        self.wide(at::HEARTBEAT).load(Ordering::Acquire)
+    }
+
     /// Whether frames come to a process, and the epoch that they carry.
     #[inline]
     pub fn gate(&self) -> (bool, u32) {
