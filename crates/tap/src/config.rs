@@ -4,6 +4,7 @@ use crate::error::TapError;
 use crate::fast::FastConfig;
 use std::time::Duration;
 use weir_link::xdp::{Bypass, CopyMode};
+use weir_ring::umem::CHUNKS_MAX;
 
 /// How frames get to the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -83,6 +84,44 @@ impl Default for Config {
     }
 }
 
+/// Chunks that the rings of a program have by [default](Config::ring_for), at
+/// most: 128 MiB.
+const RINGS_CHUNKS_MAX: u32 = 1 << 16;
+
+/// The longest rings by default: what comes at 4 million a second while another
+/// program has the processor for a tick of the kernel's (4 ms at 250 a second).
+const RING_MAX: u32 = 1 << 14;
+
+impl Config {
+    /// With rings for so many frames at each of so many links, and as many
+    /// chunks as it takes: a link whose frames nobody takes holds twice its
+    /// ring (a full rx ring, and as much that is lent to be filled), and leaves
+    /// the others theirs all the same.
+    #[must_use]
+    pub fn with_rings(self, ring: u32, links: usize) -> Config {
+        let chunks = ring.saturating_mul(parts(links)).saturating_add(self.kept);
+        Config {
+            ring,
+            chunks: chunks.min(CHUNKS_MAX),
+            ..self
+        }
+    }
+
+    /// Rings as long as makes sense for a program that forwards between so many
+    /// links: a processor that does something else for some milliseconds shall
+    /// cost no frame, and the memory of all of them stay within 128 MiB.
+    pub fn ring_for(links: usize) -> u32 {
+        let fit = (RINGS_CHUNKS_MAX / parts(links)).max(1);
+        RING_MAX.min(1 << fit.ilog2())
+    }
+}
+
+/// How many rings' frames there are chunks for.
+fn parts(links: usize) -> u32 {
+    let links = links.clamp(1, weir_link::xdp::LINKS_MAX as usize) as u32;
+    2 * links - 1
+}
+
 /// Whether it can be.
 pub(crate) fn check(config: &Config) -> Result<(), TapError> {
     let setting = |what, value: u64, range| {
@@ -108,4 +147,29 @@ pub(crate) fn check(config: &Config) -> Result<(), TapError> {
         return setting("a limit (in µs)", micros, "1 ms or more");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_long_within_a_bound_of_memory() {
+        let long = |links| Config::ring_for(links);
+        assert_eq!([2, 3, 4, 5, 8].map(long), [16_384, 8192, 8192, 4096, 4096]);
+        for links in 1..=8 {
+            let config = Config::default().with_rings(long(links), links);
+            assert!(check(&config).is_ok());
+            assert!(config.chunks <= RINGS_CHUNKS_MAX + config.kept);
+            // One full rx ring, and a fill ring for each link.
+            assert!(config.chunks >= config.ring * (links as u32) + config.kept);
+        }
+    }
+
+    #[test]
+    fn the_longest_rings_have_as_many_chunks_as_can_be() {
+        let config = Config::default().with_rings(1 << 16, 8);
+        assert_eq!((config.ring, config.chunks), (1 << 16, CHUNKS_MAX));
+        assert!(check(&config).is_ok());
+    }
 }

@@ -123,6 +123,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     bulk: Bulk,
 
+    /// Frames that may wait in each ring, a power of two; by default 16384 for
+    /// two links, 4096 for eight
+    #[arg(long, value_name = "N")]
+    ring: Option<u32>,
+
     /// How long to look for frames before going to sleep, in microseconds:
     /// the core is busy, and the latency low
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
@@ -169,6 +174,25 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         refused: None,
         trouble: None,
     };
+    let ran = router::run(
+        &config,
+        tap(args, config.links.len()),
+        args.restore,
+        |view| {
+            let asked = stop.asked();
+            teller.tell(&view, view.is_last);
+            match asked || teller.trouble.is_some() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        },
+    );
+    ran.map_err(|error| failure(source, error))?;
+    teller.trouble.map_or(Ok(()), Err)
+}
+
+/// What the tap of so many links is to be.
+fn tap(args: &Args, links: usize) -> weir_tap::Config {
     let tap = weir_tap::Config {
         bypass: args.bypass,
         hang_max: Some(Duration::from_millis(args.hang_ms)),
@@ -180,16 +204,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             .then(|| FastConfig::of(&[FastKind::Addresses])),
         ..weir_tap::Config::default()
     };
-    let ran = router::run(&config, tap, args.restore, |view| {
-        let asked = stop.asked();
-        teller.tell(&view, view.is_last);
-        match asked || teller.trouble.is_some() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
-    });
-    ran.map_err(|error| failure(source, error))?;
-    teller.trouble.map_or(Ok(()), Err)
+    tap.with_rings(
+        args.ring.unwrap_or(weir_tap::Config::ring_for(links)),
+        links,
+    )
 }
 
 fn clean(source: Option<&Path>, config: &Config) -> Result<(), Failure> {
@@ -231,9 +249,9 @@ fn failure(source: Option<&Path>, error: RunError) -> Failure {
             Failure::refused(format!("{}: {error}", name(source)))
         }
         RunError::NotEthernet { .. }
-        | RunError::Tap(TapError::NotEthernet { .. } | TapError::Loopback { .. }) => {
-            Failure::refused(error)
-        }
+        | RunError::Tap(
+            TapError::NotEthernet { .. } | TapError::Loopback { .. } | TapError::Setting { .. },
+        ) => Failure::refused(error),
         error => Failure::run(error),
     }
 }

@@ -102,8 +102,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = mode)]
     mode: Mode,
 
-    /// Frames that may wait in each ring, a power of two
-    #[arg(long, value_name = "N", default_value_t = 4096)]
+    /// Frames that may wait in each ring, a power of two: each takes 6 KiB of
+    /// memory
+    #[arg(long, value_name = "N", default_value_t = Config::ring_for(LINKS))]
     ring: u32,
 
     /// How long to look for frames before going to sleep, in microseconds;
@@ -159,6 +160,9 @@ fn mode(text: &str) -> Result<Mode, String> {
         _ => Err(format!("`{text}` is no mode: auto, copy or zero-copy")),
     }
 }
+
+/// A bridge joins two.
+const LINKS: usize = 2;
 
 /// Answers that the kernel may remember.
 const FAST_ENTRIES_MAX: u32 = 8192;
@@ -305,10 +309,7 @@ fn configure(config: &mut Config, args: &Args) {
     config.bypass = args.bypass;
     config.hang_max = Some(Duration::from_millis(args.hang_ms));
     config.mode = args.mode;
-    config.ring = args.ring;
-    // What may lie in the rings of two links, and as much on its way.
-    let chunks = args.ring.saturating_mul(6).saturating_add(config.kept);
-    config.chunks = chunks.min(1 << 18);
+    *config = config.with_rings(args.ring, LINKS);
     config.spin = Duration::from_micros(args.spin_us);
     config.calls_each = args.calls_each;
     config.bulk = args.bulk.is_tried();
