@@ -3,9 +3,11 @@
 
 mod common;
 
-use common::V4;
-use common::peer::{ACK, FIN, Peer, RST, S, flags};
-use weir_stack::tcp::{ListenerId, State};
+use common::peer::{ACK, FIN, Peer, RST, S, SYN, flags};
+use common::{V4, V6};
+use weir_lab::seeds::seeds;
+use weir_stack::rng::Rng;
+use weir_stack::tcp::{ListenerId, State, TcpError, TcpId};
 
 const MAX: usize = 10;
 
@@ -99,4 +101,104 @@ fn who_has_one_that_waits_reads_its_end() {
     assert_eq!(peer.stack.tcp_connections(), 50);
     peer.stack.tcp_limit_time_wait(peer.now_ns, 7);
     assert_eq!(peer.stack.tcp_connections(), 7);
+}
+
+/// A peer whose connection waits, with every option or with none: the application
+/// has let it go, or has it still.
+fn waiting(at: [&'static str; 2], plain: bool, let_go: bool) -> (Peer, TcpId) {
+    let mut peer = Peer::new(at);
+    let listener = peer.listen(5);
+    if !plain {
+        peer.options.mss = Some(1400);
+        peer.options.window_scale = Some(7);
+        peer.options.sack_permitted = true;
+        peer.options.timestamps = Some((5000, 0));
+    }
+    let id = peer.open(listener);
+    match let_go {
+        true => peer.stack.tcp_close(peer.now_ns, id),
+        false => peer.stack.tcp_shutdown(peer.now_ns, id).unwrap(),
+    }
+    assert_eq!(peer.heard()[0].0.flags, flags(FIN, ACK));
+    let (seq, ack) = (peer.seq, peer.ack.wrapping_add(1));
+    peer.tell(flags(FIN, ACK), seq, ack, b"");
+    assert_eq!(peer.heard()[0].0.flags, ACK);
+    (peer.seq, peer.ack) = (seq.wrapping_add(1), ack);
+    assert_eq!(peer.stack.tcp_connections(), 1);
+    (peer, id)
+}
+
+/// Whatever comes for a connection of which only a record is left is answered as if
+/// all of it were still there: as one is that its application has not let go.
+#[test]
+fn a_record_answers_as_the_connection_would() {
+    for seed in seeds(400) {
+        let mut rng = Rng::new(seed);
+        let at = if rng.below(2) == 0 { V4 } else { V6 };
+        let plain = rng.below(2) == 0;
+        let (mut whole, id) = waiting(at, plain, false);
+        let (mut record, gone) = waiting(at, plain, true);
+        assert_eq!(record.stack.tcp_state(gone), None);
+        for _ in 0..30 {
+            let kinds = [
+                ACK,
+                flags(FIN, ACK),
+                RST,
+                flags(RST, ACK),
+                SYN,
+                flags(SYN, ACK),
+            ];
+            let kind = kinds[rng.below(6) as usize];
+            let seq = [0, 1, 2, 70_000, u32::MAX, u32::MAX - 1][rng.below(6) as usize];
+            let ack = [0, 0, 1, u32::MAX][rng.below(4) as usize];
+            let passed_ns = [0, S / 100, S / 5, 9 * S, 40 * S][rng.below(5) as usize];
+            let clock = 4999 + rng.below(3);
+            for peer in [&mut whole, &mut record] {
+                peer.now_ns += passed_ns;
+                if !plain {
+                    peer.options.timestamps = Some((clock, 1));
+                }
+                let (seq, ack) = (peer.seq.wrapping_add(seq), peer.ack.wrapping_add(ack));
+                peer.tell(kind, seq, ack, b"");
+            }
+            let heard = whole.heard();
+            assert_eq!(heard, record.heard(), "seed {seed}: {kind:?}");
+            let ended = whole.stack.tcp_state(id) != Some(State::TimeWait);
+            let others = whole.stack.tcp_connections() - 1;
+            assert_eq!(
+                record.stack.tcp_connections(),
+                others + usize::from(!ended),
+                "seed {seed}: {kind:?}"
+            );
+            if ended {
+                break;
+            }
+        }
+    }
+}
+
+/// The ends of one that is let go are taken for as long as it waits, and challenges
+/// are as rare as before.
+#[test]
+fn what_waits_has_its_ends() {
+    let (mut peer, _) = waiting(V4, false, true);
+    let local = format!("{}:80", V4[0]).parse().unwrap();
+    let remote = format!("{}:4000", V4[1]).parse().unwrap();
+    let connect = |peer: &mut Peer| peer.stack.tcp_connect(peer.now_ns, Some(local), remote);
+    assert_eq!(connect(&mut peer), Err(TcpError::InUse(local)));
+    for _ in 0..5 {
+        peer.tell(ACK, peer.seq - 1, peer.ack, b"");
+    }
+    assert_eq!(
+        peer.heard().len(),
+        1,
+        "one challenge in a tenth of a second"
+    );
+    peer.tell(ACK, peer.seq - 1, peer.ack, b"");
+    assert_eq!(peer.heard().len(), 0);
+    assert_eq!(peer.stack.counters().challenges, 1);
+    peer.now_ns += 60 * S;
+    peer.heard();
+    assert_eq!(peer.stack.tcp_connections(), 0);
+    assert!(connect(&mut peer).is_ok());
 }

@@ -134,6 +134,11 @@ impl<const W: usize> Bucket<W> {
         true
     }
 
+    /// Gives a slot that is taken another PCB.
+    pub(super) fn rename(&mut self, slot: usize, pcb: PcbId) {
+        self.pcbs[slot] = self.pcbs[slot] & GONE_ON | pcb.0;
+    }
+
     /// Frees a slot.
     pub(super) fn free(&mut self, slot: usize) {
         self.pcbs[slot] = self.pcbs[slot] & GONE_ON | FREE;

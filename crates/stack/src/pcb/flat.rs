@@ -49,6 +49,7 @@ pub(super) struct Flat<const W: usize> {
 }
 
 /// Where an entry is.
+#[derive(Clone, Copy)]
 struct Found {
     bucket: usize,
     slot: usize,
@@ -250,6 +251,15 @@ impl<const W: usize> Flat<W> {
             self.put(self.home(&image), &image, pcb);
         }
         self.moving = moving;
+    }
+
+    /// Gives an entry another PCB; whether it is there.
+    pub(super) fn rename(&mut self, image: &Image<W>, pcb: PcbId) -> bool {
+        let found = self.search(self.home(image), image, &mut 0);
+        if let Some(Found { bucket, slot, .. }) = found {
+            self.bucket_mut(bucket).rename(slot, pcb);
+        }
+        found.is_some()
     }
 
     pub(super) fn remove(&mut self, image: &Image<W>) -> Option<PcbId> {

@@ -44,6 +44,13 @@ impl Key4 {
         }
     }
 
+    /// The local address and transport port.
+    pub fn local(&self) -> (Ipv4Addr, u16) {
+        let [addresses] = self.addresses;
+        let address = Ipv4Addr::from_bits((addresses >> 32) as u32);
+        (address, (self.ports >> 16) as u16)
+    }
+
     /// The remote address and transport port.
     pub fn remote(&self) -> (Ipv4Addr, u16) {
         let [addresses] = self.addresses;
@@ -66,6 +73,22 @@ impl Key6 {
             ports: ports(local.1, remote.1),
         }
     }
+
+    /// The local address and transport port.
+    pub fn local(&self) -> (Ipv6Addr, u16) {
+        let [high, low, ..] = self.addresses;
+        (address6(high, low), (self.ports >> 16) as u16)
+    }
+
+    /// The remote address and transport port.
+    pub fn remote(&self) -> (Ipv6Addr, u16) {
+        let [.., high, low] = self.addresses;
+        (address6(high, low), self.ports as u16)
+    }
+}
+
+fn address6(high: u64, low: u64) -> Ipv6Addr {
+    Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low))
 }
 
 /// Names a connection of either version.
@@ -92,6 +115,14 @@ impl Key {
                 (*remote.ip(), remote_port),
             ))),
             _ => None,
+        }
+    }
+
+    /// The local end and the remote one, without scope and flow label.
+    pub fn ends(&self) -> (SocketAddr, SocketAddr) {
+        match self {
+            Key::V4(key) => (key.local().into(), key.remote().into()),
+            Key::V6(key) => (key.local().into(), key.remote().into()),
         }
     }
 }

@@ -105,6 +105,17 @@ impl Weir {
         }
     }
 
+    /// Gives a connection that is there another PCB; whether it is there.
+    pub(crate) fn rename(&mut self, key: &Key, pcb: PcbId) -> bool {
+        match key {
+            Key::V4(key) => self.v4.rename(&self.hash4.image4(key), pcb),
+            Key::V6(key) => {
+                let local = self.locals.get(key);
+                self.v6.rename(&self.hash6.image6(key, local), pcb)
+            }
+        }
+    }
+
     /// Looks up as many keys as are of one version from the start of `keys`
     /// on, at most [`BATCH`]; gives how many.
     fn find_run(&mut self, keys: &[Key], found: &mut [Option<PcbId>]) -> usize {

@@ -85,7 +85,7 @@ impl Tcp {
             Some(local) => local,
             None => SocketAddr::new(source, 0),
         };
-        if self.pcbs.len() >= super::CONNECTIONS_MAX {
+        if self.connections() >= super::CONNECTIONS_MAX {
             return Err(TcpError::Full);
         }
         if local.port() == 0 {
@@ -95,12 +95,12 @@ impl Tcp {
                 // Its segments must come to this stack, if there are several.
                 let shard = self.shard.as_ref();
                 shard.is_none_or(|shard| shard.is_own(at, remote))
-                    && self.between(at, remote).is_none()
+                    && !self.is_taken(at, remote)
                     && self.listening.find(at.ip(), port).is_none()
             });
             self.rng = rng;
             local.set_port(port.ok_or(TcpError::Full)?);
-        } else if self.between(local, remote).is_some() {
+        } else if self.is_taken(local, remote) {
             return Err(TcpError::InUse(local));
         }
         Ok(Pcb::connecting(

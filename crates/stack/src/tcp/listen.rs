@@ -43,13 +43,14 @@ impl Tcp {
             return Err(DropReason::SegmentRefused);
         }
         let left = self.left();
+        let is_full = self.connections() >= CONNECTIONS_MAX;
         let listener = self.listeners.get_mut(name).expect("it was found");
         let options = listener.options;
         if listener.opened.len() >= listener.backlog {
             return Err(DropReason::BacklogFull);
         }
         let flooded = listener.half_open >= HALF_OPEN_MAX || self.half_open >= HALF_OPEN_ALL_MAX;
-        if flooded || self.pcbs.len() >= CONNECTIONS_MAX {
+        if flooded || is_full {
             listener.cookie_ns = Some(now_ns);
             self.send_cookie(now_ns, host, options, ends, arrived);
             return Ok(());
@@ -167,6 +168,7 @@ impl Tcp {
         (local, remote): (SocketAddr, SocketAddr),
         arrived: &Arrived<'_>,
     ) -> Result<(), DropReason> {
+        let is_full = self.connections() >= CONNECTIONS_MAX;
         let listener = self
             .listeners
             .get_mut(name)
@@ -178,7 +180,7 @@ impl Tcp {
         let (irs, cookie) = (arrived.seq.minus(1), Seq(arrived.repr.ack).minus(1));
         let mss = self.secret.open_cookie(now_ns, local, remote, irs, cookie);
         let mss = mss.ok_or(DropReason::SegmentRefused)?;
-        if listener.opened.len() >= listener.backlog || self.pcbs.len() >= CONNECTIONS_MAX {
+        if listener.opened.len() >= listener.backlog || is_full {
             return Err(DropReason::BacklogFull);
         }
         listener.half_open += 1;

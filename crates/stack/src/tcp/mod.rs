@@ -12,7 +12,7 @@
 //! | `congestion` | how much may be in the network: CUBIC (9438), NewReno |
 //! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
 //! | `patience` | how long what waits may wait (5482, 6429) |
-//! | `quiet` | how many may wait for nothing but their time to end |
+//! | `quiet`, `waiting` | how many may wait for nothing but their time to end; what is left of those |
 //! | `fastopen` | bytes in a SYN (7413) |
 //! | `handshake` | initial numbers (6528), backlogs, SYN cookies |
 //! | `places` | where listeners are, one or several at a place |
@@ -49,6 +49,7 @@ mod send;
 mod seq;
 mod table;
 mod train;
+mod waiting;
 
 pub use congestion::Algorithm;
 pub use fastopen::{COOKIES_MAX, FastOpenServer};

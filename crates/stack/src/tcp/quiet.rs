@@ -4,6 +4,7 @@
 
 use super::Tcp;
 use super::table::CONNECTIONS_MAX;
+use crate::due::ns;
 use crate::slab::Name;
 use std::collections::VecDeque;
 
@@ -14,8 +15,9 @@ pub const TIME_WAIT_MAX: usize = CONNECTIONS_MAX / 8;
 
 /// See the module.
 pub(super) struct Quiet {
-    /// Who waits, the longest first; also some that are gone.
+    /// PCBs that wait, the longest first; also some that are gone.
     order: VecDeque<Name>,
+    /// All that wait, records included.
     count: usize,
     max: usize,
     /// How many had to go before their time.
@@ -38,6 +40,11 @@ impl Quiet {
     pub(super) fn over(&mut self) {
         self.count -= 1;
     }
+
+    /// One waits as a record now.
+    pub(super) fn passes_on(&mut self, name: Name) {
+        self.order.pop_back_if(|last| *last == name);
+    }
 }
 
 impl Tcp {
@@ -54,9 +61,14 @@ impl Tcp {
     /// One more waits. Who has waited longest goes for it, if there are too many:
     /// the fewest of its segments are still on their way.
     pub(super) fn waits(&mut self, now_ns: u64, name: Name) {
-        self.quiet.order.push_back(name);
         self.quiet.count += 1;
+        self.line_up(name);
         self.cut_waits(now_ns);
+    }
+
+    /// A PCB waits from now on.
+    pub(super) fn line_up(&mut self, name: Name) {
+        self.quiet.order.push_back(name);
         let Quiet { order, count, .. } = &mut self.quiet;
         if order.len() > 2 * *count + 64 {
             let pcbs = &self.pcbs;
@@ -65,16 +77,33 @@ impl Tcp {
     }
 
     fn cut_waits(&mut self, now_ns: u64) {
-        while self.quiet.count > self.quiet.max
-            && let Some(oldest) = self.quiet.order.pop_front()
-        {
-            if let Some(pcb) = self.pcbs.get_mut(oldest)
-                && pcb.is_known
-            {
-                pcb.end(None);
-                self.quiet.cut += 1;
-                self.settle(now_ns, oldest);
+        while self.quiet.count > self.quiet.max {
+            let pcb = self.oldest_pcb();
+            let ends_ns = pcb.map_or(u64::MAX, |(at_ns, _)| at_ns);
+            let record = self.waiting.first();
+            match (record.filter(|(at_ns, _)| *at_ns <= ends_ns), pcb) {
+                (Some((_, name)), _) => self.end_wait(name),
+                (None, Some((_, name))) => {
+                    self.quiet.order.pop_front();
+                    if let Some(pcb) = self.pcbs.get_mut(name) {
+                        pcb.end(None);
+                    }
+                    self.settle(now_ns, name);
+                }
+                (None, None) => return,
             }
+            self.quiet.cut += 1;
         }
+    }
+
+    /// The PCB that has waited longest, and when its time ends.
+    fn oldest_pcb(&mut self) -> Option<(u64, Name)> {
+        while let Some(&name) = self.quiet.order.front() {
+            if let Some(pcb) = self.pcbs.get(name).filter(|pcb| pcb.is_known) {
+                return Some((ns(pcb.timers.idle_ns).unwrap_or(u64::MAX), name));
+            }
+            self.quiet.order.pop_front();
+        }
+        None
     }
 }

@@ -13,6 +13,7 @@ use super::receive::Left;
 use super::send::STARVED_PART;
 use super::seq::Seq;
 use super::train::Train;
+use super::waiting::Waiting;
 use super::{TcpConfig, TcpError, TcpOptions};
 use crate::due::at;
 use crate::host::{DropReason, Host, Incoming};
@@ -31,7 +32,7 @@ use weir_wire::tcp::{Flags, Options, Repr, Segment};
 pub const CONNECTIONS_MAX: usize = 1 << 21;
 /// Twice a segment's longest life (RFC 9293 §3.4.2, as short as others make
 /// it), in nanoseconds.
-const TIME_WAIT_NS: u64 = 60_000_000_000;
+pub(super) const TIME_WAIT_NS: u64 = 60_000_000_000;
 /// How long a connection without an application waits for the peer's FIN.
 const FIN_WAIT_2_NS: u64 = 60_000_000_000;
 
@@ -51,7 +52,7 @@ pub(crate) struct Tcp {
     pub(super) listeners: Slab<Listener>,
     pub(super) listening: Listeners,
     pub(super) mates: Mates,
-    deadlines: Deadlines,
+    pub(super) deadlines: Deadlines,
     /// Those with something to send, by link: their names as numbers, which come
     /// out again as they went in, in one piece.
     ready: Vec<VecDeque<u64>>,
@@ -63,6 +64,8 @@ pub(crate) struct Tcp {
     pub(super) half_open: usize,
     /// Those that only wait for their time to end.
     pub(super) quiet: Quiet,
+    /// Of those, what is left of the ones in TIME-WAIT.
+    pub(super) waiting: Waiting,
     /// Bytes of storage that all buffers may have, and have.
     pub(super) memory: usize,
     pub(crate) held: usize,
@@ -97,6 +100,7 @@ impl Tcp {
             cookies: Cookies::default(),
             half_open: 0,
             quiet: Quiet::default(),
+            waiting: Waiting::default(),
             memory: super::MEMORY_DEFAULT,
             held: 0,
             starved: BTreeSet::new(),
@@ -114,7 +118,7 @@ impl Tcp {
 
     /// Connections there are.
     pub(crate) fn connections(&self) -> usize {
-        self.pcbs.len()
+        self.pcbs.len() + self.waiting.len()
     }
 
     /// Takes a segment from the network.
@@ -136,7 +140,7 @@ impl Tcp {
         let seems = incoming.connection.or(self.latest);
         let known = seems
             .filter(|name| self.is_between(*name, local, remote))
-            .or_else(|| self.between(local, remote));
+            .or_else(|| self.woken(now_ns, host, (local, remote)));
         let repr = Repr::parse(&segment);
         let arrived = Arrived {
             repr: &repr,
@@ -151,6 +155,7 @@ impl Tcp {
                 .get_mut(name)
                 .expect("what is in the table is there");
             if pcb.link != incoming.link {
+                self.settle(now_ns, name);
                 return Err(DropReason::OtherLink);
             }
             let early = pcb.opening.as_ref().and_then(|opening| opening.listener);
@@ -284,11 +289,15 @@ impl Tcp {
         if untold && !std::mem::replace(&mut pcb.is_told, true) {
             self.told.push_back(name);
         }
+        let may_shrink = ends && pcb.may_shrink();
         if is_over {
             self.over(name);
         }
         if quietens {
             self.waits(now_ns, name);
+        }
+        if may_shrink {
+            self.shrink(name);
         }
         if fed {
             self.feed();
@@ -343,17 +352,21 @@ impl Tcp {
             }
         }
         if pcb.released {
-            let removed = self.pcbs.remove(name);
-            if let Some(pcb) = removed {
-                self.held -= pcb.held as usize;
-                self.starved.remove(&(pcb.starved_of, name));
-            }
-            self.feed();
-            // Those that are gone have nothing to tell.
-            if self.told.len() > 2 * self.pcbs.len() + 64 {
-                let pcbs = &self.pcbs;
-                self.told.retain(|name| pcbs.get(*name).is_some());
-            }
+            self.drop_pcb(name);
+        }
+    }
+
+    /// A PCB is gone, and no name leads to it any more.
+    pub(super) fn drop_pcb(&mut self, name: Name) {
+        if let Some(pcb) = self.pcbs.remove(name) {
+            self.held -= pcb.held as usize;
+            self.starved.remove(&(pcb.starved_of, name));
+        }
+        self.feed();
+        // Those that are gone have nothing to tell.
+        if self.told.len() > 2 * self.pcbs.len() + 64 {
+            let pcbs = &self.pcbs;
+            self.told.retain(|name| pcbs.get(*name).is_some());
         }
     }
 
@@ -369,6 +382,9 @@ impl Tcp {
         if self.deadlines.next_ns() <= now_ns {
             self.strike(now_ns, hosts);
         }
+        if self.waiting.next_ns() <= now_ns {
+            self.end_waits(now_ns);
+        }
         let mut more = false;
         for host in hosts.iter_mut() {
             if self.ready[usize::from(host.link)].is_empty() {
@@ -377,7 +393,7 @@ impl Tcp {
             more |= self.take_turns(now_ns, host, outs.outlet(host.link));
         }
         match more {
-            false => self.deadlines.next_ns(),
+            false => self.deadlines.next_ns().min(self.waiting.next_ns()),
             true => now_ns,
         }
     }
@@ -399,10 +415,10 @@ impl Tcp {
 
     /// Lets the connections of a link send; whether it stopped at so many bytes.
     fn take_turns(&mut self, now_ns: u64, host: &mut Host, out: &mut dyn Outlet) -> bool {
-        let ready = &mut self.ready[usize::from(host.link)];
+        let link = usize::from(host.link);
         let mut sent = 0;
         while sent < POLL_BYTES
-            && let Some(bits) = ready.pop_front()
+            && let Some(bits) = self.ready[link].pop_front()
         {
             let name = Name::from_bits(bits);
             let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
@@ -410,9 +426,9 @@ impl Tcp {
             };
             match pcb.output(now_ns, host, out, &mut sent) {
                 Turn::Done => pcb.is_ready = false,
-                Turn::More => ready.push_back(bits),
+                Turn::More => self.ready[link].push_back(bits),
                 Turn::Full => {
-                    ready.push_front(bits);
+                    self.ready[link].push_front(bits);
                     break;
                 }
             }
@@ -423,6 +439,9 @@ impl Tcp {
             if at_ns < pcb.due_ns {
                 pcb.due_ns = at_ns;
                 self.deadlines.set(name.index, at_ns);
+            }
+            if pcb.may_shrink() {
+                self.shrink(name);
             }
         }
         sent >= POLL_BYTES
@@ -496,7 +515,25 @@ impl Tcp {
         self.settle(now_ns, name);
     }
 
-    /// The connection between these ends.
+    /// Whether there is a connection between these ends.
+    pub(super) fn is_taken(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
+        Key::new(local, remote).is_some_and(|key| self.table.find(&key).is_some())
+    }
+
+    /// The connection between these ends; one of which a record is left is made a
+    /// PCB again.
+    fn woken(
+        &mut self,
+        now_ns: u64,
+        host: &Host,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) -> Option<Name> {
+        let id = self.table.find(&Key::new(local, remote)?)?;
+        let name = self.pcbs.at(id.0);
+        name.or_else(|| self.revive(now_ns, host, id))
+    }
+
+    /// The connection between these ends, if it has a PCB.
     pub(super) fn between(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
         let pcb = self.table.find(&Key::new(local, remote)?)?;
         self.pcbs.at(pcb.0)
