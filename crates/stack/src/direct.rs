@@ -193,6 +193,11 @@ impl Filter {
         }
     }
 
+    /// Expects nothing any more.
+    pub(crate) fn disarm(&mut self) {
+        self.words = 0;
+    }
+
     /// Whether it expects anything.
     pub(crate) fn is_armed(&self) -> bool {
         self.words > 0

@@ -48,6 +48,16 @@ pub(super) struct Flat<const W: usize> {
     pub(super) examined: u64,
 }
 
+/// What an image's home tells of it.
+pub(super) enum Home {
+    /// It is there.
+    Here(PcbId),
+    /// It is nowhere.
+    Nowhere,
+    /// That, only the buckets from there on know.
+    Perhaps,
+}
+
 /// Where an entry is.
 #[derive(Clone, Copy)]
 struct Found {
@@ -99,12 +109,20 @@ impl<const W: usize> Flat<W> {
 
     /// Looks into an image's home alone: what almost every look-up comes to.
     #[inline]
-    pub(super) fn find_home(&mut self, image: &Image<W>) -> Option<PcbId> {
-        let bucket = self.bucket(self.home(image))?;
+    pub(super) fn find_home(&mut self, image: &Image<W>) -> Home {
+        let Some(bucket) = self.bucket(self.home(image)) else {
+            return Home::Nowhere;
+        };
         bucket.touch_rest();
-        let found = bucket.first(bucket.candidates(image.tag()), image)?;
-        self.examined += 1;
-        Some(found)
+        let candidates = bucket.candidates(image.tag());
+        match bucket.first(candidates, image) {
+            Some(found) => {
+                self.examined += 1;
+                Home::Here(found)
+            }
+            None if candidates == 0 && !bucket.is_passed() => Home::Nowhere,
+            None => Home::Perhaps,
+        }
     }
 
     /// Looks into all buckets from the home on.

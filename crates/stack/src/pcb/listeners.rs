@@ -67,6 +67,9 @@ impl Listeners {
         port: u16,
         mut fits: impl FnMut(PcbId) -> Option<T>,
     ) -> Option<T> {
+        if self.table.is_empty() {
+            return None;
+        }
         let any: IpAddr = match local {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => ANY6,

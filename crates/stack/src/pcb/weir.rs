@@ -1,6 +1,6 @@
 //! Ours: both IP versions, each in a table of its own.
 
-use super::flat::{BATCH, Flat};
+use super::flat::{BATCH, Flat, Home};
 use super::hash::{Image, KeyHash};
 use super::locals::Locals;
 use super::{InsertError, Key, Key4, Key6, PcbId, Table};
@@ -39,8 +39,9 @@ impl Weir {
     #[inline]
     pub fn find4(&mut self, key: &Key4) -> Option<PcbId> {
         match self.v4.find_home(&self.hash4.image4(key)) {
-            None => self.find_on4(key),
-            found => found,
+            Home::Here(pcb) => Some(pcb),
+            Home::Nowhere => None,
+            Home::Perhaps => self.find_on4(key),
         }
     }
 
@@ -55,8 +56,9 @@ impl Weir {
     pub fn find6(&mut self, key: &Key6) -> Option<PcbId> {
         let local = self.locals.get(key);
         match self.v6.find_home(&self.hash6.image6(key, local)) {
-            None => self.find_on6(key),
-            found => found,
+            Home::Here(pcb) => Some(pcb),
+            Home::Nowhere => None,
+            Home::Perhaps => self.find_on6(key),
         }
     }
 

@@ -103,13 +103,10 @@ impl Tcp {
         } else if self.is_taken(local, remote) {
             return Err(TcpError::InUse(local));
         }
-        Ok(Pcb::connecting(
-            &self.config,
-            &self.secret,
-            host,
-            now_ns,
-            (local, remote),
-        ))
+        let ends = (local, remote);
+        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, ends);
+        self.parts.give(&mut pcb);
+        Ok(pcb)
     }
 
     pub(crate) fn waiting(&self, id: ListenerId) -> usize {

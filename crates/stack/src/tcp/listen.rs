@@ -58,6 +58,7 @@ impl Tcp {
         let judged = listener.judge(local.ip(), ends.1.ip(), arrived);
         let taken = matches!(judged, Judged::Taken);
         let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, ends);
+        self.parts.give(&mut pcb);
         pcb.set_options(options);
         pcb.answer(now_ns, arrived);
         pcb.arm();

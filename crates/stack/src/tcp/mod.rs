@@ -12,6 +12,7 @@
 //! | `congestion` | how much may be in the network: CUBIC (9438), NewReno |
 //! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
 //! | `patience` | how long what waits may wait (5482, 6429) |
+//! | `parts` | memory of connections that are over, for those that begin |
 //! | `quiet`, `waiting` | how many may wait for nothing but their time to end; what is left of those |
 //! | `fastopen` | bytes in a SYN (7413) |
 //! | `handshake` | initial numbers (6528), backlogs, SYN cookies |
@@ -35,6 +36,7 @@ mod input;
 mod listen;
 mod outgoing;
 mod output;
+mod parts;
 mod patience;
 mod pcb;
 mod places;

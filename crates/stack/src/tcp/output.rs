@@ -147,11 +147,6 @@ impl Pcb {
         if went || self.board.is_empty() || self.timers.loss.is_none() {
             self.schedule_loss(now_ns);
         }
-        if self.state == State::TimeWait && turn == Turn::Done {
-            // It seldom sends any more.
-            self.headers = None;
-            self.board.release();
-        }
         turn
     }
 

@@ -92,6 +92,14 @@ pub(super) struct Headers {
     pub(super) way: Option<Way>,
 }
 
+impl Headers {
+    /// Of no connection any more.
+    pub(super) fn forget(&mut self) {
+        self.filter.disarm();
+        self.way = None;
+    }
+}
+
 /// A protocol control block (RFC 9293 §3.3.1).
 pub(super) struct Pcb {
     /// The link of its local address.
@@ -365,7 +373,7 @@ impl Pcb {
         self.state = State::Closed;
         self.error = self.error.take().or(error.map(Box::new));
         self.timers = Timers::default();
-        self.board = Scoreboard::default();
+        self.board.clear();
         self.ack_now = false;
         self.probe_window = false;
     }

@@ -153,6 +153,16 @@ impl Scoreboard {
         }
     }
 
+    /// Nothing is in flight any more, whatever became of it.
+    pub(super) fn clear(&mut self) {
+        let mut segments = std::mem::take(&mut self.segments);
+        segments.clear();
+        if segments.capacity() <= KEPT {
+            self.segments = segments;
+        }
+        (self.sacked, self.lost, self.again, self.outstanding) = (0, 0, 0, 0);
+    }
+
     /// Gives memory back that nothing is in: an idle connection holds none
     /// here.
     pub(super) fn release(&mut self) {

@@ -6,6 +6,7 @@ use super::handshake::{Listener, Secret};
 use super::heap::Deadlines;
 use super::input::{Arrived, Effect};
 use super::output::Turn;
+use super::parts::Parts;
 use super::pcb::{Pcb, State};
 use super::places::Mates;
 use super::quiet::Quiet;
@@ -66,6 +67,8 @@ pub(crate) struct Tcp {
     pub(super) quiet: Quiet,
     /// Of those, what is left of the ones in TIME-WAIT.
     pub(super) waiting: Waiting,
+    /// Of those that are over.
+    pub(super) parts: Parts,
     /// Bytes of storage that all buffers may have, and have.
     pub(super) memory: usize,
     pub(crate) held: usize,
@@ -101,6 +104,7 @@ impl Tcp {
             half_open: 0,
             quiet: Quiet::default(),
             waiting: Waiting::default(),
+            parts: Parts::default(),
             memory: super::MEMORY_DEFAULT,
             held: 0,
             starved: BTreeSet::new(),
@@ -358,7 +362,8 @@ impl Tcp {
 
     /// A PCB is gone, and no name leads to it any more.
     pub(super) fn drop_pcb(&mut self, name: Name) {
-        if let Some(pcb) = self.pcbs.remove(name) {
+        if let Some(mut pcb) = self.pcbs.remove(name) {
+            self.parts.keep(&mut pcb);
             self.held -= pcb.held as usize;
             self.starved.remove(&(pcb.starved_of, name));
         }
