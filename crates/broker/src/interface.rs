@@ -44,6 +44,19 @@ impl Facts {
         Some(Ipv4Addr::from_bits(bits))
     }
 
+    /// These, but with what [`events_since`](Self::events_since) tells of as
+    /// it was: so that it is still told.
+    #[must_use]
+    pub fn as_told(self, before: &Facts) -> Facts {
+        Facts {
+            name: before.name.clone(),
+            mtu: before.mtu,
+            is_up: before.is_up,
+            is_running: before.is_running,
+            ..self
+        }
+    }
+
     /// What has happened since `before`.
     pub fn events_since(&self, before: &Facts) -> Vec<Event> {
         let mut events = Vec::new();

@@ -346,6 +346,22 @@ fn what_happens_to_an_interface_is_said() {
 }
 
 #[test]
+fn what_happens_is_said_also_when_a_port_is_opened_first() {
+    let running = Running::start("");
+    let mut client = running.connect();
+    let port = client.open(copy("udp")).unwrap().port;
+    running.fabric.change(running.eth, |facts| facts.mtu = 9000);
+    running.connect().open(copy("tcp")).unwrap();
+    running.fabric.tell();
+    let message = client.channel.receive(true).unwrap().unwrap();
+    let event = Event::Mtu { mtu: 9000 };
+    assert_eq!(
+        decode::<Said>(&message.bytes).unwrap(),
+        Said::Event { port, event }
+    );
+}
+
+#[test]
 fn many_ports_are_listed_page_by_page() {
     let running = Running::start("");
     let mut client = running.connect();

@@ -475,7 +475,7 @@ impl<F: Fabric> Engine<F> {
     /// The interface, divided; with the host's claims bound when it is new.
     pub(super) fn interface(&mut self, facts: Facts) -> Result<(), Refusal> {
         if let Some(known) = self.interfaces.get_mut(&facts.ifindex) {
-            known.facts = facts;
+            known.facts = facts.as_told(&known.facts);
             return Ok(());
         }
         let mut divider = self.fabric.divide(&facts)?;
