@@ -51,6 +51,14 @@ impl Connection {
         Ok(())
     }
 
+    /// What there is to say of a broker that goes without an answer.
+    pub(super) fn no_broker(&self, reason: String) -> PortError {
+        PortError::NoBroker {
+            path: self.path.clone(),
+            source: io::Error::other(reason),
+        }
+    }
+
     /// Asks, and waits for the answer.
     ///
     /// # Errors

@@ -340,8 +340,11 @@ impl Port {
             return Err(ended);
         };
         connection.again()?;
-        connection.ask_with(Ask::Resume { port }, &[held.as_fd()])?;
-        Ok(())
+        match connection.ask_with(Ask::Resume { port }, &[held.as_fd()]) {
+            // The one before, on its way out, whose socket was still there.
+            Err(PortError::Ended { reason }) => Err(connection.no_broker(reason)),
+            other => other.map(drop),
+        }
     }
 
     /// How the frames begin.

@@ -5,7 +5,7 @@ use crate::process::{Folder, Objects, Role};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_broker::keep::{Keep, KeepError};
-use weir_broker::protocol::VERSION;
+use weir_broker::protocol::{Listener, VERSION};
 use weir_broker::{Bytes, Connection, Port, PortError};
 use weir_lab::net::nobody::{self, NOBODY};
 
@@ -110,6 +110,31 @@ fn without_a_broker_frames_come_and_requests_fail() {
     assert!(matches!(port.counters(), Err(PortError::Refused(_))));
     net.send(5000, 5);
     assert!(none_more(&mut port));
+    broker.kill();
+}
+
+/// Its socket is there until its process is gone: who connects meanwhile gets
+/// no answer, and is to go on as without a broker.
+#[test]
+fn a_broker_on_its_way_out_is_none() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new(&net);
+    let (broker, _) = folder.broker(&net, POLICY);
+    let mut port = port(&net, &folder, "udp", false);
+    broker.kill();
+    let leaving = Listener::bind(&folder.socket).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || while let Ok(None) = leaving.accept() {});
+        let events = port.events();
+        assert!(
+            matches!(events, Err(PortError::NoBroker { .. })),
+            "{events:?}"
+        );
+    });
+    let (broker, said) = folder.broker(&net, POLICY);
+    assert_eq!(said, "1 0");
+    assert_eq!(port.events().unwrap(), []);
+    assert!(port.counters().is_ok());
     broker.kill();
 }
 
