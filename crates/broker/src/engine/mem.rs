@@ -340,6 +340,10 @@ impl Fabric for MemFabric {
         lock(&self.inner).asked_paths.push(token);
     }
 
+    fn cancel_path(&mut self, token: u32) {
+        lock(&self.inner).asked_paths.retain(|one| *one != token);
+    }
+
     fn made_paths(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {
         let asked = std::mem::take(&mut lock(&self.inner).asked_paths);
         let refuse = |token| {

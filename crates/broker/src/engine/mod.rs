@@ -178,6 +178,9 @@ pub trait Fabric {
     /// done, with the same token.
     fn make_path(&mut self, token: u32, facts: &Facts, rules: SendRules);
 
+    /// Nobody waits for that path any more.
+    fn cancel_path(&mut self, token: u32);
+
     /// The paths that are made since, or why they are not.
     fn made_paths(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)>;
 

@@ -187,15 +187,17 @@ impl<F: Fabric> Engine<F> {
             ) {
                 // Closed before it was open.
                 (None, Ok(reserved)) => {
+                    self.ghosts.made(number, Some(reserved.ring));
                     if let Some(interface) = self.interfaces.get_mut(&ifindex) {
                         interface.divider.release(reserved.slot);
                     }
                 }
-                (None, Err(_)) => {}
+                (None, Err(_)) => self.ghosts.made(number, None),
                 (Some(owner), result) => {
                     let result = result.and_then(|reserved| self.finish(number, reserved));
                     if result.is_err() {
                         self.remove(number);
+                        self.ghosts.made(number, None);
                     }
                     all.push(Finished {
                         port: number,
@@ -446,8 +448,8 @@ impl<F: Fabric> Engine<F> {
             }
         }
         grant.allows(&wish, usage)?;
-        // What was closed and is still held, mapped or pinned by somebody is
-        // the user's own share too.
+        // What was closed and is still held, mapped or pinned by somebody, or
+        // still being made, is the user's own share too.
         let fabric = &self.fabric;
         let held = self
             .ghosts
@@ -584,15 +586,15 @@ impl<F: Fabric> Engine<F> {
         if let Some(keep) = &mut self.keep {
             keep.forget(number);
         }
-        self.retire(&port);
-        if let (Some(grant), Some(ring)) = (port.grant, port.ring) {
-            let (uid, memory) = (port.owner.who.uid, port.asked.ring.0);
-            self.ghosts.add(Ghost {
+        self.retire(number, &port);
+        if let Some(grant) = port.grant {
+            let ghost = Ghost {
                 grant,
-                uid,
-                memory,
-                ring,
-            });
+                uid: port.owner.who.uid,
+                memory: port.asked.ring.0,
+                ring: port.ring,
+            };
+            self.ghosts.add(number, port.ifindex, ghost);
         }
         if let Some(interface) = self.interfaces.get_mut(&port.ifindex) {
             interface.ports -= 1;
@@ -625,6 +627,7 @@ impl<F: Fabric> Engine<F> {
 
     fn close_interface(&mut self, ifindex: u32) {
         self.interfaces.remove(&ifindex);
+        self.ghosts.close_interface(ifindex);
         self.fabric.end_spare_paths(ifindex);
     }
 

@@ -161,7 +161,10 @@ impl<F: Fabric> Engine<F> {
     }
 
     /// Ends what a port sends by.
-    pub(super) fn retire(&mut self, port: &Port) {
+    pub(super) fn retire(&mut self, number: u32, port: &Port) {
+        if matches!(port.sending, Sending::Begun(_)) {
+            self.fabric.cancel_path(number);
+        }
         if let Some(place) = port.grant {
             self.retire_path(port.sending.clone(), place, port.owner.who.uid);
         }

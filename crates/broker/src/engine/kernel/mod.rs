@@ -191,6 +191,12 @@ impl Fabric for KernelFabric {
         }
     }
 
+    fn cancel_path(&mut self, token: u32) {
+        if let Some(paths) = &mut self.paths {
+            paths.cancel(token);
+        }
+    }
+
     fn made_paths(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {
         let refused = self.refused_paths.drain(..);
         let mut all: Vec<_> = refused.map(|(token, why)| (token, Err(why))).collect();

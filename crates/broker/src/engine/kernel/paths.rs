@@ -159,6 +159,15 @@ impl Paths {
         }
     }
 
+    /// Whoever has that token wants none any more. What is being made for them
+    /// is for the next who asks: so nobody can have more made, by asking and
+    /// closing again and again, than are waited for at a time.
+    pub(super) fn cancel(&mut self, token: u32) {
+        for kind in &mut self.kinds {
+            kind.waiting.retain(|one| *one != token);
+        }
+    }
+
     /// The place of a kind, which is the last. Of more than there may be, the
     /// one that was not asked for longest goes, of those that nothing is being
     /// made for.

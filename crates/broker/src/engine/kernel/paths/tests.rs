@@ -104,3 +104,24 @@ fn few_are_made_at_once_ahead_of_need() {
     bed.paths.prepare(&facts(200), rules()).expect("room");
     assert_eq!(bed.asked(), 0);
 }
+
+/// Who asks and goes has no more made than who stays.
+#[test]
+fn what_is_being_made_for_nobody_is_for_the_next() {
+    if !need::root() {
+        return;
+    }
+    let mut bed = Bed::new();
+    for token in 0..100 {
+        let made = bed.paths.make(token, &facts(1), rules());
+        made.expect("it is begun");
+        bed.paths.cancel(token);
+    }
+    // One that was waited for, and a spare one.
+    assert_eq!(bed.asked(), 2);
+    for token in 100..103 {
+        let made = bed.paths.make(token, &facts(1), rules());
+        made.expect("it is begun");
+    }
+    assert_eq!(bed.asked(), 2);
+}
