@@ -3,7 +3,7 @@
 
 use rustix::process::{
     Pid, Signal, WaitIdOptions, getpid, getppid, kill_process_group,
-    set_parent_process_death_signal,
+    set_parent_process_death_signal, setsid,
 };
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -11,8 +11,8 @@ use std::process::{Child, Command, ExitStatus, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A running process and its process group; both are killed when this is
-/// dropped.
+/// A running process in a session of its own; all of its process group is killed
+/// when this is dropped.
 #[derive(Debug)]
 pub struct Process(Option<Child>);
 
@@ -22,6 +22,9 @@ impl Process {
         let parent = getpid();
         // Runs after any change of user, which would undo it.
         let die_with_parent = move || {
+            // As a service has one: where sessions share out the processor
+            // (`sched(7)`, autogroup), it has none of ours.
+            setsid()?;
             set_parent_process_death_signal(Some(Signal::KILL))?;
             // The parent may have ended before that.
             if getppid() == Some(parent) {
@@ -30,10 +33,10 @@ impl Process {
                 Err(io::ErrorKind::NotConnected.into())
             }
         };
-        // SAFETY: the closure makes two system calls, and neither allocates
+        // SAFETY: the closure makes three system calls, and neither allocates
         // nor takes a lock.
         unsafe { command.pre_exec(die_with_parent) };
-        Ok(Process(Some(command.process_group(0).spawn()?)))
+        Ok(Process(Some(command.spawn()?)))
     }
 
     /// Its process id.

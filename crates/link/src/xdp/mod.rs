@@ -35,7 +35,7 @@ pub use fast::{
 pub use gate::{Gate, GateError, GateParts, LinkParts};
 pub use host::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
 pub use host_change::HostChange;
-pub use priority::{FirstInLine, first_in_line};
+pub use priority::first_in_line;
 pub(crate) use socket::send_many_at_once;
 pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};
 pub use state::{Bypass, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, State, Trips, Why};

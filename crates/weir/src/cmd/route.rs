@@ -161,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let json = args.stats_json.as_deref().map(StatsFile::open);
     let json = json.transpose()?;
     // Without privilege it has its turn like all others.
-    let _first = weir_link::xdp::first_in_line();
+    let _ = weir_link::xdp::first_in_line();
     let stop = Stop::watch()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let mut teller = Teller {

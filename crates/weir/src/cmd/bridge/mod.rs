@@ -184,6 +184,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             false => StatsFile::open(path),
         });
     let json = json.transpose()?;
+    // Without privilege it has its turn like all others.
+    let _ = weir_link::xdp::first_in_line();
     if args.restart && !args.supervised {
         return restart::supervise(args.watchdog.as_deref());
     }
@@ -191,8 +193,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         restart::end_with_parent()?;
     }
     let stop = Stop::watch()?;
-    // Without privilege it has its turn like all others.
-    let _first = weir_link::xdp::first_in_line();
     // With --restart it is for who watches us to feed it.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
     let life = Life::new(watchdog)?;
