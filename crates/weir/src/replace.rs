@@ -1,8 +1,14 @@
 //! Files that are written anew while others read them.
 
-use std::fs;
+use crate::failure::Failure;
+use crate::stop::Stop;
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 /// Writes a file so that a reader finds the old or the new whole. What is no
 /// regular file itself, such as a FIFO, a device, or the symbolic link
@@ -33,7 +39,7 @@ pub(crate) fn can(path: &Path) -> Result<(), String> {
             fs::write(&beside, "").and_then(|()| fs::remove_file(&beside))
         }
         // A symbolic link to one: what is there stays.
-        false => fs::OpenOptions::new()
+        false => OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(false)
@@ -41,6 +47,41 @@ pub(crate) fn can(path: &Path) -> Result<(), String> {
             .map(drop),
     };
     tried.map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// Makes a file that is written once, or empties it. A FIFO is waited for until
+/// somebody reads it, or a signal comes.
+///
+/// # Errors
+/// By the signal, or with the file's name and what the system says.
+pub(crate) fn create(path: &Path, stop: &Stop) -> Result<File, Failure> {
+    /// How often to look for a reader.
+    const LOOK: Duration = Duration::from_millis(50);
+    let cannot =
+        |error: io::Error| Failure::run(format!("cannot create {}: {error}", path.display()));
+    if !fs::metadata(path).is_ok_and(|facts| facts.file_type().is_fifo()) {
+        return File::create(path).map_err(cannot);
+    }
+    let mut options = OpenOptions::new();
+    options
+        .write(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32);
+    loop {
+        match options.open(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+                if stop.asked() {
+                    return Err(Failure::Stopped(stop.signal()));
+                }
+                stop.wait(LOOK);
+            }
+            Err(error) => return Err(cannot(error)),
+            Ok(file) => {
+                let waits = fcntl_setfl(&file, OFlags::empty());
+                waits.map_err(|error| cannot(error.into()))?;
+                return Ok(file);
+            }
+        }
+    }
 }
 
 fn beside(path: &Path) -> std::path::PathBuf {

@@ -217,3 +217,25 @@ fn super_frames_come_whole_or_as_what_goes_over_the_wire() {
     assert_eq!(of_all(&whole), of_all(&split));
     assert_eq!(of_all(&split), SENT as u64);
 }
+
+/// A FIFO is waited for, as by a shell, but a signal ends that.
+#[test]
+fn a_pipe_with_a_name_waits_for_its_reader_or_a_signal() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("listen-fifo");
+    let fifo = folder.path("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    let listen = ["listen", "eth0", "udp dst port 53", "-w", &fifo];
+    let waiting = net.weir(&listen);
+    waiting.signal(Signal::INT);
+    let ended = waiting.end();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    let running = net.weir(&[&listen[..], &["--count", "3"]].concat());
+    let input = std::fs::File::open(&fifo).unwrap();
+    let running = running.until("weir: port");
+    net.send(53, 3);
+    let mut reader = Reader::new(input).unwrap();
+    let read = std::iter::from_fn(|| reader.next_frame().unwrap().map(drop)).count();
+    assert_eq!((read, running.end().code), (3, Some(0)));
+}

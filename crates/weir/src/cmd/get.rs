@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::host::{self, HostArgs, Need};
 use crate::http::client::{Field, Response, ask, request};
 use crate::http::url::Url;
+use crate::replace;
 use crate::stop::Stop;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
@@ -218,7 +219,7 @@ fn fetch(
             args.url, response.status
         )));
     }
-    let mut out = Output::open(args.output.as_deref())?;
+    let mut out = Output::open(args.output.as_deref(), patience.stop)?;
     if args.include || args.head {
         out.write(&response.head)?;
     }
@@ -285,14 +286,14 @@ impl Drop for Part {
 }
 
 impl Output {
-    fn open(path: Option<&Path>) -> Result<Output, Failure> {
+    fn open(path: Option<&Path>, stop: &Stop) -> Result<Output, Failure> {
         let Some(path) = path else {
             return Ok(Output::Stdout);
         };
         let open = |at: &Path| File::create(at).map_err(|error| cannot_write(path, &error));
         let is_file = fs::symlink_metadata(path).map_or(true, |facts| facts.is_file());
         if !is_file {
-            return Ok(Output::Place(open(path)?, path.to_owned()));
+            return Ok(Output::Place(replace::create(path, stop)?, path.to_owned()));
         }
         let mut beside = path.as_os_str().to_owned();
         beside.push(".part");

@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .timestamps(args.timestamps || args.write.is_some())
         .attach(args.attach);
     let mut port = builder.open().map_err(live::failure)?;
-    let output = Output::new(args, &port)?;
+    let output = Output::new(args, &port, &stop)?;
     if !args.quiet {
         introduce(args, &mut port);
     }

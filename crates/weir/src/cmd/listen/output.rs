@@ -2,11 +2,12 @@
 
 use super::Args;
 use crate::failure::{Failure, say};
+use crate::replace;
+use crate::stop::Stop;
 use crate::summary::summary;
 use crate::text;
 use serde::Serialize;
 use std::borrow::Cow;
-use std::fs::File;
 use std::io::{BufWriter, Stdout, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -97,10 +98,10 @@ struct Capture {
 }
 
 impl Output {
-    pub(super) fn new(args: &Args, port: &Port) -> Result<Output, Failure> {
+    pub(super) fn new(args: &Args, port: &Port, stop: &Stop) -> Result<Output, Failure> {
         let linktype = port.linktype();
         let file = args.write.as_deref();
-        let file = file.map(|path| Capture::create(path, linktype, &args.interface));
+        let file = file.map(|path| Capture::create(path, linktype, &args.interface, stop));
         let shown = match (args.quiet || file.is_some(), args.json) {
             (true, _) => None,
             (false, true) => Some(Shown::Json),
@@ -219,15 +220,16 @@ impl Output {
 }
 
 impl Capture {
-    fn create(path: &Path, linktype: LinkType, name: &str) -> Result<Capture, Failure> {
+    fn create(
+        path: &Path,
+        linktype: LinkType,
+        name: &str,
+        stop: &Stop,
+    ) -> Result<Capture, Failure> {
         let output: Box<dyn Write> = if path == Path::new("-") {
             Box::new(std::io::stdout())
         } else {
-            let made = File::create(path);
-            let file = made.map_err(|error| {
-                Failure::run(format!("cannot create {}: {error}", path.display()))
-            })?;
-            Box::new(file)
+            Box::new(replace::create(path, stop)?)
         };
         let interface = Interface {
             linktype,
