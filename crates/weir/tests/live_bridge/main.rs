@@ -622,6 +622,8 @@ fn what_it_refuses() {
     refused(&["--hang-ms", "0"], "1..=60000");
     refused(&["--vlan-a", "9-3"], "no list of VLANs");
     refused(&["--ring", "100"], "a power of two");
+    refused(&["--busy-poll-us", "9999999999"], "0..=1000000000");
+    refused(&["--spin-us", "9999999999"], "0..=1000000000");
     let ended = net.bridge(&["--watchdog", "/nowhere/watchdog"]).end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(

@@ -109,7 +109,7 @@ pub(crate) struct Args {
 
     /// How long to look for frames before going to sleep, in microseconds;
     /// much of it costs a core, and makes it quick
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     spin_us: u64,
 
     /// In copy mode, send many frames at once without a socket buffer for each:
@@ -119,7 +119,7 @@ pub(crate) struct Args {
     bulk: Bulk,
 
     /// Have our own calls poll the devices, for so many microseconds
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     busy_poll_us: Option<u64>,
 
     /// Call the kernel before and after each frame, to see what that costs
