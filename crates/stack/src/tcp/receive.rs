@@ -238,6 +238,7 @@ impl Receive {
     }
 
     /// [`Receive::stage`], and the bytes' sum.
+    #[inline]
     pub(super) fn stage_summed(&mut self, bytes: &[u8]) -> Sum {
         self.buffer.stage(bytes)
     }

@@ -91,17 +91,38 @@ impl Ring {
     /// [`Ring::copy`], and the bytes' sum.
     #[inline]
     pub(super) fn copy_summed(&self, offset: usize, out: &mut [u8]) -> Sum {
-        let [from, more] = self.slices(offset, out.len());
-        if more.is_empty() {
+        if out.is_empty() {
+            return Sum::new();
+        }
+        assert!(
+            offset + out.len() <= self.len(),
+            "only what is there is given"
+        );
+        let at = self.place(offset);
+        if let Some(from) = self.storage.get(at..at + out.len()) {
             return Sum::new().copy(from, out);
         }
-        let (start, rest) = out.split_at_mut(from.len());
-        Sum::new().copy(from, start).copy(more, rest)
+        let (start, rest) = out.split_at_mut(self.storage.len() - at);
+        let sum = Sum::new().copy(&self.storage[at..], start);
+        sum.copy(&self.storage[..rest.len()], rest)
     }
 
     /// Writes bytes behind the end, which stays where it is, and gives their
     /// sum.
+    #[inline]
     pub(super) fn stage(&mut self, bytes: &[u8]) -> Sum {
+        if bytes.len() <= self.spare() && !bytes.is_empty() {
+            let at = self.place(self.len());
+            if let Some(room) = self.storage.get_mut(at..at + bytes.len()) {
+                return Sum::new().copy(bytes, room);
+            }
+        }
+        self.stage_split(bytes)
+    }
+
+    /// [`Ring::stage`] of bytes for which there is no room in one piece.
+    #[inline(never)]
+    fn stage_split(&mut self, bytes: &[u8]) -> Sum {
         let end = self.len() + bytes.len();
         if end > self.storage.len() {
             self.grow(end);
@@ -174,6 +195,7 @@ impl Ring {
         self.storage.len().max(largest) - self.len()
     }
 
+    #[inline]
     fn place(&self, offset: usize) -> usize {
         (self.head() + offset) & (self.storage.len() - 1)
     }
