@@ -24,6 +24,11 @@ pub mod limits {
     /// Instructions of a program that is looked at before it is optimised:
     /// with more, that would be in vain too often.
     pub const PLAIN_LEN_MAX: usize = 1 << 7;
+    /// Steps of the kernel's verifier, as [`verifier_steps`] estimates them,
+    /// for all filters of one user that run whole: a tenth of a second or two.
+    ///
+    /// [`verifier_steps`]: weir_demux::kernel::verifier_steps
+    pub const STEPS_MAX: u64 = 1 << 18;
     /// Host names with their addresses.
     pub const HOSTS_MAX: usize = 64;
     /// Addresses of one host name.

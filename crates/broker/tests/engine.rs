@@ -23,9 +23,13 @@ fn owner(connection: u64, uid: u32) -> Owner {
 }
 
 fn port() -> OpenPort {
+    with("udp")
+}
+
+fn with(filter: &str) -> OpenPort {
     OpenPort {
         interface: "eth0".into(),
-        filter: Source::expr("udp"),
+        filter: Source::expr(filter),
         priority: 0,
         take: false,
         send: false,
@@ -63,4 +67,63 @@ fn who_goes_before_a_ring_is_made_has_its_memory_until_then() {
     // They are made, and given back.
     assert_eq!(engine.finished().len(), 1);
     engine.open(owner(12, 1001), port()).expect("it is free");
+}
+
+/// Terms of so many ways that the kernel's verifier takes seconds to minutes:
+/// of fields that are tested more than once, each may be known or not.
+fn terms(fields: usize, rounds: usize) -> String {
+    let term = |at: usize, value: usize| format!("(ip[{}] = {value} and tcp[{at}] > 9)", 20 + at);
+    let all = (0..rounds).flat_map(|value| (0..fields).map(move |at| term(at, value)));
+    all.collect::<Vec<String>>().join(" or ")
+}
+
+fn ranges(count: usize) -> String {
+    let range = |at| format!("portrange {}-{}", 10 * at, 10 * at + 5);
+    (0..count).map(range).collect::<Vec<String>>().join(" or ")
+}
+
+#[test]
+fn nobody_keeps_the_verifier_for_long() {
+    let fabric = MemFabric::new();
+    fabric.add("eth0");
+    let policy = Policy::parse(POLICY, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric, policy);
+    for filter in [terms(12, 3), terms(20, 3), terms(60, 12), ranges(40)] {
+        let refusal = engine.open(owner(1, 1001), with(&filter)).unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::Filter, "{filter}");
+        engine.open(owner(1, 0), with(&filter)).expect("root may");
+    }
+    let hosts: Vec<String> = (0..200).map(|at| format!("host 10.0.{at}.1")).collect();
+    for filter in [
+        "ip[2:2] - ((ip[0] & 0xf) << 2) - ((tcp[12] & 0xf0) >> 2) != 0",
+        "vlan 7 and (udp or ip6 protochain 17)",
+        &format!("tcp and not ({})", hosts.join(" or ")),
+        &ranges(20),
+    ] {
+        let opened = engine.open(owner(1, 1001), with(filter));
+        opened.unwrap_or_else(|refusal| panic!("{filter}: {refusal}"));
+        let _ = engine.finished();
+        engine.close_all(1);
+    }
+    // All of a user's together.
+    let asked = || with(&ranges(20));
+    for _ in 0..3 {
+        engine
+            .open(owner(2, 1001), asked())
+            .expect("it is one of three");
+    }
+    let _ = engine.finished();
+    let refusal = engine.open(owner(2, 1001), asked()).unwrap_err();
+    assert!(refusal.to_string().contains("other ports"), "{refusal}");
+    engine
+        .open(owner(3, 1002), asked())
+        .expect("another user's");
+    let last = engine.open(owner(2, 1001), port()).expect("tables hold it");
+    let _ = engine.finished();
+    let mut change = |filter: &str| {
+        let source = Source::expr(filter);
+        engine.set_filter(&owner(2, 1001), last, source)
+    };
+    assert_eq!(change(&ranges(20)).unwrap_err().kind, ErrorKind::Limit);
+    change(&ranges(5)).expect("there is room for it");
 }

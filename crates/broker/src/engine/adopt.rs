@@ -91,6 +91,9 @@ impl<F: Fabric> Engine<F> {
             };
             let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len);
             let Ok(filter) = filter else { continue };
+            let Ok(steps) = self.check_steps(grant, kept.uid, None, &filter) else {
+                continue;
+            };
             let queue = Queue {
                 ring: asked.ring,
                 snap_len: asked.snap_len.unwrap_or(0),
@@ -116,6 +119,7 @@ impl<F: Fabric> Engine<F> {
                 ifindex,
                 asked,
                 filter,
+                steps,
                 place: Some((kept.slot, binding)),
                 ring: Some(ring),
                 sending: self.adopt_path(grant, &facts, kept.path),

@@ -17,6 +17,7 @@ pub mod mem;
 mod owner;
 mod ports;
 mod sends;
+mod steps;
 
 pub use adopt::Adopted;
 pub use owner::Owner;

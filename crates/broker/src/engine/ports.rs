@@ -62,6 +62,8 @@ pub(super) struct Port {
     pub(super) ifindex: u32,
     pub(super) asked: OpenPort,
     pub(super) filter: Filter,
+    /// Of the kernel's verifier.
+    pub(super) steps: u64,
     pub(super) place: Option<(u32, BindingId)>,
     /// The ring's number, once it has one.
     pub(super) ring: Option<u32>,
@@ -137,6 +139,7 @@ impl<F: Fabric> Engine<F> {
             return Err(Refusal::new(ErrorKind::Interface, message));
         }
         let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
+        let steps = self.check_steps(grant, owner.who.uid, None, &filter)?;
         let asked = OpenPort { ring, ..asked };
         let ifindex = facts.ifindex;
         self.interface(facts)?;
@@ -160,6 +163,7 @@ impl<F: Fabric> Engine<F> {
             ifindex,
             asked,
             filter,
+            steps,
             place: None,
             ring: None,
             sending: Sending::No,
@@ -222,6 +226,7 @@ impl<F: Fabric> Engine<F> {
         let interface = interface.ok_or_else(|| no_port(port))?;
         let known_guards = (&self.policy, &mut self.guards);
         let filter = compiled(known_guards, grant, &interface.facts, &source, snap_len)?;
+        let steps = self.check_steps(grant, owner.who.uid, Some(port), &filter)?;
         if let Some(known) = self.ports.get_mut(&port) {
             if let Some((_, binding)) = known.place
                 && let Some(interface) = self.interfaces.get_mut(&ifindex)
@@ -234,6 +239,7 @@ impl<F: Fabric> Engine<F> {
                 }
             }
             known.filter = filter;
+            known.steps = steps;
             known.asked.filter = source;
         }
         self.note_change(port).map_err(|error| {

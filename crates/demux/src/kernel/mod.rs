@@ -24,12 +24,14 @@ pub mod record;
 mod renew;
 mod shape;
 mod sieve;
+mod steps;
 mod tree;
 
 pub use code::LowerError;
 pub use image::{Memory, Write};
 pub use maps::{Clock, Counters, Half, Hook, Lowered, MapSpec, Part, PortSettings, Wake};
 pub use plan::{Change, KernelBindError, KernelPlan, Need, Options};
+pub use steps::verifier_steps;
 
 /// Upper bounds of the kernel half.
 pub mod limits {
