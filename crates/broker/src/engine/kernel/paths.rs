@@ -16,7 +16,7 @@ use crate::engine::MadePath;
 use crate::interface::Facts;
 use crate::protocol::{ErrorKind, Refusal};
 use rustix::io::write;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -35,8 +35,9 @@ pub(super) struct Paths {
     all: BTreeMap<String, Arc<CheckedPath>>,
     /// The one that was asked for last at the end.
     kinds: Vec<Kind>,
-    /// Those that the thread has been asked for, of kinds of before too.
-    under_way: usize,
+    /// The names of those that the thread has been asked for, of kinds of
+    /// before too: their devices may be there already.
+    under_way: BTreeSet<String>,
     ready: Vec<(u32, Result<MadePath, Refusal>)>,
     /// Started when there is something to do.
     thread: Option<Thread>,
@@ -81,7 +82,13 @@ struct Kind {
 #[derive(Debug)]
 struct Thread {
     jobs: Sender<Job>,
-    done: Receiver<(Like, Made)>,
+    done: Receiver<Done>,
+}
+
+struct Done {
+    name: String,
+    like: Like,
+    made: Made,
 }
 
 type Made = Result<(CheckedPath, MadePath), Refusal>;
@@ -109,7 +116,7 @@ impl Paths {
             news: Arc::clone(news),
             all: BTreeMap::new(),
             kinds: Vec::new(),
-            under_way: 0,
+            under_way: BTreeSet::new(),
             ready: Vec::new(),
             thread: None,
             is_kept: false,
@@ -129,7 +136,7 @@ impl Paths {
     /// Has one ready for who is to send there by these rules; where too many
     /// are being made, it is made when it is asked for.
     pub(super) fn prepare(&mut self, facts: &Facts, rules: SendRules) -> Result<(), Refusal> {
-        if self.under_way >= KINDS_MAX {
+        if self.under_way.len() >= KINDS_MAX {
             return Ok(());
         }
         let at = self.kind(Like::of(facts, rules));
@@ -198,23 +205,27 @@ impl Paths {
     fn order(&mut self, at: usize) -> Result<(), Refusal> {
         let kind = &self.kinds[at];
         let like = kind.like.clone();
-        let ahead = kind.spare.is_none() && self.under_way < KINDS_MAX;
+        let ahead = kind.spare.is_none() && self.under_way.len() < KINDS_MAX;
         let wanted = kind.waiting.len() + usize::from(ahead);
         for _ in kind.ordered..wanted {
             // At most 14 bytes, of which no other path has the same.
             let name = format!("w{:012x}", super::random() as u64 >> 16);
             let like = like.clone();
-            self.ask(Job::Make { name, like }).map_err(system)?;
+            let job = Job::Make {
+                name: name.clone(),
+                like,
+            };
+            self.ask(job).map_err(system)?;
             self.kinds[at].ordered += 1;
-            self.under_way += 1;
+            self.under_way.insert(name);
         }
         Ok(())
     }
 
     pub(super) fn made(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {
         let done = self.thread.iter().flat_map(|thread| thread.done.try_iter());
-        for (like, made) in done.collect::<Vec<_>>() {
-            self.under_way -= 1;
+        for Done { name, like, made } in done.collect::<Vec<_>>() {
+            self.under_way.remove(&name);
             let made = made.map(|(path, made)| {
                 self.all.insert(made.name.clone(), Arc::new(path));
                 made
@@ -291,8 +302,9 @@ impl Paths {
         }
     }
 
+    /// Whether there is one of that name, or is going to be.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.all.contains_key(name)
+        self.all.contains_key(name) || self.under_way.contains(name)
     }
 
     pub(super) fn counts(&self, name: &str) -> PathCounts {
@@ -354,8 +366,8 @@ fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
         while let Ok(job) = todo.recv() {
             match job {
                 Job::Make { name, like } => {
-                    let made = make(name, &like, &folder);
-                    if tell.send((like, made)).is_err() {
+                    let made = make(name.clone(), &like, &folder);
+                    if tell.send(Done { name, like, made }).is_err() {
                         return;
                     }
                     let _ = write(&*news, &1u64.to_ne_bytes());

@@ -10,7 +10,7 @@ struct Bed {
     // The first to go.
     paths: Paths,
     todo: Receiver<Job>,
-    _done: Sender<(Like, Made)>,
+    done: Sender<Done>,
     _folder: Folder,
 }
 
@@ -40,7 +40,7 @@ impl Bed {
         Bed {
             paths,
             todo,
-            _done: done,
+            done,
             _folder: folder,
         }
     }
@@ -103,6 +103,34 @@ fn few_are_made_at_once_ahead_of_need() {
     }
     bed.paths.prepare(&facts(200), rules()).expect("room");
     assert_eq!(bed.asked(), 0);
+}
+
+/// Its device is there before it is told of: nobody's port may listen there.
+#[test]
+fn what_is_being_made_is_a_path_already() {
+    if !need::root() {
+        return;
+    }
+    let mut bed = Bed::new();
+    let made = bed.paths.make(1, &facts(1), rules());
+    made.expect("it is begun");
+    let jobs: Vec<Job> = bed.todo.try_iter().collect();
+    assert_eq!(jobs.len(), 2);
+    for job in jobs {
+        let Job::Make { name, like } = job else {
+            panic!("to be made");
+        };
+        assert!(bed.paths.has(&name));
+        let made = Err(system("there is no kernel"));
+        let done = Done {
+            name: name.clone(),
+            like,
+            made,
+        };
+        bed.done.send(done).expect("it waits");
+        bed.paths.made();
+        assert!(!bed.paths.has(&name));
+    }
 }
 
 /// Who asks and goes has no more made than who stays.
