@@ -475,15 +475,12 @@ impl Sockets {
         }
         let from = SocketAddr::new(incoming.src(), datagram.src_port());
         let local = SocketAddr::new(incoming.dst(), datagram.dst_port());
-        let connected = Key::new(local, from).and_then(|key| self.connected.find(&key));
+        let connected = self.between(local, from);
         if incoming.to_group && connected.is_none() {
             let from = zoned(from, incoming.link);
             return self.keep_for_all(from, local, datagram.payload());
         }
-        let name = match connected {
-            Some(pcb) => self.sockets.at(pcb.0),
-            None => self.find_open(local, from),
-        };
+        let name = connected.or_else(|| self.find_open(local, from));
         let name = name.ok_or(DropReason::PortUnknown)?;
         if let Some(socket) = self.sockets.get_mut(name)
             && let Some(remote) = socket.remote
@@ -550,10 +547,17 @@ impl Sockets {
 
     /// The socket that is connected to `remote`, or hears it as it hears others.
     fn find(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
-        match self.connected.find(&Key::new(local, remote)?) {
-            Some(pcb) => self.sockets.at(pcb.0),
-            None => self.find_open(local, remote),
-        }
+        let connected = self.between(local, remote);
+        connected.or_else(|| self.find_open(local, remote))
+    }
+
+    /// The socket that is connected between these ends: the table may take others for
+    /// them.
+    fn between(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
+        let key = Key::new(local, remote)?;
+        let name = self.sockets.at(self.connected.find(&key)?.0)?;
+        let socket = self.sockets.get(name)?;
+        (socket.connection() == Some(key)).then_some(name)
     }
 
     fn find_open(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {

@@ -1,11 +1,8 @@
-//! A bucket of our table: four slots in one cache line over IPv4, in two that lie
-//! together over IPv6.
+//! A bucket of our table: four slots in one cache line.
 //!
 //! ```text
 //!       │ 4 tags │ 4 PCBs │ 4 places │ 4 times the ports │
 //!       0       16       32         48                   64
-//! IPv6  │ 4 times half the remote address │ 4 names of local addresses   │
-//!       64                                96                             128
 //!
 //! PCB   │ free │ one bit of "gone on" │ 30 bits: the PCB │
 //! ```
@@ -27,24 +24,22 @@ pub(super) const PCB_END: u32 = 1 << 30;
 /// Slots of a bucket.
 pub(super) const SLOTS: usize = 4;
 
-/// See the module. `W` is the number of words of an image's rest.
+/// See the module.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Bucket<const W: usize> {
+pub(super) struct Bucket {
     tags: [u32; SLOTS],
     pcbs: [u32; SLOTS],
     places: [u32; SLOTS],
     ports: [u32; SLOTS],
-    rests: [[u64; SLOTS]; W],
 }
 
-impl<const W: usize> Bucket<W> {
-    pub(super) const EMPTY: Bucket<W> = Bucket {
+impl Bucket {
+    pub(super) const EMPTY: Bucket = Bucket {
         tags: [0; SLOTS],
         pcbs: [FREE; SLOTS],
         places: [0; SLOTS],
         ports: [0; SLOTS],
-        rests: [[0; SLOTS]; W],
     };
 
     /// The slots whose tag agrees, taken or not, a bit each.
@@ -58,7 +53,7 @@ impl<const W: usize> Bucket<W> {
     /// The first of some candidates, if it has an image: what almost every
     /// look-up comes to.
     #[inline]
-    pub(super) fn first(&self, candidates: u32, image: &Image<W>) -> Option<PcbId> {
+    pub(super) fn first(&self, candidates: u32, image: &Image) -> Option<PcbId> {
         if candidates == 0 {
             return None;
         }
@@ -72,32 +67,19 @@ impl<const W: usize> Bucket<W> {
 
     /// Whether a slot whose tag agrees has an image.
     #[inline]
-    fn has(&self, slot: usize, image: &Image<W>) -> bool {
-        let mut rest = self.rests.iter().zip(&image.rest);
-        self.places[slot] == image.place()
-            && self.ports[slot] == image.ports
-            && rest.all(|(slots, word)| slots[slot] == *word)
+    fn has(&self, slot: usize, image: &Image) -> bool {
+        self.places[slot] == image.place() && self.ports[slot] == image.ports
     }
 
-    /// Brings what of the bucket does not lie beside the tags towards the caches;
-    /// nothing waits for it.
-    #[inline]
-    pub(super) fn touch_rest(&self) {
-        if let Some(last) = self.rests.last() {
-            std::hint::black_box(last[SLOTS - 1]);
-        }
-    }
-
-    /// Brings the whole bucket towards the caches.
+    /// Brings the bucket towards the caches; nothing waits for it.
     #[inline]
     pub(super) fn touch(&self) {
         std::hint::black_box(self.tags[0]);
-        self.touch_rest();
     }
 
     /// The slot that has an image. Adds to `examined` what was compared, which
     /// is what has its tag.
-    pub(super) fn examine(&self, image: &Image<W>, examined: &mut u64) -> Option<(usize, PcbId)> {
+    pub(super) fn examine(&self, image: &Image, examined: &mut u64) -> Option<(usize, PcbId)> {
         let mut candidates = self.candidates(image.tag());
         while candidates != 0 {
             let slot = candidates.trailing_zeros() as usize % SLOTS;
@@ -120,16 +102,13 @@ impl<const W: usize> Bucket<W> {
     }
 
     /// Puts an entry into a free slot; false if there is none.
-    pub(super) fn put(&mut self, image: &Image<W>, pcb: PcbId) -> bool {
+    pub(super) fn put(&mut self, image: &Image, pcb: PcbId) -> bool {
         let Some(slot) = self.pcbs.iter().position(|pcb| pcb & FREE != 0) else {
             return false;
         };
         self.tags[slot] = image.tag();
         self.places[slot] = image.place();
         self.ports[slot] = image.ports;
-        for (slots, word) in self.rests.iter_mut().zip(&image.rest) {
-            slots[slot] = *word;
-        }
         self.pcbs[slot] = self.pcbs[slot] & GONE_ON | pcb.0;
         true
     }
@@ -145,11 +124,10 @@ impl<const W: usize> Bucket<W> {
     }
 
     /// The entry in a slot.
-    pub(super) fn entry(&self, slot: usize) -> Option<(Image<W>, PcbId)> {
+    pub(super) fn entry(&self, slot: usize) -> Option<(Image, PcbId)> {
         let image = Image {
             x: u64::from(self.places[slot]) << 32 | u64::from(self.tags[slot]),
             ports: self.ports[slot],
-            rest: self.rests.map(|slots| slots[slot]),
         };
         let pcb = self.pcbs[slot];
         (pcb & FREE == 0).then_some((image, PcbId(pcb & (PCB_END - 1))))

@@ -23,20 +23,19 @@ use std::hint::select_unpredictable;
 
 /// Buckets of an empty table.
 const BUCKETS_MIN: usize = 16;
-/// Buckets of a segment: 16 KiB over IPv4.
+/// Buckets of a segment: 16 KiB.
 const SEGMENT: usize = 256;
-/// Buckets of a table that lies in the caches next to the processor: 1 MiB over
-/// IPv4.
+/// Buckets of a table that lies in the caches next to the processor: 1 MiB.
 const SMALL: usize = 1 << 14;
 /// Look-ups of a batch that are under way together.
 pub(super) const BATCH: usize = 32;
 
-type Segment<const W: usize> = Box<[Bucket<W>; SEGMENT]>;
+type Segment = Box<[Bucket; SEGMENT]>;
 
-/// The table for images whose rest has `W` words.
-pub(super) struct Flat<const W: usize> {
+/// See the module.
+pub(super) struct Flat {
     /// Those that are empty at the end may be missing.
-    segments: Vec<Segment<W>>,
+    segments: Vec<Segment>,
     buckets: usize,
     /// The greatest power of two that is not above `buckets`, less one.
     mask: usize,
@@ -44,7 +43,7 @@ pub(super) struct Flat<const W: usize> {
     wide: usize,
     len: usize,
     /// What a split takes out.
-    moving: Vec<(Image<W>, PcbId)>,
+    moving: Vec<(Image, PcbId)>,
     pub(super) examined: u64,
 }
 
@@ -66,8 +65,8 @@ struct Found {
     pcb: PcbId,
 }
 
-impl<const W: usize> Flat<W> {
-    pub(super) fn new() -> Flat<W> {
+impl Flat {
+    pub(super) fn new() -> Flat {
         Flat {
             segments: Vec::new(),
             buckets: BUCKETS_MIN,
@@ -85,7 +84,7 @@ impl<const W: usize> Flat<W> {
 
     /// The bucket that an image belongs to.
     #[inline]
-    fn home(&self, image: &Image<W>) -> usize {
+    fn home(&self, image: &Image) -> usize {
         let place = image.place() as usize;
         let home = place & self.wide;
         // Nobody can guess which: a branch would cost more than both.
@@ -94,13 +93,13 @@ impl<const W: usize> Flat<W> {
 
     /// A bucket; `None` if it was never needed, and so is empty.
     #[inline]
-    fn bucket(&self, index: usize) -> Option<&Bucket<W>> {
+    fn bucket(&self, index: usize) -> Option<&Bucket> {
         let segment = self.segments.get(index / SEGMENT)?;
         Some(&segment[index % SEGMENT])
     }
 
     /// A bucket to be written.
-    fn bucket_mut(&mut self, index: usize) -> &mut Bucket<W> {
+    fn bucket_mut(&mut self, index: usize) -> &mut Bucket {
         while self.segments.len() <= index / SEGMENT {
             self.segments.push(Box::new([Bucket::EMPTY; SEGMENT]));
         }
@@ -109,11 +108,10 @@ impl<const W: usize> Flat<W> {
 
     /// Looks into an image's home alone: what almost every look-up comes to.
     #[inline]
-    pub(super) fn find_home(&mut self, image: &Image<W>) -> Home {
+    pub(super) fn find_home(&mut self, image: &Image) -> Home {
         let Some(bucket) = self.bucket(self.home(image)) else {
             return Home::Nowhere;
         };
-        bucket.touch_rest();
         let candidates = bucket.candidates(image.tag());
         match bucket.first(candidates, image) {
             Some(found) => {
@@ -126,7 +124,7 @@ impl<const W: usize> Flat<W> {
     }
 
     /// Looks into all buckets from the home on.
-    pub(super) fn find(&mut self, image: &Image<W>) -> Option<PcbId> {
+    pub(super) fn find(&mut self, image: &Image) -> Option<PcbId> {
         let mut examined = 0;
         let found = self.search(self.home(image), image, &mut examined);
         self.examined += examined;
@@ -134,7 +132,7 @@ impl<const W: usize> Flat<W> {
     }
 
     /// Looks from a bucket on.
-    fn search(&self, mut index: usize, image: &Image<W>, examined: &mut u64) -> Option<Found> {
+    fn search(&self, mut index: usize, image: &Image, examined: &mut u64) -> Option<Found> {
         loop {
             let bucket = self.bucket(index)?;
             if let Some((slot, pcb)) = bucket.examine(image, examined) {
@@ -162,7 +160,7 @@ impl<const W: usize> Flat<W> {
     /// that waits for memory does nothing else, so that it has room for them.
     ///
     /// At most [`BATCH`].
-    pub(super) fn find_batch(&mut self, images: &[Image<W>], found: &mut [Option<PcbId>]) {
+    pub(super) fn find_batch(&mut self, images: &[Image], found: &mut [Option<PcbId>]) {
         assert_eq!(images.len(), found.len(), "one answer an image");
         assert!(images.len() <= BATCH, "a batch at a time");
         let mut buckets = [None; BATCH];
@@ -189,7 +187,7 @@ impl<const W: usize> Flat<W> {
         }
     }
 
-    pub(super) fn insert(&mut self, image: &Image<W>, pcb: PcbId) -> Result<(), InsertError> {
+    pub(super) fn insert(&mut self, image: &Image, pcb: PcbId) -> Result<(), InsertError> {
         if pcb.0 >= PCB_END {
             return Err(InsertError::Name(pcb));
         }
@@ -221,7 +219,7 @@ impl<const W: usize> Flat<W> {
     }
 
     /// Puts an entry into the first bucket from its home on that takes it.
-    fn put(&mut self, home: usize, image: &Image<W>, pcb: PcbId) {
+    fn put(&mut self, home: usize, image: &Image, pcb: PcbId) {
         let mut index = home;
         while !self.bucket_mut(index).put(image, pcb) {
             self.bucket_mut(index).pass();
@@ -272,7 +270,7 @@ impl<const W: usize> Flat<W> {
     }
 
     /// Gives an entry another PCB; whether it is there.
-    pub(super) fn rename(&mut self, image: &Image<W>, pcb: PcbId) -> bool {
+    pub(super) fn rename(&mut self, image: &Image, pcb: PcbId) -> bool {
         let found = self.search(self.home(image), image, &mut 0);
         if let Some(Found { bucket, slot, .. }) = found {
             self.bucket_mut(bucket).rename(slot, pcb);
@@ -280,7 +278,7 @@ impl<const W: usize> Flat<W> {
         found.is_some()
     }
 
-    pub(super) fn remove(&mut self, image: &Image<W>) -> Option<PcbId> {
+    pub(super) fn remove(&mut self, image: &Image) -> Option<PcbId> {
         let home = self.home(image);
         let Found { bucket, slot, pcb } = self.search(home, image, &mut 0)?;
         self.free(home, bucket, slot);
@@ -297,7 +295,7 @@ mod tests {
 
     type Pattern = fn(u32) -> (u32, u32);
 
-    fn key(hash: &KeyHash<1>, remote: u32, ports: u32) -> Image<0> {
+    fn key(hash: &KeyHash<1>, remote: u32, ports: u32) -> Image {
         hash.image4(&Tuple {
             addresses: [0xc000_0201 << 32 | u64::from(remote)],
             ports,
@@ -305,7 +303,7 @@ mod tests {
     }
 
     /// Entries that are not in their home bucket, in thousandths.
-    fn displaced(table: &Flat<0>) -> usize {
+    fn displaced(table: &Flat) -> usize {
         let mut displaced = 0;
         for (at, segment) in table.segments.iter().enumerate() {
             for (index, bucket) in segment.iter().enumerate() {
@@ -333,7 +331,7 @@ mod tests {
         ];
         for seed in 0..40 {
             for (number, pattern) in patterns.iter().enumerate() {
-                let mut table = Flat::<0>::new();
+                let mut table = Flat::new();
                 let hash = KeyHash::new(seed);
                 for index in 0..6200 {
                     let (remote, ports) = pattern(index);
@@ -354,7 +352,7 @@ mod tests {
     /// A bucket at a time, and back in their homes when all others are gone.
     #[test]
     fn what_goes_on_is_found_moved_and_forgotten() {
-        let mut table = Flat::<0>::new();
+        let mut table = Flat::new();
         let hash = KeyHash::new(7);
         // By trial, keys of one home while the table is small.
         let home = |index| key(&hash, index, 9).place() as usize % BUCKETS_MIN;

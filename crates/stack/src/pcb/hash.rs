@@ -1,8 +1,7 @@
 //! Keyed hashing: peers choose their addresses and transport ports, and must
 //! not be able to choose collisions with them.
 //!
-//! A key becomes an [`Image`] of as many bits, from which the key could be had
-//! back: so the table keeps images, compares images, and moves them without
+//! A key becomes an [`Image`], which the table keeps, compares, and moves without
 //! hashing again. Of the last word of addresses, *w*, the others, *k*, and the
 //! ports *p*, with secret random *m* and *c*, of 64 and 128 bits, and odd secret *f*
 //! and *g*:
@@ -12,7 +11,7 @@
 //! x = (s ^ s >> 32)·g                                        mod 2^64
 //! ```
 //!
-//! The image is *x* and all of the key but *w*. Two different keys, chosen
+//! The image is *x* and *p*. Two different keys, chosen
 //! without knowing the secret, have the same *s* with probability 2^-32 at most,
 //! which is proven. Those that differ in *w* alone never have. Of a *k* that differs
 //! by *d*, an odd multiple of 2^t, *c*·*d* is any multiple of 2^t below 2^128 with
@@ -27,11 +26,17 @@
 //! trial, not proven. The products do not wait for each other: what counts is how
 //! soon the bucket is known, for until then nothing can be fetched.
 //!
-//! Over IPv6 a host has few addresses of its own: each is given a secret random
-//! name (see `locals.rs`). *x* is then of the remote address and the ports, plus the
-//! name, and the image has the name in place of the local address. The places of two
-//! keys of different local addresses differ by the names' difference, which is
-//! random.
+//! Over IPv4 *w* is all of the addresses: an image is of one key, which could be had
+//! back from it. Over IPv6 a host has few addresses of its own: each is given a secret
+//! random name (see `locals.rs`), and *x* is of the remote address and the ports, plus
+//! the name. So there are more keys than images. Keys of one local address whose ports
+//! or *w* alone differ have different ones; those that differ in *k*, the upper half of
+//! the remote address, have the same with probability 2^-63 at most, by what is said
+//! above; and those of different local addresses are as far apart as their names, which
+//! are random. With a million connections and ten million segments a second of somebody
+//! who does nothing else, one in eleven days at most would be taken for another
+//! connection's: so whoever looks up compares the ends that the PCB has, which is
+//! read anyway.
 //!
 //! The secret is drawn by SipHash from the table's seed. A peer who could
 //! time single look-ups to a few nanoseconds might learn something about it;
@@ -43,21 +48,14 @@ use std::hash::{DefaultHasher, Hasher};
 
 /// What stands for a key, and tells where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Image<const W: usize> {
+pub(super) struct Image {
     /// Its low half is the tag; the low bits of its high half tell the bucket.
     pub(super) x: u64,
     pub(super) ports: u32,
-    /// Over IPv6, the remote address but its last word, and the local address's
-    /// name.
-    pub(super) rest: [u64; W],
 }
 
-impl<const W: usize> Image<W> {
-    pub(super) const ZERO: Image<W> = Image {
-        x: 0,
-        ports: 0,
-        rest: [0; W],
-    };
+impl Image {
+    pub(super) const ZERO: Image = Image { x: 0, ports: 0 };
 
     #[inline]
     pub(super) fn tag(&self) -> u32 {
@@ -117,11 +115,10 @@ impl<const A: usize> KeyHash<A> {
 impl KeyHash<1> {
     /// The image of a connection over IPv4.
     #[inline]
-    pub(super) fn image4(&self, key: &Key4) -> Image<0> {
+    pub(super) fn image4(&self, key: &Key4) -> Image {
         Image {
             x: self.hash(key),
             ports: key.ports,
-            rest: [],
         }
     }
 }
@@ -129,7 +126,7 @@ impl KeyHash<1> {
 impl KeyHash<2> {
     /// The image of a connection over IPv6 from a local address.
     #[inline]
-    pub(super) fn image6(&self, key: &Key6, local: Local) -> Image<2> {
+    pub(super) fn image6(&self, key: &Key6, local: Local) -> Image {
         let [_, _, first, last] = key.addresses;
         let remote = Tuple {
             addresses: [first, last],
@@ -139,7 +136,24 @@ impl KeyHash<2> {
             // Last, so that nothing waits until the local address is found.
             x: self.hash(&remote).wrapping_add(local.0),
             ports: key.ports,
-            rest: [first, local.0],
+        }
+    }
+}
+
+#[cfg(test)]
+impl KeyHash<2> {
+    /// Another key with the same image, which only who has the secret can tell.
+    pub(super) fn twin(&self, key: &Key6) -> Key6 {
+        let [local, low, first, last] = key.addresses;
+        let upper = |word: u64| (self.factors[0].wrapping_mul(u128::from(word)) >> 64) as u64;
+        // Newton's method: each step doubles the bits that are right.
+        let halve = |x: u64, _| x.wrapping_mul(2_u64.wrapping_sub(self.last.wrapping_mul(x)));
+        let inverse = (0..6).fold(self.last, halve);
+        let difference = upper(first).wrapping_sub(upper(first + 1));
+        let last = last.wrapping_add(inverse.wrapping_mul(difference));
+        Tuple {
+            addresses: [local, low, first + 1, last],
+            ports: key.ports,
         }
     }
 }

@@ -6,21 +6,23 @@ use super::locals::Locals;
 use super::{InsertError, Key, Key4, Key6, PcbId, Table};
 
 /// A keyed hash leads to one cache line with four connections: their tags, and for
-/// the one whose tag agrees, what is left to compare (over IPv6, to two lines that
-/// lie together). However many connections there are, about one is examined.
+/// the one whose tag agrees, what is left to compare. However many connections there
+/// are, about one is examined.
 ///
+/// - Over IPv6 96 bits stand for a key: one that was not entered is taken for one that
+///   was with a probability of 2^-63 at most for each of these (see `hash.rs`). Compare
+///   the ends of the PCB where that counts.
 /// - Safe against chosen keys: see `hash.rs` for what is proven.
 /// - Grows by one bucket at a time, so that no insert waits for others to move.
 ///   It does not shrink: memory follows the most connections there were at
-///   once, 43 bytes each over IPv4 and 86 over IPv6, half as much again up to
-///   16,384.
+///   once, 43 bytes each, half as much again up to 16,384.
 /// - A batch is looked up with its cache misses overlapping.
 pub struct Weir {
     hash4: KeyHash<1>,
-    v4: Flat<0>,
+    v4: Flat,
     hash6: KeyHash<2>,
     locals: Locals,
-    v6: Flat<2>,
+    v6: Flat,
 }
 
 impl Weir {
@@ -194,5 +196,41 @@ impl Table for Weir {
 
     fn examined(&self) -> u64 {
         self.v4.examined + self.v6.examined
+    }
+}
+
+#[cfg(test)]
+impl Weir {
+    /// Another key that is taken for this one.
+    pub(crate) fn twin(&self, key: &Key6) -> Key6 {
+        self.hash6.twin(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv6Addr;
+
+    #[test]
+    fn there_are_more_keys_than_images() {
+        let mut table = Weir::new(5);
+        let local = (Ipv6Addr::LOCALHOST, 80);
+        let key = Key6::new(local, (Ipv6Addr::from_bits(0x2001_0db8 << 96 | 7), 9));
+        let twin = table.twin(&key);
+        assert!(twin != key && twin.local() == local);
+        table.insert(Key::V6(key), PcbId(3)).unwrap();
+        assert_eq!(table.find6(&twin), Some(PcbId(3)));
+        let again = table.insert(Key::V6(twin), PcbId(4));
+        assert_eq!(again, Err(InsertError::Exists(PcbId(3))));
+        // Whatever else differs is another.
+        for other in [
+            Key6::new((Ipv6Addr::UNSPECIFIED, 80), key.remote()),
+            Key6::new((local.0, 81), key.remote()),
+            Key6::new(local, (key.remote().0, 10)),
+            Key6::new(local, (Ipv6Addr::from_bits(0x2001_0db8 << 96 | 8), 9)),
+        ] {
+            assert_eq!(table.find6(&other), None);
+        }
     }
 }

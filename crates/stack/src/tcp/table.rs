@@ -142,9 +142,10 @@ impl Tcp {
         let local = SocketAddr::new(incoming.dst(), segment.dst_port());
         let remote = SocketAddr::new(incoming.src(), segment.src_port());
         let seems = incoming.connection.or(self.latest);
-        let known = seems
-            .filter(|name| self.is_between(*name, local, remote))
-            .or_else(|| self.woken(now_ns, host, (local, remote)));
+        let known = match seems.filter(|name| self.is_between(*name, local, remote)) {
+            None => self.woken(now_ns, host, (local, remote))?,
+            known => known,
+        };
         let repr = Repr::parse(&segment);
         let arrived = Arrived {
             repr: &repr,
@@ -526,22 +527,32 @@ impl Tcp {
     }
 
     /// The connection between these ends; one of which a record is left is made a
-    /// PCB again.
+    /// PCB again. If the table takes others for them, there can be none.
     fn woken(
         &mut self,
         now_ns: u64,
         host: &Host,
         (local, remote): (SocketAddr, SocketAddr),
-    ) -> Option<Name> {
-        let id = self.table.find(&Key::new(local, remote)?)?;
+    ) -> Result<Option<Name>, DropReason> {
+        let Some(key) = Key::new(local, remote) else {
+            return Ok(None);
+        };
+        let Some(id) = self.table.find(&key) else {
+            return Ok(None);
+        };
         let name = self.pcbs.at(id.0);
-        name.or_else(|| self.revive(now_ns, host, id))
+        let name = name.or_else(|| self.revive(now_ns, host, &key, id));
+        match name.filter(|name| self.is_between(*name, local, remote)) {
+            None => Err(DropReason::SegmentUnexpected),
+            name => Ok(name),
+        }
     }
 
     /// The connection between these ends, if it has a PCB.
     pub(super) fn between(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
         let pcb = self.table.find(&Key::new(local, remote)?)?;
-        self.pcbs.at(pcb.0)
+        let name = self.pcbs.at(pcb.0);
+        name.filter(|name| self.is_between(*name, local, remote))
     }
 
     /// Whether a connection is the one between these ends.

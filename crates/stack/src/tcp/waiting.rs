@@ -126,10 +126,20 @@ impl Tcp {
         true
     }
 
-    /// Makes a record a PCB again, if there is one under this name.
-    pub(super) fn revive(&mut self, now_ns: u64, host: &Host, PcbId(id): PcbId) -> Option<Name> {
+    /// Makes a record a PCB again, if there is one under this name, and of this key.
+    pub(super) fn revive(
+        &mut self,
+        now_ns: u64,
+        host: &Host,
+        key: &Key,
+        PcbId(id): PcbId,
+    ) -> Option<Name> {
         let index = id.checked_sub(RECORDS)?;
         let name = self.waiting.records.at(index)?;
+        self.waiting
+            .records
+            .get(name)
+            .filter(|one| one.key == *key)?;
         let record = self.waiting.records.remove(name)?;
         let mut pcb = Pcb::new(
             &self.config,
@@ -225,7 +235,94 @@ impl Pcb {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::{Config, DropReason};
+    use crate::pcb::Key6;
+    use crate::stack::Stack;
+    use crate::tcp::TcpError;
+    use std::net::{Ipv6Addr, SocketAddr};
+    use weir_wire::ethernet::Address;
+    use weir_wire::tcp::{Flags, Options, Repr};
+    use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv6};
 
+    const STATION: Address = Address([2, 0, 0, 0, 0, 1]);
+    const OURS: (Ipv6Addr, u16) = (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 80);
+
+    /// A segment without bytes and options, in its frame.
+    fn segment(from: (Ipv6Addr, u16), flags: Flags, seq: u32, ack: u32) -> Vec<u8> {
+        let repr = Repr {
+            src_port: from.1,
+            dst_port: OURS.1,
+            seq,
+            ack,
+            flags,
+            window: 1000,
+            urgent: 0,
+            options: Options::default(),
+        };
+        let (src, dst) = (from.0, OURS.0);
+        let ip_at = ethernet::Repr::LEN;
+        let tcp_at = ip_at + ipv6::Repr::LEN;
+        let mut frame = vec![0; tcp_at + Repr::LEN_MIN];
+        ethernet::Repr {
+            dst: STATION,
+            src: Address([2, 0, 0, 0, 0, 2]),
+            ether_type: EtherType::IPV6,
+        }
+        .emit(&mut frame);
+        ipv6::Repr {
+            src,
+            dst,
+            next_header: Protocol::TCP,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+            payload_len: Repr::LEN_MIN,
+        }
+        .emit(&mut frame[ip_at..]);
+        repr.emit(&mut frame[tcp_at..], Addresses::V6(src, dst));
+        frame
+    }
+
+    /// The one of which the table would say that it is this connection is none, while
+    /// that is a PCB and when it is a record.
+    #[test]
+    fn nobody_is_taken_for_another() {
+        let config = Config::new(STATION).address("2001:db8::1/32".parse().unwrap());
+        let mut stack = Stack::new(&config, 4).unwrap();
+        let listener = stack.tcp_listen(OURS.into(), 5).unwrap();
+        let remote = (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2), 4000);
+        let twin = stack.tcp.table.twin(&Key6::new(OURS, remote)).remote();
+        let unexpected = |stack: &Stack| stack.counters().dropped(DropReason::SegmentUnexpected);
+        // Nobody resolves addresses here: what is sent waits for that.
+        let tell = |stack: &mut Stack, from, flags, seq, ack| {
+            stack.receive(1, &segment(from, flags, seq, ack));
+            stack.poll(1, &mut Vec::new());
+        };
+        tell(&mut stack, remote, Flags::SYN, 100, 0);
+        let name = stack.tcp.pcbs.at(0).unwrap();
+        let ack = stack.tcp.pcbs.get(name).unwrap().send.nxt.0;
+        tell(&mut stack, twin, Flags::SYN, 100, 0);
+        assert_eq!((stack.tcp_connections(), unexpected(&stack)), (1, 1));
+        tell(&mut stack, remote, Flags::ACK, 101, ack);
+        let id = stack.tcp_accept(1, listener).unwrap();
+        stack.tcp_close(1, id);
+        let last = ack.wrapping_add(1);
+        tell(&mut stack, twin, Flags::ACK, 101, last);
+        let state = |stack: &Stack| stack.tcp.pcbs.get(name).map(|pcb| pcb.state);
+        assert_eq!(state(&stack), Some(State::FinWait1));
+        tell(&mut stack, remote, Flags::ACK | Flags::FIN, 101, last);
+        assert_eq!((state(&stack), stack.tcp_connections()), (None, 1));
+        tell(&mut stack, twin, Flags::SYN, 9000, 0);
+        tell(&mut stack, twin, Flags::RST, 102, 0);
+        assert_eq!((stack.tcp_connections(), unexpected(&stack)), (1, 4));
+        let (local, peer) = (SocketAddr::from(OURS), SocketAddr::from(twin));
+        let opened = stack.tcp_connect(1, Some(local), peer);
+        assert_eq!(opened, Err(TcpError::InUse(local)));
+        tell(&mut stack, remote, Flags::RST, 102, 0);
+        assert_eq!(stack.tcp_connections(), 0);
+    }
+
+    /// What it takes in the list of records.
     #[test]
     fn a_record_is_small() {
         let size = size_of::<Option<Record>>();
