@@ -88,24 +88,22 @@ impl World {
 
     pub(crate) fn connect(&self, fd: i32, address: usize, len: u32) -> Answer {
         let remote = take_address(address, len)?;
-        let begun = self.act(|inner| {
-            let nonblocking = inner.socket(fd)?.nonblocking;
-            match remote {
-                Some(remote) if inner.defers(fd, remote)? => return Ok(None),
-                Some(remote) => inner.begin(fd, remote)?,
-                None => inner.disconnect(fd)?,
+        // Begun and waited for under one lock: between two the clock could go on.
+        let mut nonblocking = None;
+        let mut attempt = |inner: &mut Inner| {
+            if nonblocking.is_none() {
+                nonblocking = inner.start(fd, remote)?;
+                inner.pump();
             }
-            Ok(remote.map(|_| nonblocking))
-        })?;
-        let Some(nonblocking) = begun else {
-            return Ok(0);
+            let Some(nonblocking) = nonblocking else {
+                return Ok(Some(0));
+            };
+            match inner.progress(fd)? {
+                false if nonblocking => Err(Errno(libc::EINPROGRESS)),
+                connected => Ok(connected.then_some(0)),
+            }
         };
-        let attempt = |inner: &mut Inner| match inner.progress(fd) {
-            Ok(false) if nonblocking => Some(Err(Errno(libc::EINPROGRESS))),
-            Ok(false) => None,
-            Ok(true) => Some(Ok(0)),
-            Err(error) => Some(Err(error)),
-        };
+        let attempt = |inner: &mut Inner| attempt(inner).transpose();
         self.wait(None, attempt)
             .unwrap_or(Err(Errno(libc::ETIMEDOUT)))
     }
@@ -222,6 +220,18 @@ impl Inner {
         let fd = self.enter(Kind::Socket(Box::new(socket)))?;
         self.apply(fd)?;
         Ok(fd)
+    }
+
+    /// What `connect` starts with: says whether the socket does not block, and
+    /// nothing where that was all.
+    fn start(&mut self, fd: i32, remote: Option<SocketAddr>) -> Answer<Option<bool>> {
+        let nonblocking = self.socket(fd)?.nonblocking;
+        match remote {
+            Some(remote) if self.defers(fd, remote)? => return Ok(None),
+            Some(remote) => self.begin(fd, remote)?,
+            None => self.disconnect(fd)?,
+        }
+        Ok(remote.map(|_| nonblocking))
     }
 
     /// Whether `connect` leaves the SYN to the first bytes, which it can carry.
