@@ -35,6 +35,8 @@ pub struct LinkQueue {
     pub(crate) link: u16,
     /// Who we are among those that share it.
     pub(crate) sharer: Option<Holder>,
+    /// As many chunks are lent by it at most.
+    share: u32,
     /// Pieces that came since the fill ring was filled.
     came: u32,
     oddities: Oddities,
@@ -56,9 +58,16 @@ impl LinkQueue {
             pool: Rc::clone(pool),
             link,
             sharer: None,
+            share: u32::MAX,
             came: 0,
             oddities: Oddities::default(),
         }
+    }
+
+    /// Lends the kernel so many chunks to fill at most from now on, so that there are
+    /// some for other queues, too.
+    pub fn set_share(&mut self, chunks: u32) {
+        self.share = chunks;
     }
 
     /// As [`refill`](Self::refill), but only where that is worth the cache line
@@ -85,7 +94,9 @@ impl LinkQueue {
         let fill = &mut self.rings.fill;
         let (pool, umem) = (&self.pool, self.pool.umem());
         let journal = umem.queue_word(self.link, QueueWord::FillJournal);
-        let room = fill.reserve(fill.entries())?;
+        let free = fill.reserve(fill.entries())?;
+        let lent = fill.entries() - free;
+        let room = free.min(self.share.saturating_sub(lent));
         let count = pool.to_lend(room);
         for _ in 0..count {
             let Some(chunk) = pool.lend() else { break };

@@ -91,8 +91,9 @@ impl Tap {
     /// For sizes that cannot be, and without privilege.
     pub fn map(config: Config) -> Result<Tap, TapError> {
         check(&config)?;
+        let umem = Umem::create(config.chunks, config.chunk_bytes)?;
         let gate = Gate::new(config.bypass)?;
-        Tap::over(config, gate, false)
+        Tap::over(config, umem, gate, false)
     }
 
     /// As [`map`](Self::map) and [`tap`](Self::tap) of two links, which are
@@ -144,6 +145,8 @@ impl Tap {
         check(&config)?;
         let outlives = config.bypass != Bypass::Kernel;
         let all: Vec<&Interface> = interfaces.iter().collect();
+        // What may be refused comes before what stays when its process ends.
+        let umem = Umem::create(config.chunks, config.chunk_bytes)?;
         let mut gate = Gate::attach(&all, config.bypass, outlives)?;
         if let Err(error) = prepare(&mut gate) {
             if !gate.is_adopted() {
@@ -151,13 +154,13 @@ impl Tap {
             }
             return Err(error.into());
         }
-        let mut tap = Tap::over(config, gate, outlives)?;
+        let mut tap = Tap::over(config, umem, gate, outlives)?;
         let bound = interfaces.into_iter().try_for_each(|interface| {
             let number = tap.links.len();
             tap.links.push(None);
             tap.bind(interface, number)
         });
-        match bound {
+        match bound.and_then(|()| tap.share_out()) {
             Ok(()) => Ok(tap),
             Err(error) => {
                 let _ = tap.unmap();
@@ -178,15 +181,20 @@ impl Tap {
         Ok(Gate::clean(&all)?)
     }
 
-    fn over(config: Config, gate: Gate, outlives: bool) -> Result<Tap, TapError> {
-        let umem = Umem::create(config.chunks, config.chunk_bytes)?;
+    fn over(config: Config, umem: Umem, gate: Gate, outlives: bool) -> Result<Tap, TapError> {
         let pool = Pool::new(umem, ME, config.kept);
         let mut tap = Tap::of(config, gate, pool, outlives);
         if config.bulk {
             tap.bulk = BulkOut::new();
         }
         let fast = config.fast.map(|fast| FastPath::new(fast, &tap.state));
-        tap.fast = fast.transpose()?;
+        match fast.transpose() {
+            Ok(fast) => tap.fast = fast,
+            Err(error) => {
+                let _ = tap.unmap();
+                return Err(error);
+            }
+        }
         Ok(tap)
     }
 
@@ -292,7 +300,8 @@ impl Tap {
         while self.links.len() <= number {
             self.links.push(None);
         }
-        if let Err(error) = self.bind(interface, number) {
+        let bound = self.bind(interface, number);
+        if let Err(error) = bound.and_then(|()| self.share_out()) {
             let _ = self.gate.remove(number);
             return Err(error);
         }
@@ -340,6 +349,19 @@ impl Tap {
         }
         link.put_sockets(&self.gate, number)?;
         self.links[number] = Some(link);
+        Ok(())
+    }
+
+    /// Divides the chunks among the queues there are now, and lends them: those that
+    /// are bound first would have them all, where queues are many.
+    fn share_out(&mut self) -> Result<(), TapError> {
+        let queues = || self.links.iter().flatten().flat_map(|link| &link.queues);
+        let each = (self.config.chunks - self.config.kept) / queues().count().max(1) as u32;
+        for link in self.links.iter_mut().flatten() {
+            for queue in &mut link.queues {
+                queue.ring.set_share(each.max(1));
+            }
+        }
         self.refill()
     }
 

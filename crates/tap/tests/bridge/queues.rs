@@ -58,6 +58,58 @@ fn one_for_each(sender: &Sender, from: &Device, to: &Device) -> [Vec<u8>; 2] {
     unreachable!("some port of them all comes by each queue")
 }
 
+/// As many chunks as two links of one queue each ask for are enough for two of four:
+/// each queue has some, also those that are bound last.
+#[test]
+fn the_last_of_many_queues_has_chunks_too() {
+    if !need::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let [a, middle, b] = ["a", "middle", "b"].map(|name| lab.host(name).unwrap());
+    let to_a = lab.link(&a, &middle).names("eth0", "left").queues(4);
+    let to_b = lab.link(&b, &middle).names("eth0", "right").queues(4);
+    let (_eth_a, _left) = to_a.connect().unwrap();
+    let (eth_b, right) = to_b.connect().unwrap();
+    let sender = b.run(|| Sender::open(eth_b.index())).unwrap();
+    middle.run(|| {
+        let config = Config {
+            hang_max: None,
+            ..Config::default().with_rings(1024, 2)
+        };
+        let mut tap = Tap::between(config, "left", "right").unwrap();
+        let links: Vec<_> = tap.links().collect();
+        let [left, from_b] = links[..] else {
+            panic!("{links:?}");
+        };
+        assert_eq!([tap.queues(left), tap.queues(from_b)], [4, 4]);
+        tap.ready().unwrap();
+        // Each of the four queues has some of so many flows.
+        const FLOWS: u16 = 256;
+        for src_port in 0..FLOWS {
+            let udp = Udp {
+                src_port,
+                ..Udp::new(
+                    eth_b.mac(),
+                    right.mac(),
+                    [10, 9, 0, 1].into(),
+                    [10, 9, 0, 2].into(),
+                )
+            };
+            sender.send(&Template::from(&udp).frame).unwrap();
+        }
+        let (mut came, began) = (0, Instant::now());
+        while came < FLOWS {
+            assert!(began.elapsed() < PATIENCE, "{came} of {FLOWS}");
+            tap.pull(Pull::Frame(Duration::from_millis(20))).unwrap();
+            while let Some(frame) = tap.take(from_b).unwrap() {
+                came += u16::from(frame.bytes()[12..14] == [8, 0]);
+            }
+        }
+        tap.unmap().unwrap();
+    });
+}
+
 /// Frames of one key come by two queues in turn, and always before those are
 /// settled that came last: held back after a while, they let the entry begin.
 #[test]
