@@ -222,11 +222,13 @@ impl<F: Fabric> Engine<F> {
     pub fn set_filter(&mut self, owner: &Owner, port: u32, source: Source) -> Result<(), Refusal> {
         let known = self.port(owner, port)?;
         let (grant, ifindex, snap_len) = (known.grant, known.ifindex, known.asked.snap_len);
+        // Whom it counts for, who may have handed it on.
+        let uid = known.owner.who.uid;
         let interface = self.interfaces.get(&ifindex);
         let interface = interface.ok_or_else(|| no_port(port))?;
         let known_guards = (&self.policy, &mut self.guards);
         let filter = compiled(known_guards, grant, &interface.facts, &source, snap_len)?;
-        let steps = self.check_steps(grant, owner.who.uid, Some(port), &filter)?;
+        let steps = self.check_steps(grant, uid, Some(port), &filter)?;
         if let Some(known) = self.ports.get_mut(&port) {
             if let Some((_, binding)) = known.place
                 && let Some(interface) = self.interfaces.get_mut(&ifindex)
