@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Longest name of a pin, in bytes.
-const NAME_BYTES_MAX: usize = 64;
+const NAME_BYTES_MAX: usize = 128;
 
 /// `BPF_FS_MAGIC`.
 const BPF_FS: u64 = 0xcafe_4a11;
@@ -24,7 +24,7 @@ const BPF_FS: u64 = 0xcafe_4a11;
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
     /// A name that cannot be one.
-    #[error("a pin cannot be named `{name}`: 1 to 64 letters, digits, `-` and `_`")]
+    #[error("a pin cannot be named `{name}`: 1 to 128 letters, digits, `-` and `_`")]
     BadName {
         /// The name.
         name: String,
