@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -106,10 +106,17 @@ impl StatsFile {
 impl Lines {
     /// Without waiting for the reader of a FIFO.
     fn open(&mut self) -> io::Result<()> {
-        let Some(path) = &self.path else {
-            let output = io::stdout().as_fd().try_clone_to_owned()?;
-            self.output = Some(output.into());
-            return Ok(());
+        // A terminal has room or has not, and does not say for how much: it is opened
+        // anew, so that not to wait is nobody else's affair.
+        let terminal = Path::new("/proc/self/fd/1");
+        let path = match &self.path {
+            Some(path) => path,
+            None if io::stdout().is_terminal() => terminal,
+            None => {
+                let output = io::stdout().as_fd().try_clone_to_owned()?;
+                self.output = Some(output.into());
+                return Ok(());
+            }
         };
         let mut options = OpenOptions::new();
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY;

@@ -8,9 +8,11 @@ use super::life::Life;
 use crate::failure::{Failure, say};
 use crate::stop::Stop;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -57,7 +59,10 @@ pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), Failure> {
         match ended {
             Ended::Asked(status) => {
                 life.end(true);
-                return match status.success() {
+                let stopped = status.signal();
+                // The signal may come before it heeds any.
+                let by_signal = stopped.is_some_and(|signal| [SIGINT, SIGTERM].contains(&signal));
+                return match status.success() || by_signal {
                     true => Ok(()),
                     // It has said why, unless it did not end by itself.
                     false => Err(Failure::run(format!(
