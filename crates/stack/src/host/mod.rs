@@ -45,6 +45,7 @@ pub use event::{EVENTS_MAX, Event, Lost};
 pub use groups::{ANSWER_MIN_NS, GROUPS_MAX};
 pub use neighbours::{
     ASK_EACH_NS, ASKS_MAX, DELAY_NS, NEIGHBOURS_MAX, REACHABLE_NS, WAITING_ALL_MAX, WAITING_MAX,
+    WAITING_MIN,
 };
 pub use offload::{Channel, Gso, Offload, Partial, Received};
 pub use output::{HOP_LIMIT, QUEUE_MAX};
