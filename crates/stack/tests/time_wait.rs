@@ -202,3 +202,29 @@ fn what_waits_has_its_ends() {
     assert_eq!(peer.stack.tcp_connections(), 0);
     assert!(connect(&mut peer).is_ok());
 }
+
+/// What comes for one that waits, and is no FIN, does not make it wait longer,
+/// whatever others do: it ends after its time, and within a second of that.
+#[test]
+fn what_comes_does_not_keep_it() {
+    let mut peer = Peer::new(V4);
+    let listener = peer.listen(5);
+    let first_ns = peer.now_ns;
+    let (seq, ack) = close(&mut peer, listener, 5000, End::Closes);
+    let count = 66;
+    for number in 1..=count {
+        peer.now_ns = first_ns + u64::from(number) * 9 * S / 10;
+        close(&mut peer, listener, 5000 + number, End::Closes);
+        peer.port = 5000;
+        peer.tell(ACK, seq.wrapping_add(1), ack, b"");
+        assert_eq!(peer.heard().len(), 0);
+        assert_eq!(peer.stack.tcp_connections(), usize::from(number) + 1);
+    }
+    peer.now_ns = first_ns + 60 * S - 1;
+    peer.heard();
+    assert_eq!(peer.stack.tcp_connections(), usize::from(count) + 1);
+    peer.now_ns = first_ns + 61 * S;
+    peer.heard();
+    peer.tell(flags(FIN, ACK), seq, ack, b"");
+    assert_eq!(peer.heard()[0].0.flags, RST);
+}

@@ -12,16 +12,16 @@ use crate::due::{at, ns};
 use crate::host::Host;
 use crate::pcb::{Key, PcbId, Table};
 use crate::slab::{Name, Slab};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 
 /// Names of records in the table of connections are from here on; those of PCBs are
 /// below.
 const RECORDS: u32 = 1 << 29;
 
-/// How much longer one may wait than it must, so that all end in the order in which
-/// they began.
-const LATE_NS: u64 = 1_000_000_000;
+/// Those that end within the same of these spans go in the order in which they were
+/// added, and so by less than a span later than they must.
+const SLOT_NS: u64 = 1_000_000_000;
 
 /// What is left of a connection.
 pub(super) struct Record {
@@ -45,21 +45,22 @@ pub(super) struct Record {
 /// All records.
 pub(super) struct Waiting {
     records: Slab<Record>,
-    /// Who waits, in the order in which they end; also some that are gone.
-    order: VecDeque<Name>,
-    /// When the first of them ends, or before; `u64::MAX` if there is none.
+    /// By the span in which they end: when they are let go, and who; also some that
+    /// are gone.
+    slots: BTreeMap<u64, VecDeque<(u64, Name)>>,
+    /// Names in all slots.
+    named: usize,
+    /// When the first of them is let go, or before; `u64::MAX` if there is none.
     next_ns: u64,
-    /// When the last of them ends.
-    last_ns: u64,
 }
 
 impl Default for Waiting {
     fn default() -> Waiting {
         Waiting {
             records: Slab::new(),
-            order: VecDeque::new(),
+            slots: BTreeMap::new(),
+            named: 0,
             next_ns: u64::MAX,
-            last_ns: 0,
         }
     }
 }
@@ -69,36 +70,53 @@ impl Waiting {
         self.records.len()
     }
 
-    /// When the first of them ends, or before; `u64::MAX` if there is none.
+    /// When the first of them is let go, or before; `u64::MAX` if there is none.
     #[inline]
     pub(super) fn next_ns(&self) -> u64 {
         self.next_ns
     }
 
-    /// When the one ends that is to end first, and who that is.
+    /// When the one is let go that is to go first, and who that is.
     pub(super) fn first(&mut self) -> Option<(u64, Name)> {
-        while let Some(&name) = self.order.front() {
-            if let Some(record) = self.records.get(name) {
-                self.next_ns = record.expires_ns;
-                return Some((record.expires_ns, name));
+        while let Some(mut slot) = self.slots.first_entry() {
+            while let Some(&(at_ns, name)) = slot.get().front() {
+                if self.records.get(name).is_some() {
+                    self.next_ns = at_ns;
+                    return Some((at_ns, name));
+                }
+                slot.get_mut().pop_front();
+                self.named -= 1;
             }
-            self.order.pop_front();
+            slot.remove();
         }
         self.next_ns = u64::MAX;
         None
     }
 
-    fn add(&mut self, mut record: Record) -> PcbId {
-        record.expires_ns = record.expires_ns.max(self.last_ns);
-        self.last_ns = record.expires_ns;
-        self.next_ns = self.next_ns.min(record.expires_ns);
+    /// The record keeps its own time, however often it is added: that it is let go
+    /// later, with others of its slot, never adds up.
+    fn add(&mut self, record: Record) -> PcbId {
+        let ends_ns = record.expires_ns;
         let name = self.records.insert(record);
-        self.order.push_back(name);
-        if self.order.len() > 2 * self.records.len() + 64 {
-            let records = &self.records;
-            self.order.retain(|name| records.get(*name).is_some());
+        let slot = self.slots.entry(ends_ns / SLOT_NS).or_default();
+        let at_ns = slot.back().map_or(ends_ns, |(last, _)| ends_ns.max(*last));
+        slot.push_back((at_ns, name));
+        self.named += 1;
+        self.next_ns = self.next_ns.min(at_ns);
+        if self.named > 2 * self.records.len() + 64 {
+            self.sweep();
         }
         PcbId(RECORDS + name.index)
+    }
+
+    /// Forgets the names of those that are gone.
+    fn sweep(&mut self) {
+        let records = &self.records;
+        self.slots.retain(|_, slot| {
+            slot.retain(|(_, name)| records.get(*name).is_some());
+            !slot.is_empty()
+        });
+        self.named = self.slots.values().map(VecDeque::len).sum();
     }
 }
 
@@ -112,10 +130,6 @@ impl Tcp {
         let Some(record) = pcb.record() else {
             return false;
         };
-        // Its application took long to let it go.
-        if record.expires_ns.saturating_add(LATE_NS) < self.waiting.last_ns {
-            return false;
-        }
         let key = record.key;
         let id = self.waiting.add(record);
         let renamed = self.table.rename(&key, id);
@@ -320,6 +334,65 @@ mod tests {
         assert_eq!(opened, Err(TcpError::InUse(local)));
         tell(&mut stack, remote, Flags::RST, 102, 0);
         assert_eq!(stack.tcp_connections(), 0);
+    }
+
+    /// One that is much older than others is a record again once it has answered, and
+    /// so is one that its application lets go long after others; both at their own
+    /// time, and what was named before is forgotten.
+    #[test]
+    fn old_ones_are_records_again() {
+        const S: u64 = 1_000_000_000;
+        let config = Config::new(STATION).address("2001:db8::1/32".parse().unwrap());
+        let mut stack = Stack::new(&config, 4).unwrap();
+        let listener = stack.tcp_listen(OURS.into(), 5).unwrap();
+        let remote = |port| (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2), port);
+        let tell = |stack: &mut Stack, at_ns, port, flags, seq, ack| {
+            stack.receive(at_ns, &segment(remote(port), flags, seq, ack));
+            stack.poll(at_ns, &mut Vec::new());
+        };
+        // Each a second and a half after the one before; the second is not let go.
+        let mut kept = None;
+        let mut acks = Vec::new();
+        for number in 0..4u16 {
+            let (at_ns, port) = (u64::from(number) * 3 * S / 2, 4000 + number);
+            tell(&mut stack, at_ns, port, Flags::SYN, 100, 0);
+            let pcbs = &stack.tcp.pcbs;
+            let pcb = pcbs.iter().find(|pcb| pcb.remote == remote(port).into());
+            let ack = pcb.unwrap().send.nxt.0;
+            tell(&mut stack, at_ns, port, Flags::ACK, 101, ack);
+            let id = stack.tcp_accept(at_ns, listener).unwrap();
+            match number {
+                1 => {
+                    stack.tcp_shutdown(at_ns, id).unwrap();
+                    kept = Some(id);
+                }
+                _ => stack.tcp_close(at_ns, id),
+            }
+            stack.poll(at_ns, &mut Vec::new());
+            let ack = ack.wrapping_add(1);
+            tell(&mut stack, at_ns, port, Flags::ACK | Flags::FIN, 101, ack);
+            acks.push(ack);
+        }
+        let count = |stack: &Stack| (stack.tcp.pcbs.len(), stack.tcp.waiting.len());
+        assert_eq!(count(&stack), (1, 3));
+        stack.tcp_close(5 * S, kept.unwrap());
+        stack.poll(5 * S, &mut Vec::new());
+        assert_eq!(count(&stack), (0, 4));
+        for _ in 0..1000 {
+            tell(&mut stack, 5 * S, 4000, Flags::ACK, 102, acks[0]);
+            assert_eq!(count(&stack), (0, 4));
+            assert!(stack.tcp.waiting.named <= 2 * 4 + 64);
+        }
+        for number in 0..4u16 {
+            let ends_ns = u64::from(number) * 3 * S / 2 + TIME_WAIT_NS;
+            stack.poll(ends_ns - 1, &mut Vec::new());
+            assert_eq!(count(&stack), (0, 4 - usize::from(number)));
+            stack.poll(ends_ns, &mut Vec::new());
+            assert_eq!(count(&stack), (0, 3 - usize::from(number)));
+        }
+        let waiting = &stack.tcp.waiting;
+        assert_eq!((waiting.named, waiting.next_ns), (0, u64::MAX));
+        assert!(waiting.slots.is_empty());
     }
 
     /// What it takes in the list of records.
