@@ -551,8 +551,7 @@ impl Gate {
     /// Takes everything off the links, and leaves them as they were.
     ///
     /// # Errors
-    /// See [`GateError`]; goes on to the end all the same, and gives the
-    /// first.
+    /// See [`GateError`]; goes on to the end all the same, and gives the first.
     pub fn end(mut self) -> Result<(), GateError> {
         self.state.shut();
         let mut first = Ok(());
