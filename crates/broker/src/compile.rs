@@ -29,6 +29,10 @@ pub mod limits {
     ///
     /// [`verifier_steps`]: weir_demux::kernel::verifier_steps
     pub const STEPS_MAX: u64 = 1 << 18;
+    /// Shapes of all filters of one user together: an eighth of what an interface
+    /// has room for (`weir_demux::kernel::limits::SHAPES_MAX`), and some
+    /// milliseconds to make one more.
+    pub const SHAPES_MAX: usize = 64;
     /// Host names with their addresses.
     pub const HOSTS_MAX: usize = 64;
     /// Addresses of one host name.

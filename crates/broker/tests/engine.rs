@@ -1,7 +1,7 @@
 //! The engine over interfaces in memory, asked step by step.
 
 use weir_broker::Bytes;
-use weir_broker::compile::Source;
+use weir_broker::compile::{Source, limits};
 use weir_broker::engine::mem::MemFabric;
 use weir_broker::engine::{Engine, Owner};
 use weir_broker::policy::{Accounts, Policy, Who};
@@ -126,4 +126,46 @@ fn nobody_keeps_the_verifier_for_long() {
     };
     assert_eq!(change(&ranges(20)).unwrap_err().kind, ErrorKind::Limit);
     change(&ranges(5)).expect("there is room for it");
+}
+
+/// What one user's filters leave of the room for shapes is everybody's.
+#[test]
+fn nobody_has_all_shapes() {
+    let fabric = MemFabric::new();
+    fabric.add("eth0");
+    let roomy = POLICY.replace("= 4", "= 200").replace("256 KiB", "64 MiB");
+    let policy = Policy::parse(&roomy, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric, policy);
+    // A shape each: which bits of which byte are compared.
+    let shape = |at: usize| format!("ip[{}] & {} = {}", at / 32, at % 32 + 1, at % 32 + 1);
+    let mut opened = Vec::new();
+    let refusal = loop {
+        let filter = with(&shape(opened.len()));
+        match engine.open(owner(1, 1001), filter) {
+            Ok(port) => opened.push(port),
+            Err(refusal) => break refusal,
+        }
+        let _ = engine.finished();
+        assert!(opened.len() <= limits::SHAPES_MAX, "never refused");
+    };
+    assert_eq!(refusal.kind, ErrorKind::Limit, "{refusal}");
+    assert!(opened.len() > limits::SHAPES_MAX / 2, "{}", opened.len());
+    let known = with(&shape(3));
+    engine
+        .open(owner(1, 1001), known)
+        .expect("its shape is there");
+    let next = shape(opened.len());
+    engine.open(owner(3, 1002), with(&next)).expect("another's");
+    engine.open(owner(4, 0), with(&next)).expect("root may");
+    let change = |engine: &mut Engine<_>, filter: &str| {
+        engine.set_filter(&owner(1, 1001), opened[0], Source::expr(filter))
+    };
+    // Its own shape goes with the change.
+    change(&mut engine, &next).expect("one for one");
+    let more = shape(opened.len() + 1);
+    let both = format!("({next}) or ({more})");
+    assert_eq!(
+        change(&mut engine, &both).unwrap_err().kind,
+        ErrorKind::Limit
+    );
 }

@@ -91,7 +91,7 @@ impl<F: Fabric> Engine<F> {
             };
             let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len);
             let Ok(filter) = filter else { continue };
-            let Ok(steps) = self.check_steps(grant, kept.uid, None, &filter) else {
+            let Ok(effort) = self.check_effort(grant, kept.uid, None, &filter) else {
                 continue;
             };
             let queue = Queue {
@@ -119,7 +119,7 @@ impl<F: Fabric> Engine<F> {
                 ifindex,
                 asked,
                 filter,
-                steps,
+                effort,
                 place: Some((kept.slot, binding)),
                 ring: Some(ring),
                 sending: self.adopt_path(grant, &facts, kept.path),

@@ -2,6 +2,7 @@
 
 use super::ghosts::{Ghost, Ghosts};
 use super::sends::{RetiredPath, Sending};
+use super::steps::Effort;
 use super::{Counted, Divider, Fabric, Owner, Queue, Reserved};
 use crate::Bytes;
 use crate::compile::{Compiler, Source};
@@ -62,8 +63,8 @@ pub(super) struct Port {
     pub(super) ifindex: u32,
     pub(super) asked: OpenPort,
     pub(super) filter: Filter,
-    /// Of the kernel's verifier.
-    pub(super) steps: u64,
+    /// What its filter asks for.
+    pub(super) effort: Effort,
     pub(super) place: Option<(u32, BindingId)>,
     /// The ring's number, once it has one.
     pub(super) ring: Option<u32>,
@@ -139,7 +140,7 @@ impl<F: Fabric> Engine<F> {
             return Err(Refusal::new(ErrorKind::Interface, message));
         }
         let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
-        let steps = self.check_steps(grant, owner.who.uid, None, &filter)?;
+        let effort = self.check_effort(grant, owner.who.uid, None, &filter)?;
         let asked = OpenPort { ring, ..asked };
         let ifindex = facts.ifindex;
         self.interface(facts)?;
@@ -163,7 +164,7 @@ impl<F: Fabric> Engine<F> {
             ifindex,
             asked,
             filter,
-            steps,
+            effort,
             place: None,
             ring: None,
             sending: Sending::No,
@@ -228,7 +229,7 @@ impl<F: Fabric> Engine<F> {
         let interface = interface.ok_or_else(|| no_port(port))?;
         let known_guards = (&self.policy, &mut self.guards);
         let filter = compiled(known_guards, grant, &interface.facts, &source, snap_len)?;
-        let steps = self.check_steps(grant, uid, Some(port), &filter)?;
+        let effort = self.check_effort(grant, uid, Some(port), &filter)?;
         if let Some(known) = self.ports.get_mut(&port) {
             if let Some((_, binding)) = known.place
                 && let Some(interface) = self.interfaces.get_mut(&ifindex)
@@ -241,7 +242,7 @@ impl<F: Fabric> Engine<F> {
                 }
             }
             known.filter = filter;
-            known.steps = steps;
+            known.effort = effort;
             known.asked.filter = source;
         }
         self.note_change(port).map_err(|error| {

@@ -6,6 +6,7 @@ use super::shape::{Field, Name};
 use super::sieve::{Span, range_bits};
 use crate::expr::Exprs;
 use crate::filter::{Analysis, Filter, Path, Snap, Test};
+use std::collections::BTreeSet;
 use weir_filter::ir::{Cmp, Value};
 
 /// Residual tests of one entry, at most; with more, the filter's program runs
@@ -32,6 +33,17 @@ pub(super) struct DraftTest {
     pub(super) cmp: Option<Cmp>,
     pub(super) a: u32,
     pub(super) b: u32,
+}
+
+/// What a shape is known by: the fields that its filters compare with constants, and
+/// what else tells it from others.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ShapeName(Name);
+
+/// The shapes that the tables need for a filter; none if its program runs whole.
+pub fn shape_names(filter: &Filter) -> BTreeSet<ShapeName> {
+    let drafts = drafts(filter).unwrap_or_default();
+    drafts.into_iter().map(|d| ShapeName(d.name)).collect()
 }
 
 /// The paths of a filter; `None` if its program must run whole.

@@ -28,6 +28,7 @@ mod steps;
 mod tree;
 
 pub use code::LowerError;
+pub use draft::{ShapeName, shape_names};
 pub use image::{Memory, Write};
 pub use maps::{Clock, Counters, Half, Hook, Lowered, MapSpec, Part, PortSettings, Wake};
 pub use plan::{Change, KernelBindError, KernelPlan, Need, Options};
