@@ -97,6 +97,9 @@ pub(crate) struct Addresses {
     /// The broker that opens the ports on a live interface
     #[arg(long, value_name = "SOCKET")]
     pub(crate) broker: Option<PathBuf>,
+
+    #[arg(skip)]
+    said: told::Said,
 }
 
 /// The links and the addresses of a host beside the kernel's.
@@ -153,7 +156,7 @@ impl Addresses {
         let places = self.places(links)?;
         let opened = places.iter().map(|place| place.open(need));
         let net = open::start(opened.collect::<Result<_, _>>()?, self.shards)?;
-        told::settle(&places, &net, stop)?;
+        told::settle(&places, &net, &self.said, stop)?;
         self.check(&net, links)?;
         Ok(net)
     }

@@ -4,18 +4,49 @@ use super::place::{On, Place};
 use super::{Addresses, Source};
 use crate::failure::{Failure, say};
 use crate::stop::Stop;
+use std::net::IpAddr;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use weir_socket::Net;
 use weir_stack::host::{Event, Lost, Origin};
 
+/// How long it may take to say what became of an address.
+const SAID_WITHIN: Duration = Duration::from_secs(5);
 /// How long servers and routers may take to tell of an address.
 const TOLD_WITHIN: Duration = Duration::from_secs(20);
 /// How often it is looked whether a signal came meanwhile.
 const LOOK_EACH: Duration = Duration::from_millis(50);
 
+/// The addresses of which it has been said that they are lost.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Said(Arc<(Mutex<Vec<IpAddr>>, Condvar)>);
+
+impl Said {
+    fn note(&self, event: &Event) {
+        if let Event::Lost(prefix, _) = event {
+            let (lost, changed) = &*self.0;
+            lost.lock().unwrap().push(prefix.address());
+            changed.notify_all();
+        }
+    }
+
+    /// Waits until it is said of all of these. Not for ever: of more news than
+    /// anybody hears, some are dropped.
+    fn wait(&self, of: &[IpAddr]) {
+        let (lost, changed) = &*self.0;
+        let missing = |lost: &mut Vec<IpAddr>| of.iter().any(|one| !lost.contains(one));
+        let _ = changed.wait_timeout_while(lost.lock().unwrap(), SAID_WITHIN, missing);
+    }
+}
+
 /// Waits until each address is had that others give; from then on a thread
 /// says what happens to them, as long as the host is there.
-pub(super) fn settle(places: &[Place<'_>], net: &Net, stop: &Stop) -> Result<(), Failure> {
+pub(super) fn settle(
+    places: &[Place<'_>],
+    net: &Net,
+    said: &Said,
+    stop: &Stop,
+) -> Result<(), Failure> {
     let began = Instant::now();
     let mut events = net.events();
     // Which link is meant is said if there are several.
@@ -24,7 +55,11 @@ pub(super) fn settle(places: &[Place<'_>], net: &Net, stop: &Stop) -> Result<(),
         .iter()
         .map(|place| several.then(|| place.link.to_owned()));
     let links: Vec<Option<String>> = links.collect();
-    let tell = move |link: u8, event: &Event| tell(links[usize::from(link)].as_deref(), event);
+    let said = said.clone();
+    let tell = move |link: u8, event: &Event| {
+        tell(links[usize::from(link)].as_deref(), event);
+        said.note(event);
+    };
     let mut wanted = wanted(places);
     while let Some((number, _, whose)) = wanted.first() {
         let link = places[usize::from(*number)].link;
@@ -73,12 +108,18 @@ impl Addresses {
             Source::Fixed(prefix) => left.contains(&prefix.address()),
             Source::Dhcp | Source::Auto => true,
         };
-        match self.addresses.iter().any(has) {
-            true => Ok(()),
-            false => Err(Failure::run(format!(
-                "the host has no address left on {links}: give another --addr"
-            ))),
+        if self.addresses.iter().any(has) {
+            return Ok(());
         }
+        // Who has each of them is said first, which another thread does.
+        let fixed = self.addresses.iter().filter_map(|one| match one.what {
+            Source::Fixed(prefix) => Some(prefix.address()),
+            Source::Dhcp | Source::Auto => None,
+        });
+        self.said.wait(&fixed.collect::<Vec<_>>());
+        Err(Failure::run(format!(
+            "the host has no address left on {links}: give another --addr"
+        )))
     }
 }
 
