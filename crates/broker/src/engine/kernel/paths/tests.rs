@@ -2,6 +2,7 @@
 
 use super::*;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use weir_lab::need;
 use weir_wire::LinkType;
 
@@ -26,7 +27,10 @@ impl Drop for Folder {
 
 impl Bed {
     fn new() -> Bed {
-        let name = format!("/run/weir-paths-{}", std::process::id());
+        // Tests of one process run side by side.
+        static BEDS: AtomicU32 = AtomicU32::new(0);
+        let (process, bed) = (std::process::id(), BEDS.fetch_add(1, Relaxed));
+        let name = format!("/run/weir-paths-{process}-{bed}");
         let folder = Folder(PathBuf::from(name));
         let root = Arc::new(PinFolder::mount(&folder.0).expect("root may"));
         let flags = rustix::event::EventfdFlags::CLOEXEC;
