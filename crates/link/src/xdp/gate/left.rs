@@ -1,0 +1,148 @@
+//! What stays when the process ends: its pins, and who takes them over or off.
+
+use super::super::place::{self, Place, XDP_PIN};
+use super::super::state::State;
+use super::{Gate, GateError, GateLink};
+use crate::bpf::{Attachment, Hook, Map, PinError, PinFolder};
+use crate::net::Interface;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+pub(super) const STATE: &str = "state";
+pub(super) const SOCKETS: &str = "sockets";
+pub(super) const PEERS: &str = "peers";
+
+pub(super) fn xdp_pin(link: usize) -> String {
+    format!("{XDP_PIN}{link}")
+}
+
+pub(super) fn tc_pin(link: usize) -> String {
+    format!("tc-{link}")
+}
+
+impl Gate {
+    /// What an earlier process has left, if it works still.
+    pub(super) fn adopt(folder: &PinFolder, numbers: &[u32]) -> Result<Option<Gate>, GateError> {
+        let links = links_of(folder)?;
+        let are = links.iter().map(|link| Some(link.as_ref()?.ifindex));
+        // Renumbered, gone or in another order: start anew.
+        match are.eq(numbers.iter().copied().map(Some)) {
+            true => Gate::left(folder, links),
+            false => Ok(None),
+        }
+    }
+
+    /// What an earlier process has left of these links.
+    fn left(folder: &PinFolder, links: Vec<Option<GateLink>>) -> Result<Option<Gate>, GateError> {
+        let get = |name: &str| -> Result<Option<OwnedFd>, PinError> { folder.get(name) };
+        let (Some(state), Some(sockets), Some(peers)) = (get(STATE)?, get(SOCKETS)?, get(PEERS)?)
+        else {
+            return Ok(None);
+        };
+        let state_map = Map::from_fd(state)?;
+        let state = Rc::new(State::of(&state_map)?);
+        if !state.is_current() {
+            return Err(GateError::OtherVersion);
+        }
+        Ok(Some(Gate {
+            state,
+            state_map,
+            sockets: Map::from_fd(sockets)?,
+            peers: Map::from_fd(peers)?,
+            links,
+            pins: None,
+            adopted: false,
+            host: None,
+        }))
+    }
+
+    /// Takes off the links what an earlier process has left there; `false` if
+    /// there is nothing.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn clean(interfaces: &[&Interface]) -> Result<bool, GateError> {
+        let numbers: Vec<u32> = interfaces.iter().map(|i| i.index).collect();
+        let pins = place::folder(&numbers)?;
+        let mut found = !pins.folder.list()?.0.is_empty();
+        if found {
+            Gate::dismantle(&pins.folder)?;
+        }
+        let _ = pins.parent.remove_folder(&pins.name);
+        found |= Gate::free(&pins, &numbers)?;
+        Ok(found)
+    }
+
+    /// Takes off these interfaces what was left there and at another that is gone:
+    /// nobody can ever name the two together again. Tells whether there was any.
+    pub(super) fn free(pins: &Place, numbers: &[u32]) -> Result<bool, GateError> {
+        let mut found = false;
+        for name in pins.others()? {
+            let Ok(folder) = pins.parent.folder(&name) else {
+                continue;
+            };
+            // What changes meanwhile is somebody else's to end.
+            let Ok(links) = links_of(&folder) else {
+                continue;
+            };
+            let is_ours = |link: &Option<GateLink>| {
+                let ifindex = link.as_ref().map(|link| link.ifindex);
+                ifindex.is_some_and(|ifindex| numbers.contains(&ifindex))
+            };
+            if links.iter().any(Option::is_none) && links.iter().any(is_ours) {
+                Gate::dismantle(&folder)?;
+                let _ = pins.parent.remove_folder(&name);
+                found = true;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Takes down what these pins keep, in whatever order an earlier process
+    /// named the links, but for one that still runs.
+    pub(super) fn dismantle(folder: &PinFolder) -> Result<(), GateError> {
+        // Promiscuity by the page, the rest by the pins alone.
+        if let Ok(Some(gate)) = links_of(folder).and_then(|links| Gate::left(folder, links)) {
+            if gate.state.gate().0 && gate.state.is_held() {
+                return Err(GateError::InUse);
+            }
+            gate.end()?;
+        }
+        unpin(folder)
+    }
+}
+
+/// The links of a folder's pins; none in the place of one that is gone.
+fn links_of(folder: &PinFolder) -> Result<Vec<Option<GateLink>>, GateError> {
+    let mut links = Vec::new();
+    while let Some(xdp) = folder.get(&xdp_pin(links.len()))?.map(Attachment::from_fd) {
+        let link = match xdp.info()?.ifindex {
+            Some(ifindex) => Some(GateLink {
+                ifindex,
+                hook: match Interface::numbered(ifindex)?.xdp.map(|xdp| xdp.mode) {
+                    Some(crate::net::XdpMode::Generic) => Hook::XdpGeneric,
+                    _ => Hook::XdpNative,
+                },
+                tc: folder.get(&tc_pin(links.len()))?.map(Attachment::from_fd),
+                xdp,
+                promiscuous: None,
+            }),
+            None => None,
+        };
+        links.push(link);
+    }
+    Ok(links)
+}
+
+/// Detaches and removes all that is pinned.
+pub(super) fn unpin(folder: &PinFolder) -> Result<(), GateError> {
+    for name in folder.list()?.0 {
+        if (name.starts_with(XDP_PIN) || name.starts_with("tc-"))
+            && let Some(fd) = folder.get(&name)?
+        {
+            Attachment::from_fd(fd).detach()?;
+        }
+        folder.unpin(&name)?;
+    }
+    Ok(())
+}

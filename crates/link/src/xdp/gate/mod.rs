@@ -1,0 +1,381 @@
+//! The kernel's side of a tap: programs at its links, and what they share
+//! with the process.
+
+mod error;
+mod left;
+mod parts;
+
+pub use error::GateError;
+pub use parts::{GateParts, LinkParts};
+
+use super::fast::Fast;
+use super::host::HostFilter;
+use super::place::Place;
+use super::promiscuous;
+use super::socket::Xsk;
+use super::state::{self, Bypass, LINKS_MAX, QUEUES_MAX, State, at};
+use super::{place, program};
+use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec};
+use crate::net::Interface;
+use left::{PEERS, SOCKETS, STATE, tc_pin, unpin, xdp_pin};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+/// Programs at links.
+#[derive(Debug)]
+pub struct Gate {
+    state: Rc<State>,
+    state_map: Map,
+    sockets: Map,
+    peers: Map,
+    links: Vec<Option<GateLink>>,
+    pins: Option<Place>,
+    adopted: bool,
+    host: Option<HostFilter>,
+}
+
+#[derive(Debug)]
+pub(super) struct GateLink {
+    ifindex: u32,
+    pub(super) xdp: Attachment,
+    hook: Hook,
+    tc: Option<Attachment>,
+    /// Frames to any station are received as long as somebody has it.
+    promiscuous: Option<OwnedFd>,
+}
+
+impl Gate {
+    /// Attaches to these interfaces, in the driver where it can; shut, so
+    /// that frames take the bypass. With `outlive` all of it stays when the
+    /// process ends, and what an earlier one has left is taken over, as it
+    /// runs; without, that is taken off first.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn attach(
+        interfaces: &[&Interface],
+        bypass: Bypass,
+        outlive: bool,
+    ) -> Result<Gate, GateError> {
+        let numbers: Vec<u32> = interfaces.iter().map(|i| i.index).collect();
+        let mut sorted = numbers.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if sorted.len() != numbers.len() || !(1..=LINKS_MAX as usize).contains(&numbers.len()) {
+            let names: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
+            let what = names.join(", ");
+            return Err(GateError::Links { what });
+        }
+        let mut the_pins = match outlive {
+            true => Some(place::folder(&numbers)?),
+            false => None,
+        };
+        let held = the_pins.as_mut().and_then(|pins| pins.held.take());
+        if let Some(pins) = &the_pins {
+            Gate::free(pins, &numbers)?;
+        }
+        if let Some(pins) = &the_pins
+            && let Some(mut gate) = Gate::adopt(&pins.folder, &numbers)?
+        {
+            if gate.state.gate().0 && gate.state.is_held() {
+                return Err(GateError::InUse);
+            }
+            gate.state.set_bypass(bypass);
+            gate.adopted = true;
+            gate.pins = the_pins;
+            gate.renew()?;
+            return Ok(gate);
+        }
+        let mut gate = Gate::new(bypass)?;
+        if let Some(pins) = &the_pins {
+            Gate::dismantle(&pins.folder)?;
+            pins.folder.pin(STATE, &gate.state_map)?;
+            pins.folder.pin(SOCKETS, &gate.sockets)?;
+            pins.folder.pin(PEERS, &gate.peers)?;
+        }
+        gate.pins = the_pins;
+        let mut each = interfaces.iter();
+        let Err(error) = each.try_for_each(|interface| gate.add(interface).map(drop)) else {
+            return Ok(gate);
+        };
+        let _ = gate.end();
+        drop(held);
+        match error {
+            // By what an earlier one with another bypass has left?
+            GateError::Taken { .. } if !outlive => match Gate::clean(interfaces) {
+                Ok(true) => Gate::attach(interfaces, bypass, outlive),
+                Err(GateError::InUse) => Err(GateError::InUse),
+                Ok(false) | Err(_) => Err(error),
+            },
+            error => Err(error),
+        }
+    }
+
+    /// A gate without links, shut, which goes with this value.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn new(bypass: Bypass) -> Result<Gate, GateError> {
+        let state_map = State::make()?;
+        let state = Rc::new(State::of(&state_map)?);
+        state
+            .make_death_words()
+            .map_err(|source| GateError::System {
+                what: "make locks that outlive their owner",
+                source,
+            })?;
+        state.set_bypass(bypass);
+        state.set_limit(None);
+        state
+            .wide(at::VERSION)
+            .store(state::VERSION, Ordering::Release);
+        let sockets = MapSpec::xsk_map(LINKS_MAX * QUEUES_MAX);
+        Ok(Gate {
+            state,
+            state_map,
+            sockets: Map::create("weir_tap_socks", &sockets)?,
+            peers: Map::create("weir_tap_peers", &MapSpec::dev_map(LINKS_MAX))?,
+            links: Vec::new(),
+            pins: None,
+            adopted: false,
+            host: None,
+        })
+    }
+
+    /// Leaves to the host's own protocols what this filter accepts, as long as
+    /// a process takes frames: of links that are added later, and with
+    /// [`renew`](Self::renew) of those that are there.
+    pub fn leave_to_host(&mut self, filter: HostFilter) {
+        self.host = Some(filter);
+    }
+
+    /// Attaches to one more interface; gives the link's number.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn add(&mut self, interface: &Interface) -> Result<usize, GateError> {
+        let vacant = self.links.iter().position(Option::is_none);
+        let link = vacant.unwrap_or(self.links.len());
+        if link >= LINKS_MAX as usize {
+            let what = format!("{} more", interface.name);
+            return Err(GateError::Links { what });
+        }
+        let program = program::xdp(link as u32, self.maps(), None, self.host.as_ref())?;
+        let ifindex = interface.index;
+        let attach = |hook| Attachment::new(&program, ifindex, hook).map(|made| (made, hook));
+        let attached = match attach(Hook::XdpNative) {
+            Err(AttachError::NotByDriver { .. }) => attach(Hook::XdpGeneric),
+            other => other,
+        };
+        let (xdp, hook) = attached.map_err(|error| match error {
+            AttachError::Busy { .. } => GateError::Taken {
+                interface: interface.name.clone(),
+            },
+            error => error.into(),
+        })?;
+        if let Some(pins) = &self.pins {
+            pins.folder.pin(&xdp_pin(link), &xdp)?;
+        }
+        let failed = |source| GateError::System {
+            what: "receive frames to any station",
+            source,
+        };
+        let promiscuous = match &self.pins {
+            // It ends with whoever holds it last.
+            None => Some(promiscuous::hold(ifindex).map_err(failed)?),
+            // It stays as what is pinned does.
+            Some(_) => {
+                if promiscuous::set(&interface.name, true).map_err(failed)? {
+                    let links = self.state.word(at::PROMISCUOUS);
+                    links.fetch_or(1 << link, Ordering::Relaxed);
+                }
+                None
+            }
+        };
+        self.place(
+            link,
+            GateLink {
+                ifindex,
+                xdp,
+                hook,
+                tc: None,
+                promiscuous,
+            },
+        );
+        Ok(link)
+    }
+
+    fn place(&mut self, link: usize, made: GateLink) {
+        while self.links.len() <= link {
+            self.links.push(None);
+        }
+        self.links[link] = Some(made);
+    }
+
+    /// What programs work on.
+    pub(super) fn maps(&self) -> [&Map; 3] {
+        [&self.state_map, &self.sockets, &self.peers]
+    }
+
+    /// Has a link's program ask these cached verdicts before it hands a frame
+    /// over; where checksums may be left to the device, `completes`, such
+    /// frames are handed over all the same.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn use_fast(&self, link: usize, fast: &Fast, completes: bool) -> Result<(), GateError> {
+        fast.set_out(link as u32, self.link(link).ifindex)?;
+        let (maps, host) = (self.maps(), self.host.as_ref());
+        let program = program::xdp(link as u32, maps, Some((fast, completes)), host)?;
+        Ok(self.link(link).xdp.replace(&program)?)
+    }
+
+    /// Gives each link a program of ours: without what an earlier process has
+    /// cached, and with what is [left](Self::leave_to_host) to the host now.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn renew(&self) -> Result<(), GateError> {
+        for (number, link) in self.links.iter().enumerate() {
+            if let Some(link) = link {
+                let host = self.host.as_ref();
+                let program = program::xdp(number as u32, self.maps(), None, host)?;
+                link.xdp.replace(&program)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the program off one link, and leaves the interface as it was.
+    ///
+    /// # Errors
+    /// See [`GateError`]; nothing of it is left all the same.
+    pub fn remove(&mut self, link: usize) -> Result<(), GateError> {
+        let Some(gone) = self.links.get_mut(link).and_then(Option::take) else {
+            return Ok(());
+        };
+        let mut first = gone.xdp.detach();
+        if let Some(tc) = &gone.tc {
+            first = first.and(tc.detach());
+        }
+        let was_set = self.state.word(at::PROMISCUOUS);
+        let was_set = was_set.fetch_and(!(1 << link), Ordering::Relaxed);
+        let mut first = first.map_err(GateError::from);
+        if was_set & 1 << link != 0
+            && let Ok(interface) = Interface::numbered(gone.ifindex)
+        {
+            let set = promiscuous::set(&interface.name, false);
+            first = first.and(set.map(|_| ()).map_err(|source| GateError::System {
+                what: "receive only frames to the interface again",
+                source,
+            }));
+        }
+        first
+    }
+
+    /// Whether an earlier process has left it.
+    pub fn is_adopted(&self) -> bool {
+        self.adopted
+    }
+
+    pub(super) fn link(&self, link: usize) -> &GateLink {
+        let found = self.links.get(link).and_then(Option::as_ref);
+        found.expect("links are named by the number that they were given")
+    }
+
+    /// Joins two links for the bypass by wire: what comes in at either goes
+    /// out at the other.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn join(&mut self, a: usize, b: usize) -> Result<(), GateError> {
+        for (link, peer) in [(a, b), (b, a)] {
+            let peer = self.link(peer).ifindex;
+            let key = (link as u32).to_ne_bytes();
+            self.peers.update(&key, &peer.to_ne_bytes())?;
+            if self.link(link).tc.is_some() {
+                continue;
+            }
+            let program = program::tc(peer, &self.state_map)?;
+            match Attachment::new(&program, self.link(link).ifindex, Hook::TcIngress) {
+                Ok(tc) => {
+                    if let Some(pins) = &self.pins {
+                        pins.folder.pin(&tc_pin(link), &tc)?;
+                    }
+                    if let Some(Some(link)) = self.links.get_mut(link) {
+                        link.tc = Some(tc);
+                    }
+                }
+                // Then the drivers must do it.
+                Err(AttachError::OldKernel { .. }) => self.set_fast(link, true),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Says whether frames of a link may be redirected in the driver to the
+    /// one it is joined to; otherwise tc does it, which every device can.
+    pub fn set_fast(&self, link: usize, fast: bool) {
+        let word = self.state.word(at::FAST);
+        match fast {
+            true => word.fetch_or(1 << link, Ordering::SeqCst),
+            false => word.fetch_and(!(1 << link), Ordering::SeqCst),
+        };
+    }
+
+    /// Lets frames of a queue come to a socket.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn put_socket(&self, link: usize, queue: u32, socket: &Xsk) -> Result<(), GateError> {
+        let key = program::socket_key(link as u32, queue).to_ne_bytes();
+        Ok(self.sockets.put(&key, socket)?)
+    }
+
+    /// What is shared with the programs.
+    pub fn state(&self) -> &Rc<State> {
+        &self.state
+    }
+
+    /// Where on the link frames are taken.
+    pub fn hook(&self, link: usize) -> Hook {
+        self.link(link).hook
+    }
+
+    /// Whether the programs are still attached to all links: not when an
+    /// interface is gone, or someone detached them.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn is_attached(&self) -> Result<bool, GateError> {
+        for link in self.links.iter().flatten() {
+            if link.xdp.info()?.ifindex.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes everything off the links, and leaves them as they were.
+    ///
+    /// # Errors
+    /// See [`GateError`]; goes on to the end all the same, and gives the first.
+    pub fn end(mut self) -> Result<(), GateError> {
+        self.state.shut();
+        let mut first = Ok(());
+        for link in 0..self.links.len() {
+            first = first.and(self.remove(link));
+        }
+        if let Some(pins) = &self.pins {
+            first = first.and(unpin(&pins.folder));
+            // Another process may be making its own in it.
+            let _ = pins.parent.remove_folder(&pins.name);
+        }
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Of gates that stay.
+
+use super::*;
+use weir_lab::need;
+use weir_lab::net::Lab;
+
+#[test]
+fn what_stayed_is_taken_off_for_one_that_does_not_stay() {
+    if !need::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    let (device, _) = lab.link(&a, &b).connect().unwrap();
+    a.run(|| {
+        let interface = Interface::numbered(device.index()).unwrap();
+        drop(Gate::attach(&[&interface], Bypass::Wire, true).unwrap());
+        let gate = Gate::attach(&[&interface], Bypass::Kernel, false).unwrap();
+        assert!(!gate.is_adopted());
+        // Its own, which nobody has left.
+        let second = Gate::attach(&[&interface], Bypass::Kernel, false);
+        assert!(matches!(second, Err(GateError::Taken { .. })), "{second:?}");
+        drop(gate);
+        assert!(!Gate::clean(&[&interface]).unwrap(), "nothing stays");
+        let gate = Gate::attach(&[&interface], Bypass::Wire, true).unwrap();
+        assert!(!gate.is_adopted());
+        gate.end().unwrap();
+    });
+}
+
+#[test]
+fn what_stayed_goes_when_its_interfaces_are_gone() {
+    if !need::root() {
+        return;
+    }
+    let net = || {
+        let lab = Lab::new();
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        let (device, _) = lab.link(&a, &b).connect().unwrap();
+        (lab, a, b, device)
+    };
+    let leave = |host: &weir_lab::net::Host, index: u32| {
+        host.run(|| {
+            let interface = Interface::numbered(index).unwrap();
+            drop(Gate::attach(&[&interface], Bypass::Wire, true).unwrap());
+            place::name(&[index]).unwrap()
+        })
+    };
+    let (stays, goes, last) = (net(), net(), net());
+    let stayed = leave(&stays.1, stays.3.index());
+    let gone = leave(&goes.1, goes.3.index());
+    drop(goes);
+    let began = std::time::Instant::now();
+    loop {
+        // Whoever comes sweeps; the kernel takes its time with the namespace.
+        let mine = leave(&last.1, last.3.index());
+        let taps = place::folder(&[0]).unwrap();
+        taps.parent.remove_folder(&taps.name).unwrap();
+        let (_, folders) = taps.parent.list().unwrap();
+        assert!(folders.contains(&stayed) && folders.contains(&mine));
+        if !folders.contains(&gone) {
+            break;
+        }
+        assert!(began.elapsed().as_secs() < 60, "{gone} stays");
+        drop(taps);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    for net in [&stays, &last] {
+        net.1.run(|| {
+            let interface = Interface::numbered(net.3.index()).unwrap();
+            assert!(Gate::clean(&[&interface]).unwrap());
+        });
+    }
+}
+
+#[test]
+fn what_stayed_goes_when_one_of_two_interfaces_is_gone() {
+    if !need::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    let link = || lab.link(&a, &b).connect().unwrap().0;
+    let (stays, goes, other) = (link(), link(), link());
+    a.run(|| {
+        let of = |index| Interface::numbered(index).unwrap();
+        let left = Gate::attach(&[&of(stays.index()), &of(goes.index())], Bypass::Drop, true);
+        drop(left.unwrap());
+        let (stays, other) = (of(stays.index()), of(other.index()));
+        // Both are there: it is left alone by those who want another.
+        assert!(!Gate::clean(&[&stays, &other]).unwrap());
+        assert!(of(stays.index).xdp.is_some());
+        goes.delete().unwrap();
+        assert!(!Gate::clean(&[&other]).unwrap(), "of another interface");
+        assert!(Gate::clean(&[&stays, &other]).unwrap());
+        let now = of(stays.index);
+        assert!(now.xdp.is_none(), "{now:?}");
+        let gate = Gate::attach(&[&other, &stays], Bypass::Wire, true).unwrap();
+        gate.end().unwrap();
+    });
+}
+
+/// Numbers of network namespaces and of interfaces are given again.
+#[test]
+fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
+    if !need::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    let (device, _) = lab.link(&a, &b).connect().unwrap();
+    let (name, index) = (device.name(), device.index());
+    let ip = |words: String| {
+        let mut ip = std::process::Command::new("ip");
+        let done = ip.args(words.split_whitespace()).status().unwrap();
+        assert!(done.success(), "{words}");
+    };
+    let attach = || {
+        let interface = Interface::numbered(index).unwrap();
+        Gate::attach(&[&interface], Bypass::Wire, true)
+    };
+    a.run(|| {
+        let left = attach().unwrap();
+        let version = left.state.wide(at::VERSION);
+        version.store(1, Ordering::Release);
+        drop(left);
+        let refused = attach();
+        assert!(
+            matches!(refused, Err(GateError::OtherVersion)),
+            "{refused:?}"
+        );
+        ip(format!("link del {name}"));
+        ip(format!(
+            "link add {name} index {index} type veth peer name other index 9999"
+        ));
+        let gate = attach().unwrap();
+        assert!(!gate.is_adopted());
+        gate.end().unwrap();
+    });
+}
