@@ -51,7 +51,11 @@ impl Tap {
                 what: "have the kernel watch for this thread's end",
                 source,
             })?;
-            self.death = Some(held.ok_or(GateError::InUse)?);
+            let names = || self.links().filter_map(|link| self.interface(link));
+            self.death = Some(held.ok_or_else(|| GateError::InUse {
+                interfaces: names().map(|interface| interface.name.clone()).collect(),
+                by: None,
+            })?);
         }
         self.state.set_limit(self.config.hang_max);
         Ok(())

@@ -54,9 +54,10 @@ pub enum Pull {
 #[derive(Debug)]
 pub struct Tap {
     pub(crate) links: Vec<Option<TapLink>>,
+    /// Let go before the gate is somebody else's to have.
+    pub(crate) death: Option<DeathWord>,
     pub(crate) gate: Gate,
     pub(crate) state: Rc<State>,
-    pub(crate) death: Option<DeathWord>,
     pub(crate) pool: Rc<Pool>,
     pub(crate) config: Config,
     pub(crate) counts: Counts,

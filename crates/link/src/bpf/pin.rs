@@ -205,20 +205,9 @@ impl PinFolder {
         }
     }
 
-    /// Has everybody who wants it [alone](Self::lock_alone) wait or go without,
-    /// until what this gives is closed.
-    ///
-    /// # Errors
-    /// As the system says.
-    pub fn lock(&self) -> Result<OwnedFd, PinError> {
-        let locked = self.readable().and_then(|folder| {
-            fs::flock(&folder, FlockOperation::LockShared)?;
-            Ok(folder)
-        });
-        locked.map_err(|error| failed("lock", &self.path, error))
-    }
-
-    /// The same for one alone; `None` while somebody has it.
+    /// Keeps everybody else from locking it, until what this gives is closed;
+    /// `None` while somebody else does. Pins can be made and removed all the
+    /// same.
     ///
     /// # Errors
     /// As the system says.
@@ -232,6 +221,31 @@ impl PinFolder {
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(failed("lock", &self.path, error)),
         }
+    }
+
+    /// The process that has [locked](Self::lock_alone) it, if the system tells.
+    pub fn locked_by(&self) -> Option<u32> {
+        let stat = fs::fstat(&self.folder).ok()?;
+        let (major, minor) = (fs::major(stat.st_dev), fs::minor(stat.st_dev));
+        // proc_locks(5): `1: FLOCK ADVISORY WRITE 1234 00:2f:5678 0 EOF`.
+        let which = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        let mut locks = locks.lines().map(|line| line.split_ascii_whitespace());
+        locks.find_map(|mut words| {
+            let (is_flock, process) = (words.nth(1)? == "FLOCK", words.nth(2)?);
+            let is_it = is_flock && words.next()? == which;
+            is_it.then(|| process.parse().ok())?
+        })
+    }
+
+    /// Whether it has not been removed since it was opened.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn is_there(&self) -> Result<bool, PinError> {
+        let stat = fs::fstat(&self.folder);
+        let stat = stat.map_err(|error| failed("look at", &self.path, error))?;
+        Ok(stat.st_nlink > 0)
     }
 
     fn readable(&self) -> Result<OwnedFd, Errno> {

@@ -35,6 +35,7 @@ pub use fast::{
 pub use gate::{Gate, GateError, GateParts, LinkParts};
 pub use host::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
 pub use host_change::HostChange;
+pub use place::Holder;
 pub use priority::first_in_line;
 pub(crate) use socket::send_many_at_once;
 pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};

@@ -4,11 +4,13 @@
 use crate::bpf::{Attachment, PinError, PinFolder};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::error::Error;
+use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The folder of everything that is weir's at run time.
 const RUN: &str = "/run/weir";
@@ -22,45 +24,145 @@ const SWEPT_MAX: usize = 1024;
 /// How pins of programs at XDP of links begin.
 pub(super) const XDP_PIN: &str = "xdp-";
 
-/// The folder for what interfaces share.
+/// How long the kernel may take to close what a process had that has ended:
+/// 0.2 s and less, more where the machine is busy.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// The folder for what interfaces share, which is ours alone until this is
+/// dropped or the process ends.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) parent: PinFolder,
     pub(super) folder: PinFolder,
     pub(super) name: String,
-    /// While somebody has it, nothing is swept.
-    pub(super) held: Option<OwnedFd>,
+    _lock: OwnedFd,
 }
 
-impl Place {
-    /// The names of other folders for interfaces of the same namespace.
-    pub(super) fn others(&self) -> Result<Vec<String>, PinError> {
-        let namespace = self.name.split_inclusive('-').next().unwrap_or_default();
-        let names = self.parent.list()?.1.into_iter().take(SWEPT_MAX);
-        let others = names.filter(|name| name.starts_with(namespace) && *name != self.name);
-        Ok(others.collect())
+/// Why there is no place.
+#[derive(Debug)]
+pub(super) enum PlaceError {
+    /// Another has it.
+    Held(Option<Holder>),
+    /// Anything else.
+    Pin(PinError),
+}
+
+impl From<PinError> for PlaceError {
+    fn from(error: PinError) -> PlaceError {
+        PlaceError::Pin(error)
     }
 }
 
-/// The folder for what these interfaces of the calling thread's network
-/// namespace share, in any order; made if it is missing, and kept from
-/// sweepers. What was left of interfaces that are gone is removed.
+/// A process that has what another wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// Its number.
+    pub process: u32,
+    /// The name of its program, where that can be told.
+    pub program: Option<String>,
+}
+
+impl Holder {
+    fn of(process: u32) -> Holder {
+        let program = std::fs::read_to_string(format!("/proc/{process}/comm"));
+        Holder {
+            process,
+            program: program.ok().map(|name| name.trim_end().to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.process)?;
+        match &self.program {
+            Some(program) => write!(f, " (`{program}`)"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Place {
+    /// The folder for what these interfaces of the calling thread's network
+    /// namespace share, in any order; made if it is missing. What was left of
+    /// interfaces that are gone is removed.
+    pub(super) fn take(interfaces: &[u32]) -> Result<Place, PlaceError> {
+        let name = name(interfaces).map_err(failed)?;
+        let parent = parent()?;
+        let until = Instant::now() + CLOSING;
+        loop {
+            let folder = parent.folder(&name)?;
+            match lock(&folder)? {
+                Some(_lock) => {
+                    return Ok(Place {
+                        parent,
+                        folder,
+                        name,
+                        _lock,
+                    });
+                }
+                // Who has it may have been killed just now.
+                None if Instant::now() < until => std::thread::sleep(CLOSING / 100),
+                None => return Err(PlaceError::Held(holder(&folder))),
+            }
+        }
+    }
+
+    /// The names of other folders for one of these interfaces.
+    pub(super) fn others(&self, interfaces: &[u32]) -> Result<Vec<String>, PinError> {
+        let mut names = of_interfaces(&self.parent, interfaces).map_err(failed)?;
+        names.retain(|name| *name != self.name);
+        Ok(names)
+    }
+}
+
+/// Locks a folder for us alone; `None` while another has it, or if it was
+/// removed meanwhile.
+pub(super) fn lock(folder: &PinFolder) -> Result<Option<OwnedFd>, PinError> {
+    let lock = folder.lock_alone()?;
+    Ok(match folder.is_there()? {
+        true => lock,
+        false => None,
+    })
+}
+
+/// Who has a place of one of these interfaces.
+pub(super) fn holder_of(interfaces: &[u32]) -> Option<Holder> {
+    let parent = parent().ok()?;
+    let names = of_interfaces(&parent, interfaces).ok()?;
+    let folders = names.iter().filter_map(|name| parent.folder(name).ok());
+    folders.filter_map(|folder| holder(&folder)).next()
+}
+
+fn holder(folder: &PinFolder) -> Option<Holder> {
+    folder.locked_by().map(Holder::of)
+}
+
+/// The names of the folders for any of these interfaces of the calling
+/// thread's network namespace.
+fn of_interfaces(parent: &PinFolder, interfaces: &[u32]) -> io::Result<Vec<String>> {
+    let namespace = name(&[])?;
+    let folders = parent.list().map_err(io::Error::other)?.1;
+    let names = folders.into_iter().take(SWEPT_MAX).filter(|name| {
+        let mut parts = name.split('-');
+        let is_ours = |part: &str| {
+            part.parse()
+                .is_ok_and(|number| interfaces.contains(&number))
+        };
+        parts.next() == Some(&namespace) && parts.any(is_ours)
+    });
+    Ok(names.collect())
+}
+
+/// The folder of all places, swept.
 ///
 /// It is a folder of the first process's mount namespace: that of `ip netns
 /// exec` goes with its last process, and all pins in it.
-pub(super) fn folder(interfaces: &[u32]) -> Result<Place, PinError> {
-    let name = name(interfaces).map_err(failed)?;
+pub(super) fn parent() -> Result<PinFolder, PinError> {
     let parent = std::thread::scope(|scope| scope.spawn(mount).join());
     let parent = parent.unwrap_or_else(|_| Err(failed(io::ErrorKind::Other.into())))?;
     sweep(&parent);
-    let held = Some(parent.lock()?);
-    let folder = parent.folder(&name)?;
-    Ok(Place {
-        parent,
-        folder,
-        name,
-        held,
-    })
+    Ok(parent)
 }
 
 fn failed(source: io::Error) -> PinError {
@@ -84,12 +186,9 @@ pub(super) fn name(interfaces: &[u32]) -> io::Result<String> {
 }
 
 /// Removes the folders of interfaces that are gone, with their namespace or
-/// alone. Not while anybody makes his own: numbers of namespaces and of
-/// interfaces are given again, and so the names of folders.
+/// alone, but for what somebody has: numbers of namespaces and of interfaces
+/// are given again, and so the names of folders.
 fn sweep(taps: &PinFolder) {
-    let Ok(Some(_alone)) = taps.lock_alone() else {
-        return;
-    };
     let folders = taps.list().map(|(_, folders)| folders);
     for name in folders.iter().flatten().take(SWEPT_MAX) {
         // What cannot be removed is in nobody's way.
@@ -99,6 +198,9 @@ fn sweep(taps: &PinFolder) {
 
 fn sweep_one(taps: &PinFolder, name: &str) -> Result<(), Box<dyn Error>> {
     let folder = taps.folder(name)?;
+    let Some(_lock) = lock(&folder)? else {
+        return Ok(());
+    };
     let (pins, _) = folder.list()?;
     let mut is_any = false;
     for pin in pins.iter().filter(|pin| pin.starts_with(XDP_PIN)) {
@@ -110,7 +212,7 @@ fn sweep_one(taps: &PinFolder, name: &str) -> Result<(), Box<dyn Error>> {
         }
     }
     // Without: its process died before it had attached anything, or is as old
-    // as not to keep us out meanwhile.
+    // as not to keep us out.
     if is_any {
         for pin in &pins {
             folder.unpin(pin)?;

@@ -641,7 +641,9 @@ fn what_it_refuses() {
     for options in [&["--bypass", "drop"][..], &["--clean"]] {
         let second = net.bridge(options).end();
         assert_eq!(second.code, Some(1), "{second:?}");
-        assert!(second.stderr.contains("another process taps"), "{second:?}");
+        let says = format!("tapped by process {} (`weir`): end it first", bridge.id());
+        assert!(second.stderr.contains(&says), "{second:?}");
+        assert!(second.stderr.contains("`left`, `right` are"), "{second:?}");
     }
     assert!(net.pings());
     bridge.signal(Signal::KILL);

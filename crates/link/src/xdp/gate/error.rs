@@ -1,8 +1,9 @@
 //! Why there is no gate.
 
+use super::super::place::{self, Holder, PlaceError};
 use super::super::state::LINKS_MAX;
 use crate::bpf::{AttachError, LoadError, MapError, PinError};
-use crate::net::InterfaceError;
+use crate::net::{Interface, InterfaceError};
 use std::io;
 
 /// Why there is no gate.
@@ -31,8 +32,13 @@ pub enum GateError {
     )]
     OtherVersion,
     /// Another process has the tap.
-    #[error("another process taps these links: end it first")]
-    InUse,
+    #[error("{} tapped by {}: end it first", are(interfaces), who(by))]
+    InUse {
+        /// The names of the interfaces.
+        interfaces: Vec<String>,
+        /// Who it is, where the system tells.
+        by: Option<Holder>,
+    },
     /// The interface.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
@@ -59,4 +65,44 @@ pub enum GateError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+impl GateError {
+    /// Another has these interfaces.
+    pub(super) fn in_use(interfaces: &[&Interface], by: Option<Holder>) -> GateError {
+        let interfaces = interfaces.iter().map(|one| one.name.clone()).collect();
+        GateError::InUse { interfaces, by }
+    }
+
+    /// Another has one of these interfaces: the one that has its place, or
+    /// somebody's program.
+    pub(super) fn taken(interfaces: &[&Interface], name: String) -> GateError {
+        let one = interfaces.iter().filter(|one| one.name == name);
+        let one: Vec<&Interface> = one.copied().collect();
+        let numbers: Vec<u32> = one.iter().map(|one| one.index).collect();
+        match place::holder_of(&numbers) {
+            Some(holder) => GateError::in_use(&one, Some(holder)),
+            None => GateError::Taken { interface: name },
+        }
+    }
+
+    /// There is no place for what these interfaces share.
+    pub(super) fn no_place(interfaces: &[&Interface], error: PlaceError) -> GateError {
+        match error {
+            PlaceError::Held(by) => GateError::in_use(interfaces, by),
+            PlaceError::Pin(error) => error.into(),
+        }
+    }
+}
+
+fn are(interfaces: &[String]) -> String {
+    match interfaces {
+        [one] => format!("`{one}` is"),
+        all => format!("`{}` are", all.join("`, `")),
+    }
+}
+
+fn who(holder: &Option<Holder>) -> String {
+    let holder = holder.as_ref().map(Holder::to_string);
+    holder.unwrap_or_else(|| "another process".into())
 }

@@ -1,7 +1,7 @@
 //! What stays when the process ends: its pins, and who takes them over or off.
 
 use super::super::place::{self, Place, XDP_PIN};
-use super::super::state::State;
+use super::super::state::{Bypass, State};
 use super::{Gate, GateError, GateLink};
 use crate::bpf::{Attachment, Hook, Map, PinError, PinFolder};
 use crate::net::Interface;
@@ -21,8 +21,46 @@ pub(super) fn tc_pin(link: usize) -> String {
 }
 
 impl Gate {
+    /// Attaches to these interfaces such that all of it stays, or takes over
+    /// what an earlier process has left there.
+    pub(super) fn stay(interfaces: &[&Interface], bypass: Bypass) -> Result<Gate, GateError> {
+        let numbers = numbers(interfaces);
+        let place = Gate::take_place(interfaces)?;
+        Gate::free(&place, interfaces)?;
+        if let Some(mut gate) = Gate::adopt(&place.folder, &numbers)? {
+            gate.refuse_held(interfaces)?;
+            gate.state.set_bypass(bypass);
+            gate.adopted = true;
+            gate.pins = Some(place);
+            gate.renew()?;
+            return Ok(gate);
+        }
+        Gate::dismantle(&place.folder, interfaces)?;
+        let mut gate = Gate::new(bypass)?;
+        place.folder.pin(STATE, &gate.state_map)?;
+        place.folder.pin(SOCKETS, &gate.sockets)?;
+        place.folder.pin(PEERS, &gate.peers)?;
+        gate.pins = Some(place);
+        gate.add_all(interfaces)
+    }
+
+    /// Where what these interfaces share is pinned, for us alone.
+    fn take_place(interfaces: &[&Interface]) -> Result<Place, GateError> {
+        let taken = Place::take(&numbers(interfaces));
+        taken.map_err(|error| GateError::no_place(interfaces, error))
+    }
+
+    /// One that several processes share may have lost the one that had its
+    /// place.
+    fn refuse_held(&self, interfaces: &[&Interface]) -> Result<(), GateError> {
+        match self.state.is_held() {
+            true => Err(GateError::in_use(interfaces, None)),
+            false => Ok(()),
+        }
+    }
+
     /// What an earlier process has left, if it works still.
-    pub(super) fn adopt(folder: &PinFolder, numbers: &[u32]) -> Result<Option<Gate>, GateError> {
+    fn adopt(folder: &PinFolder, numbers: &[u32]) -> Result<Option<Gate>, GateError> {
         let links = links_of(folder)?;
         let are = links.iter().map(|link| Some(link.as_ref()?.ifindex));
         // Renumbered, gone or in another order: start anew.
@@ -62,26 +100,29 @@ impl Gate {
     /// # Errors
     /// See [`GateError`].
     pub fn clean(interfaces: &[&Interface]) -> Result<bool, GateError> {
-        let numbers: Vec<u32> = interfaces.iter().map(|i| i.index).collect();
-        let pins = place::folder(&numbers)?;
-        let mut found = !pins.folder.list()?.0.is_empty();
+        let place = Gate::take_place(interfaces)?;
+        let mut found = !place.folder.list()?.0.is_empty();
         if found {
-            Gate::dismantle(&pins.folder)?;
+            Gate::dismantle(&place.folder, interfaces)?;
         }
-        let _ = pins.parent.remove_folder(&pins.name);
-        found |= Gate::free(&pins, &numbers)?;
+        let _ = place.parent.remove_folder(&place.name);
+        found |= Gate::free(&place, interfaces)?;
         Ok(found)
     }
 
     /// Takes off these interfaces what was left there and at another that is gone:
     /// nobody can ever name the two together again. Tells whether there was any.
-    pub(super) fn free(pins: &Place, numbers: &[u32]) -> Result<bool, GateError> {
+    fn free(place: &Place, interfaces: &[&Interface]) -> Result<bool, GateError> {
+        let numbers = numbers(interfaces);
         let mut found = false;
-        for name in pins.others()? {
-            let Ok(folder) = pins.parent.folder(&name) else {
+        for name in place.others(&numbers)? {
+            let Ok(folder) = place.parent.folder(&name) else {
                 continue;
             };
-            // What changes meanwhile is somebody else's to end.
+            // What somebody has is his to end.
+            let Some(_lock) = place::lock(&folder)? else {
+                continue;
+            };
             let Ok(links) = links_of(&folder) else {
                 continue;
             };
@@ -90,8 +131,8 @@ impl Gate {
                 ifindex.is_some_and(|ifindex| numbers.contains(&ifindex))
             };
             if links.iter().any(Option::is_none) && links.iter().any(is_ours) {
-                Gate::dismantle(&folder)?;
-                let _ = pins.parent.remove_folder(&name);
+                Gate::dismantle(&folder, interfaces)?;
+                let _ = place.parent.remove_folder(&name);
                 found = true;
             }
         }
@@ -99,17 +140,19 @@ impl Gate {
     }
 
     /// Takes down what these pins keep, in whatever order an earlier process
-    /// named the links, but for one that still runs.
-    pub(super) fn dismantle(folder: &PinFolder) -> Result<(), GateError> {
+    /// named the links, but for one that still runs. Their folder is locked.
+    fn dismantle(folder: &PinFolder, interfaces: &[&Interface]) -> Result<(), GateError> {
         // Promiscuity by the page, the rest by the pins alone.
         if let Ok(Some(gate)) = links_of(folder).and_then(|links| Gate::left(folder, links)) {
-            if gate.state.gate().0 && gate.state.is_held() {
-                return Err(GateError::InUse);
-            }
+            gate.refuse_held(interfaces)?;
             gate.end()?;
         }
         unpin(folder)
     }
+}
+
+fn numbers(interfaces: &[&Interface]) -> Vec<u32> {
+    interfaces.iter().map(|one| one.index).collect()
 }
 
 /// The links of a folder's pins; none in the place of one that is gone.

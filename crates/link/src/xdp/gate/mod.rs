@@ -11,13 +11,13 @@ pub use parts::{GateParts, LinkParts};
 use super::fast::Fast;
 use super::host::HostFilter;
 use super::place::Place;
+use super::program;
 use super::promiscuous;
 use super::socket::Xsk;
 use super::state::{self, Bypass, LINKS_MAX, QUEUES_MAX, State, at};
-use super::{place, program};
 use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec};
 use crate::net::Interface;
-use left::{PEERS, SOCKETS, STATE, tc_pin, unpin, xdp_pin};
+use left::{tc_pin, unpin, xdp_pin};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,8 @@ impl Gate {
     /// Attaches to these interfaces, in the driver where it can; shut, so
     /// that frames take the bypass. With `outlive` all of it stays when the
     /// process ends, and what an earlier one has left is taken over, as it
-    /// runs; without, that is taken off first.
+    /// runs; without, that is taken off first. One that stays is this value's
+    /// alone: another for the same interfaces is refused as long as it lives.
     ///
     /// # Errors
     /// See [`GateError`].
@@ -67,48 +68,33 @@ impl Gate {
             let what = names.join(", ");
             return Err(GateError::Links { what });
         }
-        let mut the_pins = match outlive {
-            true => Some(place::folder(&numbers)?),
-            false => None,
+        let made = match outlive {
+            true => Gate::stay(interfaces, bypass),
+            false => Gate::new(bypass)?.add_all(interfaces),
         };
-        let held = the_pins.as_mut().and_then(|pins| pins.held.take());
-        if let Some(pins) = &the_pins {
-            Gate::free(pins, &numbers)?;
-        }
-        if let Some(pins) = &the_pins
-            && let Some(mut gate) = Gate::adopt(&pins.folder, &numbers)?
-        {
-            if gate.state.gate().0 && gate.state.is_held() {
-                return Err(GateError::InUse);
+        let Err(GateError::Taken { interface }) = made else {
+            return made;
+        };
+        // By what an earlier one with another bypass has left?
+        if !outlive {
+            match Gate::clean(interfaces) {
+                Ok(true) => return Gate::attach(interfaces, bypass, outlive),
+                Err(error @ GateError::InUse { .. }) => return Err(error),
+                Ok(false) | Err(_) => {}
             }
-            gate.state.set_bypass(bypass);
-            gate.adopted = true;
-            gate.pins = the_pins;
-            gate.renew()?;
-            return Ok(gate);
         }
-        let mut gate = Gate::new(bypass)?;
-        if let Some(pins) = &the_pins {
-            Gate::dismantle(&pins.folder)?;
-            pins.folder.pin(STATE, &gate.state_map)?;
-            pins.folder.pin(SOCKETS, &gate.sockets)?;
-            pins.folder.pin(PEERS, &gate.peers)?;
-        }
-        gate.pins = the_pins;
+        Err(GateError::taken(interfaces, interface))
+    }
+
+    /// With all of these links, or nothing of it stays.
+    fn add_all(mut self, interfaces: &[&Interface]) -> Result<Gate, GateError> {
         let mut each = interfaces.iter();
-        let Err(error) = each.try_for_each(|interface| gate.add(interface).map(drop)) else {
-            return Ok(gate);
-        };
-        let _ = gate.end();
-        drop(held);
-        match error {
-            // By what an earlier one with another bypass has left?
-            GateError::Taken { .. } if !outlive => match Gate::clean(interfaces) {
-                Ok(true) => Gate::attach(interfaces, bypass, outlive),
-                Err(GateError::InUse) => Err(GateError::InUse),
-                Ok(false) | Err(_) => Err(error),
-            },
-            error => Err(error),
+        match each.try_for_each(|interface| self.add(interface).map(drop)) {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                let _ = self.end();
+                Err(error)
+            }
         }
     }
 

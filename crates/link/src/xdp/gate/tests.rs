@@ -1,5 +1,6 @@
 //! Of gates that stay.
 
+use super::super::place;
 use super::*;
 use weir_lab::need;
 use weir_lab::net::Lab;
@@ -54,9 +55,8 @@ fn what_stayed_goes_when_its_interfaces_are_gone() {
     loop {
         // Whoever comes sweeps; the kernel takes its time with the namespace.
         let mine = leave(&last.1, last.3.index());
-        let taps = place::folder(&[0]).unwrap();
-        taps.parent.remove_folder(&taps.name).unwrap();
-        let (_, folders) = taps.parent.list().unwrap();
+        let taps = place::parent().unwrap();
+        let (_, folders) = taps.list().unwrap();
         assert!(folders.contains(&stayed) && folders.contains(&mine));
         if !folders.contains(&gone) {
             break;
@@ -135,6 +135,52 @@ fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
         ));
         let gate = attach().unwrap();
         assert!(!gate.is_adopted());
+        gate.end().unwrap();
+    });
+}
+
+/// Not yet ready, or shut because it hung: it lives.
+#[test]
+fn what_a_process_has_is_nobody_elses() {
+    if !need::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    let link = || lab.link(&a, &b).connect().unwrap().0;
+    let (first, second, third) = (link(), link(), link());
+    a.run(|| {
+        let of = |index| Interface::numbered(index).unwrap();
+        let (first, second) = (of(first.index()), of(second.index()));
+        let third = of(third.index());
+        let attach = |all: &[&Interface], outlive| Gate::attach(all, Bypass::Drop, outlive);
+        let gate = attach(&[&first, &second], true).unwrap();
+        let refused = |with: Result<(), GateError>, names: &[&Interface]| {
+            let names: Vec<&str> = names.iter().map(|one| &*one.name).collect();
+            let error = with.unwrap_err();
+            let GateError::InUse { interfaces, by } = &error else {
+                panic!("{error}");
+            };
+            assert_eq!(*interfaces, names);
+            let by = by.as_ref().expect("the kernel tells");
+            assert_eq!(by.process, std::process::id());
+            let said = error.to_string();
+            assert!(names.iter().all(|name| said.contains(name)), "{said}");
+            assert!(said.contains(&format!("process {}", by.process)), "{said}");
+        };
+        let both = [&second, &first];
+        refused(Gate::clean(&both).map(drop), &both);
+        gate.state.open(1);
+        refused(attach(&both, false).map(drop), &both);
+        for outlive in [true, false] {
+            refused(attach(&[&second, &third], outlive).map(drop), &[&second]);
+        }
+        gate.state.shut();
+        refused(attach(&both, true).map(drop), &both);
+        assert!(gate.is_attached().unwrap());
+        drop(gate);
+        let gate = attach(&[&first, &second], true).unwrap();
+        assert!(gate.is_adopted());
         gate.end().unwrap();
     });
 }
