@@ -1,5 +1,6 @@
 //! `router.toml`: what is taken, and what is said of what is not.
 
+use std::net::IpAddr;
 use weir_apps::route::config::{Config, Facts};
 use weir_apps::route::{Hop, Router, Target};
 use weir_lab::rng::Rng;
@@ -227,6 +228,15 @@ fn what_is_wrong_is_named_with_its_value_and_what_would_do() {
             &["[[neighbour]] 2: address = `192.0.2.9`", "one hardware address"],
         ),
         (
+            "[[route]]\nto = \"2001:db8::/32\"\nvia = \"fe80::2\"",
+            &["via = `fe80::2`", "on every link", "link = \"NAME\""],
+        ),
+        (
+            // That of its hardware address.
+            "[[route]]\nto = \"2001:db8::/32\"\nvia = \"fe80::ff:fe00:1\"\nlink = \"a\"",
+            &["via = `fe80::ff:fe00:1`", "this router itself"],
+        ),
+        (
             "[[link]]\nname = \"b\"\naddresses = [\"192.0.2.1/24\"]",
             &["[[link]] 2: addresses = `192.0.2.1/24`", "already"],
         ),
@@ -271,4 +281,28 @@ fn what_is_wrong_is_named_with_its_value_and_what_would_do() {
     }
     let v6 = "[[link]]\nname = \"a\"\nmtu = 1000\naddresses = [\"2001:db8::1/64\"]";
     assert!(read(v6).unwrap_err().contains("from 1280"));
+}
+
+/// RFC 4007: another station may have on one link what is the router's on another.
+#[test]
+fn an_address_of_a_link_alone_is_the_routers_on_that_link() {
+    let of = |link: &str| {
+        format!(
+            "[[link]]\nname = \"a\"\naddresses = [\"fe80::1/64\"]\n\
+             [[link]]\nname = \"b\"\naddresses = [\"fe80::2/64\"]\n\
+             [[route]]\nto = \"2001:db8::/32\"\nvia = \"fe80::1\"\nlink = \"{link}\"\n\
+             [[neighbour]]\nlink = \"{link}\"\naddress = \"fe80::1\"\n\
+             hardware = \"02:00:00:00:00:09\"\n"
+        )
+    };
+    let (settings, routes) = read(&of("b")).unwrap();
+    let gateway: IpAddr = "fe80::1".parse().unwrap();
+    assert_eq!(settings.neighbours[0].1, gateway);
+    let hop = Hop {
+        link: 1,
+        gateway: Some(gateway),
+    };
+    assert_eq!(routes[0].1, Target::Forward(Box::new([hop])));
+    let refused = read(&of("a")).unwrap_err();
+    assert!(refused.contains("this router itself"), "{refused}");
 }

@@ -55,7 +55,7 @@ impl Router {
         src: IpAddr,
         dst: IpAddr,
     ) -> Option<Onward> {
-        if self.is_ours(src) {
+        if self.is_ours(arrived, src) {
             return None;
         }
         let way = match (src, dst) {

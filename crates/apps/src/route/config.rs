@@ -558,7 +558,7 @@ impl NeighbourConfig {
         let hardware = self.hardware.parse();
         let hardware: Address = hardware
             .map_err(|error| value(&place, "hardware", &self.hardware, &format!("{error}")))?;
-        check_other(&place, "address", address, links)?;
+        check_other(&place, "address", address, link, links)?;
         if hardware.is_multicast() || hardware == Address::default() {
             let remedy = "no hardware address of one station: write the neighbour's own";
             return Err(value(&place, "hardware", &self.hardware, remedy));
@@ -577,13 +577,17 @@ fn hop(
     let gateway: IpAddr = text
         .parse()
         .map_err(|_| value(place, "via", text, "write an IP address"))?;
-    check_other(place, "via", gateway, links)?;
+    let of_a_link = is_of_a_link(gateway);
     let near = |link: &LinkSettings| link.addresses.iter().any(|own| own.contains(gateway));
-    let found = links.iter().position(near).map(|number| number as LinkId);
-    let Some(link) = link.or(found) else {
-        let remedy = "in no network of any link: say which link it is on, as in link = \"NAME\"";
+    let found = links.iter().position(|link| !of_a_link && near(link));
+    let Some(link) = link.or(found.map(|number| number as LinkId)) else {
+        let remedy = match of_a_link {
+            true => "the same may be on every link: say on which, as in link = \"NAME\"",
+            false => "in no network of any link: say which link it is on, as in link = \"NAME\"",
+        };
         return Err(value(place, "via", text, remedy));
     };
+    check_other(place, "via", gateway, link, links)?;
     let gateway = Some(gateway);
     Ok(Hop { link, gateway })
 }
@@ -597,15 +601,25 @@ fn is_to_all(network: &Prefix, ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V4(ip) if network.is_broadcast(ip))
 }
 
-/// It must be the address of a station other than the router.
+/// Whether an address is one of a link alone (RFC 4007): another station may
+/// have the same on another link.
+fn is_of_a_link(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// It must be the address of a station other than the router, on its link.
 fn check_other(
     place: &str,
     key: &'static str,
     ip: IpAddr,
+    link: LinkId,
     links: &[LinkSettings],
 ) -> Result<(), ConfigError> {
-    let mut own = links.iter().flat_map(|link| &link.addresses);
-    let remedy = if own.any(|own| own.address() == ip) {
+    let is_ours = match is_of_a_link(ip) {
+        true => links[usize::from(link)].has(ip),
+        false => links.iter().any(|link| link.has(ip)),
+    };
+    let remedy = if is_ours {
         "an address of this router itself: write another station's"
     } else if !is_one_station(ip) {
         "no address of one station: write the one that its link knows it by"

@@ -121,14 +121,19 @@ impl Router {
         self.counters.icmp_errors += u64::from(sent.is_some());
     }
 
-    /// Tells the sender of a frame that waited that its neighbour is silent.
-    pub(super) fn report_silent(&mut self, now_ns: u64, frame: &[u8]) {
+    /// Tells the sender of a frame that waited that its neighbour on that link
+    /// is silent.
+    pub(super) fn report_silent(&mut self, now_ns: u64, link: LinkId, frame: &[u8]) {
         // Its destination address was never put in, and is no group.
-        let own = match half(frame, 12) == EtherType::IPV4.0 {
-            true => self.is_ours(Ipv4Addr::from(array::<4>(frame, ETHERNET + 12)).into()),
-            false => self.is_ours(Ipv6Addr::from(array::<16>(frame, ETHERNET + 8)).into()),
+        let src = match half(frame, 12) == EtherType::IPV4.0 {
+            true => Ipv4Addr::from(array::<4>(frame, ETHERNET + 12)).into(),
+            false => Ipv6Addr::from(array::<16>(frame, ETHERNET + 8)).into(),
         };
-        if !own {
+        if !self.is_ours(link, src) {
+            if matches!(src, IpAddr::V6(src) if src.is_unicast_link_local()) {
+                // It is of that link, or the frame would not wait there.
+                self.arrived = link;
+            }
             self.report(now_ns, frame, Some(Problem::HostUnreachable));
         }
     }

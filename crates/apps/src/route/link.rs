@@ -20,6 +20,14 @@ pub struct LinkSettings {
     pub addresses: Vec<Prefix>,
 }
 
+impl LinkSettings {
+    /// Whether an address is the router's on this link.
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        address == link_local(self.hardware, &self.addresses)
+            || self.addresses.iter().any(|own| own.address() == address)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) hardware: Address,
@@ -45,11 +53,7 @@ impl Link {
     }
 
     pub(super) fn set_addresses(&mut self, addresses: Vec<Prefix>) {
-        let given = addresses.iter().find_map(|prefix| match prefix.address() {
-            IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(ip),
-            _ => None,
-        });
-        self.link_local = given.unwrap_or_else(|| link_local(self.hardware));
+        self.link_local = link_local(self.hardware, &addresses);
         self.addresses = addresses;
     }
 
@@ -128,8 +132,17 @@ fn anycast(prefix: &Prefix) -> Option<IpAddr> {
     }
 }
 
-/// The address of a link alone by the hardware address (RFC 4291, appendix A).
-fn link_local(hardware: Address) -> Ipv6Addr {
+/// The router's address of a link alone: the first that was given, else by the
+/// hardware address (RFC 4291, appendix A).
+fn link_local(hardware: Address, given: &[Prefix]) -> Ipv6Addr {
+    let given = given.iter().find_map(|prefix| match prefix.address() {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(ip),
+        _ => None,
+    });
+    given.unwrap_or_else(|| made_of(hardware))
+}
+
+fn made_of(hardware: Address) -> Ipv6Addr {
     let [a, b, c, d, e, f] = hardware.0.map(u16::from);
     let join = |high: u16, low: u16| high << 8 | low;
     Ipv6Addr::new(
@@ -150,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_link_has_an_address_of_its_own_kind() {
-        let made = link_local(Address([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
+        let made = made_of(Address([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
         assert_eq!(made.to_string(), "fe80::5054:ff:fe12:3456");
     }
 

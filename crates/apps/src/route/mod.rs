@@ -385,10 +385,9 @@ impl Router {
         self.changed |= self.routes.own_lacking() != lacked;
         if self.neighbours.next_ns().is_some_and(|due| due <= now_ns) {
             let silent = self.neighbours.poll(now_ns);
-            self.counters
-                .drop(Reason::NeighbourUnresolved, silent.len() as u64);
-            for frame in silent {
-                self.report_silent(now_ns, &frame);
+            for (link, frame) in silent {
+                self.counters.drop(Reason::NeighbourUnresolved, 1);
+                self.report_silent(now_ns, link, &frame);
             }
         }
         if self.neighbours.has_asks() {
@@ -433,11 +432,11 @@ impl Router {
         self.counters.drop(Reason::LinkFull, frames);
     }
 
-    /// Whether an address is one of the router's own, on any link.
-    fn is_ours(&self, address: IpAddr) -> bool {
+    /// Whether an address is one of the router's own, as seen from a link.
+    fn is_ours(&self, link: LinkId, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(ip) => self.is_ours_v4(ip),
-            IpAddr::V6(ip) => self.is_ours_v6(ip),
+            IpAddr::V6(ip) => self.is_ours_v6(link, ip),
         }
     }
 
@@ -505,13 +504,14 @@ enum Key {
     Arp,
 }
 
-/// The addresses of all links, in order.
+/// The addresses of all links, in order, but for those of a link alone.
 fn own_addresses(links: &[Link]) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
     let mut own_v4 = Vec::new();
-    let mut own_v6: Vec<Ipv6Addr> = links.iter().map(|link| link.link_local).collect();
+    let mut own_v6 = Vec::new();
     for prefix in links.iter().flat_map(|link| &link.addresses) {
         match prefix.address() {
             IpAddr::V4(ip) => own_v4.push(ip),
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => {}
             IpAddr::V6(ip) => own_v6.push(ip),
         }
     }

@@ -296,8 +296,8 @@ impl Neighbours {
 
     /// Asks again who is due, and gives up who never answers: the frames that
     /// waited for them, to tell their senders.
-    pub(super) fn poll(&mut self, now_ns: u64) -> VecDeque<Vec<u8>> {
-        let mut silent = VecDeque::new();
+    pub(super) fn poll(&mut self, now_ns: u64) -> Vec<(LinkId, Vec<u8>)> {
+        let mut silent = Vec::new();
         while let Some(&(due_ns, number)) = self.due.first()
             && due_ns <= now_ns
         {
@@ -307,7 +307,8 @@ impl Neighbours {
             };
             if neighbour.asks == ASKS_MAX {
                 let place = neighbour.place;
-                silent.append(&mut self.remove(place));
+                let waited = self.remove(place);
+                silent.extend(waited.into_iter().map(|frame| (place.0, frame)));
                 continue;
             }
             neighbour.asks += 1;

@@ -39,7 +39,7 @@ impl Router {
         let src = Ipv6Addr::from(array::<16>(packet, 8));
         let dst = Ipv6Addr::from(array::<16>(packet, 24));
         let group_frame = frame[0] & 1 == 1;
-        if is_martian_source(src) || self.is_ours_v6(src) {
+        if is_martian_source(src) || self.is_ours_v6(link, src) {
             return Err(Reason::SourceMartian);
         }
         if dst.is_multicast() {
@@ -49,7 +49,7 @@ impl Router {
             return Err(Reason::DestinationMartian);
         }
         if dst.is_unicast_link_local() {
-            return match dst == self.links[usize::from(link)].link_local {
+            return match self.is_ours_v6(link, dst) {
                 true => self.local_v6(now_ns, link, frame),
                 false => Err(Reason::BeyondScope),
             };
@@ -75,8 +75,13 @@ impl Router {
         self.send_on_v6(now_ns, link, frame, hop, (src, dst))
     }
 
-    pub(super) fn is_ours_v6(&self, address: Ipv6Addr) -> bool {
-        self.own_v6.binary_search(&address).is_ok()
+    /// Whether an address is the router's: on that link, where it is one of a
+    /// link alone (RFC 4007 §6), else on any.
+    pub(super) fn is_ours_v6(&self, link: LinkId, address: Ipv6Addr) -> bool {
+        match address.is_unicast_link_local() {
+            true => self.links[usize::from(link)].has(address.into()),
+            false => self.own_v6.binary_search(&address).is_ok(),
+        }
     }
 
     fn send_on_v6(
