@@ -146,9 +146,21 @@ impl PinFolder {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(failed("make the folder", &path, error)),
         }
-        let opened = fs::openat(&self.folder, name, FOLDER, Mode::empty());
-        let folder = opened.map_err(|error| failed("open the folder", &path, error))?;
-        PinFolder::check(folder, path)
+        self.existing(name)?
+            .ok_or_else(|| failed("open the folder", &path, Errno::NOENT))
+    }
+
+    /// The folder `name` in this one, if there is one.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn existing(&self, name: &str) -> Result<Option<PinFolder>, PinError> {
+        let path = self.checked(name)?;
+        match fs::openat(&self.folder, name, FOLDER, Mode::empty()) {
+            Ok(folder) => PinFolder::check(folder, path).map(Some),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(failed("open the folder", &path, error)),
+        }
     }
 
     /// Pins a program, a map or an attachment under a name that is free.

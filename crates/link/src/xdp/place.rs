@@ -6,7 +6,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use std::error::Error;
 use std::fmt;
 use std::fs::{DirBuilder, File};
-use std::io;
+use std::io::{self, ErrorKind::NotFound};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
@@ -91,7 +91,11 @@ impl Place {
         let parent = parent()?;
         let until = Instant::now() + CLOSING;
         loop {
-            let folder = parent.folder(&name)?;
+            let folder = match parent.folder(&name) {
+                // Its last owner removed it between two looks.
+                Err(PinError::System { source, .. }) if source.kind() == NotFound => continue,
+                folder => folder?,
+            };
             match lock(&folder)? {
                 Some(_lock) => {
                     return Ok(Place {
@@ -130,7 +134,7 @@ pub(super) fn lock(folder: &PinFolder) -> Result<Option<OwnedFd>, PinError> {
 pub(super) fn holder_of(interfaces: &[u32]) -> Option<Holder> {
     let parent = parent().ok()?;
     let names = of_interfaces(&parent, interfaces).ok()?;
-    let folders = names.iter().filter_map(|name| parent.folder(name).ok());
+    let folders = names.iter().filter_map(|name| parent.existing(name).ok()?);
     folders.filter_map(|folder| holder(&folder)).next()
 }
 
@@ -197,7 +201,9 @@ fn sweep(taps: &PinFolder) {
 }
 
 fn sweep_one(taps: &PinFolder, name: &str) -> Result<(), Box<dyn Error>> {
-    let folder = taps.folder(name)?;
+    let Some(folder) = taps.existing(name)? else {
+        return Ok(());
+    };
     let Some(_lock) = lock(&folder)? else {
         return Ok(());
     };

@@ -113,30 +113,36 @@ impl Gate {
     /// Takes off these interfaces what was left there and at another that is gone:
     /// nobody can ever name the two together again. Tells whether there was any.
     fn free(place: &Place, interfaces: &[&Interface]) -> Result<bool, GateError> {
-        let numbers = numbers(interfaces);
         let mut found = false;
-        for name in place.others(&numbers)? {
-            let Ok(folder) = place.parent.folder(&name) else {
-                continue;
-            };
-            // What somebody has is his to end.
-            let Some(_lock) = place::lock(&folder)? else {
-                continue;
-            };
-            let Ok(links) = links_of(&folder) else {
-                continue;
-            };
-            let is_ours = |link: &Option<GateLink>| {
-                let ifindex = link.as_ref().map(|link| link.ifindex);
-                ifindex.is_some_and(|ifindex| numbers.contains(&ifindex))
-            };
-            if links.iter().any(Option::is_none) && links.iter().any(is_ours) {
-                Gate::dismantle(&folder, interfaces)?;
-                let _ = place.parent.remove_folder(&name);
-                found = true;
-            }
+        for name in place.others(&numbers(interfaces))? {
+            found |= Gate::free_one(&place.parent, &name, interfaces)?;
         }
         Ok(found)
+    }
+
+    /// The same of what is in the folder of that name, if it is there still.
+    pub(super) fn free_one(
+        parent: &PinFolder,
+        name: &str,
+        interfaces: &[&Interface],
+    ) -> Result<bool, GateError> {
+        let Some(folder) = parent.existing(name)? else {
+            return Ok(false);
+        };
+        // What somebody has is his to end.
+        let Some(_lock) = place::lock(&folder)? else {
+            return Ok(false);
+        };
+        let Ok(links) = links_of(&folder) else {
+            return Ok(false);
+        };
+        let is_ours = |link: &GateLink| interfaces.iter().any(|one| one.index == link.ifindex);
+        if links.iter().all(Option::is_some) || !links.iter().flatten().any(is_ours) {
+            return Ok(false);
+        }
+        Gate::dismantle(&folder, interfaces)?;
+        let _ = parent.remove_folder(name);
+        Ok(true)
     }
 
     /// Takes down what these pins keep, in whatever order an earlier process

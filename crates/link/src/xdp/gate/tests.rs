@@ -184,3 +184,19 @@ fn what_a_process_has_is_nobody_elses() {
         gate.end().unwrap();
     });
 }
+
+/// Another has removed his folder between two looks.
+#[test]
+fn who_looks_leaves_nothing() {
+    if !need::root() {
+        return;
+    }
+    let taps = place::parent().unwrap();
+    let name = format!("{}-1", place::name(&[]).unwrap());
+    assert!(!Gate::free_one(&taps, &name, &[]).unwrap());
+    assert!(!taps.list().unwrap().1.contains(&name));
+    let there = taps.folder(&name).unwrap();
+    assert_eq!(taps.existing(&name).unwrap().unwrap().path(), there.path());
+    assert!(taps.remove_folder(&name).unwrap());
+    assert!(!there.is_there().unwrap());
+}
