@@ -10,7 +10,7 @@ use crate::member::Members;
 use crate::spin::Spin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use weir_link::net::Interface;
+use weir_link::net::{Interface, InterfaceError};
 use weir_link::xdp::{
     Bypass, CopyMode, DeathWord, Gate, GateError, HostChange, HostFilter, State, XskError,
 };
@@ -172,14 +172,25 @@ impl Tap {
 
     /// Takes off links what [`between`](Self::between) or
     /// [`across`](Self::across) has left there; `false` if there is nothing.
+    /// What was left at one that is gone, and at another, goes with the other.
     ///
     /// # Errors
-    /// See [`TapError`]; also while a process has them.
+    /// See [`TapError`]; also while a process has them, and for one that is not
+    /// there if nothing is left at the others.
     pub fn clean(interfaces: &[&str]) -> Result<bool, TapError> {
-        let interfaces = interfaces.iter().map(|name| ethernet(name));
-        let interfaces = interfaces.collect::<Result<Vec<_>, TapError>>()?;
-        let all: Vec<&Interface> = interfaces.iter().collect();
-        Ok(Gate::clean(&all)?)
+        let (mut there, mut missing) = (Vec::new(), None);
+        for name in interfaces {
+            match ethernet(name) {
+                Ok(interface) => there.push(interface),
+                Err(error @ TapError::Interface(InterfaceError::Missing { .. })) => {
+                    missing.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let all: Vec<&Interface> = there.iter().collect();
+        let found = !all.is_empty() && Gate::clean(&all)?;
+        missing.filter(|_| !found).map_or(Ok(found), Err)
     }
 
     fn over(config: Config, umem: Umem, gate: Gate, outlives: bool) -> Result<Tap, TapError> {

@@ -269,7 +269,9 @@ fn refused(source: io::Error, ifindex: u32, hook: Hook) -> AttachError {
     }
 }
 
-fn is_missing(ifindex: u32) -> bool {
+/// Whether the calling thread's network namespace has no interface of that
+/// number.
+pub(crate) fn is_missing(ifindex: u32) -> bool {
     use rustix::net::{AddressFamily, SocketType, netdevice, socket};
     socket(AddressFamily::UNIX, SocketType::DGRAM, None)
         .is_ok_and(|socket| netdevice::index_to_name(&socket, ifindex).is_err())

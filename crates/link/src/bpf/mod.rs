@@ -28,6 +28,7 @@ mod program;
 mod spec;
 mod sys;
 
+pub(crate) use attach::is_missing;
 pub use attach::{AttachError, Attachment, AttachmentInfo, Hook, programs_at};
 pub use live::{LIVE_BATCH_MAX, LiveRun};
 pub use map::{BatchError, Map, MapError};

@@ -1,6 +1,7 @@
 //! Where what outlives a tap's process is pinned.
 #![allow(unsafe_code)] // A thread of its own in another mount namespace.
 
+use super::state::LINKS_MAX;
 use crate::bpf::{Attachment, PinError, PinFolder};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::error::Error;
@@ -112,12 +113,17 @@ impl Place {
         }
     }
 
-    /// The names of other folders for one of these interfaces.
-    pub(super) fn others(&self, interfaces: &[u32]) -> Result<Vec<String>, PinError> {
-        let mut names = of_interfaces(&self.parent, interfaces).map_err(failed)?;
+    /// The names of all other folders, of whatever interfaces.
+    pub(super) fn others(&self) -> Result<Vec<String>, PinError> {
+        let mut names = names(&self.parent)?;
         names.retain(|name| *name != self.name);
         Ok(names)
     }
+}
+
+fn names(parent: &PinFolder) -> Result<Vec<String>, PinError> {
+    let folders = parent.list()?.1;
+    Ok(folders.into_iter().take(SWEPT_MAX).collect())
 }
 
 /// Locks a folder for us alone; `None` while another has it, or if it was
@@ -130,32 +136,25 @@ pub(super) fn lock(folder: &PinFolder) -> Result<Option<OwnedFd>, PinError> {
     })
 }
 
-/// Who has a place of one of these interfaces.
-pub(super) fn holder_of(interfaces: &[u32]) -> Option<Holder> {
+/// Who has the place of one of these programs.
+pub(super) fn holder_of(programs: &[u32]) -> Option<Holder> {
     let parent = parent().ok()?;
-    let names = of_interfaces(&parent, interfaces).ok()?;
+    let names = names(&parent).ok()?;
     let folders = names.iter().filter_map(|name| parent.existing(name).ok()?);
-    folders.filter_map(|folder| holder(&folder)).next()
+    let mut folders = folders.filter(|folder| has_any(folder, programs));
+    folders.find_map(|folder| holder(&folder))
+}
+
+/// Whether one of these programs is pinned there: the kernel numbers them for
+/// all namespaces.
+pub(super) fn has_any(folder: &PinFolder, programs: &[u32]) -> bool {
+    let links = (0..LINKS_MAX).map_while(|link| folder.get(&format!("{XDP_PIN}{link}")).ok()?);
+    let mut infos = links.filter_map(|xdp| Attachment::from_fd(xdp).info().ok());
+    infos.any(|info| programs.contains(&info.program_id))
 }
 
 fn holder(folder: &PinFolder) -> Option<Holder> {
     folder.locked_by().map(Holder::of)
-}
-
-/// The names of the folders for any of these interfaces of the calling
-/// thread's network namespace.
-fn of_interfaces(parent: &PinFolder, interfaces: &[u32]) -> io::Result<Vec<String>> {
-    let namespace = name(&[])?;
-    let folders = parent.list().map_err(io::Error::other)?.1;
-    let names = folders.into_iter().take(SWEPT_MAX).filter(|name| {
-        let mut parts = name.split('-');
-        let is_ours = |part: &str| {
-            part.parse()
-                .is_ok_and(|number| interfaces.contains(&number))
-        };
-        parts.next() == Some(&namespace) && parts.any(is_ours)
-    });
-    Ok(names.collect())
 }
 
 /// The folder of all places, swept.
@@ -193,8 +192,7 @@ pub(super) fn name(interfaces: &[u32]) -> io::Result<String> {
 /// alone, but for what somebody has: numbers of namespaces and of interfaces
 /// are given again, and so the names of folders.
 fn sweep(taps: &PinFolder) {
-    let folders = taps.list().map(|(_, folders)| folders);
-    for name in folders.iter().flatten().take(SWEPT_MAX) {
+    for name in names(taps).iter().flatten() {
         // What cannot be removed is in nobody's way.
         let _ = sweep_one(taps, name);
     }

@@ -214,6 +214,35 @@ fn killed_the_links_stay_joined_until_cleaned() {
     assert!(again.stderr.contains("nothing joins"), "{again:?}");
 }
 
+/// Into a namespace where nobody would look for what is left.
+#[test]
+fn an_interface_that_was_moved_away_is_gone() {
+    let Some(net) = net() else { return };
+    let bridge = net
+        .bridge(&["--bypass", "wire", "--hang-ms", "10000"])
+        .until("ready");
+    let mut sleep = Command::new("sleep");
+    sleep.arg("1000");
+    let there = net.b.spawn(sleep).unwrap();
+    says(
+        &net.middle,
+        &format!("ip link set right netns {}", there.id()),
+    );
+    let ended = bridge.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("`right` is gone"), "{ended:?}");
+    assert!(net.attached()[0], "the bypass stays");
+    let cleaned = net.clean();
+    assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
+    assert!(!net.attached()[0]);
+    let again = net.clean();
+    assert_eq!(again.code, Some(1), "{again:?}");
+    assert!(
+        again.stderr.contains("there is no interface `right`"),
+        "{again:?}"
+    );
+}
+
 /// What a bridge had the kernel remember goes with it, and the next one does
 /// not find it.
 #[test]

@@ -2,6 +2,7 @@
 
 use super::super::place::{self, Holder, PlaceError};
 use super::super::state::LINKS_MAX;
+use super::left::programs_at;
 use crate::bpf::{AttachError, LoadError, MapError, PinError};
 use crate::net::{Interface, InterfaceError};
 use std::io;
@@ -79,8 +80,7 @@ impl GateError {
     pub(super) fn taken(interfaces: &[&Interface], name: String) -> GateError {
         let one = interfaces.iter().filter(|one| one.name == name);
         let one: Vec<&Interface> = one.copied().collect();
-        let numbers: Vec<u32> = one.iter().map(|one| one.index).collect();
-        match place::holder_of(&numbers) {
+        match place::holder_of(&programs_at(&one)) {
             Some(holder) => GateError::in_use(&one, Some(holder)),
             None => GateError::Taken { interface: name },
         }

@@ -4,7 +4,7 @@ use super::super::place::{self, Place, XDP_PIN};
 use super::super::state::{Bypass, State};
 use super::{Gate, GateError, GateLink};
 use crate::bpf::{Attachment, Hook, Map, PinError, PinFolder};
-use crate::net::Interface;
+use crate::net::{Interface, InterfaceError};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -110,11 +110,12 @@ impl Gate {
         Ok(found)
     }
 
-    /// Takes off these interfaces what was left there and at another that is gone:
-    /// nobody can ever name the two together again. Tells whether there was any.
+    /// Takes off these interfaces what was left there and at another that is gone,
+    /// with its namespace, into another, or for good: nobody can name what they
+    /// have together any more. Tells whether there was any.
     fn free(place: &Place, interfaces: &[&Interface]) -> Result<bool, GateError> {
         let mut found = false;
-        for name in place.others(&numbers(interfaces))? {
+        for name in place.others()? {
             found |= Gate::free_one(&place.parent, &name, interfaces)?;
         }
         Ok(found)
@@ -126,19 +127,18 @@ impl Gate {
         name: &str,
         interfaces: &[&Interface],
     ) -> Result<bool, GateError> {
-        let Some(folder) = parent.existing(name)? else {
+        let is_ours = |folder: &PinFolder| place::has_any(folder, &programs_at(interfaces));
+        let Some(folder) = parent.existing(name)?.filter(is_ours) else {
             return Ok(false);
         };
         // What somebody has is his to end.
         let Some(_lock) = place::lock(&folder)? else {
             return Ok(false);
         };
-        let Ok(links) = links_of(&folder) else {
-            return Ok(false);
-        };
-        let is_ours = |link: &GateLink| interfaces.iter().any(|one| one.index == link.ifindex);
-        if links.iter().all(Option::is_some) || !links.iter().flatten().any(is_ours) {
-            return Ok(false);
+        match links_of(&folder) {
+            Ok(links) if !is_named_so(&links, name) => {}
+            // What is wrong there is not ours to mend.
+            Ok(_) | Err(_) => return Ok(false),
         }
         Gate::dismantle(&folder, interfaces)?;
         let _ = parent.remove_folder(name);
@@ -161,26 +161,56 @@ fn numbers(interfaces: &[&Interface]) -> Vec<u32> {
     interfaces.iter().map(|one| one.index).collect()
 }
 
-/// The links of a folder's pins; none in the place of one that is gone.
+/// The XDP programs that are at these interfaces now.
+pub(super) fn programs_at(interfaces: &[&Interface]) -> Vec<u32> {
+    let now = interfaces.iter().map(|one| Interface::numbered(one.index));
+    now.filter_map(|now| now.ok()?.xdp?.program_id).collect()
+}
+
+/// Whether the folder of links is the one that who names their interfaces looks
+/// in: all are in the calling thread's namespace, by their numbers.
+fn is_named_so(links: &[Option<GateLink>], name: &str) -> bool {
+    let numbers = links.iter().map(|link| Some(link.as_ref()?.ifindex));
+    let numbers: Option<Vec<u32>> = numbers.collect();
+    numbers.is_some_and(|numbers| place::name(&numbers).is_ok_and(|named| named == name))
+}
+
+/// The links of a folder's pins; none in the place of one that is gone from the
+/// calling thread's namespace.
 fn links_of(folder: &PinFolder) -> Result<Vec<Option<GateLink>>, GateError> {
     let mut links = Vec::new();
     while let Some(xdp) = folder.get(&xdp_pin(links.len()))?.map(Attachment::from_fd) {
-        let link = match xdp.info()?.ifindex {
-            Some(ifindex) => Some(GateLink {
-                ifindex,
-                hook: match Interface::numbered(ifindex)?.xdp.map(|xdp| xdp.mode) {
-                    Some(crate::net::XdpMode::Generic) => Hook::XdpGeneric,
-                    _ => Hook::XdpNative,
-                },
-                tc: folder.get(&tc_pin(links.len()))?.map(Attachment::from_fd),
-                xdp,
-                promiscuous: None,
-            }),
-            None => None,
-        };
-        links.push(link);
+        let found = interface_of(&xdp)?;
+        let tc = folder.get(&tc_pin(links.len()))?.map(Attachment::from_fd);
+        links.push(found.map(|interface| GateLink {
+            ifindex: interface.index,
+            hook: match interface.xdp.map(|xdp| xdp.mode) {
+                Some(crate::net::XdpMode::Generic) => Hook::XdpGeneric,
+                _ => Hook::XdpNative,
+            },
+            tc,
+            xdp,
+            promiscuous: None,
+        }));
     }
     Ok(links)
+}
+
+/// The interface of the calling thread's namespace that a program is at. One
+/// that was moved to another has its number still, which another may have here.
+pub(super) fn interface_of(xdp: &Attachment) -> Result<Option<Interface>, GateError> {
+    let info = xdp.info()?;
+    let Some(ifindex) = info.ifindex else {
+        return Ok(None);
+    };
+    match Interface::numbered(ifindex) {
+        Ok(interface) => {
+            let program = interface.xdp.and_then(|xdp| xdp.program_id);
+            Ok((program == Some(info.program_id)).then_some(interface))
+        }
+        Err(InterfaceError::Missing { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Detaches and removes all that is pinned.

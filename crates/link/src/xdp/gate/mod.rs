@@ -15,9 +15,9 @@ use super::program;
 use super::promiscuous;
 use super::socket::Xsk;
 use super::state::{self, Bypass, LINKS_MAX, QUEUES_MAX, State, at};
-use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec};
+use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec, is_missing};
 use crate::net::Interface;
-use left::{tc_pin, unpin, xdp_pin};
+use left::{interface_of, tc_pin, unpin, xdp_pin};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -241,6 +241,7 @@ impl Gate {
         let Some(gone) = self.links.get_mut(link).and_then(Option::take) else {
             return Ok(());
         };
+        let interface = interface_of(&gone.xdp);
         let mut first = gone.xdp.detach();
         if let Some(tc) = &gone.tc {
             first = first.and(tc.detach());
@@ -249,7 +250,7 @@ impl Gate {
         let was_set = was_set.fetch_and(!(1 << link), Ordering::Relaxed);
         let mut first = first.map_err(GateError::from);
         if was_set & 1 << link != 0
-            && let Ok(interface) = Interface::numbered(gone.ifindex)
+            && let Ok(Some(interface)) = interface
         {
             let set = promiscuous::set(&interface.name, false);
             first = first.and(set.map(|_| ()).map_err(|source| GateError::System {
@@ -331,13 +332,13 @@ impl Gate {
     }
 
     /// Whether the programs are still attached to all links: not when an
-    /// interface is gone, or someone detached them.
+    /// interface is gone, also into another namespace, or someone detached them.
     ///
     /// # Errors
     /// See [`GateError`].
     pub fn is_attached(&self) -> Result<bool, GateError> {
         for link in self.links.iter().flatten() {
-            if link.xdp.info()?.ifindex.is_none() {
+            if link.xdp.info()?.ifindex.is_none_or(is_missing) {
                 return Ok(false);
             }
         }

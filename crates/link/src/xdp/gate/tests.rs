@@ -200,3 +200,50 @@ fn who_looks_leaves_nothing() {
     assert!(taps.remove_folder(&name).unwrap());
     assert!(!there.is_there().unwrap());
 }
+
+/// Into a namespace where nobody looks, with its number or with another.
+#[test]
+fn what_stayed_goes_when_an_interface_was_moved_away() {
+    if !need::root() {
+        return;
+    }
+    for both in [false, true] {
+        let lab = Lab::new();
+        let [a, b, c] = ["a", "b", "c"].map(|name| lab.host(name).unwrap());
+        let link = || lab.link(&a, &b).connect().unwrap().0.index();
+        let (stays, moves) = (link(), link());
+        let mut sleep = std::process::Command::new("sleep");
+        sleep.arg("1000");
+        let there = c.spawn(sleep).unwrap();
+        let move_away = |name: &str| {
+            let mut ip = std::process::Command::new("ip");
+            ip.args(["link", "set", name, "netns", &there.id().to_string()]);
+            assert!(ip.status().unwrap().success());
+        };
+        let of = |index| Interface::numbered(index).unwrap();
+        let moved = a.run(|| {
+            let (stays, moves) = (of(stays), of(moves));
+            let gate = Gate::attach(&[&stays, &moves], Bypass::Drop, true).unwrap();
+            assert!(gate.is_attached().unwrap());
+            move_away(&moves.name);
+            assert!(!gate.is_attached().unwrap(), "not from here");
+            assert!(!Gate::clean(&[&stays]).unwrap(), "it is somebody's");
+            drop(gate);
+            if both {
+                move_away(&stays.name);
+            }
+            moves.name
+        });
+        // Where they are now, if both are.
+        let host = if both { &c } else { &a };
+        host.run(|| {
+            let all = crate::net::interfaces().unwrap();
+            let tapped: Vec<&Interface> = all.iter().filter(|one| one.xdp.is_some()).collect();
+            assert_eq!(tapped.len(), if both { 2 } else { 1 });
+            assert!(Gate::clean(&tapped).unwrap());
+            assert!(tapped.iter().all(|one| of(one.index).xdp.is_none()));
+            assert!(!Gate::clean(&tapped).unwrap(), "nothing is left");
+        });
+        c.run(|| assert!(Interface::named(&moved).unwrap().xdp.is_none()));
+    }
+}
