@@ -4,12 +4,14 @@ use crate::net::{Interface, set_option};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpUmemReg, XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpDesc, XdpUmemReg,
+    XdpUmemRegFlags,
 };
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
     sockopt,
 };
+use rustix::process::{Resource, getrlimit};
 use rustix::time::Timespec;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,6 +36,9 @@ impl std::fmt::Display for CopyMode {
         })
     }
 }
+
+/// How a program is told to do with less memory.
+const LESS: &str = "a lower `--ring`, or `Config::ring` and `Config::chunks` in a program";
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +73,26 @@ pub enum XskError {
     /// The kernel has no such sockets.
     #[error("this kernel has no AF_XDP: CONFIG_XDP_SOCKETS is needed")]
     NoXdp,
+    /// The user may not lock so much memory.
+    #[error(
+        "the memory for frames, {asked_kib} KiB, is more than this user may lock beside what is \
+         locked already: {limit_kib} KiB in all (RLIMIT_MEMLOCK). Allow more, as in \
+         `ulimit -l {asked_kib}`, give the program CAP_IPC_LOCK, or ask for less: {LESS}"
+    )]
+    MemoryLocked {
+        /// What it takes.
+        asked_kib: u64,
+        /// The limit.
+        limit_kib: u64,
+    },
+    /// The kernel has no memory for it.
+    #[error("there is no memory to {what}, {asked_kib} KiB; ask for less: {LESS}")]
+    NoMemory {
+        /// What was asked.
+        what: &'static str,
+        /// What it takes.
+        asked_kib: u64,
+    },
     /// Anything else.
     #[error("the kernel refused to {what} ({source})")]
     System {
@@ -148,14 +173,13 @@ impl Xsk {
         if other.is_none() {
             register(&socket, umem)?;
         }
-        let size = failed("give an AF_XDP socket rings of that size");
         sockopt::set_xdp_umem_fill_ring_size(&socket, spec.sizes.fill)
             .and_then(|()| {
                 sockopt::set_xdp_umem_completion_ring_size(&socket, spec.sizes.completion)
             })
             .and_then(|()| sockopt::set_xdp_rx_ring_size(&socket, spec.sizes.rx))
             .and_then(|()| sockopt::set_xdp_tx_ring_size(&socket, spec.sizes.tx))
-            .map_err(size)?;
+            .map_err(|error| no_rings(error, spec.sizes))?;
         send_many_at_once(&socket, spec.sizes.tx);
         if let Some(time) = spec.busy_poll {
             poll_busily(&socket, time).map_err(|source| XskError::System {
@@ -284,7 +308,35 @@ fn register(socket: &OwnedFd, umem: &Umem) -> Result<(), XskError> {
         flags: XdpUmemRegFlags::empty(),
         tx_metadata_len: 0,
     };
-    sockopt::set_xdp_umem_reg(socket, umem).map_err(failed("register memory for frames"))
+    sockopt::set_xdp_umem_reg(socket, umem).map_err(|error| no_umem(error, len))
+}
+
+fn no_umem(error: Errno, bytes: u64) -> XskError {
+    let what = "register the memory for frames";
+    let asked_kib = bytes.div_ceil(1024);
+    match (error, getrlimit(Resource::Memlock).current) {
+        // xdp_umem_account_pages, for one without CAP_IPC_LOCK.
+        (Errno::NOBUFS, Some(limit)) => XskError::MemoryLocked {
+            asked_kib,
+            limit_kib: limit / 1024,
+        },
+        (Errno::NOMEM, _) => XskError::NoMemory { what, asked_kib },
+        (error, _) => failed(what)(error),
+    }
+}
+
+fn no_rings(error: Errno, sizes: RingSizes) -> XskError {
+    let what = "give an AF_XDP socket rings of that size";
+    let addresses = u64::from(sizes.fill) + u64::from(sizes.completion);
+    let frames = u64::from(sizes.rx) + u64::from(sizes.tx);
+    let bytes = addresses * size_of::<u64>() as u64 + frames * size_of::<XdpDesc>() as u64;
+    match error {
+        Errno::NOBUFS | Errno::NOMEM => XskError::NoMemory {
+            what,
+            asked_kib: bytes.div_ceil(1024),
+        },
+        error => failed(what)(error),
+    }
 }
 
 fn first_flags(spec: &XskSpec) -> SocketAddrXdpFlags {
@@ -326,4 +378,69 @@ fn poll_busily(socket: &OwnedFd, time: Duration) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1_u32)?;
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros)?;
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &BUDGET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Rlimit, setrlimit};
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    use weir_lab::need;
+    use weir_lab::net::Lab;
+
+    #[test]
+    fn who_may_not_lock_the_memory_is_told_the_limit() {
+        if !need::root() {
+            return;
+        }
+        let lab = Lab::new();
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        let (device, _) = lab.link(&a, &b).connect().unwrap();
+        let spec = XskSpec {
+            ifindex: device.index(),
+            queue: 0,
+            sizes: RingSizes {
+                fill: 64,
+                completion: 64,
+                rx: 64,
+                tx: 64,
+            },
+            mode: CopyMode::Copy,
+            frags: false,
+            busy_poll: None,
+        };
+        let umem = Umem::create(2048, 2048).unwrap();
+        let before = getrlimit(Resource::Memlock);
+        let limited = Rlimit {
+            current: Some(1 << 20),
+            ..before
+        };
+        // Of all threads, but it counts for those without the capability alone.
+        setrlimit(Resource::Memlock, limited).unwrap();
+        let bound = a.run(|| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::IPC_LOCK);
+            std::thread::scope(|scope| {
+                let own = scope.spawn(|| {
+                    set_capabilities(None, sets).unwrap();
+                    Xsk::bind(&umem, None, &spec).map(drop)
+                });
+                own.join().unwrap()
+            })
+        });
+        setrlimit(Resource::Memlock, before).unwrap();
+        let error = bound.unwrap_err();
+        let is_told = matches!(
+            error,
+            XskError::MemoryLocked {
+                asked_kib: 4096,
+                limit_kib: 1024
+            }
+        );
+        assert!(is_told, "{error:?}");
+        let said = error.to_string();
+        for part in ["4096 KiB", "1024 KiB", "ulimit -l 4096", "--ring"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
 }
