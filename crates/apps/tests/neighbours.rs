@@ -84,6 +84,30 @@ fn a_silent_neighbour_leaves_room_for_others() {
     assert!((1000..=WAITING_ALL_MAX / 2).contains(&greedy), "{greedy}");
 }
 
+/// Those that came first had half of all, a quarter, …, and the twelfth one frame.
+#[test]
+fn silent_neighbours_come_to_equal_shares() {
+    let mut router = router(&settings());
+    let hosts = (100..112).map(|number| Ipv4Addr::new(198, 51, 100, number));
+    let send = |router: &mut _, to| {
+        give(router, 0, 0, udp_v4(PEER_V4[0], to, 64, 10, true));
+    };
+    for host in hosts.clone() {
+        (0..WAITING_ALL_MAX).for_each(|_| send(&mut router, host));
+    }
+    // Each as much again, by turns.
+    for _ in 0..WAITING_ALL_MAX {
+        hosts.clone().for_each(|host| send(&mut router, host));
+    }
+    let waited: Vec<usize> = hosts
+        .map(|host| give(&mut router, 1, 1, answer(host)).own.len())
+        .collect();
+    // One share is left for who comes next.
+    let share = WAITING_ALL_MAX / (waited.len() + 1);
+    let near = |count: &usize| (share * 9 / 10..=share * 11 / 10).contains(count);
+    assert!(waited.iter().all(near), "{share}: {waited:?}");
+}
+
 /// What waited, and what is cut, goes before what comes after it.
 #[test]
 fn what_the_router_itself_sends_on_is_not_overtaken() {

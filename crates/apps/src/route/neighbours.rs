@@ -16,8 +16,11 @@ use weir_wire::ethernet::Address;
 
 /// Frames that wait for all neighbours. For one as many may wait as there is
 /// room left for the others, so half of them for one alone; one more displaces
-/// its oldest. Its newest waits in any case (RFC 1122 §2.3.2.2, RFC 4861
-/// §7.2.2): so many and one for each that is asked for, at most.
+/// its oldest, and the next oldest, too, where it has more than that by now: so
+/// all that go on being sent to come to equal shares (the dynamic thresholds of
+/// switches: Choudhury and Hahne 1998). Its newest waits in any case (RFC 1122
+/// §2.3.2.2, RFC 4861 §7.2.2): so many and one for each that is asked for, at
+/// most.
 pub const WAITING_ALL_MAX: usize = 4096;
 
 /// A neighbour's address and the link it is on.
@@ -188,13 +191,14 @@ impl Neighbours {
         let Some(State::Incomplete { waiting }) = self.state(place) else {
             return 1;
         };
-        let dropped = !waiting.is_empty() && waiting.len() >= room;
-        if dropped {
+        let mut dropped = 0;
+        while dropped < 2 && !waiting.is_empty() && waiting.len() >= room {
             waiting.pop_front();
+            dropped += 1;
         }
         waiting.push_back(frame);
-        self.waiting += usize::from(!dropped);
-        dropped.into()
+        self.waiting = self.waiting + 1 - dropped;
+        dropped as u64
     }
 
     fn state(&mut self, place: Place) -> Option<&mut State> {
