@@ -285,6 +285,17 @@ fn an_address_that_a_kernel_has_is_given_up() {
         assert_eq!(ended.code, Some(1), "{ended:?}");
         let none = "the host has no address left on eth0: give another";
         assert!(ended.stderr.contains(none), "{ended:?}");
+        // Whoever waits for an answer ends, too, and not by his patience.
+        let url = format!(
+            "http://{}/",
+            ["10.0.0.99", "[2001:db8::99]"][usize::from(at.contains("::"))]
+        );
+        let get = ["get", &url, "--link", "eth0", "--addr", at];
+        let patient = [&get[..], &["--connect-timeout", "1000000"]].concat();
+        let ended = net.weir(&patient).end();
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stderr.contains(&said), "{ended:?}");
+        assert!(ended.stderr.contains(none), "{ended:?}");
         // With another it goes on.
         net.weir(&["host", "eth0", "--addr", at, "--addr", "10.0.0.77/24"])
             .until("ready")

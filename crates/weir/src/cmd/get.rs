@@ -90,30 +90,35 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let patience = Patience {
         stop: &stop,
         until: args.max_time.and_then(|time| began.checked_add(time)),
+        is_there: &|| args.host.check(&net).is_ok(),
     };
-    let stream = connect(args, &net, &patience)?;
-    let outcome = fetch(args, &stream, &patience, began);
-    if outcome.is_err() {
-        stream.reset();
-    }
+    let outcome = connect(args, &net, &patience).and_then(|stream| {
+        let outcome = fetch(args, &stream, &patience, began);
+        if outcome.is_err() {
+            stream.reset();
+        }
+        outcome
+    });
     match stop.asked() {
         true => Err(Failure::Stopped(stop.signal())),
+        // Without an address, nothing else is to blame.
+        false if outcome.is_err() => args.host.check(&net).and(outcome),
         false => outcome,
     }
 }
+
+/// How often it is looked whether the host is still there.
+const LOOK_EACH: Duration = Duration::from_millis(100);
 
 /// How long to wait for anything.
 struct Patience<'a> {
     stop: &'a Stop,
     until: Option<Instant>,
+    /// Whether the host has a link and an address still.
+    is_there: &'a dyn Fn() -> bool,
 }
 
 impl Patience<'_> {
-    fn left(&self) -> Option<Duration> {
-        self.until
-            .map(|until| until.saturating_duration_since(Instant::now()))
-    }
-
     /// Waits for `events` of a socket.
     fn wait(
         &self,
@@ -126,16 +131,21 @@ impl Patience<'_> {
             PollFd::new(&fd, events),
             PollFd::from_borrowed_fd(self.stop.fd(), PollFlags::IN),
         ];
-        let time = match (self.left(), most) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let time = time.and_then(|time| time.try_into().ok());
-        let count = poll(&mut fds, time.as_ref())?;
-        match (count, self.stop.asked()) {
-            (_, true) => Err(io::Error::other("asked to stop")),
-            (0, false) => Err(io::ErrorKind::TimedOut.into()),
-            _ => Ok(()),
+        let most = most.and_then(|most| Instant::now().checked_add(most));
+        let until = self.until.into_iter().chain(most).min();
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let time = left.map_or(LOOK_EACH, |left| left.min(LOOK_EACH));
+            let count = poll(&mut fds, time.try_into().ok().as_ref())?;
+            if self.stop.asked() {
+                return Err(io::Error::other("asked to stop"));
+            } else if count > 0 {
+                return Ok(());
+            } else if left.is_some_and(|left| left.is_zero()) {
+                return Err(io::ErrorKind::TimedOut.into());
+            } else if !(self.is_there)() {
+                return Err(io::ErrorKind::AddrNotAvailable.into());
+            }
         }
     }
 }
