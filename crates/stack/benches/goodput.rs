@@ -20,8 +20,8 @@ use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 
 /// Bytes of one round: so many that how it begins does not count.
-const BYTES: usize = 128 << 20;
-const ROUNDS: usize = 20;
+const BYTES: usize = 512 << 20;
+const ROUNDS: usize = 8;
 /// Bytes that are written or read at a time.
 const PIECE: usize = 64 << 10;
 

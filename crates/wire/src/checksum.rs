@@ -1,7 +1,8 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 
+mod lines;
+
 use multiversion::multiversion;
-use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A running ones' complement sum of 16-bit words in network order.
@@ -123,7 +124,7 @@ impl Sum {
 const FEW: usize = 64;
 
 /// Bytes that are summed before the sum is halved: [`add_many`] counts up to 2^32
-/// words' halves.
+/// words' halves, as does each lane of [`lines`].
 const PIECE: usize = 1 << 30;
 
 /// The sum of few words.
@@ -159,36 +160,18 @@ fn many(bytes: &[u8]) -> u64 {
     sum
 }
 
-/// Copies at most [`PIECE`] bytes; gives their sum as [`many`] does. `zero` is what
-/// it says: as long as the compiler does not know it, it does not copy all first and
-/// sum then, which takes a third longer.
-#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn copy_many(from: &[u8], to: &mut [u8], zero: u64) -> u64 {
-    let (pairs, rest) = from.as_chunks::<8>();
-    let (places, end) = to.as_chunks_mut::<8>();
-    let (mut all, mut upper) = (0_u64, 0_u64);
-    for (from, to) in pairs.iter().zip(places) {
-        let pair = u64::from_ne_bytes(*from) ^ zero;
-        *to = pair.to_ne_bytes();
-        all = all.wrapping_add(pair);
-        upper += pair >> 32;
-    }
-    let sum = halved(all.wrapping_sub(upper << 32)) + halved(upper);
-    match rest {
-        [] => sum,
-        _ => sum + copy_few(rest, end),
-    }
-}
-
 /// Copies bytes; gives their sum as [`many`] does.
 #[inline]
 fn copy_pieces(from: &[u8], to: &mut [u8]) -> u64 {
     if from.len() <= PIECE {
-        return copy_many(from, to, black_box(0));
+        return lines::copy(from, to);
     }
     let pieces = from.chunks(PIECE).zip(to.chunks_mut(PIECE));
     pieces
-        .map(|(from, to)| copy_many(from, to, black_box(0)))
+        .map(|(from, to)| match from.len() {
+            ..=FEW => copy_few(from, to),
+            _ => lines::copy(from, to),
+        })
         .sum()
 }
 
@@ -284,6 +267,24 @@ fn fold(total: u64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// From anywhere to anywhere, and nothing is written beside it.
+    #[test]
+    fn copies_lie_anywhere() {
+        let bytes: Vec<u8> = (0..400_u32).map(|at| ((at * 37) >> 2) as u8).collect();
+        for len in [63, 64, 65, 66, 127, 128, 129, 130, 191, 250] {
+            for (from, at) in (0..70).flat_map(|from| (0..70).map(move |at| (from, at))) {
+                let bytes = &bytes[from..from + len];
+                let mut copy = vec![0xa5; 400];
+                let sum = Sum::new().copy(bytes, &mut copy[at..at + len]);
+                assert_eq!(sum.finish(), of(bytes), "{len} bytes from {from} to {at}");
+                let (before, rest) = copy.split_at(at);
+                let (there, behind) = rest.split_at(len);
+                assert_eq!(there, bytes);
+                assert!(before.iter().chain(behind).all(|byte| *byte == 0xa5));
+            }
+        }
+    }
 
     /// Any length, split anywhere: as RFC 1071 §4.1 sums, word by word.
     #[test]
