@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use weir_stack::Stack;
-use weir_stack::udp::{GroupError, SendError, UdpBind, UdpId, UdpOptions};
+use weir_stack::udp::{GroupError, SendError, UdpBind, UdpEnds, UdpId, UdpOptions};
 
 /// A UDP socket, as [`std::net::UdpSocket`].
 #[derive(Clone)]
@@ -141,21 +141,33 @@ impl UdpSocket {
 
     /// Ties every part to the peer, or none.
     fn tie(&self, peer: SocketAddr) -> Result<(), Errno> {
-        let mut tied = Vec::new();
+        let tied = self.tie_parts(peer);
+        // Whom it concerns is told without a lock: he may come back at once.
         for core in self.parts.cores() {
-            let done = core.call(|state, _| {
-                let id = udp(core)?;
-                state.catch_up();
-                let before = state.stack.udp_connect(id, peer).map_err(errno::bind)?;
-                tied.push((core, id, before));
-                Ok(())
-            });
-            if done.is_err() {
-                for (core, id, before) in tied {
-                    // Fails where it was closed, or its place is another's now.
-                    let _ = core.call(|state, _| state.stack.udp_restore(id, before));
+            core.call(|_, _| ());
+        }
+        tied
+    }
+
+    fn tie_parts(&self, peer: SocketAddr) -> Result<(), Errno> {
+        let net = self.parts.net();
+        let (core, others) = (self.parts.first(), &self.parts.cores()[1..]);
+        // Who changes places begins with the first stack's: while that is had,
+        // nobody takes what the parts had before, and they can have it again.
+        let mut first = net.first().lock();
+        let mut tied = vec![(core, connect(core, &mut first, peer)?)];
+        for core in others {
+            let done = connect(core, &mut net.shard(core.shard).lock(), peer);
+            match done {
+                Ok(before) => tied.push((core, before)),
+                Err(error) => {
+                    let (_, before) = tied.remove(0);
+                    restore(self.parts.first(), &mut first, before);
+                    for (core, before) in tied {
+                        restore(core, &mut net.shard(core.shard).lock(), before);
+                    }
+                    return Err(error);
                 }
-                return done;
             }
         }
         Ok(())
@@ -449,6 +461,19 @@ fn udp(core: &Core) -> Result<UdpId, Errno> {
     }
 }
 
+/// Ties one part to a peer; gives what it was before.
+fn connect(core: &Core, state: &mut State, peer: SocketAddr) -> Result<UdpEnds, Errno> {
+    let id = udp(core)?;
+    state.catch_up();
+    state.stack.udp_connect(id, peer).map_err(errno::bind)
+}
+
+/// Gives a part back what it was before.
+fn restore(core: &Core, state: &mut State, before: UdpEnds) {
+    let restored = udp(core).map(|id| state.stack.udp_restore(id, before));
+    debug_assert!(matches!(restored, Ok(Ok(()))), "{restored:?}");
+}
+
 /// Makes one stack's part; gives its transport port.
 fn place(state: &mut State, at: SocketAddr, how: UdpBind) -> Result<(UdpId, u16), Errno> {
     state.check()?;
@@ -520,30 +545,64 @@ mod tests {
     use crate::link;
     use weir_stack::Config;
 
-    /// The last of three stacks refuses, where another has the peer.
-    #[test]
-    fn who_cannot_be_connected_everywhere_is_nowhere() {
+    const SHARED: UdpBind = UdpBind {
+        shared: true,
+        both_versions: false,
+    };
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    /// A net of three stacks, the last of which has a socket at a peer of its own.
+    fn net_with(any: SocketAddr, peer: SocketAddr) -> (Net, UdpId) {
         let (near, _far) = link::mem().unwrap();
         let config = Config::new(weir_wire::ethernet::Address([2, 0, 0, 0, 0, 1]));
         let config = config.address("192.0.2.1/24".parse().unwrap());
-        let net = Net::builder()
-            .link(near, &config)
-            .shards(3)
-            .start()
-            .unwrap();
-        let shared = UdpBind {
-            shared: true,
-            ..UdpBind::default()
-        };
-        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let [any, peer, other] = ["0.0.0.0:7", "192.0.2.9:9", "192.0.2.8:9"].map(at);
+        let net = Net::builder().link(near, &config).shards(3);
+        let net = net.start().unwrap();
         let has = {
             let stack = &mut net.shard(2).lock().stack;
-            let has = stack.udp_bind_as(any, shared).unwrap();
+            let has = stack.udp_bind_as(any, SHARED).unwrap();
             stack.udp_connect(has, peer).unwrap();
             has
         };
-        let socket = UdpSocket::bind_as(&net, any, shared).unwrap();
+        (net, has)
+    }
+
+    /// Meanwhile another wants what the socket has.
+    #[test]
+    fn who_is_refused_keeps_what_he_had() {
+        let [any, peer, other] = ["0.0.0.0:7", "192.0.2.9:9", "192.0.2.8:9"].map(at);
+        let (net, _has) = net_with(any, peer);
+        let bind = || UdpSocket::bind_as(&net, any, SHARED).unwrap();
+        let (socket, greedy) = (bind(), bind());
+        socket.connect(other).unwrap();
+        const TIMES: usize = 20_000;
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..TIMES).for_each(|_| assert!(greedy.connect(other).is_err())));
+            (0..TIMES).for_each(|_| assert!(socket.connect(peer).is_err()));
+        });
+        assert_eq!(socket.peer_addr().unwrap(), other);
+        for core in socket.parts.cores() {
+            core.look(|state| {
+                let id = udp(core).unwrap();
+                let mut ends = || state.stack.udp_connect(id, other).unwrap();
+                assert_eq!(ends(), ends(), "stack {}", core.shard);
+            });
+        }
+        let ties = greedy.parts.cores().iter().filter(|core| {
+            core.look(|state| state.stack.udp_channel(udp(core).unwrap()).is_some())
+        });
+        assert_eq!(ties.count(), 0);
+    }
+
+    /// The last of three stacks refuses, where another has the peer.
+    #[test]
+    fn who_cannot_be_connected_everywhere_is_nowhere() {
+        let [any, peer, other] = ["0.0.0.0:7", "192.0.2.9:9", "192.0.2.8:9"].map(at);
+        let (net, has) = net_with(any, peer);
+        let socket = UdpSocket::bind_as(&net, any, SHARED).unwrap();
         let ties = || {
             let parts = socket.parts.cores().iter();
             let tied = parts.map(|core| {
@@ -562,7 +621,7 @@ mod tests {
         refused();
         assert_eq!((ties(), socket.peer_addr().unwrap()), (3, other));
         // Who was connected to before has not lost its peer to anybody.
-        let third = UdpSocket::bind_as(&net, any, shared).unwrap();
+        let third = UdpSocket::bind_as(&net, any, SHARED).unwrap();
         assert!(third.connect(other).is_err());
         net.shard(2).lock().stack.udp_close(has);
         socket.connect(peer).unwrap();
