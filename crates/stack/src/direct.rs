@@ -204,7 +204,7 @@ impl Filter {
     }
 
     /// Whether a packet is as expected.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn accepts(&self, packet: &[u8]) -> bool {
         let (header, _) = packet.as_chunks::<8>();
         let count = usize::from(self.words);

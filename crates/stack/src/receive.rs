@@ -53,7 +53,7 @@ impl Ingress<'_> {
         };
         match Protocol(protocol) {
             Protocol::TCP => {
-                let direct = self.tcp.direct(now_ns, packet, received);
+                let direct = self.tcp.direct(now_ns, self.host, packet, received);
                 self.host.counters.segments_fast += u64::from(direct == Direct::Taken);
                 direct
             }

@@ -155,16 +155,17 @@ impl Stack {
 
     #[inline]
     fn run<O: Outlets + ?Sized>(&mut self, now_ns: u64, outs: &mut O) -> Option<u64> {
-        let mut has_news = false;
+        let (mut has_news, mut has_frames) = (false, false);
         for host in self.hosts.iter_mut() {
             host.poll(now_ns);
             has_news |= host.has_news();
+            has_frames |= host.has_frames();
         }
         if has_news {
             self.take_news(now_ns);
         }
-        for host in self.hosts.iter_mut().filter(|host| host.has_frames()) {
-            host.flush(outs.outlet(host.link));
+        if has_news || has_frames {
+            self.flush(outs);
         }
         let mut next_ns = self.tcp.poll(now_ns, &mut self.hosts, outs);
         for host in self.hosts.iter_mut() {
@@ -175,6 +176,14 @@ impl Stack {
             next_ns = next_ns.min(host.due_ns());
         }
         (next_ns < u64::MAX).then_some(next_ns)
+    }
+
+    /// Hands the frames that wait to the links.
+    #[cold]
+    fn flush<O: Outlets + ?Sized>(&mut self, outs: &mut O) {
+        for host in self.hosts.iter_mut().filter(|host| host.has_frames()) {
+            host.flush(outs.outlet(host.link));
+        }
     }
 
     /// Deals with what the links' polls have found.
@@ -362,8 +371,8 @@ impl Stack {
     ///
     /// # Errors
     /// [`TcpError::NotNow`] if there is none.
-    pub fn tcp_accept(&mut self, now_ns: u64, listener: ListenerId) -> Result<TcpId, TcpError> {
-        self.tcp.accept(now_ns, listener)
+    pub fn tcp_accept(&mut self, _now_ns: u64, listener: ListenerId) -> Result<TcpId, TcpError> {
+        self.tcp.accept(listener)
     }
 
     /// How many connections wait to be accepted.

@@ -76,6 +76,7 @@ impl Way {
     }
 
     /// Writes what comes before a transport header and payload of `len` bytes.
+    #[inline]
     pub(crate) fn write(&self, out: &mut [u8], traffic_class: u8, len: usize) {
         // Of known lengths, so that no call is made to copy so little.
         const V4: usize = ethernet::Repr::LEN + ipv4::Repr::LEN;

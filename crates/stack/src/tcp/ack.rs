@@ -190,7 +190,7 @@ impl Pcb {
         // In the order of their numbers: what is told of at once has not come out
         // of order.
         self.board.acknowledge(ack, &mut delivered);
-        if self.sack {
+        if self.sack && !told.sack.is_empty() {
             let mut blocks = [(Seq(0), Seq(0)); SackBlocks::MAX];
             let count = told.sack.len().min(blocks.len());
             for (block, &(start, end)) in blocks.iter_mut().zip(told.sack) {

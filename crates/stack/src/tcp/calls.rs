@@ -36,13 +36,16 @@ impl Tcp {
         self.listeners.get(id.0).map(|listener| listener.local)
     }
 
-    pub(crate) fn accept(&mut self, now_ns: u64, id: ListenerId) -> Result<TcpId, TcpError> {
+    pub(crate) fn accept(&mut self, id: ListenerId) -> Result<TcpId, TcpError> {
         let listener = self.listeners.get_mut(id.0).ok_or(TcpError::Closed)?;
         let accepted = listener.opened.pop_front().ok_or(TcpError::NotNow)?;
         if let Some(pcb) = self.pcbs.get_mut(accepted.0) {
             pcb.listener = None;
+            // There may be something to tell since before it had an application.
+            if !std::mem::replace(&mut pcb.is_told, true) {
+                self.told.push_back(accepted.0);
+            }
         }
-        self.settle(now_ns, accepted.0);
         Ok(accepted)
     }
 

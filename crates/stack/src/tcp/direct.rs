@@ -13,7 +13,7 @@ use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use super::table::Tcp;
 use crate::direct::{Filter, Parts};
-use crate::host::{DropReason, Received};
+use crate::host::{DropReason, Host, Received};
 use crate::links::Hosts;
 use crate::pcb::{Key4, Key6, PcbId};
 use crate::slab::Name;
@@ -37,7 +37,13 @@ impl Tcp {
     /// Takes an IP packet that came to our station alone, if it is one for the
     /// fast path.
     #[inline]
-    pub(crate) fn direct(&mut self, now_ns: u64, packet: &[u8], received: Received) -> Direct {
+    pub(crate) fn direct(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        packet: &[u8],
+        received: Received,
+    ) -> Direct {
         if let Some(taken) = self.take_next(now_ns, packet, received) {
             return taken;
         }
@@ -58,8 +64,12 @@ impl Tcp {
         let Some(parts) = Parts::of(packet) else {
             return standard;
         };
+        let opens = pcb.state == State::SynReceived;
         match pcb.take_plain(now_ns, &parts, received) {
             Some(true) => {
+                if opens {
+                    self.opened(now_ns, host, name);
+                }
                 self.settle(now_ns, name);
                 self.remember(name, packet, &parts, received);
                 Direct::Taken
@@ -220,11 +230,17 @@ impl Pcb {
         )
     }
 
+    /// Whether all that is missing is that our SYN is acknowledged.
+    #[inline]
+    fn awaits_ack_of_syn(&self) -> bool {
+        self.state == State::SynReceived && self.opening.is_none()
+    }
+
     /// Whether nothing is going on that the fast path leaves to the standard
     /// one.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
-        self.is_flowing()
+        (self.is_flowing() || self.awaits_ack_of_syn())
             && self.recovery.is_calm()
             && !self.board.is_disordered()
             && self.board.lost() == 0
@@ -273,15 +289,14 @@ impl Pcb {
     #[inline]
     fn take_plain(&mut self, now_ns: u64, parts: &Parts<'_>, received: Received) -> Option<bool> {
         let (words, payload) = self.split(parts.transport)?;
-        let told = self.told_by(&words, payload);
-        let Told {
+                let Told {
             seq,
             ack,
             wnd,
             bare,
             timestamps,
             ..
-        } = told;
+        } = self.told_by(&words, payload);
         let fin = words.finish();
         let tells = !bare || self.send.una.before(ack) || wnd != self.send.wnd;
         let in_order = seq == self.receive.nxt
@@ -290,12 +305,13 @@ impl Pcb {
             && self.send.una.at_most(ack)
             && ack.at_most(self.send.nxt)
             && tells;
-        // What nobody may or will read is the standard path's.
-        let unread = match self.state {
+        // What nobody may or will read is the standard path's, and what opens nothing.
+        let unfit = match self.state {
             State::CloseWait | State::LastAck => !bare,
+            State::SynReceived => ack == self.send.una,
             _ => self.released && !payload.is_empty(),
         };
-        if unread || !in_order || self.is_old(now_ns, timestamps) {
+        if unfit || !in_order || self.is_old(now_ns, timestamps) {
             return None;
         }
         if received.vouched {
@@ -315,10 +331,13 @@ impl Pcb {
             return Some(false);
         }
         self.count_in(now_ns, payload.len());
+        if self.state == State::SynReceived {
+            self.open(now_ns, &self.told_by(&words, payload));
+        }
         self.heard(now_ns);
         self.note_timestamp(now_ns, seq, timestamps);
         if !self.tells_nothing(seq, ack, wnd) {
-            self.take_ack(now_ns, &told);
+            self.take_ack(now_ns, &self.told_by(&words, payload));
         }
         if !payload.is_empty() {
             let taken = self.receive.commit(payload.len());

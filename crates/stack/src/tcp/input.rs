@@ -6,6 +6,7 @@ use super::ack::Told;
 use super::info::{add, count};
 use super::pcb::{Pcb, QUICK, State, Timestamps};
 use super::receive::Taken;
+use super::rtt::RTO_MIN_NS;
 use super::seq::Seq;
 use crate::due::at;
 use std::num::NonZeroU64;
@@ -108,7 +109,9 @@ impl Pcb {
         }
         let ecn = arrived.has(Flags::ECE) && !arrived.has(Flags::CWR);
         self.ecn &= ecn;
-        self.open(now_ns, arrived);
+        // The window of a SYN is not shifted.
+        self.open(now_ns, &Told::by(arrived, 0));
+        self.end_opening(arrived);
         self.ack_now = true;
         // A question was ready: answers will be awaited, not acknowledged.
         self.interactive = self.send.unsent() > 0;
@@ -154,17 +157,11 @@ impl Pcb {
     }
 
     /// Our SYN is acknowledged: the connection is open.
-    pub(super) fn open(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+    pub(super) fn open(&mut self, now_ns: u64, told: &Told<'_>) {
         self.state = State::Established;
         self.last_received_ns = now_ns;
-        let shift = if arrived.has(Flags::SYN) {
-            0
-        } else {
-            self.send.scale
-        };
-        let wnd = usize::from(arrived.repr.window) << shift;
-        let ack = Seq(arrived.repr.ack);
-        self.send.first_window(arrived.seq, ack, wnd);
+        let ack = told.ack;
+        self.send.first_window(told.seq, ack, told.wnd);
         let mut sent_once_ns = None;
         if let Some(first) = self.board.first().filter(|first| !first.again) {
             sent_once_ns = Some(first.sent_ns);
@@ -177,8 +174,8 @@ impl Pcb {
         add(&mut self.counts.bytes_acknowledged, arrived_early);
         count(&mut self.counts.delivered, 1);
         self.recovery = super::recovery::Recovery::new();
-        self.timers.loss = None;
-        self.end_opening(arrived);
+        (self.timers.loss, self.patience.waits) = (None, false);
+        self.send.follow(self.congestion.cwnd);
         self.start_keep_alive(now_ns);
         if self.send.closed {
             self.state = State::FinWait1;
@@ -225,7 +222,8 @@ impl Pcb {
             if ack.at_most(self.send.una) || self.send.nxt.before(ack) {
                 return Effect::Refuse;
             }
-            self.open(now_ns, arrived);
+            self.open(now_ns, &Told::by(arrived, self.send.scale));
+            self.end_opening(arrived);
             effect = Effect::Opened;
         }
         if !self.ack_is_plausible(ack) {
@@ -266,7 +264,8 @@ impl Pcb {
         if now_ns == self.last_heard_ns {
             return;
         }
-        if now_ns.saturating_sub(self.last_heard_ns) > self.rtt.rto_ns() {
+        let silent_ns = now_ns.saturating_sub(self.last_heard_ns);
+        if silent_ns > RTO_MIN_NS && silent_ns > self.rtt.rto_ns() {
             self.quick = QUICK;
         }
         self.last_heard_ns = now_ns;

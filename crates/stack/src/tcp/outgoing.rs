@@ -54,6 +54,7 @@ impl Outgoing<'_> {
     /// Writes it to the link, cut into segments of `most` bytes if it is
     /// longer, here or there; gives how many bytes of payload are out, and
     /// `None` if the link takes nothing.
+    #[inline]
     pub(super) fn emit(
         &mut self,
         way: &Way,
@@ -80,6 +81,7 @@ impl Outgoing<'_> {
 
     /// Writes all but its last bytes in segments of `most`, whose headers differ
     /// in two fields; gives how many bytes are out. What is left stays.
+    #[inline(never)]
     fn emit_full(
         &mut self,
         way: &Way,
@@ -124,6 +126,7 @@ impl Outgoing<'_> {
     }
 
     /// Writes it in one piece; false if the link takes no more.
+    #[inline]
     fn emit_rest(
         &mut self,
         way: &Way,

@@ -51,6 +51,7 @@ enum Next {
 
 impl Pcb {
     /// Sends what may be sent now; `sent` counts the bytes.
+    #[inline]
     pub(super) fn output(
         &mut self,
         now_ns: u64,
@@ -71,11 +72,39 @@ impl Pcb {
             false => Turn::Done,
         };
         if turn == Turn::More {
-            self.find_way(now_ns, host);
+            self.see_to_way(now_ns, host);
         }
+        let mut went = false;
         if self.owes_ack_alone() {
             turn = self.acknowledge_alone(now_ns, host, out);
+        } else if turn == Turn::More {
+            (turn, went) = self.send_segments(now_ns, host, out, (room, sent));
         }
+        let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd);
+        if now_ns == self.last_sent_ns || pipe >= cwnd {
+            let limited = pipe + self.mss > cwnd;
+            let (una, nxt) = (self.send.una, self.send.nxt);
+            let outstanding = self.board.outstanding();
+            self.congestion.used(una, nxt, outstanding, limited);
+        }
+        // A turn that comes to nothing does not put a probe off.
+        if went || self.board.is_empty() || self.timers.loss.is_none() {
+            self.schedule_loss(now_ns);
+        }
+        turn
+    }
+
+    /// Sends what there is in segments that carry `room` bytes and options; `sent`
+    /// counts the bytes. Whether any was more than an acknowledgment.
+    #[inline(never)]
+    fn send_segments(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        (room, sent): (usize, &mut usize),
+    ) -> (Turn, bool) {
+        let mut turn = Turn::More;
         let mut left = TURN;
         let mut went = false;
         while turn == Turn::More && left > 0 {
@@ -136,18 +165,7 @@ impl Pcb {
                 turn = Turn::Done;
             }
         }
-        let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd);
-        if now_ns == self.last_sent_ns || pipe >= cwnd {
-            let limited = pipe + self.mss > cwnd;
-            let (una, nxt) = (self.send.una, self.send.nxt);
-            let outstanding = self.board.outstanding();
-            self.congestion.used(una, nxt, outstanding, limited);
-        }
-        // A turn that comes to nothing does not put a probe off.
-        if went || self.board.is_empty() || self.timers.loss.is_none() {
-            self.schedule_loss(now_ns);
-        }
-        turn
+        (turn, went)
     }
 
     /// Whether an acknowledgment is owed, and there is nothing else to send.
@@ -159,6 +177,7 @@ impl Pcb {
 
     /// Sends nothing but an acknowledgment, as most segments of those who only
     /// receive are.
+    #[inline]
     fn acknowledge_alone(&mut self, now_ns: u64, host: &mut Host, out: &mut dyn Outlet) -> Turn {
         let echo = if self.echo_mark {
             Flags::ECE
@@ -211,12 +230,18 @@ impl Pcb {
     }
 
     /// Sees to it that the way is one that holds, if there is one.
-    fn find_way(&mut self, now_ns: u64, host: &mut Host) {
+    #[inline]
+    fn see_to_way(&mut self, now_ns: u64, host: &mut Host) {
         let way = self.way();
         if !way.is_some_and(|way| host.way_holds(now_ns, way)) {
-            let way = host.way(now_ns, &self.header());
-            self.headers_mut().way = way;
+            self.find_way(now_ns, host);
         }
+    }
+
+    #[inline(never)]
+    fn find_way(&mut self, now_ns: u64, host: &mut Host) {
+        let way = host.way(now_ns, &self.header());
+        self.headers_mut().way = way;
     }
 
     fn way(&self) -> Option<&Way> {
@@ -437,7 +462,7 @@ impl Pcb {
                 self.count_sent(len, false);
                 self.board.push(start, end, now_ns);
                 // A SYN's bytes are as many as fit, and wait for nobody.
-                let full = len == self.mss || len.is_multiple_of(self.mss.max(1));
+                let full = len == 0 || len == self.mss || len.is_multiple_of(self.mss.max(1));
                 if !full && !self.is_opening() {
                     self.send.small = end;
                 }

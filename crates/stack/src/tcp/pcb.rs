@@ -76,10 +76,13 @@ impl Timers {
     /// When the first of them is due; `u64::MAX` if none runs.
     #[inline]
     pub(super) fn next_ns(&self) -> u64 {
-        let ns = |when: When| ns(when).unwrap_or(u64::MAX);
-        let loss_ns = self.loss.map_or(u64::MAX, |(_, at_ns)| at_ns);
-        let due = [ns(self.ack_ns), ns(self.idle_ns), ns(self.release_ns)];
-        due.into_iter().fold(loss_ns, u64::min)
+        // Never is zero: one less is the greatest.
+        let before = |when: When| ns(when).unwrap_or(0).wrapping_sub(1);
+        let due = before(self.ack_ns)
+            .min(before(self.idle_ns))
+            .min(before(self.release_ns))
+            .saturating_add(1);
+        self.loss.map_or(due, |(_, at_ns)| at_ns.min(due))
     }
 }
 

@@ -325,12 +325,19 @@ impl Pcb {
 
     /// Sets the timer about loss, after segments went or an acknowledgment
     /// came.
+    #[inline]
     pub(super) fn schedule_loss(&mut self, now_ns: u64) {
         let waits = self.waits();
-        if !waits && !self.patience.waits {
+        if waits || self.patience.waits {
+            self.schedule_loss_of(now_ns, waits);
+        } else {
             self.timers.loss = None;
-            return;
         }
+    }
+
+    /// [`Pcb::schedule_loss`] where something waits, or did.
+    #[inline(never)]
+    fn schedule_loss_of(&mut self, now_ns: u64, waits: bool) {
         let persists = matches!(self.timers.loss, Some((LossTimer::Persist, _)));
         self.timers.loss = if self.board.is_empty() {
             match (self.is_window_closed(), persists) {

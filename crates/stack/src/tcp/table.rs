@@ -274,27 +274,33 @@ impl Tcp {
         let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
             return;
         };
+        if pcb.is_ending() {
+            return self.settle_ending(now_ns, name);
+        }
+        let fed = pcb.account(&mut self.held);
+        if pcb.timers.release_ns.is_none() && pcb.holds_memory() {
+            pcb.release(now_ns);
+        }
+        pcb.come_up(name, &mut self.deadlines, &mut self.ready, &mut self.told);
+        if fed {
+            self.feed();
+        }
+    }
+
+    /// [`Tcp::settle`] of one that is over, or has only to wait.
+    #[inline(never)]
+    fn settle_ending(&mut self, now_ns: u64, name: Name) {
+        let Some(pcb) = self.pcbs.get_mut(name).map(Box::as_mut) else {
+            return;
+        };
         let fed = pcb.account(&mut self.held);
         let is_over = pcb.state == State::Closed;
-        let ends = matches!(pcb.state, State::FinWait2 | State::TimeWait);
-        let quietens = ends && pcb.quieten(now_ns);
+        let quietens = pcb.quieten(now_ns);
         if pcb.timers.release_ns.is_none() && !is_over && pcb.holds_memory() {
             pcb.release(now_ns);
         }
-        let at_ns = pcb.timers.next_ns();
-        if at_ns < pcb.due_ns {
-            pcb.due_ns = at_ns;
-            self.deadlines.set(name.index, at_ns);
-        }
-        if !pcb.is_ready && pcb.wants_turn() {
-            pcb.is_ready = true;
-            self.ready[usize::from(pcb.link)].push_back(name.bits());
-        }
-        let untold = pcb.listener.is_none() && !pcb.released;
-        if untold && !std::mem::replace(&mut pcb.is_told, true) {
-            self.told.push_back(name);
-        }
-        let may_shrink = ends && pcb.may_shrink();
+        pcb.come_up(name, &mut self.deadlines, &mut self.ready, &mut self.told);
+        let may_shrink = pcb.may_shrink();
         if is_over {
             self.over(name);
         }
@@ -441,11 +447,7 @@ impl Tcp {
             if pcb.send.has_sent_enough() && !std::mem::replace(&mut pcb.is_told, true) {
                 self.told.push_back(name);
             }
-            let at_ns = pcb.timers.next_ns();
-            if at_ns < pcb.due_ns {
-                pcb.due_ns = at_ns;
-                self.deadlines.set(name.index, at_ns);
-            }
+            pcb.be_due(name, &mut self.deadlines);
             if pcb.may_shrink() {
                 self.shrink(name);
             }
@@ -563,6 +565,45 @@ impl Tcp {
 }
 
 impl Pcb {
+    /// Whether it is over, or has only to wait.
+    #[inline]
+    fn is_ending(&self) -> bool {
+        matches!(
+            self.state,
+            State::FinWait2 | State::TimeWait | State::Closed
+        )
+    }
+
+    /// Sees to it that it comes up when something is due, to be sent, or to be told.
+    #[inline(always)]
+    fn come_up(
+        &mut self,
+        name: Name,
+        deadlines: &mut Deadlines,
+        ready: &mut [VecDeque<u64>],
+        told: &mut VecDeque<Name>,
+    ) {
+        self.be_due(name, deadlines);
+        if !self.is_ready && self.wants_turn() {
+            self.is_ready = true;
+            ready[usize::from(self.link)].push_back(name.bits());
+        }
+        let untold = self.listener.is_none() && !self.released;
+        if untold && !std::mem::replace(&mut self.is_told, true) {
+            told.push_back(name);
+        }
+    }
+
+    /// Sees to it that it comes up when the first of its timers is due.
+    #[inline]
+    fn be_due(&mut self, name: Name, deadlines: &mut Deadlines) {
+        let at_ns = self.timers.next_ns();
+        if at_ns < self.due_ns {
+            self.due_ns = at_ns;
+            deadlines.set(name.index, at_ns);
+        }
+    }
+
     /// Counts the storage of its buffers among that of all; whether it is another
     /// than before.
     fn account(&mut self, held: &mut usize) -> bool {
