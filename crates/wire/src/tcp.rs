@@ -296,6 +296,34 @@ impl Options {
             [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10, ..] if bytes.len() == 12 => {
                 self.timestamps = Some((word(bytes, 4), word(bytes, 8)));
             }
+            // As almost all SYNs have them.
+            [
+                kind::MSS,
+                4,
+                a,
+                b,
+                kind::SACK_PERMITTED,
+                2,
+                kind::TIMESTAMPS,
+                10,
+                _,
+                _,
+                _,
+                _,
+                _,
+                _,
+                _,
+                _,
+                kind::NOP,
+                kind::WINDOW_SCALE,
+                3,
+                shift,
+            ] => {
+                self.mss = Some(u16::from_be_bytes([a, b]));
+                self.sack_permitted = true;
+                self.timestamps = Some((word(bytes, 8), word(bytes, 12)));
+                self.window_scale = Some(shift);
+            }
             _ => self.read(bytes),
         }
     }

@@ -124,7 +124,7 @@ impl Host {
             return Err(DropReason::SourceImpossible);
         }
         self.check_source(src.into())?;
-        if has_source_route(packet.options()) {
+        if packet.header_len() > ipv4::Repr::LEN && has_source_route(packet.options()) {
             return Err(DropReason::SourceRoute);
         }
         if packet.more_fragments() || packet.fragment_offset() > 0 {

@@ -86,7 +86,7 @@ impl Prefix {
     /// one of 31 or 32 bits has none (RFC 3021).
     pub fn is_broadcast(&self, other: Ipv4Addr) -> bool {
         let host_bits = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
-        self.len < 31 && self.contains(other.into()) && other.to_bits() & host_bits == host_bits
+        other.to_bits() & host_bits == host_bits && self.len < 31 && self.contains(other.into())
     }
 }
 

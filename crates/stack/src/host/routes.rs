@@ -232,8 +232,13 @@ impl Routes {
             self.next_hop(to)?
         };
         let ours = self.addresses.iter().filter(|owned| owned.is_ours());
-        let fitting = ours.filter(|owned| owned.prefix.common(to).is_some());
-        let best = fitting.max_by_key(|owned| {
+        let mut fitting = ours.filter(|owned| owned.prefix.common(to).is_some());
+        let first = fitting.next()?;
+        let Some(second) = fitting.next() else {
+            return Some(first.prefix.address());
+        };
+        let all = [first, second].into_iter().chain(fitting);
+        let best = all.max_by_key(|owned| {
             let prefix = &owned.prefix;
             let address = prefix.address();
             (

@@ -75,10 +75,11 @@ impl Pcb {
             self.see_to_way(now_ns, host);
         }
         let mut went = false;
-        if self.owes_ack_alone() {
-            turn = self.acknowledge_alone(now_ns, host, out);
-        } else if turn == Turn::More {
-            (turn, went) = self.send_segments(now_ns, host, out, (room, sent));
+        if turn == Turn::More {
+            (turn, went) = match self.bare() {
+                Some(fin) => self.send_bare(now_ns, host, out, fin),
+                None => self.send_segments(now_ns, host, out, (room, sent)),
+            };
         }
         let (pipe, cwnd) = (self.pipe(), self.congestion.cwnd);
         if now_ns == self.last_sent_ns || pipe >= cwnd {
@@ -168,22 +169,34 @@ impl Pcb {
         (turn, went)
     }
 
-    /// Whether an acknowledgment is owed, and there is nothing else to send.
-    fn owes_ack_alone(&self) -> bool {
+    /// Whether all there is to send is an acknowledgment, or our FIN with nothing in
+    /// flight, and if so, which: true is the FIN.
+    #[inline]
+    fn bare(&self) -> Option<bool> {
         let asks = self.probe_window || self.recovery.force;
-        let sends = self.is_opening() || self.board.lost() > 0 || self.send.wants();
-        self.ack_now && !asks && !sends && !self.has_options(false)
+        if asks || self.is_opening() || self.board.lost() > 0 || self.has_options(false) {
+            return None;
+        }
+        match self.send.wants() {
+            false => self.ack_now.then_some(false),
+            true => (self.send.wants_fin_alone() && self.board.is_empty()).then_some(true),
+        }
     }
 
     /// Sends nothing but an acknowledgment, as most segments of those who only
-    /// receive are.
+    /// receive are, or a FIN; whether it was that.
     #[inline]
-    fn acknowledge_alone(&mut self, now_ns: u64, host: &mut Host, out: &mut dyn Outlet) -> Turn {
-        let echo = if self.echo_mark {
-            Flags::ECE
-        } else {
-            Flags::default()
-        };
+    fn send_bare(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        fin: bool,
+    ) -> (Turn, bool) {
+        let mut flags = Flags::ACK;
+        for (set, flag) in [(fin, Flags::FIN), (self.echo_mark, Flags::ECE)] {
+            flags = if set { flags | flag } else { flags };
+        }
         let mut segment = Outgoing {
             start: self.send.nxt,
             payload_len: 0,
@@ -195,7 +208,7 @@ impl Pcb {
                 dst_port: self.remote.port(),
                 seq: self.send.nxt.0,
                 ack: self.receive.nxt.0,
-                flags: Flags::ACK | echo,
+                flags,
                 window: self.receive.advertise(self.mss),
                 timestamps: self.told_timestamps(now_ns),
             },
@@ -204,14 +217,20 @@ impl Pcb {
             Some(way) => {
                 let done = segment.emit(way, &self.send, host, out, usize::MAX);
                 if done.is_none() {
-                    return Turn::Full;
+                    return (Turn::Full, false);
                 }
             }
             None => segment.hold(now_ns, self.header(), &self.send, host),
         }
-        self.count_sent(0, false);
-        self.acknowledged_all();
-        Turn::Done
+        let start = self.send.nxt;
+        match fin {
+            true => self.sent(now_ns, Next::New(start, start.plus(1))),
+            false => {
+                self.count_sent(0, false);
+                self.acknowledged_all();
+            }
+        }
+        (Turn::Done, fin)
     }
 
     /// Whether its turn may come to anything.

@@ -270,6 +270,12 @@ impl Send {
         self.nxt.max(self.start).before(end)
     }
 
+    /// Whether all that waits to be sent is a FIN.
+    #[inline]
+    pub(super) fn wants_fin_alone(&self) -> bool {
+        self.closed && self.nxt.max(self.start) == self.fin()
+    }
+
     /// Bytes sent and not acknowledged.
     pub(super) fn unacknowledged(&self) -> usize {
         self.buffer.len() - self.unsent()

@@ -142,7 +142,7 @@ impl Tcp {
         let local = SocketAddr::new(incoming.dst(), segment.dst_port());
         let remote = SocketAddr::new(incoming.src(), segment.src_port());
         let seems = incoming.connection.or(self.latest);
-        let known = match seems.filter(|name| self.is_between(*name, local, remote)) {
+        let known = match seems.filter(|name| self.is_between(*name, &local, &remote)) {
             None => self.woken(now_ns, host, (local, remote))?,
             known => known,
         };
@@ -544,7 +544,7 @@ impl Tcp {
         };
         let name = self.pcbs.at(id.0);
         let name = name.or_else(|| self.revive(now_ns, host, &key, id));
-        match name.filter(|name| self.is_between(*name, local, remote)) {
+        match name.filter(|name| self.is_between(*name, &local, &remote)) {
             None => Err(DropReason::SegmentUnexpected),
             name => Ok(name),
         }
@@ -554,13 +554,13 @@ impl Tcp {
     pub(super) fn between(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
         let pcb = self.table.find(&Key::new(local, remote)?)?;
         let name = self.pcbs.at(pcb.0);
-        name.filter(|name| self.is_between(*name, local, remote))
+        name.filter(|name| self.is_between(*name, &local, &remote))
     }
 
     /// Whether a connection is the one between these ends.
-    pub(super) fn is_between(&self, name: Name, local: SocketAddr, remote: SocketAddr) -> bool {
+    pub(super) fn is_between(&self, name: Name, local: &SocketAddr, remote: &SocketAddr) -> bool {
         let pcb = self.pcbs.get(name).filter(|pcb| pcb.is_known);
-        pcb.is_some_and(|pcb| pcb.local == local && pcb.remote == remote)
+        pcb.is_some_and(|pcb| pcb.local == *local && pcb.remote == *remote)
     }
 }
 
