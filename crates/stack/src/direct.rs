@@ -121,13 +121,15 @@ const MASKS: [[[u64; WORDS]; 3]; 2] = [masks(false), masks(true)];
 const ACK: u8 = 0x10;
 
 impl Filter {
-    /// The words of the IP header and the transport ports of packets from
-    /// `remote` to `local`.
-    fn start(remote: SocketAddr, local: SocketAddr, protocol: u8) -> [u64; WORDS] {
+    /// Sets the words of the IP header and the transport ports of packets from
+    /// `remote` to `local`, and clears the others.
+    #[inline]
+    fn start(&mut self, remote: &SocketAddr, local: &SocketAddr, protocol: u8) {
         let word = u64::from_ne_bytes;
         let [a, b] = remote.port().to_be_bytes();
         let [c, d] = local.port().to_be_bytes();
-        let mut value = [0; WORDS];
+        let value = &mut self.value;
+        *value = [0; WORDS];
         match (remote.ip(), local.ip()) {
             (IpAddr::V4(remote), IpAddr::V4(local)) => {
                 let ([e, f, g, h], [i, j, k, l]) = (remote.octets(), local.octets());
@@ -148,14 +150,14 @@ impl Filter {
             }
             _ => unreachable!("both ends are of one version"),
         }
-        value
     }
 
-    /// For segments of an open connection, with timestamps or without any
-    /// option.
-    pub(crate) fn tcp(remote: SocketAddr, local: SocketAddr, timestamps: bool) -> Filter {
+    /// Makes it one for segments of an open connection, with timestamps or without
+    /// any option; where it stays, as what was just written is not moved well.
+    pub(crate) fn arm_tcp(&mut self, remote: &SocketAddr, local: &SocketAddr, timestamps: bool) {
         let word = u64::from_ne_bytes;
-        let mut value = Filter::start(remote, local, 6);
+        self.start(remote, local, 6);
+        let value = &mut self.value;
         let v6 = local.is_ipv6();
         let offset = if timestamps { 0x80 } else { 0x50 };
         if v6 {
@@ -171,26 +173,25 @@ impl Filter {
                 false => word([1, 1, 8, 10, 0, 0, 0, 0]),
             };
         }
-        Filter {
-            value,
-            words: words_without as u8 + u8::from(timestamps),
-            v6,
-            layout: match timestamps {
-                true => Layout::Timed,
-                false => Layout::Bare,
-            },
-        }
+        self.words = words_without as u8 + u8::from(timestamps);
+        self.v6 = v6;
+        self.layout = match timestamps {
+            true => Layout::Timed,
+            false => Layout::Bare,
+        };
     }
 
     /// For datagrams from a connected socket's peer.
     pub(crate) fn udp(remote: SocketAddr, local: SocketAddr) -> Filter {
         let v6 = local.is_ipv6();
-        Filter {
-            value: Filter::start(remote, local, 17),
+        let mut filter = Filter {
+            value: [0; WORDS],
             words: if v6 { 6 } else { 3 },
             v6,
             layout: Layout::Udp,
-        }
+        };
+        filter.start(&remote, &local, 17);
+        filter
     }
 
     /// Expects nothing any more.
@@ -330,7 +331,8 @@ mod tests {
     fn filters_accept_what_is_expected_and_nothing_else() {
         for (v6, timed) in [(false, false), (false, true), (true, false), (true, true)] {
             let (remote, local) = ends(v6);
-            let filter = Filter::tcp(remote, local, timed);
+            let mut filter = Filter::default();
+            filter.arm_tcp(&remote, &local, timed);
             let tcp = Repr {
                 src_port: 80,
                 dst_port: 4000,

@@ -12,6 +12,7 @@ use super::ack::Told;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
 use super::table::Tcp;
+use super::train::is_long;
 use crate::direct::{Filter, Parts};
 use crate::host::{DropReason, Host, Received};
 use crate::links::Hosts;
@@ -71,7 +72,9 @@ impl Tcp {
                     self.opened(now_ns, host, name);
                 }
                 self.settle(now_ns, name);
-                self.remember(name, packet, &parts, received);
+                if is_long(&parts) {
+                    self.remember(name, packet, &parts, received);
+                }
                 Direct::Taken
             }
             Some(false) => Direct::Dropped(DropReason::ChecksumWrong),
@@ -203,10 +206,14 @@ impl Pcb {
             return;
         }
         let headers = self.headers.as_deref();
-        if !headers.is_some_and(|headers| headers.filter.is_armed()) {
+        if headers.is_some_and(|headers| headers.filter.is_armed()) {
+            return;
+        }
+        self.headers_mut();
+        if let Some(headers) = &mut self.headers {
             let timestamps = self.timestamps.is_some();
-            let filter = Filter::tcp(self.remote, self.local, timestamps);
-            self.headers_mut().filter = filter;
+            let filter = &mut headers.filter;
+            filter.arm_tcp(&self.remote, &self.local, timestamps);
         }
     }
 
@@ -332,7 +339,7 @@ impl Pcb {
         }
         self.count_in(now_ns, payload.len());
         if self.state == State::SynReceived {
-            self.open(now_ns, &self.told_by(&words, payload));
+            self.open(now_ns, seq, ack, wnd);
         }
         self.heard(now_ns);
         self.note_timestamp(now_ns, seq, timestamps);

@@ -61,28 +61,28 @@ pub(super) struct Remembered {
 impl Secret {
     /// SipHash of both ends and more, for each purpose another.
     fn hash(&self, purpose: u8, local: SocketAddr, remote: SocketAddr, more: u64) -> u64 {
-        let mut bytes = [0; 45];
-        bytes[0] = purpose;
-        bytes[1..9].copy_from_slice(&more.to_ne_bytes());
-        bytes[9..11].copy_from_slice(&local.port().to_ne_bytes());
-        bytes[11..13].copy_from_slice(&remote.port().to_ne_bytes());
-        // How many bytes are hashed tells the versions apart.
-        let len = match (local.ip(), remote.ip()) {
+        let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
+        let head = u64::from(purpose) << 32 | ports;
+        // How many words are hashed tells the versions apart.
+        match (local.ip(), remote.ip()) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let both = u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits());
+                self.hash_words([head, more, both])
+            }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                bytes[13..29].copy_from_slice(&local.octets());
-                bytes[29..45].copy_from_slice(&remote.octets());
-                45
+                let [local, remote] = [local.to_bits(), remote.to_bits()];
+                let halves = [local >> 64, local, remote >> 64, remote];
+                let [a, b, c, d] = halves.map(|half| half as u64);
+                self.hash_words([head, more, a, b, c, d])
             }
-            (local, remote) => {
-                for (at, address) in [(13, local), (17, remote)] {
-                    if let IpAddr::V4(address) = address {
-                        bytes[at..at + 4].copy_from_slice(&address.octets());
-                    }
-                }
-                21
-            }
-        };
-        SipHasher13::new_with_key(&self.0.to_ne_bytes()).hash(&bytes[..len])
+            _ => unreachable!("both ends are of one version"),
+        }
+    }
+
+    fn hash_words<const N: usize>(&self, words: [u64; N]) -> u64 {
+        let bytes = words.map(u64::to_ne_bytes);
+        let keyed = SipHasher13::new_with_keys((self.0 >> 64) as u64, self.0 as u64);
+        keyed.hash(bytes.as_flattened())
     }
 
     /// The first number of a connection: a clock of 4 µs, moved for each pair

@@ -110,7 +110,7 @@ impl Pcb {
         let ecn = arrived.has(Flags::ECE) && !arrived.has(Flags::CWR);
         self.ecn &= ecn;
         // The window of a SYN is not shifted.
-        self.open(now_ns, &Told::by(arrived, 0));
+        self.open(now_ns, arrived.seq, ack, arrived.repr.window.into());
         self.end_opening(arrived);
         self.ack_now = true;
         // A question was ready: answers will be awaited, not acknowledged.
@@ -156,12 +156,12 @@ impl Pcb {
         };
     }
 
-    /// Our SYN is acknowledged: the connection is open.
-    pub(super) fn open(&mut self, now_ns: u64, told: &Told<'_>) {
+    /// Our SYN is acknowledged by `ack`, in a segment that begins at `seq` and tells
+    /// of this window: the connection is open.
+    pub(super) fn open(&mut self, now_ns: u64, seq: Seq, ack: Seq, wnd: usize) {
         self.state = State::Established;
         self.last_received_ns = now_ns;
-        let ack = told.ack;
-        self.send.first_window(told.seq, ack, told.wnd);
+        self.send.first_window(seq, ack, wnd);
         let mut sent_once_ns = None;
         if let Some(first) = self.board.first().filter(|first| !first.again) {
             sent_once_ns = Some(first.sent_ns);
@@ -222,7 +222,8 @@ impl Pcb {
             if ack.at_most(self.send.una) || self.send.nxt.before(ack) {
                 return Effect::Refuse;
             }
-            self.open(now_ns, &Told::by(arrived, self.send.scale));
+            let wnd = usize::from(arrived.repr.window) << self.send.scale;
+            self.open(now_ns, arrived.seq, ack, wnd);
             self.end_opening(arrived);
             effect = Effect::Opened;
         }

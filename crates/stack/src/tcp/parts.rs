@@ -2,32 +2,35 @@
 //! segments in flight. Those of connections that are over are kept for the next ones,
 //! so that one that begins asks for no memory but its PCB's.
 
-use super::pcb::{Headers, Pcb};
-use super::scoreboard::Scoreboard;
+use super::pcb::Pcb;
 
-/// Parts that are kept of so many connections, about 400 bytes each.
+/// PCBs that are kept with their parts, a bit more than a kilobyte each.
 const KEPT_MAX: usize = 64;
 
-/// See the module.
+/// See the module. They stay in their PCBs until they are needed: what was written
+/// just before is not moved well.
 #[derive(Default)]
-pub(super) struct Parts(Vec<(Box<Headers>, Scoreboard)>);
+pub(super) struct Parts(Vec<Box<Pcb>>);
 
 impl Parts {
     /// Gives parts to a connection that begins, if there are some.
     pub(super) fn give(&mut self, pcb: &mut Pcb) {
-        if let Some((headers, board)) = self.0.pop() {
-            (pcb.headers, pcb.board) = (Some(headers), board);
+        if let Some(mut over) = self.0.pop() {
+            pcb.board = std::mem::take(&mut over.board);
+            pcb.headers = over.headers.take();
+            if let Some(headers) = &mut pcb.headers {
+                headers.forget();
+            }
         }
     }
 
     /// Keeps those of one that is over.
-    pub(super) fn keep(&mut self, pcb: &mut Pcb) {
-        if self.0.len() < KEPT_MAX
-            && let Some(mut headers) = pcb.headers.take()
-        {
-            headers.forget();
+    pub(super) fn keep(&mut self, mut pcb: Box<Pcb>) {
+        if self.0.len() < KEPT_MAX && pcb.headers.is_some() {
             pcb.board.clear();
-            self.0.push((headers, std::mem::take(&mut pcb.board)));
+            pcb.send.discard();
+            pcb.receive.discard();
+            self.0.push(pcb);
         }
     }
 }

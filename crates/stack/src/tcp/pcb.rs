@@ -16,7 +16,7 @@ use crate::direct::Filter;
 use crate::due::{When, ns};
 use crate::host::{Host, Way};
 use crate::slab::Name;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::num::NonZeroU64;
 use weir_wire::{Addresses, ipv4, ipv6, tcp};
 
@@ -230,8 +230,8 @@ impl Pcb {
         let place = Box::new_uninit();
         let pcb = Pcb {
             link: host.link,
-            local,
-            remote,
+            local: piecewise(&local),
+            remote: piecewise(&remote),
             state: State::SynSent,
             listener: None,
             is_half_open: false,
@@ -379,6 +379,16 @@ impl Pcb {
         self.board.clear();
         self.ack_now = false;
         self.probe_window = false;
+    }
+}
+
+/// A copy of what was just written in pieces, in these pieces: one that reads it whole
+/// would wait until all are there.
+#[inline(always)]
+fn piecewise(end: &SocketAddr) -> SocketAddr {
+    match end {
+        SocketAddr::V4(v4) => SocketAddrV4::new(*v4.ip(), v4.port()).into(),
+        SocketAddr::V6(v6) => SocketAddr::V6(*v6),
     }
 }
 

@@ -377,6 +377,13 @@ impl Receive {
         self.buffer.capacity() == 0
     }
 
+    /// Gives all memory back, whatever is in it.
+    pub(super) fn discard(&mut self) {
+        if self.capacity() > 0 {
+            (self.buffer, self.pieces) = (Ring::default(), Vec::new());
+        }
+    }
+
     /// Bytes that came before come again: the peer is told so, once.
     pub(super) fn came_again(&mut self, seq: Seq, len: usize) {
         let end = seq.plus(len);

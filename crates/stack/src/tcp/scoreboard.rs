@@ -155,10 +155,9 @@ impl Scoreboard {
 
     /// Nothing is in flight any more, whatever became of it.
     pub(super) fn clear(&mut self) {
-        let mut segments = std::mem::take(&mut self.segments);
-        segments.clear();
-        if segments.capacity() <= KEPT {
-            self.segments = segments;
+        self.segments.clear();
+        if self.segments.capacity() > KEPT {
+            self.segments = VecDeque::new();
         }
         (self.sacked, self.lost, self.again, self.outstanding) = (0, 0, 0, 0);
     }

@@ -227,6 +227,14 @@ impl Send {
         self.buffer.capacity() == 0
     }
 
+    /// Gives all memory back, whatever is in it.
+    pub(super) fn discard(&mut self) {
+        if self.capacity() > 0 {
+            self.buffer = Ring::default();
+        }
+        self.records = None;
+    }
+
     /// Bytes of storage.
     pub(super) fn capacity(&self) -> usize {
         self.buffer.capacity()

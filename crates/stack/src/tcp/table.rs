@@ -369,10 +369,12 @@ impl Tcp {
 
     /// A PCB is gone, and no name leads to it any more.
     pub(super) fn drop_pcb(&mut self, name: Name) {
-        if let Some(mut pcb) = self.pcbs.remove(name) {
-            self.parts.keep(&mut pcb);
+        if let Some(pcb) = self.pcbs.remove(name) {
             self.held -= pcb.held as usize;
-            self.starved.remove(&(pcb.starved_of, name));
+            if pcb.starved_of > 0 {
+                self.starved.remove(&(pcb.starved_of, name));
+            }
+            self.parts.keep(pcb);
         }
         self.feed();
         // Those that are gone have nothing to tell.

@@ -47,6 +47,12 @@ pub(super) struct Train {
     held: usize,
 }
 
+/// Whether a segment is so long that it is worth being remembered.
+#[inline]
+pub(super) fn is_long(parts: &Parts<'_>) -> bool {
+    parts.transport.len() >= Repr::LEN_MIN + 12 + PAYLOAD_MIN
+}
+
 fn words(bytes: &[u8; 8 * WORDS]) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
@@ -130,8 +136,8 @@ impl Tcp {
         }
     }
 
-    /// Remembers a segment that was taken, if the next may be like it.
-    #[inline]
+    /// Remembers a long segment that was taken, if the next may be like it.
+    #[inline(never)]
     pub(super) fn remember(
         &mut self,
         name: Name,
@@ -142,8 +148,7 @@ impl Tcp {
         let ip_len = packet.len() - parts.transport.len();
         let is_v6 = packet[0] >> 4 == 6;
         let whole = ip_len == if is_v6 { 40 } else { 20 };
-        let long = parts.transport.len() >= Repr::LEN_MIN + 12 + PAYLOAD_MIN;
-        if received.vouched || received.channel.is_some() || !whole || !long {
+        if received.vouched || received.channel.is_some() || !whole {
             return;
         }
         if let Some(pcb) = self.pcbs.get(name)
