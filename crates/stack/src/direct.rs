@@ -21,7 +21,7 @@
 //! standard path. Today's receivers tell another with nearly every
 //! acknowledgment: of a bulk transfer to Linux, 4 % of the segments would pass.
 //! So the window does not count, and the fast path takes it up. Nor does FIN:
-//! of a connection that is soon over, each segment but the first three passes.
+//! of a connection that is soon over, each segment but the first two passes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::BitOr;

@@ -199,6 +199,7 @@ impl Hosts {
     /// zone names; else the one with the best route. What has no route, a group
     /// or all stations, goes by `group_link`. `None` if two of them contradict
     /// each other, or the link is gone.
+    #[inline]
     pub(crate) fn towards(&self, from: IpAddr, to: SocketAddr, group_link: u8) -> Option<u8> {
         let link = match self.0[..] {
             [_] => 0,

@@ -155,17 +155,8 @@ impl Stack {
 
     #[inline]
     fn run<O: Outlets + ?Sized>(&mut self, now_ns: u64, outs: &mut O) -> Option<u64> {
-        let (mut has_news, mut has_frames) = (false, false);
-        for host in self.hosts.iter_mut() {
-            host.poll(now_ns);
-            has_news |= host.has_news();
-            has_frames |= host.has_frames();
-        }
-        if has_news {
-            self.take_news(now_ns);
-        }
-        if has_news || has_frames {
-            self.flush(outs);
+        if self.hosts.iter().any(|host| host.is_due(now_ns)) {
+            self.tend(now_ns, outs);
         }
         let mut next_ns = self.tcp.poll(now_ns, &mut self.hosts, outs);
         for host in self.hosts.iter_mut() {
@@ -178,9 +169,17 @@ impl Stack {
         (next_ns < u64::MAX).then_some(next_ns)
     }
 
-    /// Hands the frames that wait to the links.
+    /// Does what is due of the links, and hands them the frames that wait.
     #[cold]
-    fn flush<O: Outlets + ?Sized>(&mut self, outs: &mut O) {
+    fn tend<O: Outlets + ?Sized>(&mut self, now_ns: u64, outs: &mut O) {
+        let mut has_news = false;
+        for host in self.hosts.iter_mut().filter(|host| host.is_due(now_ns)) {
+            host.poll(now_ns);
+            has_news |= host.has_news();
+        }
+        if has_news {
+            self.take_news(now_ns);
+        }
         for host in self.hosts.iter_mut().filter(|host| host.has_frames()) {
             host.flush(outs.outlet(host.link));
         }

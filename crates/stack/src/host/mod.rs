@@ -163,15 +163,15 @@ impl Host {
         Ok(host)
     }
 
-    /// Does what is due: mostly nothing, which is soon seen.
+    /// Whether a poll has anything to do: mostly not, which is soon seen.
     #[inline]
-    pub(crate) fn poll(&mut self, now_ns: u64) {
-        if self.due_ns() <= now_ns || self.neighbours.has_asks() {
-            self.poll_due(now_ns);
-        }
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        let asks = self.neighbours.has_asks();
+        asks | self.has_news() | self.has_frames() || self.due_ns() <= now_ns
     }
 
-    fn poll_due(&mut self, now_ns: u64) {
+    /// Does what is due.
+    pub(crate) fn poll(&mut self, now_ns: u64) {
         if self.slow_ns <= now_ns {
             self.poll_slow(now_ns);
         }

@@ -158,7 +158,8 @@ impl Pcb {
         let held = self.board.sacked();
         let outstanding = self.board.outstanding();
         let min_rtt_ns = self.rtt.min_ns();
-        let echo = told.timestamps.filter(|_| self.timestamps.is_some());
+        let echo = told.timestamps.map(|(_, echo)| echo);
+        let echo = echo.filter(|_| self.timestamps.is_some());
         let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
         let counts = &mut self.counts;
         let (rack, sack, mss) = (&mut self.rack, self.sack, self.mss);
@@ -182,7 +183,7 @@ impl Pcb {
                 latest_ns = latest_ns.max(Some(sent.sent_ns));
             }
             let clock = ((sent.sent_ns / 1_000_000) as u32).wrapping_add(offset);
-            let echo_is_older = echo.is_some_and(|(_, echo)| Seq(echo).before(Seq(clock)));
+            let echo_is_older = echo.is_some_and(|echo| Seq(echo).before(Seq(clock)));
             if sack {
                 rack.delivered(sent, now_ns, min_rtt_ns, echo_is_older);
             }
@@ -211,7 +212,7 @@ impl Pcb {
         let clock = |ns: u64| Seq(((ns / 1_000_000) as u32).wrapping_add(offset));
         let measured_ns = match (again_ns, latest_ns, echo) {
             (None, Some(sent_ns), _) => Some(now_ns.saturating_sub(sent_ns)),
-            (Some(sent_ns), _, Some((_, echo))) => {
+            (Some(sent_ns), _, Some(echo)) => {
                 let told = clock(sent_ns).at_most(Seq(echo)) && Seq(echo).at_most(clock(now_ns));
                 told.then(|| now_ns.saturating_sub(sent_ns))
             }

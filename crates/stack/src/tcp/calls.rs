@@ -107,7 +107,7 @@ impl Tcp {
             return Err(TcpError::InUse(local));
         }
         let ends = (local, remote);
-        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, ends);
+        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, &ends);
         self.parts.give(&mut pcb);
         Ok(pcb)
     }

@@ -296,7 +296,7 @@ impl Pcb {
     #[inline]
     fn take_plain(&mut self, now_ns: u64, parts: &Parts<'_>, received: Received) -> Option<bool> {
         let (words, payload) = self.split(parts.transport)?;
-                let Told {
+        let Told {
             seq,
             ack,
             wnd,

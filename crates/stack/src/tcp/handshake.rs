@@ -204,10 +204,10 @@ impl Pcb {
         secret: &Secret,
         host: &Host,
         now_ns: u64,
-        (local, remote): (SocketAddr, SocketAddr),
+        ends: &(SocketAddr, SocketAddr),
     ) -> Box<Pcb> {
-        let (iss, offset) = secret.start(now_ns, local, remote);
-        let mut pcb = Pcb::new(config, host, (local, remote), iss, now_ns);
+        let (iss, offset) = secret.start(now_ns, ends.0, ends.1);
+        let mut pcb = Pcb::new(config, host, ends, iss, now_ns);
         pcb.timestamps = config.timestamps.then_some(Timestamps {
             offset,
             recent: 0,

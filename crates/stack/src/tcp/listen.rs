@@ -21,11 +21,10 @@ impl Tcp {
         now_ns: u64,
         host: &mut Host,
         incoming: &Incoming<'_>,
-        ends: (SocketAddr, SocketAddr),
+        ends: &(SocketAddr, SocketAddr),
         arrived: &Arrived<'_>,
     ) -> Result<(), DropReason> {
-        let (local, _) = ends;
-        let Some(name) = self.listener_at(local, ends.1) else {
+        let Some(name) = self.listener_at(&ends.0, &ends.1) else {
             self.refuse(now_ns, host, incoming, arrived);
             return Err(DropReason::SegmentRefused);
         };
@@ -33,7 +32,7 @@ impl Tcp {
             return Err(DropReason::SegmentRefused);
         }
         if arrived.has(Flags::ACK) {
-            let taken = self.take_cookie(now_ns, host, name, ends, arrived);
+            let taken = self.take_cookie(now_ns, host, name, *ends, arrived);
             if taken == Err(DropReason::SegmentRefused) {
                 self.refuse(now_ns, host, incoming, arrived);
             }
@@ -52,10 +51,10 @@ impl Tcp {
         let flooded = listener.half_open >= HALF_OPEN_MAX || self.half_open >= HALF_OPEN_ALL_MAX;
         if flooded || is_full {
             listener.cookie_ns = Some(now_ns);
-            self.send_cookie(now_ns, host, options, ends, arrived);
+            self.send_cookie(now_ns, host, options, *ends, arrived);
             return Ok(());
         }
-        let judged = listener.judge(local.ip(), ends.1.ip(), arrived);
+        let judged = listener.judge(ends.0.ip(), ends.1.ip(), arrived);
         let taken = matches!(judged, Judged::Taken);
         let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, ends);
         self.parts.give(&mut pcb);
@@ -121,7 +120,7 @@ impl Tcp {
     ) {
         host.counters.cookies_out += 1;
         let remembered = Remembered::of(syn, &self.config);
-        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, (local, remote));
+        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, &(local, remote));
         pcb.set_options(out);
         pcb.answer(now_ns, syn);
         let cookie = self
@@ -210,7 +209,7 @@ impl Tcp {
             payload: &[],
             marked: false,
         };
-        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, (local, remote));
+        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, &(local, remote));
         pcb.set_options(out);
         pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
         pcb.listener = Some(name);

@@ -10,6 +10,7 @@ const KEPT_MAX: usize = 64;
 /// See the module. They stay in their PCBs until they are needed: what was written
 /// just before is not moved well.
 #[derive(Default)]
+#[expect(clippy::vec_box, reason = "they are large, and stay where they are")]
 pub(super) struct Parts(Vec<Box<Pcb>>);
 
 impl Parts {

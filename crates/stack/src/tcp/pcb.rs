@@ -16,7 +16,7 @@ use crate::direct::Filter;
 use crate::due::{When, ns};
 use crate::host::{Host, Way};
 use crate::slab::Name;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::num::NonZeroU64;
 use weir_wire::{Addresses, ipv4, ipv6, tcp};
 
@@ -216,12 +216,12 @@ impl Pcb {
     pub(super) fn new(
         config: &TcpConfig,
         host: &Host,
-        (local, remote): (SocketAddr, SocketAddr),
+        (local, remote): &(SocketAddr, SocketAddr),
         iss: Seq,
         now_ns: u64,
     ) -> Box<Pcb> {
         let mss = 536;
-        let mss_ours = host.mtu() - headers(local);
+        let mss_ours = host.mtu() - headers(*local);
         let mss_max = config
             .mss_max
             .map_or(usize::MAX, |mss| usize::from(mss).max(MSS_MIN));
@@ -230,8 +230,8 @@ impl Pcb {
         let place = Box::new_uninit();
         let pcb = Pcb {
             link: host.link,
-            local: piecewise(&local),
-            remote: piecewise(&remote),
+            local: UNSPECIFIED,
+            remote: UNSPECIFIED,
             state: State::SynSent,
             listener: None,
             is_half_open: false,
@@ -288,7 +288,10 @@ impl Pcb {
             is_quiet: false,
             lingers: false,
         };
-        Box::write(place, pcb)
+        let mut pcb = Box::write(place, pcb);
+        copy_end(&mut pcb.local, local);
+        copy_end(&mut pcb.remote, remote);
+        pcb
     }
 
     /// From us to the peer.
@@ -382,13 +385,16 @@ impl Pcb {
     }
 }
 
-/// A copy of what was just written in pieces, in these pieces: one that reads it whole
-/// would wait until all are there.
+/// No end of a connection.
+const UNSPECIFIED: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+
+/// Copies what was just written in pieces, in these pieces: to read it whole would
+/// wait until all are there.
 #[inline(always)]
-fn piecewise(end: &SocketAddr) -> SocketAddr {
-    match end {
-        SocketAddr::V4(v4) => SocketAddrV4::new(*v4.ip(), v4.port()).into(),
-        SocketAddr::V6(v6) => SocketAddr::V6(*v6),
+fn copy_end(to: &mut SocketAddr, from: &SocketAddr) {
+    match from {
+        SocketAddr::V4(v4) => *to = SocketAddrV4::new(*v4.ip(), v4.port()).into(),
+        SocketAddr::V6(v6) => *to = SocketAddr::V6(*v6),
     }
 }
 

@@ -91,12 +91,12 @@ impl Tcp {
 
     /// Who takes what comes for this place from there: of several always the
     /// same, by a hash that nobody else can compute.
-    pub(super) fn listener_at(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Name> {
+    pub(super) fn listener_at(&mut self, local: &SocketAddr, remote: &SocketAddr) -> Option<Name> {
         let first = self.listening.find(local.ip(), local.port())?;
         match self.mates.get(&first.0) {
             None => self.listeners.at(first.0),
             Some(mates) => {
-                let hash = self.secret.choice(local, remote);
+                let hash = self.secret.choice(*local, *remote);
                 mates.get(hash as usize % mates.len()).copied()
             }
         }

@@ -139,10 +139,14 @@ impl Tcp {
         if incoming.to_group {
             return Err(DropReason::NotOurAddress);
         }
-        let local = SocketAddr::new(incoming.dst(), segment.dst_port());
-        let remote = SocketAddr::new(incoming.src(), segment.src_port());
+        // Not moved about: what was just written in pieces is not read well as one.
+        let ends = (
+            SocketAddr::new(incoming.dst(), segment.dst_port()),
+            SocketAddr::new(incoming.src(), segment.src_port()),
+        );
+        let (local, remote) = (&ends.0, &ends.1);
         let seems = incoming.connection.or(self.latest);
-        let known = match seems.filter(|name| self.is_between(*name, &local, &remote)) {
+        let known = match seems.filter(|name| self.is_between(*name, local, remote)) {
             None => self.woken(now_ns, host, (local, remote))?,
             known => known,
         };
@@ -198,18 +202,12 @@ impl Tcp {
                 Effect::Reopen => {
                     self.pcbs.get_mut(name).expect("it was there").end(None);
                     self.settle(now_ns, name);
-                    return self.arrives_at_listener(
-                        now_ns,
-                        host,
-                        incoming,
-                        (local, remote),
-                        &arrived,
-                    );
+                    return self.arrives_at_listener(now_ns, host, incoming, &ends, &arrived);
                 }
             }
             return Ok(());
         }
-        self.arrives_at_listener(now_ns, host, incoming, (local, remote), &arrived)
+        self.arrives_at_listener(now_ns, host, incoming, &ends, &arrived)
     }
 
     /// Enters a connection that is not there.
@@ -400,10 +398,11 @@ impl Tcp {
             self.end_waits(now_ns);
         }
         let mut more = false;
-        for host in hosts.iter_mut() {
-            if self.ready[usize::from(host.link)].is_empty() {
+        for link in 0..self.ready.len() {
+            if self.ready[link].is_empty() {
                 continue;
             }
+            let host = hosts.at_mut(link as u8);
             more |= self.take_turns(now_ns, host, outs.outlet(host.link));
         }
         match more {
@@ -536,9 +535,9 @@ impl Tcp {
         &mut self,
         now_ns: u64,
         host: &Host,
-        (local, remote): (SocketAddr, SocketAddr),
+        (local, remote): (&SocketAddr, &SocketAddr),
     ) -> Result<Option<Name>, DropReason> {
-        let Some(key) = Key::new(local, remote) else {
+        let Some(key) = Key::new(*local, *remote) else {
             return Ok(None);
         };
         let Some(id) = self.table.find(&key) else {
@@ -546,7 +545,7 @@ impl Tcp {
         };
         let name = self.pcbs.at(id.0);
         let name = name.or_else(|| self.revive(now_ns, host, &key, id));
-        match name.filter(|name| self.is_between(*name, &local, &remote)) {
+        match name.filter(|name| self.is_between(*name, local, remote)) {
             None => Err(DropReason::SegmentUnexpected),
             name => Ok(name),
         }

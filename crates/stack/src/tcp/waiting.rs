@@ -158,7 +158,7 @@ impl Tcp {
         let mut pcb = Pcb::new(
             &self.config,
             host,
-            record.key.ends(),
+            &record.key.ends(),
             // As if its FIN were all that it has sent.
             record.snd_nxt.minus(2),
             now_ns,
