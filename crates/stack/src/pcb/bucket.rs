@@ -101,11 +101,21 @@ impl Bucket {
         self.pcbs.iter().fold(0, |all, pcb| all | pcb) & GONE_ON != 0
     }
 
+    /// The slots that are free, a bit each.
+    #[inline]
+    fn free_slots(&self) -> u32 {
+        let free = u32x4::splat(FREE);
+        (u32x4::new(self.pcbs) & free).simd_eq(free).to_bitmask()
+    }
+
     /// Puts an entry into a free slot; false if there is none.
+    #[inline]
     pub(super) fn put(&mut self, image: &Image, pcb: PcbId) -> bool {
-        let Some(slot) = self.pcbs.iter().position(|pcb| pcb & FREE != 0) else {
+        let free = self.free_slots();
+        if free == 0 {
             return false;
-        };
+        }
+        let slot = free.trailing_zeros() as usize % SLOTS;
         self.tags[slot] = image.tag();
         self.places[slot] = image.place();
         self.ports[slot] = image.ports;

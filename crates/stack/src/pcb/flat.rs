@@ -250,9 +250,13 @@ impl Flat {
             let passed = self.bucket(index).is_some_and(Bucket::is_passed);
             for slot in 0..SLOTS {
                 let entry = self.bucket(index).and_then(|bucket| bucket.entry(slot));
-                if let Some(entry) =
-                    entry.filter(|(image, _)| image.place() as usize & mask == turn)
-                {
+                // Of those that were taken for this home, each that stays in it is
+                // left alone.
+                let moves = |image: &Image| {
+                    let place = image.place() as usize;
+                    place & mask == turn && !(index == turn && self.home(image) == turn)
+                };
+                if let Some(entry) = entry.filter(|(image, _)| moves(image)) {
                     self.free(turn, index, slot);
                     moving.push(entry);
                 }

@@ -75,7 +75,10 @@ impl Congestion {
             cwnd: initial(mss),
             ssthresh: WINDOW_MAX,
             mss,
-            cubic: Cubic::default(),
+            cubic: Cubic {
+                w_max: 0.0,
+                epoch: None,
+            },
             spare: 0,
             usage: Usage::default(),
         }
