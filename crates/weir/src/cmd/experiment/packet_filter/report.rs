@@ -48,12 +48,19 @@ impl Row {
     }
 }
 
+/// The kernel tells whole nanoseconds a frame.
+const RESOLUTION_NS: f64 = 1.0;
+
 /// §6.1's line for one kind of filters.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     kind: &'static str,
     fixed_ns: f64,
     each_ns: f64,
+    /// What could be chance: two standard errors of the line's slope.
+    each_noise_ns: f64,
+    /// The same of a point: two standard deviations from the line.
+    noise_ns: f64,
     /// Filters tested, nanoseconds.
     points: Vec<(u32, f64)>,
 }
@@ -74,10 +81,16 @@ impl Line {
             0.0 => 0.0,
             squares => products.0 / squares,
         };
+        let fixed_ns = y - each_ns * x;
+        let off = |point: &(u32, f64)| point.1 - fixed_ns - each_ns * f64::from(point.0);
+        let squares: f64 = points.iter().map(off).map(|off| off * off).sum();
+        let noise_ns = 2.0 * (squares / (count - 2.0).max(1.0)).sqrt().max(RESOLUTION_NS);
         Line {
             kind: kind.name(),
-            fixed_ns: y - each_ns * x,
+            fixed_ns,
             each_ns,
+            each_noise_ns: noise_ns / products.1.sqrt().max(1.0),
+            noise_ns,
             points,
         }
     }
@@ -102,16 +115,20 @@ pub(super) struct BreakEven {
     tried: u32,
     /// What so many cost more than one.
     growth_ns: f64,
+    /// How much of that could be chance.
+    noise_ns: f64,
 }
 
 impl BreakEven {
     pub(super) fn new(line: &Line, margin_ns: f64) -> BreakEven {
         let first = line.points.first().map_or(0.0, |point| point.1);
         let over = |point: &&(u32, f64)| point.1 - first > margin_ns;
-        let reached = line.points.iter().find(over).is_some();
+        let grows = line.each_ns > line.each_noise_ns;
+        let reached = grows && line.points.iter().find(over).is_some();
         BreakEven {
             kind: line.kind,
             margin_ns,
+            noise_ns: line.noise_ns,
             filters: reached.then(|| 1 + (margin_ns / line.each_ns) as u32),
             tried: line.tried(),
             growth_ns: line.points.last().map_or(0.0, |point| point.1) - first,
@@ -136,15 +153,21 @@ fn kernel() -> String {
 
 fn nanos(ns: f64) -> String {
     match ns {
-        ns if ns.abs() < 9.95 => format!("{ns:.1} ns"),
-        ns if ns.abs() < 9_999.5 => format!("{} ns", signed(ns)),
+        ns if ns < 9.95 => format!("{ns:.1} ns"),
+        ns if ns < 9_999.5 => format!("{} ns", text::grouped(ns.round() as u64)),
         ns => format!("{:.1} µs", ns / 1e3),
     }
 }
 
-fn signed(ns: f64) -> String {
-    let sign = if ns < 0.0 { "-" } else { "" };
-    format!("{sign}{}", text::grouped(ns.abs().round() as u64))
+/// A difference that cannot be negative, of which so much could be chance:
+/// where it is less, below what it is.
+fn difference(ns: f64, noise_ns: f64) -> String {
+    let most = noise_ns.max(-ns);
+    match ns < most {
+        // Rounded up, to what is shown.
+        true => format!("< {}", nanos((most * 10.0).ceil() / 10.0)),
+        false => nanos(ns),
+    }
 }
 
 fn millis(ms: f64) -> String {
@@ -208,7 +231,7 @@ impl Report {
         format!(
             "The packet filter of 1987 and this kernel, Linux {}; best of {} rounds of {} ms\n\n{}\n\n\
              1987, break-even: {}.\n\
-             program: the kernel's part alone, delivery included.",
+             program: the kernel's part alone, delivery included; <: less than what could be chance.",
             kernel(),
             self.rounds,
             self.time.as_millis(),
@@ -236,7 +259,11 @@ fn line(line: &Line) -> Vec<String> {
         String::new(),
         format!("{} + {} ms", paper::LINE.0, paper::LINE.1),
         String::new(),
-        format!("{} + {}", nanos(line.fixed_ns), nanos(line.each_ns)),
+        format!(
+            "{} + {}",
+            nanos(line.fixed_ns),
+            difference(line.each_ns, line.each_noise_ns)
+        ),
     ]
 }
 
@@ -251,7 +278,7 @@ fn break_even(even: &BreakEven) -> Vec<String> {
         String::new(),
         String::new(),
         now,
-        format!("+ {}", nanos(even.growth_ns)),
+        format!("+ {}", difference(even.growth_ns, even.noise_ns)),
     ]
 }
 
@@ -268,5 +295,25 @@ mod tests {
         let even = BreakEven::new(&line, 15.0);
         assert_eq!(even.filters, Some(6));
         assert_eq!(BreakEven::new(&line, 30.0).filters, None);
+    }
+
+    #[test]
+    fn what_could_be_chance_is_said_to_be_below_that() {
+        let points = [
+            (1, 135.0),
+            (4, 133.0),
+            (16, 136.0),
+            (64, 134.0),
+            (256, 133.0),
+        ];
+        let flat = Line::new(Kind::OneShape, points.to_vec());
+        assert!(flat.each_ns < 0.0, "{flat:?}");
+        let (said, even) = (line(&flat), BreakEven::new(&flat, -5.0));
+        assert!(said[5].ends_with("ns + < 0.1 ns"), "{said:?}");
+        assert_eq!(even.filters, None, "{even:?}");
+        assert_eq!(break_even(&even)[5], "+ < 2.6 ns");
+        assert_eq!(difference(-12.0, 3.0), "< 12 ns");
+        assert_eq!(difference(12.0, 3.0), "12 ns");
+        assert_eq!(difference(2.0, 3.0), "< 3.0 ns");
     }
 }
