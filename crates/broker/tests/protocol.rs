@@ -200,4 +200,9 @@ fn a_socket_left_behind_is_replaced_and_a_live_one_is_not() {
     drop(client);
     drop(listener);
     assert!(!path.exists());
+    std::fs::write(&path, "of somebody's").unwrap();
+    let error = Listener::bind(&path).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(std::fs::read(&path).unwrap(), b"of somebody's");
+    std::fs::remove_file(&path).unwrap();
 }

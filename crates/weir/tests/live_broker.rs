@@ -266,11 +266,13 @@ fn listening_goes_on_when_a_broker_is_killed_and_another_comes() {
     let clean = ["broker", "--clean", "--socket", &socket, "--keep", &keep];
     let refused = brokered.net.weir(&clean).end();
     assert!(refused.stderr.contains("stop it first"), "{refused:?}");
-    second.signal(Signal::TERM);
-    assert_eq!(second.end().code, Some(0));
+    second.signal(Signal::KILL);
+    drop(second);
+    assert!(std::fs::exists(&socket).unwrap());
     let cleaned = brokered.net.weir(&clean).end();
     assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
     assert_eq!(std::fs::read_dir(&keep).unwrap().count(), 0);
+    assert!(!std::fs::exists(&socket).unwrap(), "its socket goes, too");
 }
 
 #[test]

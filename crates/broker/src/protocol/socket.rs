@@ -209,8 +209,8 @@ impl Listener {
     /// the policy's to say. A socket file that nobody listens on is replaced.
     ///
     /// # Errors
-    /// If another broker listens there (`AddrInUse`), or the file cannot be
-    /// made.
+    /// If another broker listens there (`AddrInUse`), something else is there
+    /// (`AlreadyExists`), or the file cannot be made.
     pub fn bind(path: &Path) -> io::Result<Listener> {
         let fd = socket_with(
             AddressFamily::UNIX,
@@ -221,10 +221,7 @@ impl Listener {
         let address = SocketAddrUnix::new(path)?;
         match bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {
-                if Channel::connect(path).is_ok() {
-                    return Err(io::ErrorKind::AddrInUse.into());
-                }
-                std::fs::remove_file(path)?;
+                Listener::remove_stale(path)?;
                 bind(&fd, &address)?;
             }
             other => other?,
@@ -236,6 +233,27 @@ impl Listener {
             fd,
             path: Some(path.to_owned()),
         })
+    }
+
+    /// Removes a socket file that a broker has left, if there is one.
+    ///
+    /// # Errors
+    /// If a broker listens there (`AddrInUse`), or what is there is no socket
+    /// (`AlreadyExists`): it stays.
+    pub fn remove_stale(path: &Path) -> io::Result<()> {
+        use std::os::unix::fs::FileTypeExt;
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if !metadata.file_type().is_socket() => {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            Ok(_) if Channel::connect(path).is_ok() => {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        std::fs::remove_file(path)
     }
 
     /// Takes a socket that listens already, as a service manager passes it.

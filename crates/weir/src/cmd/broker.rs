@@ -71,6 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::run("the broker must be started as root"));
     }
+    allow_open_files();
     let listener = listen(&args.socket)?;
     let keep = args.keep().map(Keep::open).transpose();
     let keep = keep.map_err(Failure::run)?;
@@ -111,7 +112,23 @@ fn clean(args: &Args) -> Result<(), Failure> {
             "with another socket than the usual one, say which folder: --keep FOLDER",
         ));
     };
-    Keep::clean(keep).map_err(Failure::run)
+    Keep::clean(keep).map_err(Failure::run)?;
+    // Of a broker that died; of one without a folder, which runs, it stays.
+    let _ = Listener::remove_stale(&args.socket);
+    Ok(())
+}
+
+/// Lets the broker have as many open files as it may: each connection and each
+/// port takes some, and what they may be is the policy's to say.
+fn allow_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    // Where it is refused, a connection or a port too many is.
+    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 fn policy(path: &Path, accounts: &Accounts) -> Result<Policy, Failure> {
@@ -124,6 +141,9 @@ fn listen(path: &Path) -> Result<Listener, Failure> {
     let failed = |error: io::Error| {
         let why = match error.kind() {
             io::ErrorKind::AddrInUse => "another broker listens there".into(),
+            io::ErrorKind::AlreadyExists => {
+                "a file that is no socket is there: move it away, or give another --socket".into()
+            }
             _ => error.to_string(),
         };
         Failure::run(format!("cannot listen on {}: {why}", path.display()))
