@@ -71,7 +71,7 @@ struct weir_census {
 /* What went wrong last in this thread; valid until its next failure. */
 const char *weir_error(void);
 
-/* The configuration that NULL stands for. */
+/* The configuration that NULL stands for: rings of 16,384 for two links, 96 MiB. */
 void weir_config_default(struct weir_config *config);
 
 /* Makes memory for frames; no link is tapped yet. */

@@ -64,13 +64,19 @@ pub struct Config {
     pub fast: Option<FastConfig>,
 }
 
+/// Links that the rings are long enough for by default: a bump in a wire has two.
+const LINKS: usize = 2;
+
 impl Default for Config {
+    /// With the rings of `weir bridge`, [long](Config::ring_for) enough to lose
+    /// nothing while another program has the processor for some milliseconds, in
+    /// 96 MiB. For more links, or in less memory, see [`Config::with_rings`].
     fn default() -> Config {
-        Config {
-            chunks: 1 << 14,
+        let least = Config {
+            chunks: 0,
             chunk_bytes: 2048,
             kept: 64,
-            ring: 2048,
+            ring: 0,
             mode: Mode::Auto,
             spin: Duration::from_micros(50),
             busy_poll: None,
@@ -80,7 +86,8 @@ impl Default for Config {
             bypass: Bypass::Kernel,
             hang_max: Some(Duration::from_millis(10)),
             fast: None,
-        }
+        };
+        least.with_rings(Config::ring_for(LINKS), LINKS)
     }
 }
 
@@ -164,6 +171,14 @@ mod tests {
             // One full rx ring, and a fill ring for each link.
             assert!(config.chunks >= config.ring * (links as u32) + config.kept);
         }
+    }
+
+    #[test]
+    fn a_program_of_two_links_has_the_rings_of_the_commands() {
+        let config = Config::default();
+        assert!(check(&config).is_ok());
+        assert_eq!((config.ring, config.chunks), (16_384, 3 * 16_384 + 64));
+        assert_eq!(config, config.with_rings(Config::ring_for(2), 2));
     }
 
     #[test]
