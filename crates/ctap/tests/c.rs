@@ -113,7 +113,7 @@ fn the_example_forwards_and_outlives_its_founder() {
     assert!(pings(), "the second goes on");
     assert_eq!(line.attached(), [true, true]);
     let said = end(second);
-    assert!(said.contains("chunks: 16384 free, 0 held"), "{said}");
+    assert!(said.contains("chunks: 49216 free, 0 held"), "{said}");
     assert_eq!(line.attached(), [false, false]);
     assert!(!pings());
 }
