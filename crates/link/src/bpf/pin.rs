@@ -111,6 +111,10 @@ impl PinFolder {
     fn check(folder: OwnedFd, path: PathBuf) -> Result<PinFolder, PinError> {
         let stat = fs::fstat(&folder).map_err(|error| failed("look at", &path, error))?;
         let (uid, mode) = (stat.st_uid, stat.st_mode & 0o777);
+        if uid == 0 && mode & 0o077 == 0 && !rustix::process::geteuid().is_root() {
+            let what = "use";
+            return Err(PinError::NotPermitted { what, path });
+        }
         if uid != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
             return Err(PinError::NotOurs { path, uid, mode });
         }

@@ -7,7 +7,8 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use std::error::Error;
 use std::fmt;
 use std::fs::{DirBuilder, File};
-use std::io::{self, ErrorKind::NotFound};
+use std::io;
+use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
@@ -153,6 +154,29 @@ pub(super) fn has_any(folder: &PinFolder, programs: &[u32]) -> bool {
     infos.any(|info| programs.contains(&info.program_id))
 }
 
+/// A process that holds one of these programs at XDP by a descriptor (proc(5),
+/// `fdinfo`).
+pub(super) fn owner_of(programs: &[u32]) -> Option<Holder> {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let numbers = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    let has = |process: &u32| {
+        let infos = std::fs::read_dir(format!("/proc/{process}/fdinfo"));
+        let infos = infos.into_iter().flatten().flatten();
+        let mut texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
+        texts.any(|text| is_link_of(&text, programs))
+    };
+    numbers.into_iter().find(has).map(Holder::of)
+}
+
+fn is_link_of(fdinfo: &str, programs: &[u32]) -> bool {
+    let value = |name: &str| {
+        let mut lines = fdinfo.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|line| line.0 == name).map(|line| line.1.trim())
+    };
+    let program = value("prog_id").and_then(|program| program.parse().ok());
+    value("link_type") == Some("xdp") && program.is_some_and(|one| programs.contains(&one))
+}
+
 fn holder(folder: &PinFolder) -> Option<Holder> {
     folder.locked_by().map(Holder::of)
 }
@@ -230,10 +254,16 @@ fn mount() -> Result<PinFolder, PinError> {
     // Where that is not allowed, the namespace that we are in must do.
     let _ = enter_first();
     let made = DirBuilder::new().recursive(true).mode(0o755).create(RUN);
-    made.map_err(|source| PinError::System {
-        what: "make the folder",
-        path: RUN.into(),
-        source,
+    made.map_err(|source| match source.kind() {
+        PermissionDenied => PinError::NotPermitted {
+            what: "make",
+            path: RUN.into(),
+        },
+        _ => PinError::System {
+            what: "make the folder",
+            path: RUN.into(),
+            source,
+        },
     })?;
     PinFolder::mount(Path::new(TAPS))
 }

@@ -27,7 +27,9 @@ use weir_tap::{Bypass, FastConfig, FastKind, HostFilterError, TapError};
 /// configuration leaves it what is for it (`host = true` in `[kernel]`). What each
 /// key means is in docs/route.md.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "\
+#[command(
+    allow_negative_numbers = true,
+    after_help = "\
 Examples:
   weir route eth1 eth2
   weir route eth1 eth2 --kernel-routes --kernel-host
@@ -56,7 +58,8 @@ signal. With `kernel` that is how the interfaces were before; with `drop` it sta
 SIGTERM leave the interfaces as they were in any case.
 
 Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there, a file
-cannot be written or something else failed; 2 if the configuration or an option is refused.")]
+cannot be written or something else failed; 2 if the configuration or an option is refused."
+)]
 pub(crate) struct Args {
     /// Links, with the addresses that these interfaces have, besides those of
     /// the configuration

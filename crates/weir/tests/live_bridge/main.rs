@@ -653,6 +653,7 @@ fn what_it_refuses() {
     refused(&["--ring", "100"], "a power of two");
     refused(&["--busy-poll-us", "9999999999"], "0..=1000000000");
     refused(&["--spin-us", "9999999999"], "0..=1000000000");
+    refused(&["--age", "-1"], "invalid value '-1' for '--age <SECONDS>'");
     let ended = net.bridge(&["--watchdog", "/nowhere/watchdog"]).end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(
@@ -662,7 +663,16 @@ fn what_it_refuses() {
     let same = ["bridge", "left", "left"];
     let ended = Running::start(&net.middle, weir([]), &same).end();
     assert_eq!(ended.code, Some(2), "{ended:?}");
-    // And while one runs, another is.
+    // And while one runs, another is, whether what it has would stay or not.
+    let bridge = net.bridge(&["--hang-ms", "10000"]).until("ready");
+    for bypass in ["kernel", "drop"] {
+        let second = net.bridge(&["--bypass", bypass]).end();
+        assert_eq!(second.code, Some(1), "{second:?}");
+        let says = format!("to `left`, by process {} (`weir`): end it", bridge.id());
+        assert!(second.stderr.contains(&says), "{second:?}");
+    }
+    bridge.signal(Signal::TERM);
+    bridge.end();
     let bridge = net
         .bridge(&["--bypass", "drop", "--hang-ms", "10000"])
         .until("ready");

@@ -18,13 +18,14 @@ pub enum GateError {
     },
     /// Someone else's program is there.
     #[error(
-        "another XDP program is attached to `{interface}`: end its owner, or `ip link set dev {interface} xdp off`; \
-         if a bridge or a router of weir's has left it, `weir bridge … --clean` or `weir route … --clean` \
-         with the interfaces that it had"
+        "another XDP program is attached to `{interface}`{}",
+        remedy(interface, by)
     )]
     Taken {
         /// The interface's name.
         interface: String,
+        /// Who has it, where that can be found.
+        by: Option<Holder>,
     },
     /// What was left is of another version.
     #[error(
@@ -77,12 +78,15 @@ impl GateError {
 
     /// Another has one of these interfaces: the one that has its place, or
     /// somebody's program.
-    pub(super) fn taken(interfaces: &[&Interface], name: String) -> GateError {
+    pub(super) fn taken(interfaces: &[&Interface], name: String, by: Option<Holder>) -> GateError {
         let one = interfaces.iter().filter(|one| one.name == name);
         let one: Vec<&Interface> = one.copied().collect();
         match place::holder_of(&programs_at(&one)) {
             Some(holder) => GateError::in_use(&one, Some(holder)),
-            None => GateError::Taken { interface: name },
+            None => GateError::Taken {
+                interface: name,
+                by,
+            },
         }
     }
 
@@ -99,6 +103,17 @@ fn are(interfaces: &[String]) -> String {
     match interfaces {
         [one] => format!("`{one}` is"),
         all => format!("`{}` are", all.join("`, `")),
+    }
+}
+
+fn remedy(interface: &str, by: &Option<Holder>) -> String {
+    match by {
+        Some(holder) => format!(", by {holder}: end it first"),
+        None => format!(
+            ": end its owner, or `ip link set dev {interface} xdp off`; if a bridge or a router of \
+             weir's has left it, `weir bridge … --clean` or `weir route … --clean` with the \
+             interfaces that it had"
+        ),
     }
 }
 

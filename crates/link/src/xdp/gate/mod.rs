@@ -11,13 +11,13 @@ pub use parts::{GateParts, LinkParts};
 use super::fast::Fast;
 use super::host::HostFilter;
 use super::place::Place;
-use super::program;
 use super::promiscuous;
 use super::socket::Xsk;
 use super::state::{self, Bypass, LINKS_MAX, QUEUES_MAX, State, at};
+use super::{place, program};
 use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec, is_missing};
 use crate::net::Interface;
-use left::{interface_of, tc_pin, unpin, xdp_pin};
+use left::{interface_of, programs_at, tc_pin, unpin, xdp_pin};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -72,7 +72,7 @@ impl Gate {
             true => Gate::stay(interfaces, bypass),
             false => Gate::new(bypass)?.add_all(interfaces),
         };
-        let Err(GateError::Taken { interface }) = made else {
+        let Err(GateError::Taken { interface, by }) = made else {
             return made;
         };
         // By what an earlier one with another bypass has left?
@@ -83,7 +83,7 @@ impl Gate {
                 Ok(false) | Err(_) => {}
             }
         }
-        Err(GateError::taken(interfaces, interface))
+        Err(GateError::taken(interfaces, interface, by))
     }
 
     /// With all of these links, or nothing of it stays.
@@ -157,6 +157,7 @@ impl Gate {
         let (xdp, hook) = attached.map_err(|error| match error {
             AttachError::Busy { .. } => GateError::Taken {
                 interface: interface.name.clone(),
+                by: place::owner_of(&programs_at(&[interface])),
             },
             error => error.into(),
         })?;

@@ -20,7 +20,10 @@ fn what_stayed_is_taken_off_for_one_that_does_not_stay() {
         assert!(!gate.is_adopted());
         // Its own, which nobody has left.
         let second = Gate::attach(&[&interface], Bypass::Kernel, false);
-        assert!(matches!(second, Err(GateError::Taken { .. })), "{second:?}");
+        let second = second.unwrap_err();
+        assert!(matches!(second, GateError::Taken { .. }), "{second:?}");
+        let by = format!("by process {} (", std::process::id());
+        assert!(second.to_string().contains(&by), "{second}");
         drop(gate);
         assert!(!Gate::clean(&[&interface]).unwrap(), "nothing stays");
         let gate = Gate::attach(&[&interface], Bypass::Wire, true).unwrap();

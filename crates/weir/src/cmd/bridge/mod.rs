@@ -25,7 +25,9 @@ use weir_tap::{
 /// Nothing that comes in at either interface reaches the host's own protocols
 /// meanwhile. A program in the kernel watches this one: see --bypass.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "\
+#[command(
+    allow_negative_numbers = true,
+    after_help = "\
 Examples:
   weir bridge eth1 eth2
   weir bridge eth1 eth2 --bypass wire --restart
@@ -39,7 +41,8 @@ the next `weir bridge` is ready, or --clean. --restore has SIGINT and SIGTERM le
 as they were in any case. docs/bridge.md says what software cannot cover.
 
 Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there, a file
-cannot be written or something else failed; 2 if an option is refused.")]
+cannot be written or something else failed; 2 if an option is refused."
+)]
 pub(crate) struct Args {
     /// The first interface
     #[arg(value_name = "A")]
