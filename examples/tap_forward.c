@@ -84,8 +84,14 @@ int main(int count, char **arguments)
     tap = weir_map(NULL);
     if (!tap)
         return failed("map");
-    if (weir_tap(tap, arguments[1]) < 0 || weir_tap(tap, arguments[2]) < 0)
+    int a = weir_tap(tap, arguments[1]);
+    int b = a < 0 ? a : weir_tap(tap, arguments[2]);
+    if (b < 0)
         return failed("tap");
+    if (a == b) {
+        fprintf(stderr, "tap: %s is one link: name another\n", arguments[1]);
+        return 2;
+    }
     if (count == 4 && weir_share(tap, arguments[3]) < 0)
         return failed("share");
     return run(tap);

@@ -10,7 +10,7 @@ use rustix::net::{
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -41,6 +41,11 @@ pub(crate) fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     let listener = socket()?;
     let bound = match bind(&listener, &address) {
         Err(Errno::ADDRINUSE) if connect(&socket()?, &address) == Err(Errno::CONNREFUSED) => {
+            // Nobody answers at a file of any other kind, either.
+            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                let why = "a file is there that is no socket";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+            }
             std::fs::remove_file(path)?;
             bind(&listener, &address)
         }
