@@ -306,3 +306,12 @@ fn an_address_of_a_link_alone_is_the_routers_on_that_link() {
     let refused = read(&of("a")).unwrap_err();
     assert!(refused.contains("this router itself"), "{refused}");
 }
+
+/// A file of something else may be one line.
+#[test]
+fn a_line_that_nobody_can_read_is_not_shown() {
+    let long = format!("# first\n{}", "\0".repeat(1 << 20));
+    let said = read(&long).unwrap_err();
+    assert!(said.starts_with("line 2: "), "{said:.100}");
+    assert!(said.len() < 300, "{} bytes", said.len());
+}

@@ -285,8 +285,7 @@ impl Config {
     /// # Errors
     /// With the line, for what is no TOML and for keys that are none of ours.
     pub fn parse(text: &str, interfaces: &[String]) -> Result<Config, ConfigError> {
-        let mut config: Config =
-            toml::from_str(text).map_err(|error| ConfigError::Form(error.to_string()))?;
+        let mut config: Config = toml::from_str(text).map_err(|error| form(text, &error))?;
         config
             .links
             .extend(interfaces.iter().map(|name| LinkConfig {
@@ -565,6 +564,20 @@ impl NeighbourConfig {
         }
         Ok((link, address, hardware))
     }
+}
+
+/// What is wrong with the form, and where: with the line, unless nobody would
+/// look through that.
+fn form(text: &str, error: &toml::de::Error) -> ConfigError {
+    const LINE_BYTES_MAX: usize = 200;
+    let at = error.span().map_or(0, |span| span.start.min(text.len()));
+    let before = text.as_bytes()[..at].iter();
+    let number = 1 + before.filter(|&&byte| byte == b'\n').count();
+    let line = text.lines().nth(number - 1).unwrap_or_default();
+    ConfigError::Form(match line.len() > LINE_BYTES_MAX {
+        true => format!("line {number}: {}", error.message()),
+        false => error.to_string(),
+    })
 }
 
 /// A next router: on the link that is said, or on the one it is a neighbour of.

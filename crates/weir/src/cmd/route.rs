@@ -97,7 +97,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
 
-    /// Serve metrics for Prometheus at this address, at /metrics
+    /// Serve metrics for Prometheus at this address, at /metrics; at a free port,
+    /// which is said, for port 0
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
 

@@ -201,16 +201,15 @@ fn what_the_kernel_learns_it_learns() {
         &net.r,
         &["-6", "route", "add", "2001:db8:77::/48", "via", TO_B[1]],
     );
-    let running = net.route(
-        "[kernel]\nroutes = true\n",
-        &["--metrics", "127.0.0.1:9600"],
-    );
+    let running = net.route("[kernel]\nroutes = true\n", &["--metrics", "127.0.0.1:0"]);
+    let (_, at) = running.said().split_once("metrics at http://").unwrap();
+    let at = at.split_once("/metrics\n").unwrap().0.to_owned();
     for to in ["203.0.113.7", "2001:db8:77::7"] {
         assert_eq!(net.pings(to), 3, "{to}");
     }
     let metrics = |net: &Net| {
         net.r.run(|| {
-            let mut client = TcpStream::connect("127.0.0.1:9600").unwrap();
+            let mut client = TcpStream::connect(&at).unwrap();
             client
                 .write_all(b"GET /metrics HTTP/1.1\r\nHost: r\r\n\r\n")
                 .unwrap();

@@ -1,7 +1,7 @@
 //! What a router has counted: as a line, as JSON, for Prometheus.
 
 use crate::bulk_report::{Bulk, BulkReport};
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 use crate::fast_report::FastReport;
 use crate::text;
 use serde::Serialize;
@@ -302,6 +302,10 @@ impl Metrics {
     pub(super) fn serve(address: SocketAddr) -> Result<Metrics, Failure> {
         let cannot = |error: io::Error| Failure::run(format!("metrics at {address}: {error}"));
         let listener = TcpListener::bind(address).map_err(cannot)?;
+        if address.port() == 0 {
+            let at = listener.local_addr().map_err(cannot)?;
+            say(&format!("weir: metrics at http://{at}/metrics"));
+        }
         let text = Arc::new(Mutex::new(String::new()));
         let shown = Arc::clone(&text);
         let serve = move || {
