@@ -103,6 +103,7 @@ impl Stack {
     }
 
     /// Takes a frame from the first link, without its check sequence.
+    #[inline]
     pub fn receive(&mut self, now_ns: u64, frame: &[u8]) {
         self.receive_with(now_ns, frame, Received::default());
     }

@@ -456,9 +456,9 @@ impl Repr {
     pub const CHECKSUM_AT: u16 = 16;
 
     /// The header's values.
+    // Inline, so that they are written where they stay: they are many bytes to move.
+    #[inline(always)]
     pub fn parse(segment: &Segment<'_>) -> Repr {
-        // They are read where they stay, and so not inline: they are many bytes to
-        // move.
         let mut repr = Repr {
             src_port: segment.src_port(),
             dst_port: segment.dst_port(),

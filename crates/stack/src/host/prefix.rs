@@ -84,6 +84,7 @@ impl Prefix {
 
     /// Whether this is the address of all hosts of an IPv4 network (RFC 922);
     /// one of 31 or 32 bits has none (RFC 3021).
+    #[inline]
     pub fn is_broadcast(&self, other: Ipv4Addr) -> bool {
         let host_bits = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
         other.to_bits() & host_bits == host_bits && self.len < 31 && self.contains(other.into())

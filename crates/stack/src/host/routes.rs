@@ -82,9 +82,15 @@ impl Routes {
         &mut self.addresses
     }
 
+    #[inline]
     pub(crate) fn find(&self, address: IpAddr) -> Option<&Owned> {
         let mut all = self.addresses.iter();
-        all.find(|owned| owned.prefix.address() == address)
+        // By version: an address of IPv4 was just written in four bytes, and to read
+        // sixteen would wait for them.
+        match address {
+            IpAddr::V4(one) => all.find(|owned| owned.prefix.address() == one),
+            IpAddr::V6(one) => all.find(|owned| owned.prefix.address() == one),
+        }
     }
 
     pub(super) fn find_mut(&mut self, address: IpAddr) -> Option<&mut Owned> {
@@ -203,6 +209,7 @@ impl Routes {
     }
 
     /// Whether it is ours.
+    #[inline]
     pub(crate) fn is_ours(&self, address: IpAddr) -> bool {
         self.find(address).is_some_and(Owned::is_ours)
     }
@@ -262,6 +269,7 @@ impl Routes {
     }
 
     /// Whether an IPv4 address means all hosts of our network.
+    #[inline]
     pub(crate) fn is_broadcast(&self, address: IpAddr) -> bool {
         let IpAddr::V4(address) = address else {
             return false;

@@ -60,6 +60,7 @@ pub(super) struct Remembered {
 
 impl Secret {
     /// SipHash of both ends and more, for each purpose another.
+    #[inline]
     fn hash(&self, purpose: u8, local: SocketAddr, remote: SocketAddr, more: u64) -> u64 {
         let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
         let head = u64::from(purpose) << 32 | ports;
