@@ -108,6 +108,14 @@ impl Bucket {
         (u32x4::new(self.pcbs) & free).simd_eq(free).to_bitmask()
     }
 
+    /// The slots that are taken by entries with this place, as far as `mask` looks at
+    /// it; a bit each.
+    #[inline]
+    pub(super) fn slots_of(&self, place: u32, mask: u32) -> u32 {
+        let places = u32x4::new(self.places) & u32x4::splat(mask);
+        places.simd_eq(u32x4::splat(place)).to_bitmask() & !self.free_slots()
+    }
+
     /// Puts an entry into a free slot; false if there is none.
     #[inline]
     pub(super) fn put(&mut self, image: &Image, pcb: PcbId) -> bool {

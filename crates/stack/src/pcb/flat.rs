@@ -237,26 +237,48 @@ impl Flat {
 
     /// Adds a bucket: takes apart the one whose turn it is.
     fn split(&mut self) {
-        let turn = self.buckets & self.mask;
-        let mask = self.mask;
+        let (mask, added) = (self.mask, self.buckets);
+        let turn = added & mask;
         self.buckets += 1;
         if self.buckets == 2 * (mask + 1) {
             self.mask = 2 * mask + 1;
             self.wide = 2 * self.mask + 1;
         }
+        match self.bucket(turn) {
+            None => {}
+            Some(bucket) if bucket.is_passed() => self.split_passed(turn, mask),
+            Some(bucket) => {
+                let mut moves = bucket.slots_of(added as u32, 2 * mask as u32 + 1);
+                while moves != 0 {
+                    self.move_to(added, turn, moves.trailing_zeros() as usize);
+                    moves &= moves - 1;
+                }
+            }
+        }
+    }
+
+    /// Moves the entry in a slot to its home, which was added.
+    fn move_to(&mut self, home: usize, bucket: usize, slot: usize) {
+        let from = self.bucket_mut(bucket);
+        if let Some((image, pcb)) = from.entry(slot) {
+            from.free(slot);
+            self.put(home, &image, pcb);
+        }
+    }
+
+    /// Takes apart a bucket that entries went on from: those that stay move up to
+    /// where they belong.
+    #[inline(never)]
+    fn split_passed(&mut self, turn: usize, mask: usize) {
         let mut moving = std::mem::take(&mut self.moving);
         let mut index = turn;
         loop {
             let passed = self.bucket(index).is_some_and(Bucket::is_passed);
             for slot in 0..SLOTS {
                 let entry = self.bucket(index).and_then(|bucket| bucket.entry(slot));
-                // Of those that were taken for this home, each that stays in it is
-                // left alone.
-                let moves = |image: &Image| {
-                    let place = image.place() as usize;
-                    place & mask == turn && !(index == turn && self.home(image) == turn)
-                };
-                if let Some(entry) = entry.filter(|(image, _)| moves(image)) {
+                if let Some(entry) =
+                    entry.filter(|(image, _)| image.place() as usize & mask == turn)
+                {
                     self.free(turn, index, slot);
                     moving.push(entry);
                 }
@@ -266,7 +288,6 @@ impl Flat {
             }
             index += 1;
         }
-        // Those that stay move up to where they belong.
         for (image, pcb) in moving.drain(..) {
             self.put(self.home(&image), &image, pcb);
         }
