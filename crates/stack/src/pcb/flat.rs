@@ -25,6 +25,11 @@ use std::hint::select_unpredictable;
 const BUCKETS_MIN: usize = 16;
 /// Buckets of a segment: 16 KiB.
 const SEGMENT: usize = 256;
+/// Segments whose list is still copied in no time, when it needs more room. From there
+/// on it gets this many times as much, so that no longer one is copied before there are
+/// twelve million connections: room is memory only once it is written.
+const LIST_SHORT: usize = 512;
+const LIST_GROWTH: usize = 64;
 /// Buckets of a table that lies in the caches next to the processor: 1 MiB.
 const SMALL: usize = 1 << 14;
 /// Look-ups of a batch that are under way together.
@@ -101,6 +106,10 @@ impl Flat {
     /// A bucket to be written.
     fn bucket_mut(&mut self, index: usize) -> &mut Bucket {
         while self.segments.len() <= index / SEGMENT {
+            let len = self.segments.len();
+            if len >= LIST_SHORT && len == self.segments.capacity() {
+                self.segments.reserve_exact((LIST_GROWTH - 1) * len);
+            }
             self.segments.push(Box::new([Bucket::EMPTY; SEGMENT]));
         }
         &mut self.segments[index / SEGMENT][index % SEGMENT]
