@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use weir_stack::tcp::{self, TcpId};
@@ -83,7 +83,11 @@ impl Core {
         act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
     ) -> io::Result<T> {
         if self.nonblocking.load(Relaxed) {
-            return self.call(act).map_err(io::Error::from);
+            let result = self.call(act);
+            if matches!(result, Err(Errno::AGAIN)) {
+                self.shared().lead.hand_over();
+            }
+            return result.map_err(io::Error::from);
         }
         let timeout_ns = self.timeout(side).load(Relaxed);
         let deadline = match timeout_ns {
@@ -102,6 +106,7 @@ impl Core {
     ) -> io::Result<T> {
         let shared = self.shared();
         let mut state = shared.lock();
+        shared.look(&mut state);
         loop {
             let result = act(&mut state, shared.now_ns());
             state.refresh(self.id);
@@ -119,10 +124,24 @@ impl Core {
             if left == Some(Duration::ZERO) {
                 return Err(Errno::AGAIN.into());
             }
-            let condition = state.watch(self.id).waiters(side).enter();
-            state = super::wait(&condition, state, left);
-            state.watch(self.id).waiters(side).leave();
+            state = match shared.lead(state, (self.id, side), deadline) {
+                Ok(state) => state,
+                Err(state) => self.wait_to_be_told(state, side, left),
+            };
         }
+    }
+
+    /// Waits for the thread that drives the net, or for the call that does.
+    fn wait_to_be_told<'s>(
+        &self,
+        mut state: MutexGuard<'s, State>,
+        side: Side,
+        left: Option<Duration>,
+    ) -> MutexGuard<'s, State> {
+        let condition = state.watch(self.id).waiters(side).enter();
+        state = super::wait(&condition, state, left);
+        state.watch(self.id).waiters(side).leave();
+        state
     }
 
     /// As [`Core::wait`] for a task: it is woken when it is worth to try again.
@@ -139,6 +158,7 @@ impl Core {
         if matches!(result, Err(Errno::AGAIN)) {
             let waiters = state.watch(self.id).waiters(side);
             waiters.task(context.waker());
+            shared.lead.hand_over();
         }
         state.refresh(self.id);
         shared.finish(state);

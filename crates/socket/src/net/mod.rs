@@ -12,11 +12,13 @@
 //!
 //! The thread waits for the link and for timers. A call takes the lock, does
 //! its work and sends what it led to, itself; only if a timer is due earlier
-//! than the thread thinks is that woken.
+//! than the thread thinks is that woken. A call that waits may do the thread's
+//! work: see `lead`.
 
 mod builder;
 mod core;
 mod events;
+mod lead;
 mod links;
 mod part;
 mod parts;
@@ -254,6 +256,7 @@ impl Running {
         for shared in &self.shards {
             shared.lock().stop_at.get_or_insert(at);
             shared.wake();
+            shared.lead.hand_over();
         }
     }
 

@@ -14,6 +14,9 @@ use weir_stack::udp::UdpId;
 
 /// How long the thread waits at most when nothing is due.
 const REST_MAX: Duration = Duration::from_secs(3600);
+/// How long there must have been news for one socket alone before a call that
+/// waits for it leads.
+const ALONE_NS: u64 = 10_000_000;
 
 /// Names a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -44,6 +47,18 @@ pub(crate) struct State {
     left: bool,
     /// Tasks that are to be woken once the lock is given back.
     tasks: Vec<Waker>,
+    /// What the call waits for that drives the net, while it has not the lock.
+    pub(super) leader: Option<(Id, Side)>,
+    /// That is there.
+    leader_told: bool,
+    /// A call drove the net last, not the thread.
+    pub(super) is_led: bool,
+    /// The socket that others than the leader last had news of, and when; when
+    /// that was another than before.
+    news: Option<(Id, u64)>,
+    crowded_ns: Option<u64>,
+    /// When the stack was polled last.
+    now_ns: u64,
 }
 
 impl State {
@@ -61,6 +76,12 @@ impl State {
             followers: Waiters::default(),
             left: false,
             tasks: Vec::new(),
+            leader: None,
+            leader_told: false,
+            is_led: false,
+            news: None,
+            crowded_ns: None,
+            now_ns: 0,
         }
     }
 
@@ -120,6 +141,7 @@ impl State {
     /// Takes frames that have come.
     pub(super) fn receive(&mut self, now_ns: u64) {
         self.rests_until_ns = 0;
+        self.now_ns = now_ns;
         if self.is_gone() {
             if let Some(part) = &mut self.part {
                 part.discard();
@@ -139,6 +161,7 @@ impl State {
         }
         // With the last of them everybody learns.
         if self.is_gone() {
+            self.leader_told = true;
             for watch in self.watched.values_mut() {
                 watch.tell(Readiness::GONE, &mut self.tasks);
             }
@@ -148,6 +171,7 @@ impl State {
     /// Lets the stack send, and tells whom changes concern; whether the
     /// thread must wait less long than it does.
     pub(crate) fn settle(&mut self, now_ns: u64) -> bool {
+        self.now_ns = now_ns;
         self.next_ns = self.stack.poll_links(now_ns, &mut self.links);
         let freed = self.links.flush();
         if let Some(part) = &mut self.part {
@@ -177,7 +201,12 @@ impl State {
         if woken {
             self.rests_until_ns = 0;
         }
-        woken
+        woken | std::mem::take(&mut self.leader_told)
+    }
+
+    /// Whether the stack is to be polled now, and a link takes what it sends.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        self.next_ns.is_some_and(|next_ns| next_ns <= now_ns) && !self.links.is_any_full()
     }
 
     /// How long the thread may wait; `None` if there is work.
@@ -228,14 +257,39 @@ impl State {
         self.watched.remove(&id);
     }
 
+    /// Whether a call that waits for a socket may drive the net: there is news for
+    /// no other.
+    pub(super) fn may_be_led(&self, id: Id, now_ns: u64) -> bool {
+        let is_old = |at_ns: u64| now_ns >= at_ns.saturating_add(ALONE_NS);
+        let alone = self
+            .news
+            .is_none_or(|(news, at_ns)| news == id || is_old(at_ns));
+        self.part.is_none() && alone && self.crowded_ns.is_none_or(is_old)
+    }
+
+    /// Others than the leader are told of a socket.
+    fn note_news(&mut self, id: Id) {
+        let before = self.news.replace((id, self.now_ns));
+        if self.is_led || before.is_some_and(|(before, _)| before != id) {
+            self.crowded_ns = Some(self.now_ns);
+        }
+    }
+
     /// What can be done with a socket has perhaps changed.
     pub(crate) fn refresh(&mut self, id: Id) {
+        if let Some((leader, side)) = self.leader
+            && leader == id
+            && self.readiness(id).is(side)
+        {
+            self.leader_told = true;
+        }
         let Some(watch) = self.watched.get(&id) else {
             return;
         };
         if !watch.is_watched() {
             return;
         }
+        self.note_news(id);
         let readiness = self.readiness(id);
         if let Some(watch) = self.watched.get_mut(&id) {
             watch.tell(readiness, &mut self.tasks);
@@ -244,6 +298,7 @@ impl State {
 
     /// Has those who wait to read of a socket try again.
     pub(crate) fn wake_readers(&mut self, id: Id) {
+        self.leader_told |= self.leader == Some((id, Side::Read));
         if let Some(watch) = self.watched.get_mut(&id) {
             watch.waiters(Side::Read).tell(&mut self.tasks);
         }
