@@ -605,6 +605,17 @@ impl Stack {
         self.tcp.set_more(connection, more)
     }
 
+    /// Whether more bytes seem to follow at once, by how the application writes:
+    /// what does not fill what the link cuts at once waits for them, while
+    /// something is in flight, unless the connection is to send small segments
+    /// ([`Stack::tcp_set_nodelay`]).
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn tcp_gather(&mut self, connection: TcpId, gathers: bool) -> Result<(), TcpError> {
+        self.tcp.gather(connection, gathers)
+    }
+
     /// What was written last ends a record (`MSG_EOR`): no segment carries bytes
     /// of it and of what is written later.
     ///

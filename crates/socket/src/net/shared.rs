@@ -86,6 +86,7 @@ impl Shared {
             self.lead.stand_by(|| self.now_ns());
             let mut state = self.lock();
             state.is_led = false;
+            state.gather_no_more();
             state.receive(self.now_ns());
             if state.settle(self.now_ns()) {
                 self.wake();
@@ -132,6 +133,9 @@ impl Shared {
         (id, side): (Id, Side),
         deadline: Option<Instant>,
     ) -> Result<MutexGuard<'s, State>, MutexGuard<'s, State>> {
+        if side != Side::Write {
+            state.gather_no_more();
+        }
         if !state.may_be_led(id, self.now_ns()) || !self.lead.begin(self.now_ns()) {
             self.lead.hand_over();
             return Err(state);

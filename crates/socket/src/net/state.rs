@@ -14,6 +14,8 @@ use weir_stack::udp::UdpId;
 
 /// How long the thread waits at most when nothing is due.
 const REST_MAX: Duration = Duration::from_secs(3600);
+/// Writes that begin no further apart are a stream, in nanoseconds.
+const STREAM_NS: u64 = 200_000;
 /// How long there must have been news for one socket alone before a call that
 /// waits for it leads.
 const ALONE_NS: u64 = 10_000_000;
@@ -59,6 +61,9 @@ pub(crate) struct State {
     crowded_ns: Option<u64>,
     /// When the stack was polled last.
     now_ns: u64,
+    /// Who wrote last, and when; more seems to follow at once.
+    writer: Option<(TcpId, u64)>,
+    gathers: bool,
 }
 
 impl State {
@@ -82,6 +87,8 @@ impl State {
             news: None,
             crowded_ns: None,
             now_ns: 0,
+            writer: None,
+            gathers: false,
         }
     }
 
@@ -207,6 +214,25 @@ impl State {
     /// Whether the stack is to be polled now, and a link takes what it sends.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         self.next_ns.is_some_and(|next_ns| next_ns <= now_ns) && !self.links.is_any_full()
+    }
+
+    /// A call has written to a connection, and calls drive the net: if the one
+    /// before did so just now, the next will, too.
+    pub(crate) fn gather(&mut self, now_ns: u64, id: TcpId) {
+        let soon = |(writer, at_ns)| writer == id && now_ns.saturating_sub(at_ns) < STREAM_NS;
+        match self.is_led && self.writer.is_some_and(soon) {
+            true => self.gathers = self.stack.tcp_gather(id, true).is_ok(),
+            false => self.gather_no_more(),
+        }
+        self.writer = Some((id, now_ns));
+    }
+
+    /// Nobody is about to write: what waits for more is sent.
+    pub(super) fn gather_no_more(&mut self) {
+        if let Some((id, _)) = self.writer.filter(|_| self.gathers) {
+            let _ = self.stack.tcp_gather(id, false);
+        }
+        self.gathers = false;
     }
 
     /// How long the thread may wait; `None` if there is work.

@@ -534,8 +534,14 @@ impl Read for &TcpStream {
 
 impl Write for &TcpStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.core
-            .wait(Side::Write, |state, _| self.try_write(state, bytes))
+        let waits = !self.core.is_nonblocking();
+        self.core.wait(Side::Write, |state, now_ns| {
+            let written = self.try_write(state, bytes)?;
+            if waits {
+                state.gather(now_ns, self.id);
+            }
+            Ok(written)
+        })
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
