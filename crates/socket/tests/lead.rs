@@ -3,12 +3,14 @@
 
 mod common;
 
-use common::{V4, bytes, ip, nets};
+use common::{V4, bytes, config, ip, nets};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::thread;
 use std::time::Duration;
-use weir_socket::{Net, TcpListener, TcpStream};
+use weir_lab::need;
+use weir_lab::net::Lab;
+use weir_socket::{Net, TcpListener, TcpStream, link};
 
 /// Longer than a call must go on alone before it leads.
 const A_WHILE: Duration = Duration::from_millis(30);
@@ -155,4 +157,48 @@ fn the_last_that_was_written_goes_though_nobody_calls_any_more() {
         let heard = reader.join().unwrap().unwrap();
         assert!(heard.chunks(sent.len()).all(|part| part == sent));
     });
+}
+
+/// The kernel at the other end of a TAP interface sends and is sent to, in frames
+/// of 64 KB that are read in pieces of any size.
+#[test]
+fn a_kernel_sends_and_hears_the_same_bytes() {
+    if !need::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let host = lab.host("linux").unwrap();
+    let tap = host.run(|| link::Tap::open("tap0")).unwrap();
+    let device = host.device("tap0").unwrap();
+    device.up().unwrap();
+    device.add_address(ip(V4[1]), 24).unwrap();
+    let net = Net::new(tap, &config(0)).unwrap();
+    let listener = TcpListener::bind(&net, SocketAddr::new(ip(V4[0]), 80)).unwrap();
+    let at = listener.local_addr().unwrap();
+    let sent = bytes(5_000_000);
+    for piece in [1000, 70_000, 131_072, 3_000_000] {
+        let mut theirs = host.run(|| std::net::TcpStream::connect(at)).unwrap();
+        let ours = listener.accept().unwrap().0;
+        thread::scope(|scope| {
+            let kernel = scope.spawn(|| {
+                theirs.write_all(&sent).unwrap();
+                theirs.shutdown(Shutdown::Write).unwrap();
+                let mut heard = Vec::new();
+                theirs.read_to_end(&mut heard).map(|_| heard)
+            });
+            let (mut heard, mut part) = (Vec::new(), vec![0; piece]);
+            loop {
+                match (&ours).read(&mut part).unwrap() {
+                    0 => break,
+                    count => heard.extend_from_slice(&part[..count]),
+                }
+            }
+            assert!(heard == sent, "{} bytes by {piece}", heard.len());
+            for part in sent.chunks(piece) {
+                (&ours).write_all(part).unwrap();
+            }
+            ours.shutdown(Shutdown::Write).unwrap();
+            assert!(kernel.join().unwrap().unwrap() == sent, "by {piece}");
+        });
+    }
 }

@@ -20,6 +20,33 @@ pub(crate) enum Side {
     Arrived,
 }
 
+/// What a call does as often as it takes.
+pub(crate) trait Attempt<T> {
+    /// Before it waits, or while it drives the net: takes what has come; whether
+    /// that is what the call waits for.
+    fn receive(&mut self, state: &mut State, now_ns: u64) -> bool {
+        state.receive(now_ns);
+        false
+    }
+
+    /// Whether what has come is to be looked for however short it is ago.
+    fn is_eager(&self, _state: &mut State) -> bool {
+        false
+    }
+
+    /// Fails with [`Errno::AGAIN`] if it is to wait.
+    fn act(&mut self, state: &mut State, now_ns: u64) -> Result<T, Errno>;
+}
+
+/// One that takes what comes as the net's thread does.
+struct Plain<F>(F);
+
+impl<T, F: FnMut(&mut State, u64) -> Result<T, Errno>> Attempt<T> for Plain<F> {
+    fn act(&mut self, state: &mut State, now_ns: u64) -> Result<T, Errno> {
+        self.0(state, now_ns)
+    }
+}
+
 /// That a connection's close is not waited for.
 const NO_LINGER: u64 = u64::MAX;
 
@@ -82,8 +109,23 @@ impl Core {
         side: Side,
         act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
     ) -> io::Result<T> {
+        self.wait_for(side, Plain(act))
+    }
+
+    /// As [`Core::wait`], until `deadline` at most.
+    pub(crate) fn wait_until<T>(
+        &self,
+        side: Side,
+        deadline: Option<Instant>,
+        act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
+    ) -> io::Result<T> {
+        self.attempt(side, deadline, Plain(act))
+    }
+
+    /// As [`Core::wait`].
+    pub(crate) fn wait_for<T>(&self, side: Side, mut attempt: impl Attempt<T>) -> io::Result<T> {
         if self.nonblocking.load(Relaxed) {
-            let result = self.call(act);
+            let result = self.call(|state, now_ns| attempt.act(state, now_ns));
             if matches!(result, Err(Errno::AGAIN)) {
                 self.shared().lead.hand_over();
             }
@@ -94,21 +136,22 @@ impl Core {
             0 => None,
             _ => Instant::now().checked_add(Duration::from_nanos(timeout_ns)),
         };
-        self.wait_until(side, deadline, act)
+        self.attempt(side, deadline, attempt)
     }
 
-    /// As [`Core::wait`], until `deadline` at most.
-    pub(crate) fn wait_until<T>(
+    fn attempt<T>(
         &self,
         side: Side,
         deadline: Option<Instant>,
-        mut act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
+        mut attempt: impl Attempt<T>,
     ) -> io::Result<T> {
         let shared = self.shared();
         let mut state = shared.lock();
-        shared.look(&mut state);
+        if shared.is_to_look(attempt.is_eager(&mut state)) {
+            attempt.receive(&mut state, shared.now_ns());
+        }
         loop {
-            let result = act(&mut state, shared.now_ns());
+            let result = attempt.act(&mut state, shared.now_ns());
             state.refresh(self.id);
             if !matches!(result, Err(Errno::AGAIN)) {
                 shared.finish(state);
@@ -124,7 +167,9 @@ impl Core {
             if left == Some(Duration::ZERO) {
                 return Err(Errno::AGAIN.into());
             }
-            state = match shared.lead(state, (self.id, side), deadline) {
+            state = match shared.lead(state, (self.id, side), deadline, |state, now_ns| {
+                attempt.receive(state, now_ns)
+            }) {
                 Ok(state) => state,
                 Err(state) => self.wait_to_be_told(state, side, left),
             };

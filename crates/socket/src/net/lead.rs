@@ -123,14 +123,16 @@ impl Lead {
         !matches!(self.driver.load(SeqCst), THREAD | CALL)
     }
 
-    /// Whether a call is to look for what has come, for nobody has for a while.
-    pub(super) fn is_to_look(&self, now_ns: impl FnOnce() -> u64) -> bool {
+    /// Whether a call is to look for what has come, for nobody has for a while, or
+    /// at all.
+    pub(super) fn is_to_look(&self, eager: bool, now_ns: impl FnOnce() -> u64) -> bool {
         if !self.is_between_calls() {
             return false;
         }
         let since_ns = self.driver.load(SeqCst);
         let now_ns = now_ns().clamp(1, CALL - 1);
-        if now_ns.saturating_sub(since_ns) < LOOK_EACH_NS || !self.replace(since_ns, now_ns) {
+        let each_ns = if eager { 0 } else { LOOK_EACH_NS };
+        if now_ns.saturating_sub(since_ns) < each_ns || !self.replace(since_ns, now_ns) {
             return false;
         }
         self.note_call(now_ns);

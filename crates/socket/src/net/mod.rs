@@ -32,7 +32,7 @@ mod watch;
 pub use self::builder::Builder;
 pub use self::events::Events;
 
-pub(crate) use self::core::{Core, Side, waits};
+pub(crate) use self::core::{Attempt, Core, Side, waits};
 pub(crate) use parts::Parts;
 pub(crate) use state::{Id, State};
 

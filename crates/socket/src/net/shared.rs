@@ -117,21 +117,20 @@ impl Shared {
         }
     }
 
-    /// Before a call that may wait: what has come is taken, if it is for calls to
-    /// look for it.
-    pub(super) fn look(&self, state: &mut State) {
-        if self.lead.is_to_look(|| self.now_ns()) {
-            state.receive(self.now_ns());
-        }
+    /// Whether a call that may wait is to look first for what has come.
+    pub(super) fn is_to_look(&self, eager: bool) -> bool {
+        self.lead.is_to_look(eager, || self.now_ns())
     }
 
     /// Waits for a side of a socket by driving the net, until `deadline` at most;
-    /// gives the lock back untouched if that is not for this call to do.
+    /// gives the lock back untouched if that is not for this call to do. `receive`
+    /// takes what has come, and says whether it is waited for.
     pub(super) fn lead<'s>(
         &'s self,
         mut state: MutexGuard<'s, State>,
         (id, side): (Id, Side),
         deadline: Option<Instant>,
+        mut receive: impl FnMut(&mut State, u64) -> bool,
     ) -> Result<MutexGuard<'s, State>, MutexGuard<'s, State>> {
         if side != Side::Write {
             state.gather_no_more();
@@ -152,9 +151,9 @@ impl Shared {
             self.rest(state, rest, &self.wake_call);
             state = self.lock();
             state.leader = None;
-            state.receive(self.now_ns());
+            let done = receive(&mut state, self.now_ns());
             // What it leads to is sent when that is done for which it waits.
-            if state.readiness(id).is(side) {
+            if done || state.readiness(id).is(side) {
                 break;
             }
             state.settle(self.now_ns());

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use weir_stack::Stack;
+use weir_stack::host::Received;
 use weir_stack::tcp::{self, ListenerId, TcpError, TcpId};
 use weir_stack::udp::UdpId;
 
@@ -146,7 +147,23 @@ impl State {
     }
 
     /// Takes frames that have come.
-    pub(super) fn receive(&mut self, now_ns: u64) {
+    pub(crate) fn receive(&mut self, now_ns: u64) {
+        self.receive_by(now_ns, |stack, frame, received| {
+            stack.receive_with(now_ns, frame, received);
+        });
+    }
+
+    /// As [`State::receive`], where a connection's bytes go to who waits to read of
+    /// it if they may; gives how many.
+    pub(crate) fn receive_into(&mut self, now_ns: u64, id: TcpId, out: &mut [u8]) -> usize {
+        let mut count = 0;
+        self.receive_by(now_ns, |stack, frame, received| {
+            count += stack.receive_into(now_ns, frame, received, id, &mut out[count..]);
+        });
+        count
+    }
+
+    fn receive_by(&mut self, now_ns: u64, mut take: impl FnMut(&mut Stack, &[u8], Received)) {
         self.rests_until_ns = 0;
         self.now_ns = now_ns;
         if self.is_gone() {
@@ -159,7 +176,7 @@ impl State {
         let lost = match &mut self.part {
             None => self.links.receive(&mut |frame, received| {
                 *count += 1;
-                stack.receive_with(now_ns, frame, received);
+                take(stack, frame, received);
             }),
             Some(part) => part.receive(now_ns, stack, &mut self.links, count),
         };
