@@ -23,18 +23,16 @@ impl Deadlines {
         if index >= self.places.len() {
             self.places.resize(index + 1, NOWHERE);
         }
-        let place = self.places[index] as usize;
-        match self.heap.get_mut(place) {
-            Some(entry) if entry.0 <= at_ns => {}
-            Some(entry) => {
-                entry.0 = at_ns;
-                self.rise(place);
-            }
+        let mut place = self.places[index] as usize;
+        match self.heap.get(place) {
+            Some(entry) if entry.0 <= at_ns => return,
+            Some(_) => {}
             None => {
+                place = self.heap.len();
                 self.heap.push((at_ns, who));
-                self.rise(self.heap.len() - 1);
             }
         }
+        self.rise(place, (at_ns, who));
     }
 
     /// Forgets about `who`.
@@ -65,15 +63,15 @@ impl Deadlines {
     fn take(&mut self, place: usize) {
         let (_, who) = self.heap.swap_remove(place);
         self.places[who as usize] = NOWHERE;
-        if place < self.heap.len() {
-            self.rise(place);
-            let (_, moved) = self.heap[place];
-            self.sink(self.places[moved as usize] as usize);
+        if let Some(&moved) = self.heap.get(place) {
+            let place = self.rise(place, moved);
+            self.sink(place, moved);
         }
     }
 
-    fn rise(&mut self, mut place: usize) {
-        let entry = self.heap[place];
+    /// Puts an entry here, or as far up as it belongs; gives its place.
+    #[inline]
+    fn rise(&mut self, mut place: usize, entry: (u64, u32)) -> usize {
         while place > 0 {
             let parent = (place - 1) / CHILDREN;
             if self.heap[parent].0 <= entry.0 {
@@ -83,10 +81,11 @@ impl Deadlines {
             place = parent;
         }
         self.put(place, entry);
+        place
     }
 
-    fn sink(&mut self, mut place: usize) {
-        let entry = self.heap[place];
+    /// Puts an entry here, or as far down as it belongs.
+    fn sink(&mut self, mut place: usize, entry: (u64, u32)) {
         loop {
             let first = place * CHILDREN + 1;
             let children = first..(first + CHILDREN).min(self.heap.len());
