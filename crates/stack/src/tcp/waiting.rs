@@ -95,6 +95,7 @@ impl Waiting {
 
     /// The record keeps its own time, however often it is added: that it is let go
     /// later, with others of its slot, never adds up.
+    #[inline]
     fn add(&mut self, record: Record) -> PcbId {
         let ends_ns = record.expires_ns;
         let name = self.records.insert(record);
@@ -127,11 +128,11 @@ impl Tcp {
         let Some(pcb) = self.pcbs.get(name) else {
             return false;
         };
-        let Some(record) = pcb.record() else {
+        let (Some(expires_ns), true) = (ns(pcb.timers.idle_ns), pcb.may_shrink()) else {
             return false;
         };
-        let key = record.key;
-        let id = self.waiting.add(record);
+        let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
+        let id = self.waiting.add(pcb.record(key, expires_ns));
         let renamed = self.table.rename(&key, id);
         debug_assert!(renamed, "what is known is in the table");
         self.deadlines.remove(name.index);
@@ -194,14 +195,12 @@ impl Pcb {
         self.state == State::TimeWait && self.released && !self.is_ready && !self.wants_turn()
     }
 
-    /// What is left of it once it has nothing to do but to wait.
-    fn record(&self) -> Option<Record> {
-        let expires_ns = ns(self.timers.idle_ns)?;
-        if !self.may_shrink() {
-            return None;
-        }
-        Some(Record {
-            key: Key::new(self.local, self.remote)?,
+    /// What is left of it once it has nothing to do but to wait; written where it
+    /// stays, as what was just written is not moved well.
+    #[inline]
+    fn record(&self, key: Key, expires_ns: u64) -> Record {
+        Record {
+            key,
             expires_ns,
             challenged_ns: self.challenged_ns,
             snd_nxt: self.send.nxt,
@@ -215,7 +214,7 @@ impl Pcb {
             link: self.link,
             hop_limit: self.options.hop_limit,
             traffic_class: self.options.traffic_class,
-        })
+        }
     }
 
     /// Makes it the connection that a record stands for.
