@@ -3,7 +3,7 @@
 use crate::host::{DropReason, Host, Incoming, Input, Mode, Problem, Received, Report, Unreached};
 use crate::shard::STRAYS_MAX;
 use crate::slab::Name;
-use crate::tcp::{Direct, Tcp, TcpId};
+use crate::tcp::{Direct, Tcp};
 use crate::udp::Sockets;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::{Addresses, Protocol};
@@ -38,25 +38,6 @@ impl Ingress<'_> {
             Direct::Taken => Ok(()),
             Direct::Dropped(reason) => Err(reason),
         }
-    }
-
-    /// Takes a frame whose bytes go to who waits to read of a connection; `None`
-    /// if it is no such frame, and nothing has changed.
-    pub(crate) fn frame_into(
-        &mut self,
-        now_ns: u64,
-        frame: &[u8],
-        received: Received,
-        (id, out): (TcpId, &mut [u8]),
-    ) -> Option<usize> {
-        if self.host.mode != Mode::Opt {
-            return None;
-        }
-        let packet = self.host.plain(frame)?;
-        let count = self.tcp.receive_into(now_ns, packet, received, id, out)?;
-        self.host.counters.frames_in += 1;
-        self.host.counters.segments_fast += 1;
-        Some(count)
     }
 
     /// The fast paths.

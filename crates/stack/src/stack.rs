@@ -130,29 +130,6 @@ impl Stack {
         }
     }
 
-    /// As [`Stack::receive_with`], for who waits to read of a connection: bytes of
-    /// it that come in order go to `out`, if those of the frame fit there and none
-    /// that came before are still to be read; gives how many. They are read then.
-    pub fn receive_into(
-        &mut self,
-        now_ns: u64,
-        frame: &[u8],
-        received: Received,
-        connection: TcpId,
-        out: &mut [u8],
-    ) -> usize {
-        let (tcp, udp) = (&mut self.tcp, &mut self.udp);
-        let host = self.hosts.get_mut(received.link);
-        let count = host.and_then(|host| {
-            let mut ingress = Ingress { host, tcp, udp };
-            ingress.frame_into(now_ns, frame, received, (connection, out))
-        });
-        count.unwrap_or_else(|| {
-            self.receive_with(now_ns, frame, received);
-            0
-        })
-    }
-
     /// What comes to an address that was lost takes no fast path any more: the
     /// standard one knows that it is not for us.
     pub(crate) fn disarm(&mut self) {
@@ -626,17 +603,6 @@ impl Stack {
     /// If the connection is closed.
     pub fn tcp_set_more(&mut self, connection: TcpId, more: bool) -> Result<(), TcpError> {
         self.tcp.set_more(connection, more)
-    }
-
-    /// Whether more bytes seem to follow at once, by how the application writes:
-    /// what does not fill what the link cuts at once waits for them, while
-    /// something is in flight, unless the connection is to send small segments
-    /// ([`Stack::tcp_set_nodelay`]).
-    ///
-    /// # Errors
-    /// If the connection is closed.
-    pub fn tcp_gather(&mut self, connection: TcpId, gathers: bool) -> Result<(), TcpError> {
-        self.tcp.gather(connection, gathers)
     }
 
     /// What was written last ends a record (`MSG_EOR`): no segment carries bytes

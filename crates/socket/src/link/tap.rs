@@ -11,10 +11,6 @@ use weir_stack::host::{Offload, Partial, Received};
 /// The longest frame, in bytes: an IPv6 packet of most, a VLAN tag's header.
 const FRAME_LEN_MAX: usize = 40 + 65_535 + 18;
 
-/// Bytes that are handed over in one call, and a frame more: two of the longest,
-/// so that they are still in the caches when they are read.
-const BATCH_LEN: usize = 120_000;
-
 /// One end of a TAP interface, as a link.
 #[derive(Debug)]
 pub struct Tap {
@@ -153,7 +149,6 @@ impl Link for Tap {
     }
 
     fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
-        let mut left = BATCH_LEN;
         for _ in 0..BATCH {
             let len = match self.tap.receive(&mut self.received) {
                 Ok(Some(len)) => len,
@@ -177,10 +172,6 @@ impl Link for Tap {
                 ..Received::default()
             };
             take(frame, received);
-            left = left.saturating_sub(len);
-            if left == 0 {
-                break;
-            }
         }
         Ok(true)
     }

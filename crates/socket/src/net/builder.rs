@@ -1,6 +1,5 @@
 //! A net is made: its links, its stacks, its seed.
 
-use super::lead::Lead;
 use super::links::Held;
 use super::part::Part;
 use super::post::{Batch, Post};
@@ -118,25 +117,23 @@ impl Builder {
         let posts: Arc<[Post]> = posts.into();
         let dealt = deal(links, &posts);
         let mut shared = Vec::new();
+        let mut fds = Vec::new();
         let each = stacks.into_iter().zip(dealt).zip(parts).zip(wakes);
         for (number, (((stack, links), queue), wake)) in each.enumerate() {
             let part = Part::new(number, shards.clone(), Arc::clone(&posts), queue);
             let dup = |held: &Held| held.link.fd().try_clone_to_owned();
-            let fds = links.iter().map(dup).collect::<io::Result<Vec<_>>>()?;
+            fds.push(links.iter().map(dup).collect::<io::Result<Vec<_>>>()?);
             let part = (count > 1).then(|| Box::new(part));
             shared.push(Arc::new(Shared {
                 state: Mutex::new(State::new(stack, links, part)),
                 waiting: AtomicUsize::new(0),
                 wake,
-                wake_call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
                 start: Instant::now(),
-                links: fds,
-                lead: Lead::new(),
             }));
         }
         // All have one key, of a seed that none of them has.
         let key = shards.seed(SHARDS_MAX).to_le_bytes();
-        run(shared, posts, shards, key)
+        run(shared, fds, posts, shards, key)
     }
 }
 
@@ -234,6 +231,7 @@ fn deal(links: Vec<Vec<Box<dyn Link>>>, posts: &Arc<[Post]>) -> Vec<Vec<Held>> {
 /// Starts the threads.
 fn run(
     shards: Vec<Arc<Shared>>,
+    fds: Vec<Vec<OwnedFd>>,
     posts: Arc<[Post]>,
     owners: Shards,
     fast_open_key: [u8; 16],
@@ -247,13 +245,14 @@ fn run(
         posts,
         owners,
     };
-    for (number, shared) in running.shards.iter().map(Arc::clone).enumerate() {
+    for (number, fds) in fds.into_iter().enumerate() {
+        let shared = Arc::clone(&running.shards[number]);
         let name = match number {
             0 => "weir-net".to_owned(),
             _ => format!("weir-net-{number}"),
         };
         let thread = std::thread::Builder::new().name(name);
-        match thread.spawn(move || shared.drive()) {
+        match thread.spawn(move || shared.drive(&fds)) {
             Ok(thread) => running.threads.push(thread),
             Err(error) => {
                 // The others would wait for what this one has to say.

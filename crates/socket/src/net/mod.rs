@@ -12,13 +12,11 @@
 //!
 //! The thread waits for the link and for timers. A call takes the lock, does
 //! its work and sends what it led to, itself; only if a timer is due earlier
-//! than the thread thinks is that woken. A call that waits may do the thread's
-//! work: see `lead`.
+//! than the thread thinks is that woken.
 
 mod builder;
 mod core;
 mod events;
-mod lead;
 mod links;
 mod part;
 mod parts;
@@ -32,7 +30,7 @@ mod watch;
 pub use self::builder::Builder;
 pub use self::events::Events;
 
-pub(crate) use self::core::{Attempt, Core, Side, waits};
+pub(crate) use self::core::{Core, Side, waits};
 pub(crate) use parts::Parts;
 pub(crate) use state::{Id, State};
 
@@ -256,7 +254,6 @@ impl Running {
         for shared in &self.shards {
             shared.lock().stop_at.get_or_insert(at);
             shared.wake();
-            shared.lead.hand_over();
         }
     }
 

@@ -9,17 +9,11 @@ use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use weir_stack::Stack;
-use weir_stack::host::Received;
 use weir_stack::tcp::{self, ListenerId, TcpError, TcpId};
 use weir_stack::udp::UdpId;
 
 /// How long the thread waits at most when nothing is due.
 const REST_MAX: Duration = Duration::from_secs(3600);
-/// Writes that begin no further apart are a stream, in nanoseconds.
-const STREAM_NS: u64 = 200_000;
-/// How long there must have been news for one socket alone before a call that
-/// waits for it leads.
-const ALONE_NS: u64 = 10_000_000;
 
 /// Names a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -50,21 +44,6 @@ pub(crate) struct State {
     left: bool,
     /// Tasks that are to be woken once the lock is given back.
     tasks: Vec<Waker>,
-    /// What the call waits for that drives the net, while it has not the lock.
-    pub(super) leader: Option<(Id, Side)>,
-    /// That is there.
-    leader_told: bool,
-    /// A call drove the net last, not the thread.
-    pub(super) is_led: bool,
-    /// The socket that others than the leader last had news of, and when; when
-    /// that was another than before.
-    news: Option<(Id, u64)>,
-    crowded_ns: Option<u64>,
-    /// When the stack was polled last.
-    now_ns: u64,
-    /// Who wrote last, and when; more seems to follow at once.
-    writer: Option<(TcpId, u64)>,
-    gathers: bool,
 }
 
 impl State {
@@ -82,14 +61,6 @@ impl State {
             followers: Waiters::default(),
             left: false,
             tasks: Vec::new(),
-            leader: None,
-            leader_told: false,
-            is_led: false,
-            news: None,
-            crowded_ns: None,
-            now_ns: 0,
-            writer: None,
-            gathers: false,
         }
     }
 
@@ -147,25 +118,8 @@ impl State {
     }
 
     /// Takes frames that have come.
-    pub(crate) fn receive(&mut self, now_ns: u64) {
-        self.receive_by(now_ns, |stack, frame, received| {
-            stack.receive_with(now_ns, frame, received);
-        });
-    }
-
-    /// As [`State::receive`], where a connection's bytes go to who waits to read of
-    /// it if they may; gives how many.
-    pub(crate) fn receive_into(&mut self, now_ns: u64, id: TcpId, out: &mut [u8]) -> usize {
-        let mut count = 0;
-        self.receive_by(now_ns, |stack, frame, received| {
-            count += stack.receive_into(now_ns, frame, received, id, &mut out[count..]);
-        });
-        count
-    }
-
-    fn receive_by(&mut self, now_ns: u64, mut take: impl FnMut(&mut Stack, &[u8], Received)) {
+    pub(super) fn receive(&mut self, now_ns: u64) {
         self.rests_until_ns = 0;
-        self.now_ns = now_ns;
         if self.is_gone() {
             if let Some(part) = &mut self.part {
                 part.discard();
@@ -176,7 +130,7 @@ impl State {
         let lost = match &mut self.part {
             None => self.links.receive(&mut |frame, received| {
                 *count += 1;
-                take(stack, frame, received);
+                stack.receive_with(now_ns, frame, received);
             }),
             Some(part) => part.receive(now_ns, stack, &mut self.links, count),
         };
@@ -185,7 +139,6 @@ impl State {
         }
         // With the last of them everybody learns.
         if self.is_gone() {
-            self.leader_told = true;
             for watch in self.watched.values_mut() {
                 watch.tell(Readiness::GONE, &mut self.tasks);
             }
@@ -195,7 +148,6 @@ impl State {
     /// Lets the stack send, and tells whom changes concern; whether the
     /// thread must wait less long than it does.
     pub(crate) fn settle(&mut self, now_ns: u64) -> bool {
-        self.now_ns = now_ns;
         self.next_ns = self.stack.poll_links(now_ns, &mut self.links);
         let freed = self.links.flush();
         if let Some(part) = &mut self.part {
@@ -225,31 +177,7 @@ impl State {
         if woken {
             self.rests_until_ns = 0;
         }
-        woken | std::mem::take(&mut self.leader_told)
-    }
-
-    /// Whether the stack is to be polled now, and a link takes what it sends.
-    pub(super) fn is_due(&self, now_ns: u64) -> bool {
-        self.next_ns.is_some_and(|next_ns| next_ns <= now_ns) && !self.links.is_any_full()
-    }
-
-    /// A call has written to a connection, and calls drive the net: if the one
-    /// before did so just now, the next will, too.
-    pub(crate) fn gather(&mut self, now_ns: u64, id: TcpId) {
-        let soon = |(writer, at_ns)| writer == id && now_ns.saturating_sub(at_ns) < STREAM_NS;
-        match self.is_led && self.writer.is_some_and(soon) {
-            true => self.gathers = self.stack.tcp_gather(id, true).is_ok(),
-            false => self.gather_no_more(),
-        }
-        self.writer = Some((id, now_ns));
-    }
-
-    /// Nobody is about to write: what waits for more is sent.
-    pub(super) fn gather_no_more(&mut self) {
-        if let Some((id, _)) = self.writer.filter(|_| self.gathers) {
-            let _ = self.stack.tcp_gather(id, false);
-        }
-        self.gathers = false;
+        woken
     }
 
     /// How long the thread may wait; `None` if there is work.
@@ -300,39 +228,14 @@ impl State {
         self.watched.remove(&id);
     }
 
-    /// Whether a call that waits for a socket may drive the net: there is news for
-    /// no other.
-    pub(super) fn may_be_led(&self, id: Id, now_ns: u64) -> bool {
-        let is_old = |at_ns: u64| now_ns >= at_ns.saturating_add(ALONE_NS);
-        let alone = self
-            .news
-            .is_none_or(|(news, at_ns)| news == id || is_old(at_ns));
-        self.part.is_none() && alone && self.crowded_ns.is_none_or(is_old)
-    }
-
-    /// Others than the leader are told of a socket.
-    fn note_news(&mut self, id: Id) {
-        let before = self.news.replace((id, self.now_ns));
-        if self.is_led || before.is_some_and(|(before, _)| before != id) {
-            self.crowded_ns = Some(self.now_ns);
-        }
-    }
-
     /// What can be done with a socket has perhaps changed.
     pub(crate) fn refresh(&mut self, id: Id) {
-        if let Some((leader, side)) = self.leader
-            && leader == id
-            && self.readiness(id).is(side)
-        {
-            self.leader_told = true;
-        }
         let Some(watch) = self.watched.get(&id) else {
             return;
         };
         if !watch.is_watched() {
             return;
         }
-        self.note_news(id);
         let readiness = self.readiness(id);
         if let Some(watch) = self.watched.get_mut(&id) {
             watch.tell(readiness, &mut self.tasks);
@@ -341,7 +244,6 @@ impl State {
 
     /// Has those who wait to read of a socket try again.
     pub(crate) fn wake_readers(&mut self, id: Id) {
-        self.leader_told |= self.leader == Some((id, Side::Read));
         if let Some(watch) = self.watched.get_mut(&id) {
             watch.waiters(Side::Read).tell(&mut self.tasks);
         }

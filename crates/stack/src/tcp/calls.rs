@@ -388,14 +388,6 @@ impl Tcp {
         Ok(())
     }
 
-    pub(crate) fn gather(&mut self, id: TcpId, gathers: bool) -> Result<(), TcpError> {
-        let send = &mut self.get(id)?.send;
-        if std::mem::replace(&mut send.gathers, gathers) && !gathers {
-            self.wake(id.0);
-        }
-        Ok(())
-    }
-
     pub(crate) fn end_record(&mut self, id: TcpId) -> Result<(), TcpError> {
         self.get(id)?.send.end_record();
         Ok(())

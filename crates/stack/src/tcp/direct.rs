@@ -8,7 +8,6 @@
 //! What is done is what the standard path does, less what the filter has
 //! decided: both modes send the same bytes.
 
-use super::TcpId;
 use super::ack::Told;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
@@ -81,34 +80,6 @@ impl Tcp {
             Some(false) => Direct::Dropped(DropReason::ChecksumWrong),
             None => standard,
         }
-    }
-
-    /// Takes a packet of a connection for who waits to read of it, if it is one for
-    /// the fast path that the link vouches for: its bytes go to `out` and not to the
-    /// buffer, as many as it gives; `None` if nothing has changed.
-    pub(crate) fn receive_into(
-        &mut self,
-        now_ns: u64,
-        packet: &[u8],
-        received: Received,
-        id: TcpId,
-        out: &mut [u8],
-    ) -> Option<usize> {
-        let left = self.left();
-        let pcb = self.pcbs.get_mut(id.0)?;
-        let is_open = matches!(
-            pcb.state,
-            State::Established | State::FinWait1 | State::FinWait2
-        );
-        let fits = received.vouched && received.link == pcb.link && is_open && !pcb.released;
-        if !fits || pcb.receive.readable() > 0 || !pcb.expects(packet) || !pcb.is_plain() {
-            return None;
-        }
-        pcb.receive.set_memory(left);
-        let count = pcb.take_into(now_ns, &Parts::of(packet)?, out)?;
-        self.latest = Some(id.0);
-        self.settle(now_ns, id.0);
-        Some(count)
     }
 
     /// Connections of addresses that are not ours any more expect nothing. They
@@ -384,33 +355,5 @@ impl Pcb {
             self.take_fin(seq.plus(payload.len()));
         }
         Some(true)
-    }
-
-    /// [`Pcb::take_plain`] of a segment whose bytes go to `out`: the buffer is
-    /// empty.
-    fn take_into(&mut self, now_ns: u64, parts: &Parts<'_>, out: &mut [u8]) -> Option<usize> {
-        let (words, payload) = self.split(parts.transport)?;
-        let told = self.told_by(&words, payload);
-        let out = out.get_mut(..payload.len())?;
-        let in_order = told.seq == self.receive.nxt
-            && payload.len() <= self.receive.window()
-            && self.send.una.at_most(told.ack)
-            && told.ack.at_most(self.send.nxt);
-        let is_bytes = !payload.is_empty() && !words.finish();
-        let is_new = in_order && is_bytes && !self.is_old(now_ns, told.timestamps);
-        if !is_new || !parts.header_is_right() {
-            return None;
-        }
-        out.copy_from_slice(payload);
-        self.count_in(now_ns, payload.len());
-        self.heard(now_ns);
-        self.note_timestamp(now_ns, told.seq, told.timestamps);
-        if !self.tells_nothing(told.seq, told.ack, told.wnd) {
-            self.take_ack(now_ns, &told);
-        }
-        let taken = self.receive.pass(payload.len());
-        self.received(now_ns, payload.len(), told.timestamps);
-        self.owe_ack(now_ns, taken);
-        Some(payload.len())
     }
 }

@@ -41,9 +41,6 @@ pub(super) struct Send {
     /// More bytes follow at once: those that are there wait for them, until
     /// something is acknowledged.
     pub(super) more: bool,
-    /// So it seems: what does not fill what the link cuts at once waits for them,
-    /// while something is in flight.
-    pub(super) gathers: bool,
     /// What was written last is to be read at once (RFC 9293 §3.9.1.2, PUSH).
     pub(super) pushes: bool,
     /// Where the last segment ended that was not full.
@@ -97,7 +94,6 @@ impl Send {
             crumbs: false,
             nodelay: false,
             more: false,
-            gathers: false,
             pushes: true,
             small: iss,
             cork: false,
@@ -326,9 +322,6 @@ impl Send {
             return self.ready_record(end, most, burst);
         }
         let used = self.nxt.since(self.una);
-        if self.gathers && used > 0 && unsent < burst && !self.closed && !self.nodelay {
-            return Ready::Flight;
-        }
         let window = self.wnd.saturating_sub(used);
         let mut len = unsent.min(burst).min(window);
         if len > most && !(len == unsent && (finish || self.may_be_small())) {
@@ -481,39 +474,6 @@ mod tests {
             "the last waits for nothing"
         );
         assert_eq!(send.write(&[5], usize::MAX), 0);
-    }
-
-    #[test]
-    fn what_fills_no_burst_is_gathered_while_some_is_in_flight() {
-        let mut send = send(50_000);
-        send.gathers = true;
-        send.write(&[1; 1500], usize::MAX);
-        assert_eq!(
-            send.ready(1000, 4000),
-            Ready::Bytes(1500, false),
-            "nothing is in flight"
-        );
-        send.nxt = send.nxt.plus(1500);
-        send.write(&[2; 3999], usize::MAX);
-        assert_eq!(send.ready(1000, 4000), Ready::Flight);
-        send.write(&[2; 1], usize::MAX);
-        assert_eq!(send.ready(1000, 4000), Ready::Bytes(4000, false));
-        send.nxt = send.nxt.plus(4000);
-        send.write(&[3; 2500], usize::MAX);
-        assert_eq!(send.ready(1000, 4000), Ready::Flight);
-        // All has arrived; no more is to come; nobody asked to wait.
-        let in_flight = send.una;
-        send.acknowledge(send.nxt);
-        assert_eq!(send.ready(1000, 4000), Ready::Bytes(2500, false));
-        send.una = in_flight;
-        send.closed = true;
-        assert_eq!(send.ready(1000, 4000), Ready::Bytes(2500, true));
-        send.closed = false;
-        send.nodelay = true;
-        assert_eq!(send.ready(1000, 4000), Ready::Bytes(2500, false));
-        send.nodelay = false;
-        send.gathers = false;
-        assert_eq!(send.ready(1000, 4000), Ready::Bytes(2500, false));
     }
 
     #[test]
