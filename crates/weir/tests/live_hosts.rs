@@ -233,6 +233,7 @@ fn iperf_measures_against_iperf3_of_the_kernels_side() {
         &["--bytes", "3000000"],
         &["--time", "1", "--udp", "--rate", "10000000"],
         &["--time", "1", "--udp", "--rate", "10000000", "--reverse"],
+        &["--udp", "--bytes", "150000", "--reverse", "--parallel", "3"],
     ] {
         let all: Vec<&str> = ["iperf", KERNEL[0], "--json"]
             .into_iter()

@@ -21,6 +21,26 @@ pub(super) enum Way {
     Udp(UdpSocket, SocketAddr),
 }
 
+/// A socket that datagrams come to, and the streams they are of, by their
+/// peers: a server has one for all streams, a client one for each.
+struct Heard {
+    socket: UdpSocket,
+    streams: Vec<(SocketAddr, Arc<Counts>)>,
+}
+
+impl Heard {
+    fn add(all: &mut Vec<Heard>, socket: UdpSocket, peer: SocketAddr, counts: Arc<Counts>) {
+        let at = |socket: &UdpSocket| socket.local_addr().ok();
+        match all.iter_mut().find(|one| at(&one.socket) == at(&socket)) {
+            Some(one) => one.streams.push((peer, counts)),
+            None => all.push(Heard {
+                socket,
+                streams: vec![(peer, counts)],
+            }),
+        }
+    }
+}
+
 /// What is counted of one stream, while it runs.
 #[derive(Default)]
 struct Counts {
@@ -61,16 +81,12 @@ impl Streams {
             (bytes, _) => bytes.min(1 << 62) as i64,
         };
         let left = Arc::new(AtomicI64::new(left));
-        let mut shared: Vec<(SocketAddr, Arc<Counts>)> = Vec::new();
-        let mut socket = None;
+        let mut heard: Vec<Heard> = Vec::new();
         for (way, counts) in ways.into_iter().zip(&counts) {
             let (over, counts, left) = (Arc::clone(&over), Arc::clone(counts), Arc::clone(&left));
             let parameters = parameters.clone();
             match way {
-                Way::Udp(udp, peer) if !sends => {
-                    shared.push((peer, counts));
-                    socket = Some(udp);
-                }
+                Way::Udp(socket, peer) if !sends => Heard::add(&mut heard, socket, peer, counts),
                 way => threads.push(std::thread::spawn(move || match (way, sends) {
                     (Way::Tcp(stream), true) => write(&stream, &parameters, &counts, &left, &over),
                     (Way::Tcp(stream), false) => read(&stream, &parameters, &counts, &over),
@@ -80,10 +96,10 @@ impl Streams {
                 })),
             }
         }
-        if let Some(socket) = socket {
+        for one in heard {
             let (over, wide) = (Arc::clone(&over), parameters.udp_counters_64bit > 0);
             threads.push(std::thread::spawn(move || {
-                receive(&socket, &shared, wide, &over)
+                receive(&one.socket, &one.streams, wide, &over)
             }));
         }
         Streams {
