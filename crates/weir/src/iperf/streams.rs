@@ -178,18 +178,25 @@ impl Pace {
         }
     }
 
-    /// Waits until so many more bytes may go.
-    fn wait(&mut self, bytes: usize) {
+    /// Waits until so many more bytes may go; `false` if the test is over first.
+    fn wait(&mut self, bytes: usize, over: &AtomicBool) -> bool {
         if self.rate == 0 {
-            return;
+            return true;
         }
-        let now = Instant::now();
-        if self.due > now {
-            std::thread::sleep(self.due - now);
-        } else if now - self.due > BEHIND_MAX {
+        let mut now = Instant::now();
+        if now.saturating_duration_since(self.due) > BEHIND_MAX {
             self.due = now;
         }
+        // At a low rate that may be longer than the test.
+        while self.due > now {
+            if over.load(Relaxed) {
+                return false;
+            }
+            std::thread::sleep((self.due - now).min(LOOK_EACH));
+            now = Instant::now();
+        }
         self.due += Duration::from_secs_f64(bytes as f64 * 8.0 / self.rate as f64);
+        true
     }
 }
 
@@ -205,8 +212,8 @@ fn write(
     let mut pace = Pace::new(parameters.bandwidth);
     let mut from = 0;
     while !over.load(Relaxed) && left.load(Relaxed) > 0 {
-        if from == 0 {
-            pace.wait(block.len());
+        if from == 0 && !pace.wait(block.len(), over) {
+            return;
         }
         match stream.write(&block[from..]) {
             Ok(count) => {
@@ -259,7 +266,9 @@ fn send(
     let mut pace = Pace::new(parameters.bandwidth);
     let wide = parameters.udp_counters_64bit > 0;
     while !over.load(Relaxed) && left.load(Relaxed) > 0 {
-        pace.wait(datagram.len());
+        if !pace.wait(datagram.len(), over) {
+            return;
+        }
         let number = counts.packets.load(Relaxed) + 1;
         stamp(&mut datagram, number, wide);
         match socket.send_to(&datagram, to) {
@@ -330,5 +339,23 @@ impl Counts {
             jitter.0 += ((transit - before).abs() - jitter.0) / 16.0;
         }
         jitter.1 = Some(transit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A block of 128 KB at a bit a second is due again in twelve days.
+    #[test]
+    fn who_waits_for_a_rate_ends_with_the_test() {
+        let over = AtomicBool::new(false);
+        let mut pace = Pace::new(1);
+        assert!(pace.wait(128 << 10, &over), "the first goes at once");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| pace.wait(128 << 10, &over));
+            over.store(true, Relaxed);
+            assert!(!waits.join().unwrap());
+        });
     }
 }
