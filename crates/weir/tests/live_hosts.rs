@@ -10,10 +10,10 @@ mod tap;
 use live::{Running, net};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 use tap::{KERNEL, Kernel, OURS, kernel};
-use weir_lab::net::talk;
+use weir_lab::net::{Signal, talk};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -249,6 +249,138 @@ fn iperf_measures_against_iperf3_of_the_kernels_side() {
         let said = client.json();
         assert!(said["received_bytes"].as_u64().unwrap() > 100_000, "{said}");
         assert!(said["sent_bytes"].as_u64().unwrap() >= said["received_bytes"].as_u64().unwrap());
+    }
+}
+
+/// What the sides of iperf3's protocol say.
+const WORDS: [u8; 4] = [9, 10, 1, 2];
+
+/// As iperf3's server, up to the test's running; then it goes.
+fn leave_within_the_test(listener: &TcpListener) {
+    let (mut control, _) = listener.accept().unwrap();
+    control.read_exact(&mut [0; 37]).unwrap();
+    control.write_all(&WORDS[..1]).unwrap();
+    let mut len = [0; 4];
+    control.read_exact(&mut len).unwrap();
+    let mut text = vec![0; u32::from_be_bytes(len) as usize];
+    control.read_exact(&mut text).unwrap();
+    control.write_all(&WORDS[1..2]).unwrap();
+    let _stream = listener.accept().unwrap();
+    control.write_all(&WORDS[2..]).unwrap();
+}
+
+#[test]
+fn an_iperf_ends_when_its_server_goes() {
+    let Some(kernel) = kernel() else { return };
+    let listener = kernel.host.run(|| TcpListener::bind((KERNEL[0], 5201)));
+    let listener = listener.unwrap();
+    // A test of a day.
+    let words = ["iperf", KERNEL[0], "--time", "86400", "--rate", "1000"];
+    let client = kernel.weir(&words);
+    leave_within_the_test(&listener);
+    let ended = client.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let why = "192.0.2.1:5201: the server has closed the connection";
+    assert!(ended.stderr.contains(why), "{ended:?}");
+    // Its connection waits at the listener, and nobody reads it.
+    let ended = kernel.weir(&words).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let why = "the server has not answered within 10 s";
+    assert!(ended.stderr.contains(why), "{ended:?}");
+}
+
+/// A client that is silent after its test's time, and one that is so before it.
+#[test]
+fn an_iperf_server_serves_after_clients_that_say_no_more() {
+    let Some(kernel) = kernel() else { return };
+    let server = kernel.weir(&["iperf", "--one-off"]).until("ready");
+    let text = br#"{"tcp":true,"parallel":1,"time":0.5,"len":1000}"#;
+    let (mut control, stream) = kernel.host.run(|| {
+        let mut control = TcpStream::connect((OURS[0], 5201)).unwrap();
+        control.write_all(&[b'a'; 37]).unwrap();
+        let len = (text.len() as u32).to_be_bytes();
+        control.write_all(&[&len[..], text].concat()).unwrap();
+        let mut said = [0; 2];
+        control.read_exact(&mut said).unwrap();
+        let mut stream = TcpStream::connect((OURS[0], 5201)).unwrap();
+        stream.write_all(&[b'a'; 37]).unwrap();
+        (control, stream)
+    });
+    let ended = server.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("does not end its test"), "{ended:?}");
+    // It was told.
+    let mut said = Vec::new();
+    control.read_to_end(&mut said).unwrap();
+    assert_eq!(said, [&WORDS[2..], &[11]].concat());
+    drop(stream);
+}
+
+/// Where nobody answers, waiting.
+#[test]
+fn clients_that_wait_for_a_connection_end_by_a_signal() {
+    let Some(kernel) = kernel() else { return };
+    for command in ["echo", "iperf"] {
+        let client = kernel.weir(&[command, "192.0.2.77"]);
+        client.signal(Signal::TERM);
+        let ended = client.end();
+        assert_eq!(ended.code, Some(143), "{ended:?}");
+        assert_eq!(ended.stderr, "weir: stopped by SIGTERM\n");
+    }
+}
+
+/// A user whose processes no other test has.
+const OTHER: u32 = 64_999;
+
+#[test]
+fn an_echo_goes_on_where_there_are_no_more_threads() {
+    let Some(kernel) = kernel() else { return };
+    kernel.run(&format!("ip tuntap add dev tap1 mode tap user {OTHER}"));
+    kernel.run("ip addr add 198.51.100.1/24 dev tap1");
+    kernel.run("ip link set tap1 up");
+    let start = |threads: u32| {
+        let id = OTHER.to_string();
+        let (user, group) = (format!("--reuid={id}"), format!("--regid={id}"));
+        let limit = format!("--nproc={threads}");
+        let mut command = std::process::Command::new("setpriv");
+        command.args([&*user, &group, "--clear-groups", "prlimit", &limit]);
+        command.arg(env!("CARGO_BIN_EXE_weir"));
+        let words = ["echo", "--link", "tap1", "--addr", "198.51.100.5/24"];
+        Running::start(&kernel.host, command, &words)
+    };
+    // Two that serve, and those of every host.
+    let ended = start(5).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("cannot start a thread"), "{ended:?}");
+    let server = start(6).until("ready");
+    kernel.host.run(|| {
+        for _ in 0..2 {
+            // None is left for a connection.
+            let stream = TcpStream::connect("198.51.100.5:7").unwrap();
+            let read = (&stream).read(&mut [0; 1]);
+            assert!(read.is_err() || read.is_ok_and(|count| count == 0));
+        }
+        let socket = UdpSocket::bind("198.51.100.1:0").unwrap();
+        socket.send_to(b"x", "198.51.100.5:7").unwrap();
+        assert_eq!(socket.recv(&mut [0; 9]).unwrap(), 1);
+    });
+    assert_eq!(server.stop().stderr, "ready\n");
+}
+
+#[test]
+fn numbers_that_cannot_be_are_refused() {
+    let Some(kernel) = kernel() else { return };
+    for (words, why) in [
+        (
+            &["iperf", KERNEL[0], "--udp", "--length", "65508"][..],
+            "no datagram has 65508 bytes: give --length at most 65507",
+        ),
+        (&["iperf", "--port", "0"], "0 is not in 1..=65535"),
+        (&["echo", "--port", "0"], "0 is not in 1..=65535"),
+    ] {
+        let ended = kernel.weir(words).end();
+        assert_eq!(ended.code, Some(2), "{words:?}: {ended:?}");
+        assert!(ended.stderr.contains(why), "{words:?}: {ended:?}");
     }
 }
 

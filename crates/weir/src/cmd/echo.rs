@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 
@@ -40,7 +40,8 @@ pub(crate) struct Args {
     host: HostArgs,
 
     /// The transport port
-    #[arg(short, long, value_name = "N", default_value_t = 7)]
+    #[arg(short, long, value_name = "N", default_value_t = 7,
+          value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
 
     /// Ask over UDP
@@ -100,8 +101,8 @@ fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
         let socket = UdpSocket::bind(&net, any).map_err(failed)?;
         socket.set_read_timeout(Some(LOOK_EACH)).map_err(failed)?;
         let (its, other) = (Arc::clone(&ended), Arc::clone(&ended));
-        threads.push(thread::spawn(move || accept(&listener, &its)));
-        threads.push(thread::spawn(move || datagrams(&socket, &other)));
+        threads.push(spawn(move || accept(&listener, &its)).map_err(no_thread)?);
+        threads.push(spawn(move || datagrams(&socket, &other)).map_err(no_thread)?);
     }
     say("ready");
     let mut outcome = Ok(());
@@ -114,6 +115,14 @@ fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
         let _ = thread.join();
     }
     outcome
+}
+
+fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().spawn(work)
+}
+
+fn no_thread(error: io::Error) -> Failure {
+    Failure::run(format!("cannot start a thread: {error}"))
 }
 
 /// After a call that failed: who would try again at once waits a little, if it
@@ -140,13 +149,18 @@ fn accept(listener: &TcpListener, ended: &Arc<AtomicBool>) {
             }
         };
         open.fetch_add(1, Relaxed);
-        let (open, ended) = (Arc::clone(&open), Arc::clone(ended));
-        thread::spawn(move || {
+        let (its, ended) = (Arc::clone(&open), Arc::clone(ended));
+        let spawned = spawn(move || {
             if give_back(&stream, &ended).is_err() {
                 stream.reset();
             }
-            open.fetch_sub(1, Relaxed);
+            its.fetch_sub(1, Relaxed);
         });
+        if spawned.is_err() {
+            // The connection was dropped with the thread's work.
+            open.fetch_sub(1, Relaxed);
+            thread::sleep(LOOK_EACH);
+        }
     }
 }
 
@@ -176,21 +190,11 @@ fn datagrams(socket: &UdpSocket, ended: &AtomicBool) {
 }
 
 fn ask(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> Result<(), Failure> {
-    let failed = |error: io::Error| host::unreached(to, &error);
-    let mut way = match args.udp {
-        true => {
-            let socket = UdpSocket::bind(net, any_towards(to)).map_err(failed)?;
-            socket.connect(to).map_err(failed)?;
-            socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-            Way::Udp(socket)
-        }
-        false => {
-            let stream = TcpStream::connect_timeout(net, &to, OPENS_WITHIN).map_err(failed)?;
-            stream.set_nodelay(true).map_err(failed)?;
-            stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-            Way::Tcp(stream)
-        }
+    let failed = |error: io::Error| match stop.asked() {
+        true => Failure::Stopped(stop.signal()),
+        false => host::unreached(to, &error),
     };
+    let mut way = Way::open(args, net, to, stop).map_err(failed)?;
     let mut times = Vec::new();
     let mut trouble = None;
     for count in 0..args.count {
@@ -201,7 +205,7 @@ fn ask(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> Result<(), Failur
             .map(|at| (at + count) as u8)
             .collect();
         let began = Instant::now();
-        match way.ask(&message) {
+        match way.ask(&message, stop) {
             Ok(()) => times.push(began.elapsed()),
             Err(error) => trouble = Some(failed(error)),
         }
@@ -223,39 +227,66 @@ enum Way {
 }
 
 impl Way {
+    fn open(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> io::Result<Way> {
+        if args.udp {
+            let socket = UdpSocket::bind(net, any_towards(to))?;
+            socket.connect(to)?;
+            socket.set_read_timeout(Some(LOOK_EACH))?;
+            return Ok(Way::Udp(socket));
+        }
+        let stream = host::connect(net, to, OPENS_WITHIN, stop)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(LOOK_EACH))?;
+        Ok(Way::Tcp(stream))
+    }
+
     /// Sends a message and waits until it comes back.
-    fn ask(&mut self, message: &[u8]) -> io::Result<()> {
-        let mut back = vec![0; message.len()];
+    fn ask(&mut self, message: &[u8], stop: &Stop) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
         match self {
             Way::Tcp(stream) => {
-                // Reading meanwhile: the other side's buffers are no larger
-                // than they are.
-                let mut writer = stream.clone();
-                thread::scope(|scope| {
-                    let written = match message.len() {
-                        0..65_536 => writer.write_all(message),
-                        _ => {
-                            scope.spawn(move || writer.write_all(message));
-                            Ok(())
-                        }
-                    };
-                    written.and_then(|()| stream.read_exact(&mut back))
-                })?;
+                // No more than a send buffer takes at once.
+                stream.write_all(message)?;
+                let mut back = vec![0; message.len()];
+                let mut count = 0;
+                while count < back.len() {
+                    match patient(until, stop, || stream.read(&mut back[count..]))? {
+                        0 => return Err(io::Error::other("the connection was closed")),
+                        more => count += more,
+                    }
+                }
+                match back == message {
+                    true => Ok(()),
+                    false => Err(io::Error::other("what came back is not what was sent")),
+                }
             }
             Way::Udp(socket) => {
                 socket.send(message)?;
-                loop {
-                    // One that comes late answers an earlier message.
-                    let (bytes, _) = socket.recv_owned()?;
-                    if bytes == message {
-                        return Ok(());
-                    }
-                }
+                // One that comes late answers an earlier message.
+                while patient(until, stop, || socket.recv_owned())?.0 != message {}
+                Ok(())
             }
         }
-        match back == message {
-            true => Ok(()),
-            false => Err(io::Error::other("what came back is not what was sent")),
+    }
+}
+
+/// Calls again what waits for a while, until it has something, or a signal
+/// comes, or the time is over.
+fn patient<T>(
+    until: Instant,
+    stop: &Stop,
+    mut call: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => return other,
+        }
+        if stop.asked() {
+            return Err(io::Error::other("asked to stop"));
+        } else if Instant::now() >= until {
+            let seconds = PATIENCE.as_secs();
+            return Err(io::Error::other(format!("no answer within {seconds} s")));
         }
     }
 }

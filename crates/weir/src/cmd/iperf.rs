@@ -40,7 +40,8 @@ pub(crate) struct Args {
     host: HostArgs,
 
     /// The server's transport port
-    #[arg(short, long, value_name = "N", default_value_t = PORT)]
+    #[arg(short, long, value_name = "N", default_value_t = PORT,
+          value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
 
     /// Over UDP
@@ -97,6 +98,8 @@ pub(crate) struct Args {
 
 /// Bytes of a datagram: with its headers no more than an Ethernet frame.
 const DATAGRAM_LEN: usize = 1448;
+/// The longest datagram over either version of IP.
+const DATAGRAM_LEN_MAX: u32 = 65_507;
 /// Bits a second over UDP, as iperf3 has it.
 const UDP_RATE: u64 = 1_000_000;
 
@@ -119,6 +122,14 @@ fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
             args.time
         )));
     }
+    if let Some(length) = args
+        .length
+        .filter(|len| args.udp && *len > DATAGRAM_LEN_MAX)
+    {
+        return Err(Failure::refused(format!(
+            "no datagram has {length} bytes: give --length at most {DATAGRAM_LEN_MAX}"
+        )));
+    }
     let (net, to) = args.host.open_towards(server, args.port, stop)?;
     let (len, rate) = match args.udp {
         true => (DATAGRAM_LEN, UDP_RATE),
@@ -137,7 +148,7 @@ fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
         client_version: concat!("weir ", env!("CARGO_PKG_VERSION")).to_owned(),
         ..Parameters::default()
     };
-    match client::run(&net, to, &parameters, || stop.asked()) {
+    match client::run(&net, to, &parameters, stop) {
         Ok(measured) => tell(args, &measured),
         Err(_) if stop.asked() => Err(Failure::Stopped(stop.signal())),
         Err(error) => Err(host::unreached(to, &error)),
@@ -158,7 +169,7 @@ fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
             args.host.check(&net)?;
             continue;
         };
-        match server::serve(&control, listener, socket, || stop.asked()) {
+        match server::serve(&control, listener, socket, stop) {
             Ok(measured) => tell(args, &measured)?,
             Err(_) if stop.asked() => {}
             Err(error) => say(&format!("weir: {peer}: {error}")),

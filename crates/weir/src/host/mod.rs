@@ -5,7 +5,7 @@ mod open;
 mod place;
 mod told;
 
-pub(crate) use names::{any_of, any_towards, resolve, unreached};
+pub(crate) use names::{any_of, any_towards, connect, resolve, unreached};
 
 use crate::failure::Failure;
 use crate::stop::Stop;

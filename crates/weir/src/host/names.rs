@@ -1,9 +1,15 @@
-//! Names of hosts, and the addresses that stand for all of ours.
+//! Names of hosts, how they are reached, and the addresses that stand for all
+//! of ours.
 
 use crate::failure::Failure;
+use crate::stop::Stop;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use weir_socket::Net;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+use weir_socket::{Net, TcpSocket, TcpStream};
 
 /// The addresses of a name, by the system's resolver, of the versions that the
 /// host has.
@@ -45,6 +51,40 @@ pub(crate) fn unreached(peer: SocketAddr, error: &io::Error) -> Failure {
         _ => error.to_string(),
     };
     Failure::run(format!("{peer}: {why}"))
+}
+
+/// Opens a connection; ends with a signal, too.
+pub(crate) fn connect(
+    net: &Net,
+    to: SocketAddr,
+    within: Duration,
+    stop: &Stop,
+) -> io::Result<TcpStream> {
+    /// How often it is looked whether a signal came.
+    const LOOK_EACH: Duration = Duration::from_millis(50);
+    let stream = TcpSocket::new(net).start(to)?;
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    let until = Instant::now() + within;
+    loop {
+        if let Poll::Ready(opened) = stream.poll_opened(&mut context) {
+            return opened.map(|()| stream);
+        } else if stop.asked() {
+            return Err(io::Error::other("asked to stop"));
+        } else if Instant::now() >= until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::park_timeout(LOOK_EACH);
+    }
+}
+
+/// Wakes a thread that waits for a socket.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 /// The unspecified addresses of the versions that the net has.

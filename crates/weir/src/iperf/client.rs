@@ -1,72 +1,61 @@
 //! iperf3's client.
 
+use super::control::{Control, LOOK_EACH, stopped};
 use super::server::{UDP_HELLO, UDP_WELCOME};
 use super::streams::{Streams, Way};
-use super::{
-    COOKIE_LEN, Measured, PATIENCE, Parameters, Results, odd, read_json, read_state, state,
-    write_json, write_state,
-};
-use crate::host::any_towards;
+use super::{COOKIE_LEN, Measured, PATIENCE, Parameters, Results, odd, state};
+use crate::host::{any_towards, connect};
+use crate::stop::Stop;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use weir_socket::{Net, TcpStream, UdpSocket};
+use weir_socket::{Net, UdpSocket};
 
 /// Runs a test with a server; what it measured.
 ///
 /// # Errors
-/// If the server does not answer, is busy, or says what it should not.
+/// If the server does not answer, is busy, says what it should not or goes, or
+/// a signal comes.
 pub(crate) fn run(
     net: &Net,
     server: SocketAddr,
     parameters: &Parameters,
-    stop: impl Fn() -> bool,
+    stop: &Stop,
 ) -> io::Result<Measured> {
-    let control = TcpStream::connect_timeout(net, &server, PATIENCE)?;
-    control.set_read_timeout(Some(PATIENCE))?;
-    control.set_nodelay(true)?;
+    let connection = connect(net, server, PATIENCE, stop)?;
+    connection.set_nodelay(true)?;
+    let control = Control::new(&connection, "the server", stop)?;
     let cookie = cookie();
-    (&control).write_all(&cookie)?;
+    control.write(&cookie)?;
     let mut ways = Vec::new();
     let mut ended = None;
     let mut theirs = Results::default();
     loop {
-        match read_state(&control)? {
-            state::PARAM_EXCHANGE => write_json(&control, parameters)?,
-            state::CREATE_STREAMS => ways = open(net, server, parameters, &cookie)?,
+        match control.state()? {
+            state::PARAM_EXCHANGE => control.write_json(parameters)?,
+            state::CREATE_STREAMS => ways = open(net, server, parameters, &cookie, stop)?,
             state::TEST_START => {}
             state::TEST_RUNNING => {
                 let sends = !parameters.reverse;
-                let streams = Streams::start(std::mem::take(&mut ways), sends, parameters);
-                wait(&streams, parameters, &stop);
-                let state = if stop() {
-                    state::CLIENT_TERMINATE
-                } else {
-                    state::TEST_END
-                };
+                let streams = Streams::start(std::mem::take(&mut ways), sends, parameters)?;
+                let outcome = wait(&control, &streams, parameters);
                 ended = Some(streams.end());
-                write_state(&control, state)?;
-                if state == state::CLIENT_TERMINATE {
-                    return Err(odd("asked to stop"));
+                if stop.asked() {
+                    control.write(&[state::CLIENT_TERMINATE])?;
                 }
+                outcome?;
+                control.write(&[state::TEST_END])?;
             }
             state::EXCHANGE_RESULTS => {
                 let (ours, ..) = ended.as_ref().ok_or_else(|| odd("results before a test"))?;
-                write_json(&control, ours)?;
-                theirs = read_json(&control)?;
+                control.write_json(ours)?;
+                theirs = control.read_json()?;
             }
             state::DISPLAY_RESULTS => {
-                write_state(&control, state::IPERF_DONE)?;
+                control.write(&[state::IPERF_DONE])?;
                 break;
             }
-            state::ACCESS_DENIED => return Err(odd("the server is busy: try again later")),
-            state::SERVER_ERROR => return Err(odd("the server refuses the test")),
-            state::SERVER_TERMINATE => return Err(odd("the server has ended")),
-            other => {
-                return Err(odd(format!(
-                    "the server says {other}, which we do not know"
-                )));
-            }
+            other => return Err(odd(refusal(other))),
         }
     }
     // A server that sends takes a reset for a failure: they end with us.
@@ -88,22 +77,33 @@ fn cookie() -> [u8; COOKIE_LEN] {
     cookie
 }
 
+/// Why a server that says this has no test for us.
+fn refusal(said: u8) -> String {
+    match said {
+        state::ACCESS_DENIED => "the server is busy: try again later".to_owned(),
+        state::SERVER_ERROR => "the server refuses the test".to_owned(),
+        state::SERVER_TERMINATE => "the server has ended".to_owned(),
+        other => format!("the server says {other}, which we do not know"),
+    }
+}
+
 fn open(
     net: &Net,
     server: SocketAddr,
     parameters: &Parameters,
     cookie: &[u8],
+    stop: &Stop,
 ) -> io::Result<Vec<Way>> {
     let one = |_| match parameters.udp {
         false => {
-            let mut stream = TcpStream::connect_timeout(net, &server, PATIENCE)?;
+            let mut stream = connect(net, server, PATIENCE, stop)?;
             stream.write_all(cookie)?;
             Ok(Way::Tcp(stream))
         }
         true => {
             let socket = UdpSocket::bind(net, any_towards(server))?;
             socket.connect(server)?;
-            hello(&socket)?;
+            hello(&socket, stop)?;
             Ok(Way::Udp(socket, server))
         }
     };
@@ -111,10 +111,13 @@ fn open(
 }
 
 /// Says hello until it is answered.
-fn hello(socket: &UdpSocket) -> io::Result<()> {
-    socket.set_read_timeout(Some(PATIENCE / 10))?;
-    for _ in 0..10 {
-        socket.send(&UDP_HELLO[0].to_ne_bytes())?;
+fn hello(socket: &UdpSocket, stop: &Stop) -> io::Result<()> {
+    socket.set_read_timeout(Some(LOOK_EACH))?;
+    for count in 0..100 {
+        stopped(stop)?;
+        if count % 10 == 0 {
+            socket.send(&UDP_HELLO[0].to_ne_bytes())?;
+        }
         match socket.recv_owned() {
             Ok((bytes, _)) if bytes == UDP_WELCOME.to_ne_bytes() => return Ok(()),
             Ok(_) => {}
@@ -125,21 +128,26 @@ fn hello(socket: &UdpSocket) -> io::Result<()> {
     Err(odd("the server does not answer over UDP"))
 }
 
-/// Until the time is over, all is sent, or somebody asks to stop.
-fn wait(streams: &Streams, parameters: &Parameters, stop: &impl Fn() -> bool) {
+/// Until the time is over or all is sent.
+///
+/// # Errors
+/// If the server ends first, or a signal comes.
+fn wait(control: &Control<'_>, streams: &Streams, parameters: &Parameters) -> io::Result<()> {
     let began = Instant::now();
     let time = Duration::try_from_secs_f64(parameters.time).unwrap_or(Duration::MAX);
-    while !stop() {
+    loop {
         let left = time.saturating_sub(began.elapsed());
         let all = parameters.num > 0 && streams.bytes() >= parameters.num;
         if all || parameters.num == 0 && left.is_zero() {
-            return;
+            return Ok(());
         }
         let most = if parameters.num > 0 {
             Duration::from_millis(1)
         } else {
             left
         };
-        std::thread::sleep(most.min(Duration::from_millis(50)));
+        if let Some(said) = control.state_within(most.min(LOOK_EACH))? {
+            return Err(odd(refusal(said)));
+        }
     }
 }

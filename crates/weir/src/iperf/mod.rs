@@ -18,14 +18,13 @@
 //! ```
 
 pub(crate) mod client;
+mod control;
 pub(crate) mod server;
 mod streams;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
-use std::io::{self, Read, Write};
+use std::io;
 use std::time::Duration;
-use weir_socket::TcpStream;
 
 /// Where a server is, unless told otherwise.
 pub(crate) const PORT: u16 = 5201;
@@ -69,6 +68,8 @@ pub(crate) struct Parameters {
     pub(crate) udp: bool,
     /// Seconds.
     pub(crate) time: f64,
+    /// Seconds before, which the client does not count.
+    pub(crate) omit: f64,
     /// Bytes, or blocks, instead; 0 for none.
     pub(crate) num: u64,
     pub(crate) blockcount: u64,
@@ -225,32 +226,4 @@ impl Measured {
 
 fn odd(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.into())
-}
-
-pub(crate) fn write_json(mut stream: &TcpStream, value: &impl Serialize) -> io::Result<()> {
-    let text = serde_json::to_vec(value)?;
-    let len = u32::try_from(text.len()).map_err(|_| odd("too much JSON"))?;
-    stream.write_all(&[&len.to_be_bytes()[..], &text].concat())
-}
-
-pub(crate) fn read_json<T: DeserializeOwned>(mut stream: &TcpStream) -> io::Result<T> {
-    let mut len = [0; 4];
-    stream.read_exact(&mut len)?;
-    let len = u32::from_be_bytes(len) as usize;
-    if len > JSON_LEN_MAX {
-        return Err(odd(format!("{len} bytes of JSON are too many")));
-    }
-    let mut text = vec![0; len];
-    stream.read_exact(&mut text)?;
-    serde_json::from_slice(&text).map_err(|error| odd(format!("bad JSON: {error}")))
-}
-
-pub(crate) fn write_state(mut stream: &TcpStream, state: u8) -> io::Result<()> {
-    stream.write_all(&[state])
-}
-
-pub(crate) fn read_state(mut stream: &TcpStream) -> io::Result<u8> {
-    let mut state = [0];
-    stream.read_exact(&mut state)?;
-    Ok(state[0])
 }

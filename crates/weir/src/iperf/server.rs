@@ -1,12 +1,13 @@
 //! iperf3's server: one test after the other.
 
+use super::control::{Control, LOOK_EACH, stopped};
 use super::streams::{Streams, Way};
 use super::{
-    BLOCK_LEN_MAX, COOKIE_LEN, Measured, PATIENCE, Parameters, Results, STREAMS_MAX, odd,
-    read_json, read_state, state, write_json, write_state,
+    BLOCK_LEN_MAX, COOKIE_LEN, Measured, PATIENCE, Parameters, Results, STREAMS_MAX, odd, state,
 };
-use std::io::{self, Read, Write};
-use std::time::Instant;
+use crate::stop::Stop;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
 use weir_socket::{TcpListener, TcpStream, UdpSocket};
 
 /// What a client's first datagram says, and its answer, in its byte order.
@@ -16,48 +17,50 @@ pub(super) const UDP_WELCOME: u32 = 0x3938_3736;
 /// Serves the test whose control connection has come; what it measured.
 ///
 /// # Errors
-/// If the client goes, or says what it should not.
+/// If the client goes, or says what it should not, or a signal comes.
 pub(crate) fn serve(
-    control: &TcpStream,
+    connection: &TcpStream,
     listener: &TcpListener,
     socket: &UdpSocket,
-    stop: impl Fn() -> bool,
+    stop: &Stop,
 ) -> io::Result<Measured> {
-    control.set_read_timeout(Some(PATIENCE))?;
-    control.set_nodelay(true)?;
+    connection.set_nodelay(true)?;
+    let control = Control::new(connection, "the client", stop)?;
     let mut cookie = [0; COOKIE_LEN];
-    let mut stream = control;
-    stream.read_exact(&mut cookie)?;
-    write_state(control, state::PARAM_EXCHANGE)?;
-    let parameters: Parameters = read_json(control)?;
+    control.read(&mut cookie)?;
+    control.write(&[state::PARAM_EXCHANGE])?;
+    let parameters: Parameters = control.read_json()?;
     if let Err(why) = check(&parameters) {
         // With our error's number and the system's.
-        stream.write_all(&[&[state::SERVER_ERROR][..], &[0; 8]].concat())?;
+        control.write(&[&[state::SERVER_ERROR][..], &[0; 8]].concat())?;
         return Err(odd(why));
     }
-    write_state(control, state::CREATE_STREAMS)?;
+    control.write(&[state::CREATE_STREAMS])?;
     let ways = match parameters.udp {
-        true => datagrams(socket, parameters.parallel)?,
-        false => connections(listener, &cookie, parameters.parallel)?,
+        true => datagrams(socket, parameters.parallel, stop)?,
+        false => connections(listener, &cookie, parameters.parallel, stop)?,
     };
-    write_state(control, state::TEST_START)?;
-    write_state(control, state::TEST_RUNNING)?;
-    let streams = Streams::start(ways, parameters.reverse, &parameters);
-    let ended = wait_for_end(control, &stop);
+    control.write(&[state::TEST_START, state::TEST_RUNNING])?;
+    let streams = Streams::start(ways, parameters.reverse, &parameters)?;
+    let ended = wait_for_end(&control, &parameters);
     let (ours, seconds, open) = streams.end();
     // A client that reads hears nothing else until its streams end.
     drop(open);
-    match ended? {
-        state::TEST_END => {}
-        state::CLIENT_TERMINATE => return Err(odd("the client has ended the test")),
-        other => return Err(odd(format!("the client says {other} within the test"))),
+    match ended {
+        Ok(state::TEST_END) => {}
+        Ok(state::CLIENT_TERMINATE) => return Err(odd("the client has ended the test")),
+        Ok(other) => return Err(odd(format!("the client says {other} within the test"))),
+        Err(error) => {
+            let _ = control.write(&[state::SERVER_TERMINATE]);
+            return Err(error);
+        }
     }
-    write_state(control, state::EXCHANGE_RESULTS)?;
-    let theirs: Results = read_json(control)?;
-    write_json(control, &ours)?;
-    write_state(control, state::DISPLAY_RESULTS)?;
+    control.write(&[state::EXCHANGE_RESULTS])?;
+    let theirs: Results = control.read_json()?;
+    control.write_json(&ours)?;
+    control.write(&[state::DISPLAY_RESULTS])?;
     // A client in a hurry closes instead.
-    let _ = read_state(control);
+    let _ = control.state();
     let sent = parameters.reverse;
     Ok(Measured::of(&parameters, sent, &ours, &theirs, seconds))
 }
@@ -81,20 +84,21 @@ fn check(parameters: &Parameters) -> Result<(), String> {
     Ok(())
 }
 
-/// The client's next word; meanwhile somebody may ask us to stop.
-fn wait_for_end(control: &TcpStream, stop: &impl Fn() -> bool) -> io::Result<u8> {
-    control.set_read_timeout(Some(std::time::Duration::from_millis(100)))?;
+/// The client's next word, which it has to say when the test's time is over.
+fn wait_for_end(control: &Control<'_>, parameters: &Parameters) -> io::Result<u8> {
+    // A time of zero is none.
+    let by_time = parameters.num == 0 && parameters.blockcount == 0 && parameters.time > 0.0;
+    let time = Duration::try_from_secs_f64(parameters.time + parameters.omit.max(0.0)).ok();
+    let most = time
+        .filter(|_| by_time)
+        .map(|time| time.saturating_add(PATIENCE));
+    let began = Instant::now();
     loop {
-        if stop() {
-            let _ = write_state(control, state::SERVER_TERMINATE);
-            return Err(odd("asked to stop"));
+        if let Some(said) = control.state_within(LOOK_EACH)? {
+            return Ok(said);
         }
-        match read_state(control) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            other => {
-                control.set_read_timeout(Some(PATIENCE))?;
-                return other;
-            }
+        if most.is_some_and(|most| began.elapsed() > most) {
+            return Err(odd("the client does not end its test"));
         }
     }
 }
@@ -104,23 +108,23 @@ fn connections(
     listener: &TcpListener,
     cookie: &[u8; COOKIE_LEN],
     count: usize,
+    stop: &Stop,
 ) -> io::Result<Vec<Way>> {
     let until = Instant::now() + PATIENCE;
     let mut ways = Vec::new();
+    listener.set_read_timeout(Some(LOOK_EACH))?;
     while ways.len() < count {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        stopped(stop)?;
+        if Instant::now() >= until {
             return Err(odd("the client opens fewer streams than it said"));
         }
-        listener.set_read_timeout(Some(left))?;
         let Ok((mut stream, _)) = listener.accept() else {
             continue;
         };
-        stream.set_read_timeout(Some(left))?;
         let mut its = [0; COOKIE_LEN];
-        match stream.read_exact(&mut its) {
+        match Control::new(&stream, "a stream", stop)?.read(&mut its) {
             Ok(()) if its == *cookie => ways.push(Way::Tcp(stream)),
-            Ok(()) => drop(write_state(&stream, state::ACCESS_DENIED)),
+            Ok(()) => drop(stream.write_all(&[state::ACCESS_DENIED])),
             Err(_) => {}
         }
     }
@@ -128,15 +132,15 @@ fn connections(
 }
 
 /// Peers that say hello.
-fn datagrams(socket: &UdpSocket, count: usize) -> io::Result<Vec<Way>> {
+fn datagrams(socket: &UdpSocket, count: usize, stop: &Stop) -> io::Result<Vec<Way>> {
     let until = Instant::now() + PATIENCE;
     let mut peers = Vec::new();
+    socket.set_read_timeout(Some(LOOK_EACH))?;
     while peers.len() < count {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        stopped(stop)?;
+        if Instant::now() >= until {
             return Err(odd("the client opens fewer streams than it said"));
         }
-        socket.set_read_timeout(Some(left))?;
         let Ok((bytes, from)) = socket.recv_owned() else {
             continue;
         };

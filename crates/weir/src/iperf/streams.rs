@@ -1,6 +1,6 @@
 //! The streams of a test: bytes that go, bytes that come.
 
-use super::{Parameters, Results, StreamResult, stream_id};
+use super::{Parameters, Results, StreamResult, odd, stream_id};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -65,15 +65,36 @@ pub(super) struct Streams {
 
 impl Streams {
     /// Begins to send, or to receive.
-    pub(super) fn start(ways: Vec<Way>, sends: bool, parameters: &Parameters) -> Streams {
-        let over = Arc::new(AtomicBool::new(false));
-        let counts: Vec<Arc<Counts>> = ways.iter().map(|_| Arc::default()).collect();
-        let mut threads = Vec::new();
+    ///
+    /// # Errors
+    /// If the system has no more threads.
+    pub(super) fn start(
+        ways: Vec<Way>,
+        sends: bool,
+        parameters: &Parameters,
+    ) -> io::Result<Streams> {
         let connection = |way: &Way| match way {
             Way::Tcp(stream) => Some(stream.clone()),
             Way::Udp(..) => None,
         };
-        let open = ways.iter().filter_map(connection).collect();
+        let mut streams = Streams {
+            over: Arc::default(),
+            counts: ways.iter().map(|_| Arc::default()).collect(),
+            threads: Vec::new(),
+            open: ways.iter().filter_map(connection).collect(),
+            sends,
+            began: Instant::now(),
+        };
+        match streams.begin(ways, parameters) {
+            Ok(()) => Ok(streams),
+            Err(error) => {
+                streams.end();
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(&mut self, ways: Vec<Way>, parameters: &Parameters) -> io::Result<()> {
         // What is to be sent in all, for a test of so many bytes or blocks.
         let left = match (parameters.num, parameters.blockcount) {
             (0, 0) => i64::MAX,
@@ -82,34 +103,33 @@ impl Streams {
         };
         let left = Arc::new(AtomicI64::new(left));
         let mut heard: Vec<Heard> = Vec::new();
-        for (way, counts) in ways.into_iter().zip(&counts) {
-            let (over, counts, left) = (Arc::clone(&over), Arc::clone(counts), Arc::clone(&left));
+        let counts = self.counts.clone();
+        for (way, counts) in ways.into_iter().zip(counts) {
+            let (over, left, sends) = (Arc::clone(&self.over), Arc::clone(&left), self.sends);
             let parameters = parameters.clone();
             match way {
                 Way::Udp(socket, peer) if !sends => Heard::add(&mut heard, socket, peer, counts),
-                way => threads.push(std::thread::spawn(move || match (way, sends) {
+                way => self.spawn(move || match (way, sends) {
                     (Way::Tcp(stream), true) => write(&stream, &parameters, &counts, &left, &over),
                     (Way::Tcp(stream), false) => read(&stream, &parameters, &counts, &over),
                     (Way::Udp(socket, to), _) => {
                         send(&socket, to, &parameters, &counts, &left, &over);
                     }
-                })),
+                })?,
             }
         }
         for one in heard {
-            let (over, wide) = (Arc::clone(&over), parameters.udp_counters_64bit > 0);
-            threads.push(std::thread::spawn(move || {
-                receive(&one.socket, &one.streams, wide, &over)
-            }));
+            let (over, wide) = (Arc::clone(&self.over), parameters.udp_counters_64bit > 0);
+            self.spawn(move || receive(&one.socket, &one.streams, wide, &over))?;
         }
-        Streams {
-            over,
-            counts,
-            threads,
-            open,
-            sends,
-            began: Instant::now(),
-        }
+        Ok(())
+    }
+
+    fn spawn(&mut self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().spawn(work);
+        let thread = thread.map_err(|error| odd(format!("cannot start a thread: {error}")))?;
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// Bytes of all streams so far.

@@ -1,0 +1,111 @@
+//! The connection by which both sides say what they do.
+
+use super::{JSON_LEN_MAX, PATIENCE, odd};
+use crate::stop::Stop;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+use weir_socket::TcpStream;
+
+/// How often those who wait look whether a signal came.
+pub(super) const LOOK_EACH: Duration = Duration::from_millis(100);
+
+/// No time-out is zero.
+const SHORTEST: Duration = Duration::from_micros(1);
+
+/// That a signal came.
+pub(super) fn stopped(stop: &Stop) -> io::Result<()> {
+    match stop.asked() {
+        true => Err(odd("asked to stop")),
+        false => Ok(()),
+    }
+}
+
+/// The control connection. Whoever waits at it ends with a signal, with the
+/// other side, and when that says nothing for too long.
+pub(super) struct Control<'a> {
+    stream: &'a TcpStream,
+    stop: &'a Stop,
+    /// The other side's name.
+    other: &'static str,
+}
+
+impl<'a> Control<'a> {
+    pub(super) fn new(
+        stream: &'a TcpStream,
+        other: &'static str,
+        stop: &'a Stop,
+    ) -> io::Result<Control<'a>> {
+        stream.set_read_timeout(Some(LOOK_EACH))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Control {
+            stream,
+            stop,
+            other,
+        })
+    }
+
+    /// Bytes if some come while we look.
+    fn look(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        stopped(self.stop)?;
+        match { self.stream }.read(out) {
+            Ok(0) => Err(odd(format!("{} has closed the connection", self.other))),
+            Ok(count) => Ok(Some(count)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All of it comes in time, however few bytes at once.
+    pub(super) fn read(&self, mut out: &mut [u8]) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while !out.is_empty() {
+            if let Some(count) = self.look(out)? {
+                out = &mut out[count..];
+            }
+            if !out.is_empty() && Instant::now() >= until {
+                let (other, seconds) = (self.other, PATIENCE.as_secs());
+                return Err(odd(format!("{other} has not answered within {seconds} s")));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn state(&self) -> io::Result<u8> {
+        let mut state = [0];
+        self.read(&mut state)?;
+        Ok(state[0])
+    }
+
+    /// What the other side says, if it does within this time.
+    pub(super) fn state_within(&self, time: Duration) -> io::Result<Option<u8>> {
+        let mut state = [0];
+        self.stream.set_read_timeout(Some(time.max(SHORTEST)))?;
+        let looked = self.look(&mut state);
+        self.stream.set_read_timeout(Some(LOOK_EACH))?;
+        Ok(looked?.map(|_| state[0]))
+    }
+
+    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        { self.stream }.write_all(bytes)
+    }
+
+    pub(super) fn write_json(&self, value: &impl Serialize) -> io::Result<()> {
+        let text = serde_json::to_vec(value)?;
+        let len = u32::try_from(text.len()).map_err(|_| odd("too much JSON"))?;
+        self.write(&[&len.to_be_bytes()[..], &text].concat())
+    }
+
+    pub(super) fn read_json<T: DeserializeOwned>(&self) -> io::Result<T> {
+        let mut len = [0; 4];
+        self.read(&mut len)?;
+        let len = u32::from_be_bytes(len) as usize;
+        if len > JSON_LEN_MAX {
+            return Err(odd(format!("{len} bytes of JSON are too many")));
+        }
+        let mut text = vec![0; len];
+        self.read(&mut text)?;
+        serde_json::from_slice(&text).map_err(|error| odd(format!("bad JSON: {error}")))
+    }
+}
