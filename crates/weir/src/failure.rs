@@ -111,7 +111,7 @@ pub(crate) fn stopped(signal: u8) -> String {
 
 /// `message` with the control characters escaped that it took from a filter
 /// or a file's name: they could drive the terminal, or turn the text around.
-fn harmless(message: &str) -> String {
+pub(crate) fn harmless(message: &str) -> String {
     let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut out = String::with_capacity(message.len());
     for c in message.chars() {

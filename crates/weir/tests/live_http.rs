@@ -11,10 +11,10 @@ use common::Folder;
 use live::{Running, open_folder};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 use tap::{KERNEL, Kernel, OURS, kernel};
 use weir_lab::net::Signal;
 
@@ -168,15 +168,112 @@ fn a_server_says_which_port_it_got_and_logs_what_it_refuses() {
         };
         let line = format!("curl -sS -d x=y http://{at}:{port}/upload");
         let said = kernel.run(&line);
-        assert!(said.starts_with(b"413"), "{said:?}");
+        assert!(said.starts_with(b"405"), "{said:?}");
     }
+    // Nobody's request drives the terminal of who reads the log.
+    kernel.host.run(|| {
+        let mut stream = TcpStream::connect(format!("{}:{port}", OURS[0])).unwrap();
+        let request = "GET /\u{9b}31m\u{202e} HTTP/1.0\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    });
     server.signal(weir_lab::net::Signal::INT);
     let ended = server.end();
     assert_eq!(
-        ended.stdout.matches("\"POST /upload\" 413").count(),
+        ended.stdout.matches("\"POST /upload\" 405").count(),
         2,
         "{ended:?}"
     );
+    let escaped = "\"GET /\\u{9b}31m\\u{202e}\" 404";
+    assert!(ended.stdout.contains(escaped), "{ended:?}");
+}
+
+/// RFC 9110 §13, §14.2. The file has neither an entity tag nor another date.
+#[test]
+fn serve_keeps_to_conditions() {
+    const DATE: &str = "Sun, 09 Sep 2001 01:46:40 GMT";
+    const BEFORE: &str = "Sun, 09 Sep 2001 01:46:39 GMT";
+    const AFTER: &str = "Sun, 09 Sep 2001 01:46:41 GMT";
+    let Some(kernel) = kernel() else { return };
+    let folder = site("serve-conditions");
+    let modify = |name: &str, at| {
+        let file = fs::File::options().write(true).open(folder.path(name));
+        file.unwrap().set_modified(at).unwrap();
+    };
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    modify("1448.bin", at);
+    modify("1449.bin", SystemTime::now() + Duration::from_secs(86_400));
+    let _server = kernel.weir(&["serve", &folder.path("")]).until("ready");
+    let curl = |more: &[String], path: &str| {
+        let mut curl = std::process::Command::new("curl");
+        curl.args([
+            "-sS",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code} %header{last-modified}",
+        ]);
+        curl.args(more).arg(format!("http://{}/{path}", OURS[0]));
+        let said = kernel.host.output(curl).unwrap().stdout;
+        String::from_utf8(said).unwrap()
+    };
+    for (fields, status) in [
+        (vec!["Range: bytes=0-9".to_owned()], 206),
+        (
+            vec!["Range: bytes=0-9".into(), format!("If-Range: {DATE}")],
+            206,
+        ),
+        (
+            vec!["Range: bytes=0-9".into(), format!("If-Range: {BEFORE}")],
+            200,
+        ),
+        (
+            vec!["Range: bytes=0-9".into(), format!("If-Range: {AFTER}")],
+            200,
+        ),
+        (
+            vec!["Range: bytes=0-9".into(), "If-Range: \"x\"".into()],
+            200,
+        ),
+        (vec![format!("If-Modified-Since: {DATE}")], 304),
+        (vec![format!("If-Modified-Since: {BEFORE}")], 200),
+        (
+            vec![
+                format!("If-Modified-Since: {DATE}"),
+                "If-None-Match: \"x\"".into(),
+            ],
+            200,
+        ),
+        (vec!["If-None-Match: *".into()], 304),
+        (vec![format!("If-Unmodified-Since: {DATE}")], 200),
+        (vec![format!("If-Unmodified-Since: {BEFORE}")], 412),
+        (vec!["If-Unmodified-Since: nonsense".into()], 200),
+        (
+            vec![
+                "If-Match: *".into(),
+                format!("If-Unmodified-Since: {BEFORE}"),
+            ],
+            200,
+        ),
+        (vec!["If-Match: \"x\"".into()], 412),
+    ] {
+        let given = fields
+            .iter()
+            .flat_map(|field| ["-H".to_owned(), field.clone()]);
+        let said = curl(&given.collect::<Vec<_>>(), "1448.bin");
+        let wanted = match status {
+            412 => "412 ".to_owned(),
+            status => format!("{status} {DATE}"),
+        };
+        assert_eq!(said, wanted, "{fields:?}");
+    }
+    let words = |words: &str| words.split('|').map(str::to_owned).collect::<Vec<_>>();
+    let head = curl(&words("-I|-H|Range: bytes=0-9"), "1448.bin");
+    assert_eq!(head, format!("200 {DATE}"));
+    let said = curl(&[], "1449.bin");
+    let date = said.strip_prefix("200 ").unwrap();
+    let more = words(&format!("-H|Range: bytes=0-9|-H|If-Range: {date}"));
+    assert_eq!(curl(&more, "1449.bin"), said, "it may be modified again");
 }
 
 /// A server of the kernel's that answers once, whatever is asked.
@@ -339,7 +436,8 @@ fn serve_keeps_to_http_and_to_its_folder() {
         (format!("{at}/../../../etc/passwd"), "400 Bad", ""),
         (format!("{at}/%2e%2e/%2e%2e/etc/passwd"), "400 Bad", ""),
         (format!("-X DELETE {at}/"), "405 Method", "Allow: GET, HEAD"),
-        (format!("-d x=y {at}/"), "413 Content", ""),
+        (format!("-d x=y {at}/"), "405 Method", "Allow: GET, HEAD"),
+        (format!("-X GET -d x=y {at}/"), "413 Content", ""),
         (format!("-H Host: {at}/"), "400 Bad", ""),
     ] {
         let said = curl(&arguments);

@@ -1,6 +1,6 @@
 //! `weir serve`: a folder's files over HTTP, by weir's own TCP.
 
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, harmless, say};
 use crate::host::{self, HostArgs, Need, any_of};
 use crate::http::files::Folder;
 use crate::http::server::{self, Answered};
@@ -210,8 +210,9 @@ impl Server {
             (false, true) => format!("{peer} \"{method} {target}\" {status} {bytes}"),
             (false, false) => return,
         };
-        // A log that nobody reads is no reason not to serve.
-        let _ = writeln!(io::stdout(), "{line}");
+        // A log that nobody reads is no reason not to serve; nor may a client
+        // drive the terminal of who reads it.
+        let _ = writeln!(io::stdout(), "{}", harmless(&line));
     }
 
     /// Lets answers end that do so soon, and resets the others.

@@ -12,12 +12,22 @@ pub(crate) struct Request {
     pub(crate) target: String,
     /// Which bytes alone are wanted: the field `Range`.
     pub(crate) range: Option<String>,
-    /// Which version the client has: the field `If-Modified-Since`.
-    pub(crate) since: Option<String>,
+    /// What must be so for an answer.
+    pub(crate) conditions: Conditions,
     /// Whether the connection stays.
     pub(crate) persists: bool,
     /// It has a body, which nothing here takes.
     pub(crate) has_body: bool,
+}
+
+/// The fields of conditions (RFC 9110 §13.1), as they came.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Conditions {
+    pub(crate) if_match: Option<String>,
+    pub(crate) if_none_match: Option<String>,
+    pub(crate) if_modified_since: Option<String>,
+    pub(crate) if_unmodified_since: Option<String>,
+    pub(crate) if_range: Option<String>,
 }
 
 /// Why there is no request.
@@ -70,13 +80,19 @@ fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, NoRequest> {
     let has_body = !empty || values(fields, "transfer-encoding").next().is_some();
     let text = |name| {
         let value = values(fields, name).next()?;
-        Some(String::from_utf8_lossy(value).into_owned())
+        Some(String::from_utf8_lossy(value.trim_ascii()).into_owned())
     };
     let request = Request {
         method: head.method.unwrap_or_default().to_owned(),
         target: path(head.path.unwrap_or_default()).to_owned(),
         range: text("range"),
-        since: text("if-modified-since"),
+        conditions: Conditions {
+            if_match: text("if-match"),
+            if_none_match: text("if-none-match"),
+            if_modified_since: text("if-modified-since"),
+            if_unmodified_since: text("if-unmodified-since"),
+            if_range: text("if-range"),
+        },
         persists: persists(version, fields) && !has_body,
         has_body,
     };

@@ -1,9 +1,9 @@
 //! One connection of a server: requests, and files for answers.
 
 use super::files::{Folder, Found, Served};
-use super::request::{self, NoRequest, Request};
+use super::request::{self, Conditions, NoRequest, Request};
 use jiff::Timestamp;
-use jiff::fmt::rfc2822::DateTimePrinter;
+use jiff::fmt::rfc2822::{DateTimeParser, DateTimePrinter};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 /// Requests on one connection; then it is closed.
@@ -86,13 +86,13 @@ impl Answer {
 }
 
 fn answer(folder: &Folder, request: &Request) -> Answer {
-    if request.has_body {
-        return Answer::of(413);
-    }
     if !matches!(request.method.as_str(), "GET" | "HEAD") {
         let mut answer = Answer::of(405);
         answer.fields.push(("Allow", "GET, HEAD".to_owned()));
         return answer;
+    }
+    if request.has_body {
+        return Answer::of(413);
     }
     match folder.find(&request.target) {
         Found::File(served) => file(served, request),
@@ -116,22 +116,22 @@ fn file(served: Served, request: &Request) -> Answer {
         ("Last-Modified", modified.clone()),
         ("Accept-Ranges", "bytes".to_owned()),
     ];
-    if request
-        .since
-        .as_deref()
-        .is_some_and(|since| since.trim() == modified)
-    {
-        return Answer {
-            status: 304,
-            fields,
-            body: Payload::Text(String::new()),
-        };
+    match status_of(&request.conditions, served.modified, &modified) {
+        Some(304) => {
+            return Answer {
+                status: 304,
+                fields,
+                body: Payload::Text(String::new()),
+            };
+        }
+        Some(status) => return Answer::of(status),
+        None => {}
     }
     let len = served.len;
-    let range = request
-        .range
-        .as_deref()
-        .map(|field| request::range(field, len));
+    // Ranges are defined for GET alone (RFC 9110 §14.2).
+    let wanted = request.range.as_deref().filter(|_| request.method == "GET");
+    let wanted = wanted.filter(|_| is_same(&request.conditions, served.modified, &modified));
+    let range = wanted.map(|field| request::range(field, len));
     let (status, range) = match range {
         Some(Err(())) => {
             let mut answer = Answer::of(416);
@@ -152,6 +152,47 @@ fn file(served: Served, request: &Request) -> Answer {
         fields,
         body: Payload::File(served, range),
     }
+}
+
+/// What answers instead of the file, in the order of RFC 9110 §13.2.2. Files
+/// have no entity tags.
+fn status_of(conditions: &Conditions, modified: i64, as_field: &str) -> Option<u16> {
+    let Conditions {
+        if_match,
+        if_none_match,
+        if_modified_since,
+        if_unmodified_since,
+        ..
+    } = conditions;
+    let later = |field: &String| seconds(field).is_some_and(|since| modified > since);
+    let fails = match (if_match, if_unmodified_since) {
+        (Some(tags), _) => tags != "*",
+        (None, Some(since)) => later(since),
+        (None, None) => false,
+    };
+    let is_had = match (if_none_match, if_modified_since) {
+        (Some(tags), _) => tags == "*",
+        (None, since) => since.as_deref() == Some(as_field),
+    };
+    match (fails, is_had) {
+        (true, _) => Some(412),
+        (false, true) => Some(304),
+        (false, false) => None,
+    }
+}
+
+/// Whether the client has a part of this version of the file (RFC 9110
+/// §13.1.5). What was modified in this second may be so again.
+fn is_same(conditions: &Conditions, modified: i64, as_field: &str) -> bool {
+    let is_settled = modified < Timestamp::now().as_second();
+    let field = conditions.if_range.as_deref();
+    field.is_none_or(|field| field == as_field && is_settled)
+}
+
+/// Seconds since 1970 of a time as fields have it.
+fn seconds(field: &str) -> Option<i64> {
+    let time = DateTimeParser::new().parse_timestamp(field);
+    time.ok().map(Timestamp::as_second)
 }
 
 /// A time as fields have it (RFC 9110 §5.6.7), of seconds since 1970.
@@ -234,6 +275,7 @@ fn reason(status: u16) -> &'static str {
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        412 => "Precondition Failed",
         413 => "Content Too Large",
         416 => "Range Not Satisfiable",
         431 => "Request Header Fields Too Large",
