@@ -356,6 +356,77 @@ fn a_signal_ends_get() {
     assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
 }
 
+/// Nobody reads what it has, and one signal is enough.
+#[test]
+fn a_signal_ends_get_that_waits_for_its_reader() {
+    let Some(kernel) = kernel() else { return };
+    let folder = site("get-unread");
+    folder.write("text", &vec![b'x'; 5_000_000]);
+    let _server = python(&kernel, &folder.path(""));
+    let url = url(KERNEL[0], 8000, "/text");
+    let got = kernel.weir(&["get", &url]).until_full();
+    got.signal(Signal::TERM);
+    let ended = got.end();
+    assert_eq!(ended.code, Some(143), "{}", ended.stderr);
+}
+
+#[test]
+fn get_leaves_the_files_of_others() {
+    let Some(kernel) = kernel() else { return };
+    let folder = site("get-files");
+    let _server = python(&kernel, &folder.path(""));
+    let url = url(KERNEL[0], 8000, "/1447.bin");
+    let (out, beside) = (folder.path("out"), folder.path("out.part"));
+    // One who may not read it, nor write the other.
+    let nobodys = |path: &str, mode: u32| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        std::os::unix::fs::chown(path, Some(65_534), None).unwrap();
+    };
+    folder.write("out.part", b"mine");
+    folder.write("out", b"before");
+    nobodys(&beside, 0o644);
+    nobodys(&out, 0o600);
+    let got = kernel.weir(&["get", &url, "-o", &out]).end();
+    assert_eq!(got.code, Some(0), "{got:?}");
+    assert!(fs::read(&out).unwrap() == body(1447));
+    assert_eq!(fs::read(&beside).unwrap(), b"mine");
+    let mode = fs::metadata(&out).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "as it was");
+    folder.write("kept", b"before");
+    let kept = folder.path("kept");
+    nobodys(&kept, 0o444);
+    let got = kernel.weir(&["get", &url, "-o", &kept]).end();
+    let said = format!("weir: cannot write {kept}: Permission denied");
+    assert!(got.code == Some(1) && got.stderr.contains(&said), "{got:?}");
+    assert_eq!(fs::read(&kept).unwrap(), b"before");
+}
+
+#[test]
+fn get_writes_to_standard_output_by_its_name() {
+    let Some(kernel) = kernel() else { return };
+    let _one = answering(&kernel, 8000, b"HTTP/1.1 200 OK\r\n\r\nhello");
+    let url = url(KERNEL[0], 8000, "/");
+    let got = kernel.weir(&["get", &url, "-o", "-"]).end();
+    assert_eq!((got.code, &*got.stdout), (Some(0), "hello"), "{got:?}");
+    let got = kernel.weir(&["get", &url, "-o", "-", "--json"]).end();
+    assert_eq!(got.code, Some(2), "{got:?}");
+    assert!(got.stderr.contains("give a file with -o"), "{got:?}");
+}
+
+/// Nobody gives the host an address.
+#[test]
+fn get_gives_up_altogether_in_time() {
+    let Some(kernel) = kernel() else { return };
+    for (source, whose) in [("dhcp", "DHCP server"), ("auto", "router")] {
+        let words = ["get", "http://192.0.2.1/", "--link", "tap0", "-m", "0.5"];
+        let all = [&words[..], &["--addr", source]].concat();
+        let ended = kernel.weir_as_said(&all).end();
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let said = ended.stderr.contains(whose) && ended.stderr.contains("within 0.5 s");
+        assert!(said, "{ended:?}");
+    }
+}
+
 #[test]
 fn curl_has_what_serve_has() {
     let Some(kernel) = kernel() else { return };

@@ -3,12 +3,11 @@
 use crate::failure::Failure;
 use crate::host::{self, HostArgs, Need};
 use crate::http::client::{Field, Response, ask, request};
+use crate::http::output::Output;
 use crate::http::url::Url;
-use crate::replace;
 use crate::stop::Stop;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
-use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -41,7 +40,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     host: HostArgs,
 
-    /// Write the body to a file, which is there once it is whole
+    /// Write the body to a file, which is there once it is whole; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -84,16 +83,24 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let output = args
+        .output
+        .as_deref()
+        .filter(|path| *path != Path::new("-"));
+    if args.json && output.is_none() {
+        let why = "--json tells on standard output, where the body goes: give a file with -o";
+        return Err(Failure::refused(why));
+    }
     let stop = Stop::watch()?;
     let began = Instant::now();
-    let net = args.host.open(Need::Up, &stop)?;
+    let net = args.host.open_within(Need::Up, args.max_time, &stop)?;
     let patience = Patience {
         stop: &stop,
         until: args.max_time.and_then(|time| began.checked_add(time)),
         is_there: &|| args.host.check(&net).is_ok(),
     };
     let outcome = connect(args, &net, &patience).and_then(|stream| {
-        let outcome = fetch(args, &stream, &patience, began);
+        let outcome = fetch(args, output, &stream, &patience, began);
         if outcome.is_err() {
             stream.reset();
         }
@@ -213,6 +220,7 @@ impl Write for Waiting<'_> {
 
 fn fetch(
     args: &Args,
+    output: Option<&Path>,
     stream: &TcpStream,
     patience: &Patience<'_>,
     began: Instant,
@@ -229,7 +237,7 @@ fn fetch(
             args.url, response.status
         )));
     }
-    let mut out = Output::open(args.output.as_deref(), patience.stop)?;
+    let mut out = Output::open(output, patience.stop)?;
     if args.include || args.head {
         out.write(&response.head)?;
     }
@@ -269,79 +277,4 @@ fn report(args: &Args, response: &Response, bytes: u64, began: Instant) -> Resul
         "seconds": began.elapsed().as_secs_f64(),
     });
     writeln!(io::stdout(), "{report}").map_err(Failure::output)
-}
-
-/// Where the body goes.
-enum Output {
-    Stdout,
-    /// What is no regular file: a device, a FIFO, a symbolic link.
-    Place(File, PathBuf),
-    /// Beside the file, until it is whole.
-    Part(Part),
-}
-
-/// A file that is not whole yet, and does not look as if it were; removed if
-/// it does not become so.
-struct Part {
-    file: File,
-    beside: PathBuf,
-    path: PathBuf,
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // Renamed if it became whole.
-        let _ = fs::remove_file(&self.beside);
-    }
-}
-
-impl Output {
-    fn open(path: Option<&Path>, stop: &Stop) -> Result<Output, Failure> {
-        let Some(path) = path else {
-            return Ok(Output::Stdout);
-        };
-        let open = |at: &Path| File::create(at).map_err(|error| cannot_write(path, &error));
-        let is_file = fs::symlink_metadata(path).map_or(true, |facts| facts.is_file());
-        if !is_file {
-            return Ok(Output::Place(replace::create(path, stop)?, path.to_owned()));
-        }
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".part");
-        let beside = PathBuf::from(beside);
-        Ok(Output::Part(Part {
-            file: open(&beside)?,
-            beside,
-            path: path.to_owned(),
-        }))
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let (file, path) = match self {
-            Output::Stdout => return io::stdout().write_all(bytes).map_err(Failure::output),
-            Output::Place(file, path) => (file, path),
-            Output::Part(part) => (&mut part.file, &mut part.path),
-        };
-        let written = file.write_all(bytes);
-        written.map_err(|error| cannot_write(path, &error))
-    }
-
-    /// All of it was written.
-    fn finish(self) -> Result<(), Failure> {
-        match self {
-            Output::Stdout => io::stdout().flush().map_err(Failure::output),
-            Output::Place(..) => Ok(()),
-            Output::Part(part) => fs::rename(&part.beside, &part.path)
-                .map_err(|error| cannot_write(&part.path, &error)),
-        }
-    }
-}
-
-fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    let remedy = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            ": make room, or give another place with -o"
-        }
-        _ => "",
-    };
-    Failure::run(format!("cannot write {}: {error}{remedy}", path.display()))
 }

@@ -14,6 +14,7 @@ use place::On;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 use weir_socket::Net;
 use weir_stack::{Prefix, SHARDS_MAX};
 use weir_wire::ethernet::Address;
@@ -126,7 +127,17 @@ pub(crate) enum Need {
 impl HostArgs {
     /// Opens the links and starts the host.
     pub(crate) fn open(&self, need: Need, stop: &Stop) -> Result<Net, Failure> {
-        self.addresses.open(&self.links, need, stop)
+        self.open_within(need, None, stop)
+    }
+
+    /// The same, within this time, too.
+    pub(crate) fn open_within(
+        &self,
+        need: Need,
+        within: Option<Duration>,
+        stop: &Stop,
+    ) -> Result<Net, Failure> {
+        self.addresses.open_within(&self.links, need, within, stop)
     }
 
     /// As [`Addresses::check`].
@@ -153,10 +164,20 @@ impl Addresses {
     /// Opens links and starts the host; waits for the addresses that others
     /// give, and says which they are.
     pub(crate) fn open(&self, links: &[String], need: Need, stop: &Stop) -> Result<Net, Failure> {
+        self.open_within(links, need, None, stop)
+    }
+
+    fn open_within(
+        &self,
+        links: &[String],
+        need: Need,
+        within: Option<Duration>,
+        stop: &Stop,
+    ) -> Result<Net, Failure> {
         let places = self.places(links)?;
         let opened = places.iter().map(|place| place.open(need));
         let net = open::start(opened.collect::<Result<_, _>>()?, self.shards)?;
-        told::settle(&places, &net, &self.said, stop)?;
+        told::settle(&places, &net, &self.said, within, stop)?;
         self.check(&net, links)?;
         Ok(net)
     }

@@ -45,9 +45,11 @@ pub(super) fn settle(
     places: &[Place<'_>],
     net: &Net,
     said: &Said,
+    within: Option<Duration>,
     stop: &Stop,
 ) -> Result<(), Failure> {
     let began = Instant::now();
+    let within = within.map_or(TOLD_WITHIN, |within| within.min(TOLD_WITHIN));
     let mut events = net.events();
     // Which link is meant is said if there are several.
     let several = places.len() > 1;
@@ -73,11 +75,11 @@ pub(super) fn settle(
             }
         } else if stop.asked() {
             return Err(Failure::Stopped(stop.signal()));
-        } else if began.elapsed() >= TOLD_WITHIN {
+        } else if began.elapsed() >= within {
             return Err(Failure::run(format!(
                 "no {whose} on {link} within {} s: see whether one is there, or give --addr \
                  ADDR/LEN",
-                TOLD_WITHIN.as_secs()
+                within.as_secs_f64()
             )));
         }
     }

@@ -3,6 +3,7 @@
 pub(crate) mod body;
 pub(crate) mod client;
 pub(crate) mod files;
+pub(crate) mod output;
 pub(crate) mod request;
 pub(crate) mod server;
 pub(crate) mod url;

@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_lab::need;
 use weir_lab::net::{Host, Pair, Process, Signal, nobody};
 
@@ -115,6 +115,18 @@ impl Running {
             until_it_hears(self.id());
         }
         self.process.signal(signal).unwrap();
+    }
+
+    /// Waits until a pipe that nobody reads has little room left, if any: its pages are at
+    /// least half full.
+    pub(crate) fn until_full(mut self) -> Running {
+        let stdout = self.process.child_mut().stdout.as_ref().unwrap();
+        let began = Instant::now();
+        while rustix::io::ioctl_fionread(stdout).unwrap() < 32_768 {
+            assert!(began.elapsed() < PATIENCE, "it writes too little");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self
     }
 
     /// What it said on standard error until now.
