@@ -24,16 +24,22 @@ impl Length {
         if to_head || matches!(status, 100..200 | 204 | 304) {
             return Ok(Length::Known(0));
         }
-        if values(fields, "transfer-encoding").next().is_some() {
-            let mut codings = values(fields, "transfer-encoding");
-            let only = codings.next().unwrap_or_default();
-            if codings.next().is_none() && only.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-                return Ok(Length::Chunked);
+        // `identity` is none (RFC 7230 §4 took it away).
+        let codings = values(fields, "transfer-encoding").flat_map(|all| all.split(|b| *b == b','));
+        let codings = codings.map(<[u8]>::trim_ascii);
+        let codings: Vec<&[u8]> = codings
+            .filter(|one| !one.is_empty() && !one.eq_ignore_ascii_case(b"identity"))
+            .collect();
+        match codings[..] {
+            [] => {}
+            [only] if only.eq_ignore_ascii_case(b"chunked") => return Ok(Length::Chunked),
+            _ => {
+                let all = codings.join(&b", "[..]);
+                let all = String::from_utf8_lossy(&all);
+                return Err(format!(
+                    "the body is coded as `{all}`, which we do not read"
+                ));
             }
-            let only = String::from_utf8_lossy(only);
-            return Err(format!(
-                "the body is coded as `{only}`, which we do not read"
-            ));
         }
         let mut known = None;
         for value in values(fields, "content-length").flat_map(|all| all.split(|b| *b == b',')) {
@@ -283,6 +289,8 @@ mod tests {
         assert_eq!(length(200, false, &[("Content-Length", "7, 7")]), known(7));
         let chunked = [("Transfer-Encoding", "Chunked"), ("Content-Length", "7")];
         assert_eq!(length(200, false, &chunked), Ok(Length::Chunked));
+        let identity = [("Transfer-Encoding", "identity"), ("Content-Length", "7")];
+        assert_eq!(length(200, false, &identity), known(7));
         for wrong in [
             [("Content-Length", "7"), ("Content-Length", "8")],
             [("Content-Length", "+7"), ("X", "y")],

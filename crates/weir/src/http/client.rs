@@ -2,8 +2,11 @@
 
 use super::body::{Body, Length};
 use super::url::Url;
-use super::{FIELDS_MAX, HEAD_LEN_MAX};
 use std::io::{self, Read, Write};
+
+/// Bytes of a response's head, and its fields, as curl takes them.
+const HEAD_LEN_MAX: usize = 300 << 10;
+const FIELDS_MAX: usize = 5000;
 
 /// The response's head.
 pub(crate) struct Response {
@@ -99,9 +102,13 @@ pub(crate) fn ask(
 fn parse(bytes: &mut Vec<u8>, to_head: bool) -> io::Result<Option<Response>> {
     let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     loop {
-        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut fields = vec![httparse::EMPTY_HEADER; FIELDS_MAX];
         let mut head = httparse::Response::new(&mut fields);
-        let parsed = head.parse(bytes);
+        // Lines that go on in the next (RFC 9112 §5.2), and blanks before a colon.
+        let mut parser = httparse::ParserConfig::default();
+        parser.allow_obsolete_multiline_headers_in_responses(true);
+        parser.allow_spaces_after_header_name_in_responses(true);
+        let parsed = parser.parse_response(&mut head, bytes);
         let parsed = parsed.map_err(|error| wrong(format!("no response of HTTP/1: {error}")))?;
         let httparse::Status::Complete(len) = parsed else {
             return Ok(None);
@@ -113,7 +120,8 @@ fn parse(bytes: &mut Vec<u8>, to_head: bool) -> io::Result<Option<Response>> {
         }
         let length = Length::of(status, to_head, head.headers).map_err(wrong)?;
         let text = |field: &httparse::Header<'_>| {
-            let value = String::from_utf8_lossy(field.value).into_owned();
+            let value = String::from_utf8_lossy(field.value);
+            let value = value.lines().map(str::trim).collect::<Vec<_>>().join(" ");
             (field.name.to_owned(), value)
         };
         let fields = head.headers.iter().map(text).collect();
@@ -151,6 +159,12 @@ mod tests {
         assert_eq!((response.status, &*response.ahead), (404, &b"body"[..]));
         assert_eq!(response.fields, [("A".to_owned(), "b".to_owned())]);
         assert!(response.head.starts_with(b"HTTP/1.0 404"));
+        let folded = b"HTTP/1.1 200 OK\r\nA: b\r\n\t c\r\nContent-Length : 1\r\n\r\nx";
+        let response = answer(folded).unwrap();
+        assert_eq!(response.fields[0].1, "b c");
+        assert_eq!(response.length, Length::Known(1));
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(4000));
+        assert_eq!(answer(many.as_bytes()).unwrap().fields.len(), 4000);
         assert!(answer(b"SSH-2.0-OpenSSH\r\n\r\n").is_err());
         assert!(
             parse(&mut b"HTTP/1.1 200 OK\r\nA: b\r\n".to_vec(), false)
