@@ -9,9 +9,9 @@ mod tap;
 use common::Folder;
 use live::PATIENCE;
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tap::{Kernel, kernel};
 use weir_lab::net::{Signal, talk};
 
@@ -46,6 +46,50 @@ fn answers(kernel: &Kernel, at: &str) -> bool {
     let at: IpAddr = at.parse().unwrap();
     let pings = talk::ping(&kernel.host, at, 1, Duration::from_millis(700));
     pings.is_ok_and(|pings| pings.round_trips.len() == 1)
+}
+
+/// Of one address on both sides, the one on the link that was said.
+#[test]
+fn an_address_may_name_its_link() {
+    const SAME: [u16; 8] = [0xfe80, 0, 0, 0, 0, 0, 0, 1];
+    let Some(kernel) = two() else { return };
+    let tap1 = kernel.host.device("tap1").unwrap();
+    for tap in [&kernel.host.device("tap0").unwrap(), &tap1] {
+        tap.add_address(SAME, 64).unwrap();
+    }
+    let local = ["fe80::5/64", "fe80::6/64%tap1"];
+    let ask = |peer| {
+        let command = ["echo", peer, "-c", "1", "--link", "tap0", "--link", "tap1"];
+        let all = said(&command, &[&ADDRESSES[..], &local].concat());
+        kernel.weir_as_said(&all).end()
+    };
+    // The kernel has its addresses on a TAP interface as soon as one is there.
+    let at = SocketAddrV6::new(SAME.into(), 7, 0, tap1.index());
+    let host = kernel.weir_as_said(&said(&["host", "tap0", "tap1"], &ADDRESSES));
+    let host = host.until("ready");
+    let listener = kernel.host.run(|| {
+        let began = Instant::now();
+        loop {
+            match TcpListener::bind(at) {
+                Ok(listener) => return listener,
+                Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    host.signal(Signal::INT);
+    host.end();
+    let ended = ask("fe80::1%tap0");
+    assert!(ended.stderr.contains("Connection refused"), "{ended:?}");
+    let answers = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut message = [0; 64];
+        stream.read_exact(&mut message).unwrap();
+        stream.write_all(&message).unwrap();
+    });
+    let ended = ask("fe80::1%tap1");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    answers.join().unwrap();
 }
 
 #[test]

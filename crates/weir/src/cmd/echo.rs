@@ -192,7 +192,7 @@ fn datagrams(socket: &UdpSocket, ended: &AtomicBool) {
 fn ask(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> Result<(), Failure> {
     let failed = |error: io::Error| match stop.asked() {
         true => Failure::Stopped(stop.signal()),
-        false => host::unreached(to, &error),
+        false => host::unreached(net, to, &error),
     };
     let mut way = Way::open(args, net, to, stop).map_err(failed)?;
     let mut times = Vec::new();

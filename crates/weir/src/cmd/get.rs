@@ -159,7 +159,13 @@ impl Patience<'_> {
 
 /// Opens a connection to the first address that answers.
 fn connect(args: &Args, net: &Net, patience: &Patience<'_>) -> Result<TcpStream, Failure> {
-    let addresses = host::resolve(net, &args.url.host, args.url.port)?;
+    let addresses = host::resolve(
+        net,
+        &args.host.links,
+        &args.url.host,
+        args.url.port,
+        patience.stop,
+    )?;
     let mut last = None;
     for address in addresses {
         let opened = weir_socket::TcpSocket::new(net)
@@ -176,7 +182,7 @@ fn connect(args: &Args, net: &Net, patience: &Patience<'_>) -> Result<TcpStream,
             Err(_) if patience.stop.asked() => {
                 return Err(Failure::Stopped(patience.stop.signal()));
             }
-            Err(error) => last = Some(host::unreached(address, &error)),
+            Err(error) => last = Some(host::unreached(net, address, &error)),
         }
     }
     Err(last.unwrap_or_else(|| Failure::run(format!("`{}` has no address", args.url.host))))

@@ -151,7 +151,7 @@ fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
     match client::run(&net, to, &parameters, stop) {
         Ok(measured) => tell(args, &measured),
         Err(_) if stop.asked() => Err(Failure::Stopped(stop.signal())),
-        Err(error) => Err(host::unreached(to, &error)),
+        Err(error) => Err(host::unreached(&net, to, &error)),
     }
 }
 

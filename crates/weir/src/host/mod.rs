@@ -154,7 +154,7 @@ impl HostArgs {
         stop: &Stop,
     ) -> Result<(Net, SocketAddr), Failure> {
         let net = self.open(Need::Up, stop)?;
-        let found = resolve(&net, server, port)?;
+        let found = resolve(&net, &self.links, server, port, stop)?;
         let to = found.first().copied();
         Ok((net, to.ok_or_else(|| Failure::refused(server))?))
     }

@@ -1,27 +1,36 @@
 //! Names of hosts, how they are reached, and the addresses that stand for all
 //! of ours.
 
+use super::place::named;
 use crate::failure::Failure;
 use crate::stop::Stop;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 use weir_socket::{Net, TcpSocket, TcpStream};
 
-/// The addresses of a name, by the system's resolver, of the versions that the
-/// host has.
-pub(crate) fn resolve(net: &Net, name: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
-    let found = (name, port).to_socket_addrs().map_err(|error| {
-        Failure::run(format!(
-            "the system's resolver does not know `{name}` ({error})"
-        ))
-    })?;
+/// The addresses of a name, of the versions that the host has: by the system's
+/// resolver, unless it is an address, behind which may stand the link that it
+/// is on.
+pub(crate) fn resolve(
+    net: &Net,
+    links: &[String],
+    name: &str,
+    port: u16,
+    stop: &Stop,
+) -> Result<Vec<SocketAddr>, Failure> {
+    let found = match address(links, name, port)? {
+        Some(address) => vec![address],
+        None => look_up(name, port, stop)?,
+    };
     let addresses = net.addresses();
     let has = |v4: bool| addresses.iter().any(|address| address.is_ipv4() == v4);
-    let (ours, others): (Vec<_>, Vec<_>) = found.partition(|address| has(address.is_ipv4()));
+    let (ours, others): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|address| has(address.is_ipv4()));
     match (ours.is_empty(), others.first()) {
         (false, _) => Ok(ours),
         (true, Some(other)) => {
@@ -35,10 +44,65 @@ pub(crate) fn resolve(net: &Net, name: &str, port: u16) -> Result<Vec<SocketAddr
     }
 }
 
+/// The address, if it is one.
+fn address(links: &[String], name: &str, port: u16) -> Result<Option<SocketAddr>, Failure> {
+    let (text, zone) = match name.split_once('%') {
+        Some((text, zone)) => (text, Some(zone)),
+        None => (name, None),
+    };
+    let address = match (text.parse(), named(links, zone)) {
+        (Err(_), _) => return Ok(None),
+        (Ok(IpAddr::V4(ip)), _) => return Ok(Some((ip, port).into())),
+        (Ok(IpAddr::V6(ip)), Ok(at)) => SocketAddrV6::new(ip, port, 0, at.unwrap_or(0) as u32),
+        (Ok(_), Err(failure)) => return Err(failure),
+    };
+    Ok(Some(address.into()))
+}
+
+/// Asks the resolver on a thread of its own: no signal ends its call.
+fn look_up(name: &str, port: u16, stop: &Stop) -> Result<Vec<SocketAddr>, Failure> {
+    /// How often it is looked whether a signal came.
+    const LOOK_EACH: Duration = Duration::from_millis(50);
+    let (tell, told) = mpsc::channel();
+    let asked = (name.to_owned(), port);
+    let look_up = move || {
+        let found = asked.to_socket_addrs();
+        // Nobody waits any more if a signal came.
+        let _ = tell.send(found.map(Iterator::collect));
+    };
+    let thread = thread::Builder::new().spawn(look_up);
+    thread.map_err(|error| Failure::run(format!("cannot start a thread: {error}")))?;
+    loop {
+        match told.recv_timeout(LOOK_EACH) {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(error)) => {
+                return Err(Failure::run(format!(
+                    "the system's resolver does not know `{name}` ({error})"
+                )));
+            }
+            Err(_) if stop.asked() => return Err(Failure::Stopped(stop.signal())),
+            Err(_) => {}
+        }
+    }
+}
+
 /// Why a peer cannot be asked.
-pub(crate) fn unreached(peer: SocketAddr, error: &io::Error) -> Failure {
+pub(crate) fn unreached(net: &Net, peer: SocketAddr, error: &io::Error) -> Failure {
     let (ip, kind) = (peer.ip(), error.kind());
+    let all = IpAddr::from(Ipv4Addr::BROADCAST);
     let why = match kind {
+        io::ErrorKind::NetworkUnreachable if ip.to_canonical().is_loopback() => format!(
+            "{error}: no link leads to {ip}; this machine's kernel is reached by its address on \
+             the link"
+        ),
+        io::ErrorKind::NetworkUnreachable
+            if ip.is_unspecified() || ip.is_multicast() || ip == all =>
+        {
+            format!("{error}: {ip} is no one host's address")
+        }
+        io::ErrorKind::NetworkUnreachable if net.addresses().contains(&ip) => {
+            format!("{error}: {ip} is this host's own; ask another")
+        }
         io::ErrorKind::NetworkUnreachable => {
             format!("{error}: give the router that leads to {ip} with --gateway")
         }

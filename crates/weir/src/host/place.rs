@@ -114,7 +114,7 @@ fn name(link: &str) -> &str {
 }
 
 /// Which link is meant.
-fn named(links: &[String], said: Option<&str>) -> Result<Option<usize>, Failure> {
+pub(super) fn named(links: &[String], said: Option<&str>) -> Result<Option<usize>, Failure> {
     let Some(said) = said else {
         return Ok(None);
     };

@@ -1,12 +1,14 @@
 //! `http` URLs (RFC 3986, RFC 9110 §4.2.1).
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 /// Where a resource is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Url {
-    /// A name or an address, that of IPv6 without its brackets.
+    /// A name or an address, that of IPv6 without its brackets, its zone
+    /// behind a `%`.
     pub(crate) host: String,
     pub(crate) port: u16,
     /// Path and query, as the request has it.
@@ -42,26 +44,47 @@ impl FromStr for Url {
         }
         let (host, port) = split_port(authority);
         let host = match host.strip_prefix('[') {
-            Some(inner) => inner.strip_suffix(']').unwrap_or_default(),
-            None => host,
+            Some(inner) => match inner.strip_suffix(']').and_then(v6) {
+                Some(host) => host,
+                None => return wrong("has no IPv6 address in brackets: write [2001:db8::1]"),
+            },
+            None if host.contains(':') => {
+                return wrong("has an IPv6 address without brackets: write [2001:db8::1]");
+            }
+            None => host.to_owned(),
         };
         if host.is_empty() || host.contains(['[', ']']) {
             return wrong("names no host: write http://HOST[:PORT]/PATH");
         }
         let port = match port {
             None | Some("") => 80,
+            // A number of Rust's may have a sign.
             Some(port) => match port.parse() {
-                Ok(port) if port > 0 => port,
+                Ok(number) if number > 0 && !port.starts_with('+') => number,
                 _ => return wrong(&format!("has `{port}` for a port: give 1 to 65535")),
             },
         };
         let slash = if target.starts_with('/') { "" } else { "/" };
         Ok(Url {
-            host: host.to_owned(),
+            host,
             port,
             target: format!("{slash}{target}"),
         })
     }
+}
+
+/// An address of IPv6, the link that it is on behind a `%`, which is `%25` in a
+/// URL (RFC 6874) and plain to many.
+fn v6(text: &str) -> Option<String> {
+    let (address, zone) = match text.split_once('%') {
+        Some((address, zone)) => (address, zone.strip_prefix("25").unwrap_or(zone)),
+        None => (text, ""),
+    };
+    address.parse::<Ipv6Addr>().ok()?;
+    Some(match zone {
+        "" => address.to_owned(),
+        zone => format!("{address}%{zone}"),
+    })
 }
 
 /// Host and port; the colons within brackets belong to the host.
@@ -76,7 +99,8 @@ impl Url {
     /// The field `Host`.
     pub(crate) fn authority(&self) -> String {
         let host = match self.host.contains(':') {
-            true => format!("[{}]", self.host),
+            // The zone means nothing to the other side.
+            true => format!("[{}]", self.host.split('%').next().unwrap_or_default()),
             false => self.host.clone(),
         };
         match self.port {
@@ -105,6 +129,8 @@ mod tests {
             ("http://[2001:db8::1]:81?x", "2001:db8::1", 81, "/?x"),
             ("http://[2001:db8::1]", "2001:db8::1", 80, "/"),
             ("a.example:/x", "a.example", 80, "/x"),
+            ("http://[fe80::1%25tap0]/", "fe80::1%tap0", 80, "/"),
+            ("http://[fe80::1%tap0]:81", "fe80::1%tap0", 81, "/"),
         ] {
             let url: Url = text.parse().unwrap();
             assert_eq!(
@@ -115,6 +141,8 @@ mod tests {
         }
         let url: Url = "http://[::1]:81/x".parse().unwrap();
         assert_eq!(url.to_string(), "http://[::1]:81/x");
+        let url: Url = "http://[fe80::1%25tap0]/".parse().unwrap();
+        assert_eq!(url.authority(), "[fe80::1]");
     }
 
     #[test]
@@ -127,7 +155,13 @@ mod tests {
             ("http://a:0/", "`0`"),
             ("http://a:99999/", "`99999`"),
             ("http://u:p@a/", "has a user"),
-            ("http://[::1/", "names no host"),
+            ("http://[::1/", "no IPv6 address in brackets"),
+            ("http://[]/", "no IPv6 address in brackets"),
+            ("http://[192.0.2.1]/", "no IPv6 address in brackets"),
+            ("http://2001:db8::1/", "without brackets"),
+            ("http://2001:db8::1:80/", "without brackets"),
+            ("http://a:+80/", "`+80`"),
+            ("http://a]/", "names no host"),
             ("http://é/", "'é'"),
         ] {
             let error = text.parse::<Url>().unwrap_err();
