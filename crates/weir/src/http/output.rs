@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// Bytes that a pipe takes at once if it takes any (`PIPE_BUF`).
@@ -148,19 +148,19 @@ impl Place<'_> {
 
     /// Until it takes bytes, or fails, or a signal comes.
     fn wait(&self) -> Result<(), Failure> {
-        let stop: BorrowedFd<'_> = self.stop.fd();
-        while !self.is_file {
-            let mut fds = [
-                PollFd::new(&self.file, PollFlags::OUT),
-                PollFd::from_borrowed_fd(stop, PollFlags::IN),
-            ];
-            match poll(&mut fds, None) {
-                Err(Errno::INTR) => {}
-                _ if self.stop.asked() => return Err(Failure::Stopped(self.stop.signal())),
-                _ => break,
-            }
+        if self.is_file {
+            return Ok(());
         }
-        Ok(())
+        let mut fds = [
+            PollFd::new(&self.file, PollFlags::OUT),
+            PollFd::from_borrowed_fd(self.stop.fd(), PollFlags::IN),
+        ];
+        // Other signals interrupt it; what else fails does so when writing.
+        while poll(&mut fds, None) == Err(Errno::INTR) {}
+        match self.stop.asked() {
+            true => Err(Failure::Stopped(self.stop.signal())),
+            false => Ok(()),
+        }
     }
 }
 
