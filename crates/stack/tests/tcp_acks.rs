@@ -3,7 +3,7 @@
 mod common;
 
 use common::V4;
-use common::peer::{ACK, Peer, S};
+use common::peer::{ACK, FIN, Peer, S, flags};
 use weir_stack::tcp::TcpId;
 
 /// The peer sends so many bytes, which are read; how many segments come back.
@@ -50,6 +50,39 @@ fn acknowledgments_are_quick_or_not_as_asked() {
     assert_eq!(say(&mut peer, connection, 100), 0);
     peer.now_ns += S;
     assert_eq!(peer.heard().len(), 1);
+}
+
+/// The acknowledgment of a FIN goes with ours if that follows at once, and else alone,
+/// a millisecond later; with the bytes before the FIN where those do not wait.
+#[test]
+fn a_fin_is_acknowledged_with_ours_or_soon() {
+    for (bytes, closes, delay_ns) in [
+        (&b""[..], true, 0),
+        (b"", false, S / 1000),
+        (b"last words", false, 0),
+    ] {
+        let mut peer = Peer::new(V4);
+        let listener = peer.listen(1);
+        let connection = peer.open(listener);
+        peer.tell(FIN | ACK, peer.seq, peer.ack, bytes);
+        if closes {
+            assert_eq!(peer.heard(), []);
+            peer.stack.tcp_close(peer.now_ns, connection);
+        } else if delay_ns > 0 {
+            peer.now_ns += delay_ns - 1;
+            assert_eq!(peer.heard(), []);
+            peer.now_ns += 1;
+        }
+        let heard = peer.heard();
+        let [(repr, _)] = &heard[..] else {
+            panic!("{heard:?}");
+        };
+        let end = peer.seq.wrapping_add(bytes.len() as u32 + 1);
+        let told = if closes { flags(FIN, ACK) } else { ACK };
+        assert_eq!((repr.flags, repr.ack), (told, end));
+        peer.now_ns += S / 10;
+        assert_eq!(peer.heard(), [], "once is enough");
+    }
 }
 
 /// Whoever waited for more than there is memory for would keep what others wait
@@ -113,6 +146,6 @@ fn a_connection_is_readable_with_so_many_bytes() {
         read += bytes.len();
     }
     assert!(read <= told && read + 1000 >= told, "{read} of {told}");
-    peer.tell(common::peer::FIN | ACK, peer.seq, peer.ack, b"");
+    peer.tell(FIN | ACK, peer.seq, peer.ack, b"");
     assert!(peer.stack.tcp_is_readable(connection, 1 << 30));
 }

@@ -352,7 +352,7 @@ impl Pcb {
             self.owe_ack(now_ns, taken);
         }
         if fin {
-            self.take_fin(seq.plus(payload.len()));
+            self.take_fin(now_ns, seq.plus(payload.len()));
         }
         Some(true)
     }

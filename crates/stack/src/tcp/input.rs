@@ -8,7 +8,7 @@ use super::pcb::{Pcb, QUICK, State, Timestamps};
 use super::receive::Taken;
 use super::rtt::RTO_MIN_NS;
 use super::seq::Seq;
-use crate::due::at;
+use crate::due::{at, ns};
 use std::num::NonZeroU64;
 use weir_wire::tcp::{Flags, Repr};
 
@@ -38,6 +38,9 @@ pub(super) enum Effect {
 /// How long an acknowledgment may wait for company (RFC 9293 §3.8.6.3: below
 /// half a second).
 pub(super) const DELAYED_ACK_NS: u64 = 40_000_000;
+/// The same of a FIN's, so that ours goes with it: who is told of the end mostly
+/// closes at once, and the peer waits no longer for who does not.
+const FIN_ACK_NS: u64 = 1_000_000;
 /// The least time between answers to segments that may be a stranger's, so
 /// that two confused peers do not answer one another for ever (RFC 5961 §7).
 const CHALLENGE_EACH_NS: u64 = 100_000_000;
@@ -393,9 +396,9 @@ impl Pcb {
             self.owe_ack(now_ns, taken);
         }
         if arrived.has(Flags::FIN) {
-            self.take_fin(arrived.data_seq().plus(arrived.payload.len()));
+            self.take_fin(now_ns, arrived.data_seq().plus(arrived.payload.len()));
         } else {
-            self.end_if_all_came();
+            self.ack_now |= self.end_if_all_came();
         }
     }
 
@@ -443,29 +446,35 @@ impl Pcb {
 
     /// The peer's FIN came, behind the bytes before `fin` (RFC 9293 §3.10.7.4,
     /// eighth).
-    pub(super) fn take_fin(&mut self, fin: Seq) {
-        self.ack_now = true;
+    #[inline]
+    pub(super) fn take_fin(&mut self, now_ns: u64, fin: Seq) {
+        let opens = self.state == State::Established;
         // One beyond the window comes again.
         if fin.at_most(self.receive.edge) {
             self.receive.finish(fin);
         }
-        self.end_if_all_came();
+        if self.end_if_all_came() && opens && !self.ack_now {
+            let by_ns = ns(self.timers.ack_ns).unwrap_or(u64::MAX);
+            self.timers.ack_ns = at(by_ns.min(now_ns + FIN_ACK_NS));
+        } else {
+            self.ack_now = true;
+        }
     }
 
-    /// The peer's FIN counts when all before it has come.
-    fn end_if_all_came(&mut self) {
+    /// The peer's FIN counts when all before it has come; whether that is so now.
+    fn end_if_all_came(&mut self) -> bool {
         if self.receive.fin != Some(self.receive.nxt) {
-            return;
+            return false;
         }
         self.receive.nxt = self.receive.nxt.plus(1);
         self.receive.edge = self.receive.edge.max(self.receive.nxt);
-        self.ack_now = true;
         match self.state {
             State::Established => self.state = State::CloseWait,
             State::FinWait1 => self.state = State::Closing,
             State::FinWait2 => self.wait(),
             _ => {}
         }
+        true
     }
 
     /// Both have closed; the time to wait starts, whatever was waited for
