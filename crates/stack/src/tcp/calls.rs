@@ -107,9 +107,8 @@ impl Tcp {
             return Err(TcpError::InUse(local));
         }
         let ends = (local, remote);
-        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, &ends);
-        self.parts.give(&mut pcb);
-        Ok(pcb)
+        let (kept, config, secret) = (self.parts.take(), &self.config, &self.secret);
+        Ok(Pcb::connecting(kept, config, secret, host, now_ns, &ends))
     }
 
     pub(crate) fn waiting(&self, id: ListenerId) -> usize {

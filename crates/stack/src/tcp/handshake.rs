@@ -201,6 +201,7 @@ impl Remembered {
 impl Pcb {
     /// A connection that we open.
     pub(super) fn connecting(
+        kept: Option<Box<Pcb>>,
         config: &TcpConfig,
         secret: &Secret,
         host: &Host,
@@ -208,7 +209,7 @@ impl Pcb {
         ends: &(SocketAddr, SocketAddr),
     ) -> Box<Pcb> {
         let (iss, offset) = secret.start(now_ns, ends.0, ends.1);
-        let mut pcb = Pcb::new(config, host, ends, iss, now_ns);
+        let mut pcb = Pcb::new(kept, config, host, ends, iss, now_ns);
         pcb.timestamps = config.timestamps.then_some(Timestamps {
             offset,
             recent: 0,

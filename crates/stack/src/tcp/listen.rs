@@ -56,8 +56,8 @@ impl Tcp {
         }
         let judged = listener.judge(ends.0.ip(), ends.1.ip(), arrived);
         let taken = matches!(judged, Judged::Taken);
-        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, ends);
-        self.parts.give(&mut pcb);
+        let (kept, config, secret) = (self.parts.take(), &self.config, &self.secret);
+        let mut pcb = Pcb::connecting(kept, config, secret, host, now_ns, ends);
         pcb.set_options(options);
         pcb.answer(now_ns, arrived);
         pcb.arm();
@@ -120,7 +120,9 @@ impl Tcp {
     ) {
         host.counters.cookies_out += 1;
         let remembered = Remembered::of(syn, &self.config);
-        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, &(local, remote));
+        let (kept, config, secret) = (self.parts.take(), &self.config, &self.secret);
+        let ends = (local, remote);
+        let mut pcb = Pcb::connecting(kept, config, secret, host, now_ns, &ends);
         pcb.set_options(out);
         pcb.answer(now_ns, syn);
         let cookie = self
@@ -209,7 +211,8 @@ impl Tcp {
             payload: &[],
             marked: false,
         };
-        let mut pcb = Pcb::connecting(&self.config, &self.secret, host, now_ns, &(local, remote));
+        let (config, secret, ends) = (&self.config, &self.secret, (local, remote));
+        let mut pcb = Pcb::connecting(None, config, secret, host, now_ns, &ends);
         pcb.set_options(out);
         pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
         pcb.listener = Some(name);

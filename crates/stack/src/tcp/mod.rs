@@ -251,8 +251,8 @@ impl TcpConfig {
 
 /// The shift with which a window field tells so many bytes.
 fn scale(bytes: usize) -> u8 {
-    let shift = (0..14).find(|shift| bytes >> shift <= usize::from(u16::MAX));
-    shift.unwrap_or(14)
+    let bits = usize::BITS - bytes.leading_zeros();
+    bits.saturating_sub(u16::BITS).min(14) as u8
 }
 
 /// Why a call failed, or a connection ended.

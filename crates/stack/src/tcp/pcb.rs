@@ -58,6 +58,8 @@ pub(super) struct Timestamps {
 
 /// The least segment that [`TcpConfig::mss_max`] can ask for, in bytes.
 const MSS_MIN: usize = 88;
+/// Bytes of a segment before anything is known of path and peer.
+const MSS_FIRST: usize = 536;
 
 /// Timers of one connection.
 #[derive(Clone, Copy, Default, Debug)]
@@ -212,85 +214,105 @@ pub(super) struct Pcb {
 /// window grow.
 pub(super) const QUICK: u8 = 16;
 
+/// A PCB of these values: one that is kept is written field by field, where they
+/// stay, and a new one whole.
+macro_rules! written {
+    ($kept:expr, Pcb { $($field:ident: $value:expr),* $(,)? }) => {
+        match $kept {
+            Some(mut pcb) => {
+                let Pcb { $($field),* } = &mut *pcb;
+                $(*$field = $value;)*
+                pcb
+            }
+            None => Box::write(Box::new_uninit(), Pcb { $($field: $value),* }),
+        }
+    };
+}
+
 impl Pcb {
+    /// One that begins, in the place and with the parts of one that is over if
+    /// there is such a one.
     pub(super) fn new(
+        mut kept: Option<Box<Pcb>>,
         config: &TcpConfig,
         host: &Host,
-        (local, remote): &(SocketAddr, SocketAddr),
+        (ours, theirs): &(SocketAddr, SocketAddr),
         iss: Seq,
         now_ns: u64,
     ) -> Box<Pcb> {
-        let mss = 536;
-        let mss_ours = host.mtu() - headers(*local);
         let mss_max = config
             .mss_max
             .map_or(usize::MAX, |mss| usize::from(mss).max(MSS_MIN));
-        let mss_ours = mss_ours.min(mss_max);
-        // It is large, and made where it stays.
-        let place = Box::new_uninit();
-        let pcb = Pcb {
-            link: host.link,
-            local: UNSPECIFIED,
-            remote: UNSPECIFIED,
-            state: State::SynSent,
-            listener: None,
-            is_half_open: false,
-            released: false,
-            error: None,
-            options: TcpOptions::default(),
-            send: config.send(iss),
-            receive: config.receive(),
-            board: Scoreboard::default(),
-            rtt: Rtt::default(),
-            rack: Rack::default(),
-            congestion: Congestion::new(config.congestion, mss),
-            recovery: Recovery::new(),
-            patience: Patience::default(),
-            timers: Timers::default(),
-            mss,
-            mss_ours: u16::try_from(mss_ours).unwrap_or(u16::MAX),
-            mss_received: 0,
-            scales: true,
-            sack: config.sack,
-            ecn: config.ecn,
-            timestamps: None,
-            send_cwr: false,
-            echo_mark: false,
-            ack_now: false,
-            acknowledged: Seq(0),
-            quick: QUICK,
-            interactive: false,
-            timestamps_always: config.timestamps_always,
-            probe_window: false,
-            challenged_ns: None,
-            last_sent_ns: now_ns,
-            last_heard_ns: now_ns,
-            last_received_ns: now_ns,
-            keep_alive_ns: None,
-            keep_alive_probes: 0,
-            advice: None,
-            advised_ns: 0,
-            headers: None,
-            opening: None,
-            syn_bytes: false,
-            syn_retries: config.syn_retries,
-            retries: config.retries,
-            probes: config.probes,
-            restarts: config.restarts,
-            burst_min: config.burst_min,
-            due_ns: u64::MAX,
-            counts: Counts::default(),
-            held: 0,
-            starved_of: 0,
-            is_ready: false,
-            is_told: false,
-            is_known: true,
-            is_quiet: false,
-            lingers: false,
+        let most = (host.mtu() - headers(*ours)).min(mss_max);
+        let (kept_board, kept_headers) = match &mut kept {
+            Some(over) => (std::mem::take(&mut over.board), over.headers.take()),
+            None => Default::default(),
         };
-        let mut pcb = Box::write(place, pcb);
-        copy_end(&mut pcb.local, local);
-        copy_end(&mut pcb.remote, remote);
+        let mut pcb = written!(
+            kept,
+            Pcb {
+                link: host.link,
+                local: UNSPECIFIED,
+                remote: UNSPECIFIED,
+                state: State::SynSent,
+                listener: None,
+                is_half_open: false,
+                released: false,
+                error: None,
+                options: TcpOptions::default(),
+                send: config.send(iss),
+                receive: config.receive(),
+                board: kept_board,
+                rtt: Rtt::default(),
+                rack: Rack::default(),
+                congestion: Congestion::new(config.congestion, MSS_FIRST),
+                recovery: Recovery::new(),
+                patience: Patience::default(),
+                timers: Timers::default(),
+                mss: MSS_FIRST,
+                mss_ours: u16::try_from(most).unwrap_or(u16::MAX),
+                mss_received: 0,
+                scales: true,
+                sack: config.sack,
+                ecn: config.ecn,
+                timestamps: None,
+                send_cwr: false,
+                echo_mark: false,
+                ack_now: false,
+                acknowledged: Seq(0),
+                quick: QUICK,
+                interactive: false,
+                timestamps_always: config.timestamps_always,
+                probe_window: false,
+                challenged_ns: None,
+                last_sent_ns: now_ns,
+                last_heard_ns: now_ns,
+                last_received_ns: now_ns,
+                keep_alive_ns: None,
+                keep_alive_probes: 0,
+                advice: None,
+                advised_ns: 0,
+                headers: kept_headers,
+                opening: None,
+                syn_bytes: false,
+                syn_retries: config.syn_retries,
+                retries: config.retries,
+                probes: config.probes,
+                restarts: config.restarts,
+                burst_min: config.burst_min,
+                due_ns: u64::MAX,
+                counts: Counts::default(),
+                held: 0,
+                starved_of: 0,
+                is_ready: false,
+                is_told: false,
+                is_known: true,
+                is_quiet: false,
+                lingers: false,
+            }
+        );
+        copy_end(&mut pcb.local, ours);
+        copy_end(&mut pcb.remote, theirs);
         pcb
     }
 

@@ -157,6 +157,7 @@ impl Tcp {
             .filter(|one| one.key == *key)?;
         let record = self.waiting.records.remove(name)?;
         let mut pcb = Pcb::new(
+            self.parts.take(),
             &self.config,
             host,
             &record.key.ends(),
