@@ -31,6 +31,7 @@ struct Slot<T> {
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
+    changes: u64,
 }
 
 impl<T> Slab<T> {
@@ -38,7 +39,15 @@ impl<T> Slab<T> {
         Slab {
             slots: Vec::new(),
             free: Vec::new(),
+            changes: 0,
         }
+    }
+
+    /// Another number than before if anything has come, gone, or was lent to be
+    /// changed; [`Slab::get_mut_unseen`] does not count.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Things there are.
@@ -47,6 +56,7 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn insert(&mut self, thing: T) -> Name {
+        self.changes += 1;
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.thing = Some(thing);
@@ -66,6 +76,7 @@ impl<T> Slab<T> {
 
     pub(crate) fn remove(&mut self, name: Name) -> Option<T> {
         self.get(name)?;
+        self.changes += 1;
         let slot = self.slots.get_mut(name.index as usize)?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(name.index);
@@ -79,7 +90,16 @@ impl<T> Slab<T> {
             .filter(|_| slot.generation == name.generation)
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, name: Name) -> Option<&mut T> {
+        self.changes += 1;
+        self.get_mut_unseen(name)
+    }
+
+    /// A thing to be changed, for whoever goes by [`Slab::changes`] and knows what
+    /// it does to it.
+    #[inline]
+    pub(crate) fn get_mut_unseen(&mut self, name: Name) -> Option<&mut T> {
         let slot = self.slots.get_mut(name.index as usize)?;
         slot.thing
             .as_mut()
@@ -93,6 +113,7 @@ impl<T> Slab<T> {
 
     /// All things, to be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.changes += 1;
         self.slots.iter_mut().filter_map(|slot| slot.thing.as_mut())
     }
 
@@ -107,6 +128,27 @@ impl<T> Slab<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_may_have_changed_is_seen() {
+        let mut slab = Slab::new();
+        let mut before = slab.changes();
+        let mut changed = |slab: &Slab<char>| {
+            let now = slab.changes();
+            std::mem::replace(&mut before, now) != now
+        };
+        let a = slab.insert('a');
+        assert!(changed(&slab));
+        assert!(slab.get(a).is_some() && slab.at(0).is_some() && slab.iter().count() == 1);
+        assert_eq!(slab.get_mut_unseen(a), Some(&mut 'a'));
+        assert!(!changed(&slab));
+        slab.get_mut(a);
+        assert!(changed(&slab));
+        assert_eq!(slab.iter_mut().count(), 1);
+        assert!(changed(&slab));
+        slab.remove(a);
+        assert!(changed(&slab));
+    }
 
     #[test]
     fn names_die_with_their_things() {

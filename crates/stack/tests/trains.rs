@@ -150,3 +150,72 @@ fn a_segment_that_differs_is_taken_for_what_it_is() {
         }
     }
 }
+
+/// Whatever is done between two segments of a train, or if much time goes by, what
+/// comes of them is the same.
+#[test]
+fn what_happens_between_two_segments_counts() {
+    type Act = fn(&mut Stack, TcpId, u64);
+    let acts: [(&str, Act); 13] = [
+        ("nothing", |_, _, _| {}),
+        ("told", |stack, to, _| {
+            assert_eq!(stack.tcp_next_changed(), Some(to));
+        }),
+        ("poll", |stack, _, now_ns| {
+            stack.poll(now_ns, &mut Vec::new());
+        }),
+        ("read", |stack, to, _| {
+            assert!(stack.tcp_read(to, &mut [0; 5000]).is_ok());
+        }),
+        ("write", |stack, to, _| {
+            stack.tcp_write(to, b"hello").unwrap();
+        }),
+        ("write and poll", |stack, to, now_ns| {
+            stack.tcp_write(to, b"hello").unwrap();
+            stack.poll(now_ns, &mut Vec::new());
+        }),
+        ("shutdown", |stack, to, now_ns| {
+            stack.tcp_shutdown(now_ns, to).unwrap();
+        }),
+        ("close", |stack, to, now_ns| stack.tcp_close(now_ns, to)),
+        ("abort", |stack, to, now_ns| stack.tcp_abort(now_ns, to)),
+        ("memory", |stack, _, _| stack.tcp_limit_memory(1)),
+        ("window", |stack, to, _| {
+            let mut options = stack.tcp_options(to).unwrap();
+            options.receive_buffer = std::num::NonZeroU32::new(1);
+            stack.tcp_set_options(to, options).unwrap();
+        }),
+        ("quick", |stack, to, now_ns| {
+            stack.tcp_set_quick_ack(now_ns, to, true).unwrap();
+        }),
+        ("slow", |stack, to, now_ns| {
+            stack.tcp_set_quick_ack(now_ns, to, false).unwrap();
+        }),
+    ];
+    let bytes: Vec<u8> = (0..40_000).map(|at| (at * at / 7) as u8).collect();
+    for (what, act) in acts {
+        for wait_ns in [0, 1000, 10 * NOW_NS] {
+            let [mux, opt] = [Mode::Mux, Mode::Opt].map(|mode| {
+                let mut world = World::new(mode, false, true);
+                let frames = world.frames(&bytes);
+                let (before, after) = frames.split_at(frames.len() / 2);
+                for frame in before {
+                    world.receiver.receive(NOW_NS, frame);
+                }
+                let now_ns = NOW_NS + wait_ns;
+                act(&mut world.receiver, world.to, now_ns);
+                for frame in after {
+                    world.receiver.receive(now_ns, frame);
+                }
+                let mut said: Vec<Vec<u8>> = Vec::new();
+                world.receiver.poll(now_ns, &mut said);
+                let mut read = vec![0; 1 << 16];
+                let count = world.receiver.tcp_read(world.to, &mut read);
+                world.receiver.poll(now_ns + NOW_NS, &mut said);
+                let info = world.receiver.tcp_info(now_ns, world.to);
+                (said, count, read, info.map(|info| format!("{info:?}")))
+            });
+            assert!(mux == opt, "{what}, {wait_ns}: {mux:?} {opt:?}");
+        }
+    }
+}

@@ -163,6 +163,11 @@ impl Host {
         Ok(host)
     }
 
+    /// The station's address.
+    pub(crate) fn hardware(&self) -> Address {
+        self.hardware
+    }
+
     /// Whether a poll has anything to do: mostly not, which is soon seen.
     #[inline]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {

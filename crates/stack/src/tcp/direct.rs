@@ -45,9 +45,6 @@ impl Tcp {
         packet: &[u8],
         received: Received,
     ) -> Direct {
-        if let Some(taken) = self.take_next(now_ns, packet, received) {
-            return taken;
-        }
         let Some((name, expected)) = self.connection_of(packet, received) else {
             return Direct::Standard(None);
         };
@@ -73,7 +70,7 @@ impl Tcp {
                 }
                 self.settle(now_ns, name);
                 if is_long(&parts) {
-                    self.remember(name, packet, &parts, received);
+                    self.remember(now_ns, host, name, (packet, &parts), received);
                 }
                 Direct::Taken
             }

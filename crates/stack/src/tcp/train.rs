@@ -7,19 +7,21 @@
 //! and the application already told: then nothing else changes with the next.
 
 use super::ack::Told;
-use super::direct::Direct;
 use super::pcb::{Pcb, State};
+use super::receive::Taken;
 use super::seq::Seq;
 use super::table::Tcp;
 use crate::direct::Parts;
-use crate::host::{DropReason, Received};
+use crate::host::{Host, Received};
 use crate::slab::Name;
-use weir_wire::Protocol;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::Repr;
+use weir_wire::{EtherType, Protocol, ethernet};
 
-/// Words of the longest headers: IPv6, TCP with timestamps.
-const WORDS: usize = (40 + Repr::LEN_MIN + 12) / 8;
+/// Where the packet begins in a frame.
+const IP_AT: usize = ethernet::Repr::LEN;
+/// Words of the longest headers: Ethernet, IPv6, TCP with timestamps.
+const WORDS: usize = (IP_AT + 40 + Repr::LEN_MIN + 12).div_ceil(8);
 /// A segment with fewer bytes of payload is not remembered.
 const PAYLOAD_MIN: usize = 512;
 /// Where the number is in the TCP header.
@@ -29,12 +31,12 @@ const SEQ_AT: usize = 4;
 pub(super) struct Train {
     name: Name,
     link: u8,
-    /// Bytes of the IP header, of both headers, and of the packet.
-    ip_len: usize,
-    headers_len: usize,
-    packet_len: usize,
-    /// The headers, and which of their bits are those of the next; payload is
-    /// none of them.
+    /// Where the TCP header and the payload begin, and bytes of the frame.
+    tcp_at: usize,
+    payload_at: usize,
+    frame_len: usize,
+    /// The headers, and which of their bits are those of the next; who sent the
+    /// frame does not count, and payload is none of them.
     value: [u64; WORDS],
     mask: [u64; WORDS],
     /// The sum of the pseudo-header and the TCP header without its number and
@@ -43,8 +45,9 @@ pub(super) struct Train {
     ack: Seq,
     wnd: usize,
     timestamps: Option<(u32, u32)>,
-    /// Bytes that all connections hold: the window depends on what is left.
-    held: usize,
+    /// What [`Slab::changes`](crate::slab::Slab::changes) said of the PCBs: what
+    /// was found of them then is so as long as that stays.
+    changes: u64,
 }
 
 /// Whether a segment is so long that it is worth being remembered.
@@ -64,85 +67,98 @@ fn words(bytes: &[u8; 8 * WORDS]) -> [u64; WORDS] {
 impl Train {
     /// What follows a packet in order, from which `told` was read.
     fn behind(
+        host: &Host,
         packet: &[u8],
         parts: &Parts<'_>,
         told: &Told<'_>,
-        (name, link): (Name, u8),
-        held: usize,
+        (name, changes): (Name, u64),
     ) -> Train {
-        let ip_len = packet.len() - parts.transport.len();
+        let tcp_at = IP_AT + packet.len() - parts.transport.len();
         let timestamps_len = if told.timestamps.is_some() { 12 } else { 0 };
-        let headers_len = ip_len + Repr::LEN_MIN + timestamps_len;
+        let payload_at = tcp_at + Repr::LEN_MIN + timestamps_len;
         let (mut value, mut mask) = ([0; 8 * WORDS], [0; 8 * WORDS]);
-        value[..headers_len].copy_from_slice(&packet[..headers_len]);
-        mask[..headers_len].fill(0xff);
-        let checksum_at = ip_len + usize::from(Repr::CHECKSUM_AT);
-        for (at, len) in [(ip_len + SEQ_AT, 4), (checksum_at, 2)] {
+        value[..6].copy_from_slice(&host.hardware().0);
+        let ether_type = match packet[0] >> 4 {
+            4 => EtherType::IPV4,
+            _ => EtherType::IPV6,
+        };
+        value[12..IP_AT].copy_from_slice(&ether_type.0.to_be_bytes());
+        value[IP_AT..payload_at].copy_from_slice(&packet[..payload_at - IP_AT]);
+        mask[..payload_at].fill(0xff);
+        let checksum_at = tcp_at + usize::from(Repr::CHECKSUM_AT);
+        for (at, len) in [(6, 6), (tcp_at + SEQ_AT, 4), (checksum_at, 2)] {
             value[at..at + len].fill(0);
             mask[at..at + len].fill(0);
         }
-        let header = Sum::new().bytes(&value[ip_len..headers_len]);
+        let header = Sum::new().bytes(&value[tcp_at..payload_at]);
         Train {
             name,
-            link,
-            ip_len,
-            headers_len,
-            packet_len: packet.len(),
+            link: host.link,
+            tcp_at,
+            payload_at,
+            frame_len: IP_AT + packet.len(),
             value: words(&value),
             mask: words(&mask),
             rest: parts.pseudo(Protocol::TCP.0).and(header),
             ack: told.ack,
             wnd: told.wnd,
             timestamps: told.timestamps,
-            held,
+            changes,
         }
     }
 
-    /// Whether a packet's headers are those of the next, but for its number.
+    /// Whether a frame's headers are those of the next, but for its number.
     #[inline]
-    fn continues(&self, packet: &[u8]) -> bool {
-        let Some(header) = packet.as_chunks().0.first_chunk::<WORDS>() else {
+    fn continues(&self, frame: &[u8]) -> bool {
+        let Some(header) = frame.as_chunks().0.first_chunk::<WORDS>() else {
             return false;
         };
         let mut differs = 0;
         for ((word, value), mask) in header.iter().zip(&self.value).zip(&self.mask) {
             differs |= (u64::from_ne_bytes(*word) ^ value) & mask;
         }
-        differs == 0 && packet.len() == self.packet_len
+        differs == 0 && frame.len() == self.frame_len
     }
 }
 
 impl Tcp {
-    /// Takes a packet that is next in the train; `None` if it is not, and nothing
-    /// has changed.
+    /// Whether a frame may be next in a train.
     #[inline]
-    pub(super) fn take_next(
+    pub(crate) fn expects_train(&self) -> bool {
+        self.train.is_some()
+    }
+
+    /// Takes a frame whose segment is next in the train: whether its checksum is
+    /// right. `None` if it is not next, and nothing has changed.
+    #[inline]
+    pub(crate) fn take_next(
         &mut self,
         now_ns: u64,
-        packet: &[u8],
-        received: Received,
-    ) -> Option<Direct> {
+        frame: &[u8],
+        received: &Received,
+    ) -> Option<bool> {
         let train = self.train.as_ref()?;
         let same_way = received.link == train.link && received.channel.is_none();
-        let as_before = same_way && self.held == train.held;
-        if received.vouched || !as_before || !train.continues(packet) {
+        let as_before = same_way && !received.vouched && self.pcbs.changes() == train.changes;
+        if !as_before || !train.continues(frame) {
             return None;
         }
-        let pcb = self.pcbs.get_mut(train.name)?;
-        self.latest = Some(train.name);
-        match pcb.take_next(now_ns, train, packet)? {
-            true => Some(Direct::Taken),
-            false => Some(Direct::Dropped(DropReason::ChecksumWrong)),
+        let pcb = self.pcbs.get_mut_unseen(train.name)?;
+        let taken = pcb.take_next(now_ns, train, frame);
+        if pcb.quick > 0 {
+            self.train = None;
         }
+        taken
     }
 
     /// Remembers a long segment that was taken, if the next may be like it.
     #[inline(never)]
     pub(super) fn remember(
         &mut self,
+        now_ns: u64,
+        host: &Host,
         name: Name,
-        packet: &[u8],
-        parts: &Parts<'_>,
+        (packet, parts): (&[u8], &Parts<'_>),
         received: Received,
     ) {
         let ip_len = packet.len() - parts.transport.len();
@@ -152,37 +168,37 @@ impl Tcp {
             return;
         }
         if let Some(pcb) = self.pcbs.get(name)
-            && pcb.needs_nothing_more()
             && let Some(told) = pcb.told(parts.transport)
+            && pcb.needs_nothing_more(now_ns, &told)
         {
-            let (whose, held) = ((name, received.link), self.held);
-            self.train = Some(Train::behind(packet, parts, &told, whose, held));
+            let whose = (name, self.pcbs.changes());
+            self.train = Some(Train::behind(host, packet, parts, &told, whose));
         }
     }
 }
 
 impl Pcb {
-    /// Whether more bytes in order leave nothing to do but to keep them.
-    #[inline]
-    fn needs_nothing_more(&self) -> bool {
+    /// Whether more bytes in order, with which the same is told, leave nothing to
+    /// do but to keep them.
+    fn needs_nothing_more(&self, now_ns: u64, told: &Told<'_>) -> bool {
         let receives = matches!(
             self.state,
             State::Established | State::FinWait1 | State::FinWait2
         );
-        receives
-            && !self.released
-            && self.ack_now
-            && self.quick == 0
-            && self.is_ready
-            && self.is_told
+        let is_plain = receives && !self.released && self.is_plain();
+        let says_nothing = self.ack_now && self.quick == 0 && self.is_ready && self.is_told;
+        let hears_nothing = self.knows(told.ack, told.wnd) && !self.is_old(now_ns, told.timestamps);
+        is_plain && says_nothing && hears_nothing
     }
 
-    /// [`Pcb::take_plain`] of a packet that continues a train.
+    /// [`Pcb::take_plain`] of a frame that continues a train. Whatever else that
+    /// does, it has done with the segment before: the timestamps are the same, and
+    /// echoed are those of what is acknowledged next.
     #[inline]
-    fn take_next(&mut self, now_ns: u64, train: &Train, packet: &[u8]) -> Option<bool> {
-        let (headers, payload) = packet.split_at_checked(train.headers_len)?;
+    fn take_next(&mut self, now_ns: u64, train: &Train, frame: &[u8]) -> Option<bool> {
+        let (headers, payload) = frame.split_at_checked(train.payload_at)?;
         let header = headers
-            .get(train.ip_len..)?
+            .get(train.tcp_at..)?
             .first_chunk::<{ Repr::LEN_MIN }>()?;
         let word = |at: usize| [header[at], header[at + 1], header[at + 2], header[at + 3]];
         let seq = Seq(u32::from_be_bytes(word(SEQ_AT)));
@@ -191,11 +207,7 @@ impl Pcb {
         let in_order = seq == self.receive.nxt
             && payload.len() <= self.receive.window()
             && payload.len() <= self.receive.spare();
-        let plain = self.needs_nothing_more()
-            && self.is_plain()
-            && self.knows(train.ack, train.wnd)
-            && !self.is_old(now_ns, train.timestamps);
-        if !in_order || !plain {
+        if !in_order {
             return None;
         }
         let sum = train.rest.double(seq.0).word(checksum);
@@ -204,10 +216,13 @@ impl Pcb {
         }
         self.count_in(now_ns, payload.len());
         self.heard(now_ns);
-        self.note_timestamp(now_ns, seq, train.timestamps);
         self.send.window(seq, train.ack, train.wnd);
         self.receive.commit(payload.len());
         self.received(now_ns, payload.len(), train.timestamps);
+        if self.quick > 0 {
+            // It has been silent for long.
+            self.owe_ack(now_ns, Taken::InOrder);
+        }
         Some(true)
     }
 }
