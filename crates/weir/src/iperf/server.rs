@@ -30,9 +30,10 @@ pub(crate) fn serve(
     control.read(&mut cookie)?;
     control.write(&[state::PARAM_EXCHANGE])?;
     let parameters: Parameters = control.read_json()?;
-    if let Err(why) = check(&parameters) {
-        // With our error's number and the system's.
-        control.write(&[&[state::SERVER_ERROR][..], &[0; 8]].concat())?;
+    if let Err((number, why)) = check(&parameters) {
+        // With iperf3's number of the error, and the system's.
+        let numbers = [number.to_be_bytes(), [0; 4]].concat();
+        control.write(&[&[state::SERVER_ERROR][..], &numbers].concat())?;
         return Err(odd(why));
     }
     control.write(&[state::CREATE_STREAMS])?;
@@ -65,21 +66,24 @@ pub(crate) fn serve(
     Ok(Measured::of(&parameters, sent, &ours, &theirs, seconds))
 }
 
-fn check(parameters: &Parameters) -> Result<(), String> {
+/// The numbers by which iperf3's client knows why it is refused.
+const STREAMS: u32 = 6;
+const BLOCK: u32 = 7;
+const NOT_IMPLEMENTED: u32 = 13;
+
+fn check(parameters: &Parameters) -> Result<(), (u32, String)> {
     if parameters.bidirectional {
-        return Err("the client asks for both directions at once: that is not served".to_owned());
+        let why = "the client asks for both directions at once: that is not served";
+        return Err((NOT_IMPLEMENTED, why.to_owned()));
     }
     if !(1..=STREAMS_MAX).contains(&parameters.parallel) {
         let count = parameters.parallel;
-        return Err(format!(
-            "the client asks for {count} streams, of {STREAMS_MAX} at most"
-        ));
+        let why = format!("the client asks for {count} streams, of {STREAMS_MAX} at most");
+        return Err((STREAMS, why));
     }
     if !(1..=BLOCK_LEN_MAX).contains(&parameters.len) {
-        return Err(format!(
-            "the client asks for blocks of {} bytes",
-            parameters.len
-        ));
+        let len = parameters.len;
+        return Err((BLOCK, format!("the client asks for blocks of {len} bytes")));
     }
     Ok(())
 }
