@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use plotters::prelude::*;
+use rustix::fs::Access;
 use std::fmt::Display;
 use std::path::Path;
 
@@ -17,15 +18,24 @@ pub(crate) struct Frame<'a> {
     pub(crate) y: &'a str,
 }
 
-/// Writes figures into a folder, which is made if it is not there.
+/// Makes the folder for figures if it is not there, before anything is measured
+/// for them.
+pub(crate) fn prepare(folder: Option<&Path>) -> Result<(), Failure> {
+    let Some(folder) = folder else { return Ok(()) };
+    let may_write = || Ok(rustix::fs::access(folder, Access::WRITE_OK)?);
+    let made = std::fs::create_dir_all(folder).and_then(|()| may_write());
+    made.map_err(|error| cannot(folder, &error))
+}
+
+fn cannot(path: &Path, error: &dyn Display) -> Failure {
+    Failure::run(format!("cannot write {}: {error}", path.display()))
+}
+
+/// Writes figures into a folder that is there.
 pub(crate) fn write(
     folder: &Path,
     figures: impl IntoIterator<Item = (String, Result<String, String>)>,
 ) -> Result<(), Failure> {
-    let cannot = |path: &Path, error: &dyn Display| {
-        Failure::run(format!("cannot write {}: {error}", path.display()))
-    };
-    std::fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
     for (name, svg) in figures {
         let path = folder.join(name);
         let svg = svg.map_err(|error| cannot(&path, &error))?;

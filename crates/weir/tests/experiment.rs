@@ -89,8 +89,28 @@ fn settings_that_cannot_be_are_refused() {
         let run = experiment(&["tpca", option, value]);
         assert_eq!(run.status.code(), Some(2), "{option} {value}: {run:?}");
     }
-    let none = experiment(&["setup", "--connections", "0"]);
-    assert_eq!(none.status.code(), Some(2), "{none:?}");
+    let cases = [["--connections", "0"], ["--chains", "4000000000"]];
+    for [option, value] in cases {
+        let run = experiment(&["setup", option, value]);
+        assert_eq!(run.status.code(), Some(2), "{option} {value}: {run:?}");
+    }
+}
+
+/// Before an hour's figures would have nowhere to go.
+#[test]
+fn a_folder_that_cannot_be_is_refused_at_once() {
+    let file = env!("CARGO_BIN_EXE_weir");
+    for words in [
+        // Each takes longer than anybody waits.
+        &["setup", "--connections", "1000000", "--chains", "1000000"][..],
+        &["tpca", "--users", "4000000"],
+        &["adapter", "--trips", "10000000"],
+    ] {
+        let run = experiment(&[words, &["--svg", file]].concat());
+        assert_eq!(run.status.code(), Some(1), "{words:?}: {run:?}");
+        let said = String::from_utf8_lossy(&run.stderr);
+        assert!(said.starts_with("weir: cannot write "), "{said}");
+    }
 }
 
 #[test]

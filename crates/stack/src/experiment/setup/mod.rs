@@ -30,6 +30,8 @@ use std::num::NonZeroU32;
 
 /// Connections of one run, at most.
 pub const CONNECTIONS_MAX: u32 = 1_000_000;
+/// Chains of one table, at most: a list each.
+pub const CHAINS_MAX: u32 = 1_000_000;
 /// Connections with which a list is still searched: its cost grows with the
 /// square.
 pub const CONNECTIONS_LISTS_MAX: u32 = 20_000;
@@ -72,6 +74,9 @@ pub enum SetupError {
     /// Too few or too many connections.
     #[error("{0} connections: it takes 1 to {CONNECTIONS_MAX}")]
     Connections(u32),
+    /// Too many chains.
+    #[error("{0} chains: it takes 1 to {CHAINS_MAX}")]
+    Chains(NonZeroU32),
     /// A list would take too long.
     #[error(
         "{0} connections in lists this long: {1} compares in turn; take more chains, or fewer connections"
@@ -107,6 +112,9 @@ impl Settings {
     pub fn check(&self) -> Result<(), SetupError> {
         if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
             return Err(SetupError::Connections(self.connections));
+        }
+        if self.chains.get() > CHAINS_MAX {
+            return Err(SetupError::Chains(self.chains));
         }
         let list = match self.algorithm {
             Algorithm::Bsd | Algorithm::Mtf => self.connections,

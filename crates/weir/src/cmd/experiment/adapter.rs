@@ -4,6 +4,7 @@ mod report;
 mod sys;
 
 use crate::failure::{Failure, say};
+use crate::plot;
 use crate::print;
 use report::{Latency, Report, Throughput};
 use rustix::time::{ClockId, clock_gettime};
@@ -98,6 +99,7 @@ fn name(transport: Transport) -> &'static str {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    plot::prepare(args.svg.as_deref())?;
     let kernels = match World::new() {
         Ok(world) => Some(world),
         Err(failure) => {

@@ -145,6 +145,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             Err(error) => return Err(Failure::refused(error)),
         }
     }
+    plot::prepare(args.svg.as_deref())?;
     let rows = runs.iter().map(measure).collect::<Result<Vec<_>, _>>()?;
     if let Some(folder) = &args.svg {
         figure(folder, &runs)?;

@@ -101,6 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         seed: args.seed,
     };
     settings.check().map_err(Failure::refused)?;
+    crate::plot::prepare(args.svg.as_deref())?;
     let mut rows = Vec::new();
     for algorithm in Algorithm::ALL {
         let measure = |method| simulate(algorithm, method, &settings).map_err(Failure::refused);

@@ -170,6 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let contestants = Contestant::all(args)?;
     let stop = Stop::watch()?;
     let setup = args.setup()?;
+    crate::plot::prepare(args.svg.as_deref())?;
     let report = run::measure(args, &setup, &contestants, &stop)?;
     if let Some(folder) = &args.svg {
         plot::figures(folder, &report)?;
