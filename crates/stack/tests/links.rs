@@ -712,4 +712,17 @@ fn configurations_that_contradict_each_other_are_refused() {
         error(&[config(0, 1), far]),
         Some(ConfigError::Gateway(ip("10.0.0.9")))
     );
+    // And another host: not ourselves, the network, or all in it.
+    let by = |address: &str, gateway| {
+        let all = "0.0.0.0/0".parse().unwrap();
+        let config = Config::new(hardware(0, 1)).address(address.parse().unwrap());
+        error(&[config.route(all, ip(gateway))])
+    };
+    for gateway in ["10.0.0.1", "10.0.0.0", "10.0.0.255"] {
+        let wrong = Some(ConfigError::NotARouter(ip(gateway)));
+        assert_eq!(by("10.0.0.1/24", gateway), wrong);
+    }
+    for (address, gateway) in [("10.0.0.1/16", "10.0.0.255"), ("10.0.0.1/31", "10.0.0.0")] {
+        assert_eq!(by(address, gateway), None);
+    }
 }

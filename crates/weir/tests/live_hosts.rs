@@ -217,9 +217,14 @@ fn iperf3_of_the_kernels_side_measures_against_ours() {
             "{end}"
         );
     }
+    let refused = kernel.output(&format!("iperf3 --client {} --bidir", OURS[0]));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("is not implemented yet"), "{refused:?}");
     let ended = server.stop();
     assert_eq!(ended.stdout.lines().count(), 7, "{ended:?}");
-    assert_eq!(ended.stderr, "ready\n");
+    let said: Vec<&str> = ended.stderr.lines().collect();
+    assert_eq!(said.len(), 2, "{ended:?}");
+    assert!(said[1].contains("both directions at once"), "{ended:?}");
 }
 
 #[test]
@@ -387,11 +392,7 @@ fn numbers_that_cannot_be_are_refused() {
 #[test]
 fn links_that_cannot_be_are_refused() {
     let Some(kernel) = kernel() else { return };
-    let weir = |link: &str, addr: &str| {
-        let command = weir_lab::net::nobody::command(env!("CARGO_BIN_EXE_weir"));
-        let arguments = ["host", link, "--addr", addr];
-        Running::start(&kernel.host, command, &arguments).end()
-    };
+    let weir = |link: &str, addr: &str| kernel.weir_as_said(&["host", link, "--addr", addr]).end();
     for (link, addr, code, why) in [
         (
             "tap7",
@@ -400,6 +401,9 @@ fn links_that_cannot_be_are_refused() {
             "ip tuntap add dev tap7 mode tap user",
         ),
         ("wire:x", "192.0.2.5/24", 2, "no links of kind `wire`"),
+        ("tap:a/b", "192.0.2.5/24", 2, "without `/`"),
+        ("tap:w%d", "192.0.2.5/24", 2, "`w%d` is no name"),
+        ("tap:all", "192.0.2.5/24", 2, "`all` is no name"),
         ("port:eth9", "192.0.2.5/24", 1, "no interface `eth9`"),
         (
             "tap0",
@@ -413,6 +417,31 @@ fn links_that_cannot_be_are_refused() {
         assert_eq!(ended.code, Some(code), "{link}: {ended:?}");
         assert!(ended.stderr.contains(why), "{link}: {ended:?}");
     }
+}
+
+#[test]
+fn an_interface_and_a_router_that_no_host_can_use_are_named() {
+    let Some(kernel) = kernel() else { return };
+    for gateway in ["192.0.2.5", "192.0.2.0", "192.0.2.255"] {
+        let words = [
+            "host",
+            "tap0",
+            "--addr",
+            "192.0.2.5/24",
+            "--gateway",
+            gateway,
+        ];
+        let ended = kernel.weir_as_said(&words).end();
+        assert_eq!(ended.code, Some(2), "{gateway}: {ended:?}");
+        let why = format!("gateway {gateway} is no other host's address");
+        assert!(ended.stderr.contains(&why), "{ended:?}");
+    }
+    kernel.run("ip link set tap0 mtu 1000");
+    let words = ["host", "tap0", "--addr", "192.0.2.5/24"];
+    let ended = kernel.weir_as_said(&words).end();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    let why = "tap0's MTU is 1000 bytes, a host takes 1280 to 65535: ip link set tap0 mtu 1280";
+    assert!(ended.stderr.contains(why), "{ended:?}");
 }
 
 #[test]

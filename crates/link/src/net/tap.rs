@@ -95,6 +95,14 @@ impl TapHeader {
     }
 }
 
+/// Whether an interface can have this name: with `%d` in it the kernel would
+/// choose a number, and `all` and `default` are folders of its settings.
+fn is_a_name(name: &str) -> bool {
+    let wrong = |byte: u8| matches!(byte, b'/' | b':' | b'%' | 0x0b) || byte.is_ascii_whitespace();
+    let taken = matches!(name, "" | "." | ".." | "all" | "default");
+    !taken && name.len() <= NAME_MAX && !name.bytes().any(wrong)
+}
+
 /// One end of a TAP interface: what the kernel sends on the interface is read
 /// here, what is written here arrives there. Frames are whole, without
 /// headers of the driver's; the kernel's checksums are complete.
@@ -112,8 +120,8 @@ impl Tap {
     /// namespace, or makes it. Reading and writing do not block.
     ///
     /// # Errors
-    /// If the name is empty or longer than 15 bytes, without privilege, if it
-    /// is another kind of interface or in use.
+    /// If nothing can have this name, without privilege, if it is another kind
+    /// of interface or in use.
     pub fn open(name: &str) -> io::Result<Tap> {
         Tap::open_as(name, libc::IFF_TAP)
     }
@@ -180,9 +188,11 @@ impl Tap {
     }
 
     fn open_as(name: &str, flags: libc::c_int) -> io::Result<Tap> {
-        if name.is_empty() || name.len() > NAME_MAX {
-            let message =
-                format!("`{name}` is no name of an interface: give 1 to {NAME_MAX} bytes");
+        if !is_a_name(name) {
+            let message = format!(
+                "`{name}` is no name of an interface: give 1 to {NAME_MAX} bytes, without `/`, \
+                 `:`, `%` and blanks"
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let how = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -93,6 +93,9 @@ pub enum ConfigError {
     /// A gateway must be in a network of our addresses.
     #[error("gateway {0} is in no network of this host's addresses: add one that contains it")]
     Gateway(IpAddr),
+    /// A gateway is another host.
+    #[error("gateway {0} is no other host's address: give the router's")]
+    NotARouter(IpAddr),
 }
 
 impl Config {
@@ -153,10 +156,26 @@ impl Config {
             let near = |prefix: &Prefix| prefix.contains(route.gateway);
             !self.addresses.iter().any(near) && !is_link_local(route.gateway)
         });
-        match unreachable {
-            Some(route) => Err(ConfigError::Gateway(route.gateway)),
+        if let Some(route) = unreachable {
+            return Err(ConfigError::Gateway(route.gateway));
+        }
+        let mut gateways = self.routes.iter().map(|route| route.gateway);
+        match gateways.find(|gateway| !self.may_be_a_router(*gateway)) {
+            Some(gateway) => Err(ConfigError::NotARouter(gateway)),
             None => Ok(()),
         }
+    }
+}
+
+impl Config {
+    /// Neither ours, nor that of one of our networks, nor of all in it.
+    fn may_be_a_router(&self, gateway: IpAddr) -> bool {
+        self.addresses.iter().all(|ours| {
+            let near = ours.contains(gateway);
+            let its = Prefix::new(gateway, ours.len()).filter(|_| near);
+            let is_hosts = its.is_none_or(|its| is_a_hosts(&its) && !its.is_network());
+            is_hosts && ours.address() != gateway
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use weir_link::net::{Interface, InterfaceError};
 use weir_socket::{Builder, Net, link};
-use weir_stack::host::Detect;
+use weir_stack::host::{Detect, MTU};
 use weir_stack::{Config, Prefix};
 use weir_wire::ethernet::Address;
 
@@ -108,6 +108,14 @@ impl Place<'_> {
     fn config(&self, mac: Address, interface: &Interface) -> Result<Config, Failure> {
         let mut config = Config::new(mac);
         config.mtu = interface.mtu as usize;
+        if !MTU.contains(&config.mtu) {
+            let (name, least, most) = (&interface.name, MTU.start(), MTU.end());
+            return Err(Failure::refused(format!(
+                "{name}'s MTU is {} bytes, a host takes {least} to {most}: ip link set {name} mtu \
+                 {least}",
+                config.mtu
+            )));
+        }
         config.addresses = self.fixed().collect();
         config.detect = Detect::Meanwhile;
         config.dhcp = self.has(Source::Dhcp);
