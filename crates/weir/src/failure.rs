@@ -1,5 +1,6 @@
 //! How a command fails, and with which exit status.
 
+use rustix::io::Errno;
 use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -64,6 +65,17 @@ impl Failure {
         say(&format!("weir: {}", harmless(&self.to_string())));
         ExitCode::from(status)
     }
+}
+
+/// An error of the system's, and what to do where a limit of the process is met.
+pub(crate) fn limited(error: &io::Error) -> String {
+    let remedy = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => ": raise the limit of open files (ulimit -n)",
+        // What these calls get where no thread can be started.
+        Some(Errno::AGAIN) => ": raise the limit of processes (ulimit -u)",
+        _ => "",
+    };
+    format!("{error}{remedy}")
 }
 
 /// Between two messages of one failure.

@@ -8,7 +8,7 @@
 //!
 //! SIGXFSZ is not among them: see [`report_file_size_limit`].
 
-use crate::failure::Failure;
+use crate::failure::{Failure, limited};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -38,7 +38,8 @@ pub(crate) struct Stop {
 impl Stop {
     /// Begins to watch for signals.
     pub(crate) fn watch() -> Result<Stop, Failure> {
-        Stop::begin().map_err(|error| Failure::run(format!("cannot watch for signals: {error}")))
+        let cannot = |error| format!("cannot watch for signals: {}", limited(&error));
+        Stop::begin().map_err(|error| Failure::run(cannot(error)))
     }
 
     fn begin() -> io::Result<Stop> {

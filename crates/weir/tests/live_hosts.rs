@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
-use tap::{KERNEL, Kernel, OURS, kernel};
+use tap::{HOST, KERNEL, Kernel, OURS, kernel};
 use weir_lab::net::{Signal, talk};
 
 fn ip(text: &str) -> IpAddr {
@@ -370,6 +370,34 @@ fn an_echo_goes_on_where_there_are_no_more_threads() {
         assert_eq!(socket.recv(&mut [0; 9]).unwrap(), 1);
     });
     assert_eq!(server.stop().stderr, "ready\n");
+}
+
+/// With few descriptors a server is there or it is not.
+#[test]
+fn a_server_that_cannot_wait_is_never_ready() {
+    let Some(kernel) = kernel() else { return };
+    let mut why = Vec::new();
+    for files in 5..20 {
+        let mut command = std::process::Command::new("prlimit");
+        let limit = format!("--nofile={files}");
+        command.args([&limit, env!("CARGO_BIN_EXE_weir"), "serve", "."]);
+        let mut server = Running::start(&kernel.host, command, &HOST);
+        let said = server.line();
+        if said == "ready\n" {
+            // It goes on, or fails without having been asked.
+            server.signal(Signal::INT);
+            let ended = server.end();
+            assert_eq!(ended.code, Some(0), "{files}: {ended:?}");
+            break;
+        }
+        let ended = server.end();
+        assert_eq!(ended.code, Some(1), "{files}: {ended:?}");
+        why.push(said);
+    }
+    assert!(why.len() < 15, "{why:?}");
+    let limit = "raise the limit of open files (ulimit -n)";
+    let told = why.iter().filter(|said| said.contains(limit)).count();
+    assert!(told >= 4, "{why:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `weir echo`: a server that gives back what it gets, and its client.
 
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, limited, say};
 use crate::host::{self, HostArgs, Need, any_of, any_towards};
 use crate::print;
 use crate::stop::Stop;
@@ -122,7 +122,7 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
 }
 
 fn no_thread(error: io::Error) -> Failure {
-    Failure::run(format!("cannot start a thread: {error}"))
+    Failure::run(format!("cannot start a thread: {}", limited(&error)))
 }
 
 /// After a call that failed: who would try again at once waits a little, if it

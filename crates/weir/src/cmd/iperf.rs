@@ -1,6 +1,6 @@
 //! `weir iperf`: throughput, by weir's own TCP and UDP, as iperf3 measures it.
 
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, limited, say};
 use crate::host::{self, HostArgs, Need, any_of};
 use crate::iperf::{BLOCK_LEN, Measured, PORT, Parameters, client, server};
 use crate::print;
@@ -157,8 +157,13 @@ fn ask(args: &Args, server: &str, stop: &Stop) -> Result<(), Failure> {
 
 fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
     let net = args.host.open(Need::Later, stop)?;
-    let served = listen(&net, args.port)
-        .map_err(|error| Failure::run(format!("cannot listen at port {}: {error}", args.port)))?;
+    let served = listen(&net, args.port).map_err(|error| {
+        Failure::run(format!(
+            "cannot listen at port {}: {}",
+            args.port,
+            limited(&error)
+        ))
+    })?;
     say("ready");
     while !stop.asked() {
         let Some((listener, socket)) = wait(&served, stop)? else {
@@ -184,7 +189,12 @@ fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
 type Served = (TcpListener, UdpSocket);
 
 fn listen(net: &Net, port: u16) -> io::Result<Vec<Served>> {
-    let both = |any| Ok((TcpListener::bind(net, any)?, UdpSocket::bind(net, any)?));
+    let both = |any| {
+        let listener = TcpListener::bind(net, any)?;
+        // By it we wait: that it cannot be had is said before `ready`.
+        listener.ready_fd()?;
+        Ok((listener, UdpSocket::bind(net, any)?))
+    };
     any_of(net, port).into_iter().map(both).collect()
 }
 

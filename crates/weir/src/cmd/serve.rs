@@ -1,6 +1,6 @@
 //! `weir serve`: a folder's files over HTTP, by weir's own TCP.
 
-use crate::failure::{Failure, harmless, say};
+use crate::failure::{Failure, harmless, limited, say};
 use crate::host::{self, HostArgs, Need, any_of};
 use crate::http::files::Folder;
 use crate::http::server::{self, Answered};
@@ -108,10 +108,13 @@ fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, Failure> {
         let listener = socket.listen(CONNECTIONS_MAX)?;
         listener.set_nonblocking(true)?;
         chosen = listener.local_addr()?.port();
+        // By it we wait: that it cannot be had is said before `ready`.
+        listener.ready_fd()?;
         Ok(listener)
     });
     let listeners: io::Result<Vec<_>> = listeners.collect();
-    listeners.map_err(|error| Failure::run(format!("cannot listen at port {port}: {error}")))
+    listeners
+        .map_err(|error| Failure::run(format!("cannot listen at port {port}: {}", limited(&error))))
 }
 
 /// Waits for a connection or a signal; tells whether there may be one.

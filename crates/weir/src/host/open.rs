@@ -2,7 +2,7 @@
 
 use super::place::Place;
 use super::{Need, Source};
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, limited, say};
 use rustix::io::Errno;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -233,7 +233,7 @@ fn is_link_local(prefix: &Prefix) -> bool {
 fn failure(error: io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::InvalidInput => Failure::refused(error),
-        _ => Failure::run(error),
+        _ => Failure::run(format!("cannot start the host: {}", limited(&error))),
     }
 }
 
@@ -264,7 +264,10 @@ fn no_tap(name: &str, error: &io::Error) -> Failure {
         }
         _ => String::new(),
     };
-    let message = format!("cannot open TAP interface `{name}`: {error}{remedy}");
+    let message = format!(
+        "cannot open TAP interface `{name}`: {}{remedy}",
+        limited(error)
+    );
     match error.kind() {
         io::ErrorKind::InvalidInput => Failure::refused(message),
         _ => Failure::run(message),

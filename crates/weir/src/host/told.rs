@@ -2,7 +2,7 @@
 
 use super::place::{On, Place};
 use super::{Addresses, Source};
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, limited, say};
 use crate::stop::Stop;
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex};
@@ -93,7 +93,7 @@ pub(super) fn settle(
             tell(link, &event);
         }
     });
-    follows.map_err(|error| Failure::run(format!("cannot start a thread: {error}")))?;
+    follows.map_err(|error| Failure::run(format!("cannot start a thread: {}", limited(&error))))?;
     Ok(())
 }
 

@@ -117,6 +117,16 @@ impl Running {
         self.process.signal(signal).unwrap();
     }
 
+    /// The next line that it says on standard error.
+    pub(crate) fn line(&mut self) -> String {
+        let mut errors = BufReader::with_capacity(1, self.errors.take().unwrap());
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        self.said += &line;
+        self.errors = Some(errors.into_inner());
+        line
+    }
+
     /// Waits until a pipe that nobody reads has little room left, if any: its pages are at
     /// least half full.
     pub(crate) fn until_full(mut self) -> Running {
