@@ -72,7 +72,7 @@ pub(crate) fn limited(error: &io::Error) -> String {
     let remedy = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => ": raise the limit of open files (ulimit -n)",
         // What these calls get where no thread can be started.
-        Some(Errno::AGAIN) => ": raise the limit of processes (ulimit -u)",
+        Some(Errno::AGAIN) => ": raise the limits of processes and of memory (ulimit -u, -v)",
         _ => "",
     };
     format!("{error}{remedy}")

@@ -372,6 +372,28 @@ fn an_echo_goes_on_where_there_are_no_more_threads() {
     assert_eq!(server.stop().stderr, "ready\n");
 }
 
+#[test]
+fn a_driver_that_cannot_be_had_is_named() {
+    let Some(kernel) = kernel() else { return };
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let all = ["host", "tap0", "--addr", "192.0.2.5/24"].join(" ");
+    let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    for (prepare, why) in [
+        ("true", "/dev/net/tun is not there"),
+        ("touch /dev/net/tun", "you may not open /dev/net/tun"),
+    ] {
+        let line = format!(
+            "mount -t tmpfs -o mode=755 none /dev/net && umask 077 && {prepare} && \
+             exec {nobody} {weir} {all}"
+        );
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &line]);
+        let ended = Running::start(&kernel.host, command, &[]).end();
+        assert_eq!(ended.code, Some(1), "{prepare}: {ended:?}");
+        assert!(ended.stderr.contains(why), "{prepare}: {ended:?}");
+    }
+}
+
 /// With few descriptors a server is there or it is not.
 #[test]
 fn a_server_that_cannot_wait_is_never_ready() {

@@ -254,6 +254,15 @@ fn check_up(interface: &Interface, need: Need) -> Result<(), Failure> {
 
 fn no_tap(name: &str, error: &io::Error) -> Failure {
     let remedy = match error.kind() {
+        // The kernel's driver, which no interface is had without.
+        io::ErrorKind::NotFound => ": /dev/net/tun is not there: load the driver as root \
+             (modprobe tun), or give it to the container"
+            .to_owned(),
+        // The interface is refused with EPERM.
+        io::ErrorKind::PermissionDenied if is(error, Errno::ACCESS) => {
+            ": you may not open /dev/net/tun: chmod 0666 /dev/net/tun as root, or run as root"
+                .to_owned()
+        }
         io::ErrorKind::PermissionDenied => format!(
             ": make it for yourself as root, once: ip tuntap add dev {name} mode tap user $USER; \
              or give another --link"
