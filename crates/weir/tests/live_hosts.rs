@@ -11,7 +11,7 @@ use live::{Running, net};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tap::{HOST, KERNEL, Kernel, OURS, kernel};
 use weir_lab::net::{Signal, talk};
 
@@ -391,6 +391,54 @@ fn a_driver_that_cannot_be_had_is_named() {
         let ended = Running::start(&kernel.host, command, &[]).end();
         assert_eq!(ended.code, Some(1), "{prepare}: {ended:?}");
         assert!(ended.stderr.contains(why), "{prepare}: {ended:?}");
+    }
+}
+
+#[test]
+fn servers_ask_silent_clients_whether_they_are_there() {
+    let Some(kernel) = kernel() else { return };
+    for (command, port) in [("echo", 7), ("iperf", 5201)] {
+        let server = kernel.weir(&[command]).until("ready");
+        let mut stream = kernel
+            .host
+            .run(|| TcpStream::connect((OURS[0], port)))
+            .unwrap();
+        // Of iperf, a test of bytes whose one stream is there.
+        let mut second = None;
+        if command == "iperf" {
+            let text = br#"{"tcp":true,"parallel":1,"num":9,"len":1000}"#;
+            stream.write_all(&[b'a'; 37]).unwrap();
+            let len = (text.len() as u32).to_be_bytes();
+            stream.write_all(&[&len[..], text].concat()).unwrap();
+            let other = kernel.host.run(|| TcpStream::connect((OURS[0], port)));
+            (&mut other.as_ref().unwrap())
+                .write_all(&[b'a'; 37])
+                .unwrap();
+            second = Some(other.unwrap());
+            stream.read_exact(&mut [0; 4]).unwrap();
+        }
+        let from = stream.local_addr().unwrap().port();
+        let segments = || {
+            let said = kernel.run(&format!("ss -tinH sport = :{from}"));
+            let said = String::from_utf8(said).unwrap();
+            let count = said.split("segs_in:").nth(1).unwrap_or("0");
+            count
+                .split_whitespace()
+                .next()
+                .unwrap()
+                .parse::<u32>()
+                .unwrap()
+        };
+        // What was acknowledged late has come before.
+        std::thread::sleep(Duration::from_secs(1));
+        let (before, began) = (segments(), Instant::now());
+        while segments() == before {
+            assert!(began.elapsed() < live::PATIENCE, "{command} does not ask");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        drop((stream, second));
+        server.signal(Signal::INT);
+        assert_eq!(server.end().code, Some(0));
     }
 }
 

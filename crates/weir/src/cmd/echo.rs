@@ -75,6 +75,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const OPENS_WITHIN: Duration = Duration::from_secs(5);
 /// How long calls wait before they look whether to stop.
 const LOOK_EACH: Duration = Duration::from_millis(100);
+/// A client may be silent for as long as it likes, but is asked then whether it
+/// is there still: one that vanished would keep its place for ever.
+const SILENT_MAX: Duration = Duration::from_secs(15);
 /// TCP connections at one time; others wait.
 const CONNECTIONS_MAX: usize = 1024;
 
@@ -166,6 +169,7 @@ fn accept(listener: &TcpListener, ended: &Arc<AtomicBool>) {
 
 fn give_back(mut stream: &TcpStream, ended: &AtomicBool) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    stream.set_keepalive(Some(SILENT_MAX))?;
     stream.set_read_timeout(Some(LOOK_EACH))?;
     let mut buffer = vec![0; 64 << 10];
     while !ended.load(Relaxed) {

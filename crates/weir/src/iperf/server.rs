@@ -25,6 +25,8 @@ pub(crate) fn serve(
     stop: &Stop,
 ) -> io::Result<Measured> {
     connection.set_nodelay(true)?;
+    // A test of so many bytes has no time after which the client is missed.
+    connection.set_keepalive(Some(PATIENCE))?;
     let control = Control::new(connection, "the client", stop)?;
     let mut cookie = [0; COOKIE_LEN];
     control.read(&mut cookie)?;
