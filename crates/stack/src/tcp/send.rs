@@ -254,6 +254,12 @@ impl Send {
         changed
     }
 
+    /// A later segment tells the same as the one before.
+    #[inline]
+    pub(super) fn same_window(&mut self, seq: Seq) {
+        self.wl1 = seq;
+    }
+
     /// The window of the segment that opens the connection.
     pub(super) fn first_window(&mut self, seq: Seq, ack: Seq, wnd: usize) {
         (self.wnd, self.wnd_max, self.wl1, self.wl2) = (wnd, clamp(wnd), seq, ack);

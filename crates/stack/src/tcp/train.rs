@@ -7,6 +7,7 @@
 //! and the application already told: then nothing else changes with the next.
 
 use super::ack::Told;
+use super::info::count;
 use super::pcb::{Pcb, State};
 use super::receive::Taken;
 use super::seq::Seq;
@@ -42,8 +43,6 @@ pub(super) struct Train {
     /// The sum of the pseudo-header and the TCP header without its number and
     /// its checksum.
     rest: Sum,
-    ack: Seq,
-    wnd: usize,
     timestamps: Option<(u32, u32)>,
     /// What [`Slab::changes`](crate::slab::Slab::changes) said of the PCBs: what
     /// was found of them then is so as long as that stays.
@@ -100,8 +99,6 @@ impl Train {
             value: words(&value),
             mask: words(&mask),
             rest: parts.pseudo(Protocol::TCP.0).and(header),
-            ack: told.ack,
-            wnd: told.wnd,
             timestamps: told.timestamps,
             changes,
         }
@@ -192,9 +189,9 @@ impl Pcb {
     }
 
     /// [`Pcb::take_plain`] of a frame that continues a train. Whatever else that
-    /// does, it has done with the segment before: the timestamps are the same, and
-    /// echoed are those of what is acknowledged next.
-    #[inline]
+    /// does, it has done with the segment before, which was as long and told the same:
+    /// echoed are the timestamps of what is acknowledged next.
+    #[inline(always)]
     fn take_next(&mut self, now_ns: u64, train: &Train, frame: &[u8]) -> Option<bool> {
         let (headers, payload) = frame.split_at_checked(train.payload_at)?;
         let header = headers
@@ -214,9 +211,10 @@ impl Pcb {
         if sum.and(self.receive.stage_summed(payload)).finish() != 0 {
             return Some(false);
         }
-        self.count_in(now_ns, payload.len());
+        count(&mut self.counts.segments_in, 1);
+        self.last_received_ns = now_ns;
         self.heard(now_ns);
-        self.send.window(seq, train.ack, train.wnd);
+        self.send.same_window(seq);
         self.receive.commit(payload.len());
         self.received(now_ns, payload.len(), train.timestamps);
         if self.quick > 0 {
