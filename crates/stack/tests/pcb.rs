@@ -163,6 +163,60 @@ fn sequent_with_one_chain_is_bsd() {
     }
 }
 
+/// A table that outgrew the caches looks a batch up with its misses overlapping: whoever
+/// is there, or not, or not in its first bucket, of either version, in batches of any
+/// length, over answers of before.
+#[test]
+fn a_large_table_answers_batches_as_one_by_one() {
+    const COUNT: u32 = 40_000;
+    let mut table = Weir::new(11);
+    filled(&mut table, COUNT);
+    for index in 0..COUNT {
+        table
+            .insert(key(true, index), PcbId(COUNT + index))
+            .unwrap();
+    }
+    let asked = |n: u32| (n % 7 < 3, n.wrapping_mul(0x9e37_79b1) % (COUNT + COUNT / 4));
+    let keys: Vec<Key> = (0..30_000).map(asked).map(|(v6, n)| key(v6, n)).collect();
+    let expected = |n: u32| {
+        let (v6, index) = asked(n);
+        (index < COUNT).then_some(PcbId(if v6 { COUNT + index } else { index }))
+    };
+    let expected: Vec<Option<PcbId>> = (0..30_000).map(expected).collect();
+    let before = table.examined();
+    for (key, expected) in keys.iter().zip(&expected) {
+        assert_eq!(table.find(key), *expected);
+    }
+    let one_by_one = table.examined() - before;
+    for length in [1, 63, 64, 65, 200, keys.len()] {
+        let mut found = vec![Some(PcbId(9)); keys.len()];
+        let before = table.examined();
+        for (keys, found) in keys.chunks(length).zip(found.chunks_mut(length)) {
+            table.find_batch(keys, found);
+        }
+        assert_eq!(found, expected, "batches of {length}");
+        assert_eq!(table.examined() - before, one_by_one, "batches of {length}");
+    }
+    for v6 in [false, true] {
+        let mut found = vec![Some(PcbId(9)); keys.len()];
+        let (mut v4s, mut v6s, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, expected) in keys.iter().zip(&expected) {
+            match key {
+                Key::V4(key) if !v6 => v4s.push(*key),
+                Key::V6(key) if v6 => v6s.push(*key),
+                _ => continue,
+            }
+            wanted.push(*expected);
+        }
+        let found = &mut found[..wanted.len()];
+        match v6 {
+            false => table.find_batch4(&v4s, found),
+            true => table.find_batch6(&v6s, found),
+        }
+        assert_eq!(found, wanted);
+    }
+}
+
 /// However keys follow on one another, one PCB and hardly more is examined.
 #[test]
 fn weir_examines_one_pcb_whatever_the_keys() {

@@ -71,9 +71,13 @@ impl Bucket {
         self.places[slot] == image.place() && self.ports[slot] == image.ports
     }
 
-    /// Brings the bucket towards the caches; nothing waits for it.
+    /// Brings the bucket towards the caches; nothing waits for it. What is read and not
+    /// there yet holds up all that comes after; a prefetch does not.
     #[inline]
-    pub(super) fn touch(&self) {
+    pub(super) fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        safe_arch::prefetch_t0(self);
+        #[cfg(not(target_arch = "x86_64"))]
         std::hint::black_box(self.tags[0]);
     }
 

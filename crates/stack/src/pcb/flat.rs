@@ -32,9 +32,6 @@ const LIST_SHORT: usize = 512;
 const LIST_GROWTH: usize = 64;
 /// Buckets of a table that lies in the caches next to the processor: 1 MiB.
 const SMALL: usize = 1 << 14;
-/// Look-ups of a batch that are under way together.
-pub(super) const BATCH: usize = 32;
-
 type Segment = Box<[Bucket; SEGMENT]>;
 
 /// See the module.
@@ -60,6 +57,38 @@ pub(super) enum Home {
     Nowhere,
     /// That, only the buckets from there on know.
     Perhaps,
+}
+
+/// A look-up under way: its home is on the way to the caches.
+#[derive(Clone, Copy)]
+pub(super) struct Look<'t> {
+    image: Image,
+    /// The home, and what of its segment lies behind it; nothing, if it was never needed.
+    home: &'t [Bucket],
+}
+
+impl Look<'_> {
+    pub(super) const NONE: Look<'static> = Look {
+        image: Image::ZERO,
+        home: &[],
+    };
+
+    /// The PCB, if it is at home. If it may be in the next bucket, that one is on the way
+    /// from now on.
+    #[inline]
+    pub(super) fn end(&self) -> Option<PcbId> {
+        let [home, behind @ ..] = self.home else {
+            return None;
+        };
+        let found = home.first(home.candidates(self.image.tag()), &self.image);
+        if found.is_none()
+            && home.is_passed()
+            && let Some(next) = behind.first()
+        {
+            next.prefetch();
+        }
+        found
+    }
 }
 
 /// Where an entry is.
@@ -164,36 +193,16 @@ impl Flat {
         self.buckets > SMALL
     }
 
-    /// Looks a batch up in steps: in each, nothing waits for another image's
-    /// cache miss, so the processor has as many under way as it can; and the step
-    /// that waits for memory does nothing else, so that it has room for them.
-    ///
-    /// At most [`BATCH`].
-    pub(super) fn find_batch(&mut self, images: &[Image], found: &mut [Option<PcbId>]) {
-        assert_eq!(images.len(), found.len(), "one answer an image");
-        assert!(images.len() <= BATCH, "a batch at a time");
-        let mut buckets = [None; BATCH];
-        for (look, image) in buckets.iter_mut().zip(images) {
-            *look = self.bucket(self.home(image));
-        }
-        for bucket in buckets.iter().flatten() {
-            bucket.touch();
-        }
-        let mut all = true;
-        for ((found, image), bucket) in found.iter_mut().zip(images).zip(buckets) {
-            *found = bucket.and_then(|bucket| bucket.first(bucket.candidates(image.tag()), image));
-            all &= found.is_some();
-        }
-        self.examined += images.len() as u64;
-        if all {
-            return;
-        }
-        for (found, image) in found.iter_mut().zip(images) {
-            if found.is_none() {
-                self.examined -= 1;
-                *found = self.find(image);
-            }
-        }
+    /// Begins a look-up, and waits for nothing.
+    #[inline]
+    pub(super) fn begin(&self, image: Image) -> Look<'_> {
+        let index = self.home(&image);
+        let Some(segment) = self.segments.get(index / SEGMENT) else {
+            return Look { image, home: &[] };
+        };
+        let home = &segment[index % SEGMENT..];
+        home[0].prefetch();
+        Look { image, home }
     }
 
     pub(super) fn insert(&mut self, image: &Image, pcb: PcbId) -> Result<(), InsertError> {

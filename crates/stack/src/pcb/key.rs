@@ -21,14 +21,6 @@ pub type Key4 = Tuple<1>;
 /// Names a connection over IPv6.
 pub type Key6 = Tuple<4>;
 
-impl<const A: usize> Tuple<A> {
-    /// All zeros, which is no connection's.
-    pub(super) const UNSPECIFIED: Tuple<A> = Tuple {
-        addresses: [0; A],
-        ports: 0,
-    };
-}
-
 fn ports(local_port: u16, remote_port: u16) -> u32 {
     u32::from(local_port) << 16 | u32::from(remote_port)
 }

@@ -1,9 +1,12 @@
 //! Ours: both IP versions, each in a table of its own.
 
-use super::flat::{BATCH, Flat, Home};
-use super::hash::{Image, KeyHash};
+use super::flat::{Flat, Home, Look};
+use super::hash::KeyHash;
 use super::locals::Locals;
 use super::{InsertError, Key, Key4, Key6, PcbId, Table};
+
+/// Look-ups of a batch that are under way together.
+const BATCH: usize = 64;
 
 /// A keyed hash leads to one cache line with four connections: their tags, and for
 /// the one whose tag agrees, what is left to compare. However many connections there
@@ -80,12 +83,10 @@ impl Weir {
             let each = keys.iter().zip(found);
             return each.for_each(|(key, found)| *found = self.find4(key));
         }
-        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            let mut images = [Image::ZERO; BATCH];
-            for (image, key) in images.iter_mut().zip(keys) {
-                *image = self.hash4.image4(key);
-            }
-            self.v4.find_batch(&images[..keys.len()], found);
+        let here = find_at_home(keys, found, |key| self.v4.begin(self.hash4.image4(key)));
+        self.v4.examined += here as u64;
+        if here < keys.len() {
+            find_others(keys, found, |key| self.find_on4(key));
         }
     }
 
@@ -99,13 +100,15 @@ impl Weir {
             let each = keys.iter().zip(found);
             return each.for_each(|(key, found)| *found = self.find6(key));
         }
-        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            let mut images = [Image::ZERO; BATCH];
-            for (image, key) in images.iter_mut().zip(keys) {
-                let local = self.locals.get(key);
-                *image = self.hash6.image6(key, local);
-            }
-            self.v6.find_batch(&images[..keys.len()], found);
+        // A copy: its words need not be read anew for each key.
+        let hash = self.hash6.clone();
+        let here = find_at_home(keys, found, |key| {
+            let local = self.locals.get(key);
+            self.v6.begin(hash.image6(key, local))
+        });
+        self.v6.examined += here as u64;
+        if here < keys.len() {
+            find_others(keys, found, |key| self.find_on6(key));
         }
     }
 
@@ -119,32 +122,43 @@ impl Weir {
             }
         }
     }
+}
 
-    /// Looks up as many keys as are of one version from the start of `keys`
-    /// on, at most [`BATCH`]; gives how many.
-    fn find_run(&mut self, keys: &[Key], found: &mut [Option<PcbId>]) -> usize {
-        let mut v4 = [Key4::UNSPECIFIED; BATCH];
-        let mut v6 = [Key6::UNSPECIFIED; BATCH];
-        let (mut four, mut six) = (0, 0);
-        for key in keys.iter().take(BATCH) {
-            match key {
-                Key::V4(key) if six == 0 => {
-                    v4[four] = *key;
-                    four += 1;
-                }
-                Key::V6(key) if four == 0 => {
-                    v6[six] = *key;
-                    six += 1;
-                }
-                _ => break,
-            }
+/// Looks into the homes of all keys, and gives how many are there; the others may be
+/// elsewhere.
+///
+/// First all of some look-ups begin, then they end: the processor asks for as many homes
+/// together as it can, and for the next ones while it hashes. Nothing of theirs is looked
+/// at before all are asked for, since what waits for memory holds up what comes after.
+fn find_at_home<'t, K>(
+    keys: &[K],
+    found: &mut [Option<PcbId>],
+    mut begin: impl FnMut(&K) -> Look<'t>,
+) -> usize {
+    let mut here = 0;
+    for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
+        let mut looks = [Look::NONE; BATCH];
+        for (look, key) in looks.iter_mut().zip(keys) {
+            *look = begin(key);
         }
-        if four > 0 {
-            self.find_batch4(&v4[..four], &mut found[..four]);
-        } else {
-            self.find_batch6(&v6[..six], &mut found[..six]);
+        for (look, found) in looks.iter().zip(found) {
+            *found = look.end();
+            here += usize::from(found.is_some());
         }
-        four + six
+    }
+    here
+}
+
+/// Finds those that are not in their homes, if they are anywhere.
+#[cold]
+fn find_others<K>(
+    keys: &[K],
+    found: &mut [Option<PcbId>],
+    mut find: impl FnMut(&K) -> Option<PcbId>,
+) {
+    let each = keys.iter().zip(found);
+    for (key, found) in each.filter(|(_, found)| found.is_none()) {
+        *found = find(key);
     }
 }
 
@@ -184,9 +198,24 @@ impl Table for Weir {
 
     fn find_batch(&mut self, keys: &[Key], found: &mut [Option<PcbId>]) {
         assert_eq!(keys.len(), found.len(), "one answer a key");
-        let mut done = 0;
-        while done < keys.len() {
-            done += self.find_run(&keys[done..], &mut found[done..]);
+        if !self.v4.is_large() && !self.v6.is_large() {
+            let each = keys.iter().zip(found);
+            return each.for_each(|(key, found)| *found = self.find(key));
+        }
+        let here = find_at_home(keys, found, |key| match key {
+            Key::V4(key) => self.v4.begin(self.hash4.image4(key)),
+            Key::V6(key) => {
+                let local = self.locals.get(key);
+                self.v6.begin(self.hash6.image6(key, local))
+            }
+        });
+        // Of both: who asks is told the sum.
+        self.v4.examined += here as u64;
+        if here < keys.len() {
+            find_others(keys, found, |key| match key {
+                Key::V4(key) => self.find_on4(key),
+                Key::V6(key) => self.find_on6(key),
+            });
         }
     }
 
