@@ -3,7 +3,7 @@
 //!
 //! ```sh
 //! sudo cargo bench -p weir-socket --bench tap         # all, in turns
-//! sudo cargo bench -p weir-socket --bench tap -- send # or `receive`: one way, ten seconds
+//! sudo cargo bench -p weir-socket --bench tap -- send # or `receive`, `kernels`: ten seconds
 //! ```
 //!
 //! Everything compared is written and read by the same program in the same
@@ -190,13 +190,14 @@ impl World {
 }
 
 fn main() {
-    let only = std::env::args().find(|arg| arg == "send" || arg == "receive");
+    let only = std::env::args().find(|arg| ["send", "receive", "kernels"].contains(&arg.as_str()));
     if !weir_lab::need::root() {
         return;
     }
     let world = World::new();
     let alone = match only.as_deref() {
         Some("send") => Some(Run::of(|| world.send(LONG))),
+        Some("kernels") => Some(Run::of(|| world.kernels(LONG))),
         Some(_) => Some(Run::of(|| world.receive(LONG))),
         None => None,
     };

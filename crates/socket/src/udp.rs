@@ -522,7 +522,7 @@ fn try_send(
     let id = udp(core)?;
     let mut sent = state.stack.udp_send(now_ns, id, to, bytes);
     if sent == Err(SendError::Full) {
-        state.settle(now_ns);
+        state.settle_within(now_ns);
         sent = state.stack.udp_send(now_ns, id, to, bytes);
     }
     if sent == Err(SendError::Full) {

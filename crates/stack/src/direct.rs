@@ -235,6 +235,16 @@ impl Filter {
     }
 }
 
+/// Where a packet's transport header starts, and where it says that it ends.
+#[inline]
+fn ends(packet: &[u8]) -> (usize, usize) {
+    let half = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
+    match packet[0] >> 4 {
+        4 => (transport(false), half(2)),
+        _ => (transport(true), transport(true) + half(4)),
+    }
+}
+
 /// The parts of an IP packet without options or extensions, of which a filter
 /// has accepted the headers.
 pub(crate) struct Parts<'a> {
@@ -248,15 +258,20 @@ impl<'a> Parts<'a> {
     /// is wrong.
     #[inline]
     pub(crate) fn of(packet: &'a [u8]) -> Option<Parts<'a>> {
-        let half = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
-        let (start, end) = match packet[0] >> 4 {
-            4 => (transport(false), half(2)),
-            _ => (transport(true), transport(true) + half(4)),
-        };
+        let (start, end) = ends(packet);
         (start <= end && end <= packet.len()).then(|| Parts {
             transport: &packet[start..end],
             ip: &packet[..start],
         })
+    }
+
+    /// As [`Parts::of`], of the headers alone: the transport payload, of so many
+    /// bytes, lies elsewhere, without padding.
+    #[inline]
+    pub(crate) fn of_head(head: &'a [u8], payload_len: usize) -> Option<Parts<'a>> {
+        let (start, end) = ends(head);
+        let (ip, transport) = head.split_at_checked(start)?;
+        (end == head.len() + payload_len).then_some(Parts { transport, ip })
     }
 
     /// Whether the IP header's checksum is right, if it has one.

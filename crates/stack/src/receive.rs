@@ -3,7 +3,7 @@
 use crate::host::{DropReason, Host, Incoming, Input, Mode, Problem, Received, Report, Unreached};
 use crate::shard::STRAYS_MAX;
 use crate::slab::Name;
-use crate::tcp::{Direct, Tcp};
+use crate::tcp::{Direct, Tcp, TcpId};
 use crate::udp::Sockets;
 use std::net::{IpAddr, SocketAddr};
 use weir_wire::{Addresses, Protocol};
@@ -38,6 +38,47 @@ impl Ingress<'_> {
             Direct::Taken => Ok(()),
             Direct::Dropped(reason) => Err(reason),
         }
+    }
+
+    /// Takes a frame whose bytes go to who waits to read of a connection; `None`
+    /// if it is no such frame, and nothing has changed.
+    pub(crate) fn frame_into(
+        &mut self,
+        now_ns: u64,
+        frame: &[u8],
+        received: Received,
+        (id, out): (TcpId, &mut [u8]),
+    ) -> Option<usize> {
+        let packet = self.read_packet(frame)?;
+        let count = self.tcp.receive_into(now_ns, packet, received, id, out)?;
+        self.count_fast();
+        Some(count)
+    }
+
+    /// As [`Ingress::frame_into`], of a frame whose `count` bytes of payload are there
+    /// already, behind its `head`.
+    pub(crate) fn frame_placed(
+        &mut self,
+        now_ns: u64,
+        head: &[u8],
+        received: Received,
+        (id, count): (TcpId, usize),
+    ) -> Option<()> {
+        let packet = self.read_packet(head)?;
+        self.tcp
+            .receive_placed(now_ns, packet, received, id, count)?;
+        self.count_fast();
+        Some(())
+    }
+
+    /// The packet in a frame that the fast paths may take.
+    fn read_packet<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        (self.host.mode == Mode::Opt).then(|| self.host.plain(frame))?
+    }
+
+    fn count_fast(&mut self) {
+        self.host.counters.frames_in += 1;
+        self.host.counters.segments_fast += 1;
     }
 
     /// The fast paths.

@@ -1,10 +1,12 @@
 //! The whole stack of one host.
 
 mod datagrams;
+mod straight;
 
 use crate::host::unreached;
 use crate::host::{
-    Channel, Config, ConfigError, Counters, DropReason, Event, Host, Lease, Partial, Received,
+    Channel, Config, ConfigError, Counters, DropReason, Event, Frame, Host, Lease, Partial,
+    Received,
 };
 use crate::links::{First, Hosts, Link, Outlets, Shut};
 use crate::receive::Ingress;
@@ -35,6 +37,19 @@ pub trait Outlet {
     /// If the link does no such thing, and the configuration says it does.
     fn submit_partial(&mut self, partial: Partial, _payload: [&[u8]; 2]) {
         panic!("{partial:?} for a link without offload: set `Config::offload` to what it does");
+    }
+
+    /// Several frames go out, one after the other, that the link completes; gives how
+    /// many of them it took, from the first.
+    fn submit_run(&mut self, run: &[Frame<'_>]) -> usize {
+        for (taken, frame) in run.iter().enumerate() {
+            let Some(room) = self.reserve(frame.head.len()) else {
+                return taken;
+            };
+            room.copy_from_slice(frame.head);
+            self.submit_partial(frame.partial, frame.payload);
+        }
+        run.len()
     }
 }
 

@@ -14,6 +14,7 @@ mod netlink;
 mod option;
 pub(crate) mod request;
 mod routes;
+mod run;
 mod tap;
 mod watch;
 
@@ -29,5 +30,6 @@ pub use neighbour::{NeighbourNews, Neighbours};
 pub use netlink::Netlink;
 pub(crate) use option::set_option;
 pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteWatcher};
+pub use run::Run;
 pub use tap::{Tap, TapGso, TapHeader};
 pub use watch::{AddressWatcher, Event, Watcher};

@@ -7,7 +7,7 @@ use super::request::{Flags, Request};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, ioctl};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The longest name of an interface, in bytes.
@@ -216,7 +216,15 @@ impl Tap {
     /// # Errors
     /// If the interface is down or gone.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match rustix::io::read(&self.file, buffer) {
+        self.receive_all(&mut [IoSliceMut::new(buffer)])
+    }
+
+    /// As [`Tap::receive`], where the parts of a frame are to lie apart.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn receive_all(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+        match rustix::io::readv(&self.file, parts) {
             Ok(len) => Ok(Some(len)),
             Err(Errno::AGAIN) => Ok(None),
             Err(error) => Err(error.into()),

@@ -21,6 +21,22 @@ pub const BATCH: usize = 64;
 /// What takes frames from a link.
 pub type Take<'a> = dyn FnMut(&[u8], Received) + 'a;
 
+/// Who takes frames and waits to read what the next one of them brings.
+pub trait Reader {
+    /// How many bytes of the next frame are headers, if it is as hoped for, and where
+    /// what follows them is to be put; the latter is empty if nothing is hoped for.
+    /// Asked again before anything was taken, it is the same: bytes of another frame
+    /// may have been put there meanwhile, and stay.
+    fn place(&mut self) -> (usize, &mut [u8]);
+
+    /// A frame has come, of which `count` bytes were put there, behind `head`, and no
+    /// more follow; false if it is another than was hoped for: then it comes whole.
+    fn placed(&mut self, head: &[u8], count: usize, received: Received) -> bool;
+
+    /// A frame has come.
+    fn take(&mut self, frame: &[u8], received: Received);
+}
+
 /// A device that a host sends and receives frames on: whole Ethernet frames
 /// without check sequence.
 ///
@@ -42,6 +58,15 @@ pub trait Link: Outlet + Send {
     /// # Errors
     /// If no more will ever come: the device is gone.
     fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool>;
+
+    /// As [`Link::receive`], where the bytes of a frame may go to who reads them at
+    /// once, by a link that can.
+    ///
+    /// # Errors
+    /// As there.
+    fn receive_to(&mut self, reader: &mut dyn Reader) -> io::Result<bool> {
+        self.receive(&mut |frame, received| reader.take(frame, received))
+    }
 
     /// The stack has sent what it had to: what the link has gathered goes out.
     fn flush(&mut self) {}

@@ -1,15 +1,22 @@
 //! TAP interfaces: the kernel is at the other end.
 
-use super::{BATCH, Link, Take};
+use super::{BATCH, Link, Reader, Take};
 use rustix::io::Errno;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
-use weir_link::net::{self, TapGso, TapHeader};
+use weir_link::net::{self, Run, TapGso, TapHeader};
 use weir_stack::Outlet;
-use weir_stack::host::{Offload, Partial, Received};
+use weir_stack::host::{Frame, Offload, Partial, RUN_MAX, Received};
 
 /// The longest frame, in bytes: an IPv6 packet of most, a VLAN tag's header.
 const FRAME_LEN_MAX: usize = 40 + 65_535 + 18;
+
+/// The driver's header, and the longest ones of a frame.
+const HEAD_LEN_MAX: usize = TapHeader::LEN + 14 + 40 + 60;
+
+/// Bytes that are handed over in one call, and a frame more: two of the longest,
+/// so that they are still in the caches when they are read.
+const BATCH_LEN: usize = 120_000;
 
 /// One end of a TAP interface, as a link.
 #[derive(Debug)]
@@ -24,6 +31,8 @@ pub struct Tap {
     sent_len: usize,
     /// It was not taken, and goes first.
     is_full: bool,
+    /// Sends several at once, where the system has what it takes.
+    run: Option<Run>,
 }
 
 impl Tap {
@@ -72,6 +81,42 @@ impl Tap {
             sent: vec![0; TapHeader::LEN + FRAME_LEN_MAX],
             sent_len: 0,
             is_full: false,
+            run: (header_len > 0).then(Run::new).and_then(Result::ok),
+        }
+    }
+
+    /// Sends frames in one system call, if that is possible. Those that the kernel has
+    /// no memory for are lost, as on a wire.
+    fn send_run(&mut self, frames: &[Frame<'_>]) -> bool {
+        let Some(run) = &mut self.run else {
+            return false;
+        };
+        let mut heads = [[0; HEAD_LEN_MAX]; RUN_MAX];
+        for (head, frame) in heads.iter_mut().zip(frames) {
+            let (first, rest) = head.split_at_mut(TapHeader::LEN);
+            first.copy_from_slice(&header(frame.partial).to_bytes());
+            rest[..frame.head.len()].copy_from_slice(frame.head);
+        }
+        let writes: [_; RUN_MAX] = std::array::from_fn(|at| {
+            let Some(frame) = frames.get(at) else {
+                return [&[][..]; 3].map(IoSlice::new);
+            };
+            let head = &heads[at][..TapHeader::LEN + frame.head.len()];
+            [head, frame.payload[0], frame.payload[1]].map(IoSlice::new)
+        });
+        let written = run.write(self.tap.as_fd(), &writes[..frames.len()]);
+        written.is_ok()
+    }
+
+    /// What the driver says of the frame that came last.
+    fn told(&self) -> Received {
+        let header = match self.header_len {
+            0 => None,
+            _ => TapHeader::parse(&self.received),
+        };
+        Received {
+            vouched: header.is_some_and(|header| header.needs_checksum || header.checked),
+            ..Received::default()
         }
     }
 
@@ -80,6 +125,15 @@ impl Tap {
     fn send(&mut self) {
         let sent = self.tap.send(&self.sent[..self.sent_len]);
         self.is_full = matches!(sent, Ok(false));
+    }
+}
+
+/// The length of a frame, if one came.
+fn came(received: io::Result<Option<usize>>) -> io::Result<Option<usize>> {
+    match received {
+        // The interface is down, not gone.
+        Err(error) if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => Ok(None),
+        received => received,
     }
 }
 
@@ -109,18 +163,8 @@ impl Outlet for Tap {
     }
 
     fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
-        let mut header = TapHeader {
-            needs_checksum: true,
-            checksum_start: partial.checksum_start,
-            checksum_offset: partial.checksum_offset,
-            ..TapHeader::default()
-        };
-        if let Some(gso) = partial.gso {
-            header.gso = if gso.v6 { TapGso::Tcp6 } else { TapGso::Tcp4 };
-            header.gso_size = gso.size;
-            header.header_len = gso.header_len;
-        }
-        self.sent[..TapHeader::LEN].copy_from_slice(&header.to_bytes());
+        let header = header(partial).to_bytes();
+        self.sent[..TapHeader::LEN].copy_from_slice(&header);
         let [first, rest] = payload;
         let head = &self.sent[..self.sent_len];
         let sent = self.tap.send_all(&[head, first, rest].map(IoSlice::new));
@@ -134,6 +178,45 @@ impl Outlet for Tap {
             }
         }
     }
+
+    fn submit_run(&mut self, run: &[Frame<'_>]) -> usize {
+        if self.is_full {
+            self.send();
+        }
+        let longest = run.iter().map(|frame| frame.head.len()).max();
+        if self.is_full || longest > Some(HEAD_LEN_MAX - TapHeader::LEN) {
+            return 0;
+        }
+        let run = &run[..run.len().min(RUN_MAX)];
+        if self.send_run(run) {
+            return run.len();
+        }
+        let taken = run.iter().take_while(|frame| {
+            let Some(room) = self.reserve(frame.head.len()) else {
+                return false;
+            };
+            room.copy_from_slice(frame.head);
+            self.submit_partial(frame.partial, frame.payload);
+            true
+        });
+        taken.count()
+    }
+}
+
+/// What the driver is told of a frame.
+fn header(partial: Partial) -> TapHeader {
+    let mut header = TapHeader {
+        needs_checksum: true,
+        checksum_start: partial.checksum_start,
+        checksum_offset: partial.checksum_offset,
+        ..TapHeader::default()
+    };
+    if let Some(gso) = partial.gso {
+        header.gso = if gso.v6 { TapGso::Tcp6 } else { TapGso::Tcp4 };
+        header.gso_size = gso.size;
+        header.header_len = gso.header_len;
+    }
+    header
 }
 
 impl Link for Tap {
@@ -144,34 +227,61 @@ impl Link for Tap {
     fn offload(&self) -> Offload {
         match self.header_len {
             0 => Offload::default(),
-            _ => Offload::ALL,
+            _ => Offload {
+                run: self.run.as_ref().map_or(1, |_| RUN_MAX as u8),
+                ..Offload::ALL
+            },
         }
     }
 
     fn receive(&mut self, take: &mut Take<'_>) -> io::Result<bool> {
+        let mut left = BATCH_LEN;
         for _ in 0..BATCH {
-            let len = match self.tap.receive(&mut self.received) {
-                Ok(Some(len)) => len,
-                Ok(None) => return Ok(false),
-                // The interface is down, not gone.
-                Err(error) if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => {
-                    return Ok(false);
+            let Some(len) = came(self.tap.receive(&mut self.received))? else {
+                return Ok(false);
+            };
+            if let Some(frame) = self.received.get(self.header_len..len) {
+                take(frame, self.told());
+            }
+            left = left.saturating_sub(len);
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    fn receive_to(&mut self, reader: &mut dyn Reader) -> io::Result<bool> {
+        if self.header_len == 0 {
+            // Nobody vouches for these.
+            return self.receive(&mut |frame, received| reader.take(frame, received));
+        }
+        let mut left = BATCH_LEN;
+        for _ in 0..BATCH {
+            let (head_len, out) = reader.place();
+            let start = (self.header_len + head_len).min(self.received.len());
+            // What does not fit there lies behind the hole that it leaves.
+            let room = out.len().min(self.received.len() - start);
+            let (head, tail) = self.received.split_at_mut(start);
+            let parts = [head, &mut out[..room], &mut tail[room..]];
+            let Some(len) = came(self.tap.receive_all(&mut parts.map(IoSliceMut::new)))? else {
+                return Ok(false);
+            };
+            left = left.saturating_sub(len);
+            let count = len.saturating_sub(start).min(room);
+            let fits = count > 0 && len == start + count;
+            let head = &self.received[self.header_len..start];
+            if !fits || !reader.placed(head, count, self.told()) {
+                let (_, out) = reader.place();
+                let out = out.get(..count).unwrap_or_default();
+                self.received[start..start + out.len()].copy_from_slice(out);
+                if let Some(frame) = self.received.get(self.header_len..len) {
+                    reader.take(frame, self.told());
                 }
-                Err(error) => return Err(error),
-            };
-            let Some(frame) = self.received.get(self.header_len..len) else {
-                continue;
-            };
-            let header = match self.header_len {
-                0 => None,
-                _ => TapHeader::parse(&self.received),
-            };
-            let vouched = header.is_some_and(|header| header.needs_checksum || header.checked);
-            let received = Received {
-                vouched,
-                ..Received::default()
-            };
-            take(frame, received);
+            }
+            if left == 0 {
+                break;
+            }
         }
         Ok(true)
     }

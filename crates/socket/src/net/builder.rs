@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 use weir_stack::host::Detect;
 use weir_stack::tcp::MEMORY_DEFAULT;
@@ -117,23 +117,25 @@ impl Builder {
         let posts: Arc<[Post]> = posts.into();
         let dealt = deal(links, &posts);
         let mut shared = Vec::new();
-        let mut fds = Vec::new();
         let each = stacks.into_iter().zip(dealt).zip(parts).zip(wakes);
         for (number, (((stack, links), queue), wake)) in each.enumerate() {
             let part = Part::new(number, shards.clone(), Arc::clone(&posts), queue);
             let dup = |held: &Held| held.link.fd().try_clone_to_owned();
-            fds.push(links.iter().map(dup).collect::<io::Result<Vec<_>>>()?);
+            let fds = links.iter().map(dup).collect::<io::Result<Vec<_>>>()?;
             let part = (count > 1).then(|| Box::new(part));
             shared.push(Arc::new(Shared {
                 state: Mutex::new(State::new(stack, links, part)),
                 waiting: AtomicUsize::new(0),
                 wake,
+                wake_call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
                 start: Instant::now(),
+                stand_by: Condvar::new(),
+                links: fds,
             }));
         }
         // All have one key, of a seed that none of them has.
         let key = shards.seed(SHARDS_MAX).to_le_bytes();
-        run(shared, fds, posts, shards, key)
+        run(shared, posts, shards, key)
     }
 }
 
@@ -231,7 +233,6 @@ fn deal(links: Vec<Vec<Box<dyn Link>>>, posts: &Arc<[Post]>) -> Vec<Vec<Held>> {
 /// Starts the threads.
 fn run(
     shards: Vec<Arc<Shared>>,
-    fds: Vec<Vec<OwnedFd>>,
     posts: Arc<[Post]>,
     owners: Shards,
     fast_open_key: [u8; 16],
@@ -245,14 +246,13 @@ fn run(
         posts,
         owners,
     };
-    for (number, fds) in fds.into_iter().enumerate() {
-        let shared = Arc::clone(&running.shards[number]);
+    for (number, shared) in running.shards.iter().map(Arc::clone).enumerate() {
         let name = match number {
             0 => "weir-net".to_owned(),
             _ => format!("weir-net-{number}"),
         };
         let thread = std::thread::Builder::new().name(name);
-        match thread.spawn(move || shared.drive(&fds)) {
+        match thread.spawn(move || shared.drive()) {
             Ok(thread) => running.threads.push(thread),
             Err(error) => {
                 // The others would wait for what this one has to say.

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use weir_stack::tcp::{self, TcpId};
@@ -18,6 +18,33 @@ pub(crate) enum Side {
     Write,
     /// That the peer has all that was written.
     Arrived,
+}
+
+/// What a call does as often as it takes.
+pub(crate) trait Attempt<T> {
+    /// Before it waits, or while it drives the net: takes what has come; whether
+    /// that is what the call waits for.
+    fn receive(&mut self, state: &mut State, now_ns: u64) -> bool {
+        state.receive(now_ns);
+        false
+    }
+
+    /// Whether what has come is to be looked for however short it is ago.
+    fn is_eager(&self, _state: &mut State) -> bool {
+        false
+    }
+
+    /// Fails with [`Errno::AGAIN`] if it is to wait.
+    fn act(&mut self, state: &mut State, now_ns: u64) -> Result<T, Errno>;
+}
+
+/// One that takes what comes as the net's thread does.
+struct Plain<F>(F);
+
+impl<T, F: FnMut(&mut State, u64) -> Result<T, Errno>> Attempt<T> for Plain<F> {
+    fn act(&mut self, state: &mut State, now_ns: u64) -> Result<T, Errno> {
+        self.0(state, now_ns)
+    }
 }
 
 /// That a connection's close is not waited for.
@@ -82,15 +109,7 @@ impl Core {
         side: Side,
         act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
     ) -> io::Result<T> {
-        if self.nonblocking.load(Relaxed) {
-            return self.call(act).map_err(io::Error::from);
-        }
-        let timeout_ns = self.timeout(side).load(Relaxed);
-        let deadline = match timeout_ns {
-            0 => None,
-            _ => Instant::now().checked_add(Duration::from_nanos(timeout_ns)),
-        };
-        self.wait_until(side, deadline, act)
+        self.wait_for(side, Plain(act))
     }
 
     /// As [`Core::wait`], until `deadline` at most.
@@ -98,12 +117,46 @@ impl Core {
         &self,
         side: Side,
         deadline: Option<Instant>,
-        mut act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
+        act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
+    ) -> io::Result<T> {
+        self.attempt(side, deadline, Plain(act))
+    }
+
+    /// As [`Core::wait`].
+    pub(crate) fn wait_for<T>(&self, side: Side, mut attempt: impl Attempt<T>) -> io::Result<T> {
+        if self.nonblocking.load(Relaxed) {
+            let shared = self.shared();
+            let result = self.call(|state, now_ns| {
+                let result = attempt.act(state, now_ns);
+                if matches!(result, Err(Errno::AGAIN)) {
+                    shared.hand_over(state);
+                }
+                result
+            });
+            return result.map_err(io::Error::from);
+        }
+        let timeout_ns = self.timeout(side).load(Relaxed);
+        let deadline = match timeout_ns {
+            0 => None,
+            _ => Instant::now().checked_add(Duration::from_nanos(timeout_ns)),
+        };
+        self.attempt(side, deadline, attempt)
+    }
+
+    fn attempt<T>(
+        &self,
+        side: Side,
+        deadline: Option<Instant>,
+        mut attempt: impl Attempt<T>,
     ) -> io::Result<T> {
         let shared = self.shared();
         let mut state = shared.lock();
+        let eager = attempt.is_eager(&mut state);
+        if shared.look(&mut state, self.id, eager) {
+            attempt.receive(&mut state, shared.now_ns());
+        }
         loop {
-            let result = act(&mut state, shared.now_ns());
+            let result = attempt.act(&mut state, shared.now_ns());
             state.refresh(self.id);
             if !matches!(result, Err(Errno::AGAIN)) {
                 shared.finish(state);
@@ -119,10 +172,26 @@ impl Core {
             if left == Some(Duration::ZERO) {
                 return Err(Errno::AGAIN.into());
             }
-            let condition = state.watch(self.id).waiters(side).enter();
-            state = super::wait(&condition, state, left);
-            state.watch(self.id).waiters(side).leave();
+            state = match shared.lead(state, (self.id, side), deadline, |state, now_ns| {
+                attempt.receive(state, now_ns)
+            }) {
+                Ok(state) => state,
+                Err(state) => self.wait_to_be_told(state, side, left),
+            };
         }
+    }
+
+    /// Waits for the thread that drives the net, or for the call that does.
+    fn wait_to_be_told<'s>(
+        &self,
+        mut state: MutexGuard<'s, State>,
+        side: Side,
+        left: Option<Duration>,
+    ) -> MutexGuard<'s, State> {
+        let condition = state.watch(self.id).waiters(side).enter();
+        state = super::wait(&condition, state, left);
+        state.watch(self.id).waiters(side).leave();
+        state
     }
 
     /// As [`Core::wait`] for a task: it is woken when it is worth to try again.
@@ -139,6 +208,7 @@ impl Core {
         if matches!(result, Err(Errno::AGAIN)) {
             let waiters = state.watch(self.id).waiters(side);
             waiters.task(context.waker());
+            shared.hand_over(&mut state);
         }
         state.refresh(self.id);
         shared.finish(state);

@@ -1,7 +1,9 @@
 //! The links of a net.
 
+use super::straight::Straight;
 use crate::link::{Link, Take};
 use rustix::event::PollFlags;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -81,12 +83,29 @@ impl Links {
     /// Takes frames that have come, from each its share; whether one of them
     /// turned out to be gone.
     pub(super) fn receive(&mut self, take: &mut Take<'_>) -> bool {
-        let mut lost = false;
-        for (number, one) in (0..).zip(&mut self.0).filter(|(_, one)| !one.gone) {
-            let received = one.link.receive(&mut |frame, received| {
+        self.receive_from_each(|number, link| {
+            link.receive(&mut |frame, received| {
                 let link = number;
                 take(frame, Received { link, ..received });
-            });
+            })
+        })
+    }
+
+    /// As [`Links::receive`], for a read that waits.
+    pub(super) fn receive_to(&mut self, reader: &mut Straight<'_>) -> bool {
+        self.receive_from_each(|number, link| {
+            reader.link = number;
+            link.receive_to(reader)
+        })
+    }
+
+    fn receive_from_each(
+        &mut self,
+        mut receive: impl FnMut(u8, &mut dyn Link) -> io::Result<bool>,
+    ) -> bool {
+        let mut lost = false;
+        for (number, one) in (0..).zip(&mut self.0).filter(|(_, one)| !one.gone) {
+            let received = receive(number, &mut *one.link);
             one.gone = received.is_err();
             lost |= one.gone;
             one.more = received.unwrap_or(false);

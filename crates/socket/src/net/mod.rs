@@ -12,11 +12,13 @@
 //!
 //! The thread waits for the link and for timers. A call takes the lock, does
 //! its work and sends what it led to, itself; only if a timer is due earlier
-//! than the thread thinks is that woken.
+//! than the thread thinks is that woken. A call that waits may do the thread's
+//! work: see `lead`.
 
 mod builder;
 mod core;
 mod events;
+mod lead;
 mod links;
 mod part;
 mod parts;
@@ -25,12 +27,13 @@ mod ready;
 mod relay;
 mod shared;
 mod state;
+mod straight;
 mod watch;
 
 pub use self::builder::Builder;
 pub use self::events::Events;
 
-pub(crate) use self::core::{Core, Side, waits};
+pub(crate) use self::core::{Attempt, Core, Side, waits};
 pub(crate) use parts::Parts;
 pub(crate) use state::{Id, State};
 
@@ -252,8 +255,10 @@ impl Running {
     /// an earlier one at that.
     fn stop_by(&self, at: Instant) {
         for shared in &self.shards {
-            shared.lock().stop_at.get_or_insert(at);
-            shared.wake();
+            let mut state = shared.lock();
+            state.stop_at.get_or_insert(at);
+            shared.wake(&state);
+            shared.hand_over(&mut state);
         }
     }
 

@@ -1,6 +1,8 @@
 //! One stack, the thread that drives it, and the lock between that and calls.
 
-use super::state::State;
+use super::core::Side;
+use super::lead::Rouse;
+use super::state::{Id, State};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -11,13 +13,22 @@ use std::time::{Duration, Instant};
 /// How often the thread yields to calls that wait, before it goes on.
 const YIELDS_MAX: usize = 100;
 
+/// How often a call between others has the stack send, at most, before it leaves
+/// what there is yet to the thread.
+const POLLS_MAX: usize = 8;
+
 pub(crate) struct Shared {
     pub(super) state: Mutex<State>,
     /// Calls that wait for the lock.
     pub(super) waiting: AtomicUsize,
-    /// Wakes the thread.
+    /// Wakes the thread, and the call that leads.
     pub(super) wake: OwnedFd,
+    pub(super) wake_call: OwnedFd,
     pub(super) start: Instant,
+    /// The thread waits here while calls drive the net.
+    pub(super) stand_by: Condvar,
+    /// What is waited for at the links.
+    pub(super) links: Vec<OwnedFd>,
 }
 
 impl Shared {
@@ -46,15 +57,57 @@ impl Shared {
         self.start.elapsed().as_nanos() as u64
     }
 
-    pub(super) fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    /// Wakes who waits for the links: a call, or the thread.
+    pub(super) fn wake(&self, state: &State) {
+        let fd = match state.lead.is_led() {
+            true => &self.wake_call,
+            false => &self.wake,
+        };
+        let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+    }
+
+    /// Lets the thread know that it is wanted.
+    fn rouse(&self, rouse: Option<Rouse>) {
+        match rouse {
+            None => {}
+            Some(Rouse::Poll) => _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()),
+            Some(Rouse::StandBy) => self.stand_by.notify_one(),
+        }
+    }
+
+    /// Somebody is about to wait who cannot drive the net: unless a call leads, the
+    /// thread does.
+    pub(super) fn hand_over(&self, state: &mut State) {
+        self.rouse(state.lead.hand_over());
+    }
+
+    /// Whether a call is to look for what has come before it does what it is to.
+    pub(super) fn look(&self, state: &mut State, id: Id, eager: bool) -> bool {
+        let (looks, rouse) = state.look(id, eager, self.now_ns());
+        self.rouse(rouse);
+        looks
     }
 
     /// After a call on the stack: sends what it led to, and tells whom it
     /// concerns.
     pub(crate) fn after(&self, state: &mut State) {
-        if state.settle(self.now_ns()) {
-            self.wake();
+        let mut woken = state.settle(self.now_ns());
+        if state.lead.is_between_calls() {
+            // What one poll leaves is the next one's: the thread's, if it drives.
+            for _ in 0..POLLS_MAX {
+                if !state.is_due(self.now_ns()) {
+                    break;
+                }
+                state.receive(self.now_ns());
+                woken |= state.settle(self.now_ns());
+            }
+            // So is what this call has no time for, and when a full link takes frames.
+            if state.is_due(self.now_ns()) || state.links().is_any_full() {
+                self.hand_over(state);
+            }
+        }
+        if woken {
+            self.wake(state);
         }
     }
 
@@ -65,10 +118,12 @@ impl Shared {
     }
 
     /// The thread's work, until the net ends.
-    pub(super) fn drive(&self, links: &[OwnedFd]) {
-        let mut fds = Vec::with_capacity(1 + links.len());
+    pub(super) fn drive(&self) {
+        let mut state = self.lock();
         loop {
-            let mut state = self.lock();
+            while let Some(left) = state.lead.stand_by(self.now_ns()) {
+                state = wait(&self.stand_by, state, left);
+            }
             state.receive(self.now_ns());
             state.settle(self.now_ns());
             // Not before: what just came may be what was waited for.
@@ -77,19 +132,93 @@ impl Shared {
                 return;
             }
             let rest = state.rest(self.now_ns());
-            fds.clear();
-            fds.push(PollFd::new(&self.wake, PollFlags::IN));
-            let waits = state.links().waits().zip(links);
-            fds.extend(waits.filter_map(|(wait, fd)| Some(PollFd::new(fd, wait?))));
+            state.lead.thread_works(rest.is_none());
+            self.rest(state, rest, &self.wake);
+            state = self.lock();
+            state.lead.thread_works(true);
+        }
+    }
+
+    /// Gives the lock back, and waits so long at most for the links, or to be woken;
+    /// not at all if there is work.
+    fn rest(&self, state: MutexGuard<'_, State>, time: Option<Duration>, wake: &OwnedFd) {
+        let Some(time) = time else {
             unlock(state);
-            let Some(wait) = rest else {
-                self.give_way();
-                continue;
-            };
-            if woken(&mut fds, wait) {
-                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            return self.give_way();
+        };
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
+        let waits = state.links().waits().zip(&self.links);
+        fds.extend(waits.filter_map(|(wait, fd)| Some(PollFd::new(fd, wait?))));
+        unlock(state);
+        if woken(&mut fds, time) {
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+        }
+    }
+
+    /// Waits for a side of a socket by driving the net, until `deadline` at most;
+    /// gives the lock back untouched if that is not for this call to do. `receive`
+    /// takes what has come, and says whether it is waited for.
+    pub(super) fn lead<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State>,
+        waits: (Id, Side),
+        deadline: Option<Instant>,
+        receive: impl FnMut(&mut State, u64) -> bool,
+    ) -> Result<MutexGuard<'s, State>, MutexGuard<'s, State>> {
+        if !state.begin_lead(waits.0, self.now_ns()) {
+            self.hand_over(&mut state);
+            return Err(state);
+        }
+        // Should a fault end the call, the net does not stand still.
+        let leading = Leading(self);
+        let mut state = self.lead_on(state, waits, deadline, receive);
+        std::mem::forget(leading);
+        self.rouse(state.lead.end(self.now_ns()));
+        Ok(state)
+    }
+
+    /// Drives the net until there is what is waited for, or something that this
+    /// call cannot do while it leads.
+    fn lead_on<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State>,
+        (id, side): (Id, Side),
+        deadline: Option<Instant>,
+        mut receive: impl FnMut(&mut State, u64) -> bool,
+    ) -> MutexGuard<'s, State> {
+        loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return state;
+            }
+            let rest = state.rest(self.now_ns());
+            let rest = rest.map(|rest| left.map_or(rest, |left| rest.min(left)));
+            state.leader = Some((id, side));
+            self.rest(state, rest, &self.wake_call);
+            state = self.lock();
+            state.leader = None;
+            // What it leads to is sent when that is done for which it waits.
+            if receive(&mut state, self.now_ns()) || state.readiness(id).is(side) {
+                return state;
+            }
+            state.settle(self.now_ns());
+            // A time that was over may be what ends it. Tasks do what they like when
+            // they are woken, so that nobody may lead meanwhile.
+            if state.readiness(id).is(side) || state.has_tasks() {
+                return state;
             }
         }
+    }
+}
+
+/// A call that leads, until it is forgotten.
+struct Leading<'a>(&'a Shared);
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.leader = None;
+        self.0.rouse(state.lead.fail());
     }
 }
 

@@ -1,8 +1,10 @@
 //! What the lock keeps: the stack, the link, and who waits for what.
 
 use super::core::Side;
+use super::lead::{Lead, Rouse};
 use super::links::{Held, Links};
 use super::part::Part;
+use super::straight::Straight;
 use super::watch::{Readiness, Waiters, Watch};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -31,7 +33,7 @@ pub(crate) struct State {
     watched: HashMap<Id, Watch>,
     /// When the stack is to be polled.
     next_ns: Option<u64>,
-    /// Until when the thread waits; 0 while it does not.
+    /// Until when who drives waits; 0 while nobody does.
     rests_until_ns: u64,
     /// The net ends then, or when no connection needs it.
     pub(super) stop_at: Option<Instant>,
@@ -44,6 +46,13 @@ pub(crate) struct State {
     left: bool,
     /// Tasks that are to be woken once the lock is given back.
     tasks: Vec<Waker>,
+    /// What the call waits for that drives the net, while it has not the lock.
+    pub(super) leader: Option<(Id, Side)>,
+    /// Who drives is to be woken: what it waits for is there, or it waits too long.
+    wakes: bool,
+    /// When the stack was polled last.
+    now_ns: u64,
+    pub(super) lead: Lead,
 }
 
 impl State {
@@ -61,6 +70,10 @@ impl State {
             followers: Waiters::default(),
             left: false,
             tasks: Vec::new(),
+            leader: None,
+            wakes: false,
+            now_ns: 0,
+            lead: Lead::new(),
         }
     }
 
@@ -118,12 +131,8 @@ impl State {
     }
 
     /// Takes frames that have come.
-    pub(super) fn receive(&mut self, now_ns: u64) {
-        self.rests_until_ns = 0;
-        if self.is_gone() {
-            if let Some(part) = &mut self.part {
-                part.discard();
-            }
+    pub(crate) fn receive(&mut self, now_ns: u64) {
+        if !self.begins_to_receive(now_ns) {
             return;
         }
         let (stack, count) = (&mut self.stack, &mut self.received);
@@ -134,11 +143,56 @@ impl State {
             }),
             Some(part) => part.receive(now_ns, stack, &mut self.links, count),
         };
+        self.has_received(lost);
+    }
+
+    /// As [`State::receive`], where a connection's bytes go to who waits to read of
+    /// it if they may; gives how many. Of several stacks none does.
+    pub(crate) fn receive_into(&mut self, now_ns: u64, id: TcpId, out: &mut [u8]) -> usize {
+        if self.part.is_some() {
+            self.receive(now_ns);
+            return 0;
+        }
+        if !self.begins_to_receive(now_ns) {
+            return 0;
+        }
+        let mut straight = Straight {
+            stack: &mut self.stack,
+            now_ns,
+            link: 0,
+            connection: id,
+            out,
+            count: 0,
+            frames: 0,
+        };
+        let lost = self.links.receive_to(&mut straight);
+        let (count, frames) = (straight.count, straight.frames);
+        self.received += frames;
+        self.has_received(lost);
+        count
+    }
+
+    /// Whether frames may have come: a link is left.
+    fn begins_to_receive(&mut self, now_ns: u64) -> bool {
+        self.rests_until_ns = 0;
+        self.now_ns = now_ns;
+        if self.is_gone()
+            && let Some(part) = &mut self.part
+        {
+            part.discard();
+        }
+        !self.is_gone()
+    }
+
+    /// They were taken, and perhaps a link turned out to be gone.
+    fn has_received(&mut self, lost: bool) {
         if lost {
+            let stack = &mut self.stack;
             self.links.gone().for_each(|link| stack.lose_link(link));
         }
         // With the last of them everybody learns.
         if self.is_gone() {
+            self.wakes = true;
             for watch in self.watched.values_mut() {
                 watch.tell(Readiness::GONE, &mut self.tasks);
             }
@@ -148,6 +202,7 @@ impl State {
     /// Lets the stack send, and tells whom changes concern; whether the
     /// thread must wait less long than it does.
     pub(crate) fn settle(&mut self, now_ns: u64) -> bool {
+        self.now_ns = now_ns;
         self.next_ns = self.stack.poll_links(now_ns, &mut self.links);
         let freed = self.links.flush();
         if let Some(part) = &mut self.part {
@@ -177,7 +232,18 @@ impl State {
         if woken {
             self.rests_until_ns = 0;
         }
-        woken
+        woken | std::mem::take(&mut self.wakes)
+    }
+
+    /// As [`State::settle`], in a call that settles once more at its end: that tells
+    /// whether who drives is to be woken.
+    pub(crate) fn settle_within(&mut self, now_ns: u64) {
+        self.wakes = self.settle(now_ns);
+    }
+
+    /// Whether the stack is to be polled now, and a link takes what it sends.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        self.next_ns.is_some_and(|next_ns| next_ns <= now_ns) && !self.links.is_any_full()
     }
 
     /// How long the thread may wait; `None` if there is work.
@@ -228,14 +294,36 @@ impl State {
         self.watched.remove(&id);
     }
 
+    /// A call that waits for a socket begins to lead; false if that is not for it to
+    /// do. Of several stacks each has its thread.
+    pub(super) fn begin_lead(&mut self, id: Id, now_ns: u64) -> bool {
+        self.part.is_none() && self.lead.begin(id, now_ns)
+    }
+
+    /// Whether a call that may wait for a socket is to look for what has come, and how
+    /// the thread learns of what follows.
+    pub(super) fn look(&mut self, id: Id, eager: bool, now_ns: u64) -> (bool, Option<Rouse>) {
+        match self.part {
+            None => self.lead.look(id, eager, now_ns),
+            Some(_) => (false, None),
+        }
+    }
+
     /// What can be done with a socket has perhaps changed.
     pub(crate) fn refresh(&mut self, id: Id) {
+        if let Some((leader, side)) = self.leader
+            && leader == id
+            && self.readiness(id).is(side)
+        {
+            self.wakes = true;
+        }
         let Some(watch) = self.watched.get(&id) else {
             return;
         };
         if !watch.is_watched() {
             return;
         }
+        self.lead.note_news(id, self.now_ns);
         let readiness = self.readiness(id);
         if let Some(watch) = self.watched.get_mut(&id) {
             watch.tell(readiness, &mut self.tasks);

@@ -3,7 +3,7 @@
 use super::TcpSocket;
 use super::socket::first;
 use crate::errno;
-use crate::net::{Core, Id, Net, Side, State, waits};
+use crate::net::{Attempt, Core, Id, Net, Side, State, waits};
 use rustix::io::Errno;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
@@ -513,15 +513,51 @@ waits!(
      and by edge, with `POLLRDHUP`, `POLLHUP` and `POLLERR` as a kernel's socket has them."
 );
 
+/// A read that may wait.
+struct Reading<'a> {
+    stream: &'a TcpStream,
+    out: &'a mut [u8],
+    waits: bool,
+    /// Bytes that have come to where they are read.
+    came: usize,
+}
+
+impl Attempt<usize> for Reading<'_> {
+    fn receive(&mut self, state: &mut State, now_ns: u64) -> bool {
+        let watch = state.watch(self.stream.core.id);
+        if watch.read_least > 1 || watch.shut_read {
+            state.receive(now_ns);
+            return false;
+        }
+        self.came += state.receive_into(now_ns, self.stream.id, &mut self.out[self.came..]);
+        self.came > 0
+    }
+
+    fn is_eager(&self, state: &mut State) -> bool {
+        matches!(state.stack.tcp_peek(self.stream.id), Err(TcpError::NotNow))
+    }
+
+    fn act(&mut self, state: &mut State, _: u64) -> Result<usize, Errno> {
+        if self.came > 0 {
+            return Ok(self.came);
+        }
+        if self.waits {
+            self.stream.has_enough(state, self.out.len())?;
+        }
+        self.stream.try_read(state, self.out)
+    }
+}
+
 impl Read for &TcpStream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let waits = !self.core.is_nonblocking();
-        let read = self.core.wait(Side::Read, |state, _| {
-            if waits {
-                self.has_enough(state, out.len())?;
-            }
-            self.try_read(state, out)
-        });
+        let reading = Reading {
+            stream: self,
+            out,
+            waits,
+            came: 0,
+        };
+        let read = self.core.wait_for(Side::Read, reading);
         match read {
             // The time is over: what there is will do.
             Err(error) if waits && error.kind() == io::ErrorKind::WouldBlock => self

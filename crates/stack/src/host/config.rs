@@ -1,6 +1,6 @@
 //! What a stack is told when it is made.
 
-use super::{Offload, Prefix, Route};
+use super::{Offload, Prefix, RUN_MAX, Route};
 use crate::links::LINKS_MAX;
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
@@ -78,6 +78,9 @@ pub enum ConfigError {
     /// Segments cannot be cut without new checksums.
     #[error("a link that cuts segments completes their checksums: set `checksum` too")]
     Offload,
+    /// A run is too long.
+    #[error("a run of {0} frames is longer than {RUN_MAX}: set `run` to that at most")]
+    Run(u8),
     /// Nobody can have this address.
     #[error("{0} cannot be a host's address: it is unspecified, a group, a broadcast or loopback")]
     Address(Prefix),
@@ -140,9 +143,13 @@ impl Config {
             checksum,
             tso4,
             tso6,
+            run,
         } = self.offload;
         if (tso4 || tso6) && !checksum {
             return Err(ConfigError::Offload);
+        }
+        if usize::from(run) > RUN_MAX {
+            return Err(ConfigError::Run(run));
         }
         let (addresses, routes) = (self.addresses.len(), self.routes.len());
         if addresses > ADDRESSES_MAX || routes > ROUTES_MAX {

@@ -47,7 +47,7 @@ pub use neighbours::{
     ASK_EACH_NS, ASKS_MAX, DELAY_NS, NEIGHBOURS_MAX, REACHABLE_NS, WAITING_ALL_MAX, WAITING_MAX,
     WAITING_MIN,
 };
-pub use offload::{Channel, Gso, Offload, Partial, Received};
+pub use offload::{Channel, Frame, Gso, Offload, Partial, RUN_MAX, Received};
 pub use output::{HOP_LIMIT, QUEUE_MAX};
 pub use paths::{NARROW_NS, PATHS_MAX};
 pub use prefix::{Prefix, PrefixError};

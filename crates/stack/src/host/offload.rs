@@ -10,7 +10,14 @@ pub struct Offload {
     pub tso4: bool,
     /// The same, of IPv6.
     pub tso6: bool,
+    /// So many of these it takes at once better than one after the other
+    /// ([`Outlet::submit_run`](crate::Outlet::submit_run)); [`RUN_MAX`] at most, 0 is
+    /// as 1.
+    pub run: u8,
 }
+
+/// The most frames of a run.
+pub const RUN_MAX: usize = 4;
 
 impl Offload {
     /// All of it.
@@ -18,6 +25,7 @@ impl Offload {
         checksum: true,
         tso4: true,
         tso6: true,
+        run: 1,
     };
 }
 
@@ -43,6 +51,17 @@ pub struct Gso {
     pub header_len: u16,
     /// They are of IPv6.
     pub v6: bool,
+}
+
+/// One of several frames that go out at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Its headers.
+    pub head: &'a [u8],
+    /// What is left to do.
+    pub partial: Partial,
+    /// The bytes behind them.
+    pub payload: [&'a [u8]; 2],
 }
 
 /// What a link tells about a frame that came.

@@ -8,6 +8,7 @@
 //! What is done is what the standard path does, less what the filter has
 //! decided: both modes send the same bytes.
 
+use super::TcpId;
 use super::ack::Told;
 use super::pcb::{Pcb, State};
 use super::seq::Seq;
@@ -77,6 +78,73 @@ impl Tcp {
             Some(false) => Direct::Dropped(DropReason::ChecksumWrong),
             None => standard,
         }
+    }
+
+    /// Takes a packet of a connection for who waits to read of it, if it is one for
+    /// the fast path that the link vouches for: its bytes go to `out` and not to the
+    /// buffer, as many as it gives; `None` if nothing has changed.
+    pub(crate) fn receive_into(
+        &mut self,
+        now_ns: u64,
+        packet: &[u8],
+        received: Received,
+        id: TcpId,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let pcb = self.read_from(packet, received, id)?;
+        let parts = Parts::of(packet)?;
+        let (_, payload) = pcb.split(parts.transport)?;
+        let out = out.get_mut(..payload.len())?;
+        pcb.pass(now_ns, &parts, payload.len())?;
+        out.copy_from_slice(payload);
+        self.settle_read(now_ns, id);
+        Some(payload.len())
+    }
+
+    /// As [`Tcp::receive_into`], of a packet whose `count` bytes of payload are there
+    /// already: `head` is what comes before them.
+    pub(crate) fn receive_placed(
+        &mut self,
+        now_ns: u64,
+        head: &[u8],
+        received: Received,
+        id: TcpId,
+        count: usize,
+    ) -> Option<()> {
+        let pcb = self.read_from(head, received, id)?;
+        let parts = Parts::of_head(head, count)?;
+        if !pcb.split(parts.transport)?.1.is_empty() {
+            return None;
+        }
+        pcb.pass(now_ns, &parts, count)?;
+        self.settle_read(now_ns, id);
+        Some(())
+    }
+
+    /// A connection that expects this packet, and that bytes can be read from past its
+    /// buffer, which is empty.
+    fn read_from(&mut self, packet: &[u8], received: Received, id: TcpId) -> Option<&mut Pcb> {
+        let left = self.left();
+        let pcb = self.pcbs.get_mut(id.0)?;
+        let fits = received.vouched && received.link == pcb.link && pcb.is_read_empty();
+        if !fits || !pcb.expects(packet) {
+            return None;
+        }
+        pcb.receive.set_memory(left);
+        Some(pcb)
+    }
+
+    fn settle_read(&mut self, now_ns: u64, id: TcpId) {
+        self.latest = Some(id.0);
+        self.settle(now_ns, id.0);
+    }
+
+    /// How many bytes come before the payload of a connection's next packet, if its
+    /// bytes may be read past the buffer.
+    pub(crate) fn head_len(&self, id: TcpId) -> Option<usize> {
+        let pcb = self.pcbs.get(id.0)?;
+        let ip = if pcb.local.is_ipv6() { 40 } else { 20 };
+        pcb.is_read_empty().then(|| ip + pcb.header_len())
     }
 
     /// Connections of addresses that are not ours any more expect nothing. They
@@ -251,14 +319,28 @@ impl Pcb {
             && self.receive.is_in_order()
     }
 
+    /// Whether bytes are expected, and none are to be read that came before.
+    fn is_read_empty(&self) -> bool {
+        let is_open = matches!(
+            self.state,
+            State::Established | State::FinWait1 | State::FinWait2
+        );
+        is_open && !self.released && self.receive.readable() == 0 && self.is_plain()
+    }
+
+    /// The length of a header that is as expected.
+    #[inline]
+    fn header_len(&self) -> usize {
+        match self.timestamps {
+            Some(_) => Repr::LEN_MIN + 12,
+            None => Repr::LEN_MIN,
+        }
+    }
+
     /// The words of a header that is as expected, and the payload.
     #[inline]
     fn split<'a>(&self, segment: &'a [u8]) -> Option<(Words<'a>, &'a [u8])> {
-        let header_len = match self.timestamps {
-            Some(_) => Repr::LEN_MIN + 12,
-            None => Repr::LEN_MIN,
-        };
-        let (header, payload) = segment.split_at_checked(header_len)?;
+        let (header, payload) = segment.split_at_checked(self.header_len())?;
         let (fixed, options) = header.as_chunks::<4>().0.split_first_chunk::<5>()?;
         Some((Words { fixed, options }, payload))
     }
@@ -352,5 +434,36 @@ impl Pcb {
             self.take_fin(now_ns, seq.plus(payload.len()));
         }
         Some(true)
+    }
+
+    /// [`Pcb::take_plain`] of a segment whose bytes, so many, are read where they are:
+    /// the buffer is empty.
+    fn pass(&mut self, now_ns: u64, parts: &Parts<'_>, count: usize) -> Option<()> {
+        let (words, _) = self.split(parts.transport)?;
+        let told = Told {
+            bare: false,
+            ..self.told_by(&words, &[])
+        };
+        let in_order = told.seq == self.receive.nxt
+            && count <= self.receive.window()
+            && self.send.una.at_most(told.ack)
+            && told.ack.at_most(self.send.nxt);
+        let is_bytes = count > 0 && !words.finish();
+        let is_new = in_order && is_bytes && !self.is_old(now_ns, told.timestamps);
+        if !is_new || !parts.header_is_right() {
+            return None;
+        }
+        self.count_in(now_ns, count);
+        self.heard(now_ns);
+        self.note_timestamp(now_ns, told.seq, told.timestamps);
+        if !self.tells_nothing(told.seq, told.ack, told.wnd) {
+            self.take_ack(now_ns, &told);
+        }
+        let taken = self.receive.pass(count);
+        self.received(now_ns, count, told.timestamps);
+        self.owe_ack(now_ns, taken);
+        // They are read: the window is as after `Tcp::consume`.
+        self.ack_now |= self.receive.window_opens(self.mss);
+        Some(())
     }
 }

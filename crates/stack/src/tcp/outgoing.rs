@@ -3,13 +3,22 @@
 
 use super::send::Send;
 use super::seq::Seq;
-use crate::host::{Gso, Header, Host, Partial, Way};
+use crate::host::{Frame, Gso, Header, Host, Partial, RUN_MAX, Way};
 use crate::stack::Outlet;
 use weir_wire::checksum::Sum;
 use weir_wire::tcp::{Flags, Options, Plain, Repr};
 
 /// Bytes of the longest headers: Ethernet, IPv6, TCP with all its options.
 const HEADERS_MAX: usize = 14 + 40 + 60;
+
+/// Bytes of payload in a segment that the link cuts: with all headers no more
+/// than an IP packet's length can say.
+pub(super) const BURST_MAX: usize = 65_535 - 60 - 60;
+
+/// Of these as many as are cut into full segments of `most`.
+pub(super) fn frame_len(most: usize) -> usize {
+    (BURST_MAX / most).max(1) * most
+}
 
 /// One that is to be written.
 pub(super) struct Outgoing<'a> {
@@ -74,6 +83,9 @@ impl Outgoing<'_> {
                 return Some(done).filter(|done| *done > 0);
             }
         }
+        if self.payload_len > BURST_MAX && cuts {
+            return self.emit_run(way, send, host, out, most);
+        }
         let written = self.emit_rest(way, send, host, out, most);
         done += if written { self.payload_len } else { 0 };
         Some(done).filter(|done| written || *done > 0)
@@ -125,6 +137,68 @@ impl Outgoing<'_> {
         done
     }
 
+    /// Writes it in several pieces that the link cuts, as a run; gives how many bytes
+    /// are out, and `None` if the link takes nothing.
+    #[inline(never)]
+    fn emit_run(
+        &mut self,
+        way: &Way,
+        send: &Send,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        most: usize,
+    ) -> Option<usize> {
+        let (each, flags) = (frame_len(most), self.header.flags);
+        let (way_len, header_len) = (way.len(), self.header_len());
+        let mut heads = [[0; HEADERS_MAX]; RUN_MAX];
+        let mut lens = [0; RUN_MAX];
+        let mut left = self.payload_len;
+        for (head, len) in heads.iter_mut().zip(&mut lens) {
+            *len = left.min(each);
+            left -= *len;
+            let (head, header) = head[..way_len + header_len].split_at_mut(way_len);
+            // What goes out together is to be read together; a FIN ends it.
+            self.header.flags = match left {
+                0 => flags | Flags::PSH,
+                _ => Flags(flags.0 & !(Flags::FIN | Flags::PSH).0),
+            };
+            way.write(head, self.traffic_class, header_len + *len);
+            self.emit_partial(header, way.pseudo(header_len + *len));
+            self.header.seq = self.header.seq.wrapping_add(*len as u32);
+            if left == 0 {
+                break;
+            }
+        }
+        let mut start = self.start;
+        let run: [Frame<'_>; RUN_MAX] = std::array::from_fn(|at| {
+            let payload = send.slices(start, lens[at]);
+            start = start.plus(lens[at]);
+            Frame {
+                head: &heads[at][..way_len + header_len],
+                partial: self.partial(way, most, lens[at] > most),
+                payload,
+            }
+        });
+        let count = lens.iter().take_while(|len| **len > 0).count();
+        let taken = out.submit_run(&run[..count]);
+        host.counters.frames_out += taken as u64;
+        let done = lens[..taken].iter().sum();
+        (taken > 0).then_some(done)
+    }
+
+    /// What the link has to do to it.
+    fn partial(&self, way: &Way, most: usize, cut: bool) -> Partial {
+        Partial {
+            checksum_start: way.len() as u16,
+            checksum_offset: Repr::CHECKSUM_AT,
+            gso: cut.then(|| Gso {
+                size: most as u16,
+                header_len: (way.len() + self.header_len()) as u16,
+                v6: way.is_v6(),
+            }),
+        }
+    }
+
     /// Writes it in one piece; false if the link takes no more.
     #[inline]
     fn emit_rest(
@@ -155,15 +229,7 @@ impl Outgoing<'_> {
                 self.header.flags = self.header.flags | Flags::PSH;
             }
             self.emit_partial(header, way.pseudo(len));
-            let partial = Partial {
-                checksum_start: way.len() as u16,
-                checksum_offset: Repr::CHECKSUM_AT,
-                gso: cut.then(|| Gso {
-                    size: most as u16,
-                    header_len: (way.len() + header_len) as u16,
-                    v6: way.is_v6(),
-                }),
-            };
+            let partial = self.partial(way, most, cut);
             out.submit_partial(partial, send.slices(self.start, self.payload_len));
         } else {
             let sum = send.payload_summed(self.start, payload);

@@ -2,7 +2,7 @@
 
 use super::info::count;
 use super::input::DELAYED_ACK_NS;
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, frame_len};
 use super::pcb::{Pcb, State};
 use super::send::Ready;
 use super::seq::Seq;
@@ -13,9 +13,6 @@ use weir_wire::tcp::{Flags, Options, Plain};
 
 /// Segments that one connection sends before the next one's turn.
 const TURN: usize = 16;
-/// Bytes of payload in a segment that the link cuts: with all headers no more
-/// than an IP packet's length can say.
-const BURST_MAX: usize = 65_535 - 60 - 60;
 /// How long a burst that the link cuts takes to send, in nanoseconds.
 const BURST_NS: u64 = 1_000_000;
 /// For each so many nanoseconds of round trip a burst is half as long.
@@ -137,10 +134,10 @@ impl Pcb {
             let mut segment = self.segment(now_ns, next, is_syn);
             (segment.options, segment.options_len) = (options.as_ref(), options_len);
             let mut out_len = segment.payload_len;
-            left -= match host.offload.tso4 || host.offload.tso6 || out_len <= most {
-                true => 1,
-                false => out_len.div_ceil(most),
-            };
+            left = left.saturating_sub(match host.offload.tso4 || host.offload.tso6 {
+                true => out_len.div_ceil(frame_len(most)).max(1),
+                false => out_len.div_ceil(most).max(1),
+            });
             match self.way() {
                 Some(way) => {
                     let all = out_len;
@@ -160,7 +157,7 @@ impl Pcb {
                 None => segment.hold(now_ns, self.header(), &self.send, host),
             }
             *sent += out_len;
-            self.sent(now_ns, next);
+            self.sent_in_frames(now_ns, next, most);
             went |= next != Next::Ack;
             if turn == Turn::More && !self.has_output() {
                 turn = Turn::Done;
@@ -275,7 +272,8 @@ impl Pcb {
     /// Bytes that one segment may carry if it is cut later: by the link, or when
     /// it is written, at most `left` then; never more than may be in the network.
     fn burst(&self, offload: Offload, most: usize, left: usize) -> usize {
-        if self.send.unsent() <= most {
+        // What waits for the next hop's address is no longer than the path takes.
+        if self.send.unsent() <= most || self.way().is_none() {
             return most;
         }
         let cuts = match self.local {
@@ -289,7 +287,7 @@ impl Pcb {
         let cwnd = self.congestion.cwnd;
         let room = cwnd.saturating_sub(self.pipe());
         let burst_max = match cuts {
-            true => self.burst_max(most),
+            true => self.burst_max(most, offload.run.max(1).into()),
             // The scoreboard cuts at full segments, and sees one of several as
             // arrived when all of it has: so no more than a small part.
             false if most == self.mss && self.way().is_some() => (left * most).min(cwnd / PARTS),
@@ -298,10 +296,26 @@ impl Pcb {
         (room.min(burst_max) / most * most).max(most)
     }
 
-    /// Bytes that the link cuts from one segment, at most. As Linux has it: what
-    /// goes in a millisecond, the more the shorter the path, and never all of a
-    /// flight at once, so that the next is asked for while one is under way.
-    fn burst_max(&self, most: usize) -> usize {
+    /// [`Pcb::sent`] of bytes that went in one frame, or in a run of several: each is
+    /// remembered by itself.
+    fn sent_in_frames(&mut self, now_ns: u64, next: Next, most: usize) {
+        let Next::New(mut start, end) = next else {
+            return self.sent(now_ns, next);
+        };
+        let each = frame_len(most);
+        while end.since(start) > each + 1 {
+            self.sent(now_ns, Next::New(start, start.plus(each)));
+            start = start.plus(each);
+        }
+        self.sent(now_ns, Next::New(start, end));
+    }
+
+    /// Bytes that the link cuts from one segment, or from a run of so many, at most. As
+    /// Linux has it: what goes in a millisecond, the more the shorter the path, and
+    /// never all of a flight at once, so that the next is asked for while one is under
+    /// way.
+    fn burst_max(&self, most: usize, run: usize) -> usize {
+        let burst_max = run * frame_len(most);
         let cwnd = self.congestion.cwnd;
         let (gain, per) = self.congestion.pace();
         let paced = match self.rtt.srtt_ns() {
@@ -311,11 +325,13 @@ impl Pcb {
         let halvings = u32::try_from(self.rtt.min_ns() / NEAR_NS).unwrap_or(u32::MAX);
         let near = match self.rtt.min_ns() {
             0 => 0,
-            _ => BURST_MAX.checked_shr(halvings).unwrap_or(0),
+            // Runs are for those next to us.
+            _ if halvings == 0 => burst_max,
+            _ => frame_len(most).checked_shr(halvings).unwrap_or(0),
         };
         let least = usize::from(self.burst_min) * most;
         let burst = near.saturating_add(paced as usize).max(least);
-        burst.min(BURST_MAX).min(cwnd / 2)
+        burst.min(burst_max).min(cwnd / 2)
     }
 
     /// After a pause the network is unknown again (RFC 5681 §4.1).

@@ -251,6 +251,14 @@ impl Receive {
         Taken::InOrder
     }
 
+    /// The next bytes in order were read where they came from; nothing waits to be
+    /// read, or behind them.
+    pub(super) fn pass(&mut self, count: usize) -> Taken {
+        assert!(self.readable() == 0 && self.pieces.is_empty(), "in order");
+        self.nxt = self.nxt.plus(count);
+        Taken::InOrder
+    }
+
     /// Joins the pieces that have come to continue.
     fn join(&mut self) -> Taken {
         let before = self.pieces.len();

@@ -1,0 +1,240 @@
+//! Calls that drive the net themselves while they wait, and what others have of
+//! it that wait beside them, or do not call at all.
+
+mod common;
+
+use common::{Through, V4, bytes, config, ip, nets};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+use weir_lab::need;
+use weir_lab::net::Lab;
+use weir_socket::link::{Link, Mem, Take};
+use weir_socket::{Net, TcpListener, TcpStream, link};
+
+/// Longer than a call must go on alone before it leads.
+const A_WHILE: Duration = Duration::from_millis(30);
+
+/// A connection between two nets, the first of which opens it.
+fn pair(a: &Net, b: &Net) -> (TcpStream, TcpStream) {
+    let at = SocketAddr::new(ip(V4[1]), 0);
+    let listener = TcpListener::bind(b, at).unwrap();
+    let near = TcpStream::connect(a, listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+/// Sends a byte and waits for it to come back, so many times: these calls lead.
+fn talk(mut near: &TcpStream, mut far: &TcpStream, times: usize) {
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut byte = [0];
+            for _ in 0..times {
+                far.read_exact(&mut byte).unwrap();
+                far.write_all(&byte).unwrap();
+            }
+        });
+        let mut byte = [7];
+        for _ in 0..times {
+            near.write_all(&byte).unwrap();
+            near.read_exact(&mut byte).unwrap();
+        }
+        assert_eq!(byte, [7]);
+    });
+}
+
+#[test]
+fn a_call_that_leads_ends_when_another_thread_says_so() {
+    let (a, b) = nets();
+    let (near, far) = pair(&a, &b);
+    talk(&near, &far, 100);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| (&near).read(&mut [0]));
+        thread::sleep(A_WHILE);
+        near.shutdown(Shutdown::Read).unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), 0);
+        let reader = scope.spawn(|| (&far).read(&mut [0]));
+        thread::sleep(A_WHILE);
+        near.reset();
+        let error = reader.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn a_call_that_leads_waits_no_longer_than_it_is_to() {
+    let (a, b) = nets();
+    let (near, far) = pair(&a, &b);
+    near.set_read_timeout(Some(Duration::from_millis(20)))
+        .unwrap();
+    for _ in 0..3 {
+        let error = (&near).read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+    near.set_read_timeout(None).unwrap();
+    talk(&near, &far, 3);
+}
+
+/// A fault in a call that leads is that call's: the net goes on.
+#[test]
+fn a_call_that_leads_and_panics_leaves_the_net() {
+    let (near, far) = link::mem().unwrap();
+    let armed = Arc::new(AtomicBool::new(false));
+    let fires = Arc::clone(&armed);
+    let near = Through(near, move |mem: &mut Mem, take: &mut Take<'_>| {
+        let leads = thread::current().name() == Some("leads");
+        assert!(!leads || !fires.swap(false, SeqCst), "a fault");
+        mem.receive(take)
+    });
+    let (a, b) = (
+        Net::new(near, &config(0)).unwrap(),
+        Net::new(far, &config(1)).unwrap(),
+    );
+    let ((near, far), (idle_near, idle_far)) = (pair(&a, &b), pair(&a, &b));
+    thread::scope(|scope| {
+        let read = || (&near).read(&mut [0]);
+        let named = thread::Builder::new().name("leads".to_owned());
+        let leader = named.spawn_scoped(scope, read).unwrap();
+        thread::sleep(A_WHILE);
+        let waiter = scope.spawn(|| (&idle_near).read_exact(&mut [0]));
+        thread::sleep(A_WHILE);
+        armed.store(true, SeqCst);
+        (&far).write_all(&[1]).unwrap();
+        assert!(leader.join().is_err());
+        (&idle_far).write_all(&[2]).unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    (&near).read_exact(&mut [0]).unwrap();
+    assert!(!armed.load(SeqCst), "it led");
+}
+
+/// Both sides of both nets, while a thread of each leads for good.
+#[test]
+fn others_are_served_beside_a_call_that_leads() {
+    let (a, b) = nets();
+    let (idle_near, idle_far) = pair(&a, &b);
+    let (near, far) = pair(&a, &b);
+    thread::scope(|scope| {
+        let reads = [&idle_near, &idle_far].map(|mut idle| {
+            scope.spawn(move || {
+                let mut byte = [0];
+                idle.read_exact(&mut byte).map(|()| byte)
+            })
+        });
+        thread::sleep(A_WHILE);
+        talk(&near, &far, 1000);
+        thread::sleep(A_WHILE);
+        talk(&near, &far, 1000);
+        (&idle_near).write_all(&[3]).unwrap();
+        (&idle_far).write_all(&[3]).unwrap();
+        for read in reads {
+            assert_eq!(read.join().unwrap().unwrap(), [3]);
+        }
+    });
+}
+
+#[test]
+fn one_thread_reads_and_one_writes() {
+    let (a, b) = nets();
+    let (near, far) = pair(&a, &b);
+    talk(&near, &far, 100);
+    let sent = bytes(3_000_000);
+    thread::scope(|scope| {
+        for mut stream in [&near, &far] {
+            let sent = &sent;
+            scope.spawn(move || {
+                sent.chunks(10_000)
+                    .for_each(|part| stream.write_all(part).unwrap());
+                stream.shutdown(Shutdown::Write).unwrap();
+            });
+            scope.spawn(move || {
+                let mut heard = Vec::new();
+                stream.read_to_end(&mut heard).unwrap();
+                assert!(&heard == sent);
+            });
+        }
+    });
+}
+
+/// Between calls that lead nobody waits for the links; but not for long.
+#[test]
+fn frames_are_taken_though_nobody_calls_any_more() {
+    let (a, b) = nets();
+    let listener = TcpListener::bind(&b, SocketAddr::new(ip(V4[1]), 80)).unwrap();
+    let (near, far) = pair(&a, &b);
+    talk(&near, &far, 1000);
+    // The second net is called no more.
+    for _ in 0..10 {
+        TcpStream::connect(&a, listener.local_addr().unwrap()).unwrap();
+        thread::sleep(A_WHILE);
+    }
+}
+
+/// What follows a stream of writes is not kept back for a write that never comes.
+#[test]
+fn the_last_that_was_written_goes_though_nobody_calls_any_more() {
+    let (a, b) = nets();
+    let (near, far) = pair(&a, &b);
+    let sent = bytes(2_000_003);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut heard = vec![0; 3 * sent.len()];
+            (&far).read_exact(&mut heard).map(|()| heard)
+        });
+        for part in sent
+            .chunks(9_999)
+            .cycle()
+            .take(3 * sent.len().div_ceil(9_999))
+        {
+            (&near).write_all(part).unwrap();
+        }
+        let heard = reader.join().unwrap().unwrap();
+        assert!(heard.chunks(sent.len()).all(|part| part == sent));
+    });
+}
+
+/// The kernel at the other end of a TAP interface sends and is sent to, in frames
+/// of 64 KB that are read in pieces of any size.
+#[test]
+fn a_kernel_sends_and_hears_the_same_bytes() {
+    if !need::root() {
+        return;
+    }
+    let lab = Lab::new();
+    let host = lab.host("linux").unwrap();
+    let tap = host.run(|| link::Tap::open("tap0")).unwrap();
+    let device = host.device("tap0").unwrap();
+    device.up().unwrap();
+    device.add_address(ip(V4[1]), 24).unwrap();
+    let net = Net::new(tap, &config(0)).unwrap();
+    let listener = TcpListener::bind(&net, SocketAddr::new(ip(V4[0]), 80)).unwrap();
+    let at = listener.local_addr().unwrap();
+    let sent = bytes(5_000_000);
+    for piece in [1000, 70_000, 131_072, 3_000_000] {
+        let mut theirs = host.run(|| std::net::TcpStream::connect(at)).unwrap();
+        let ours = listener.accept().unwrap().0;
+        thread::scope(|scope| {
+            let kernel = scope.spawn(|| {
+                theirs.write_all(&sent).unwrap();
+                theirs.shutdown(Shutdown::Write).unwrap();
+                let mut heard = Vec::new();
+                theirs.read_to_end(&mut heard).map(|_| heard)
+            });
+            let (mut heard, mut part) = (Vec::new(), vec![0; piece]);
+            loop {
+                match (&ours).read(&mut part).unwrap() {
+                    0 => break,
+                    count => heard.extend_from_slice(&part[..count]),
+                }
+            }
+            assert!(heard == sent, "{} bytes by {piece}", heard.len());
+            for part in sent.chunks(piece) {
+                (&ours).write_all(part).unwrap();
+            }
+            ours.shutdown(Shutdown::Write).unwrap();
+            assert!(kernel.join().unwrap().unwrap() == sent, "by {piece}");
+        });
+    }
+}
