@@ -41,6 +41,7 @@
 //! can be given a descriptor ([`TcpStream::ready_fd`]) that `poll` and `epoll`
 //! find readable and writable when the socket is.
 
+mod debug;
 mod errno;
 pub mod link;
 mod net;

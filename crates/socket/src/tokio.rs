@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A connection that implements [`AsyncRead`] and [`AsyncWrite`].
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct TcpStream(crate::TcpStream);
 
 impl TcpStream {
@@ -72,7 +72,7 @@ impl AsyncWrite for TcpStream {
 }
 
 /// A socket that accepts connections.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct TcpListener(crate::TcpListener);
 
 impl TcpListener {
@@ -100,7 +100,7 @@ impl TcpListener {
 }
 
 /// A UDP socket.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct UdpSocket(crate::UdpSocket);
 
 impl UdpSocket {

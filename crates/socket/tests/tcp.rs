@@ -186,6 +186,25 @@ fn ends_as_posix_has_them() {
 }
 
 #[test]
+fn what_is_over_both_ways_is_not_shut_down_again() {
+    let (a, _b, mut client, mut server) = connected();
+    let (at, from) = (client.peer_addr().unwrap(), client.local_addr().unwrap());
+    let shown = format!("TcpStream {{ addr: {from:?}, peer: {at:?} }}");
+    assert_eq!(format!("{client:?}"), shown);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(server.read(&mut [0; 9]).unwrap(), 0);
+    server.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.read(&mut [0; 9]).unwrap(), 0);
+    client.wait_arrived(None).unwrap();
+    let error = client.shutdown(Shutdown::Both).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotConnected);
+    // As std has it, too.
+    let at = SocketAddr::new(ip(V4[1]), 7);
+    let error = TcpStream::connect_timeout(&a, &at, Duration::ZERO).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
 fn reading_is_shut_down_here() {
     let (_a, _b, mut client, mut server) = connected();
     client.shutdown(Shutdown::Read).unwrap();

@@ -41,12 +41,15 @@ impl TcpStream {
     /// As [`TcpStream::connect`], and gives up after `timeout`.
     ///
     /// # Errors
-    /// As there; [`io::ErrorKind::TimedOut`] after the time.
+    /// As there; [`io::ErrorKind::TimedOut`] after the time; `EINVAL` if it is zero.
     pub fn connect_timeout(
         net: &Net,
         address: &SocketAddr,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
+        if timeout.is_zero() {
+            return Err(Errno::INVAL.into());
+        }
         TcpSocket::new(net).connect(*address, Some(timeout))
     }
 
@@ -197,8 +200,11 @@ impl TcpStream {
     /// `ENOTCONN` if the connection is over.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.core.call(|state, now_ns| {
+            // In TIME-WAIT all has come and gone: what is left is not the socket's.
             match state.stack.tcp_state(self.id) {
-                None | Some(tcp::State::Closed) => return Err(Errno::NOTCONN.into()),
+                None | Some(tcp::State::Closed | tcp::State::TimeWait) => {
+                    return Err(Errno::NOTCONN.into());
+                }
                 Some(_) => {}
             }
             let watch = state.watch(self.core.id);
