@@ -5,6 +5,7 @@ use super::part::Part;
 use super::post::{Batch, Post};
 use super::relay::Relay;
 use super::shared::Shared;
+use super::stand_by::StandBy;
 use super::state::State;
 use super::{Net, Running, seed};
 use crate::link::Link;
@@ -12,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use weir_stack::host::Detect;
 use weir_stack::tcp::MEMORY_DEFAULT;
@@ -129,7 +130,7 @@ impl Builder {
                 wake,
                 wake_call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
                 start: Instant::now(),
-                stand_by: Condvar::new(),
+                stand_by: StandBy::default(),
                 links: fds,
             }));
         }

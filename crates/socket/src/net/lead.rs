@@ -18,13 +18,13 @@
 //! So Linux does with the interrupts of a device while an application polls it
 //! (`SO_PREFER_BUSY_POLL`): they stay off, and a timer stands behind.
 //!
-//! All this is kept under the net's lock; only `poll(2)` is called without it.
+//! All this is kept under the net's lock; without it the thread polls or stands by.
 
 use super::state::Id;
 use std::time::Duration;
 
 /// How long frames wait at most until a call or the thread sees them.
-const WATCH: Duration = Duration::from_millis(1);
+pub(super) const WATCH: Duration = Duration::from_millis(1);
 /// Calls that are further apart, in nanoseconds, leave the net to the thread.
 const BRIEF_NS: u64 = 500_000;
 /// How often a call looks for what has come, at most, in nanoseconds.
@@ -98,6 +98,14 @@ impl<Name: Copy + PartialEq> Lead<Name> {
     /// Whether nobody waits for the links, for calls come soon.
     pub(super) fn is_between_calls(&self) -> bool {
         matches!(self.driver, Driver::Calls { .. })
+    }
+
+    /// When a call looked last, if they follow each other.
+    pub(super) fn looked_ns(&self) -> Option<u64> {
+        match self.driver {
+            Driver::Calls { looked_ns } => Some(looked_ns),
+            Driver::Thread | Driver::Call => None,
+        }
     }
 
     /// The thread works, or is about to poll.
@@ -253,6 +261,8 @@ mod tests {
         is_stale: bool,
         /// When somebody last saw what had come.
         seen_ns: u64,
+        /// When a call looked last, as the thread knows it.
+        looked_ns: u64,
     }
 
     impl World {
@@ -313,7 +323,12 @@ mod tests {
                     self.lead.thread_works(true);
                     self.at = At::Runs;
                 }
-                At::StandsBy(Some(_)) => self.at = At::Runs,
+                // As long as calls look it waits on, for a time as before.
+                At::StandsBy(Some(_)) => {
+                    if now_ns - self.looked_ns >= WATCH.as_nanos() as u64 {
+                        self.at = At::Runs;
+                    }
+                }
                 At::StandsBy(None) => {}
             }
         }
@@ -347,6 +362,7 @@ mod tests {
             is_led: false,
             is_stale: false,
             seen_ns: 1,
+            looked_ns: 0,
         };
         let (mut now_ns, mut seen) = (1, HashSet::new());
         for step in 0..200_000 {
@@ -364,6 +380,7 @@ mod tests {
                 _ => world.thread_steps(now_ns),
             }
             let lead = &world.lead;
+            world.looked_ns = lead.looked_ns().unwrap_or(world.looked_ns);
             assert_eq!(lead.is_led(), world.is_led, "step {step}");
             assert!(
                 world.is_served(),

@@ -26,6 +26,7 @@ mod post;
 mod ready;
 mod relay;
 mod shared;
+mod stand_by;
 mod state;
 mod straight;
 mod watch;

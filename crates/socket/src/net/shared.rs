@@ -2,6 +2,7 @@
 
 use super::core::Side;
 use super::lead::Rouse;
+use super::stand_by::StandBy;
 use super::state::{Id, State};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -26,7 +27,7 @@ pub(crate) struct Shared {
     pub(super) wake_call: OwnedFd,
     pub(super) start: Instant,
     /// The thread waits here while calls drive the net.
-    pub(super) stand_by: Condvar,
+    pub(super) stand_by: StandBy,
     /// What is waited for at the links.
     pub(super) links: Vec<OwnedFd>,
 }
@@ -71,7 +72,7 @@ impl Shared {
         match rouse {
             None => {}
             Some(Rouse::Poll) => _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()),
-            Some(Rouse::StandBy) => self.stand_by.notify_one(),
+            Some(Rouse::StandBy) => self.stand_by.rouse(),
         }
     }
 
@@ -84,8 +85,16 @@ impl Shared {
     /// Whether a call is to look for what has come before it does what it is to.
     pub(super) fn look(&self, state: &mut State, id: Id, eager: bool) -> bool {
         let (looks, rouse) = state.look(id, eager, self.now_ns());
+        self.note_look(state);
         self.rouse(rouse);
         looks
+    }
+
+    /// The thread, while it stands by, is to know that calls look.
+    fn note_look(&self, state: &State) {
+        if let Some(at_ns) = state.lead.looked_ns() {
+            self.stand_by.looked(at_ns);
+        }
     }
 
     /// After a call on the stack: sends what it led to, and tells whom it
@@ -122,7 +131,9 @@ impl Shared {
         let mut state = self.lock();
         loop {
             while let Some(left) = state.lead.stand_by(self.now_ns()) {
-                state = wait(&self.stand_by, state, left);
+                unlock(state);
+                self.stand_by.wait(left, || self.now_ns());
+                state = self.lock();
             }
             state.receive(self.now_ns());
             state.settle(self.now_ns());
@@ -173,7 +184,9 @@ impl Shared {
         let leading = Leading(self);
         let mut state = self.lead_on(state, waits, deadline, receive);
         std::mem::forget(leading);
-        self.rouse(state.lead.end(self.now_ns()));
+        let rouse = state.lead.end(self.now_ns());
+        self.note_look(&state);
+        self.rouse(rouse);
         Ok(state)
     }
 
