@@ -93,7 +93,7 @@ impl Pcb {
             self.congestion_marked();
         }
         self.recover(now_ns, progress);
-        self.send.follow(self.congestion.cwnd);
+        self.send.follow(self.congestion.cwnd, &self.rtt);
         // A peer whose window is closed, but who answers, is there.
         if self.send.wnd == 0 || self.board.is_empty() {
             self.recovery.retries = 0;

@@ -178,7 +178,7 @@ impl Pcb {
         count(&mut self.counts.delivered, 1);
         self.recovery = super::recovery::Recovery::new();
         (self.timers.loss, self.patience.waits) = (None, false);
-        self.send.follow(self.congestion.cwnd);
+        self.send.follow(self.congestion.cwnd, &self.rtt);
         self.start_keep_alive(now_ns);
         if self.send.closed {
             self.state = State::FinWait1;

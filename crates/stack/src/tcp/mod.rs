@@ -175,7 +175,8 @@ pub struct TcpConfig {
     /// Bytes that wait to be sent or acknowledged, at most.
     pub send_buffer: usize,
     /// As many in the beginning: the buffer grows to twice the congestion
-    /// window.
+    /// window. Where a round trip takes less than 80 µs it holds less, down to
+    /// 512 KiB: as much as 400 Gb/s would have on the way.
     pub send_start: usize,
     /// Selective acknowledgments (RFC 2018), and RACK with them.
     pub sack: bool,
@@ -213,7 +214,7 @@ impl Default for TcpConfig {
             receive_buffer: 4 << 20,
             receive_start: 1 << 20,
             send_buffer: 4 << 20,
-            send_start: 1 << 20,
+            send_start: 512 << 10,
             sack: true,
             timestamps: true,
             timestamps_always: true,

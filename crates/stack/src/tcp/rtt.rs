@@ -8,6 +8,14 @@ pub(super) const RTO_MIN_NS: u64 = 200_000_000;
 /// The most, after backing off (RFC 6298 §2.5).
 pub(super) const RTO_MAX_NS: u64 = 60_000_000_000;
 
+/// What a flight needs at most: on the shortest paths, such as to the host's own
+/// kernel, so many bytes, which stay in a second level cache; on others, so many for
+/// each nanosecond of the least round trip, at 400 Gb/s. Where round trips take so
+/// long by now, for the path is another or the peer waits, nothing is known of it.
+pub(super) const FLIGHT_NEAR: usize = 512 << 10;
+const FLIGHT_EACH_NS: u64 = 50;
+const NEAR_MAX_NS: u64 = 4_000_000;
+
 /// The estimates of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rtt {
@@ -57,6 +65,18 @@ impl Rtt {
         self.min_ns
     }
 
+    /// How many bytes at most are worth to be in flight: more would wait somewhere,
+    /// and be out of the caches when they are read.
+    pub(super) fn flight_max(&self) -> usize {
+        match self.srtt_ns {
+            1..NEAR_MAX_NS => {
+                let flight = FLIGHT_EACH_NS.saturating_mul(self.min_ns);
+                FLIGHT_NEAR.max(flight as usize)
+            }
+            _ => usize::MAX,
+        }
+    }
+
     /// The time-out, doubled as often as it struck.
     pub(super) fn rto_ns(&self) -> u64 {
         let base_ns = match self.srtt_ns {
@@ -100,6 +120,20 @@ mod tests {
             rtt.measured(MS);
         }
         assert_eq!(rtt.rto_ns(), rtt.srtt_ns().unwrap() + RTO_MIN_NS);
+    }
+
+    #[test]
+    fn short_paths_need_short_flights() {
+        let mut rtt = Rtt::default();
+        assert_eq!(rtt.flight_max(), usize::MAX, "nothing is known");
+        rtt.measured(80_000);
+        assert_eq!(rtt.flight_max(), 4_000_000);
+        rtt.measured(1000);
+        assert_eq!(rtt.flight_max(), FLIGHT_NEAR);
+        for _ in 0..100 {
+            rtt.measured(10 * MS);
+        }
+        assert_eq!(rtt.flight_max(), usize::MAX, "the path is another now");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What is to go: the bytes, and how much of them may (RFC 9293 §3.8.6.2.1).
 
 use super::ring::{Ring, clamp};
+use super::rtt::{FLIGHT_NEAR, Rtt};
 use super::seq::Seq;
 use std::collections::VecDeque;
 use weir_wire::checksum::Sum;
@@ -55,6 +56,8 @@ pub(super) struct Send {
     /// The most bytes that wait here: now, and however long the path.
     limit: u32,
     limit_max: u32,
+    /// The application says how many.
+    is_set: bool,
     /// No more is taken while so many bytes are not sent yet; 0 for no such limit.
     unsent_max: u32,
 }
@@ -102,6 +105,7 @@ impl Send {
             buffer: Ring::default(),
             limit: clamp(limit.min(limit_max)),
             limit_max: clamp(limit_max),
+            is_set: false,
             unsent_max: 0,
         }
     }
@@ -147,9 +151,22 @@ impl Send {
     }
 
     /// The buffer follows the congestion window: a flight of it, and another to
-    /// be sent as that is acknowledged.
-    pub(super) fn follow(&mut self, cwnd: usize) {
-        self.limit = self.limit.max(self.limit_max.min(clamp(2 * cwnd)));
+    /// be sent as that is acknowledged; but holds no more than is worth to be in
+    /// flight. One that was set stays.
+    #[inline]
+    pub(super) fn follow(&mut self, cwnd: usize, rtt: &Rtt) {
+        let limit = self.limit();
+        if 2 * cwnd > limit || limit > FLIGHT_NEAR {
+            self.adapt(cwnd, rtt.flight_max());
+        }
+    }
+
+    #[inline(never)]
+    fn adapt(&mut self, cwnd: usize, flight_max: usize) {
+        if !self.is_set {
+            let grown = self.limit.max(self.limit_max.min(clamp(2 * cwnd)));
+            self.limit = grown.min(clamp(flight_max));
+        }
     }
 
     /// How many bytes more there is room for: by the buffer's limit, and the
@@ -299,6 +316,7 @@ impl Send {
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.limit = clamp(limit.max(1));
         self.limit_max = self.limit;
+        self.is_set = true;
     }
 
     /// The most bytes that wait here.
@@ -449,6 +467,25 @@ mod tests {
         send.acknowledge(send.nxt);
         send.first_window(Seq(0), send.una, wnd);
         send
+    }
+
+    #[test]
+    fn the_buffer_is_as_long_as_the_path_needs_unless_it_was_set() {
+        let mut send = Send::new(Seq(1), 100_000, 4 << 20);
+        let mut rtt = Rtt::default();
+        rtt.measured(1_000_000);
+        for (cwnd, limit) in [(50_000, 100_000), (1 << 20, 2 << 20), (3 << 20, 4 << 20)] {
+            send.follow(cwnd, &rtt);
+            assert_eq!(send.limit(), limit);
+        }
+        assert_eq!(send.write(&[1; 1 << 20], usize::MAX), 1 << 20);
+        rtt.measured(1000);
+        send.follow(3 << 20, &rtt);
+        assert_eq!((send.limit(), send.room()), (FLIGHT_NEAR, 0));
+        assert_eq!(send.unsent(), 1 << 20, "what is in it stays");
+        send.set_limit(2 << 20);
+        send.follow(3 << 20, &rtt);
+        assert_eq!(send.limit(), 2 << 20);
     }
 
     #[test]
