@@ -169,6 +169,15 @@ impl Ring {
         *self = Ring::default();
     }
 
+    /// Has no more storage than for so many bytes, if less than half of them are in
+    /// it; nothing may be behind the end.
+    #[inline]
+    pub(super) fn shrink(&mut self, most: usize) {
+        if capacity(most) < self.storage.len() && self.len() < most / 2 {
+            self.store_anew(capacity(most));
+        }
+    }
+
     /// Bytes of storage.
     pub(super) fn capacity(&self) -> usize {
         self.storage.len()
@@ -198,6 +207,13 @@ impl Ring {
     #[inline]
     fn place(&self, offset: usize) -> usize {
         (self.head() + offset) & (self.storage.len() - 1)
+    }
+
+    #[inline(never)]
+    fn store_anew(&mut self, capacity: usize) {
+        let mut storage = vec![0; capacity].into_boxed_slice();
+        self.copy(0, &mut storage[..self.len()]);
+        (self.storage, self.head) = (storage, 0);
     }
 
     fn grow(&mut self, need: usize) {
@@ -254,6 +270,7 @@ mod tests {
             assert!(model.iter().take(ring.front().len()).eq(ring.front()));
             let gone = rng.below(ring.len() as u32 + 1) as usize;
             ring.consume(gone);
+            ring.shrink(2048 << rng.below(4));
             model.drain(..gone);
             assert_eq!(ring.len(), model.len());
         }

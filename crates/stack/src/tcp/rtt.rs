@@ -10,11 +10,14 @@ pub(super) const RTO_MAX_NS: u64 = 60_000_000_000;
 
 /// What a flight needs at most: on the shortest paths, such as to the host's own
 /// kernel, so many bytes, which stay in a second level cache; on others, so many for
-/// each nanosecond of the least round trip, at 400 Gb/s. Where round trips take so
-/// long by now, for the path is another or the peer waits, nothing is known of it.
+/// each nanosecond of the least round trip, at 400 Gb/s.
 pub(super) const FLIGHT_NEAR: usize = 512 << 10;
 const FLIGHT_EACH_NS: u64 = 50;
-const NEAR_MAX_NS: u64 = 4_000_000;
+/// For so many measurements after one so long nothing is known of that: the path is
+/// another, or the peer's application comes late to read, and until then its host
+/// does not acknowledge.
+const LATE_NS: u64 = 300_000;
+const LATE_FOR: u16 = 256;
 
 /// The estimates of one connection.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +27,8 @@ pub(super) struct Rtt {
     rttvar_ns: u64,
     /// The least measured.
     min_ns: u64,
+    /// Measurements to come until one that was late is forgotten.
+    late: u16,
     /// How often the time-out was doubled.
     backoff: u32,
 }
@@ -32,6 +37,10 @@ impl Rtt {
     /// Takes a measurement, which ends backing off (RFC 6298 §5.7).
     pub(super) fn measured(&mut self, rtt_ns: u64) {
         let rtt_ns = rtt_ns.max(1);
+        self.late = match rtt_ns {
+            LATE_NS.. => LATE_FOR,
+            _ => self.late.saturating_sub(1),
+        };
         if self.srtt_ns == 0 {
             self.srtt_ns = rtt_ns;
             self.rttvar_ns = rtt_ns / 2;
@@ -68,13 +77,11 @@ impl Rtt {
     /// How many bytes at most are worth to be in flight: more would wait somewhere,
     /// and be out of the caches when they are read.
     pub(super) fn flight_max(&self) -> usize {
-        match self.srtt_ns {
-            1..NEAR_MAX_NS => {
-                let flight = FLIGHT_EACH_NS.saturating_mul(self.min_ns);
-                FLIGHT_NEAR.max(flight as usize)
-            }
-            _ => usize::MAX,
+        if self.late > 0 || self.srtt_ns == 0 {
+            return usize::MAX;
         }
+        let flight = FLIGHT_EACH_NS.saturating_mul(self.min_ns);
+        FLIGHT_NEAR.max(flight as usize)
     }
 
     /// The time-out, doubled as often as it struck.
@@ -130,10 +137,12 @@ mod tests {
         assert_eq!(rtt.flight_max(), 4_000_000);
         rtt.measured(1000);
         assert_eq!(rtt.flight_max(), FLIGHT_NEAR);
-        for _ in 0..100 {
-            rtt.measured(10 * MS);
+        rtt.measured(LATE_NS);
+        for _ in 0..LATE_FOR {
+            assert_eq!(rtt.flight_max(), usize::MAX, "the peer comes late");
+            rtt.measured(2000);
         }
-        assert_eq!(rtt.flight_max(), usize::MAX, "the path is another now");
+        assert_eq!(rtt.flight_max(), FLIGHT_NEAR);
     }
 
     #[test]

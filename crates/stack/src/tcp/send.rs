@@ -166,6 +166,7 @@ impl Send {
         if !self.is_set {
             let grown = self.limit.max(self.limit_max.min(clamp(2 * cwnd)));
             self.limit = grown.min(clamp(flight_max));
+            self.buffer.shrink(self.limit());
         }
     }
 
@@ -473,7 +474,7 @@ mod tests {
     fn the_buffer_is_as_long_as_the_path_needs_unless_it_was_set() {
         let mut send = Send::new(Seq(1), 100_000, 4 << 20);
         let mut rtt = Rtt::default();
-        rtt.measured(1_000_000);
+        rtt.measured(200_000);
         for (cwnd, limit) in [(50_000, 100_000), (1 << 20, 2 << 20), (3 << 20, 4 << 20)] {
             send.follow(cwnd, &rtt);
             assert_eq!(send.limit(), limit);
@@ -483,6 +484,14 @@ mod tests {
         send.follow(3 << 20, &rtt);
         assert_eq!((send.limit(), send.room()), (FLIGHT_NEAR, 0));
         assert_eq!(send.unsent(), 1 << 20, "what is in it stays");
+        send.nxt = send.start.plus(1 << 20);
+        send.acknowledge(send.nxt);
+        send.follow(3 << 20, &rtt);
+        assert_eq!(
+            send.capacity(),
+            FLIGHT_NEAR,
+            "all of it stays in the caches"
+        );
         send.set_limit(2 << 20);
         send.follow(3 << 20, &rtt);
         assert_eq!(send.limit(), 2 << 20);
