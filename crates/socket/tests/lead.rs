@@ -4,12 +4,13 @@
 mod common;
 
 use common::{Through, V4, bytes, config, ip, nets};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_lab::need;
 use weir_lab::net::Lab;
 use weir_socket::link::{Link, Mem, Take};
@@ -133,6 +134,58 @@ fn others_are_served_beside_a_call_that_leads() {
             assert_eq!(read.join().unwrap().unwrap(), [3]);
         }
     });
+}
+
+/// How long it takes until two bytes are back that are waited for by the
+/// descriptor, the median of many times.
+fn by_descriptor(mut near: &TcpStream, mut far: &TcpStream) -> Duration {
+    const TIMES: usize = 200;
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut bytes = [0; 2];
+            for _ in 0..TIMES {
+                far.read_exact(&mut bytes).unwrap();
+                far.write_all(&bytes).unwrap();
+            }
+        });
+        let mut times: Vec<Duration> = (0..TIMES)
+            .map(|_| {
+                let begun = Instant::now();
+                near.write_all(&[7]).unwrap();
+                near.write_all(&[7]).unwrap();
+                let mut count = 0;
+                while count < 2 {
+                    let fd = near.ready_fd().unwrap();
+                    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None).unwrap();
+                    match near.read(&mut [0; 2]) {
+                        Ok(more) => count += more,
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                    }
+                }
+                begun.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        times[TIMES / 2]
+    })
+}
+
+/// Calls that could wait, but do not, since a descriptor is waited for, leave the links
+/// to the thread: else what comes is seen a millisecond late.
+#[test]
+fn who_waits_for_a_descriptor_is_told_at_once() {
+    let (a, b) = nets();
+    let (near, far) = pair(&a, &b);
+    near.set_nodelay(true).unwrap();
+    let tried = (0..5).any(|_| {
+        let [blocking, not] = [false, true].map(|nonblocking| {
+            near.set_nonblocking(nonblocking).unwrap();
+            by_descriptor(&near, &far)
+        });
+        println!("{blocking:?}, and {not:?} nonblocking");
+        blocking < 2 * not + Duration::from_micros(300)
+    });
+    assert!(tried, "it takes longer where calls may wait");
 }
 
 #[test]

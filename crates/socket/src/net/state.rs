@@ -297,13 +297,20 @@ impl State {
     /// A call that waits for a socket begins to lead; false if that is not for it to
     /// do. Of several stacks each has its thread.
     pub(super) fn begin_lead(&mut self, id: Id, now_ns: u64) -> bool {
-        self.part.is_none() && self.lead.begin(id, now_ns)
+        self.part.is_none() && !self.has_descriptor(id) && self.lead.begin(id, now_ns)
+    }
+
+    /// Whether a socket may be waited for by a descriptor: who does that, after a call
+    /// or beside it, drives nothing.
+    fn has_descriptor(&self, id: Id) -> bool {
+        self.watched.get(&id).is_some_and(Watch::has_descriptor)
     }
 
     /// Whether a call that may wait for a socket is to look for what has come, and how
     /// the thread learns of what follows.
     pub(super) fn look(&mut self, id: Id, eager: bool, now_ns: u64) -> (bool, Option<Rouse>) {
         match self.part {
+            None if self.has_descriptor(id) => (false, self.lead.hand_over()),
             None => self.lead.look(id, eager, now_ns),
             Some(_) => (false, None),
         }

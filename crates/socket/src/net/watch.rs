@@ -131,8 +131,12 @@ impl Watch {
     /// Whether anybody would learn of a change.
     pub(crate) fn is_watched(&self) -> bool {
         let waiters = [&self.readers, &self.writers, &self.closers];
-        let followed = self.ready.is_some() || self.joint.is_some();
-        followed || waiters.iter().any(|waiters| !waiters.is_empty())
+        self.has_descriptor() || waiters.iter().any(|waiters| !waiters.is_empty())
+    }
+
+    /// Whether a descriptor shows what can be done.
+    pub(crate) fn has_descriptor(&self) -> bool {
+        self.ready.is_some() || self.joint.is_some()
     }
 
     /// Tells threads and the descriptor; tasks are added to those that are to
