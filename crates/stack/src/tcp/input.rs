@@ -5,7 +5,7 @@ use super::TcpError;
 use super::ack::Told;
 use super::info::{add, count};
 use super::pcb::{Pcb, QUICK, State, Timestamps};
-use super::receive::Taken;
+use super::receive::{NEAR_NS, Taken};
 use super::rtt::RTO_MIN_NS;
 use super::seq::Seq;
 use crate::due::{at, ns};
@@ -418,7 +418,10 @@ impl Pcb {
             let age_ms = self.clock(now_ns).wrapping_sub(echo);
             self.receive.measured(1000 * age_ms.clamp(1, 60_000));
         }
-        let rtt_ns = self.receive.rtt_ns().or(self.rtt.srtt_ns());
+        // Timestamps tell milliseconds: shorter paths are known by our own segments.
+        let ours_ns = self.rtt.srtt_ns();
+        let near_ns = ours_ns.filter(|ns| *ns < NEAR_NS && !self.receive.comes_late());
+        let rtt_ns = near_ns.or(self.receive.rtt_ns()).or(ours_ns);
         self.receive
             .follow(now_ns, count, rtt_ns.unwrap_or(RTT_UNKNOWN_NS));
     }

@@ -14,6 +14,18 @@ pub const PIECES_MAX: usize = 512;
 /// under way, one in which the sender doubles it, and some.
 const ROUNDS: usize = 3;
 
+/// On a path with round trips shorter than this, in nanoseconds, the window grows no
+/// wider than so many bytes: that is 40 Gb/s and more, and what is not read yet stays
+/// in the caches.
+pub(super) const NEAR_NS: u64 = 200_000;
+const WINDOW_NEAR: usize = 1 << 20;
+/// Unless bytes come so late again and again, for the window was full for so long: who
+/// reads in bursts gets no more at once than it lets in. How much one such counts, and
+/// how much is often.
+const LATE_NS: u64 = 300_000;
+const LATE_EACH: u8 = 32;
+const LATE_OFTEN: u8 = 128;
+
 /// Pieces for which there is room at first, and is left once all are joined.
 const PIECES_MIN: usize = 4;
 const PIECES_KEPT: usize = 32;
@@ -59,6 +71,8 @@ pub(super) struct Receive {
     pub(super) edge: Seq,
     /// The window's shift.
     pub(super) scale: u8,
+    /// Grows when a round trip was followed by a pause, goes back by each that was not.
+    late: u8,
     /// The peer's initial number.
     pub(super) irs: Seq,
     /// The number of the peer's FIN, once it came, in order or not.
@@ -90,6 +104,7 @@ impl Receive {
             nxt: Seq(0),
             edge: Seq(0),
             scale,
+            late: 0,
             irs: Seq(0),
             fin: None,
             buffer: Ring::default(),
@@ -196,12 +211,21 @@ impl Receive {
     /// not while they wait to be read.
     pub(super) fn follow(&mut self, now_ns: u64, count: usize, rtt_ns: u64) {
         self.round_bytes = self.round_bytes.saturating_add(count as u32);
-        if now_ns < self.round_ns.saturating_add(rtt_ns) {
+        let passed_ns = now_ns.saturating_sub(self.round_ns);
+        if passed_ns < rtt_ns {
             return;
         }
+        self.late = match rtt_ns < NEAR_NS && passed_ns >= LATE_NS {
+            true => self.late.saturating_add(LATE_EACH),
+            false => self.late.saturating_sub(1),
+        };
         let wanted = clamp(ROUNDS * self.round_bytes as usize);
         if wanted > self.limit && self.buffer.len() <= self.limit() / 2 {
-            self.limit = wanted.min(self.limit_max);
+            let most = match rtt_ns {
+                ..NEAR_NS => self.limit_max.min(clamp(WINDOW_NEAR)),
+                _ => self.limit_max,
+            };
+            self.limit = self.limit.max(wanted.min(most));
         }
         (self.round_ns, self.round_bytes) = (now_ns, 0);
     }
@@ -224,6 +248,11 @@ impl Receive {
     /// The round trip as the timestamps tell it, in nanoseconds.
     pub(super) fn rtt_ns(&self) -> Option<u64> {
         (self.rtt_us > 0).then(|| u64::from(self.rtt_us) * 1000)
+    }
+
+    /// Whether bytes come late again and again.
+    pub(super) fn comes_late(&self) -> bool {
+        self.late >= LATE_OFTEN
     }
 
     /// Whether nothing waits out of order, not even a FIN.
@@ -499,6 +528,33 @@ mod tests {
             receive.consume(front);
         }
         bytes
+    }
+
+    #[test]
+    fn near_windows_stay_short_unless_the_reader_comes_late() {
+        let mut receive = Receive::new(100_000, 4 << 20, 0);
+        let mut now_ns = 1;
+        let mut round = |receive: &mut Receive, pause_ns: u64| {
+            let rtt_ns = match receive.comes_late() {
+                true => 1_000_000,
+                false => 50_000,
+            };
+            now_ns += rtt_ns.max(pause_ns);
+            receive.follow(now_ns, 2 << 20, rtt_ns);
+        };
+        for _ in 0..100 {
+            round(&mut receive, 0);
+        }
+        assert_eq!(receive.limit(), WINDOW_NEAR);
+        // A pause now and then is the machine's.
+        for at in 0..500 {
+            round(&mut receive, if at % 50 == 0 { LATE_NS } else { 0 });
+        }
+        assert_eq!(receive.limit(), WINDOW_NEAR);
+        for at in 0..50 {
+            round(&mut receive, if at % 5 == 0 { LATE_NS } else { 0 });
+        }
+        assert_eq!(receive.limit(), 4 << 20);
     }
 
     /// Any order, overlaps and repetitions: the stream is what was sent.
