@@ -299,6 +299,8 @@ impl Core {
             return Ok(fd.as_fd());
         }
         let made = self.look(|state| {
+            // Who waits for it drives nothing.
+            self.shared().hand_over(state);
             let now = state.readiness(self.id);
             state.watch(self.id).ready_fd(now)
         })?;

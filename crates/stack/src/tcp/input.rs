@@ -418,12 +418,13 @@ impl Pcb {
             let age_ms = self.clock(now_ns).wrapping_sub(echo);
             self.receive.measured(1000 * age_ms.clamp(1, 60_000));
         }
-        // Timestamps tell milliseconds: shorter paths are known by our own segments.
-        let ours_ns = self.rtt.srtt_ns();
-        let near_ns = ours_ns.filter(|ns| *ns < NEAR_NS && !self.receive.comes_late());
-        let rtt_ns = near_ns.or(self.receive.rtt_ns()).or(ours_ns);
-        self.receive
-            .follow(now_ns, count, rtt_ns.unwrap_or(RTT_UNKNOWN_NS));
+        // Timestamps tell milliseconds: shorter paths are known by our own segments,
+        // which an answer on the way may have had; then the others say more.
+        let (told_ns, ours_ns) = (self.receive.rtt_ns(), self.rtt.srtt_ns());
+        let is_near = ours_ns.is_some_and(|ns| ns < NEAR_NS);
+        let near = is_near && told_ns.is_none_or(|ns| ns <= 2_000_000);
+        let rtt_ns = told_ns.or(ours_ns).unwrap_or(RTT_UNKNOWN_NS);
+        self.receive.follow(now_ns, count, rtt_ns, near);
     }
 
     /// Delays an acknowledgment, or not (RFC 9293 §3.8.6.3, RFC 5681 §4.2).

@@ -19,12 +19,14 @@ const ROUNDS: usize = 3;
 /// in the caches.
 pub(super) const NEAR_NS: u64 = 200_000;
 const WINDOW_NEAR: usize = 1 << 20;
-/// Unless bytes come so late again and again, for the window was full for so long: who
-/// reads in bursts gets no more at once than it lets in. How much one such counts, and
-/// how much is often.
+/// Unless, again and again, nothing came for so long after the window was nearly full:
+/// who reads in bursts gets no more at once than it lets in. How much one such pause
+/// counts, of which each round trip without one takes 1 off, and how much is often;
+/// and for how long then is counted what comes.
 const LATE_NS: u64 = 300_000;
 const LATE_EACH: u8 = 32;
 const LATE_OFTEN: u8 = 128;
+const ROUND_LATE_NS: u64 = 1_000_000;
 
 /// Pieces for which there is room at first, and is left once all are joined.
 const PIECES_MIN: usize = 4;
@@ -71,8 +73,10 @@ pub(super) struct Receive {
     pub(super) edge: Seq,
     /// The window's shift.
     pub(super) scale: u8,
-    /// Grows when a round trip was followed by a pause, goes back by each that was not.
+    /// How often bytes came late, and whether the window was nearly full since the
+    /// round trip began.
     late: u8,
+    was_full: bool,
     /// The peer's initial number.
     pub(super) irs: Seq,
     /// The number of the peer's FIN, once it came, in order or not.
@@ -105,6 +109,7 @@ impl Receive {
             edge: Seq(0),
             scale,
             late: 0,
+            was_full: false,
             irs: Seq(0),
             fin: None,
             buffer: Ring::default(),
@@ -209,25 +214,33 @@ impl Receive {
     /// Bytes came in order. The window follows the path, as Linux's does: who
     /// sends more than half of it in a round trip may be held up by it. It does
     /// not while they wait to be read.
-    pub(super) fn follow(&mut self, now_ns: u64, count: usize, rtt_ns: u64) {
+    /// On a path that is `near` it becomes no wider than is worth it there, unless
+    /// bytes come late.
+    pub(super) fn follow(&mut self, now_ns: u64, count: usize, rtt_ns: u64, near: bool) {
         self.round_bytes = self.round_bytes.saturating_add(count as u32);
+        self.was_full |= self.window() < self.limit() / 4;
+        let (near, rtt_ns) = match self.late {
+            LATE_OFTEN.. => (false, rtt_ns.max(ROUND_LATE_NS)),
+            _ if near => (true, NEAR_NS),
+            _ => (false, rtt_ns),
+        };
         let passed_ns = now_ns.saturating_sub(self.round_ns);
         if passed_ns < rtt_ns {
             return;
         }
-        self.late = match rtt_ns < NEAR_NS && passed_ns >= LATE_NS {
+        self.late = match near && self.was_full && passed_ns >= LATE_NS {
             true => self.late.saturating_add(LATE_EACH),
             false => self.late.saturating_sub(1),
         };
         let wanted = clamp(ROUNDS * self.round_bytes as usize);
         if wanted > self.limit && self.buffer.len() <= self.limit() / 2 {
-            let most = match rtt_ns {
-                ..NEAR_NS => self.limit_max.min(clamp(WINDOW_NEAR)),
-                _ => self.limit_max,
+            let most = match near {
+                true => self.limit_max.min(clamp(WINDOW_NEAR)),
+                false => self.limit_max,
             };
             self.limit = self.limit.max(wanted.min(most));
         }
-        (self.round_ns, self.round_bytes) = (now_ns, 0);
+        (self.round_ns, self.round_bytes, self.was_full) = (now_ns, 0, false);
     }
 
     /// Whether the window may still become wider.
@@ -248,11 +261,6 @@ impl Receive {
     /// The round trip as the timestamps tell it, in nanoseconds.
     pub(super) fn rtt_ns(&self) -> Option<u64> {
         (self.rtt_us > 0).then(|| u64::from(self.rtt_us) * 1000)
-    }
-
-    /// Whether bytes come late again and again.
-    pub(super) fn comes_late(&self) -> bool {
-        self.late >= LATE_OFTEN
     }
 
     /// Whether nothing waits out of order, not even a FIN.
@@ -530,31 +538,38 @@ mod tests {
         bytes
     }
 
+    /// Bursts of two megabytes, which the window has room for or not, and then a pause.
     #[test]
     fn near_windows_stay_short_unless_the_reader_comes_late() {
-        let mut receive = Receive::new(100_000, 4 << 20, 0);
-        let mut now_ns = 1;
-        let mut round = |receive: &mut Receive, pause_ns: u64| {
-            let rtt_ns = match receive.comes_late() {
-                true => 1_000_000,
-                false => 50_000,
+        for rtt_ns in [50_000, 1_000_000] {
+            let mut receive = Receive::new(100_000, 4 << 20, 0);
+            receive.start(Seq(0));
+            let mut now_ns = 1;
+            let mut burst = |receive: &mut Receive, full: bool, pause_ns: u64| {
+                receive.edge = match full {
+                    true => receive.nxt,
+                    false => receive.nxt.plus(receive.limit()),
+                };
+                receive.follow(now_ns, 1 << 20, rtt_ns, true);
+                now_ns += pause_ns;
+                receive.follow(now_ns, 1 << 20, rtt_ns, true);
+                now_ns += NEAR_NS;
             };
-            now_ns += rtt_ns.max(pause_ns);
-            receive.follow(now_ns, 2 << 20, rtt_ns);
-        };
-        for _ in 0..100 {
-            round(&mut receive, 0);
+            for _ in 0..100 {
+                burst(&mut receive, true, 0);
+            }
+            assert_eq!(receive.limit(), WINDOW_NEAR);
+            // A pause now and then is the machine's; others are the sender's.
+            for at in 0..500 {
+                burst(&mut receive, true, if at % 50 == 0 { LATE_NS } else { 0 });
+                burst(&mut receive, false, LATE_NS);
+            }
+            assert_eq!(receive.limit(), WINDOW_NEAR);
+            for _ in 0..50 {
+                burst(&mut receive, true, LATE_NS);
+            }
+            assert_eq!(receive.limit(), 4 << 20, "{rtt_ns}");
         }
-        assert_eq!(receive.limit(), WINDOW_NEAR);
-        // A pause now and then is the machine's.
-        for at in 0..500 {
-            round(&mut receive, if at % 50 == 0 { LATE_NS } else { 0 });
-        }
-        assert_eq!(receive.limit(), WINDOW_NEAR);
-        for at in 0..50 {
-            round(&mut receive, if at % 5 == 0 { LATE_NS } else { 0 });
-        }
-        assert_eq!(receive.limit(), 4 << 20);
     }
 
     /// Any order, overlaps and repetitions: the stream is what was sent.

@@ -169,11 +169,11 @@ impl Ring {
         *self = Ring::default();
     }
 
-    /// Has no more storage than for so many bytes, if less than half of them are in
-    /// it; nothing may be behind the end.
+    /// Has no more storage than for so many bytes, if no more are in it; nothing may be
+    /// behind the end.
     #[inline]
     pub(super) fn shrink(&mut self, most: usize) {
-        if capacity(most) < self.storage.len() && self.len() < most / 2 {
+        if capacity(most) < self.storage.len() && self.len() <= most {
             self.store_anew(capacity(most));
         }
     }

@@ -156,7 +156,7 @@ impl Send {
     #[inline]
     pub(super) fn follow(&mut self, cwnd: usize, rtt: &Rtt) {
         let limit = self.limit();
-        if 2 * cwnd > limit || limit > FLIGHT_NEAR {
+        if 2 * cwnd > limit || limit.max(self.capacity()) > FLIGHT_NEAR {
             self.adapt(cwnd, rtt.flight_max());
         }
     }
