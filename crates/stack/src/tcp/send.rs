@@ -262,7 +262,9 @@ impl Send {
     /// §3.10.7.4); whether it is another than before.
     #[inline]
     pub(super) fn window(&mut self, seq: Seq, ack: Seq, wnd: usize) -> bool {
-        let later = self.wl1.before(seq) || (self.wl1 == seq && self.wl2.at_most(ack));
+        // The RFC goes by the number first; but a segment sent again has an old one, and
+        // who took its acknowledgment without its window would send beyond that.
+        let later = self.wl2.before(ack) || (self.wl2 == ack && self.wl1.at_most(seq));
         if !later {
             return false;
         }
@@ -554,6 +556,14 @@ mod tests {
             !send.window(Seq(0), send.una, 9),
             "an old segment tells nothing"
         );
+        // Bytes sent again, that tell a later acknowledgment.
+        send.nxt = send.nxt.plus(1);
+        assert!(send.window(Seq(0), send.una.plus(1), 700));
+        assert!(
+            !send.window(Seq(5), send.una, 9),
+            "an earlier one that came late"
+        );
+        assert_eq!(send.wnd, 700);
     }
 
     #[test]
