@@ -1,107 +1,113 @@
 //! Several writes in one system call: their order, and what of them counts.
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io::{IoSlice, Read};
 use std::os::fd::AsFd;
-use weir_link::net::Run;
-fn writes<'a>(parts: &'a [Vec<u8>]) -> Vec<[IoSlice<'a>; 3]> {
-    parts
+use std::sync::mpsc::channel;
+use std::time::Duration;
+use weir_lab::need;
+use weir_lab::net::Lab;
+use weir_link::net::{Run, Tap};
+
+/// As the system has it, if it does.
+fn run() -> Option<Run> {
+    let run = Run::new();
+    if let Err(error) = &run {
+        need::skip(&format!("several writes at once need io_uring(7): {error}"));
+    }
+    run.ok()
+}
+
+/// Each as three parts.
+fn writes(frames: &[Vec<u8>]) -> Vec<[IoSlice<'_>; 3]> {
+    frames
         .iter()
-        .map(|p| {
-            let (a, b) = p.split_at(p.len() / 2);
-            let (b, c) = b.split_at(b.len() / 2);
-            [a, b, c].map(IoSlice::new)
+        .map(|frame| {
+            let (first, rest) = frame.split_at(frame.len() / 2);
+            let (second, third) = rest.split_at(rest.len() / 2);
+            [first, second, third].map(IoSlice::new)
         })
         .collect()
 }
+
+fn do_not_block(fd: impl AsFd) {
+    let flags = fcntl_getfl(&fd).unwrap();
+    fcntl_setfl(&fd, flags | OFlags::NONBLOCK).unwrap();
+}
+
 #[test]
-fn in_order_and_counted() {
+fn what_is_written_comes_in_order_and_is_counted() {
+    let Some(mut run) = run() else { return };
     let (mut reader, writer) = std::io::pipe().unwrap();
     do_not_block(&writer);
-    let mut run = Run::new().unwrap();
     for count in 0..=10 {
-        let parts: Vec<Vec<u8>> = (0..count).map(|n| vec![n as u8; 50 + n]).collect();
-        let taken = run.write(writer.as_fd(), &writes(&parts)).unwrap();
+        let frames: Vec<Vec<u8>> = (0..count).map(|n| vec![n as u8; 50 + n]).collect();
+        let taken = run.write(writer.as_fd(), &writes(&frames)).unwrap();
         assert_eq!(taken, count.min(8));
-        let all: Vec<u8> = parts[..taken].concat();
+        let all: Vec<u8> = frames[..taken].concat();
         let mut got = vec![0; all.len()];
         reader.read_exact(&mut got).unwrap();
         assert_eq!(got, all);
     }
 }
+
 #[test]
 fn what_cannot_be_written_so_is_an_error_that_stays() {
-    let mut run = Run::new().unwrap();
+    let Some(mut run) = run() else { return };
     let (mut reader, writer) = std::io::pipe().unwrap();
-    let parts = vec![vec![1; 9]; 4];
-    assert_eq!(run.write(writer.as_fd(), &writes(&parts)).unwrap(), 4);
-    let mut got = [0; 36];
-    reader.read_exact(&mut got).unwrap();
+    let frames = vec![vec![1; 9]; 4];
+    assert_eq!(run.write(writer.as_fd(), &writes(&frames)).unwrap(), 4);
+    reader.read_exact(&mut [0; 36]).unwrap();
     // Not open for writing.
-    assert!(run.write(reader.as_fd(), &writes(&parts)).is_err());
-    assert!(run.write(writer.as_fd(), &writes(&parts)).is_err());
+    assert!(run.write(reader.as_fd(), &writes(&frames)).is_err());
+    assert!(run.write(writer.as_fd(), &writes(&frames)).is_err());
 }
+
 #[test]
 fn a_full_descriptor_that_does_not_block_is_not_waited_for() {
+    let Some(mut run) = run() else { return };
     let (reader, writer) = std::io::pipe().unwrap();
     do_not_block(&writer);
-    let full = vec![0; 4096];
-    while rustix::io::write(&writer, &full).is_ok() {}
-    let (tell, told) = std::sync::mpsc::channel();
+    while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
+    let (tell, told) = channel();
     std::thread::spawn(move || {
-        let mut run = Run::new().unwrap();
-        let parts = vec![vec![1; 5000]; 4];
-        tell.send(run.write(writer.as_fd(), &writes(&parts)).unwrap())
-            .unwrap();
+        let frames = vec![vec![1; 5000]; 4];
+        let taken = run.write(writer.as_fd(), &writes(&frames)).unwrap();
+        tell.send(taken).unwrap();
     });
-    let got = told.recv_timeout(std::time::Duration::from_secs(60));
+    let taken = told.recv_timeout(Duration::from_secs(60));
     drop(reader);
-    assert_eq!(got, Ok(0));
+    assert_eq!(taken, Ok(0));
 }
-fn do_not_block(fd: impl AsFd) {
-    let flags = rustix::fs::fcntl_getfl(&fd).unwrap();
-    rustix::fs::fcntl_setfl(&fd, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
-}
+
 #[test]
-fn a_tap_interface_takes_a_run() {
-    if !weir_lab::need::root() {
+fn a_tap_interface_takes_frames_while_it_is_up() {
+    if !need::root() {
         return;
     }
-    let lab = weir_lab::net::Lab::new();
+    let Some(mut run) = run() else { return };
+    let lab = Lab::new();
     let host = lab.host("linux").unwrap();
     host.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1")
         .unwrap();
-    let tap = host
-        .run(|| weir_link::net::Tap::open_offloading("tap0"))
-        .unwrap();
+    let tap = host.run(|| Tap::open_offloading("tap0")).unwrap();
     let device = host.device("tap0").unwrap();
-    let mut run = Run::new().unwrap();
+    // The driver's header, then an Ethernet frame to all.
     let frame = |n: u8| {
-        let mut f = vec![0; 10];
-        f.extend_from_slice(&[0xff; 6]);
-        f.extend_from_slice(&[2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
-        f.extend(vec![n; 60_000]);
-        f
+        let mut frame = vec![0; 10];
+        frame.extend_from_slice(&[0xff; 6]);
+        frame.extend_from_slice(&[2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
+        frame.extend(vec![n; 60_000]);
+        frame
     };
-    let parts: Vec<Vec<u8>> = (0..4).map(frame).collect();
-    assert_eq!(
-        run.write(tap.as_fd(), &writes(&parts)).unwrap(),
-        0,
-        "it is down"
-    );
+    let frames: Vec<Vec<u8>> = (0..4).map(frame).collect();
+    let mut taken = |frames: &[Vec<u8>]| run.write(tap.as_fd(), &writes(frames)).unwrap();
+    assert_eq!(taken(&frames), 0, "it is down");
     device.up().unwrap();
-    assert_eq!(run.write(tap.as_fd(), &writes(&parts)).unwrap(), 4);
-    let mut short = parts.clone();
-    short[1] = vec![0; 12];
-    short[2] = vec![];
-    assert_eq!(
-        run.write(tap.as_fd(), &writes(&short)).unwrap(),
-        2,
-        "what is no frame is not taken"
-    );
+    assert_eq!(taken(&frames), 4);
+    let mut short = frames.clone();
+    (short[1], short[2]) = (vec![0; 12], Vec::new());
+    assert_eq!(taken(&short), 2, "what is no frame is not taken");
     device.delete().unwrap();
-    assert_eq!(
-        run.write(tap.as_fd(), &writes(&parts)).unwrap(),
-        0,
-        "it is gone"
-    );
+    assert_eq!(taken(&frames), 0, "it is gone");
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Through, V4, bytes, config, ip, nets};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -18,6 +18,12 @@ use weir_socket::{Net, TcpListener, TcpStream, link};
 
 /// Longer than a call must go on alone before it leads.
 const A_WHILE: Duration = Duration::from_millis(30);
+
+/// After that, what is waited for will not come.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 60,
+    tv_nsec: 0,
+};
 
 /// A connection between two nets, the first of which opens it.
 fn pair(a: &Net, b: &Net) -> (TcpStream, TcpStream) {
@@ -156,7 +162,8 @@ fn by_descriptor(mut near: &TcpStream, mut far: &TcpStream) -> Duration {
                 let mut count = 0;
                 while count < 2 {
                     let fd = near.ready_fd().unwrap();
-                    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None).unwrap();
+                    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+                    assert_eq!(poll(&mut fds, Some(&PATIENCE)), Ok(1), "nobody tells");
                     match near.read(&mut [0; 2]) {
                         Ok(more) => count += more,
                         Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),

@@ -195,17 +195,10 @@ impl Gate {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         while *opened == seen {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            opened = match left {
-                Some(Duration::ZERO) => return false,
-                None => {
-                    let waited = self.changed.wait(opened);
-                    waited.unwrap_or_else(PoisonError::into_inner)
-                }
-                Some(left) => {
-                    let waited = self.changed.wait_timeout(opened, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+            if left == Some(Duration::ZERO) {
+                return false;
+            }
+            opened = super::wait(&self.changed, opened, left);
         }
         true
     }

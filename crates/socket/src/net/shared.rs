@@ -256,18 +256,16 @@ pub(super) fn unlock(mut state: MutexGuard<'_, State>) {
     }
 }
 
-/// Gives the lock back until the condition is told, for so long at most.
-pub(super) fn wait<'s>(
+/// Gives a lock back until the condition is told, for so long at most.
+pub(super) fn wait<'l, T>(
     condition: &Condvar,
-    state: MutexGuard<'s, State>,
+    lock: MutexGuard<'l, T>,
     left: Option<Duration>,
-) -> MutexGuard<'s, State> {
+) -> MutexGuard<'l, T> {
     match left {
-        None => condition
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner),
+        None => condition.wait(lock).unwrap_or_else(PoisonError::into_inner),
         Some(left) => {
-            let waited = condition.wait_timeout(state, left);
+            let waited = condition.wait_timeout(lock, left);
             waited.unwrap_or_else(PoisonError::into_inner).0
         }
     }

@@ -4,6 +4,7 @@
 //! each that gives it back would wake the thread in vain.
 
 use super::lead::WATCH;
+use super::shared::wait;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,16 +37,7 @@ impl StandBy {
     pub(super) fn wait(&self, mut left: Option<Duration>, now_ns: impl Fn() -> u64) {
         let mut roused = self.roused.lock().unwrap_or_else(PoisonError::into_inner);
         while !*roused && left != Some(Duration::ZERO) {
-            roused = match left {
-                None => {
-                    let waited = self.rouse.wait(roused);
-                    waited.unwrap_or_else(PoisonError::into_inner)
-                }
-                Some(time) => {
-                    let waited = self.rouse.wait_timeout(roused, time);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+            roused = wait(&self.rouse, roused, left);
             left = left.map(|_| {
                 let passed_ns = now_ns().saturating_sub(self.looked_ns.load(Relaxed));
                 WATCH.saturating_sub(Duration::from_nanos(passed_ns))

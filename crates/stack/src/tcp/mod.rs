@@ -170,13 +170,15 @@ pub struct TcpConfig {
     pub receive_buffer: usize,
     /// The window that a connection begins with, unless that is wider than
     /// [`TcpConfig::receive_buffer`]: it grows while a round trip brings more
-    /// than a third of it.
+    /// than a third of it. Where a round trip takes less than 200 µs it grows no
+    /// wider than 1 MiB, unless the application comes late to read again and again.
     pub receive_start: usize,
     /// Bytes that wait to be sent or acknowledged, at most.
     pub send_buffer: usize,
     /// As many in the beginning: the buffer grows to twice the congestion
     /// window. Where a round trip takes less than 80 µs it holds less, down to
-    /// 512 KiB: as much as 400 Gb/s would have on the way.
+    /// 512 KiB: as much as 400 Gb/s would have on the way; unless the peer
+    /// acknowledges late now and then.
     pub send_start: usize,
     /// Selective acknowledgments (RFC 2018), and RACK with them.
     pub sack: bool,

@@ -213,9 +213,8 @@ impl Receive {
 
     /// Bytes came in order. The window follows the path, as Linux's does: who
     /// sends more than half of it in a round trip may be held up by it. It does
-    /// not while they wait to be read.
-    /// On a path that is `near` it becomes no wider than is worth it there, unless
-    /// bytes come late.
+    /// not while they wait to be read. On a path that is `near` it becomes no wider
+    /// than is worth it there, unless bytes come late.
     pub(super) fn follow(&mut self, now_ns: u64, count: usize, rtt_ns: u64, near: bool) {
         self.round_bytes = self.round_bytes.saturating_add(count as u32);
         self.was_full |= self.window() < self.limit() / 4;
