@@ -53,6 +53,7 @@ mod send;
 pub mod sharing;
 pub mod umem;
 mod xsk;
+mod zeroed;
 
 pub use link_queue::{LinkQueue, Oddities};
 pub use pool::{Frame, Pool};
@@ -60,3 +61,4 @@ pub use reader::{Batch, Error, Mode, Reader, Records, Woke};
 pub use send::{SendError, Transmitter};
 pub use umem::Umem;
 pub use xsk::{Descriptor, MappedRing, RingSizes, Words, XskRings};
+pub use zeroed::Zeroed;

@@ -10,13 +10,16 @@
 //! Everything compared runs in turn, round after round, on one core, and the
 //! best round of each counts: whatever else the machine does falls on all
 //! alike, so the ratios are good even where the times are not. Times are of the
-//! processor, so that an insert during which others ran is not a pause.
+//! processor, so that an insert during which others ran is not a pause. Tables get large
+//! pages from a thread that makes them ahead: pinned to one core, it would hardly run.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
-use weir_stack::pcb::{Bsd, Key, Key4, Key6, Mtf, PcbId, Sequent, Table, Weir};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
+use weir_stack::pcb::{Bsd, Key, Key4, Key6, Mtf, PcbId, Segment, Sequent, Supply, Table, Weir};
 
 const ROUNDS: usize = 11;
 /// Look-ups of one round, at most.
@@ -28,6 +31,25 @@ const BATCH: usize = 64;
 fn ran_ns() -> f64 {
     let ran = clock_gettime(ClockId::ThreadCPUTime);
     ran.tv_sec as f64 * 1e9 + ran.tv_nsec as f64
+}
+
+/// A thread that makes the next segment while nobody needs it, as `weir-socket` has one.
+fn supply() -> Supply {
+    let (give, ready) = sync_channel(0);
+    std::thread::spawn(move || {
+        while give
+            .send(Segment::ready().expect("there is memory"))
+            .is_ok()
+        {}
+    });
+    let ready = Mutex::new(ready);
+    Arc::new(move || ready.lock().expect("nobody panics").try_recv().ok())
+}
+
+fn table() -> Weir {
+    let mut table = Weir::new(1);
+    table.set_supply(&supply());
+    table
 }
 
 /// SplitMix64.
@@ -114,7 +136,7 @@ fn version(count: u32, v6: bool) {
     let indices: Vec<u32> = (0..QUERIES)
         .map(|_| ((u128::from(random(&mut state)) * u128::from(count)) >> 64) as u32)
         .collect();
-    let mut table = Weir::new(1);
+    let mut table = table();
     for index in 0..count {
         let key = if v6 {
             Key::V6(key6(index))
@@ -205,7 +227,7 @@ fn pauses(count: u32) {
     const RUNS: usize = 5;
     let mut shortest = vec![[f32::INFINITY; 3]; count as usize];
     for _ in 0..RUNS {
-        let mut table = Weir::new(1);
+        let mut table = table();
         let hasher = ahash::RandomState::with_seeds(1, 2, 3, 4);
         let mut swiss = hashbrown::HashMap::with_hasher(hasher);
         for (index, shortest) in (0..count).zip(&mut shortest) {

@@ -9,6 +9,7 @@ use crate::host::{
     Received,
 };
 use crate::links::{First, Hosts, Link, Outlets, Shut};
+use crate::pcb::Supply;
 use crate::receive::Ingress;
 use crate::tcp::{
     FastOpenServer, Listen, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo, TcpOptions,
@@ -115,6 +116,14 @@ impl Stack {
             udp: udp::Sockets::new(seed),
             tcp: Tcp::new(configs.len(), seed),
         })
+    }
+
+    /// Where the tables of connections get their memory from when they grow beyond some
+    /// 49,000 connections, as far as some is at hand; else they make do with small pages,
+    /// in which a look-up takes longer.
+    pub fn set_pcb_supply(&mut self, supply: &Supply) {
+        self.tcp.set_supply(supply);
+        self.udp.set_supply(supply);
     }
 
     /// Takes a frame from the first link, without its check sequence.

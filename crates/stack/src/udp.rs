@@ -6,7 +6,7 @@ mod places;
 use crate::direct::Filter;
 use crate::host::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Incoming, Routes};
 use crate::links::{Hosts, plain, zoned};
-use crate::pcb::{InsertError, Key, PcbId, Table, Weir};
+use crate::pcb::{InsertError, Key, PcbId, Supply, Table, Weir};
 use crate::ports;
 use crate::rng::Keyed;
 use crate::slab::{Name, Slab};
@@ -206,6 +206,10 @@ impl Sockets {
             told: VecDeque::new(),
             rng,
         }
+    }
+
+    pub(crate) fn set_supply(&mut self, supply: &Supply) {
+        self.connected.set_supply(supply);
     }
 
     pub(crate) fn bind(

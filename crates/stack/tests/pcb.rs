@@ -5,7 +5,11 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
-use weir_stack::pcb::{Bsd, InsertError, Key, Listeners, Mtf, PcbId, Sequent, Table, Weir};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use weir_stack::pcb::{
+    Bsd, InsertError, Key, Listeners, Mtf, PcbId, Segment, Sequent, Supply, Table, Weir,
+};
 
 fn tables(seed: u128) -> Vec<(&'static str, Box<dyn Table>)> {
     let chains = |n| NonZeroU32::new(n).unwrap();
@@ -443,4 +447,33 @@ fn the_most_exact_listener_wins_in_constant_time() {
         assert_eq!(listeners.find(one, port), Some(PcbId(port.into())));
     }
     assert!(listeners.examined() - before < 19_000 * 51 / 50);
+}
+
+/// A supply is asked for each segment but the first, and may have none at hand.
+#[test]
+fn a_table_takes_memory_from_a_supply_and_does_without() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let supply: Supply = Arc::new(move || {
+        let number = count.fetch_add(1, Relaxed);
+        (number % 2 == 1).then(|| Segment::ready().unwrap())
+    });
+    let mut table = Weir::new(11);
+    table.set_supply(&supply);
+    for index in 0..49_000 {
+        table.insert(key(false, index), PcbId(index)).unwrap();
+    }
+    assert_eq!(asked.load(Relaxed), 0, "the first is its own");
+    for index in 49_000..160_000 {
+        table.insert(key(false, index), PcbId(index)).unwrap();
+    }
+    // 1.5 connections a bucket, 32,768 buckets a segment.
+    assert_eq!(asked.load(Relaxed), 3);
+    for index in 0..160_000 {
+        assert_eq!(table.find(&key(false, index)), Some(PcbId(index)));
+    }
+    for index in 0..160_000 {
+        assert_eq!(table.remove(&key(false, index)), Some(PcbId(index)));
+    }
+    assert!(table.is_empty());
 }

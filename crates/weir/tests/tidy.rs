@@ -13,7 +13,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("demux", &["wire", "filter"]),
     ("ring", &[]),
     ("link", &["wire", "filter", "demux", "ring"]),
-    ("stack", &["wire"]),
+    ("stack", &["wire", "ring"]),
     ("packetdrill", &["wire", "stack"]),
     ("broker", &["wire", "filter", "demux", "ring", "link"]),
     ("tap", &["wire", "ring", "link"]),

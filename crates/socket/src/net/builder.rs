@@ -4,6 +4,7 @@ use super::links::Held;
 use super::part::Part;
 use super::post::{Batch, Post};
 use super::relay::Relay;
+use super::segments;
 use super::shared::Shared;
 use super::stand_by::StandBy;
 use super::state::State;
@@ -105,7 +106,11 @@ impl Builder {
             links.push(queues);
             configs.push(config);
         }
-        let stacks = stacks(&configs, &shards, seed)?;
+        let mut stacks = stacks(&configs, &shards, seed)?;
+        let supply = segments::supply();
+        for stack in &mut stacks {
+            stack.set_pcb_supply(&supply);
+        }
         let wakes = (0..count).map(|_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK));
         let wakes: Vec<OwnedFd> = wakes.collect::<Result<_, _>>()?;
         let mut posts = Vec::new();

@@ -25,6 +25,7 @@ mod parts;
 mod post;
 mod ready;
 mod relay;
+mod segments;
 mod shared;
 mod stand_by;
 mod state;

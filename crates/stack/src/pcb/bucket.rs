@@ -4,19 +4,20 @@
 //!       │ 4 tags │ 4 PCBs │ 4 places │ 4 times the ports │
 //!       0       16       32         48                   64
 //!
-//! PCB   │ free │ one bit of "gone on" │ 30 bits: the PCB │
+//! PCB   │ taken │ one bit of "gone on" │ 30 bits: the PCB │
 //! ```
 //!
 //! *Gone on* counts the entries that found this bucket full and went on to the
 //! next, so that a look-up knows whether to; at its greatest it is not exact any
 //! more and stays. (The idea of such counts is that of Folly's F14; with them,
-//! removing leaves no tombstones.)
+//! removing leaves no tombstones.) A bucket of zeros is an empty one.
 
 use super::PcbId;
 use super::hash::Image;
 use wide::u32x4;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-const FREE: u32 = 1 << 31;
+const TAKEN: u32 = 1 << 31;
 const GONE_ON: u32 = 1 << 30;
 /// Names of PCBs are below.
 pub(super) const PCB_END: u32 = 1 << 30;
@@ -25,7 +26,7 @@ pub(super) const PCB_END: u32 = 1 << 30;
 pub(super) const SLOTS: usize = 4;
 
 /// See the module.
-#[derive(Clone, Copy)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
 pub(super) struct Bucket {
     tags: [u32; SLOTS],
@@ -35,13 +36,6 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    pub(super) const EMPTY: Bucket = Bucket {
-        tags: [0; SLOTS],
-        pcbs: [FREE; SLOTS],
-        places: [0; SLOTS],
-        ports: [0; SLOTS],
-    };
-
     /// The slots whose tag agrees, taken or not, a bit each.
     #[inline]
     pub(super) fn candidates(&self, tag: u32) -> u32 {
@@ -59,7 +53,7 @@ impl Bucket {
         }
         let slot = candidates.trailing_zeros() as usize % SLOTS;
         let pcb = self.pcbs[slot];
-        if pcb & FREE != 0 || !self.has(slot, image) {
+        if pcb & TAKEN == 0 || !self.has(slot, image) {
             return None;
         }
         Some(PcbId(pcb & (PCB_END - 1)))
@@ -88,7 +82,7 @@ impl Bucket {
         while candidates != 0 {
             let slot = candidates.trailing_zeros() as usize % SLOTS;
             let pcb = self.pcbs[slot];
-            if pcb & FREE == 0 {
+            if pcb & TAKEN != 0 {
                 *examined += 1;
                 if self.has(slot, image) {
                     return Some((slot, PcbId(pcb & (PCB_END - 1))));
@@ -108,8 +102,8 @@ impl Bucket {
     /// The slots that are free, a bit each.
     #[inline]
     fn free_slots(&self) -> u32 {
-        let free = u32x4::splat(FREE);
-        (u32x4::new(self.pcbs) & free).simd_eq(free).to_bitmask()
+        let taken = u32x4::new(self.pcbs) & u32x4::splat(TAKEN);
+        taken.simd_eq(u32x4::ZERO).to_bitmask()
     }
 
     /// The slots that are taken by entries with this place, as far as `mask` looks at
@@ -131,18 +125,18 @@ impl Bucket {
         self.tags[slot] = image.tag();
         self.places[slot] = image.place();
         self.ports[slot] = image.ports;
-        self.pcbs[slot] = self.pcbs[slot] & GONE_ON | pcb.0;
+        self.pcbs[slot] = self.pcbs[slot] & GONE_ON | TAKEN | pcb.0;
         true
     }
 
     /// Gives a slot that is taken another PCB.
     pub(super) fn rename(&mut self, slot: usize, pcb: PcbId) {
-        self.pcbs[slot] = self.pcbs[slot] & GONE_ON | pcb.0;
+        self.pcbs[slot] = self.pcbs[slot] & GONE_ON | TAKEN | pcb.0;
     }
 
     /// Frees a slot.
     pub(super) fn free(&mut self, slot: usize) {
-        self.pcbs[slot] = self.pcbs[slot] & GONE_ON | FREE;
+        self.pcbs[slot] &= GONE_ON;
     }
 
     /// The entry in a slot.
@@ -152,7 +146,7 @@ impl Bucket {
             ports: self.ports[slot],
         };
         let pcb = self.pcbs[slot];
-        (pcb & FREE == 0).then_some((image, PcbId(pcb & (PCB_END - 1))))
+        (pcb & TAKEN != 0).then_some((image, PcbId(pcb & (PCB_END - 1))))
     }
 
     /// An entry found the bucket full.

@@ -12,32 +12,26 @@
 //!        more      low bits    more               size: a power of two
 //! ```
 //!
-//! Buckets lie in segments of a fixed number, so that growing neither copies
-//! nor clears more than one. Who finds a bucket full goes on to the next, also
+//! Buckets lie in [`Segment`]s, so that growing copies none. Who finds a bucket full goes on to the next, also
 //! behind the last.
 
 use super::bucket::{Bucket, PCB_END, SLOTS};
 use super::hash::Image;
-use super::{ENTRIES_MAX, InsertError, PcbId};
+use super::segment::{self, Segment};
+use super::{ENTRIES_MAX, InsertError, PcbId, Supply};
 use std::hint::select_unpredictable;
 
 /// Buckets of an empty table.
 const BUCKETS_MIN: usize = 16;
-/// Buckets of a segment: 16 KiB.
-const SEGMENT: usize = 256;
-/// Segments whose list is still copied in no time, when it needs more room. From there
-/// on it gets this many times as much, so that no longer one is copied before there are
-/// twelve million connections: room is memory only once it is written.
-const LIST_SHORT: usize = 512;
-const LIST_GROWTH: usize = 64;
 /// Buckets of a table that lies in the caches next to the processor: 1 MiB.
 const SMALL: usize = 1 << 14;
-type Segment = Box<[Bucket; SEGMENT]>;
 
 /// See the module.
 pub(super) struct Flat {
     /// Those that are empty at the end may be missing.
     segments: Vec<Segment>,
+    /// Who makes them ahead.
+    supply: Option<Supply>,
     buckets: usize,
     /// The greatest power of two that is not above `buckets`, less one.
     mask: usize,
@@ -103,6 +97,7 @@ impl Flat {
     pub(super) fn new() -> Flat {
         Flat {
             segments: Vec::new(),
+            supply: None,
             buckets: BUCKETS_MIN,
             mask: BUCKETS_MIN - 1,
             wide: 2 * BUCKETS_MIN - 1,
@@ -110,6 +105,10 @@ impl Flat {
             moving: Vec::new(),
             examined: 0,
         }
+    }
+
+    pub(super) fn set_supply(&mut self, supply: &Supply) {
+        self.supply = Some(supply.clone());
     }
 
     pub(super) fn len(&self) -> usize {
@@ -128,20 +127,25 @@ impl Flat {
     /// A bucket; `None` if it was never needed, and so is empty.
     #[inline]
     fn bucket(&self, index: usize) -> Option<&Bucket> {
-        let segment = self.segments.get(index / SEGMENT)?;
-        Some(&segment[index % SEGMENT])
+        let segment = self.segments.get(index / segment::BUCKETS)?;
+        Some(&segment.buckets()[index % segment::BUCKETS])
     }
 
     /// A bucket to be written.
     fn bucket_mut(&mut self, index: usize) -> &mut Bucket {
-        while self.segments.len() <= index / SEGMENT {
-            let len = self.segments.len();
-            if len >= LIST_SHORT && len == self.segments.capacity() {
-                self.segments.reserve_exact((LIST_GROWTH - 1) * len);
-            }
-            self.segments.push(Box::new([Bucket::EMPTY; SEGMENT]));
+        while self.segments.len() <= index / segment::BUCKETS {
+            self.add_segment();
         }
-        &mut self.segments[index / SEGMENT][index % SEGMENT]
+        &mut self.segments[index / segment::BUCKETS].buckets_mut()[index % segment::BUCKETS]
+    }
+
+    /// The first is not asked for: most tables never fill it.
+    #[cold]
+    fn add_segment(&mut self) {
+        let supply = self.supply.as_ref().filter(|_| !self.segments.is_empty());
+        let ready = supply.and_then(|supply| supply());
+        self.segments
+            .push(ready.unwrap_or_else(Segment::bit_by_bit));
     }
 
     /// Looks into an image's home alone: what almost every look-up comes to.
@@ -197,10 +201,10 @@ impl Flat {
     #[inline]
     pub(super) fn begin(&self, image: Image) -> Look<'_> {
         let index = self.home(&image);
-        let Some(segment) = self.segments.get(index / SEGMENT) else {
+        let Some(segment) = self.segments.get(index / segment::BUCKETS) else {
             return Look { image, home: &[] };
         };
-        let home = &segment[index % SEGMENT..];
+        let home = &segment.buckets()[index % segment::BUCKETS..];
         home[0].prefetch();
         Look { image, home }
     }
@@ -348,14 +352,13 @@ mod tests {
     /// Entries that are not in their home bucket, in thousandths.
     fn displaced(table: &Flat) -> usize {
         let mut displaced = 0;
-        for (at, segment) in table.segments.iter().enumerate() {
-            for (index, bucket) in segment.iter().enumerate() {
-                let entries = (0..4).filter_map(|slot| bucket.entry(slot));
-                let here = at * 256 + index;
-                displaced += entries
-                    .filter(|(image, _)| table.home(image) != here)
-                    .count();
-            }
+        // Some went on behind the last.
+        for here in 0..table.buckets + 16 {
+            let bucket = table.bucket(here);
+            let entries = (0..SLOTS).filter_map(|slot| bucket?.entry(slot));
+            displaced += entries
+                .filter(|(image, _)| table.home(image) != here)
+                .count();
         }
         displaced * 1000 / table.len
     }

@@ -35,6 +35,7 @@ mod list;
 mod listeners;
 mod locals;
 mod mtf;
+mod segment;
 mod sequent;
 mod weir;
 
@@ -43,6 +44,7 @@ pub(crate) use hash::KeyHash;
 pub use key::{Key, Key4, Key6, Tuple};
 pub use listeners::Listeners;
 pub use mtf::Mtf;
+pub use segment::{Segment, Supply};
 pub use sequent::Sequent;
 pub use weir::Weir;
 

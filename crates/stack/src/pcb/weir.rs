@@ -3,7 +3,7 @@
 use super::flat::{Flat, Home, Look};
 use super::hash::KeyHash;
 use super::locals::Locals;
-use super::{InsertError, Key, Key4, Key6, PcbId, Table};
+use super::{InsertError, Key, Key4, Key6, PcbId, Supply, Table};
 
 /// Look-ups of a batch that are under way together.
 const BATCH: usize = 64;
@@ -18,7 +18,8 @@ const BATCH: usize = 64;
 /// - Safe against chosen keys: see `hash.rs` for what is proven.
 /// - Grows by one bucket at a time, so that no insert waits for others to move.
 ///   It does not shrink: memory follows the most connections there were at
-///   once, 43 bytes each, half as much again up to 16,384.
+///   once, 43 bytes each, half as much again up to 16,384. Who has more than some 49,000
+///   finds them sooner in memory that a [`Supply`] makes ahead.
 /// - A batch is looked up with its cache misses overlapping.
 pub struct Weir {
     hash4: KeyHash<1>,
@@ -38,6 +39,12 @@ impl Weir {
             locals: Locals::new(seed),
             v6: Flat::new(),
         }
+    }
+
+    /// Takes segments from there from now on, where it has one at hand.
+    pub fn set_supply(&mut self, supply: &Supply) {
+        self.v4.set_supply(supply);
+        self.v6.set_supply(supply);
     }
 
     /// [`Table::find`] where the version is known.

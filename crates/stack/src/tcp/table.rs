@@ -19,7 +19,7 @@ use super::{TcpConfig, TcpError, TcpOptions};
 use crate::due::at;
 use crate::host::{DropReason, Host, Incoming};
 use crate::links::{Hosts, Outlets};
-use crate::pcb::{Key, Listeners, PcbId, Table, Weir};
+use crate::pcb::{Key, Listeners, PcbId, Supply, Table, Weir};
 use crate::rng::Keyed;
 use crate::shard::Shard;
 use crate::slab::{Name, Slab};
@@ -113,6 +113,10 @@ impl Tcp {
             rng,
             shard: None,
         }
+    }
+
+    pub(crate) fn set_supply(&mut self, supply: &Supply) {
+        self.table.set_supply(supply);
     }
 
     /// Connections that are not open yet, and that nobody here opened.
