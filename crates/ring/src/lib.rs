@@ -4,7 +4,8 @@
 //! without copies. It needs nothing but a descriptor of the ring: no
 //! privilege, no bpf(2), nothing else of ours. [`Transmitter`] sends through
 //! an `AF_XDP` socket that it is given. [`umem`] is the memory of frames that
-//! are passed by pointer, [`XskRings`] the four rings that pass them, and
+//! are passed by pointer, [`XskRings`] the four rings that pass them, [`Zeroed`] is memory
+//! of this process alone, and
 //! [`queue`] the protocol of these. Several processes may have one memory and
 //! its rings: see [`sharing`].
 //!

@@ -7,6 +7,9 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{NonNull, null_mut};
 use zerocopy::FromZeros;
 
+/// No system has smaller pages.
+const PAGE_MIN: usize = 4096;
+
 /// A value that began as zeros, in memory of its own: a box whose pages come when they are
 /// first written, or large ones all at once.
 pub struct Zeroed<T>(NonNull<T>);
@@ -17,7 +20,8 @@ unsafe impl<T: Send> Send for Zeroed<T> {}
 unsafe impl<T: Sync> Sync for Zeroed<T> {}
 
 impl<T: FromZeros> Zeroed<T> {
-    /// The kernel gives each small page when it is first written, in a microsecond.
+    /// The kernel gives each small page when it is first written, in a microsecond; but the
+    /// first sixteen at once, in a third of that each.
     ///
     /// # Errors
     /// If there is no room for it.
@@ -25,24 +29,35 @@ impl<T: FromZeros> Zeroed<T> {
         let zeroed = Self::map()?;
         // A system may be set to give large pages unasked; those without any refuse this.
         zeroed.advise(Advice::LinuxNoHugepage).ok();
+        let len = size_of::<T>().min(16 * PAGE_MIN);
+        // SAFETY: the beginning of our mapping, or all of it; its bytes stay as they are.
+        unsafe {
+            madvise(zeroed.0.as_ptr().cast(), len, Advice::LinuxPopulateWrite).ok();
+        }
         Ok(zeroed)
     }
 
-    /// All pages are there, and large if the system has such. Takes the kernel some 0.1 ms
-    /// for each 2 MiB, or 0.5 ms where they are small.
+    /// All pages are there, and large where the value is of such and the system has them
+    /// (since Linux 6.7 puts it at a multiple of its size). Takes the kernel some 0.1 ms for
+    /// each 2 MiB, or 0.5 ms where they are small.
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// If there is no room for it.
     pub fn at_once() -> io::Result<Zeroed<T>> {
         let zeroed = Self::map()?;
         zeroed.advise(Advice::LinuxHugepage).ok();
-        zeroed.advise(Advice::LinuxPopulateWrite)?;
+        // Page by page: the kernel's own way (`MADV_POPULATE_WRITE`) holds up all who map
+        // memory meanwhile.
+        for at in (0..size_of::<T>()).step_by(PAGE_MIN) {
+            // SAFETY: inside of the mapping, which nobody else knows yet; it is zeros.
+            unsafe { zeroed.0.cast::<u8>().add(at).write_volatile(0) };
+        }
         Ok(zeroed)
     }
 
     fn map() -> io::Result<Zeroed<T>> {
         const {
-            assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096);
+            assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_MIN);
             assert!(!std::mem::needs_drop::<T>());
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;

@@ -33,7 +33,8 @@ fn ran_ns() -> f64 {
     ran.tv_sec as f64 * 1e9 + ran.tv_nsec as f64
 }
 
-/// A thread that makes the next segment while nobody needs it, as `weir-socket` has one.
+/// A thread that makes the next segment while nobody needs it, as `weir-socket` has one from
+/// the first time on that it is asked.
 fn supply() -> Supply {
     let (give, ready) = sync_channel(0);
     std::thread::spawn(move || {

@@ -189,8 +189,8 @@ fn segment(frame: &[u8]) -> Option<Segment<'_>> {
 }
 
 /// What our segments are held to: our stream begins behind the SYN, its FIN comes
-/// behind the last byte, and nothing is beyond the widest window that smoltcp told,
-/// but a byte that asks for a closed one.
+/// behind the last byte, and nothing is beyond the widest window that smoltcp told
+/// but one byte, which asks for a closed one.
 struct Numbers {
     /// Bytes of our stream, and the number of the first.
     bytes: u32,
@@ -347,6 +347,13 @@ fn run(seed: u64) {
             other.read
         );
     }
+}
+
+/// Bytes that smoltcp sent again brought a later acknowledgment, and its window was not
+/// taken with it.
+#[test]
+fn what_comes_again_tells_the_window_too() {
+    run(50_350_167);
 }
 
 /// Either side opens, both send, over lossy links; `weir_lab::seeds` tells of the

@@ -55,7 +55,7 @@ const PURE: [&str; 5] = [
 ];
 
 /// What a pure crate does not name, and where it may all the same.
-const IMPURE_WORDS: [&str; 16] = [
+const IMPURE_WORDS: [&str; 17] = [
     "std::fs",
     "std::net::Tcp",
     "std::net::Udp",
@@ -72,11 +72,16 @@ const IMPURE_WORDS: [&str; 16] = [
     "RawFd",
     "tokio",
     "rustix",
+    "weir_ring",
 ];
 
 /// The native back end's arena of executable memory is made of a mapping,
-/// and so of a file descriptor; nothing else in a pure crate is.
-const IMPURE_ALLOWED_IN: &str = "crates/filter/src/backend/native/";
+/// and so of a file descriptor; the memory of the stack's tables is `ring`'s.
+/// Nothing else in a pure crate is.
+const IMPURE_ALLOWED_IN: [&str; 2] = [
+    "crates/filter/src/backend/native/",
+    "crates/stack/src/pcb/segment.rs",
+];
 
 /// No source file is longer, tables and tests apart.
 const FILE_LINES_MAX: usize = 800;
@@ -244,7 +249,7 @@ fn every_unchecked_block_says_why_it_is_sound() {
 fn pure_crates_name_no_fd_clock_thread_or_runtime() {
     for folder in PURE {
         for (name, text) in rust_files(folder) {
-            if name.starts_with(IMPURE_ALLOWED_IN) {
+            if IMPURE_ALLOWED_IN.iter().any(|at| name.starts_with(at)) {
                 continue;
             }
             for (number, line) in code_lines(&text) {

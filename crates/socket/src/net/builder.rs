@@ -71,8 +71,8 @@ impl Builder {
     /// as many as there are cores for them, [`SHARDS_MAX`](weir_stack::SHARDS_MAX)
     /// at most.
     ///
-    /// Each has a thread, connections, timers and memory of its own, and shares
-    /// no lock with another. A TCP connection is one stack's for its life, by a
+    /// Each has a thread, connections, timers and memory of its own, and waits for
+    /// no lock of another's. A TCP connection is one stack's for its life, by a
     /// keyed hash of its ends, and so are the datagrams that a peer and one of our
     /// transport ports send each other; all else is the first stack's. What comes to a
     /// stack and is another's is handed over, and so is what goes out by a link

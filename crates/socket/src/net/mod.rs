@@ -7,8 +7,8 @@
 //!  a socket's call ─────┘        └────► link
 //! ```
 //!
-//! A host of several stacks has all this once for each, and nothing in common:
-//! `part` deals out what comes, `post` is where one leaves what is another's.
+//! A host of several stacks has all this once for each, and nothing in common but who
+//! makes memory for their tables (`segments`): `part` deals out what comes, `post` is where one leaves what is another's.
 //!
 //! The thread waits for the link and for timers. A call takes the lock, does
 //! its work and sends what it led to, itself; only if a timer is due earlier

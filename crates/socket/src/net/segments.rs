@@ -1,17 +1,22 @@
 //! Memory of the stacks' tables of connections, made before it is needed.
 
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex};
 use weir_stack::pcb::{Segment, Supply};
 
-/// A thread that always has the next segment at hand. It begins when it is asked for one,
-/// which is when a table has some 49,000 connections, and ends with the last that may ask.
+/// A thread that always has the next segment at hand. It begins when it is first asked,
+/// which is when a table has 16,384 connections, and ends with the last that may ask.
 pub(super) fn supply() -> Supply {
     let ready: Mutex<Option<Receiver<Segment>>> = Mutex::new(None);
     Arc::new(move || {
         // Another stack asks in this moment: nobody waits.
         let mut ready = ready.try_lock().ok()?;
-        ready.get_or_insert_with(begin).try_recv().ok()
+        let taken = ready.get_or_insert_with(begin).try_recv();
+        if matches!(taken, Err(TryRecvError::Disconnected)) {
+            // It could not go on. Perhaps the next one can.
+            *ready = None;
+        }
+        taken.ok()
     })
 }
 

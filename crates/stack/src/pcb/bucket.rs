@@ -15,7 +15,7 @@
 use super::PcbId;
 use super::hash::Image;
 use wide::u32x4;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::FromZeros;
 
 const TAKEN: u32 = 1 << 31;
 const GONE_ON: u32 = 1 << 30;
@@ -26,7 +26,7 @@ pub(super) const PCB_END: u32 = 1 << 30;
 pub(super) const SLOTS: usize = 4;
 
 /// See the module.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(FromZeros)]
 #[repr(C, align(64))]
 pub(super) struct Bucket {
     tags: [u32; SLOTS],

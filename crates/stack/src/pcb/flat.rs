@@ -12,8 +12,8 @@
 //!        more      low bits    more               size: a power of two
 //! ```
 //!
-//! Buckets lie in [`Segment`]s, so that growing copies none. Who finds a bucket full goes on to the next, also
-//! behind the last.
+//! Buckets lie in [`Segment`]s, so that growing copies none. Who finds a bucket full
+//! goes on to the next, also behind the last.
 
 use super::bucket::{Bucket, PCB_END, SLOTS};
 use super::hash::Image;
@@ -30,8 +30,9 @@ const SMALL: usize = 1 << 14;
 pub(super) struct Flat {
     /// Those that are empty at the end may be missing.
     segments: Vec<Segment>,
-    /// Who makes them ahead.
+    /// Who makes them ahead, and the next one.
     supply: Option<Supply>,
+    spare: Option<Segment>,
     buckets: usize,
     /// The greatest power of two that is not above `buckets`, less one.
     mask: usize,
@@ -98,6 +99,7 @@ impl Flat {
         Flat {
             segments: Vec::new(),
             supply: None,
+            spare: None,
             buckets: BUCKETS_MIN,
             mask: BUCKETS_MIN - 1,
             wide: 2 * BUCKETS_MIN - 1,
@@ -142,10 +144,19 @@ impl Flat {
     /// The first is not asked for: most tables never fill it.
     #[cold]
     fn add_segment(&mut self) {
-        let supply = self.supply.as_ref().filter(|_| !self.segments.is_empty());
-        let ready = supply.and_then(|supply| supply());
-        self.segments
-            .push(ready.unwrap_or_else(Segment::bit_by_bit));
+        if !self.segments.is_empty() {
+            self.ask();
+        }
+        let segment = self.spare.take().unwrap_or_else(Segment::bit_by_bit);
+        self.segments.push(segment);
+    }
+
+    /// Asks for the next segment, if there is none at hand yet.
+    #[cold]
+    fn ask(&mut self) {
+        if self.spare.is_none() {
+            self.spare = self.supply.as_ref().and_then(|supply| supply());
+        }
     }
 
     /// Looks into an image's home alone: what almost every look-up comes to.
@@ -262,6 +273,10 @@ impl Flat {
         let (mask, added) = (self.mask, self.buckets);
         let turn = added & mask;
         self.buckets += 1;
+        if self.buckets % segment::BUCKETS == segment::BUCKETS / 2 {
+            // So early that who begins to make them now is done in time.
+            self.ask();
+        }
         if self.buckets == 2 * (mask + 1) {
             self.mask = 2 * mask + 1;
             self.wide = 2 * self.mask + 1;
