@@ -23,7 +23,7 @@ Examples:
   weir iperf --link tap0 --addr 192.0.2.5/24                # then: iperf3 -c 192.0.2.5
   weir iperf 192.0.2.1 --link tap0 --addr 192.0.2.5/24      # before: iperf3 -s
   weir iperf 192.0.2.1 -R --time 3 --json --link tap0 --addr 192.0.2.5/24
-  weir iperf 192.0.2.1 --udp --rate 100000000 --link tap0 --addr 192.0.2.5/24
+  weir iperf 192.0.2.1 --udp --rate 100M --link tap0 --addr 192.0.2.5/24
 
 --json, a line for each test: {{\"protocol\":p,\"sent\":s,\"streams\":n,\"seconds\":s,\"sent_bytes\":b,\
 \"received_bytes\":b,\"bits_per_second\":r}}, over UDP with \
@@ -62,13 +62,14 @@ pub(crate) struct Args {
     )]
     time: f64,
 
-    /// Until so many bytes are sent, rather than for a time
+    /// Until so many bytes are sent, rather than for a time; 10M are 10 times 1,048,576
     #[arg(
         short = 'n',
         long,
         value_name = "N",
-        default_value_t = 0,
-        requires = "server"
+        default_value = "0",
+        requires = "server",
+        value_parser = |text: &str| number(text, 1024.0)
     )]
     bytes: u64,
 
@@ -82,9 +83,10 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
     length: Option<u32>,
 
-    /// Bits a second of each stream, 0 for no limit; else none, or 1000000
-    /// over UDP
-    #[arg(short = 'b', long, value_name = "BITS", requires = "server")]
+    /// Bits a second of each stream, such as 100M for 100,000,000, 0 for no limit; else
+    /// none, or 1M over UDP
+    #[arg(short = 'b', long, value_name = "BITS", requires = "server",
+          value_parser = |text: &str| number(text, 1000.0))]
     rate: Option<u64>,
 
     /// A server ends after one test
@@ -102,6 +104,26 @@ const DATAGRAM_LEN: usize = 1448;
 const DATAGRAM_LEN_MAX: u32 = 65_507;
 /// Bits a second over UDP, as iperf3 has it.
 const UDP_RATE: u64 = 1_000_000;
+
+/// A number, perhaps with the letter of a unit, as iperf3 reads it: `kilo` of the unit
+/// below for each next.
+fn number(text: &str, kilo: f64) -> Result<u64, String> {
+    let end = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let power = match &text[end.len()..] {
+        "" => 0,
+        "k" | "K" => 1,
+        "m" | "M" => 2,
+        "g" | "G" => 3,
+        "t" | "T" => 4,
+        unit => return Err(format!("`{unit}` is no unit: give K, M, G or T, or none")),
+    };
+    let number: f64 = end.parse().map_err(|_| "give a number, such as 100M")?;
+    let number = number * kilo.powi(power);
+    match (0.0..=1e18).contains(&number) {
+        true => Ok(number as u64),
+        false => Err("give a number from 0 to 10 to the power of 18".to_owned()),
+    }
+}
 
 /// How often it is looked whether the host has its links and addresses.
 const LOOK_EACH: Duration = Duration::from_millis(500);
@@ -216,4 +238,25 @@ fn wait<'a>(served: &'a [Served], stop: &Stop) -> Result<Option<&'a Served>, Fai
 
 fn tell(args: &Args, measured: &Measured) -> Result<(), Failure> {
     print::report(args.json, measured, || measured.line())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn numbers_are_read_as_iperf3_reads_them() {
+        for (text, kilo, expected) in [
+            ("0", 1000.0, 0),
+            ("100M", 1000.0, 100_000_000),
+            ("1.5g", 1000.0, 1_500_000_000),
+            ("10K", 1024.0, 10_240),
+            ("1000000", 1024.0, 1_000_000),
+        ] {
+            assert_eq!(number(text, kilo), Ok(expected), "{text}");
+        }
+        for text in ["", "M", "1x", "-1", "1e30", "nan", "1MM", "inf", "10 M"] {
+            assert!(number(text, 1000.0).is_err(), "{text}");
+        }
+    }
 }
