@@ -9,6 +9,7 @@ use common::{V4, V6, byte, config, ip};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -177,6 +178,13 @@ fn theirs(stream: &std::net::TcpStream) {
     talk(stream, || stream.shutdown(Shutdown::Write).unwrap(), 1);
 }
 
+/// A part of a run. If it fails, who waits for the other end would wait for ever.
+fn part(work: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        std::process::abort();
+    }
+}
+
 /// Both open connections, over both versions, all at once; both ends send.
 fn run(seed: u64) {
     let (_lab, host, net) = world(seed);
@@ -184,18 +192,18 @@ fn run(seed: u64) {
         for at in [V4, V6] {
             let here = SocketAddr::new(ip(at[0]), 80);
             let listener = TcpListener::bind(&net, here).unwrap();
-            scope.spawn(move || ours(&listener.accept().unwrap().0));
+            scope.spawn(move || part(|| ours(&listener.accept().unwrap().0)));
             let other = host.clone();
             scope.spawn(move || {
                 let connect = || other.run(|| std::net::TcpStream::connect(here));
-                theirs(&persist(connect));
+                part(|| theirs(&persist(connect)));
             });
             let any = SocketAddr::new(ip(at[1]), 0);
             let listener = host.run(|| std::net::TcpListener::bind(any)).unwrap();
             let there = listener.local_addr().unwrap();
-            scope.spawn(move || theirs(&listener.accept().unwrap().0));
+            scope.spawn(move || part(|| theirs(&listener.accept().unwrap().0)));
             let net = &net;
-            scope.spawn(move || ours(&persist(|| TcpStream::connect(net, there))));
+            scope.spawn(move || part(|| ours(&persist(|| TcpStream::connect(net, there)))));
         }
     });
 }
