@@ -33,18 +33,24 @@ fn ran_ns() -> f64 {
     ran.tv_sec as f64 * 1e9 + ran.tv_nsec as f64
 }
 
-/// A thread that makes the next segment while nobody needs it, as `weir-socket` has one from
-/// the first time on that it is asked.
+/// A thread that makes the next segment when it is asked for one, as in `weir-socket`.
 fn supply() -> Supply {
-    let (give, ready) = sync_channel(0);
+    let (ask, asked) = sync_channel(1);
+    let (give, ready) = sync_channel(1);
     std::thread::spawn(move || {
-        while give
-            .send(Segment::ready().expect("there is memory"))
-            .is_ok()
-        {}
+        while asked.recv().is_ok() {
+            let segment = Segment::ready().expect("there is memory");
+            if give.send(segment).is_err() {
+                return;
+            }
+        }
     });
     let ready = Mutex::new(ready);
-    Arc::new(move || ready.lock().expect("nobody panics").try_recv().ok())
+    Arc::new(move || {
+        let segment = ready.lock().expect("nobody panics").try_recv().ok();
+        let _ = ask.try_send(());
+        segment
+    })
 }
 
 fn table() -> Weir {
@@ -246,19 +252,22 @@ fn pauses(count: u32) {
         }
     }
     let longest = |which: usize| {
-        let times = shortest.iter().map(|times| times[which]);
-        times.fold(0.0, f32::max)
+        let times = shortest.iter().map(|times| times[which]).zip(1..);
+        times.fold(
+            (0.0, 0),
+            |longest, next| if next.0 > longest.0 { next } else { longest },
+        )
     };
-    println!(
-        "{count:>9} {:>12.1} {:>8.1} {:>8.1}",
-        longest(1),
-        longest(0),
-        longest(2)
-    );
+    let (ours_us, at) = longest(0);
+    let (swiss_us, _) = longest(1);
+    let (nothing_us, _) = longest(2);
+    println!("{count:>9} {swiss_us:>12.1} {ours_us:>8.1} {nothing_us:>8.1} {at:>9}");
 }
 
 fn all_pauses(counts: &[u32]) {
-    println!("longest insert while growing, us\nconnections  swiss+aHash     weir  nothing");
+    println!(
+        "longest insert while growing, us\nconnections  swiss+aHash     weir  nothing  weir's at"
+    );
     for &count in counts {
         pauses(count);
     }

@@ -354,10 +354,10 @@ fn an_echo_goes_on_where_there_are_no_more_threads() {
         Running::start(&kernel.host, command, &words)
     };
     // Two that serve, and those of every host.
-    let ended = start(5).end();
+    let ended = start(6).end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("cannot start a thread"), "{ended:?}");
-    let server = start(6).until("ready");
+    let server = start(7).until("ready");
     kernel.host.run(|| {
         for _ in 0..2 {
             // None is left for a connection.

@@ -107,7 +107,7 @@ impl Builder {
             configs.push(config);
         }
         let mut stacks = stacks(&configs, &shards, seed)?;
-        let supply = segments::supply();
+        let supply = segments::supply()?;
         for stack in &mut stacks {
             stack.set_pcb_supply(&supply);
         }

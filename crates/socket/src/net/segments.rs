@@ -1,39 +1,42 @@
 //! Memory of the stacks' tables of connections, made before it is needed.
 
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
+use std::thread::Builder;
 use weir_stack::pcb::{Segment, Supply};
 
-/// A thread that always has the next segment at hand. It begins when it is first asked,
-/// which is when a table has 16,384 connections, and ends with the last that may ask.
-pub(super) fn supply() -> Supply {
-    let ready: Mutex<Option<Receiver<Segment>>> = Mutex::new(None);
-    Arc::new(move || {
+/// A thread that makes the next segment when it is asked for one, and ends with the last
+/// that may ask. It is there from the beginning on: to begin it takes 0.1 ms, for which no
+/// insert should wait.
+///
+/// # Errors
+/// If there can be no other thread.
+pub(super) fn supply() -> io::Result<Supply> {
+    let (ask, asked) = sync_channel(1);
+    let (give, ready) = sync_channel(1);
+    let thread = Builder::new().name("weir-segments".to_owned());
+    thread.spawn(move || make(&asked, &give))?;
+    let ready = Mutex::new(ready);
+    Ok(Arc::new(move || {
         // Another stack asks in this moment: nobody waits.
-        let mut ready = ready.try_lock().ok()?;
-        let taken = ready.get_or_insert_with(begin).try_recv();
-        if matches!(taken, Err(TryRecvError::Disconnected)) {
-            // It could not go on. Perhaps the next one can.
-            *ready = None;
-        }
-        taken.ok()
-    })
+        let segment = ready.try_lock().ok()?.try_recv().ok();
+        // If it has been asked already, that is enough.
+        let _ = ask.try_send(());
+        segment
+    }))
 }
 
-/// Where the thread hands them over. Without it, or without memory, there are none, and
-/// the tables get small pages.
-fn begin() -> Receiver<Segment> {
-    let (give, ready) = sync_channel(0);
-    let thread = std::thread::Builder::new().name("weir-segments".to_owned());
-    let made = thread.spawn(move || {
-        while let Ok(segment) = Segment::ready() {
-            if give.send(segment).is_err() {
-                return;
-            }
+fn make(asked: &Receiver<()>, give: &SyncSender<Segment>) {
+    while asked.recv().is_ok() {
+        // Without memory there is none, and the table gets small pages.
+        let Ok(segment) = Segment::ready() else {
+            continue;
+        };
+        if give.send(segment).is_err() {
+            return;
         }
-    });
-    drop(made);
-    ready
+    }
 }
 
 #[cfg(test)]
@@ -43,7 +46,7 @@ mod tests {
 
     #[test]
     fn one_comes_and_then_the_next() {
-        let supply = supply();
+        let supply = supply().unwrap();
         let patience = Instant::now() + Duration::from_secs(60);
         for _ in 0..3 {
             while supply().is_none() {

@@ -147,8 +147,22 @@ impl Flat {
         if !self.segments.is_empty() {
             self.ask();
         }
-        let segment = self.spare.take().unwrap_or_else(Segment::bit_by_bit);
+        let mut segment = self.spare.take().unwrap_or_else(Segment::bit_by_bit);
+        segment.step(0);
         self.segments.push(segment);
+    }
+
+    /// Sees to the memory of the buckets that are added next.
+    #[cold]
+    fn step(&mut self) {
+        let from = self.buckets % segment::BUCKETS;
+        if let Some(segment) = self.segments.get_mut(self.buckets / segment::BUCKETS) {
+            segment.step(from);
+        }
+        if from == segment::BUCKETS / 2 {
+            // So early that who begins to make them now is done in time.
+            self.ask();
+        }
     }
 
     /// Asks for the next segment, if there is none at hand yet.
@@ -273,9 +287,8 @@ impl Flat {
         let (mask, added) = (self.mask, self.buckets);
         let turn = added & mask;
         self.buckets += 1;
-        if self.buckets % segment::BUCKETS == segment::BUCKETS / 2 {
-            // So early that who begins to make them now is done in time.
-            self.ask();
+        if self.buckets.is_multiple_of(segment::STEP) {
+            self.step();
         }
         if self.buckets == 2 * (mask + 1) {
             self.mask = 2 * mask + 1;

@@ -8,6 +8,8 @@ use weir_ring::Zeroed;
 
 /// Buckets of a segment.
 pub(super) const BUCKETS: usize = 1 << 15;
+/// Buckets whose pages are asked for together: 16 KiB.
+pub(super) const STEP: usize = 256;
 type Buckets = [Bucket; BUCKETS];
 
 /// Hands a segment over that was made ahead, or none if there is none at this moment: who
@@ -19,7 +21,11 @@ pub type Supply = Arc<dyn Fn() -> Option<Segment> + Send + Sync>;
 /// machines. Where a table is spread over small ones, half of a look-up beyond the caches
 /// is spent on finding the page; but the kernel clears a large one in one piece, for which
 /// no insert should wait. So that is done ahead, elsewhere: see [`Supply`].
-pub struct Segment(Zeroed<Buckets>);
+pub struct Segment {
+    buckets: Zeroed<Buckets>,
+    /// All pages are there.
+    is_ready: bool,
+}
 
 impl Segment {
     /// All of the memory, ready to be written: one large page if the system has one (from
@@ -28,26 +34,37 @@ impl Segment {
     /// # Errors
     /// If there is no room for it.
     pub fn ready() -> io::Result<Segment> {
-        Zeroed::at_once().map(Segment)
+        let buckets = Zeroed::at_once()?;
+        let is_ready = true;
+        Ok(Segment { buckets, is_ready })
     }
 
-    /// Memory whose pages are there when they are first written, each in a microsecond:
-    /// for tables that are small, and where nothing was made ahead. 64 KiB are there at
-    /// once: 1,024 connections should not pay for sixteen page faults.
+    /// Memory whose pages are there when they are first written: for tables that are small,
+    /// and where nothing was made ahead.
     pub(super) fn bit_by_bit() -> Segment {
-        match Zeroed::bit_by_bit() {
-            Ok(memory) => Segment(memory),
-            Err(_) => handle_alloc_error(Layout::new::<Buckets>()),
+        let Ok(buckets) = Zeroed::bit_by_bit() else {
+            handle_alloc_error(Layout::new::<Buckets>());
+        };
+        let is_ready = false;
+        Segment { buckets, is_ready }
+    }
+
+    /// Has the pages of the next [`STEP`] buckets be there. A fault for each costs more (3 %
+    /// of connections opened and closed), and all together are too long for one insert.
+    pub(super) fn step(&mut self, from: usize) {
+        if !self.is_ready {
+            let bucket = size_of::<Bucket>();
+            self.buckets.populate(from * bucket..(from + STEP) * bucket);
         }
     }
 
     #[inline]
     pub(super) fn buckets(&self) -> &Buckets {
-        &self.0
+        &self.buckets
     }
 
     #[inline]
     pub(super) fn buckets_mut(&mut self) -> &mut Buckets {
-        &mut self.0
+        &mut self.buckets
     }
 }
