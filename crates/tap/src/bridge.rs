@@ -7,7 +7,7 @@ use crate::fast::{FastConfig, FastPath};
 use crate::tap::{LinkId, Pull, Tap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_link::xdp::{BULK_FRAMES_MAX, Bypass, FastAction, FastKey, FastKind};
 use weir_ring::Frame;
 use weir_ring::umem::Census;
@@ -17,6 +17,10 @@ const BATCH: usize = 64;
 
 /// How often it is looked whether to end.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// How often links are looked for while frames flow: the kernel answers when nobody on the
+/// host makes or removes an interface, which on a busy one may take most of a second.
+const CHECK: Duration = Duration::from_secs(1);
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -239,7 +243,8 @@ fn run(
 ) -> Result<(), TapError> {
     tap.ready()?;
     look(tap);
-    let mut looked = std::time::Instant::now();
+    let mut looked = Instant::now();
+    let mut checked = looked;
     let mut rounds = 0_u32;
     while !stop.is_asked() {
         let idle = !tap.pull(Pull::Frame(LOOK))?;
@@ -251,8 +256,11 @@ fn run(
         tap.push()?;
         rounds = rounds.wrapping_add(1);
         if (idle || rounds.is_multiple_of(64)) && looked.elapsed() >= LOOK {
-            looked = std::time::Instant::now();
-            tap.check_links()?;
+            looked = Instant::now();
+            if idle || checked.elapsed() >= CHECK {
+                tap.check_links()?;
+                checked = Instant::now();
+            }
             look(tap);
         }
     }
