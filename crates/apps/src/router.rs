@@ -309,7 +309,7 @@ impl Running {
         loop {
             if looked.is_none_or(|at: Instant| at.elapsed() >= LOOK) {
                 looked = Some(Instant::now());
-                tap.check_links()?;
+                tap.watch_links()?;
                 self.hear_links()?;
                 self.hear_addresses()?;
                 if look(self.view(tap)).is_break() {

@@ -18,10 +18,6 @@ const BATCH: usize = 64;
 /// How often it is looked whether to end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How often links are looked for while frames flow: the kernel answers when nobody on the
-/// host makes or removes an interface, which on a busy one may take most of a second.
-const CHECK: Duration = Duration::from_secs(1);
-
 /// What becomes of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
@@ -244,7 +240,6 @@ fn run(
     tap.ready()?;
     look(tap);
     let mut looked = Instant::now();
-    let mut checked = looked;
     let mut rounds = 0_u32;
     while !stop.is_asked() {
         let idle = !tap.pull(Pull::Frame(LOOK))?;
@@ -257,10 +252,7 @@ fn run(
         rounds = rounds.wrapping_add(1);
         if (idle || rounds.is_multiple_of(64)) && looked.elapsed() >= LOOK {
             looked = Instant::now();
-            if idle || checked.elapsed() >= CHECK {
-                tap.check_links()?;
-                checked = Instant::now();
-            }
+            tap.watch_links()?;
             look(tap);
         }
     }

@@ -6,9 +6,9 @@ use crate::fast::LEASE;
 use crate::link::{Push, Queue};
 use crate::member::SLEEP;
 use crate::tap::{Pull, Tap, ring_error};
+use crate::watch::Watch;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use weir_link::net::Interface;
 use weir_link::xdp::{Bypass, CopyMode, GateError, wait_readable};
 use weir_ring::queue::Corrupt;
 
@@ -262,7 +262,7 @@ impl Tap {
         // To be woken once says that frames come: look for more.
         self.idle_since = None;
         if !self.is_any_ready()? {
-            self.check_links()?;
+            self.watch_links()?;
         }
         Ok(())
     }
@@ -299,22 +299,45 @@ impl Tap {
         Ok(false)
     }
 
-    /// Whether all links are still there.
+    /// As [`check_links`](Self::check_links), but does not wait: a thread asks, and what it
+    /// was told is heard the next time. To be called now and then while frames flow.
+    ///
+    /// # Errors
+    /// [`TapError::Gone`] names the first link that is not there.
+    pub fn watch_links(&mut self) -> Result<(), TapError> {
+        if self.watch.is_none() {
+            let links = self.links.iter().enumerate();
+            let links = links.filter_map(|(number, link)| link.as_ref().map(|_| number));
+            let attached = self.gate.attached(links);
+            // An error is told by who asks next.
+            let begun = attached.and_then(|attached| {
+                Watch::new(move || matches!(attached.are_attached(), Ok(true)))
+            });
+            self.watch = begun.ok();
+        }
+        if self.watch.as_ref().is_some_and(Watch::are_there) {
+            return Ok(());
+        }
+        // None may be there for want of threads or descriptors.
+        self.watch = None;
+        self.check_links()
+    }
+
+    /// Whether all links are still there. Waits while others on the host make or remove
+    /// interfaces, for most of a second where they are many.
     ///
     /// # Errors
     /// [`TapError::Gone`] names the first that is not.
     pub fn check_links(&self) -> Result<(), TapError> {
-        if self.gate.is_attached()? {
-            return Ok(());
+        for (number, link) in self.links.iter().enumerate() {
+            if let Some(link) = link
+                && !self.gate.is_attached(number)?
+            {
+                let interface = link.interface.name.clone();
+                return Err(TapError::Gone { interface });
+            }
         }
-        let gone = self.links.iter().flatten().find(|link| {
-            let now = Interface::numbered(link.interface.index);
-            !now.is_ok_and(|interface| interface.xdp.is_some())
-        });
-        let name = gone.map(|link| link.interface.name.clone());
-        Err(TapError::Gone {
-            interface: name.unwrap_or_default(),
-        })
+        Ok(())
     }
 
     /// Wakes the device where it must be called to receive.
@@ -381,7 +404,7 @@ impl Tap {
             }
         }
         if is_down {
-            self.check_links()?;
+            self.watch_links()?;
         }
         match self.is_shared() {
             // It was done on the way.

@@ -8,6 +8,7 @@ use crate::fast::FastPath;
 use crate::link::{Shared, TapLink};
 use crate::member::Members;
 use crate::spin::Spin;
+use crate::watch::Watch;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weir_link::net::{Interface, InterfaceError};
@@ -82,6 +83,8 @@ pub struct Tap {
     pub(crate) members: Option<Members>,
     /// Links that others have still.
     pub(crate) untapped: Vec<TapLink>,
+    /// Who asks whether the links of now are there.
+    pub(crate) watch: Option<Watch>,
 }
 
 impl Tap {
@@ -232,6 +235,7 @@ impl Tap {
             outlives,
             members: None,
             untapped: Vec::new(),
+            watch: None,
         }
     }
 
@@ -308,6 +312,7 @@ impl Tap {
             link.holders += 1;
             return Ok(LinkId(number));
         }
+        self.watch = None;
         let number = self.gate.add(&interface)?;
         while self.links.len() <= number {
             self.links.push(None);
@@ -413,6 +418,7 @@ impl Tap {
         if found.holders > 0 {
             return Ok(false);
         }
+        self.watch = None;
         // A link that cannot send any more can be untapped all the same.
         if self.is_ready {
             let _ = self.push();

@@ -32,7 +32,7 @@ pub use fast::{
     DriverEvent, DriverWatch, FAST_ENTRIES_MAX, Fast, FastAction, FastKey, FastKind, PATIENCE,
     takes_redirected,
 };
-pub use gate::{Gate, GateError, GateParts, LinkParts};
+pub use gate::{Attached, Gate, GateError, GateParts, LinkParts};
 pub use host::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
 pub use host_change::HostChange;
 pub use place::Holder;

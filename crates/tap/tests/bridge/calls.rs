@@ -1,7 +1,7 @@
 //! The six calls, as a program makes them.
 
 use crate::net::Net;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_lab::load::Sink;
 use weir_lab::need;
 use weir_link::bpf::Hook;
@@ -9,6 +9,8 @@ use weir_link::live::Sender;
 use weir_tap::{Config, Pull, Tap, TapError};
 
 const SOON: Duration = Duration::from_secs(5);
+/// On a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn map_tap_pull_push_untap_unmap() {
@@ -71,6 +73,39 @@ fn map_tap_pull_push_untap_unmap() {
         let census = tap.unmap().unwrap();
         assert_eq!((census.free, census.total()), (1024, 1024));
         assert_eq!(net.attached(), [false, false]);
+    });
+}
+
+#[test]
+fn links_that_come_and_go_are_watched() {
+    if !need::root() {
+        return;
+    }
+    let net = Net::new();
+    net.middle.run(|| {
+        let mut tap = Tap::map(Config::default()).unwrap();
+        tap.tap("left").unwrap();
+        tap.watch_links().unwrap();
+        // It came after the watch was begun.
+        let right = tap.tap("right").unwrap();
+        tap.watch_links().unwrap();
+        net.eth_b.clone().delete().unwrap();
+        let until = Instant::now() + PATIENCE;
+        let gone = loop {
+            match tap.watch_links() {
+                Ok(()) => assert!(Instant::now() < until, "nobody notices"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(gone, TapError::Gone { interface } if interface == "right"));
+        // It is let go, and nobody misses it.
+        assert!(tap.untap(right).unwrap());
+        for _ in 0..20 {
+            tap.watch_links().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let census = tap.unmap().unwrap();
+        assert_eq!(census.free, census.total());
     });
 }
 

@@ -18,7 +18,8 @@ use super::{place, program};
 use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec, is_missing};
 use crate::net::Interface;
 use left::{interface_of, programs_at, tc_pin, unpin, xdp_pin};
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -332,18 +333,27 @@ impl Gate {
         self.link(link).hook
     }
 
-    /// Whether the programs are still attached to all links: not when an
-    /// interface is gone, also into another namespace, or someone detached them.
+    /// Whether the program is still attached to a link: not when the interface is gone,
+    /// also into another namespace, or someone detached it. Waits for the kernel's lock
+    /// of all interfaces, see [`attached`](Self::attached).
     ///
     /// # Errors
     /// See [`GateError`].
-    pub fn is_attached(&self) -> Result<bool, GateError> {
-        for link in self.links.iter().flatten() {
-            if link.xdp.info()?.ifindex.is_none_or(is_missing) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    pub fn is_attached(&self, link: usize) -> Result<bool, GateError> {
+        is_attached(&self.link(link).xdp)
+    }
+
+    /// What asks the same of these links, from any thread. Programs stay attached as long
+    /// as this is there, unless they are taken off.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn attached(&self, links: impl IntoIterator<Item = usize>) -> io::Result<Attached> {
+        let copies = links.into_iter().map(|link| {
+            let copy = self.link(link).xdp.as_fd().try_clone_to_owned();
+            Ok(Attachment::from_fd(copy?))
+        });
+        Ok(Attached(copies.collect::<io::Result<_>>()?))
     }
 
     /// Takes everything off the links, and leaves them as they were.
@@ -363,6 +373,29 @@ impl Gate {
         }
         first
     }
+}
+
+/// Programs at links, to ask whether they are still there.
+#[derive(Debug)]
+pub struct Attached(Vec<Attachment>);
+
+impl Attached {
+    /// Whether all of them are, as [`Gate::is_attached`] has it.
+    ///
+    /// # Errors
+    /// See [`GateError`].
+    pub fn are_attached(&self) -> Result<bool, GateError> {
+        for program in &self.0 {
+            if !is_attached(program)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn is_attached(program: &Attachment) -> Result<bool, GateError> {
+    Ok(!program.info()?.ifindex.is_none_or(is_missing))
 }
 
 #[cfg(test)]

@@ -180,7 +180,7 @@ fn what_a_process_has_is_nobody_elses() {
         }
         gate.state.shut();
         refused(attach(&both, true).map(drop), &both);
-        assert!(gate.is_attached().unwrap());
+        assert!(gate.is_attached(0).unwrap() && gate.is_attached(1).unwrap());
         drop(gate);
         let gate = attach(&[&first, &second], true).unwrap();
         assert!(gate.is_adopted());
@@ -227,9 +227,13 @@ fn what_stayed_goes_when_an_interface_was_moved_away() {
         let moved = a.run(|| {
             let (stays, moves) = (of(stays), of(moves));
             let gate = Gate::attach(&[&stays, &moves], Bypass::Drop, true).unwrap();
-            assert!(gate.is_attached().unwrap());
+            let [first, all] = [1, 2].map(|count| gate.attached(0..count).unwrap());
+            assert!(gate.is_attached(1).unwrap() && all.are_attached().unwrap());
             move_away(&moves.name);
-            assert!(!gate.is_attached().unwrap(), "not from here");
+            assert!(!gate.is_attached(1).unwrap(), "not from here");
+            assert!(!all.are_attached().unwrap(), "not from here");
+            assert!(gate.is_attached(0).unwrap() && first.are_attached().unwrap());
+            drop((first, all));
             assert!(!Gate::clean(&[&stays]).unwrap(), "it is somebody's");
             drop(gate);
             if both {

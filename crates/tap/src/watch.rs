@@ -1,0 +1,124 @@
+//! Whether links are still there, asked by a thread.
+
+use std::io;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+/// A thread that asks, so that frames need not wait for the answer: the kernel gives it when
+/// nobody on the host makes or removes an interface, which on a busy one may take most of a
+/// second. It ends when they are not.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// `None` once the thread is to end.
+    ask: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Begins the thread; `are_there` is what it asks.
+    pub(crate) fn new(mut are_there: impl FnMut() -> bool + Send + 'static) -> io::Result<Watch> {
+        // Without room: who is asking is not asked again meanwhile.
+        let (ask, asked) = sync_channel(0);
+        let thread = Builder::new().name("weir-links".to_owned());
+        let thread = thread.spawn(move || while asked.recv().is_ok() && are_there() {})?;
+        Ok(Watch {
+            ask: Some(ask),
+            thread: Some(thread),
+        })
+    }
+
+    /// What was answered last, `true` before there was any; has it asked anew. Never waits.
+    pub(crate) fn are_there(&self) -> bool {
+        self.ask
+            .as_ref()
+            .is_some_and(|ask| ask.try_send(()) != Err(TrySendError::Disconnected(())))
+    }
+}
+
+impl Drop for Watch {
+    /// Waits for the thread: what it asks with is held by it, and would keep programs at the
+    /// links.
+    fn drop(&mut self) {
+        self.ask = None;
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, it has let go of everything all the same.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::{Duration, Instant};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// One that answers what it is sent, and says when it is asked.
+    fn watch() -> (Watch, Receiver<()>, Sender<bool>) {
+        let (say, asked) = channel();
+        let (answer, answers) = channel();
+        let watch = Watch::new(move || {
+            say.send(()).unwrap();
+            answers.recv().unwrap_or(false)
+        });
+        (watch.unwrap(), asked, answer)
+    }
+
+    /// Looks until this is so.
+    fn until(mut done: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !done() {
+            assert!(Instant::now() < end, "it never was so");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_the_answer() {
+        let (watch, asked, answer) = watch();
+        until(|| {
+            assert!(watch.are_there());
+            asked.try_recv().is_ok()
+        });
+        // It has not been answered: one that waited would hang.
+        for _ in 0..1_000 {
+            assert!(watch.are_there());
+        }
+        answer.send(false).unwrap();
+        until(|| !watch.are_there());
+        assert!(asked.try_recv().is_err(), "asked once");
+    }
+
+    #[test]
+    fn it_is_asked_again_after_each_answer() {
+        let (watch, asked, answer) = watch();
+        for _ in 0..3 {
+            until(|| {
+                assert!(watch.are_there());
+                asked.try_recv().is_ok()
+            });
+            answer.send(true).unwrap();
+        }
+        drop(answer);
+    }
+
+    #[test]
+    fn what_it_asks_with_is_gone_when_it_is() {
+        let held = Arc::new(());
+        let also = Arc::clone(&held);
+        let watch = Watch::new(move || Arc::strong_count(&also) > 1).unwrap();
+        assert!(watch.are_there());
+        assert_eq!(Arc::strong_count(&held), 2);
+        drop(watch);
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_is_no_good_news() {
+        let watch = Watch::new(|| panic!("on purpose")).unwrap();
+        until(|| !watch.are_there());
+    }
+}
