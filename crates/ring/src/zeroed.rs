@@ -112,6 +112,7 @@ impl<T> Drop for Zeroed<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn it_is_all_zeros_and_keeps_what_is_written() {
@@ -128,6 +129,33 @@ mod tests {
             let value = std::thread::spawn(move || value).join().unwrap();
             assert_eq!(value.iter().sum::<u64>(), 16);
         }
+    }
+
+    /// Whether each page has memory of its own (proc_pid_pagemap(5)).
+    fn present<T: FromZeros>(value: &Zeroed<T>) -> Vec<bool> {
+        let page = rustix::param::page_size();
+        let count = size_of::<T>().div_ceil(page);
+        let mut entries = vec![0; 8 * count];
+        let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let first = value.0.as_ptr().addr() / page;
+        map.read_exact_at(&mut entries, 8 * first as u64).unwrap();
+        entries
+            .chunks(8)
+            .map(|entry| entry[7] & 0x80 != 0)
+            .collect()
+    }
+
+    #[test]
+    fn pages_are_there_when_they_should_be() {
+        type Value = [u8; 2 << 20];
+        let page = rustix::param::page_size();
+        let mut value = Zeroed::<Value>::bit_by_bit().unwrap();
+        assert!(present(&value).iter().all(|&is| !is));
+        value.populate(3 * page..7 * page);
+        let wanted = (0..size_of::<Value>() / page).map(|at| (3..7).contains(&at));
+        assert!(present(&value).into_iter().eq(wanted));
+        let value = Zeroed::<Value>::at_once().unwrap();
+        assert!(present(&value).iter().all(|&is| is));
     }
 
     #[test]

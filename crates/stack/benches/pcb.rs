@@ -253,10 +253,7 @@ fn pauses(count: u32) {
     }
     let longest = |which: usize| {
         let times = shortest.iter().map(|times| times[which]).zip(1..);
-        times.fold(
-            (0.0, 0),
-            |longest, next| if next.0 > longest.0 { next } else { longest },
-        )
+        times.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default()
     };
     let (ours_us, at) = longest(0);
     let (swiss_us, _) = longest(1);

@@ -299,8 +299,9 @@ impl Tap {
         Ok(false)
     }
 
-    /// As [`check_links`](Self::check_links), but does not wait: a thread asks, and what it
-    /// was told is heard the next time. To be called now and then while frames flow.
+    /// Whether all links are still there. To be called now and then: a thread asks, for the
+    /// kernel's answer may take tenths of a second, and what it was told is heard by a later
+    /// call.
     ///
     /// # Errors
     /// [`TapError::Gone`] names the first link that is not there.
@@ -315,20 +316,11 @@ impl Tap {
             });
             self.watch = begun.ok();
         }
-        if self.watch.as_ref().is_some_and(Watch::are_there) {
+        if self.watch.as_mut().is_some_and(Watch::are_there) {
             return Ok(());
         }
-        // None may be there for want of threads or descriptors.
+        // There may be none, for want of threads or descriptors.
         self.watch = None;
-        self.check_links()
-    }
-
-    /// Whether all links are still there. Waits while others on the host make or remove
-    /// interfaces, for most of a second where they are many.
-    ///
-    /// # Errors
-    /// [`TapError::Gone`] names the first that is not.
-    pub fn check_links(&self) -> Result<(), TapError> {
         for (number, link) in self.links.iter().enumerate() {
             if let Some(link) = link
                 && !self.gate.is_attached(number)?

@@ -204,6 +204,14 @@ impl TapLink {
         Ok(())
     }
 
+    /// Closes its sockets, and frees what they had.
+    pub(crate) fn end(self) {
+        for queue in self.queues {
+            drop(queue.socket);
+            queue.ring.end();
+        }
+    }
+
     /// Whether all that was put has left.
     pub(crate) fn is_sent(&mut self) -> bool {
         let mut queues = self.queues.iter_mut();

@@ -256,12 +256,7 @@ impl Tap {
         self.state.shut();
         self.death = None;
         let links = self.links.iter_mut().filter_map(Option::take);
-        for link in links.chain(self.untapped.drain(..)) {
-            for queue in link.queues {
-                drop(queue.socket);
-                queue.ring.end();
-            }
-        }
+        links.chain(self.untapped.drain(..)).for_each(TapLink::end);
         let census = self.pool.census();
         // What never began leaves nothing but what was there before it.
         let stays = self.outlives && (self.is_ready || self.gate.is_adopted());
@@ -320,6 +315,7 @@ impl Tap {
         let bound = self.bind(interface, number);
         if let Err(error) = bound.and_then(|()| self.share_out()) {
             let _ = self.gate.remove(number);
+            self.links[number].take().into_iter().for_each(TapLink::end);
             return Err(error);
         }
         Ok(LinkId(number))
@@ -390,12 +386,9 @@ impl Tap {
             let Some(link) = self.links[number].take() else {
                 continue;
             };
-            for queue in link.queues {
-                drop(queue.socket);
-                queue.ring.end();
-            }
-            let holders = link.holders;
-            self.bind(link.interface, number)?;
+            let (interface, holders) = (link.interface.clone(), link.holders);
+            link.end();
+            self.bind(interface, number)?;
             if let Some(link) = &mut self.links[number] {
                 link.holders = holders;
             }
@@ -437,10 +430,7 @@ impl Tap {
             fast.remove_link(link.0);
         }
         self.gate.remove(link.0)?;
-        for queue in place.take().into_iter().flat_map(|link| link.queues) {
-            drop(queue.socket);
-            queue.ring.end();
-        }
+        place.take().into_iter().for_each(TapLink::end);
         Ok(true)
     }
 }
