@@ -5,7 +5,7 @@ use weir_broker::compile::{Source, limits};
 use weir_broker::engine::mem::MemFabric;
 use weir_broker::engine::{Engine, Owner};
 use weir_broker::policy::{Accounts, Policy, Who};
-use weir_broker::protocol::{Attach, ErrorKind, OpenPort};
+use weir_broker::protocol::{Answer, Attach, ErrorKind, OpenPort};
 
 const POLICY: &str = r#"
 [[grant]]
@@ -168,4 +168,101 @@ fn nobody_has_all_shapes() {
         change(&mut engine, &both).unwrap_err().kind,
         ErrorKind::Limit
     );
+}
+
+/// An Ethernet frame of a type.
+fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![2; 12];
+    bytes.extend(ethertype.to_be_bytes());
+    bytes.extend(payload);
+    bytes.resize(bytes.len().max(60), 0);
+    bytes
+}
+
+/// An IPv4 frame of a protocol, between two transport ports.
+fn ipv4(protocol: u8, src_port: u16, dst_port: u16) -> Vec<u8> {
+    let mut packet = vec![0; 40];
+    packet[0] = 0x45;
+    packet[9] = protocol;
+    packet[20..22].copy_from_slice(&src_port.to_be_bytes());
+    packet[22..24].copy_from_slice(&dst_port.to_be_bytes());
+    ethernet(0x0800, &packet)
+}
+
+/// The shipped policy: what the host claims, only the superuser's ports may
+/// take, and every port that copies gets what its filter accepts.
+#[test]
+fn the_shipped_policy_hides_no_frame_from_who_copies() {
+    let shipped = include_str!("../../../examples/policy.toml");
+    let policy = Policy::parse(shipped, &Accounts::default()).unwrap();
+    let fabric = MemFabric::new();
+    let eth = fabric.add("eth0");
+    let mut engine = Engine::new(fabric.clone(), policy);
+    let icmp6 = {
+        let mut packet = vec![0; 48];
+        (packet[0], packet[6]) = (0x60, 58);
+        ethernet(0x86dd, &packet)
+    };
+    // Each frame, whether a claim covers it, and which of the filters below
+    // accept it beside the one that accepts all.
+    let frames = [
+        ("arp", ethernet(0x0806, &[0; 28]), true, vec!["arp"]),
+        ("icmp6", icmp6, true, vec![]),
+        ("ssh", ipv4(6, 40_000, 22), true, vec!["tcp port 22"]),
+        ("ssh back", ipv4(6, 22, 40_000), true, vec!["tcp port 22"]),
+        ("dns", ipv4(17, 40_000, 53), true, vec!["udp port 53"]),
+        ("dns, tcp", ipv4(6, 40_000, 53), true, vec![]),
+        (
+            "lab",
+            ipv4(17, 9, 5000),
+            false,
+            vec!["udp portrange 5000-5999"],
+        ),
+        ("else", ipv4(17, 9, 9), false, vec![]),
+    ];
+    let user = |connection, uid, gid| Owner {
+        connection,
+        who: Who {
+            uid,
+            gids: vec![gid],
+            pid: 1,
+        },
+    };
+    let copies = [
+        ("", user(1, 0, 0)),
+        ("tcp port 22", user(2, 3000, 27)),
+        ("udp port 53", user(3, 2000, 2000)),
+        ("arp", user(4, 2001, 2001)),
+        ("udp portrange 5000-5999", user(5, 1001, 1001)),
+    ];
+    let mut open = |filter: &str, owner: Owner, take: bool, priority: u16| {
+        let asked = OpenPort {
+            take,
+            priority,
+            ..with(filter)
+        };
+        engine.open(owner, asked).expect(filter);
+        let finished = engine.finished().pop().expect("it is ready");
+        let Ok((Answer::Opened(opened), _)) = finished.result else {
+            panic!("{filter} is not opened");
+        };
+        opened.slot
+    };
+    let copies = copies.map(|(filter, owner)| (filter, open(filter, owner, false, 0)));
+    // Above all copies and below the claims; the lab user's would take too.
+    let operator = open("", user(6, 3000, 27), true, 5);
+    let lab = open("udp", user(7, 1001, 1001), true, 10);
+    let got = |slot| fabric.receive(eth, slot).is_some();
+    for (name, frame, is_claimed, accepted) in frames {
+        let to_host = fabric.send(eth, &frame);
+        assert_eq!(to_host, is_claimed, "{name}");
+        let is_labs = accepted.contains(&"udp portrange 5000-5999");
+        assert_eq!(got(lab), is_labs, "the lab user takes {name}");
+        let is_operators = !is_claimed && !is_labs;
+        assert_eq!(got(operator), is_operators, "the operator takes {name}");
+        for (filter, slot) in copies {
+            let expected = is_claimed && (filter.is_empty() || accepted.contains(&filter));
+            assert_eq!(got(slot), expected, "`{filter}` copies {name}");
+        }
+    }
 }

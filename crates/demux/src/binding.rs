@@ -67,7 +67,9 @@ pub struct Binding {
     /// 64-bit word that is compared at once, here and in a kernel program.
     pub priority: u16,
     /// Whether the frames go on to the bindings after this one (a copy), or
-    /// end here (taken).
+    /// end here (taken). A binding that takes for [`Target::Kernel`] is a
+    /// *claim*: its frames end with the host, the bindings after it take none
+    /// of them, and those that copy get them all the same.
     pub copy: bool,
     /// Where the frames go.
     pub target: Target,
@@ -142,6 +144,12 @@ impl Rank {
     /// Whether the binding copies.
     pub fn is_copy(self) -> bool {
         self.0 & Rank::TAKING == 0
+    }
+
+    /// Whether a binding of this rank and target claims its frames for the
+    /// host.
+    pub(crate) fn claims(self, target: Target) -> bool {
+        !self.is_copy() && target == Target::Kernel
     }
 
     /// The word itself: less is earlier.

@@ -27,6 +27,7 @@ pub struct Delivery {
 pub struct Verdict {
     pub(crate) deliveries: Vec<Delivery>,
     pub(crate) taken: bool,
+    pub(crate) claimed: bool,
     pub(crate) scratch: Scratch,
 }
 
@@ -37,7 +38,7 @@ impl Verdict {
     }
 
     /// The bindings that get the frame, in order: copies, and at the end the
-    /// one that took it, if one did.
+    /// one that took it, if one did. A claim stands among the copies.
     pub fn deliveries(&self) -> &[Delivery] {
         &self.deliveries
     }
@@ -46,6 +47,13 @@ impl Verdict {
     /// live link the kernel's own protocols get it.
     pub fn is_taken(&self) -> bool {
         self.taken
+    }
+
+    /// Whether a claim barred the bindings behind it from taking the frame,
+    /// which ends with the kernel's own protocols. Never true of a frame that
+    /// is taken.
+    pub fn is_claimed(&self) -> bool {
+        self.claimed
     }
 
     /// The delivery that took the frame.

@@ -241,7 +241,7 @@ fn a_filter_with_too_many_paths_runs_whole() {
             filter,
             priority: 1,
             copy: false,
-            target: Target::Kernel,
+            target: Target::Port(0),
             tag: 0,
         })
         .expect("room");

@@ -166,6 +166,54 @@ fn the_order_of_the_model() {
     assert_eq!(tags(&plan, &frame(1), &mut verdict), [5, 6, 3, 1]);
 }
 
+fn claiming(filter: Filter, priority: u16, tag: u32) -> Binding {
+    Binding {
+        target: Target::Kernel,
+        ..taking(filter, priority, tag)
+    }
+}
+
+#[test]
+fn a_claim_bars_others_from_taking_never_from_copying() {
+    for mut plan in [Plan::new(1), Plan::tabled(1)] {
+        let mut verdict = Verdict::new();
+        let all = || filter(&Pred::All);
+        let ip = || filter(&Pred::Ether(0));
+        plan.bind(taking(all(), 3, 1)).expect("room");
+        plan.bind(copying(all(), 2, 2)).expect("room");
+        plan.bind(copying(ip(), 6, 3)).expect("room");
+        let claim = plan.bind(claiming(ip(), 5, 4)).expect("room");
+        plan.bind(claiming(all(), 4, 5)).expect("room");
+        plan.bind(copying(ip(), 1, 6)).expect("room");
+        assert_eq!(tags(&plan, &[0; 60], &mut verdict), [3, 4, 2, 6]);
+        assert!(verdict.is_claimed() && !verdict.is_taken());
+        assert!(verdict.taker().is_none());
+        // What the first claim does not accept, the second does.
+        assert_eq!(tags(&plan, &[1; 60], &mut verdict), [5, 2]);
+        // A taker above the claims takes as ever, and ends the frame.
+        let above = plan.bind(taking(ip(), 9, 7)).expect("room");
+        assert_eq!(tags(&plan, &[0; 60], &mut verdict), [7]);
+        assert!(verdict.is_taken() && !verdict.is_claimed());
+        plan.unbind(above).expect("bound");
+        plan.change_filter(claim, filter(&Pred::Ether(0x800)))
+            .expect("bound");
+        assert_eq!(tags(&plan, &[0; 60], &mut verdict), [3, 5, 2, 6]);
+    }
+}
+
+#[test]
+fn a_claim_that_goes_bars_nobody() {
+    let (mut plan, mut verdict) = (Plan::new(1), Verdict::new());
+    let all = || filter(&Pred::All);
+    plan.bind(taking(all(), 3, 1)).expect("room");
+    plan.bind(copying(all(), 2, 2)).expect("room");
+    let claim = plan.bind(claiming(all(), 5, 3)).expect("room");
+    assert_eq!(tags(&plan, &[0; 60], &mut verdict), [3, 2]);
+    plan.unbind(claim).expect("bound");
+    assert_eq!(tags(&plan, &[0; 60], &mut verdict), [1]);
+    assert!(verdict.is_taken() && !verdict.is_claimed());
+}
+
 #[test]
 fn the_seed_is_not_observable() {
     let mut tape = Tape::seeded(11, 400_000);

@@ -138,8 +138,8 @@ impl MemFabric {
                 slot.put(frame, delivery.snap_len, delivery.tag);
             }
         }
-        let taker = shared.verdict.taker();
-        taker.is_none_or(|taker| taker.target == Target::Kernel)
+        let mut targets = shared.verdict.deliveries().iter();
+        !shared.verdict.is_taken() || targets.any(|delivery| delivery.target == Target::Kernel)
     }
 
     /// The next frame of a slot.

@@ -112,8 +112,12 @@ pub(super) mod scratch {
     pub(in super::super) const HEAD_BYTES: u32 = 256;
     /// The record's header.
     pub(in super::super) const RECORD: i16 = HEAD + HEAD_BYTES as i16;
+    /// The least rank that takes or claims, so far.
     pub(in super::super) const BEST: i16 = RECORD + HEADER_BYTES as i16;
-    pub(in super::super) const LAST: i16 = BEST + 8;
+    /// The rank behind which nothing matters, copies included: BEST, unless a
+    /// claim is or may come before it.
+    pub(in super::super) const LIMIT: i16 = BEST + 8;
+    pub(in super::super) const LAST: i16 = LIMIT + 8;
     pub(in super::super) const MASK: i16 = LAST + 8;
     /// Those of the bucket at hand.
     pub(in super::super) const UNITS: i16 = MASK + 8;

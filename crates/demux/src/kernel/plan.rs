@@ -14,6 +14,7 @@ use super::sieve::{Ask, Sieve, Span};
 use super::tree::Node;
 use crate::binding::{Binding, BindingId, Rank, Target};
 use crate::filter::Filter;
+use crate::plan::claims::Claims;
 use crate::plan::hash::Secret;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -155,6 +156,8 @@ pub struct KernelPlan {
     /// By shape, the sieves it stands behind and its arms of them.
     pub(super) sieve_arms: BTreeMap<u32, Vec<(usize, usize)>>,
     pub(super) wholes: Vec<Whole>,
+    /// Programs have the rank of the first.
+    pub(super) claims: Claims,
     pub(super) epoch: u64,
     pub(super) retired: VecDeque<(u64, Retired)>,
 }
@@ -178,6 +181,7 @@ impl KernelPlan {
             sieves: Vec::new(),
             sieve_arms: BTreeMap::new(),
             wholes: Vec::new(),
+            claims: Claims::new(),
             epoch: 0,
             retired: VecDeque::new(),
         }
@@ -252,8 +256,13 @@ impl KernelPlan {
             tag: binding.tag,
             entries: Vec::new(),
         };
-        let (need, renewed) = self.enter(&mut bound, &binding.filter)?;
+        let (mut need, renewed) = self.enter(&mut bound, &binding.filter)?;
         self.sequence += 1;
+        let first_claim = self.claims.first();
+        self.claims.insert(bound.rank, bound.target);
+        if self.claims.first() != first_claim {
+            need = Need::Programs;
+        }
         if self.free.pop().is_none() {
             self.bindings.push((0, None));
         }
@@ -277,12 +286,14 @@ impl KernelPlan {
         place.0 = place.0.wrapping_add(1);
         self.free.push(id.index);
         self.epoch += 1;
-        for placed in bound.entries {
-            self.leave(placed);
+        for placed in &bound.entries {
+            self.leave(*placed);
         }
         let spare = self.shapes.values().filter(|shape| shape.entries == 0);
         let spare = spare.count() + self.wholes.iter().filter(|whole| whole.dead).count();
-        let need = if spare > 0 {
+        let first_claim = self.claims.first();
+        self.claims.remove(bound.rank);
+        let need = if spare > 0 || self.claims.first() != first_claim {
             Need::Worthwhile
         } else {
             Need::Nothing

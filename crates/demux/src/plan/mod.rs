@@ -1,6 +1,7 @@
 //! The plan: bindings in, verdicts out.
 
 mod batch;
+pub(crate) mod claims;
 mod direct;
 mod group;
 pub(crate) mod hash;
@@ -19,6 +20,7 @@ use crate::binding::{Binding, BindingId, Rank, Target};
 use crate::filter::{Analysis, Filter, Path, Snap};
 use crate::limits;
 use crate::verdict::Delivery;
+use claims::Claims;
 use direct::{Direct, Run};
 use hash::Secret;
 pub(crate) use hash::WordHash;
@@ -114,6 +116,7 @@ pub struct Plan {
     whole: BTreeMap<Rank, u32>,
     /// Bindings whose programs run whole, as they are few.
     direct: Direct,
+    claims: Claims,
     /// Memory of one bind that the next one uses again.
     fields: Vec<(crate::Field, u32)>,
 }
@@ -177,6 +180,7 @@ impl Plan {
             residuals: Residuals::default(),
             whole: BTreeMap::new(),
             direct: Direct::new(secret.word_hash(stream::KINDS)),
+            claims: Claims::new(),
             fields: Vec::new(),
         }
     }
@@ -232,6 +236,7 @@ impl Plan {
             direct: false,
         };
         self.enter(place, &mut bound)?;
+        self.claims.insert(bound.rank, bound.target);
         self.sequence += 1;
         self.count += 1;
         match self.free.pop() {
@@ -260,6 +265,7 @@ impl Plan {
         place.generation = place.generation.wrapping_add(1);
         self.stop_run(&bound);
         self.leave_paths(&bound);
+        self.claims.remove(bound.rank);
         self.free.push(id.index);
         self.count -= 1;
         self.leave_tables();

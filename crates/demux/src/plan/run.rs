@@ -1,5 +1,6 @@
 //! The plan on one frame.
 
+use super::claims::Claims;
 use super::group::{Group, Ranked};
 use super::pool::{Length, Read};
 use super::residual::Residuals;
@@ -18,14 +19,15 @@ impl Plan {
     ///
     /// The verdict is the one that running each binding's filter would give,
     /// by decreasing priority, copies first within one, then in the order
-    /// bound, up to the first that takes the frame.
+    /// bound, up to the first that takes the frame; once a claim has accepted
+    /// the frame, none takes it and all copies are delivered.
     #[inline]
     pub fn run(&self, bytes: &[u8], wire_len: u32, verdict: &mut Verdict) {
         if self.order.is_empty() && self.whole.is_empty() {
             let deliveries = &mut verdict.deliveries;
             deliveries.clear();
             let best = self.run_direct(bytes, wire_len, Rank::LAST, deliveries);
-            verdict.taken = best != Rank::LAST;
+            (verdict.taken, verdict.claimed) = self.settle(best, deliveries);
         } else {
             self.run_tables(bytes, wire_len, verdict);
         }
@@ -35,6 +37,7 @@ impl Plan {
         let Verdict {
             deliveries,
             taken,
+            claimed,
             scratch,
         } = verdict;
         deliveries.clear();
@@ -53,7 +56,17 @@ impl Plan {
             // Paths of one filter may overlap; each binding has its own rank.
             deliveries.dedup_by_key(|delivery| delivery.rank);
         }
-        *taken = best != Rank::LAST;
+        (*taken, *claimed) = self.settle(best, deliveries);
+    }
+
+    /// Whether the frame is taken, and whether it is claimed. What a claim
+    /// decides is still among `found`, whose order is that of the ranks.
+    #[inline]
+    fn settle(&self, best: Rank, found: &mut Vec<Delivery>) -> (bool, bool) {
+        if self.claims.first() == Rank::LAST {
+            return (best != Rank::LAST, false);
+        }
+        Claims::settle(found)
     }
 
     /// Runs the programs that cost less than tables, as far as they come
@@ -77,7 +90,7 @@ impl Plan {
                     snap_len,
                     ..run.delivery
                 });
-                if !run.delivery.rank.is_copy() {
+                if self.claims.end_at(run.delivery.rank) {
                     return run.delivery.rank;
                 }
             }
@@ -94,7 +107,8 @@ pub(super) struct Search<'s> {
     memo: &'s mut Memo,
     /// Who accepted so far, in any order.
     found: &'s mut Vec<Delivery>,
-    /// The rank of the taker found so far: nothing after it matters.
+    /// The rank of the taker found so far that no claim can come before:
+    /// nothing after it matters.
     best: Rank,
     /// The shape that has its entry.
     hot: Option<u32>,
@@ -330,7 +344,7 @@ impl<'s> Search<'s> {
 
     #[inline]
     fn deliver(&mut self, delivery: Delivery) {
-        if !delivery.rank.is_copy() {
+        if self.plan.claims.end_at(delivery.rank) {
             self.best = delivery.rank;
         }
         self.found.push(delivery);

@@ -318,21 +318,27 @@ pub struct Reference(pub Vec<(BindingId, Binding)>);
 
 impl Reference {
     /// By decreasing priority, copies first, then in the order bound, each
-    /// filter by the interpreter, up to the first that takes the frame.
-    pub fn run(&self, bytes: &[u8], wire_len: u32) -> (Vec<Given>, bool) {
+    /// filter by the interpreter, up to the first that takes the frame; behind
+    /// a claim, the copies alone. Returns whether it is taken, and claimed.
+    pub fn run(&self, bytes: &[u8], wire_len: u32) -> (Vec<Given>, bool, bool) {
         let mut order: Vec<_> = self.0.iter().collect();
         order.sort_by_key(|(_, binding)| (u16::MAX - binding.priority, !binding.copy));
         let mut given = Vec::new();
+        let mut claimed = false;
         for (id, binding) in order {
+            if claimed && !binding.copy {
+                continue;
+            }
             let snap = interp::run(binding.filter.program(), bytes, wire_len);
             if snap != 0 {
                 given.push((*id, binding.target, binding.tag, snap));
-                if !binding.copy {
-                    return (given, true);
+                if !binding.copy && binding.target != Target::Kernel {
+                    return (given, true, false);
                 }
+                claimed |= !binding.copy;
             }
         }
-        (given, false)
+        (given, false, claimed)
     }
 }
 
@@ -358,8 +364,9 @@ pub fn check(
 ) {
     plan.run(bytes, wire_len, verdict);
     let found: Vec<Given> = verdict.deliveries().iter().map(given).collect();
-    let (expected, taken) = reference.run(bytes, wire_len);
-    if (&found, verdict.is_taken()) != (&expected, taken) {
+    let (expected, taken, claimed) = reference.run(bytes, wire_len);
+    let fate = (verdict.is_taken(), verdict.is_claimed());
+    if (&found, fate) != (&expected, (taken, claimed)) {
         for (id, binding) in &reference.0 {
             let either = found.iter().chain(&expected).any(|given| given.0 == *id);
             if either {

@@ -250,8 +250,11 @@ impl Rig {
         let mut order: Vec<&Binding> = self.bound.iter().map(|(_, _, binding)| binding).collect();
         order.sort_by_key(|binding| (u16::MAX - binding.priority, !binding.copy));
         let mut got = vec![Vec::new(); self.ports.len()];
-        let (mut taken, mut kernel) = (false, false);
+        let (mut taken, mut kernel, mut claimed) = (false, false, false);
         for binding in order {
+            if claimed && !binding.copy {
+                continue;
+            }
             let snap = interp::run(binding.filter.program(), frame, wire_len) as usize;
             if snap == 0 {
                 continue;
@@ -266,10 +269,11 @@ impl Rig {
                 }
                 _ => {}
             }
-            if !binding.copy {
+            if !binding.copy && binding.target != Target::Kernel {
                 taken = true;
                 break;
             }
+            claimed |= !binding.copy;
         }
         let leaves = self.hook == Hook::TcEgress;
         (leaves || kernel || !taken, got)

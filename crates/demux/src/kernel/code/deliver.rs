@@ -85,6 +85,7 @@ impl Coder<'_> {
         self.set(op::DW, SCRATCH, scratch::LAST, -1);
         self.set(op::W, SCRATCH, scratch::FATE, 0);
         self.set(op::W, SCRATCH, scratch::CURSOR, 0);
+        self.claim();
         self.each_copy(to, taker);
         self.taker(to, taker, end);
 
@@ -168,6 +169,21 @@ impl Coder<'_> {
         self.set(op::DW, Reg::R2, second + 8, Reg::R3);
         self.asm.goto(inner);
         self.asm.bind(sorted);
+    }
+
+    /// Forgets a taker that is a claim: the copies behind it are delivered as
+    /// those before it, and the frame passes to the kernel.
+    fn claim(&mut self) {
+        let none = self.asm.label();
+        self.get(op::DW, Reg::R1, SCRATCH, scratch::BEST);
+        self.branch(op::JEQ, Reg::R1, -1, none);
+        self.get(op::W, Reg::R5, SCRATCH, scratch::TAKER);
+        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, none);
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::NEXT_SLOT) + 4);
+        let other = Insn::jump32(op::JNE, Reg::R1, SLOT_KERNEL as i32);
+        self.asm.jump(other, none);
+        self.set(op::DW, SCRATCH, scratch::BEST, -1);
+        self.asm.bind(none);
     }
 
     /// The next copy that comes before the taker.

@@ -54,6 +54,7 @@ impl Coder<'_> {
         self.set(op::W, SCRATCH, scratch::CANDIDATES, 0);
         self.set(op::W, SCRATCH, scratch::MATCHES, 0);
         self.set(op::DW, SCRATCH, scratch::BEST, -1);
+        self.set(op::DW, SCRATCH, scratch::LIMIT, -1);
         self.set(op::W, SCRATCH, scratch::SHIFT, 0);
         let ready = self.asm.label();
         if self.is_tc() {

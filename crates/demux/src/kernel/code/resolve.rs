@@ -5,17 +5,19 @@
 //!  each candidate: the hash of its key
 //!    each bucket of its chain
 //!      each slot with its tag: is it the shape, and the key?
-//!        each entry under the key, by rank, up to the best taker so far
+//!        each entry under the key, by rank, up to the limit
 //!          each test: does it hold?
-//!        note entry and rank; a taker's is now the best
+//!        note entry and rank; a taker's is now the best, and the limit
+//!          unless a claim is or may come before it
 //! ```
 
 use super::super::layout::{
-    BUCKET_SLOTS, ENTRY_UNITS_MAX, LANES_MAX, TEST_BYTES, UNIT_BYTES, bucket, candidate, counter,
-    entry, port, scratch, shape, test,
+    BUCKET_SLOTS, ENTRY_UNITS_MAX, LANES_MAX, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, bucket,
+    candidate, counter, entry, port, scratch, shape, test,
 };
 use super::super::maps::Part;
 use super::{Coder, KEPT, LEN, SCRATCH};
+use crate::binding::Rank;
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 
 /// Bytes of a key's number in which the place of its only bit is found:
@@ -233,7 +235,7 @@ impl Coder<'_> {
         self.asm.goto(loops.entry);
     }
 
-    /// The next entry under the key that comes before the best taker.
+    /// The next entry under the key that comes before the limit.
     fn each_entry(&mut self, loops: Loops) {
         self.asm.bind(loops.entries);
         self.round(loops.candidates);
@@ -243,7 +245,7 @@ impl Coder<'_> {
         self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, loops.candidates);
         self.asm.bind(loops.entry);
         self.get(op::DW, Reg::R1, Reg::R5, in_entry(entry::RANK));
-        self.get(op::DW, Reg::R2, SCRATCH, scratch::BEST);
+        self.get(op::DW, Reg::R2, SCRATCH, scratch::LIMIT);
         self.branch(op::JGE, Reg::R1, Reg::R2, loops.candidates);
         self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::NEXT_SLOT));
         self.set(op::W, SCRATCH, scratch::NEXT, Reg::R1);
@@ -354,7 +356,8 @@ impl Coder<'_> {
     }
 
     /// Notes that the entry at r5 (its unit in scratch memory) accepts: rank
-    /// r2, snap length r3. Goes on at `copied` or `taken`.
+    /// r2, snap length r3. Goes on at `copied`, or at `taken` where the entry
+    /// takes the frame and no claim can come before it.
     pub(super) fn note(&mut self, copied: Label, taken: Label) {
         let [copy, room] = [(); 2].map(|()| self.asm.label());
         self.mov(Reg::R1, Reg::R2);
@@ -362,9 +365,20 @@ impl Coder<'_> {
         self.alu(op::AND, Reg::R1, 1);
         self.get(op::W, Reg::R4, SCRATCH, scratch::ENTRY);
         self.branch(op::JEQ, Reg::R1, 0, copy);
+        self.get(op::DW, Reg::R1, SCRATCH, scratch::BEST);
+        self.branch(op::JGE, Reg::R2, Reg::R1, copied);
         self.set(op::DW, SCRATCH, scratch::BEST, Reg::R2);
         self.set(op::W, SCRATCH, scratch::TAKER, Reg::R4);
         self.set(op::W, SCRATCH, scratch::TAKER + 4, Reg::R3);
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::NEXT_SLOT) + 4);
+        let claim = Insn::jump32(op::JEQ, Reg::R1, SLOT_KERNEL as i32);
+        self.asm.jump(claim, copied);
+        let first_claim = self.plan.claims.first();
+        if first_claim != Rank::LAST {
+            self.constant(Reg::R1, first_claim.to_bits());
+            self.branch(op::JGT, Reg::R2, Reg::R1, copied);
+        }
+        self.set(op::DW, SCRATCH, scratch::LIMIT, Reg::R2);
         self.asm.goto(taken);
 
         self.asm.bind(copy);

@@ -1,5 +1,5 @@
 //! Filters that are no data: their programs, one after the other, as far as
-//! they come before the best taker.
+//! they come before the limit that the best taker sets.
 
 use super::super::layout::{UNIT_BYTES, entry, scratch};
 use super::super::maps::Part;
@@ -22,7 +22,7 @@ impl Coder<'_> {
         // Unbound: its rank is after all others.
         self.map_value(Reg::R1, Part::Store, at);
         self.get(op::DW, Reg::R1, Reg::R1, in_entry(entry::RANK));
-        self.get(op::DW, Reg::R2, SCRATCH, scratch::BEST);
+        self.get(op::DW, Reg::R2, SCRATCH, scratch::LIMIT);
         self.branch(op::JGE, Reg::R1, Reg::R2, next);
         let context = CONTEXT;
         let access = if self.is_tc() {
@@ -50,7 +50,7 @@ impl Coder<'_> {
         self.map_value(Reg::R5, Part::Store, at);
         // Once more: it may have been unbound meanwhile.
         self.get(op::DW, Reg::R2, Reg::R5, in_entry(entry::RANK));
-        self.get(op::DW, Reg::R1, SCRATCH, scratch::BEST);
+        self.get(op::DW, Reg::R1, SCRATCH, scratch::LIMIT);
         self.branch(op::JGE, Reg::R2, Reg::R1, next);
         self.note(next, next);
         self.asm.bind(next);
