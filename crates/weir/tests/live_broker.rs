@@ -96,6 +96,54 @@ fn an_ordinary_user_gets_what_the_policy_grants_and_no_more() {
     );
 }
 
+/// The shipped policy keeps ARP and name lookups for the host, and hides them
+/// from no listener.
+#[test]
+fn what_the_shipped_policy_claims_is_copied_to_listeners() {
+    let Some(net) = net() else { return };
+    let folder = open_folder("broker-shipped");
+    let shipped = include_bytes!("../../../examples/policy.toml");
+    let config = folder.write("policy.toml", shipped);
+    let socket = folder.path("socket");
+    let broker = net.weir(&["broker", "--config", &config, "--socket", &socket]);
+    let broker = broker.until("listens on").until("ready");
+    let listen = |filter, count| {
+        let socket = ["--json", "--quiet", "--socket", &socket, "--for", "20"];
+        [&["listen", "eth0", filter, "--count", count][..], &socket].concat()
+    };
+    let (dns, arp, ssh) = (
+        net.weir(&listen("udp port 53", "3")),
+        net.weir_as_nobody(&listen("arp", "2")),
+        net.weir(&listen("tcp port 22", "1")),
+    );
+    let start = Instant::now();
+    loop {
+        let ended = net.weir(&["ports", "--json", "--socket", &socket]).end();
+        if ended.json().as_array().unwrap().len() == 3 {
+            break;
+        }
+        assert!(start.elapsed() < live::PATIENCE);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let server = net.server(53);
+    net.send(53, 3);
+    for _ in 0..3 {
+        server.recv(&mut [0; 9]).expect("the host keeps its own");
+    }
+    // A station that does not answer is asked for three times.
+    net.a.run(|| {
+        let socket = std::net::UdpSocket::bind("10.0.0.1:0").unwrap();
+        let _ = socket.send_to(b"?", "10.0.0.77:9");
+        let _ = std::net::TcpStream::connect("10.0.0.2:22");
+    });
+    for (listener, frames) in [(dns, 3), (arp, 2), (ssh, 1)] {
+        let ended = listener.end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert_eq!(ended.json()["frames"], frames, "{ended:?}");
+    }
+    drop(broker);
+}
+
 #[test]
 fn ports_shows_who_holds_what() {
     let Some(brokered) = brokered("broker-ports") else {
