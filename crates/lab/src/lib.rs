@@ -31,6 +31,8 @@ pub mod program;
 #[cfg(feature = "oracles")]
 pub mod records;
 pub mod rfc2544;
+#[cfg(feature = "oracles")]
+pub mod rings;
 pub mod rng;
 #[cfg(feature = "oracles")]
 pub mod rules;

@@ -4,10 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
-use weir_lab::need;
 use weir_lab::net::nobody;
+use weir_lab::{need, rings};
 use weir_link::bpf::{Load, Map, MapMemory, MapSpec, Program, ProgramType, TestRun};
 use weir_ring::{Error, Mode, Reader, Woke};
+
+fn open(ring: OwnedFd) -> Reader {
+    rings::reader(ring).unwrap()
+}
 
 /// A program that writes one record a run: a number that counts runs, in 8 to
 /// 64 bytes by the number. What did not fit is counted.
@@ -35,6 +39,7 @@ impl Producer {
         };
         let ring = Map::create("ring", &MapSpec::ring_buf(ring_bytes)).unwrap();
         let [value, value_upper] = Insn::load_map_value(Reg::R6, 0, 0);
+        let payload = |at| Insn::store(op::DW, Reg::FP, at, 0x3fff_fff0);
         let [to, to_upper] = Insn::load_map(Reg::R1, 1);
         let insns = [
             value,
@@ -45,6 +50,14 @@ impl Producer {
             Insn::store(op::DW, Reg::R6, 0, Reg::R3),
             Insn::alu64(op::SUB, Reg::R3, 1),
             Insn::alu64(op::AND, Reg::R3, 0x38),
+            // What comes behind the number reads as a header of 1 GiB.
+            payload(-56),
+            payload(-48),
+            payload(-40),
+            payload(-32),
+            payload(-24),
+            payload(-16),
+            payload(-8),
             Insn::alu64(op::ADD, Reg::R3, 8),
             to,
             to_upper,
@@ -90,6 +103,78 @@ impl Producer {
     }
 }
 
+/// Reads and gives back all there is, and looks at no byte.
+fn take_all(reader: &mut Reader) -> usize {
+    let mut taken = 0;
+    while let Ok(batch) = reader.peek()
+        && !batch.is_empty()
+    {
+        taken += batch.len();
+    }
+    taken
+}
+
+#[test]
+fn a_second_reader_leads_no_slice_out_of_the_ring() {
+    let mut torn = 0;
+    for round in 0..24 {
+        let Some(producer) = Producer::new(4096) else {
+            return;
+        };
+        // By another descriptor of the same ring.
+        let (mut first, mut second) = (open(producer.fd()), open(producer.fd()));
+        producer.produce(10 + round);
+        let batch = first.peek().unwrap();
+        let records = batch.len();
+        assert!(records > 0);
+        assert!(take_all(&mut second) >= records);
+        // Round and round: headers are where payload was, and the other way.
+        for more in 0..6 {
+            producer.produce(40 + 3 * round + more);
+            take_all(&mut second);
+        }
+        let (mut found, mut bytes) = (0, 0);
+        for record in &batch {
+            (found, bytes) = (found + 1, bytes + record.len());
+            let sum: u64 = record.iter().map(|byte| u64::from(*byte)).sum();
+            std::hint::black_box(sum);
+        }
+        assert!(bytes <= 4096 && found <= records);
+        torn += u32::from(found < records);
+    }
+    assert!(torn > 0, "no header was another one");
+}
+
+#[test]
+fn a_forked_process_cannot_use_the_reader() {
+    let Some(producer) = Producer::new(4096) else {
+        return;
+    };
+    let mut reader = open(producer.fd());
+    producer.produce(5);
+    assert_eq!(reader.peek().unwrap().iter().len(), 5);
+    producer.produce(3);
+    let batch = reader.peek().unwrap();
+    std::mem::forget(batch);
+    let ended = rings::in_fork(|| {
+        let refused = matches!(reader.peek(), Err(Error::Forked))
+            && matches!(reader.records(), Err(Error::Forked))
+            && matches!(reader.wait(Some(Duration::ZERO)), Err(Error::Forked))
+            && !reader.arm();
+        u8::from(refused)
+    });
+    assert_eq!(ended, 1);
+    let batch = reader.peek().unwrap();
+    assert_eq!(batch.iter().map(number).collect::<Vec<_>>(), [5, 6, 7]);
+    let ended = rings::in_fork(|| {
+        drop(batch);
+        1
+    });
+    assert_eq!(ended, 1);
+    // The parent's copy of the batch went into the closure, and is released.
+    assert_eq!(take_all(&mut reader), 0);
+}
+
 /// The number in a record, whose length must be that of the number.
 fn number(record: &[u8]) -> u64 {
     let (number, _) = record.split_first_chunk().expect("8 bytes at least");
@@ -103,7 +188,7 @@ fn records_come_whole_and_in_order_however_often_the_ring_wraps() {
     let Some(producer) = Producer::new(4096) else {
         return;
     };
-    let mut reader = Reader::open(producer.fd()).unwrap();
+    let mut reader = open(producer.fd());
     assert_eq!(reader.bytes(), 4096);
     let mut expected = 0;
     for round in 0..1_000 {
@@ -125,7 +210,7 @@ fn a_full_ring_loses_and_says_so_and_what_was_there_stays() {
     let Some(producer) = Producer::new(4096) else {
         return;
     };
-    let mut reader = Reader::open(producer.fd()).unwrap();
+    let mut reader = open(producer.fd());
     producer.produce(1_000);
     let lost = producer.lost();
     assert!((800..960).contains(&lost), "{lost}");
@@ -149,7 +234,7 @@ fn what_is_not_released_comes_again() {
     let Some(producer) = Producer::new(4096) else {
         return;
     };
-    let mut reader = Reader::open(producer.fd()).unwrap();
+    let mut reader = open(producer.fd());
     producer.produce(5);
     let first = |reader: &mut Reader| reader.peek().unwrap().iter().next().map(number);
     reader.peek().unwrap().release(2);
@@ -166,7 +251,7 @@ fn the_next_reader_goes_on_where_the_last_one_was() {
         return;
     };
     for start in [0, 4, 8] {
-        let mut reader = Reader::open(producer.fd()).unwrap();
+        let mut reader = open(producer.fd());
         producer.produce(4);
         let numbers: Vec<u64> = reader.peek().unwrap().iter().map(number).collect();
         assert_eq!(numbers, [start, start + 1, start + 2, start + 3]);
@@ -186,7 +271,7 @@ fn nobody_reads_a_ring_with_its_descriptor_alone() {
     let read = std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
             nobody::run(|| {
-                let mut reader = Reader::open(fd).unwrap();
+                let mut reader = open(fd);
                 let mut read = 0;
                 while read < 1_000
                     && reader.wait(Some(Duration::from_secs(5))).unwrap() == Woke::Ready
@@ -211,7 +296,7 @@ fn a_sleeping_reader_is_always_woken() {
         let Some(producer) = Producer::new(1 << 16) else {
             return;
         };
-        let mut reader = Reader::open(producer.fd()).unwrap();
+        let mut reader = open(producer.fd());
         reader.set_mode(mode);
         let done = AtomicBool::new(false);
         let read = std::thread::scope(|scope| {
@@ -246,7 +331,7 @@ fn waiting_ends_in_time() {
     let Some(producer) = Producer::new(4096) else {
         return;
     };
-    let mut reader = Reader::open(producer.fd()).unwrap();
+    let mut reader = open(producer.fd());
     for millis in [0, 1, 30] {
         let start = Instant::now();
         let time = Duration::from_millis(millis);
@@ -263,12 +348,12 @@ fn waiting_ends_in_time() {
 #[test]
 fn what_is_no_ring_is_refused_by_what_it_is() {
     let file = std::fs::File::open("/dev/null").unwrap();
-    let error = Reader::open(file.into()).unwrap_err();
+    let error = rings::reader(file.into()).unwrap_err();
     assert!(error.to_string().contains("no BPF map"), "{error}");
     let Ok(map) = Map::create("array", &MapSpec::array(4, 1)) else {
         return need::skip("maps are not permitted");
     };
-    let error = Reader::open(map.into()).unwrap_err();
+    let error = rings::reader(map.into()).unwrap_err();
     assert!(matches!(error, Error::NotARing { .. }), "{error}");
     assert!(error.to_string().contains("map of type 2"), "{error}");
 }

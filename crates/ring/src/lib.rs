@@ -42,6 +42,7 @@
 #[cfg(test)]
 mod crash;
 pub mod cursor;
+mod fork;
 mod link_queue;
 pub mod lock;
 mod mapped;

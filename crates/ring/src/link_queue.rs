@@ -47,12 +47,15 @@ impl LinkQueue {
     /// of this queue among those of all links.
     ///
     /// # Panics
-    /// For a number beyond [`QUEUES_MAX`](crate::umem::QUEUES_MAX).
+    /// For a number beyond [`QUEUES_MAX`](crate::umem::QUEUES_MAX), and for
+    /// rings of other memory than the pool's.
     pub fn new(rings: XskRings, pool: &Rc<Pool>, link: u16) -> LinkQueue {
         assert!(
             link < crate::umem::QUEUES_MAX,
             "queues are numbered below 512"
         );
+        let memory = pool.umem().registered().0;
+        assert!(rings.memory == memory, "rings are of the pool's memory");
         LinkQueue {
             rings,
             pool: Rc::clone(pool),
@@ -125,9 +128,8 @@ impl LinkQueue {
             let address = completion.take();
             let umem = self.pool.umem();
             match umem.chunk(address) {
-                Some(chunk) if umem.owner(chunk) == Owner::Tx(self.link) => {
-                    self.pool.release(chunk);
-                }
+                Some(chunk)
+                    if umem.owner(chunk) == Owner::Tx(self.link) && self.pool.take_back(chunk) => {}
                 _ => self.oddities.invalid += 1,
             }
         }
@@ -221,8 +223,8 @@ impl LinkQueue {
         if let Some(chunk) = umem.chunk(piece.address)
             && umem.holds(piece)
             && umem.owner(chunk) == Owner::Fill(self.link)
+            && self.pool.take(chunk)
         {
-            umem.set_owner(chunk, Owner::Process(self.pool.me()));
             self.came += 1;
             return true;
         }
@@ -268,6 +270,7 @@ impl LinkQueue {
             if self.sharer.is_some() {
                 journal.store(self.rings.tx.position());
             }
+            self.pool.give(chunk);
             umem.set_owner(chunk, Owner::Tx(self.link));
         }
         frame.into_ring();
@@ -302,7 +305,7 @@ impl LinkQueue {
         if !is_whole || umem.owner(chunk) != Owner::Tx(self.link) {
             return None;
         }
-        Some(self.pool.bytes_of(&piece))
+        self.pool.bytes_of(&piece)
     }
 
     /// Takes the oldest of these out again, and frees them: they were sent in
@@ -312,7 +315,8 @@ impl LinkQueue {
     /// Where there are not so many.
     pub fn withdraw(&mut self, count: u32) {
         for index in 0..count {
-            self.pool.release_piece(&self.rings.tx.kept(index));
+            let piece = self.rings.tx.kept(index);
+            self.take_back_piece(&piece);
         }
         self.rings.tx.withdraw(count);
     }
@@ -340,9 +344,17 @@ impl LinkQueue {
     pub fn take_back(&mut self) -> Result<u32, Corrupt> {
         let entries = self.rings.tx.take_back()?;
         for piece in &entries {
-            self.pool.release_piece(piece);
+            self.take_back_piece(piece);
         }
         Ok(entries.len() as u32)
+    }
+
+    /// Frees what was in the tx ring.
+    fn take_back_piece(&mut self, piece: &Descriptor) {
+        let chunk = self.pool.umem().chunk(piece.address);
+        if !chunk.is_some_and(|chunk| self.pool.take_back(chunk)) {
+            self.oddities.invalid += 1;
+        }
     }
 
     /// Frees what the kernel still had, after its socket was closed.
@@ -351,7 +363,7 @@ impl LinkQueue {
         for chunk in 0..umem.chunks() {
             let owner = umem.owner(chunk);
             if owner == Owner::Fill(self.link) || owner == Owner::Tx(self.link) {
-                self.pool.release(chunk);
+                self.pool.take_back(chunk);
             }
         }
         self.oddities

@@ -54,6 +54,22 @@ impl Mapping {
         }
     }
 
+    /// Copies `len` bytes from a place behind what is in `to`.
+    pub(crate) fn read(&self, at: usize, len: usize, to: &mut Vec<u8>) {
+        assert!(at + len <= self.bytes, "chunks lie inside the memory");
+        to.reserve(len);
+        // SAFETY: inside of the mapping, as just compared, and there is room
+        // for as many bytes behind those of the vector, which are written
+        // before it is told of them. A copy from raw memory, to which no
+        // reference is made: whoever writes there meanwhile changes bytes of
+        // the copy and nothing else.
+        unsafe {
+            let end = to.as_mut_ptr().add(to.len());
+            std::ptr::copy_nonoverlapping(self.start().add(at), end, len);
+            to.set_len(to.len() + len);
+        }
+    }
+
     /// Writes the 32-bit number at a place; releases what was written before.
     #[inline]
     pub(crate) fn put_word(&self, at: usize, value: u32) {

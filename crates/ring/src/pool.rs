@@ -33,6 +33,8 @@ pub struct Pool {
     me: u16,
     /// The last one freed is the first to be had: it is in the cache.
     free: RefCell<Vec<u32>>,
+    /// Which chunks are this pool's: in `free`, or in a frame.
+    held: Held,
     /// As many are kept for [`alloc`](Self::alloc).
     kept: u32,
     /// Other processes have the memory, too.
@@ -46,10 +48,13 @@ impl Pool {
     /// them are never lent to the kernel to be filled.
     ///
     /// # Panics
-    /// For process 0.
+    /// For process 0, and for memory that was [opened](Umem::open): another
+    /// pool has its chunks.
     pub fn new(umem: Umem, me: u16, kept: u32) -> Rc<Pool> {
+        assert!(umem.is_new(), "memory of another process is joined");
         let pool = Pool::empty(umem, me, kept);
         let chunks = pool.umem.chunks();
+        (0..chunks).for_each(|chunk| pool.held.set(chunk));
         pool.free.borrow_mut().extend((0..chunks).rev());
         Rc::new(pool)
     }
@@ -70,6 +75,7 @@ impl Pool {
     fn empty(umem: Umem, me: u16, kept: u32) -> Pool {
         assert!(me != 0, "processes count from 1");
         Pool {
+            held: Held::new(umem.chunks()),
             umem,
             me,
             free: RefCell::new(Vec::new()),
@@ -85,7 +91,8 @@ impl Pool {
         if !self.is_shared.replace(true) {
             let mut free = self.free.borrow_mut();
             let beyond = free.len().saturating_sub(self.ready_max());
-            free.drain(..beyond);
+            free.drain(..beyond)
+                .for_each(|chunk| self.held.clear(chunk));
             let ready = Owner::Ready(self.me);
             free.iter()
                 .for_each(|chunk| self.umem.set_owner(*chunk, ready));
@@ -112,6 +119,12 @@ impl Pool {
         self.free.borrow().len()
     }
 
+    /// Which chunks are free, for this process.
+    #[cfg(test)]
+    pub(crate) fn free_chunks(&self) -> Vec<u32> {
+        self.free.borrow().clone()
+    }
+
     /// Gets chunks that are nobody's until so many are free for this process;
     /// tells whether they are.
     pub fn ready(&self, count: u32) -> bool {
@@ -129,8 +142,12 @@ impl Pool {
         let (end, mut at) = (free.len() + want as usize, self.next.get());
         for _ in 0..looks.min(self.umem.chunks()) {
             let ready = Owner::Ready(self.me);
-            if self.umem.owner(at) == Owner::Free && self.umem.change_owner(at, Owner::Free, ready)
+            // An owner word that calls a chunk of this pool free is a lie.
+            if self.umem.owner(at) == Owner::Free
+                && !self.held.has(at)
+                && self.umem.change_owner(at, Owner::Free, ready)
             {
+                self.held.set(at);
                 free.push(at);
             }
             at = if at + 1 < self.umem.chunks() {
@@ -175,22 +192,56 @@ impl Pool {
     /// One of those that are free, to be lent: its owner word is to follow.
     #[inline]
     pub(crate) fn lend(&self) -> Option<u32> {
-        self.free.borrow_mut().pop()
+        let chunk = self.free.borrow_mut().pop()?;
+        self.held.clear(chunk);
+        Some(chunk)
     }
 
     #[inline]
     fn grab(&self) -> Option<u32> {
-        let found = self.lend();
-        let chunk = found.or_else(|| {
+        let pop = || self.free.borrow_mut().pop();
+        let chunk = pop().or_else(|| {
             self.gather(1, self.umem.chunks());
-            self.lend()
+            pop()
         })?;
         self.umem.set_owner(chunk, Owner::Process(self.me));
         Some(chunk)
     }
 
+    /// Takes a chunk for a frame that a ring says is in it; `false` if this
+    /// pool has it already: then the ring lies.
     #[inline]
-    pub(crate) fn release(&self, chunk: u32) {
+    pub(crate) fn take(&self, chunk: u32) -> bool {
+        let is_new = !self.held.has(chunk);
+        if is_new {
+            self.held.set(chunk);
+            self.umem.set_owner(chunk, Owner::Process(self.me));
+        }
+        is_new
+    }
+
+    /// Takes a chunk back that a ring had, to be free; `false` if this pool
+    /// has it already: then the ring lies.
+    #[inline]
+    pub(crate) fn take_back(&self, chunk: u32) -> bool {
+        let is_new = !self.held.has(chunk);
+        if is_new {
+            self.held.set(chunk);
+            self.release(chunk);
+        }
+        is_new
+    }
+
+    /// Gives a chunk of a frame to a ring: its owner word is to follow, and
+    /// the frame is not to be used again.
+    #[inline]
+    pub(crate) fn give(&self, chunk: u32) {
+        self.held.clear(chunk);
+    }
+
+    /// Frees a chunk that is this pool's, and in no frame any more.
+    #[inline]
+    fn release(&self, chunk: u32) {
         if !self.is_shared.get() {
             self.umem.set_owner(chunk, Owner::Free);
             self.free.borrow_mut().push(chunk);
@@ -202,24 +253,67 @@ impl Pool {
         if free.len() > self.ready_max() {
             let half = free.len() / 2;
             let freed = free.drain(..half);
-            freed.for_each(|chunk| self.umem.set_owner(chunk, Owner::Free));
+            freed.for_each(|chunk| {
+                self.held.clear(chunk);
+                self.umem.set_owner(chunk, Owner::Free);
+            });
         }
     }
 
     /// The bytes of a piece of a frame that we have put into a ring, and that
     /// the kernel has not been told of: until it is told or the chunk released
-    /// nobody has them.
+    /// nobody has them. `None` for a chunk that is in a frame of this pool, or
+    /// free in it: then the ring lies.
     #[inline]
-    pub(crate) fn bytes_of(&self, piece: &Descriptor) -> &[u8] {
-        // SAFETY: the frame's value is gone, and the caller says that nobody
-        // else was given its chunk.
-        unsafe { self.umem.bytes(piece) }
+    pub(crate) fn bytes_of(&self, piece: &Descriptor) -> Option<&[u8]> {
+        let chunk = self.umem.chunk(piece.address)?;
+        // SAFETY: the frame's value is gone, and no other of this pool has its
+        // chunk, as just compared; the pool gets it back by a call with a
+        // mutable reference to the queue, which is borrowed as long as these
+        // bytes. That no other process has the chunk is promised by whoever
+        // opened the memory.
+        (!self.held.has(chunk)).then(|| unsafe { &*self.umem.bytes(piece) })
     }
 
     #[inline]
-    pub(crate) fn release_piece(&self, piece: &Descriptor) {
+    fn release_piece(&self, piece: &Descriptor) {
         let chunk = self.umem.chunk(piece.address);
         self.release(chunk.expect("a frame's pieces were compared when it came"));
+    }
+}
+
+/// A bit for each chunk, in memory of this process alone. Where owner words
+/// and rings are memory that other processes write, these bits are what a pool
+/// believes: whatever stands in there, no chunk is in two frames of a pool.
+#[derive(Debug)]
+struct Held(Box<[Cell<u64>]>);
+
+impl Held {
+    fn new(chunks: u32) -> Held {
+        Held(vec![Cell::new(0); chunks.div_ceil(64) as usize].into())
+    }
+
+    #[inline]
+    fn word(&self, chunk: u32) -> (&Cell<u64>, u64) {
+        (&self.0[chunk as usize / 64], 1 << (chunk % 64))
+    }
+
+    #[inline]
+    fn has(&self, chunk: u32) -> bool {
+        let (word, bit) = self.word(chunk);
+        word.get() & bit != 0
+    }
+
+    #[inline]
+    fn set(&self, chunk: u32) {
+        let (word, bit) = self.word(chunk);
+        word.set(word.get() | bit);
+    }
+
+    #[inline]
+    fn clear(&self, chunk: u32) {
+        let (word, bit) = self.word(chunk);
+        word.set(word.get() & !bit);
     }
 }
 
@@ -286,8 +380,9 @@ impl Frame {
     /// than a chunk.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: this value owns the chunk, which the owner word says, and
-        // only this value refers to it; it is borrowed as long as the bytes.
+        // SAFETY: this value owns the chunk: no other frame of the pool has
+        // it, which the pool's own bits say, and no other process, which who
+        // opened the memory has promised. It is borrowed as long as the bytes.
         unsafe { self.pool.umem.bytes(&self.first) }
     }
 
@@ -326,9 +421,7 @@ impl Frame {
 
     /// Copies the whole frame behind what is in `to`.
     pub fn copy_to(&self, to: &mut Vec<u8>) {
-        (0..self.pieces())
-            .filter_map(|index| self.piece(index))
-            .for_each(|bytes| to.extend_from_slice(bytes));
+        (0..self.pieces()).for_each(|index| self.pool.umem.copy_to(&self.at(index), to));
     }
 
     /// Makes it these bytes, in as many chunks as they need; `false`, and the
@@ -362,8 +455,7 @@ impl Frame {
                 .expect("a frame's pieces are valid");
             piece.address = umem.address(chunk) + headroom;
             piece.len = now.len() as u32;
-            // SAFETY: as above, and borrowed for writing.
-            unsafe { umem.bytes(piece) }.copy_from_slice(now);
+            umem.copy_from(piece, now);
             left = later;
         }
         true

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Views of shared memory.
 
 use crate::cursor::{BUSY, Corrupt, Cursor, DISCARDED, Memory, Span, record_bytes};
+use crate::fork::Fork;
 use crate::mapped::Mapped;
 use crate::nap::nap;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -73,6 +74,9 @@ pub enum Error {
         /// The first word there.
         header: u32,
     },
+    /// This process was forked from the one that opened the reader.
+    #[error("the ring is read by the process that this one was forked from")]
+    Forked,
     /// Waiting failed.
     #[error("waiting for the ring failed ({source})")]
     Wait {
@@ -105,7 +109,8 @@ pub enum Woke {
 ///
 /// ```no_run
 /// # fn run(fd: std::os::fd::OwnedFd) -> Result<(), weir_ring::Error> {
-/// let mut reader = weir_ring::Reader::open(fd)?;
+/// // SAFETY: the ring was made for this program, which opens it once.
+/// let mut reader = unsafe { weir_ring::Reader::open(fd)? };
 /// loop {
 ///     reader.wait(None)?;
 ///     for record in &reader.peek()? {
@@ -116,14 +121,16 @@ pub enum Woke {
 /// ```
 ///
 /// A reader that ends or is killed leaves the ring as it is, and the next one
-/// goes on behind the last batch that was released. Two at a time get
-/// nonsense, though no memory but the ring's: that is for their owner to
-/// avoid.
+/// goes on behind the last batch that was released.
+///
+/// In a process that was forked from the reader's the reader is of no use:
+/// calls say [`Error::Forked`], and nothing is released.
 #[derive(Debug)]
 pub struct Reader {
     fd: OwnedFd,
     memory: Mapped,
     cursor: Cursor,
+    fork: Fork,
     mode: Mode,
     /// Records and bytes that were read since the last nap.
     burst: (usize, u64),
@@ -136,18 +143,27 @@ pub struct Reader {
 impl Reader {
     /// Maps the ring; needs no privilege.
     ///
+    /// # Safety
+    /// As long as the reader lives no other reads the ring: neither this
+    /// process by another descriptor of it, nor another process. The kernel
+    /// writes over records that any of them has released, and this reader's
+    /// are slices of that memory. With two readers records are nonsense and
+    /// may change while they are looked at; none leads outside of the ring.
+    ///
     /// # Errors
     /// Where the descriptor is none of a ring (its size is read in
     /// `/proc/self/fdinfo`), or memory is missing.
-    pub fn open(ring: OwnedFd) -> Result<Reader, Error> {
+    pub unsafe fn open(ring: OwnedFd) -> Result<Reader, Error> {
         let bytes = ring_bytes(ring.as_fd())?;
         let memory = Mapped::new(ring.as_fd(), bytes);
         let memory = memory.map_err(|source| Error::Map { bytes, source })?;
+        let fork = Fork::new().map_err(|source| Error::Map { bytes, source })?;
         let (published, noted) = memory.left_at();
         Ok(Reader {
             cursor: Cursor::resume(&memory, published, noted),
             fd: ring,
             memory,
+            fork,
             mode: Mode::default(),
             burst: (0, 0),
             nap: NAP,
@@ -204,11 +220,15 @@ impl Reader {
         Ok(Records {
             memory: &self.memory,
             position: span.start,
+            end: span.end,
             left: span.records,
         })
     }
 
     fn scan(&mut self, records_max: usize, bytes_max: u64) -> Result<Span, Error> {
+        if self.fork.is_child() {
+            return Err(Error::Forked);
+        }
         let span = self.cursor.scan(&self.memory, records_max, bytes_max)?;
         self.burst.0 += span.records;
         self.burst.1 += span.end - span.start;
@@ -231,6 +251,13 @@ impl Reader {
 
     fn release_held(&mut self) {
         if let Some(end) = self.held.take() {
+            self.release(end);
+        }
+    }
+
+    /// Gives everything before `end` back, if this is the reader's process.
+    fn release(&mut self, end: u64) {
+        if !self.fork.is_child() {
             self.cursor.release(&self.memory, end);
         }
     }
@@ -242,6 +269,9 @@ impl Reader {
     /// [`Error::Wait`] only.
     pub fn wait(&mut self, time_max: Option<Duration>) -> Result<Woke, Error> {
         self.release_held();
+        if self.fork.is_child() {
+            return Err(Error::Forked);
+        }
         if self.cursor.is_ready(&self.memory) {
             return Ok(Woke::Ready);
         }
@@ -266,10 +296,11 @@ impl Reader {
     /// to be readable: makes the kernel wake for the next record, and looks
     /// once more. Wait only if it says `true`; else there is something to
     /// read. The descriptor counts as readable also while a record is being
-    /// written, so that [`peek`](Self::peek) may then give nothing yet.
+    /// written, so that [`peek`](Self::peek) may then give nothing yet. In a
+    /// forked process it says `false`, and `peek` the error.
     pub fn arm(&mut self) -> bool {
         self.release_held();
-        self.cursor.arm(&self.memory)
+        !self.fork.is_child() && self.cursor.arm(&self.memory)
     }
 
     /// Sleeps until woken; `None` for no reason, or a record that is still
@@ -323,6 +354,7 @@ impl Batch<'_> {
         Records {
             memory: &self.reader.memory,
             position: self.span.start,
+            end: self.span.end,
             left: self.span.records,
         }
     }
@@ -343,8 +375,7 @@ impl fmt::Debug for Batch<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        let reader = &mut *self.reader;
-        reader.cursor.release(&reader.memory, self.span.end);
+        self.reader.release(self.span.end);
     }
 }
 
@@ -362,6 +393,8 @@ impl<'a> IntoIterator for &'a Batch<'_> {
 pub struct Records<'a> {
     memory: &'a Mapped,
     position: u64,
+    /// The end of what was scanned.
+    end: u64,
     left: usize,
 }
 
@@ -370,16 +403,25 @@ impl<'a> Iterator for Records<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         while self.left > 0 {
+            // The one copy of the header that is looked at: if another reader
+            // has released the record, it is not what the scan has seen.
             let (position, header) = (self.position, self.memory.header(self.position));
-            self.position += record_bytes(header);
+            let behind = position + record_bytes(header);
+            if header & BUSY != 0 || behind > self.end {
+                (self.position, self.left) = (self.end, 0);
+                break;
+            }
+            self.position = behind;
             if header & DISCARDED != 0 {
                 continue;
             }
             self.left -= 1;
             let len = (header & !(BUSY | DISCARDED)) as usize;
-            // SAFETY: the scan found this record committed and
-            // inside; the kernel changes no header after that. The batch, or
-            // the reader, is borrowed, and publishes no position beyond.
+            // SAFETY: by this copy of its header the record ends before the
+            // scan's end, which is no further than the producer and the ring
+            // are long. The batch, or the reader, is borrowed and publishes no
+            // position beyond; no other reader does, as who opened this one
+            // has promised.
             return Some(unsafe { self.memory.record(position, len) });
         }
         None

@@ -168,6 +168,8 @@ pub struct Umem {
     chunks: u32,
     chunk_shift: u32,
     chunks_at: usize,
+    /// Whether this process has made it.
+    is_new: bool,
 }
 
 /// Where the chunks begin.
@@ -204,14 +206,23 @@ impl Umem {
         mapping.word(8).store(chunk_bytes, Ordering::Relaxed);
         mapping.word(12).store(chunks, Ordering::Relaxed);
         mapping.wide(0).store(MAGIC, Ordering::Release);
-        Ok(Umem::over(mapping, file, chunks, chunk_bytes))
+        Ok(Umem::over(mapping, file, (chunks, chunk_bytes), true))
     }
 
     /// Memory that another process has made.
     ///
+    /// # Safety
+    /// Every process that has the memory uses it as this crate does: by a
+    /// pool of its own, with a number of its own, which was
+    /// [joined](crate::Pool::join) or is [shared](crate::Pool::share). No
+    /// other writes or reads the bytes of a chunk that it does not own. The
+    /// members of a tap trust each other so far: what one of them writes where
+    /// it must not changes bytes that others look at. No member can have a
+    /// pool of this process give out a chunk twice.
+    ///
     /// # Errors
     /// See [`UmemError`].
-    pub fn open(file: OwnedFd) -> Result<Umem, UmemError> {
+    pub unsafe fn open(file: OwnedFd) -> Result<Umem, UmemError> {
         let not_ours = |_| UmemError::NotOurs;
         let stat = rustix::fs::fstat(&file).map_err(|_| UmemError::NotOurs)?;
         let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| UmemError::NotOurs)?;
@@ -233,17 +244,28 @@ impl Umem {
         if sized(chunks, chunk_bytes)? != held {
             return Err(UmemError::NotOurs);
         }
-        Ok(Umem::over(mapping, file, chunks, chunk_bytes))
+        Ok(Umem::over(mapping, file, (chunks, chunk_bytes), false))
     }
 
-    fn over(mapping: Mapping, file: OwnedFd, chunks: u32, chunk_bytes: u32) -> Umem {
+    fn over(
+        mapping: Mapping,
+        file: OwnedFd,
+        (chunks, chunk_bytes): (u32, u32),
+        is_new: bool,
+    ) -> Umem {
         Umem {
             mapping,
             file,
+            is_new,
             chunks,
             chunk_shift: chunk_bytes.trailing_zeros(),
             chunks_at: chunks_at(chunks),
         }
+    }
+
+    /// Whether this process has made it.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// How many chunks there are.
@@ -381,11 +403,31 @@ impl Umem {
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the caller owns the chunk")]
     pub unsafe fn bytes(&self, piece: &Descriptor) -> &mut [u8] {
-        assert!(self.holds(piece), "a piece lies inside of a chunk");
-        let at = self.chunks_at + piece.address as usize;
+        let at = self.place(piece);
         // SAFETY: inside of the mapping, as just compared; that nobody else
         // reads or writes there is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.start().add(at), piece.len as usize) }
+    }
+
+    /// Where a piece begins in the mapping.
+    ///
+    /// # Panics
+    /// If the piece is not [inside of a chunk](Self::holds).
+    #[inline]
+    fn place(&self, piece: &Descriptor) -> usize {
+        assert!(self.holds(piece), "a piece lies inside of a chunk");
+        self.chunks_at + piece.address as usize
+    }
+
+    /// Copies a piece behind what is in `to`.
+    pub(crate) fn copy_to(&self, piece: &Descriptor, to: &mut Vec<u8>) {
+        self.mapping.read(self.place(piece), piece.len as usize, to);
+    }
+
+    /// Copies `bytes` to where a piece begins; the piece is at least as long.
+    pub(crate) fn copy_from(&self, piece: &Descriptor, bytes: &[u8]) {
+        assert!(bytes.len() <= piece.len as usize, "it fits");
+        self.mapping.write(self.place(piece), bytes);
     }
 
     /// Has the processor fetch the bytes at an address, wherever that is: they

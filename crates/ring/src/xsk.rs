@@ -1,7 +1,9 @@
 //! The four rings of an `AF_XDP` socket, mapped (`linux/if_xdp.h`).
+#![allow(unsafe_code)] // The promise of whoever maps them.
 
 use crate::mapping::Mapping;
 use crate::queue::{Cells, Consumer, Producer};
+use crate::umem::Umem;
 use rustix::net::sockopt;
 use rustix::net::xdp::XdpRingOffset;
 use std::io;
@@ -210,24 +212,32 @@ pub struct RingSizes {
 #[derive(Debug)]
 pub struct XskRings {
     /// Chunks for the kernel to fill.
-    pub fill: Producer<MappedRing<u64>>,
+    pub(crate) fill: Producer<MappedRing<u64>>,
     /// Frames received.
-    pub rx: Consumer<MappedRing<Descriptor>>,
+    pub(crate) rx: Consumer<MappedRing<Descriptor>>,
     /// Frames to send.
-    pub tx: Producer<MappedRing<Descriptor>>,
+    pub(crate) tx: Producer<MappedRing<Descriptor>>,
     /// Chunks whose frames were sent.
-    pub completion: Consumer<MappedRing<u64>>,
+    pub(crate) completion: Consumer<MappedRing<u64>>,
+    /// Where the memory is that its addresses are of.
+    pub(crate) memory: u64,
 }
 
 impl XskRings {
     /// Most entries of one ring.
     pub const ENTRIES_MAX: u32 = 1 << 16;
 
-    /// Maps the rings of a socket, which were made with these sizes.
+    /// Maps the rings of a socket with this memory, which were made with these
+    /// sizes.
+    ///
+    /// # Safety
+    /// The socket is bound with this memory. No other process and no other value
+    /// of this one uses its rings, but for those with which they are
+    /// [shared](crate::LinkQueue::share).
     ///
     /// # Errors
     /// If they were not, or the descriptor is none of such a socket.
-    pub fn map(socket: impl AsFd, sizes: RingSizes) -> io::Result<XskRings> {
+    pub unsafe fn map(socket: impl AsFd, sizes: RingSizes, umem: &Umem) -> io::Result<XskRings> {
         let all = [sizes.fill, sizes.rx, sizes.tx, sizes.completion];
         let fits = |entries: u32| entries.is_power_of_two() && entries <= XskRings::ENTRIES_MAX;
         if !all.into_iter().all(fits) {
@@ -245,6 +255,7 @@ impl XskRings {
                 &at.cr,
                 sizes.completion,
             )?),
+            memory: umem.registered().0,
         })
     }
 }

@@ -1,4 +1,5 @@
 //! A ring whose other side writes what it likes.
+#![allow(unsafe_code)] // Memory that two have.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -156,7 +157,8 @@ fn memory_is_shared_by_its_descriptor_and_nothing_else_is() {
     umem.set_owner(3, Owner::Process(7));
     umem.set_owner(4, Owner::Fill(2));
     umem.set_owner(5, Owner::Tx(65_535));
-    let other = Umem::open(umem.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    // SAFETY: no chunk's bytes are looked at here.
+    let other = unsafe { Umem::open(umem.as_fd().try_clone_to_owned().unwrap()).unwrap() };
     assert_eq!((other.chunks(), other.chunk_bytes()), (16, 4096));
     let owners = [2, 3, 4, 5].map(|chunk| other.owner(chunk));
     let expected = [
@@ -172,7 +174,8 @@ fn memory_is_shared_by_its_descriptor_and_nothing_else_is() {
     assert_eq!((census.free, census.fill, census.tx), (14, 1, 1));
     assert_eq!(census.total(), 16);
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    let refused = Umem::open(file.into());
+    // SAFETY: as above.
+    let refused = unsafe { Umem::open(file.into()) };
     assert!(matches!(refused, Err(UmemError::NotOurs)));
     for (chunks, bytes) in [(0, 2048), (1, 1024), (1, 8192), (1 << 19, 2048)] {
         let refused = Umem::create(chunks, bytes);

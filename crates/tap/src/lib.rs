@@ -72,6 +72,7 @@ mod share;
 mod spin;
 pub mod switch;
 mod tap;
+mod trust;
 mod watch;
 
 pub use bridge::{Alike, Bridge, Context, Stop, Verdict};

@@ -5,6 +5,7 @@ use crate::config::{Config, Mode};
 use crate::counts::{Counts, LinkCounts};
 use crate::error::TapError;
 use crate::member::Members;
+use crate::trust;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
@@ -294,7 +295,7 @@ impl Queue {
         link: usize,
         queue: usize,
     ) -> Result<Queue, XskError> {
-        let (socket, rings) = Xsk::of_fd(socket, sizes)?;
+        let (socket, rings) = trust::socket(socket, sizes, pool.umem())?;
         let id = queue_id(link, queue as u32);
         Ok(Queue::new(LinkQueue::new(rings, pool, id), socket))
     }

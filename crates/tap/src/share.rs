@@ -12,6 +12,7 @@ use crate::link::{Queue, TapLink, sizes};
 use crate::member::{LOOK, Members, is_alive, number};
 use crate::pass::{self, Message};
 use crate::tap::Tap;
+use crate::trust;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -22,10 +23,10 @@ use weir_link::net::Interface;
 use weir_link::xdp::{
     CopyMode, DeathWord, Gate, GateParts, LinkParts, MEMBERS_MAX, QUEUES_MAX, State,
 };
+use weir_ring::Pool;
 use weir_ring::lock::Holder;
 use weir_ring::sharing::reclaim;
 use weir_ring::umem::Census;
-use weir_ring::{Pool, Umem};
 
 /// `weirtap1`: how the messages are laid out.
 const GREETING: &[u8; 8] = b"weirtap1";
@@ -98,7 +99,7 @@ impl Tap {
         let (links, ring, given) = greeting(message).ok_or(TapError::OtherVersion)?;
         let mut gate = Gate::of_parts(given.gate)?;
         let state = Rc::clone(gate.state());
-        let umem = Umem::open(given.umem)?;
+        let umem = trust::memory(given.umem)?;
         let config = Config {
             ring,
             chunks: umem.chunks(),

@@ -118,7 +118,8 @@ impl Bed {
 
     pub(crate) fn reader(&self, port: usize) -> Reader {
         let ring: OwnedFd = self.rings[port].try_clone().expect("a descriptor").into();
-        Reader::open(ring).expect("a reader")
+        // SAFETY: a bench has one reader of a port at a time.
+        unsafe { Reader::open(ring) }.expect("a reader")
     }
 
     /// A program that writes the fields of a flow into the frame and goes on

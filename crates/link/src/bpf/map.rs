@@ -5,6 +5,7 @@ use super::spec::{MapSpec, MapType, possible_cpus};
 use super::{is_not_permitted, kernel_name, sys};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use weir_ring::Reader;
 
 /// Why an operation on a map failed.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +86,19 @@ pub struct Map {
     key_bytes: usize,
     value_bytes: usize,
     entries_max: u32,
+}
+
+/// A new ring, to put into maps and programs, and its one reader.
+///
+/// # Errors
+/// As for [`Map::create`], and where the ring cannot be mapped.
+pub fn ring(bytes: u32) -> io::Result<(Map, Reader)> {
+    let map = Map::create("weir_ring", &MapSpec::ring_buf(bytes)).map_err(io::Error::other)?;
+    let fd = map.try_clone()?.into();
+    // SAFETY: a new ring; whoever opens another reader of it promises that
+    // there is none.
+    let reader = unsafe { Reader::open(fd) }.map_err(io::Error::other)?;
+    Ok((map, reader))
 }
 
 impl Map {

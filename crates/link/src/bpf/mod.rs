@@ -31,6 +31,7 @@ mod sys;
 pub(crate) use attach::is_missing;
 pub use attach::{AttachError, Attachment, AttachmentInfo, Hook, programs_at};
 pub use live::{LIVE_BATCH_MAX, LiveRun};
+pub use map::ring;
 pub use map::{BatchError, Map, MapError};
 pub use memory::MapMemory;
 pub use object::{

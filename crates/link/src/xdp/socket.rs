@@ -1,4 +1,5 @@
 //! `AF_XDP` sockets: one for each queue of a device, all on one UMEM.
+#![allow(unsafe_code)] // The promise that a new socket is of one owner.
 
 use crate::net::{Interface, set_option};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -136,6 +137,8 @@ pub struct XskSpec {
 #[derive(Debug)]
 pub struct Xsk {
     socket: OwnedFd,
+    /// Where the memory is that it is bound to.
+    memory: u64,
 }
 
 /// What the kernel has counted at a socket.
@@ -162,11 +165,16 @@ impl Xsk {
     ///
     /// # Errors
     /// See [`XskError`].
+    ///
+    /// # Panics
+    /// If `other` is a socket of other memory.
     pub fn bind(
         umem: &Umem,
         other: Option<&Xsk>,
         spec: &XskSpec,
     ) -> Result<(Xsk, XskRings), XskError> {
+        let is_of = |other: &Xsk| other.memory == umem.registered().0;
+        assert!(other.is_none_or(is_of), "sockets share one memory");
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None);
         let socket = socket.map_err(failed("make an AF_XDP socket"))?;
@@ -203,20 +211,32 @@ impl Xsk {
             ),
         };
         bound.map_err(|error| refused(error, spec))?;
-        Xsk::of_fd(socket, spec.sizes)
+        // SAFETY: a new socket, which no other has; bound to this memory, which
+        // it has registered, or the other before it.
+        unsafe { Xsk::of_fd(socket, spec.sizes, umem) }
     }
 
     /// A socket that another process has bound, with rings of these sizes.
     ///
+    /// # Safety
+    /// As for [`XskRings::map`]: it is bound to this memory, and no other uses
+    /// its rings but those with whom they are shared.
+    ///
     /// # Errors
     /// If it is none, or its rings are of other sizes.
-    pub fn of_fd(socket: OwnedFd, sizes: RingSizes) -> Result<(Xsk, XskRings), XskError> {
-        let rings = XskRings::map(&socket, sizes);
+    pub unsafe fn of_fd(
+        socket: OwnedFd,
+        sizes: RingSizes,
+        umem: &Umem,
+    ) -> Result<(Xsk, XskRings), XskError> {
+        // SAFETY: the caller's promise.
+        let rings = unsafe { XskRings::map(&socket, sizes, umem) };
         let rings = rings.map_err(|source| XskError::System {
             what: "map the rings of an AF_XDP socket",
             source,
         })?;
-        Ok((Xsk { socket }, rings))
+        let memory = umem.registered().0;
+        Ok((Xsk { socket, memory }, rings))
     }
 
     /// Has the kernel send what is in the tx ring; `false` where it has not

@@ -32,7 +32,7 @@ impl OnePort {
     }
 
     pub(crate) fn reader(&self) -> Reader {
-        Reader::open(OwnedFd::from(self.ring.try_clone().unwrap())).unwrap()
+        weir_lab::rings::reader(OwnedFd::from(self.ring.try_clone().unwrap())).unwrap()
     }
 
     /// A dispatcher at a hook of a device, with the plan from the first frame

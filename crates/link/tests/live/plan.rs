@@ -102,7 +102,7 @@ impl Live {
 
     fn reader(&self, port: u32) -> Reader {
         let ring = self.rings[port as usize].try_clone().unwrap();
-        Reader::open(OwnedFd::from(ring)).unwrap()
+        weir_lab::rings::reader(OwnedFd::from(ring)).unwrap()
     }
 }
 

@@ -22,13 +22,14 @@ const CHUNKS: u32 = 40;
 const ENTRIES: u32 = 8;
 const LINK: u16 = 3;
 
-fn rings(file: &OwnedFd) -> XskRings {
+fn rings(file: &OwnedFd, umem: &Umem) -> XskRings {
     let file = file.as_fd();
     XskRings {
         fill: Producer::new(MappedRing::of_file(file, 0, ENTRIES)),
         rx: Consumer::new(MappedRing::of_file(file, 4096, ENTRIES)),
         tx: Producer::new(MappedRing::of_file(file, 8192, ENTRIES)),
         completion: Consumer::new(MappedRing::of_file(file, 12288, ENTRIES)),
+        memory: umem.registered().0,
     }
 }
 
@@ -117,7 +118,8 @@ impl World {
         let at = |at| MappedRing::of_file(file.as_fd(), at, ENTRIES);
         let pieces = |at| MappedRing::of_file(file.as_fd(), at, ENTRIES);
         let kernel = Kernel {
-            umem: Umem::open(memory.try_clone().unwrap()).unwrap(),
+            // SAFETY: the kernel's, which keeps to what it is lent.
+            umem: unsafe { Umem::open(memory.try_clone().unwrap()).unwrap() },
             fill: Consumer::new(at(0)),
             rx: Producer::new(pieces(4096)),
             tx: Consumer::new(pieces(8192)),
@@ -141,7 +143,8 @@ impl World {
     }
 
     fn join(&self, number: u16) -> Process {
-        let umem = Umem::open(self.memory.try_clone().unwrap()).unwrap();
+        // SAFETY: all have pools of this crate, and numbers of their own.
+        let umem = unsafe { Umem::open(self.memory.try_clone().unwrap()).unwrap() };
         self.alive.borrow_mut().insert(number);
         Process::new(Pool::join(umem, number, 2), &self.rings, number)
     }
@@ -160,7 +163,7 @@ impl World {
 impl Process {
     fn new(pool: Rc<Pool>, rings_in: &OwnedFd, number: u16) -> Process {
         let generation = pool.umem().next_generation(number);
-        let mut queue = LinkQueue::new(rings(rings_in), &pool, LINK);
+        let mut queue = LinkQueue::new(rings(rings_in, pool.umem()), &pool, LINK);
         queue.share(Holder::new(number, generation));
         Process {
             pool,
@@ -347,4 +350,120 @@ fn nobody_takes_what_a_living_process_has() {
     assert_eq!(frames.len(), 4);
     drop(frames);
     second.finishes(&world, "two live");
+}
+
+/// A member that writes what it likes, where it likes.
+struct Vandal<'a> {
+    world: &'a World,
+    seed: u64,
+}
+
+impl Vandal<'_> {
+    fn random(&mut self, below: u64) -> u64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        self.seed % below
+    }
+
+    fn scribbles(&mut self) {
+        for _ in 0..1 + self.random(8) {
+            let chunk = self.random(CHUNKS.into()) as u32;
+            let owner = match self.random(6) {
+                0 | 1 => Owner::Free,
+                2 => Owner::Ready(1),
+                3 => Owner::Process(1),
+                4 => Owner::Fill(LINK),
+                _ => Owner::Tx(LINK),
+            };
+            self.world.kernel.borrow().umem.set_owner(chunk, owner);
+        }
+        // Positions, and entries that name chunks.
+        let ring = 4096 * self.random(4);
+        let (at, value) = match self.random(3) {
+            0 => (ring + 64 * self.random(2), self.random(16)),
+            _ => (
+                ring + 128 + 8 * self.random(2 * u64::from(ENTRIES)),
+                2048 * self.random(CHUNKS.into()) + 256,
+            ),
+        };
+        rustix::io::pwrite(&self.world.rings, &value.to_ne_bytes(), at).unwrap();
+    }
+}
+
+/// Every chunk of these frames is in one of them, once, and in no list.
+fn check_apart(pool: &Pool, frames: &[Frame], seed: u64) {
+    let pieces = frames
+        .iter()
+        .flat_map(|frame| (0..frame.pieces()).map(|piece| frame.at(piece).address));
+    let chunks = pieces.map(|address| pool.umem().chunk(address).unwrap());
+    let mut all: Vec<u32> = chunks.chain(pool.free_chunks()).collect();
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(
+        all.len(),
+        count,
+        "a chunk is in two places, seed {seed:#x}: {all:?}"
+    );
+}
+
+#[test]
+fn no_member_has_a_chunk_handed_out_twice() {
+    for seed in 1..=60_u64 {
+        let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (world, mut honest) = World::new();
+        let mut vandal = Vandal {
+            world: &world,
+            seed,
+        };
+        let mut frames: Vec<Frame> = Vec::new();
+        for _ in 0..80 {
+            vandal.scribbles();
+            let queue = &mut honest.queue;
+            if queue.lock_rx(|_| true).is_ok_and(|locked| locked) {
+                for _ in 0..4 {
+                    frames.extend(queue.take().ok().flatten());
+                }
+                queue.release();
+                let _ = queue.refill();
+                queue.unlock_rx();
+            }
+            check_apart(&honest.pool, &frames, seed);
+            frames.extend(honest.pool.alloc());
+            check_apart(&honest.pool, &frames, seed);
+            let queue = &mut honest.queue;
+            if queue.lock_tx(|_| true).is_ok_and(|locked| locked) {
+                let _ = queue.reap();
+                if let Some(frame) = frames.pop() {
+                    frames.extend(queue.put(frame).ok().flatten());
+                }
+                for index in 0..queue.kept_back().unwrap_or_default() {
+                    let _ = queue.kept(index);
+                }
+                if vandal.random(2) == 0 {
+                    let count = queue.kept_back().unwrap_or_default();
+                    queue.withdraw(count);
+                }
+                queue.submit();
+                let _ = queue.take_back();
+                queue.unlock_tx();
+            }
+            check_apart(&honest.pool, &frames, seed);
+            while frames.len() > 6 {
+                frames.swap_remove(vandal.random(6) as usize);
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "memory of another process is joined")]
+fn nobody_makes_a_second_pool_of_all_chunks() {
+    let umem = Umem::create(CHUNKS, 2048).unwrap();
+    let file = umem.as_fd().try_clone_to_owned().unwrap();
+    let _pool = Pool::new(umem, 1, 0);
+    // SAFETY: what is tested is that no pool comes of it.
+    let second = unsafe { Umem::open(file).unwrap() };
+    let _ = Pool::new(second, 2, 0);
 }

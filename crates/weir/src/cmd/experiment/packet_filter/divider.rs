@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use weir_demux::kernel::{Hook, KernelPlan, Options, Part, PortSettings};
 use weir_demux::{Binding, Filter, Target};
-use weir_link::bpf::{Map, MapSpec, Program};
+use weir_link::bpf::Program;
 use weir_link::plan::PlanMaps;
 use weir_ring::Reader;
 
@@ -38,8 +38,7 @@ impl Divider {
             let _ = plan.bind(binding).map_err(Failure::run)?;
         }
         let maps = PlanMaps::new(&plan).map_err(Failure::run)?;
-        let ring = Map::create("weir_ring", &MapSpec::ring_buf(RING_BYTES));
-        let ring = ring.map_err(Failure::run)?;
+        let (ring, reader) = weir_link::bpf::ring(RING_BYTES).map_err(Failure::run)?;
         let place = 0_u32.to_ne_bytes();
         maps.map(Part::Rings)
             .put(&place, &ring)
@@ -49,7 +48,7 @@ impl Divider {
         let program = maps.load(&plan, Hook::Xdp).map_err(Failure::run)?;
         Ok(Divider {
             program,
-            reader: Reader::open(ring.into()).map_err(Failure::run)?,
+            reader,
             _maps: maps,
         })
     }
