@@ -8,7 +8,7 @@
 // The C ABI: what comes are the caller's pointers.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
+use std::cell::{RefCell, UnsafeCell};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
@@ -41,18 +41,29 @@ pub struct CCensus {
 }
 
 /// `struct weir`.
+///
+/// No reference to all of it that can write is ever made: another thread may
+/// look at the number meanwhile.
 #[derive(Debug)]
 pub struct CTap {
-    tap: Tap,
     thread: usize,
+    own: UnsafeCell<Own>,
+}
+
+/// What of a tap is its thread's alone.
+#[derive(Debug)]
+struct Own {
+    tap: Tap,
     links: Vec<LinkId>,
 }
 
 /// `struct weir_frame`.
+///
+/// As with [`CTap`], other threads may look at the number.
 #[derive(Debug)]
 pub struct CFrame {
-    frame: Frame,
     thread: usize,
+    frame: UnsafeCell<Frame>,
 }
 
 thread_local! {
@@ -84,14 +95,30 @@ const OTHER_THREAD: &str = "a tap and its frames belong to the thread that made 
 /// # Safety
 /// The pointer is null or came from `weir_map` or `weir_join`, was not given
 /// to `weir_unmap` since, and nobody else uses it as long as the result lives.
-unsafe fn ours<'a>(tap: *mut CTap) -> Option<&'a mut CTap> {
-    // SAFETY: the caller's promise.
-    let tap = unsafe { tap.as_mut() };
-    let ours = tap.filter(|tap| tap.thread == thread());
-    if ours.is_none() {
+unsafe fn ours<'a>(tap: *mut CTap) -> Option<&'a mut Own> {
+    // SAFETY: the caller's promise; a reference that only reads, and what it
+    // reads before the number is compared is never written.
+    let tap = unsafe { tap.as_ref() };
+    let Some(tap) = tap.filter(|tap| tap.thread == thread()) else {
         failed(OTHER_THREAD);
-    }
-    ours
+        return None;
+    };
+    // SAFETY: the tap is this thread's, which has no other reference, by the
+    // caller's promise; no other thread gets here.
+    Some(unsafe { &mut *tap.own.get() })
+}
+
+/// A frame of this thread's.
+///
+/// # Safety
+/// The pointer is null or came from `weir_take` or `weir_alloc`, was not given
+/// away since, and this thread does not use it otherwise as long as the result
+/// lives.
+unsafe fn our_frame<'a>(frame: *mut CFrame) -> Option<&'a mut Frame> {
+    // SAFETY: the caller's promise; it reads only, as above.
+    let frame = unsafe { frame.as_ref() }.filter(|frame| frame.thread == thread())?;
+    // SAFETY: as above.
+    Some(unsafe { &mut *frame.frame.get() })
 }
 
 /// A text of the caller's.
@@ -168,9 +195,11 @@ unsafe fn config(config: *const CConfig) -> Option<Config> {
 fn boxed(tap: Result<Tap, weir_tap::TapError>) -> *mut CTap {
     match tap {
         Ok(tap) => Box::into_raw(Box::new(CTap {
-            links: tap.links().collect(),
-            tap,
             thread: thread(),
+            own: UnsafeCell::new(Own {
+                links: tap.links().collect(),
+                tap,
+            }),
         })),
         Err(error) => {
             failed(error);
@@ -269,7 +298,7 @@ pub unsafe extern "C" fn weir_unmap(tap: *mut CTap, census: *mut CCensus) -> c_i
     }
     // SAFETY: it came from `Box::into_raw`, and is not used again.
     let tap = unsafe { Box::from_raw(tap) };
-    match tap.tap.unmap() {
+    match tap.own.into_inner().tap.unmap() {
         Ok(found) => {
             let Census {
                 free,
@@ -345,7 +374,7 @@ pub unsafe extern "C" fn weir_tap(tap: *mut CTap, interface: *const c_char) -> c
     }
 }
 
-impl CTap {
+impl Own {
     fn link(&self, number: c_int) -> Option<LinkId> {
         let mut links = self.links.iter();
         let found = links.find(|link| link.number() as c_int == number);
@@ -402,8 +431,8 @@ pub unsafe extern "C" fn weir_take(tap: *mut CTap, link: c_int, to: *mut *mut CF
 
 fn framed(frame: Frame) -> *mut CFrame {
     Box::into_raw(Box::new(CFrame {
-        frame,
         thread: thread(),
+        frame: UnsafeCell::new(frame),
     }))
 }
 
@@ -420,7 +449,7 @@ unsafe fn unframed(frame: *mut CFrame) -> Option<Frame> {
         return None;
     }
     // SAFETY: it came from `Box::into_raw`, and is not used again.
-    Some(unsafe { Box::from_raw(frame) }.frame)
+    Some(unsafe { Box::from_raw(frame) }.frame.into_inner())
 }
 
 /// Sends a frame on a link, `tap_out`.
@@ -468,11 +497,11 @@ pub unsafe extern "C" fn weir_free(frame: *mut CFrame) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_bytes(frame: *mut CFrame, piece: u32, len: *mut usize) -> *mut u8 {
     // SAFETY: the caller's promise.
-    let frame = unsafe { frame.as_mut() }.filter(|frame| frame.thread == thread());
+    let frame = unsafe { our_frame(frame) };
     let Some(frame) = frame.filter(|_| !len.is_null()) else {
         return std::ptr::null_mut();
     };
-    match frame.frame.piece_mut(piece as usize) {
+    match frame.piece_mut(piece as usize) {
         Some(bytes) => {
             // SAFETY: not null, so a place for one by the caller's promise,
             // which need not hold a value yet.
@@ -490,13 +519,13 @@ pub unsafe extern "C" fn weir_bytes(frame: *mut CFrame, piece: u32, len: *mut us
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_set(frame: *mut CFrame, bytes: *const u8, len: usize) -> c_int {
     // SAFETY: the caller's promise.
-    let frame = unsafe { frame.as_mut() }.filter(|frame| frame.thread == thread());
+    let frame = unsafe { our_frame(frame) };
     let Some(frame) = frame.filter(|_| !bytes.is_null()) else {
         return failed(OTHER_THREAD);
     };
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(bytes, len) };
-    match frame.frame.set(bytes) {
+    match frame.set(bytes) {
         true => 0,
         false => failed(format!("no room for a frame of {len} bytes")),
     }
