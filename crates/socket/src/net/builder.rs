@@ -253,12 +253,13 @@ fn run(
         owners,
     };
     for (number, shared) in running.shards.iter().map(Arc::clone).enumerate() {
+        let all: Vec<_> = running.shards.iter().map(Arc::clone).collect();
         let name = match number {
             0 => "weir-net".to_owned(),
             _ => format!("weir-net-{number}"),
         };
         let thread = std::thread::Builder::new().name(name);
-        match thread.spawn(move || shared.drive()) {
+        match thread.spawn(move || shared.drive_among(&all)) {
             Ok(thread) => running.threads.push(thread),
             Err(error) => {
                 // The others would wait for what this one has to say.

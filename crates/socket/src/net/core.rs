@@ -38,6 +38,17 @@ pub(crate) trait Attempt<T> {
     fn act(&mut self, state: &mut State, now_ns: u64) -> Result<T, Errno>;
 }
 
+/// What a call gives, of a host that is in order.
+fn tried<T>(
+    state: &mut State,
+    act: impl FnOnce(&mut State) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    match state.is_failed() {
+        true => Err(Errno::NETDOWN),
+        false => act(state),
+    }
+}
+
 /// One that takes what comes as the net's thread does.
 struct Plain<F>(F);
 
@@ -127,7 +138,7 @@ impl Core {
         if self.nonblocking.load(Relaxed) {
             let shared = self.shared();
             let result = self.call(|state, now_ns| {
-                let result = attempt.act(state, now_ns);
+                let result = tried(state, |state| attempt.act(state, now_ns));
                 if matches!(result, Err(Errno::AGAIN)) {
                     shared.hand_over(state);
                 }
@@ -156,7 +167,7 @@ impl Core {
             attempt.receive(&mut state, shared.now_ns());
         }
         loop {
-            let result = attempt.act(&mut state, shared.now_ns());
+            let result = tried(&mut state, |state| attempt.act(state, shared.now_ns()));
             state.refresh(self.id);
             if !matches!(result, Err(Errno::AGAIN)) {
                 shared.finish(state);
@@ -204,7 +215,7 @@ impl Core {
         self.by_tasks.store(true, Relaxed);
         let shared = self.shared();
         let mut state = shared.lock();
-        let result = act(&mut state, shared.now_ns());
+        let result = tried(&mut state, |state| act(state, shared.now_ns()));
         if matches!(result, Err(Errno::AGAIN)) {
             let waiters = state.watch(self.id).waiters(side);
             waiters.task(context.waker());
@@ -266,7 +277,13 @@ impl Core {
     /// how much of the time is left. Who must not wait does not.
     fn wait_to_close(&self, id: TcpId, linger: Duration) -> Duration {
         let stays = self.nonblocking.load(Relaxed) || self.by_tasks.load(Relaxed);
-        if linger.is_zero() || stays || std::thread::panicking() || self.net.is_own_thread() {
+        let failed = self.look(|state| state.is_failed());
+        if failed
+            || linger.is_zero()
+            || stays
+            || std::thread::panicking()
+            || self.net.is_own_thread()
+        {
             return linger;
         }
         let shut = self.call(|state, now_ns| {
@@ -371,6 +388,10 @@ impl Drop for Core {
         let shared = self.shared();
         let mut state = shared.lock();
         let now_ns = shared.now_ns();
+        if state.is_failed() {
+            state.forget(self.id);
+            return super::unlock(state);
+        }
         let stack = &mut state.stack;
         match (self.id, linger) {
             (Id::Stream(id), None) => stack.tcp_close(now_ns, id),

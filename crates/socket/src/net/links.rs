@@ -116,6 +116,16 @@ impl Links {
         lost
     }
 
+    /// All of them are, whatever the devices say.
+    pub(super) fn lose_all(&mut self) {
+        for one in &mut self.0 {
+            one.gone = true;
+            if let Some(tells) = &one.tells {
+                tells.store(true, SeqCst);
+            }
+        }
+    }
+
     /// Those that are gone.
     pub(super) fn gone(&self) -> impl Iterator<Item = u8> {
         let numbered = (0..).zip(&self.0);

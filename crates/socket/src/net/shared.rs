@@ -7,8 +7,9 @@ use super::state::{Id, State};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often the thread yields to calls that wait, before it goes on.
@@ -126,8 +127,27 @@ impl Shared {
         unlock(state);
     }
 
-    /// The thread's work, until the net ends.
-    pub(super) fn drive(&self) {
+    /// The thread's work, until the net ends. Should the thread panic, no call
+    /// on a socket of any of the host's stacks waits any longer.
+    pub(super) fn drive_among(&self, all: &[Arc<Shared>]) {
+        let failing = Failing(all);
+        self.drive();
+        std::mem::forget(failing);
+    }
+
+    /// The host is out of order: every call on a socket ends, now and from now
+    /// on, and the stack is not looked at again.
+    fn fail(&self) {
+        let mut state = self.lock();
+        state.fail();
+        self.wake(&state);
+        let rouse = state.lead.fail();
+        self.rouse(rouse);
+        self.stand_by.rouse();
+        unlock(state);
+    }
+
+    fn drive(&self) {
         let mut state = self.lock();
         loop {
             while let Some(left) = state.lead.stand_by(self.now_ns()) {
@@ -224,6 +244,15 @@ impl Shared {
     }
 }
 
+/// A thread that drives one of these stacks, until this is forgotten.
+struct Failing<'a>(&'a [Arc<Shared>]);
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|shared| shared.fail());
+    }
+}
+
 /// A call that leads, until it is forgotten.
 struct Leading<'a>(&'a Shared);
 
@@ -252,7 +281,9 @@ pub(super) fn unlock(mut state: MutexGuard<'_, State>) {
     let tasks = state.take_tasks();
     drop(state);
     for task in tasks {
-        task.wake();
+        // A waker is the application's: its panic, which the panic hook has
+        // reported, leaves no other task asleep.
+        let _ = catch_unwind(AssertUnwindSafe(|| task.wake()));
     }
 }
 

@@ -44,6 +44,9 @@ pub(crate) struct State {
     pub(super) followers: Waiters,
     /// The host is gone.
     left: bool,
+    /// A thread that drives the host has panicked: the stack may be in any
+    /// state, and is not called again.
+    failed: bool,
     /// Tasks that are to be woken once the lock is given back.
     tasks: Vec<Waker>,
     /// What the call waits for that drives the net, while it has not the lock.
@@ -69,6 +72,7 @@ impl State {
             blocked: Vec::new(),
             followers: Waiters::default(),
             left: false,
+            failed: false,
             tasks: Vec::new(),
             leader: None,
             wakes: false,
@@ -82,6 +86,9 @@ impl State {
         let Some(at) = self.stop_at else {
             return false;
         };
+        if self.failed {
+            return true;
+        }
         let late = Instant::now() >= at;
         let own = self.is_gone() || late || self.stack.tcp_unfinished() == 0;
         match &self.part {
@@ -92,6 +99,9 @@ impl State {
 
     /// The host goes: what was leased is given back.
     pub(super) fn leave(&mut self, now_ns: u64) {
+        if self.failed {
+            return;
+        }
         if self.part.is_some() {
             // What others have left to be sent, before they were over.
             self.receive(now_ns);
@@ -100,6 +110,28 @@ impl State {
         self.stack.release(now_ns);
         self.settle(now_ns);
         self.followers.tell(&mut self.tasks);
+    }
+
+    /// No frame comes or goes any more, and all that wait learn of it.
+    pub(super) fn fail(&mut self) {
+        self.failed = true;
+        self.left = true;
+        self.leader = None;
+        self.links.lose_all();
+        self.tell_all_gone();
+        self.followers.tell(&mut self.tasks);
+    }
+
+    /// Whether the host is out of order: then no call looks at the stack.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.failed
+    }
+
+    fn tell_all_gone(&mut self) {
+        self.wakes = true;
+        for watch in self.watched.values_mut() {
+            watch.tell(Readiness::GONE, &mut self.tasks);
+        }
     }
 
     pub(super) fn has_left(&self) -> bool {
@@ -192,10 +224,7 @@ impl State {
         }
         // With the last of them everybody learns.
         if self.is_gone() {
-            self.wakes = true;
-            for watch in self.watched.values_mut() {
-                watch.tell(Readiness::GONE, &mut self.tasks);
-            }
+            self.tell_all_gone();
         }
     }
 
@@ -203,6 +232,10 @@ impl State {
     /// thread must wait less long than it does.
     pub(crate) fn settle(&mut self, now_ns: u64) -> bool {
         self.now_ns = now_ns;
+        if self.failed {
+            self.next_ns = None;
+            return std::mem::take(&mut self.wakes);
+        }
         self.next_ns = self.stack.poll_links(now_ns, &mut self.links);
         let freed = self.links.flush();
         if let Some(part) = &mut self.part {
