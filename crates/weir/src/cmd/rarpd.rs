@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use toml::Spanned;
 use weir_wire::ethernet::Address;
 
 /// Tell stations their IPv4 addresses (RARP, RFC 903), or ask for one's own
@@ -73,13 +74,84 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn table(path: &Path) -> Result<BTreeMap<Address, Ipv4Addr>, Failure> {
-    let wrong = |why: String| Failure::refused(format!("{}: {why}", path.display()));
     let text = limited::text(path, TABLE_LEN_MAX)?;
-    let rows: BTreeMap<String, Ipv4Addr> =
-        toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    let row = |(station, ip): (String, Ipv4Addr)| {
-        let station = station.parse();
-        Ok((station.map_err(|error| wrong(format!("{error}")))?, ip))
-    };
-    rows.into_iter().map(row).collect()
+    let table = stations(&text);
+    table.map_err(|why| Failure::refused(format!("{}: {why}", path.display())))
+}
+
+/// The stations of a table, or what is wrong with it and where.
+fn stations(text: &str) -> Result<BTreeMap<Address, Ipv4Addr>, String> {
+    let rows: BTreeMap<Spanned<String>, Spanned<Ipv4Addr>> =
+        toml::from_str(text).map_err(|error| error.to_string())?;
+    if rows.is_empty() {
+        return Err("no station is in it".to_owned());
+    }
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    rows.sort_unstable_by_key(|(station, _)| station.span().start);
+    let mut table: BTreeMap<Address, (usize, Ipv4Addr)> = BTreeMap::new();
+    for (station, ip) in rows {
+        let before = &text.as_bytes()[..station.span().start];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let wrong = |why: String| format!("line {line}: {why}");
+        let (name, ip) = (station.into_inner(), ip.into_inner());
+        let address: Address = name.parse().map_err(|error| wrong(format!("{error}")))?;
+        if address.is_multicast() || address == Address([0; 6]) {
+            return Err(wrong(format!("{name} is the address of no one station")));
+        }
+        if ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() {
+            return Err(wrong(format!("{ip} is the address of no one host")));
+        }
+        if let Some((first, _)) = table.insert(address, (line, ip)) {
+            return Err(wrong(format!("{address} is in line {first} already")));
+        }
+    }
+    let rows = table.into_iter().map(|(station, (_, ip))| (station, ip));
+    Ok(rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_names_each_station_once() {
+        let text =
+            "# ours\n\"02:00:00:00:00:0A\" = \"10.0.0.1\"\n\"02:00:00:00:00:0b\" = \"10.0.0.2\"\n";
+        let table = stations(text).unwrap();
+        let found: Vec<_> = table.values().map(ToString::to_string).collect();
+        assert_eq!(found, ["10.0.0.1", "10.0.0.2"]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_its_line() {
+        let ok = "\"02:00:00:00:00:0a\" = \"10.0.0.1\"\n";
+        for (text, why) in [
+            ("", "no station"),
+            ("# nothing\n", "no station"),
+            (
+                "\"01:00:5e:00:00:01\" = \"10.0.0.2\"",
+                "line 2: 01:00:5e:00:00:01 is",
+            ),
+            ("\"ff:ff:ff:ff:ff:ff\" = \"10.0.0.2\"", "line 2: ff:ff"),
+            ("\"00:00:00:00:00:00\" = \"10.0.0.2\"", "line 2: 00:00"),
+            (
+                "\n\"02:00:00:00:00:01\" = \"0.0.0.0\"",
+                "line 3: 0.0.0.0 is",
+            ),
+            ("\"02:00:00:00:00:01\" = \"224.0.0.1\"", "line 2: 224.0.0.1"),
+            ("\"02:00:00:00:00:01\" = \"255.255.255.255\"", "line 2: 255"),
+            (
+                "\"02:00:00:00:00:0A\" = \"10.0.0.2\"",
+                "line 2: 02:00:00:00:00:0a is in line 1",
+            ),
+            ("\"02:00:00:00:00:0x\" = \"10.0.0.2\"", "line 2:"),
+        ] {
+            let text = match why {
+                "no station" => text.to_owned(),
+                _ => format!("{ok}{text}"),
+            };
+            let error = stations(&text).unwrap_err();
+            assert!(error.contains(why), "{text:?}: {error}");
+        }
+    }
 }
