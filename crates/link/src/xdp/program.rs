@@ -33,6 +33,9 @@ use weir_filter::backend::ebpf::{
     Access, Asm, EmitError, Fragment, Insn, Label, Limits, Reg, WireLen, emit_fragment, helper, op,
 };
 
+/// What the kernel calls the program at XDP.
+pub(super) const PROGRAM_NAME: &str = "weir_tap";
+
 /// `TCX_NEXT`.
 const TCX_NEXT: i32 = -1;
 
@@ -90,7 +93,7 @@ pub(super) fn load(
 ) -> Result<Program, GateError> {
     let insns = Xdp::new(link, fast).assemble(host)?;
     let load = Load {
-        name: "weir_tap",
+        name: PROGRAM_NAME,
         frags: true,
         maps,
         ..Load::new(ProgramType::Xdp)

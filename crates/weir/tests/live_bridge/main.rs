@@ -214,6 +214,31 @@ fn killed_the_links_stay_joined_until_cleaned() {
     assert!(again.stderr.contains("nothing joins"), "{again:?}");
 }
 
+/// What goes with the process is not there to be cleaned, but somebody's.
+#[test]
+fn what_a_running_bridge_has_is_not_cleaned() {
+    let Some(net) = net() else { return };
+    for bypass in ["kernel", "wire"] {
+        let bridge = net
+            .bridge(&["--bypass", bypass, "--hang-ms", "10000"])
+            .until("ready");
+        let refused = net.clean();
+        assert_eq!(refused.code, Some(1), "{bypass}: {refused:?}");
+        assert!(
+            refused.stderr.contains("tapped by"),
+            "{bypass}: {refused:?}"
+        );
+        assert_eq!(net.attached(), [true, true]);
+        bridge.signal(Signal::INT);
+        assert_eq!(bridge.end().code, Some(0));
+        let _ = net.clean();
+        assert_eq!(net.attached(), [false, false]);
+    }
+    let again = net.clean();
+    assert_eq!(again.code, Some(0), "{again:?}");
+    assert!(again.stderr.contains("nothing joins"), "{again:?}");
+}
+
 /// Into a namespace where nobody would look for what is left.
 #[test]
 fn an_interface_that_was_moved_away_is_gone() {

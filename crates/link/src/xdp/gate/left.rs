@@ -1,9 +1,10 @@
 //! What stays when the process ends: its pins, and who takes them over or off.
 
 use super::super::place::{self, Place, XDP_PIN};
+use super::super::program::PROGRAM_NAME;
 use super::super::state::{Bypass, State};
 use super::{Gate, GateError, GateLink};
-use crate::bpf::{Attachment, Hook, Map, PinError, PinFolder};
+use crate::bpf::{Attachment, Hook, Map, PinError, PinFolder, program_info};
 use crate::net::{Interface, InterfaceError};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -98,8 +99,23 @@ impl Gate {
     /// there is nothing.
     ///
     /// # Errors
-    /// See [`GateError`].
+    /// See [`GateError`]; [`GateError::InUse`] also while a process has one of
+    /// them whose programs go with it, and nothing was left.
     pub fn clean(interfaces: &[&Interface]) -> Result<bool, GateError> {
+        let found = Gate::clean_left(interfaces)?;
+        let held: Vec<&Interface> = interfaces
+            .iter()
+            .filter(|one| has_gate(one))
+            .copied()
+            .collect();
+        match !found && !held.is_empty() {
+            true => Err(GateError::in_use(&held, None)),
+            false => Ok(found),
+        }
+    }
+
+    /// The same, whatever is there that was not left.
+    pub(super) fn clean_left(interfaces: &[&Interface]) -> Result<bool, GateError> {
         let place = Gate::take_place(interfaces)?;
         let mut found = !place.folder.list()?.0.is_empty();
         if found {
@@ -165,6 +181,13 @@ fn numbers(interfaces: &[&Interface]) -> Vec<u32> {
 pub(super) fn programs_at(interfaces: &[&Interface]) -> Vec<u32> {
     let now = interfaces.iter().map(|one| Interface::numbered(one.index));
     now.filter_map(|now| now.ok()?.xdp?.program_id).collect()
+}
+
+/// Whether a program of a gate is at XDP of an interface.
+fn has_gate(interface: &Interface) -> bool {
+    let programs = programs_at(&[interface]);
+    let facts = programs.iter().filter_map(|id| program_info(*id).ok());
+    facts.into_iter().any(|facts| facts.name == PROGRAM_NAME)
 }
 
 /// Whether the folder of links is the one that who names their interfaces looks

@@ -78,7 +78,7 @@ impl Gate {
         };
         // By what an earlier one with another bypass has left?
         if !outlive {
-            match Gate::clean(interfaces) {
+            match Gate::clean_left(interfaces) {
                 Ok(true) => return Gate::attach(interfaces, bypass, outlive),
                 Err(error @ GateError::InUse { .. }) => return Err(error),
                 Ok(false) | Err(_) => {}
