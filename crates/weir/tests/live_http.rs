@@ -546,6 +546,135 @@ fn serve_keeps_to_http_and_to_its_folder() {
     );
 }
 
+fn connect(kernel: &Kernel, port: u16) -> TcpStream {
+    let stream = kernel
+        .host
+        .run(|| TcpStream::connect((OURS[0], port)))
+        .unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    stream
+}
+
+/// Clients that say a byte now and then keep no one from being served, and not
+/// their own place for ever.
+#[test]
+fn slow_clients_harm_no_other() {
+    const SLOW: usize = 1500;
+    let Some(kernel) = kernel() else { return };
+    let folder = open_folder("serve-slow");
+    folder.write("index.html", b"here");
+    let server = kernel
+        .weir(&["serve", &folder.path(""), "--port", "8080"])
+        .until("ready");
+    let began = Instant::now();
+    let mut slow: Vec<TcpStream> = (0..SLOW).map(|_| connect(&kernel, 8080)).collect();
+    for (at, stream) in slow.iter_mut().enumerate() {
+        let head = b"GET / HTTP/1.1\r\nHost: x\r\nX: y";
+        stream.write_all(&head[..at % head.len()]).unwrap();
+    }
+    let page = kernel.run(&format!("curl -sS -m 5 {}", url(OURS[0], 8080, "/")));
+    assert_eq!(page, b"here");
+    // More of the head at the end of its time moves that no further.
+    let (first, last) = (&mut slow[1], began + Duration::from_secs(60));
+    let mut ended = false;
+    while !ended && Instant::now() < last {
+        thread::sleep(Duration::from_millis(500));
+        ended = first.write_all(b"x").is_err();
+    }
+    assert!(ended, "a head has no time for ever");
+    assert!(
+        began.elapsed() >= Duration::from_secs(9),
+        "a head has its time"
+    );
+    let page = kernel.run(&format!("curl -sS -m 5 {}", url(OURS[0], 8080, "/")));
+    assert_eq!(page, b"here");
+    server.signal(Signal::TERM);
+    let ended = server.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+/// Requests sent without waiting for answers, and a connection that stays.
+#[test]
+fn requests_in_a_row_are_answered_in_order() {
+    const ROUNDS: usize = 200;
+    let Some(kernel) = kernel() else { return };
+    let folder = open_folder("serve-row");
+    folder.write("a", b"alpha");
+    folder.write("b", &body(100_000));
+    let server = kernel
+        .weir(&["serve", &folder.path(""), "--port", "8080"])
+        .until("ready");
+    let mut stream = connect(&kernel, 8080);
+    let one = "GET /a HTTP/1.1\r\nHost: x\r\n\r\nHEAD /b HTTP/1.1\r\nHost: x\r\n\r\n\
+        GET /b HTTP/1.1\r\nHost: x\r\nRange: bytes=7-9\r\n\r\n";
+    let mut asks = stream.try_clone().unwrap();
+    let asking = thread::spawn(move || {
+        asks.write_all(one.repeat(ROUNDS).as_bytes()).unwrap();
+        asks.write_all(b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            .unwrap();
+    });
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    asking.join().unwrap();
+    let part = &body(100_000)[7..10];
+    let mut left = &all[..];
+    let mut next = |has_body: bool| {
+        let end = left
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+            .unwrap()
+            + 4;
+        let head = String::from_utf8(left[..end].to_vec()).unwrap();
+        let len = head.split("Content-Length: ").nth(1).unwrap();
+        let len: usize = len.lines().next().unwrap().parse().unwrap();
+        let len = if has_body { len } else { 0 };
+        let found = (head, left[end..end + len].to_vec());
+        left = &left[end + len..];
+        found
+    };
+    for _ in 0..ROUNDS {
+        assert_eq!(next(true).1, b"alpha");
+        let (head, none) = next(false);
+        assert!(head.contains("Content-Length: 100000") && none.is_empty());
+        let (head, bytes) = next(true);
+        assert!(head.starts_with("HTTP/1.1 206 "), "{head}");
+        assert_eq!(bytes, part);
+    }
+    assert!(next(true).0.starts_with("HTTP/1.1 404 "));
+    assert!(left.is_empty());
+    server.signal(Signal::TERM);
+    assert_eq!(server.end().code, Some(0));
+}
+
+#[test]
+fn a_server_under_load_ends_when_it_is_told() {
+    let Some(kernel) = kernel() else { return };
+    let folder = open_folder("serve-load");
+    folder.write("long.bin", &vec![7; 64 << 20]);
+    let server = kernel
+        .weir(&["serve", &folder.path(""), "--port", "8080"])
+        .until("ready");
+    let mut readers: Vec<TcpStream> = (0..50).map(|_| connect(&kernel, 8080)).collect();
+    for stream in &mut readers {
+        stream
+            .write_all(b"GET /long.bin HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
+        // It has begun, and most take nothing more.
+        stream.read_exact(&mut [0; 100]).unwrap();
+    }
+    let began = Instant::now();
+    server.signal(Signal::TERM);
+    let ended = server.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
 /// The README's block on hosts, line by line, as its reader types it.
 #[test]
 fn the_readme_is_right() {

@@ -2,18 +2,16 @@
 
 use crate::failure::{Failure, harmless, limited, say};
 use crate::host::{self, HostArgs, Need, any_of};
+use crate::http::driver::Driver;
 use crate::http::files::Folder;
-use crate::http::server::{self, Answered};
+use crate::http::server::Answered;
 use crate::stop::Stop;
-use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use weir_socket::{Net, TcpListener, TcpSocket, TcpStream};
+use weir_socket::{Net, TcpListener, TcpSocket};
 
 /// Serve a folder's files over HTTP, by a TCP of this process
 ///
@@ -51,10 +49,8 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Connections at one time; others wait to be accepted.
-const CONNECTIONS_MAX: usize = 1024;
-/// How long a client may say nothing, or take nothing.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Connections that wait to be accepted.
+const BACKLOG: usize = 1024;
 /// How long open answers may take after a signal.
 const ENDING: Duration = Duration::from_secs(2);
 
@@ -69,32 +65,36 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })?;
     let net = args.host.open(Need::Later, &stop)?;
     let listeners = listen(&net, args.port)?;
-    let served = Arc::new(Server {
-        folder,
-        log: args.log,
-        json: args.json,
-        open: Mutex::new(Vec::new()),
-        count: AtomicUsize::new(0),
-    });
     let port = listeners.first().map(TcpListener::local_addr);
     match port {
         Some(Ok(at)) if args.port == 0 => say(&format!("ready at port {}", at.port())),
         _ => say("ready"),
     }
+    let log = |peer, answered: &Answered| tell(args, peer, answered);
+    let logs = args.log || args.json;
+    let driver = Driver::new(listeners, &folder, logs, &log);
+    let mut driver = driver.map_err(|error| Failure::run(format!("cannot serve: {error}")))?;
+    let mut looked_at = Instant::now();
     while !stop.asked() {
-        let may_accept = served.count.load(Relaxed) < CONNECTIONS_MAX;
-        if !wait(&listeners, &stop, may_accept)? {
+        if let Err(error) = driver.turn(Some(stop.fd()), LOOK_EACH) {
+            args.host.check(&net)?;
+            return Err(Failure::run(format!("cannot accept connections: {error}")));
+        }
+        if looked_at.elapsed() >= LOOK_EACH {
+            looked_at = Instant::now();
             args.host.check(&net)?;
         }
-        for listener in &listeners {
-            if let Err(error) = Server::accept(&served, listener) {
-                args.host.check(&net)?;
-                return Err(Failure::run(format!("cannot accept connections: {error}")));
-            }
+    }
+    // Answers that end soon do, the others are reset.
+    let until = Instant::now() + ENDING;
+    driver.end(until);
+    while !driver.is_over() && Instant::now() < until {
+        // The signal is readable for good.
+        if driver.turn(None, ENDING / 100).is_err() {
+            break;
         }
     }
-    drop(listeners);
-    served.end();
+    driver.reset();
     Ok(())
 }
 
@@ -105,11 +105,8 @@ fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, Failure> {
         let mut socket = TcpSocket::new(net);
         any.set_port(chosen);
         socket.bind(any)?;
-        let listener = socket.listen(CONNECTIONS_MAX)?;
-        listener.set_nonblocking(true)?;
+        let listener = socket.listen(BACKLOG)?;
         chosen = listener.local_addr()?.port();
-        // By it we wait: that it cannot be had is said before `ready`.
-        listener.ready_fd()?;
         Ok(listener)
     });
     let listeners: io::Result<Vec<_>> = listeners.collect();
@@ -117,119 +114,29 @@ fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, Failure> {
         .map_err(|error| Failure::run(format!("cannot listen at port {port}: {}", limited(&error))))
 }
 
-/// Waits for a connection or a signal; tells whether there may be one.
-fn wait(listeners: &[TcpListener], stop: &Stop, may_accept: bool) -> Result<bool, Failure> {
-    let mut fds = vec![PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
-    for listener in listeners.iter().filter(|_| may_accept) {
-        let fd = listener.ready_fd().map_err(Failure::run)?;
-        fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    }
-    // When all places are taken, one becomes free without a word.
-    let time = if may_accept {
-        LOOK_EACH
-    } else {
-        Duration::from_millis(20)
+/// Writes a line for an answer.
+fn tell(args: &Args, peer: SocketAddr, answered: &Answered) {
+    let Answered {
+        method,
+        target,
+        status,
+        bytes,
+    } = answered;
+    let line = match (args.json, args.log) {
+        (true, _) => json!({
+            "peer": peer.to_string(),
+            "method": method,
+            "target": target,
+            "status": status,
+            "bytes": bytes,
+        })
+        .to_string(),
+        // A request that was not understood has neither.
+        (false, true) if method.is_empty() => format!("{peer} \"-\" {status} {bytes}"),
+        (false, true) => format!("{peer} \"{method} {target}\" {status} {bytes}"),
+        (false, false) => return,
     };
-    let time = time.try_into().ok();
-    match poll(&mut fds, time.as_ref()) {
-        Ok(count) => Ok(count > 0),
-        Err(rustix::io::Errno::INTR) => Ok(true),
-        Err(error) => Err(Failure::run(format!("cannot wait: {error}"))),
-    }
-}
-
-struct Server {
-    folder: Folder,
-    log: bool,
-    json: bool,
-    /// Connections, to be reset at the end.
-    open: Mutex<Vec<TcpStream>>,
-    count: AtomicUsize,
-}
-
-impl Server {
-    /// Accepts what waits, while there are places.
-    fn accept(server: &Arc<Server>, listener: &TcpListener) -> io::Result<()> {
-        while server.count.load(Relaxed) < CONNECTIONS_MAX {
-            let (stream, peer) = match listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                Err(error) => return Err(error),
-            };
-            server.count.fetch_add(1, Relaxed);
-            let its = Arc::clone(server);
-            let thread = std::thread::Builder::new().stack_size(256 << 10);
-            let spawned = thread.spawn(move || {
-                its.talk(stream, peer);
-                its.count.fetch_sub(1, Relaxed);
-            });
-            if spawned.is_err() {
-                // The connection was dropped with the thread's work.
-                server.count.fetch_sub(1, Relaxed);
-            }
-        }
-        Ok(())
-    }
-
-    fn talk(&self, mut stream: TcpStream, peer: SocketAddr) {
-        self.streams().push(stream.clone());
-        let _ = stream.set_read_timeout(Some(PATIENCE));
-        let _ = stream.set_write_timeout(Some(PATIENCE));
-        let _ = stream.set_nodelay(true);
-        // A broken connection concerns the client alone.
-        let done = server::serve(&mut stream, &self.folder, |answered| {
-            self.tell(peer, answered)
-        });
-        if done.is_err() {
-            stream.reset();
-        }
-        let _ = stream.shutdown(std::net::Shutdown::Write);
-        self.streams().retain(|other| !other.is_same(&stream));
-    }
-
-    fn streams(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tell(&self, peer: SocketAddr, answered: &Answered) {
-        let Answered {
-            method,
-            target,
-            status,
-            bytes,
-        } = answered;
-        let line = match (self.json, self.log) {
-            (true, _) => json!({
-                "peer": peer.to_string(),
-                "method": method,
-                "target": target,
-                "status": status,
-                "bytes": bytes,
-            })
-            .to_string(),
-            // A request that was not understood has neither.
-            (false, true) if method.is_empty() => format!("{peer} \"-\" {status} {bytes}"),
-            (false, true) => format!("{peer} \"{method} {target}\" {status} {bytes}"),
-            (false, false) => return,
-        };
-        // A log that nobody reads is no reason not to serve; nor may a client
-        // drive the terminal of who reads it.
-        let _ = writeln!(io::stdout(), "{}", harmless(&line));
-    }
-
-    /// Lets answers end that do so soon, and resets the others.
-    fn end(&self) {
-        let began = Instant::now();
-        while self.count.load(Relaxed) > 0 && began.elapsed() < ENDING {
-            for stream in self.streams().iter() {
-                // No further request is read.
-                let _ = stream.shutdown(std::net::Shutdown::Read);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        for stream in self.streams().drain(..) {
-            stream.reset();
-        }
-    }
+    // A log that nobody reads is no reason not to serve; nor may a client
+    // drive the terminal of who reads it.
+    let _ = writeln!(io::stdout(), "{}", harmless(&line));
 }

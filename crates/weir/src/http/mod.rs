@@ -2,6 +2,8 @@
 
 pub(crate) mod body;
 pub(crate) mod client;
+pub(crate) mod connection;
+pub(crate) mod driver;
 pub(crate) mod files;
 pub(crate) mod output;
 pub(crate) mod request;

@@ -1,8 +1,7 @@
 //! Requests, as a server reads them.
 
 use super::body::persists;
-use super::{FIELDS_MAX, HEAD_LEN_MAX, values};
-use std::io::{self, Read};
+use super::{FIELDS_MAX, values};
 
 /// What a client asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,33 +32,13 @@ pub(crate) struct Conditions {
 /// Why there is no request.
 #[derive(Debug)]
 pub(crate) enum NoRequest {
-    /// The client has none any more.
-    Ended,
     /// It cannot be understood: the status to answer with.
     Wrong(u16),
-    Io(io::Error),
 }
 
-/// Reads the next request. `ahead` is what was read and not used.
-pub(crate) fn read(mut stream: impl Read, ahead: &mut Vec<u8>) -> Result<Request, NoRequest> {
-    loop {
-        if let Some((request, used)) = parse(ahead)? {
-            ahead.drain(..used);
-            return Ok(request);
-        }
-        if ahead.len() > HEAD_LEN_MAX {
-            return Err(NoRequest::Wrong(431));
-        }
-        let mut more = [0; 8 << 10];
-        match stream.read(&mut more) {
-            Ok(0) => return Err(NoRequest::Ended),
-            Ok(count) => ahead.extend_from_slice(&more[..count]),
-            Err(error) => return Err(NoRequest::Io(error)),
-        }
-    }
-}
-
-fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, NoRequest> {
+/// The request that these bytes begin with, and how many are its head's;
+/// `None` if more are to come.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, NoRequest> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut head = httparse::Request::new(&mut fields);
     let used = match head.parse(bytes) {
@@ -151,7 +130,6 @@ mod tests {
         match parse(bytes) {
             Ok(found) => Ok(found.expect("it is whole").0),
             Err(NoRequest::Wrong(status)) => Err(status),
-            Err(other) => panic!("{other:?}"),
         }
     }
 

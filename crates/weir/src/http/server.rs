@@ -1,15 +1,12 @@
-//! One connection of a server: requests, and files for answers.
+//! What a server answers.
 
 use super::files::{Folder, Found, Served};
-use super::request::{self, Conditions, NoRequest, Request};
+use super::request::{self, Conditions, Request};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::{DateTimeParser, DateTimePrinter};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-
-/// Requests on one connection; then it is closed.
-const REQUESTS_MAX: usize = 10_000;
-/// Bytes that are read of a file at once.
-const BLOCK_LEN: usize = 256 << 10;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
 
 /// What was answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,59 +20,19 @@ pub(crate) struct Answered {
 }
 
 /// What an answer is made of.
-struct Answer {
-    status: u16,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
     fields: Vec<(&'static str, String)>,
-    body: Payload,
+    pub(crate) body: Payload,
 }
 
-enum Payload {
+pub(crate) enum Payload {
     Text(String),
     File(Served, std::ops::Range<u64>),
 }
 
-/// Answers requests until one side wants no more; tells `log` of each.
-///
-/// # Errors
-/// If the connection breaks.
-pub(crate) fn serve<S: Read + Write>(
-    stream: &mut S,
-    folder: &Folder,
-    mut log: impl FnMut(&Answered),
-) -> io::Result<()> {
-    let mut ahead = Vec::new();
-    let mut block = Vec::new();
-    for count in 1..=REQUESTS_MAX {
-        let (request, answer) = match request::read(&mut *stream, &mut ahead) {
-            Ok(request) => {
-                let answer = answer(folder, &request);
-                (Some(request), answer)
-            }
-            Err(NoRequest::Ended) => return Ok(()),
-            Err(NoRequest::Wrong(status)) => (None, Answer::of(status)),
-            Err(NoRequest::Io(error)) => return Err(error),
-        };
-        let stays = request.as_ref().is_some_and(|one| one.persists) && count < REQUESTS_MAX;
-        let to_head = request.as_ref().is_some_and(|one| one.method == "HEAD");
-        let status = answer.status;
-        let bytes = send(stream, answer, to_head, stays, &mut block)?;
-        let (method, target) =
-            request.map_or_else(Default::default, |one| (one.method, one.target));
-        log(&Answered {
-            method,
-            target,
-            status,
-            bytes,
-        });
-        if !stays {
-            return Ok(());
-        }
-    }
-    Ok(())
-}
-
 impl Answer {
-    fn of(status: u16) -> Answer {
+    pub(crate) fn of(status: u16) -> Answer {
         let reason = reason(status);
         Answer {
             status,
@@ -85,7 +42,8 @@ impl Answer {
     }
 }
 
-fn answer(folder: &Folder, request: &Request) -> Answer {
+/// What a request is answered with.
+pub(crate) fn answer(folder: &Folder, request: &Request) -> Answer {
     if !matches!(request.method.as_str(), "GET" | "HEAD") {
         let mut answer = Answer::of(405);
         answer.fields.push(("Allow", "GET, HEAD".to_owned()));
@@ -202,67 +160,59 @@ fn date(seconds: i64) -> String {
     text.unwrap_or_default()
 }
 
-/// Sends an answer; gives the bytes of its body that were sent.
-fn send<S: Write>(
-    stream: &mut S,
-    answer: Answer,
-    to_head: bool,
-    stays: bool,
-    block: &mut Vec<u8>,
-) -> io::Result<u64> {
+/// Writes an answer's head behind what is in `out`; gives the bytes of its
+/// body, were it not to a HEAD.
+pub(crate) fn head(answer: &Answer, stays: bool, out: &mut Vec<u8>) -> u64 {
     let len = match &answer.body {
         Payload::Text(text) => text.len() as u64,
         Payload::File(_, range) => range.end - range.start,
     };
     let status = answer.status;
-    let mut head = format!("HTTP/1.1 {status} {}\r\n", reason(status));
-    head.push_str(&format!("Date: {}\r\n", date(Timestamp::now().as_second())));
-    head.push_str("Server: weir\r\n");
+    let mut head = format!("HTTP/1.1 {status} {}\r\nDate: ", reason(status));
+    now(|date| head.push_str(date));
+    head.push_str("\r\nServer: weir\r\n");
     for (name, value) in &answer.fields {
-        head.push_str(&format!("{name}: {value}\r\n"));
+        for part in [name, ": ", value, "\r\n"] {
+            head.push_str(part);
+        }
     }
     if status != 304 {
-        head.push_str(&format!("Content-Length: {len}\r\n"));
+        head.push_str("Content-Length: ");
+        head.push_str(&len.to_string());
+        head.push_str("\r\n");
     }
     head.push_str(if stays {
         "Connection: keep-alive\r\n\r\n"
     } else {
         "Connection: close\r\n\r\n"
     });
-    let mut first = head.into_bytes();
-    if to_head || len == 0 {
-        stream.write_all(&first)?;
-        return Ok(0);
+    out.extend_from_slice(head.as_bytes());
+    len
+}
+
+/// The date of now as fields have it, written once a second.
+fn now(take: impl FnOnce(&str)) {
+    thread_local! {
+        static LAST: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
     }
-    match answer.body {
-        Payload::Text(text) => {
-            first.extend_from_slice(text.as_bytes());
-            stream.write_all(&first)?;
+    let seconds = Timestamp::now().as_second();
+    LAST.with_borrow_mut(|(at, text)| {
+        if *at != seconds {
+            (*at, *text) = (seconds, date(seconds));
         }
-        Payload::File(mut served, range) => {
-            served.file.seek(SeekFrom::Start(range.start))?;
-            block.resize(BLOCK_LEN, 0);
-            // The head goes out with the file's first bytes.
-            let mut left = len;
-            while left > 0 {
-                let most = usize::try_from(left).unwrap_or(usize::MAX).min(BLOCK_LEN);
-                let count = served.file.read(&mut block[..most])?;
-                if count == 0 {
-                    // It has become shorter: only the connection's end says so.
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                if first.is_empty() {
-                    stream.write_all(&block[..count])?;
-                } else {
-                    first.extend_from_slice(&block[..count]);
-                    stream.write_all(&first)?;
-                    first.clear();
-                }
-                left -= count as u64;
-            }
-        }
+        take(text);
+    });
+}
+
+/// A file from this byte on.
+///
+/// # Errors
+/// As the system says.
+pub(crate) fn from(mut file: File, start: u64) -> io::Result<File> {
+    if start > 0 {
+        file.seek(SeekFrom::Start(start))?;
     }
-    Ok(len)
+    Ok(file)
 }
 
 fn reason(status: u16) -> &'static str {

@@ -1,0 +1,189 @@
+use super::*;
+use std::cell::RefCell;
+use std::task::Waker;
+
+/// A client whose bytes come in pieces, and which takes so many at a time.
+struct Client {
+    says: RefCell<VecDeque<Vec<u8>>>,
+    takes: usize,
+    took: RefCell<Vec<u8>>,
+    /// How much more it takes.
+    room: RefCell<usize>,
+}
+
+impl Client {
+    fn says(pieces: &[&[u8]]) -> Client {
+        Client {
+            says: RefCell::new(pieces.iter().map(|piece| piece.to_vec()).collect()),
+            takes: usize::MAX,
+            took: RefCell::default(),
+            room: RefCell::new(usize::MAX),
+        }
+    }
+}
+
+impl Pipe for Client {
+    fn poll_read(&self, _: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
+        let Some(bytes) = self.says.borrow_mut().pop_front() else {
+            return Poll::Pending;
+        };
+        out[..bytes.len()].copy_from_slice(&bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_write(&self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut room = self.room.borrow_mut();
+        let count = bytes.len().min(self.takes).min(*room);
+        if count == 0 {
+            return Poll::Pending;
+        }
+        *room -= count;
+        self.took.borrow_mut().extend_from_slice(&bytes[..count]);
+        Poll::Ready(Ok(count))
+    }
+}
+
+struct Site {
+    path: std::path::PathBuf,
+    folder: Folder,
+}
+
+impl Site {
+    fn new(name: &str) -> Site {
+        let path = std::env::temp_dir().join(format!("weir-http-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("a"), b"alpha").unwrap();
+        std::fs::write(path.join("b"), vec![b'b'; 3 * BLOCK_LEN + 5]).unwrap();
+        let folder = Folder::open(&path).unwrap();
+        Site { path, folder }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+fn run(site: &Site, connection: &mut Connection, client: &Client, now: Instant) -> Turn {
+    let mut common = Common {
+        folder: &site.folder,
+        block: vec![0; 1 << 16],
+        ends: false,
+        log: &|_| {},
+        logs: false,
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..10_000 {
+        match connection.step(client, &mut context, now, &mut common) {
+            Turn::GoesOn => {}
+            other => return other,
+        }
+    }
+    panic!("it has no end");
+}
+
+fn bodies(took: &[u8]) -> Vec<(u16, Vec<u8>)> {
+    let (mut left, mut all) = (took, Vec::new());
+    while !left.is_empty() {
+        let mut fields = [httparse::EMPTY_HEADER; 32];
+        let mut head = httparse::Response::new(&mut fields);
+        let httparse::Status::Complete(used) = head.parse(left).unwrap() else {
+            panic!("half a head");
+        };
+        let len = super::super::values(head.headers, "content-length").next();
+        let len: usize = std::str::from_utf8(len.unwrap()).unwrap().parse().unwrap();
+        all.push((head.code.unwrap(), left[used..used + len].to_vec()));
+        left = &left[used + len..];
+    }
+    all
+}
+
+#[test]
+fn requests_in_a_row_are_answered_in_order_however_they_are_cut() {
+    let site = Site::new("pipelined");
+    let asked = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\n\
+        GET /none HTTP/1.1\r\nHost: x\r\n\r\nGET /a HTTP/1.1\r\nHost: x\r\nRange: bytes=1-2\r\n\r\n";
+    for cut in [1, 7, 40, asked.len()] {
+        for takes in [1000, 70_000, usize::MAX] {
+            let pieces: Vec<&[u8]> = asked.chunks(cut).collect();
+            let client = Client {
+                takes,
+                ..Client::says(&pieces)
+            };
+            let mut connection = Connection::new(Instant::now());
+            let turn = run(&site, &mut connection, &client, Instant::now());
+            assert!(matches!(turn, Turn::Waits), "{turn:?}");
+            let found = bodies(&client.took.borrow());
+            let statuses: Vec<u16> = found.iter().map(|(status, _)| *status).collect();
+            assert_eq!(statuses, [200, 200, 404, 206]);
+            assert_eq!(found[0].1, b"alpha");
+            assert!(found[1].1 == vec![b'b'; 3 * BLOCK_LEN + 5]);
+            assert_eq!(found[3].1, b"lp");
+        }
+    }
+}
+
+#[test]
+fn a_head_that_comes_slowly_has_one_deadline_and_an_answer_a_new_one_by_progress() {
+    let site = Site::new("slow");
+    let began = Instant::now();
+    let mut connection = Connection::new(began);
+    assert_eq!(connection.deadline(), began + HEAD_TIME);
+    let second = began + Duration::from_secs(1);
+    let client = Client::says(&[b"GET /b "]);
+    run(&site, &mut connection, &client, second);
+    let due = connection.deadline();
+    assert_eq!(due, second + HEAD_TIME);
+    // Byte after byte moves it no further.
+    for later in 2..9 {
+        client.says.borrow_mut().push_back(b"H"[..].to_vec());
+        run(
+            &site,
+            &mut connection,
+            &client,
+            began + Duration::from_secs(later),
+        );
+        assert_eq!(connection.deadline(), due);
+    }
+    let mut connection = Connection::new(began);
+    let client = Client::says(&[b"GET /b HTTP/1.1\r\nHost: x\r\n\r\n"]);
+    *client.room.borrow_mut() = 100;
+    assert!(matches!(
+        run(&site, &mut connection, &client, second),
+        Turn::Waits
+    ));
+    assert!(connection.is_answering());
+    assert_eq!(connection.deadline(), second + PATIENCE);
+    // What takes nothing has no more time.
+    run(&site, &mut connection, &client, second + HEAD_TIME);
+    assert_eq!(connection.deadline(), second + PATIENCE);
+    *client.room.borrow_mut() = usize::MAX;
+    run(&site, &mut connection, &client, second + HEAD_TIME);
+    assert!(!connection.is_answering());
+    assert_eq!(bodies(&client.took.borrow()).len(), 1);
+}
+
+#[test]
+fn what_is_wrong_is_answered_and_ends_the_connection() {
+    let site = Site::new("wrong");
+    let long = vec![b'x'; super::super::HEAD_LEN_MAX + 1];
+    for (asked, status) in [
+        (&b"nonsense\r\n\r\n"[..], 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/3.0\r\n\r\n", 505),
+        (b"GET /a HTTP/1.0\r\n\r\n", 200),
+        (
+            b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx",
+            405,
+        ),
+        (&long, 431),
+    ] {
+        let pieces: Vec<&[u8]> = asked.chunks(9000).collect();
+        let client = Client::says(&pieces);
+        let mut connection = Connection::new(Instant::now());
+        let turn = run(&site, &mut connection, &client, Instant::now());
+        assert!(matches!(turn, Turn::Over), "{status}: {turn:?}");
+        assert_eq!(bodies(&client.took.borrow())[0].0, status);
+    }
+}

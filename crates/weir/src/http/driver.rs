@@ -1,0 +1,348 @@
+//! One thread that drives all connections of a server: each has its turn when
+//! its socket may be read or written, and is closed when its deadline passes.
+//!
+//! ```text
+//!  socket ──► waker ──► ready: numbers of connections ──► step, step, step …
+//!                          │                                    │
+//!                          └── eventfd, while the thread sleeps ┘
+//! ```
+
+use super::connection::{Common, Connection, Pipe, Turn};
+use super::files::Folder;
+use super::server::Answered;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+use weir_socket::{TcpListener, TcpStream};
+
+/// Connections at one time. Who comes after that has the place of the one that
+/// has waited longest for a request, if there is one that waits.
+pub(crate) const CONNECTIONS_MAX: usize = 32 << 10;
+/// Connections that are accepted in a row, before others have their turn.
+const ACCEPT_MAX: usize = 64;
+/// How often deadlines are looked at.
+const LOOK_EACH: Duration = Duration::from_millis(250);
+/// Bytes that are read at once.
+const BLOCK_LEN: usize = 64 << 10;
+
+impl Pipe for TcpStream {
+    fn poll_read(&self, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
+        TcpStream::poll_read(self, context, out)
+    }
+
+    fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        TcpStream::poll_write(self, context, bytes)
+    }
+}
+
+/// What wakers and the thread share.
+struct Ready {
+    /// Numbers of connections; those of listeners are behind all.
+    list: Mutex<Vec<usize>>,
+    /// The thread sleeps, or is about to.
+    sleeps: AtomicBool,
+    event: OwnedFd,
+}
+
+impl Ready {
+    fn push(&self, number: usize) {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push(number);
+        drop(list);
+        if self.sleeps.swap(false, SeqCst) {
+            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        }
+    }
+
+    fn take(&self, into: &mut Vec<usize>) {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut *list, into);
+    }
+}
+
+/// Of one connection.
+struct Signal {
+    number: usize,
+    is_ready: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Signal>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Signal>) {
+        if !self.is_ready.swap(true, SeqCst) {
+            self.ready.push(self.number);
+        }
+    }
+}
+
+struct Place {
+    stream: TcpStream,
+    peer: SocketAddr,
+    connection: Connection,
+    signal: Arc<Signal>,
+    waker: Waker,
+}
+
+struct Door {
+    listener: TcpListener,
+    signal: Arc<Signal>,
+    waker: Waker,
+}
+
+/// See the module.
+pub(crate) struct Driver<'a> {
+    folder: &'a Folder,
+    log: &'a dyn Fn(SocketAddr, &Answered),
+    logs: bool,
+    doors: Vec<Door>,
+    places: Vec<Option<Place>>,
+    free: Vec<usize>,
+    ready: Arc<Ready>,
+    block: Vec<u8>,
+    /// Connections that are to be reset if they have not ended by then.
+    ends_at: Option<Instant>,
+    looked_at: Instant,
+}
+
+impl<'a> Driver<'a> {
+    /// Tells `log` of each answer, if it is to.
+    ///
+    /// # Errors
+    /// If the system gives no descriptor.
+    pub(crate) fn new(
+        listeners: Vec<TcpListener>,
+        folder: &'a Folder,
+        logs: bool,
+        log: &'a dyn Fn(SocketAddr, &Answered),
+    ) -> io::Result<Driver<'a>> {
+        let ready = Arc::new(Ready {
+            list: Mutex::default(),
+            sleeps: AtomicBool::new(false),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        });
+        let doors = (CONNECTIONS_MAX..).zip(listeners);
+        let doors = doors.map(|(number, listener)| {
+            let signal = signal(number, &ready);
+            ready.push(number);
+            Door {
+                listener,
+                waker: Waker::from(Arc::clone(&signal)),
+                signal,
+            }
+        });
+        let doors = doors.collect();
+        Ok(Driver {
+            folder,
+            log,
+            logs,
+            doors,
+            places: Vec::new(),
+            free: Vec::new(),
+            ready,
+            block: vec![0; BLOCK_LEN],
+            ends_at: None,
+            looked_at: Instant::now(),
+        })
+    }
+
+    /// Accepts nothing more, and lets answers that are on their way end until
+    /// then.
+    pub(crate) fn end(&mut self, at: Instant) {
+        self.doors.clear();
+        self.ends_at = Some(at);
+        for number in 0..self.places.len() {
+            let is_idle = |place: &Place| !place.connection.is_answering();
+            if self.places[number].as_ref().is_some_and(is_idle) {
+                self.close(number, false);
+            }
+        }
+    }
+
+    /// Resets what there is.
+    pub(crate) fn reset(&mut self) {
+        (0..self.places.len()).for_each(|number| self.close(number, true));
+    }
+
+    /// Whether it was told to end and all have ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ends_at.is_some() && self.free.len() == self.places.len()
+    }
+
+    /// Gives all that are ready their turn, or waits for one, or for `stop` to
+    /// be readable, for `time` at most.
+    ///
+    /// # Errors
+    /// If connections cannot be accepted any more.
+    pub(crate) fn turn(&mut self, stop: Option<BorrowedFd<'_>>, time: Duration) -> io::Result<()> {
+        let mut now_ready = Vec::new();
+        self.ready.take(&mut now_ready);
+        if now_ready.is_empty() {
+            self.sleep(stop, time.min(LOOK_EACH))?;
+            self.ready.take(&mut now_ready);
+        }
+        let now = Instant::now();
+        for number in now_ready {
+            match number.checked_sub(CONNECTIONS_MAX) {
+                Some(door) if door < self.doors.len() => self.accept(door, now)?,
+                Some(_) => {}
+                None => self.step(number, now),
+            }
+        }
+        if now.saturating_duration_since(self.looked_at) >= LOOK_EACH {
+            self.looked_at = now;
+            self.look(now);
+        }
+        Ok(())
+    }
+
+    fn sleep(&self, stop: Option<BorrowedFd<'_>>, time: Duration) -> io::Result<()> {
+        self.ready.sleeps.store(true, SeqCst);
+        let list = self.ready.list.lock();
+        let is_empty = list.unwrap_or_else(PoisonError::into_inner).is_empty();
+        if is_empty {
+            let mut fds = vec![PollFd::new(&self.ready.event, PollFlags::IN)];
+            fds.extend(stop.map(|stop| PollFd::from_borrowed_fd(stop, PollFlags::IN)));
+            match poll(&mut fds, time.try_into().ok().as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if !self.ready.sleeps.swap(false, SeqCst) {
+            let _ = rustix::io::read(&self.ready.event, &mut [0; 8]);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, door: usize, now: Instant) -> io::Result<()> {
+        self.doors[door].signal.is_ready.store(false, SeqCst);
+        for _ in 0..ACCEPT_MAX {
+            let Door {
+                listener, waker, ..
+            } = &self.doors[door];
+            let mut context = Context::from_waker(waker);
+            let (stream, peer) = match listener.poll_accept(&mut context) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(accepted)) => accepted,
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionAborted => {
+                    continue;
+                }
+                Poll::Ready(Err(error)) => return Err(error),
+            };
+            let Some(number) = self.place() else {
+                // All are being answered.
+                stream.reset();
+                continue;
+            };
+            let _ = stream.set_nodelay(true);
+            let signal = signal(number, &self.ready);
+            self.places[number] = Some(Place {
+                stream,
+                peer,
+                connection: Connection::new(now),
+                waker: Waker::from(Arc::clone(&signal)),
+                signal,
+            });
+            self.step(number, now);
+        }
+        self.doors[door].waker.wake_by_ref();
+        Ok(())
+    }
+
+    /// A free place.
+    fn place(&mut self) -> Option<usize> {
+        if self.free.is_empty() && self.places.len() < CONNECTIONS_MAX {
+            self.places.push(None);
+            return Some(self.places.len() - 1);
+        }
+        if self.free.is_empty() {
+            let waits = self
+                .places
+                .iter()
+                .enumerate()
+                .filter_map(|(number, place)| {
+                    let connection = &place.as_ref()?.connection;
+                    (!connection.is_answering()).then(|| (connection.deadline(), number))
+                });
+            // Several at once, since all were looked at.
+            let mut waits: Vec<_> = waits.collect();
+            waits.sort_unstable();
+            for (_, number) in waits.into_iter().take(ACCEPT_MAX) {
+                self.close(number, true);
+            }
+        }
+        self.free.pop()
+    }
+
+    fn step(&mut self, number: usize, now: Instant) {
+        let Some(Some(place)) = self.places.get_mut(number) else {
+            return;
+        };
+        place.signal.is_ready.store(false, SeqCst);
+        let (log, peer) = (self.log, place.peer);
+        let mut common = Common {
+            folder: self.folder,
+            block: std::mem::take(&mut self.block),
+            ends: self.ends_at.is_some(),
+            log: &|answered| log(peer, answered),
+            logs: self.logs,
+        };
+        let mut context = Context::from_waker(&place.waker);
+        let turn = place
+            .connection
+            .step(&place.stream, &mut context, now, &mut common);
+        self.block = common.block;
+        match turn {
+            Turn::Waits => {}
+            Turn::GoesOn => place.waker.wake_by_ref(),
+            Turn::Over => self.close(number, false),
+            Turn::Broken => self.close(number, true),
+        }
+    }
+
+    /// Closes those that have waited too long.
+    fn look(&mut self, now: Instant) {
+        for number in 0..self.places.len() {
+            let Some(place) = &self.places[number] else {
+                continue;
+            };
+            let connection = &place.connection;
+            let due = match self.ends_at {
+                Some(at) => at.min(connection.deadline()),
+                None => connection.deadline(),
+            };
+            if due <= now {
+                // A client without a request has nothing to lose.
+                self.close(number, true);
+            }
+        }
+    }
+
+    fn close(&mut self, number: usize, is_reset: bool) {
+        let Some(place) = self.places[number].take() else {
+            return;
+        };
+        match is_reset {
+            true => place.stream.reset(),
+            false => _ = place.stream.shutdown(std::net::Shutdown::Write),
+        }
+        self.free.push(number);
+    }
+}
+
+fn signal(number: usize, ready: &Arc<Ready>) -> Arc<Signal> {
+    Arc::new(Signal {
+        number,
+        is_ready: AtomicBool::new(number >= CONNECTIONS_MAX),
+        ready: Arc::clone(ready),
+    })
+}
