@@ -10,15 +10,23 @@ use weir_wire::LinkType;
 /// What may be sent: every frame is one of these, else it is refused.
 ///
 /// - its Ethernet source is `source`;
-/// - IPv4: the source is one of `addresses`;
 /// - ARP: sender addresses are `source`, and one of `addresses` or 0.0.0.0
 ///   (RFC 5227 probes);
-/// - IPv6: the source is one of `addresses`, and no hop-by-hop, routing or
-///   destination options come before the rest; neighbour advertisements
-///   (RFC 4861) are of one of `addresses`; no router advertisements and no
-///   redirects;
+/// - IPv4: the source is one of `addresses`, there are no options, and the
+///   protocol is harmless (see below), ICMP of a harmless type, or a report of
+///   IGMP, which may have the router alert option;
+/// - IPv6: the source is one of `addresses`, and the next header is harmless,
+///   ICMPv6 of a harmless type, or a Fragment or Authentication header with a
+///   harmless next header. Neighbour advertisements (RFC 4861) are of one of
+///   `addresses`, and not in fragments (RFC 6980). A report of MLD comes behind
+///   its router alert, also from `::`, from which probes for one of `addresses`
+///   (RFC 4862) may come too;
 /// - another Ethernet type, of those listed;
 /// - and `predicate` accepts it.
+///
+/// Harmless are TCP, UDP, UDP-Lite, SCTP, DCCP and ESP; and no next header
+/// (RFC 8200 section 4.7). Everything else is refused, so that a header which
+/// the rules do not know hides no router advertisement (RFC 7113).
 ///
 /// Never sent are frames with a VLAN tag, and 802.3 frames (with a length in
 /// place of the type), for they hide what they carry.
@@ -39,6 +47,30 @@ pub struct SendRules {
     /// predicate says what may be sent.
     pub any_source: bool,
 }
+
+/// IP protocols that change nothing at who receives them, but for their own
+/// sockets: TCP, UDP, DCCP, ESP, SCTP, UDP-Lite.
+const HARMLESS: [u8; 6] = [6, 17, 33, 50, 132, 136];
+
+/// Next headers of IPv6 that likewise change nothing: also "no next header".
+const HARMLESS_NEXT: [u8; 7] = [6, 17, 33, 50, 59, 132, 136];
+
+/// Types of ICMP: echo, unreachable, time exceeded, parameter problem and time
+/// stamps. Not redirects, nor router advertisements.
+const ICMP_TYPES: [u8; 7] = [0, 3, 8, 11, 12, 13, 14];
+
+/// Types of ICMPv6 from any of our addresses: errors, echo, router and
+/// neighbour solicitations.
+const ICMP6_TYPES: [u8; 8] = [1, 2, 3, 4, 128, 129, 133, 135];
+
+/// Those of them that may come in fragments: echo.
+const ICMP6_FRAGMENT_TYPES: [u8; 2] = [128, 129];
+
+/// Types of IGMP: reports of versions 1 to 3, and leaving.
+const IGMP_TYPES: [u8; 4] = [0x12, 0x16, 0x17, 0x22];
+
+/// Types of MLD: reports of both versions, and done.
+const MLD_TYPES: [u8; 3] = [131, 132, 143];
 
 /// Most addresses of one sender.
 const ADDRESSES_MAX: usize = 64;
@@ -112,7 +144,7 @@ impl SendRules {
         let v6: Vec<Ipv6Addr> = v6.collect();
         if !v4.is_empty() {
             let sources = any(v4.iter().map(|address| format!("src host {address}")));
-            kinds.push(format!("(ip and ({sources}))"));
+            kinds.push(format!("(ip and ({sources}) and ({}))", harmless_ip()));
         }
         let senders = v4.iter().map(|address| format!("arp src host {address}"));
         let senders = any(senders.chain(["arp[14:4] = 0".to_owned()]));
@@ -122,11 +154,12 @@ impl SendRules {
         if !v6.is_empty() {
             let sources = any(v6.iter().map(|address| format!("src host {address}")));
             let targets = any(v6.iter().map(|address| words(address, 48)));
-            kinds.push(format!(
-                "(ip6 and ({sources}) and ip6[6] != 0 and ip6[6] != 43 and ip6[6] != 60 \
-                 and (ip6[6] != 58 or (ip6[40] != 134 and ip6[40] != 137 \
-                 and (ip6[40] != 136 or ({targets})))))"
-            ));
+            let harmless = harmless_ip6(&targets);
+            kinds.push(format!("(ip6 and ({sources}) and ({harmless}))"));
+            let unspecified = harmless_unspecified(&targets);
+            kinds.push(format!("(ip6 and src host :: and ({unspecified}))"));
+            let report = mld_report();
+            kinds.push(format!("(ip6 and ({sources} or src host ::) and {report})"));
         }
         kinds.extend(
             self.ethertypes
@@ -186,6 +219,66 @@ impl SendRules {
 
 fn any(tests: impl IntoIterator<Item = String>) -> String {
     tests.into_iter().collect::<Vec<String>>().join(" or ")
+}
+
+/// Whether `field` is one of the values.
+fn among(field: &str, values: &[u8]) -> String {
+    any(values.iter().map(|value| format!("{field} = {value}")))
+}
+
+/// IPv4 packets that change nothing at who receives them. A later fragment
+/// never holds the start of what is fragmented, where the types are.
+fn harmless_ip() -> String {
+    let protocols = among("ip[9]", &HARMLESS);
+    let behind = among("ip[20]", &HARMLESS);
+    let icmp = among("ip[20]", &ICMP_TYPES);
+    let (igmp, alerted) = (among("ip[20]", &IGMP_TYPES), among("ip[24]", &IGMP_TYPES));
+    format!(
+        "(ip[0] = 0x45 and ({protocols} \
+         or (ip[9] = 51 and ip[6:2] & 0x1fff = 0 and ({behind})) \
+         or (ip[9] = 1 and (ip[6:2] & 0x1fff != 0 or {icmp})) \
+         or (ip[9] = 2 and ip[6:2] & 0x3fff = 0 and ({igmp})))) \
+         or (ip[0] = 0x46 and ip[20:4] = 0x94040000 \
+         and ip[9] = 2 and ip[6:2] & 0x3fff = 0 and ({alerted}))"
+    )
+}
+
+/// IPv6 packets that change nothing at who receives them; `targets` says that
+/// a neighbour advertisement is of an address of ours.
+///
+/// Receivers believe the next header of the first fragment alone (RFC 8200
+/// section 4.5), and every first fragment is judged here.
+fn harmless_ip6(targets: &str) -> String {
+    let (next, behind) = (
+        among("ip6[6]", &HARMLESS_NEXT),
+        among("ip6[40]", &HARMLESS_NEXT),
+    );
+    let (types, in_fragment) = (
+        among("ip6[40]", &ICMP6_TYPES),
+        among("ip6[48]", &ICMP6_FRAGMENT_TYPES),
+    );
+    format!(
+        "{next} \
+         or (ip6[6] = 58 and ({types} or (ip6[40] = 136 and ({targets})))) \
+         or ((ip6[6] = 44 or ip6[6] = 51) and ({behind})) \
+         or (ip6[6] = 44 and ip6[40] = 58 and (ip6[42:2] & 0xfff8 != 0 or {in_fragment}))"
+    )
+}
+
+/// What comes from `::` and is harmless: probes for an address of ours.
+fn harmless_unspecified(targets: &str) -> String {
+    format!("ip6[6] = 58 and ip6[40] = 135 and ({targets})")
+}
+
+/// A report of MLD behind hop-by-hop options that are the router alert and
+/// nothing else, in either order of option and padding (RFC 2711, RFC 3810
+/// section 5).
+fn mld_report() -> String {
+    let types = among("ip6[48]", &MLD_TYPES);
+    format!(
+        "(ip6[6] = 0 and ip6[40:2] = 0x3a00 and ((ip6[42:4] = 0x05020000 and ip6[46:2] = 0x0100) \
+         or (ip6[42:2] = 0x0100 and ip6[44:4] = 0x05020000)) and ({types}))"
+    )
 }
 
 /// Tests the 16 bytes at `offset` of an IPv6 packet.
