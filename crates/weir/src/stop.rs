@@ -1,4 +1,7 @@
-//! Ending early and cleanly: SIGINT and SIGTERM.
+//! Ending early and cleanly: SIGINT, SIGTERM and SIGHUP.
+//!
+//! SIGHUP, which a terminal sends as it closes, ends a command as SIGTERM does,
+//! unless it was ignored when the command began, as `nohup` has it.
 //!
 //! The first signal asks: what was read so far is reported and written files
 //! are completed. A later second one ends the process at once. What follows
@@ -12,7 +15,7 @@ use crate::failure::{Failure, limited};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use std::ffi::c_int;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,14 +39,24 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Begins to watch for signals.
+    /// Begins to watch for SIGINT and SIGTERM, by a command to which SIGHUP means
+    /// something else.
     pub(crate) fn watch() -> Result<Stop, Failure> {
-        let cannot = |error| format!("cannot watch for signals: {}", limited(&error));
-        Stop::begin().map_err(|error| Failure::run(cannot(error)))
+        Stop::watch_for(&[SIGINT, SIGTERM])
     }
 
-    fn begin() -> io::Result<Stop> {
-        Stop::of(&[SIGINT, SIGTERM], ONE, || {})
+    /// Begins to watch for SIGINT, SIGTERM, and SIGHUP unless it is ignored.
+    pub(crate) fn watch_hangup_too() -> Result<Stop, Failure> {
+        match is_ignored(SIGHUP) {
+            true => Stop::watch_for(&[SIGINT, SIGTERM]),
+            false => Stop::watch_for(&[SIGINT, SIGTERM, SIGHUP]),
+        }
+    }
+
+    fn watch_for(signals: &[c_int]) -> Result<Stop, Failure> {
+        let cannot = |error| format!("cannot watch for signals: {}", limited(&error));
+        let stop = Stop::of(signals, ONE, || {});
+        stop.map_err(|error| Failure::run(cannot(error)))
     }
 
     /// Signals within `one` are one; `between` runs after each step of it.
@@ -130,6 +143,19 @@ impl Stop {
     }
 }
 
+/// Whether this process ignores a signal; false where /proc does not say.
+fn is_ignored(signal: c_int) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    is_in_set("SigIgn:", signal, &status)
+}
+
+/// Whether a signal is in a set of signals of proc_pid_status(5), in hexadecimal.
+fn is_in_set(set: &str, signal: c_int, status: &str) -> bool {
+    let set = status.lines().find_map(|line| line.strip_prefix(set));
+    let bits = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> (signal - 1) & 1 == 1)
+}
+
 /// A limit on the size of files (`ulimit -f`) would end the process without a
 /// word; from here on it is an error of the write that meets it.
 pub(crate) fn report_file_size_limit() -> io::Result<()> {
@@ -191,6 +217,16 @@ mod tests {
             let woken = poll(&mut fds, Some(&Timespec::default())).unwrap();
             assert_eq!(woken, 1, "after step {when}");
         }
+    }
+
+    #[test]
+    fn signals_that_are_ignored_are_known() {
+        let status = "Name:\tweir\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001006\n";
+        let ignored = |signal| is_in_set("SigIgn:", signal, status);
+        assert!(!ignored(SIGHUP) && ignored(SIGINT) && ignored(3) && ignored(13));
+        assert!(!is_in_set("SigIgn:", SIGHUP, "") && !is_in_set("SigIgn:", SIGHUP, "SigIgn: x"));
+        // Rust's runtime ignores SIGPIPE.
+        assert!(is_ignored(13));
     }
 
     /// This process would not live to see it otherwise.

@@ -29,7 +29,8 @@ Examples:
 
 Exit status: 0 if the filter compiles; 2 if it is refused (the reason is on standard error);
 1 if a capture file is damaged or cannot be read (what was read is reported), or the filter means
-nothing on one of its link types; 130 or 143 after SIGINT or SIGTERM (likewise).")]
+nothing on one of its link types; 129, 130 or 143 after SIGHUP, SIGINT or
+SIGTERM (likewise).")]
 pub(crate) struct Args {
     /// The filter: an expression's words; for cbpf and cspf a file's name, `-`
     /// for standard input, or the text itself

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let why = "--json tells on standard output, where the body goes: give a file with -o";
         return Err(Failure::refused(why));
     }
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     let began = Instant::now();
     let net = args.host.open_within(Need::Up, args.max_time, &stop)?;
     let patience = Patience {

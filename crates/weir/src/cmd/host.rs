@@ -11,7 +11,7 @@ use std::time::Duration;
 ///
 /// For addresses of its own: connections are refused, datagrams answered with
 /// ICMP errors, as by a host on which nothing runs. Says `ready` on standard
-/// error, and goes on until SIGINT or SIGTERM.
+/// error, and goes on until SIGINT, SIGTERM or SIGHUP.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
 {}
@@ -25,8 +25,8 @@ Examples:
 
 At the end, with --json, one line: {{\"frames_in\":n,\"frames_out\":n}}.
 
-Exit status: 0 after SIGINT or SIGTERM; 1 if the link cannot be used or is gone; 2 if an option or
-the policy refuses.", host::HELP))]
+Exit status: 0 after SIGINT, SIGTERM or SIGHUP; 1 if the link cannot be used or is gone; 2 if an
+option or the policy refuses.", host::HELP))]
 pub(crate) struct Args {
     /// The links to be on: see below
     #[arg(value_name = "LINK", required = true)]
@@ -45,7 +45,7 @@ const LOOK_EACH: Duration = Duration::from_millis(500);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     let net = args.addresses.open(&args.links, Need::Later, &stop)?;
     say("ready");
     while !stop.asked() {

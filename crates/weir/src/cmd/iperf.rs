@@ -13,7 +13,7 @@ use weir_socket::{Net, TcpListener, UdpSocket};
 /// Measure throughput over TCP or UDP, as iperf3 does and with its protocol
 ///
 /// Without HOST a server, which says `ready` on standard error and serves one
-/// test after the other until SIGINT or SIGTERM. The other side may be weir
+/// test after the other until SIGINT, SIGTERM or SIGHUP. The other side may be weir
 /// or iperf3 (3.x).
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
@@ -30,7 +30,8 @@ Examples:
 \"datagrams\":{{\"sent\":n,\"lost\":n,\"jitter_ms\":j}}.
 
 Exit status: 0; 1 if the link cannot be used or the test fails; 2 if an option is wrong; a client's
-130 or 143 after SIGINT or SIGTERM.", host::HELP))]
+129, 130 or 143 after SIGHUP, SIGINT or
+SIGTERM.", host::HELP))]
 pub(crate) struct Args {
     /// The server: a name or an address
     #[arg(value_name = "HOST")]
@@ -130,7 +131,7 @@ const LOOK_EACH: Duration = Duration::from_millis(500);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     match &args.server {
         None => serve(args, &stop),
         Some(server) => ask(args, server, &stop),

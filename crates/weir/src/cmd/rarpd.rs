@@ -13,7 +13,7 @@ use weir_wire::ethernet::Address;
 
 /// Tell stations their IPv4 addresses (RARP, RFC 903), or ask for one's own
 ///
-/// Says `ready` on standard error and serves until SIGINT or SIGTERM: as root,
+/// Says `ready` on standard error and serves until SIGINT, SIGTERM or SIGHUP: as root,
 /// or as any user with a grant that has `send = { ethertypes = [0x8035] }` in
 /// the broker's policy. A protocol in user space, on a port: see
 /// docs/tutorial-protocol.md.
@@ -23,8 +23,9 @@ Examples:
   weir rarpd eth0 --table hosts.toml
   weir rarpd eth0 --ask
 
-Exit status: 0, of a server after SIGINT or SIGTERM too; 1 if the interface or the table cannot be
-used, or nobody answers; 2 if the table is wrong; a client's 130 or 143 after SIGINT or SIGTERM.")]
+Exit status: 0, of a server after a signal too; 1 if the interface or the table cannot be
+used, or nobody answers; 2 if the table is wrong; a client's 129, 130 or 143 after SIGHUP, SIGINT or
+SIGTERM.")]
 pub(crate) struct Args {
     /// The interface
     #[arg(value_name = "IF")]
@@ -52,7 +53,8 @@ const TABLE_LEN_MAX: u64 = 16 << 20;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch().map_err(|error| Failure::run(format!("signals: {error}")))?;
+    let stop =
+        Stop::watch_hangup_too().map_err(|error| Failure::run(format!("signals: {error}")))?;
     let mut out = std::io::stdout();
     let socket = args.socket.as_deref();
     let Some(path) = &args.table else {

@@ -57,7 +57,7 @@ signal. With `kernel` that is how the interfaces were before; with `drop` it sta
 `weir route` or `weir bridge` of these interfaces is ready, or --clean. --restore has SIGINT and
 SIGTERM leave the interfaces as they were in any case.
 
-Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there, a file
+Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
 cannot be written or something else failed; 2 if the configuration or an option is refused."
 )]
 pub(crate) struct Args {
@@ -166,7 +166,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let json = json.transpose()?;
     // Without privilege it has its turn like all others.
     let _ = weir_link::xdp::first_in_line();
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let mut teller = Teller {
         args,

@@ -17,7 +17,7 @@ use weir_socket::{Net, TcpListener, TcpSocket};
 ///
 /// GET and HEAD of HTTP/1.1, ranges, `index.html` for folders; no listings,
 /// no hidden files, nothing outside the folder. Says `ready` on standard
-/// error, and serves until SIGINT or SIGTERM.
+/// error, and serves until SIGINT, SIGTERM or SIGHUP.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
 {}
@@ -26,7 +26,7 @@ Examples:
   weir serve ./site --link tap0 --addr 192.0.2.5/24
   weir serve ./site --link tap0 --addr 192.0.2.5/24 --addr 2001:db8::5/64 --port 8080 --log
 
-Exit status: 0 after SIGINT or SIGTERM; 1 if the folder or the link cannot be used; 2 if an option
+Exit status: 0 after SIGINT, SIGTERM or SIGHUP; 1 if the folder or the link cannot be used; 2 if an option
 is wrong.", host::HELP))]
 pub(crate) struct Args {
     /// The folder
@@ -59,7 +59,7 @@ const LOOK_EACH: Duration = Duration::from_millis(500);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     let folder = Folder::open(&args.folder).map_err(|error| {
         Failure::run(format!("cannot serve {}: {error}", args.folder.display()))
     })?;

@@ -40,7 +40,7 @@ signal. With `kernel` that is how the interfaces were before; with `wire` and `d
 the next `weir bridge` is ready, or --clean. --restore has SIGINT and SIGTERM leave the interfaces
 as they were in any case. docs/bridge.md says what software cannot cover.
 
-Exit status: 0, also after SIGINT and SIGTERM; 1 if an interface is not there, a file
+Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
 cannot be written or something else failed; 2 if an option is refused."
 )]
 pub(crate) struct Args {
@@ -195,7 +195,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.supervised {
         restart::end_with_parent()?;
     }
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     // With --restart it is for who watches us to feed it.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
     let life = Life::new(watchdog)?;

@@ -45,7 +45,7 @@ pub(super) fn end_with_parent() -> Result<(), Failure> {
 
 /// Runs the same command again and again, without `--restart`.
 pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), Failure> {
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     let mut life = Life::new(watchdog)?;
     let mut pause = PAUSE_MIN;
     let mut was_ready = false;

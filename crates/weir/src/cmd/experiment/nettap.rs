@@ -214,7 +214,7 @@ impl Point {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     plot::prepare(args.svg.as_deref())?;
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     let (sizes, duration) = (listed(args.sizes()), args.duration().to_string());
     let confirm = (args.duration() * 4.0).to_string();
     let times = [

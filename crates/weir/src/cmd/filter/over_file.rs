@@ -39,7 +39,7 @@ pub(super) fn run(
     if let Some(linktype) = args.linktype {
         judges.first(linktype, make).map_err(Failure::refused)?;
     }
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     let mut counts = Counts::default();
     let mut gaps = Gaps::default();
     match capture::open(path, &stop) {

@@ -22,7 +22,8 @@ use weir_lab::net::{Device, Host, Lab};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Exit status: 0; 1 if a host, a link or a port cannot be made, as without root, or something else
-failed; 2 if an option is wrong; 130 or 143 after SIGINT or SIGTERM.")]
+failed; 2 if an option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or
+SIGTERM.")]
 pub(crate) struct Args {
     /// Print one line of JSON
     #[arg(long)]
@@ -49,7 +50,7 @@ const PORTS: [(&str, bool); 4] = [
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     let start = Instant::now();
     let lab = Lab::new();
     let host = |name| lab.host(name).map_err(Failure::run);

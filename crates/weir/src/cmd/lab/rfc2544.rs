@@ -168,7 +168,7 @@ impl Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let contestants = Contestant::all(args)?;
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     let setup = args.setup()?;
     crate::plot::prepare(args.svg.as_deref())?;
     let report = run::measure(args, &setup, &contestants, &stop)?;
