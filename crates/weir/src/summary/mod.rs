@@ -1,23 +1,38 @@
-//! A frame in a line.
+//! A frame in a line: what `tcpdump -nS` says of it, and the names in DNS, TLS
+//! and HTTP.
+//!
+//! Frames come from anywhere and may be cut anywhere: every read is checked, and
+//! what is not there is left out. Text from a frame has its control characters
+//! escaped.
 
-use std::net::IpAddr;
-use weir_wire::{EtherType, LinkType, Protocol, arp, ethernet, ipv4, ipv6, tcp};
+mod dhcp;
+mod dns;
+mod icmp;
+mod ip;
+mod tcp;
+mod udp;
 
-/// From whom to whom and what, as far as the headers say.
+use std::borrow::Cow;
+use weir_wire::ethernet::Address;
+use weir_wire::{EtherType, LinkType, ethernet};
+
+/// Headers within headers, at most.
+const DEPTH_MAX: usize = 8;
+/// Characters of one name or line of text from a frame, at most.
+const TEXT_MAX: usize = 256;
+
+/// From whom to whom and what, as far as the bytes say.
 pub(crate) fn summary(bytes: &[u8], linktype: LinkType) -> String {
     match linktype {
-        LinkType::EN10MB => of_ethernet(bytes),
-        LinkType::RAW => match bytes.first().map(|byte| byte >> 4) {
-            Some(4) => carried(EtherType::IPV4, bytes),
-            Some(6) => carried(EtherType::IPV6, bytes),
-            _ => None,
-        },
+        LinkType::EN10MB => of_ethernet(bytes, DEPTH_MAX),
+        LinkType::RAW => ip::packet(bytes, DEPTH_MAX),
         _ => None,
     }
     .unwrap_or_else(|| linktype.to_string())
 }
 
-fn of_ethernet(bytes: &[u8]) -> Option<String> {
+/// What a frame of Ethernet carries, `depth` headers deep at most.
+fn of_ethernet(bytes: &[u8], depth: usize) -> Option<String> {
     let frame = ethernet::Frame::new(bytes).ok()?;
     let (mut ether_type, mut payload) = (frame.ether_type(), frame.payload());
     let mut tags = String::new();
@@ -28,125 +43,129 @@ fn of_ethernet(bytes: &[u8]) -> Option<String> {
         tags += &format!("vlan {} ", ethernet::TagRepr::parse(&tag).vlan);
         (ether_type, payload) = (tag.ether_type(), tag.payload());
     }
-    let what = carried(ether_type, payload).unwrap_or_else(|| {
+    let what = carried(ether_type, payload, depth).unwrap_or_else(|| {
         let EtherType(number) = ether_type;
-        format!("{} > {} type {number:#06x}", frame.src(), frame.dst())
+        let (src, dst) = (frame.src(), frame.dst());
+        let name = match number {
+            // IEEE 802.3 has a length there.
+            0..0x600 => return format!("{src} > {dst} {}", llc(payload, number)),
+            0x0806 => " ARP",
+            0x8035 => " RARP",
+            0x8863 => " PPPoE discovery",
+            0x888e => " EAPOL",
+            0x88cc => " LLDP",
+            _ => "",
+        };
+        format!(
+            "{src} > {dst}{name} type {number:#06x}, length {}",
+            payload.len()
+        )
     });
     Some(tags + &what)
 }
 
-fn carried(ether_type: EtherType, payload: &[u8]) -> Option<String> {
+/// What a frame with a length in place of its type carries (IEEE 802.2).
+fn llc(payload: &[u8], length: u16) -> String {
+    let name = match payload {
+        [0x42, 0x42, ..] => "802.1d",
+        [0xfe, 0xfe, ..] => "IS-IS",
+        [0xaa, 0xaa, _, 0, 0, 0xc, 0x20, 0, ..] => "CDP",
+        [0xaa, 0xaa, ..] => "SNAP",
+        _ => "802.3",
+    };
+    format!("{name}, length {length}")
+}
+
+/// What stands behind an Ethernet type; `None` if it is not known, or cut.
+fn carried(ether_type: EtherType, payload: &[u8], depth: usize) -> Option<String> {
+    let deeper = depth.checked_sub(1)?;
     match ether_type {
-        EtherType::ARP => {
-            let packet = arp::Packet::new(payload).ok()?;
-            let arp = arp::Repr::parse(&packet);
-            Some(match arp.operation {
-                arp::Operation::REQUEST => {
-                    format!("{} asks who has {}", arp.sender_ip, arp.target_ip)
-                }
-                arp::Operation::REPLY => format!("{} is at {}", arp.sender_ip, arp.sender),
-                arp::Operation(number) => format!("ARP operation {number}"),
-            })
-        }
-        EtherType::IPV4 => {
-            let header_len = usize::from(payload.first()? & 0xf) * 4;
-            let address = |at: usize| {
-                let bytes: &[u8; 4] = payload.get(at..)?.first_chunk()?;
-                Some(IpAddr::from(*bytes))
+        EtherType::ARP => arp(payload),
+        EtherType::IPV4 | EtherType::IPV6 => ip::packet(payload, deeper),
+        // MPLS (RFC 3032).
+        EtherType(0x8847 | 0x8848) => mpls(payload, deeper),
+        // A session of PPPoE (RFC 2516).
+        EtherType(0x8864) => {
+            let session = half(payload, 2)?;
+            let inner = match half(payload, 6)? {
+                0x21 | 0x57 => ip::packet(payload.get(8..)?, deeper),
+                protocol => Some(format!("PPP protocol {protocol:#06x}")),
             };
-            let protocol = Protocol(*payload.get(9)?);
-            let fragment = u16::from_be_bytes(*payload.get(6..)?.first_chunk()?) & 0x1fff;
-            let inner = payload.get(header_len.max(ipv4::Repr::LEN)..)?;
-            let inner = if fragment == 0 { inner } else { &[] };
-            Some(spoken(address(12)?, address(16)?, protocol, inner))
-        }
-        EtherType::IPV6 => {
-            let packet = ipv6::Packet::new(payload).ok()?;
-            let (src, dst) = (packet.src().into(), packet.dst().into());
-            Some(spoken(src, dst, packet.next_header(), packet.payload()))
+            Some(format!("PPPoE session {session:#x} {}", inner?))
         }
         _ => None,
     }
 }
 
-fn spoken(src: IpAddr, dst: IpAddr, protocol: Protocol, inner: &[u8]) -> String {
-    let port = |at: usize| {
-        let bytes = inner.get(at..).and_then(|rest| rest.first_chunk());
-        bytes.map(|bytes| u16::from_be_bytes(*bytes))
-    };
-    let with = |address: IpAddr, port: u16| std::net::SocketAddr::new(address, port);
-    match (protocol, port(0), port(2)) {
-        (Protocol::TCP | Protocol::UDP, Some(from), Some(to)) => {
-            let segment = tcp::Segment::new(inner).ok();
-            let segment = segment.filter(|_| protocol == Protocol::TCP);
-            let flags = segment.map_or(String::new(), |segment| flags(segment.flags()));
-            format!("{} > {} {protocol}{flags}", with(src, from), with(dst, to))
+fn mpls(payload: &[u8], depth: usize) -> Option<String> {
+    let mut text = String::from("MPLS");
+    for (number, entry) in payload.chunks_exact(4).take(DEPTH_MAX).enumerate() {
+        let entry = word(entry, 0)?;
+        let (label, ttl) = (entry >> 12, entry & 0xff);
+        text += &format!(" (label {label}, ttl {ttl})");
+        if entry & 0x100 != 0 {
+            let inner = ip::packet(payload.get(4 * (number + 1)..)?, depth);
+            return Some(match inner {
+                Some(inner) => format!("{text} {inner}"),
+                None => text,
+            });
         }
-        _ => format!("{src} > {dst} {protocol}"),
     }
+    Some(text)
 }
 
-/// The names of those that are set, each behind a blank.
-fn flags(flags: tcp::Flags) -> String {
-    const NAMES: [(tcp::Flags, &str); 4] = [
-        (tcp::Flags::SYN, " SYN"),
-        (tcp::Flags::FIN, " FIN"),
-        (tcp::Flags::RST, " RST"),
-        (tcp::Flags::ACK, " ACK"),
-    ];
-    let set = NAMES.iter().filter(|(flag, _)| flags.contains(*flag));
-    set.map(|(_, name)| *name).collect()
+/// ARP (RFC 826) of IPv4 over Ethernet.
+fn arp(payload: &[u8]) -> Option<String> {
+    let is_ours = word(payload, 0)? == 0x0001_0800 && half(payload, 4)? == 0x0604;
+    if !is_ours {
+        return None;
+    }
+    let hardware = |at| Some(Address(chunk(payload, at)?));
+    let ip = |at| Some(std::net::Ipv4Addr::from(chunk::<4>(payload, at)?));
+    let (sender, sender_ip, target_ip) = (hardware(8)?, ip(14)?, ip(24)?);
+    let what = match half(payload, 6)? {
+        1 => {
+            let target = hardware(18)?;
+            let known = match target.0 {
+                [0, 0, 0, 0, 0, 0] => String::new(),
+                _ => format!(" ({target})"),
+            };
+            format!("Request who-has {target_ip}{known} tell {sender_ip}")
+        }
+        2 => format!("Reply {sender_ip} is-at {sender}"),
+        number => format!("operation {number} of {sender_ip}"),
+    };
+    Some(format!("ARP, {what}, length {}", payload.len()))
+}
+
+/// The byte at an offset.
+fn byte(bytes: &[u8], at: usize) -> Option<u8> {
+    bytes.get(at).copied()
+}
+
+/// The 16 bits at an offset.
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    chunk(bytes, at).map(u16::from_be_bytes)
+}
+
+/// The 32 bits at an offset.
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    chunk(bytes, at).map(u32::from_be_bytes)
+}
+
+fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+/// Text from a frame, cut and with everything escaped that is not printable
+/// ASCII.
+fn harmless(text: &[u8]) -> Cow<'_, str> {
+    let text = &text[..text.len().min(TEXT_MAX)];
+    match std::str::from_utf8(text) {
+        Ok(plain) if text.iter().all(|byte| (b' '..=b'~').contains(byte)) => plain.into(),
+        _ => text.escape_ascii().to_string().into(),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn udp() -> Vec<u8> {
-        let mut frame = vec![0; 60];
-        (frame[12], frame[14], frame[23]) = (8, 0x45, 17);
-        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-        frame[34..38].copy_from_slice(&[4, 0, 0, 53]);
-        frame
-    }
-
-    #[test]
-    fn a_datagram_shows_its_ports() {
-        let frame = udp();
-        assert_eq!(
-            summary(&frame, LinkType::EN10MB),
-            "10.0.0.1:1024 > 10.0.0.2:53 UDP"
-        );
-        assert_eq!(
-            summary(&frame[14..], LinkType::RAW),
-            "10.0.0.1:1024 > 10.0.0.2:53 UDP"
-        );
-    }
-
-    #[test]
-    fn a_later_fragment_has_no_ports() {
-        let mut frame = udp();
-        frame[21] = 1;
-        assert_eq!(summary(&frame, LinkType::EN10MB), "10.0.0.1 > 10.0.0.2 UDP");
-    }
-
-    #[test]
-    fn tags_and_strange_types_are_named() {
-        let mut frame = vec![0; 12];
-        frame.extend([0x81, 0, 0, 7, 0x88, 0xb5, 0, 0]);
-        assert_eq!(
-            summary(&frame, LinkType::EN10MB),
-            "vlan 7 00:00:00:00:00:00 > 00:00:00:00:00:00 type 0x88b5"
-        );
-    }
-
-    #[test]
-    fn no_cut_frame_is_too_short() {
-        let frame = udp();
-        for len in 0..frame.len() {
-            for linktype in [LinkType::EN10MB, LinkType::RAW, LinkType(9999)] {
-                assert!(!summary(&frame[..len], linktype).is_empty());
-            }
-        }
-    }
-}
+mod tests;

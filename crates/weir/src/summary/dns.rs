@@ -1,0 +1,198 @@
+//! DNS messages (RFC 1035), as tcpdump abbreviates them.
+
+use super::{byte, chunk, half, harmless};
+use std::fmt::Write;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Records that are told of one message, at most.
+const RECORDS_MAX: usize = 32;
+/// Labels of one name, and jumps that it makes, at most.
+const LABELS_MAX: usize = 128;
+const JUMPS_MAX: usize = 16;
+
+/// Questions, or the answers to them; `is_multicast` is DNS by multicast, where a
+/// bit of the class has a meaning of its own (RFC 6762 section 5.4).
+pub(super) fn message(bytes: &[u8], is_multicast: bool) -> Option<String> {
+    let (id, flags) = (half(bytes, 0)?, half(bytes, 2)?);
+    let counts = [4, 6, 8, 10].map(|at| half(bytes, at));
+    let [
+        Some(questions),
+        Some(answers),
+        Some(authorities),
+        Some(more),
+    ] = counts
+    else {
+        return None;
+    };
+    let set = |bit: u16, mark: &'static str| if flags & bit != 0 { mark } else { "" };
+    let mut text = id.to_string() + opcode(flags >> 11 & 0xf);
+    let is_answer = flags & 0x8000 != 0;
+    let mut at = 12;
+    if is_answer {
+        text += rcode(flags & 0xf);
+        text += set(0x0400, "*");
+        text += if flags & 0x0080 == 0 { "-" } else { "" };
+        text += set(0x0200, "|");
+        text += set(0x0020, "$");
+        for _ in 0..questions.min(RECORDS_MAX as u16) {
+            at = name(bytes, at)?.1 + 4;
+        }
+        let _ = write!(text, " {answers}/{authorities}/{more}");
+        for number in 0..usize::from(answers).min(RECORDS_MAX) {
+            let Some((record, next)) = record(bytes, at) else {
+                break;
+            };
+            text += if number == 0 { " " } else { ", " };
+            text += &record;
+            at = next;
+        }
+        return Some(text);
+    }
+    text += set(0x0100, "+");
+    text += set(0x0010, "%");
+    for (count, unit) in [(answers, "a"), (authorities, "n"), (more, "au")] {
+        if count > 0 {
+            let _ = write!(text, " [{count}{unit}]");
+        }
+    }
+    for number in 0..usize::from(questions).min(RECORDS_MAX) {
+        let Some((name, next)) = name(bytes, at) else {
+            break;
+        };
+        let (Some(kind), Some(class)) = (half(bytes, next), half(bytes, next + 2)) else {
+            break;
+        };
+        text += if number == 0 { " " } else { ", " };
+        let how = match (is_multicast, class & 0x8000 != 0) {
+            (true, true) => " (QU)",
+            (true, false) => " (QM)",
+            (false, _) => "",
+        };
+        let _ = write!(text, "{}{how}? {name}", kind_name(kind));
+        at = next + 4;
+    }
+    Some(text)
+}
+
+fn opcode(number: u16) -> &'static str {
+    match number {
+        0 => "",
+        1 => " inv_q",
+        2 => " stat",
+        4 => " notify",
+        5 => " update",
+        _ => " op?",
+    }
+}
+
+fn rcode(number: u16) -> &'static str {
+    match number {
+        0 => "",
+        1 => " FormErr",
+        2 => " ServFail",
+        3 => " NXDomain",
+        4 => " NotImp",
+        5 => " Refused",
+        6 => " YXDomain",
+        7 => " YXRRSet",
+        8 => " NXRRSet",
+        9 => " NotAuth",
+        10 => " NotZone",
+        _ => " Resp?",
+    }
+}
+
+fn kind_name(kind: u16) -> String {
+    match kind {
+        1 => "A",
+        2 => "NS",
+        5 => "CNAME",
+        6 => "SOA",
+        10 => "NULL",
+        12 => "PTR",
+        13 => "HINFO",
+        15 => "MX",
+        16 => "TXT",
+        28 => "AAAA",
+        33 => "SRV",
+        35 => "NAPTR",
+        41 => "OPT",
+        43 => "DS",
+        46 => "RRSIG",
+        47 => "NSEC",
+        48 => "DNSKEY",
+        64 => "SVCB",
+        65 => "HTTPS",
+        251 => "IXFR",
+        252 => "AXFR",
+        255 => "ANY",
+        257 => "CAA",
+        _ => return format!("Type{kind}"),
+    }
+    .to_owned()
+}
+
+/// A name, with a dot at its end, and where the message goes on behind it.
+fn name(bytes: &[u8], start: usize) -> Option<(String, usize)> {
+    let (mut text, mut at, mut behind) = (String::new(), start, None);
+    let mut jumps = 0;
+    for _ in 0..LABELS_MAX {
+        let len = byte(bytes, at)?;
+        match len {
+            0 => {
+                let text = if text.is_empty() {
+                    ".".to_owned()
+                } else {
+                    text
+                };
+                return Some((text, behind.unwrap_or(at + 1)));
+            }
+            1..0x40 => {
+                let label = bytes.get(at + 1..at + 1 + usize::from(len))?;
+                text += &harmless(label);
+                text.push('.');
+                at += 1 + usize::from(len);
+            }
+            0xc0.. => {
+                jumps += 1;
+                if jumps > JUMPS_MAX {
+                    return None;
+                }
+                behind = behind.or(Some(at + 2));
+                at = usize::from(half(bytes, at)? & 0x3fff);
+            }
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// A resource record: type and data, and where the next one begins.
+fn record(bytes: &[u8], at: usize) -> Option<(String, usize)> {
+    let (_, at) = name(bytes, at)?;
+    let (kind, len) = (half(bytes, at)?, usize::from(half(bytes, at + 8)?));
+    let start = at + 10;
+    let name_at = |at| name(bytes, at).map(|(name, _)| name);
+    let data = match kind {
+        1 => Some(Ipv4Addr::from(chunk::<4>(bytes, start)?).to_string()),
+        28 => Some(Ipv6Addr::from(chunk::<16>(bytes, start)?).to_string()),
+        2 | 5 | 12 => name_at(start),
+        15 => Some(format!("{} {}", name_at(start + 2)?, half(bytes, start)?)),
+        33 => {
+            let part = |at| half(bytes, start + at);
+            let (port, priority, weight) = (part(4)?, part(0)?, part(2)?);
+            Some(format!(
+                "{}:{port} {priority} {weight}",
+                name_at(start + 6)?
+            ))
+        }
+        16 => {
+            let len = usize::from(byte(bytes, start)?);
+            let text = bytes.get(start + 1..start + 1 + len)?;
+            Some(format!("\"{}\"", harmless(text)))
+        }
+        _ => None,
+    };
+    let data = data.map_or_else(String::new, |data| format!(" {data}"));
+    Some((kind_name(kind) + &data, start + len))
+}
