@@ -82,6 +82,15 @@ pub(crate) fn time(time_ns: Option<i64>) -> String {
     )
 }
 
+/// Nanoseconds since 1970 as a UTC time of day to the microsecond; `-` where it is
+/// out of range.
+pub(crate) fn time_of_day(time_ns: i64) -> String {
+    utc(Some(time_ns)).map_or_else(
+        || "-".into(),
+        |time| time.strftime("%H:%M:%S.%6f").to_string(),
+    )
+}
+
 /// How the times of one table are written: as short as tells them apart, so
 /// that the table fits 80 columns. All are UTC.
 pub(crate) enum Times {
@@ -148,6 +157,7 @@ mod tests {
             "2000-02-29T12:34:56.123456Z"
         );
         assert_eq!(time(Some(-1)), "1969-12-31T23:59:59.999999Z");
+        assert_eq!(time_of_day(-1), "23:59:59.999999");
         assert_eq!(time(Some(i64::MAX)), "2262-04-11T23:47:16.854775Z");
     }
 

@@ -85,7 +85,7 @@ fn a_time_and_a_signal_end_it_with_a_report() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(ended.stdout, "{\"frames\":0,\"bytes\":0,\"lost\":0}\n");
     assert_eq!(ended.stderr, "");
-    let cases = [(Signal::INT, 130), (Signal::TERM, 143)];
+    let cases = [(Signal::INT, 130), (Signal::TERM, 143), live::hangup()];
     for (signal, code) in cases {
         let listen = ["listen", "eth0", "udp", "--json"];
         let running = net.weir(&listen).until("weir: port");
@@ -134,12 +134,18 @@ fn an_interface_that_goes_ends_it() {
 #[test]
 fn what_is_wrong_is_refused() {
     let Some(net) = net() else { return };
-    let cases: [(&[&str], i32, &str); 5] = [
+    let cases: [(&[&str], i32, &str); 7] = [
         (&["eth0", "udp prot 53"], 2, "^^^^"),
         (&["eth7", "udp"], 1, "eth7"),
         (&["eth0", "udp", "--attach", "here"], 2, "xdp-native"),
         (&["eth0", "udp", "--for", "soon"], 2, "no number"),
         (&["eth0", "--socket", "/nowhere"], 1, "weir broker"),
+        (
+            &["eth0", "-w", "-", "-C", "1"],
+            2,
+            "standard output is one file",
+        ),
+        (&["eth0", "-G", "1"], 2, "--write"),
     ];
     for (arguments, code, message) in cases {
         let ended = net.weir(&[&["listen"], arguments].concat()).end();
@@ -238,4 +244,173 @@ fn a_pipe_with_a_name_waits_for_its_reader_or_a_signal() {
     let mut reader = Reader::new(input).unwrap();
     let read = std::iter::from_fn(|| reader.next_frame().unwrap().map(drop)).count();
     assert_eq!((read, running.end().code), (3, Some(0)));
+}
+
+/// Lines have times and directions by themselves, and say so much as tcpdump.
+#[test]
+fn a_line_tells_when_which_way_and_what() {
+    let Some(net) = net() else { return };
+    let listen = ["listen", "eth0", "udp port 4000", "--count", "2"];
+    let running = net.weir(&listen).until("weir: port");
+    let server = net.server(4000);
+    net.a.run(|| {
+        let socket = std::net::UdpSocket::bind("10.0.0.1:4001").unwrap();
+        socket.send_to(b"there", "10.0.0.2:4000").unwrap();
+    });
+    let (_, from) = server.recv_from(&mut [0; 9]).unwrap();
+    server.send_to(b"back", from).unwrap();
+    let ended = running.end();
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    let is_time = |text: &str| {
+        let digits = text.chars().filter(char::is_ascii_digit).count();
+        text.len() == 15 && digits == 12 && &text[8..9] == "."
+    };
+    let expected = [
+        " In  10.0.0.1:4001 > 10.0.0.2:4000 UDP, length 5, 47 bytes",
+        " Out 10.0.0.2:4000 > 10.0.0.1:4001 UDP, length 4, 46 bytes",
+    ];
+    for (line, expected) in lines.iter().zip(expected) {
+        let (time, rest) = line.split_at(15);
+        assert!(is_time(time), "{ended:?}");
+        assert_eq!(rest, expected, "{ended:?}");
+    }
+    assert_eq!(lines[2], "2 frames, 93 bytes, 0 lost");
+}
+
+/// Every interface that is up, each frame with its interface's name.
+#[test]
+fn any_is_every_interface() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("listen-any");
+    let path = folder.path("any.pcapng");
+    let listen = ["listen", "any", "udp port 53", "--count", "3"];
+    let shown = net
+        .weir(&[&listen[..], &["--json"]].concat())
+        .until("on eth0");
+    let written = net
+        .weir(&[&listen[..], &["-w", &path]].concat())
+        .until("on eth0");
+    let server = net.server(53);
+    net.send(53, 2);
+    net.b.run(|| {
+        let socket = std::net::UdpSocket::bind("10.0.0.2:0").unwrap();
+        // By way of the loopback interface.
+        socket.send_to(b"x", "10.0.0.2:53").unwrap();
+    });
+    drop(server);
+    let ended = shown.end();
+    let mut names: Vec<String> = ended
+        .stdout
+        .lines()
+        .filter_map(|line| {
+            let frame: serde_json::Value = serde_json::from_str(line).unwrap();
+            Some(frame["interface"].as_str()?.to_owned())
+        })
+        .collect();
+    names.sort();
+    assert_eq!(names, ["eth0", "eth0", "lo"], "{ended:?}");
+    assert_eq!(written.end().code, Some(0));
+    let mut reader = Reader::open(&path).unwrap();
+    let mut names = Vec::new();
+    while let Some(frame) = reader.next_frame().unwrap() {
+        names.push(frame.interface.name.clone().unwrap());
+    }
+    names.sort();
+    assert_eq!(names, ["eth0", "eth0", "lo"]);
+}
+
+/// Frames of a file in a folder.
+fn frames_in(path: &str) -> (u64, usize) {
+    let mut reader = Reader::open(path).unwrap();
+    let (mut frames, mut longest) = (0, 0);
+    while let Some(frame) = reader.next_frame().unwrap() {
+        frames += 1;
+        longest = longest.max(frame.bytes.len());
+        assert!(frame.wire_len >= 1000);
+    }
+    (frames, longest)
+}
+
+#[test]
+fn files_rotate_and_frames_are_cut() {
+    const FRAMES: u32 = 3000;
+    let Some(net) = net() else { return };
+    let folder = Folder::new("listen-rotate");
+    let path = folder.path("ring");
+    let count = FRAMES.to_string();
+    let listen = [
+        "listen",
+        "eth0",
+        "udp port 53",
+        "--count",
+        &count,
+        "-w",
+        &path,
+    ];
+    let whole = [&listen[..], &["-C", "1", "-W", "3", "--queue", "8MiB"]].concat();
+    let running = net.weir(&whole).until("weir: port");
+    let cut = folder.path("cut");
+    let short = [
+        "listen",
+        "eth0",
+        "udp port 53",
+        "--count",
+        &count,
+        "-w",
+        &cut,
+        "-s",
+        "60",
+    ];
+    let short = net
+        .weir(&[&short[..], &["--queue", "8MiB"]].concat())
+        .until("weir: port");
+    net.a.run(|| {
+        let socket = std::net::UdpSocket::bind("10.0.0.1:0").unwrap();
+        for _ in 0..FRAMES {
+            let _ = socket.send_to(&[7; 1000], "10.0.0.2:53");
+        }
+    });
+    let (ended, short) = (running.end(), short.end());
+    assert_eq!(
+        (ended.code, short.code),
+        (Some(0), Some(0)),
+        "{ended:?} {short:?}"
+    );
+    // 1,042 bytes and 34 more a frame: a file has 930, and the fourth is the first.
+    let files = ["ring0", "ring1", "ring2"].map(|name| frames_in(&folder.path(name)));
+    let [(first, _), (second, longest), (third, _)] = files;
+    assert_eq!(longest, 1042);
+    assert_eq!(second, third, "{files:?}");
+    assert_eq!(u64::from(FRAMES) - 3 * second, first, "{files:?}");
+    assert!(!folder.has("ring3") && !folder.has("ring"));
+    assert_eq!(frames_in(&cut), (u64::from(FRAMES), 60));
+}
+
+/// A full file, as by a full disk: whole, and what it has is said.
+#[test]
+fn a_file_that_cannot_grow_stays_whole() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("listen-full");
+    let path = folder.path("full.pcapng");
+    let mut shell = std::process::Command::new("sh");
+    // In blocks of 512 bytes.
+    shell.args([
+        "-c",
+        "ulimit -f 400; exec \"$0\" \"$@\"",
+        env!("CARGO_BIN_EXE_weir"),
+    ]);
+    let listen = ["listen", "eth0", "udp port 53", "-w", &path, "--for", "30"];
+    let running = live::Running::start(&net.b, shell, &listen).until("weir: port");
+    net.a.run(|| {
+        let socket = std::net::UdpSocket::bind("10.0.0.1:0").unwrap();
+        for _ in 0..1000 {
+            let _ = socket.send_to(&[7; 1000], "10.0.0.2:53");
+        }
+    });
+    let ended = running.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let (frames, _) = frames_in(&path);
+    assert!(frames > 100 && frames < 200, "{frames}");
+    let said = format!("it ends there, with {frames} frames");
+    assert!(ended.stderr.contains(&said), "{said}: {ended:?}");
 }

@@ -37,6 +37,11 @@ impl<W: Write> Gather<W> {
         self.whole
     }
 
+    /// Bytes of whole blocks that the output took or will be handed.
+    pub(super) fn len(&self) -> u64 {
+        self.whole + self.blocks.len() as u64
+    }
+
     pub(super) fn output(&self) -> &W {
         self.output.as_ref().expect("not given back")
     }

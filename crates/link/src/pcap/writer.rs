@@ -162,6 +162,12 @@ impl<W: Write> Writer<W> {
         self.described == 0
     }
 
+    /// Bytes of the capture so far, those included that the output has not got
+    /// yet.
+    pub fn len(&self) -> u64 {
+        self.output.len()
+    }
+
     /// Hands all that was written to the output.
     ///
     /// # Errors

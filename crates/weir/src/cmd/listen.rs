@@ -1,16 +1,22 @@
 //! `weir listen`: the frames of a live interface that a filter accepts.
 
+mod capture;
 mod output;
 
 use crate::failure::{Failure, say};
 use crate::live;
 use crate::stop::Stop;
 use crate::text;
-use output::Output;
+use capture::Rotation;
+use output::{Output, Source};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_broker::protocol::{Attach, Event};
 use weir_broker::{Bytes, Port, PortError, Timeout};
+use weir_link::bpf::program_info;
+use weir_link::net::{Interface, interfaces};
 
 /// Receive the frames of an interface that a filter accepts
 ///
@@ -24,15 +30,23 @@ Examples:
   weir listen eth0 'ether proto 0x88b5' --take --priority 10
   weir listen eth0 icmp --count 10 --quiet --json
   weir listen eth0 tcp --split -w wire.pcapng
+  weir listen any 'udp port 53'
+  weir listen eth0 -w trace-%Y%m%d-%H%M%S.pcapng -G 3600 -s 128
+  weir listen eth0 -w ring.pcapng -C 100 -W 10
+
+A line a frame: the time of day (UTC), `In` for what comes and `Out` for what the host sends, and
+what `tcpdump -nS` says: ends, protocol, sequence numbers, options, names in DNS, TLS and HTTP; at
+its end the frame's bytes.
 
 At the end one line: with --json {\"frames\":n,\"bytes\":b,\"lost\":l}, bytes as on the wire, lost for
 want of room in the port's queue.
 
 Exit status: 0; 1 if the interface is gone, frames cannot be written or something else failed;
-2 if the filter, an option or the policy refuses; 130 or 143 after SIGINT or SIGTERM (what came is
-reported).")]
+2 if the filter, an option or the policy refuses; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM
+(what came is reported).")]
 pub(crate) struct Args {
-    /// The interface
+    /// The interface; `any` is every one that is up now and that the policy
+    /// grants
     #[arg(value_name = "IF")]
     interface: String,
 
@@ -61,8 +75,34 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
 
+    /// Begin another file after so many million bytes: FILE, FILE1, FILE2 …
+    #[arg(short = 'C', long, value_name = "MB", requires = "write",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    file_size: Option<u32>,
+
+    /// Begin another file after so many seconds; FILE is then a pattern of
+    /// strftime(3) in UTC, such as trace-%H%M%S.pcapng
+    #[arg(short = 'G', long, value_name = "SECONDS", requires = "write",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    file_time: Option<u32>,
+
+    /// With -C, write over the first file after so many; with -G alone, end
+    /// after so many
+    #[arg(short = 'W', long, value_name = "N", requires = "write",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    file_count: Option<u32>,
+
+    /// Show and write at most so many bytes of a frame; 0 means all
+    #[arg(
+        short = 's',
+        long = "snapshot-length",
+        value_name = "BYTES",
+        default_value_t = 0
+    )]
+    snap_len: u32,
+
     /// End after so many frames
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
           allow_negative_numbers = true)]
     count: Option<u64>,
 
@@ -75,8 +115,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value = "1MiB")]
     queue: Bytes,
 
-    /// Note when each frame came, which costs the kernel some 20 ns
-    #[arg(long)]
+    /// Note no times, which saves the kernel some 20 ns a frame; a file has them
+    #[arg(short = 't', long)]
+    no_times: bool,
+
+    /// Times are noted anyway: for those who have said it
+    #[arg(long, hide = true)]
     timestamps: bool,
 
     /// Print no frames and no news
@@ -107,24 +151,96 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 /// How often it is looked whether to end, and what became of the interface.
 const LOOK: Duration = Duration::from_millis(100);
 
+impl Args {
+    /// How many bytes of a frame are wanted, if not all.
+    fn snap_len(&self) -> Option<u32> {
+        (self.snap_len > 0).then_some(self.snap_len)
+    }
+
+    fn rotation(&self) -> Rotation {
+        Rotation {
+            bytes_max: self.file_size.map(|size| u64::from(size) * 1_000_000),
+            seconds_max: self.file_time.map(u64::from),
+            files_max: self.file_count,
+        }
+    }
+
+    /// A port on one of the interfaces.
+    fn open(&self, interface: &str) -> Result<Tapped, Failure> {
+        let filter = self.filter.join(" ");
+        let has_times = self.timestamps || !self.no_times && !self.quiet;
+        let mut builder = live::port(interface, &filter, self.socket.as_deref())?
+            .priority(self.priority)
+            .take(self.take)
+            .queue(self.queue)
+            .timestamps(has_times || self.write.is_some())
+            .attach(self.attach);
+        if let Some(snap_len) = self.snap_len() {
+            builder = builder.snap_len(snap_len);
+        }
+        Ok(Tapped {
+            name: interface.to_owned(),
+            port: builder.open().map_err(live::failure)?,
+            is_gone: false,
+        })
+    }
+
+    /// A port on each interface that is meant.
+    fn open_all(&self) -> Result<Vec<Tapped>, Failure> {
+        if self.interface != ANY {
+            return Ok(vec![self.open(&self.interface)?]);
+        }
+        let all = interfaces().map_err(Failure::run)?;
+        let mut ports = Vec::new();
+        let mut refusal = None;
+        for interface in all.iter().filter(|one| one.up && one.linktype.is_some()) {
+            match self.open(&interface.name) {
+                Ok(port) => ports.push(port),
+                Err(failure) => {
+                    self.say(&format!("not on {}: {failure}", interface.name));
+                    refusal = refusal.or(Some(failure));
+                }
+            }
+        }
+        match (ports.is_empty(), refusal) {
+            (false, _) => Ok(ports),
+            (true, Some(refusal)) => Err(refusal),
+            (true, None) => Err(Failure::run("no interface is up: look at `ip link`")),
+        }
+    }
+
+    fn say(&self, news: &str) {
+        if !self.quiet {
+            say(&format!("weir: {news}"));
+        }
+    }
+}
+
+/// The word for every interface.
+const ANY: &str = "any";
+
+/// An interface that is listened on.
+struct Tapped {
+    name: String,
+    port: Port,
+    is_gone: bool,
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch()?;
-    let filter = args.filter.join(" ");
-    let builder = live::port(&args.interface, &filter, args.socket.as_deref())?
-        .priority(args.priority)
-        .take(args.take)
-        .queue(args.queue)
-        .timestamps(args.timestamps || args.write.is_some())
-        .attach(args.attach);
-    let mut port = builder.open().map_err(live::failure)?;
-    let output = Output::new(args, &port, &stop)?;
-    if !args.quiet {
-        introduce(args, &mut port);
+    let stop = Stop::watch_hangup_too()?;
+    let mut ports = args.open_all()?;
+    let sources = ports.iter().map(|one| Source {
+        name: one.name.clone(),
+        linktype: one.port.linktype(),
+    });
+    let output = Output::new(args, sources.collect(), &stop)?;
+    for one in &mut ports {
+        introduce(args, one);
     }
     Listener {
         args,
-        port,
+        ports,
         output,
         deadline: args.time.and_then(|time| Instant::now().checked_add(time)),
         is_orphan: false,
@@ -133,11 +249,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Says where we are.
-fn introduce(args: &Args, port: &mut Port) {
-    say(&format!(
-        "weir: port {} on {} at {}, {}",
+fn introduce(args: &Args, Tapped { name, port, .. }: &mut Tapped) {
+    if args.quiet {
+        return;
+    }
+    args.say(&format!(
+        "port {} on {name} at {}, {}",
         port.number(),
-        args.interface,
         port.attached(),
         if args.take {
             "which takes"
@@ -145,12 +263,28 @@ fn introduce(args: &Args, port: &mut Port) {
             "which copies"
         },
     ));
-    let name = &args.interface;
     if port.status().is_ok_and(|status| !status.up) {
-        say(&format!(
-            "weir: {name} is down, and carries nothing: ip link set {name} up"
+        args.say(&format!(
+            "{name} is down, and carries nothing: ip link set {name} up"
         ));
     }
+    if port.attached() == "tc"
+        && let Some(program) = taker_of(name)
+    {
+        args.say(&format!(
+            "{name} has {program} at XDP, before this port: it does not see what that takes"
+        ));
+    }
+}
+
+/// The program at XDP that may take an interface's frames, as far as the kernel
+/// tells.
+fn taker_of(interface: &str) -> Option<String> {
+    let id = Interface::named(interface).ok()?.xdp?.program_id?;
+    Some(match program_info(id) {
+        Ok(facts) if !facts.name.is_empty() => format!("the program `{}`", facts.name),
+        _ => format!("program {id}"),
+    })
 }
 
 /// How it ended.
@@ -162,7 +296,7 @@ enum End {
 
 struct Listener<'a> {
     args: &'a Args,
-    port: Port,
+    ports: Vec<Tapped>,
     output: Output,
     deadline: Option<Instant>,
     /// The broker is gone.
@@ -172,24 +306,27 @@ struct Listener<'a> {
 impl Listener<'_> {
     fn run(mut self, stop: &Stop) -> Result<(), Failure> {
         let ended = self.listen(stop);
-        let counters = self.port.counters().ok();
-        if let Some(lost) = counters.map(|counters| counters.interface_lost)
-            && lost > 0
-        {
-            let lost = text::frames(lost);
-            let name = &self.args.interface;
-            self.say(&format!(
-                "{name} dropped {lost} meanwhile, for want of room or of an unknown protocol"
-            ));
+        let mut lost = Some(0);
+        for one in &mut self.ports {
+            let counters = one.port.counters().ok();
+            lost = lost.and_then(|lost: u64| Some(lost + counters?.lost));
+            if let Some(counters) = counters
+                && counters.interface_lost > 0
+            {
+                let lost = text::frames(counters.interface_lost);
+                let name = &one.name;
+                self.args.say(&format!(
+                    "{name} dropped {lost} meanwhile, for want of room or of an unknown protocol"
+                ));
+            }
         }
-        let lost = counters.map(|counters| counters.lost);
         let reported = self.output.finish(self.args, lost);
         match ended? {
             End::Stopped(signal) => Err(Failure::Stopped(signal)),
-            End::Gone => Err(Failure::run(format!(
-                "interface {} is gone",
-                self.args.interface
-            ))),
+            End::Gone => Err(Failure::run(match self.args.interface.as_str() {
+                ANY => "all interfaces are gone".to_owned(),
+                name => format!("interface {name} is gone"),
+            })),
             End::Done => reported,
         }
     }
@@ -202,21 +339,71 @@ impl Listener<'_> {
         Ok(end)
     }
 
-    /// What is in the queue came in time: no more than the queue can hold.
+    /// What is in the queues came in time: no more than they can hold.
     fn drain(&mut self) -> Result<(), Failure> {
         /// The kernel's record of a frame, at least.
         const RECORD_BYTES_MIN: u64 = 48;
-        let most = self.output.frames() + self.args.queue.0 / RECORD_BYTES_MIN;
+        let held = self.args.queue.0 / RECORD_BYTES_MIN * self.ports.len() as u64;
+        let most = self.output.frames() + held;
         let most = self.args.count.map_or(most, |count| count.min(most));
-        while self.output.frames() < most {
+        while self.output.frames() < most && !self.output.is_over() {
             let left = most - self.output.frames();
-            let frames = self.port.recv_batch(Timeout::NOW);
-            let frames = frames.map_err(live::failure)?;
-            if frames.is_empty() {
+            if !self.take_in(left)? {
                 break;
             }
-            self.output.frames_came(frames, left)?;
         }
+        Ok(())
+    }
+
+    /// Puts out what waits at each port, `most` frames in all; whether there
+    /// were any.
+    fn take_in(&mut self, most: u64) -> Result<bool, Failure> {
+        let end = self.output.frames().saturating_add(most);
+        let mut some = false;
+        for (number, one) in self.ports.iter_mut().enumerate() {
+            let left = end - self.output.frames();
+            if left == 0 {
+                break;
+            }
+            let frames = one.port.recv_batch(Timeout::NOW).map_err(live::failure)?;
+            if !frames.is_empty() {
+                some = true;
+                self.output.frames_came(number, frames, left)?;
+            }
+        }
+        if !some {
+            self.output.rest()?;
+        }
+        Ok(some)
+    }
+
+    /// Waits until a frame comes to one of the ports, or for so long.
+    fn wait(&mut self, time: Duration) -> Result<(), Failure> {
+        if let [one] = &mut self.ports[..] {
+            // Its own way to wait makes the most of a burst.
+            let frames = one.port.recv_batch(Timeout::after(time));
+            let frames = frames.map_err(live::failure)?;
+            let left = self.args.count.map(|count| count - self.output.frames());
+            return match frames.is_empty() {
+                true => self.output.rest(),
+                false => self.output.frames_came(0, frames, left.unwrap_or(u64::MAX)),
+            };
+        }
+        let all_armed = self
+            .ports
+            .iter_mut()
+            .fold(true, |armed, one| one.port.arm() && armed);
+        if !all_armed {
+            return Ok(());
+        }
+        let mut fds: Vec<PollFd<'_>> = self
+            .ports
+            .iter()
+            .map(|one| PollFd::new(&one.port, PollFlags::IN))
+            .collect();
+        let time = Timespec::try_from(time).unwrap_or_default();
+        // A signal ends it, as does the time.
+        let _ = poll(&mut fds, Some(&time));
         Ok(())
     }
 
@@ -224,7 +411,7 @@ impl Listener<'_> {
         let mut looked = Instant::now();
         loop {
             let left = self.args.count.map(|count| count - self.output.frames());
-            if left == Some(0) {
+            if left == Some(0) || self.output.is_over() {
                 return Ok(End::Done);
             }
             if stop.asked() {
@@ -236,10 +423,14 @@ impl Listener<'_> {
                 return Ok(End::Done);
             }
             let wait = remaining.map_or(LOOK, |remaining| remaining.min(LOOK));
-            let frames = self.port.recv_batch(Timeout::after(wait));
-            let frames = frames.map_err(live::failure)?;
-            let is_idle = frames.is_empty();
-            self.output.frames_came(frames, left.unwrap_or(u64::MAX))?;
+            let before = self.output.frames();
+            if self.ports.len() > 1 {
+                self.take_in(left.unwrap_or(u64::MAX))?;
+            }
+            if self.output.frames() == before {
+                self.wait(wait)?;
+            }
+            let is_idle = self.output.frames() == before;
             if is_idle || looked.elapsed() > LOOK {
                 looked = Instant::now();
                 if self.look()? {
@@ -249,39 +440,46 @@ impl Listener<'_> {
         }
     }
 
-    /// Says what happened to the interface; `true` if it is gone.
+    /// Says what happened to the interfaces; `true` if all are gone.
     fn look(&mut self) -> Result<bool, Failure> {
-        let events = match self.port.events() {
-            Ok(events) => events,
-            // The port goes on without it, and with the next one.
-            Err(PortError::NoBroker { .. }) => {
-                if !self.is_orphan {
-                    self.is_orphan = true;
-                    self.say("the broker has gone; frames go on coming");
-                }
-                return Ok(false);
+        let mut is_orphan = false;
+        for number in 0..self.ports.len() {
+            let one = &mut self.ports[number];
+            if one.is_gone {
+                continue;
             }
-            Err(error) => return Err(live::failure(error)),
-        };
-        if std::mem::take(&mut self.is_orphan) {
-            self.say("there is a broker again");
-        }
-        for event in events {
-            let name = &self.args.interface;
-            match event {
-                Event::Up => self.say(&format!("{name} is up")),
-                Event::Down => self.say(&format!("{name} is down")),
-                Event::Renamed { name: new } => self.say(&format!("{name} is now {new}")),
-                Event::Mtu { mtu } => self.say(&format!("{name} has mtu {mtu}")),
-                Event::Gone => return Ok(true),
+            match one.port.events() {
+                Ok(events) => self.tell(number, events),
+                // The port goes on without it, and with the next one.
+                Err(PortError::NoBroker { .. }) => is_orphan = true,
+                Err(error) => return Err(live::failure(error)),
             }
         }
-        Ok(false)
+        if is_orphan && !self.is_orphan {
+            self.args.say("the broker has gone; frames go on coming");
+        } else if !is_orphan && self.is_orphan {
+            self.args.say("there is a broker again");
+        }
+        self.is_orphan = is_orphan;
+        Ok(self.ports.iter().all(|one| one.is_gone))
     }
 
-    fn say(&self, news: &str) {
-        if !self.args.quiet {
-            say(&format!("weir: {news}"));
+    fn tell(&mut self, number: usize, events: Vec<Event>) {
+        let one = &mut self.ports[number];
+        let name = &one.name;
+        for event in events {
+            match event {
+                Event::Up => self.args.say(&format!("{name} is up")),
+                Event::Down => self.args.say(&format!("{name} is down")),
+                Event::Renamed { name: new } => self.args.say(&format!("{name} is now {new}")),
+                Event::Mtu { mtu } => self.args.say(&format!("{name} has mtu {mtu}")),
+                Event::Gone => {
+                    one.is_gone = true;
+                    if self.args.interface == ANY {
+                        self.args.say(&format!("{name} is gone"));
+                    }
+                }
+            }
         }
     }
 }

@@ -173,6 +173,18 @@ impl Running {
     }
 }
 
+/// A signal that ends a command as SIGTERM does: SIGHUP, unless these tests were
+/// started so that it is ignored (`nohup`).
+pub(crate) fn hangup() -> (Signal, i32) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
+    match ignored & 1 {
+        0 => (Signal::HUP, 129),
+        _ => (Signal::TERM, 143),
+    }
+}
+
 /// A folder that nobody may use too.
 pub(crate) fn open_folder(name: &str) -> Folder {
     let folder = Folder::new(name);

@@ -1,8 +1,8 @@
-//! What becomes of the frames: lines, a file, and the sum at the end.
+//! What becomes of the frames: lines, files, and the sum at the end.
 
 use super::Args;
+use super::capture::Capture;
 use crate::failure::{Failure, say};
-use crate::replace;
 use crate::stop::Stop;
 use crate::summary::summary;
 use crate::text;
@@ -11,8 +11,8 @@ use std::borrow::Cow;
 use std::io::{BufWriter, Stdout, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-use weir_broker::{Frame, Frames, Port};
-use weir_link::pcap::{FrameRef, Interface, WriteError, Writer};
+use weir_broker::{Frame, Frames};
+use weir_link::pcap::Interface;
 use weir_wire::LinkType;
 
 /// The line at the end, stable for scripts.
@@ -25,8 +25,10 @@ struct Sum {
 }
 
 #[derive(Serialize)]
-struct JsonFrame {
+struct JsonFrame<'a> {
     time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interface: Option<&'a str>,
     len: u32,
     captured: usize,
     outgoing: bool,
@@ -36,14 +38,22 @@ struct JsonFrame {
     summary: String,
 }
 
+/// An interface that is listened on.
+pub(super) struct Source {
+    pub(super) name: String,
+    pub(super) linktype: LinkType,
+}
+
 pub(super) struct Output {
     sum: Sum,
     /// How frames are shown, if they are.
     shown: Option<Shown>,
     file: Option<Capture>,
-    linktype: LinkType,
+    sources: Vec<Source>,
     /// Segments of super-frames are frames of their own.
     split: bool,
+    /// The last file has ended.
+    is_over: bool,
 }
 
 /// A frame as it is put out: as it came, or a segment of it.
@@ -91,17 +101,22 @@ enum Shown {
     Json,
 }
 
-struct Capture {
-    name: String,
-    writer: Writer<Box<dyn Write>>,
-    interface: Interface,
-}
-
 impl Output {
-    pub(super) fn new(args: &Args, port: &Port, stop: &Stop) -> Result<Output, Failure> {
-        let linktype = port.linktype();
+    pub(super) fn new(args: &Args, sources: Vec<Source>, stop: &Stop) -> Result<Output, Failure> {
+        let interfaces = sources.iter().map(|source| {
+            let mut interface = Interface {
+                linktype: source.linktype,
+                name: Some(source.name.clone()),
+                ..Interface::ethernet()
+            };
+            if let Some(snap_len) = args.snap_len() {
+                interface.snaplen = snap_len;
+            }
+            interface
+        });
+        let interfaces: Vec<Interface> = interfaces.collect();
         let file = args.write.as_deref();
-        let file = file.map(|path| Capture::create(path, linktype, &args.interface, stop));
+        let file = file.map(|path| Capture::create(path, args.rotation(), interfaces, stop));
         let shown = match (args.quiet || file.is_some(), args.json) {
             (true, _) => None,
             (false, true) => Some(Shown::Json),
@@ -111,8 +126,9 @@ impl Output {
             sum: Sum::default(),
             shown,
             file: file.transpose()?,
-            linktype,
+            sources,
             split: args.split,
+            is_over: false,
         })
     }
 
@@ -121,39 +137,60 @@ impl Output {
         self.sum.frames
     }
 
-    /// Takes `most` of the frames.
-    pub(super) fn frames_came(&mut self, frames: Frames<'_>, most: u64) -> Result<(), Failure> {
-        if frames.is_empty() {
-            // What was written can be read while nothing comes.
-            return self.file.as_mut().map_or(Ok(()), Capture::flush);
-        }
+    /// Whether no more can be put out: the last file has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// What was written can be read while nothing comes.
+    pub(super) fn rest(&mut self) -> Result<(), Failure> {
+        self.file.as_mut().map_or(Ok(()), Capture::flush)
+    }
+
+    /// Takes `most` of the frames of the source of that number.
+    pub(super) fn frames_came(
+        &mut self,
+        source: usize,
+        frames: Frames<'_>,
+        most: u64,
+    ) -> Result<(), Failure> {
         let mut out = BufWriter::new(std::io::stdout());
         let end = self.sum.frames.saturating_add(most);
         for frame in frames {
+            if self.sum.frames == end || self.is_over {
+                break;
+            }
             if !self.split {
-                self.piece(&mut out, &Piece::whole(&frame))?;
+                self.piece(&mut out, source, &Piece::whole(&frame))?;
             } else {
                 let left = usize::try_from(end - self.sum.frames).unwrap_or(usize::MAX);
                 for piece in Piece::segments(&frame).take(left) {
-                    self.piece(&mut out, &piece)?;
+                    self.piece(&mut out, source, &piece)?;
                 }
-            }
-            if self.sum.frames == end {
-                break;
             }
         }
         out.flush().map_err(Failure::output)
     }
 
-    fn piece(&mut self, out: &mut BufWriter<Stdout>, piece: &Piece<'_>) -> Result<(), Failure> {
+    fn piece(
+        &mut self,
+        out: &mut BufWriter<Stdout>,
+        source: usize,
+        piece: &Piece<'_>,
+    ) -> Result<(), Failure> {
+        if let Some(file) = &mut self.file {
+            let time_ns = time_ns(piece.frame);
+            let is_written = file.write(source, &piece.bytes, piece.len, time_ns)?;
+            self.is_over = !is_written;
+            if self.is_over {
+                return Ok(());
+            }
+        }
         self.sum.frames += 1;
         self.sum.bytes += u64::from(piece.len);
         self.sum.lost += u64::from(piece.lost_before);
-        if let Some(file) = &mut self.file {
-            file.write(piece)?;
-        }
         match self.shown {
-            Some(shown) => self.show(out, shown, piece),
+            Some(shown) => self.show(out, shown, source, piece),
             None => Ok(()),
         }
     }
@@ -162,15 +199,20 @@ impl Output {
         &self,
         out: &mut BufWriter<Stdout>,
         shown: Shown,
+        source: usize,
         piece: &Piece<'_>,
     ) -> Result<(), Failure> {
-        let time = time_ns(piece.frame).map(|time| text::time(Some(time)));
-        let summary = summary(&piece.bytes, self.linktype);
+        let time = time_ns(piece.frame);
+        let Source { name, linktype } = &self.sources[source];
+        let summary = summary(&piece.bytes, *linktype);
         let outgoing = piece.frame.is_outgoing();
+        // Which interface it is, is said where there are several.
+        let interface = (self.sources.len() > 1).then_some(name.as_str());
         let line = match shown {
             Shown::Json => {
                 let frame = JsonFrame {
-                    time,
+                    time: time.map(|time| text::time(Some(time))),
+                    interface,
                     len: piece.len,
                     captured: piece.bytes.len(),
                     outgoing,
@@ -181,8 +223,9 @@ impl Output {
                 serde_json::to_string(&frame).map_err(Failure::run)?
             }
             Shown::Lines => {
-                let time = time.map_or(String::new(), |time| time + " ");
-                let way = if outgoing { '<' } else { '>' };
+                let time = time.map_or(String::new(), |time| text::time_of_day(time) + " ");
+                let interface = interface.map_or(String::new(), |name| format!("{name} "));
+                let way = if outgoing { "Out" } else { "In " };
                 let len = piece.len;
                 let segments = piece
                     .segment_size
@@ -191,7 +234,7 @@ impl Output {
                     0 => String::new(),
                     lost => format!(" ({} lost before)", text::grouped(lost.into())),
                 };
-                format!("{time}{way} {summary}, {len} bytes{segments}{lost}")
+                format!("{time}{interface}{way} {summary}, {len} bytes{segments}{lost}")
             }
         };
         writeln!(out, "{line}").map_err(Failure::output)
@@ -199,7 +242,7 @@ impl Output {
 
     /// Completes the file and reports; `lost` as the kernel counted it.
     pub(super) fn finish(mut self, args: &Args, lost: Option<u64>) -> Result<(), Failure> {
-        let written = self.file.take().map_or(Ok(()), Capture::finish);
+        let written = self.file.as_mut().map_or(Ok(()), Capture::complete);
         self.sum.lost = lost.unwrap_or(self.sum.lost);
         let line = match args.json {
             true => serde_json::to_string(&self.sum).map_err(Failure::run)?,
@@ -216,65 +259,6 @@ impl Output {
             writeln!(std::io::stdout(), "{line}").map_err(Failure::output)?;
         }
         written
-    }
-}
-
-impl Capture {
-    fn create(
-        path: &Path,
-        linktype: LinkType,
-        name: &str,
-        stop: &Stop,
-    ) -> Result<Capture, Failure> {
-        let output: Box<dyn Write> = if path == Path::new("-") {
-            Box::new(std::io::stdout())
-        } else {
-            Box::new(replace::create(path, stop)?)
-        };
-        let interface = Interface {
-            linktype,
-            name: Some(name.to_owned()),
-            ..Interface::ethernet()
-        };
-        let mut capture = Capture {
-            name: path.display().to_string(),
-            writer: Writer::new(output).map_err(Failure::run)?,
-            interface,
-        };
-        capture.flush()?;
-        Ok(capture)
-    }
-
-    fn failed(&self, error: WriteError) -> Failure {
-        match error {
-            WriteError::Write { source, .. } if self.name == "-" => Failure::output(source),
-            error => Failure::run(format!("{}: {error}", self.name)),
-        }
-    }
-
-    fn write(&mut self, piece: &Piece<'_>) -> Result<(), Failure> {
-        let written = self.writer.write(&FrameRef {
-            bytes: &piece.bytes,
-            wire_len: piece.len,
-            time_ns: time_ns(piece.frame),
-            interface_index: 0,
-            interface: &self.interface,
-        });
-        written.map_err(|error| self.failed(error))
-    }
-
-    fn flush(&mut self) -> Result<(), Failure> {
-        let flushed = self.writer.flush();
-        flushed.map_err(|error| self.failed(error))
-    }
-
-    fn finish(mut self) -> Result<(), Failure> {
-        if self.writer.is_empty() {
-            // Readers ask for a link type.
-            let described = self.writer.describe(&self.interface);
-            described.map_err(|error| self.failed(error))?;
-        }
-        self.flush()
     }
 }
 

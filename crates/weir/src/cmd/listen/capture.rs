@@ -1,0 +1,356 @@
+//! Frames into capture files: one, or one after the other as `tcpdump` rotates
+//! them.
+
+use crate::failure::Failure;
+use crate::replace;
+use crate::stop::Stop;
+use jiff::Timestamp;
+use jiff::fmt::strtime;
+use jiff::tz::TimeZone;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use weir_link::pcap::{FrameRef, Interface, Reader, WriteError, Writer};
+
+/// When a file ends and the next one begins: tcpdump's `-C`, `-G` and `-W`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Rotation {
+    /// Bytes after which the next frame begins a file.
+    pub(super) bytes_max: Option<u64>,
+    /// Seconds after which the next frame begins a file.
+    pub(super) seconds_max: Option<u64>,
+    /// Files of a size, which are then written over from the first on; or of a
+    /// time, after which the capture ends.
+    pub(super) files_max: Option<u32>,
+}
+
+impl Rotation {
+    fn is_any(self) -> bool {
+        self != Rotation::default()
+    }
+
+    /// The file of that number in a row of files of a size, begun at that time.
+    fn name(self, path: &Path, number: u32, began_s: i64) -> Result<PathBuf, String> {
+        let text = path.as_os_str().to_string_lossy();
+        let name = match self.seconds_max {
+            Some(_) => {
+                let wrong = |error| format!("`{text}` is no pattern of times: {error}");
+                let time = Timestamp::from_second(began_s).map_err(wrong)?;
+                strtime::format(text.as_bytes(), &time.to_zoned(TimeZone::UTC)).map_err(wrong)?
+            }
+            // As it is, which need not be text.
+            None if self.bytes_max.is_none() => return Ok(path.to_owned()),
+            None => text.into_owned(),
+        };
+        let digits = match (self.bytes_max, self.files_max) {
+            (Some(_), Some(files)) => (files.max(1) - 1).to_string().len(),
+            _ => 0,
+        };
+        Ok(match (number, digits) {
+            (0, 0) => name.into(),
+            _ => format!("{name}{number:0digits$}").into(),
+        })
+    }
+}
+
+/// What blocks of a capture are written to.
+enum Sink {
+    File(File),
+    Stdout(io::Stdout),
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Sink::File(file) => file.write(bytes),
+            Sink::Stdout(out) => out.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Sink::File(file) => file.flush(),
+            Sink::Stdout(out) => out.flush(),
+        }
+    }
+}
+
+/// Frames on their way to a file.
+pub(super) struct Capture {
+    /// As it was said: a pattern, if files follow each other.
+    path: PathBuf,
+    rotation: Rotation,
+    interfaces: Vec<Interface>,
+    stop: Stop,
+    writer: Writer<Sink>,
+    /// The file that is written.
+    now: PathBuf,
+    /// Its number among the files of a size; and of files of a time, so many
+    /// came before it.
+    number: u32,
+    earlier: u32,
+    began_s: i64,
+}
+
+impl Capture {
+    /// Begins the first file. `interfaces` are those that frames name.
+    pub(super) fn create(
+        path: &Path,
+        rotation: Rotation,
+        interfaces: Vec<Interface>,
+        stop: &Stop,
+    ) -> Result<Capture, Failure> {
+        let is_stdout = path == Path::new("-");
+        if is_stdout && rotation.is_any() {
+            return Err(Failure::refused(
+                "standard output is one file: give --write a name beside -C, -G or -W",
+            ));
+        }
+        let began_s = seconds(None);
+        let now = rotation.name(path, 0, began_s).map_err(Failure::refused)?;
+        let writer = begin(&now, is_stdout, stop)?;
+        let mut capture = Capture {
+            path: path.to_owned(),
+            rotation,
+            interfaces,
+            stop: stop.clone(),
+            writer,
+            now,
+            number: 0,
+            earlier: 0,
+            began_s,
+        };
+        capture.flush()?;
+        Ok(capture)
+    }
+
+    /// Writes a frame of the interface of that number; false if the last file
+    /// ended before it.
+    pub(super) fn write(
+        &mut self,
+        interface: usize,
+        bytes: &[u8],
+        wire_len: u32,
+        time_ns: Option<i64>,
+    ) -> Result<bool, Failure> {
+        if self.rotation.is_any() && !self.rotate(seconds(time_ns))? {
+            return Ok(false);
+        }
+        let written = self.writer.write(&FrameRef {
+            bytes,
+            wire_len,
+            time_ns,
+            interface_index: interface as u32,
+            interface: &self.interfaces[interface],
+        });
+        written.map_err(|error| self.failed(&error))?;
+        Ok(true)
+    }
+
+    /// Begins the next file if it is time to; false if there is to be none.
+    fn rotate(&mut self, at_s: i64) -> Result<bool, Failure> {
+        let Rotation {
+            bytes_max,
+            seconds_max,
+            files_max,
+        } = self.rotation;
+        let is_over = |seconds: u64| at_s.saturating_sub(self.began_s) as u64 >= seconds;
+        if at_s >= self.began_s && seconds_max.is_some_and(is_over) {
+            self.earlier += 1;
+            if bytes_max.is_none() && files_max.is_some_and(|files| self.earlier >= files) {
+                return Ok(false);
+            }
+            (self.began_s, self.number) = (at_s, 0);
+        } else if bytes_max.is_some_and(|bytes| self.writer.len() > bytes) {
+            self.number += 1;
+            if files_max.is_some_and(|files| self.number >= files) {
+                self.number = 0;
+            }
+        } else {
+            return Ok(true);
+        }
+        self.complete()?;
+        let named = self.rotation.name(&self.path, self.number, self.began_s);
+        self.now = named.map_err(Failure::run)?;
+        self.writer = begin(&self.now, false, &self.stop)?;
+        Ok(true)
+    }
+
+    /// Hands over what was written, so that it can be read.
+    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+        self.writer.flush().map_err(|error| self.failed(&error))
+    }
+
+    /// Completes the file. One without frames tells of the first interface, since
+    /// readers ask for a link type.
+    pub(super) fn complete(&mut self) -> Result<(), Failure> {
+        if self.writer.is_empty()
+            && let Some(first) = self.interfaces.first()
+        {
+            let described = self.writer.describe(first);
+            described.map_err(|error| self.failed(&error))?;
+        }
+        self.flush()
+    }
+
+    /// A file that could not be written on is made a whole capture again, of the
+    /// frames that arrived.
+    fn failed(&self, error: &WriteError) -> Failure {
+        let name = self.now.display();
+        match (error, self.writer.get_ref()) {
+            (WriteError::Write { source, .. }, Sink::Stdout(_)) => {
+                Failure::output(io::Error::new(source.kind(), source.to_string()))
+            }
+            (WriteError::Write { whole, .. }, Sink::File(file)) if file.set_len(*whole).is_ok() => {
+                let kept = frames_in(&self.now);
+                let kept = crate::text::frames(kept);
+                Failure::run(format!("{name}: {error}; it ends there, with {kept}"))
+            }
+            _ => Failure::run(format!("{name}: {error}")),
+        }
+    }
+}
+
+fn begin(path: &Path, is_stdout: bool, stop: &Stop) -> Result<Writer<Sink>, Failure> {
+    let sink = match is_stdout {
+        true => Sink::Stdout(io::stdout()),
+        false => Sink::File(replace::create(path, stop)?),
+    };
+    Writer::new(sink).map_err(|error| Failure::run(format!("{}: {error}", path.display())))
+}
+
+/// Frames that a capture has.
+fn frames_in(path: &Path) -> u64 {
+    let Ok(mut reader) = Reader::open(path) else {
+        return 0;
+    };
+    let mut frames = 0;
+    while let Ok(Some(_)) = reader.next_frame() {
+        frames += 1;
+    }
+    frames
+}
+
+/// The second since 1970 in which a frame came; of one without a time, now.
+fn seconds(time_ns: Option<i64>) -> i64 {
+    match time_ns {
+        Some(time_ns) => time_ns.div_euclid(1_000_000_000),
+        None => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            now.map_or(0, |since| since.as_secs() as i64)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: i64 = 1_000_000_000;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        folder
+    }
+
+    fn files(folder: &Path) -> Vec<(String, u64)> {
+        let entries = std::fs::read_dir(folder).expect("it is there");
+        let mut files: Vec<(String, u64)> = entries
+            .map(|entry| {
+                let path = entry.expect("an entry").path();
+                let name = path.file_name().expect("a name").to_string_lossy();
+                (name.into_owned(), frames_in(&path))
+            })
+            .collect();
+        files.sort();
+        files
+    }
+
+    /// Writes so many frames, a second apart; whether all were taken.
+    fn run(folder: &Path, name: &str, rotation: Rotation, frames: i64) -> bool {
+        let stop = Stop::watch().expect("signals");
+        let interfaces = vec![Interface::ethernet()];
+        let path = folder.join(name);
+        let mut capture = Capture::create(&path, rotation, interfaces, &stop).expect("a file");
+        let began = capture.began_s;
+        let mut all = true;
+        for number in 0..frames {
+            let time = Some((began + number) * SECOND_NS);
+            all &= capture.write(0, &[0; 400], 400, time).expect("room");
+            if !all {
+                break;
+            }
+        }
+        capture.complete().expect("room");
+        all
+    }
+
+    #[test]
+    fn files_of_a_size_are_numbered_as_tcpdumps_are() {
+        let folder = folder("rotate-size");
+        let rotation = Rotation {
+            bytes_max: Some(1_000),
+            ..Rotation::default()
+        };
+        assert!(run(&folder, "a", rotation, 8));
+        let names = |expected: &[(&str, u64)]| -> Vec<(String, u64)> {
+            let all = expected.iter();
+            all.map(|(name, frames)| ((*name).to_owned(), *frames))
+                .collect()
+        };
+        // A frame that follows 1,000 bytes begins the next.
+        assert_eq!(files(&folder), names(&[("a", 3), ("a1", 3), ("a2", 2)]));
+        let ring = Rotation {
+            files_max: Some(11),
+            ..rotation
+        };
+        assert!(run(&folder, "b", ring, 3 * 11 + 4));
+        let all = files(&folder);
+        let of_ring: Vec<_> = all
+            .iter()
+            .filter(|(name, _)| name.starts_with('b'))
+            .collect();
+        assert_eq!(of_ring.len(), 11);
+        assert_eq!(*of_ring[1], ("b01".to_owned(), 1), "written over");
+        assert_eq!(*of_ring[10], ("b10".to_owned(), 3));
+        std::fs::remove_dir_all(&folder).expect("it goes");
+    }
+
+    #[test]
+    fn files_of_a_time_are_named_by_it_and_end_the_capture() {
+        let folder = folder("rotate-time");
+        let rotation = Rotation {
+            seconds_max: Some(3),
+            files_max: Some(2),
+            ..Rotation::default()
+        };
+        assert!(
+            !run(&folder, "t-%s", rotation, 100),
+            "the third does not come"
+        );
+        let all = files(&folder);
+        let frames: Vec<u64> = all.iter().map(|(_, frames)| *frames).collect();
+        assert_eq!(frames, [3, 3]);
+        let starts: Vec<i64> = all
+            .iter()
+            .map(|(name, _)| name[2..].parse().expect("seconds"))
+            .collect();
+        assert_eq!(starts[1] - starts[0], 3);
+        std::fs::remove_dir_all(&folder).expect("it goes");
+    }
+
+    #[test]
+    fn what_is_no_pattern_and_no_file_is_refused() {
+        let stop = Stop::watch().expect("signals");
+        let rotation = Rotation {
+            seconds_max: Some(1),
+            ..Rotation::default()
+        };
+        for path in ["-", "x-%!"] {
+            let refused = Capture::create(Path::new(path), rotation, Vec::new(), &stop);
+            assert!(matches!(refused, Err(Failure::Refused(_))), "{path}");
+        }
+    }
+}
