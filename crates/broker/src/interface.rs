@@ -129,6 +129,7 @@ mod tests {
             up: true,
             running: true,
             loopback: false,
+            tun: false,
             addresses: vec![Address {
                 ip: IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)),
                 prefix_len: 20,

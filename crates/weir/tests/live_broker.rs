@@ -7,6 +7,7 @@ mod live;
 use common::Folder;
 use live::{Net, Running, net, open_folder};
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use weir_lab::net::Signal;
 use weir_lab::net::nobody::NOBODY;
@@ -321,6 +322,53 @@ fn listening_goes_on_when_a_broker_is_killed_and_another_comes() {
     assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
     assert_eq!(std::fs::read_dir(&keep).unwrap().count(), 0);
     assert!(!std::fs::exists(&socket).unwrap(), "its socket goes, too");
+}
+
+/// An ordinary user's host on an interface that is no TAP, where the device of
+/// TAPs is root's alone; and what it sends is not from an address that the policy
+/// grants.
+#[test]
+fn a_host_whose_frames_are_refused_says_which_grant_it_needs() {
+    let Some(net) = net() else { return };
+    let folder = open_folder("broker-refuses");
+    let policy = format!(
+        "[[grant]]\nusers = [{NOBODY}]\ninterfaces = ['eth0']\nports_max = 4\n\
+         memory_max = '32 MiB'\ntake = true\nsend = true\n"
+    );
+    let config = folder.write("policy.toml", policy.as_bytes());
+    let (socket, keep) = (folder.path("socket"), folder.path("keep"));
+    let broker = ["broker", "--config", &config, "--socket", &socket];
+    let broker = net.weir(&[&broker[..], &["--keep", &keep]].concat());
+    let broker = broker.until("listens on").until("ready");
+    let root_only = folder.write("tun", b"");
+    std::fs::set_permissions(&root_only, PermissionsExt::from_mode(0o600)).unwrap();
+    let user = NOBODY.to_string();
+    let mut unprivileged = std::process::Command::new("unshare");
+    unprivileged.args(["--mount", "sh", "-c"]).args([
+        "mount --bind \"$0\" /dev/net/tun && user=$1 && shift && \
+         exec setpriv --reuid $user --regid $user --clear-groups -- \"$@\"",
+        &root_only,
+        &user,
+        env!("CARGO_BIN_EXE_weir"),
+    ]);
+    let host = [
+        "host",
+        "eth0",
+        "--addr",
+        "10.0.0.77/24",
+        "--broker",
+        &socket,
+    ];
+    let host = Running::start(&net.b, unprivileged, &host).until("ready");
+    let host = host.until("the policy refuses what the host sends");
+    let needed = "send = { addresses = [\"10.0.0.77\"] }";
+    assert!(host.said().contains(needed), "{}", host.said());
+    host.signal(live::hangup().0);
+    assert_eq!(host.end().code, Some(0), "as after SIGTERM");
+    broker.signal(Signal::TERM);
+    broker.end();
+    let clean = ["broker", "--clean", "--socket", &socket, "--keep", &keep];
+    assert_eq!(net.weir(&clean).end().code, Some(0));
 }
 
 #[test]

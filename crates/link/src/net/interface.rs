@@ -6,7 +6,8 @@ use netlink_packet_core::{NLM_F_DUMP, Nla};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
+    InfoData, InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+    XdpAttached,
 };
 use std::fmt;
 use std::io;
@@ -95,6 +96,8 @@ pub struct Interface {
     pub running: bool,
     /// What is sent there comes in there.
     pub loopback: bool,
+    /// It is made by the driver of `/dev/net/tun`: a TAP or TUN interface.
+    pub tun: bool,
     /// Its network addresses.
     pub addresses: Vec<Address>,
     /// The XDP program on it.
@@ -153,6 +156,7 @@ impl Interface {
             up: flags.contains(LinkFlags::Up),
             running: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
             loopback: flags.contains(LinkFlags::Loopback),
+            tun: false,
             addresses: Vec::new(),
             xdp: None,
             dropped: 0,
@@ -167,6 +171,7 @@ impl Interface {
                     interface.dropped = counts.rx_dropped + counts.rx_missed_errors;
                 }
                 LinkAttribute::Xdp(facts) => interface.xdp = xdp(facts),
+                LinkAttribute::LinkInfo(infos) => interface.tun = infos.iter().any(is_tun),
                 _ => {}
             }
         }
@@ -361,6 +366,11 @@ fn own_address(message: &AddressMessage) -> Option<IpAddr> {
         }
     }
     address
+}
+
+/// Whether the kernel's driver of TAP and TUN interfaces made it.
+fn is_tun(info: &LinkInfo) -> bool {
+    matches!(info, LinkInfo::Kind(InfoKind::Tun))
 }
 
 fn linktype(hardware: LinkLayerType) -> Option<LinkType> {

@@ -48,7 +48,23 @@ pub struct Port {
     hardware: Address,
     /// When it was last looked whether the interface is still there.
     looked: Instant,
+    refusals: Option<Refusals>,
 }
+
+/// What is to be called once the policy has refused frames.
+struct Refusals {
+    tell: Box<dyn FnOnce(u64) + Send>,
+    /// Frames have been sent since the broker was asked.
+    has_sent: bool,
+    /// When it is asked next, and how long after that once more.
+    next: Instant,
+    pause: Duration,
+}
+
+/// The broker is asked for refusals at first so long after a frame was sent, and
+/// each time after twice as long, up to the greater.
+const ASK_AFTER: Duration = Duration::from_millis(500);
+const ASK_AFTER_MAX: Duration = Duration::from_secs(60);
 
 impl Port {
     /// The frames of an interface that are for these addresses, at this
@@ -108,7 +124,37 @@ impl Port {
             count: 0,
             hardware,
             looked: Instant::now(),
+            refusals: None,
         })
+    }
+
+    /// Has `tell` called once, with their number, when the broker has refused
+    /// frames that were sent: such as are not from an address that the policy
+    /// grants.
+    pub fn on_refusal(&mut self, tell: impl FnOnce(u64) + Send + 'static) {
+        self.refusals = Some(Refusals {
+            tell: Box::new(tell),
+            has_sent: false,
+            next: Instant::now(),
+            pause: ASK_AFTER,
+        });
+    }
+
+    /// Asks for refusals, if it is time to.
+    fn look_for_refusals(&mut self) {
+        let now = Instant::now();
+        let is_due = |one: &mut Refusals| one.has_sent && now >= one.next;
+        let Some(mut refusals) = self.refusals.take_if(is_due) else {
+            return;
+        };
+        let counters = self.own.counters().unwrap_or_default();
+        if counters.refused > 0 {
+            return (refusals.tell)(counters.refused);
+        }
+        refusals.has_sent = false;
+        refusals.next = now + refusals.pause;
+        refusals.pause = ASK_AFTER_MAX.min(refusals.pause * 2);
+        self.refusals = Some(refusals);
     }
 
     /// Frames do not tell that no more will come.
@@ -117,6 +163,7 @@ impl Port {
             return Ok(());
         }
         self.looked = Instant::now();
+        self.look_for_refusals();
         // A broker that has gone takes nothing from its ports.
         let events = self.own.events().unwrap_or_default();
         match events.contains(&Event::Gone) {
@@ -211,6 +258,9 @@ impl Link for Port {
                 Ok(sent @ 1..) => from += sent,
                 _ => break,
             }
+        }
+        if let Some(refusals) = self.refusals.as_mut().filter(|_| count > 0) {
+            refusals.has_sent = true;
         }
         self.count = 0;
         for frame in &mut self.sent {

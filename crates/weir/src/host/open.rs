@@ -3,6 +3,7 @@
 use super::place::Place;
 use super::{Need, Source};
 use crate::failure::{Failure, limited, say};
+use crate::text;
 use rustix::io::Errno;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -35,21 +36,16 @@ impl Place<'_> {
             Some((kind, _)) => Err(Failure::refused(format!(
                 "there are no links of kind `{kind}`: give tap:NAME, port:IF or a name"
             ))),
-            // Root would make one of whatever name.
-            None if matches!(Interface::named(link), Err(InterfaceError::Missing { .. }))
-                && rustix::process::geteuid().is_root() =>
-            {
-                Err(Failure::run(format!(
-                    "there is no interface `{link}`: look at `ip link`; to make a TAP interface \
-                     say tap:{link}"
-                )))
-            }
-            None => match tap(link, self.queues) {
-                // An interface of another kind.
-                Err(error) if is(&error, Errno::INVAL) && Interface::named(link).is_ok() => {
-                    self.on_port(link, need)
+            None => match Interface::named(link) {
+                Ok(interface) if !interface.tun => self.on_port(link, need),
+                // Root would make one of whatever name.
+                Err(InterfaceError::Missing { .. }) if rustix::process::geteuid().is_root() => {
+                    Err(Failure::run(format!(
+                        "there is no interface `{link}`: look at `ip link`; to make a TAP \
+                         interface say tap:{link}"
+                    )))
                 }
-                opened => self.on_tap(link, opened, need),
+                _ => self.on_tap(link, tap(link, self.queues), need),
             },
         }
     }
@@ -98,10 +94,19 @@ impl Place<'_> {
             true => link::Port::open_station(name, mac, &options),
             false => link::Port::open(name, mac, &addresses, &options),
         };
-        let port = port.map_err(|error| match error.downcast() {
+        let mut port = port.map_err(|error| match error.downcast() {
             Ok(error) => crate::live::failure(error),
             Err(error) => Failure::run(format!("cannot open ports on {name}: {error}")),
         })?;
+        let needed = needed_grant(mac, own.map(Address), &addresses);
+        let interface = name.to_owned();
+        port.on_refusal(move |count| {
+            say(&format!(
+                "weir: {interface}: the policy refuses what the host sends ({} so far): what it \
+                 needs is a grant with {needed}; docs/broker.md says what may be sent",
+                text::frames(count)
+            ));
+        });
         Ok((vec![Box::new(port)], config))
     }
 
@@ -170,6 +175,21 @@ impl Place<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// What a grant must say for a host to send as itself, which is beside what the
+/// interface has.
+fn needed_grant(mac: Address, own: Option<Address>, addresses: &[IpAddr]) -> String {
+    let quoted: Vec<String> = addresses.iter().map(|one| format!("\"{one}\"")).collect();
+    let source = match own == Some(mac) {
+        true => String::new(),
+        false => format!("source = \"{mac}\", "),
+    };
+    match quoted.is_empty() {
+        // Which they are is known when another gives them.
+        true => "send = { any_source = true }".to_owned(),
+        false => format!("send = {{ {source}addresses = [{}] }}", quoted.join(", ")),
     }
 }
 
