@@ -38,12 +38,12 @@ pub fn cost(hook: Hook) -> &'static str {
              loses about a tenth; other programs at tc may get frames without link-layer header"
         }
         Hook::TcIngress => {
-            "each frame that comes in is seen before the host's protocols, \
-             joined ones (GRO) whole; offloads stay on"
+            "each frame that comes in is seen before the host's protocols, joined ones (GRO) \
+             whole, for some tens of nanoseconds; offloads stay on"
         }
         Hook::TcEgress => {
-            "each frame that goes out is seen, segments before they are cut (GSO) whole; \
-             offloads stay on; the host's own TCP on a veth loses up to a third"
+            "each frame that goes out is seen, segments before they are cut (GSO) whole, for \
+             some tens of nanoseconds; offloads stay on"
         }
     }
 }

@@ -364,20 +364,22 @@ fn prose(names: &[&str], tally: &Tally, measured: &Measured) -> String {
     format!(
         "Mixed traffic over an in-memory link: {} frames sent (seed {}), {} lost on the way.\n\n\
          {}\n\n{}\n\n\
-         One plan judges a frame in {:.0} ns, the {} filters in turn in {:.0} ns.\n\
-         With {} more ports bound, the plan takes {:.0} ns, the filters in turn {}.\n\
+         With {} more ports bound, one plan judges a frame in {:.0} ns, their filters run in turn \
+         in {}.\n\
+         With these {} ports alone, the plan takes {:.0} ns, and the filters in turn {:.0} ns: what \
+         a frame costs\nfollows the kinds of filters, not their number.\n\
          Plan and filters in turn judged {} frames differently.",
         text::grouped(measured.sent),
         measured.seed,
         text::grouped(measured.lost),
         text::table(&heading, ports),
         tally.table(names),
-        measured.plan_ns_per_frame,
-        PORTS.len(),
-        measured.in_turn_ns_per_frame,
         text::grouped(u64::from(measured.more_ports)),
         measured.more_plan_ns_per_frame,
         text::grouped(measured.more_in_turn_ns_per_frame as u64) + " ns",
+        PORTS.len(),
+        measured.plan_ns_per_frame,
+        measured.in_turn_ns_per_frame,
         measured.verdicts_differ,
     )
 }

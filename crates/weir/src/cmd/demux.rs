@@ -34,8 +34,8 @@ Examples:
   tcpdump -w - | weir demux -r - --config ports.toml --json
 
 Exit status: 0; 1 if a file is damaged or cannot be read or written (what was read is reported);
-or a filter means nothing on one of its link types; 2 if a filter or an option is refused; 130 or
-143 after SIGINT or SIGTERM, whatever else went wrong (what was read is reported).")]
+or a filter means nothing on one of its link types; 2 if a filter or an option is refused; 129,
+130 or 143 after SIGHUP, SIGINT or SIGTERM, whatever else went wrong (what was read is reported).")]
 pub(crate) struct Args {
     /// Capture file to read; `-` is standard input. May be given several times
     ///
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         dialect: args.dialect,
         ..Compiler::default()
     };
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     let mut work = Work {
         divider: Divider::new(&ports, &compiler),
         tally: Tally::new(ports.len()),
@@ -126,6 +126,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // Before the report, which says what of it failed.
     gaps.troubles.extend(work.finish_files());
     gaps.troubles.extend(work.divider.unjudged());
+    // Of an input that is no capture there is no table, but a line of JSON.
+    if work.first.is_none() && !args.json {
+        return gaps.outcome();
+    }
     let printed = work.report(args, &names, gaps.error());
     gaps.outcome().and(printed)
 }

@@ -21,7 +21,8 @@ use weir_broker::{Bytes, Connection, PortError, SOCKET_DEFAULT};
 /// programs of root have opened without the broker.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Exit status: 0; 1 if no broker listens, and one is not root; 130 or 143 after SIGINT or SIGTERM.")]
+Exit status: 0; 1 if no broker listens, and one is not root; 129, 130 or 143 after SIGHUP, SIGINT or
+SIGTERM.")]
 pub(crate) struct Args {
     /// Print one line of JSON, an array: interface, filter, priority, copy,
     /// pid, uid, delivered, lost, queue, port, sent, refused, at
@@ -61,7 +62,7 @@ const GLANCE: Duration = Duration::from_millis(200);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     let mut sources = Sources::of(args)?;
     let mut out = std::io::stdout();
     if args.json {
@@ -199,17 +200,30 @@ impl Look {
             let rate = port.delivered.saturating_sub(since) as f64 / seconds;
             row(port, rate)
         });
-        let mut table = text::table(&columns, rows);
-        for interface in &self.interfaces {
-            if let (Some(attach), Some(cost)) = (&interface.attach, &interface.cost) {
-                table += &format!("\n\n{} at {attach}:", interface.name);
-                for cost in cost.lines() {
-                    table += &format!("\n  {cost}");
-                }
-            }
-        }
-        table
+        let table = text::table(&columns, rows);
+        table + &notes(&self.interfaces)
     }
+}
+
+/// What each way of dividing frames costs, once, below the names of the
+/// interfaces that are divided so.
+fn notes(interfaces: &[InterfaceStatus]) -> String {
+    let mut notes: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for interface in interfaces {
+        if let (Some(attach), Some(cost)) = (&interface.attach, &interface.cost) {
+            let names = notes.entry((attach, cost)).or_default();
+            names.insert(&interface.name);
+        }
+    }
+    let mut text = String::new();
+    for ((attach, cost), names) in notes {
+        let names: Vec<&str> = names.into_iter().collect();
+        text += &format!("\n\n{} at {attach}:", names.join(", "));
+        for cost in cost.lines() {
+            text += &format!("\n  {cost}");
+        }
+    }
+    text
 }
 
 fn row(port: &PortStatus, rate: f64) -> Vec<String> {
@@ -243,4 +257,37 @@ fn row(port: &PortStatus, rate: f64) -> Vec<String> {
         text::grouped(port.refused),
         port.attach.clone(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_attachment_costs_is_said_once() {
+        let status = |name: &str, cost: Option<&str>| InterfaceStatus {
+            name: name.into(),
+            ifindex: 2,
+            linktype: 1,
+            header_len: 14,
+            address: String::new(),
+            broadcast: String::new(),
+            mtu: 1500,
+            addresses: Vec::new(),
+            up: true,
+            running: true,
+            dropped: 0,
+            attach: cost.map(|_| "tc".to_owned()),
+            cost: cost.map(str::to_owned),
+        };
+        // Processes of root's each tell of the interface.
+        let all = [
+            status("eth1", Some("little\nand more")),
+            status("eth0", Some("little\nand more")),
+            status("eth1", Some("little\nand more")),
+            status("lo", None),
+        ];
+        assert_eq!(notes(&all), "\n\neth0, eth1 at tc:\n  little\n  and more");
+        assert_eq!(notes(&[]), "");
+    }
 }

@@ -203,10 +203,20 @@ impl Measured {
         }
     }
 
-    /// As a line for people.
+    /// As a line for people: what was received, whichever side did, and what was
+    /// sent where that is more.
     pub(crate) fn line(&self) -> String {
-        let way = if self.sent { "sent" } else { "received" };
-        let megabytes = self.received_bytes as f64 / 1e6;
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        let received = megabytes(self.received_bytes);
+        let whose = if self.sent {
+            "received there"
+        } else {
+            "received"
+        };
+        let sent = match self.sent_bytes > self.received_bytes && self.datagrams.is_some() {
+            true => format!(" of {:.1} MB sent", megabytes(self.sent_bytes)),
+            false => String::new(),
+        };
         let rate = self.bits_per_second / 1e6;
         let seconds = self.seconds;
         let protocol = self.protocol;
@@ -219,7 +229,7 @@ impl Measured {
             format!(", {lost} of {sent} datagrams lost, jitter {jitter_ms:.3} ms")
         });
         format!(
-            "{way} {megabytes:.1} MB over {protocol} in {seconds:.2} s: {rate:.1} Mb/s{datagrams}"
+            "{received:.1} MB {whose}{sent} over {protocol} in {seconds:.2} s: {rate:.1} Mb/s{datagrams}"
         )
     }
 }
