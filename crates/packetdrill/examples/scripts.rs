@@ -35,7 +35,10 @@ fn main() -> ExitCode {
         eprintln!("usage: scripts CHECKOUT [--ipv6|--mapped] [--kernel] [PART…]");
         return ExitCode::from(2);
     };
-    let net = Path::new(checkout).join("gtests/net");
+    // Scripts run in folders of their own, where a relative path means another.
+    let checkout = Path::new(checkout);
+    let checkout = fs::canonicalize(checkout).unwrap_or_else(|_| checkout.to_owned());
+    let net = checkout.join("gtests/net");
     let packetdrill = net.join("packetdrill/packetdrill");
     if !packetdrill.exists() {
         eprintln!(

@@ -29,6 +29,8 @@ pub struct UdpSocket {
 /// Between whom a socket is.
 struct Ends {
     local_port: u16,
+    /// It is a socket of IPv4 alone (`AF_INET`).
+    is_ipv4: bool,
     peer: Mutex<Option<SocketAddr>>,
     /// The stack that has the peer's datagrams; [`OPEN`] without a peer.
     owner: AtomicUsize,
@@ -95,6 +97,7 @@ impl UdpSocket {
             parts: Arc::new(Parts::of(cores)),
             ends: Arc::new(Ends {
                 local_port,
+                is_ipv4: address.is_ipv4(),
                 peer: Mutex::default(),
                 owner: AtomicUsize::new(OPEN),
             }),
@@ -105,12 +108,22 @@ impl UdpSocket {
     /// is there.
     ///
     /// # Errors
-    /// `ENETUNREACH` if no route leads there.
+    /// `ENETUNREACH` if no route leads there; `EAFNOSUPPORT` if the socket is of
+    /// IPv4 and the address of IPv6.
     pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<()> {
         first(address, |address| Ok(self.connect_to(address)?))
     }
 
+    /// Fails as the kernel does on an address of the other version of IP.
+    fn check_family(&self, to: SocketAddr) -> Result<(), Errno> {
+        match self.ends.is_ipv4 && to.is_ipv6() {
+            true => Err(Errno::AFNOSUPPORT),
+            false => Ok(()),
+        }
+    }
+
     fn connect_to(&self, peer: SocketAddr) -> Result<(), Errno> {
+        self.check_family(peer)?;
         let mut known = self.lock_peer();
         let owner = self.owner_of(peer);
         self.tie(peer)?;
@@ -203,10 +216,12 @@ impl UdpSocket {
     ///
     /// # Errors
     /// `EMSGSIZE` if it is longer than a datagram can be, `ENETUNREACH` if no
-    /// route leads there.
+    /// route leads there, `EAFNOSUPPORT` if the socket is of IPv4 and the address
+    /// of IPv6.
     pub fn send_to(&self, bytes: &[u8], address: impl ToSocketAddrs) -> io::Result<usize> {
         let to = address.to_socket_addrs()?.next();
         let to = to.ok_or(Errno::DESTADDRREQ)?;
+        self.check_family(to)?;
         let core = &self.parts.cores()[self.owner_of(to)];
         core.wait(Side::Write, |state, now_ns| {
             try_send(core, state, now_ns, to, bytes)
@@ -236,6 +251,9 @@ impl UdpSocket {
         bytes: &[u8],
         to: SocketAddr,
     ) -> Poll<io::Result<usize>> {
+        if let Err(error) = self.check_family(to) {
+            return Poll::Ready(Err(error.into()));
+        }
         let core = &self.parts.cores()[self.owner_of(to)];
         core.poll(context, Side::Write, |state, now_ns| {
             try_send(core, state, now_ns, to, bytes)
@@ -568,6 +586,35 @@ mod tests {
             has
         };
         (net, has)
+    }
+
+    #[test]
+    fn a_socket_of_ipv4_sends_nothing_to_ipv6() {
+        let [any, peer, v6, mapped] = [
+            "0.0.0.0:7",
+            "192.0.2.9:9",
+            "[2001:db8::9]:9",
+            "[::ffff:192.0.2.9]:9",
+        ]
+        .map(at);
+        let (net, _has) = net_with(any, peer);
+        let socket = UdpSocket::bind(&net, at("0.0.0.0:8")).unwrap();
+        let unsupported = Some(Errno::AFNOSUPPORT.raw_os_error());
+        for to in [v6, mapped] {
+            let errors = [socket.send_to(b"x", to).err(), socket.connect(to).err()];
+            for error in errors {
+                assert_eq!(error.unwrap().raw_os_error(), unsupported, "{to}");
+            }
+            // As the kernel's own.
+            let kernels = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let error = kernels.send_to(b"x", to).unwrap_err();
+            assert_eq!(error.raw_os_error(), unsupported, "{to}");
+        }
+        // One of both versions has a route to neither, or to IPv4 alone.
+        let both = UdpSocket::bind_both(&net, 9).unwrap();
+        let error = both.send_to(b"x", v6).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::NETUNREACH.raw_os_error()));
+        both.send_to(b"x", peer).unwrap();
     }
 
     /// Meanwhile another wants what the socket has.

@@ -16,8 +16,11 @@ use weir_socket::{Net, TcpListener, TcpStream, UdpSocket};
 /// Give back what comes, over TCP and UDP (RFC 862); or ask one who does
 ///
 /// Without HOST a server, which says `ready` on standard error and serves
-/// until SIGINT or SIGTERM. With it a client, which sends messages, checks
+/// until SIGINT, SIGTERM or SIGHUP. With it a client, which sends messages, checks
 /// that they come back, and tells the times between.
+///
+/// The server gives no datagram back that comes from a transport port below 512
+/// or from its own: another echo server there would answer it for ever.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("\
 {}
@@ -30,7 +33,7 @@ Examples:
 A client's --json: {{\"sent\":n,\"came_back\":n,\"microseconds\":{{\"min\":a,\"median\":b,\"max\":c}}}}.
 
 Exit status: 0; 1 if the link cannot be used, or not all came back; 2 if an option is wrong; a
-client's 130 or 143 after SIGINT or SIGTERM.", host::HELP))]
+client's 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.", host::HELP))]
 pub(crate) struct Args {
     /// Whom to ask: a name or an address
     #[arg(value_name = "HOST")]
@@ -83,7 +86,7 @@ const CONNECTIONS_MAX: usize = 1024;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let stop = Stop::watch()?;
+    let stop = Stop::watch_hangup_too()?;
     match &args.server {
         None => serve(args, &stop),
         Some(server) => {
@@ -105,7 +108,8 @@ fn serve(args: &Args, stop: &Stop) -> Result<(), Failure> {
         socket.set_read_timeout(Some(LOOK_EACH)).map_err(failed)?;
         let (its, other) = (Arc::clone(&ended), Arc::clone(&ended));
         threads.push(spawn(move || accept(&listener, &its)).map_err(no_thread)?);
-        threads.push(spawn(move || datagrams(&socket, &other)).map_err(no_thread)?);
+        let port = args.port;
+        threads.push(spawn(move || datagrams(&socket, port, &other)).map_err(no_thread)?);
     }
     say("ready");
     let mut outcome = Ok(());
@@ -183,14 +187,23 @@ fn give_back(mut stream: &TcpStream, ended: &AtomicBool) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)
 }
 
-fn datagrams(socket: &UdpSocket, ended: &AtomicBool) {
+fn datagrams(socket: &UdpSocket, port: u16, ended: &AtomicBool) {
     while !ended.load(Relaxed) {
         match socket.recv_owned() {
+            Ok((_, from)) if may_be_server(from, port) => {}
             // What cannot be sent is lost, as any datagram may be.
             Ok((bytes, from)) => drop(socket.send_to(&bytes, from)),
             Err(error) => rest(&error),
         }
     }
+}
+
+/// Whether a datagram may come from a server that answers the answer: one of the
+/// small services, or another server of echo at the same port. BSD's inetd leaves
+/// out the same transport ports.
+fn may_be_server(from: SocketAddr, own_port: u16) -> bool {
+    const SERVERS_BELOW: u16 = 512;
+    from.port() < SERVERS_BELOW || from.port() == own_port
 }
 
 fn ask(args: &Args, net: &Net, to: SocketAddr, stop: &Stop) -> Result<(), Failure> {
@@ -316,4 +329,25 @@ fn report(args: &Args, times: &mut [Duration]) -> Result<(), Failure> {
             args.count
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_not_answered() {
+        let from = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        // Echo, chargen, DNS, and another of weir's at a port of its own.
+        assert!(
+            [7, 19, 53, 511, 4007]
+                .iter()
+                .all(|port| may_be_server(from(*port), 4007))
+        );
+        assert!(
+            ![512, 1024, 4006, 40_000]
+                .iter()
+                .any(|port| may_be_server(from(*port), 4007))
+        );
+    }
 }

@@ -87,6 +87,16 @@ impl Addresses {
         for one in &self.gateways {
             let near = places.iter().position(|place| place.is_near(one.what));
             let at = named(links, one.link.as_deref())?.or(near).unwrap_or(0);
+            let same = |other: &&IpAddr| other.is_ipv4() == one.what.is_ipv4();
+            let every = places.iter().flat_map(|place| &place.gateways);
+            if let Some(other) = every.clone().find(same) {
+                let version = if one.what.is_ipv4() { "IPv4" } else { "IPv6" };
+                return Err(Failure::refused(format!(
+                    "{other} and {} are both --gateway of {version}: a host has one router to \
+                     other networks of each version",
+                    one.what
+                )));
+            }
             places[at].gateways.push(one.what);
         }
         for one in &self.macs {
@@ -179,6 +189,15 @@ mod tests {
             (
                 &format!("--link tap0 --addr dhcp {mac} {mac}"),
                 "both for tap0",
+            ),
+            (
+                "--link tap0 --addr dhcp --gateway 192.0.2.1 --gateway 192.0.2.2",
+                "192.0.2.1 and 192.0.2.2 are both --gateway of IPv4",
+            ),
+            (
+                "--link tap0 --link tap1 --addr dhcp%tap0 --addr dhcp%tap1 --gateway fe80::1%tap0 \
+                 --gateway fe80::1%tap1",
+                "both --gateway of IPv6",
             ),
         ] {
             let host = host(words);

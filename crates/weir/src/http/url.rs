@@ -64,13 +64,33 @@ impl FromStr for Url {
                 _ => return wrong(&format!("has `{port}` for a port: give 1 to 65535")),
             },
         };
-        let slash = if target.starts_with('/') { "" } else { "/" };
+        let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
         Ok(Url {
             host,
             port,
-            target: format!("{slash}{target}"),
+            target: without_dot_segments(path) + query,
         })
     }
+}
+
+/// A path without the segments `.` and `..`, and the segments that the latter
+/// lead back over (RFC 3986 section 5.2.4). It begins with a slash.
+fn without_dot_segments(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = path.strip_prefix('/').unwrap_or(path).split('/').peekable();
+    while let Some(segment) = segments.next() {
+        let is_dots = [".", ".."].contains(&segment);
+        if segment == ".." {
+            kept.pop();
+        }
+        if !is_dots {
+            kept.push(segment);
+        } else if segments.peek().is_none() {
+            // A folder is meant: its name ends in a slash.
+            kept.push("");
+        }
+    }
+    format!("/{}", kept.join("/"))
 }
 
 /// An address of IPv6, the link that it is on behind a `%`, which is `%25` in a
@@ -130,6 +150,16 @@ mod tests {
             ("http://[2001:db8::1]", "2001:db8::1", 80, "/"),
             ("a.example:/x", "a.example", 80, "/x"),
             ("http://[fe80::1%25tap0]/", "fe80::1%tap0", 80, "/"),
+            ("a/b/../c", "a", 80, "/c"),
+            ("a/../b", "a", 80, "/b"),
+            ("a/b/../../../c/./d?x=/../y", "a", 80, "/c/d?x=/../y"),
+            ("a/b/..", "a", 80, "/"),
+            ("a/b/c/..", "a", 80, "/b/"),
+            ("a/b/.", "a", 80, "/b/"),
+            ("a/.", "a", 80, "/"),
+            ("a//b//../c", "a", 80, "//b/c"),
+            ("a/b/.../..c", "a", 80, "/b/.../..c"),
+            ("a?/../b", "a", 80, "/?/../b"),
             ("http://[fe80::1%tap0]:81", "fe80::1%tap0", 81, "/"),
         ] {
             let url: Url = text.parse().unwrap();
