@@ -284,6 +284,7 @@ impl PlanMaps {
         let load = Load {
             name,
             frags: hook == Hook::Xdp,
+            is_users: true,
             maps: &maps,
             ..Load::new(program_type)
         };

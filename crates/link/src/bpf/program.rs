@@ -2,6 +2,7 @@
 
 use super::Hook;
 use super::{is_not_permitted, kernel_name, sys};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -54,6 +55,11 @@ pub struct Load<'a> {
     pub name: &'a str,
     /// For XDP: frames with fragments may come (Linux 5.18).
     pub frags: bool,
+    /// Whether filters of users are in it: it is loaded without
+    /// `CAP_PERFMON` and `CAP_SYS_ADMIN`, so that the verifier puts its
+    /// barriers against speculative execution in. Where the verifier takes it
+    /// only with these capabilities, it is loaded with them.
+    pub is_users: bool,
     /// The maps that the program names, by place: see
     /// [`Insn::load_map`].
     pub maps: &'a [BorrowedFd<'a>],
@@ -66,6 +72,7 @@ impl Load<'_> {
             program_type,
             name: "weir",
             frags: false,
+            is_users: false,
             maps: &[],
         }
     }
@@ -163,7 +170,13 @@ impl Program {
     pub fn load(insns: &[Insn], load: &Load<'_>) -> Result<Program, LoadError> {
         check_maps(insns, load.maps.len())?;
         let words: Vec<u64> = insns.iter().map(|insn| insn.to_u64()).collect();
-        match attempt(&words, load, &mut []) {
+        let barred = load.is_users.then(Barred::this_thread).flatten();
+        let first = barred.map(|_barred| attempt(&words, load, &mut []));
+        let loaded = match first {
+            Some(Ok(fd)) => Ok(fd),
+            Some(Err(_)) | None => attempt(&words, load, &mut []),
+        };
+        match loaded {
             Ok(fd) => Ok(Program {
                 fd,
                 program_type: Some(load.program_type),
@@ -263,6 +276,38 @@ fn check_maps(insns: &[Insn], maps: usize) -> Result<(), LoadError> {
         return Err(LoadError::NoSuchMap { at, place, maps });
     }
     Ok(())
+}
+
+/// The calling thread without the capabilities by which the verifier leaves
+/// its barriers out (`bpf_bypass_spec_v1` of `include/linux/bpf.h`); it has
+/// them again when this is dropped.
+struct Barred {
+    before: CapabilitySets,
+}
+
+impl Barred {
+    /// `None` where the thread could load nothing without them, or has none.
+    fn this_thread() -> Option<Barred> {
+        let before = capabilities(None).ok()?;
+        let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN;
+        let barred = CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
+        if !before.effective.contains(needed) || !before.effective.intersects(barred) {
+            return None;
+        }
+        let sets = CapabilitySets {
+            effective: before.effective - barred,
+            ..before
+        };
+        set_capabilities(None, sets).ok()?;
+        Some(Barred { before })
+    }
+}
+
+impl Drop for Barred {
+    fn drop(&mut self) {
+        // What is permitted may be made effective at any time.
+        set_capabilities(None, self.before).expect("permitted capabilities are given");
+    }
 }
 
 fn attempt(words: &[u64], load: &Load<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {

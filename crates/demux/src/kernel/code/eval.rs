@@ -11,6 +11,13 @@ use weir_filter::ir::{BinOp, Cmp, Op, Operand, Value, Width};
 /// An IPv4 header's most: what variable offsets mostly are.
 const USUAL_BASE: u32 = 60;
 
+/// The bits of an offset into the copy of a frame's start. With the offset in
+/// the instruction, which is below [`scratch::HEAD_BYTES`] too, it stays within
+/// the scratch memory.
+const HEAD_MASK: i32 = scratch::HEAD_BYTES as i32 - 1;
+const _: () = assert!(scratch::HEAD_BYTES.is_power_of_two());
+const _: () = assert!(scratch::BYTES >= 2 * scratch::HEAD_BYTES + 4);
+
 /// How many bytes of a frame's start are worth a copy: what the fields of all
 /// shapes read, within bounds.
 pub(super) fn head_bytes(plan: &KernelPlan) -> u32 {
@@ -149,6 +156,9 @@ impl Coder<'_> {
             self.mov(Reg::R2, Reg::R1);
             self.add(Reg::R2, end);
             self.branch(op::JGT, Reg::R2, LEN, fail);
+            // A CPU that mispredicts the comparison reads this CPU's scratch
+            // memory all the same, and nothing beyond.
+            self.alu(op::AND, Reg::R1, HEAD_MASK);
             self.add(Reg::R1, SCRATCH);
             self.get(size, Reg::R1, Reg::R1, scratch::HEAD + offset as i16);
             self.in_order(Reg::R1, bits);

@@ -108,13 +108,25 @@ impl Coder<'_> {
         self.asm.bind(short);
         self.alu(op::SUB, offset, i32::from(WINDOW_AT));
         self.branch(op::JGT, offset, 7, fail);
-        self.mov(Reg::R1, Reg::FP);
-        self.add(Reg::R1, offset);
-        // Byte by byte: the verifier wants the stack read aligned.
+        // The window is shifted, not indexed: a loader without CAP_PERFMON may
+        // read the stack at constant places only.
+        self.get(op::DW, Reg::R1, Reg::FP, WINDOW);
+        self.get(op::DW, Reg::R2, Reg::FP, WINDOW + 8);
+        self.push(Insn::to_be(Reg::R1, 64));
+        self.push(Insn::to_be(Reg::R2, 64));
+        self.alu(op::LSH, offset, 3);
+        self.mov(Reg::R3, 56);
+        self.alu(op::SUB, Reg::R3, offset);
+        self.alu(op::LSH, Reg::R1, offset);
+        self.alu(op::RSH, Reg::R2, 8);
+        self.alu(op::RSH, Reg::R2, Reg::R3);
+        self.alu(op::OR, Reg::R1, Reg::R2);
         for byte in 0..4 {
             self.branch(op::JLE, count, i32::from(byte), done);
-            self.get(op::B, Reg::R2, Reg::R1, WINDOW + byte);
+            self.mov(Reg::R2, Reg::R1);
+            self.alu(op::RSH, Reg::R2, 56);
             self.set(op::B, to, byte, Reg::R2);
+            self.alu(op::LSH, Reg::R1, 8);
         }
         self.asm.bind(done);
         self.mov(Reg::R0, 0);

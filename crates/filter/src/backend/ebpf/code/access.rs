@@ -2,7 +2,7 @@
 
 use super::super::insn::{Insn, Reg, op};
 use super::super::lower::Step;
-use super::super::{Access, WireLen};
+use super::super::{Access, DIRECT_MAX, WireLen};
 use super::Coder;
 use crate::ir::{Value, Width};
 
@@ -31,6 +31,9 @@ impl Coder<'_> {
         let from = self.read(base, to);
         self.mov32(to, from.into());
         self.short_if(Insn::jump64(op::JGT, to, max as i32), op::JLE);
+        // A CPU that mispredicts the comparison goes no further than a frame
+        // can be long.
+        self.asm.push(Insn::alu64(op::AND, to, DIRECT_MAX as i32));
         self.asm.push(Insn::alu64(op::ADD, to, start));
         self.write(dst, to);
     }
