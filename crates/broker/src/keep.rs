@@ -18,13 +18,13 @@
 use crate::engine::kernel::SweepError;
 use crate::policy::Who;
 use crate::protocol::OpenPort;
-use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -123,8 +123,15 @@ pub(crate) struct Kept {
     pub(crate) gids: Vec<u32>,
     /// The process that opened it.
     pub(crate) pid: u32,
+    /// Whether that was the superuser.
+    #[serde(default)]
+    pub(crate) is_superuser: bool,
     /// What was asked for.
     pub(crate) asked: OpenPort,
+    /// By which its program proves that it is its own
+    /// ([`Ask::Resume`](crate::protocol::Ask::Resume)).
+    #[serde(default)]
+    pub(crate) secret: String,
     /// What it sends by.
     #[serde(default)]
     pub(crate) path: Option<KeptPath>,
@@ -145,6 +152,7 @@ impl Kept {
             uid: self.uid,
             gids: self.gids.clone(),
             pid: self.pid,
+            is_superuser: self.is_superuser,
         }
     }
 }
@@ -260,17 +268,6 @@ impl Keep {
         held.is_ok_and(|held| {
             fs::flock(&held, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
         })
-    }
-
-    /// Whether this is the descriptor that holds the port.
-    pub(crate) fn is_holder(&self, port: u32, fd: BorrowedFd<'_>) -> bool {
-        let own = fs::statat(
-            &self.ports,
-            format!("{port}.held"),
-            AtFlags::SYMLINK_NOFOLLOW,
-        );
-        let same = |a: &Stat, b: &Stat| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino);
-        matches!((own, fs::fstat(fd)), (Ok(own), Ok(given)) if same(&own, &given))
     }
 
     /// Forgets a port.

@@ -3,6 +3,10 @@
 
 mod support;
 
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use support::{Running, copy, udp};
 use weir_broker::Bytes;
@@ -383,4 +387,180 @@ fn many_ports_are_listed_page_by_page() {
     }
     assert_eq!(seen, 80);
     assert!(pages > 1);
+}
+
+/// A socket whose close(2) blocks: of SO_LINGER and with unsent data. It does
+/// so until the other end is gone, which comes with it.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    near.set_nonblocking(true).unwrap();
+    let mut idle = 0;
+    // Until the far end has no room, and stays so.
+    while idle < 5 {
+        match std::io::Write::write(&mut &near, &[7; 1 << 16]) {
+            Ok(_) => idle = 0,
+            Err(_) => idle += 1,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    near.set_nonblocking(false).unwrap();
+    let linger = Some(Duration::from_secs(600));
+    rustix::net::sockopt::set_socket_linger(&near, linger).unwrap();
+    (near.into(), far)
+}
+
+/// How long the superuser waits for an answer.
+fn answered(running: &Running) -> Duration {
+    let began = Instant::now();
+    let name = "eth0".into();
+    let (answer, _) = running.connect().ask(Ask::Interface { name });
+    assert!(matches!(answer, Answer::Interface(_)), "{answer:?}");
+    began.elapsed()
+}
+
+#[test]
+fn the_kernel_refuses_descriptors_of_clients() {
+    let (socket, _other) = Channel::pair().unwrap();
+    if weir_link::net::set_pass_rights(&socket.into(), false).is_err() {
+        return eprintln!("skipped: SO_PASSRIGHTS needs Linux 6.16");
+    }
+    let running = Running::start(POLICY);
+    let file = std::fs::File::open("/dev/null").unwrap();
+    // Before it is accepted, and after.
+    let client = running.connect();
+    for _ in 0..2 {
+        let sent = client.channel.send(b"x", &[file.as_fd()], true);
+        let error = sent.expect_err("not to be passed");
+        assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+        answered(&running);
+    }
+}
+
+#[test]
+fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
+    if !need::root() {
+        return;
+    }
+    // As before Linux 6.16.
+    let running = Running::start_with(POLICY, |listener| listener.accept_descriptors());
+    let far = nobody::run(|| {
+        let (first, first_far) = lingering();
+        let (second, second_far) = lingering();
+        // With what is no request, and behind it, in the queue of a
+        // connection that is ended.
+        let client = running.connect();
+        client.channel.send(b"x", &[first.as_fd()], true).unwrap();
+        let other = running.connect();
+        other.channel.send(b"x", &[], true).unwrap();
+        let _ = other.channel.send(b"x", &[second.as_fd()], true);
+        drop((first, second, client, other));
+        [first_far, second_far]
+    });
+    for _ in 0..20 {
+        let time = answered(&running);
+        assert!(time < Duration::from_secs(5), "{time:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Whose they are is not heard until they are closed.
+    nobody::run(|| {
+        let channel = Channel::connect(&running.path).unwrap();
+        let ask = Ask::Ports { after: None };
+        let bytes = encode(&weir_broker::protocol::Request { id: 1, ask }).unwrap();
+        channel.send(&bytes, &[], true).unwrap();
+        channel.wait_at_most(Duration::from_millis(300)).unwrap();
+        assert!(channel.receive(true).unwrap().is_none(), "answered");
+        drop(far);
+        channel.wait_at_most(PATIENCE).unwrap();
+        let answer = channel.receive(true).unwrap();
+        assert!(answer.is_some(), "not heard again");
+    });
+}
+
+#[test]
+fn more_descriptors_than_a_message_may_have_end_the_connection() {
+    let running = Running::start_with("", |listener| listener.accept_descriptors());
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let mut client = running.connect();
+    let fds = [file.as_fd(); 4];
+    client.channel.send(b"x", &fds, true).unwrap();
+    assert!(client.goodbye().contains("descriptors"));
+    answered(&running);
+}
+
+#[test]
+fn who_has_no_grant_is_turned_away_at_once() {
+    if !need::root() {
+        return;
+    }
+    let running = Running::start("[[grant]]\nusers = [4711]\ninterfaces = ['*']\n");
+    nobody::run(|| {
+        let channel = Channel::connect(&running.path).unwrap();
+        let message = channel.receive(true).unwrap().unwrap();
+        let Said::Goodbye { reason, kind } = decode(&message.bytes).unwrap() else {
+            panic!("not turned away");
+        };
+        assert_eq!(kind, Some(ErrorKind::Denied));
+        assert!(reason.contains("grants user 65534 nothing"), "{reason}");
+        assert!(channel.receive(true).is_err(), "then it is closed");
+    });
+}
+
+/// Runs `f` as nobody, with these groups besides.
+fn with_groups<T: Send>(groups: &[u32], f: impl FnOnce() -> T + Send) -> T {
+    let inside = || {
+        let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        set_thread_groups(&groups).unwrap();
+        let (uid, gid) = (Uid::from_raw(nobody::NOBODY), Gid::from_raw(nobody::NOBODY));
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        f()
+    };
+    std::thread::scope(|scope| scope.spawn(inside).join().unwrap())
+}
+
+#[test]
+fn groups_are_those_of_the_process() {
+    if !need::root() {
+        return;
+    }
+    let running = Running::start("[[grant]]\ngroups = [4711]\ninterfaces = ['*']\n");
+    let groups: Vec<u32> = (5000..5100).chain([4711]).collect();
+    with_groups(&groups, || running.connect().open(copy("udp")))
+        .expect("a member, whatever /etc/group says");
+    let channel = with_groups(&[4712], || Channel::connect(&running.path).unwrap());
+    let message = channel.receive(true).unwrap().unwrap();
+    let said = decode::<Said>(&message.bytes).unwrap();
+    assert!(matches!(said, Said::Goodbye { .. }), "{said:?}");
+}
+
+#[test]
+fn connecting_again_and_again_takes_little() {
+    if !need::root() {
+        return;
+    }
+    for policy in [POLICY, ""] {
+        let running = Running::start(policy);
+        let spent = || {
+            let path = format!("/proc/self/task/{}/schedstat", running.tid);
+            let text = std::fs::read_to_string(path).unwrap();
+            let ns = text.split(' ').next().unwrap().parse().unwrap();
+            Duration::from_nanos(ns)
+        };
+        let (before, began) = (spent(), Instant::now());
+        let mut count = 0;
+        nobody::run(|| {
+            while began.elapsed() < Duration::from_millis(1500) {
+                drop(Channel::connect(&running.path));
+                count += 1;
+            }
+        });
+        // The superuser gets in all the while.
+        assert!(answered(&running) < PATIENCE);
+        let (spent, time) = (spent() - before, began.elapsed());
+        let percent = 100.0 * spent.as_secs_f64() / time.as_secs_f64();
+        eprintln!("{count} connections in {time:?}: {percent:.1} % of a core");
+        assert!(percent < 15.0, "{percent:.1} % of a core");
+    }
 }

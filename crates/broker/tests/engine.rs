@@ -1,5 +1,6 @@
 //! The engine over interfaces in memory, asked step by step.
 
+use std::time::{Duration, Instant};
 use weir_broker::Bytes;
 use weir_broker::compile::{Source, limits};
 use weir_broker::engine::mem::MemFabric;
@@ -18,7 +19,12 @@ memory_max = "256 KiB"
 /// The connection of that number, of a user's.
 fn owner(connection: u64, uid: u32) -> Owner {
     let gids = vec![uid];
-    let who = Who { uid, gids, pid: 1 };
+    let who = Who {
+        uid,
+        gids,
+        pid: 1,
+        is_superuser: uid == 0,
+    };
     Owner { connection, who }
 }
 
@@ -56,13 +62,14 @@ fn who_goes_before_a_ring_is_made_has_its_memory_until_then() {
         engine.close_all(connection);
         opened
     };
-    // Twice what is granted, and no more, however it is come by.
-    for connection in 2..10 {
+    // What is granted, and no more, however it is come by.
+    for connection in 2..6 {
         open(connection, 1001).expect("there is memory");
     }
     let refusal = open(10, 1001).unwrap_err();
     assert_eq!(refusal.kind, ErrorKind::Denied);
-    assert!(refusal.to_string().contains("512 KiB in use"), "{refusal}");
+    assert!(refusal.to_string().contains("256 KiB in use"), "{refusal}");
+    assert!(refusal.passes, "they are about to be given back");
     open(11, 1002).expect("others have their own");
     // They are made, and given back.
     assert_eq!(engine.finished().len(), 1);
@@ -91,7 +98,9 @@ fn nobody_keeps_the_verifier_for_long() {
     for filter in [terms(12, 3), terms(20, 3), terms(60, 12), ranges(40)] {
         let refusal = engine.open(owner(1, 1001), with(&filter)).unwrap_err();
         assert_eq!(refusal.kind, ErrorKind::Filter, "{filter}");
-        engine.open(owner(1, 0), with(&filter)).expect("root may");
+        let mut alone = Engine::alone(engine.fabric().clone());
+        let opened = alone.open(owner(1, 0), with(&filter));
+        opened.expect("root may, by itself");
     }
     let hosts: Vec<String> = (0..200).map(|at| format!("host 10.0.{at}.1")).collect();
     for filter in [
@@ -265,4 +274,240 @@ fn the_shipped_policy_hides_no_frame_from_who_copies() {
             assert_eq!(got(slot), expected, "`{filter}` copies {name}");
         }
     }
+}
+
+/// One user of a shared host may have 65,536 numbers.
+#[test]
+fn many_users_have_no_more_than_their_grant_together() {
+    let fabric = MemFabric::new();
+    fabric.add("eth0");
+    let text = "[[grant]]\nusers = ['*']\ninterfaces = ['eth0']\nports_max = 2\nports_total = 10\n\
+                memory_max = '128 KiB'\nmemory_total = '1 MiB'\n";
+    let policy = Policy::parse(text, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric, policy);
+    let ring = |kib: u64| OpenPort {
+        ring: Bytes(kib << 10),
+        ..port()
+    };
+    for uid in 0..10 {
+        let opened = engine.open(owner(uid, 100_000 + uid as u32), ring(4));
+        opened.expect("one of ten");
+    }
+    let refusal = engine.open(owner(10, 100_010), ring(4)).unwrap_err();
+    assert!(refusal.message.contains("all users"), "{refusal}");
+    assert!(!refusal.passes, "others have them open");
+    engine
+        .open(owner(11, 0), ring(4))
+        .expect("root has no share");
+    for uid in 0..10 {
+        engine.close_all(uid);
+    }
+    // Memory of ports that are closed before it is made counts, too.
+    let _ = engine.finished();
+    for uid in 0..8 {
+        let opened = engine.open(owner(uid, 200_000 + uid as u32), ring(128));
+        opened.expect("one of eight");
+        engine.close_all(uid);
+    }
+    let refusal = engine.open(owner(8, 200_008), ring(128)).unwrap_err();
+    assert!(refusal.message.contains("1 MiB in use"), "{refusal}");
+    assert!(refusal.passes, "{refusal}");
+    let _ = engine.finished();
+    let opened = engine.open(owner(8, 200_008), ring(128));
+    opened.expect("it was given back");
+}
+
+/// A shape each: which bits of which byte are compared.
+fn shape(at: usize) -> String {
+    format!("ip[{}] & {} = {}", at / 32, at % 32 + 1, at % 32 + 1)
+}
+
+#[test]
+fn users_leave_shapes_and_verifier_steps_to_root() {
+    let fabric = MemFabric::new();
+    fabric.add("eth0");
+    let text = "[[grant]]\nusers = ['*']\ninterfaces = ['eth0']\nports_max = 64\n\
+                ports_total = 2000\nmemory_max = '64 MiB'\nmemory_total = '1 GiB'\n";
+    let policy = Policy::parse(text, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric, policy);
+    // Before all: an interface with a port of root's, in place of claims.
+    engine.open(owner(1, 0), with("arp")).unwrap();
+    let mut opened = 0;
+    let refusal = loop {
+        let uid = 1000 + opened / 40;
+        let asked = with(&shape(opened as usize));
+        match engine.open(owner(u64::from(uid), uid), asked) {
+            Ok(_) => opened += 1,
+            Err(refusal) => break refusal,
+        }
+        let _ = engine.finished();
+        assert!(opened < 1000, "never refused");
+    };
+    assert_eq!(refusal.kind, ErrorKind::Limit, "{refusal}");
+    assert!(refusal.message.contains("of all users"), "{refusal}");
+    assert_eq!(opened as usize, limits::USERS_SHAPES_MAX);
+    // Of another user it is refused as well, and not of root.
+    let next = with(&shape(opened as usize));
+    assert!(engine.open(owner(5, 99), next.clone()).is_err());
+    engine.open(owner(1, 0), next).expect("root may");
+
+    let heavy = || with(&ranges(20));
+    let mut engine = {
+        let fabric = MemFabric::new();
+        fabric.add("eth0");
+        let policy = Policy::parse(text, &Accounts::default()).unwrap();
+        Engine::new(fabric, policy)
+    };
+    let mut heavies = 0u32;
+    let refusal = loop {
+        let uid = 1000 + heavies / 2;
+        match engine.open(owner(u64::from(uid), uid), heavy()) {
+            Ok(_) => heavies += 1,
+            Err(refusal) => break refusal,
+        }
+        let _ = engine.finished();
+        assert!(heavies < 100, "never refused");
+    };
+    assert!(refusal.message.contains("other users' ports"), "{refusal}");
+    for _ in 0..3 {
+        engine.open(owner(1, 0), heavy()).expect("root's reserve");
+        let _ = engine.finished();
+    }
+    // But root's do not let everybody wait for ever either.
+    let refusals = (0..20).filter(|_| engine.open(owner(1, 0), heavy()).is_err());
+    assert!(refusals.count() > 10);
+}
+
+const TWO: &str = "[[grant]]\nusers = [1001]\ninterfaces = ['eth0']\nports_max = 8\ntake = true\n\
+                   [[grant]]\nusers = [1002]\ninterfaces = ['eth0']\nports_max = 8\n";
+
+fn udp(dst_port: u16) -> Vec<u8> {
+    let mut frame = vec![0; 64];
+    frame[12] = 0x08;
+    frame[14] = 0x45;
+    frame[23] = 17;
+    frame[36..38].copy_from_slice(&dst_port.to_be_bytes());
+    frame
+}
+
+#[test]
+fn another_policy_holds_for_ports_that_are_open() {
+    let fabric = MemFabric::new();
+    let eth = fabric.add("eth0");
+    let parse = |text: &str| Policy::parse(text, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric.clone(), parse(TWO));
+    let taker = OpenPort {
+        take: true,
+        ..with("udp")
+    };
+    let first = engine.open(owner(1, 1001), taker).unwrap();
+    let second = engine.open(owner(2, 1002), with("udp")).unwrap();
+    let third = engine.open(owner(2, 1002), with("tcp")).unwrap();
+    let roots = engine.open(owner(3, 0), with("udp")).unwrap();
+    let _ = engine.finished();
+    assert!(!fabric.send(eth, &udp(5000)), "taken");
+    // Opened as it is reloaded: its answer is the refusal.
+    let late = engine.open(owner(1, 1001), with("udp")).unwrap();
+    // No taking for the first, a filter and one port for the second, and a
+    // claim.
+    let text = TWO.replace("take = true", "take = false").replace(
+        "users = [1002]\ninterfaces = ['eth0']\nports_max = 8",
+        "users = [1002]\ninterfaces = ['eth0']\nports_max = 1\nfilter = 'udp port 53'",
+    ) + "[[host]]\ninterfaces = ['*']\nfilter = 'udp port 7'\n";
+    let strict = text.replace("users = [1001]", "users = [1003]");
+    let (reloaded, events) = engine.reload(parse(&strict), &Accounts::default()).unwrap();
+    assert_eq!((reloaded.kept, reloaded.ended), (2, 3));
+    let told: Vec<_> = events.iter().map(|(who, port, _)| (*who, *port)).collect();
+    assert_eq!(told, [(1, first), (2, third), (1, late)]);
+    let refused = engine.finished();
+    let refused = refused.iter().find(|one| one.port == late).unwrap();
+    assert_eq!(refused.result.as_ref().unwrap_err().kind, ErrorKind::Denied);
+    assert!(fabric.send(eth, &udp(5000)), "no longer taken");
+    assert!(fabric.send(eth, &udp(53)));
+    let delivered = |port| engine.counted(port).unwrap().delivered;
+    // Each has seen the first frame, too.
+    let seen = (delivered(second), delivered(roots));
+    assert_eq!(seen, (2, 3), "only one of the last two by its filter");
+    // And back: the port that is left sees all again, without having asked.
+    let (reloaded, events) = engine.reload(parse(TWO), &Accounts::default()).unwrap();
+    assert_eq!((reloaded.kept, reloaded.ended, events.len()), (2, 0, 0));
+    fabric.send(eth, &udp(5000));
+    assert_eq!(engine.counted(second).unwrap().delivered, 3);
+    // The claims of before are gone: only the ports' bindings are left.
+    assert_eq!(fabric.in_use(eth), (2, 2));
+}
+
+#[test]
+fn a_lost_membership_ends_a_port_with_the_next_policy() {
+    let fabric = MemFabric::new();
+    fabric.add("eth0");
+    const PASSWD: &str = "bob:x:1001:1001::/:/bin/sh\n";
+    let text = "[[grant]]\ngroups = ['lab']\ninterfaces = ['eth0']\n";
+    let with = Accounts::parse(PASSWD, "lab:x:110:bob\n");
+    let without = Accounts::parse(PASSWD, "lab:x:110:\n");
+    let policy = |accounts| Policy::parse(text, accounts).unwrap();
+    let mut engine = Engine::new(fabric, policy(&with));
+    let bob = Owner {
+        connection: 1,
+        who: Who {
+            uid: 1001,
+            gids: vec![1001, 110],
+            ..Who::default()
+        },
+    };
+    engine.open(bob, port()).unwrap();
+    let _ = engine.finished();
+    let (reloaded, _) = engine.reload(policy(&with), &with).unwrap();
+    assert_eq!((reloaded.kept, reloaded.ended), (1, 0));
+    let (reloaded, _) = engine.reload(policy(&without), &without).unwrap();
+    assert_eq!((reloaded.kept, reloaded.ended), (0, 1));
+}
+
+#[test]
+fn native_xdp_stays_for_a_while() {
+    let fabric = MemFabric::new();
+    let eth = fabric.add("eth0");
+    let mut engine = Engine::new(fabric, Policy::default());
+    let hold = Duration::from_secs(30);
+    engine.hold_native(hold);
+    let taker = || OpenPort {
+        take: true,
+        ..port()
+    };
+    let attached = |engine: &mut Engine<MemFabric>| {
+        let status = engine.interface_status(&owner(1, 0), "eth0").unwrap();
+        status.attach
+    };
+    let native = Some("xdp-native".to_owned());
+    let copy = engine.open(owner(1, 0), port()).unwrap();
+    assert_eq!(attached(&mut engine).as_deref(), Some("tc"));
+    // Opened and closed again and again, it is attached once.
+    for _ in 0..3 {
+        let port = engine.open(owner(1, 0), taker()).unwrap();
+        assert_eq!(
+            (attached(&mut engine), engine.next_time()),
+            (native.clone(), None)
+        );
+        engine.close(&owner(1, 0), port).unwrap();
+        assert_eq!(attached(&mut engine), native);
+    }
+    let until = engine.next_time().expect("it ends some day");
+    assert!(until <= Instant::now() + hold);
+    // A port that wants tc does not end it earlier, and neither does the last.
+    let at_tc = OpenPort {
+        attach: Attach::Tc,
+        ..taker()
+    };
+    let port = engine.open(owner(1, 0), at_tc).unwrap();
+    engine.close(&owner(1, 0), port).unwrap();
+    engine.close(&owner(1, 0), copy).unwrap();
+    assert_eq!(
+        (attached(&mut engine), engine.next_time()),
+        (native, Some(until))
+    );
+    engine.keep_time(until - Duration::from_secs(1));
+    assert_eq!(engine.next_time(), Some(until));
+    engine.keep_time(until);
+    assert_eq!((attached(&mut engine), engine.next_time()), (None, None));
+    assert_eq!(engine.fabric().in_use(eth), (0, 0));
 }

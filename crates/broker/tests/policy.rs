@@ -18,6 +18,7 @@ fn who(uid: u32, gids: &[u32]) -> Who {
         uid,
         gids: gids.to_vec(),
         pid: 1,
+        is_superuser: false,
     }
 }
 
@@ -84,6 +85,17 @@ fn nobody_gets_more_than_granted() {
     assert!(matches!(refused(|_| {}, usage), Denied::Memory { .. }));
     usage.ports = 2;
     assert_eq!(refused(|_| {}, usage), Denied::Ports { max: 2 });
+    // All users together.
+    let usage = Usage {
+        ports_total: 256,
+        ..Usage::default()
+    };
+    assert_eq!(refused(|_| {}, usage), Denied::PortsTotal { max: 256 });
+    let usage = Usage {
+        memory_total: Bytes(256 << 20),
+        ..Usage::default()
+    };
+    assert!(matches!(refused(|_| {}, usage), Denied::MemoryTotal { .. }));
 
     let (_, grant) = policy.grant(&who(1002, &[110]), "eth1").unwrap();
     assert_eq!(
@@ -115,6 +127,8 @@ fn what_is_not_said_is_not_granted() {
         priority_max,
         ports_max,
         memory_max,
+        ports_total,
+        memory_total,
         take,
         send,
         filter,
@@ -124,6 +138,7 @@ fn what_is_not_said_is_not_granted() {
         (*priority_max, *ports_max, *memory_max),
         (0, 1, Bytes(1 << 20))
     );
+    assert_eq!((*ports_total, *memory_total), (256, Bytes(256 << 20)));
     assert!(!take && send.is_none() && filter.is_empty());
     assert_eq!(parse("").unwrap(), Policy::default());
 }
@@ -200,6 +215,8 @@ fn mistakes_are_shown_where_they_are() {
         (after("priority = 1"), 4, 1, "unknown field `priority`"),
         (after("memory_max = '1 MB'"), 4, 14, "not a size"),
         (after("memory_max = true"), 4, 14, "a size such as"),
+        (after("ports_max = 4\nports_total = 3"), 5, 15, "less than"),
+        (after("memory_total = '1 KiB'"), 4, 16, "less than"),
         (after("take = 1"), 4, 8, "boolean"),
         (after("filter = 'udp prot 5'"), 4, 10, "prot"),
         (after("send = 5"), 4, 8, "true, false, a filter"),
@@ -251,4 +268,16 @@ fn the_example_is_a_policy() {
     let (_, grant) = policy.grant(&bob, "eth0").unwrap();
     assert!(grant.take && grant.filter == "udp portrange 5000-5999");
     assert_eq!(policy.claims("eth0").count(), 1);
+}
+
+#[test]
+fn a_grant_for_everyone_is_warned_of() {
+    let policy = parse(POLICY).unwrap();
+    let warnings = policy.warnings();
+    assert_eq!(warnings.len(), 1);
+    let said = &warnings[0];
+    assert!(
+        said.contains("grant 3") && said.contains("256 MiB"),
+        "{said}"
+    );
 }

@@ -58,6 +58,7 @@ fn what_is_encoded_is_decoded() {
         kind: ErrorKind::Filter,
         message: "x".into(),
         span: Some((1, 2)),
+        passes: false,
     };
     for said in [
         Said::Answer {
@@ -68,8 +69,15 @@ fn what_is_encoded_is_decoded() {
             port: 1,
             event: Event::Mtu { mtu: 9000 },
         },
+        Said::Event {
+            port: 1,
+            event: Event::Revoked {
+                reason: "why".into(),
+            },
+        },
         Said::Goodbye {
             reason: "enough".into(),
+            kind: Some(ErrorKind::Denied),
         },
     ] {
         let bytes = encode(&said).unwrap();
@@ -143,6 +151,7 @@ fn another_version_is_refused_by_name() {
 #[test]
 fn a_message_has_a_limit() {
     let said = Said::Goodbye {
+        kind: None,
         reason: "x".repeat(MESSAGE_LEN_MAX),
     };
     assert!(encode(&said).is_err());

@@ -54,8 +54,16 @@ pub(crate) fn serve(
             send(&mut port, request.sender, &reply)?;
             answered(request.target, *ip)?;
         }
-        if port.events().is_ok_and(|news| news.contains(&Event::Gone)) {
-            return Err(Failure::run(format!("interface {interface} is gone")));
+        for event in port.events().unwrap_or_default() {
+            match event {
+                Event::Gone => {
+                    return Err(Failure::run(format!("interface {interface} is gone")));
+                }
+                Event::Revoked { reason } => {
+                    return Err(Failure::run(format!("the policy has changed: {reason}")));
+                }
+                _ => {}
+            }
         }
     }
     Ok(())

@@ -383,3 +383,110 @@ fn a_wrong_policy_is_refused_with_its_place() {
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.stderr.contains("line 3"), "{ended:?}");
 }
+
+#[test]
+fn a_hangup_has_the_policy_read_again() {
+    let Some(brokered) = brokered("broker-hangup") else {
+        return;
+    };
+    let Brokered {
+        net,
+        socket,
+        mut broker,
+        folder,
+    } = brokered;
+    let listen = |filter: &str| {
+        let arguments = ["listen", "eth0", filter, "--socket", &socket];
+        net.weir_as_nobody(&arguments).until("weir: port")
+    };
+    let taker = net.weir_as_nobody(&["listen", "eth0", "--take", "--socket", &socket]);
+    let taker = taker.until("which takes");
+    let copy = listen("udp");
+    folder.write("policy.toml", b"[[grant]]\nusers = 5\n");
+    broker.signal(Signal::HUP);
+    broker = broker.until("the policy of before stays");
+    folder.write("policy.toml", POLICY.replace("take = true", "").as_bytes());
+    broker.signal(Signal::HUP);
+    broker = broker.until("1 ports go on, 1 were ended");
+    let ended = taker.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("the policy has changed"), "{ended:?}");
+    // Who has no grant any more.
+    folder.write("policy.toml", b"");
+    broker.signal(Signal::HUP);
+    broker = broker.until("0 ports go on, 1 were ended");
+    let ended = copy.end();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(
+        ended.stderr.contains("of now grants user 65534 nothing"),
+        "{ended:?}"
+    );
+    let refused = net.weir_as_nobody(&["listen", "eth0", "--socket", &socket]);
+    let refused = refused.end();
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("grants user 65534 nothing"),
+        "{refused:?}"
+    );
+    broker.signal(Signal::TERM);
+    assert_eq!(broker.end().code, Some(0));
+}
+
+#[test]
+fn the_service_manager_hears_that_the_broker_lives() {
+    let Some(net) = net() else { return };
+    let folder = open_folder("broker-watchdog");
+    let (config, socket) = (folder.write("policy.toml", b""), folder.path("socket"));
+    let path = folder.path("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(live::PATIENCE)).unwrap();
+    let mut command = common::weir([]);
+    command
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "100000");
+    let arguments = ["broker", "--config", &config, "--socket", &socket];
+    let broker = Running::start(&net.b, command, &arguments).until("ready");
+    let mut heard = [0; 64];
+    for expected in ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"] {
+        let len = manager.recv(&mut heard).unwrap();
+        assert_eq!(&heard[..len], expected.as_bytes());
+    }
+    broker.signal(Signal::TERM);
+    assert_eq!(broker.end().code, Some(0));
+}
+
+#[test]
+fn a_grant_for_everyone_is_warned_of() {
+    let Some(net) = net() else { return };
+    let folder = open_folder("broker-everyone");
+    let policy = POLICY.replace("[65534]", "['*']");
+    let config = folder.write("policy.toml", policy.as_bytes());
+    let socket = folder.path("socket");
+    let broker = net.weir(&["broker", "--config", &config, "--socket", &socket]);
+    broker.until("grant 1 is for every user").until("ready");
+}
+
+#[test]
+fn listeners_that_end_together_leave_no_socket() {
+    let Some(net) = net() else { return };
+    let all: Vec<Running> = (0..6)
+        .map(|_| net.weir(&["listen", "eth0", "udp dst port 5079"]))
+        .collect();
+    let all: Vec<Running> = all.into_iter().map(|one| one.until("weir: port")).collect();
+    let numbers: Vec<u32> = all.iter().map(Running::id).collect();
+    for one in &all {
+        one.signal(Signal::INT);
+    }
+    for one in all {
+        one.end();
+    }
+    let left = std::fs::read_dir("/run/weir/local").unwrap();
+    let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let is_theirs = |name: &String| {
+        numbers
+            .iter()
+            .any(|pid| name.starts_with(&format!("{pid}-")))
+    };
+    let left: Vec<String> = left.filter(is_theirs).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -2,11 +2,12 @@
 
 use super::PortError;
 use crate::protocol::{
-    Answer, Ask, Channel, Event, InterfaceStatus, PortStatus, Request, Said, decode, encode,
+    Answer, Ask, Channel, ErrorKind, Event, InterfaceStatus, PortStatus, Refusal, Request, Said,
+    decode, encode,
 };
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -64,19 +65,12 @@ impl Connection {
     /// # Errors
     /// If it is refused, or the broker is gone.
     pub fn ask(&mut self, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), PortError> {
-        self.ask_with(ask, &[])
-    }
-
-    /// Asks with descriptors.
-    pub(super) fn ask_with(
-        &mut self,
-        ask: Ask,
-        fds: &[BorrowedFd<'_>],
-    ) -> Result<(Answer, Vec<OwnedFd>), PortError> {
         self.last_id = self.last_id.wrapping_add(1);
         let id = self.last_id;
         let bytes = encode(&Request { id, ask })?;
-        self.channel.send(&bytes, fds, true).map_err(gone)?;
+        if let Err(error) = self.channel.send(&bytes, &[], true) {
+            return Err(self.why_ended(gone(error)));
+        }
         let asked = Instant::now();
         loop {
             let sleeps = asked.elapsed() > SOON;
@@ -96,9 +90,20 @@ impl Connection {
                     return Err(PortError::Protocol(message));
                 }
                 Said::Event { port, event } => self.events.push_back((port, event)),
-                Said::Goodbye { reason } => return Err(PortError::Ended { reason }),
+                Said::Goodbye { reason, kind } => return Err(ended(reason, kind)),
             }
         }
+    }
+
+    /// What the broker has said before it closed the connection; `error` if
+    /// that was nothing.
+    fn why_ended(&mut self, error: PortError) -> PortError {
+        while let Ok(Some((said, _))) = self.receive(false) {
+            if let Said::Goodbye { reason, kind } = said {
+                return ended(reason, kind);
+            }
+        }
+        error
     }
 
     /// What has happened to a port since, without waiting.
@@ -109,7 +114,7 @@ impl Connection {
         while let Some((said, _)) = self.receive(false)? {
             match said {
                 Said::Event { port, event } => self.events.push_back((port, event)),
-                Said::Goodbye { reason } => return Err(PortError::Ended { reason }),
+                Said::Goodbye { reason, kind } => return Err(ended(reason, kind)),
                 Said::Answer { .. } => {}
             }
         }
@@ -157,6 +162,14 @@ impl Connection {
         let said = decode(&message.bytes);
         let said = said.map_err(|error| PortError::Protocol(error.to_string()))?;
         Ok(Some((said, message.fds)))
+    }
+}
+
+/// The connection was ended, or refused to begin with.
+fn ended(reason: String, kind: Option<ErrorKind>) -> PortError {
+    match kind {
+        Some(kind) => Refusal::new(kind, reason).into(),
+        None => PortError::Ended { reason },
     }
 }
 

@@ -4,7 +4,7 @@ use super::PortError;
 use super::connection::odd;
 use crate::engine::kernel::{KernelFabric, namespace};
 use crate::engine::{Engine, Fabric, Finished, Owner};
-use crate::policy::{Policy, Who};
+use crate::policy::Who;
 use crate::protocol::{Answer, Ask, Event, Listener, OpenPort, Opened};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
@@ -23,8 +23,6 @@ struct Shared {
     finished: Condvar,
     /// Wakes the thread, to see that all is over.
     wake: OwnedFd,
-    /// Where others ask for the ports of this process.
-    told: Option<Listener>,
 }
 
 struct State {
@@ -33,6 +31,11 @@ struct State {
     finished: BTreeMap<u32, Finished>,
     /// By connection.
     events: BTreeMap<u64, Vec<Event>>,
+    /// How many [`Local`]s there are.
+    users: usize,
+    /// Where others ask for the ports of this process. Its file goes with the
+    /// last port, and not with the thread, which the process may not outlive.
+    told: Option<Listener>,
 }
 
 /// The engines of this process, one for each network namespace in use.
@@ -53,6 +56,7 @@ fn root() -> Who {
         uid: 0,
         gids: Vec::new(),
         pid: std::process::id(),
+        is_superuser: true,
     }
 }
 
@@ -121,13 +125,14 @@ impl Shared {
         fabric.saw_news();
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
-                engine: Engine::new(fabric, Policy::default()),
+                engine: Engine::alone(fabric),
                 finished: BTreeMap::new(),
                 events: BTreeMap::new(),
+                users: 0,
+                told,
             }),
             finished: Condvar::new(),
             wake,
-            told,
         });
         let weak = Arc::downgrade(&shared);
         let thread = std::thread::Builder::new().name("weir-engine".into());
@@ -171,9 +176,8 @@ fn attend(shared: &Weak<Shared>, fds: &[OwnedFd; 2], asked: Option<&OwnedFd>) {
         if is_ready(1) {
             state.look();
         }
-        if let (true, Some(told)) = (is_ready(2), &shared.told)
-            && let Ok(Some(channel)) = told.accept()
-        {
+        let coming = state.told.as_ref().filter(|_| is_ready(2));
+        if let Some(Ok(Some(channel))) = coming.map(Listener::accept) {
             super::roster::tell(channel, state.all());
         }
     }
@@ -187,14 +191,18 @@ impl Local {
         let mut engines = lock(&ENGINES);
         engines.retain(|(_, engine)| engine.strong_count() > 0);
         let known = engines.iter().find(|(of, _)| *of == namespace);
-        let shared = match known.and_then(|(_, engine)| engine.upgrade()) {
+        let known = known.and_then(|(_, engine)| engine.upgrade());
+        // One without users is about to end, when its thread is through.
+        let shared = match known.filter(|shared| lock(&shared.state).users > 0) {
             Some(shared) => shared,
             None => {
+                engines.retain(|(of, _)| *of != namespace);
                 let shared = Shared::start()?;
                 engines.push((namespace, Arc::downgrade(&shared)));
                 shared
             }
         };
+        lock(&shared.state).users += 1;
         Ok(Local {
             shared,
             owner: Owner {
@@ -276,9 +284,15 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
+        // Nothing is added meanwhile.
+        let _engines = lock(&ENGINES);
         let mut state = lock(&self.shared.state);
         state.engine.close_all(self.owner.connection);
         state.events.remove(&self.owner.connection);
+        state.users -= 1;
+        if state.users == 0 {
+            state.told = None;
+        }
     }
 }
 

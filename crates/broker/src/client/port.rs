@@ -81,8 +81,8 @@ pub struct Port {
     way: Option<Way>,
     /// Raises a signal when frames come, if asked for.
     alarm: Option<Alarm>,
-    /// By which the port outlives the broker.
-    held: Option<OwnedFd>,
+    /// As long as it is open the port outlives the broker.
+    _held: Option<OwnedFd>,
 }
 
 impl Port {
@@ -113,7 +113,7 @@ impl Port {
             reader,
             way: None,
             alarm: None,
-            held,
+            _held: held,
         })
     }
 
@@ -342,11 +342,12 @@ impl Port {
     /// one before has ended.
     fn resume(&mut self, ended: PortError) -> Result<(), PortError> {
         let port = self.opened.port;
-        let (Backing::Broker(connection), Some(held)) = (&mut self.backing, &self.held) else {
+        let secret = self.opened.secret.clone();
+        let (Backing::Broker(connection), Some(secret)) = (&mut self.backing, secret) else {
             return Err(ended);
         };
         connection.again()?;
-        match connection.ask_with(Ask::Resume { port }, &[held.as_fd()]) {
+        match connection.ask(Ask::Resume { port, secret }) {
             // The one before, on its way out, whose socket was still there.
             Err(PortError::Ended { reason }) => Err(connection.no_broker(reason)),
             other => other.map(drop),

@@ -1,43 +1,52 @@
-//! How much of the daemon's time each user takes.
+//! How much of the daemon's time users, grants and new connections take.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// What a user may take at once.
-const BURST: Duration = Duration::from_millis(100);
-/// What a user may take in the long run: one part in so many.
-const SHARE: u32 = 4;
-/// Users remembered.
-const USERS_MAX: usize = 1 << 12;
+/// Keys remembered before those that have spent nothing are forgotten.
+const KEYS_MAX: usize = 1 << 12;
 
-/// Time spent on each user's requests: a bucket that empties at a quarter of
-/// the clock's pace. A user above the brim waits, and everybody else does
-/// not.
-#[derive(Default)]
-pub(super) struct Budget {
-    users: HashMap<u32, (Duration, Instant)>,
+/// Time spent under each key: a bucket that empties at a part of the clock's
+/// pace. A key above the brim is overdrawn until it has emptied to there.
+pub(super) struct Budget<K> {
+    burst: Duration,
+    /// In the long run one part in so many of the clock's time.
+    share: u32,
+    spent: HashMap<K, (Duration, Instant)>,
 }
 
-impl Budget {
-    /// Notes that work was done for a user.
-    pub(super) fn spend(&mut self, uid: u32, time: Duration, now: Instant) {
-        if self.users.len() >= USERS_MAX {
-            self.users
-                .retain(|_, (spent, at)| !left(*spent, *at, now).is_zero());
+impl<K: Hash + Eq> Budget<K> {
+    pub(super) fn new(burst: Duration, share: u32) -> Budget<K> {
+        let spent = HashMap::new();
+        Budget {
+            burst,
+            share,
+            spent,
         }
-        let entry = self.users.entry(uid).or_insert((Duration::ZERO, now));
-        *entry = (left(entry.0, entry.1, now) + time, now);
     }
 
-    /// Whether a user has to wait.
-    pub(super) fn is_overdrawn(&self, uid: u32, now: Instant) -> bool {
-        let user = self.users.get(&uid);
-        user.is_some_and(|(spent, at)| left(*spent, *at, now) > BURST)
+    /// Notes that work was done.
+    pub(super) fn spend(&mut self, key: K, time: Duration, now: Instant) {
+        let share = self.share;
+        let left = |spent, at| left(spent, at, now, share);
+        if self.spent.len() >= KEYS_MAX {
+            self.spent
+                .retain(|_, (spent, at)| !left(*spent, *at).is_zero());
+        }
+        let entry = self.spent.entry(key).or_insert((Duration::ZERO, now));
+        *entry = (left(entry.0, entry.1) + time, now);
+    }
+
+    /// Whether more was spent than there may be.
+    pub(super) fn is_overdrawn(&self, key: &K, now: Instant) -> bool {
+        let known = self.spent.get(key);
+        known.is_some_and(|(spent, at)| left(*spent, *at, now, self.share) > self.burst)
     }
 }
 
-fn left(spent: Duration, at: Instant, now: Instant) -> Duration {
-    spent.saturating_sub(now.saturating_duration_since(at) / SHARE)
+fn left(spent: Duration, at: Instant, now: Instant, share: u32) -> Duration {
+    spent.saturating_sub(now.saturating_duration_since(at) / share)
 }
 
 #[cfg(test)]
@@ -46,14 +55,14 @@ mod tests {
 
     #[test]
     fn who_takes_too_much_waits_and_others_do_not() {
-        let (mut budget, start) = (Budget::default(), Instant::now());
         let ms = Duration::from_millis;
+        let (mut budget, start) = (Budget::new(ms(100), 4), Instant::now());
         budget.spend(7, ms(90), start);
-        assert!(!budget.is_overdrawn(7, start));
+        assert!(!budget.is_overdrawn(&7, start));
         budget.spend(7, ms(90), start);
-        assert!(budget.is_overdrawn(7, start));
-        assert!(!budget.is_overdrawn(8, start));
-        assert!(budget.is_overdrawn(7, start + ms(300)));
-        assert!(!budget.is_overdrawn(7, start + ms(330)));
+        assert!(budget.is_overdrawn(&7, start));
+        assert!(!budget.is_overdrawn(&8, start));
+        assert!(budget.is_overdrawn(&7, start + ms(300)));
+        assert!(!budget.is_overdrawn(&7, start + ms(330)));
     }
 }

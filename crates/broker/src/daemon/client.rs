@@ -13,9 +13,14 @@ use std::time::Instant;
 pub(super) struct Client {
     pub(super) channel: Channel,
     pub(super) owner: Owner,
+    /// The place of the grant that lets the user in; `None` for the
+    /// superuser.
+    pub(super) grant: Option<usize>,
     since: Instant,
     /// Whether a request has come that made sense.
     pub(super) has_asked: bool,
+    /// Whether it may have ports.
+    pub(super) has_ports: bool,
     /// Requests to open or to send, by port.
     pub(super) waiting: BTreeMap<u32, u32>,
     /// What is still to be sent.
@@ -28,12 +33,14 @@ pub(super) struct Client {
 
 impl Client {
     /// A connection that has said nothing yet, and is read.
-    pub(super) fn new(channel: Channel, owner: Owner) -> Client {
+    pub(super) fn new(channel: Channel, owner: Owner, grant: Option<usize>) -> Client {
         Client {
             channel,
             owner,
+            grant,
             since: Instant::now(),
             has_asked: false,
+            has_ports: false,
             waiting: BTreeMap::new(),
             unsent: VecDeque::new(),
             watched: EventFlags::IN,

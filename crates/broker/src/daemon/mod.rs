@@ -1,22 +1,30 @@
 //! The daemon: one thread that listens, and answers each connection in turn.
 //!
-//! Nobody is waited for: sockets do not block, one request of a connection is
-//! answered before the next connection's, answers that are not read are
-//! bounded, and who makes the daemon work too much is heard later. What a
-//! connection sends that makes no sense ends it, with a reason.
+//! It waits for no client: sockets do not block, nothing that a client sends
+//! is closed on this thread if closing may block, one request of a connection
+//! is answered before the next connection's, answers that are not read are
+//! bounded, and who makes the daemon work too much is heard later. The
+//! superuser is heard first. What a connection sends that makes no sense ends
+//! it, with a reason.
 
+mod admit;
 mod budget;
 mod client;
+mod closer;
+mod crowd;
+mod request;
 
-use crate::engine::{Adopted, Engine, Fabric, Finished, Owner};
+use crate::engine::{Adopted, Engine, Fabric, Finished, NATIVE_HOLD, Reloaded};
 use crate::keep::Keep;
-use crate::policy::{Accounts, Policy, Who};
+use crate::policy::{Accounts, Policy};
 use crate::protocol::{
-    Answer, Ask, Channel, ErrorKind, Listener, MESSAGE_LEN_MAX, Refusal, Request, Said, decode,
-    encode,
+    Answer, ErrorKind, Listener, MESSAGE_LEN_MAX, Refusal, Request, Said, decode, encode,
 };
 use budget::Budget;
 use client::Client;
+use closer::Closer;
+use crowd::Crowd;
+use request::Deferred;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::time::Timespec;
 use std::collections::BTreeMap;
@@ -30,18 +38,30 @@ pub mod limits {
 
     /// All connections.
     pub const CONNECTIONS_MAX: usize = 1 << 12;
-    /// Connections of one user; the superuser has eight times as many.
+    /// Connections of the superuser, that no one else can have.
+    pub const SUPERUSER_CONNECTIONS_MAX: usize = 1 << 9;
+    /// Connections of one user.
     pub const USER_CONNECTIONS_MAX: usize = 64;
+    /// Connections of all users whom one grant lets in.
+    pub const GRANT_CONNECTIONS_MAX: usize = 1 << 10;
     /// Bytes of answers that a connection may leave unread.
     pub const UNREAD_MAX: usize = 256 << 10;
     /// How long a new connection may stay silent.
     pub const SILENCE_MAX: Duration = Duration::from_secs(5);
+    /// How long a request to open a port waits for memory of ports that the
+    /// user has closed.
+    pub const FREEING_MAX: Duration = Duration::from_secs(2);
+    /// Requests that wait for that.
+    pub const DEFERRED_MAX: usize = 256;
+    /// Those of one connection.
+    pub const CONNECTION_DEFERRED_MAX: usize = 4;
 }
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const NEWS: u64 = 2;
 const CHANGES: u64 = 3;
+const RELOAD: u64 = 4;
 /// Connections are numbered from here.
 const FIRST_CLIENT: u64 = 16;
 
@@ -51,6 +71,17 @@ const TICK: Duration = Duration::from_millis(50);
 /// Events of one look.
 const EVENTS_MAX: usize = 256;
 
+/// How long users' requests are answered before it is looked whether the
+/// superuser has one.
+const SLICE: Duration = Duration::from_millis(10);
+
+fn data(number: u64) -> EventData {
+    EventData::new_u64(number)
+}
+
+/// What is done when the policy is to be read again.
+type Reload<F> = Box<dyn FnMut(&mut Daemon<F>)>;
+
 /// The daemon.
 pub struct Daemon<F: Fabric> {
     engine: Engine<F>,
@@ -59,7 +90,18 @@ pub struct Daemon<F: Fabric> {
     epoll: OwnedFd,
     clients: BTreeMap<u64, Client>,
     next_client: u64,
-    budget: Budget,
+    crowd: Crowd,
+    closer: Closer,
+    /// By user, and by grant.
+    users: Budget<u32>,
+    grants: Budget<usize>,
+    /// For connections that come, and go without having asked anything.
+    coming: Budget<()>,
+    deferred: Vec<Deferred>,
+    /// The client that was served last.
+    served: u64,
+    reload: Option<(OwnedFd, Reload<F>)>,
+    ping: Option<(Duration, Box<dyn FnMut()>)>,
     /// When it was last looked who has ports of an earlier broker.
     swept: Instant,
     /// When time limits were looked at last.
@@ -83,21 +125,31 @@ impl<F: Fabric> Daemon<F> {
         accounts: Accounts,
     ) -> io::Result<Daemon<F>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let data = EventData::new_u64;
         epoll::add(&epoll, &listener, data(LISTENER), EventFlags::IN)?;
         for (fd, number) in [(fabric.news(), NEWS), (fabric.changes(), CHANGES)] {
             if let Some(fd) = fd {
                 epoll::add(&epoll, fd, data(number), EventFlags::IN)?;
             }
         }
+        let mut engine = Engine::new(fabric, policy);
+        engine.hold_native(NATIVE_HOLD);
+        let ms = Duration::from_millis;
         Ok(Daemon {
-            engine: Engine::new(fabric, policy),
+            engine,
             listener,
             accounts,
             epoll,
             clients: BTreeMap::new(),
             next_client: FIRST_CLIENT,
-            budget: Budget::default(),
+            crowd: Crowd::default(),
+            closer: Closer::default(),
+            users: Budget::new(ms(100), 4),
+            grants: Budget::new(ms(200), 2),
+            coming: Budget::new(ms(20), 20),
+            deferred: Vec::new(),
+            served: 0,
+            reload: None,
+            ping: None,
             swept: Instant::now(),
             looked: Instant::now(),
             is_deaf: false,
@@ -112,7 +164,76 @@ impl<F: Fabric> Daemon<F> {
     /// # Errors
     /// If the kernel refuses to remove what is left.
     pub fn keep(&mut self, keep: Keep) -> Result<Adopted, Refusal> {
-        self.engine.keep(keep)
+        self.engine.keep(keep, &self.accounts)
+    }
+
+    /// How long native XDP stays at an interface that needs it no more:
+    /// [`NATIVE_HOLD`] at first.
+    pub fn hold_native(&mut self, time: Duration) {
+        self.engine.hold_native(time);
+    }
+
+    /// Has `ping` called by the thread that answers requests, at least each
+    /// `every`.
+    pub fn ping_each(&mut self, every: Duration, ping: impl FnMut() + 'static) {
+        self.ping = Some((every, Box::new(ping)));
+    }
+
+    /// Has `reload` called when `hangup` is readable; it reads the policy and
+    /// calls [`reload`](Self::reload).
+    ///
+    /// # Errors
+    /// If the kernel refuses to watch it.
+    pub fn on_hangup(
+        &mut self,
+        hangup: OwnedFd,
+        reload: impl FnMut(&mut Daemon<F>) + 'static,
+    ) -> io::Result<()> {
+        epoll::add(&self.epoll, &hangup, data(RELOAD), EventFlags::IN)?;
+        self.reload = Some((hangup, Box::new(reload)));
+        Ok(())
+    }
+
+    /// Goes by another policy from now on. Ports that it does not grant are
+    /// closed, which their programs are told; connections of users to whom it
+    /// grants nothing are ended. The others go on, behind the grants' filters
+    /// of now.
+    ///
+    /// # Errors
+    /// If what the host keeps for itself cannot be bound; then the policy of
+    /// before stays.
+    pub fn reload(&mut self, policy: Policy, accounts: Accounts) -> Result<Reloaded, Refusal> {
+        let (reloaded, events) = self.engine.reload(policy, &accounts)?;
+        self.accounts = accounts;
+        for (connection, port, event) in events {
+            self.say(connection, &Said::Event { port, event }, Vec::new());
+        }
+        self.answer_finished();
+        for number in self.numbers() {
+            let Some(client) = self.clients.get_mut(&number) else {
+                continue;
+            };
+            let who = &mut client.owner.who;
+            if who.is_superuser {
+                continue;
+            }
+            who.gids = self.accounts.still(who.uid, &who.gids);
+            let (uid, before) = (who.uid, client.grant);
+            let now = self.engine.policy().place(who);
+            client.grant = now;
+            match now {
+                Some(_) => {
+                    self.crowd.leave(uid, before);
+                    self.crowd.enter(uid, now);
+                }
+                None => {
+                    client.grant = before;
+                    let reason = format!("the policy of now grants user {uid} nothing");
+                    self.dismiss(number, reason, Some(ErrorKind::Denied));
+                }
+            }
+        }
+        Ok(reloaded)
     }
 
     /// Serves until `stop` is readable, or the superuser asks it to end. In
@@ -122,7 +243,7 @@ impl<F: Fabric> Daemon<F> {
     /// # Errors
     /// If waiting fails, which it has no reason to.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
-        epoll::add(&self.epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
+        epoll::add(&self.epoll, stop, data(STOP), EventFlags::IN)?;
         while !self.stops && !self.leaves {
             self.turn()?;
         }
@@ -137,6 +258,7 @@ impl<F: Fabric> Daemon<F> {
                 number,
                 &Said::Goodbye {
                     reason: reason.clone(),
+                    kind: None,
                 },
                 Vec::new(),
             );
@@ -147,19 +269,58 @@ impl<F: Fabric> Daemon<F> {
     fn turn(&mut self) -> io::Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         let orphans = self.engine.has_orphans();
-        let waits = self.is_deaf || orphans || self.clients.values().any(Client::has_deadline);
-        let tick = Timespec::try_from(TICK).unwrap_or_default();
+        let waits = self.is_deaf
+            || orphans
+            || !self.deferred.is_empty()
+            || !self.closer.is_idle()
+            || self.clients.values().any(Client::has_deadline);
+        let mut times = Vec::from_iter(waits.then_some(TICK));
+        times.extend(self.ping.as_ref().map(|(every, _)| *every));
+        let now = Instant::now();
+        let next = self.engine.next_time();
+        times.extend(next.map(|next| next.saturating_duration_since(now)));
+        let time = times.into_iter().min();
+        let time = time.map(|time| Timespec::try_from(time).unwrap_or_default());
         let spare = rustix::buffer::spare_capacity(&mut events);
-        match epoll::wait(&self.epoll, spare, waits.then_some(&tick)) {
+        match epoll::wait(&self.epoll, spare, time.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        for event in &events {
-            let flags = event.flags;
-            match event.data.u64() {
+        self.handle(&events);
+        if waits && self.looked.elapsed() >= TICK {
+            self.looked = Instant::now();
+            self.keep_time();
+            self.retry_deferred();
+        }
+        self.answer_finished();
+        if orphans && self.swept.elapsed() > TICK {
+            self.swept = Instant::now();
+            self.engine.sweep_orphans();
+        }
+        self.engine.keep_time(Instant::now());
+        if let Some((_, ping)) = &mut self.ping {
+            ping();
+        }
+        Ok(())
+    }
+
+    /// The superuser's requests first, then the others' in turn, as many as
+    /// there is time for: the kernel reports the rest again.
+    fn handle(&mut self, events: &[Event]) {
+        let mut events: Vec<(u64, EventFlags)> = events
+            .iter()
+            .map(|event| (event.data.u64(), event.flags))
+            .collect();
+        events.sort_by_key(|(number, _)| {
+            let is_users = self.is_users(*number);
+            (is_users, is_users && *number <= self.served, *number)
+        });
+        let began = Instant::now();
+        for (number, flags) in events {
+            match number {
                 LISTENER => self.accept(),
                 STOP => self.leaves = true,
-                // What it is about is looked at below.
+                // What it is about is looked at later.
                 NEWS => self.engine.fabric().saw_news(),
                 CHANGES => {
                     self.engine.fabric().saw_changes();
@@ -167,77 +328,53 @@ impl<F: Fabric> Daemon<F> {
                         self.say(connection, &Said::Event { port, event }, Vec::new());
                     }
                 }
+                RELOAD => {
+                    if let Some((hangup, mut reload)) = self.reload.take() {
+                        let _ = rustix::io::read(&hangup, &mut [0; 64]);
+                        reload(self);
+                        self.reload = Some((hangup, reload));
+                    }
+                }
+                number if self.is_users(number) => {
+                    if began.elapsed() > SLICE {
+                        return;
+                    }
+                    self.served = number;
+                    self.serve(number, flags);
+                }
                 number => self.serve(number, flags),
             }
         }
-        self.answer_finished();
-        if waits && self.looked.elapsed() >= TICK {
-            self.looked = Instant::now();
-            self.keep_time();
-        }
-        if orphans && self.swept.elapsed() > TICK {
-            self.swept = Instant::now();
-            self.engine.sweep_orphans();
-        }
-        Ok(())
+    }
+
+    /// Whether a number is that of a connection which is not the superuser's.
+    fn is_users(&self, number: u64) -> bool {
+        let client = self.clients.get(&number);
+        client.is_some_and(|client| !client.owner.who.is_superuser)
     }
 
     fn numbers(&self) -> Vec<u64> {
         self.clients.keys().copied().collect()
     }
 
-    fn accept(&mut self) {
-        match self.listener.accept() {
-            Ok(None) => {}
-            Ok(Some(channel)) => self.admit(channel),
-            // No descriptors are left: nobody is accepted for a moment.
-            Err(_) => {
-                self.is_deaf = true;
-                let _ = epoll::delete(&self.epoll, &self.listener);
-            }
+    /// Notes what was done for a user.
+    fn spend(&mut self, uid: u32, grant: Option<usize>, time: Duration) {
+        if let Some(grant) = grant {
+            let now = Instant::now();
+            self.users.spend(uid, time, now);
+            self.grants.spend(grant, time, now);
         }
     }
 
-    fn admit(&mut self, channel: Channel) {
-        let Ok(peer) = channel.peer() else { return };
-        let of_user = self
-            .clients
-            .values()
-            .filter(|one| one.owner.who.uid == peer.uid);
-        let user_max = match peer.uid {
-            0 => limits::USER_CONNECTIONS_MAX * 8,
-            _ => limits::USER_CONNECTIONS_MAX,
+    /// Whether a user is to wait.
+    fn is_overdrawn(&self, client: &Client, now: Instant) -> bool {
+        let Some(grant) = client.grant else {
+            return false;
         };
-        let refused = if self.clients.len() >= limits::CONNECTIONS_MAX {
-            Some("the broker has as many connections as it can have".to_owned())
-        } else if of_user.count() >= user_max {
-            Some(format!(
-                "user {} has {user_max} connections, the most there may be",
-                peer.uid
-            ))
-        } else {
-            None
-        };
-        if let Some(reason) = refused {
-            if let Ok(bytes) = encode(&Said::Goodbye { reason }) {
-                let _ = channel.send(&bytes, &[], false);
-            }
-            return;
-        }
-        let mut gids = self.accounts.gids(peer.uid);
-        gids.push(peer.gid);
-        let number = self.next_client;
-        self.next_client += 1;
-        let data = EventData::new_u64(number);
-        if epoll::add(&self.epoll, &channel, data, EventFlags::IN).is_err() {
-            return;
-        }
-        let (uid, pid) = (peer.uid, peer.pid);
-        let owner = Owner {
-            connection: number,
-            who: Who { uid, gids, pid },
-        };
-        self.clients.insert(number, Client::new(channel, owner));
+        let uid = client.owner.who.uid;
+        self.users.is_overdrawn(&uid, now)
+            || self.grants.is_overdrawn(&grant, now)
+            || self.closer.is_busy(uid)
     }
 
     /// Reads and answers one request of a connection.
@@ -253,83 +390,27 @@ impl<F: Fabric> Daemon<F> {
         }
         if flags.contains(EventFlags::IN) && !client.is_paused {
             let began = Instant::now();
-            let uid = client.owner.who.uid;
-            match client.channel.receive(false) {
+            let (uid, grant) = (client.owner.who.uid, client.grant);
+            match client.channel.receive_foreign() {
                 Ok(None) => {}
                 Err(_) => return self.forget(number),
+                Ok(Some(message)) if !message.fds.is_empty() => {
+                    self.closer.close(uid, message.fds);
+                    let reason = "a message with descriptors; none are accepted".to_owned();
+                    return self.dismiss(number, reason, None);
+                }
                 Ok(Some(message)) if message.is_cut => {
-                    let reason = format!(
-                        "a message longer than {MESSAGE_LEN_MAX} bytes, or with too many descriptors"
-                    );
-                    return self.dismiss(number, reason);
+                    let reason = format!("a message longer than {MESSAGE_LEN_MAX} bytes");
+                    return self.dismiss(number, reason, None);
                 }
                 Ok(Some(message)) => match decode::<Request>(&message.bytes) {
-                    Ok(request) => self.request(number, request, message.fds),
-                    Err(error) => return self.dismiss(number, error.to_string()),
+                    Ok(request) => self.request(number, request),
+                    Err(error) => return self.dismiss(number, error.to_string(), None),
                 },
             }
-            if uid != 0 {
-                self.budget.spend(uid, began.elapsed(), Instant::now());
-            }
+            self.spend(uid, grant, began.elapsed());
         }
         self.watch(number);
-    }
-
-    fn request(&mut self, number: u64, request: Request, fds: Vec<OwnedFd>) {
-        let Some(client) = self.clients.get_mut(&number) else {
-            return;
-        };
-        client.has_asked = true;
-        let owner = client.owner.clone();
-        let done = |result: Result<(), Refusal>| match result {
-            Ok(()) => Answer::Done,
-            Err(refusal) => Answer::Refused(refusal),
-        };
-        let answer = match request.ask {
-            Ask::Open(asked) => match self.engine.open(owner, asked) {
-                Err(refusal) => Answer::Refused(refusal),
-                Ok(port) => return self.answer_later(number, port, request.id),
-            },
-            Ask::Send { port } => match self.engine.send(&owner, port) {
-                Err(refusal) => Answer::Refused(refusal),
-                Ok(()) => return self.answer_later(number, port, request.id),
-            },
-            Ask::PortInterface { port } => match self.engine.port_interface(&owner, port) {
-                Ok(status) => Answer::Interface(status),
-                Err(refusal) => Answer::Refused(refusal),
-            },
-            Ask::SetFilter { port, filter } => done(self.engine.set_filter(&owner, port, filter)),
-            Ask::Close { port } => done(self.engine.close(&owner, port)),
-            Ask::Interface { name } => match self.engine.interface_status(&owner, &name) {
-                Ok(status) => Answer::Interface(status),
-                Err(refusal) => Answer::Refused(refusal),
-            },
-            Ask::Ports { after } => self.engine.page(&owner, after.unwrap_or(0)),
-            Ask::Resume { port } => done(match fds.first() {
-                Some(held) => self.engine.resume(&owner, port, held.as_fd()),
-                None => {
-                    let message = "what holds the port must come with the request";
-                    Err(Refusal::new(ErrorKind::Request, message))
-                }
-            }),
-            Ask::Stop if owner.who.is_root() => {
-                self.stops = true;
-                Answer::Done
-            }
-            Ask::Stop => {
-                let message = "only the superuser may end the broker";
-                Answer::Refused(Refusal::new(ErrorKind::Denied, message))
-            }
-        };
-        let to = request.id;
-        self.say(number, &Said::Answer { to, answer }, Vec::new());
-    }
-
-    /// The answer comes when the engine is through with the port.
-    fn answer_later(&mut self, number: u64, port: u32, request: u32) {
-        if let Some(client) = self.clients.get_mut(&number) {
-            client.waiting.insert(port, request);
-        }
     }
 
     /// Answers requests that have come to their end.
@@ -370,12 +451,14 @@ impl<F: Fabric> Daemon<F> {
 
     /// Waits for what the connection needs next.
     fn watch(&mut self, number: u64) {
+        let Some(client) = self.clients.get(&number) else {
+            return;
+        };
+        let is_paused = self.is_overdrawn(client, Instant::now());
         let Some(client) = self.clients.get_mut(&number) else {
             return;
         };
-        client.is_paused = self
-            .budget
-            .is_overdrawn(client.owner.who.uid, Instant::now());
+        client.is_paused = is_paused;
         let mut flags = EventFlags::empty();
         // Who has answers to read is not asked for more.
         if !client.is_paused && client.unsent.is_empty() {
@@ -386,35 +469,19 @@ impl<F: Fabric> Daemon<F> {
         }
         if flags != client.watched {
             client.watched = flags;
-            let data = EventData::new_u64(number);
-            let _ = epoll::modify(&self.epoll, &client.channel, data, flags);
-        }
-    }
-
-    /// Ends a connection, with a reason.
-    fn dismiss(&mut self, number: u64, reason: String) {
-        self.say(number, &Said::Goodbye { reason }, Vec::new());
-        self.forget(number);
-    }
-
-    fn forget(&mut self, number: u64) {
-        if self.clients.remove(&number).is_some() {
-            self.engine.close_all(number);
+            let _ = epoll::modify(&self.epoll, &client.channel, data(number), flags);
         }
     }
 
     fn keep_time(&mut self) {
         let now = Instant::now();
-        if self.is_deaf {
-            let data = EventData::new_u64(LISTENER);
-            let added = epoll::add(&self.epoll, &self.listener, data, EventFlags::IN);
-            self.is_deaf = added.is_err();
-        }
+        self.hear(now);
         let silent = |(number, one): (&u64, &Client)| one.is_silent(now).then_some(*number);
         let silent: Vec<u64> = self.clients.iter().filter_map(silent).collect();
         for number in silent {
             let limit = limits::SILENCE_MAX.as_secs();
-            self.dismiss(number, format!("nothing was asked within {limit} seconds"));
+            let reason = format!("nothing was asked within {limit} seconds");
+            self.dismiss(number, reason, None);
         }
         let paused = |(number, one): (&u64, &Client)| one.is_paused.then_some(*number);
         let paused: Vec<u64> = self.clients.iter().filter_map(paused).collect();

@@ -1,13 +1,13 @@
 //! Ports that a broker before this one has opened.
 
-use super::ports::{Interface, Port, no_port};
+use super::ports::{Interface, Port, bind_claims, no_port};
 use super::sends::Sending;
 use super::{Divider, Engine, Fabric, Owner, Queue};
 use crate::keep::{Keep, Kept};
+use crate::policy::Accounts;
 use crate::protocol::{ErrorKind, Refusal, VERSION};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::BorrowedFd;
 use weir_demux::{Binding, Target};
 
 /// The connection of a port whose program has not come back.
@@ -26,15 +26,17 @@ pub struct Adopted {
 impl<F: Fabric> Engine<F> {
     /// Keeps what outlives this process in a folder, and takes over what an
     /// earlier broker has left there. Ports that are held go on without a
-    /// gap, as far as the policy of now grants them; the rest is removed.
+    /// gap, as far as the policy of now grants them to users with the groups
+    /// of now; the rest is removed.
     ///
     /// # Errors
     /// If the kernel refuses to remove something.
-    pub fn keep(&mut self, mut keep: Keep) -> Result<Adopted, Refusal> {
+    pub fn keep(&mut self, mut keep: Keep, accounts: &Accounts) -> Result<Adopted, Refusal> {
         let mut by_interface: BTreeMap<u32, Vec<Kept>> = BTreeMap::new();
         let mut adopted = Adopted::default();
         let namespace = self.fabric.namespace();
-        for kept in keep.ports() {
+        for mut kept in keep.ports() {
+            kept.gids = accounts.still(kept.uid, &kept.gids);
             self.last_port = self.last_port.max(kept.port);
             let is_ours = kept.namespace == namespace && kept.version == VERSION;
             if is_ours && keep.is_held(kept.port) {
@@ -75,7 +77,7 @@ impl<F: Fabric> Engine<F> {
         let Some(mut divider) = self.fabric.adopt(&facts)? else {
             return Ok(());
         };
-        self.bind_claims(&facts, &mut divider)?;
+        let claims = bind_claims(&self.policy, &facts, &mut divider)?;
         let mut ports = 0;
         for kept in kept {
             // By its name of now.
@@ -91,7 +93,7 @@ impl<F: Fabric> Engine<F> {
             };
             let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len);
             let Ok(filter) = filter else { continue };
-            let Ok(effort) = self.check_effort(grant, kept.uid, None, &filter) else {
+            let Ok(effort) = self.check_effort(grant, kept.uid, ifindex, None, &filter) else {
                 continue;
             };
             let queue = Queue {
@@ -122,6 +124,7 @@ impl<F: Fabric> Engine<F> {
                 effort,
                 place: Some((kept.slot, binding)),
                 ring: Some(ring),
+                secret: kept.secret,
                 sending: self.adopt_path(grant, &facts, kept.path),
             };
             self.ports.insert(kept.port, port);
@@ -136,6 +139,8 @@ impl<F: Fabric> Engine<F> {
             facts,
             divider,
             ports,
+            claims,
+            native_until: None,
         };
         self.interfaces.insert(ifindex, interface);
         // Of less than before, perhaps; where it is, it works in any case.
@@ -143,21 +148,15 @@ impl<F: Fabric> Engine<F> {
         Ok(())
     }
 
-    /// Gives a port that was taken over to its program, which shows what it
-    /// holds it by.
+    /// Gives a port that was taken over to its program, which proves by the
+    /// port's secret that it is.
     ///
     /// # Errors
-    /// If it holds another port, or another connection has this one.
-    pub fn resume(
-        &mut self,
-        owner: &Owner,
-        port: u32,
-        held: BorrowedFd<'_>,
-    ) -> Result<(), Refusal> {
-        let keep = self.keep.as_ref();
+    /// If the secret is another's, or another connection has the port.
+    pub fn resume(&mut self, owner: &Owner, port: u32, secret: &str) -> Result<(), Refusal> {
         let known = self.ports.get_mut(&port);
         let known = known.filter(|known| {
-            known.owner.connection == NOBODY && keep.is_some_and(|keep| keep.is_holder(port, held))
+            known.owner.connection == NOBODY && is_same(secret.as_bytes(), known.secret.as_bytes())
         });
         let Some(known) = known else {
             let message = format!("port {port} is not there to be taken up again");
@@ -191,6 +190,8 @@ impl<F: Fabric> Engine<F> {
     /// Leaves everything to the next broker, and ends.
     pub fn hand_over(&mut self) {
         if self.keep.is_some() {
+            // What is only held for a while is not handed over.
+            self.interfaces.retain(|_, interface| interface.ports > 0);
             for interface in self.interfaces.values_mut() {
                 interface.divider.hand_over();
             }
@@ -229,11 +230,37 @@ impl<F: Fabric> Engine<F> {
             uid: port.owner.who.uid,
             gids: port.owner.who.gids.clone(),
             pid: port.owner.who.pid,
+            is_superuser: port.owner.who.is_superuser,
             asked: port.asked.clone(),
+            secret: port.secret.clone(),
             path: match &port.sending {
                 Sending::Path(path) => Some(path.clone()),
                 _ => None,
             },
         })
     }
+}
+
+/// Bytes of a port's secret, before they are written in hexadecimal.
+const SECRET_LEN: usize = 16;
+
+/// A secret that no process can guess.
+///
+/// # Errors
+/// If the kernel has no random numbers yet.
+pub(super) fn new_secret() -> io::Result<String> {
+    let mut bytes = [0; SECRET_LEN];
+    let flags = rustix::rand::GetRandomFlags::NONBLOCK;
+    let got = rustix::rand::getrandom(&mut bytes, flags)?;
+    if got != SECRET_LEN {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether a secret is the port's, in a time that does not depend on how much
+/// of it is right. Of a port without a secret none is.
+fn is_same(given: &[u8], own: &[u8]) -> bool {
+    let differ = given.iter().zip(own).fold(0, |all, (a, b)| all | (a ^ b));
+    !own.is_empty() && given.len() == own.len() && differ == 0
 }

@@ -1,20 +1,33 @@
-//! Rings of ports that are closed, and that somebody still has, by a
-//! descriptor, a mapping or a pin; or that are still being made. Their memory
-//! is their user's share until they are gone, so that nobody gets around the
-//! policy's limit by closing and opening.
+//! Rings of ports that are closed, as long as they have memory: because a
+//! process still has a descriptor, a mapping or a pin of one, or because one is
+//! still being made. That memory counts for the grant and the user, so that
+//! closing and opening again gives no more than the policy does.
 
+use crate::policy::Who;
 use std::collections::BTreeMap;
+use std::sync::Weak;
 
 /// A ring of a closed port.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Ghost {
-    /// The grant's place in the policy.
-    pub(super) grant: usize,
-    pub(super) uid: u32,
+    /// The grant's place in the policy; `None` if the policy of now has none.
+    pub(super) grant: Option<usize>,
+    pub(super) who: Who,
+    /// The name of the interface.
+    pub(super) interface: String,
     /// Its size in bytes.
     pub(super) memory: u64,
     /// The ring's number, once it has one.
     pub(super) ring: Option<u32>,
+}
+
+/// Bytes beside open ports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Held {
+    /// Of one user under a grant.
+    pub(super) user: u64,
+    /// Of all users under the grant.
+    pub(super) grant: u64,
 }
 
 /// All of them, and some that are gone.
@@ -23,10 +36,10 @@ pub(super) struct Ghosts {
     made: Vec<Ghost>,
     /// Those that are being made, by port, with the interface.
     unmade: BTreeMap<u32, (u32, Ghost)>,
+    /// Those that were being made when their interface was given up: they are
+    /// gone when the threads that make them have ended.
+    ending: Vec<(Weak<()>, Ghost)>,
 }
-
-/// How many are kept before those that are gone are looked for.
-const UNCHECKED_MAX: usize = 256;
 
 impl Ghosts {
     /// The ring of a port that is closed, on that interface.
@@ -46,23 +59,83 @@ impl Ghosts {
         }
     }
 
-    /// An interface is given up, and what is being made for it.
-    pub(super) fn close_interface(&mut self, ifindex: u32) {
-        self.unmade.retain(|_, (of, _)| *of != ifindex);
+    /// An interface is given up, and what is being made for it, by threads
+    /// that hold `life`.
+    pub(super) fn close_interface(&mut self, ifindex: u32, life: &Weak<()>) {
+        let left = self.unmade.extract_if(.., |_, (of, _)| *of == ifindex);
+        let left = left.map(|(_, (_, ghost))| (life.clone(), ghost));
+        self.ending.extend(left);
     }
 
-    /// Bytes that a user has beside open ports, under a grant.
-    pub(super) fn memory(&mut self, grant: usize, uid: u32, is_there: impl Fn(u32) -> bool) -> u64 {
-        let is_own = |ghost: &Ghost| (ghost.grant, ghost.uid) == (grant, uid);
-        let all = self.made.len() > UNCHECKED_MAX;
+    /// What is held beside open ports under a grant, by a user and by all.
+    pub(super) fn memory(
+        &mut self,
+        grant: usize,
+        uid: u32,
+        is_there: impl Fn(u32) -> bool,
+    ) -> Held {
+        // Those of other grants are looked for when theirs is asked about.
         self.made
-            .retain(|ghost| !(all || is_own(ghost)) || ghost.ring.is_some_and(&is_there));
+            .retain(|ghost| ghost.grant != Some(grant) || ghost.ring.is_some_and(&is_there));
+        self.ending.retain(|(life, _)| life.strong_count() > 0);
+        let mut held = Held::default();
         let unmade = self.unmade.values().map(|(_, ghost)| ghost);
-        self.made
-            .iter()
-            .chain(unmade)
-            .filter(|ghost| is_own(ghost))
-            .map(|ghost| ghost.memory)
-            .sum()
+        let ending = self.ending.iter().map(|(_, ghost)| ghost);
+        for ghost in self.made.iter().chain(unmade).chain(ending) {
+            if ghost.grant == Some(grant) {
+                held.grant += ghost.memory;
+                held.user += ghost.memory * u64::from(ghost.who.uid == uid);
+            }
+        }
+        held
+    }
+
+    /// Finds the grants of another policy. What none covers any more is
+    /// forgotten once it is gone.
+    pub(super) fn regrant(
+        &mut self,
+        is_there: impl Fn(u32) -> bool,
+        grant: impl Fn(&Who, &str) -> Option<usize>,
+    ) {
+        self.made.retain(|ghost| ghost.ring.is_some_and(&is_there));
+        let unmade = self.unmade.values_mut().map(|(_, ghost)| ghost);
+        let ending = self.ending.iter_mut().map(|(_, ghost)| ghost);
+        for ghost in self.made.iter_mut().chain(unmade).chain(ending) {
+            ghost.grant = grant(&ghost.who, &ghost.interface);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn ghost(uid: u32, ring: Option<u32>) -> Ghost {
+        Ghost {
+            grant: Some(0),
+            who: Who {
+                uid,
+                ..Who::default()
+            },
+            interface: "eth0".into(),
+            memory: 1 << uid,
+            ring,
+        }
+    }
+
+    #[test]
+    fn an_interface_that_is_given_up_leaves_what_is_being_made_until_it_is() {
+        let (mut ghosts, life) = (Ghosts::default(), Arc::new(()));
+        ghosts.add(1, 7, ghost(1, None));
+        ghosts.add(2, 8, ghost(2, None));
+        ghosts.add(3, 7, ghost(3, Some(33)));
+        ghosts.close_interface(7, &Arc::downgrade(&life));
+        let held = |ghosts: &mut Ghosts, uid| ghosts.memory(0, uid, |ring| ring == 33);
+        assert_eq!(held(&mut ghosts, 1), Held { user: 2, grant: 14 });
+        drop(life);
+        assert_eq!(held(&mut ghosts, 1), Held { user: 0, grant: 12 });
+        assert_eq!(held(&mut ghosts, 2).user, 4, "of another interface");
+        assert_eq!(ghosts.memory(0, 3, |_| false), Held { user: 0, grant: 4 });
     }
 }

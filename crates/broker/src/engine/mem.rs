@@ -10,7 +10,7 @@ use crate::protocol::{Attach, ErrorKind, Refusal};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
 use weir_link::live::{PathCounts, SendRules};
 use weir_wire::LinkType;
@@ -265,6 +265,10 @@ impl Divider for MemDivider {
     }
 
     fn hand_over(&mut self) {}
+
+    fn life(&self) -> Weak<()> {
+        Weak::new()
+    }
 
     fn counted(&self, slot: u32) -> Counted {
         let shared = lock(&self.shared);

@@ -15,18 +15,24 @@ mod ghosts;
 pub mod kernel;
 pub mod mem;
 mod owner;
+mod place;
 mod ports;
+mod reload;
 mod sends;
 mod steps;
+mod usage;
 
 pub use adopt::Adopted;
 pub use owner::Owner;
+pub use place::NATIVE_HOLD;
 pub use ports::{Engine, Finished, limits};
+pub use reload::Reloaded;
 
 use crate::Bytes;
 use crate::interface::Facts;
 use crate::protocol::{Attach, Refusal};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Weak;
 use weir_demux::{Binding, BindingId, Filter};
 use weir_link::live::{PathCounts, SendEnd, SendRules};
 
@@ -109,7 +115,8 @@ pub trait Divider {
     /// Removes a binding.
     fn unbind(&mut self, id: BindingId);
 
-    /// Gives a slot back, whose binding is removed.
+    /// Gives a slot back, whose binding is removed. Where the kernel has
+    /// refused to remove it, the slot is no other's until it has.
     fn release(&mut self, slot: u32);
 
     /// What was counted.
@@ -129,6 +136,10 @@ pub trait Divider {
 
     /// Leaves everything to the next broker when this is dropped.
     fn hand_over(&mut self);
+
+    /// Is gone when the rings that were still being made when this was dropped
+    /// have no memory any more.
+    fn life(&self) -> Weak<()>;
 }
 
 /// A machine's interfaces, and how to divide them.

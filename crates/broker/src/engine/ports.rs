@@ -1,5 +1,6 @@
 //! Open ports, and what may be done with them.
 
+use super::adopt::new_secret;
 use super::ghosts::{Ghost, Ghosts};
 use super::sends::{RetiredPath, Sending};
 use super::steps::Effort;
@@ -8,15 +9,16 @@ use crate::Bytes;
 use crate::compile::{Compiler, Source};
 use crate::interface::Facts;
 use crate::keep::Keep;
-use crate::policy::{Denied, Policy, Usage, Wish};
+use crate::policy::{Denied, Policy};
 use crate::protocol::{
-    Answer, Attach, ErrorKind, Event, InterfaceStatus, MESSAGE_LEN_MAX, OpenPort, Opened,
-    PortStatus, Refusal,
+    Answer, ErrorKind, Event, InterfaceStatus, MESSAGE_LEN_MAX, OpenPort, Opened, PortStatus,
+    Refusal,
 };
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 use weir_demux::{Binding, BindingId, Filter, Target};
 use weir_filter::ir::Program;
 
@@ -26,6 +28,10 @@ pub mod limits {
 
     /// Open ports.
     pub const PORTS_MAX: usize = 1 << 14;
+    /// Open ports that need a grant: the rest is the superuser's.
+    pub const USERS_PORTS_MAX: usize = PORTS_MAX / 4 * 3;
+    /// Ports of one interface that need a grant. It has room for 4,095.
+    pub const USERS_INTERFACE_PORTS_MAX: usize = 3 << 10;
     /// The smallest ring.
     pub const RING_MIN: Bytes = Bytes(4 << 10);
     /// The largest ring.
@@ -53,6 +59,10 @@ pub(super) struct Interface<D> {
     pub(super) facts: Facts,
     pub(super) divider: D,
     pub(super) ports: usize,
+    /// The bindings of the host's claims.
+    pub(super) claims: Vec<BindingId>,
+    /// Until when it stays in native XDP, which no port needs any more.
+    pub(super) native_until: Option<Instant>,
 }
 
 /// A port, open or about to be.
@@ -68,6 +78,9 @@ pub(super) struct Port {
     pub(super) place: Option<(u32, BindingId)>,
     /// The ring's number, once it has one.
     pub(super) ring: Option<u32>,
+    /// By which its program takes it up again with the next broker; empty
+    /// where nothing is kept.
+    pub(super) secret: String,
     pub(super) sending: Sending,
 }
 
@@ -82,12 +95,16 @@ pub struct Engine<F: Fabric> {
     pub(super) retired: Vec<RetiredPath>,
     /// Finished without the fabric.
     pub(super) done: Vec<Finished>,
-    ghosts: Ghosts,
-    guards: Guards,
+    pub(super) ghosts: Ghosts,
+    pub(super) guards: Guards,
+    pub(super) native_hold: Duration,
+    /// Whether other users' ports may be here: then the superuser's filters
+    /// are bounded too.
+    pub(super) is_shared: bool,
 }
 
 /// The grants' filters, by place, link type and IPv4 mask.
-type Guards = BTreeMap<(usize, u32, Option<Ipv4Addr>), Program>;
+pub(super) type Guards = BTreeMap<(usize, u32, Option<Ipv4Addr>), Program>;
 
 impl<F: Fabric> Engine<F> {
     /// An engine without ports.
@@ -103,7 +120,23 @@ impl<F: Fabric> Engine<F> {
             done: Vec::new(),
             ghosts: Ghosts::default(),
             guards: BTreeMap::new(),
+            native_hold: Duration::ZERO,
+            is_shared: true,
         }
+    }
+
+    /// An engine of one program of the superuser, which may do whatever the
+    /// kernel lets it.
+    pub fn alone(fabric: F) -> Engine<F> {
+        Engine {
+            is_shared: false,
+            ..Engine::new(fabric, Policy::default())
+        }
+    }
+
+    /// By what ports are granted.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// What it stands on.
@@ -135,14 +168,15 @@ impl<F: Fabric> Engine<F> {
         let interface = facts.name.clone();
         let asked = OpenPort { interface, ..asked };
         let grant = self.allowed(&owner, &asked, ring)?;
+        self.check_room(grant, facts.ifindex)?;
         if grant.is_some() && self.is_path(&facts.name) {
             let message = format!("{} is a port's way to send, and no interface", facts.name);
             return Err(Refusal::new(ErrorKind::Interface, message));
         }
         let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
-        let effort = self.check_effort(grant, owner.who.uid, None, &filter)?;
-        let asked = OpenPort { ring, ..asked };
         let ifindex = facts.ifindex;
+        let effort = self.check_effort(grant, owner.who.uid, ifindex, None, &filter)?;
+        let asked = OpenPort { ring, ..asked };
         self.interface(facts)?;
         if let Err(refusal) = self.attach_for(ifindex, Some(&asked)) {
             self.close_interface_if_unused(ifindex);
@@ -167,6 +201,7 @@ impl<F: Fabric> Engine<F> {
             effort,
             place: None,
             ring: None,
+            secret: String::new(),
             sending: Sending::No,
         };
         self.ports.insert(number, port);
@@ -229,7 +264,7 @@ impl<F: Fabric> Engine<F> {
         let interface = interface.ok_or_else(|| no_port(port))?;
         let known_guards = (&self.policy, &mut self.guards);
         let filter = compiled(known_guards, grant, &interface.facts, &source, snap_len)?;
-        let effort = self.check_effort(grant, uid, Some(port), &filter)?;
+        let effort = self.check_effort(grant, uid, ifindex, Some(port), &filter)?;
         if let Some(known) = self.ports.get_mut(&port) {
             if let Some((_, binding)) = known.place
                 && let Some(interface) = self.interfaces.get_mut(&ifindex)
@@ -296,7 +331,7 @@ impl<F: Fabric> Engine<F> {
         let who = owner.who.clone();
         let ports = self.ports.range(after.saturating_add(1)..);
         ports.filter_map(move |(number, port)| {
-            let shown = who.is_root() || who.uid == port.owner.who.uid;
+            let shown = who.is_superuser || who.uid == port.owner.who.uid;
             (shown && *number > after).then(|| self.port_status(*number, port))
         })
     }
@@ -318,7 +353,7 @@ impl<F: Fabric> Engine<F> {
         owner: &Owner,
         name: &str,
     ) -> Result<InterfaceStatus, Refusal> {
-        if !owner.who.is_root() && self.policy.grant(&owner.who, name).is_none() {
+        if !owner.who.is_superuser && self.policy.grant(&owner.who, name).is_none() {
             let interface = name.to_owned();
             let uid = owner.who.uid;
             return Err(Denied::NoGrant { uid, interface }.into());
@@ -426,51 +461,6 @@ impl<F: Fabric> Engine<F> {
         own.ok_or_else(|| no_port(port))
     }
 
-    /// The grant that allows it.
-    pub(super) fn allowed(
-        &mut self,
-        owner: &Owner,
-        asked: &OpenPort,
-        ring: Bytes,
-    ) -> Result<Option<usize>, Refusal> {
-        if owner.who.is_root() {
-            return Ok(None);
-        }
-        let Some((place, grant)) = self.policy.grant(&owner.who, &asked.interface) else {
-            let interface = asked.interface.clone();
-            let uid = owner.who.uid;
-            return Err(Denied::NoGrant { uid, interface }.into());
-        };
-        let wish = Wish {
-            interface: &asked.interface,
-            priority: asked.priority,
-            take: asked.take,
-            send: asked.send,
-            xdp: matches!(asked.attach, Attach::XdpGeneric | Attach::XdpNative),
-            memory: ring,
-        };
-        let mut usage = Usage::default();
-        for port in self.ports.values() {
-            if port.grant == Some(place) && port.owner.who.uid == owner.who.uid {
-                usage.ports += 1;
-                usage.memory.0 += port.asked.ring.0;
-            }
-        }
-        grant.allows(&wish, usage)?;
-        // What was closed and is still held, mapped or pinned by somebody, or
-        // still being made, is the user's own share too.
-        let fabric = &self.fabric;
-        let held = self
-            .ghosts
-            .memory(place, owner.who.uid, |ring| fabric.has_ring(ring));
-        let max = grant.memory_max;
-        if usage.memory.0 + wish.memory.0 + held > max.0.saturating_mul(2) {
-            let (asked, used) = (wish.memory, Bytes(usage.memory.0 + held));
-            return Err(Denied::Memory { asked, used, max }.into());
-        }
-        Ok(Some(place))
-    }
-
     /// Compiles a filter, behind the grant's own.
     pub(super) fn filter(
         &mut self,
@@ -490,63 +480,17 @@ impl<F: Fabric> Engine<F> {
             return Ok(());
         }
         let mut divider = self.fabric.divide(&facts)?;
-        self.bind_claims(&facts, &mut divider)?;
+        let claims = bind_claims(&self.policy, &facts, &mut divider)?;
         let ifindex = facts.ifindex;
         let interface = Interface {
             facts,
             divider,
             ports: 0,
+            claims,
+            native_until: None,
         };
         self.interfaces.insert(ifindex, interface);
         Ok(())
-    }
-
-    /// Binds what the host keeps for itself.
-    pub(super) fn bind_claims(
-        &self,
-        facts: &Facts,
-        divider: &mut F::Divider,
-    ) -> Result<(), Refusal> {
-        for claim in self.policy.claims(&facts.name) {
-            divider.bind(Binding {
-                filter: Filter::new(compile_own(facts, &claim.filter)?),
-                priority: claim.priority,
-                copy: false,
-                target: Target::Kernel,
-                tag: 0,
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Moves the divider to where the ports, and one more, need it.
-    pub(super) fn attach_for(
-        &mut self,
-        ifindex: u32,
-        more: Option<&OpenPort>,
-    ) -> Result<(), Refusal> {
-        let Some(interface) = self.interfaces.get_mut(&ifindex) else {
-            return Ok(());
-        };
-        let ports = self.ports.values().filter(|port| port.ifindex == ifindex);
-        let asked = || ports.clone().map(|port| &port.asked).chain(more);
-        let stated = asked()
-            .map(|port| port.attach)
-            .filter(|one| *one != Attach::Auto);
-        let now = interface.divider.attached();
-        if let Some(attach) = stated.max_by_key(|attach| *attach as u8) {
-            return move_to(&mut interface.divider, now, attach);
-        }
-        if !asked().any(|port| port.take) {
-            return move_to(&mut interface.divider, now, Attach::Tc);
-        }
-        if now == Some(Attach::XdpGeneric) {
-            return Ok(());
-        }
-        // Native where the driver can.
-        move_to(&mut interface.divider, now, Attach::XdpNative)
-            .or_else(|_| move_to(&mut interface.divider, now, Attach::XdpGeneric))
-            .or_else(|_| move_to(&mut interface.divider, now, Attach::Tc))
     }
 
     /// Binds a port whose ring is ready.
@@ -573,12 +517,14 @@ impl<F: Fabric> Engine<F> {
             let held = keep.hold(number);
             fds.push(held.map_err(|error| not_kept(&error))?);
             names.push("held".to_owned());
+            port.secret = new_secret().map_err(|error| not_kept(&error))?;
         }
         let opened = Opened {
             port: number,
             ring: port.asked.ring,
             linktype: interface.facts.linktype.0,
             fds: names,
+            secret: (!port.secret.is_empty()).then(|| port.secret.clone()),
             slot: reserved.slot,
             attach: attach_name(&interface.divider),
             dropped: interface.facts.dropped,
@@ -589,17 +535,18 @@ impl<F: Fabric> Engine<F> {
     }
 
     pub(super) fn remove(&mut self, number: u32) {
-        let Some(port) = self.ports.remove(&number) else {
+        let Some(mut port) = self.ports.remove(&number) else {
             return;
         };
         if let Some(keep) = &mut self.keep {
             keep.forget(number);
         }
-        self.retire(number, &port);
-        if let Some(grant) = port.grant {
+        self.retire(number, &mut port);
+        if port.grant.is_some() {
             let ghost = Ghost {
-                grant,
-                uid: port.owner.who.uid,
+                grant: port.grant,
+                who: port.owner.who.clone(),
+                interface: port.asked.interface.clone(),
                 memory: port.asked.ring.0,
                 ring: port.ring,
             };
@@ -622,22 +569,6 @@ impl<F: Fabric> Engine<F> {
             let _ = self.attach_for(port.ifindex, None);
         }
         self.close_interface_if_unused(port.ifindex);
-    }
-
-    pub(super) fn close_interface_if_unused(&mut self, ifindex: u32) {
-        if self
-            .interfaces
-            .get(&ifindex)
-            .is_some_and(|one| one.ports == 0)
-        {
-            self.close_interface(ifindex);
-        }
-    }
-
-    fn close_interface(&mut self, ifindex: u32) {
-        self.interfaces.remove(&ifindex);
-        self.ghosts.close_interface(ifindex);
-        self.fabric.end_spare_paths(ifindex);
     }
 
     fn free_number(&mut self) -> u32 {
@@ -702,11 +633,32 @@ fn check(asked: &OpenPort) -> Result<Bytes, Refusal> {
     ))
 }
 
-fn move_to(divider: &mut impl Divider, now: Option<Attach>, to: Attach) -> Result<(), Refusal> {
-    if now == Some(to) {
-        return Ok(());
+/// Binds what the host keeps for itself; all of it, or nothing.
+pub(super) fn bind_claims(
+    policy: &Policy,
+    facts: &Facts,
+    divider: &mut impl Divider,
+) -> Result<Vec<BindingId>, Refusal> {
+    let mut bound = Vec::new();
+    for claim in policy.claims(&facts.name) {
+        let binding = compile_own(facts, &claim.filter).and_then(|program| {
+            divider.bind(Binding {
+                filter: Filter::new(program),
+                priority: claim.priority,
+                copy: false,
+                target: Target::Kernel,
+                tag: 0,
+            })
+        });
+        match binding {
+            Ok(id) => bound.push(id),
+            Err(refusal) => {
+                bound.into_iter().for_each(|id| divider.unbind(id));
+                return Err(refusal);
+            }
+        }
     }
-    divider.attach(to)
+    Ok(bound)
 }
 
 fn attach_name(divider: &impl Divider) -> String {
@@ -724,7 +676,7 @@ fn compiler(facts: &Facts) -> Compiler<'static> {
 }
 
 /// Compiles a filter, behind the grant's own.
-fn compiled(
+pub(super) fn compiled(
     (policy, guards): (&Policy, &mut Guards),
     grant: Option<usize>,
     facts: &Facts,

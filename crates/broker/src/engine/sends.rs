@@ -9,7 +9,7 @@ use super::ports::{Engine, Finished, Port};
 use super::{Fabric, MadePath, Owner};
 use crate::interface::Facts;
 use crate::keep::KeptPath;
-use crate::policy::Denied;
+use crate::policy::{Denied, Who};
 use crate::protocol::{Answer, ErrorKind, Refusal, Sends};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -30,8 +30,11 @@ pub(super) enum Sending {
 /// A path of a port that is closed, or that has another one.
 #[derive(Debug)]
 pub(super) struct RetiredPath {
-    grant: usize,
-    uid: u32,
+    /// `None` if the policy of now has none.
+    pub(super) grant: Option<usize>,
+    pub(super) who: Who,
+    /// The interface's name.
+    pub(super) interface: String,
     name: String,
 }
 
@@ -66,10 +69,9 @@ impl<F: Fabric> Engine<F> {
         let rules = self.rules(place, &facts)?;
         self.check_paths(place, owner.who.uid)?;
         let text = text(&rules)?;
+        self.stop_sending(number);
         if let Some(port) = self.ports.get_mut(&number) {
-            let before = std::mem::replace(&mut port.sending, Sending::Begun(text));
-            let uid = port.owner.who.uid;
-            self.retire_path(before, place, uid);
+            port.sending = Sending::Begun(text);
         }
         self.fabric.make_path(number, &facts, rules);
         Ok(())
@@ -108,17 +110,24 @@ impl<F: Fabric> Engine<F> {
     fn check_paths(&mut self, place: usize, uid: u32) -> Result<(), Refusal> {
         let fabric = &self.fabric;
         self.retired.retain(|path| fabric.has_path(&path.name));
-        let held = self.retired.iter();
-        let held = held.filter(|path| (path.grant, path.uid) == (place, uid));
-        let open = self.ports.values().filter(|port| {
-            (port.grant, port.owner.who.uid) == (Some(place), uid)
-                && !matches!(port.sending, Sending::No)
-        });
+        let retired = self.retired.iter();
+        let retired = retired.filter(|path| path.grant == Some(place));
+        let open = self
+            .ports
+            .values()
+            .filter(|port| port.grant == Some(place) && !matches!(port.sending, Sending::No));
+        let users = retired.map(|path| path.who.uid);
+        let users = users.chain(open.map(|port| port.owner.who.uid));
+        let users: Vec<u32> = users.collect();
         let granted = self.policy.grants.get(place);
-        let ports_max = granted.map_or(0, |grant| grant.ports_max as usize);
-        let max = ports_max.saturating_mul(2);
-        if held.count() + open.count() >= max {
-            return Err(Denied::Paths { max }.into());
+        let max = |ports: Option<u32>| ports.map_or(0, |ports| ports as usize).saturating_mul(2);
+        let own_max = max(granted.map(|grant| grant.ports_max));
+        if users.iter().filter(|of| **of == uid).count() >= own_max {
+            return Err(Denied::Paths { max: own_max }.into());
+        }
+        let max = max(granted.map(|grant| grant.ports_total));
+        if users.len() >= max {
+            return Err(Denied::PathsTotal { max }.into());
         }
         Ok(())
     }
@@ -161,20 +170,33 @@ impl<F: Fabric> Engine<F> {
     }
 
     /// Ends what a port sends by.
-    pub(super) fn retire(&mut self, number: u32, port: &Port) {
-        if matches!(port.sending, Sending::Begun(_)) {
-            self.fabric.cancel_path(number);
-        }
-        if let Some(place) = port.grant {
-            self.retire_path(port.sending.clone(), place, port.owner.who.uid);
+    pub(super) fn stop_sending(&mut self, number: u32) {
+        if let Some(mut port) = self.ports.remove(&number) {
+            self.retire(number, &mut port);
+            self.ports.insert(number, port);
         }
     }
 
-    fn retire_path(&mut self, sending: Sending, grant: usize, uid: u32) {
-        if let Sending::Path(KeptPath { name, .. }) = sending {
-            self.fabric.retire_path(&name);
-            self.retired.push(RetiredPath { grant, uid, name });
+    /// The same, of a port that is not among the open ones.
+    pub(super) fn retire(&mut self, number: u32, port: &mut Port) {
+        match std::mem::replace(&mut port.sending, Sending::No) {
+            Sending::No => {}
+            Sending::Begun(_) => self.fabric.cancel_path(number),
+            Sending::Path(KeptPath { name, .. }) => {
+                self.fabric.retire_path(&name);
+                self.retired.push(RetiredPath {
+                    grant: port.grant,
+                    who: port.owner.who.clone(),
+                    interface: port.asked.interface.clone(),
+                    name,
+                });
+            }
         }
+    }
+
+    /// The rules of a grant for an interface, as a filter.
+    pub(super) fn rules_text(&self, place: usize, facts: &Facts) -> Result<String, Refusal> {
+        self.rules(place, facts).and_then(|rules| text(&rules))
     }
 
     /// A path of an earlier broker's, if it does what the policy of now says.
@@ -187,7 +209,7 @@ impl<F: Fabric> Engine<F> {
         let (Some(place), Some(kept)) = (grant, kept) else {
             return Sending::No;
         };
-        let rules = self.rules(place, facts).and_then(|rules| text(&rules));
+        let rules = self.rules_text(place, facts);
         if rules.is_ok_and(|rules| rules == kept.rules) && self.fabric.adopt_path(&kept.name) {
             return Sending::Path(kept);
         }

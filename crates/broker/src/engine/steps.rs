@@ -1,60 +1,106 @@
-//! What a user's filters ask of the programs that all share.
+//! What filters ask of the programs that all share.
 //!
 //! All filters of an interface are one program, which is verified anew with
-//! each that runs whole and with each new shape: what one user's filters take
-//! there, everybody waits for. And there is room for so many shapes.
+//! each that runs whole and with each new shape: who opens a port waits for
+//! what the filters of all take there. And there is room for so many shapes.
+//! So both are bounded: for each user, for all users of an interface together,
+//! and with the superuser's, who has a reserve.
 
 use super::Fabric;
-use super::ports::Engine;
-use crate::compile::limits::{SHAPES_MAX, STEPS_MAX};
+use super::ports::{Engine, Port};
+use crate::compile::limits::{
+    SHAPES_MAX, STEPS_INTERFACE_MAX, STEPS_MAX, USERS_SHAPES_MAX, USERS_STEPS_MAX,
+};
 use crate::protocol::{ErrorKind, Refusal};
 use std::collections::BTreeSet;
 use weir_demux::Filter;
 use weir_demux::kernel::{ShapeName, shape_names, verifier_steps};
 
-/// What a filter asks for. Nothing, if it is of somebody who needs no grant.
+/// What a filter asks for.
 #[derive(Debug, Default)]
 pub(super) struct Effort {
     /// Of the kernel's verifier, if it runs whole.
     steps: u64,
-    /// In the tables, otherwise.
+    /// In the tables, otherwise; not known of the superuser's.
     shapes: BTreeSet<ShapeName>,
 }
 
 impl<F: Fabric> Engine<F> {
-    /// What a filter asks for, which is to be one more of a user's ports', or
-    /// another one of the port `of`.
+    /// What a filter asks for, which is to be one more of a user's ports on an
+    /// interface, or another one of the port `of`.
     ///
     /// # Errors
-    /// If it is too much together. Whoever needs no grant may take the time.
+    /// If it is too much together.
     pub(super) fn check_effort(
         &self,
         grant: Option<usize>,
         uid: u32,
+        ifindex: u32,
         of: Option<u32>,
         filter: &Filter,
     ) -> Result<Effort, Refusal> {
-        if grant.is_none() {
+        if !self.is_shared {
             return Ok(Effort::default());
         }
-        let others = self.ports.iter().filter(|(number, port)| {
-            port.grant.is_some() && port.owner.who.uid == uid && Some(**number) != of
-        });
-        let others: Vec<&Effort> = others.map(|(_, port)| &port.effort).collect();
-        Ok(Effort {
-            steps: check_steps(&others, filter)?,
-            shapes: check_shapes(&others, filter)?,
-        })
+        let others = || {
+            let ports = self.ports.iter();
+            let others = ports.filter(|(number, _)| Some(**number) != of);
+            others.map(|(_, port)| port)
+        };
+        let here = |port: &&Port| port.ifindex == ifindex;
+        let users = |port: &&Port| port.grant.is_some();
+        if grant.is_none() {
+            let left = STEPS_INTERFACE_MAX.saturating_sub(steps(others().filter(here)));
+            return Ok(Effort {
+                steps: check_steps(
+                    filter,
+                    &[(left, STEPS_INTERFACE_MAX, "other ports of the interface")],
+                )?,
+                shapes: BTreeSet::new(),
+            });
+        }
+        let own = |port: &&Port| port.owner.who.uid == uid;
+        let own_left = STEPS_MAX.saturating_sub(steps(others().filter(users).filter(own)));
+        let of_users = || others().filter(here).filter(users);
+        let users_left = USERS_STEPS_MAX.saturating_sub(steps(of_users()));
+        let bounds = [
+            (own_left, STEPS_MAX, "this user's other ports"),
+            (
+                users_left,
+                USERS_STEPS_MAX,
+                "other users' ports of the interface",
+            ),
+        ];
+        let steps = check_steps(filter, &bounds)?;
+        let own: Vec<&Effort> = others()
+            .filter(users)
+            .filter(own)
+            .map(|one| &one.effort)
+            .collect();
+        let shapes = check_shapes(&own, shape_names(filter), SHAPES_MAX, "this user's shapes")?;
+        let all: Vec<&Effort> = of_users().map(|one| &one.effort).collect();
+        let whose = "the shapes of all users of the interface";
+        let shapes = check_shapes(&all, shapes, USERS_SHAPES_MAX, whose)?;
+        Ok(Effort { steps, shapes })
     }
 }
 
-fn check_steps(others: &[&Effort], filter: &Filter) -> Result<u64, Refusal> {
-    let used: u64 = others.iter().map(|other| other.steps).sum();
-    let left = STEPS_MAX.saturating_sub(used);
-    let steps = verifier_steps(filter, left);
-    if steps <= left {
+fn steps<'a>(ports: impl Iterator<Item = &'a Port>) -> u64 {
+    ports.map(|port| port.effort.steps).sum()
+}
+
+/// Checks against several bounds: what is left of each, the whole, and beside
+/// what.
+fn check_steps(filter: &Filter, bounds: &[(u64, u64, &str)]) -> Result<u64, Refusal> {
+    let least = bounds.iter().min_by_key(|(left, ..)| *left);
+    let Some((left, max, beside)) = least else {
+        return Ok(0);
+    };
+    let steps = verifier_steps(filter, *left);
+    if steps <= *left {
         return Ok(steps);
     }
+    let used = max - left;
     if used == 0 {
         let message = "the filter has more ways through it than the kernel's verifier can \
                        follow in good time: test fewer fields or ranges more than once";
@@ -62,13 +108,17 @@ fn check_steps(others: &[&Effort], filter: &Filter) -> Result<u64, Refusal> {
     }
     let message = format!(
         "the filter has more ways through it than the kernel's verifier can follow in good \
-         time beside this user's other ports, which take {used} steps of {STEPS_MAX}"
+         time beside {beside}, which take {used} steps of {max}"
     );
     Err(Refusal::new(ErrorKind::Limit, message))
 }
 
-fn check_shapes(others: &[&Effort], filter: &Filter) -> Result<BTreeSet<ShapeName>, Refusal> {
-    let shapes = shape_names(filter);
+fn check_shapes(
+    others: &[&Effort],
+    shapes: BTreeSet<ShapeName>,
+    max: usize,
+    whose: &str,
+) -> Result<BTreeSet<ShapeName>, Refusal> {
     let is_known = |shape| others.iter().any(|other| other.shapes.contains(shape));
     if shapes.iter().all(is_known) {
         return Ok(shapes);
@@ -77,11 +127,11 @@ fn check_shapes(others: &[&Effort], filter: &Filter) -> Result<BTreeSet<ShapeNam
     let used: BTreeSet<&ShapeName> = used.collect();
     let all = used.iter().copied().chain(&shapes);
     let needed = all.collect::<BTreeSet<_>>().len();
-    if needed <= SHAPES_MAX {
+    if needed <= max {
         return Ok(shapes);
     }
     let message = format!(
-        "the filter brings this user's shapes to {needed}, of {SHAPES_MAX}: test the same fields \
+        "the filter brings {whose} to {needed}, of {max}: test the same fields \
          as in other ports' filters, or fewer ranges"
     );
     let kind = match used.is_empty() {

@@ -113,6 +113,19 @@ impl Accounts {
         }
         gids.into_iter().collect()
     }
+
+    /// Those of a process's groups that its user has not lost: a group of the
+    /// file that does not list a user of the file any more is left out. Of
+    /// users and groups from elsewhere nothing is known, and they stay.
+    pub fn still(&self, uid: u32, gids: &[u32]) -> Vec<u32> {
+        if !self.names.contains_key(&uid) {
+            return gids.to_vec();
+        }
+        let own = self.gids(uid);
+        let known: BTreeSet<u32> = self.groups.values().copied().collect();
+        let has = |gid: &u32| own.contains(gid) || !known.contains(gid);
+        gids.iter().copied().filter(has).collect()
+    }
 }
 
 #[cfg(test)]
@@ -132,5 +145,15 @@ mod tests {
         assert_eq!(accounts.gid("odd"), None);
         assert_eq!(accounts.gids(1001), [100, 101, 110]);
         assert_eq!(accounts.gids(4242), [0u32; 0]);
+    }
+
+    #[test]
+    fn a_membership_that_was_taken_away_is_none() {
+        let accounts = Accounts::parse(PASSWD, GROUP);
+        assert_eq!(accounts.still(1001, &[100, 110, 4711]), [100, 110, 4711]);
+        let left = Accounts::parse(PASSWD, &GROUP.replace("alice,bob", "alice"));
+        assert_eq!(left.still(1001, &[100, 110, 4711]), [100, 4711]);
+        // Of a user from elsewhere the file says nothing.
+        assert_eq!(left.still(4242, &[110]), [110]);
     }
 }

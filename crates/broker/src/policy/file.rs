@@ -46,6 +46,10 @@ struct GrantTable {
     #[serde(default)]
     memory_max: Option<Spanned<Size>>,
     #[serde(default)]
+    ports_total: Option<Spanned<u32>>,
+    #[serde(default)]
+    memory_total: Option<Spanned<Size>>,
+    #[serde(default)]
     take: bool,
     #[serde(default)]
     send: Option<Spanned<SendTable>>,
@@ -117,6 +121,12 @@ fn host_priority() -> u16 {
 
 /// The memory of a grant that states none: one ring of the default size.
 const MEMORY_DEFAULT: Bytes = Bytes(1 << 20);
+/// The ports of all users of a grant that does not state them; one user's, if
+/// those are more.
+const PORTS_TOTAL_DEFAULT: u32 = 256;
+/// The memory of all users of a grant that does not state it; one user's, if
+/// that is more.
+const MEMORY_TOTAL_DEFAULT: Bytes = Bytes(256 << 20);
 
 impl Policy {
     /// Reads a policy's text; see `examples/policy.toml`. Every name is
@@ -181,11 +191,32 @@ impl Reader<'_> {
             Some(size) => self.size(&size)?,
             None => MEMORY_DEFAULT,
         };
+        let ports_total = match &table.ports_total {
+            Some(total) if *total.get_ref() < table.ports_max => {
+                let message = format!("less than ports_max, which is {}", table.ports_max);
+                return self.fail(total.span(), message);
+            }
+            Some(total) => *total.get_ref(),
+            None => PORTS_TOTAL_DEFAULT.max(table.ports_max),
+        };
+        let memory_total = match &table.memory_total {
+            Some(total) => {
+                let bytes = self.size(total)?;
+                if bytes < memory_max {
+                    let message = format!("less than memory_max, which is {memory_max}");
+                    return self.fail(total.span(), message);
+                }
+                bytes
+            }
+            None => MEMORY_TOTAL_DEFAULT.max(memory_max),
+        };
         let filter = match table.filter {
             Some(filter) => self.filter(filter.span(), filter.into_inner())?,
             None => String::new(),
         };
         Ok(Grant {
+            ports_total,
+            memory_total,
             to,
             interfaces: self.globs(span, &table.interfaces)?,
             priority_max: table.priority_max,

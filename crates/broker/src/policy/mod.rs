@@ -32,23 +32,19 @@ pub mod limits {
     pub const FILTER_LEN_MAX: usize = 16 << 10;
 }
 
-/// Who asks: what the kernel says of the process at the socket's other end,
-/// and the groups of its user.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A process that asks, by what the kernel says of the socket's other end.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Who {
     /// The user's number.
     pub uid: u32,
-    /// The numbers of the user's groups, the process's own included.
+    /// The numbers of the process's groups, the effective one included.
     pub gids: Vec<u32>,
     /// The process.
     pub pid: u32,
-}
-
-impl Who {
-    /// Whether this is the superuser, whom no policy binds.
-    pub fn is_root(&self) -> bool {
-        self.uid == 0
-    }
+    /// Whether this is the superuser, whom no policy binds: user 0 with the
+    /// capabilities to do the same without a broker. User 0 without them needs
+    /// a grant.
+    pub is_superuser: bool,
 }
 
 /// To whom a grant is given.
@@ -81,8 +77,13 @@ pub struct Grant {
     pub priority_max: u16,
     /// How many ports one user may have open.
     pub ports_max: u32,
-    /// How much memory the rings of one user's ports may have together.
+    /// How much memory the rings of one user's ports may have together, those
+    /// of closed ports included as long as they have any.
     pub memory_max: Bytes,
+    /// How many ports all users of this grant may have open together.
+    pub ports_total: u32,
+    /// How much memory the rings of all users of this grant may have together.
+    pub memory_total: Bytes,
     /// Whether frames may be taken, from ports of lower priority and from the
     /// host.
     pub take: bool,
@@ -147,13 +148,17 @@ pub struct Wish<'a> {
     pub memory: Bytes,
 }
 
-/// What a user holds under one grant.
+/// What is held under one grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Open ports.
+    /// Open ports of the user.
     pub ports: u32,
-    /// Memory of their rings.
+    /// Memory of the user's rings.
     pub memory: Bytes,
+    /// Open ports of all users.
+    pub ports_total: u32,
+    /// Memory of all users' rings.
+    pub memory_total: Bytes,
 }
 
 /// Why the policy refuses.
@@ -197,11 +202,37 @@ pub enum Denied {
         /// As granted.
         max: usize,
     },
+    /// All users of the grant have too many paths to send by.
+    #[error(
+        "{max} sending paths are in use, as many as the policy grants all users here together; those of closed ports count as long as their sockets are held"
+    )]
+    PathsTotal {
+        /// As granted.
+        max: usize,
+    },
     /// Too many ports are open.
     #[error("{max} ports are open, as many as the policy grants one user here; close one first")]
     Ports {
         /// As granted.
         max: u32,
+    },
+    /// All users of the grant have too many ports open.
+    #[error("{max} ports are open, as many as the policy grants all users here together")]
+    PortsTotal {
+        /// As granted.
+        max: u32,
+    },
+    /// All users of the grant have too much memory in use.
+    #[error(
+        "a ring of {asked} beside {used} in use is more than {max}, what the policy grants all users here together"
+    )]
+    MemoryTotal {
+        /// The ring's size.
+        asked: Bytes,
+        /// In use already.
+        used: Bytes,
+        /// As granted.
+        max: Bytes,
     },
     /// Too much memory is in use.
     #[error(
@@ -242,6 +273,29 @@ impl Policy {
         grants.find(|(_, grant)| grant.to.include(who) && Glob::any(&grant.interfaces, interface))
     }
 
+    /// The place of the first grant that names this user, on whatever
+    /// interface.
+    pub fn place(&self, who: &Who) -> Option<usize> {
+        self.grants.iter().position(|grant| grant.to.include(who))
+    }
+
+    /// What an administrator should know of it.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (place, grant) in self.grants.iter().enumerate() {
+            if grant.to.everyone {
+                let (ports, memory) = (grant.ports_total, grant.memory_total);
+                all.push(format!(
+                    "grant {} is for every user (users = [\"*\"]): any process of this machine, \
+                     those of services and containers included, may open ports, up to {ports} \
+                     and {memory} for all together",
+                    place + 1
+                ));
+            }
+        }
+        all
+    }
+
     /// The claims of the host on this interface.
     pub fn claims<'a>(&'a self, interface: &'a str) -> impl Iterator<Item = &'a Claim> {
         let mut claims = self.claims.iter();
@@ -280,6 +334,18 @@ impl Grant {
                 asked: wish.memory,
                 used: usage.memory,
                 max: self.memory_max,
+            });
+        }
+        if usage.ports_total >= self.ports_total {
+            let max = self.ports_total;
+            return Err(Denied::PortsTotal { max });
+        }
+        let after = usage.memory_total.0.saturating_add(wish.memory.0);
+        if after > self.memory_total.0 {
+            return Err(Denied::MemoryTotal {
+                asked: wish.memory,
+                used: usage.memory_total,
+                max: self.memory_total,
             });
         }
         Ok(())

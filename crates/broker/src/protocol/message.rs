@@ -57,11 +57,12 @@ pub enum Ask {
         /// Only those with greater numbers than this; for the next page.
         after: Option<u32>,
     },
-    /// Take up a port again that an earlier broker has opened. With this
-    /// comes the descriptor named `held`.
+    /// Take up a port again that an earlier broker has opened.
     Resume {
         /// The port.
         port: u32,
+        /// [`Opened::secret`], which proves that the port is the asker's.
+        secret: String,
     },
     /// End the broker, and close every port. The superuser only.
     Stop,
@@ -184,6 +185,9 @@ pub enum Said {
     Goodbye {
         /// Why.
         reason: String,
+        /// What kind of refusal it is, where the connection itself is refused.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kind: Option<ErrorKind>,
     },
 }
 
@@ -222,6 +226,10 @@ pub struct Opened {
     /// What the descriptors are that come with this, in order: `ring`, and
     /// `held`, by which the port outlives the broker.
     pub fds: Vec<String>,
+    /// By which the program takes the port up again with the next broker
+    /// ([`Ask::Resume`]); `None` where ports end with the broker.
+    #[serde(default)]
+    pub secret: Option<String>,
     /// The port's place in the map of counters.
     pub slot: u32,
     /// Where the frames are divided.
@@ -331,6 +339,19 @@ pub enum Event {
     },
     /// It is gone: the port gets nothing any more.
     Gone,
+    /// The policy was changed and does not grant the port any more: it is
+    /// closed, and gets nothing.
+    Revoked {
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl Event {
+    /// Whether the port has ended by it.
+    pub fn is_end(&self) -> bool {
+        matches!(self, Event::Gone | Event::Revoked { .. })
+    }
 }
 
 /// Why something was not done.
@@ -344,6 +365,10 @@ pub struct Refusal {
     /// Start and end of what is wrong in the filter's text, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub span: Option<(u32, u32)>,
+    /// Whether the reason passes by itself within moments: the kernel has not
+    /// freed yet what the asker has closed. Never sent.
+    #[serde(skip)]
+    pub passes: bool,
 }
 
 impl Refusal {
@@ -353,6 +378,7 @@ impl Refusal {
             kind,
             message: message.to_string(),
             span: None,
+            passes: false,
         }
     }
 }
@@ -374,6 +400,7 @@ impl From<crate::compile::CompileError> for Refusal {
             kind: ErrorKind::Filter,
             span: error.span.map(|span| (place(span.start), place(span.end))),
             message: error.message,
+            passes: false,
         }
     }
 }

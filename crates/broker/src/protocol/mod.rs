@@ -1,8 +1,8 @@
 //! What a program and the broker say to each other.
 //!
 //! A Unix socket of sequenced packets: the kernel keeps messages whole and
-//! apart, so there are no half messages, and descriptors arrive with the
-//! message they belong to. A message is a header and JSON:
+//! apart, so there are no half messages. Descriptors go from the broker to the
+//! program, with the message that they belong to, and never the other way. A message is a header and JSON:
 //!
 //! ```text
 //!  0      4         6        8
@@ -18,13 +18,15 @@
 //! ends, by whatever means, its ports go.
 
 mod message;
+mod peer;
 mod socket;
 
 pub use message::{
     Answer, Ask, Attach, ErrorKind, Event, InterfaceStatus, OpenPort, Opened, PortStatus, Refusal,
     Request, Said, Sends,
 };
-pub use socket::{Channel, FDS_MAX, Listener, Peer, Received, Sent};
+pub use peer::{CAPABILITIES, Peer};
+pub use socket::{Channel, FDS_MAX, Listener, Received, Sent};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -35,7 +37,7 @@ use serde::de::DeserializeOwned;
 /// It says as well what records in a port's ring look like: a program of
 /// version 1 would take a short header for a long one. So its ports do not
 /// outlive the broker that opened them if the next one speaks another.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Bytes of one message, header included.
 pub const MESSAGE_LEN_MAX: usize = 64 << 10;

@@ -1,6 +1,6 @@
 //! The socket: whole messages, with descriptors.
 
-use super::MESSAGE_LEN_MAX;
+use super::{MESSAGE_LEN_MAX, Peer};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -13,24 +13,17 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weir_link::net::set_pass_rights;
 
-/// Descriptors in one message.
+/// Descriptors in one message of the broker's.
 pub const FDS_MAX: usize = 4;
+
+/// Descriptors in one message of any process (`SCM_MAX_FD` of
+/// `include/net/scm.h`).
+const FOREIGN_FDS_MAX: usize = 253;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 256;
-
-/// Who is at the other end, as the kernel knows it since the connection was
-/// made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Peer {
-    /// The process.
-    pub pid: u32,
-    /// Its user.
-    pub uid: u32,
-    /// Its group.
-    pub gid: u32,
-}
 
 thread_local! {
     /// Where messages are received: few are as long as they may be.
@@ -109,17 +102,12 @@ impl Channel {
         Ok(sockopt::set_socket_timeout(&self.fd, timeout, Some(time))?)
     }
 
-    /// Who is at the other end.
+    /// The process at the other end.
     ///
     /// # Errors
     /// If the kernel does not say.
     pub fn peer(&self) -> io::Result<Peer> {
-        let credentials = sockopt::socket_peercred(&self.fd)?;
-        Ok(Peer {
-            pid: credentials.pid.as_raw_nonzero().get() as u32,
-            uid: credentials.uid.as_raw(),
-            gid: credentials.gid.as_raw(),
-        })
+        Peer::of(self.fd.as_fd())
     }
 
     /// Sends a message; with `wait`, once there is room.
@@ -151,13 +139,29 @@ impl Channel {
     /// # Errors
     /// If the other end is gone: then `UnexpectedEof`.
     pub fn receive(&self, wait: bool) -> io::Result<Option<Received>> {
-        BUFFER.with_borrow_mut(|buffer| self.receive_by(buffer, wait))
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        BUFFER.with_borrow_mut(|buffer| self.receive_by(buffer, &mut space, wait))
     }
 
-    fn receive_by(&self, buffer: &mut Vec<u8>, wait: bool) -> io::Result<Option<Received>> {
+    /// The same, of a process that is not trusted: with as many descriptors as
+    /// it may have sent. The kernel closes those that there is no room for in
+    /// the call, which may block for as long as their sender likes.
+    ///
+    /// # Errors
+    /// As for [`receive`](Self::receive).
+    pub(crate) fn receive_foreign(&self) -> io::Result<Option<Received>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FOREIGN_FDS_MAX))];
+        BUFFER.with_borrow_mut(|buffer| self.receive_by(buffer, &mut space, false))
+    }
+
+    fn receive_by(
+        &self,
+        buffer: &mut Vec<u8>,
+        space: &mut [MaybeUninit<u8>],
+        wait: bool,
+    ) -> io::Result<Option<Received>> {
         buffer.resize(MESSAGE_LEN_MAX, 0);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut control = RecvAncillaryBuffer::new(space);
         let mut flags = RecvFlags::CMSG_CLOEXEC;
         if !wait {
             flags |= RecvFlags::DONTWAIT;
@@ -191,6 +195,12 @@ impl Channel {
     }
 }
 
+impl From<Channel> for OwnedFd {
+    fn from(channel: Channel) -> OwnedFd {
+        channel.fd
+    }
+}
+
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -202,6 +212,8 @@ impl AsFd for Channel {
 pub struct Listener {
     fd: OwnedFd,
     path: Option<PathBuf>,
+    /// Whether the kernel keeps peers from passing descriptors.
+    refuses_descriptors: bool,
 }
 
 impl Listener {
@@ -228,10 +240,13 @@ impl Listener {
         }
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+        // Before anything can connect.
+        let refuses_descriptors = set_pass_rights(&fd, false).is_ok();
         listen(&fd, BACKLOG)?;
         Ok(Listener {
             fd,
             path: Some(path.to_owned()),
+            refuses_descriptors,
         })
     }
 
@@ -258,7 +273,25 @@ impl Listener {
 
     /// Takes a socket that listens already, as a service manager passes it.
     pub fn from_fd(fd: OwnedFd) -> Listener {
-        Listener { fd, path: None }
+        let refuses_descriptors = set_pass_rights(&fd, false).is_ok();
+        Listener {
+            fd,
+            path: None,
+            refuses_descriptors,
+        }
+    }
+
+    /// Lets peers pass descriptors, as before Linux 6.16: for tests of what
+    /// the daemon does there.
+    #[doc(hidden)]
+    pub fn accept_descriptors(&mut self) {
+        let _ = set_pass_rights(&self.fd, true);
+        self.refuses_descriptors = false;
+    }
+
+    /// Whether the kernel keeps peers from passing descriptors.
+    pub(crate) fn refuses_descriptors(&self) -> bool {
+        self.refuses_descriptors
     }
 
     /// The next connection, if one waits.

@@ -4,6 +4,7 @@
 mod events;
 mod hostile;
 mod net;
+mod peer;
 mod process;
 mod sends;
 mod takeover;

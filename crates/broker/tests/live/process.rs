@@ -28,6 +28,7 @@ fn role() {
         Ok("broker") => broker(),
         Ok("reader") => reader(),
         Ok("sender") => crate::sends::sender(),
+        Ok("knocker") => crate::peer::knocker(),
         Ok("hostile") => crate::hostile::hostile(),
         _ => {}
     }

@@ -29,6 +29,8 @@ pub(crate) struct Running {
     pub(crate) path: PathBuf,
     pub(crate) fabric: MemFabric,
     pub(crate) eth: u32,
+    /// The daemon's thread.
+    pub(crate) tid: u32,
     stop: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -36,22 +38,33 @@ pub(crate) struct Running {
 impl Running {
     /// With one interface, `eth0`.
     pub(crate) fn start(policy: &str) -> Running {
+        Running::start_with(policy, |_| {})
+    }
+
+    /// The same, with a listener that was changed.
+    pub(crate) fn start_with(policy: &str, change: impl FnOnce(&mut Listener)) -> Running {
         let accounts = Accounts::default();
         let policy = Policy::parse(policy, &accounts).expect("the test's policy is right");
         let fabric = MemFabric::new();
         let eth = fabric.add("eth0");
         let path = socket_path();
-        let listener = Listener::bind(&path).expect("a socket in the temporary folder");
+        let mut listener = Listener::bind(&path).expect("a socket in the temporary folder");
+        change(&mut listener);
         let (stopped, stop) = rustix::pipe::pipe().expect("a pipe");
         let machine = fabric.clone();
+        let (tell, tid) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get();
+            tell.send(tid.unsigned_abs()).expect("it is waited for");
             let mut daemon = Daemon::new(listener, machine, policy, accounts).expect("a daemon");
+            daemon.hold_native(Duration::ZERO);
             daemon.run(stopped.as_fd()).expect("it serves");
         });
         Running {
             path,
             fabric,
             eth,
+            tid: tid.recv().expect("the thread says so first"),
             stop: Some(stop),
             thread: Some(thread),
         }
@@ -104,7 +117,7 @@ impl Client {
             let message = self.channel.receive(true).unwrap().unwrap();
             match decode(&message.bytes).unwrap() {
                 Said::Answer { to, answer } if to == self.id => return (answer, message.fds),
-                Said::Goodbye { reason } => panic!("goodbye: {reason}"),
+                Said::Goodbye { reason, .. } => panic!("goodbye: {reason}"),
                 _ => {}
             }
         }
@@ -125,7 +138,7 @@ impl Client {
     pub(crate) fn goodbye(&mut self) -> String {
         loop {
             let message = self.channel.receive(true).unwrap().unwrap();
-            if let Said::Goodbye { reason } = decode(&message.bytes).unwrap() {
+            if let Said::Goodbye { reason, .. } = decode(&message.bytes).unwrap() {
                 assert!(self.channel.receive(true).is_err(), "then it is closed");
                 return reason;
             }

@@ -3,13 +3,17 @@
 use crate::failure::{Failure, say};
 use crate::limited;
 use crate::stop::Stop;
+use signal_hook::consts::SIGHUP;
 use std::io;
-use std::os::unix::net::UnixDatagram;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use weir_broker::SOCKET_DEFAULT;
 use weir_broker::daemon::Daemon;
-use weir_broker::engine::Adopted;
 use weir_broker::engine::kernel::KernelFabric;
+use weir_broker::engine::{Adopted, Fabric, Reloaded};
 use weir_broker::keep::{FOLDER_DEFAULT, Keep};
 use weir_broker::policy::{Accounts, Policy, limits};
 use weir_broker::protocol::Listener;
@@ -20,6 +24,9 @@ use weir_broker::protocol::Listener;
 /// frames in the kernel and hands out descriptors; frames do not pass through
 /// it. It serves the network namespace that it is started in, until SIGINT or
 /// SIGTERM, and says `ready` on standard error when programs can connect.
+///
+/// SIGHUP has it read the policy again. Ports that the new one does not grant
+/// are closed; the others go on. A policy that is wrong changes nothing.
 ///
 /// Ports outlive it: when it ends or is killed, frames go on coming, and the
 /// next broker takes the ports over, as far as its policy grants them, and
@@ -65,9 +72,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return clean(args);
     }
     let stop = Stop::watch()?;
-    let accounts = Accounts::of_system().map_err(Failure::run)?;
-    let config = args.config.as_deref().unwrap_or(Path::new(""));
-    let policy = policy(config, &accounts)?;
+    let hangup =
+        hangups().map_err(|error| Failure::run(format!("cannot watch for SIGHUP: {error}")))?;
+    let config = args.config.clone().unwrap_or_default();
+    let (policy, accounts) = policy(&config)?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::run("the broker must be started as root"));
     }
@@ -92,12 +100,28 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             ));
         }
     }
+    let watched = daemon.on_hangup(hangup, move |daemon| reload(daemon, &config));
+    watched.map_err(|error| Failure::run(format!("cannot serve: {error}")))?;
+    let manager = Manager::of_environment();
+    if let Some((manager, every)) = manager.as_ref().zip(watchdog()) {
+        let manager = manager.clone();
+        let mut last = Instant::now();
+        daemon.ping_each(every, move || {
+            if last.elapsed() >= every / 2 {
+                last = Instant::now();
+                // Without it the manager starts another broker, as it should.
+                let _ = manager.tell("WATCHDOG=1");
+            }
+        });
+    }
     say(&format!(
         "weir: the broker listens on {}",
         args.socket.display()
     ));
     say("ready");
-    if let Err(error) = tell_manager() {
+    if let Some(manager) = manager
+        && let Err(error) = manager.tell("READY=1")
+    {
         say(&format!("weir: the service manager was not told: {error}"));
     }
     daemon
@@ -131,10 +155,39 @@ fn allow_open_files() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-fn policy(path: &Path, accounts: &Accounts) -> Result<Policy, Failure> {
+/// Reads the policy, and the users and groups that there are now; says what an
+/// administrator should know of it.
+fn policy(path: &Path) -> Result<(Policy, Accounts), Failure> {
+    let accounts = Accounts::of_system().map_err(Failure::run)?;
     let text = limited::text(path, limits::FILE_LEN_MAX)?;
-    Policy::parse(&text, accounts)
-        .map_err(|error| Failure::refused(format!("{}: {error}", path.display())))
+    let policy = Policy::parse(&text, &accounts)
+        .map_err(|error| Failure::refused(format!("{}: {error}", path.display())))?;
+    for warning in policy.warnings() {
+        say(&format!("weir: {}: {warning}", path.display()));
+    }
+    Ok((policy, accounts))
+}
+
+/// Becomes readable with each SIGHUP.
+fn hangups() -> io::Result<OwnedFd> {
+    let (hangup, write) = UnixStream::pair()?;
+    signal_hook::low_level::pipe::register(SIGHUP, write)?;
+    Ok(hangup.into())
+}
+
+/// Goes by what the policy's file says now.
+fn reload<F: Fabric>(daemon: &mut Daemon<F>, path: &Path) {
+    let read = policy(path).map_err(|failure| failure.to_string());
+    let reloaded = read.and_then(|(policy, accounts)| {
+        let reloaded = daemon.reload(policy, accounts);
+        reloaded.map_err(|refusal| refusal.to_string())
+    });
+    match reloaded {
+        Ok(Reloaded { kept, ended }) => say(&format!(
+            "weir: the policy was read again: {kept} ports go on, {ended} were ended"
+        )),
+        Err(why) => say(&format!("weir: the policy of before stays: {why}")),
+    }
 }
 
 fn listen(path: &Path) -> Result<Listener, Failure> {
@@ -156,19 +209,36 @@ fn listen(path: &Path) -> Result<Listener, Failure> {
     Listener::bind(path).map_err(failed)
 }
 
-/// Says that we are ready, where a service manager waits for it
-/// (`sd_notify(3)`).
-fn tell_manager() -> io::Result<()> {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::SocketAddr;
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
-        return Ok(());
-    };
-    let bytes = name.as_encoded_bytes();
-    let address = match bytes.strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name)?,
-        None => SocketAddr::from_pathname(&name)?,
-    };
-    UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address)?;
-    Ok(())
+/// A service manager that waits for messages (`sd_notify(3)`).
+#[derive(Clone)]
+struct Manager(SocketAddr);
+
+impl Manager {
+    /// The one that has started this process; `None` without one.
+    fn of_environment() -> Option<Manager> {
+        let name = std::env::var_os("NOTIFY_SOCKET")?;
+        let bytes = name.as_encoded_bytes();
+        let address = match bytes.strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name),
+            None => SocketAddr::from_pathname(&name),
+        };
+        address.ok().map(Manager)
+    }
+
+    /// Never waits: a manager that does not read is told later.
+    fn tell(&self, message: &str) -> io::Result<()> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        socket.send_to_addr(message.as_bytes(), &self.0)?;
+        Ok(())
+    }
+}
+
+/// How often the manager is to be told that requests are answered: half of
+/// what it waits (`sd_watchdog_enabled(3)`); `None` if it does not wait.
+fn watchdog() -> Option<Duration> {
+    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let micros = number("WATCHDOG_USEC").filter(|micros| is_ours && *micros > 1)?;
+    Some(Duration::from_micros(micros / 2))
 }

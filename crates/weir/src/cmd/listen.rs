@@ -325,7 +325,7 @@ impl Listener<'_> {
             End::Stopped(signal) => Err(Failure::Stopped(signal)),
             End::Gone => Err(Failure::run(match self.args.interface.as_str() {
                 ANY => "all interfaces are gone".to_owned(),
-                name => format!("interface {name} is gone"),
+                _ => format!("interface {} is gone", self.ports[0].name),
             })),
             End::Done => reported,
         }
@@ -449,7 +449,7 @@ impl Listener<'_> {
                 continue;
             }
             match one.port.events() {
-                Ok(events) => self.tell(number, events),
+                Ok(events) => self.tell(number, events)?,
                 // The port goes on without it, and with the next one.
                 Err(PortError::NoBroker { .. }) => is_orphan = true,
                 Err(error) => return Err(live::failure(error)),
@@ -464,14 +464,21 @@ impl Listener<'_> {
         Ok(self.ports.iter().all(|one| one.is_gone))
     }
 
-    fn tell(&mut self, number: usize, events: Vec<Event>) {
+    fn tell(&mut self, number: usize, events: Vec<Event>) -> Result<(), Failure> {
         let one = &mut self.ports[number];
-        let name = &one.name;
         for event in events {
+            let name = &one.name;
             match event {
                 Event::Up => self.args.say(&format!("{name} is up")),
                 Event::Down => self.args.say(&format!("{name} is down")),
-                Event::Renamed { name: new } => self.args.say(&format!("{name} is now {new}")),
+                Event::Renamed { name: new } => {
+                    self.args.say(&format!("{name} is now {new}"));
+                    one.name = new;
+                }
+                Event::Revoked { reason } => {
+                    let why = format!("the policy has changed: {reason}");
+                    return Err(Failure::run(why));
+                }
                 Event::Mtu { mtu } => self.args.say(&format!("{name} has mtu {mtu}")),
                 Event::Gone => {
                     one.is_gone = true;
@@ -481,5 +488,6 @@ impl Listener<'_> {
                 }
             }
         }
+        Ok(())
     }
 }

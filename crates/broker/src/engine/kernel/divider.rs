@@ -8,7 +8,7 @@ use crate::interface::Facts;
 use crate::protocol::{Attach, ErrorKind, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use weir_demux::kernel::{
     Change, Clock, Hook as PlanHook, KernelPlan, Need, Options, Part, PortSettings,
 };
@@ -48,6 +48,8 @@ pub struct KernelDivider {
     moves: u64,
     /// The programs in the slots are not the plan's: loading failed.
     is_stale: bool,
+    /// The kernel has refused to remove a binding.
+    is_behind: bool,
     /// Writes only, no programs: they come at the end.
     is_held: bool,
     pins: Option<Pins>,
@@ -61,6 +63,9 @@ pub struct KernelDivider {
     ready: Vec<(u32, Result<Reserved, Refusal>)>,
     used: BTreeMap<u32, u64>,
     asked_grace: bool,
+    /// Slots of ports that are closed, whose bindings the kernel may still
+    /// have.
+    bound_still: Vec<u32>,
 }
 
 /// The plan, with a short debug form.
@@ -145,6 +150,7 @@ impl KernelDivider {
             leaving: None,
             moves: 0,
             is_stale: false,
+            is_behind: false,
             is_held: false,
             pins,
             worker: Worker::start(rings, spare, news).map_err(system)?,
@@ -155,6 +161,7 @@ impl KernelDivider {
             ready: Vec::new(),
             used: BTreeMap::new(),
             asked_grace: false,
+            bound_still: Vec::new(),
         })
     }
 
@@ -269,6 +276,12 @@ impl KernelDivider {
         }
         if self.is_stale {
             self.load_all()?;
+        }
+        // The programs and tables are the plan's: nothing that was unbound is
+        // in them.
+        self.is_behind = false;
+        for slot in std::mem::take(&mut self.bound_still) {
+            self.worker.ask(Job::Remove { slot });
         }
         self.settle_later();
         Ok(())
@@ -473,14 +486,23 @@ impl Divider for KernelDivider {
         if let Ok(change) = self.plan.0.unbind(id) {
             // A program that could not be loaded is tried again with the next
             // change; what is unbound says nothing by then.
-            let _ = self.apply(&change);
+            self.is_behind |= self.apply(&change).is_err();
         }
     }
 
     fn release(&mut self, slot: u32) {
-        if self.used.remove(&slot).is_some() {
-            self.worker.ask(Job::Remove { slot });
+        if self.used.remove(&slot).is_none() {
+            return;
         }
+        // Another port's frames are not to come by a binding of this one's.
+        match self.is_behind {
+            true => self.bound_still.push(slot),
+            false => self.worker.ask(Job::Remove { slot }),
+        }
+    }
+
+    fn life(&self) -> Weak<()> {
+        self.worker.life()
     }
 
     fn take_over(&mut self, slot: u32, queue: &Queue) -> Option<u32> {

@@ -13,8 +13,8 @@ use rustix::io::write;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use weir_link::bpf::{BatchError, Map, MapSpec};
@@ -69,6 +69,8 @@ pub(super) struct Worker {
     done: Receiver<Done>,
     tell: Sender<Done>,
     news: Arc<OwnedFd>,
+    /// Held by every thread that makes rings, too.
+    life: Arc<()>,
 }
 
 impl Worker {
@@ -81,9 +83,11 @@ impl Worker {
         let nobodys = Map::create("weir_ring", &MapSpec::ring_buf(NOBODYS_BYTES));
         let nobodys = nobodys.map_err(io::Error::other)?;
         let near = || (tell.clone(), Arc::clone(&news));
+        let life = Arc::new(());
+        let held = Arc::clone(&life);
         Ok(Worker {
             adds: thread("weir-rings", near(), move |jobs| {
-                add(&placed, jobs, &mut puts)
+                add(&placed, jobs, &mut puts, &held)
             })?,
             waits: thread("weir-waits", near(), move |jobs| {
                 wait(&rings, &nobodys, spare, jobs)
@@ -91,7 +95,14 @@ impl Worker {
             done,
             tell,
             news,
+            life,
         })
+    }
+
+    /// Is gone when the threads that make rings have ended, and their rings
+    /// with them.
+    pub(super) fn life(&self) -> Weak<()> {
+        Arc::downgrade(&self.life)
     }
 
     /// Says so after a time.
@@ -179,7 +190,12 @@ impl Ring {
 }
 
 /// Makes rings and puts them at their slots.
-fn add(rings: &Arc<Map>, jobs: Vec<Job>, puts: &mut VecDeque<JoinHandle<()>>) -> Vec<Done> {
+fn add(
+    rings: &Arc<Map>,
+    jobs: Vec<Job>,
+    puts: &mut VecDeque<JoinHandle<()>>,
+    life: &Arc<()>,
+) -> Vec<Done> {
     let (mut all, mut made) = (Vec::new(), Vec::new());
     for job in jobs {
         let Job::Add { slot, bytes } = job else {
@@ -206,7 +222,11 @@ fn add(rings: &Arc<Map>, jobs: Vec<Job>, puts: &mut VecDeque<JoinHandle<()>>) ->
     let made = Arc::new(made);
     let (tell, told) = channel();
     let (map, placed) = (Arc::clone(rings), Arc::clone(&made));
-    let put = move || drop(tell.send(put(&map, &placed)));
+    let life = Arc::clone(life);
+    let put = move || {
+        drop(tell.send(put(&map, &placed)));
+        drop((placed, life));
+    };
     // Without a thread the answer never comes, and says so.
     puts.extend(Builder::new().name("weir-put".into()).spawn(put));
     let end = placed_or_ended(rings, &made, &told);

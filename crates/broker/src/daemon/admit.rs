@@ -1,0 +1,149 @@
+//! Connections: how they begin and end.
+//!
+//! Every user of the machine can connect, so what it takes is bounded: who has
+//! no grant is turned away at once, and new connections take at most a twentieth
+//! of a processor's time. Above that, connections wait in the listener's queue.
+//! Processor time is what counts, not the clock's: on a machine with other work
+//! the queue would get longer for every user.
+
+use super::client::Client;
+use super::{Daemon, LISTENER, data};
+use crate::engine::{Fabric, Owner};
+use crate::policy::Who;
+use crate::protocol::{Channel, ErrorKind, Said, encode};
+use rustix::event::epoll::{self, EventFlags};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant};
+
+/// Connections that are accepted before anything else is done.
+const ACCEPTS_MAX: usize = 64;
+
+impl<F: Fabric> Daemon<F> {
+    /// Takes in connections that wait.
+    pub(super) fn accept(&mut self) {
+        let began = spent();
+        let mut is_deaf = false;
+        for _ in 0..ACCEPTS_MAX {
+            match self.listener.accept() {
+                Ok(None) => break,
+                Ok(Some(channel)) => self.admit(channel),
+                // No descriptors are left: none is accepted for a moment.
+                Err(_) => {
+                    is_deaf = true;
+                    break;
+                }
+            }
+        }
+        let now = Instant::now();
+        self.coming.spend((), spent() - began, now);
+        if is_deaf || self.coming.is_overdrawn(&(), now) {
+            self.is_deaf = true;
+            let _ = epoll::delete(&self.epoll, &self.listener);
+        }
+    }
+
+    /// Listens again, where it may.
+    pub(super) fn hear(&mut self, now: Instant) {
+        if self.is_deaf && !self.coming.is_overdrawn(&(), now) {
+            let added = epoll::add(&self.epoll, &self.listener, data(LISTENER), EventFlags::IN);
+            self.is_deaf = added.is_err();
+        }
+    }
+
+    fn admit(&mut self, channel: Channel) {
+        let Ok(peer) = channel.peer() else {
+            return self.close(u32::MAX, channel);
+        };
+        let who = Who {
+            uid: peer.uid,
+            gids: peer.gids,
+            pid: peer.pid,
+            is_superuser: peer.is_superuser,
+        };
+        let uid = who.uid;
+        let grant = match self.let_in(&who) {
+            Ok(grant) => grant,
+            Err((kind, reason)) => {
+                let kind = Some(kind);
+                if let Ok(bytes) = encode(&Said::Goodbye { reason, kind }) {
+                    let _ = channel.send(&bytes, &[], false);
+                }
+                return self.close(uid, channel);
+            }
+        };
+        let number = self.next_client;
+        if epoll::add(&self.epoll, &channel, data(number), EventFlags::IN).is_err() {
+            return self.close(uid, channel);
+        }
+        self.next_client += 1;
+        let owner = Owner {
+            connection: number,
+            who,
+        };
+        self.crowd.enter(uid, grant);
+        self.clients
+            .insert(number, Client::new(channel, owner, grant));
+        // Of a user who has made too much work it is not read yet.
+        self.watch(number);
+    }
+
+    /// By which grant a user is let in; `None` for the superuser.
+    fn let_in(&self, who: &Who) -> Result<Option<usize>, (ErrorKind, String)> {
+        let grant = match who.is_superuser {
+            true => None,
+            false => Some(self.engine.policy().place(who).ok_or_else(|| {
+                let uid = who.uid;
+                let reason = format!(
+                    "the policy grants user {uid} nothing; ask who administers this machine"
+                );
+                (ErrorKind::Denied, reason)
+            })?),
+        };
+        let closing = self.closer.len_of(who.uid);
+        let room = self.crowd.check(who.uid, grant, closing);
+        room.map(|()| grant)
+            .map_err(|reason| (ErrorKind::Limit, reason))
+    }
+
+    /// Ends a connection, with a reason.
+    pub(super) fn dismiss(&mut self, number: u64, reason: String, kind: Option<ErrorKind>) {
+        self.say(number, &Said::Goodbye { reason, kind }, Vec::new());
+        self.forget(number);
+    }
+
+    /// A connection has ended: its ports go.
+    pub(super) fn forget(&mut self, number: u64) {
+        let Some(client) = self.clients.remove(&number) else {
+            return;
+        };
+        let (began, spent_before) = (Instant::now(), spent());
+        let (uid, grant) = (client.owner.who.uid, client.grant);
+        self.crowd.leave(uid, grant);
+        self.deferred.retain(|one| one.connection != number);
+        if client.has_ports {
+            self.engine.close_all(number);
+        }
+        self.close(uid, client.channel);
+        let now = Instant::now();
+        match client.has_asked {
+            true => self.spend(uid, grant, now - began),
+            false => self.coming.spend((), spent() - spent_before, now),
+        }
+    }
+
+    /// Closes a connection, with what may be in its queue.
+    fn close(&self, uid: u32, channel: Channel) {
+        if self.listener.refuses_descriptors() {
+            return;
+        }
+        // It may be open for long.
+        let _ = epoll::delete(&self.epoll, &channel);
+        self.closer.close(uid, [channel.into()]);
+    }
+}
+
+/// Processor time of this thread.
+fn spent() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}

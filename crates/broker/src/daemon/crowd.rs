@@ -1,0 +1,134 @@
+//! How many connections there are, and whose.
+
+use super::limits;
+use std::collections::HashMap;
+
+/// Numbers of connections: all, by user, and by the grant that lets the user
+/// in. The superuser's count among all alone.
+#[derive(Default)]
+pub(super) struct Crowd {
+    all: usize,
+    superusers: usize,
+    users: HashMap<u32, usize>,
+    grants: HashMap<usize, usize>,
+}
+
+impl Crowd {
+    /// Whether one more may come; `closing` of the user's are still being
+    /// closed.
+    ///
+    /// # Errors
+    /// What there are too many of.
+    pub(super) fn check(
+        &self,
+        uid: u32,
+        grant: Option<usize>,
+        closing: usize,
+    ) -> Result<(), String> {
+        let full = || Err("the broker has as many connections as it can have".to_owned());
+        let Some(grant) = grant else {
+            return match self.superusers < limits::SUPERUSER_CONNECTIONS_MAX
+                && self.all < limits::CONNECTIONS_MAX
+            {
+                true => Ok(()),
+                false => full(),
+            };
+        };
+        let others_max = limits::CONNECTIONS_MAX - limits::SUPERUSER_CONNECTIONS_MAX;
+        if self.all - self.superusers >= others_max {
+            return full();
+        }
+        let max = limits::USER_CONNECTIONS_MAX;
+        if self.users.get(&uid).copied().unwrap_or(0) + closing >= max {
+            return Err(format!(
+                "user {uid} has {max} connections, the most there may be"
+            ));
+        }
+        let max = limits::GRANT_CONNECTIONS_MAX;
+        if self.grants.get(&grant).copied().unwrap_or(0) >= max {
+            return Err(format!(
+                "the users of this grant of the policy have {max} connections, the most there \
+                 may be"
+            ));
+        }
+        Ok(())
+    }
+
+    /// One has come.
+    pub(super) fn enter(&mut self, uid: u32, grant: Option<usize>) {
+        self.all += 1;
+        match grant {
+            None => self.superusers += 1,
+            Some(grant) => {
+                *self.users.entry(uid).or_default() += 1;
+                *self.grants.entry(grant).or_default() += 1;
+            }
+        }
+    }
+
+    /// One has gone.
+    pub(super) fn leave(&mut self, uid: u32, grant: Option<usize>) {
+        self.all -= 1;
+        match grant {
+            None => self.superusers -= 1,
+            Some(grant) => {
+                one_less(&mut self.users, &uid);
+                one_less(&mut self.grants, &grant);
+            }
+        }
+    }
+}
+
+fn one_less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_users_of_one_grant_leave_room_for_others() {
+        let mut crowd = Crowd::default();
+        let mut entered = Vec::new();
+        // One user with as many numbers as there are.
+        for uid in 100_000..165_536 {
+            if crowd.check(uid, Some(1), 0).is_ok() {
+                crowd.enter(uid, Some(1));
+                entered.push(uid);
+            }
+        }
+        assert_eq!(entered.len(), limits::GRANT_CONNECTIONS_MAX);
+        crowd.check(7, Some(0), 0).expect("another grant");
+        // All grants together leave the superuser's room.
+        for grant in 2..100 {
+            for uid in 0..limits::GRANT_CONNECTIONS_MAX as u32 {
+                if crowd.check(uid, Some(grant), 0).is_ok() {
+                    crowd.enter(uid, Some(grant));
+                }
+            }
+        }
+        assert!(crowd.check(7, Some(0), 0).is_err());
+        for _ in 0..limits::SUPERUSER_CONNECTIONS_MAX {
+            crowd.check(0, None, 0).expect("the superuser's reserve");
+            crowd.enter(0, None);
+        }
+        assert!(crowd.check(0, None, 0).is_err());
+        for uid in entered {
+            crowd.leave(uid, Some(1));
+        }
+        crowd.check(100_000, Some(1), 0).expect("they have gone");
+    }
+
+    #[test]
+    fn what_is_being_closed_counts() {
+        let crowd = Crowd::default();
+        assert!(crowd.check(7, Some(0), 63).is_ok());
+        assert!(crowd.check(7, Some(0), 64).is_err());
+    }
+}

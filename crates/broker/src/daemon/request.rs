@@ -1,0 +1,120 @@
+//! Requests, and what becomes of them.
+
+use super::{Daemon, limits};
+use crate::engine::Fabric;
+use crate::protocol::{Answer, Ask, ErrorKind, OpenPort, Refusal, Request, Said};
+use std::time::Instant;
+
+/// A request to open a port that waits until the kernel has freed what the
+/// user has closed.
+pub(super) struct Deferred {
+    pub(super) connection: u64,
+    request: u32,
+    asked: OpenPort,
+    until: Instant,
+}
+
+impl<F: Fabric> Daemon<F> {
+    /// Does what a connection asks for, or begins to.
+    pub(super) fn request(&mut self, number: u64, request: Request) {
+        let Some(client) = self.clients.get_mut(&number) else {
+            return;
+        };
+        client.has_asked = true;
+        let owner = client.owner.clone();
+        let done = |result: Result<(), Refusal>| match result {
+            Ok(()) => Answer::Done,
+            Err(refusal) => Answer::Refused(refusal),
+        };
+        let answer = match request.ask {
+            Ask::Open(asked) => {
+                client.has_ports = true;
+                match self.engine.open(owner, asked.clone()) {
+                    Err(refusal) if refusal.passes && self.may_defer(number) => {
+                        return self.defer(number, request.id, asked);
+                    }
+                    Err(refusal) => Answer::Refused(refusal),
+                    Ok(port) => return self.answer_later(number, port, request.id),
+                }
+            }
+            Ask::Send { port } => match self.engine.send(&owner, port) {
+                Err(refusal) => Answer::Refused(refusal),
+                Ok(()) => return self.answer_later(number, port, request.id),
+            },
+            Ask::PortInterface { port } => match self.engine.port_interface(&owner, port) {
+                Ok(status) => Answer::Interface(status),
+                Err(refusal) => Answer::Refused(refusal),
+            },
+            Ask::SetFilter { port, filter } => done(self.engine.set_filter(&owner, port, filter)),
+            Ask::Close { port } => done(self.engine.close(&owner, port)),
+            Ask::Interface { name } => match self.engine.interface_status(&owner, &name) {
+                Ok(status) => Answer::Interface(status),
+                Err(refusal) => Answer::Refused(refusal),
+            },
+            Ask::Ports { after } => self.engine.page(&owner, after.unwrap_or(0)),
+            Ask::Resume { port, secret } => {
+                client.has_ports = true;
+                done(self.engine.resume(&owner, port, &secret))
+            }
+            Ask::Stop if owner.who.is_superuser => {
+                self.stops = true;
+                Answer::Done
+            }
+            Ask::Stop => {
+                let message = "only the superuser may end the broker";
+                Answer::Refused(Refusal::new(ErrorKind::Denied, message))
+            }
+        };
+        let to = request.id;
+        self.say(number, &Said::Answer { to, answer }, Vec::new());
+    }
+
+    /// The answer comes when the engine is through with the port.
+    fn answer_later(&mut self, number: u64, port: u32, request: u32) {
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.waiting.insert(port, request);
+        }
+    }
+
+    fn may_defer(&self, number: u64) -> bool {
+        let of = |one: &&Deferred| one.connection == number;
+        self.deferred.len() < limits::DEFERRED_MAX
+            && self.deferred.iter().filter(of).count() < limits::CONNECTION_DEFERRED_MAX
+    }
+
+    fn defer(&mut self, connection: u64, request: u32, asked: OpenPort) {
+        self.deferred.push(Deferred {
+            connection,
+            request,
+            asked,
+            until: Instant::now() + limits::FREEING_MAX,
+        });
+    }
+
+    /// Tries again to open the ports that wait for memory. Those of users who
+    /// have made too much work of late wait on.
+    pub(super) fn retry_deferred(&mut self) {
+        for one in std::mem::take(&mut self.deferred) {
+            let Some(client) = self.clients.get(&one.connection) else {
+                continue;
+            };
+            let began = Instant::now();
+            if began < one.until && self.is_overdrawn(client, began) {
+                self.deferred.push(one);
+                continue;
+            }
+            let (owner, grant) = (client.owner.clone(), client.grant);
+            let uid = owner.who.uid;
+            match self.engine.open(owner, one.asked.clone()) {
+                Ok(port) => self.answer_later(one.connection, port, one.request),
+                Err(refusal) if refusal.passes && began < one.until => self.deferred.push(one),
+                Err(refusal) => {
+                    let answer = Answer::Refused(refusal);
+                    let to = one.request;
+                    self.say(one.connection, &Said::Answer { to, answer }, Vec::new());
+                }
+            }
+            self.spend(uid, grant, began.elapsed());
+        }
+    }
+}

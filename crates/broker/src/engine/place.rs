@@ -1,0 +1,121 @@
+//! Where in the kernel an interface's frames are divided, and for how long.
+
+use super::ports::Engine;
+use super::{Divider, Fabric};
+use crate::protocol::{Attach, OpenPort, Refusal};
+use std::time::{Duration, Instant};
+
+/// How long the daemon leaves native XDP at an interface that needs it no
+/// more. To attach and to detach it, many drivers reset the device, and the
+/// link is down for up to some seconds: a user who opens and closes ports that
+/// take makes that happen twice in this time at most.
+pub const NATIVE_HOLD: Duration = Duration::from_secs(30);
+
+impl<F: Fabric> Engine<F> {
+    /// Sets how long native XDP stays at an interface that needs it no more;
+    /// at first not at all.
+    pub fn hold_native(&mut self, time: Duration) {
+        self.native_hold = time;
+    }
+
+    /// When [`keep_time`](Self::keep_time) has something to do.
+    pub fn next_time(&self) -> Option<Instant> {
+        let interfaces = self.interfaces.values();
+        interfaces.filter_map(|one| one.native_until).min()
+    }
+
+    /// Ends what is over by `now`.
+    pub fn keep_time(&mut self, now: Instant) {
+        let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
+        let over = self.interfaces.iter();
+        let over = over.filter_map(|(ifindex, one)| is_over(one.native_until).then_some(*ifindex));
+        for ifindex in over.collect::<Vec<u32>>() {
+            match self.interfaces.get(&ifindex) {
+                Some(one) if one.ports == 0 => self.close_interface(ifindex),
+                // If it cannot be moved, the ports stay as they are.
+                _ => drop(self.attach_for(ifindex, None)),
+            }
+        }
+    }
+
+    /// Moves the divider to where the ports, and one more, need it.
+    pub(super) fn attach_for(
+        &mut self,
+        ifindex: u32,
+        more: Option<&OpenPort>,
+    ) -> Result<(), Refusal> {
+        let Some(interface) = self.interfaces.get_mut(&ifindex) else {
+            return Ok(());
+        };
+        let ports = self.ports.values().filter(|port| port.ifindex == ifindex);
+        let asked = || ports.clone().map(|port| &port.asked).chain(more);
+        let now = interface.divider.attached();
+        let wanted = wanted(asked, now);
+        let is_native = now == Some(Attach::XdpNative);
+        if is_native && wanted.first() != Some(&Attach::XdpNative) && !self.native_hold.is_zero() {
+            let time = Instant::now();
+            let until = *interface
+                .native_until
+                .get_or_insert(time + self.native_hold);
+            if time < until {
+                return Ok(());
+            }
+        }
+        interface.native_until = None;
+        let mut result = Ok(());
+        for attach in wanted {
+            result = match now == Some(attach) {
+                true => Ok(()),
+                false => interface.divider.attach(attach),
+            };
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    pub(super) fn close_interface_if_unused(&mut self, ifindex: u32) {
+        let Some(interface) = self.interfaces.get_mut(&ifindex) else {
+            return;
+        };
+        if interface.ports > 0 {
+            return;
+        }
+        let is_native = interface.divider.attached() == Some(Attach::XdpNative);
+        if is_native && !self.native_hold.is_zero() {
+            let until = Instant::now() + self.native_hold;
+            interface.native_until.get_or_insert(until);
+            return;
+        }
+        self.close_interface(ifindex);
+    }
+
+    pub(super) fn close_interface(&mut self, ifindex: u32) {
+        if let Some(interface) = self.interfaces.remove(&ifindex) {
+            let life = interface.divider.life();
+            self.ghosts.close_interface(ifindex, &life);
+        }
+        self.fabric.end_spare_paths(ifindex);
+    }
+}
+
+/// The places that serve the ports, the best first; those after it are for
+/// drivers that cannot.
+fn wanted<'a, I>(asked: impl Fn() -> I, now: Option<Attach>) -> Vec<Attach>
+where
+    I: Iterator<Item = &'a OpenPort>,
+{
+    let stated = asked().map(|port| port.attach);
+    let stated = stated.filter(|one| *one != Attach::Auto);
+    if let Some(attach) = stated.max_by_key(|attach| *attach as u8) {
+        return vec![attach];
+    }
+    if !asked().any(|port| port.take) {
+        return vec![Attach::Tc];
+    }
+    match now {
+        Some(Attach::XdpGeneric) => vec![Attach::XdpGeneric],
+        _ => vec![Attach::XdpNative, Attach::XdpGeneric, Attach::Tc],
+    }
+}

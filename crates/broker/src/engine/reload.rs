@@ -1,0 +1,168 @@
+//! Another policy, while ports are open.
+
+use super::ports::{Engine, Finished, bind_claims, no_port};
+use super::sends::Sending;
+use super::{Divider, Fabric};
+use crate::keep::KeptPath;
+use crate::policy::{Accounts, Policy, Who};
+use crate::protocol::{Event, Refusal};
+use weir_demux::BindingId;
+
+/// What became of the ports under another policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reloaded {
+    /// Ports that go on, the superuser's included.
+    pub kept: usize,
+    /// Ports that it does not grant.
+    pub ended: usize,
+}
+
+/// What has happened to ports, by connection and number.
+type Events = Vec<(u64, u32, Event)>;
+
+/// In place of a grant while ports are looked at one after the other: those
+/// that were not yet count for none.
+const NOT_YET: Option<usize> = Some(usize::MAX);
+
+impl<F: Fabric> Engine<F> {
+    /// Goes by another policy from now on. Ports that it grants go on, by
+    /// their numbers as far as its limits allow, behind the filters of its
+    /// grants; the others are closed. The host's claims are those of the new
+    /// policy before any port changes.
+    ///
+    /// # Errors
+    /// If a claim cannot be bound; then everything stays as it was.
+    pub fn reload(
+        &mut self,
+        policy: Policy,
+        accounts: &Accounts,
+    ) -> Result<(Reloaded, Events), Refusal> {
+        self.rebind_claims(&policy)?;
+        self.policy = policy;
+        self.guards.clear();
+        let (policy, fabric) = (&self.policy, &self.fabric);
+        let grant = |who: &Who, interface: &str| policy.grant(who, interface).map(|(at, _)| at);
+        self.ghosts.regrant(|ring| fabric.has_ring(ring), grant);
+        for path in &mut self.retired {
+            path.grant = grant(&path.who, &path.interface);
+        }
+        let granted = |port: &&mut super::ports::Port| port.grant.is_some();
+        for port in self.ports.values_mut().filter(granted) {
+            port.grant = NOT_YET;
+        }
+        let (mut events, mut ended) = (Vec::new(), 0);
+        for number in self.ports.keys().copied().collect::<Vec<u32>>() {
+            let Err(refusal) = self.grant_again(number, accounts) else {
+                continue;
+            };
+            ended += 1;
+            if let Some(port) = self.ports.get(&number) {
+                let owner = port.owner.clone();
+                let reason = refusal.message.clone();
+                events.push((owner.connection, number, Event::Revoked { reason }));
+                // For a request that waits.
+                self.done.push(Finished {
+                    port: number,
+                    owner,
+                    result: Err(refusal),
+                });
+            }
+            self.remove(number);
+        }
+        let kept = self.ports.len();
+        Ok((Reloaded { kept, ended }, events))
+    }
+
+    /// Binds the claims of another policy on every interface, and then removes
+    /// those of before.
+    fn rebind_claims(&mut self, policy: &Policy) -> Result<(), Refusal> {
+        let mut bound: Vec<(u32, Vec<BindingId>)> = Vec::new();
+        let mut result = Ok(());
+        for (ifindex, interface) in &mut self.interfaces {
+            match bind_claims(policy, &interface.facts, &mut interface.divider) {
+                Ok(claims) => bound.push((*ifindex, claims)),
+                Err(refusal) => {
+                    result = Err(refusal);
+                    break;
+                }
+            }
+        }
+        for (ifindex, claims) in bound {
+            if let Some(interface) = self.interfaces.get_mut(&ifindex) {
+                let gone = match result.is_ok() {
+                    true => std::mem::replace(&mut interface.claims, claims),
+                    false => claims,
+                };
+                gone.into_iter().for_each(|id| interface.divider.unbind(id));
+            }
+        }
+        result
+    }
+
+    /// Brings a port under the policy of now.
+    fn grant_again(&mut self, number: u32, accounts: &Accounts) -> Result<(), Refusal> {
+        let port = self.ports.get_mut(&number).ok_or_else(|| no_port(number))?;
+        if port.grant.is_none() {
+            return Ok(());
+        }
+        let who = &mut port.owner.who;
+        who.gids = accounts.still(who.uid, &who.gids);
+        let (owner, ifindex) = (port.owner.clone(), port.ifindex);
+        let mut asked = port.asked.clone();
+        let interface = self.interfaces.get(&ifindex);
+        let facts = interface.ok_or_else(|| no_port(number))?.facts.clone();
+        asked.interface.clone_from(&facts.name);
+        let grant = self.granted(&owner, &asked, asked.ring)?;
+        let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len)?;
+        let effort = self.check_effort(grant, owner.who.uid, ifindex, Some(number), &filter)?;
+        let port = self.ports.get_mut(&number).ok_or_else(|| no_port(number))?;
+        if let Some((_, binding)) = port.place
+            && port.filter.program() != filter.program()
+            && let Some(interface) = self.interfaces.get_mut(&ifindex)
+        {
+            interface.divider.rebind(binding, filter.clone())?;
+        }
+        port.grant = grant;
+        port.filter = filter;
+        port.effort = effort;
+        self.send_again(number);
+        // What is not noted down the next broker finds out by itself.
+        let _ = self.note(number);
+        Ok(())
+    }
+
+    /// Ends what a port sends by, if the policy of now has other rules: then
+    /// its program asks for it again.
+    fn send_again(&mut self, number: u32) {
+        let Some(port) = self.ports.get(&number) else {
+            return;
+        };
+        let before = match &port.sending {
+            Sending::No => return,
+            Sending::Begun(rules) | Sending::Path(KeptPath { rules, .. }) => rules.clone(),
+        };
+        let interface = self.interfaces.get(&port.ifindex);
+        let facts = interface.map(|one| one.facts.clone());
+        let rules = port.grant.zip(facts.as_ref());
+        let rules = rules.map(|(place, facts)| self.rules_text(place, facts));
+        if matches!(rules, Some(Ok(now)) if now == before) {
+            return;
+        }
+        let (owner, begun) = (
+            port.owner.clone(),
+            matches!(port.sending, Sending::Begun(_)),
+        );
+        self.stop_sending(number);
+        if begun {
+            // It asks again, by the policy of now.
+            let sent = self.send(&owner, number);
+            if let Err(refusal) = sent {
+                self.done.push(Finished {
+                    port: number,
+                    owner,
+                    result: Err(refusal),
+                });
+            }
+        }
+    }
+}

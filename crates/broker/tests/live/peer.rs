@@ -1,0 +1,100 @@
+//! Who the kernel says is at the other end.
+
+use crate::process::say;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capability_is_in_bounding_set,
+    remove_capability_from_bounding_set, set_capabilities,
+};
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use weir_broker::protocol::{Channel, Listener, Peer};
+use weir_lab::need;
+
+/// In a process of its own: connects, and waits for the end of its input.
+pub(crate) fn knocker() {
+    let path = std::env::var("WEIR_SOCKET").unwrap();
+    let _channel = Channel::connect(Path::new(&path)).unwrap();
+    say("knocked");
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+fn knock(path: &Path) -> Child {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(["process::role", "--exact", "--nocapture"])
+        .env("WEIR_TEST_ROLE", "knocker")
+        .env("WEIR_SOCKET", path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
+    command.spawn().unwrap()
+}
+
+/// The next that connects.
+fn next(listener: &Listener) -> Channel {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(channel) = listener.accept().unwrap() {
+            return channel;
+        }
+        assert!(Instant::now() < deadline, "it does not connect");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Gives up all capabilities of this thread, which stays user 0, and of the
+/// processes that it starts.
+fn be_powerless() {
+    for bit in 0..u64::BITS {
+        let Some(one) = CapabilitySet::from_bits(1 << bit) else {
+            continue;
+        };
+        if capability_is_in_bounding_set(one) == Ok(true) {
+            remove_capability_from_bounding_set(one).unwrap();
+        }
+    }
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    set_capabilities(None, sets).unwrap();
+}
+
+#[test]
+fn user_0_is_the_superuser_with_capabilities_and_while_it_lives() {
+    if !need::root() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("weir-knock-{}.sock", std::process::id()));
+    let listener = Listener::bind(&path).unwrap();
+    let mut able = knock(&path);
+    let channel = next(&listener);
+    let peer = channel.peer().unwrap();
+    assert_eq!(
+        (peer.uid, peer.pid, peer.is_superuser),
+        (0, able.id(), true)
+    );
+    let is_same = |peer: &Peer, child: &Child| peer.pid == child.id();
+    drop(able.stdin.take());
+    able.wait().unwrap();
+    // Its number may be another process's by now.
+    assert!(!channel.peer().unwrap().is_superuser, "it has ended");
+
+    let powerless = std::thread::scope(|scope| {
+        let start = || {
+            be_powerless();
+            knock(&path)
+        };
+        scope.spawn(start).join().unwrap()
+    });
+    let mut powerless = powerless;
+    let channel = next(&listener);
+    let peer = channel.peer().unwrap();
+    assert!(is_same(&peer, &powerless));
+    assert_eq!((peer.uid, peer.is_superuser), (0, false));
+    drop(powerless.stdin.take());
+    powerless.wait().unwrap();
+}
