@@ -5,8 +5,10 @@
 
 use crate::route::config::Config;
 use crate::router::{prefixes, to_host};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use weir_link::net::{Address, AddressWatcher, Interface, Interfaces};
@@ -29,6 +31,8 @@ pub(crate) enum News {
 #[derive(Debug)]
 pub(crate) struct Addresses {
     news: Receiver<News>,
+    /// Readable when there are news.
+    woken: Arc<OwnedFd>,
     /// Closed, it ends the thread.
     open: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
@@ -47,7 +51,10 @@ impl Addresses {
     ) -> io::Result<Addresses> {
         let (tell, news) = channel();
         let (ended, open) = io::pipe()?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let woken = Arc::new(eventfd(0, flags)?);
         let thread = Thread {
+            woken: Arc::clone(&woken),
             watcher,
             interfaces: Interfaces::open()?,
             indices: interfaces.iter().map(|one| one.index).collect(),
@@ -60,14 +67,22 @@ impl Addresses {
         let named = Builder::new().name("weir-addresses".to_owned());
         Ok(Addresses {
             news,
+            woken,
             open: Some(open),
             thread: Some(named.spawn(move || thread.run(&ended))?),
         })
     }
 
-    /// What has changed, without waiting.
-    pub(crate) fn next(&self) -> Option<News> {
-        self.news.try_recv().ok()
+    /// What has changed since the last call, without waiting.
+    pub(crate) fn all(&self) -> impl Iterator<Item = News> {
+        // News that come behind this make it readable again.
+        let _ = rustix::io::read(&self.woken, &mut [0; 8]);
+        self.news.try_iter()
+    }
+
+    /// What is readable when there are news.
+    pub(crate) fn fd(&self) -> io::Result<OwnedFd> {
+        self.woken.try_clone()
     }
 }
 
@@ -98,13 +113,20 @@ struct Thread {
     host: Vec<Address>,
     links: Vec<HostChange>,
     tell: Sender<News>,
+    woken: Arc<OwnedFd>,
 }
 
 impl Thread {
+    fn tell(&self, news: News) {
+        let _ = self.tell.send(news);
+        // A count that is full is readable as it is.
+        let _ = rustix::io::write(&self.woken, &1_u64.to_ne_bytes());
+    }
+
     fn run(mut self, ended: &PipeReader) {
         loop {
             if let Err(error) = self.look() {
-                let _ = self.tell.send(News::Failed(error));
+                self.tell(News::Failed(error));
                 return;
             }
             let mut fds = [
@@ -129,7 +151,7 @@ impl Thread {
             && host != self.host
         {
             let left = leave(&self.links, &host, &text);
-            let _ = self.tell.send(News::Host(left.err()));
+            self.tell(News::Host(left.err()));
             self.host = host;
         }
         let now = self.indices.iter().zip(&self.addresses).enumerate();
@@ -144,7 +166,7 @@ impl Thread {
         let now: Vec<Vec<Prefix>> = now.collect();
         if now != self.addresses {
             self.addresses.clone_from(&now);
-            let _ = self.tell.send(News::Addresses(now));
+            self.tell(News::Addresses(now));
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 use crate::route::{HOPS_MAX, Hop, LinkId, Origin, Router, Target};
 use std::collections::{HashSet, hash_set};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use weir_link::net::{Route, RouteEvent, RouteKind, RouteWatcher};
 use weir_stack::Prefix;
 
@@ -40,6 +41,11 @@ impl Learner {
             elsewhere: 0,
             refused: 0,
         })
+    }
+
+    /// What is readable when there are news.
+    pub(crate) fn fd(&self) -> io::Result<OwnedFd> {
+        self.watcher.as_fd().try_clone_to_owned()
     }
 
     /// Has all be told again.

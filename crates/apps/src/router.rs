@@ -7,10 +7,9 @@ use crate::route::config::{Config, ConfigError, Facts};
 use crate::route::{LinkId, Origin, Reason, RouteError, Router, Verdict};
 use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use weir_link::net::{
-    Address, AddressWatcher, Event, Interface, InterfaceError, Neighbours, Watcher,
-};
+use weir_link::net::{Address, AddressWatcher, Interface, InterfaceError, Neighbours};
 use weir_stack::Prefix;
 use weir_tap::{Frame, HostFilter, HostFilterError, Pull, Tap, TapError};
 
@@ -21,8 +20,11 @@ const BATCH: usize = 64;
 /// Of these, how many are taken from one link before all is sent, where many
 /// frames go out at once.
 const BATCHES: usize = 2;
-/// The longest sleep: how often it is looked whether to end.
+/// The longest sleep: how often `look` is called where nothing has changed.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The same in nanoseconds.
+const LOOK_NS: u64 = LOOK.as_nanos() as u64;
 
 /// Words of neighbours that the host is told between two batches: each takes
 /// calls of the kernel, and frames wait meanwhile.
@@ -95,7 +97,8 @@ pub fn check(config: &Config) -> Result<(), RunError> {
 /// Taps the links of a configuration in the calling thread's network
 /// namespace, and routes between them. `look` sees the router when frames
 /// flow, then every 50 ms or so, and says whether to go on; and once more at
-/// the end.
+/// the end. While one of `wakes` is readable it is called more often: at once
+/// while no frame comes, and within 1 ms while some do.
 ///
 /// With the bypass [`Drop`](weir_tap::Bypass::Drop) nothing passes any more, however it
 /// ends, until the next one is ready or [`clean`]; with `restore` an end that
@@ -107,6 +110,7 @@ pub fn run(
     config: &Config,
     tap: weir_tap::Config,
     restore: bool,
+    wakes: Vec<OwnedFd>,
     mut look: impl FnMut(View<'_>) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
     // Heard of from before they are read: no change is missed.
@@ -114,7 +118,6 @@ pub fn run(
     let host_has = host_addresses()?;
     let interfaces = interfaces(config)?;
     let router = make(config, &interfaces)?;
-    let watcher = Watcher::open().map_err(RunError::Kernel)?;
     let indices: Vec<u32> = interfaces.iter().map(|interface| interface.index).collect();
     let learner = match config.kernel.routes {
         true => {
@@ -146,7 +149,8 @@ pub fn run(
     let mut running = Running {
         names,
         router,
-        watcher,
+        config: config.clone(),
+        is_learning: learner.is_some(),
         learner,
         host,
         addresses,
@@ -159,7 +163,8 @@ pub fn run(
         verdicts: Vec::with_capacity(BATCH),
         follower: Follower::default(),
     };
-    let ran = running.run(&mut tap, &mut look);
+    let begun = running.wake_on(&mut tap, wakes);
+    let ran = begun.and_then(|()| running.run(&mut tap, &mut look));
     if let Some(fast) = tap.fast() {
         fast.tally();
     }
@@ -275,8 +280,10 @@ fn seed() -> u64 {
 struct Running {
     names: Vec<String>,
     router: Router,
-    watcher: Watcher,
+    config: Config,
     learner: Option<Learner>,
+    /// The kernel may have more to tell of its routes.
+    is_learning: bool,
     /// Where the host's own protocols use the links, too.
     host: Option<Neighbours>,
     addresses: Addresses,
@@ -292,6 +299,16 @@ struct Running {
 }
 
 impl Running {
+    /// What ends a wait for frames.
+    fn wake_on(&self, tap: &mut Tap, wakes: Vec<OwnedFd>) -> Result<(), RunError> {
+        let learner = self.learner.iter().map(Learner::fd);
+        let own = learner.chain([self.addresses.fd()]);
+        let own: io::Result<Vec<OwnedFd>> = own.collect();
+        let own = own.map_err(RunError::Kernel)?;
+        wakes.into_iter().chain(own).for_each(|fd| tap.wake_on(fd));
+        Ok(())
+    }
+
     fn run(
         &mut self,
         tap: &mut Tap,
@@ -303,45 +320,44 @@ impl Running {
         }
         self.set_clock();
         tap.ready()?;
+        for link in 0..self.links.len() {
+            self.take_link(tap, link);
+        }
         let batches = if tap.is_bulk() { BATCHES } else { 1 };
-        let mut looked = None;
+        let (mut now_ns, mut look_ns) = (0, 0);
         let mut rounds = 0_u32;
         loop {
-            if looked.is_none_or(|at: Instant| at.elapsed() >= LOOK) {
-                looked = Some(Instant::now());
+            if tap.is_woken() || now_ns >= look_ns {
+                look_ns = now_ns + LOOK_NS;
                 tap.watch_links()?;
-                self.hear_links()?;
+                self.hear_links(tap)?;
                 self.hear_addresses()?;
+                self.is_learning = self.learner.is_some();
                 if look(self.view(tap)).is_break() {
                     return Ok(());
                 }
             }
-            loop {
-                rounds = rounds.wrapping_add(1);
-                let idle = !tap.pull(Pull::Frame(self.patience()))?;
-                let now_ns = self.now_ns();
-                for link in 0..self.links.len() {
-                    for _ in 0..batches {
-                        let is_whole = self.batch(tap, link, now_ns)?;
-                        self.send_own(tap)?;
-                        if !is_whole {
-                            break;
-                        }
+            rounds = rounds.wrapping_add(1);
+            let idle = !tap.pull(Pull::Frame(self.patience()))?;
+            now_ns = self.now_ns();
+            for link in 0..self.links.len() {
+                for _ in 0..batches {
+                    let is_whole = self.batch(tap, link, now_ns)?;
+                    self.send_own(tap)?;
+                    if !is_whole {
+                        break;
                     }
                 }
-                self.router.poll(now_ns);
-                self.send_own(tap)?;
-                tap.push()?;
-                self.tell_host();
-                if self.learner.is_some() && (idle || rounds.is_multiple_of(16)) {
-                    self.learn()?;
-                }
-                if let Some(fast) = tap.fast() {
-                    self.follower.follow(fast, &mut self.router, now_ns);
-                }
-                if idle || rounds.is_multiple_of(64) {
-                    break;
-                }
+            }
+            self.router.poll(now_ns);
+            self.send_own(tap)?;
+            tap.push()?;
+            self.tell_host();
+            if self.is_learning && (idle || rounds.is_multiple_of(16)) {
+                self.is_learning = self.learn()?;
+            }
+            if let Some(fast) = tap.fast() {
+                self.follower.follow(fast, &mut self.router, now_ns);
             }
         }
     }
@@ -364,7 +380,7 @@ impl Running {
 
     /// How long nothing is to be done.
     fn patience(&self) -> Duration {
-        if self.follower.is_busy() {
+        if self.follower.is_busy() || self.is_learning {
             return Duration::ZERO;
         }
         let due = self.router.next_ns().map(|due| {
@@ -389,33 +405,35 @@ impl Running {
         }
     }
 
-    /// Takes in which links carry frames.
-    fn hear_links(&mut self) -> Result<(), RunError> {
-        let mut changed = false;
-        while let Some(event) = self
-            .watcher
-            .next_event(Some(Duration::ZERO))
-            .map_err(RunError::Kernel)?
-        {
-            let (index, up) = match event {
-                Event::Running { index } => (index, true),
-                Event::NotRunning { index } | Event::Down { index } => (index, false),
-                _ => continue,
-            };
-            if let Some(link) = self.indices.iter().position(|known| *known == index) {
-                self.router.set_link_up(link as LinkId, up);
-                changed = true;
+    /// Takes in which links carry frames, and how long ones.
+    fn hear_links(&mut self, tap: &mut Tap) -> Result<(), RunError> {
+        let mut is_changed = false;
+        for link in 0..self.links.len() {
+            if tap.take_changed(self.links[link]).is_some() {
+                self.take_link(tap, link);
+                is_changed = true;
             }
         }
         match &mut self.learner {
-            Some(learner) if changed => learner.again().map_err(RunError::Kernel),
+            Some(learner) if is_changed => learner.again().map_err(RunError::Kernel),
             _ => Ok(()),
         }
     }
 
+    /// Takes in a link as it is now.
+    fn take_link(&mut self, tap: &Tap, link: usize) {
+        let id = self.links[link];
+        let (Some(interface), Some(mtu)) = (tap.interface(id), tap.mtu(id)) else {
+            return;
+        };
+        let number = link as LinkId;
+        self.router.set_link_up(number, interface.running);
+        self.router.set_mtu(number, self.config.mtu(link, mtu));
+    }
+
     /// Takes in which addresses are the router's.
     fn hear_addresses(&mut self) -> Result<(), RunError> {
-        while let Some(news) = self.addresses.next() {
+        for news in self.addresses.all() {
             match news {
                 News::Addresses(links) => {
                     for (link, addresses) in (0..).zip(links) {

@@ -92,7 +92,7 @@ impl Net {
                 ..weir_tap::Config::default()
             };
             let mut counts = FastCounts::default();
-            let ran = router::run(&config, tap, false, |view| {
+            let ran = router::run(&config, tap, false, Vec::new(), |view| {
                 counts = view
                     .tap
                     .fast_counts()

@@ -5,9 +5,11 @@ use crate::config::Config;
 use crate::error::TapError;
 use crate::fast::{FastConfig, FastPath};
 use crate::tap::{LinkId, Pull, Tap};
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use weir_link::xdp::{BULK_FRAMES_MAX, Bypass, FastAction, FastKey, FastKind};
 use weir_ring::Frame;
 use weir_ring::umem::Census;
@@ -15,8 +17,11 @@ use weir_ring::umem::Census;
 /// Frames that are taken from one queue before they are sent.
 const BATCH: usize = 64;
 
-/// How often it is looked whether to end.
+/// How often the program's `look` is called where nothing else calls it.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The same in nanoseconds.
+const LOOK_NS: u64 = LOOK.as_nanos() as u64;
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -56,18 +61,45 @@ impl Alike {
 }
 
 /// Asks a running bridge to end; any thread and any signal handler may.
-#[derive(Clone, Default, Debug)]
-pub struct Stop(Arc<AtomicBool>);
+#[derive(Clone, Debug)]
+pub struct Stop(Arc<Asked>);
+
+#[derive(Debug)]
+struct Asked {
+    is_asked: AtomicBool,
+    /// Readable once it is asked. Without descriptors left there is none, and
+    /// the bridge ends at its next [`LOOK`].
+    wake: Option<OwnedFd>,
+}
+
+impl Default for Stop {
+    fn default() -> Stop {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Stop(Arc::new(Asked {
+            is_asked: AtomicBool::new(false),
+            wake: eventfd(0, flags).ok(),
+        }))
+    }
+}
 
 impl Stop {
     /// Asks.
     pub fn stop(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.is_asked.store(true, Ordering::Relaxed);
+        if let Some(wake) = &self.0.wake {
+            // A count that is full is readable as it is.
+            let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+        }
     }
 
     /// Whether it was asked.
     pub fn is_asked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_asked.load(Ordering::Relaxed)
+    }
+
+    /// What becomes readable once it is asked.
+    fn fd(&self) -> Option<OwnedFd> {
+        self.0.wake.as_ref()?.try_clone().ok()
     }
 }
 
@@ -77,6 +109,7 @@ pub struct Bridge {
     links: [String; 2],
     config: Config,
     stop: Stop,
+    wakes: Vec<OwnedFd>,
     restore: bool,
     ageing: Duration,
 }
@@ -138,6 +171,7 @@ impl Bridge {
             links: [a.to_owned(), b.to_owned()],
             config: Config::default(),
             stop: Stop::default(),
+            wakes: Vec::new(),
             restore: false,
             ageing: Duration::ZERO,
         })
@@ -184,6 +218,13 @@ impl Bridge {
         self
     }
 
+    /// Calls `look` of [`run_with`](Self::run_with) also while this descriptor is
+    /// readable: at once while no frame comes, and within 1 ms while some do.
+    pub fn wake_on(mut self, fd: OwnedFd) -> Bridge {
+        self.wakes.push(fd);
+        self
+    }
+
     /// Leaves the links as they were when it is [asked to end](Self::until),
     /// and nothing joined.
     pub fn restore(mut self) -> Bridge {
@@ -205,7 +246,8 @@ impl Bridge {
     }
 
     /// As [`run`](Self::run); `look` sees the tap when frames flow, then
-    /// every 50 ms or so, and at the end.
+    /// every 50 ms or so, when the MTU of a link changes or whether it is running,
+    /// for [`wake_on`](Self::wake_on), and at the end.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -216,6 +258,8 @@ impl Bridge {
     ) -> Result<Census, TapError> {
         let [a, b] = &self.links;
         let mut tap = Tap::between(self.config, a, b)?;
+        let wakes = self.wakes.into_iter().chain(self.stop.fd());
+        wakes.for_each(|fd| tap.wake_on(fd));
         let ran = run(&mut tap, &self.stop, &mut each, &mut look, self.ageing);
         if self.restore && ran.is_ok() {
             tap.restore();
@@ -239,19 +283,17 @@ fn run(
 ) -> Result<(), TapError> {
     tap.ready()?;
     look(tap);
-    let mut looked = Instant::now();
-    let mut rounds = 0_u32;
+    let mut look_at = tap.now().saturating_add(LOOK_NS);
     while !stop.is_asked() {
-        let idle = !tap.pull(Pull::Frame(LOOK))?;
+        tap.pull(Pull::Frame(LOOK))?;
         for from in 0..2 {
             for queue in 0..tap.queues(LinkId(from)) {
                 batch(tap, from, queue, each, ageing)?;
             }
         }
         tap.push()?;
-        rounds = rounds.wrapping_add(1);
-        if (idle || rounds.is_multiple_of(64)) && looked.elapsed() >= LOOK {
-            looked = Instant::now();
+        if tap.is_woken() || tap.now() >= look_at {
+            look_at = tap.now().saturating_add(LOOK_NS);
             tap.watch_links()?;
             look(tap);
         }

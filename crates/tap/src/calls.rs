@@ -34,6 +34,9 @@ impl Tap {
     /// # Errors
     /// See [`TapError`].
     pub fn ready(&mut self) -> Result<(), TapError> {
+        if self.news.is_none() {
+            self.listen()?;
+        }
         self.is_ready = true;
         if self.is_shared() {
             return self.come_back();
@@ -158,6 +161,7 @@ impl Tap {
     #[inline]
     fn alive(&mut self) -> Result<u64, TapError> {
         let now = clock::now();
+        self.now_ns = now;
         let (mut is_well, mut is_late) = (true, false);
         if let Some(members) = &mut self.members {
             is_well = members.is_well(now);
@@ -188,8 +192,12 @@ impl Tap {
         let mut end = None;
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mut rounds = 0_u32;
+        self.wakes.is_woken = false;
         loop {
             let now = self.alive()?;
+            if self.wakes.is_due(now) {
+                self.look_around(now)?;
+            }
             let end = *end.get_or_insert(now.saturating_add(time));
             self.settle(now);
             if self.is_any_ready()? {
@@ -201,7 +209,7 @@ impl Tap {
                 return Ok(true);
             }
             let since = *self.idle_since.get_or_insert(now);
-            let is_over = now >= end;
+            let is_over = now >= end || self.wakes.is_woken;
             rounds = rounds.wrapping_add(1);
             let spins = self.spin.goes_on(now.saturating_sub(since));
             match &mut self.members {
@@ -232,6 +240,8 @@ impl Tap {
         }
         self.counts.calls_wait += 1;
         let mut fds = self.sockets();
+        fds.extend(self.wakes.fds());
+        fds.extend(self.news.as_ref().map(AsFd::as_fd));
         if let Some(members) = &self.members {
             // There is more to see than frames.
             fds.push(members.listener.as_fd());
@@ -254,6 +264,8 @@ impl Tap {
         if !woken {
             return Ok(());
         }
+        // It need not have been a frame.
+        self.wakes.look_soon();
         // The kernel has noted when it came: to wake takes its time, too.
         match self.state.heartbeat() {
             0 => {}

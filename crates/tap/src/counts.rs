@@ -13,6 +13,9 @@ pub struct LinkCounts {
     pub tx_bytes: u64,
     /// Frames that were to be sent and were dropped: the tx ring was full.
     pub no_room: u64,
+    /// Frames that were to be sent and were dropped: longer than the link's MTU
+    /// allows, or than its sockets can send.
+    pub tx_too_long: u64,
     /// Frames dropped since the program had hung, or a new one taken over,
     /// and others were past them on the bypass.
     pub stale: u64,

@@ -116,7 +116,8 @@ impl Tap {
 
     /// Sends a frame on a link, with the next [`push`](Self::push). Where the
     /// tx ring is full, it is pushed first; where that does not help, the
-    /// frame is dropped and counted: `false`.
+    /// frame is dropped and counted: `false`. So is one that is longer than the
+    /// link's [MTU](Self::mtu) allows.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -133,6 +134,10 @@ impl Tap {
         frame: Frame,
     ) -> Result<bool, TapError> {
         let bytes = frame.len() as u64;
+        if self.is_too_long(link, frame.len()) {
+            self.count(link, |counts| counts.tx_too_long += 1);
+            return Ok(false);
+        }
         match self.put(link, queue, frame)? {
             None => {}
             Some(frame) => {
@@ -165,6 +170,13 @@ impl Tap {
         put.map_err(|error| ring_error(&link.interface, error))
     }
 
+    /// Whether a frame of so many bytes is one that the link cannot send.
+    #[inline]
+    fn is_too_long(&self, link: LinkId, bytes: usize) -> bool {
+        let link = self.links.get(link.0).and_then(Option::as_ref);
+        link.is_some_and(|link| bytes > link.longest)
+    }
+
     #[inline]
     fn count(&mut self, link: LinkId, add: impl FnOnce(&mut LinkCounts)) {
         if let Some(Some(link)) = self.links.get_mut(link.0) {
@@ -178,7 +190,8 @@ impl Tap {
         link.map_or(0, |link| link.queues.len())
     }
 
-    /// The interface of a link, as it was when it was tapped.
+    /// The interface of a link: as it was when it was tapped, but for its MTU and
+    /// whether it is running, which are as the last pull has heard.
     pub fn interface(&self, link: LinkId) -> Option<&Interface> {
         let link = self.links.get(link.0)?.as_ref()?;
         Some(&link.interface)

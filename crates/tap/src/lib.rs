@@ -67,12 +67,14 @@ mod frames;
 mod link;
 mod member;
 mod more;
+mod news;
 mod pass;
 mod share;
 mod spin;
 pub mod switch;
 mod tap;
 mod trust;
+mod wake;
 mod watch;
 
 pub use bridge::{Alike, Bridge, Context, Stop, Verdict};

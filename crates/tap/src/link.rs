@@ -20,6 +20,14 @@ use weir_ring::{Frame, LinkQueue, Pool, RingSizes};
 /// push.
 const KICKS_MAX: usize = 64;
 
+/// Bytes of a VLAN tag, which come on top of the MTU: a frame without a tag may
+/// be as long, as with the kernel's own bridge (`is_skb_forwardable`).
+pub(crate) const TAG_BYTES: usize = 4;
+
+/// Pieces of a frame that the kernel sends in copy mode: the first, and
+/// `MAX_SKB_FRAGS` (`xsk_build_skb`).
+const SENT_PIECES_MAX: usize = 18;
+
 /// A link.
 #[derive(Debug)]
 pub(crate) struct TapLink {
@@ -33,6 +41,14 @@ pub(crate) struct TapLink {
     pub(crate) counts: LinkCounts,
     /// Of the frames that were put, those before the last push.
     pub(crate) pushed: u64,
+    /// Bytes of the longest frame that can be sent: by the MTU as it is now, and
+    /// as [`carries`](Self::carries).
+    pub(crate) longest: usize,
+    /// Bytes of the longest frame that the sockets can send, whatever the MTU.
+    carries: usize,
+    /// The MTU or [`Interface::running`] has changed, and the application does
+    /// not know yet.
+    pub(crate) is_changed: bool,
     /// Checksums may have been left to the device.
     pub(crate) completes: bool,
     /// Whether many frames may go out at once without socket buffers.
@@ -120,8 +136,9 @@ impl TapLink {
         mode: CopyMode,
         completes: bool,
         queues: Vec<Queue>,
+        room: u32,
     ) -> TapLink {
-        TapLink {
+        let mut link = TapLink {
             interface,
             holders: 1,
             held_by: u32::MAX,
@@ -129,9 +146,31 @@ impl TapLink {
             queues,
             counts: LinkCounts::default(),
             pushed: 0,
+            longest: 0,
+            carries: room as usize
+                * if mode == CopyMode::Copy {
+                    SENT_PIECES_MAX
+                } else {
+                    1
+                },
+            is_changed: false,
             completes,
             bulk: Err(NoBulk::NotAsked),
-        }
+        };
+        link.measure();
+        link
+    }
+
+    /// Takes in the interface's MTU.
+    pub(crate) fn measure(&mut self) {
+        let by_mtu = self.interface.frame_bytes_max() + TAG_BYTES;
+        self.longest = by_mtu.min(self.carries);
+    }
+
+    /// Bytes of the longest packet that can be sent.
+    pub(crate) fn mtu(&self) -> usize {
+        let header = self.interface.header_bytes() + TAG_BYTES;
+        self.longest.saturating_sub(header)
     }
 
     /// Binds to all queues of an interface.
@@ -150,10 +189,11 @@ impl TapLink {
         };
         let is_veth = || weir_link::net::driver(&interface.name).is_ok_and(|name| name == "veth");
         let completes = config.complete_checksums.unwrap_or_else(is_veth);
-        let mut link = TapLink::of(interface, CopyMode::Copy, completes, Vec::new());
+        let room = shared.pool.umem().room();
+        let mut link = TapLink::of(interface, CopyMode::Copy, completes, Vec::new(), room);
         for (attempt, mode) in modes.iter().enumerate() {
             link.mode = *mode;
-            match link.bind_queues(config, shared, number) {
+            match link.bind_in_mode(config, shared, number) {
                 Ok(()) => break,
                 Err(TapError::Socket(XskError::NotByDriver { .. } | XskError::NoQueue { .. }))
                     if attempt + 1 < modes.len() => {}
@@ -163,23 +203,47 @@ impl TapLink {
         Ok(link)
     }
 
-    fn bind_queues(
+    /// Binds so that frames may lie in several chunks where the MTU takes it; in
+    /// copy mode also where it does not yet, if the kernel can (Linux 6.6): it may
+    /// be raised. In zero-copy mode not every driver can, and frames in one chunk
+    /// are what all can do.
+    fn bind_in_mode(
         &mut self,
         config: &Config,
         shared: Shared<'_>,
         number: usize,
     ) -> Result<(), TapError> {
-        self.queues.clear();
         let room = shared.pool.umem().room() as usize;
-        // A VLAN tag comes on top.
-        let longest = self.interface.frame_bytes_max() + 4;
+        let has_to = self.interface.frame_bytes_max() + TAG_BYTES > room;
+        let frags = has_to || self.mode == CopyMode::Copy;
+        self.carries = room * if frags { SENT_PIECES_MAX } else { 1 };
+        let mut bound = self.bind_queues(config, shared, number, frags);
+        if let Err(TapError::Socket(XskError::NoQueue { .. })) = bound
+            && frags
+            && !has_to
+        {
+            self.carries = room;
+            bound = self.bind_queues(config, shared, number, false);
+        }
+        self.measure();
+        bound
+    }
+
+    fn bind_queues(
+        &mut self,
+        config: &Config,
+        shared: Shared<'_>,
+        number: usize,
+        frags: bool,
+    ) -> Result<(), TapError> {
+        self.queues.clear();
         for queue in 0..QUEUES_MAX {
             let spec = XskSpec {
                 ifindex: self.interface.index,
                 queue,
                 sizes: sizes(config.ring),
                 mode: self.mode,
-                frags: longest > room,
+                frags,
                 busy_poll: config.busy_poll,
             };
             let other = shared.other.or(self.queues.first().map(|q| &q.socket));

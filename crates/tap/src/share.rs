@@ -451,7 +451,8 @@ fn joined(
         own.push(None);
     }
     let completes = config.complete_checksums.unwrap_or(flag(10));
-    own[number] = Some(TapLink::of(interface, mode, completes, queues));
+    let room = pool.umem().room();
+    own[number] = Some(TapLink::of(interface, mode, completes, queues, room));
     Ok(())
 }
 

@@ -7,7 +7,9 @@ use crate::error::TapError;
 use crate::fast::FastPath;
 use crate::link::{Shared, TapLink};
 use crate::member::Members;
+use crate::news::News;
 use crate::spin::Spin;
+use crate::wake::Wakes;
 use crate::watch::Watch;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -70,6 +72,8 @@ pub struct Tap {
     pub(crate) epoch: u32,
     /// Until then frames show by their epoch whether they are old.
     pub(crate) check_until: u64,
+    /// When the clock was looked at last.
+    pub(crate) now_ns: u64,
     /// When there was a frame last.
     pub(crate) busy_at: u64,
     /// Since when there is none, and we wait for one.
@@ -85,6 +89,10 @@ pub struct Tap {
     pub(crate) untapped: Vec<TapLink>,
     /// Who asks whether the links of now are there.
     pub(crate) watch: Option<Watch>,
+    /// What happens to the links of now.
+    pub(crate) news: Option<News>,
+    /// What else ends a wait for frames.
+    pub(crate) wakes: Wakes,
 }
 
 impl Tap {
@@ -228,6 +236,7 @@ impl Tap {
             is_ready: false,
             epoch: 0,
             check_until: 0,
+            now_ns: 0,
             busy_at: 0,
             idle_since: None,
             spin: Spin::new(config.spin),
@@ -236,6 +245,8 @@ impl Tap {
             members: None,
             untapped: Vec::new(),
             watch: None,
+            news: None,
+            wakes: Wakes::default(),
         }
     }
 
@@ -318,6 +329,10 @@ impl Tap {
             self.links[number].take().into_iter().for_each(TapLink::end);
             return Err(error);
         }
+        // Of links that are tapped before the first pull, that is when news begin.
+        if self.news.is_some() {
+            self.listen()?;
+        }
         Ok(LinkId(number))
     }
 
@@ -361,6 +376,7 @@ impl Tap {
             link.bulk = bulk.add(&link, number);
         }
         link.put_sockets(&self.gate, number)?;
+        self.state.set_longest(number as u32, link.longest);
         self.links[number] = Some(link);
         Ok(())
     }

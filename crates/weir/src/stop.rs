@@ -18,7 +18,7 @@ use rustix::time::Timespec;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use std::ffi::c_int;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -109,6 +109,12 @@ impl Stop {
     /// Becomes readable with the first signal.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+
+    /// What becomes readable with the first signal, to be kept.
+    pub(crate) fn wakes(&self) -> Result<OwnedFd, Failure> {
+        let fd = self.fd().try_clone_to_owned();
+        fd.map_err(|error| Failure::run(format!("cannot watch for signals: {}", limited(&error))))
     }
 
     /// Waits for so long, or until a signal comes.

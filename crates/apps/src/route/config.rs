@@ -46,7 +46,7 @@ use weir_wire::ethernet::Address;
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
 /// The shortest longest packet of a link, in bytes: what every link of IPv4
 /// carries (RFC 791).
-const MTU_MIN: usize = 68;
+const MTU_MIN: usize = super::MTU_MIN;
 /// The same for IPv6 (RFC 8200 §5).
 const MTU_V6_MIN: usize = 1280;
 /// The longest packet of any link.
@@ -347,6 +347,15 @@ impl Config {
         let host = self.kernel.host.filter().is_some();
         let addresses = self.links[link].addresses("", own, host);
         addresses.unwrap_or_default()
+    }
+
+    /// Bytes of the longest packet of a link whose interface sends so many now.
+    ///
+    /// # Panics
+    /// If there is no such link.
+    pub fn mtu(&self, link: usize, own: usize) -> usize {
+        let own = own.min(MTU_MAX);
+        self.links[link].mtu.map_or(own, |mtu| mtu.min(own))
     }
 
     /// No address is given twice: where its network is would be left to chance.

@@ -69,6 +69,9 @@ pub const BATCH_MAX: usize = 64;
 /// Links of one router: as many as one tap has.
 pub const LINKS_MAX: usize = 8;
 
+/// Bytes of the longest packet that every link takes (RFC 791).
+pub(crate) const MTU_MIN: usize = 68;
+
 /// What to do with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -224,6 +227,18 @@ impl Router {
         self.changed = true;
         if let Some(link) = self.links.get_mut(usize::from(link)) {
             link.up = up;
+        }
+    }
+
+    /// Tells how many bytes the longest packet of a link has, from now on. Less
+    /// than IPv4 allows (RFC 791, 68) counts as that.
+    pub fn set_mtu(&mut self, link: LinkId, mtu: usize) {
+        let mtu = mtu.max(MTU_MIN);
+        if let Some(link) = self.links.get_mut(usize::from(link))
+            && link.mtu != mtu
+        {
+            link.mtu = mtu;
+            self.changed = true;
         }
     }
 

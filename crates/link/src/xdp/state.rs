@@ -18,6 +18,7 @@
 //!  96    u64  limit by the coarse clock: less by a tick, signed
 //!  104   u64  frames held back, and lost, while their like took to cached verdicts
 //!  112   u64  cached verdicts whose frames were held back
+//!  128   for each link: u32 bytes of the longest frame that it can send
 //!  256   for each link: u64 frames bypassed, u64 left to the host
 //!  2048  for each process: its death word, a robust lock in 64 bytes (death.rs)
 //!  4096  for each queue, where there are cached verdicts: u64 frames handed to
@@ -39,7 +40,7 @@ pub const MEMBERS_MAX: u16 = 16;
 
 /// Of this layout, and of the programs that go with it; C libraries have
 /// locks of their own kinds.
-pub(super) const VERSION: u64 = 5 | (super::death::LOCK_WORD as u64) << 32;
+pub(super) const VERSION: u64 = 6 | (super::death::LOCK_WORD as u64) << 32;
 
 pub(super) const BYTES: u32 =
     (at::QUEUES + at::QUEUE_BYTES * (LINKS_MAX * QUEUES_MAX) as usize) as u32;
@@ -61,6 +62,7 @@ pub(super) mod at {
     pub(crate) const SURE_LIMIT: usize = 96;
     pub(crate) const HELD: usize = 104;
     pub(crate) const HELD_ENTRIES: usize = 112;
+    pub(crate) const LONGEST: usize = 128;
     pub(crate) const LINKS: usize = 256;
     pub(crate) const LINK_BYTES: usize = 16;
     pub(crate) const DEATHS: usize = 2048;
@@ -325,6 +327,13 @@ impl State {
     #[inline]
     pub fn handed(&self, link: u32, queue: u32) -> u64 {
         self.queue(link, queue, at::HANDED).load(Ordering::SeqCst)
+    }
+
+    /// Says how long a frame may be that cached verdicts send on a link.
+    pub fn set_longest(&self, link: u32, bytes: usize) {
+        let at = at::LONGEST + link.min(LINKS_MAX - 1) as usize * size_of::<u32>();
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.word(at).store(bytes, Ordering::SeqCst);
     }
 
     /// Says that the frames of a queue up to that number are settled: sent on,

@@ -4,7 +4,9 @@ mod report;
 
 use crate::bulk_report::{Bulk, BulkReport};
 use crate::failure::{Failure, say};
+use crate::life::Life;
 use crate::limited;
+use crate::longest::Longest;
 use crate::on_off::OnOff;
 use crate::stats_file::StatsFile;
 use crate::stop::Stop;
@@ -170,6 +172,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let metrics = args.metrics.map(Metrics::serve).transpose()?;
     let mut teller = Teller {
         args,
+        life: Life::new(None)?,
+        longest: Longest::default(),
         json,
         metrics,
         began: None,
@@ -182,8 +186,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         &config,
         tap(args, config.links.len()),
         args.restore,
+        vec![stop.wakes()?],
         |view| {
             let asked = stop.asked();
+            if asked {
+                teller.life.stopping();
+            }
             teller.tell(&view, view.is_last);
             match asked || teller.trouble.is_some() {
                 true => ControlFlow::Break(()),
@@ -191,6 +199,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             }
         },
     );
+    teller.life.end(ran.is_ok());
     ran.map_err(|error| failure(source, error))?;
     teller.trouble.map_or(Ok(()), Err)
 }
@@ -263,6 +272,8 @@ fn failure(source: Option<&Path>, error: RunError) -> Failure {
 /// Tells of a running router as the user asked.
 struct Teller<'a> {
     args: &'a Args,
+    life: Life,
+    longest: Longest,
     json: Option<StatsFile>,
     metrics: Option<Metrics>,
     began: Option<Instant>,
@@ -280,8 +291,11 @@ impl Teller<'_> {
         let now = Instant::now();
         if self.began.is_none() {
             self.began = Some(now);
+            self.life.ready();
             introduce(view, self.args.bulk);
         }
+        self.life.beat();
+        self.longest.tell(view.tap);
         if self.refused.as_deref() != view.host_refused {
             self.refused = view.host_refused.map(str::to_owned);
             if let Some(why) = &self.refused {

@@ -1,16 +1,16 @@
 //! `weir bridge`: a transparent bridge that survives its own failure.
 
 mod fast;
-mod life;
 mod report;
 mod restart;
 
 use crate::bulk_report::{Bulk, BulkReport};
 use crate::failure::{Failure, say};
+use crate::life::Life;
+use crate::longest::Longest;
 use crate::on_off::OnOff;
 use crate::stats_file::StatsFile;
 use crate::stop::Stop;
-use life::Life;
 use report::Report;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -212,6 +212,7 @@ fn bridge(
     let mut bridge = Bridge::between(&args.a, &args.b)
         .map_err(failure)?
         .configure(|config| configure(config, args))
+        .wake_on(stop.wakes()?)
         .until(&asked);
     if args.restore {
         bridge = bridge.restore();
@@ -228,6 +229,7 @@ fn bridge(
     let second = Cell::new(0_u32);
     let switch = RefCell::new(Switch::new(settings(args), seed()));
     let mut last = Report::default();
+    let mut longest = Longest::default();
     let mut is_ready = false;
     let mut written = Instant::now();
     let ran = bridge.run_with(
@@ -240,10 +242,12 @@ fn bridge(
                 introduce(args, tap);
             }
             life.beat();
+            longest.tell(tap);
             if let Some(fast) = tap.fast() {
                 follower.follow(fast, &mut switch.borrow_mut(), second.get());
             }
             if stop.asked() {
+                life.stopping();
                 asked.stop();
             }
             if (args.stats || json.is_some())

@@ -51,6 +51,8 @@ struct Link {
     stale: u64,
     late: u64,
     no_room: u64,
+    /// Frames that were longer than the link can send.
+    tx_too_long: u64,
     rx_full: u64,
     rx_dropped: u64,
     completed_checksums: u64,
@@ -98,6 +100,7 @@ impl Report {
                     stale: carried.stale,
                     late: carried.late,
                     no_room: carried.no_room,
+                    tx_too_long: carried.tx_too_long,
                     rx_full: carried.rx_full,
                     rx_dropped: carried.rx_dropped,
                     completed_checksums: carried.completed,
@@ -155,7 +158,8 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for link in &self.links {
-            let lost = link.rx_full + link.rx_dropped + link.no_room + link.stale;
+            let sent_not = link.no_room + link.tx_too_long;
+            let lost = link.rx_full + link.rx_dropped + sent_not + link.stale;
             writeln!(
                 f,
                 "{}: {} frames in, {} out, {} lost, {} past weir ({} at {}{})",

@@ -4,8 +4,8 @@
 //! The frames take the bypass meanwhile; that is the kernel's doing, and does
 //! not wait for us.
 
-use super::life::Life;
 use crate::failure::{Failure, say};
+use crate::life::Life;
 use crate::stop::Stop;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use signal_hook::consts::{SIGINT, SIGTERM};

@@ -67,6 +67,10 @@ struct Link {
     to_host: u64,
     stale: u64,
     late: u64,
+    /// Bytes of the longest packet that the router sends here now.
+    mtu: usize,
+    /// Frames that were longer than the link can send.
+    tx_too_long: u64,
 }
 
 impl Report {
@@ -87,6 +91,8 @@ impl Report {
                 to_host: tapped.to_host,
                 stale: tapped.stale,
                 late: tapped.late,
+                mtu: view.router.link(link.number() as u16).1,
+                tx_too_long: tapped.tx_too_long,
             }
         });
         let (routes_v4, routes_v6) = view.router.routes().len();
@@ -176,7 +182,7 @@ impl Report {
                 .collect()
         };
         type Row = (&'static str, &'static str, fn(&Link) -> u64);
-        let by_link: [Row; 9] = [
+        let by_link: [Row; 10] = [
             ("rx_frames_total", "Frames received.", |l| l.rx_frames),
             ("rx_bytes_total", "Bytes received.", |l| l.rx_bytes),
             ("tx_frames_total", "Frames sent.", |l| l.tx_frames),
@@ -195,6 +201,11 @@ impl Report {
                 "late_total",
                 "Frames that were being sent while the bypass began.",
                 |l| l.late,
+            ),
+            (
+                "tx_too_long_total",
+                "Frames that were longer than the link can send.",
+                |l| l.tx_too_long,
             ),
         ];
         for (name, help, value) in by_link {

@@ -4,12 +4,13 @@
 
 use super::super::key::value;
 use super::{CTX, ENTRY, Emit, IP, LEN, SEND, TYPE, wire};
+use crate::xdp::state::{LINKS_MAX, at};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 
 impl Emit<'_> {
     /// Whether the frame is one that can go on without the application: to
     /// `out` where it goes as it is.
-    pub(super) fn check(&mut self, out: Label) {
+    pub(super) fn check(&mut self, out: Label, state: u16) {
         let routed = self.asm.label();
         self.push(&[
             Insn::mov64(Reg::R1, CTX),
@@ -20,6 +21,8 @@ impl Emit<'_> {
         ]);
         self.asm
             .jump(Insn::jump64(op::JEQ, Reg::R1, value::DROP), out);
+        self.link_takes(state);
+        self.push(&[Insn::load(op::W, Reg::R1, ENTRY, value::HOW)]);
         if self.completes {
             self.checksum_is_whole();
             self.push(&[Insn::load(op::W, Reg::R1, ENTRY, value::HOW)]);
@@ -45,6 +48,23 @@ impl Emit<'_> {
         self.push(&[Insn::alu64(op::ADD, Reg::R1, i32::from(IP))]);
         self.asm.jump(Insn::jump64(op::JGT, Reg::R1, len), up);
         self.push(&[Insn::store(op::DW, Reg::FP, SEND, Reg::R1)]);
+    }
+
+    /// One that is longer than the other link can send is for the application to
+    /// drop and count, or to report.
+    fn link_takes(&mut self, state: u16) {
+        const _: () = assert!(LINKS_MAX.is_power_of_two());
+        self.push(&Insn::load_map_value(Reg::R1, state, 0));
+        self.push(&[
+            Insn::load(op::W, Reg::R2, ENTRY, value::OUT),
+            Insn::alu64(op::AND, Reg::R2, LINKS_MAX as i32 - 1),
+            Insn::alu64(op::LSH, Reg::R2, 2),
+            Insn::alu64(op::ADD, Reg::R1, Reg::R2),
+            Insn::load(op::W, Reg::R1, Reg::R1, at::LONGEST as i16),
+            Insn::load(op::DW, Reg::R2, Reg::FP, LEN),
+        ]);
+        let up = self.up;
+        self.asm.jump(Insn::jump64(op::JGT, Reg::R2, Reg::R1), up);
     }
 
     /// Length into r1, TTL, checksum (RFC 1812 §5.2.2).

@@ -69,7 +69,7 @@ pub(in crate::xdp) fn answer(asm: &mut Asm, link: u32, spec: &Spec, state: u16) 
     emit.asm.goto(up);
     emit.asm.bind(hit);
     emit.claim(state);
-    emit.check(out);
+    emit.check(out, state);
     emit.change();
     emit.asm.bind(out);
     emit.send(spec.slots_log2);

@@ -14,16 +14,17 @@ const EVERY: Duration = Duration::from_millis(500);
 
 /// Who wants to hear.
 #[derive(Debug)]
-pub(super) struct Life {
+pub(crate) struct Life {
     manager: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<File>,
     every: Duration,
     given: Option<Instant>,
+    is_ending: bool,
 }
 
 impl Life {
     /// The service manager that the environment names, and a watchdog.
-    pub(super) fn new(watchdog: Option<&Path>) -> Result<Life, Failure> {
+    pub(crate) fn new(watchdog: Option<&Path>) -> Result<Life, Failure> {
         let watchdog = watchdog.map(|path| {
             let opened = OpenOptions::new().write(true).open(path);
             opened.map_err(|error| {
@@ -42,16 +43,17 @@ impl Life {
             watchdog: watchdog.transpose()?,
             every: every.min(EVERY),
             given: None,
+            is_ending: false,
         })
     }
 
     /// Says that frames flow.
-    pub(super) fn ready(&self) {
+    pub(crate) fn ready(&self) {
         self.tell("READY=1\nSTATUS=frames flow\n");
     }
 
     /// Gives a sign of life, when it is time.
-    pub(super) fn beat(&mut self) {
+    pub(crate) fn beat(&mut self) {
         if self.given.is_some_and(|given| given.elapsed() < self.every) {
             return;
         }
@@ -62,10 +64,17 @@ impl Life {
         }
     }
 
+    /// Tells the manager that it has begun to end, once.
+    pub(crate) fn stopping(&mut self) {
+        if !std::mem::replace(&mut self.is_ending, true) {
+            self.tell("STOPPING=1\n");
+        }
+    }
+
     /// Says that it ends; a watchdog is told to stop only where that was
     /// asked for.
-    pub(super) fn end(mut self, as_asked: bool) {
-        self.tell("STOPPING=1\n");
+    pub(crate) fn end(mut self, as_asked: bool) {
+        self.stopping();
         if let (Some(watchdog), true) = (&mut self.watchdog, as_asked) {
             let _ = watchdog.write_all(b"V");
         }

@@ -1,0 +1,276 @@
+//! What happens to tapped links: their MTU, and whether frames pass.
+//!
+//! A thread of the tap's own hears of it by rtnetlink. To ask again, after the
+//! kernel has dropped news, may take the kernel tenths of a second while
+//! interfaces are made and removed, for which no frame is to wait.
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+use weir_link::net::{Event, Interface, Watcher};
+
+/// A link as the kernel told of it last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Facts {
+    /// Bytes of the longest packet, without the link-layer header.
+    pub(crate) mtu: u32,
+    /// Up, and something at the other end.
+    pub(crate) running: bool,
+    /// How often that has changed, modulo 2^31: a link that was down for a
+    /// moment has lost the kernel's routes.
+    changes: u32,
+}
+
+impl Facts {
+    fn new(interface: &Interface) -> Facts {
+        Facts {
+            mtu: interface.mtu,
+            running: interface.running,
+            changes: 0,
+        }
+    }
+
+    fn hear(self, event: &Event) -> Facts {
+        let next = match event {
+            Event::MtuChanged { to, .. } => Facts { mtu: *to, ..self },
+            Event::Running { .. } => Facts {
+                running: true,
+                ..self
+            },
+            Event::NotRunning { .. } | Event::Down { .. } => Facts {
+                running: false,
+                ..self
+            },
+            _ => return self,
+        };
+        Facts {
+            changes: self.changes.wrapping_add(1) & CHANGES,
+            ..next
+        }
+    }
+
+    fn pack(self) -> u64 {
+        u64::from(self.changes) << 33 | u64::from(self.running) << 32 | u64::from(self.mtu)
+    }
+
+    fn unpack(word: u64) -> Facts {
+        Facts {
+            mtu: word as u32,
+            running: word >> 32 & 1 != 0,
+            changes: (word >> 33) as u32,
+        }
+    }
+}
+
+/// Bits of [`Facts::changes`].
+const CHANGES: u32 = u32::MAX >> 1;
+
+/// What is told of a failure without an error number.
+const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+
+/// A link of which the thread tells.
+#[derive(Debug)]
+struct Told {
+    ifindex: u32,
+    /// Its number in the tap.
+    number: usize,
+    /// [`Facts`], packed.
+    facts: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    links: Vec<Told>,
+    /// Readable when facts have changed.
+    woken: OwnedFd,
+    /// The error number after which the thread has ended; 0 while it lives.
+    failed: AtomicI32,
+}
+
+/// The news of some links, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct News {
+    shared: Arc<Shared>,
+    /// The facts that were taken last, for each of the links.
+    seen: Vec<Facts>,
+    /// Closed, it ends the thread.
+    open: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl News {
+    /// Begins with these links of the calling thread's network namespace, given
+    /// by their numbers and as they were when they were tapped.
+    pub(crate) fn begin<'a>(
+        links: impl Iterator<Item = (usize, &'a Interface)>,
+    ) -> io::Result<News> {
+        let watcher = Watcher::open()?;
+        let seen: Vec<(usize, u32, Facts)> = links
+            .map(|(number, interface)| (number, interface.index, Facts::new(interface)))
+            .collect();
+        let told = seen.iter().map(|&(number, ifindex, before)| {
+            let now = watcher.known().find(|one| one.index == ifindex);
+            let facts = now.map_or(before, Facts::new);
+            Told {
+                ifindex,
+                number,
+                facts: AtomicU64::new(facts.pack()),
+            }
+        });
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let shared = Arc::new(Shared {
+            links: told.collect(),
+            // Some may have changed before this began.
+            woken: eventfd(1, flags)?,
+            failed: AtomicI32::new(0),
+        });
+        let (ended, open) = io::pipe()?;
+        let thread = Thread {
+            watcher,
+            shared: Arc::clone(&shared),
+        };
+        let named = Builder::new().name("weir-news".to_owned());
+        Ok(News {
+            shared,
+            seen: seen.into_iter().map(|(.., facts)| facts).collect(),
+            open: Some(open),
+            thread: Some(named.spawn(move || thread.run(&ended))?),
+        })
+    }
+
+    /// Gives each link that has changed since the last call to `change`, by its number.
+    ///
+    /// # Errors
+    /// When the kernel no longer tells.
+    pub(crate) fn take(&mut self, mut change: impl FnMut(usize, Facts)) -> io::Result<()> {
+        let mut count = [0; 8];
+        // Nothing to read is an answer, too.
+        let _ = rustix::io::read(&self.shared.woken, &mut count);
+        for (link, seen) in self.shared.links.iter().zip(&mut self.seen) {
+            let facts = Facts::unpack(link.facts.load(Ordering::Acquire));
+            if *seen != facts {
+                *seen = facts;
+                change(link.number, facts);
+            }
+        }
+        match self.shared.failed.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+}
+
+impl AsFd for News {
+    /// Readable when there is something to [take](News::take).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.woken.as_fd()
+    }
+}
+
+impl Drop for News {
+    fn drop(&mut self) {
+        self.open = None;
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has nothing left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Thread {
+    watcher: Watcher,
+    shared: Arc<Shared>,
+}
+
+impl Thread {
+    fn run(mut self, ended: &PipeReader) {
+        loop {
+            match self.hear() {
+                Ok(false) => {}
+                Ok(true) => self.wake(),
+                Err(error) => {
+                    let code = error.raw_os_error().unwrap_or(EIO);
+                    self.shared.failed.store(code, Ordering::Release);
+                    return self.wake();
+                }
+            }
+            let mut fds = [
+                PollFd::new(&self.watcher, PollFlags::IN),
+                PollFd::new(ended, PollFlags::empty()),
+            ];
+            let polled = poll(&mut fds, None);
+            if polled.is_ok() && !fds[1].revents().is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Notes what the kernel has told; whether any link has changed.
+    fn hear(&mut self) -> io::Result<bool> {
+        let mut is_changed = false;
+        while let Some(event) = self.watcher.next_event(Some(Duration::ZERO))? {
+            let links = self.shared.links.iter();
+            for link in links.filter(|link| link.ifindex == event.index()) {
+                let before = link.facts.load(Ordering::Relaxed);
+                let now = Facts::unpack(before).hear(&event).pack();
+                link.facts.store(now, Ordering::Release);
+                is_changed |= now != before;
+            }
+        }
+        Ok(is_changed)
+    }
+
+    fn wake(&self) {
+        // A count that is full is readable as it is.
+        let _ = rustix::io::write(&self.shared.woken, &1_u64.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(mtu: u32, running: bool) -> Facts {
+        Facts {
+            mtu,
+            running,
+            changes: 0,
+        }
+    }
+
+    #[test]
+    fn facts_fit_into_a_word() {
+        for mtu in [68, 1500, 65_536, u32::MAX] {
+            for running in [false, true] {
+                for changes in [0, 1, CHANGES] {
+                    let facts = Facts {
+                        changes,
+                        ..facts(mtu, running)
+                    };
+                    assert_eq!(Facts::unpack(facts.pack()), facts);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_that_was_down_for_a_moment_has_changed() {
+        let before = facts(1500, true);
+        let index = 3;
+        let after = before
+            .hear(&Event::Down { index })
+            .hear(&Event::Running { index });
+        assert!(after.running);
+        assert_ne!(after, before);
+        assert_eq!(before.hear(&Event::Up { index }), before);
+        let last = Facts {
+            changes: CHANGES,
+            ..before
+        };
+        assert_eq!(last.hear(&Event::Down { index }).changes, 0);
+    }
+}

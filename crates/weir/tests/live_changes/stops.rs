@@ -1,0 +1,76 @@
+//! How soon a signal is acted upon: the service manager is told of the end.
+
+use super::{Background, LOADS, Net};
+use crate::common::{until_it_hears, weir};
+use crate::live::{PATIENCE, Running};
+use std::net::IpAddr;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+use weir_lab::net::Signal;
+
+/// What a busy machine leaves of the bound of 5 ms, in one of five runs at most.
+const SOON: Duration = Duration::from_millis(20);
+
+/// Until what the socket is told has these words in it.
+fn told(manager: &UnixDatagram, words: &str) {
+    let mut buffer = [0; 256];
+    loop {
+        let len = manager.recv(&mut buffer).expect(words);
+        if String::from_utf8_lossy(&buffer[..len]).contains(words) {
+            return;
+        }
+    }
+}
+
+fn stops(name: &str, arguments: &[&str]) {
+    let Some(net) = Net::new(name) else { return };
+    let path = net.folder.path("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let _other = net.hears(&net.b, "198.51.100.9", 9);
+    if arguments[0] == "bridge" {
+        // Frames for b as they are.
+        let b = net.b.device("eth0").unwrap().mac();
+        let gateway: IpAddr = "192.0.2.1".parse().unwrap();
+        let a = net.a.device("eth0").unwrap();
+        a.add_neighbour(gateway, b).unwrap();
+    }
+    for load in LOADS {
+        let (mut acted, mut ended) = (Vec::new(), Vec::new());
+        for _ in 0..5 {
+            let mut command = weir([]);
+            command.env("NOTIFY_SOCKET", &path);
+            let running = Running::start(&net.r, command, arguments).until("ready");
+            told(&manager, "READY=1");
+            until_it_hears(running.id());
+            let _background = Background::of(load, net.sends("198.51.100.9", 9));
+            std::thread::sleep(Duration::from_millis(130));
+            let began = Instant::now();
+            running.signal(Signal::TERM);
+            told(&manager, "STOPPING=1");
+            acted.push(began.elapsed());
+            assert_eq!(running.end().code, Some(0));
+            ended.push(began.elapsed());
+        }
+        acted.sort();
+        ended.sort();
+        println!("{arguments:?}, {load:?}: acted upon after {acted:?}, ended after {ended:?}");
+        assert!(acted[1] < SOON, "{load:?}: {acted:?}");
+    }
+}
+
+#[test]
+fn a_router_ends_soon() {
+    stops(
+        "stop-route",
+        &["route", "eth0", "eth1", "--hang-ms", "2000"],
+    );
+}
+
+#[test]
+fn a_bridge_ends_soon() {
+    stops(
+        "stop-bridge",
+        &["bridge", "eth0", "eth1", "--hang-ms", "2000"],
+    );
+}
