@@ -90,12 +90,16 @@ impl Tap {
             }
         }
         self.reap()?;
+        self.open_gate();
+        Ok(())
+    }
+
+    fn open_gate(&mut self) {
         if let Some(fast) = &mut self.fast {
             fast.flush();
         }
         let epoch = self.state.open(clock::now());
         self.is_of(epoch);
-        Ok(())
     }
 
     /// From now on frames are of this epoch.
@@ -106,9 +110,20 @@ impl Tap {
         self.busy_at = now;
     }
 
-    /// The gate has shut: we were taken for dead or hung. What waits is old.
+    /// Whether frames that took the bypass go on to the other link, past those
+    /// that wait here.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.config.bypass == Bypass::Wire || self.is_shared()
+    }
+
+    /// The gate has shut: we were taken for dead or hung. What waits is old where
+    /// the bypass has passed it.
     #[cold]
     fn come_back(&mut self) -> Result<(), TapError> {
+        if !self.is_passed() {
+            self.open_gate();
+            return Ok(());
+        }
         self.drop_kept();
         if let (true, epoch) = self.state.gate()
             && self.is_shared()
@@ -368,13 +383,14 @@ impl Tap {
     pub fn push(&mut self) -> Result<(), TapError> {
         let now = self.alive()?;
         let mut is_down = false;
+        let is_passed = self.is_passed();
         if let Ok(bulk) = &mut self.bulk {
             bulk.hear(&mut self.links, now);
         }
         let links = self.links.iter_mut().enumerate();
         for (number, link) in links.filter_map(|(number, link)| Some((number, link.as_mut()?))) {
             // The last moment to see it: what is put stays, and is old.
-            if self.state.gate() != (true, self.epoch) {
+            if is_passed && self.state.gate() != (true, self.epoch) {
                 break;
             }
             let mut bulk = self.bulk.as_mut().ok().filter(|_| link.bulk.is_ok());
@@ -403,7 +419,7 @@ impl Tap {
             }
             let given = link.counts.tx_frames - link.pushed;
             link.pushed = link.counts.tx_frames;
-            if given > 0 && self.state.gate() != (true, self.epoch) {
+            if is_passed && given > 0 && self.state.gate() != (true, self.epoch) {
                 link.counts.late += given;
             }
         }

@@ -6,7 +6,7 @@ use crate::counts::{Counts, LinkCounts};
 use crate::error::TapError;
 use crate::tap::{LinkId, Tap, ring_error};
 use weir_link::net::Interface;
-use weir_link::xdp::{CopyMode, Why};
+use weir_link::xdp::{Bypass, CopyMode, Why};
 use weir_ring::Frame;
 use weir_ring::umem::Census;
 
@@ -85,8 +85,9 @@ impl Tap {
                 queue.note(&frame, self.epoch);
             }
             // One that was let in before the gate shut is behind those that
-            // took the bypass.
+            // took the bypass, where that leads to the other link.
             if self.busy_at < self.check_until
+                && (self.config.bypass == Bypass::Wire || self.members.is_some())
                 && frame.meta().is_some_and(|meta| meta as u32 != self.epoch)
                 && self.state.trips().no_meta == 0
             {

@@ -52,8 +52,9 @@ pub enum Pull {
 /// go to. It belongs to the thread that made it.
 ///
 /// Call [`pull`](Self::pull) or [`push`](Self::push) more often than
-/// [`Config::hang_max`] while there are frames: else they take the bypass, and
-/// those that waited are dropped and counted with the next call.
+/// [`Config::hang_max`] while there are frames: else they take the bypass. With
+/// [`Bypass::Wire`] those that waited are behind others then, and the next call
+/// drops and counts them; with the others nothing has passed them, and they come.
 #[derive(Debug)]
 pub struct Tap {
     pub(crate) links: Vec<Option<TapLink>>,

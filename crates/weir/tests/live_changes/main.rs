@@ -1,5 +1,5 @@
 //! What a running bridge or router does when links, routes and addresses change,
-//! and when it is asked to end.
+//! when it is asked to end, and after it hung.
 //!
 //! The figures of how soon, with more trials and nothing else on the machine:
 //!
@@ -9,6 +9,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod hang;
 #[path = "../common/live.rs"]
 mod live;
 mod mtu;
