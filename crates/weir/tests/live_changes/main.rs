@@ -15,6 +15,7 @@ mod live;
 mod mtu;
 mod soon;
 mod stops;
+mod units;
 
 use common::Folder;
 use live::{PATIENCE, Running};

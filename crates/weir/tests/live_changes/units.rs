@@ -1,0 +1,82 @@
+//! The units of `systemd/`: what they allow is enough.
+
+use super::Net;
+use crate::live::{PATIENCE, Running};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
+use weir_lab::need;
+use weir_lab::net::Signal;
+
+/// The values of a key, in order.
+fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
+    let pairs = unit.lines().filter_map(|line| line.split_once('='));
+    pairs.filter(move |pair| pair.0 == key).map(|pair| pair.1)
+}
+
+/// Runs what the unit of that name starts, with its capabilities and no others,
+/// and these words for its variables and the file of its configuration.
+fn runs(net: &Net, name: &str, words: &[(&str, &str)]) {
+    let path = format!("{}/../../systemd/{name}", env!("CARGO_MANIFEST_DIR"));
+    let unit = std::fs::read_to_string(Path::new(&path)).unwrap();
+    assert!(values(&unit, "Type").eq(["notify"]));
+    assert!(values(&unit, "Restart").eq(["on-failure"]));
+    let mut command = values(&unit, "ExecStart").next().unwrap().to_owned();
+    for (variable, value) in words {
+        command = command.replace(variable, value);
+    }
+    let mut arguments: Vec<&str> = command.split_whitespace().collect();
+    assert_eq!(arguments.remove(0), "/usr/local/bin/weir");
+    assert!(!command.contains('$'), "{command}");
+    let allowed = values(&unit, "CapabilityBoundingSet").next().unwrap();
+    let allowed = allowed.split_whitespace().map(|capability| {
+        let name = capability.strip_prefix("CAP_").unwrap();
+        format!(",+{}", name.to_lowercase())
+    });
+    let mut restricted = Command::new("setpriv");
+    restricted.arg("--no-new-privs");
+    restricted.arg(format!(
+        "--bounding-set=-all{}",
+        allowed.collect::<String>()
+    ));
+    restricted.arg(env!("CARGO_BIN_EXE_weir"));
+    let manager_path = net.folder.path("notify");
+    let _ = std::fs::remove_file(&manager_path);
+    let manager = UnixDatagram::bind(&manager_path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    restricted.env("NOTIFY_SOCKET", &manager_path);
+    restricted.env("WATCHDOG_USEC", "300000");
+    let running = Running::start(&net.r, restricted, &arguments).until("ready");
+    let mut buffer = [0; 256];
+    // Signs of life, more than once in the time that the manager gives.
+    for expected in ["READY=1", "WATCHDOG=1", "WATCHDOG=1"] {
+        let len = manager.recv(&mut buffer).expect(expected);
+        let told = String::from_utf8_lossy(&buffer[..len]);
+        assert!(told.contains(expected), "{told}");
+    }
+    running.signal(Signal::TERM);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("copy at XDP native"), "{ended:?}");
+}
+
+#[test]
+fn what_they_start_runs_with_what_they_allow() {
+    let Some(net) = Net::new("units") else { return };
+    if Command::new("setpriv").arg("--version").output().is_err() {
+        return need::skip("no setpriv");
+    }
+    let config = net.folder.path("router.toml");
+    std::fs::write(
+        &config,
+        "[[link]]\nname = \"eth0\"\n[[link]]\nname = \"eth1\"\n",
+    )
+    .unwrap();
+    for bypass in ["kernel", "drop"] {
+        let options = format!("--bypass {bypass} --restore --hang-ms 2000");
+        let words = [("$OPTIONS", &*options), ("/etc/weir/router.toml", &config)];
+        runs(&net, "weir-route.service", &words);
+        let words = [("$OPTIONS", &*options), ("$INTERFACES", "eth0 eth1")];
+        runs(&net, "weir-bridge@.service", &words);
+    }
+}
