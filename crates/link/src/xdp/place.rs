@@ -137,6 +137,17 @@ pub(super) fn lock(folder: &PinFolder) -> Result<Option<OwnedFd>, PinError> {
     })
 }
 
+/// Whether a program is pinned in the place of any interfaces; also if that
+/// cannot be told.
+pub(super) fn is_pinned(program: u32) -> bool {
+    let Ok(parent) = parent() else { return true };
+    let Ok(names) = names(&parent) else {
+        return true;
+    };
+    let mut folders = names.iter().filter_map(|name| parent.existing(name).ok()?);
+    folders.any(|folder| has_any(&folder, &[program]))
+}
+
 /// Who has the place of one of these programs.
 pub(super) fn holder_of(programs: &[u32]) -> Option<Holder> {
     let parent = parent().ok()?;

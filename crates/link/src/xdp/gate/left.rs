@@ -183,9 +183,11 @@ pub(super) fn programs_at(interfaces: &[&Interface]) -> Vec<u32> {
     now.filter_map(|now| now.ok()?.xdp?.program_id).collect()
 }
 
-/// Whether a program of a gate is at XDP of an interface.
+/// Whether a program of a gate is at XDP of an interface that goes with a
+/// process: it is pinned nowhere, as those are that stay.
 fn has_gate(interface: &Interface) -> bool {
-    let programs = programs_at(&[interface]);
+    let mut programs = programs_at(&[interface]);
+    programs.retain(|id| !place::is_pinned(*id));
     let facts = programs.iter().filter_map(|id| program_info(*id).ok());
     facts.into_iter().any(|facts| facts.name == PROGRAM_NAME)
 }

@@ -131,13 +131,13 @@ fn a_head_that_comes_slowly_has_one_deadline_and_an_answer_a_new_one_by_progress
     let mut connection = Connection::new(began);
     assert_eq!(connection.deadline(), began + HEAD_TIME);
     let second = began + Duration::from_secs(1);
-    let client = Client::says(&[b"GET /b "]);
+    let client = Client::says(&[b"GET /b HTTP/1.1\r\nX: "]);
     run(&site, &mut connection, &client, second);
     let due = connection.deadline();
     assert_eq!(due, second + HEAD_TIME);
     // Byte after byte moves it no further.
     for later in 2..9 {
-        client.says.borrow_mut().push_back(b"H"[..].to_vec());
+        client.says.borrow_mut().push_back(b"y"[..].to_vec());
         run(
             &site,
             &mut connection,
