@@ -1,4 +1,5 @@
 //! A plan in the kernel with its ports, and frames to run it on.
+#![allow(unsafe_code)] // The promise that a bench opens one reader of a ring.
 
 use std::os::fd::{AsFd, OwnedFd};
 use weir_demux::kernel::record::{SHORT_FRAME_MAX, SHORT_HEADER_BYTES};
