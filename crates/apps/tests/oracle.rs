@@ -86,7 +86,7 @@ impl Linux {
             "-6 route add prohibit 2001:db8:7::/48",
             "-6 route add blackhole 2001:db8:8::/48",
         ] {
-            let mut command = std::process::Command::new("ip");
+            let mut command = need::program("ip").expect("the test has asked for it");
             command.args(arguments.split(' '));
             let done = host.output(command).unwrap();
             assert!(done.status.success(), "ip {arguments}: {done:?}");
@@ -529,7 +529,7 @@ fn compare(frames: impl Iterator<Item = (usize, Vec<u8>)>) -> BTreeMap<&'static 
 
 #[test]
 fn frames_made_at_random_leave_as_from_linux() {
-    if !need::root() {
+    if !need::root() || !need::tun() || !need::programs(&["ip"]) {
         return;
     }
     let seed = std::env::var("WEIR_SEED")
@@ -558,7 +558,7 @@ fn frames_made_at_random_leave_as_from_linux() {
 
 #[test]
 fn captured_frames_leave_as_from_linux() {
-    if !need::root() {
+    if !need::root() || !need::tun() || !need::programs(&["ip"]) {
         return;
     }
     let mut frames = Vec::new();

@@ -2,10 +2,12 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
+use weir_lab::command::Command;
 use weir_lab::need;
 use weir_lab::net::{Host, Line, Offloads, Process, Signal};
+use weir_lab::wait::Limited;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -41,7 +43,7 @@ impl Drop for Folder {
 /// `None` (after `skip`) without a compiler.
 fn compiled(folder: &Folder) -> Option<PathBuf> {
     let program = folder.0.join("tap_forward");
-    let mut cc = Command::new("cc");
+    let mut cc = need::program("cc")?;
     cc.args([
         "-std=c11",
         "-Wall",
@@ -55,26 +57,20 @@ fn compiled(folder: &Folder) -> Option<PathBuf> {
     .arg(library())
     .args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-o"])
     .arg(&program);
-    match cc.output() {
-        Ok(output) => {
-            assert!(output.status.success(), "{output:?}");
-            Some(program)
-        }
-        Err(_) => {
-            need::skip("no C compiler `cc`: apt install gcc libc6-dev");
-            None
-        }
-    }
+    let output = cc.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    Some(program)
 }
 
 /// It says that it is ready.
 fn start(host: &Host, program: &Path, arguments: &[&str]) -> Process {
-    let mut command = Command::new(program);
+    let mut command = Command::built(program);
     command.args(arguments);
     command.stderr(Stdio::piped()).stdout(Stdio::piped());
     let mut process = host.spawn(command).unwrap();
     let says = process.child_mut().stderr.take().unwrap();
     let mut line = String::new();
+    let says = Limited::new(says, "`ready` of the program");
     BufReader::new(says).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
     process
@@ -85,6 +81,7 @@ fn end(mut process: Process) -> String {
     let says = process.child_mut().stdout.take().unwrap();
     process.signal(Signal::TERM).unwrap();
     let mut line = String::new();
+    let says = Limited::new(says, "`ready` of the program");
     BufReader::new(says).read_line(&mut line).unwrap();
     let ended = process.wait(Duration::from_secs(5)).unwrap();
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
@@ -125,7 +122,7 @@ fn what_fails_says_why() {
         return;
     };
     let nowhere = folder.0.join("nowhere");
-    let output = Command::new(&program)
+    let output = Command::built(&program)
         .arg("--join")
         .arg(&nowhere)
         .output()
@@ -133,7 +130,7 @@ fn what_fails_says_why() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.starts_with("join: no tap is shared at"), "{said}");
-    let usage = Command::new(&program).output().unwrap();
+    let usage = Command::built(&program).output().unwrap();
     assert_eq!(usage.status.code(), Some(2));
 }
 

@@ -1,10 +1,10 @@
 //! Where the system gives no memory for native code, the interpreter runs.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::process::Command;
 use weir_filter::backend::Runner;
 use weir_filter::backend::native::{ARENA_BYTES, Arch, NativeError};
 use weir_filter::ir::Program;
+use weir_lab::command::Command;
 
 /// Which test to run in the child, whose limits are its own.
 const CHILD: &str = "WEIR_TEST_CHILD";
@@ -14,7 +14,7 @@ fn in_child(name: &str) -> bool {
     if std::env::var(CHILD).is_ok_and(|wanted| wanted == name) {
         return true;
     }
-    let child = Command::new(std::env::current_exe().unwrap())
+    let child = Command::itself()
         .args(["--exact", name, "--nocapture"])
         .env(CHILD, name)
         .output()

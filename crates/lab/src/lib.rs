@@ -6,12 +6,15 @@
 //! - [`frames`]: short ones, by hand.
 //! - [`cpu`]: which CPU runs what, and before whom.
 //! - [`rfc2544`]: bridges and routers measured as RFC 2544 says.
+//! - [`command`]: the programs that a test starts.
 //! - [`need`]: what a test needs from its surroundings.
+//! - [`wait`]: waits with limits.
 //! - [`seeds`]: which random runs it makes.
 //!
 //! All else comes with the feature `oracles`, which the `weir` binary is built
 //! without.
 
+pub mod command;
 #[cfg(feature = "oracles")]
 pub mod corpus;
 #[cfg(feature = "oracles")]
@@ -39,4 +42,6 @@ pub mod rules;
 pub mod seeds;
 #[cfg(feature = "oracles")]
 pub mod traffic;
+pub mod wait;
+mod watch;
 mod words;

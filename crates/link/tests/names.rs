@@ -1,7 +1,6 @@
 //! Names: the files' rules, the built-in tables, and the C library's answers.
 
 use std::net::IpAddr;
-use std::process::Command;
 
 use weir_filter::lang::expr::{NameKind, Names, Transport};
 use weir_lab::need;
@@ -117,18 +116,16 @@ fn built_in_names_agree_with_the_system() {
 /// Every name of this machine's files, as `getent` (the C library) has it.
 #[test]
 fn the_c_library_gives_the_same_answers() {
+    if !need::programs(&["getent"]) || !need::file("/etc/services", "apt-get install netbase") {
+        return;
+    }
     let getent = |database: &str, key: &str| {
-        let output = Command::new("getent").args([database, key]).output().ok()?;
+        let mut getent = need::program("getent").expect("it is there");
+        let output = getent.args([database, key]).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         Some(text.split_whitespace().nth(1).map(str::to_owned))
     };
-    if getent("services", "ssh").is_none() {
-        return need::skip("no getent");
-    }
     let names = SystemNames::new();
-    if !std::path::Path::new("/etc/services").exists() {
-        return need::skip("no /etc/services (install netbase)");
-    }
     for name in names.candidates(NameKind::Service).iter().step_by(7) {
         for (transport, suffix) in [(Transport::Tcp, "tcp"), (Transport::Udp, "udp")] {
             let theirs = getent("services", &format!("{name}/{suffix}")).flatten();

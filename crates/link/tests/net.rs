@@ -1,6 +1,5 @@
 //! Interfaces and their news, in a network namespace of the test's own.
 
-use std::process::Command;
 use std::time::Duration;
 use weir_lab::need;
 use weir_lab::net::{Device, Host, Lab, nobody};
@@ -163,12 +162,10 @@ fn news_that_were_dropped_are_found_out() {
 #[test]
 fn an_interface_of_another_kind_has_its_own_link_type() {
     on_a_link(|host, _, _| {
-        let mut command = Command::new("ip");
-        command.args(["tuntap", "add", "dev", "raw0", "mode", "tun"]);
-        let made = host.output(command);
-        if !made.is_ok_and(|output| output.status.success()) {
-            return need::skip("`ip tuntap` makes no device");
+        if !need::tun() {
+            return;
         }
+        host.tun("raw0").unwrap();
         let facts = Interface::named("raw0").unwrap();
         assert_eq!(
             (facts.linktype, facts.header_bytes()),
@@ -198,8 +195,11 @@ fn drops_are_those_that_the_kernel_counts() {
 #[test]
 fn the_kernel_is_told_of_neighbours_that_it_asks_for() {
     on_a_link(|host, a, _| {
+        if !need::programs(&["ip"]) {
+            return;
+        }
         let ip = |arguments: &str| {
-            let mut command = Command::new("ip");
+            let mut command = need::program("ip").expect("it is there");
             command.args(arguments.split(' '));
             let output = host.output(command).unwrap();
             assert!(output.status.success(), "ip {arguments}: {output:?}");

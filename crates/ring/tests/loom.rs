@@ -189,8 +189,7 @@ const WITHOUT_BARRIER: &str = "WEIR_TEST_WITHOUT_BARRIER";
 /// The model notices what it is there for.
 #[test]
 fn without_the_barrier_a_wake_up_is_lost() {
-    let myself = std::env::current_exe().expect("a test knows its own program");
-    let output = std::process::Command::new(myself)
+    let output = weir_lab::command::Command::itself()
         .args(["--exact", "the_model_without_the_barrier", "--nocapture"])
         .env(WITHOUT_BARRIER, "1")
         .output()

@@ -5,11 +5,13 @@ mod common;
 use common::{V4, V6, config, ip};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
+use weir_lab::command::Command;
 use weir_lab::need;
 use weir_lab::net::{Host, Lab};
+use weir_lab::wait::Limited;
 use weir_socket::{Net, TcpSocket, TcpStream, link};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
@@ -50,11 +52,7 @@ for number in range(int(sys.argv[3])):
 /// Linux at the other end of a TAP interface of two queues, ours being of so many
 /// stacks.
 fn world(shards: usize) -> Option<(Lab, Host, Net)> {
-    if !need::root() {
-        return None;
-    }
-    if Command::new("python3").arg("--version").output().is_err() {
-        need::skip("python3 is not installed (apt-get install python3)");
+    if !need::root() || !need::tun() || !need::programs(&["python3"]) {
         return None;
     }
     let lab = Lab::new();
@@ -72,7 +70,7 @@ fn world(shards: usize) -> Option<(Lab, Host, Net)> {
 
 fn python(program: &str, at: &str) -> Command {
     let family = if at.contains(':') { "10" } else { "2" };
-    let mut command = Command::new("python3");
+    let mut command = need::program("python3").expect("the test has asked for it");
     command.args(["-c", program, at, family, &COUNT.to_string()]);
     command
 }
@@ -129,7 +127,8 @@ fn we_send_bytes_in_syns_to_linux() {
         command.stdout(Stdio::piped());
         let mut server = host.spawn(command).unwrap();
         let mut ready = [0; 6];
-        let said = server.child_mut().stdout.as_mut().unwrap();
+        let said = server.child_mut().stdout.take().unwrap();
+        let mut said = Limited::new(said, "`ready` of the server");
         said.read_exact(&mut ready).unwrap();
         for number in 0..COUNT {
             let (mut stream, taken) = ask(&net, SocketAddr::new(ip(at), 81));

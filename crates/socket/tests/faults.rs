@@ -10,12 +10,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::{Host, Lab};
 use weir_lab::seeds::seeds;
+use weir_lab::{need, wait};
 use weir_link::mem::{End, Impairments, MemLink};
 use weir_socket::link::{BATCH, Link, Take, Tap};
 use weir_socket::{Net, TcpListener, TcpStream};
@@ -201,7 +200,7 @@ fn run(seed: u64) {
             let any = SocketAddr::new(ip(at[1]), 0);
             let listener = host.run(|| std::net::TcpListener::bind(any)).unwrap();
             let there = listener.local_addr().unwrap();
-            scope.spawn(move || part(|| theirs(&listener.accept().unwrap().0)));
+            scope.spawn(move || part(|| theirs(&wait::accept(&listener).unwrap().0)));
             let net = &net;
             scope.spawn(move || part(|| ours(&persist(|| TcpStream::connect(net, there)))));
         }
@@ -210,7 +209,7 @@ fn run(seed: u64) {
 
 #[test]
 fn linux_and_we_understand_each_other_on_a_bad_line() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     seeds(3).for_each(run);
@@ -241,8 +240,8 @@ fn curl_gets_a_page_over_a_bad_line() {
     if !need::root() {
         return;
     }
-    if Command::new("curl").arg("--version").output().is_err() {
-        return need::skip("curl is not installed (apt-get install curl)");
+    if !need::tun() || !need::programs(&["curl"]) {
+        return;
     }
     let (_lab, host, net) = world(7);
     let page: Vec<u8> = (0..400_000).map(byte).collect();
@@ -253,7 +252,7 @@ fn curl_gets_a_page_over_a_bad_line() {
         let listener = TcpListener::bind(&net, place).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| serve(&listener, &page, 1));
-            let mut curl = Command::new("curl");
+            let mut curl = need::program("curl").expect("it is there");
             curl.args([
                 "-sS",
                 "--retry",

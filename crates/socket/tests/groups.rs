@@ -1,7 +1,6 @@
 //! Groups: a kernel's bridge learns by IGMP and MLD who is in which, and sends
 //! there alone.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 use weir_lab::need;
 use weir_lab::net::{Host, Lab};
@@ -12,7 +11,7 @@ use weir_wire::ethernet::Address;
 
 fn run(host: &Host, line: &str) -> String {
     let mut words = line.split_whitespace();
-    let mut command = Command::new(words.next().unwrap());
+    let mut command = need::program(words.next().unwrap()).expect(line);
     command.args(words);
     let output = host.output(command).unwrap();
     assert!(output.status.success(), "{line}: {output:?}");
@@ -34,7 +33,7 @@ fn holds(host: &Host, group: &str, member: bool) -> bool {
 
 #[test]
 fn a_bridge_learns_of_groups_and_forgets_them() {
-    if !need::root() {
+    if !need::root() || !need::tun() || !need::programs(&["ip", "bridge"]) {
         return;
     }
     // The latest versions, and those before.

@@ -259,7 +259,7 @@ fn the_last_that_was_written_goes_though_nobody_calls_any_more() {
 /// of 64 KB that are read in pieces of any size.
 #[test]
 fn a_kernel_sends_and_hears_the_same_bytes() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     let lab = Lab::new();

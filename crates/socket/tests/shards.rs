@@ -158,7 +158,7 @@ fn with_kernel(shards: usize, queues: usize) -> (Lab, Host, Net) {
 
 #[test]
 fn a_kernel_connects_and_is_connected_to() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     // As many queues as stacks, fewer, and one that the kernel knows of no
@@ -199,7 +199,7 @@ fn a_kernel_connects_and_is_connected_to() {
                     scope.spawn(move || ours(server, None, len));
                 }
                 for _ in 0..CONNECTIONS {
-                    let server = kernels.accept().unwrap().0;
+                    let server = weir_lab::wait::accept(&kernels).unwrap().0;
                     scope.spawn(move || theirs(server, None, len));
                 }
             });
@@ -210,13 +210,15 @@ fn a_kernel_connects_and_is_connected_to() {
 
 #[test]
 fn errors_about_connections_reach_their_shard() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
+    let Some(mut route) = need::program("ip") else {
+        return;
+    };
     let (_lab, host, net) = with_kernel(4, 2);
     host.set_sysctl("net.ipv4.ip_forward", "1").unwrap();
     host.set_sysctl("net.ipv4.icmp_ratelimit", "0").unwrap();
-    let mut route = std::process::Command::new("ip");
     route.args(["route", "add", "unreachable", "203.0.113.0/24"]);
     assert!(host.output(route).unwrap().status.success());
     // Each of the four opens two.

@@ -8,7 +8,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::process::Command;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -73,7 +72,7 @@ fn be_refused(net: &Net, version: [&str; 2]) {
 
 #[test]
 fn datagrams_are_their_owners_whatever_queue_they_come_by() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     for (shards, queues) in [(2, 2), (4, 2), (3, 1)] {
@@ -102,7 +101,7 @@ fn datagrams_are_their_owners_whatever_queue_they_come_by() {
 #[test]
 fn what_waits_in_any_shard_is_read_in_each_peers_order() {
     const EACH: usize = 20;
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     let (_lab, host, net) = with_kernel(3, 2);
@@ -184,7 +183,7 @@ fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
 /// alone, and who waits already hears it too.
 #[test]
 fn a_socket_is_connected_in_whichever_shard_its_peer_is() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     let (_lab, host, net) = with_kernel(4, 2);
@@ -228,7 +227,7 @@ fn a_socket_is_connected_in_whichever_shard_its_peer_is() {
 /// hears that one's, whichever shard it is in: a thread, and a task.
 #[test]
 fn who_waits_follows_to_another_peer() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     let (_lab, host, net) = with_kernel(4, 2);
@@ -297,7 +296,7 @@ fn a_place_is_one_for_all_shards() {
 /// Several sockets at one place: each peer has one of them, in whichever shard.
 #[test]
 fn sockets_that_share_a_place_share_the_peers() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     let (_lab, host, net) = with_kernel(3, 2);
@@ -348,7 +347,7 @@ fn sockets_that_share_a_place_share_the_peers() {
 /// What is sent to a group that a host of several stacks is in comes once.
 #[test]
 fn a_group_of_a_host_of_several_stacks_is_heard_once() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     let (_lab, host, net) = with_kernel(3, 2);
@@ -356,7 +355,9 @@ fn a_group_of_a_host_of_several_stacks_is_heard_once() {
     let socket = UdpSocket::bind(&net, "0.0.0.0:5000").unwrap();
     socket.join_multicast(group).unwrap();
     socket.set_read_timeout(PATIENCE).unwrap();
-    let mut route = Command::new("ip");
+    let Some(mut route) = need::program("ip") else {
+        return;
+    };
     route.args(["route", "add", "224.0.0.0/4", "dev", "tap0"]);
     assert!(host.output(route).unwrap().status.success());
     let any = SocketAddr::new(ip(V4[1]), 0);

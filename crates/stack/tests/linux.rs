@@ -8,8 +8,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::{Host, Lab};
+use weir_lab::{need, wait};
 use weir_link::net::Tap;
 use weir_stack::tcp::State;
 use weir_stack::{Outlet, Stack};
@@ -137,7 +137,7 @@ fn converse(stream: TcpStream) -> io::Result<()> {
 
 #[test]
 fn linux_connects_to_us_and_both_send() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     let mut world = World::new();
@@ -153,14 +153,14 @@ fn linux_connects_to_us_and_both_send() {
 
 #[test]
 fn we_connect_to_linux_and_both_send() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     let mut world = World::new();
     for at in [V4, V6] {
         let server = SocketAddr::new(ip(at[1]), 8080);
         let listener = world.host.run(|| TcpListener::bind(server)).unwrap();
-        let linux = std::thread::spawn(move || converse(listener.accept()?.0));
+        let linux = std::thread::spawn(move || converse(wait::accept(&listener)?.0));
         let mut opened = None;
         world.talk(|stack, now_ns| {
             opened = opened.or_else(|| Some(stack.tcp_connect(now_ns, None, server).unwrap()));
@@ -174,7 +174,7 @@ fn we_connect_to_linux_and_both_send() {
 /// take the fast path, each way, over both IP versions.
 #[test]
 fn bulk_transfers_with_linux_take_the_fast_path() {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return;
     }
     const BULK: usize = 6_000_000;
@@ -184,7 +184,7 @@ fn bulk_transfers_with_linux_take_the_fast_path() {
             let server = SocketAddr::new(ip(at[1]), 9000 + u16::from(to_linux));
             let listener = world.host.run(|| TcpListener::bind(server)).unwrap();
             let linux = std::thread::spawn(move || -> io::Result<()> {
-                let (mut stream, _) = listener.accept()?;
+                let (mut stream, _) = wait::accept(&listener)?;
                 if to_linux {
                     let mut bytes = Vec::new();
                     stream.read_to_end(&mut bytes)?;

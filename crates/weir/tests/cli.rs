@@ -5,7 +5,7 @@ mod common;
 use common::{Folder, capture, stdout, weir};
 use std::fs::File;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -232,8 +232,7 @@ fn a_signal_ends_it_with_a_report() {
 fn a_signal_ends_waiting_for_a_pipe_with_a_name() {
     let folder = Folder::new("fifo");
     let fifo = folder.path("fifo");
-    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
-    assert!(made.success());
+    common::make_fifo(&fifo);
     // Nobody has opened its other end; then somebody has, and says no more.
     for (frames, bytes) in [(0, None), (2, Some(capture(&[53, 53])))] {
         let mut child = weir(["filter", "udp", "--json", "--run", &fifo])
@@ -275,13 +274,7 @@ fn a_signal_ends_waiting_for_a_pipe_with_a_name() {
 fn a_later_signal_ends_what_does_not_end_by_itself() {
     let folder = Folder::new("stuck");
     let fifo = folder.path("fifo");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&fifo)
-            .status()
-            .unwrap()
-            .success()
-    );
+    common::make_fifo(&fifo);
     let (_reader, mut writer) = std::io::pipe().unwrap();
     let room = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
     writer.write_all(&vec![0; room]).unwrap();
@@ -510,7 +503,7 @@ fn a_closed_pipe_is_no_failure() {
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    assert!(child.wait().unwrap().success());
+    assert!(child.ended(weir_lab::command::LIMIT).unwrap().success());
 }
 
 #[test]

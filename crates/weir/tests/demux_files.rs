@@ -8,6 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::process::{Output, Stdio};
+use weir_lab::command::Resource;
 use weir_link::pcap::Reader;
 use weir_wire::LinkType;
 
@@ -105,10 +106,9 @@ fn no_output_becomes_an_input() {
     let dangling = folder.path("dangling");
     symlink(format!("{out}/a.pcapng"), &dangling).unwrap();
     for input in [format!("{out}/a.pcapng"), dangling] {
-        let run = std::process::Command::new("sh")
-            // In blocks of 512 bytes: reading on and on would meet it.
-            .args(["-c", "ulimit -f 2000; exec \"$0\" \"$@\""])
-            .arg(env!("CARGO_BIN_EXE_weir"))
+        let run = weir([])
+            // Reading on and on would meet it.
+            .limit(Resource::Fsize, 2000 * 512)
             .args(["demux", "-r", &file, "-r", &input, "-p", "a=", "-w", &out])
             .output()
             .unwrap();
@@ -329,10 +329,8 @@ fn a_limit_on_file_size_is_reported_too() {
     let folder = Folder::new("fsize");
     let file = folder.write("in.pcap", &capture(&vec![53; 5000]));
     let out = folder.path("out");
-    // Blocks of 512 bytes.
-    let run = std::process::Command::new("sh")
-        .args(["-c", "ulimit -f 300; exec \"$0\" \"$@\""])
-        .arg(env!("CARGO_BIN_EXE_weir"))
+    let run = weir([])
+        .limit(Resource::Fsize, 300 * 512)
         .args(["demux", "--json", "-r", &file, "-p", "dns=udp", "-w", &out])
         .output()
         .unwrap();
@@ -364,10 +362,13 @@ fn more_ports_than_open_files_are_refused_beforehand() {
         .collect();
     let config = folder.write("ports.toml", ports.as_bytes());
     let out = folder.path("out");
-    for (limit, code) in [("-n", 1), ("-Sn", 0)] {
-        let run = std::process::Command::new("sh")
-            .args(["-c", "ulimit $0 100; exec \"$@\"", limit])
-            .arg(env!("CARGO_BIN_EXE_weir"))
+    for (limit, code) in [("hard", 1), ("soft", 0)] {
+        let mut command = weir([]);
+        match limit {
+            "hard" => command.limit(Resource::Nofile, 100),
+            _ => command.soft_limit(Resource::Nofile, 100),
+        };
+        let run = command
             .args(["demux", "-r", &file, "-c", &config, "-w", &out])
             .output()
             .unwrap();

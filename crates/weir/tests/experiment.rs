@@ -1,11 +1,12 @@
 //! `weir experiment` as a script uses it.
 
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::Output;
+use weir_lab::command::Command;
 use weir_lab::need;
 
 fn experiment(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut command = Command::built(env!("CARGO_BIN_EXE_weir"));
     command.arg("experiment").args(args).output().unwrap()
 }
 

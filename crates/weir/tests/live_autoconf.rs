@@ -11,24 +11,11 @@ mod tap;
 use common::Folder;
 use live::{PATIENCE, Running, net, open_folder};
 use std::io::{Read, Write};
-use std::net::{TcpStream, UdpSocket};
-use std::path::Path;
-use std::process::Command;
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
-use tap::kernel;
-use weir_lab::need;
+use tap::{kernel, kernel_with};
 use weir_lab::net::{Host, Signal, talk};
-
-/// Whether a server is installed.
-fn has(program: &str) -> bool {
-    let there = Path::new("/usr/sbin").join(program).exists();
-    if !there {
-        need::skip(&format!(
-            "{program} is not installed (apt-get install dnsmasq-base radvd)"
-        ));
-    }
-    there
-}
+use weir_lab::{need, wait};
 
 /// dnsmasq on the kernel's side, once it serves.
 fn dnsmasq(on: (&Host, &str), leases: &str, options: &[&str], until: &str) -> Running {
@@ -49,7 +36,8 @@ fn dnsmasq(on: (&Host, &str), leases: &str, options: &[&str], until: &str) -> Ru
         &leases,
     ];
     let all: Vec<&str> = fixed.iter().chain(options).copied().collect();
-    Running::start(host, Command::new("/usr/sbin/dnsmasq"), &all).until(until)
+    let dnsmasq = need::program("dnsmasq").expect("the test has asked for it");
+    Running::start(host, dnsmasq, &all).until(until)
 }
 
 const DHCP: [&str; 2] = [
@@ -70,7 +58,7 @@ fn given(running: Running, how: &str) -> (Running, String) {
 #[test]
 fn dnsmasq_gives_an_address_and_gets_it_back() {
     let Some(kernel) = kernel() else { return };
-    if !has("dnsmasq") {
+    if !need::programs(&["dnsmasq"]) {
         return;
     }
     let folder = Folder::new("dnsmasq-lease");
@@ -119,8 +107,10 @@ fn end_server(server: Running) -> String {
 
 #[test]
 fn a_page_is_got_from_an_address_of_dnsmasq() {
-    let Some(kernel) = kernel() else { return };
-    if !has("dnsmasq") {
+    let Some(kernel) = kernel_with(&["python3"]) else {
+        return;
+    };
+    if !need::programs(&["dnsmasq"]) {
         return;
     }
     let folder = open_folder("dnsmasq-get");
@@ -146,7 +136,7 @@ fn a_page_is_got_from_an_address_of_dnsmasq() {
 #[test]
 fn every_shard_has_the_address_that_dnsmasq_gives() {
     let Some(kernel) = kernel() else { return };
-    if !has("dnsmasq") {
+    if !need::programs(&["dnsmasq"]) {
         return;
     }
     let folder = Folder::new("dnsmasq-shards");
@@ -156,9 +146,10 @@ fn every_shard_has_the_address_that_dnsmasq_gives() {
     let host = kernel.weir_as_said(&["echo", "--link", "tap0", "--addr", "dhcp", "--shards", "3"]);
     let (host, address) = given(host, "by DHCP from 192.0.2.1");
     // That none of 40 is a certain shard's happens once in ten million times.
+    let to = format!("{address}:7").parse().unwrap();
     kernel.host.run(|| {
         for number in 0..40_u8 {
-            let mut stream = TcpStream::connect((&*address, 7)).unwrap();
+            let mut stream = wait::connect(to).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             stream.write_all(&[number; 1000]).unwrap();
             let mut heard = [0; 1000];
@@ -182,8 +173,10 @@ fn every_shard_has_the_address_that_dnsmasq_gives() {
 
 #[test]
 fn routers_of_dnsmasq_and_radvd_are_heard() {
-    let Some(kernel) = kernel() else { return };
-    if !has("dnsmasq") || !has("radvd") {
+    let Some(kernel) = kernel_with(&["ip"]) else {
+        return;
+    };
+    if !need::programs(&["dnsmasq", "radvd"]) {
         return;
     }
     let folder = Folder::new("advertisements");
@@ -230,7 +223,7 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
         route 2001:db8:6::/48 { };
         RDNSS 2001:db8::53 { }; };";
     std::fs::write(&file, text).unwrap();
-    let mut command = Command::new("/usr/sbin/radvd");
+    let mut command = need::program("radvd").expect("the test has asked for it");
     command.args(["--nodaemon", "--logmethod", "stderr", "--config"]);
     command
         .arg(&file)
@@ -306,7 +299,9 @@ fn an_address_that_a_kernel_has_is_given_up() {
 /// What happens to an address later is said by whichever command has it.
 #[test]
 fn an_address_that_a_kernel_takes_later_is_given_up_by_any_command() {
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["ip"]) else {
+        return;
+    };
     let folder = open_folder("later");
     let root = folder.path("");
     for command in [&["serve", &*root][..], &["echo"], &["iperf"]] {
@@ -332,7 +327,9 @@ fn an_address_that_a_kernel_takes_later_is_given_up_by_any_command() {
 
 #[test]
 fn a_kernel_finds_that_an_address_is_ours() {
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["ip"]) else {
+        return;
+    };
     let host = kernel.weir_at(&["host", "tap0"]).until("ready");
     kernel
         .host
@@ -391,7 +388,7 @@ fn addresses_that_cannot_be_are_refused_with_a_remedy() {
 #[test]
 fn a_host_on_a_live_interface_is_given_addresses() {
     let Some(net) = net() else { return };
-    if !has("dnsmasq") {
+    if !need::programs(&["dnsmasq"]) {
         return;
     }
     let folder = Folder::new("dnsmasq-live");

@@ -246,7 +246,7 @@ fn watching_ends_with_its_reader() {
     // What `| head -1` is: it reads a line, and is gone.
     let script = format!("{} | (read -r line; date +%s%N >&2)", watch.join(" "));
     let late = || {
-        let mut shell = std::process::Command::new("bash");
+        let mut shell = weir_lab::need::program("bash").expect("bash is essential");
         shell.args(["-c", &format!("{script}; date +%s%N >&2")]);
         let ended = live::Running::start(&brokered.net.b, shell, &[]).end();
         assert_eq!(ended.code, Some(0), "{ended:?}");

@@ -7,13 +7,16 @@ mod live;
 #[path = "common/tap.rs"]
 mod tap;
 
+use common::weir;
 use live::{Running, net};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 use tap::{HOST, KERNEL, Kernel, OURS, kernel};
-use weir_lab::net::{Signal, talk};
+use weir_lab::command::Resource;
+use weir_lab::net::{Signal, nobody, talk};
+use weir_lab::{need, wait};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -73,7 +76,7 @@ fn a_server_on_a_live_interface_takes_bytes_from_a_kernel() {
     // Over a veth pair whose kernel leaves checksums and cutting to a device.
     let sent: Vec<u8> = (0..1_000_000_u32).map(|at| (at * 7 / 8) as u8).collect();
     let heard = net.a.run(|| {
-        let stream = TcpStream::connect("10.0.0.77:7").unwrap();
+        let stream = wait::connect("10.0.0.77:7".parse().unwrap()).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 (&stream).write_all(&sent).unwrap();
@@ -100,12 +103,10 @@ fn hosts_end_with_their_interface() {
     {
         for (link, device) in [("port:eth0", "eth0"), ("tap0", "tap0")] {
             let Some(net) = net() else { return };
-            let made = weir_lab::net::Host::run(&net.b, || {
-                let add = ["tuntap", "add", "dev", "tap0", "mode", "tap"];
-                let up = ["link", "set", "tap0", "up"];
-                [&add[..], &up].map(|words| std::process::Command::new("ip").args(words).status())
-            });
-            assert!(made.into_iter().all(|status| status.unwrap().success()));
+            if !need::tun() {
+                return;
+            }
+            net.b.tap("tap0", 0).unwrap().up().unwrap();
             let all = [&command[..], &[link], &addr].concat();
             let host = net.weir(&all).until("ready");
             net.b.device(device).unwrap().delete().unwrap();
@@ -137,7 +138,7 @@ fn echo_serves_the_kernel_and_asks_it() {
     let server = kernel.weir(&["echo"]).until("ready");
     for at in OURS {
         kernel.host.run(|| {
-            let mut stream = TcpStream::connect((at, 7)).unwrap();
+            let mut stream = wait::connect(SocketAddr::new(ip(at), 7)).unwrap();
             stream.write_all(b"over TCP").unwrap();
             let mut heard = [0; 8];
             stream.read_exact(&mut heard).unwrap();
@@ -183,6 +184,9 @@ fn iperf3(kernel: &Kernel, arguments: &str) -> Value {
 #[test]
 fn iperf3_of_the_kernels_side_measures_against_ours() {
     let Some(kernel) = kernel() else { return };
+    if !need::programs(&["iperf3"]) {
+        return;
+    }
     let server = kernel.weir(&["iperf", "--json"]).until("ready");
     for (at, arguments) in [
         (OURS[0], ""),
@@ -231,7 +235,9 @@ fn iperf3_of_the_kernels_side_measures_against_ours() {
 fn iperf_measures_against_iperf3_of_the_kernels_side() {
     let Some(kernel) = kernel() else { return };
     // A probe of the server's port would end its first test.
-    let mut command = std::process::Command::new("iperf3");
+    let Some(mut command) = need::program("iperf3") else {
+        return;
+    };
     command
         .args(["--server", "--json"])
         .stdout(std::process::Stdio::null());
@@ -262,7 +268,7 @@ const WORDS: [u8; 4] = [9, 10, 1, 2];
 
 /// As iperf3's server, up to the test's running; then it goes.
 fn leave_within_the_test(listener: &TcpListener) {
-    let (mut control, _) = listener.accept().unwrap();
+    let (mut control, _) = wait::accept(listener).unwrap();
     control.read_exact(&mut [0; 37]).unwrap();
     control.write_all(&WORDS[..1]).unwrap();
     let mut len = [0; 4];
@@ -270,7 +276,7 @@ fn leave_within_the_test(listener: &TcpListener) {
     let mut text = vec![0; u32::from_be_bytes(len) as usize];
     control.read_exact(&mut text).unwrap();
     control.write_all(&WORDS[1..2]).unwrap();
-    let _stream = listener.accept().unwrap();
+    let _stream = wait::accept(listener).unwrap();
     control.write_all(&WORDS[2..]).unwrap();
 }
 
@@ -301,13 +307,13 @@ fn an_iperf_server_serves_after_clients_that_say_no_more() {
     let server = kernel.weir(&["iperf", "--one-off"]).until("ready");
     let text = br#"{"tcp":true,"parallel":1,"time":0.5,"len":1000}"#;
     let (mut control, stream) = kernel.host.run(|| {
-        let mut control = TcpStream::connect((OURS[0], 5201)).unwrap();
+        let mut control = wait::connect(SocketAddr::new(ip(OURS[0]), 5201)).unwrap();
         control.write_all(&[b'a'; 37]).unwrap();
         let len = (text.len() as u32).to_be_bytes();
         control.write_all(&[&len[..], text].concat()).unwrap();
         let mut said = [0; 2];
         control.read_exact(&mut said).unwrap();
-        let mut stream = TcpStream::connect((OURS[0], 5201)).unwrap();
+        let mut stream = wait::connect(SocketAddr::new(ip(OURS[0]), 5201)).unwrap();
         stream.write_all(&[b'a'; 37]).unwrap();
         (control, stream)
     });
@@ -340,16 +346,12 @@ const OTHER: u32 = 64_999;
 #[test]
 fn an_echo_goes_on_where_there_are_no_more_threads() {
     let Some(kernel) = kernel() else { return };
-    kernel.run(&format!("ip tuntap add dev tap1 mode tap user {OTHER}"));
-    kernel.run("ip addr add 198.51.100.1/24 dev tap1");
-    kernel.run("ip link set tap1 up");
-    let start = |threads: u32| {
-        let id = OTHER.to_string();
-        let (user, group) = (format!("--reuid={id}"), format!("--regid={id}"));
-        let limit = format!("--nproc={threads}");
-        let mut command = std::process::Command::new("setpriv");
-        command.args([&*user, &group, "--clear-groups", "prlimit", &limit]);
-        command.arg(env!("CARGO_BIN_EXE_weir"));
+    let tap = kernel.host.tap("tap1", OTHER).unwrap();
+    tap.add_address(ip("198.51.100.1"), 24).unwrap();
+    tap.up().unwrap();
+    let start = |threads: u64| {
+        let mut command = nobody::command_as(env!("CARGO_BIN_EXE_weir"), OTHER);
+        command.limit(Resource::Nproc, threads);
         let words = ["echo", "--link", "tap1", "--addr", "198.51.100.5/24"];
         Running::start(&kernel.host, command, &words)
     };
@@ -361,11 +363,12 @@ fn an_echo_goes_on_where_there_are_no_more_threads() {
     kernel.host.run(|| {
         for _ in 0..2 {
             // None is left for a connection.
-            let stream = TcpStream::connect("198.51.100.5:7").unwrap();
+            let stream = wait::connect("198.51.100.5:7".parse().unwrap()).unwrap();
             let read = (&stream).read(&mut [0; 1]);
             assert!(read.is_err() || read.is_ok_and(|count| count == 0));
         }
         let socket = UdpSocket::bind("198.51.100.1:0").unwrap();
+        socket.set_read_timeout(Some(wait::WAIT_MAX)).unwrap();
         socket.send_to(b"x", "198.51.100.5:7").unwrap();
         assert_eq!(socket.recv(&mut [0; 9]).unwrap(), 1);
     });
@@ -375,6 +378,9 @@ fn an_echo_goes_on_where_there_are_no_more_threads() {
 #[test]
 fn a_driver_that_cannot_be_had_is_named() {
     let Some(kernel) = kernel() else { return };
+    if !need::programs(&["unshare", "sh", "mount", "setpriv"]) {
+        return;
+    }
     let weir = env!("CARGO_BIN_EXE_weir");
     let all = ["host", "tap0", "--addr", "192.0.2.5/24"].join(" ");
     let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
@@ -386,7 +392,7 @@ fn a_driver_that_cannot_be_had_is_named() {
             "mount -t tmpfs -o mode=755 none /dev/net && umask 077 && {prepare} && \
              exec {nobody} {weir} {all}"
         );
-        let mut command = std::process::Command::new("unshare");
+        let mut command = need::program("unshare").expect("it is there");
         command.args(["--mount", "sh", "-c", &line]);
         let ended = Running::start(&kernel.host, command, &[]).end();
         assert_eq!(ended.code, Some(1), "{prepare}: {ended:?}");
@@ -397,11 +403,14 @@ fn a_driver_that_cannot_be_had_is_named() {
 #[test]
 fn servers_ask_silent_clients_whether_they_are_there() {
     let Some(kernel) = kernel() else { return };
+    if !need::programs(&["ss"]) {
+        return;
+    }
     for (command, port) in [("echo", 7), ("iperf", 5201)] {
         let server = kernel.weir(&[command]).until("ready");
         let mut stream = kernel
             .host
-            .run(|| TcpStream::connect((OURS[0], port)))
+            .run(|| wait::connect(SocketAddr::new(ip(OURS[0]), port)))
             .unwrap();
         // Of iperf, a test of bytes whose one stream is there.
         let mut second = None;
@@ -410,7 +419,9 @@ fn servers_ask_silent_clients_whether_they_are_there() {
             stream.write_all(&[b'a'; 37]).unwrap();
             let len = (text.len() as u32).to_be_bytes();
             stream.write_all(&[&len[..], text].concat()).unwrap();
-            let other = kernel.host.run(|| TcpStream::connect((OURS[0], port)));
+            let other = kernel
+                .host
+                .run(|| wait::connect(SocketAddr::new(ip(OURS[0]), port)));
             (&mut other.as_ref().unwrap())
                 .write_all(&[b'a'; 37])
                 .unwrap();
@@ -448,9 +459,9 @@ fn a_server_that_cannot_wait_is_never_ready() {
     let Some(kernel) = kernel() else { return };
     let mut why = Vec::new();
     for files in 5..20 {
-        let mut command = std::process::Command::new("prlimit");
-        let limit = format!("--nofile={files}");
-        command.args([&limit, env!("CARGO_BIN_EXE_weir"), "serve", "."]);
+        let mut command = weir([]);
+        command.limit(Resource::Nofile, files);
+        command.args(["serve", "."]);
         let mut server = Running::start(&kernel.host, command, &HOST);
         let said = server.line();
         if said == "ready\n" {
@@ -490,7 +501,7 @@ fn numbers_that_cannot_be_are_refused() {
 #[test]
 fn links_that_cannot_be_are_refused() {
     let Some(kernel) = kernel() else { return };
-    let weir = |link: &str, addr: &str| kernel.weir_as_said(&["host", link, "--addr", addr]).end();
+    let host = |link: &str, addr: &str| kernel.weir_as_said(&["host", link, "--addr", addr]).end();
     for (link, addr, code, why) in [
         (
             "tap7",
@@ -511,7 +522,7 @@ fn links_that_cannot_be_are_refused() {
         ),
         ("tap0", "192.0.2.5", 2, "192.0.2.5"),
     ] {
-        let ended = weir(link, addr);
+        let ended = host(link, addr);
         assert_eq!(ended.code, Some(code), "{link}: {ended:?}");
         assert!(ended.stderr.contains(why), "{link}: {ended:?}");
     }
@@ -534,7 +545,8 @@ fn an_interface_and_a_router_that_no_host_can_use_are_named() {
         let why = format!("gateway {gateway} is no other host's address");
         assert!(ended.stderr.contains(&why), "{ended:?}");
     }
-    kernel.run("ip link set tap0 mtu 1000");
+    let tap = kernel.host.device("tap0").unwrap();
+    tap.set_mtu(1000).unwrap();
     let words = ["host", "tap0", "--addr", "192.0.2.5/24"];
     let ended = kernel.weir_as_said(&words).end();
     assert_eq!(ended.code, Some(2), "{ended:?}");

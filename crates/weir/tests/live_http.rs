@@ -11,12 +11,14 @@ use common::Folder;
 use live::{Running, open_folder};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
-use tap::{KERNEL, Kernel, OURS, kernel};
-use weir_lab::net::Signal;
+use tap::{KERNEL, Kernel, OURS, kernel, kernel_with};
+use weir_lab::command::Resource;
+use weir_lab::net::{Signal, nobody};
+use weir_lab::{need, wait};
 
 /// Lengths that have something about them: nothing, less than a segment, the
 /// edges of one, more than the buffers.
@@ -60,7 +62,9 @@ fn python(kernel: &Kernel, folder: &str) -> Running {
 
 #[test]
 fn get_has_what_a_server_has() {
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["python3"]) else {
+        return;
+    };
     let folder = site("get");
     folder.write("long.bin", &body(LONG));
     let site = folder.path("");
@@ -84,7 +88,9 @@ fn get_has_what_a_server_has() {
 
 #[test]
 fn get_fails_as_it_says() {
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["python3"]) else {
+        return;
+    };
     let folder = site("get-fails");
     let site = folder.path("");
     let _server = python(&kernel, &site);
@@ -124,7 +130,9 @@ fn get_fails_as_it_says() {
 
 #[test]
 fn a_file_that_is_not_whole_is_not_there() {
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["python3"]) else {
+        return;
+    };
     let folder = site("get-part");
     folder.write("long.bin", &body(LONG));
     let site = folder.path("");
@@ -133,13 +141,13 @@ fn a_file_that_is_not_whole_is_not_there() {
     let full = kernel.weir(&["get", &url, "-o", "/dev/full"]).end();
     assert_eq!(full.code, Some(1), "{full:?}");
     assert!(full.stderr.contains("make room"), "{full:?}");
-    // No file may be longer than so many blocks: the disk is full in its midst.
+    // No file may be longer: the disk is full in its midst.
     let out = folder.path("part");
-    let weir = env!("CARGO_BIN_EXE_weir");
-    let line =
-        format!("ulimit -f 100; exec {weir} get {url} -o {out} --link tap0 --addr 192.0.2.5/24");
-    let mut command = weir_lab::net::nobody::command("sh");
-    command.args(["-c", &line]);
+    let mut command = nobody::command(env!("CARGO_BIN_EXE_weir"));
+    command
+        .limit(Resource::Fsize, 100 * 512)
+        .args(["get", &url]);
+    command.args(["-o", &out, "--link", "tap0", "--addr", "192.0.2.5/24"]);
     let cut = kernel.host.output(command).unwrap();
     let said = String::from_utf8_lossy(&cut.stderr);
     assert!(
@@ -154,7 +162,9 @@ fn a_file_that_is_not_whole_is_not_there() {
 
 #[test]
 fn a_server_says_which_port_it_got_and_logs_what_it_refuses() {
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["curl"]) else {
+        return;
+    };
     let folder = site("serve-any");
     let site = folder.path("");
     let server = kernel.weir(&["serve", &site, "--port", "0", "--log"]);
@@ -172,7 +182,8 @@ fn a_server_says_which_port_it_got_and_logs_what_it_refuses() {
     }
     // Nobody's request drives the terminal of who reads the log.
     kernel.host.run(|| {
-        let mut stream = TcpStream::connect(format!("{}:{port}", OURS[0])).unwrap();
+        let to = format!("{}:{port}", OURS[0]).parse().unwrap();
+        let mut stream = wait::connect(to).unwrap();
         let request = "GET /\u{9b}31m\u{202e} HTTP/1.0\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         stream.read_to_end(&mut Vec::new()).unwrap();
@@ -205,7 +216,7 @@ fn serve_keeps_to_conditions() {
     modify("1449.bin", SystemTime::now() + Duration::from_secs(86_400));
     let _server = kernel.weir(&["serve", &folder.path("")]).until("ready");
     let curl = |more: &[String], path: &str| {
-        let mut curl = std::process::Command::new("curl");
+        let mut curl = need::program("curl").expect("the test has asked for it");
         curl.args([
             "-sS",
             "-o",
@@ -283,7 +294,7 @@ fn answering(kernel: &Kernel, port: u16, answer: &'static [u8]) -> JoinHandle<Ve
         .run(|| TcpListener::bind((KERNEL[0], port)))
         .unwrap();
     thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
+        let (mut stream, _) = wait::accept(&listener).unwrap();
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
@@ -346,7 +357,7 @@ fn a_signal_ends_get() {
         .run(|| TcpListener::bind((KERNEL[0], 8200)))
         .unwrap();
     let got = kernel.weir(&["get", &url(KERNEL[0], 8200, "/")]);
-    let (mut stream, _) = listener.accept().unwrap();
+    let (mut stream, _) = wait::accept(&listener).unwrap();
     let began = Instant::now();
     got.signal(Signal::INT);
     assert_eq!(got.end().code, Some(130));
@@ -359,7 +370,9 @@ fn a_signal_ends_get() {
 /// Nobody reads what it has, and one signal is enough.
 #[test]
 fn a_signal_ends_get_that_waits_for_its_reader() {
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["python3"]) else {
+        return;
+    };
     let folder = site("get-unread");
     folder.write("text", &vec![b'x'; 5_000_000]);
     let _server = python(&kernel, &folder.path(""));
@@ -372,7 +385,9 @@ fn a_signal_ends_get_that_waits_for_its_reader() {
 
 #[test]
 fn get_leaves_the_files_of_others() {
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["python3"]) else {
+        return;
+    };
     let folder = site("get-files");
     let _server = python(&kernel, &folder.path(""));
     let url = url(KERNEL[0], 8000, "/1447.bin");
@@ -429,7 +444,9 @@ fn get_gives_up_altogether_in_time() {
 
 #[test]
 fn curl_has_what_serve_has() {
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["curl"]) else {
+        return;
+    };
     let folder = site("serve");
     folder.write("long.bin", &body(LONG));
     let server = kernel
@@ -467,7 +484,9 @@ fn curl_has_what_serve_has() {
 
 #[test]
 fn serve_keeps_to_http_and_to_its_folder() {
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["curl"]) else {
+        return;
+    };
     let folder = site("serve-rules");
     folder.write("index.html", b"<p>hello");
     folder.write(".secret", b"no");
@@ -527,7 +546,7 @@ fn serve_keeps_to_http_and_to_its_folder() {
         .lines()
         .find_map(|line| line.strip_prefix("Last-Modified: "));
     let date = date.unwrap().trim().to_owned();
-    let mut again = std::process::Command::new("curl");
+    let mut again = need::program("curl").expect("the test has asked for it");
     again.args([
         "-sSi",
         "-H",
@@ -678,7 +697,7 @@ fn a_server_under_load_ends_when_it_is_told() {
 /// The README's block on hosts, line by line, as its reader types it.
 #[test]
 fn the_readme_is_right() {
-    if !weir_lab::need::root() {
+    if !need::root() || !need::tun() || !need::programs(&["sh", "ip", "curl", "python3"]) {
         return;
     }
     let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
@@ -708,7 +727,7 @@ fn the_readme_is_right() {
         .unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
     let shell = |line: &str| {
-        let mut command = std::process::Command::new("sh");
+        let mut command = need::program("sh").expect("the test has asked for it");
         command
             .args(["-c", line])
             .current_dir(root)

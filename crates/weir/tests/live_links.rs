@@ -9,11 +9,12 @@ mod tap;
 use common::Folder;
 use live::PATIENCE;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddrV6, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
-use tap::{Kernel, kernel};
-use weir_lab::net::{Signal, talk};
+use tap::{Kernel, kernel, kernel_with};
+use weir_lab::net::{Signal, nobody, talk};
+use weir_lab::{need, wait};
 
 /// The host's, by link.
 const ADDRESSES: [&str; 4] = [
@@ -27,8 +28,7 @@ const AT: [&str; 4] = ["192.0.2.5", "2001:db8::5", "198.51.100.5", "2001:db8:1::
 /// A kernel with a second TAP interface.
 fn two() -> Option<Kernel> {
     let kernel = kernel()?;
-    kernel.run("ip tuntap add dev tap1 mode tap user nobody");
-    let tap = kernel.host.device("tap1").unwrap();
+    let tap = kernel.host.tap("tap1", nobody::NOBODY).unwrap();
     tap.up().unwrap();
     tap.add_address([198, 51, 100, 1], 24).unwrap();
     tap.add_address([0x2001, 0xdb8, 1, 0, 0, 0, 0, 1], 64)
@@ -82,7 +82,7 @@ fn an_address_may_name_its_link() {
     let ended = ask("fe80::1%tap0");
     assert!(ended.stderr.contains("Connection refused"), "{ended:?}");
     let answers = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
+        let (mut stream, _) = wait::accept(&listener).unwrap();
         let mut message = [0; 64];
         stream.read_exact(&mut message).unwrap();
         stream.write_all(&message).unwrap();
@@ -95,6 +95,9 @@ fn an_address_may_name_its_link() {
 #[test]
 fn a_host_answers_on_each_link_for_its_addresses_there() {
     let Some(kernel) = two() else { return };
+    if !need::programs(&["ip"]) {
+        return;
+    }
     let arguments = said(&["host", "tap0", "tap:tap1"], &ADDRESSES);
     let host = kernel.weir_as_said(&arguments).until("ready");
     for at in AT {
@@ -107,9 +110,9 @@ fn a_host_answers_on_each_link_for_its_addresses_there() {
     kernel.run("ip route del 198.51.100.5/32 dev tap0");
     assert!(answers(&kernel, "198.51.100.5"));
     // It goes on while one is left.
-    kernel.run("ip link del tap1");
+    kernel.host.device("tap1").unwrap().delete().unwrap();
     assert!(answers(&kernel, "192.0.2.5") && !answers(&kernel, "198.51.100.5"));
-    kernel.run("ip link del tap0");
+    kernel.host.device("tap0").unwrap().delete().unwrap();
     let ended = host.end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("tap0, tap:tap1 is gone"), "{ended:?}");
@@ -122,7 +125,7 @@ fn a_server_is_asked_by_both_links_at_once() {
     let server = kernel.weir_as_said(&arguments).until("ready");
     let sent: Vec<u8> = (0..300_000_u32).map(|at| (at * 7 / 8) as u8).collect();
     kernel.host.run(|| {
-        let streams = AT.map(|at| TcpStream::connect((at, 7)).unwrap());
+        let streams = AT.map(|at| wait::connect(SocketAddr::new(at.parse().unwrap(), 7)).unwrap());
         thread::scope(|scope| {
             for mut stream in &streams {
                 let sent = &sent;
@@ -145,7 +148,9 @@ fn a_server_is_asked_by_both_links_at_once() {
 
 #[test]
 fn a_server_of_several_stacks_is_one_host() {
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["ip"]) else {
+        return;
+    };
     // A queue for each, one for all, and several for one.
     for (kind, shards) in [("multi_queue", "3"), ("", "2"), ("multi_queue", "1")] {
         kernel.run("ip link del tap0");
@@ -159,7 +164,8 @@ fn a_server_of_several_stacks_is_one_host() {
         kernel.host.run(|| {
             for round in 0..12_u8 {
                 for at in &AT[..2] {
-                    let mut stream = TcpStream::connect((*at, 7)).unwrap();
+                    let mut stream =
+                        wait::connect(SocketAddr::new(at.parse().unwrap(), 7)).unwrap();
                     stream.set_read_timeout(Some(PATIENCE)).unwrap();
                     let sent = [round; 5000];
                     stream.write_all(&sent).unwrap();
@@ -187,10 +193,14 @@ fn a_server_of_several_stacks_is_one_host() {
 #[test]
 fn get_goes_by_the_link_that_leads_there() {
     let Some(kernel) = two() else { return };
+    if !need::programs(&["python3"]) {
+        return;
+    }
     let folder = Folder::new("get-links");
     folder.write("x", b"hello");
     // A third network, that the second link's router has.
-    kernel.run("ip addr add 203.0.113.1/32 dev lo");
+    let lo = kernel.host.device("lo").unwrap();
+    lo.add_address([203, 0, 113, 1], 32).unwrap();
     let server = format!(
         "python3 -m http.server 8000 --bind :: --directory {}",
         folder.path("")

@@ -180,7 +180,7 @@ fn super_frames_come_whole_or_as_what_goes_over_the_wire() {
     let split = net.weir(&split).until("weir: port");
     let server = net.b.run(|| TcpListener::bind("10.0.0.2:4711")).unwrap();
     let mut client = net.a.run(|| TcpStream::connect("10.0.0.2:4711")).unwrap();
-    let (mut taken, _) = server.accept().unwrap();
+    let (mut taken, _) = weir_lab::wait::accept(&server).unwrap();
     let sending = std::thread::spawn(move || taken.write_all(&[7; SENT]));
     let mut got = Vec::new();
     client.read_to_end(&mut got).unwrap();
@@ -230,8 +230,7 @@ fn a_pipe_with_a_name_waits_for_its_reader_or_a_signal() {
     let Some(net) = net() else { return };
     let folder = Folder::new("listen-fifo");
     let fifo = folder.path("fifo");
-    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
-    assert!(made.unwrap().success());
+    common::make_fifo(&fifo);
     let listen = ["listen", "eth0", "udp dst port 53", "-w", &fifo];
     let waiting = net.weir(&listen);
     waiting.signal(Signal::INT);

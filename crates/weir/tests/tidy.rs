@@ -85,6 +85,21 @@ const IMPURE_ALLOWED_IN: [&str; 2] = [
     "crates/stack/src/pcb/segment.rs",
 ];
 
+/// Where a program is started otherwise than by the lab's helpers for tests:
+/// those helpers themselves, what the product starts, and what no test runs.
+const PROGRAMS_STARTED_IN: [&str; 10] = [
+    "crates/lab/src/command.rs",
+    "crates/lab/src/cpu.rs",
+    "crates/lab/src/net/host.rs",
+    "crates/lab/src/net/nobody.rs",
+    "crates/lab/src/net/process.rs",
+    "crates/lab/src/rfc2544/dut.rs",
+    "crates/weir/src/cmd/bridge/restart.rs",
+    "crates/weir/src/cmd/experiment/packet_filter/receive.rs",
+    "/benches/",
+    "/examples/",
+];
+
 /// No source file is longer, tables and tests apart.
 const FILE_LINES_MAX: usize = 800;
 
@@ -244,6 +259,50 @@ fn every_unchecked_block_says_why_it_is_sound() {
                 index + 1
             );
         }
+    }
+}
+
+/// By `need::program`, which skips a test where there is no such program, or by
+/// `Command::built` and `Command::itself`; all wait with a limit.
+#[test]
+fn tests_start_programs_by_one_helper() {
+    // Spelt in halves so that this file does not find itself.
+    let spellings = [
+        concat!("process::", "Command"),
+        concat!("posix_", "spawn"),
+        concat!("libc::", "exec"),
+    ];
+    for (name, text) in rust_files("crates") {
+        if PROGRAMS_STARTED_IN.iter().any(|place| name.contains(place)) {
+            continue;
+        }
+        // Imports of several names from one module too.
+        let code: String = code_lines(&text)
+            .flat_map(|(_, line)| [line.trim(), " "])
+            .collect();
+        let imports = code.split(concat!("process::", "{")).skip(1);
+        let mut imports = imports.filter_map(|rest| rest.split('}').next());
+        let imported = imports.any(|names| names.split([',', ' ']).any(|one| one == "Command"));
+        let spelt = spellings.iter().any(|spelling| {
+            let mut places = code.match_indices(spelling);
+            // `CommandExt` is another name.
+            places.any(|(at, found)| !code[at + found.len()..].starts_with(char::is_alphanumeric))
+        });
+        assert!(
+            !imported && !spelt,
+            "{name}: a program is started past `weir_lab::need::program` and `weir_lab::command`"
+        );
+    }
+}
+
+#[test]
+fn tests_know_one_way_out_of_the_checkout() {
+    let outside = concat!("shared/", "captures");
+    for (name, text) in rust_files("crates") {
+        assert!(
+            name == "crates/lab/src/need.rs" || !text.contains(outside),
+            "{name}: captures beside the checkout are `weir_lab::need::captures`'s"
+        );
     }
 }
 

@@ -7,9 +7,8 @@ use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use weir_broker::daemon::Daemon;
@@ -18,6 +17,7 @@ use weir_broker::keep::Keep;
 use weir_broker::policy::{Accounts, Policy};
 use weir_broker::protocol::Listener;
 use weir_broker::{Port, Timeout};
+use weir_lab::command::Command;
 use weir_lab::net::Process;
 use weir_link::bpf::{self, Map, ObjectKind, PinFolder};
 
@@ -82,9 +82,7 @@ pub(crate) struct Role {
 
 impl Role {
     pub(crate) fn start(net: &Net, role: &str, user: Option<u32>, set: &[(&str, &str)]) -> Role {
-        // Not by its path, which nobody may not be able to go.
-        let program = "/proc/self/exe";
-        let mut command = Command::new(program);
+        let mut command = Command::itself();
         if let Some(uid) = user {
             // Which clears every capability.
             command.uid(uid).gid(uid);

@@ -14,6 +14,7 @@ use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, Neig
 use netlink_packet_route::route::RouteType;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_wire::ethernet::Address;
@@ -164,6 +165,34 @@ impl Device {
     /// If it is gone.
     pub fn set_promiscuous(&self, on: bool) -> Result<(), Error> {
         self.flag(LinkFlags::Promisc, on, "making promiscuous")
+    }
+
+    /// Whether it receives frames to any Ethernet address, by whoever's wish.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn is_promiscuous(&self) -> Result<bool, Error> {
+        let found = link(&self.host, self.message());
+        let found = found.map_err(self.failed("asking about"))?;
+        // The flag of rtnetlink(7) is the user's wish alone.
+        let count = found
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                LinkAttribute::Promiscuity(count) => Some(*count),
+                _ => None,
+            });
+        Ok(count.unwrap_or(0) > 0)
+    }
+
+    /// Moves it to another host. What this device says afterwards is that it
+    /// is gone.
+    ///
+    /// # Errors
+    /// If it is gone already, or the other host has one of that name.
+    pub fn move_to(&self, host: &Host) -> Result<(), Error> {
+        let to = LinkAttribute::NetNsFd(host.as_fd().as_raw_fd());
+        self.change(to, "moving")
     }
 
     /// Waits until frames pass.

@@ -140,7 +140,9 @@ impl Host {
             self.enter().expect("the namespace of a host is entered");
             f()
         };
-        let thread = thread::Builder::new().name(self.0.name.clone());
+        // A test's, by which a skip is told.
+        let name = thread::current().name().unwrap_or(&self.0.name).to_owned();
+        let thread = thread::Builder::new().name(name);
         let result = thread::scope(|scope| {
             let running = thread.spawn_scoped(scope, inside);
             running.expect("a thread is started").join()
@@ -162,21 +164,26 @@ impl Host {
     ///
     /// # Errors
     /// As [`Command::spawn`].
-    pub fn spawn(&self, command: Command) -> io::Result<Process> {
+    pub fn spawn(&self, command: impl Into<Command>) -> io::Result<Process> {
+        let command = command.into();
         self.keeper(move || Process::start(command))
     }
 
     /// Runs a process in the host to its end, and gives what it wrote.
     ///
     /// # Errors
-    /// As [`Command::output`].
-    pub fn output(&self, mut command: Command) -> io::Result<Output> {
+    /// As [`Command::output`], and `TimedOut` if the process has not ended
+    /// within [`LIMIT`]; it is killed then.
+    ///
+    /// [`LIMIT`]: crate::command::LIMIT
+    pub fn output(&self, command: impl Into<Command>) -> io::Result<Output> {
         use std::process::Stdio;
+        let mut command = command.into();
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        self.spawn(command)?.output()
+        self.spawn(command)?.output(crate::command::LIMIT)
     }
 
     /// Runs `f` on the thread that lives as long as the host.

@@ -1,10 +1,10 @@
 //! Three hosts in a line: `a ── left │ right ── b`, for what stands between
 //! two hosts.
 
-use super::{Device, Error, Host, Lab, Offloads};
+use super::{Device, Error, Host, Lab, Offloads, talk};
 use crate::load::{Generator, GeneratorError, Udp};
 use std::io;
-use std::process::Command;
+use std::time::Duration;
 use weir_link::net::Interface;
 
 /// The line. The ends have a device `eth0` each, the middle `left` and `right`.
@@ -75,14 +75,17 @@ impl Line {
         Generator::new(&self.eth_a, &udp)
     }
 
-    /// Whether `a` reaches `b`.
+    /// Whether `b` answers one of three echo requests of `a` within a second.
     ///
     /// # Errors
-    /// Without ping(8).
+    /// What the system says, but that `b` is unreachable.
     pub fn pings(&self) -> io::Result<bool> {
-        let mut ping = Command::new("ping");
-        ping.args(["-c", "3", "-i", "0.02", "-W", "1", "10.9.0.2"]);
-        Ok(self.a.output(ping)?.status.success())
+        let to = [10, 9, 0, 2].into();
+        match talk::ping(&self.a, to, 3, Duration::from_secs(1)) {
+            Ok(pings) => Ok(!pings.round_trips.is_empty()),
+            Err(error) if error.kind() == io::ErrorKind::HostUnreachable => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether a program is at XDP of `left` and of `right`; not where the

@@ -38,6 +38,7 @@ mod pair;
 mod process;
 mod routes;
 pub mod talk;
+mod tun;
 
 pub use device::{Counters, Device, Facts};
 pub use error::Error;

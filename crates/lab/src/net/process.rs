@@ -5,26 +5,42 @@ use rustix::process::{
     Pid, Signal, WaitIdOptions, getpid, getppid, kill_process_group,
     set_parent_process_death_signal, setsid,
 };
-use std::io;
+use std::io::{self, Read};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Output};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// A running process in a session of its own; all of its process group is killed
 /// when this is dropped.
 #[derive(Debug)]
-pub struct Process(Option<Child>);
+pub struct Process {
+    child: Child,
+    /// The command, for messages.
+    command: String,
+}
 
 impl Process {
-    /// Starts a process that the kernel kills when the calling thread ends.
+    /// Starts a process, in a session of its own, that the kernel kills when
+    /// the calling thread ends.
     pub(super) fn start(mut command: Command) -> io::Result<Process> {
+        // As a service has one: where sessions share out the processor
+        // (`sched(7)`, autogroup), it has none of ours.
+        let lead = || Ok(setsid().map(drop)?);
+        // SAFETY: the closure makes a system call, and neither allocates nor
+        // takes a lock.
+        unsafe { command.pre_exec(lead) };
+        Process::start_in_session(&mut command)
+    }
+
+    /// The same in the session of the caller. The process leads its process
+    /// group, by the command's doing.
+    pub(crate) fn start_in_session(command: &mut Command) -> io::Result<Process> {
         let parent = getpid();
         // Runs after any change of user, which would undo it.
         let die_with_parent = move || {
-            // As a service has one: where sessions share out the processor
-            // (`sched(7)`, autogroup), it has none of ours.
-            setsid()?;
             set_parent_process_death_signal(Some(Signal::KILL))?;
             // The parent may have ended before that.
             if getppid() == Some(parent) {
@@ -33,10 +49,13 @@ impl Process {
                 Err(io::ErrorKind::NotConnected.into())
             }
         };
-        // SAFETY: the closure makes three system calls, and neither allocates
+        // SAFETY: the closure makes two system calls, and neither allocates
         // nor takes a lock.
         unsafe { command.pre_exec(die_with_parent) };
-        Ok(Process(Some(command.spawn()?)))
+        Ok(Process {
+            child: command.spawn()?,
+            command: format!("{command:?}"),
+        })
     }
 
     /// Its process id.
@@ -46,12 +65,12 @@ impl Process {
 
     /// The standard library's view of it, for its pipes.
     pub fn child(&self) -> &Child {
-        self.0.as_ref().expect("it is there until it is given away")
+        &self.child
     }
 
     /// As [`Process::child`], to take its pipes.
     pub fn child_mut(&mut self) -> &mut Child {
-        self.0.as_mut().expect("it is there until it is given away")
+        &mut self.child
     }
 
     /// Waits for its end, at most for `limit`; `None` when it still runs.
@@ -77,10 +96,51 @@ impl Process {
         Ok(kill_process_group(self.pid(), signal)?)
     }
 
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// As [`Process::wait`], and `TimedOut` when it still runs after `limit`.
+    pub fn ended(&mut self, limit: Duration) -> io::Result<ExitStatus> {
+        let status = self.wait(limit)?;
+        status.ok_or_else(|| self.overdue("has not ended", limit))
+    }
+
     /// Waits for its end and gives what it wrote to its pipes.
-    pub(super) fn output(mut self) -> io::Result<Output> {
-        let child = self.0.take().expect("it is there until it is given away");
-        child.wait_with_output()
+    ///
+    /// # Errors
+    /// As [`Process::ended`]; all of its process group is killed then.
+    pub fn output(mut self, limit: Duration) -> io::Result<Output> {
+        drop(self.child.stdin.take());
+        let end = Instant::now() + limit;
+        let (stdout, stderr) = (
+            read_all(self.child.stdout.take()),
+            read_all(self.child.stderr.take()),
+        );
+        let status = self.ended(limit)?;
+        // What it has started may hold its pipes open.
+        let rest = |read: &Receiver<io::Result<Vec<u8>>>| {
+            let left = end.saturating_duration_since(Instant::now());
+            let read = read.recv_timeout(left);
+            read.unwrap_or_else(|_| Err(self.overdue("has not closed its output", limit)))
+        };
+        Ok(Output {
+            status,
+            stdout: rest(&stdout)?,
+            stderr: rest(&stderr)?,
+        })
+    }
+
+    /// As [`Child::wait_with_output`], within [`LIMIT`](crate::command::LIMIT).
+    ///
+    /// # Errors
+    /// As [`Process::output`].
+    pub fn wait_with_output(self) -> io::Result<Output> {
+        self.output(crate::command::LIMIT)
+    }
+
+    fn overdue(&self, what: &str, limit: Duration) -> io::Error {
+        let text = format!("{} {what} within {limit:?}", self.command);
+        io::Error::new(io::ErrorKind::TimedOut, text)
     }
 
     fn pid(&self) -> Pid {
@@ -88,11 +148,23 @@ impl Process {
     }
 }
 
+/// The standard library's view: its pipes, and whether it has ended.
+impl Deref for Process {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.child
+    }
+}
+
+impl DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.child
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.0.is_none() {
-            return;
-        }
         // As long as its end was not waited for, its number, and so the
         // group's, is nobody else's.
         let unwaited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -101,4 +173,16 @@ impl Drop for Process {
         }
         let _ = self.child_mut().wait();
     }
+}
+
+/// Reads a pipe to its end, on a thread.
+fn read_all(pipe: Option<impl Read + Send + 'static>) -> Receiver<io::Result<Vec<u8>>> {
+    let (tell, told) = channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
+        // The reader may have given up.
+        let _ = tell.send(read.map(|_| bytes));
+    });
+    told
 }

@@ -1,7 +1,7 @@
 //! A real tcpdump process, over a sample: the same number of packets.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use weir_filter::interp::Interp;
 use weir_filter::lang::expr::compile;
@@ -18,7 +18,7 @@ const EACH: usize = if WHOLE { 60 } else { 6 };
 
 /// What `tcpdump --count` prints of the packets it keeps.
 fn count(path: &Path, text: &str) -> Option<usize> {
-    let output = Command::new("tcpdump")
+    let output = need::program("tcpdump")?
         .args(["-n", "--count", "-r"])
         .args([path.as_os_str(), "--".as_ref(), text.as_ref()])
         .stderr(Stdio::null())
@@ -30,8 +30,7 @@ fn count(path: &Path, text: &str) -> Option<usize> {
 
 #[test]
 fn tcpdump_counts_the_same() {
-    if Command::new("tcpdump").arg("--version").output().is_err() {
-        need::skip("no tcpdump");
+    if !need::programs(&["tcpdump"]) {
         return;
     }
     // libpcap's own reader gives the frames; it need not be tcpdump's libpcap.

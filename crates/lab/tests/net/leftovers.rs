@@ -3,11 +3,13 @@
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
+use weir_lab::command::Command;
 use weir_lab::need;
 use weir_lab::net::{Device, Lab, Process, nobody};
+use weir_lab::wait::Limited;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -23,7 +25,8 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn sleeper() -> Command {
-    let mut command = nobody::command("sleep");
+    let mut command = need::program("sleep").expect("coreutils are essential");
+    command.uid(nobody::NOBODY).gid(nobody::NOBODY);
     command.arg("1000");
     command
 }
@@ -61,14 +64,16 @@ fn a_process_is_killed_when_it_is_dropped_with_its_children() {
         return;
     }
     let host = Lab::new().host("a").unwrap();
-    let mut command = Command::new("sh");
+    let mut command = need::program("sh").expect("dash is essential");
     command
         .args(["-c", "sleep 1000 & echo $!; wait"])
         .stdout(Stdio::piped());
     let mut process = host.spawn(command).unwrap();
     let mut line = String::new();
     let stdout = process.child_mut().stdout.take().unwrap();
-    BufReader::new(stdout).read_line(&mut line).unwrap();
+    BufReader::new(Limited::new(stdout, "a line of the process"))
+        .read_line(&mut line)
+        .unwrap();
     let child: u32 = line.trim().parse().unwrap();
     soon("the child sleeps", || sleeps(child));
     assert!(process.wait(Duration::from_millis(5)).unwrap().is_none());
@@ -105,14 +110,16 @@ fn a_killed_child_leaves_nothing() {
     }
     let host = Lab::new().host("outer").unwrap();
     for round in 0..3 {
-        let mut command = Command::new(env::current_exe().unwrap());
+        let mut command = Command::itself();
         command
             .args(["--exact", "leftovers::the_one_to_be_killed", "--nocapture"])
             .env(ROLE, "1")
             .stdout(Stdio::piped());
         let mut process = host.spawn(command).unwrap();
         let stdout = process.child_mut().stdout.take().unwrap();
-        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        let mut lines = BufReader::new(Limited::new(stdout, "a line of the process"))
+            .lines()
+            .map_while(Result::ok);
         let line = lines.find(|line| line.contains("pid ")).expect("it starts");
         let pid = line
             .split("pid ")
@@ -136,7 +143,7 @@ fn output_ends_with_the_process() {
         return;
     }
     let host = Lab::new().host("a").unwrap();
-    let mut command = Command::new("cat");
+    let mut command = need::program("cat").expect("coreutils are essential");
     command.arg("/proc/self/net/dev");
     let output = host.output(command).unwrap();
     assert!(output.status.success());

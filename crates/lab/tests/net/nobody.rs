@@ -1,7 +1,7 @@
 //! Somebody without rights has none.
 
 use std::fs;
-use std::process::Command;
+use weir_lab::command::Command;
 use weir_lab::need;
 use weir_lab::net::{Lab, nobody};
 
@@ -41,19 +41,56 @@ fn a_thread_is_nobody_and_its_process_is_not() {
     assert_eq!(inside.unwrap().lines().count(), 3, "two of headings and lo");
 }
 
+/// The variable that makes [`shows_its_rights`] do something.
+const SHOWS: &str = "WEIR_LAB_SHOWS";
+
+#[test]
+fn shows_its_rights() {
+    if std::env::var_os(SHOWS).is_some() {
+        println!("\n{}", fs::read_to_string("/proc/self/status").unwrap());
+    }
+}
+
+/// Where `/dev/net/tun` of the machine is for root alone, too.
+#[test]
+fn a_process_of_nobody_has_a_device_for_tap_interfaces() {
+    if !need::root() || !need::tun() {
+        return;
+    }
+    let host = Lab::new().host("a").unwrap();
+    host.tap("tap0", nobody::NOBODY).unwrap();
+    let mut command = nobody::command(std::env::current_exe().unwrap());
+    let opens = ["nobody::opens_its_interface", "--exact", "--nocapture"];
+    command.args(opens).env(SHOWS, "1");
+    let output = host.output(command).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("opened"), "{text}");
+}
+
+#[test]
+fn opens_its_interface() {
+    if std::env::var_os(SHOWS).is_some() {
+        weir_link::net::Tap::open("tap0").unwrap();
+        println!("\nopened");
+    }
+}
+
 #[test]
 fn a_process_in_a_host_is_nobody() {
     if !need::root() {
         return;
     }
     let host = Lab::new().host("a").unwrap();
-    let mut command = nobody::command("cat");
-    command.arg("/proc/self/status");
+    // This test's executable, told to show what it is.
+    let this = std::env::current_exe().unwrap();
+    let show = ["nobody::shows_its_rights", "--exact", "--nocapture"];
+    let mut command = nobody::command(this);
+    command.args(show).env(SHOWS, "1");
     let output = host.output(command).unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(rights(&text), NONE);
-    let mut command = Command::new("cat");
-    command.arg("/proc/self/status");
+    let mut command = Command::itself();
+    command.args(show).env(SHOWS, "1");
     let text = String::from_utf8(host.output(command).unwrap().stdout).unwrap();
     assert!(rights(&text)[0].starts_with("Uid: 0 0"));
 }

@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
-use weir_lab::need;
 use weir_lab::net::{Device, Error, Host, Lab};
+use weir_lab::{need, wait};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -51,7 +51,7 @@ fn two_hosts_talk_over_a_link() {
     client.write_all(b"SSH-2.0-lab").unwrap();
     drop(client);
     let mut text = String::new();
-    let mut stream = listener.accept().unwrap().0;
+    let mut stream = wait::accept(&listener).unwrap().0;
     stream.read_to_string(&mut text).unwrap();
     assert_eq!(text, "SSH-2.0-lab");
 

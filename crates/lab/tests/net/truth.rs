@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::{Device, Lab, Offloads};
+use weir_lab::{need, wait};
 use weir_wire::{ethernet, ipv4, tcp};
 
 const SENT_BYTES: usize = 200_000;
@@ -26,7 +26,7 @@ fn frames_of_a_transfer(offloads: Offloads) -> (Vec<Vec<u8>>, [Device; 2]) {
     let listener = b.run(|| TcpListener::bind("10.0.0.2:9")).unwrap();
     let mut client = a.run(|| TcpStream::connect("10.0.0.2:9")).unwrap();
     let writer = thread::spawn(move || client.write_all(&vec![7; SENT_BYTES]).unwrap());
-    let mut stream = listener.accept().unwrap().0;
+    let mut stream = wait::accept(&listener).unwrap().0;
     let mut frames = Vec::new();
     let (mut got, mut buffer) = (0, vec![0; 1 << 17]);
     let start = Instant::now();

@@ -4,7 +4,6 @@
 mod faulty;
 
 use faulty::{Fault, Faulty};
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_lab::load::{Rate, Search, Sent};
@@ -270,7 +269,7 @@ fn passes_all(peer: Peer, sink: SinkKind, size: usize, both_ways: bool) {
 
 #[test]
 fn frames_go_to_many_destinations_by_their_routes() {
-    if !need::root() {
+    if !need::root() || !need::programs(&["ip"]) {
         return;
     }
     let _turn = my_turn();
@@ -292,7 +291,7 @@ fn frames_go_to_many_destinations_by_their_routes() {
         } else {
             "16.0.1.0/24"
         };
-        let mut command = Command::new("ip");
+        let mut command = need::program("ip").expect("the test has asked for it");
         command.args(["route", "del", gone]);
         assert!(bench.dut().output(command).unwrap().status.success());
         let mut tester = Tester::new(&bench, 64, Look::Whole, 10_000).unwrap();

@@ -61,7 +61,8 @@ fn send_text(link: &Link) -> Vec<u8> {
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
             let mut got = Vec::new();
-            server.accept().unwrap().0.read_to_end(&mut got).unwrap();
+            let (mut stream, _) = weir_lab::wait::accept(&server).unwrap();
+            stream.read_to_end(&mut got).unwrap();
             got
         });
         let mut client = link.a.run(|| TcpStream::connect("10.0.0.2:7000")).unwrap();

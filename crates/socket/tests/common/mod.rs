@@ -16,6 +16,7 @@ pub(crate) const V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 pub(crate) const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 
 pub(crate) fn config(n: usize) -> Config {
+    weir_lab::wait::limit_this_test();
     let prefix = |at: &str, len| format!("{at}/{len}").parse().unwrap();
     Config::new(Address([2, 0, 0, 0, 0, n as u8 + 1]))
         .address(prefix(V4[n], 24))

@@ -10,11 +10,12 @@ mod queues;
 
 use net::Net;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::Command;
+use std::net::TcpListener;
+use std::time::Duration;
 use weir_lab::load::{Rate, Sink};
 use weir_lab::need;
-use weir_lab::net::Offloads;
+use weir_lab::net::{Offloads, talk};
+use weir_lab::wait;
 use weir_link::bpf::Hook;
 use weir_tap::{Context, Frame, TapError, Verdict};
 
@@ -31,10 +32,11 @@ fn ping_goes_through_and_the_links_are_left_as_they_were() {
     let net = Net::new().with_addresses();
     let bridge = net.bridge(|bridge| bridge, forward);
     for address in ["10.9.0.2", "fd09::2"] {
-        let mut ping = Command::new("ping");
-        ping.args(["-c", "3", "-i", "0.05", "-W", "2", "-s", "1400", address]);
-        let output = net.a.output(ping).unwrap();
-        assert!(output.status.success(), "{output:?}");
+        let (to, patience) = (address.parse().unwrap(), Duration::from_secs(2));
+        for round in 0..3 {
+            let echoed = talk::echoes(&net.a, to, &[round; 1400], patience).unwrap();
+            assert!(echoed, "{address}: {round}");
+        }
     }
     let report = bridge.end();
     assert!(report.counts[0].rx_frames >= 6, "{report:?}");
@@ -157,15 +159,15 @@ fn tcp_goes_through_between_hosts_that_leave_checksums_to_the_device() {
         let listener = net.b.run(|| TcpListener::bind(address)).unwrap();
         let reader = std::thread::spawn(move || {
             let mut received = Vec::new();
-            listener
-                .accept()
+            wait::accept(&listener)
                 .unwrap()
                 .0
                 .read_to_end(&mut received)
                 .unwrap();
             received
         });
-        let mut stream = net.a.run(|| TcpStream::connect(address)).unwrap();
+        let to = address.parse().unwrap();
+        let mut stream = net.a.run(|| wait::connect(to)).unwrap();
         stream.write_all(&sent).unwrap();
         drop(stream);
         assert!(reader.join().unwrap() == sent);
@@ -186,12 +188,13 @@ fn jumbo_frames_go_through_whole() {
         device.set_mtu(9000).unwrap();
     }
     let bridge = net.bridge(|bridge| bridge, forward);
-    for size in ["1472", "1780", "3000", "8972"] {
-        let mut ping = Command::new("ping");
-        ping.args(["-c", "3", "-i", "0.05", "-W", "2", "-M", "do", "-s", size]);
-        ping.arg("10.9.0.2");
-        let output = net.a.output(ping).unwrap();
-        assert!(output.status.success(), "{size}: {output:?}");
+    for size in [1472, 1780, 3000, 8972] {
+        let (to, patience) = ([10, 9, 0, 2].into(), Duration::from_secs(2));
+        for round in 0..3 {
+            // None is cut into fragments, since the MTU is 9000 everywhere.
+            let echoed = talk::echoes(&net.a, to, &vec![round; size], patience).unwrap();
+            assert!(echoed, "{size}: {round}");
+        }
     }
     let report = bridge.end();
     assert_eq!(report.lost(), 0, "{report:?}");

@@ -1,6 +1,5 @@
 //! Cached verdicts of a key whose frames come by several queues.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 use weir_lab::load::{Template, Udp};
 use weir_lab::need;
@@ -13,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How many frames each of two queues has given to a program at XDP.
 fn by_queue(host: &Host) -> [u64; 2] {
-    let mut ethtool = Command::new("ethtool");
+    let mut ethtool = need::program("ethtool").expect("the test has asked for it");
     ethtool.args(["-S", "left"]);
     let output = host.output(ethtool).unwrap();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -117,8 +116,8 @@ fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
     if !need::root() {
         return;
     }
-    if Command::new("ethtool").arg("--version").output().is_err() {
-        return need::skip("ethtool is not installed");
+    if !need::programs(&["ethtool"]) {
+        return;
     }
     let lab = Lab::new();
     let (a, middle) = (lab.host("a").unwrap(), lab.host("middle").unwrap());

@@ -3,9 +3,11 @@
 use crate::config;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
+use weir_lab::command::Command;
 use weir_lab::net::{Host, Process, Signal};
+use weir_lab::wait::Limited;
 use weir_tap::{Bypass, Config, Pull, Tap, TapError};
 
 /// What it is to do: `found`, `between`, `impatient` (the same, with a short
@@ -33,7 +35,7 @@ pub(crate) fn forward(tap: &mut Tap, time: Duration) -> Result<u64, TapError> {
 pub(crate) struct Other {
     process: Process,
     asks: ChildStdin,
-    says: BufReader<ChildStdout>,
+    says: BufReader<Limited<ChildStdout>>,
 }
 
 impl Other {
@@ -62,7 +64,7 @@ impl Other {
 
     /// As the others, but does not wait until it is ready.
     pub(crate) fn begin(host: &Host, role: &str, path: &Path) -> Other {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = Command::itself();
         command
             .args(["processes::one_of_several", "--exact", "--nocapture"])
             .env(ROLE, role)
@@ -73,7 +75,10 @@ impl Other {
         let child = process.child_mut();
         Other {
             asks: child.stdin.take().unwrap(),
-            says: BufReader::new(child.stdout.take().unwrap()),
+            says: BufReader::new(Limited::new(
+                child.stdout.take().unwrap(),
+                format!("a line of the process that is to `{role}`"),
+            )),
             process,
         }
     }

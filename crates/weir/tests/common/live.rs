@@ -7,10 +7,12 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Stdio};
 use std::time::{Duration, Instant};
+use weir_lab::command::Command;
 use weir_lab::need;
 use weir_lab::net::{Host, Pair, Process, Signal, nobody};
+use weir_lab::wait::Limited;
 
 /// Two hosts and a link: `eth0` of each.
 pub(crate) struct Net(Pair);
@@ -60,7 +62,7 @@ impl Net {
 /// A running `weir`, killed when it is dropped.
 pub(crate) struct Running {
     process: Process,
-    errors: Option<std::process::ChildStderr>,
+    errors: Option<Limited<ChildStderr>>,
     said: String,
 }
 
@@ -88,9 +90,11 @@ impl Running {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        let what = format!("a line or the end of {command:?}");
         let mut process = host.spawn(command).unwrap();
+        let errors = process.child_mut().stderr.take();
         Running {
-            errors: process.child_mut().stderr.take(),
+            errors: errors.map(|errors| Limited::new(errors, what)),
             process,
             said: String::new(),
         }
@@ -102,8 +106,9 @@ impl Running {
         let mut line = String::new();
         while !line.contains(words) {
             line.clear();
-            let read = errors.read_line(&mut line).unwrap();
+            let read = errors.read_line(&mut line);
             self.said += &line;
+            let read = read.unwrap_or_else(|error| panic!("`{words}`: {error}: {}", self.said));
             assert!(read > 0, "it never said `{words}`: {}", self.said);
         }
         self.errors = Some(errors.into_inner());
@@ -161,7 +166,8 @@ impl Running {
         let ended = self.process.wait(PATIENCE).unwrap();
         let status = ended.unwrap_or_else(|| panic!("it does not end: {}", self.said));
         let mut stdout = String::new();
-        let mut out = self.process.child_mut().stdout.take().unwrap();
+        let out = self.process.child_mut().stdout.take().unwrap();
+        let mut out = Limited::new(out, "the end of standard output");
         out.read_to_string(&mut stdout).unwrap();
         let mut errors = self.errors.take().unwrap();
         errors.read_to_string(&mut self.said).unwrap();

@@ -4,13 +4,14 @@
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output};
 use std::time::{Duration, Instant};
+use weir_lab::command::Command;
 
 /// The binary with these arguments and no input.
 pub(crate) fn weir<const N: usize>(arguments: [&str; N]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.args(arguments).stdin(Stdio::null());
+    let mut command = Command::built(env!("CARGO_BIN_EXE_weir"));
+    command.args(arguments);
     command
 }
 
@@ -19,7 +20,7 @@ pub(crate) fn stdout(run: &Output) -> String {
     String::from_utf8(run.stdout.clone()).unwrap()
 }
 
-/// Waits, some seconds at most, until a process catches SIGTERM, which weir
+/// Waits, five seconds at most, until a process catches SIGTERM, which weir
 /// does after SIGINT: a signal that came before would end it at once.
 pub(crate) fn until_it_hears(process: u32) {
     const SIGTERM_BIT: u64 = 1 << 14;
@@ -46,6 +47,13 @@ pub(crate) fn until_read(pipe: impl AsFd) {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(300));
+}
+
+/// Makes a pipe with a name.
+pub(crate) fn make_fifo(path: &str) {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let mode = Mode::from_raw_mode(0o600);
+    mknodat(CWD, path, FileType::Fifo, mode, 0).unwrap();
 }
 
 /// Sends SIGINT.

@@ -3,11 +3,11 @@
 
 use crate::live::{PATIENCE, Running};
 use std::net::TcpStream;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_lab::need;
-use weir_lab::net::{Host, Lab, nobody};
+use weir_lab::net::{Host, Lab, nobody, talk};
 
 /// The kernel's addresses and those of weir's host.
 pub(crate) const KERNEL: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
@@ -27,16 +27,20 @@ pub(crate) struct Kernel {
     _lab: Lab,
 }
 
-/// `None` without root.
+/// As [`kernel`], `None` also without one of these programs.
+pub(crate) fn kernel_with(programs: &[&str]) -> Option<Kernel> {
+    kernel().filter(|_| need::programs(programs))
+}
+
+/// `None` without root, or without the driver.
 pub(crate) fn kernel() -> Option<Kernel> {
-    if !need::root() {
+    if !need::root() || !need::tun() {
         return None;
     }
     let lab = Lab::new();
     let host = lab.host("kernel").unwrap();
     let kernel = Kernel { host, _lab: lab };
-    kernel.run("ip tuntap add dev tap0 mode tap user nobody");
-    let tap = kernel.host.device("tap0").unwrap();
+    let tap = kernel.host.tap("tap0", nobody::NOBODY).unwrap();
     tap.up().unwrap();
     tap.add_address([192, 0, 2, 1], 24).unwrap();
     tap.add_address([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 64)
@@ -45,10 +49,11 @@ pub(crate) fn kernel() -> Option<Kernel> {
 }
 
 impl Kernel {
-    /// Runs a command, words apart by spaces, on the kernel's side.
+    /// Runs a command, words apart by spaces, on the kernel's side. The test has
+    /// asked for the program, by [`need::programs`].
     pub(crate) fn output(&self, line: &str) -> Output {
         let mut words = line.split_whitespace();
-        let mut command = Command::new(words.next().unwrap());
+        let mut command = need::program(words.next().unwrap()).expect(line);
         command.args(words);
         self.host.output(command).unwrap()
     }
@@ -80,26 +85,16 @@ impl Kernel {
 
     /// Whether an echo request with so many bytes is answered with them.
     pub(crate) fn ping(&self, at: &str, size: usize) -> bool {
-        const PING: &str = "
-import os, socket, sys
-at, payload = sys.argv[1], os.urandom(int(sys.argv[2]))
-v6 = ':' in at
-family, protocol = (socket.AF_INET6, 58) if v6 else (socket.AF_INET, 1)
-ping = socket.socket(family, socket.SOCK_DGRAM, protocol)
-ping.settimeout(5)
-ping.sendto(bytes([128 if v6 else 8, 0, 0, 0, 0, 0, 0, 1]) + payload, (at, 0))
-answer = ping.recv(70000)
-sys.exit(answer[0] != (129 if v6 else 0) or answer[8:] != payload)
-";
-        let mut command = Command::new("python3");
-        command.args(["-c", PING, at, &size.to_string()]);
-        self.host.output(command).unwrap().status.success()
+        let payload: Vec<u8> = (0..size).map(|at| (at * 7 / 3) as u8).collect();
+        let patience = Duration::from_secs(5);
+        talk::echoes(&self.host, at.parse().unwrap(), &payload, patience).unwrap()
     }
 
-    /// A server of the kernel's side, once it answers at `port`.
+    /// A server of the kernel's side, once it answers at `port`. The test has
+    /// asked for the program.
     pub(crate) fn server(&self, line: &str, port: u16) -> Running {
         let mut words = line.split_whitespace();
-        let command = Command::new(words.next().unwrap());
+        let command = need::program(words.next().unwrap()).expect(line);
         let running = Running::start(&self.host, command, &words.collect::<Vec<_>>());
         let began = Instant::now();
         let answers = || {

@@ -16,7 +16,6 @@ use serde_json::Value;
 use std::net::UdpSocket;
 use std::ops::Deref;
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Sending, Sent, Sink};
@@ -72,10 +71,11 @@ impl Net {
     }
 
     fn is_promiscuous(&self) -> bool {
-        let mut ip = Command::new("ip");
-        ip.args(["-d", "link", "show", "left"]);
-        let output = self.middle.output(ip).unwrap();
-        String::from_utf8_lossy(&output.stdout).contains("PROMISC")
+        self.middle
+            .device("left")
+            .unwrap()
+            .is_promiscuous()
+            .unwrap()
     }
 
     /// Sends for a while, and does something in the middle of it.
@@ -142,18 +142,13 @@ fn it_bridges_and_leaves_everything_as_it_was() {
     assert!(!net.pings());
 }
 
-/// What a program says that was run in a host; `None` where there is none.
+/// What a program says that was run in a host; `None` (after a skip) without it.
 fn says(host: &Host, line: &str) -> Option<String> {
     let mut words = line.split_whitespace();
-    let mut command = Command::new(words.next().unwrap());
+    let mut command = need::program(words.next().unwrap())?;
     command.args(words);
-    match host.output(command) {
-        Ok(done) => Some(String::from_utf8_lossy(&done.stdout).into_owned()),
-        Err(error) => {
-            need::skip(&format!("{line}: {error}"));
-            None
-        }
-    }
+    let done = host.output(command).unwrap();
+    Some(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 #[test]
@@ -164,13 +159,13 @@ fn tools_of_users_go_through_it() {
         let hops: Vec<&str> = trace.lines().skip(1).collect();
         assert!(hops.len() == 1 && hops[0].contains("10.9.0.2"), "{trace}");
     }
-    let mut server = Command::new("iperf3");
+    let Some(mut server) = need::program("iperf3") else {
+        return;
+    };
     server
         .args(["-s", "-1"])
         .stdout(std::process::Stdio::null());
-    let Ok(_server) = net.b.spawn(server) else {
-        return need::skip("no iperf3");
-    };
+    let _server = net.b.spawn(server).unwrap();
     let began = Instant::now();
     loop {
         let said = says(&net.a, "iperf3 -c 10.9.0.2 -t 1 -J").unwrap();
@@ -246,13 +241,7 @@ fn an_interface_that_was_moved_away_is_gone() {
     let bridge = net
         .bridge(&["--bypass", "wire", "--hang-ms", "10000"])
         .until("ready");
-    let mut sleep = Command::new("sleep");
-    sleep.arg("1000");
-    let there = net.b.spawn(sleep).unwrap();
-    says(
-        &net.middle,
-        &format!("ip link set right netns {}", there.id()),
-    );
+    net.right.move_to(&net.b).unwrap();
     let ended = bridge.end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("`right` is gone"), "{ended:?}");

@@ -8,10 +8,9 @@ use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::Command;
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::{Host, Signal, talk};
+use weir_lab::{need, wait};
 
 /// Addresses behind b, of networks that it announces by BGP and by OSPF.
 const BY_BGP: [&str; 2] = ["203.0.113.7", "2001:db8:77::7"];
@@ -67,20 +66,16 @@ fn bird(net: &Net, host: &Host, config: &str) -> Option<(Running, String)> {
     let path = |what: &str| net.folder.path(&format!("{}.{what}", host.name()));
     let [file, socket, pid] = ["conf", "ctl", "pid"].map(path);
     fs::write(&file, config).unwrap();
-    let version = Command::new("bird").arg("--version").output();
-    if let Err(error) = version {
-        need::skip(&format!("no bird (package bird2): {error}"));
-        return None;
-    }
+    let bird = need::program("bird")?;
     let options = ["-f", "-c", &file, "-s", &socket, "-P", &pid];
-    let running = Running::start(host, Command::new("bird"), &options);
+    let running = Running::start(host, bird, &options);
     Some((running.until("Started"), socket))
 }
 
 fn control(socket: &str, line: &str) {
-    let mut command = Command::new("birdc");
+    let mut command = need::program("birdc").expect("birdc comes with bird");
     let done = command.args(["-s", socket]).args(line.split(' ')).output();
-    let done = done.expect("birdc comes with bird");
+    let done = done.unwrap();
     assert!(done.status.success(), "birdc {line}: {done:?}");
 }
 
@@ -103,7 +98,8 @@ pub(crate) fn until_reached(net: &Net, to: &[&str], reached: bool) {
 /// A ping of every 20 ms, which ends on SIGINT and then says what came back.
 fn pings(net: &Net, to: &str) -> Running {
     let options = ["-n", "-q", "-i", "0.02", to];
-    Running::start(&net.a, Command::new("ping"), &options)
+    let ping = need::program("ping").expect("the test has asked for it");
+    Running::start(&net.a, ping, &options)
 }
 
 /// How many were sent, and how many came back.
@@ -124,6 +120,9 @@ fn bird_feeds_it_beside_it() {
     let Some(net) = Net::new("route-bird") else {
         return;
     };
+    if !need::programs(&["bird", "birdc", "ping"]) {
+        return;
+    }
     for address in [BY_BGP[0], BY_BGP[1], BY_OSPF] {
         ip(&net.b, &["addr", "add", address, "dev", "lo"]);
     }
@@ -192,7 +191,7 @@ fn talk_to_the_host(net: &Net) {
     let listener = net.r.run(|| TcpListener::bind(at(7777))).unwrap();
     let server = std::thread::spawn(move || {
         for _ in 0..2 {
-            let (mut stream, _) = listener.accept().unwrap();
+            let (mut stream, _) = wait::accept(&listener).unwrap();
             let mut said = [0; 5];
             stream.read_exact(&mut said).unwrap();
             stream.write_all(&said).unwrap();

@@ -14,11 +14,10 @@ use live::{PATIENCE, Running};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpStream};
-use std::process::Command;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::{Host, Lab, Signal, talk};
+use weir_lab::{need, wait};
 
 /// Host a, a router without routing of its own, host b.
 struct Net {
@@ -41,7 +40,7 @@ addresses = ["198.51.100.1/24", "2001:db8:2::1/64"]
 
 impl Net {
     fn new(name: &str) -> Option<Net> {
-        if !need::root() {
+        if !need::root() || !need::programs(&["ip"]) {
             return None;
         }
         let lab = Lab::new();
@@ -88,22 +87,17 @@ impl Net {
 }
 
 fn ip(host: &Host, arguments: &[&str]) {
-    let mut command = Command::new("ip");
+    let mut command = need::program("ip").expect("the test has asked for it");
     command.args(arguments);
-    let done = host.output(command).expect("iproute2 is installed");
+    let done = host.output(command).unwrap();
     assert!(done.status.success(), "ip {arguments:?}: {done:?}");
 }
 
 fn run(host: &Host, program: &str, arguments: &[&str]) -> Option<String> {
-    let mut command = Command::new(program);
+    let mut command = need::program(program)?;
     command.args(arguments);
-    match host.output(command) {
-        Ok(done) => Some(String::from_utf8_lossy(&done.stdout).into_owned()),
-        Err(error) => {
-            need::skip(&format!("no {program}: {error}"));
-            None
-        }
-    }
+    let done = host.output(command).unwrap();
+    Some(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 #[test]
@@ -150,13 +144,13 @@ fn tcp_of_iperf_goes_through_it() {
         return;
     };
     let running = net.route("", &[]);
-    let mut server = Command::new("iperf3");
+    let Some(mut server) = need::program("iperf3") else {
+        return;
+    };
     server
         .args(["-s", "-1"])
         .stdout(std::process::Stdio::null());
-    let Ok(mut server) = net.b.spawn(server) else {
-        return need::skip("no iperf3");
-    };
+    let mut server = net.b.spawn(server).unwrap();
     for to in TO_B {
         let started = Instant::now();
         loop {
@@ -171,8 +165,8 @@ fn tcp_of_iperf_goes_through_it() {
             std::thread::sleep(Duration::from_millis(50));
         }
         if to == TO_B[0] {
-            server.wait(PATIENCE).unwrap();
-            let mut again = Command::new("iperf3");
+            server.ended(PATIENCE).unwrap();
+            let mut again = need::program("iperf3").expect("the test has asked for it");
             again.args(["-s", "-1"]).stdout(std::process::Stdio::null());
             server = net.b.spawn(again).unwrap();
         }
@@ -209,7 +203,7 @@ fn what_the_kernel_learns_it_learns() {
     }
     let metrics = |net: &Net| {
         net.r.run(|| {
-            let mut client = TcpStream::connect(&at).unwrap();
+            let mut client = wait::connect(at.parse().unwrap()).unwrap();
             client
                 .write_all(b"GET /metrics HTTP/1.1\r\nHost: r\r\n\r\n")
                 .unwrap();

@@ -2,8 +2,9 @@
 
 use crate::cpu;
 use crate::net::Host;
+use crate::wait;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,8 +60,8 @@ fn between(
 ) -> io::Result<Bulk> {
     let at = SocketAddr::from(at);
     let listener = to.run(|| TcpListener::bind(at))?;
-    let mut client = from.run(|| TcpStream::connect(at))?;
-    let (mut server, _) = listener.accept()?;
+    let mut client = from.run(|| wait::connect(at))?;
+    let (mut server, _) = wait::accept(&listener)?;
     let place = |cpu: Option<usize>| cpu.map_or(Ok(()), |cpu| cpu::pin(None, cpu));
     let sender = thread::spawn(move || {
         place(from_cpu)?;

@@ -7,6 +7,6 @@ mod session;
 mod spread;
 
 pub use bulk::{Bulk, bulk, bulk_on};
-pub use ping::{Pings, ping};
+pub use ping::{Pings, echoes, ping};
 pub use session::{Session, SessionReport};
 pub use spread::{Spread, spread};

@@ -33,6 +33,27 @@ pub struct Pings {
 /// # Errors
 /// If the host has no way to that address. An unanswered request is no error.
 pub fn ping(host: &Host, to: IpAddr, count: u32, patience: Duration) -> io::Result<Pings> {
+    let payload = [0x5a; PAYLOAD_BYTES];
+    ping_with(host, to, count, &payload, patience)
+}
+
+/// Whether an echo request with these bytes is answered with them within
+/// `patience`; both may go in fragments.
+///
+/// # Errors
+/// As [`ping`].
+pub fn echoes(host: &Host, to: IpAddr, payload: &[u8], patience: Duration) -> io::Result<bool> {
+    let pings = ping_with(host, to, 1, payload, patience)?;
+    Ok(!pings.round_trips.is_empty())
+}
+
+fn ping_with(
+    host: &Host,
+    to: IpAddr,
+    count: u32,
+    payload: &[u8],
+    patience: Duration,
+) -> io::Result<Pings> {
     host.run(|| {
         let (family, protocol) = match to {
             IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
@@ -44,7 +65,11 @@ pub fn ping(host: &Host, to: IpAddr, count: u32, patience: Duration) -> io::Resu
         let mut pings = Pings::default();
         for sequence in 0..count {
             let start = Instant::now();
-            send(&socket, &request(to, sequence as u16), SendFlags::empty())?;
+            send(
+                &socket,
+                &request(to, sequence as u16, payload),
+                SendFlags::empty(),
+            )?;
             pings.sent += 1;
             // Late replies to earlier requests may come first.
             loop {
@@ -53,9 +78,9 @@ pub fn ping(host: &Host, to: IpAddr, count: u32, patience: Duration) -> io::Resu
                     break;
                 }
                 set_socket_timeout(&socket, Timeout::Recv, Some(left))?;
-                let mut reply = [0; Echo::LEN + PAYLOAD_BYTES];
+                let mut reply = vec![0; Echo::LEN + payload.len()];
                 match recv(&socket, &mut reply, RecvFlags::empty()) {
-                    Ok((len, _)) if answers(&reply[..len], to, sequence as u16) => {
+                    Ok((len, _)) if answers(&reply[..len], to, sequence as u16, payload) => {
                         pings.round_trips.push(start.elapsed());
                         break;
                     }
@@ -75,8 +100,8 @@ fn addresses(to: IpAddr) -> Addresses {
     Addresses::new(to, to).expect("both are the same")
 }
 
-fn request(to: IpAddr, sequence: u16) -> [u8; Echo::LEN + PAYLOAD_BYTES] {
-    let mut message = [0x5a; Echo::LEN + PAYLOAD_BYTES];
+fn request(to: IpAddr, sequence: u16, payload: &[u8]) -> Vec<u8> {
+    let mut message = [&[0; Echo::LEN], payload].concat();
     let echo = Echo {
         reply: false,
         identifier: 0, // the kernel writes its own
@@ -86,8 +111,9 @@ fn request(to: IpAddr, sequence: u16) -> [u8; Echo::LEN + PAYLOAD_BYTES] {
     message
 }
 
-fn answers(reply: &[u8], to: IpAddr, sequence: u16) -> bool {
+fn answers(reply: &[u8], to: IpAddr, sequence: u16, payload: &[u8]) -> bool {
     let echo = Message::new(reply).ok();
     let echo = echo.and_then(|message| Echo::parse(&message, addresses(to)));
-    echo.is_some_and(|echo| echo.reply && echo.sequence == sequence)
+    let is_ours = echo.is_some_and(|echo| echo.reply && echo.sequence == sequence);
+    is_ours && reply[Echo::LEN..] == *payload
 }

@@ -1,6 +1,7 @@
 //! A person at a terminal: small writes over one TCP connection, each echoed.
 
 use crate::net::Host;
+use crate::wait;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -47,7 +48,7 @@ impl Session {
         let at = SocketAddr::from(at);
         let listener = server.run(|| TcpListener::bind(at))?;
         let stream = client.run(|| TcpStream::connect_timeout(&at, PATIENCE))?;
-        let (echoer, _) = listener.accept()?;
+        let (echoer, _) = wait::accept(&listener)?;
         for end in [&stream, &echoer] {
             end.set_nodelay(true)?;
             end.set_read_timeout(Some(PATIENCE))?;
