@@ -21,6 +21,7 @@ mod print;
 mod rarp;
 mod replace;
 mod source;
+mod stack;
 mod stats_file;
 mod stop;
 mod summary;
@@ -59,6 +60,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    stack::with_enough(run)
+}
+
+fn run() -> ExitCode {
     let cli = Cli::parse();
     // Without it a limit ends us, as it would have anyway.
     let _ = stop::report_file_size_limit();

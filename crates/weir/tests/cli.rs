@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use weir_lab::command::Resource;
 
 #[test]
 fn demux_counts_ports_and_the_rest() {
@@ -494,6 +495,25 @@ fn a_program_read_back_counts_the_same() {
     ])
     .output();
     assert_eq!(stdout(&run.unwrap()), "{\"frames\":3,\"accepted\":2}\n");
+}
+
+/// A soft limit that can be raised, and one that cannot.
+#[test]
+fn little_stack_is_enough() {
+    const BYTES: u64 = 64 << 10;
+    for arguments in [&["demo", "-n", "100"][..], &["filter", "tcp"], &["--help"]] {
+        let soft = weir([])
+            .args(arguments)
+            .soft_limit(Resource::Stack, BYTES)
+            .output();
+        let hard = weir([])
+            .args(arguments)
+            .limit(Resource::Stack, BYTES)
+            .output();
+        for run in [soft.unwrap(), hard.unwrap()] {
+            assert!(run.status.success(), "{arguments:?}: {run:?}");
+        }
+    }
 }
 
 #[test]
