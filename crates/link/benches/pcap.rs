@@ -1,5 +1,5 @@
 //! Reading and writing captures, a frame at a time, from files in the page
-//! cache: this crate, libpcap's `pcap_next_ex`, and the `pcap-file` crate.
+//! cache: this crate, and libpcap's `pcap_next_ex`.
 //!
 //! `cargo bench -p weir-link --bench pcap`. Times are for a whole file; the
 //! elements a second are frames.
@@ -80,29 +80,6 @@ fn libpcap(oracle: &Oracle, path: &Path) -> u64 {
     sum
 }
 
-fn pcap_file(path: &Path) -> u64 {
-    let file = File::open(path).expect("written above");
-    let mut reader = pcap_file::pcap::PcapReader::new(file).expect("written above");
-    let mut sum = 0;
-    while let Some(frame) = reader.next_packet() {
-        sum += u64::from(black_box(frame).expect("written above").len());
-    }
-    sum
-}
-
-fn pcap_file_ng(path: &Path) -> u64 {
-    let file = File::open(path).expect("written above");
-    let mut reader = pcap_file::pcapng::PcapNgReader::new(file).expect("written above");
-    let mut sum = 0;
-    while let Some(block) = reader.next_block() {
-        let (block, _) = block.expect("written above");
-        if let pcap_file::pcapng::Block::EnhancedPacket(frame) = block {
-            sum += black_box(frame).data.len() as u64;
-        }
-    }
-    sum
-}
-
 fn reading(criterion: &mut Criterion) {
     let oracle = Oracle::load();
     let small = [0x42; 60];
@@ -123,14 +100,6 @@ fn reading(criterion: &mut Criterion) {
                     b.iter(|| libpcap(oracle, path));
                 });
             }
-            let other = if format == "pcap" {
-                pcap_file
-            } else {
-                pcap_file_ng
-            };
-            group.bench_function(BenchmarkId::new("pcap-file", format), |b| {
-                b.iter(|| other(path))
-            });
         }
         for (tool, ending) in [("gzip", "gz"), ("zstd", "zst")] {
             let packed = files.pcap.with_extension(format!("pcap.{ending}"));

@@ -28,18 +28,6 @@
 //! frame has at most 262,144 bytes ([`frame_len_max`]; more for three link
 //! types), a block 16 MiB. A file costs no more memory than that, plus up to
 //! 128 MiB for the window of a zstd file that asks for it.
-//!
-//! # Why not the `pcap-file` crate
-//!
-//! Its readers were measured and read first (3.0.0-rc.3). They cannot tell
-//! where a pcap file broke, nor a file that was cut short from a record larger
-//! than their buffer; they end at files that libpcap reads: frames longer than
-//! the snap length or than their wire length, resolutions finer than a
-//! nanosecond, interface names that are not UTF-8. And they are slower: of
-//! 60-byte frames these readers take 11 ns each from pcap and 20 from pcapng,
-//! system calls included; in one run of `cargo bench -p weir-link --bench pcap`
-//! pcap-file took 3.4 and 4.0 times as long, and libpcap 3.8 and 3.5 times. The
-//! crate serves the tests as a second opinion.
 
 mod classic;
 mod error;
