@@ -2,42 +2,46 @@
 //! generated program reads.
 //!
 //! ```text
-//!  index: buckets of 64 bytes             store: units of 64 bytes
-//!  ┌─────────────────────────┐            ┌──────────────────────────────────┐
-//!  │ 0  eight tags of a byte │       ┌───►│ 0  rank                          │ entry
-//!  │ 8  overflow: a unit     │       │    │ 8  next entry, slot              │
-//!  │ 16 eight units, 32 bits ├───────┘    │ 16 tag, snap length              │
-//!  └─────────────────────────┘            │ 24 tests, shape                  │
-//!                                         │ 32 key: up to 12 words …         │
-//!                                         └──────────────────────────────────┘
+//!  index: entries of 64 bytes             store: units of 64 bytes
+//!  ┌──────────────────────────────────┐   ┌─────────────────────────────────┐
+//!  │ 0  links: see `table`            │ ┌►│ the key's words beyond three    │
+//!  │ 8  rank                          │ │ │ tests of 16 bytes, and an end   │
+//!  │ 16 slot                          │ │ ├─────────────────────────────────┤
+//!  │ 24 tag, snap length              │ │ │ guards and hash of a shape      │
+//!  │ 32 rest, shape                   ├─┘ ├─────────────────────────────────┤
+//!  │ 40 key: its first three words    │   │ sieves                          │
+//!  └──────────────────────────────────┘   └─────────────────────────────────┘
 //! ```
+//!
+//! An entry is one cache line, so that a frame of one of many bindings waits
+//! for memory once: a key of an IPv4 connection is in it whole.
 //!
 //! Both are arrays of one value, so that the program has their address and
 //! the control side maps them into its memory. All that changes under a
 //! running program changes by one aligned store of 64 bits.
 
-/// Bytes of a unit, and of a bucket: a cache line.
+/// Bytes of a unit, and of an entry: a cache line.
 pub(super) const UNIT_BYTES: u32 = 64;
 /// Words of 64 bits in a unit.
 pub(super) const UNIT_WORDS: u32 = 8;
 
-/// Entries in a bucket.
-pub(super) const BUCKET_SLOTS: u32 = 8;
-
-/// Words in a bucket.
-pub(super) mod bucket {
-    pub(in super::super) const TAGS: u32 = 0;
-    pub(in super::super) const OVERFLOW: u32 = 1;
-    pub(in super::super) const UNITS: u32 = 2;
-}
-
 /// Words in an entry.
 pub(super) mod entry {
-    pub(in super::super) const RANK: u32 = 0;
-    pub(in super::super) const NEXT_SLOT: u32 = 1;
-    pub(in super::super) const TAG_SNAP: u32 = 2;
-    pub(in super::super) const TESTS_SHAPE: u32 = 3;
-    pub(in super::super) const KEY: u32 = 4;
+    pub(in super::super) const LINKS: u32 = 0;
+    pub(in super::super) const RANK: u32 = 1;
+    pub(in super::super) const SLOT: u32 = 2;
+    pub(in super::super) const TAG_SNAP: u32 = 3;
+    /// Where the rest is, counted in tests, or 0 if there is none: the words of
+    /// the key beyond [`KEY_WORDS`], and the residual tests.
+    pub(in super::super) const REST_SHAPE: u32 = 4;
+    pub(in super::super) const KEY: u32 = 5;
+    /// Words of the key in the entry itself.
+    pub(in super::super) const KEY_WORDS: usize = 3;
+
+    /// Tests whose room the rest of a key of so many words takes.
+    pub(in super::super) fn rest_key_tests(lanes: usize) -> u32 {
+        lanes.saturating_sub(KEY_WORDS).div_ceil(2) as u32
+    }
 }
 
 /// Words of what the store has of a shape.
@@ -58,8 +62,8 @@ pub(super) mod shape {
 /// Words of the longest key.
 pub(super) const LANES_MAX: usize = crate::limits::FIELDS_MAX / 2;
 
-/// Units that may be read from the start of an entry.
-pub(super) const ENTRY_UNITS_MAX: u32 = 2;
+/// Units that may be read from where an entry's rest begins.
+pub(super) const REST_UNITS_MAX: u32 = 2;
 
 /// A residual test: two words.
 ///
@@ -118,16 +122,13 @@ pub(super) mod scratch {
     /// claim is or may come before it.
     pub(in super::super) const LIMIT: i16 = BEST + 8;
     pub(in super::super) const LAST: i16 = LIMIT + 8;
-    pub(in super::super) const MASK: i16 = LAST + 8;
-    /// Those of the bucket at hand.
-    pub(in super::super) const UNITS: i16 = MASK + 8;
-    pub(in super::super) const CANDIDATES: i16 = UNITS + 32;
+    /// The links that are still to be followed.
+    pub(in super::super) const LINKS: i16 = LAST + 8;
+    pub(in super::super) const CANDIDATES: i16 = LINKS + 8;
     pub(in super::super) const CURSOR: i16 = CANDIDATES + 4;
     pub(in super::super) const MATCHES: i16 = CURSOR + 4;
     pub(in super::super) const PLACE: i16 = MATCHES + 4;
-    pub(in super::super) const OVERFLOW: i16 = PLACE + 4;
-    pub(in super::super) const NEXT: i16 = OVERFLOW + 4;
-    pub(in super::super) const ENTRY: i16 = NEXT + 4;
+    pub(in super::super) const ENTRY: i16 = PLACE + 4;
     pub(in super::super) const TEST: i16 = ENTRY + 4;
     /// Bytes of the VLAN tag that is put back: 0 or 4.
     pub(in super::super) const SHIFT: i16 = TEST + 4;
@@ -171,9 +172,11 @@ pub(super) mod candidate {
     pub(in super::super) const LANES: i16 = 4;
     /// Where the store has the shape.
     pub(in super::super) const UNIT: i16 = 8;
-    /// Set when the key is looked up.
-    pub(in super::super) const TAG: i16 = 12;
+    /// The key's home, counted in cells; set when the key is looked up.
+    pub(in super::super) const HOME: i16 = 12;
     pub(in super::super) const VALUES: i16 = 16;
+    /// [`super::entry::rest_key_tests`] of the shape.
+    pub(in super::super) const REST_KEY: i16 = 20;
     /// Values that residual tests of the shape use: the value, and bit 32 if
     /// there is one.
     pub(in super::super) const VALUE: i16 = 24;

@@ -4,7 +4,7 @@
 //!  bind ─► writes to index and store ─────────────► mapped memory ─┐
 //!     └──► a new shape or whole filter: a new program ─► loaded ───┤
 //!                                                                  ▼
-//!  frame ─► head copied ─► each shape: guards, key, bucket ─► entries ─► ranks ─► rings
+//!  frame ─► head copied ─► each shape: guards, key, home ─► entries ─► ranks ─► rings
 //!                          whole filters ───────────────────────────┘
 //! ```
 //!
@@ -25,6 +25,7 @@ mod renew;
 mod shape;
 mod sieve;
 mod steps;
+mod table;
 mod tree;
 
 pub use code::LowerError;

@@ -4,8 +4,7 @@ use super::draft::{Draft, drafts};
 use super::expr::Expr;
 use super::image::{Image, Memory, Write, bytes};
 use super::layout::{
-    SLOT_DROP, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, UNIT_WORDS, candidate, counter, entry, port,
-    scratch, shape,
+    SLOT_DROP, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, candidate, counter, entry, port, scratch, shape,
 };
 use super::limits;
 use super::maps::{Counters, MapSpec, Part, PortSettings};
@@ -50,7 +49,7 @@ pub struct Options {
     pub seed: u128,
     /// Slots for ports: [`Target::Port`]'s numbers are below it.
     pub ports_max: u32,
-    /// Keys to make room for at first; more come by fours.
+    /// Keys to make room for at first; more come by twos.
     pub keys_hint: u32,
 }
 
@@ -98,24 +97,34 @@ pub(super) struct Bound {
     pub(super) entries: Vec<Placed>,
 }
 
-/// What stands in the store for a binding.
+/// What stands in index and store for a binding.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Placed {
     /// An entry of a shape.
     Entry {
-        unit: u32,
-        units: u32,
+        entry: u32,
+        /// Where the store has the rest of it, if there is one, and how many
+        /// units.
+        rest: Option<(u32, u32)>,
         /// The bounds of the range that its shape asks for.
         span: Option<Span>,
     },
     /// A whole filter's.
-    Whole { unit: u32 },
+    Whole { entry: u32 },
+}
+
+impl Placed {
+    pub(super) fn entry_mut(&mut self) -> &mut u32 {
+        match self {
+            Placed::Entry { entry, .. } | Placed::Whole { entry } => entry,
+        }
+    }
 }
 
 /// A whole filter.
 pub(super) struct Whole {
     pub(super) rank: Rank,
-    pub(super) unit: u32,
+    pub(super) entry: u32,
     pub(super) filter: Filter,
     /// Unbound; part of programs until there are new ones.
     pub(super) dead: bool,
@@ -132,6 +141,7 @@ pub(super) struct Sieved {
 /// What is kept until no frame can be using it.
 pub(super) enum Retired {
     Units(u32, u32),
+    Entry(u32),
     Placed(Placed),
 }
 
@@ -347,6 +357,7 @@ impl KernelPlan {
             };
             match retired {
                 Retired::Units(unit, units) => self.image.give(unit, units),
+                Retired::Entry(entry) => self.image.table.give(entry),
                 Retired::Placed(placed) => {
                     self.epoch += 1;
                     self.leave(placed);
@@ -413,13 +424,13 @@ impl KernelPlan {
             Some(drafts) => self.check(drafts)?,
             None => full("whole filters", self.wholes.len() + 1, limits::WHOLE_MAX)?,
         }
-        let units: usize = drafts.iter().flatten().map(Draft::units_max).sum();
-        let keys = drafts.as_ref().map_or(0, Vec::len);
+        let units: usize = drafts.iter().flatten().map(Draft::rest_units_max).sum();
+        let entries = drafts.as_ref().map_or(1, Vec::len);
         let is_new = |draft: &&Draft| draft.shape.is_none();
         let new = drafts.iter().flatten().filter(is_new).count();
         // A shape brings its guards and its hash.
-        let units = units + keys + 1 + new * shape::UNITS_MAX as usize;
-        let renewed = self.make_room(units as u32, keys as u32)?;
+        let units = units + new * shape::UNITS_MAX as usize;
+        let renewed = self.make_room(units as u32, entries as u32)?;
         self.epoch += 1;
         let need = match drafts {
             Some(drafts) => {
@@ -483,32 +494,50 @@ impl KernelPlan {
             if let Some(shape) = self.shape(draft) {
                 let key = shape.key(&draft.values);
                 let (hash, key) = (shape.hash(&key), &key[..shape.lanes]);
-                let head = self.image.find(hash, shape.number, key);
-                let chain = std::iter::successors(head.map(|head| head.unit), |unit| {
-                    Some(self.image.next(*unit)).filter(|next| *next != 0)
-                });
-                found += chain.take(limits::KEY_BINDINGS_MAX + 1).count();
+                found += self.image.entries_of(hash, shape.number, key).count();
             }
             full("bindings under one key", found, limits::KEY_BINDINGS_MAX)?;
         }
         Ok(())
     }
 
-    /// Sees to it that so many units and keys fit; `true` if memory had to
+    /// Sees to it that so many units and entries fit; `true` if memory had to
     /// grow for it.
-    fn make_room(&mut self, units: u32, keys: u32) -> Result<bool, KernelBindError> {
-        let mut renewed = false;
-        while !self.image.has_room(units, keys) {
-            let found = self.image.keys_max() as usize + keys as usize;
-            full("table entries", found, limits::KEYS_MAX as usize)?;
-            let shapes = &self.shapes;
-            let hash_of =
-                |number, key: &[u64]| shapes.get(&number).map_or(0, |shape| shape.hash(key));
-            self.image = self.image.grown(hash_of);
-            self.edition += 1;
-            renewed = true;
+    fn make_room(&mut self, units: u32, entries: u32) -> Result<bool, KernelBindError> {
+        if self.image.has_room(units, entries) {
+            return Ok(false);
         }
-        Ok(renewed)
+        let shapes = &self.shapes;
+        let hash_of = |number, key: &[u64]| shapes.get(&number).map_or(0, |shape| shape.hash(key));
+        let wholes: Vec<u32> = self.wholes.iter().map(|whole| whole.entry).collect();
+        let grown = self.image.grown((units, entries), &wholes, hash_of);
+        let Some((image, moved)) = grown else {
+            let found = self.image.table.linked as usize + entries as usize;
+            let most = limits::KEYS_MAX as usize;
+            return Err(KernelBindError::Full {
+                what: "table entries",
+                found: found.max(most + 1),
+                max: most,
+            });
+        };
+        self.image = image;
+        self.edition += 1;
+        // The old image's programs go on with that; the new one's find entries
+        // in their new places only.
+        let bound = self.bindings.iter_mut().filter_map(|(_, b)| b.as_mut());
+        let bound = bound.flat_map(|bound| &mut bound.entries);
+        self.retired
+            .retain(|(_, retired)| !matches!(retired, Retired::Entry(_)));
+        let retired = self.retired.iter_mut().filter_map(|(_, r)| match r {
+            Retired::Placed(placed) => Some(placed),
+            Retired::Units(..) | Retired::Entry(_) => None,
+        });
+        let placed = bound.chain(retired).map(Placed::entry_mut);
+        let wholes = self.wholes.iter_mut().map(|whole| &mut whole.entry);
+        placed
+            .chain(wholes)
+            .for_each(|entry| *entry = moved[*entry as usize]);
+        Ok(true)
     }
 
     fn shape_for(&mut self, draft: &Draft) -> (u32, Need) {
@@ -541,17 +570,16 @@ impl KernelPlan {
         let key = shape.key(&draft.values);
         let key = &key[..shape.lanes];
         let hash = shape.hash(key);
-        let units = draft.units(shape.lanes);
-        let unit = self.image.take(units);
-        // What the entry tests, then the entry, and only then the way to it.
-        let tests = draft.write_tests(shape, unit, &mut self.image);
-        let snap = draft.snap;
         let image = &mut self.image;
-        image.put(unit, entry::RANK, bound.rank.to_bits());
-        image.put(unit, entry::TAG_SNAP, pair(bound.tag, snap));
-        image.put(unit, entry::TESTS_SHAPE, pair(tests, number));
-        for (lane, word) in key.iter().enumerate() {
-            image.put(unit, entry::KEY + lane as u32, *word);
+        let entry = image.take_entry(Some(hash));
+        // The rest of the entry, then the entry, and only then the way to it.
+        let (rest, at) = draft.write_rest(shape, key, image);
+        image.put_entry(entry, entry::RANK, bound.rank.to_bits());
+        image.put_entry(entry, entry::SLOT, slot.into());
+        image.put_entry(entry, entry::TAG_SNAP, pair(bound.tag, draft.snap));
+        image.put_entry(entry, entry::REST_SHAPE, pair(at, number));
+        for (lane, word) in key.iter().take(entry::KEY_WORDS).enumerate() {
+            image.put_entry(entry, entry::KEY + lane as u32, *word);
         }
         shape.note(&draft.values, draft.span);
         for (guard, word) in shape.pass(&draft.values) {
@@ -563,21 +591,21 @@ impl KernelPlan {
                 sieve.add(span, *arm, 1, image);
             }
         }
-        link(image, unit, slot, bound.rank, hash, number, key);
+        image.link(hash, entry);
         let span = draft.span;
-        bound.entries.push(Placed::Entry { unit, units, span });
+        bound.entries.push(Placed::Entry { entry, rest, span });
         need
     }
 
     fn enter_whole(&mut self, bound: &mut Bound, filter: &Filter, slot: u32) {
-        let unit = self.image.take(1);
-        self.image.put(unit, entry::RANK, bound.rank.to_bits());
-        self.image.put(unit, entry::NEXT_SLOT, pair(0, slot));
-        self.image
-            .put(unit, entry::TAG_SNAP, pair(bound.tag, u32::MAX));
+        let entry = self.image.take_entry(None);
+        let image = &mut self.image;
+        image.put_entry(entry, entry::RANK, bound.rank.to_bits());
+        image.put_entry(entry, entry::SLOT, slot.into());
+        image.put_entry(entry, entry::TAG_SNAP, pair(bound.tag, u32::MAX));
         let whole = Whole {
             rank: bound.rank,
-            unit,
+            entry,
             filter: filter.clone(),
             dead: false,
         };
@@ -585,25 +613,25 @@ impl KernelPlan {
             .wholes
             .partition_point(|other| other.rank <= whole.rank);
         self.wholes.insert(at, whole);
-        bound.entries.push(Placed::Whole { unit });
+        bound.entries.push(Placed::Whole { entry });
     }
 
-    /// Takes an entry out of its chain, or makes a whole filter say nothing.
+    /// Hides an entry from frames, or makes a whole filter say nothing.
     fn leave(&mut self, placed: Placed) {
         match placed {
-            Placed::Whole { unit } => {
-                self.image.put(unit, entry::RANK, u64::MAX);
-                if let Some(whole) = self.wholes.iter_mut().find(|whole| whole.unit == unit) {
+            Placed::Whole { entry } => {
+                self.image.put_entry(entry, entry::RANK, u64::MAX);
+                if let Some(whole) = self.wholes.iter_mut().find(|whole| whole.entry == entry) {
                     whole.dead = true;
                 }
             }
-            Placed::Entry { unit, units, span } => {
-                let (number, key) = self.image.key(unit);
+            Placed::Entry { entry, rest, span } => {
+                let (number, key) = self.image.key(entry);
                 let Some(shape) = self.shapes.get_mut(&number) else {
                     unreachable!("a shape outlives its entries");
                 };
                 let hash = shape.hash(&key);
-                unlink(&mut self.image, unit, hash, number, &key[..shape.lanes]);
+                self.image.unlink(hash, entry);
                 shape.forget(&key, span);
                 for (sieve, arm) in self.sieve_arms.get(&number).into_iter().flatten() {
                     let Sieved { ask, sieve, .. } = &mut self.sieves[*sieve];
@@ -611,7 +639,10 @@ impl KernelPlan {
                         sieve.remove(span, *arm, &mut self.image);
                     }
                 }
-                self.retire_units(unit, units);
+                self.retired.push_back((self.epoch, Retired::Entry(entry)));
+                if let Some((unit, units)) = rest {
+                    self.retire_units(unit, units);
+                }
             }
         }
     }
@@ -623,80 +654,53 @@ impl KernelPlan {
 }
 
 impl Draft {
-    fn units(&self, lanes: usize) -> u32 {
-        let head = (entry::KEY + lanes as u32).div_ceil(UNIT_WORDS);
-        let tests = match self.tests.len() as u32 {
-            0 => 0,
-            count => (count + 1).div_ceil(UNIT_BYTES / TEST_BYTES),
+    /// Units of what an entry has besides its line.
+    fn rest_units(&self, lanes: usize) -> u32 {
+        let tests = match (entry::rest_key_tests(lanes), self.tests.len() as u32) {
+            (0, 0) => 0,
+            (key, tests) => key + tests + 1,
         };
-        head + tests
+        tests.div_ceil(UNIT_BYTES / TEST_BYTES)
     }
 
-    fn units_max(&self) -> usize {
-        self.units(self.name.fields.len().div_ceil(2)) as usize
+    fn rest_units_max(&self) -> usize {
+        self.rest_units(self.name.fields.len().div_ceil(2)) as usize
     }
 
-    /// Writes the tests behind the entry; gives where, counted in tests, or 0
-    /// if there are none.
-    fn write_tests(&self, shape: &Shape, unit: u32, image: &mut Image) -> u32 {
-        if self.tests.is_empty() {
-            return 0;
+    /// Writes the rest of the key, and the tests; gives the piece, if there is
+    /// one, and where, counted in tests, or 0.
+    fn write_rest(
+        &self,
+        shape: &Shape,
+        key: &[u64],
+        image: &mut Image,
+    ) -> (Option<(u32, u32)>, u32) {
+        let units = self.rest_units(shape.lanes);
+        if units == 0 {
+            return (None, 0);
         }
-        let head = (entry::KEY + shape.lanes as u32).div_ceil(UNIT_WORDS);
-        let first = unit + head;
+        let unit = image.take(units);
+        for (word, lane) in key.iter().skip(entry::KEY_WORDS).enumerate() {
+            image.put(unit, word as u32, *lane);
+        }
         let place = |expr: &Expr| {
             let found = shape.values.iter().position(|known| known == expr);
             found.unwrap_or(candidate::VALUES_MAX) as u64
         };
         let tests = self.tests.iter().map(|test| test.words(place));
-        for (index, words) in tests.chain([[super::layout::test::END, 0]]).enumerate() {
-            for (half, word) in words.into_iter().enumerate() {
-                image.put(first, (index * 2 + half) as u32, word);
+        let first = entry::rest_key_tests(shape.lanes);
+        for (index, words) in (first..).zip(tests.chain([[super::layout::test::END, 0]])) {
+            for (half, word) in (0..).zip(words) {
+                image.put(unit, index * 2 + half, word);
             }
         }
-        first * (UNIT_BYTES / TEST_BYTES)
+        (Some((unit, units)), unit * (UNIT_BYTES / TEST_BYTES))
     }
 }
 
 /// Two numbers of 32 bits as one word: the one at the lower address first.
 fn pair(first: u32, second: u32) -> u64 {
     u64::from(first) | u64::from(second) << 32
-}
-
-/// Puts an entry into the chain of its key, by rank.
-fn link(image: &mut Image, unit: u32, slot: u32, rank: Rank, hash: u32, shape: u32, key: &[u64]) {
-    let Some(head) = image.find(hash, shape, key) else {
-        image.put(unit, entry::NEXT_SLOT, pair(0, slot));
-        return image.insert(hash, unit);
-    };
-    let mut before = None;
-    let mut at = head.unit;
-    while at != 0 && image.get(at, entry::RANK) <= rank.to_bits() {
-        before = Some(at);
-        at = image.next(at);
-    }
-    image.put(unit, entry::NEXT_SLOT, pair(at, slot));
-    match before {
-        None => image.set_head(head, unit),
-        Some(before) => image.set_next(before, unit),
-    }
-}
-
-/// Takes an entry out of the chain of its key.
-fn unlink(image: &mut Image, unit: u32, hash: u32, shape: u32, key: &[u64]) {
-    let Some(head) = image.find(hash, shape, key) else {
-        unreachable!("an entry stands under its key");
-    };
-    let next = image.next(unit);
-    if head.unit == unit {
-        return image.set_head(head, next);
-    }
-    let mut before = head.unit;
-    while image.next(before) != unit {
-        before = image.next(before);
-        assert!(before != 0, "an entry stands in the chain of its key");
-    }
-    image.set_next(before, next);
 }
 
 fn full(what: &'static str, found: usize, max: usize) -> Result<(), KernelBindError> {

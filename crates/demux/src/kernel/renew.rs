@@ -25,12 +25,12 @@ impl KernelPlan {
         let mut dead = Vec::new();
         self.wholes.retain(|whole| {
             if whole.dead {
-                dead.push(whole.unit);
+                dead.push(whole.entry);
             }
             !whole.dead
         });
-        for unit in dead {
-            self.retire_units(unit, 1);
+        for entry in dead {
+            self.retired.push_back((self.epoch, Retired::Entry(entry)));
         }
         self.tell();
         self.grow_trees(scratch::CANDIDATES_MAX as usize);
@@ -44,7 +44,7 @@ impl KernelPlan {
         self.image.writes()
     }
 
-    /// Looks at the units of all entries, and the ranges they ask for.
+    /// Looks at all entries, and the ranges they ask for.
     pub(super) fn each_entry(&self, mut look: impl FnMut(&KernelPlan, u32, Option<Span>)) {
         let placed = self.bindings.iter().filter_map(|(_, bound)| bound.as_ref());
         let placed = placed.flat_map(|bound| &bound.entries);
@@ -53,11 +53,11 @@ impl KernelPlan {
             .iter()
             .filter_map(|(_, retired)| match retired {
                 Retired::Placed(placed) => Some(placed),
-                Retired::Units(..) => None,
+                Retired::Units(..) | Retired::Entry(_) => None,
             });
         for placed in placed.chain(retired) {
-            if let Placed::Entry { unit, span, .. } = placed {
-                look(self, *unit, *span);
+            if let Placed::Entry { entry, span, .. } = placed {
+                look(self, *entry, *span);
             }
         }
     }

@@ -1,8 +1,6 @@
 //! What was noted, by rank, into the rings; and the frame's fate.
 
-use super::super::layout::{
-    ENTRY_UNITS_MAX, SLOT_DROP, SLOT_KERNEL, counter, entry, port, scratch,
-};
+use super::super::layout::{SLOT_DROP, SLOT_KERNEL, counter, entry, port, scratch};
 use super::super::maps::{Hook, Part};
 use super::super::record::{
     FLAG_CUT, FLAG_GSO, FLAG_SHORT, HEADER_BYTES, QUEUE_SHIFT, SHORT_FRAME_MAX, SHORT_HEADER_BYTES,
@@ -178,8 +176,8 @@ impl Coder<'_> {
         self.get(op::DW, Reg::R1, SCRATCH, scratch::BEST);
         self.branch(op::JEQ, Reg::R1, -1, none);
         self.get(op::W, Reg::R5, SCRATCH, scratch::TAKER);
-        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, none);
-        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::NEXT_SLOT) + 4);
+        self.entry(Reg::R5, Reg::R1, none);
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::SLOT));
         let other = Insn::jump32(op::JNE, Reg::R1, SLOT_KERNEL as i32);
         self.asm.jump(other, none);
         self.set(op::DW, SCRATCH, scratch::BEST, -1);
@@ -233,8 +231,8 @@ impl Coder<'_> {
     /// Whom the entry of unit r5 delivers to, as many bytes as r4 says: on to
     /// the port, with its slot on the stack, or to the next.
     fn target(&mut self, to: Ways) {
-        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, to.each);
-        self.get(op::W, KEPT, Reg::R5, in_entry(entry::NEXT_SLOT) + 4);
+        self.entry(Reg::R5, Reg::R1, to.each);
+        self.get(op::W, KEPT, Reg::R5, in_entry(entry::SLOT));
         self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::TAG_SNAP));
         self.set(op::W, SCRATCH, field(at::TAG), Reg::R1);
         self.set(op::W, SCRATCH, scratch::CAPTURED, Reg::R4);

@@ -16,7 +16,7 @@ mod resolve;
 mod shapes;
 mod whole;
 
-use super::layout::scratch;
+use super::layout::{UNIT_BYTES, scratch};
 use super::limits;
 use super::maps::{Half, Hook, Lowered, Part};
 use super::plan::KernelPlan;
@@ -274,6 +274,22 @@ impl<'p> Coder<'p> {
         self.branch(op::JGT, dst, last as i32, outside);
         self.alu(op::LSH, dst, 6);
         self.map_value(through, Part::Store, 0);
+        self.add(dst, through);
+    }
+
+    /// `dst` = the address of the entry whose number it holds; leaves for
+    /// `outside` if there is none of that number.
+    fn entry(&mut self, dst: Reg, through: Reg, outside: Label) {
+        let size = self.plan.image.table.size();
+        let last = size.spare + size.cells - 1;
+        self.branch(op::JGT, dst, last as i32, outside);
+        self.entry_address(dst, through);
+    }
+
+    /// `dst` = the address of an entry that is known to be there.
+    fn entry_address(&mut self, dst: Reg, through: Reg) {
+        self.alu(op::LSH, dst, UNIT_BYTES.ilog2() as i32);
+        self.map_value(through, Part::Index, 0);
         self.add(dst, through);
     }
 

@@ -3,38 +3,24 @@
 //!
 //! ```text
 //!  each candidate: the hash of its key
-//!    each bucket of its chain
-//!      each slot with its tag: is it the shape, and the key?
-//!        each entry under the key, by rank, up to the limit
-//!          each test: does it hold?
-//!        note entry and rank; a taker's is now the best, and the limit
-//!          unless a claim is or may come before it
+//!    each entry of its home: is it the shape, and the key?
+//!      does it come before the limit?
+//!        each test: does it hold?
+//!      note entry and rank; a taker's is now the best, and the limit
+//!        unless a claim is or may come before it
 //! ```
 
 use super::super::layout::{
-    BUCKET_SLOTS, ENTRY_UNITS_MAX, LANES_MAX, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, bucket,
-    candidate, counter, entry, port, scratch, shape, test,
+    LANES_MAX, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, candidate, counter, entry, port, scratch, shape, test,
 };
 use super::super::maps::Part;
+use super::super::table::PLACE_BITS;
 use super::{Coder, KEPT, LEN, SCRATCH};
 use crate::binding::Rank;
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 
-/// Bytes of a key's number in which the place of its only bit is found:
-/// byte 7 - n has n.
-const PLACES: u64 = 0x0001_0203_0405_0607;
-/// All bits of each byte but the top one.
-const LOWS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-/// A one in each byte.
-const ONES: u64 = 0x0101_0101_0101_0101;
-
 /// Bit 47 of a rank: the binding takes.
 pub(super) const TAKING_BIT: i32 = 47;
-
-/// Offset of a word in a bucket.
-fn in_bucket(word: u32) -> i16 {
-    (word * 8) as i16
-}
 
 /// Offset of a word in what the store has of a shape.
 fn in_shape(word: u32) -> i16 {
@@ -50,10 +36,8 @@ pub(super) fn in_entry(word: u32) -> i16 {
 #[derive(Clone, Copy)]
 struct Loops {
     candidates: Label,
-    buckets: Label,
-    slots: Label,
-    entries: Label,
-    /// At an entry that is at hand.
+    lines: Label,
+    /// At an entry that has the key.
     entry: Label,
     tests: Label,
     accept: Label,
@@ -67,9 +51,7 @@ impl Coder<'_> {
         let mut label = || self.asm.label();
         let loops = Loops {
             candidates: label(),
-            buckets: label(),
-            slots: label(),
-            entries: label(),
+            lines: label(),
             entry: label(),
             tests: label(),
             accept: label(),
@@ -80,10 +62,9 @@ impl Coder<'_> {
         self.branch(op::JEQ, Reg::R1, 0, done);
         self.set(op::W, SCRATCH, scratch::CURSOR, 0);
         self.each_candidate(loops, finished);
-        self.each_bucket(loops);
-        self.each_slot(loops);
+        self.each_line(loops);
         self.compare_key(loops);
-        self.each_entry(loops);
+        self.compare_rank(loops);
         self.each_test(loops);
         self.asm.bind(loops.accept);
         self.accept(loops);
@@ -108,7 +89,7 @@ impl Coder<'_> {
         self.add(KEPT, SCRATCH);
         self.add(KEPT, i32::from(scratch::CANDIDATE));
         self.hash(loops);
-        self.look();
+        self.look(loops);
     }
 
     /// r0 = the hash of the candidate's key: see `plan::hash`.
@@ -143,125 +124,120 @@ impl Coder<'_> {
         self.alu(op::XOR, Reg::R0, Reg::R1);
     }
 
-    /// r1 = the bucket of the hash in r0, whose tag is kept.
-    fn look(&mut self) {
-        self.mov(Reg::R1, Reg::R0);
-        self.alu(op::AND, Reg::R1, (self.plan.image.buckets - 1) as i32);
-        self.alu(op::LSH, Reg::R1, 6);
-        self.map_value(Reg::R2, Part::Index, 0);
-        self.add(Reg::R1, Reg::R2);
-        self.alu(op::RSH, Reg::R0, 24);
-        self.alu(op::OR, Reg::R0, 0x80);
-        self.set(op::W, KEPT, candidate::TAG, Reg::R0);
+    /// The links of the home of the hash in r0, in scratch memory; on to the
+    /// next candidate if there is no entry of this home.
+    fn look(&mut self, loops: Loops) {
+        let size = self.plan.image.table.size();
+        self.alu(op::AND, Reg::R0, (size.cells - 1) as i32);
+        self.set(op::W, KEPT, candidate::HOME, Reg::R0);
+        self.alu(op::LSH, Reg::R0, UNIT_BYTES.ilog2() as i32);
+        self.map_value(Reg::R1, Part::Index, size.spare * UNIT_BYTES);
+        self.add(Reg::R1, Reg::R0);
+        self.get(op::DW, Reg::R2, Reg::R1, in_entry(entry::LINKS));
+        self.branch(op::JEQ, Reg::R2, 0, loops.candidates);
+        self.set(op::DW, SCRATCH, scratch::LINKS, Reg::R2);
     }
 
-    /// The slots of the bucket at r1 that have the tag, as a mask of the top
-    /// bits of bytes; their units, and where it goes on. Tags are read first:
-    /// an entry is written before its tag is.
-    fn each_bucket(&mut self, loops: Loops) {
-        self.asm.bind(loops.buckets);
-        self.get(op::W, Reg::R2, KEPT, candidate::TAG);
-        self.constant(Reg::R3, ONES);
-        self.alu(op::MUL, Reg::R2, Reg::R3);
-        self.get(op::DW, Reg::R3, Reg::R1, in_bucket(bucket::TAGS));
-        self.alu(op::XOR, Reg::R2, Reg::R3);
-        // Exactly the bytes that are zero: no carry leaves a byte.
-        self.constant(Reg::R3, LOWS);
-        self.mov(Reg::R4, Reg::R2);
-        self.alu(op::AND, Reg::R4, Reg::R3);
-        self.add(Reg::R4, Reg::R3);
-        self.alu(op::OR, Reg::R4, Reg::R2);
-        self.alu(op::OR, Reg::R4, Reg::R3);
-        self.alu(op::XOR, Reg::R4, -1);
-        self.get(op::DW, Reg::R2, Reg::R1, in_bucket(bucket::OVERFLOW));
-        self.mov(Reg::R3, Reg::R4);
-        self.alu(op::OR, Reg::R3, Reg::R2);
-        self.branch(op::JEQ, Reg::R3, 0, loops.candidates);
-        self.set(op::DW, SCRATCH, scratch::MASK, Reg::R4);
-        self.set(op::W, SCRATCH, scratch::OVERFLOW, Reg::R2);
-        for word in 0..BUCKET_SLOTS / 2 {
-            self.get(op::DW, Reg::R2, Reg::R1, in_bucket(bucket::UNITS + word));
-            self.set(op::DW, SCRATCH, scratch::UNITS + in_bucket(word), Reg::R2);
-        }
-    }
-
-    /// r5 = the entry of the next slot.
-    fn each_slot(&mut self, loops: Loops) {
-        let some = self.asm.label();
-        self.asm.bind(loops.slots);
+    /// r5 = the next entry of the home. Its number comes from the links: so it is
+    /// read after them.
+    fn each_line(&mut self, loops: Loops) {
+        /// In this product with `1 << 4n` the top four bits are n.
+        const PLACE_OF: i32 = 0x0123_4567;
+        let [near, known] = [(); 2].map(|()| self.asm.label());
+        let size = self.plan.image.table.size();
+        self.asm.bind(loops.lines);
         self.round(loops.candidates);
-        self.get(op::DW, Reg::R1, SCRATCH, scratch::MASK);
-        self.branch(op::JNE, Reg::R1, 0, some);
-        // All seen: on to the overflow.
-        self.get(op::W, Reg::R1, SCRATCH, scratch::OVERFLOW);
-        self.branch(op::JEQ, Reg::R1, 0, loops.candidates);
-        self.unit(Reg::R1, Reg::R2, 1, loops.candidates);
-        self.asm.goto(loops.buckets);
+        self.get(op::W, Reg::R1, SCRATCH, scratch::LINKS);
+        self.branch(op::JNE, Reg::R1, 0, near);
+        // None is left near the home: on to the spare lines.
+        self.get(op::W, Reg::R5, SCRATCH, scratch::LINKS + 4);
+        self.branch(op::JEQ, Reg::R5, 0, loops.candidates);
+        self.set(op::W, SCRATCH, scratch::ENTRY, Reg::R5);
+        self.entry(Reg::R5, Reg::R1, loops.candidates);
+        // They are sorted by rank.
+        self.get(op::DW, Reg::R1, Reg::R5, in_entry(entry::RANK));
+        self.get(op::DW, Reg::R2, SCRATCH, scratch::LIMIT);
+        self.branch(op::JGE, Reg::R1, Reg::R2, loops.candidates);
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::LINKS) + 4);
+        self.set(op::W, SCRATCH, scratch::LINKS + 4, Reg::R1);
+        self.asm.goto(known);
 
-        self.asm.bind(some);
+        self.asm.bind(near);
         self.mov(Reg::R2, Reg::R1);
         self.push(Insn::neg64(Reg::R2));
         self.alu(op::AND, Reg::R2, Reg::R1);
         self.alu(op::XOR, Reg::R1, Reg::R2);
-        self.set(op::DW, SCRATCH, scratch::MASK, Reg::R1);
-        self.alu(op::RSH, Reg::R2, 7);
-        self.constant(Reg::R1, PLACES);
-        self.alu(op::MUL, Reg::R2, Reg::R1);
-        self.alu(op::RSH, Reg::R2, 56);
-        self.alu(op::AND, Reg::R2, BUCKET_SLOTS as i32 - 1);
-        self.alu(op::LSH, Reg::R2, 2);
-        self.add(Reg::R2, SCRATCH);
-        self.get(op::W, Reg::R5, Reg::R2, scratch::UNITS);
-        // Its tag was there still, but it is not.
-        self.branch(op::JEQ, Reg::R5, 0, loops.slots);
+        self.set(op::W, SCRATCH, scratch::LINKS, Reg::R1);
+        self.push(Insn::alu32(op::MUL, Reg::R2, PLACE_OF));
+        self.push(Insn::alu32(
+            op::RSH,
+            Reg::R2,
+            u32::BITS as i32 - PLACE_BITS as i32,
+        ));
+        self.get(op::W, Reg::R5, KEPT, candidate::HOME);
+        self.add(Reg::R5, Reg::R2);
+        self.alu(op::AND, Reg::R5, (size.cells - 1) as i32);
+        self.add(Reg::R5, size.spare as i32);
         self.set(op::W, SCRATCH, scratch::ENTRY, Reg::R5);
-        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, loops.slots);
+        self.entry_address(Reg::R5, Reg::R1);
+        self.asm.bind(known);
     }
 
-    /// Back to the slots unless the entry at r5 has the candidate's shape and
+    /// On to the next entry unless the entry at r5 has the candidate's shape and
     /// key.
     fn compare_key(&mut self, loops: Loops) {
-        let shape = in_entry(entry::TESTS_SHAPE) + 4;
+        let shape = in_entry(entry::REST_SHAPE) + 4;
         self.get(op::W, Reg::R1, Reg::R5, shape);
         self.get(op::W, Reg::R2, KEPT, candidate::SHAPE);
-        self.branch(op::JNE, Reg::R1, Reg::R2, loops.slots);
+        self.branch(op::JNE, Reg::R1, Reg::R2, loops.lines);
         self.get(op::W, Reg::R3, KEPT, candidate::LANES);
         for lane in 0..LANES_MAX {
             self.branch(op::JLE, Reg::R3, lane as i32, loops.entry);
-            self.get(op::DW, Reg::R1, Reg::R5, in_entry(entry::KEY + lane as u32));
+            if lane == entry::KEY_WORDS {
+                self.rest_of_key(loops);
+            }
+            let (base, word) = match lane.checked_sub(entry::KEY_WORDS) {
+                None => (Reg::R5, entry::KEY + lane as u32),
+                Some(lane) => (Reg::R4, lane as u32),
+            };
+            self.get(op::DW, Reg::R1, base, in_entry(word));
             self.get(op::DW, Reg::R2, KEPT, candidate::KEY + 8 * lane as i16);
-            self.branch(op::JNE, Reg::R1, Reg::R2, loops.slots);
+            self.branch(op::JNE, Reg::R1, Reg::R2, loops.lines);
         }
         self.asm.goto(loops.entry);
     }
 
-    /// The next entry under the key that comes before the limit.
-    fn each_entry(&mut self, loops: Loops) {
-        self.asm.bind(loops.entries);
-        self.round(loops.candidates);
-        self.get(op::W, Reg::R5, SCRATCH, scratch::NEXT);
-        self.branch(op::JEQ, Reg::R5, 0, loops.candidates);
-        self.set(op::W, SCRATCH, scratch::ENTRY, Reg::R5);
-        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, loops.candidates);
+    /// r4 = the address of the rest of the entry at r5.
+    fn rest_of_key(&mut self, loops: Loops) {
+        self.get(op::W, Reg::R4, Reg::R5, in_entry(entry::REST_SHAPE));
+        let last = self.plan.image.units * (UNIT_BYTES / TEST_BYTES);
+        self.branch(op::JGT, Reg::R4, last as i32, loops.lines);
+        self.alu(op::LSH, Reg::R4, TEST_BYTES.ilog2() as i32);
+        self.map_value(Reg::R1, Part::Store, 0);
+        self.add(Reg::R4, Reg::R1);
+    }
+
+    /// On with the entry at r5 if it comes before the limit.
+    fn compare_rank(&mut self, loops: Loops) {
         self.asm.bind(loops.entry);
         self.get(op::DW, Reg::R1, Reg::R5, in_entry(entry::RANK));
         self.get(op::DW, Reg::R2, SCRATCH, scratch::LIMIT);
-        self.branch(op::JGE, Reg::R1, Reg::R2, loops.candidates);
-        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::NEXT_SLOT));
-        self.set(op::W, SCRATCH, scratch::NEXT, Reg::R1);
-        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::TESTS_SHAPE));
+        self.branch(op::JGE, Reg::R1, Reg::R2, loops.lines);
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::REST_SHAPE));
         self.branch(op::JEQ, Reg::R1, 0, loops.accept_entry);
+        self.get(op::W, Reg::R2, KEPT, candidate::REST_KEY);
+        self.add(Reg::R1, Reg::R2);
         self.set(op::W, SCRATCH, scratch::TEST, Reg::R1);
     }
 
     /// The tests of an entry, up to one that does not hold.
     fn each_test(&mut self, loops: Loops) {
         self.asm.bind(loops.tests);
-        self.round(loops.entries);
+        self.round(loops.lines);
         self.reload_len();
         self.get(op::W, Reg::R4, SCRATCH, scratch::TEST);
         let last = self.plan.image.units * (UNIT_BYTES / TEST_BYTES);
-        self.branch(op::JGT, Reg::R4, last as i32, loops.entries);
+        self.branch(op::JGT, Reg::R4, last as i32, loops.lines);
         self.mov(Reg::R1, Reg::R4);
         self.add(Reg::R1, 1);
         self.set(op::W, SCRATCH, scratch::TEST, Reg::R1);
@@ -273,7 +249,7 @@ impl Coder<'_> {
         self.branch(op::JEQ, Reg::R1, test::END as i32, loops.accept);
         let valued = self.asm.label();
         self.branch(op::JNE, Reg::R1, test::EXTENT as i32, valued);
-        self.branch(op::JGT, Reg::R2, LEN, loops.entries);
+        self.branch(op::JGT, Reg::R2, LEN, loops.lines);
         self.asm.goto(loops.tests);
 
         self.asm.bind(valued);
@@ -285,20 +261,20 @@ impl Coder<'_> {
         self.compare(loops);
 
         self.asm.bind(range);
-        self.branch(op::JLT, Reg::R0, Reg::R2, loops.entries);
+        self.branch(op::JLT, Reg::R0, Reg::R2, loops.lines);
         self.get(op::W, Reg::R2, Reg::R4, 8);
-        self.branch(op::JGT, Reg::R0, Reg::R2, loops.entries);
+        self.branch(op::JGT, Reg::R0, Reg::R2, loops.lines);
         self.asm.goto(loops.tests);
 
         self.asm.bind(differs);
         self.alu(op::AND, Reg::R0, Reg::R2);
         self.get(op::W, Reg::R2, Reg::R4, 8);
-        self.branch(op::JEQ, Reg::R0, Reg::R2, loops.entries);
+        self.branch(op::JEQ, Reg::R0, Reg::R2, loops.lines);
         self.asm.goto(loops.tests);
 
         self.asm.bind(from);
         self.add(Reg::R0, Reg::R2);
-        self.branch(op::JGT, Reg::R0, LEN, loops.entries);
+        self.branch(op::JGT, Reg::R0, LEN, loops.lines);
         self.asm.goto(loops.tests);
     }
 
@@ -307,13 +283,13 @@ impl Coder<'_> {
     fn value(&mut self, at: i16, loops: Loops) {
         self.get(op::B, Reg::R3, Reg::R4, at);
         self.get(op::W, Reg::R5, KEPT, candidate::VALUES);
-        self.branch(op::JGE, Reg::R3, Reg::R5, loops.entries);
+        self.branch(op::JGE, Reg::R3, Reg::R5, loops.lines);
         let most = candidate::VALUES_MAX as i32;
-        self.branch(op::JGE, Reg::R3, most, loops.entries);
+        self.branch(op::JGE, Reg::R3, most, loops.lines);
         self.alu(op::LSH, Reg::R3, 3);
         self.add(Reg::R3, KEPT);
         self.get(op::W, Reg::R5, Reg::R3, candidate::VALUE + 4);
-        self.branch(op::JEQ, Reg::R5, 0, loops.entries);
+        self.branch(op::JEQ, Reg::R5, 0, loops.lines);
         self.get(op::W, Reg::R0, Reg::R3, candidate::VALUE);
     }
 
@@ -340,25 +316,23 @@ impl Coder<'_> {
         self.asm.bind(none);
         self.asm.bind(judge);
         self.alu(op::AND, Reg::R1, Reg::R3);
-        self.branch(op::JEQ, Reg::R1, 0, loops.entries);
+        self.branch(op::JEQ, Reg::R1, 0, loops.lines);
         self.asm.goto(loops.tests);
     }
 
-    /// The entry accepts: it is noted, and ends the search under its key if
-    /// it takes the frame.
+    /// The entry accepts: it is noted.
     fn accept(&mut self, loops: Loops) {
         self.get(op::W, Reg::R5, SCRATCH, scratch::ENTRY);
-        self.unit(Reg::R5, Reg::R1, ENTRY_UNITS_MAX, loops.candidates);
+        self.entry(Reg::R5, Reg::R1, loops.candidates);
         self.asm.bind(loops.accept_entry);
         self.get(op::DW, Reg::R2, Reg::R5, in_entry(entry::RANK));
         self.get(op::W, Reg::R3, Reg::R5, in_entry(entry::TAG_SNAP) + 4);
-        self.note(loops.entries, loops.candidates);
+        self.note(loops.lines);
     }
 
     /// Notes that the entry at r5 (its unit in scratch memory) accepts: rank
-    /// r2, snap length r3. Goes on at `copied`, or at `taken` where the entry
-    /// takes the frame and no claim can come before it.
-    pub(super) fn note(&mut self, copied: Label, taken: Label) {
+    /// r2, snap length r3. Goes on at `done`.
+    pub(super) fn note(&mut self, done: Label) {
         let [copy, room] = [(); 2].map(|()| self.asm.label());
         self.mov(Reg::R1, Reg::R2);
         self.alu(op::RSH, Reg::R1, TAKING_BIT);
@@ -366,35 +340,35 @@ impl Coder<'_> {
         self.get(op::W, Reg::R4, SCRATCH, scratch::ENTRY);
         self.branch(op::JEQ, Reg::R1, 0, copy);
         self.get(op::DW, Reg::R1, SCRATCH, scratch::BEST);
-        self.branch(op::JGE, Reg::R2, Reg::R1, copied);
+        self.branch(op::JGE, Reg::R2, Reg::R1, done);
         self.set(op::DW, SCRATCH, scratch::BEST, Reg::R2);
         self.set(op::W, SCRATCH, scratch::TAKER, Reg::R4);
         self.set(op::W, SCRATCH, scratch::TAKER + 4, Reg::R3);
-        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::NEXT_SLOT) + 4);
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::SLOT));
         let claim = Insn::jump32(op::JEQ, Reg::R1, SLOT_KERNEL as i32);
-        self.asm.jump(claim, copied);
+        self.asm.jump(claim, done);
         let first_claim = self.plan.claims.first();
         if first_claim != Rank::LAST {
             self.constant(Reg::R1, first_claim.to_bits());
-            self.branch(op::JGT, Reg::R2, Reg::R1, copied);
+            self.branch(op::JGT, Reg::R2, Reg::R1, done);
         }
         self.set(op::DW, SCRATCH, scratch::LIMIT, Reg::R2);
-        self.asm.goto(taken);
+        self.asm.goto(done);
 
         self.asm.bind(copy);
         let most = scratch::MATCHES_MAX as i32;
         self.get(op::W, Reg::R1, SCRATCH, scratch::MATCHES);
         self.branch(op::JLT, Reg::R1, most, room);
-        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::NEXT_SLOT) + 4);
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::SLOT));
         self.set(op::W, Reg::FP, -4, Reg::R1);
         self.count_lost(1);
-        self.asm.goto(copied);
+        self.asm.goto(done);
         self.asm.bind(room);
         self.mov(Reg::R5, Reg::R1);
         self.add(Reg::R5, 1);
         self.set(op::W, SCRATCH, scratch::MATCHES, Reg::R5);
         self.put_match();
-        self.asm.goto(copied);
+        self.asm.goto(done);
     }
 
     /// Puts rank r2, unit r4 and snap length r3 into place r1.

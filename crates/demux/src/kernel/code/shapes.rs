@@ -7,7 +7,7 @@
 //! ```
 
 use super::super::expr::Expr;
-use super::super::layout::{UNIT_BYTES, candidate, scratch, shape as words};
+use super::super::layout::{UNIT_BYTES, candidate, entry, scratch, shape as words};
 use super::super::maps::Part;
 use super::super::plan::Sieved;
 use super::super::shape::{GuardState, Shape};
@@ -156,6 +156,8 @@ impl Coder<'_> {
         self.set(op::W, KEPT, candidate::LANES, shape.lanes as i32);
         self.set(op::W, KEPT, candidate::UNIT, shape.unit as i32);
         self.set(op::W, KEPT, candidate::VALUES, shape.values.len() as i32);
+        let rest_key = entry::rest_key_tests(shape.lanes);
+        self.set(op::W, KEPT, candidate::REST_KEY, rest_key as i32);
         for lane in 0..shape.lanes as i16 {
             self.get(op::DW, Reg::R1, SCRATCH, scratch::KEY + 8 * lane);
             self.set(op::DW, KEPT, candidate::KEY + 8 * lane, Reg::R1);

@@ -17,10 +17,10 @@ const STACK_TOP: i16 = -16;
 impl Coder<'_> {
     pub(super) fn whole(&mut self, whole: &Whole) -> Result<(), EmitError> {
         let [accept, next] = [(); 2].map(|()| self.asm.label());
-        let at = whole.unit * UNIT_BYTES;
+        let at = whole.entry * UNIT_BYTES;
         self.reload_len();
         // Unbound: its rank is after all others.
-        self.map_value(Reg::R1, Part::Store, at);
+        self.map_value(Reg::R1, Part::Index, at);
         self.get(op::DW, Reg::R1, Reg::R1, in_entry(entry::RANK));
         self.get(op::DW, Reg::R2, SCRATCH, scratch::LIMIT);
         self.branch(op::JGE, Reg::R1, Reg::R2, next);
@@ -46,13 +46,13 @@ impl Coder<'_> {
 
         self.asm.bind(accept);
         self.push(Insn::mov32(Reg::R3, Reg::R0));
-        self.set(op::W, SCRATCH, scratch::ENTRY, whole.unit as i32);
-        self.map_value(Reg::R5, Part::Store, at);
+        self.set(op::W, SCRATCH, scratch::ENTRY, whole.entry as i32);
+        self.map_value(Reg::R5, Part::Index, at);
         // Once more: it may have been unbound meanwhile.
         self.get(op::DW, Reg::R2, Reg::R5, in_entry(entry::RANK));
         self.get(op::DW, Reg::R1, SCRATCH, scratch::LIMIT);
         self.branch(op::JGE, Reg::R2, Reg::R1, next);
-        self.note(next, next);
+        self.note(next);
         self.asm.bind(next);
         Ok(())
     }
