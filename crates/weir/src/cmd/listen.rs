@@ -389,10 +389,10 @@ impl Listener<'_> {
                 false => self.output.frames_came(0, frames, left.unwrap_or(u64::MAX)),
             };
         }
-        let all_armed = self
-            .ports
-            .iter_mut()
-            .fold(true, |armed, one| one.port.arm() && armed);
+        let mut all_armed = true;
+        for one in &mut self.ports {
+            all_armed &= one.port.arm();
+        }
         if !all_armed {
             return Ok(());
         }
