@@ -35,10 +35,9 @@ pub const EXPR_DEPTH_MAX: usize = 16;
 pub const CONDITIONS_MAX: usize = 128;
 /// Fields in one key; with more, the filter's program runs whole.
 pub const FIELDS_MAX: usize = 24;
-/// Distinct values of one field of one shape that pruning keeps count of; a
-/// field with more is not used to prune that shape.
+/// Distinct values of one field of one shape that are counted; a field with
+/// more is not known to have one value only when the others have gone.
 pub const CENSUS_MAX: usize = 1024;
 /// Such values of all fields of all shapes together; a field that gets one
-/// more is not used to prune its shape. They take 256 bytes each at most, when
-/// there are [`SHAPES_MAX`] shapes: 64 MiB.
+/// more is not counted for as long as its shape lasts.
 pub const LISTED_MAX: usize = 1 << 18;

@@ -1,7 +1,6 @@
 //! What a plan says of one frame.
 
 use crate::binding::{BindingId, Rank, Target};
-use crate::plan::Shapes;
 
 /// One binding gets the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,20 +65,8 @@ impl Verdict {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Scratch {
     pub(crate) memo: Memo,
-    pub(crate) shapes: ShapeScratch,
-}
-
-/// Memory for finding the shapes to try.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct ShapeScratch {
-    /// Shapes still possible.
-    pub(crate) alive: Shapes,
-    /// Shapes that one field leaves possible.
-    pub(crate) set: Shapes,
-    /// Shapes to try, by their best rank.
-    pub(crate) order: Vec<(Rank, u32)>,
-    /// The shape that took the frame before, in whatever plan.
-    pub(crate) hot: u32,
+    /// Parts of a tree that are left to search, each with its best rank.
+    pub(crate) rests: Vec<(Rank, u32)>,
 }
 
 /// Values of expressions on the frame at hand.

@@ -10,6 +10,7 @@
 use super::Plan;
 use super::run::Search;
 use super::shape::Shape;
+use super::tree::Tree;
 use crate::verdict::Verdict;
 use std::hint::black_box;
 
@@ -17,6 +18,12 @@ use std::hint::black_box;
 const AHEAD: usize = 16;
 /// Large shapes that are looked at ahead; the others cost what they cost.
 const SHAPES_AHEAD_MAX: usize = 8;
+
+/// Entries from which on a tree is walked ahead: smaller ones fit in the cache
+/// that a core has to itself.
+const TREE_AHEAD: usize = 2_048;
+/// Nodes of a tree that a frame is led through ahead.
+const STEPS_AHEAD: usize = 5;
 
 /// Entries from which on a table is large: it takes more than a megabyte then,
 /// and so does not fit in the cache that a core has to itself.
@@ -38,6 +45,11 @@ impl Plan {
                 if let Some(shape) = self.shapes.get(*shape) {
                     self.read_ahead(shape, some, verdict);
                 }
+            }
+            if let Some((tree, _)) = self.index.live()
+                && tree.len() >= TREE_AHEAD
+            {
+                self.walk_ahead(tree, some, verdict);
             }
             for &(bytes, wire_len) in some {
                 self.run(bytes, wire_len, verdict);
@@ -72,6 +84,24 @@ impl Plan {
             sum ^= shape.table.read_entry(*hash);
         }
         black_box(sum);
+    }
+
+    /// Walks a tree with all frames in step: each to the child of its value,
+    /// or else to the rest, down to a leaf.
+    fn walk_ahead(&self, tree: &Tree, frames: &[(&[u8], u32)], verdict: &mut Verdict) {
+        let mut places = [tree.root(); AHEAD];
+        for _ in 0..STEPS_AHEAD {
+            for ((bytes, wire_len), at) in frames.iter().zip(&mut places) {
+                let Verdict {
+                    deliveries,
+                    scratch,
+                    ..
+                } = &mut *verdict;
+                let mut search = Search::new(self, bytes, *wire_len, &mut scratch.memo, deliveries);
+                search.step(tree, at);
+            }
+        }
+        black_box(places);
     }
 
     /// Brings the list of large shapes up to date with one that has changed.

@@ -26,31 +26,32 @@ const INDEXES_MAX: usize = 4;
 const MOVES: usize = 8;
 
 /// Entries in the order of their ranks.
-pub(super) type Ranked = BTreeSet<(Rank, u32)>;
+pub(super) type Ranked<N> = BTreeSet<(Rank, N)>;
 
-/// Many entries under one key.
+/// Many entries under one key, or that a tree cannot tell apart; `N` names an
+/// entry.
 #[derive(Clone)]
-pub(super) struct Group {
+pub(super) struct Group<N> {
     key: Box<[u64]>,
     /// For the blocks of its indexes.
     hash: WordHash,
-    plain: Ranked,
+    plain: Ranked<N>,
     /// How many plain entries bound each expression.
     bounded: BTreeMap<Value, usize>,
-    indexes: Vec<RangeIndex>,
+    indexes: Vec<RangeIndex<N>>,
     /// Plain entries from here on may belong in the newest index.
-    moving: Option<Bound<(Rank, u32)>>,
+    moving: Option<Bound<(Rank, N)>>,
     len: usize,
 }
 
 /// Entries by a range that they test.
 #[derive(Clone)]
-pub(super) struct RangeIndex {
+pub(super) struct RangeIndex<N> {
     expr: Value,
     /// A standard map, though it moves all that it holds when it grows: most
     /// look-ups find nothing, and that costs half of what it does in
     /// [`Slots`](super::slots::Slots).
-    blocks: HashMap<Block, Ranked, WordHash>,
+    blocks: HashMap<Block, Ranked<N>, WordHash>,
     /// Blocks in use of each level.
     counts: [u32; 33],
 }
@@ -58,9 +59,9 @@ pub(super) struct RangeIndex {
 /// An aligned block of values: its level, and its number among those.
 type Block = (u32, u32);
 
-impl Group {
+impl<N: Copy + Ord> Group<N> {
     /// A group without entries; `hash` is for its indexes.
-    pub(super) fn new(key: &[u64], hash: WordHash) -> Group {
+    pub(super) fn new(key: &[u64], hash: WordHash) -> Group<N> {
         Group {
             key: key.into(),
             hash,
@@ -81,20 +82,20 @@ impl Group {
     }
 
     /// Entries that no index holds.
-    pub(super) fn plain(&self) -> &Ranked {
+    pub(super) fn plain(&self) -> &Ranked<N> {
         &self.plain
     }
 
-    pub(super) fn indexes(&self) -> &[RangeIndex] {
+    pub(super) fn indexes(&self) -> &[RangeIndex<N>] {
         &self.indexes
     }
 
     pub(super) fn insert(
         &mut self,
-        index: u32,
+        index: N,
         entry: Entry,
         residuals: &Residuals,
-        entry_of: impl Fn(u32) -> Entry,
+        entry_of: impl Fn(N) -> Option<Entry>,
     ) {
         self.len += 1;
         match self.index_for(entry, residuals) {
@@ -112,10 +113,10 @@ impl Group {
 
     pub(super) fn remove(
         &mut self,
-        index: u32,
+        index: N,
         entry: Entry,
         residuals: &Residuals,
-        entry_of: impl Fn(u32) -> Entry,
+        entry_of: impl Fn(N) -> Option<Entry>,
     ) {
         self.len -= 1;
         // One whose index is new may not have moved there yet.
@@ -145,7 +146,7 @@ impl Group {
         &mut self,
         entry: Entry,
         residuals: &Residuals,
-    ) -> Option<(&mut RangeIndex, u32, u32)> {
+    ) -> Option<(&mut RangeIndex<N>, u32, u32)> {
         self.indexes.iter_mut().find_map(|ranges| {
             let mut tested = residuals.ranges(entry.residual);
             let (_, lo, hi) = tested.find(|(expr, ..)| *expr == ranges.expr)?;
@@ -174,12 +175,14 @@ impl Group {
     }
 
     /// Moves some plain entries to the newest index, if they belong there.
-    fn move_some(&mut self, residuals: &Residuals, entry_of: impl Fn(u32) -> Entry) {
+    fn move_some(&mut self, residuals: &Residuals, entry_of: impl Fn(N) -> Option<Entry>) {
         let Some(from) = self.moving else { return };
         let rest = self.plain.range((from, Unbounded));
-        let some: Vec<(Rank, u32)> = rest.take(MOVES).copied().collect();
+        let some: Vec<(Rank, N)> = rest.take(MOVES).copied().collect();
         for &(rank, index) in &some {
-            let entry = entry_of(index);
+            let Some(entry) = entry_of(index) else {
+                continue;
+            };
             if let Some((ranges, lo, hi)) = self.index_for(entry, residuals) {
                 ranges.insert(lo, hi, (rank, index));
                 self.plain.remove(&(rank, index));
@@ -191,8 +194,8 @@ impl Group {
     }
 }
 
-impl RangeIndex {
-    fn new(expr: Value, hash: WordHash) -> RangeIndex {
+impl<N: Copy + Ord> RangeIndex<N> {
+    fn new(expr: Value, hash: WordHash) -> RangeIndex<N> {
         RangeIndex {
             expr,
             blocks: HashMap::with_hasher(hash),
@@ -207,7 +210,7 @@ impl RangeIndex {
 
     /// The lists that hold every entry whose range contains `value`, and
     /// others' never.
-    pub(super) fn lists(&self, value: u32) -> impl Iterator<Item = &Ranked> {
+    pub(super) fn lists(&self, value: u32) -> impl Iterator<Item = &Ranked<N>> {
         let levels = (0..=32_u32).filter(|level| self.counts[*level as usize] > 0);
         levels.filter_map(move |level| {
             let block = value.checked_shr(level).unwrap_or(0);
@@ -215,7 +218,7 @@ impl RangeIndex {
         })
     }
 
-    fn insert(&mut self, lo: u32, hi: u32, entry: (Rank, u32)) {
+    fn insert(&mut self, lo: u32, hi: u32, entry: (Rank, N)) {
         for block in blocks(lo, hi) {
             let list = self.blocks.entry(block).or_default();
             if list.is_empty() {
@@ -225,7 +228,7 @@ impl RangeIndex {
         }
     }
 
-    fn remove(&mut self, lo: u32, hi: u32, entry: (Rank, u32)) {
+    fn remove(&mut self, lo: u32, hi: u32, entry: (Rank, N)) {
         for block in blocks(lo, hi) {
             if let Some(list) = self.blocks.get_mut(&block) {
                 list.remove(&entry);

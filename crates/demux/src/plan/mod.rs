@@ -5,15 +5,15 @@ pub(crate) mod claims;
 mod direct;
 mod group;
 pub(crate) mod hash;
+mod index;
 mod pool;
-mod prune;
 mod residual;
 mod run;
-mod sets;
 mod shape;
 mod slab;
 mod slots;
 mod table;
+mod tree;
 mod view;
 
 use crate::binding::{Binding, BindingId, Rank, Target};
@@ -24,24 +24,22 @@ use claims::Claims;
 use direct::{Direct, Run};
 use hash::Secret;
 pub(crate) use hash::WordHash;
+use index::{Index, Listed};
 use pool::{Pool, Translation};
-use prune::Prune;
 use residual::{Residual, Residuals};
-pub(crate) use sets::Shapes;
 use shape::Shape;
 use slab::{Chunks, Slab};
 use std::collections::{BTreeMap, HashMap};
 use table::{Entry, NONE};
+use tree::Rules;
 pub use view::{EntryView, Explain, ShapeView};
-
-/// Shapes from which on it pays to find out first which of them are possible.
-const PRUNE_FROM: usize = 4;
 
 /// Streams of the plan's secret: one for each thing that is hashed, as who
 /// chooses filters chooses the keys, and must not be able to choose collisions.
 /// Shapes have those from 0 on.
 mod stream {
-    pub(super) const PRUNE: u64 = u64::MAX;
+    pub(super) const TREE: u64 = u64::MAX;
+    pub(super) const TREE_GROUPS: u64 = u64::MAX - 4;
     pub(super) const NAMES: u64 = u64::MAX - 1;
     pub(super) const POOL: u64 = u64::MAX - 2;
     pub(super) const KINDS: u64 = u64::MAX - 3;
@@ -110,7 +108,9 @@ pub struct Plan {
     order: Vec<(Rank, u32)>,
     /// Those that have many entries.
     large: Vec<u32>,
-    prune: Prune,
+    /// Finds the entries that can match a frame, if there are many shapes.
+    index: Index,
+    listed: Listed,
     residuals: Residuals,
     /// Bindings whose programs run whole, as they are too complex for tables.
     whole: BTreeMap<Rank, u32>,
@@ -176,7 +176,11 @@ impl Plan {
             names: HashMap::with_hasher(secret.word_hash(stream::NAMES)),
             order: Vec::new(),
             large: Vec::new(),
-            prune: Prune::new(secret.word_mix(stream::PRUNE)),
+            index: Index::new(
+                secret.word_mix(stream::TREE),
+                secret.word_hash(stream::TREE_GROUPS),
+            ),
+            listed: Listed::default(),
             residuals: Residuals::default(),
             whole: BTreeMap::new(),
             direct: Direct::new(secret.word_hash(stream::KINDS)),
@@ -247,6 +251,7 @@ impl Plan {
             }
         }
         self.fill_tables();
+        self.tend_index();
         Ok(BindingId {
             index: place,
             generation,
@@ -269,6 +274,7 @@ impl Plan {
         self.free.push(id.index);
         self.count -= 1;
         self.leave_tables();
+        self.tend_index();
         Ok(bound.into())
     }
 
@@ -300,6 +306,7 @@ impl Plan {
         self.leave_paths(&old);
         self.place(id)?.bound = Some(bound);
         self.fill_tables();
+        self.tend_index();
         Ok(())
     }
 
@@ -404,10 +411,16 @@ impl Plan {
             unreachable!("the shape was found or made above");
         };
         let best = shape.best;
-        let slot = shape.insert(number, &values, entry, &self.residuals, &mut self.prune);
+        let slot = shape.insert(&values, entry, &self.residuals, &mut self.listed);
         let new_best = shape.best;
         self.reorder(number, best, new_best);
         self.note_size(number);
+        let mut rules = Rules {
+            shapes: &self.shapes,
+            residuals: &self.residuals,
+            pool: &mut self.pool,
+        };
+        self.index.insert(index, (number, slot), &mut rules);
         Ok((number, slot))
     }
 
@@ -452,7 +465,6 @@ impl Plan {
         self.streams += 1;
         let number = self.shapes.insert(shape);
         self.names.insert(fields.into(), number);
-        self.prune.add_shape(number, fields);
         self.order.push((Rank::LAST, number));
         number
     }
@@ -481,12 +493,21 @@ impl Plan {
 
     fn drop_entries(&mut self, entries: &[(u32, u32)]) {
         for &(number, index) in entries {
+            if let Some(shape) = self.shapes.get(number) {
+                let place = shape.table.entry(index).binding.index;
+                let mut rules = Rules {
+                    shapes: &self.shapes,
+                    residuals: &self.residuals,
+                    pool: &mut self.pool,
+                };
+                self.index.remove(place, (number, index), &mut rules);
+            }
             let Some(shape) = self.shapes.get_mut(number) else {
                 continue;
             };
             let residual = shape.table.entry(index).residual;
             let best = shape.best;
-            shape.remove(number, index, &self.residuals, &mut self.prune);
+            shape.remove(index, &self.residuals, &mut self.listed);
             let new_best = shape.best;
             if let Some(residual) = self.residuals.remove(residual) {
                 for expr in residual.tests.iter().flat_map(|test| test.exprs()) {
@@ -509,7 +530,8 @@ impl Plan {
         }
         self.order.retain(|(_, other)| *other != number);
         if let Some(shape) = self.shapes.remove(number) {
-            self.prune.remove_shape(number, &shape.fields);
+            self.index.forget(number);
+            self.listed.count -= shape.listed();
             self.names.remove(&shape.fields);
             for field in &shape.fields {
                 self.pool.release(field.expr);

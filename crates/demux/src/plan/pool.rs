@@ -200,6 +200,11 @@ impl Pool {
         names.iter().filter(|name| name.is_none()).count()
     }
 
+    /// Begins one more use of an expression in use.
+    pub(super) fn hold(&mut self, expr: Value) {
+        self.nodes[expr.index()].uses += 1;
+    }
+
     /// Ends one use.
     pub(super) fn release(&mut self, expr: Value) {
         let node = &mut self.nodes[expr.index()];

@@ -1,15 +1,17 @@
 //! The plan on one frame.
 
+use super::Plan;
 use super::claims::Claims;
 use super::group::{Group, Ranked};
 use super::pool::{Length, Read};
 use super::residual::Residuals;
 use super::shape::{ANY, LANES_MAX, Shape};
 use super::table::{Entry, Found, NONE};
-use super::{PRUNE_FROM, Plan};
+use super::tree::{NONE as NO_NODE, Name, Node, Quick, Tree};
 use crate::binding::Rank;
 use crate::filter::{Snap, Test};
-use crate::verdict::{Delivery, Known, Memo, Scratch, ShapeScratch, Verdict};
+use crate::verdict::{Delivery, Known, Memo, Scratch, Verdict};
+use std::hint::black_box;
 use weir_filter::interp;
 use weir_filter::ir::{Op, Operand, Value, Width};
 
@@ -41,12 +43,14 @@ impl Plan {
             scratch,
         } = verdict;
         deliveries.clear();
-        let Scratch { memo, shapes } = scratch;
+        let Scratch { memo, rests } = scratch;
         let mut search = Search::new(self, bytes, wire_len, memo, deliveries);
-        if self.order.len() < PRUNE_FROM {
-            search.probe_in_order(&self.order, NONE);
-        } else {
-            search.probe_pruned(shapes);
+        match self.index.live() {
+            None => search.probe_in_order(&self.order),
+            Some((tree, large)) => {
+                large.iter().for_each(|shape| search.probe(*shape));
+                search.search(tree, rests);
+            }
         }
         search.run_whole();
         let best = self.run_direct(bytes, wire_len, search.best, deliveries);
@@ -110,8 +114,6 @@ pub(super) struct Search<'s> {
     /// The rank of the taker found so far that no claim can come before:
     /// nothing after it matters.
     best: Rank,
-    /// The shape that has its entry.
-    hot: Option<u32>,
 }
 
 impl<'s> Search<'s> {
@@ -130,7 +132,6 @@ impl<'s> Search<'s> {
             memo,
             found,
             best: Rank::LAST,
-            hot: None,
         }
     }
 
@@ -207,7 +208,6 @@ impl<'s> Search<'s> {
         let Some(shape) = self.plan.shapes.get(number) else {
             return;
         };
-        let best = self.best;
         let mut lanes = [0; LANES_MAX];
         let Some(key) = lanes.get_mut(..shape.lanes) else {
             return;
@@ -219,9 +219,6 @@ impl<'s> Search<'s> {
             Found::Nothing => {}
             Found::Chain(first) => self.try_chain(shape, first),
             Found::Group(group) => self.try_group(shape, group),
-        }
-        if self.best != best {
-            self.hot = Some(number);
         }
     }
 
@@ -269,7 +266,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    fn try_group(&mut self, shape: &Shape, group: &Group) {
+    fn try_group(&mut self, shape: &Shape, group: &Group<u32>) {
         for index in group.indexes() {
             if let Some(value) = self.value(index.expr()) {
                 for list in index.lists(value) {
@@ -280,7 +277,7 @@ impl<'s> Search<'s> {
         self.try_list(shape, group.plain());
     }
 
-    fn try_list(&mut self, shape: &Shape, list: &Ranked) {
+    fn try_list(&mut self, shape: &Shape, list: &Ranked<u32>) {
         for &(rank, index) in list {
             if rank >= self.best {
                 return;
@@ -350,50 +347,127 @@ impl<'s> Search<'s> {
         self.found.push(delivery);
     }
 
-    /// Looks the frame up in shapes by their best rank, but for one that has
-    /// been tried.
-    fn probe_in_order(&mut self, order: &[(Rank, u32)], tried: u32) {
+    /// Looks the frame up in shapes by their best rank.
+    fn probe_in_order(&mut self, order: &[(Rank, u32)]) {
         for &(best, shape) in order {
             if best > self.best {
                 break;
             }
-            if shape != tried {
-                self.probe(shape);
+            self.probe(shape);
+        }
+    }
+
+    /// Looks the frame up in a tree.
+    ///
+    /// What requires the most is tried first: its rank then bounds the search
+    /// of the rest. In whatever order entries are tried, the least rank wins.
+    fn search(&mut self, tree: &Tree, rests: &mut Vec<(Rank, u32)>) {
+        rests.clear();
+        rests.push((Rank(0), tree.root()));
+        while let Some((best, mut at)) = rests.pop() {
+            if best >= self.best || at == NO_NODE {
+                continue;
+            }
+            while let Node::Split(split) = tree.node(at) {
+                if split.rest_best < self.best {
+                    rests.push((split.rest_best, split.rest));
+                }
+                if split.best >= self.best {
+                    at = NO_NODE;
+                    break;
+                }
+                let child = self.read(&split.read, split.expr);
+                let Some(child) = child.and_then(|value| tree.child(split, value)) else {
+                    at = NO_NODE;
+                    break;
+                };
+                at = child;
+            }
+            if at != NO_NODE {
+                self.search_leaf(tree.node(at));
             }
         }
     }
 
-    /// Looks the frame up in the shapes that can match it.
-    ///
-    /// The shape that took the frame before is tried first: in whatever order
-    /// shapes are tried, the least rank wins, so nobody can tell. If it takes
-    /// this frame too, few shapes may be left that have an earlier entry.
-    fn probe_pruned(&mut self, scratch: &mut ShapeScratch) {
-        let ShapeScratch {
-            alive,
-            set,
-            order,
-            hot,
-        } = scratch;
-        let plan = self.plan;
-        let tried = *hot;
-        self.probe(tried);
-        let best = self.best;
-        let before = plan.order.partition_point(|(other, _)| *other < best);
-        if before < PRUNE_FROM {
-            self.probe_in_order(&plan.order[..before], tried);
-        } else {
-            plan.prune.run(alive, set, |expr| self.value(expr));
-            order.clear();
-            alive.for_each(|number| {
-                if let Some(shape) = plan.shapes.get(number) {
-                    order.push((shape.best, number));
-                }
-            });
-            order.sort_unstable();
-            self.probe_in_order(order, tried);
+    /// One step down a tree, as far as there is one; reads of a leaf what the
+    /// search will read.
+    #[inline]
+    pub(super) fn step(&mut self, tree: &Tree, at: &mut u32) {
+        if *at == NO_NODE {
+            return;
         }
-        *hot = self.hot.unwrap_or(tried);
+        match tree.node(*at) {
+            Node::Split(split) => {
+                let child = self.read(&split.read, split.expr);
+                let child = child.and_then(|value| tree.child(split, value));
+                *at = child.unwrap_or(split.rest);
+            }
+            Node::Leaf(items) => {
+                let first = items.iter().find(|item| {
+                    let mut quick = item.quick.iter();
+                    quick.all(|quick| self.may_hold(quick))
+                });
+                if let Some(item) = first
+                    && let Some(shape) = self.plan.shapes.get(item.name.0)
+                {
+                    black_box(shape.table.entry(item.name.1).rank);
+                }
+                *at = NO_NODE;
+            }
+            Node::Group(_) | Node::Free => *at = NO_NODE,
+        }
+    }
+
+    fn search_leaf(&mut self, leaf: &Node) {
+        match leaf {
+            Node::Leaf(items) => {
+                for item in items {
+                    if item.rank >= self.best {
+                        return;
+                    }
+                    if item.quick.iter().all(|quick| self.may_hold(quick)) {
+                        self.try_name(item.name);
+                    }
+                }
+            }
+            Node::Group(group) => {
+                for index in group.indexes() {
+                    if let Some(value) = self.value(index.expr()) {
+                        index.lists(value).for_each(|list| self.try_names(list));
+                    }
+                }
+                self.try_names(group.plain());
+            }
+            Node::Split(_) | Node::Free => {}
+        }
+    }
+
+    #[inline]
+    fn may_hold(&mut self, quick: &Quick) -> bool {
+        quick.mask == 0 || (self.value(Value(quick.expr))).is_some_and(|value| quick.holds(value))
+    }
+
+    fn try_names(&mut self, list: &Ranked<Name>) {
+        for &(rank, name) in list {
+            if rank >= self.best {
+                return;
+            }
+            self.try_name(name);
+        }
+    }
+
+    /// An entry that may have the frame's key.
+    fn try_name(&mut self, (shape, index): Name) {
+        let Some(shape) = self.plan.shapes.get(shape) else {
+            return;
+        };
+        let mut lanes = [0; LANES_MAX];
+        let Some(key) = lanes.get_mut(..shape.lanes) else {
+            return;
+        };
+        if self.fill_key(shape, key) && shape.table.has_key(index, key) {
+            self.try_entry(&shape.table.entry(index));
+        }
     }
 
     /// Runs the programs that are too complex for tables, as far as they come

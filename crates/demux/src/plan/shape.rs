@@ -1,14 +1,14 @@
 //! A shape: all entries whose keys are values of the same fields.
 
 use super::hash::{Secret, WordHash};
+use super::index::Listed;
 use super::pool::{Pool, Read};
-use super::prune::Prune;
 use super::residual::Residuals;
 use super::stream;
 use super::table::{Entry, Table};
 use crate::binding::Rank;
 use crate::filter::Field;
-use crate::limits::CENSUS_MAX;
+use crate::limits::{CENSUS_MAX, LISTED_MAX};
 use std::collections::HashMap;
 use weir_filter::ir::Value;
 
@@ -117,35 +117,34 @@ impl Shape {
         values
     }
 
+    /// The value that an entry has in the field of a part.
+    pub(super) fn value(&self, part: &Part, index: u32) -> u32 {
+        let word = self.table.key_word(index, part.lane as usize);
+        (word >> part.shift) as u32 & part.mask
+    }
+
     pub(super) fn insert(
         &mut self,
-        number: u32,
         values: &[u32],
         entry: Entry,
         residuals: &Residuals,
-        prune: &mut Prune,
+        listed: &mut Listed,
     ) -> u32 {
         let key = self.key(values);
         let index = self.table.insert(&key[..self.lanes], entry, residuals);
         self.best = self.best.min(entry.rank);
         self.look.best = self.look.best.min(entry.rank);
         for (field, &value) in values.iter().enumerate() {
-            self.count(number, field, value, prune);
+            self.count(field, value, listed);
         }
         index
     }
 
-    pub(super) fn remove(
-        &mut self,
-        number: u32,
-        index: u32,
-        residuals: &Residuals,
-        prune: &mut Prune,
-    ) {
+    pub(super) fn remove(&mut self, index: u32, residuals: &Residuals, listed: &mut Listed) {
         let values = self.values(&self.table.key(index));
         self.table.remove(index, residuals);
         for (field, &value) in values.iter().enumerate() {
-            self.discount(number, field, value, prune);
+            self.discount(field, value, listed);
         }
         self.look_on();
     }
@@ -166,7 +165,7 @@ impl Shape {
         }
     }
 
-    fn count(&mut self, number: u32, field: usize, value: u32, prune: &mut Prune) {
+    fn count(&mut self, field: usize, value: u32, listed: &mut Listed) {
         let Census::Counted(counts) = &mut self.census[field] else {
             return;
         };
@@ -175,17 +174,16 @@ impl Shape {
         if *count > 1 {
             return;
         }
-        if counts.len() > CENSUS_MAX || prune.is_full() {
-            counts.remove(&value);
-            prune.unlist(self.fields[field], number, counts.keys().copied());
+        if counts.len() > CENSUS_MAX || listed.count == LISTED_MAX {
+            listed.count -= counts.len() - 1;
             self.census[field] = Census::Many;
         } else {
-            prune.add_value(self.fields[field], number, value);
+            listed.count += 1;
         }
         self.set_guard(field);
     }
 
-    fn discount(&mut self, number: u32, field: usize, value: u32, prune: &mut Prune) {
+    fn discount(&mut self, field: usize, value: u32, listed: &mut Listed) {
         let Census::Counted(counts) = &mut self.census[field] else {
             return;
         };
@@ -193,7 +191,7 @@ impl Shape {
             *count -= 1;
             if *count == 0 {
                 counts.remove(&value);
-                prune.remove_value(self.fields[field], number, value);
+                listed.count -= 1;
                 self.set_guard(field);
             }
         }
@@ -216,6 +214,12 @@ impl Shape {
                     .sort_by_key(|part| (part.guard == ANY, part.field));
             }
         }
+    }
+
+    /// How many values it counts.
+    pub(super) fn listed(&self) -> usize {
+        let counted = |field| self.distinct(field).unwrap_or(0);
+        (0..self.fields.len()).map(counted).sum()
     }
 
     /// How many different values a field has; `None` if too many to count.

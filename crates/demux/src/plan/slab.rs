@@ -38,6 +38,16 @@ impl<T> Chunks<T> {
         self.len - 1
     }
 
+    /// Takes the last item away.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let item = self.chunks.last_mut()?.pop()?;
+        self.len -= 1;
+        if self.len.is_multiple_of(CHUNK) {
+            self.chunks.pop();
+        }
+        Some(item)
+    }
+
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         self.chunks
             .get(index >> CHUNK_BITS)?

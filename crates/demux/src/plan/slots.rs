@@ -110,18 +110,6 @@ impl Slots {
         self.len
     }
 
-    /// The hashes there are.
-    pub(super) fn hashes(&self) -> impl Iterator<Item = u32> {
-        let old = self.old.iter().flat_map(|old| &old.array.slots);
-        let used = self
-            .now
-            .slots
-            .iter()
-            .chain(old)
-            .filter(|slot| **slot > REMOVED);
-        used.map(|slot| (slot >> 32) as u32)
-    }
-
     /// The payload under `hash` that `is` the one looked for.
     #[inline]
     pub(super) fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<(Place, u32)> {

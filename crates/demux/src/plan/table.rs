@@ -80,7 +80,7 @@ pub(super) enum Found<'t> {
     Nothing,
     /// The first of a chain.
     Chain(Entry),
-    Group(&'t Group),
+    Group(&'t Group<u32>),
 }
 
 pub(super) struct Table {
@@ -92,7 +92,7 @@ pub(super) struct Table {
     lines: Chunks<Line>,
     /// Records that may be used again.
     free: Vec<u32>,
-    groups: Slab<Group>,
+    groups: Slab<Group<u32>>,
     /// The hash of all groups' indexes.
     group_hash: WordHash,
 }
@@ -148,7 +148,7 @@ impl Table {
 
     /// Word `lane` of an entry's key.
     #[inline]
-    fn key_word(&self, index: u32, lane: usize) -> u64 {
+    pub(super) fn key_word(&self, index: u32, lane: usize) -> u64 {
         let word = KEY_WORD + lane;
         let line = index as usize * self.stride + word / LINE_WORDS;
         self.lines[line].0[word % LINE_WORDS]
@@ -174,7 +174,12 @@ impl Table {
             let group = self.groups.get(payload & !GROUP);
             return group.is_some_and(|group| group.key() == key);
         }
-        let index = payload - PAYLOAD_MIN;
+        self.has_key(payload - PAYLOAD_MIN, key)
+    }
+
+    /// Whether an entry has this key.
+    #[inline]
+    pub(super) fn has_key(&self, index: u32, key: &[u64]) -> bool {
         let line = &self.lines[index as usize * self.stride].0;
         // Word by word: keys are too short for a call to compare memory.
         let mut differ = 0;
@@ -339,9 +344,10 @@ impl Table {
     }
 }
 
-fn entry_of(lines: &Chunks<Line>, stride: usize, index: u32) -> Entry {
+fn entry_of(lines: &Chunks<Line>, stride: usize, index: u32) -> Option<Entry> {
     count_read();
-    Entry::from_words(&lines[index as usize * stride].0)
+    let line = lines.get(index as usize * stride)?;
+    Some(Entry::from_words(&line.0))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The plan to look at: for lowering it elsewhere, and for people.
 
+use super::Plan;
 use super::shape::{ANY, Shape};
 use super::table::Entry;
-use super::{PRUNE_FROM, Plan};
 use crate::binding::{BindingId, Rank, Target};
 use crate::expr::Formula;
 use crate::filter::{Field, Filter, Snap, Test, TestText};
@@ -171,12 +171,12 @@ impl fmt::Display for Explain<'_> {
             plan.len(),
             plan.whole().count()
         )?;
-        if shapes >= PRUNE_FROM {
-            writeln!(f, "shapes are pruned by, in this order:")?;
-            for (expr, users, masks) in plan.prune.steps() {
-                let masks = masks.len();
-                writeln!(f, "  {}: {users} shapes, {masks} masks", self.formula(expr))?;
-            }
+        if let Some((tree, _)) = plan.index.live() {
+            let [splits, leaves, groups] = tree.counts();
+            writeln!(
+                f,
+                "looked up in a tree of {splits} inner nodes, {leaves} leaves and {groups} groups"
+            )?;
         }
         for shape in plan.shapes() {
             self.write_shape(f, shape)?;

@@ -1,0 +1,235 @@
+//! The tree over all entries of a plan, and the next one while it is built.
+//!
+//! A plan with few shapes tries these in turn and has no tree. One with more
+//! builds a tree, some entries with each change, and uses it when it is
+//! complete. A tree that has grown by half since is built anew beside the old
+//! one, from entries in an order that has nothing to do with the order bound,
+//! so that the first ones are a fair sample of all. The old one is freed some
+//! nodes at a time. So no change waits for more than some tens of entries.
+
+use super::Plan;
+use super::hash::{WordHash, WordMix, inverse};
+use super::tree::{Name, Rules, Tree};
+
+/// Shapes from which on there is a tree.
+const TREE_FROM: usize = 4;
+/// Entries that one change brings to the next tree, at least.
+const MOVES: usize = 48;
+/// Nodes of an old tree that one change frees.
+const FREED: usize = 64;
+
+/// How many values the shapes count in all.
+#[derive(Default)]
+pub(super) struct Listed {
+    pub(super) count: usize,
+}
+
+/// The trees of a plan.
+pub(super) struct Index {
+    live: Option<Live>,
+    next: Option<Build>,
+    old: Option<Tree>,
+    mix: WordMix,
+    group_hash: WordHash,
+}
+
+/// The tree in use.
+struct Live {
+    tree: Tree,
+    /// Large shapes, whose entries are not in it.
+    large: Vec<u32>,
+    /// Entries when it was complete.
+    tuned: usize,
+}
+
+/// A tree to be.
+struct Build {
+    tree: Tree,
+    large: Vec<u32>,
+    /// Places of bindings are brought in the order of their places times an
+    /// odd number, modulo a power of two.
+    bits: u32,
+    /// Steps of that order already done.
+    done: u32,
+}
+
+/// The golden ratio's, whose multiples are spread evenly.
+const STRIDE: u32 = 0x9e37_79b1;
+
+impl Build {
+    fn mask(&self) -> u32 {
+        (1 << self.bits) - 1
+    }
+
+    fn place(&self, step: u32) -> u32 {
+        step.wrapping_mul(STRIDE) & self.mask()
+    }
+
+    /// Whether the binding at a place has been brought. One that came to a new
+    /// place after the beginning brings itself.
+    fn has(&self, place: u32) -> bool {
+        place > self.mask() || place.wrapping_mul(inverse(STRIDE)) & self.mask() < self.done
+    }
+
+    fn has_all(&self) -> bool {
+        self.done > self.mask()
+    }
+}
+
+impl Index {
+    pub(super) fn new(mix: WordMix, group_hash: WordHash) -> Index {
+        Index {
+            live: None,
+            next: None,
+            old: None,
+            mix,
+            group_hash,
+        }
+    }
+
+    /// The tree, and the shapes to be tried besides.
+    #[inline]
+    pub(super) fn live(&self) -> Option<(&Tree, &[u32])> {
+        let live = self.live.as_ref()?;
+        Some((&live.tree, &live.large))
+    }
+
+    /// Adds an entry of the binding at a place.
+    pub(super) fn insert(&mut self, place: u32, name: Name, rules: &mut Rules<'_>) {
+        if let Some(live) = &mut self.live
+            && !live.large.contains(&name.0)
+        {
+            live.tree.insert(name, rules);
+        }
+        if let Some(next) = &mut self.next
+            && next.has(place)
+            && !next.large.contains(&name.0)
+        {
+            next.tree.insert(name, rules);
+        }
+    }
+
+    /// Removes an entry before it goes.
+    pub(super) fn remove(&mut self, place: u32, name: Name, rules: &mut Rules<'_>) {
+        if let Some(live) = &mut self.live
+            && !live.large.contains(&name.0)
+        {
+            live.tree.remove(name, rules);
+        }
+        if let Some(next) = &mut self.next
+            && next.has(place)
+            && !next.large.contains(&name.0)
+        {
+            next.tree.remove(name, rules);
+        }
+    }
+
+    /// A shape has gone.
+    pub(super) fn forget(&mut self, shape: u32) {
+        let lists = [
+            self.live.as_mut().map(|live| &mut live.large),
+            self.next.as_mut().map(|next| &mut next.large),
+        ];
+        for large in lists.into_iter().flatten() {
+            large.retain(|other| *other != shape);
+        }
+    }
+
+    /// Whether a new tree would be better.
+    fn is_due(&self, large: &[u32]) -> bool {
+        let Some(live) = &self.live else { return true };
+        let len = live.tree.len();
+        let has_grown = len > live.tuned + live.tuned / 2 + 16;
+        let has_shrunk = len + 64 < live.tuned / 4;
+        has_grown || has_shrunk || !same(large, &live.large)
+    }
+}
+
+/// Whether two lists have the same numbers, in whatever order.
+fn same(one: &[u32], other: &[u32]) -> bool {
+    one.len() == other.len() && one.iter().all(|number| other.contains(number))
+}
+
+impl Plan {
+    /// After a change: brings some entries to the next tree, or begins one, or
+    /// frees what is left of an old one.
+    pub(super) fn tend_index(&mut self) {
+        if let Some(old) = &mut self.index.old
+            && old.free(FREED)
+        {
+            self.index.old = None;
+        }
+        if self.order.len() < TREE_FROM {
+            self.drop_trees();
+        } else if self.index.next.is_some() {
+            self.build();
+        } else if self.index.old.is_none() && self.index.is_due(&self.large) {
+            let bits = self.bindings.len().next_power_of_two().ilog2();
+            self.index.next = Some(Build {
+                tree: Tree::new(self.index.mix, self.index.group_hash),
+                large: self.large.clone(),
+                bits,
+                done: 0,
+            });
+            self.build();
+        }
+    }
+
+    /// Brings some entries to the next tree.
+    fn build(&mut self) {
+        let Some(mut next) = self.index.next.take() else {
+            return;
+        };
+        let mut rules = Rules {
+            shapes: &self.shapes,
+            residuals: &self.residuals,
+            pool: &mut self.pool,
+        };
+        let mut left = MOVES;
+        while left > 0 && !next.has_all() {
+            let place = next.place(next.done);
+            next.done += 1;
+            left -= 1;
+            let bound = self.bindings.get(place as usize);
+            let Some(bound) = bound.and_then(|place| place.bound.as_ref()) else {
+                continue;
+            };
+            for name in &bound.entries {
+                if !next.large.contains(&name.0) {
+                    next.tree.insert(*name, &mut rules);
+                }
+                left = left.saturating_sub(1);
+            }
+        }
+        if left == 0 || !next.tree.refine(left, &mut rules) {
+            self.index.next = Some(next);
+            return;
+        }
+        let tuned = next.tree.len();
+        let live = Live {
+            tree: next.tree,
+            large: next.large,
+            tuned,
+        };
+        if let Some(old) = self.index.live.replace(live) {
+            self.retire(old.tree);
+        }
+    }
+
+    /// There are few shapes again.
+    fn drop_trees(&mut self) {
+        if let Some(live) = self.index.live.take() {
+            self.retire(live.tree);
+        }
+        if let Some(next) = self.index.next.take() {
+            self.retire(next.tree);
+        }
+    }
+
+    fn retire(&mut self, mut tree: Tree) {
+        tree.release(&mut self.pool);
+        if !tree.free(FREED) {
+            self.index.old = Some(tree);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Which field tells the entries of a leaf apart best.
+
+use super::{Item, Rules};
+use weir_filter::ir::Value;
+
+/// What the visit of a node costs, where the search of one entry among `n` in
+/// a tree yet to be made is taken to cost the root of `n`: trees of rules with
+/// many wildcards do not get as shallow as a logarithm. Being a power, it
+/// judges a sample as it would judge all.
+const VISIT: f64 = 1.0;
+/// What an entry of a leaf costs.
+const ENTRY: f64 = 0.25;
+
+/// The field by which to divide entries; `None` if a list of them costs a
+/// frame less.
+pub(super) fn field(items: &[Item], rules: &Rules<'_>) -> Option<(Value, u32)> {
+    let mut required: Vec<(Value, u32, u32)> = Vec::new();
+    for item in items {
+        required.extend(rules.required(item.name));
+    }
+    required.sort_unstable();
+    let mut best = (VISIT + ENTRY * items.len() as f64, None);
+    let mut values: Vec<u32> = Vec::new();
+    for of_expr in required.chunk_by(|a, b| a.0 == b.0) {
+        for of_mask in of_expr.chunk_by(|a, b| a.1 == b.1) {
+            let (expr, mask, _) = of_mask[0];
+            let covering = of_expr.iter().filter(|(_, bits, _)| bits & mask == mask);
+            values.clear();
+            values.extend(covering.map(|(.., value)| value & mask));
+            values.sort_unstable();
+            let cost = cost(items.len(), &values);
+            if cost < best.0 {
+                best = (cost, Some((expr, mask)));
+            }
+        }
+    }
+    best.1
+}
+
+/// What a frame that one of `count` entries accepts costs after a division by
+/// a field in which some have these values, in order, and the others none.
+fn cost(count: usize, values: &[u32]) -> f64 {
+    let runs = values.chunk_by(|a, b| a == b).map(|run| run.len() as f64);
+    let below: f64 = runs.map(|len| len * len.sqrt()).sum();
+    let rest = count.saturating_sub(values.len()) as f64;
+    let largest = values.chunk_by(|a, b| a == b).map(<[u32]>::len).max();
+    // One child with everything is no division.
+    if largest.is_none_or(|largest| largest >= count) {
+        return f64::INFINITY;
+    }
+    let rest = if rest > 0.0 { VISIT + rest.sqrt() } else { 0.0 };
+    VISIT + below / count as f64 + rest
+}
