@@ -8,6 +8,7 @@
 //! here; the tables in [`Profile`] have the proportions that its paper reports
 //! for the three kinds of filter set, rounded.
 
+pub mod classbench;
 mod generate;
 mod narrow;
 mod shapes;
