@@ -9,6 +9,7 @@ use live::{Net, Running, net, open_folder};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
+use weir_lab::need;
 use weir_lab::net::Signal;
 use weir_lab::net::nobody::NOBODY;
 
@@ -343,7 +344,12 @@ fn a_host_whose_frames_are_refused_says_which_grant_it_needs() {
     let root_only = folder.write("tun", b"");
     std::fs::set_permissions(&root_only, PermissionsExt::from_mode(0o600)).unwrap();
     let user = NOBODY.to_string();
-    let mut unprivileged = std::process::Command::new("unshare");
+    if !need::programs(&["mount", "setpriv"]) {
+        return;
+    }
+    let Some(mut unprivileged) = need::program("unshare") else {
+        return;
+    };
     unprivileged.args(["--mount", "sh", "-c"]).args([
         "mount --bind \"$0\" /dev/net/tun && user=$1 && shift && \
          exec setpriv --reuid $user --regid $user --clear-groups -- \"$@\"",

@@ -8,6 +8,7 @@ use common::Folder;
 use live::net;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use weir_lab::command::Resource;
 use weir_lab::net::{Offloads, Signal};
 use weir_link::pcap::Reader;
 
@@ -391,15 +392,10 @@ fn a_file_that_cannot_grow_stays_whole() {
     let Some(net) = net() else { return };
     let folder = Folder::new("listen-full");
     let path = folder.path("full.pcapng");
-    let mut shell = std::process::Command::new("sh");
-    // In blocks of 512 bytes.
-    shell.args([
-        "-c",
-        "ulimit -f 400; exec \"$0\" \"$@\"",
-        env!("CARGO_BIN_EXE_weir"),
-    ]);
+    let mut limited = common::weir([]);
+    limited.limit(Resource::Fsize, 400 * 512);
     let listen = ["listen", "eth0", "udp port 53", "-w", &path, "--for", "30"];
-    let running = live::Running::start(&net.b, shell, &listen).until("weir: port");
+    let running = live::Running::start(&net.b, limited, &listen).until("weir: port");
     net.a.run(|| {
         let socket = std::net::UdpSocket::bind("10.0.0.1:0").unwrap();
         for _ in 0..1000 {

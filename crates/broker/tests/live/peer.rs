@@ -7,10 +7,12 @@ use rustix::thread::{
 };
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 use weir_broker::protocol::{Channel, Listener, Peer};
+use weir_lab::command::{Command, LIMIT};
 use weir_lab::need;
+use weir_lab::net::Process;
 
 /// In a process of its own: connects, and waits for the end of its input.
 pub(crate) fn knocker() {
@@ -20,8 +22,8 @@ pub(crate) fn knocker() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-fn knock(path: &Path) -> Child {
-    let mut command = Command::new("/proc/self/exe");
+fn knock(path: &Path) -> Process {
+    let mut command = Command::itself();
     command
         .args(["process::role", "--exact", "--nocapture"])
         .env("WEIR_TEST_ROLE", "knocker")
@@ -77,9 +79,9 @@ fn user_0_is_the_superuser_with_capabilities_and_while_it_lives() {
         (peer.uid, peer.pid, peer.is_superuser),
         (0, able.id(), true)
     );
-    let is_same = |peer: &Peer, child: &Child| peer.pid == child.id();
-    drop(able.stdin.take());
-    able.wait().unwrap();
+    let is_same = |peer: &Peer, child: &Process| peer.pid == child.id();
+    drop(able.child_mut().stdin.take());
+    able.ended(LIMIT).unwrap();
     // Its number may be another process's by now.
     assert!(!channel.peer().unwrap().is_superuser, "it has ended");
 
@@ -95,6 +97,6 @@ fn user_0_is_the_superuser_with_capabilities_and_while_it_lives() {
     let peer = channel.peer().unwrap();
     assert!(is_same(&peer, &powerless));
     assert_eq!((peer.uid, peer.is_superuser), (0, false));
-    drop(powerless.stdin.take());
-    powerless.wait().unwrap();
+    drop(powerless.child_mut().stdin.take());
+    powerless.ended(LIMIT).unwrap();
 }

@@ -21,7 +21,7 @@ use common::Folder;
 use live::{PATIENCE, Running};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -109,16 +109,10 @@ impl Net {
 
     /// `ip -batch` of a host, which does each line as it is told.
     fn ip(&self, host: &Host) -> Option<Ip> {
-        let mut command = Command::new("ip");
+        let mut command = need::program("ip")?;
         command.args(["-force", "-batch", "-"]);
         command.stdin(Stdio::piped()).stderr(Stdio::inherit());
-        match host.spawn(command) {
-            Ok(process) => Some(Ip(process)),
-            Err(error) => {
-                need::skip(&format!("no iproute2: {error}"));
-                None
-            }
-        }
+        Some(Ip(host.spawn(command).unwrap()))
     }
 
     /// A socket of a host that hears at an address.

@@ -4,7 +4,6 @@ use super::Net;
 use crate::live::{PATIENCE, Running};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::Command;
 use weir_lab::need;
 use weir_lab::net::Signal;
 
@@ -33,7 +32,9 @@ fn runs(net: &Net, name: &str, words: &[(&str, &str)]) {
         let name = capability.strip_prefix("CAP_").unwrap();
         format!(",+{}", name.to_lowercase())
     });
-    let mut restricted = Command::new("setpriv");
+    let Some(mut restricted) = need::program("setpriv") else {
+        return;
+    };
     restricted.arg("--no-new-privs");
     restricted.arg(format!(
         "--bounding-set=-all{}",
@@ -63,9 +64,6 @@ fn runs(net: &Net, name: &str, words: &[(&str, &str)]) {
 #[test]
 fn what_they_start_runs_with_what_they_allow() {
     let Some(net) = Net::new("units") else { return };
-    if Command::new("setpriv").arg("--version").output().is_err() {
-        return need::skip("no setpriv");
-    }
     let config = net.folder.path("router.toml");
     std::fs::write(
         &config,

@@ -11,7 +11,8 @@
 //! ```
 
 use super::super::layout::{
-    LANES_MAX, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, candidate, counter, entry, port, scratch, shape, test,
+    LANES_MAX, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, candidate, counter, entry, port, scratch,
+    shape, test,
 };
 use super::super::maps::Part;
 use super::super::table::PLACE_BITS;
