@@ -3,6 +3,7 @@
 //!
 //! - [`net`]: hosts, links and bridges, and their ordinary traffic.
 //! - [`load`]: frames at a rate, sinks, the lossless rate.
+//! - [`delay`], [`lossy`]: lines that hold frames, and that lose some.
 //! - [`frames`]: short ones, by hand.
 //! - [`cpu`]: which CPU runs what, and before whom.
 //! - [`rfc2544`]: bridges and routers measured as RFC 2544 says.
@@ -20,11 +21,13 @@ pub mod corpus;
 #[cfg(feature = "oracles")]
 pub mod counts;
 pub mod cpu;
+pub mod delay;
 pub mod frames;
 #[cfg(feature = "oracles")]
 pub mod guarded;
 mod libpcap;
 pub mod load;
+pub mod lossy;
 pub mod need;
 pub mod net;
 #[cfg(feature = "oracles")]

@@ -46,7 +46,7 @@ pub use host::Host;
 pub use line::Line;
 pub use link::LinkBuilder;
 pub use offloads::Offloads;
-pub use option::set_option;
+pub use option::{get_option, set_option, set_option_bytes};
 pub use pair::Pair;
 pub use process::Process;
 pub use rustix::process::Signal;

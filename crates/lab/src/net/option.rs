@@ -9,12 +9,35 @@ use std::os::fd::{AsFd, AsRawFd};
 /// # Errors
 /// The kernel's.
 pub fn set_option(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    set_option_bytes(socket, level, name, &value.to_ne_bytes())
+}
+
+/// `setsockopt(2)` with bytes.
+///
+/// # Errors
+/// The kernel's.
+pub fn set_option_bytes(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
-    let len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the number is there for as long as the call lasts, and so long.
-    let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+    let len = value.len() as libc::socklen_t;
+    // SAFETY: the bytes are there for as long as the call lasts, and so many.
+    let result = unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), len) };
     match result {
         0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// `getsockopt(2)`: fills the buffer from its start; gives how many bytes.
+///
+/// # Errors
+/// The kernel's.
+pub fn get_option(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut len = value.len() as libc::socklen_t;
+    // SAFETY: the buffer is there for as long as the call lasts, and is so long.
+    let result = unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut len) };
+    match result {
+        0 => Ok(len as usize),
         _ => Err(io::Error::last_os_error()),
     }
 }
