@@ -348,7 +348,11 @@ impl Inner {
             }
             Some(_) => {}
         }
-        let taken = match self.stack.tcp_write(id, bytes) {
+        let written = match flags & libc::MSG_OOB {
+            0 => self.stack.tcp_write(id, bytes),
+            _ => self.stack.tcp_write_urgent(id, bytes),
+        };
+        let taken = match written {
             Ok(taken) => taken,
             Err(TcpError::NotNow) => 0,
             Err(error) => return Err(errno(error)),

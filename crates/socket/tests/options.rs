@@ -62,3 +62,29 @@ fn a_receive_buffer_holds_the_sender_up_and_loses_nothing() {
     assert!(heard == bytes(LEN));
     writer.join().unwrap().unwrap();
 }
+
+/// `MSG_OOB` and `SIOCATMARK`.
+#[test]
+fn urgent_bytes_stay_in_order_and_are_known_of() {
+    let (a, b) = nets();
+    let at = SocketAddr::new(ip(V4[1]), 80);
+    let listener = TcpListener::bind(&b, at).unwrap();
+    let mut client = TcpStream::connect(&a, at).unwrap();
+    let mut server = listener.accept().unwrap().0;
+    client.write_all(b"plain").unwrap();
+    assert_eq!(client.send_urgent(b"now!").unwrap(), 4);
+    client.write_all(b"later").unwrap();
+    server
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut heard = [0; 14];
+    // The urgent bytes went behind these, perhaps later.
+    server.read_exact(&mut heard[..6]).unwrap();
+    assert_eq!(server.urgent(), Some(3));
+    server.read_exact(&mut heard[6..8]).unwrap();
+    assert_eq!(server.urgent(), Some(1), "at the mark");
+    server.read_exact(&mut heard[8..]).unwrap();
+    assert_eq!(server.urgent(), None);
+    assert_eq!(&heard, b"plainnow!later");
+    assert_eq!(client.urgent(), None);
+}

@@ -494,6 +494,23 @@ impl Stack {
         self.tcp.write(connection, bytes)
     }
 
+    /// As [`Stack::tcp_write`]: the last byte that is taken is the last urgent one
+    /// (RFC 9293 §3.8.5; `MSG_OOB`). It stays in order with all others.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tcp_write_urgent(&mut self, connection: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
+        self.tcp.write_urgent(connection, bytes)
+    }
+
+    /// How many bytes are to be read until the last urgent one of the peer's is, that
+    /// one included; some may not have come. `None` if none is known of. With 1 the
+    /// next byte is the one (`SIOCATMARK`). [`Stack::tcp_next_changed`] names the
+    /// connection when this changes.
+    pub fn tcp_urgent(&self, connection: TcpId) -> Option<usize> {
+        self.tcp.urgent(connection)
+    }
+
     /// How many bytes of a connection may wait to be sent or acknowledged now.
     pub fn tcp_write_limit(&self, connection: TcpId) -> usize {
         self.tcp.write_limit(connection)

@@ -422,10 +422,10 @@ fn tiny_segments_take_no_more_than_their_window() {
 }
 
 /// Who takes a byte at a time is sent no more segments than it acknowledges, and
-/// a segment size that small is not believed.
+/// who takes the shortest segments that there may be is served all the same.
 #[test]
 fn tiny_windows_and_sizes_draw_no_more_than_is_told() {
-    for (mss, window) in [(1, 60_000), (1460, 1)] {
+    for (mss, window) in [(48, 60_000), (1460, 1)] {
         let mut server = Server::new(15);
         let from = stranger(false, false, 1);
         let (id, seq, first) = server.admit(from, window, mss);
@@ -457,7 +457,7 @@ fn tiny_windows_and_sizes_draw_no_more_than_is_told() {
         assert!(window > 1 || segments <= told, "{segments} for {told}");
         let bytes = ack.wrapping_sub(first) as usize;
         assert!(
-            window == 1 || bytes / segments as usize >= 64,
+            window == 1 || bytes / segments as usize >= 36,
             "{bytes} bytes in {segments} segments"
         );
     }

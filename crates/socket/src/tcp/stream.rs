@@ -158,6 +158,36 @@ impl TcpStream {
         }
     }
 
+    /// `MSG_OOB`: writes as [`Write::write`] does; the last byte that is written is
+    /// the last urgent one (RFC 9293 §3.8.5), and does not wait for more to fill a
+    /// segment. At the peer it stays in order with all others, unless that is a
+    /// host that takes it out.
+    ///
+    /// # Errors
+    /// As [`Write::write`].
+    pub fn send_urgent(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.core.wait(Side::Write, |state, _| {
+            if state.watch(self.core.id).shut_write {
+                return Err(Errno::PIPE);
+            }
+            state.check()?;
+            match state.stack.tcp_write_urgent(self.id, bytes) {
+                Ok(count) => Ok(count),
+                Err(TcpError::NotNow) => Err(Errno::AGAIN),
+                Err(_) => Err(self.error(state).unwrap_or(Errno::PIPE)),
+            }
+        })
+    }
+
+    /// How many bytes are to be read until the last urgent one is, that one
+    /// included; some may not have come yet. `None` if the peer has told of none that
+    /// is not read. They are read in order with all others, and reads do not stop at
+    /// the mark: who looks for it reads no more than this. With `Some(1)` the next
+    /// byte is the urgent one (`SIOCATMARK`).
+    pub fn urgent(&self) -> Option<usize> {
+        self.core.look(|state| state.stack.tcp_urgent(self.id))
+    }
+
     /// Reads for a task.
     ///
     /// # Errors

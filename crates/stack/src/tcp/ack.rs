@@ -77,6 +77,7 @@ impl Pcb {
             self.progressed(now_ns);
             let arrived = self.send.acknowledge(ack);
             add(&mut self.counts.bytes_acknowledged, arrived);
+            self.forget_urgent();
             if now_ns.saturating_sub(self.advised_ns) > ADVISE_EACH_NS {
                 (self.advice, self.advised_ns) = (Some(true), now_ns);
             }
@@ -183,7 +184,10 @@ impl Pcb {
                 latest_ns = latest_ns.max(Some(sent.sent_ns));
             }
             let clock = ((sent.sent_ns / 1_000_000) as u32).wrapping_add(offset);
-            let echo_is_older = echo.is_some_and(|echo| Seq(echo).before(Seq(clock)));
+            // Of what came out of order the echo says nothing: it is that of the segment
+            // before the gap (RFC 7323 §4.3).
+            let in_order = sent.start.before(ack);
+            let echo_is_older = in_order && echo.is_some_and(|echo| Seq(echo).before(Seq(clock)));
             if sack {
                 rack.delivered(sent, now_ns, min_rtt_ns, echo_is_older);
             }

@@ -1,7 +1,7 @@
 //! Connections begin: initial numbers (RFC 6528), listeners with bounded
 //! backlogs, SYN cookies (RFC 4987 §3.6).
 
-use super::input::Arrived;
+use super::input::{Arrived, MSS_TOLD_MIN, mss_told};
 use super::pcb::{Pcb, State, Timestamps};
 use super::seq::Seq;
 use super::{CONNECTIONS_MAX, FastOpenServer, TcpConfig, TcpId, TcpOptions};
@@ -21,7 +21,7 @@ pub const HALF_OPEN_ALL_MAX: usize = CONNECTIONS_MAX / 2;
 /// How long a cookie's count of time takes for one step, in nanoseconds.
 const COOKIE_STEP_NS: u64 = 64_000_000_000;
 /// Segment sizes that a cookie can remember, in bytes.
-const COOKIE_MSS: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1452, 1460];
+const COOKIE_MSS: [u16; 8] = [MSS_TOLD_MIN, 256, 536, 1220, 1360, 1400, 1440, 1460];
 /// Bits of a cookie's timestamp that remember options: the window's shift,
 /// SACK, ECN.
 const COOKIE_BITS: u32 = 0x3f;
@@ -156,7 +156,7 @@ impl Remembered {
     pub(super) fn of(syn: &Arrived<'_>, config: &TcpConfig) -> Remembered {
         let options = &syn.repr.options;
         Remembered {
-            mss: options.mss.unwrap_or(536),
+            mss: mss_told(options),
             scale: options.window_scale.map(|scale| scale.min(14)),
             sack: options.sack_permitted && config.sack,
             ecn: config.ecn && syn.has(Flags::ECE | Flags::CWR),
@@ -259,7 +259,7 @@ mod tests {
         let (local, remote) = ends();
         let secret = Secret(7);
         let now_ns = 1000 * COOKIE_STEP_NS;
-        for (mss, kept) in [(1460, 1460), (9000, 1460), (1459, 1452), (100, 536)] {
+        for (mss, kept) in [(1460, 1460), (9000, 1460), (1459, 1440), (100, 48)] {
             let cookie = secret.cookie(now_ns, local, remote, Seq(5), mss);
             let open = |now_ns, irs| secret.open_cookie(now_ns, local, remote, irs, cookie);
             assert_eq!(open(now_ns + COOKIE_STEP_NS, Seq(5)), Some(kept));

@@ -10,7 +10,7 @@ use super::rtt::RTO_MIN_NS;
 use super::seq::Seq;
 use crate::due::{at, ns};
 use std::num::NonZeroU64;
-use weir_wire::tcp::{Flags, Repr};
+use weir_wire::tcp::{Flags, Options, Repr};
 
 /// A segment whose checksum is right.
 pub(super) struct Arrived<'a> {
@@ -48,6 +48,18 @@ const CHALLENGE_EACH_NS: u64 = 100_000_000;
 const RTT_UNKNOWN_NS: u64 = 100_000_000;
 /// The age at which TS.Recent says nothing any more (RFC 7323 §5.5).
 const RECENT_NS: u64 = 24 * 86_400 * 1_000_000_000;
+
+/// The least segment size that a peer may ask for (Linux's `TCP_MIN_SND_MSS`):
+/// all options and eight bytes. Who asks for less would have a hundred segments
+/// sent for each that others get (CVE-2019-11479), and larger ones than it takes
+/// must not be sent (RFC 9293, MUST-16): its SYN is refused.
+pub(super) const MSS_TOLD_MIN: u16 = 48;
+
+/// The segment size that a peer's SYN tells; without one, or if that is nothing,
+/// the least that every host takes (RFC 9293 §3.7.1).
+pub(super) fn mss_told(options: &Options) -> u16 {
+    options.mss.filter(|mss| *mss > 0).unwrap_or(536)
+}
 
 impl Arrived<'_> {
     pub(super) fn has(&self, flag: Flags) -> bool {
@@ -87,7 +99,11 @@ impl Pcb {
             };
         }
         if arrived.has(Flags::RST) {
-            if has_ack {
+            if has_ack && self.give_up_ecn() {
+                // A middlebox may have refused the offer, not the connection (RFC
+                // 3168 §6.1.1.1): the SYN goes once more without it.
+                self.recovery.force |= self.board.mark_lost(|_| true) > 0;
+            } else if has_ack {
                 self.end(Some(TcpError::Refused));
             }
             return Effect::Nothing;
@@ -100,12 +116,17 @@ impl Pcb {
         if !arrived.has(Flags::SYN) {
             return Effect::Nothing;
         }
+        if mss_told(&arrived.repr.options) < MSS_TOLD_MIN {
+            self.end(Some(TcpError::Refused));
+            return Effect::Refuse;
+        }
         self.agree(now_ns, arrived);
         self.last_heard_ns = now_ns;
         if !has_ack {
             // Both open at once (RFC 9293 §3.5, figure 8): our SYN goes again,
             // with an acknowledgment.
             self.state = State::SynReceived;
+            self.ecn &= arrived.has(Flags::ECE | Flags::CWR);
             self.board.mark_lost(|_| true);
             self.recovery.force = true;
             return Effect::Nothing;
@@ -142,8 +163,7 @@ impl Pcb {
         let options = &arrived.repr.options;
         self.receive.start(arrived.seq);
         self.acknowledged = self.receive.nxt;
-        // At least what every host takes (RFC 9293 §3.7.1), and no crumbs.
-        self.send.mss_peer = options.mss.unwrap_or(536).max(88);
+        self.send.mss_peer = mss_told(options);
         match options.window_scale {
             Some(scale) => self.send.scale = scale.min(14),
             None => (self.receive.scale, self.scales) = (0, false),
@@ -196,6 +216,9 @@ impl Pcb {
             }
             return Effect::Unexpected;
         }
+        if self.state == State::SynReceived && arrived.has(Flags::SYN) && !arrived.has(Flags::RST) {
+            self.hear_other_syn(arrived);
+        }
         if self.state == State::SynReceived && self.is_first_syn(arrived) {
             // Our answer was lost.
             self.recovery.force |= self.board.mark_lost(|_| true) > 0;
@@ -243,6 +266,7 @@ impl Pcb {
             self.end(None);
             return Effect::Refuse;
         }
+        self.take_urgent(arrived);
         self.take_text(now_ns, arrived);
         effect
     }
@@ -307,6 +331,23 @@ impl Pcb {
         }
     }
 
+    /// Sends the SYN without the offer of ECN from now on; whether it had one.
+    pub(super) fn give_up_ecn(&mut self) -> bool {
+        std::mem::take(&mut self.ecn)
+    }
+
+    /// The peer's SYN came again, alone or with an acknowledgment: one that does
+    /// not agree to ECN revokes what another has agreed to (RFC 3168 §6.1.1).
+    fn hear_other_syn(&mut self, arrived: &Arrived<'_>) {
+        let agrees = match arrived.has(Flags::ACK) {
+            true => arrived.has(Flags::ECE) && !arrived.has(Flags::CWR),
+            false => arrived.has(Flags::ECE | Flags::CWR),
+        };
+        if arrived.seq == self.receive.irs && !agrees {
+            self.ecn = false;
+        }
+    }
+
     /// Whether this is the SYN that the connection began with.
     fn is_first_syn(&self, arrived: &Arrived<'_>) -> bool {
         let syn = arrived.has(Flags::SYN) && !arrived.has(Flags::ACK) && !arrived.has(Flags::RST);
@@ -366,7 +407,7 @@ impl Pcb {
     fn reset(&mut self) {
         let error = match self.state {
             State::SynReceived if !self.is_early() => TcpError::Refused,
-            State::TimeWait | State::Closing | State::LastAck => return self.end(None),
+            State::TimeWait => return self.end(None),
             // All that it wanted to say has come.
             State::CloseWait => TcpError::Shut,
             _ => TcpError::Reset,
@@ -406,6 +447,7 @@ impl Pcb {
     #[inline]
     pub(super) fn received(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
         add(&mut self.counts.bytes_in, count);
+        self.forget_urgent();
         if self.receive.may_widen() {
             self.widen(now_ns, count, timestamps);
         }

@@ -3,7 +3,7 @@
 
 use super::fastopen::{Judged, Opening};
 use super::handshake::{HALF_OPEN_ALL_MAX, HALF_OPEN_MAX, Remembered};
-use super::input::{Arrived, Effect};
+use super::input::{Arrived, Effect, MSS_TOLD_MIN, mss_told};
 use super::pcb::Pcb;
 use super::seq::Seq;
 use super::table::{CONNECTIONS_MAX, send};
@@ -38,7 +38,13 @@ impl Tcp {
             }
             return taken;
         }
-        if !arrived.has(Flags::SYN) {
+        // A SYN that ends what it begins is nothing that a host sends, and is dropped
+        // as Linux does it.
+        if !arrived.has(Flags::SYN) || arrived.has(Flags::FIN) {
+            return Err(DropReason::SegmentRefused);
+        }
+        if mss_told(&arrived.repr.options) < MSS_TOLD_MIN {
+            self.refuse(now_ns, host, incoming, arrived);
             return Err(DropReason::SegmentRefused);
         }
         let left = self.left();

@@ -8,6 +8,7 @@
 //! | `receive` | bytes in order and out of order, the window, SACK (2018, 2883) |
 //! | `send` | bytes to go, Nagle, silly windows |
 //! | `output`, `outgoing` | segments go out, are written |
+//! | `urgent` | marks of urgent data (9293 §3.8.5) |
 //! | `scoreboard`, `rack`, `recovery` | what is in flight, what is lost (8985), how to repair it (6937, 6582, 5681) |
 //! | `congestion` | how much may be in the network: CUBIC (9438), NewReno |
 //! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
@@ -51,6 +52,7 @@ mod send;
 mod seq;
 mod table;
 mod train;
+mod urgent;
 mod waiting;
 
 pub use congestion::Algorithm;

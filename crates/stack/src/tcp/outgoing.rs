@@ -24,6 +24,8 @@ pub(super) fn frame_len(most: usize) -> usize {
 pub(super) struct Outgoing<'a> {
     pub(super) start: Seq,
     pub(super) payload_len: usize,
+    /// The urgent pointer; 0 for none. What has one has options by themselves.
+    pub(super) urgent: u16,
     pub(super) traffic_class: u8,
     pub(super) header: Plain,
     /// Its options, if they are others than timestamps alone.
@@ -38,7 +40,13 @@ impl Outgoing<'_> {
     }
 
     fn repr(&self, options: &Options) -> Repr {
+        let urgent = match self.urgent {
+            0 => Flags::default(),
+            _ => Flags::URG,
+        };
         Repr {
+            flags: self.header.flags | urgent,
+            urgent: self.urgent,
             options: *options,
             ..self.header.repr()
         }

@@ -197,6 +197,7 @@ impl Pcb {
         let mut segment = Outgoing {
             start: self.send.nxt,
             payload_len: 0,
+            urgent: 0,
             traffic_class: self.options.traffic_class,
             options: None,
             options_len: self.timestamps_len(),
@@ -280,8 +281,9 @@ impl Pcb {
             SocketAddr::V4(_) => offload.tso4,
             SocketAddr::V6(_) => offload.tso6,
         };
-        // A mark of ours goes with one segment alone.
-        if self.send_cwr || self.recovery.force {
+        // A mark of ours goes with one segment alone, and each has its own urgent
+        // pointer.
+        if self.send_cwr || self.recovery.force || self.is_urgent() {
             return most;
         }
         let cwnd = self.congestion.cwnd;
@@ -396,7 +398,7 @@ impl Pcb {
 
     /// Whether the next segment has other options than timestamps.
     fn has_options(&self, is_syn: bool) -> bool {
-        is_syn || (self.sack && self.receive.has_blocks())
+        is_syn || (self.sack && self.receive.has_blocks()) || self.is_urgent()
     }
 
     /// The options of the next segment.
@@ -429,9 +431,11 @@ impl Pcb {
         };
         let payload_len = self.send.payload_len(start, end);
         let fresh = matches!(next, Next::New(..)) && payload_len > 0;
+        let urgent = self.urgent_pointer(start);
         Outgoing {
             start,
             payload_len,
+            urgent,
             // Only new bytes may be marked (RFC 3168 §6.1.5).
             traffic_class: match self.ecn && fresh && !self.is_opening() {
                 true => self.options.traffic_class | MARKABLE,

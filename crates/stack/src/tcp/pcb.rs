@@ -11,6 +11,7 @@ use super::rtt::Rtt;
 use super::scoreboard::Scoreboard;
 use super::send::Send;
 use super::seq::Seq;
+use super::urgent::Urgent;
 use super::{TcpConfig, TcpError, TcpOptions};
 use crate::direct::Filter;
 use crate::due::{When, ns};
@@ -178,6 +179,8 @@ pub(super) struct Pcb {
     pub(super) headers: Option<Box<Headers>>,
     /// It opens by TCP Fast Open.
     pub(super) opening: Option<Box<Opening>>,
+    /// Where urgent bytes end.
+    pub(super) urgent: Option<Box<Urgent>>,
     /// Bytes in a SYN were taken, by the peer or by us.
     pub(super) syn_bytes: bool,
     /// How often our SYN goes again.
@@ -294,6 +297,7 @@ impl Pcb {
                 advised_ns: 0,
                 headers: kept_headers,
                 opening: None,
+                urgent: None,
                 syn_bytes: false,
                 syn_retries: config.syn_retries,
                 retries: config.retries,
@@ -438,6 +442,6 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         let size = size_of::<Pcb>();
-        assert!(size <= 808, "{size} bytes");
+        assert!(size <= 816, "{size} bytes");
     }
 }

@@ -147,9 +147,11 @@ impl Receive {
 
     /// Takes what a segment carries, cut to the window.
     pub(super) fn take(&mut self, mut seq: Seq, mut bytes: &[u8]) -> Taken {
+        let mut told = None;
         if seq.before(self.nxt) {
             let old = self.nxt.since(seq).min(bytes.len());
-            self.duplicate = Some((seq, seq.plus(old)));
+            told = Some((seq, seq.plus(old)));
+            self.duplicate = told;
             bytes = &bytes[old..];
             seq = self.nxt;
         }
@@ -162,12 +164,31 @@ impl Receive {
         if bytes.is_empty() || !self.has_memory(seq, bytes.len()) {
             return Taken::Duplicate;
         }
+        // Of several parts that came before the first is told (RFC 2883 §4.3).
+        let held = self.held_of(seq, seq.plus(bytes.len()));
+        self.duplicate = told.or(held).or(self.duplicate);
         if seq == self.nxt {
             self.buffer.push(bytes);
             self.nxt = seq.plus(bytes.len());
-            return self.join();
+            return match self.join() {
+                // The sender must know at once of what came twice.
+                Taken::InOrder if told.or(held).is_some() => Taken::Filled,
+                taken => taken,
+            };
         }
         self.keep(seq, bytes)
+    }
+
+    /// The first part of these bytes that waits already.
+    fn held_of(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
+        let at = self
+            .pieces
+            .partition_point(|piece| piece.end.at_most(start));
+        let piece = self
+            .pieces
+            .get(at)
+            .filter(|piece| piece.start.before(end))?;
+        Some((piece.start.max(start), piece.end.min(end)))
     }
 
     /// Sets the most bytes that wait here, from now on whatever the path.
@@ -331,7 +352,6 @@ impl Receive {
             && only.start.at_most(start)
             && end.at_most(only.end)
         {
-            self.duplicate = Some((start, end));
             self.grow(first);
             return Taken::OutOfOrder;
         }

@@ -1,7 +1,7 @@
 //! What to do about loss: fast recovery by proportional rate reduction
 //! (RFC 6937), tail loss probes (RFC 8985 §7), the time-out.
 
-use super::pcb::Pcb;
+use super::pcb::{Pcb, State};
 use super::rack::View;
 use super::seq::Seq;
 use crate::due::{When, at, ns};
@@ -426,6 +426,10 @@ impl Pcb {
         if self.recovery.retries > most.into() {
             return false;
         }
+        // Perhaps a middlebox drops what offers ECN (RFC 3168 §6.1.1.1).
+        if self.state == State::SynSent {
+            self.give_up_ecn();
+        }
         // RFC 1122 §4.2.3.5: perhaps the way is wrong.
         if self.recovery.retries.is_multiple_of(ADVISE_RETRIES) {
             self.advice = Some(false);
@@ -435,6 +439,12 @@ impl Pcb {
             self.board.forget_sacked();
         }
         if self.recovery.phase != Phase::Loss {
+            // In a recovery the window is what may go now; what it is reduced to is the
+            // threshold.
+            if self.recovery.phase == Phase::Recovery {
+                let window = self.congestion.cwnd.max(self.congestion.ssthresh);
+                self.congestion.cwnd = window;
+            }
             self.congestion.reduce(self.board.outstanding());
         }
         self.congestion.collapse();

@@ -115,6 +115,11 @@ impl Send {
         self.start.plus(self.buffer.len())
     }
 
+    /// The number behind the last byte that was written.
+    pub(super) fn end(&self) -> Seq {
+        self.fin()
+    }
+
     /// Whether the FIN was sent.
     pub(super) fn fin_sent(&self) -> bool {
         self.closed && self.fin().before(self.nxt)

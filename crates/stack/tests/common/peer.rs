@@ -23,6 +23,8 @@ pub(crate) struct Peer {
     pub(crate) seq: u32,
     pub(crate) ack: u32,
     pub(crate) options: Options,
+    /// The urgent pointer of what is told.
+    pub(crate) urgent: u16,
     /// The congestion bits of what is told, and of what was heard last.
     pub(crate) marks: u8,
     pub(crate) heard_marks: u8,
@@ -48,6 +50,7 @@ impl Peer {
             seq: 1000,
             ack: 0,
             options: Options::default(),
+            urgent: 0,
             marks: 0,
             heard_marks: 0,
         }
@@ -74,7 +77,7 @@ impl Peer {
             ack,
             flags,
             window,
-            urgent: 0,
+            urgent: self.urgent,
             options: self.options,
         };
         let addresses = Addresses::new(ip(self.at[1]), ip(self.at[0])).unwrap();
