@@ -11,7 +11,7 @@ use common::Folder;
 use live::{Running, open_folder};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
@@ -205,7 +205,9 @@ fn serve_keeps_to_conditions() {
     const DATE: &str = "Sun, 09 Sep 2001 01:46:40 GMT";
     const BEFORE: &str = "Sun, 09 Sep 2001 01:46:39 GMT";
     const AFTER: &str = "Sun, 09 Sep 2001 01:46:41 GMT";
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["curl"]) else {
+        return;
+    };
     let folder = site("serve-conditions");
     let modify = |name: &str, at| {
         let file = fs::File::options().write(true).open(folder.path(name));
