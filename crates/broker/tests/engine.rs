@@ -235,6 +235,7 @@ fn the_shipped_policy_hides_no_frame_from_who_copies() {
             uid,
             gids: vec![gid],
             pid: 1,
+            is_superuser: uid == 0,
         },
     };
     let copies = [
