@@ -88,9 +88,9 @@ fn a_server_is_silent_about_strangers_and_a_client_gives_up() {
 fn a_server_ends_with_its_interface() {
     let Some(net) = net() else { return };
     let folder = Folder::new("rarpd-gone");
-    let table = folder.write("hosts.toml", b"");
+    let table = folder.write("hosts.toml", b"\"02:00:00:00:00:01\" = \"10.0.0.9\"");
     let server = net.weir(&["rarpd", "eth0", "--table", &table]);
-    let server = server.until("stations: 0");
+    let server = server.until("stations: 1");
     net.eth_a.clone().delete().unwrap();
     let server = server.end();
     assert_eq!(server.code, Some(1), "{server:?}");

@@ -156,7 +156,15 @@ impl Connection {
     }
 
     fn receive(&mut self, wait: bool) -> Result<Option<(Said, Vec<OwnedFd>)>, PortError> {
-        let Some(message) = self.channel.receive(wait).map_err(gone)? else {
+        let received = match self.channel.receive(wait) {
+            // The broker closed the connection before it read a request. The kernel
+            // reports that once, ahead of the messages that came before the end.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                self.channel.receive(false)
+            }
+            received => received,
+        };
+        let Some(message) = received.map_err(gone)? else {
             return Ok(None);
         };
         let said = decode(&message.bytes);

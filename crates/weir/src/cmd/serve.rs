@@ -66,14 +66,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let net = args.host.open(Need::Later, &stop)?;
     let listeners = listen(&net, args.port)?;
     let port = listeners.first().map(TcpListener::local_addr);
+    let log = |peer, answered: &Answered| tell(args, peer, answered);
+    let logs = args.log || args.json;
+    let driver = Driver::new(listeners, &folder, logs, &log);
+    let cannot = |error| Failure::run(format!("cannot serve: {}", limited(&error)));
+    let mut driver = driver.map_err(cannot)?;
     match port {
         Some(Ok(at)) if args.port == 0 => say(&format!("ready at port {}", at.port())),
         _ => say("ready"),
     }
-    let log = |peer, answered: &Answered| tell(args, peer, answered);
-    let logs = args.log || args.json;
-    let driver = Driver::new(listeners, &folder, logs, &log);
-    let mut driver = driver.map_err(|error| Failure::run(format!("cannot serve: {error}")))?;
     let mut looked_at = Instant::now();
     while !stop.asked() {
         if let Err(error) = driver.turn(Some(stop.fd()), LOOK_EACH) {
