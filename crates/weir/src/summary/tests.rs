@@ -3,7 +3,6 @@
 
 use super::*;
 use std::path::Path;
-use std::process::Command;
 use weir_lab::need;
 use weir_lab::rng::Rng;
 use weir_link::pcap::Reader;
@@ -114,15 +113,10 @@ fn no_cut_frame_is_too_short() {
 
 /// A program's output; `None`, after a skip, where it is missing.
 fn output_of(program: &str, arguments: &[&str], path: &Path) -> Option<String> {
-    let mut command = Command::new(program);
+    let mut command = need::program(program)?;
     let output = command.args(arguments).arg("-r").arg(path).output();
-    match output {
-        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
-        Err(error) => {
-            need::skip(&format!("{program}: {error}"));
-            None
-        }
-    }
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// What of tcpdump's line must be in ours, as we write it; and of which kind it

@@ -80,10 +80,6 @@ pub(super) struct Tree {
 /// The fields that lead to a node.
 type Path = Vec<(Value, u32)>;
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most nodes are splits or short leaves"
-)]
 pub(super) enum Node {
     Free,
     /// A few entries, by rank.
