@@ -81,7 +81,8 @@ pub fn root() -> bool {
 fn own_network() -> io::Result<()> {
     // SAFETY: the network namespace is not among what threads of a process
     // must share for memory safety; descriptors and memory stay shared.
-    Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET)? })
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+    Ok(())
 }
 
 /// Whether this process can make TAP and TUN interfaces; `false` (after

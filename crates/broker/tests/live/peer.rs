@@ -8,6 +8,7 @@ use rustix::thread::{
 use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use weir_broker::protocol::{Channel, Listener, Peer};
 use weir_lab::command::{Command, LIMIT};
@@ -85,18 +86,23 @@ fn user_0_is_the_superuser_with_capabilities_and_while_it_lives() {
     // Its number may be another process's by now.
     assert!(!channel.peer().unwrap().is_superuser, "it has ended");
 
-    let powerless = std::thread::scope(|scope| {
-        let start = || {
-            be_powerless();
-            knock(&path)
-        };
-        scope.spawn(start).join().unwrap()
+    // The process ends with the thread that starts it, which waits for that.
+    let (started, powerless) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let at = path.clone();
+    let starter = std::thread::spawn(move || {
+        be_powerless();
+        started.send(knock(&at)).unwrap();
+        let _ = ended.recv();
     });
-    let mut powerless = powerless;
+    let mut powerless = powerless.recv_timeout(LIMIT).unwrap();
     let channel = next(&listener);
     let peer = channel.peer().unwrap();
     assert!(is_same(&peer, &powerless));
     assert_eq!((peer.uid, peer.is_superuser), (0, false));
     drop(powerless.child_mut().stdin.take());
     powerless.ended(LIMIT).unwrap();
+    drop(end);
+    starter.join().unwrap();
+    let _ = std::fs::remove_file(&path);
 }

@@ -266,7 +266,11 @@ impl World {
         thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut writer, block) = (writer, vec![1; BLOCK]);
-                while !is_over.load(Ordering::Relaxed) && writer.write_all(&block).is_ok() {}
+                while !is_over.load(Ordering::Relaxed) {
+                    if writer.write_all(&block).is_err() {
+                        break;
+                    }
+                }
             });
             scope.spawn(|| {
                 let (mut reader, mut block) = (reader, vec![0; BLOCK]);
