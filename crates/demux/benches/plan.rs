@@ -18,6 +18,7 @@ use weir_filter::backend::native::Code;
 use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 use weir_lab::oracle::{self, Oracle};
+use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use weir_lab::rng::Rng;
 use weir_lab::rules::{FiveTuple, Profile, Rule, TCP, Trace, UDP, generate, narrow};
 use weir_wire::LinkType;
@@ -239,7 +240,7 @@ fn random_keys(plan: &Plan, count: u32, batch: bool) -> Contestant<'_> {
     })
 }
 
-fn one_shape() {
+fn one_shape(results: &Recorder) {
     const COUNTS: [u32; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
     let plans: Vec<Plan> = COUNTS.iter().map(|count| connections(*count)).collect();
     let hot: Vec<Vec<Vec<u8>>> = COUNTS.iter().map(|count| hot_frames(*count)).collect();
@@ -264,9 +265,17 @@ fn one_shape() {
         more(2),
         more(1),
     );
+    let hot = best[COUNTS.len() - 1] / best[0];
+    let name = |what: &str| format!("plan: 100,000 connections, {what}");
+    let (one, ns) = (Unit::CostOf("one connection"), Unit::Nanoseconds);
+    results.record(&name("hot keys"), hot, one, Bar::AtMost(1.5));
+    let batches = name("random keys, in batches: more than one connection");
+    results.record(&batches, more(2), ns, Bar::AtMost(150.0));
+    let alone = name("random keys, one by one: more than one connection");
+    results.record(&alone, more(1), ns, Bar::None);
 }
 
-fn against_libpcap(oracle: &Oracle) {
+fn against_libpcap(oracle: &Oracle, results: &Recorder) {
     const COUNT: u32 = 1_000;
     let plan = connections(COUNT);
     let filters = compiled(oracle, (0..COUNT).map(|n| text(connection(n))));
@@ -283,7 +292,18 @@ fn against_libpcap(oracle: &Oracle) {
     let best = print("1,000 connections", &mut contestants, 0);
     let (hits, misses) = (best[1] / best[0], best[3] / best[2]);
     println!("  plan faster by {hits:.0} and {misses:.0} times");
+    let bar = Bar::AtLeast(100.0);
+    results.record("plan: 1,000 connections, frames of all", hits, IN_TURN, bar);
+    results.record(
+        "plan: 1,000 connections, frames of none",
+        misses,
+        IN_TURN,
+        bar,
+    );
 }
+
+/// What plans are compared with.
+const IN_TURN: Unit<'static> = Unit::RateOf("libpcap's filters in turn");
 
 /// `count` rules in the order in which a person writes them, the most specific
 /// first: a wide rule before those it covers would leave them without effect,
@@ -309,7 +329,7 @@ impl Wide for weir_lab::rules::Ports {
     }
 }
 
-fn rule_sets(oracle: &Oracle) {
+fn rule_sets(oracle: &Oracle, results: &Recorder) {
     for profile in Profile::ALL {
         let sets = [100, 1_000, 10_000].map(|count| rules(profile, count));
         let texts = |at: usize| sets[at].iter().map(|rule| rule.expression());
@@ -340,13 +360,14 @@ fn rule_sets(oracle: &Oracle) {
             let title = format!("Rules with prefixes and ranges, {profile:?}, {name}");
             let best = print(&title, &mut contestants, 0);
             print_times(&best);
+            record_times(results, &format!("rules {profile:?}, {name}"), &best);
         }
     }
 }
 
 /// Thousands of narrow expressions of 40 kinds; each frame is one that some
 /// expression, drawn evenly, accepts.
-fn many_shapes(oracle: &Oracle) {
+fn many_shapes(oracle: &Oracle, results: &Recorder) {
     const FRAMES: usize = 2048;
     let sets = [100, 1_000, 10_000].map(|count| narrow(3, count));
     let texts = |at: usize| sets[at].iter().map(|rule| rule.expression.clone());
@@ -372,6 +393,20 @@ fn many_shapes(oracle: &Oracle) {
     }
     let best = print("Distinct expressions of 40 kinds", &mut contestants, 0);
     print_times(&best);
+    record_times(results, "expressions of 40 kinds", &best);
+}
+
+/// Sets of 100, 1,000 and 10,000: plans, then libpcap's filters in turn.
+fn record_times(results: &Recorder, set: &str, best: &[f64]) {
+    let (plans, others) = best.split_at(best.len() / 2);
+    let bars = [Bar::None, Bar::None, Bar::AtLeast(50.0)];
+    for (at, count) in ["100", "1,000", "10,000"].iter().enumerate() {
+        let name = format!("plan: {count} {set}");
+        results.record(&name, others[at] / plans[at], IN_TURN, bars[at]);
+    }
+    let name = format!("plan: 10,000 {set}: growth");
+    let growth = plans[2] / plans[0];
+    results.record(&name, growth, Unit::CostOf("100 of them"), Bar::None);
 }
 
 /// How much faster than the second half the first half is.
@@ -383,7 +418,7 @@ fn print_times(best: &[f64]) {
     println!("  plan faster by {} times", times.join(", "));
 }
 
-fn ranges() {
+fn ranges(results: &Recorder) {
     let plans = [1, 100, 10_000].map(|count| {
         let mut rng = Rng::new(9);
         let text = move |_| {
@@ -405,10 +440,14 @@ fn ranges() {
     let mut contestants: Vec<_> = (plans.iter())
         .map(|(count, plan)| on_frames(format!("{count} ranges"), plan, &frames))
         .collect();
-    print("Ranges under one key", &mut contestants, 0);
+    let best = print("Ranges under one key", &mut contestants, 0);
+    for (count, ns) in ["1 range", "100 ranges", "10,000 ranges"].iter().zip(best) {
+        let name = format!("plan: {count} under one key");
+        results.record(&name, ns, Unit::Nanoseconds, Bar::None);
+    }
 }
 
-fn binds() {
+fn binds(results: &Recorder) {
     let mut plan = connections(100_000);
     let new = text(connection(20_000_000));
     let context = Context::new(LinkType::EN10MB);
@@ -448,10 +487,24 @@ fn binds() {
             }
         }),
     ];
-    print("One more connection to 100,000", &mut contestants, 0);
+    let best = print("One more connection to 100,000", &mut contestants, 0);
+    let bars = [
+        Bar::AtMost(2.0),
+        Bar::None,
+        Bar::None,
+        Bar::None,
+        Bar::None,
+        Bar::AtMost(50.0),
+    ];
+    for ((one, ns), bar) in contestants.iter().zip(best).zip(bars) {
+        let name = format!("plan: one more connection to 100,000: {}", one.name);
+        results.record(&name, ns / 1e3, Unit::Microseconds, bar);
+    }
 }
 
 type Named<F> = (&'static str, F);
+type Part = fn(&Recorder);
+type PartBeside = fn(&Oracle, &Recorder);
 
 /// Runs the comparisons that the command line names, or all.
 fn main() {
@@ -462,25 +515,26 @@ fn main() {
     }
     let names: Vec<&String> = wanted.iter().filter(|arg| !arg.starts_with('-')).collect();
     let is_wanted = |name: &str| names.is_empty() || names.iter().any(|known| *known == name);
-    let own: [Named<fn()>; 3] = [
+    let results = recorder!();
+    let own: [Named<Part>; 3] = [
         ("binds", binds),
         ("one_shape", one_shape),
         ("ranges", ranges),
     ];
     for (name, run) in own {
         if is_wanted(name) {
-            run();
+            run(&results);
         }
     }
     let Some(oracle) = Oracle::load() else { return };
-    let with_libpcap: [Named<fn(&Oracle)>; 3] = [
+    let with_libpcap: [Named<PartBeside>; 3] = [
         ("against_libpcap", against_libpcap),
         ("many_shapes", many_shapes),
         ("rule_sets", rule_sets),
     ];
     for (name, run) in with_libpcap {
         if is_wanted(name) {
-            run(&oracle);
+            run(&oracle, &results);
         }
     }
 }

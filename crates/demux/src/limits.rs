@@ -27,6 +27,9 @@ pub const PATHS_MAX: usize = 512;
 /// and conditions and loads that it gathers for each path; with more, the
 /// filter's program runs whole. A step is some tens of nanoseconds.
 pub const STEPS_MAX: usize = 1 << 16;
+/// Instructions of a program that [`Filter::from_plain`](crate::Filter::from_plain)
+/// analyses before it is optimised; a longer one seldom comes to keys.
+pub const PLAIN_LEN_MAX: usize = 1 << 7;
 /// Distinct expressions in one filter; with more, its program runs whole.
 pub const FILTER_EXPRS_MAX: usize = 256;
 /// Depth of one expression; with more, the filter's program runs whole.

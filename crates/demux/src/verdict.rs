@@ -61,10 +61,28 @@ impl Verdict {
     }
 }
 
-/// Memory of a run that the next one uses again.
+/// Memory of a run that the next one uses again: of each of the frames that
+/// are searched for together.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Scratch {
+pub(crate) struct Scratch(Vec<Walk>);
+
+impl Scratch {
+    /// Memory for so many frames.
+    #[inline]
+    pub(crate) fn walks(&mut self, count: usize) -> &mut [Walk] {
+        if self.0.len() < count {
+            self.0.resize_with(count, Walk::default);
+        }
+        &mut self.0[..count]
+    }
+}
+
+/// Memory of one frame's way through the tables.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Walk {
     pub(crate) memo: Memo,
+    /// Who accepted so far, in any order.
+    pub(crate) found: Vec<Delivery>,
     /// Parts of a tree that are left to search, each with its best rank.
     pub(crate) rests: Vec<(Rank, u32)>,
 }

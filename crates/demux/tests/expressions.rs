@@ -13,16 +13,19 @@ use weir_lab::rng::Rng;
 use weir_lab::rules::{Profile, SHAPES, Trace, generate, shapes};
 use weir_wire::LinkType;
 
-fn filter(text: &str) -> Option<Filter> {
-    let mut program = compile(text, &Context::new(LinkType::EN10MB)).ok()?;
+/// A filter by each way from text: of the optimised program, and of the plain
+/// one.
+fn filters(text: &str) -> Option<[Filter; 2]> {
+    let plain = compile(text, &Context::new(LinkType::EN10MB)).ok()?;
+    let mut program = plain.clone();
     optimise(&mut program);
-    Some(Filter::new(program))
+    Some([Filter::new(program), Filter::from_plain(plain)])
 }
 
-/// Binds all and keeps the reference in step.
+/// Binds all, by either way, and keeps the reference in step.
 fn bound(mut plan: Plan, texts: impl Iterator<Item = String>, rng: &mut Rng) -> (Plan, Reference) {
     let mut reference = Reference(Vec::new());
-    for (tag, filter) in texts.filter_map(|text| filter(&text)).enumerate() {
+    for (tag, [filter, plain]) in texts.filter_map(|text| filters(&text)).enumerate() {
         let binding = Binding {
             filter,
             priority: *rng.choose(&[1, 1, 1, 2, 3]),
@@ -30,7 +33,11 @@ fn bound(mut plan: Plan, texts: impl Iterator<Item = String>, rng: &mut Rng) -> 
             target: Target::Port(tag as u32),
             tag: tag as u32,
         };
-        let id = plan.bind(binding.clone()).expect("room");
+        let mut bound = binding.clone();
+        if rng.chance(50) {
+            bound.filter = plain;
+        }
+        let id = plan.bind(bound).expect("room");
         reference.0.push((id, binding));
     }
     (plan, reference)

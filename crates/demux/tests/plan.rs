@@ -422,6 +422,54 @@ fn a_name_is_good_for_one_binding() {
 }
 
 #[test]
+fn a_permanent_binding_stays_as_it_is() {
+    const COUNT: u32 = 500;
+    let (mut plan, mut verdict) = (Plan::new(1), Verdict::new());
+    let permanent: Vec<_> = (0..COUNT)
+        .map(|n| plan.bind_permanent(taking(filter(&connection(n)), 5, n)))
+        .map(|id| id.expect("room"))
+        .collect();
+    // What comes and goes beside them rebuilds nothing of theirs.
+    for n in 0..COUNT {
+        let other = taking(filter(&connection(n)), 9, COUNT + n);
+        let id = plan.bind(other).expect("room");
+        assert_eq!(tags(&plan, &frame(n), &mut verdict), [COUNT + n]);
+        plan.unbind(id).expect("bound");
+        assert_eq!(tags(&plan, &frame(n), &mut verdict), [n]);
+    }
+    for id in permanent {
+        let error = BindError::Permanent(id);
+        assert_eq!(plan.unbind(id).expect_err("permanent"), error);
+        assert_eq!(plan.binding(id).expect_err("permanent"), error);
+        let change = plan.change_filter(id, filter(&Pred::All));
+        assert_eq!(change.expect_err("permanent"), error);
+    }
+    assert_eq!(plan.len(), COUNT as usize);
+}
+
+#[test]
+fn permanent_bindings_of_all_kinds_are_as_any_others() {
+    let (mut plan, mut verdict) = (Plan::new(1), Verdict::new());
+    let mut reference = Plan::tabled(1);
+    let mut expected = Verdict::new();
+    // One by one of many kinds: they run directly at first, then are moved.
+    for at in 0..200 {
+        for _ in 0..1 + at % 5 {
+            plan.bind_permanent(copying(byte(at), 1, at)).expect("room");
+            reference.bind(copying(byte(at), 1, at)).expect("room");
+        }
+        let mut bytes = [0; 256];
+        for known in [0, at / 2, at] {
+            bytes[known as usize] = 1;
+        }
+        assert_eq!(
+            tags(&plan, &bytes, &mut verdict),
+            tags(&reference, &bytes, &mut expected)
+        );
+    }
+}
+
+#[test]
 fn a_plan_explains_itself() {
     let mut plan = Plan::tabled(1);
     for n in 0..3 {

@@ -18,6 +18,7 @@ use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 use weir_lab::need;
 use weir_lab::oracle::{Filter, Frame, Oracle};
+use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use weir_wire::LinkType;
 
 const EXPRESSIONS: [&str; 7] = [
@@ -43,12 +44,13 @@ fn main() {
         need::skip("no native code for this machine");
         return;
     }
-    compile_time(&mut criterion);
+    let results = recorder!();
+    compile_time(&mut criterion, &results);
     if let (Some(oracle), Some(folder)) = (Oracle::load(), need::captures()) {
         for name in CAPTURES {
             let capture = oracle.read(&folder.join(name)).expect("a capture reads");
             assert_eq!(capture.linktype, LinkType::EN10MB);
-            run_time(&mut criterion, &oracle, name, &capture.frames);
+            run_time(&mut criterion, &oracle, (name, &capture.frames), &results);
         }
     }
     criterion.final_summary();
@@ -124,7 +126,12 @@ fn program(text: &str) -> Program {
     program
 }
 
-fn run_time(criterion: &mut Criterion, oracle: &Oracle, capture: &str, frames: &[Frame]) {
+fn run_time(
+    criterion: &mut Criterion,
+    oracle: &Oracle,
+    (capture, frames): (&str, &[Frame]),
+    results: &Recorder,
+) {
     let packed = Packed::of(frames);
     println!(
         "\n{capture}: {} frames, {} bytes; ns a frame, the quickest of {TURNS} turns",
@@ -153,6 +160,10 @@ fn run_time(criterion: &mut Criterion, oracle: &Oracle, capture: &str, frames: &
             format!("{:.3}", native / libpcap),
             accepted.to_string(),
         ]);
+        let (name, ratio) = (format!("native: {text}, {capture}"), native / libpcap);
+        results.record(&name, native, Unit::Nanoseconds, Bar::AtMost(10.0));
+        let name = format!("{name} : libpcap");
+        results.record(&name, ratio, Unit::CostOf("libpcap"), Bar::AtMost(0.5));
     }
     if capture != CAPTURES[0] {
         return;
@@ -218,7 +229,7 @@ fn quickest<T>(mut work: impl FnMut() -> T) -> f64 {
 }
 
 /// Where the time from text to native code goes.
-fn compile_table() {
+fn compile_table(results: &Recorder) {
     println!(
         "\nµs from text to native code, the quickest of {} turns",
         TURNS * 10
@@ -244,6 +255,9 @@ fn compile_table() {
             format!("{:.1}", front + both - copy + native),
             program.blocks.len().to_string(),
         ]);
+        let name = format!("native: {text}: from text to native code");
+        let sum = front + both - copy + native;
+        results.record(&name, sum, Unit::Microseconds, Bar::None);
     }
     for blocks in [20, 1_000, 100_000] {
         let program = chain(blocks);
@@ -257,11 +271,13 @@ fn compile_table() {
             blank(),
             blocks.to_string(),
         ]);
+        let name = format!("native: a chain of {blocks} tests: native code");
+        results.record(&name, native, Unit::Microseconds, Bar::None);
     }
 }
 
-fn compile_time(criterion: &mut Criterion) {
-    compile_table();
+fn compile_time(criterion: &mut Criterion, results: &Recorder) {
+    compile_table(results);
     let mut group = criterion.benchmark_group("compile and install");
     for text in EXPRESSIONS {
         let program = program(text);

@@ -6,12 +6,14 @@ mod kind;
 mod walk;
 
 use crate::expr::{Exprs, Formula};
+use crate::limits;
 pub(crate) use kind::Kind;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use weir_filter::backend::native::Code;
 use weir_filter::interp;
 use weir_filter::ir::{BinOp, Cmp, Op, Operand, Program, Value};
+use weir_filter::opt;
 
 /// A filter made ready to be bound: its program and, if they are few enough,
 /// its accept paths.
@@ -48,6 +50,8 @@ struct Inner {
     exprs: Exprs,
     analysis: Analysis,
     kind: Kind,
+    /// The program has not been optimised, as tables hold all of it.
+    plain: bool,
     /// Machine code, once it is wanted; none where this machine has none.
     code: OnceLock<Option<Code>>,
 }
@@ -181,26 +185,56 @@ impl Filter {
     /// # Panics
     /// May panic if the program is not verified.
     pub fn new(program: impl Into<Arc<Program>>) -> Filter {
-        let program = program.into();
-        let (exprs, analysis) = walk::analyse(&program);
-        let kind = Kind::of(&exprs, &analysis);
-        let filter = Filter(Arc::new(Inner {
-            program,
-            exprs,
-            analysis,
-            kind,
-            code: OnceLock::new(),
-        }));
+        let filter = Filter::analysed(program.into(), false);
         if *filter.analysis() == Analysis::Whole {
             filter.make_native();
         }
         filter
     }
 
+    /// As [`new`](Filter::new), of a program that has not been optimised. One
+    /// that [comes to keys](Filter::is_keys) as it is stays so until it runs:
+    /// optimising takes most of the time from text to filter. Any other is
+    /// optimised here.
+    ///
+    /// # Panics
+    /// May panic if the program is not verified.
+    pub fn from_plain(mut program: Program) -> Filter {
+        if program.len() <= limits::PLAIN_LEN_MAX {
+            let plain = Filter::analysed(Arc::new(program), true);
+            if plain.is_keys() {
+                return plain;
+            }
+            program = plain.program().clone();
+        }
+        opt::optimise(&mut program);
+        Filter::new(program)
+    }
+
+    fn analysed(program: Arc<Program>, plain: bool) -> Filter {
+        let (exprs, analysis) = walk::analyse(&program);
+        let kind = Kind::of(&exprs, &analysis);
+        Filter(Arc::new(Inner {
+            program,
+            exprs,
+            analysis,
+            kind,
+            plain,
+            code: OnceLock::new(),
+        }))
+    }
+
     /// Makes native code to [`run`](Filter::run), if there is none yet;
     /// `false` if this machine has none, or has no room for it.
     pub(crate) fn make_native(&self) -> bool {
-        let code = || Code::compile(&self.0.program).ok();
+        let code = || {
+            if !self.0.plain {
+                return Code::compile(&self.0.program).ok();
+            }
+            let mut program = self.program().clone();
+            opt::optimise(&mut program);
+            Code::compile(&program).ok()
+        };
         self.0.code.get_or_init(code).is_some()
     }
 

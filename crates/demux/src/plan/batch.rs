@@ -1,16 +1,19 @@
 //! Several frames at once, so that they wait for memory together.
 //!
 //! A table of 100,000 connections takes megabytes, so a frame of any of them
-//! waits twice for memory: for a slot, and then for the entry that it names.
-//! Nothing that the next frame needs depends on it. So before some frames are
-//! run, their keys are hashed, all their slots are read, and then all their
-//! entries; the processor has these reads under way side by side. What they
-//! say is thrown away: the frames are run as ever, and find it in the cache.
+//! waits twice for memory: for a slot, and then for the entry that it names;
+//! and so it does at each node of a large tree. Nothing that the next frame
+//! needs depends on it. So frames go through a tree together, a node of each in
+//! turn, and what a frame needs next is read while others have their turn. And
+//! before frames are looked up in large shapes, their keys are hashed, all their
+//! slots are read, and then all their entries. What is read ahead is thrown
+//! away: each frame finds it in the cache.
 
 use super::Plan;
 use super::run::Search;
 use super::shape::Shape;
-use super::tree::Tree;
+use super::tree::{NONE, Tree};
+use crate::binding::Rank;
 use crate::verdict::Verdict;
 use std::hint::black_box;
 
@@ -19,15 +22,12 @@ const AHEAD: usize = 16;
 /// Large shapes that are looked at ahead; the others cost what they cost.
 const SHAPES_AHEAD_MAX: usize = 8;
 
-/// Entries from which on a tree is walked ahead: smaller ones fit in the cache
-/// that a core has to itself.
-const TREE_AHEAD: usize = 2_048;
-/// Nodes of a tree that a frame is led through ahead.
-const STEPS_AHEAD: usize = 5;
-
 /// Entries from which on a table is large: it takes more than a megabyte then,
 /// and so does not fit in the cache that a core has to itself.
 const LARGE: usize = 16_384;
+
+/// The frames that are searched for together.
+type Searches<'s> = [Option<Search<'s>>; AHEAD];
 
 impl Plan {
     /// As [`run`](Plan::run) on each of `frames` (the captured bytes, and the
@@ -39,69 +39,52 @@ impl Plan {
         verdict: &mut Verdict,
         mut each: impl FnMut(usize, &Verdict),
     ) {
-        let mut number = 0;
-        for some in frames.chunks(AHEAD) {
-            for shape in self.large.iter().take(SHAPES_AHEAD_MAX) {
-                if let Some(shape) = self.shapes.get(*shape) {
-                    self.read_ahead(shape, some, verdict);
+        for (number, some) in (0..).step_by(AHEAD).zip(frames.chunks(AHEAD)) {
+            if !self.has_tables() {
+                for (number, (bytes, wire_len)) in (number..).zip(some) {
+                    self.run(bytes, *wire_len, verdict);
+                    each(number, verdict);
+                }
+                continue;
+            }
+            let best = self.run_together(some, verdict);
+            for (at, (bytes, wire_len)) in some.iter().enumerate() {
+                let walk = &mut verdict.scratch.walks(some.len())[at];
+                std::mem::swap(&mut verdict.deliveries, &mut walk.found);
+                self.conclude(bytes, *wire_len, best[at], verdict);
+                each(number + at, verdict);
+            }
+        }
+    }
+
+    /// Runs the tables on some frames; gives the rank of each one's taker.
+    fn run_together(&self, frames: &[(&[u8], u32)], verdict: &mut Verdict) -> [Rank; AHEAD] {
+        let walks = verdict.scratch.walks(frames.len());
+        let mut both = frames.iter().zip(walks);
+        let mut searches: Searches<'_> = std::array::from_fn(|_| {
+            let (&(bytes, wire_len), walk) = both.next()?;
+            Some(Search::new(self, bytes, wire_len, walk))
+        });
+        for shape in self.large.iter().take(SHAPES_AHEAD_MAX) {
+            if let Some(shape) = self.shapes.get(*shape) {
+                read_ahead(shape, &mut searches);
+            }
+        }
+        match self.index.live() {
+            None => {
+                for search in searches.iter_mut().flatten() {
+                    search.probe_in_order(&self.order);
                 }
             }
-            if let Some((tree, _)) = self.index.live()
-                && tree.len() >= TREE_AHEAD
-            {
-                self.walk_ahead(tree, some, verdict);
-            }
-            for &(bytes, wire_len) in some {
-                self.run(bytes, wire_len, verdict);
-                each(number, verdict);
-                number += 1;
+            Some((tree, large)) => {
+                for search in searches.iter_mut().flatten() {
+                    large.iter().for_each(|shape| search.probe(*shape));
+                    search.enter(tree);
+                }
+                search_together(tree, &mut searches);
             }
         }
-    }
-
-    fn read_ahead(&self, shape: &Shape, frames: &[(&[u8], u32)], verdict: &mut Verdict) {
-        // The reads of one step must not wait for each other, so a step has
-        // no branch that depends on what it reads.
-        let mut sum = 0;
-        for (bytes, _) in frames {
-            sum ^= u64::from(bytes.first().copied().unwrap_or(0));
-        }
-        let mut hashes = [None; AHEAD];
-        for ((bytes, wire_len), hash) in frames.iter().zip(&mut hashes) {
-            let Verdict {
-                deliveries,
-                scratch,
-                ..
-            } = &mut *verdict;
-            let mut search = Search::new(self, bytes, *wire_len, &mut scratch.memo, deliveries);
-            *hash = search.hash_for(shape);
-        }
-        let hashes = || hashes.iter().flatten();
-        for hash in hashes() {
-            sum ^= shape.table.read_slot(*hash);
-        }
-        for hash in hashes() {
-            sum ^= shape.table.read_entry(*hash);
-        }
-        black_box(sum);
-    }
-
-    /// Walks a tree with all frames in step: each to the child of its value,
-    /// or else to the rest, down to a leaf.
-    fn walk_ahead(&self, tree: &Tree, frames: &[(&[u8], u32)], verdict: &mut Verdict) {
-        let mut places = [tree.root(); AHEAD];
-        for _ in 0..STEPS_AHEAD {
-            for ((bytes, wire_len), at) in frames.iter().zip(&mut places) {
-                let Verdict {
-                    deliveries,
-                    scratch,
-                    ..
-                } = &mut *verdict;
-                let mut search = Search::new(self, bytes, *wire_len, &mut scratch.memo, deliveries);
-                search.step(tree, at);
-            }
-        }
-        black_box(places);
+        searches.map(|search| search.map_or(Rank::LAST, Search::run_whole))
     }
 
     /// Brings the list of large shapes up to date with one that has changed.
@@ -119,5 +102,49 @@ impl Plan {
                 self.large.push(number);
             }
         }
+    }
+}
+
+/// Reads what frames will find in a large shape.
+fn read_ahead(shape: &Shape, searches: &mut Searches<'_>) {
+    // The reads of one step must not wait for each other, so a step has no
+    // branch that depends on what it reads.
+    let mut sum = 0;
+    for search in searches.iter().flatten() {
+        sum ^= search.touch_frame();
+    }
+    let hash = |search: &mut Option<Search<'_>>| search.as_mut()?.hash_for(shape);
+    let hashes = searches.each_mut().map(hash);
+    for hash in hashes.iter().flatten() {
+        sum ^= shape.table.read_slot(*hash);
+    }
+    for hash in hashes.iter().flatten() {
+        sum ^= shape.table.read_entry(*hash);
+    }
+    black_box(sum);
+}
+
+/// Leads all frames through a tree, a node of each in turn.
+fn search_together(tree: &Tree, searches: &mut Searches<'_>) {
+    let mut under_way: [usize; AHEAD] = std::array::from_fn(|at| at);
+    let mut count = searches.iter().flatten().count();
+    if tree.root() == NONE {
+        return;
+    }
+    while count > 0 {
+        let (mut sum, mut left) = (0, 0);
+        for turn in 0..count {
+            let at = under_way[turn];
+            if let Some(search) = &mut searches[at] {
+                search.step(tree);
+                if search.is_under_way() {
+                    sum ^= search.touch(tree);
+                    under_way[left] = at;
+                    left += 1;
+                }
+            }
+        }
+        black_box(sum);
+        count = left;
     }
 }

@@ -1,7 +1,7 @@
 //! Bindings whose programs run one after the other, because they are few.
 //!
 //! A look-up costs a frame as much as some filters' native code: 15 to 20 ns
-//! for each shape that pruning leaves, against 3 to 6 ns for a filter. So
+//! for each shape that is tried, against 3 to 6 ns for a filter. So
 //! filters of a *kind* (the same shapes) run directly until there are enough
 //! of them to share tables, and filters of many kinds until all together cost
 //! as much as the tables would. `cargo bench -p weir --bench small_plans`
@@ -216,6 +216,7 @@ impl Plan {
                 self.direct.remove(bound.rank);
                 let members = self.direct.members(kind);
                 (members.direct, members.tabled) = (members.direct - 1, members.tabled + 1);
+                self.shed_filter(&mut bound);
             }
             self.bindings[index as usize].bound = Some(bound);
             // A full table: it runs directly as before.
@@ -255,6 +256,7 @@ impl Plan {
     fn is_missed(&self, bound: &Bound) -> bool {
         let members = self.direct.kinds.get(&bound.filter.kind().name);
         !bound.direct
+            && !bound.permanent
             && *bound.filter.analysis() != Analysis::Whole
             && members.is_some_and(|members| members.is_missed())
             && bound.filter.make_native()

@@ -5,7 +5,8 @@
 //! complete. A tree that has grown by half since is built anew beside the old
 //! one, from entries in an order that has nothing to do with the order bound,
 //! so that the first ones are a fair sample of all. The old one is freed some
-//! nodes at a time. So no change waits for more than some tens of entries.
+//! nodes at a time. So no change waits for more than a few hundred entries: those
+//! of a leaf that is divided.
 
 use super::Plan;
 use super::hash::{WordHash, WordMix, inverse};

@@ -33,6 +33,7 @@ use std::collections::{BTreeMap, HashMap};
 use table::{Entry, NONE};
 use tree::Rules;
 pub use view::{EntryView, Explain, ShapeView};
+use weir_filter::ir::Program;
 
 /// Streams of the plan's secret: one for each thing that is hashed, as who
 /// chooses filters chooses the keys, and must not be able to choose collisions.
@@ -63,6 +64,9 @@ pub enum BindError {
     /// There is no such binding, or not any more.
     #[error("binding {0} is not bound; it may have been unbound before")]
     Unknown(BindingId),
+    /// The binding was made by [`Plan::bind_permanent`].
+    #[error("binding {0} is permanent: it stays, unchanged, as long as the plan")]
+    Permanent(BindingId),
 }
 
 /// A set of bindings, arranged so that finding out who gets a frame costs
@@ -117,6 +121,8 @@ pub struct Plan {
     /// Bindings whose programs run whole, as they are few.
     direct: Direct,
     claims: Claims,
+    /// Stands for the filters of permanent bindings that are in tables.
+    shed: Filter,
     /// Memory of one bind that the next one uses again.
     fields: Vec<(crate::Field, u32)>,
 }
@@ -141,6 +147,9 @@ struct Bound {
     entries: Vec<(u32, u32)>,
     /// It has none, as it runs directly.
     direct: bool,
+    /// It stays as long as the plan. Its filter is kept as long as its program
+    /// runs; what is in tables needs none.
+    permanent: bool,
 }
 
 impl Bound {
@@ -185,6 +194,7 @@ impl Plan {
             whole: BTreeMap::new(),
             direct: Direct::new(secret.word_hash(stream::KINDS)),
             claims: Claims::new(),
+            shed: Filter::new(Program::constant(0)),
             fields: Vec::new(),
         }
     }
@@ -216,6 +226,20 @@ impl Plan {
     /// # Errors
     /// If a [limit](crate::limits) is reached.
     pub fn bind(&mut self, binding: Binding) -> Result<BindingId, BindError> {
+        self.add(binding, false)
+    }
+
+    /// As [`bind`](Plan::bind), for a binding that stays as long as the plan
+    /// and never changes. A filter whose paths are in tables is not kept: that
+    /// is most of the memory of a binding.
+    ///
+    /// # Errors
+    /// If a [limit](crate::limits) is reached.
+    pub fn bind_permanent(&mut self, binding: Binding) -> Result<BindingId, BindError> {
+        self.add(binding, true)
+    }
+
+    fn add(&mut self, binding: Binding, permanent: bool) -> Result<BindingId, BindError> {
         full("bindings", self.count + 1, limits::BINDINGS_MAX)?;
         let sequence = self.sequence;
         if sequence > Rank::SEQUENCE_MAX {
@@ -238,8 +262,10 @@ impl Plan {
             generation,
             entries: Vec::new(),
             direct: false,
+            permanent,
         };
         self.enter(place, &mut bound)?;
+        self.shed_filter(&mut bound);
         self.claims.insert(bound.rank, bound.target);
         self.sequence += 1;
         self.count += 1;
@@ -261,7 +287,7 @@ impl Plan {
     /// Removes a binding; gives it back.
     ///
     /// # Errors
-    /// If there is no such binding (any more).
+    /// If there is no such binding (any more), or it is permanent.
     pub fn unbind(&mut self, id: BindingId) -> Result<Binding, BindError> {
         let place = self.place(id)?;
         let Some(bound) = place.bound.take() else {
@@ -282,8 +308,8 @@ impl Plan {
     /// place in the order stay.
     ///
     /// # Errors
-    /// If there is no such binding (any more), or a limit is reached; then
-    /// the old filter stays.
+    /// If there is no such binding (any more), it is permanent, or a limit is
+    /// reached; then the old filter stays.
     pub fn change_filter(&mut self, id: BindingId, filter: Filter) -> Result<(), BindError> {
         let old = self.bound_at(id)?.clone();
         let mut bound = Bound {
@@ -313,7 +339,7 @@ impl Plan {
     /// The binding of that name.
     ///
     /// # Errors
-    /// If there is no such binding (any more).
+    /// If there is no such binding (any more), or it is permanent.
     pub fn binding(&self, id: BindingId) -> Result<Binding, BindError> {
         Ok(self.bound_at(id)?.clone().into())
     }
@@ -327,7 +353,11 @@ impl Plan {
         let place = self.bindings.get(id.index as usize);
         let place = place.filter(|place| place.generation == id.generation);
         let bound = place.and_then(|place| place.bound.as_ref());
-        bound.ok_or(BindError::Unknown(id))
+        match bound {
+            None => Err(BindError::Unknown(id)),
+            Some(bound) if bound.permanent => Err(BindError::Permanent(id)),
+            Some(bound) => Ok(bound),
+        }
     }
 
     fn bound(&self, index: u32) -> Option<&Bound> {
@@ -343,6 +373,14 @@ impl Plan {
             return Ok(());
         }
         self.enter_paths(index, bound)
+    }
+
+    /// Lets a permanent binding's filter go, if its program does not run.
+    fn shed_filter(&self, bound: &mut Bound) {
+        let runs = bound.direct || *bound.filter.analysis() == Analysis::Whole;
+        if bound.permanent && !runs {
+            bound.filter = self.shed.clone();
+        }
     }
 
     /// Enters a binding's paths into the tables.

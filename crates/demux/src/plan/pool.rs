@@ -26,16 +26,9 @@ struct Node {
 /// How an expression is evaluated: the usual ones at a stroke.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Read {
-    /// Bytes at a fixed place.
-    At { width: Width, offset: u32 },
-    /// Bytes behind a header whose length is in a byte at a fixed place:
-    /// `load [((load.1 [byte] & mask) << shift) + offset]`.
-    Behind {
-        width: Width,
-        offset: u32,
-        length: Length,
-    },
-    /// Such a length itself.
+    /// Bytes at a fixed place, or behind a header.
+    Load(Load),
+    /// The length of a header.
     Length(Length),
     /// Bytes at another place.
     From {
@@ -49,12 +42,68 @@ pub(super) enum Read {
     Computed,
 }
 
+/// Bytes behind a header: `load [((load.1 [byte] & mask) << shift) + offset]`.
+/// With a mask of zero they are at a fixed place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Load {
+    offset: u32,
+    header: Length,
+    /// Bits of four bytes that are behind those wanted: 0, 16 or 24.
+    excess: u8,
+}
+
 /// The length of a header, from one byte of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Length {
-    pub(super) byte: u32,
-    pub(super) mask: u8,
-    pub(super) shift: u8,
+    byte: u32,
+    mask: u8,
+    shift: u8,
+}
+
+impl Length {
+    /// No header at all.
+    const NONE: Length = Length {
+        byte: 0,
+        mask: 0,
+        shift: 0,
+    };
+
+    /// What it is in a frame; `None` if the frame ends before.
+    #[inline]
+    pub(super) fn of(self, bytes: &[u8]) -> Option<u32> {
+        let byte = bytes.get(self.byte as usize)?;
+        Some(u32::from(byte & self.mask) << self.shift)
+    }
+}
+
+impl Load {
+    fn new(width: Width, header: Length, offset: u32) -> Load {
+        Load {
+            offset,
+            header,
+            excess: 32 - 8 * width.bytes() as u8,
+        }
+    }
+
+    /// The bytes in a frame; `None` if the frame ends before. All widths take
+    /// one way, which the processor foresees.
+    #[inline]
+    pub(super) fn of(self, bytes: &[u8]) -> Option<u32> {
+        let start = self.header.of(bytes)? as usize + self.offset as usize;
+        let rest = bytes.get(start..)?;
+        match rest.first_chunk() {
+            Some(word) => Some(u32::from_be_bytes(*word) >> self.excess),
+            None => self.at_end(rest),
+        }
+    }
+
+    /// The same of the last three bytes.
+    #[cold]
+    fn at_end(self, rest: &[u8]) -> Option<u32> {
+        let wanted = rest.get(..4 - usize::from(self.excess) / 8)?;
+        let value = |value, byte: &u8| value << 8 | u32::from(*byte);
+        Some(wanted.iter().fold(0, value))
+    }
 }
 
 impl Pool {
@@ -90,17 +139,13 @@ impl Pool {
                 width,
                 base: None,
                 offset,
-            } => Read::At { width, offset },
+            } => Read::Load(Load::new(width, Length::NONE, offset)),
             Op::Load {
                 width,
                 base: Some(base),
                 offset,
             } => match *self.read(base) {
-                Read::Length(length) => Read::Behind {
-                    width,
-                    offset,
-                    length,
-                },
+                Read::Length(length) => Read::Load(Load::new(width, length, offset)),
                 _ => Read::From {
                     width,
                     offset,

@@ -3,17 +3,16 @@
 use super::Plan;
 use super::claims::Claims;
 use super::group::{Group, Ranked};
-use super::pool::{Length, Read};
+use super::pool::Read;
 use super::residual::Residuals;
 use super::shape::{ANY, LANES_MAX, Shape};
 use super::table::{Entry, Found, NONE};
-use super::tree::{NONE as NO_NODE, Name, Node, Quick, Tree};
+use super::tree::{Item, NONE as NO_NODE, Name, Node, Split, Tree};
 use crate::binding::Rank;
 use crate::filter::{Snap, Test};
-use crate::verdict::{Delivery, Known, Memo, Scratch, Verdict};
-use std::hint::black_box;
+use crate::verdict::{Delivery, Known, Verdict, Walk};
 use weir_filter::interp;
-use weir_filter::ir::{Op, Operand, Value, Width};
+use weir_filter::ir::{Op, Operand, Value};
 
 impl Plan {
     /// Finds out who gets a frame: its captured bytes, and its length on the
@@ -25,42 +24,50 @@ impl Plan {
     /// the frame, none takes it and all copies are delivered.
     #[inline]
     pub fn run(&self, bytes: &[u8], wire_len: u32, verdict: &mut Verdict) {
-        if self.order.is_empty() && self.whole.is_empty() {
-            let deliveries = &mut verdict.deliveries;
-            deliveries.clear();
-            let best = self.run_direct(bytes, wire_len, Rank::LAST, deliveries);
-            (verdict.taken, verdict.claimed) = self.settle(best, deliveries);
-        } else {
+        if self.has_tables() {
             self.run_tables(bytes, wire_len, verdict);
+        } else {
+            verdict.deliveries.clear();
+            self.conclude(bytes, wire_len, Rank::LAST, verdict);
         }
     }
 
+    /// Whether not all bindings run directly.
+    #[inline]
+    pub(super) fn has_tables(&self) -> bool {
+        !self.order.is_empty() || !self.whole.is_empty()
+    }
+
     fn run_tables(&self, bytes: &[u8], wire_len: u32, verdict: &mut Verdict) {
-        let Verdict {
-            deliveries,
-            taken,
-            claimed,
-            scratch,
-        } = verdict;
-        deliveries.clear();
-        let Scratch { memo, rests } = scratch;
-        let mut search = Search::new(self, bytes, wire_len, memo, deliveries);
+        let [walk] = verdict.scratch.walks(1) else {
+            return;
+        };
+        let mut search = Search::new(self, bytes, wire_len, walk);
         match self.index.live() {
             None => search.probe_in_order(&self.order),
             Some((tree, large)) => {
                 large.iter().for_each(|shape| search.probe(*shape));
-                search.search(tree, rests);
+                search.search(tree);
             }
         }
-        search.run_whole();
-        let best = self.run_direct(bytes, wire_len, search.best, deliveries);
-        if deliveries.len() > 1 {
-            deliveries.retain(|delivery| delivery.rank <= best);
-            deliveries.sort_unstable_by_key(|delivery| delivery.rank);
+        let best = search.run_whole();
+        std::mem::swap(&mut verdict.deliveries, &mut walk.found);
+        self.conclude(bytes, wire_len, best, verdict);
+    }
+
+    /// Makes a verdict of those that the tables have found, `best` being the
+    /// rank of the taker among them.
+    #[inline]
+    pub(super) fn conclude(&self, bytes: &[u8], wire_len: u32, best: Rank, verdict: &mut Verdict) {
+        let found = &mut verdict.deliveries;
+        let best = self.run_direct(bytes, wire_len, best, found);
+        if found.len() > 1 {
+            found.retain(|delivery| delivery.rank <= best);
+            found.sort_unstable_by_key(|delivery| delivery.rank);
             // Paths of one filter may overlap; each binding has its own rank.
-            deliveries.dedup_by_key(|delivery| delivery.rank);
+            found.dedup_by_key(|delivery| delivery.rank);
         }
-        (*taken, *claimed) = self.settle(best, deliveries);
+        (verdict.taken, verdict.claimed) = self.settle(best, found);
     }
 
     /// Whether the frame is taken, and whether it is claimed. What a claim
@@ -108,12 +115,12 @@ pub(super) struct Search<'s> {
     plan: &'s Plan,
     bytes: &'s [u8],
     wire_len: u32,
-    memo: &'s mut Memo,
-    /// Who accepted so far, in any order.
-    found: &'s mut Vec<Delivery>,
+    walk: &'s mut Walk,
     /// The rank of the taker found so far that no claim can come before:
     /// nothing after it matters.
     best: Rank,
+    /// The node of the tree that is next.
+    at: u32,
 }
 
 impl<'s> Search<'s> {
@@ -121,38 +128,35 @@ impl<'s> Search<'s> {
         plan: &'s Plan,
         bytes: &'s [u8],
         wire_len: u32,
-        memo: &'s mut Memo,
-        found: &'s mut Vec<Delivery>,
+        walk: &'s mut Walk,
     ) -> Search<'s> {
-        memo.begin(plan.pool.capacity());
+        walk.memo.begin(plan.pool.capacity());
+        walk.found.clear();
         Search {
             plan,
             bytes,
             wire_len,
-            memo,
-            found,
+            walk,
             best: Rank::LAST,
+            at: NO_NODE,
         }
     }
 
     /// The value of an expression, unless a load of it lies outside the frame
     /// or it divides by zero.
+    #[inline]
     fn value(&mut self, expr: Value) -> Option<u32> {
-        let plan = self.plan;
-        self.read(plan.pool.read(expr), expr)
+        match self.plan.pool.read(expr) {
+            // Most fields; the rest is worth a call.
+            Read::Load(load) => load.of(self.bytes),
+            other => self.read(*other, expr),
+        }
     }
 
-    fn read(&mut self, read: &Read, expr: Value) -> Option<u32> {
-        match *read {
-            Read::At { width, offset } => load(width, offset as usize, self.bytes),
-            Read::Behind {
-                width,
-                offset,
-                length,
-            } => {
-                let base = self.header_length(length)?;
-                load(width, base as usize + offset as usize, self.bytes)
-            }
+    #[inline(never)]
+    fn read(&mut self, read: Read, expr: Value) -> Option<u32> {
+        match read {
+            Read::Load(load) => load.of(self.bytes),
             Read::From {
                 width,
                 offset,
@@ -161,26 +165,20 @@ impl<'s> Search<'s> {
                 let base = self.value(base)?;
                 interp::load(width, u64::from(base) + u64::from(offset), self.bytes)
             }
-            Read::Length(length) => self.header_length(length),
+            Read::Length(length) => length.of(self.bytes),
             Read::WireLen => Some(self.wire_len),
             Read::Computed => self.remembered(expr),
         }
     }
 
-    #[inline]
-    fn header_length(&self, length: Length) -> Option<u32> {
-        let byte = self.bytes.get(length.byte as usize)?;
-        Some(u32::from(byte & length.mask) << length.shift)
-    }
-
     #[cold]
     fn remembered(&mut self, expr: Value) -> Option<u32> {
-        match self.memo.get(expr.index()) {
+        match self.walk.memo.get(expr.index()) {
             Known::Value(value) => Some(value),
             Known::NoValue => None,
             Known::Unknown => {
                 let value = self.computed(self.plan.pool.op(expr));
-                self.memo.set(expr.index(), value);
+                self.walk.memo.set(expr.index(), value);
                 value
             }
         }
@@ -204,7 +202,7 @@ impl<'s> Search<'s> {
 
     /// Looks the frame up in one shape.
     #[inline]
-    fn probe(&mut self, number: u32) {
+    pub(super) fn probe(&mut self, number: u32) {
         let Some(shape) = self.plan.shapes.get(number) else {
             return;
         };
@@ -235,9 +233,8 @@ impl<'s> Search<'s> {
     fn fill_key(&mut self, shape: &Shape, key: &mut [u64]) -> bool {
         for part in &shape.parts {
             let value = match part.read {
-                // Most fields; the rest is worth a call.
-                Read::At { width, offset } => load(width, offset as usize, self.bytes),
-                ref read => self.read(read, part.expr),
+                Read::Load(load) => load.of(self.bytes),
+                read => self.read(read, part.expr),
             };
             let Some(value) = value else { return false };
             let value = u64::from(value & part.mask);
@@ -344,11 +341,11 @@ impl<'s> Search<'s> {
         if self.plan.claims.end_at(delivery.rank) {
             self.best = delivery.rank;
         }
-        self.found.push(delivery);
+        self.walk.found.push(delivery);
     }
 
     /// Looks the frame up in shapes by their best rank.
-    fn probe_in_order(&mut self, order: &[(Rank, u32)]) {
+    pub(super) fn probe_in_order(&mut self, order: &[(Rank, u32)]) {
         for &(best, shape) in order {
             if best > self.best {
                 break;
@@ -358,93 +355,101 @@ impl<'s> Search<'s> {
     }
 
     /// Looks the frame up in a tree.
+    fn search(&mut self, tree: &Tree) {
+        self.enter(tree);
+        while self.is_under_way() {
+            self.step(tree);
+        }
+    }
+
+    /// Begins at the root of a tree.
+    pub(super) fn enter(&mut self, tree: &Tree) {
+        self.walk.rests.clear();
+        self.at = tree.root();
+    }
+
+    /// Whether there are nodes left to look at.
+    #[inline]
+    pub(super) fn is_under_way(&self) -> bool {
+        self.at != NO_NODE
+    }
+
+    /// Reads from the next node, so that several frames can wait together.
+    #[inline]
+    pub(super) fn touch(&self, tree: &Tree) -> u64 {
+        tree.touch(self.at)
+    }
+
+    /// Reads from the frame.
+    #[inline]
+    pub(super) fn touch_frame(&self) -> u64 {
+        u64::from(self.bytes.first().copied().unwrap_or(0))
+    }
+
+    /// Looks at the next node and finds the one after it.
     ///
     /// What requires the most is tried first: its rank then bounds the search
     /// of the rest. In whatever order entries are tried, the least rank wins.
-    fn search(&mut self, tree: &Tree, rests: &mut Vec<(Rank, u32)>) {
-        rests.clear();
-        rests.push((Rank(0), tree.root()));
-        while let Some((best, mut at)) = rests.pop() {
-            if best >= self.best || at == NO_NODE {
-                continue;
-            }
-            while let Node::Split(split) = tree.node(at) {
-                if split.rest_best < self.best {
-                    rests.push((split.rest_best, split.rest));
-                }
-                if split.best >= self.best {
-                    at = NO_NODE;
-                    break;
-                }
-                let child = self.read(&split.read, split.expr);
-                let Some(child) = child.and_then(|value| tree.child(split, value)) else {
-                    at = NO_NODE;
-                    break;
-                };
-                at = child;
-            }
-            if at != NO_NODE {
-                self.search_leaf(tree.node(at));
-            }
-        }
-    }
-
-    /// One step down a tree, as far as there is one; reads of a leaf what the
-    /// search will read.
     #[inline]
-    pub(super) fn step(&mut self, tree: &Tree, at: &mut u32) {
-        if *at == NO_NODE {
-            return;
-        }
-        match tree.node(*at) {
+    pub(super) fn step(&mut self, tree: &Tree) {
+        self.at = match tree.node(self.at) {
             Node::Split(split) => {
-                let child = self.read(&split.read, split.expr);
-                let child = child.and_then(|value| tree.child(split, value));
-                *at = child.unwrap_or(split.rest);
-            }
-            Node::Leaf(items) => {
-                let first = items.iter().find(|item| {
-                    let mut quick = item.quick.iter();
-                    quick.all(|quick| self.may_hold(quick))
-                });
-                if let Some(item) = first
-                    && let Some(shape) = self.plan.shapes.get(item.name.0)
-                {
-                    black_box(shape.table.entry(item.name.1).rank);
+                if split.rest_best < self.best {
+                    self.walk.rests.push((split.rest_best, split.rest));
                 }
-                *at = NO_NODE;
-            }
-            Node::Group(_) | Node::Free => *at = NO_NODE,
-        }
-    }
-
-    fn search_leaf(&mut self, leaf: &Node) {
-        match leaf {
-            Node::Leaf(items) => {
-                for item in items {
-                    if item.rank >= self.best {
-                        return;
-                    }
-                    if item.quick.iter().all(|quick| self.may_hold(quick)) {
-                        self.try_name(item.name);
-                    }
+                match split.best < self.best {
+                    true => self.child(tree, split),
+                    false => NO_NODE,
                 }
+            }
+            Node::Leaf { item, next } if item.delivery.rank < self.best => {
+                self.try_item(tree, item);
+                *next
             }
             Node::Group(group) => {
-                for index in group.indexes() {
-                    if let Some(value) = self.value(index.expr()) {
-                        index.lists(value).for_each(|list| self.try_names(list));
-                    }
-                }
-                self.try_names(group.plain());
+                self.try_names_of(group);
+                NO_NODE
             }
-            Node::Split(_) | Node::Free => {}
+            Node::Leaf { .. } | Node::Free => NO_NODE,
+        };
+        while self.at == NO_NODE
+            && let Some((best, rest)) = self.walk.rests.pop()
+        {
+            if best < self.best {
+                self.at = rest;
+            }
         }
     }
 
     #[inline]
-    fn may_hold(&mut self, quick: &Quick) -> bool {
-        quick.mask == 0 || (self.value(Value(quick.expr))).is_some_and(|value| quick.holds(value))
+    fn child(&mut self, tree: &Tree, split: &Split) -> u32 {
+        let value = self.value(split.field.expr);
+        value.map_or(NO_NODE, |value| tree.child(split, value))
+    }
+
+    #[inline]
+    fn try_item(&mut self, tree: &Tree, item: &Item) {
+        let passes = item.passes(|field| {
+            let field = tree.field(field)?;
+            Some(self.value(field.expr)? & field.mask)
+        });
+        if !passes {
+            return;
+        }
+        if item.delivery.snap_len == 0 {
+            self.try_name(item.name);
+        } else {
+            self.deliver(item.delivery);
+        }
+    }
+
+    fn try_names_of(&mut self, group: &Group<Name>) {
+        for index in group.indexes() {
+            if let Some(value) = self.value(index.expr()) {
+                index.lists(value).for_each(|list| self.try_names(list));
+            }
+        }
+        self.try_names(group.plain());
     }
 
     fn try_names(&mut self, list: &Ranked<Name>) {
@@ -471,8 +476,8 @@ impl<'s> Search<'s> {
     }
 
     /// Runs the programs that are too complex for tables, as far as they come
-    /// before the taker found.
-    fn run_whole(&mut self) {
+    /// before the taker found; gives the rank of the taker then.
+    pub(super) fn run_whole(mut self) -> Rank {
         for (&rank, &index) in &self.plan.whole {
             if rank >= self.best {
                 break;
@@ -485,16 +490,6 @@ impl<'s> Search<'s> {
                 self.deliver(bound.delivery(index, snap_len));
             }
         }
+        self.best
     }
-}
-
-/// As [`interp::load`], for positions that cannot wrap.
-#[inline]
-fn load(width: Width, start: usize, bytes: &[u8]) -> Option<u32> {
-    let rest = bytes.get(start..)?;
-    Some(match width {
-        Width::B1 => u32::from(*rest.first()?),
-        Width::B2 => u32::from(u16::from_be_bytes(*rest.first_chunk()?)),
-        Width::B4 => u32::from_be_bytes(*rest.first_chunk()?),
-    })
 }

@@ -7,8 +7,9 @@
 //! └────────────┴───────────┘
 //! ```
 //!
-//! Linear probing from the hash's upper bits, at most three quarters full. The whole
-//! hash is in the slot, so a probe that goes past other keys touches no other
+//! Linear probing from the hash's upper bits, at most half full, as most
+//! look-ups in a tree find nothing and go on to an empty slot. The whole hash
+//! is in the slot, so a probe that goes past other keys touches no other
 //! memory, and growing needs no key. Growing is spread over later changes:
 //! while the old array is emptied, look-ups try both.
 
@@ -68,7 +69,7 @@ impl Array {
     fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<(usize, u32)> {
         let mask = self.slots.len() - 1;
         let mut at = self.start(hash);
-        // A quarter of the slots is empty, so this ends.
+        // Half of the slots are empty, so this ends.
         loop {
             let slot = self.slots[at & mask];
             if slot == EMPTY {
@@ -130,7 +131,7 @@ impl Slots {
     /// Adds a payload whose key is not there yet.
     pub(super) fn insert(&mut self, hash: u32, payload: u32) {
         self.move_some(MOVES);
-        if (self.used + 1) * 4 > self.now.slots.len() * 3 {
+        if (self.used + 1) * 2 > self.now.slots.len() {
             self.grow();
         }
         self.used += usize::from(self.now.put(u64::from(hash) << 32 | u64::from(payload)));
@@ -179,7 +180,7 @@ impl Slots {
         self.move_some(usize::MAX);
         // Room for as many again, and enough that the old array is emptied
         // (at `MOVES` slots a change) long before this one is full.
-        let wanted = (self.len * 2).max(self.now.slots.len() / 8);
+        let wanted = (self.len * 3).max(self.now.slots.len() / 8);
         let bits = wanted.next_power_of_two().trailing_zeros().max(BITS_MIN);
         let array = std::mem::replace(&mut self.now, Array::new(bits));
         self.used = 0;

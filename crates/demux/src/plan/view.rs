@@ -172,10 +172,11 @@ impl fmt::Display for Explain<'_> {
             plan.whole().count()
         )?;
         if let Some((tree, _)) = plan.index.live() {
-            let [splits, leaves, groups] = tree.counts();
+            let [splits, entries, groups] = tree.counts();
             writeln!(
                 f,
-                "looked up in a tree of {splits} inner nodes, {leaves} leaves and {groups} groups"
+                "looked up in a tree of {splits} inner nodes, {entries} entries in leaves and \
+                 {groups} groups"
             )?;
         }
         for shape in plan.shapes() {

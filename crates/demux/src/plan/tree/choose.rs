@@ -1,6 +1,6 @@
 //! Which field tells the entries of a leaf apart best.
 
-use super::{Item, Rules};
+use super::{Bits, Name, Rules};
 use weir_filter::ir::Value;
 
 /// What the visit of a node costs, where the search of one entry among `n` in
@@ -9,17 +9,17 @@ use weir_filter::ir::Value;
 /// judges a sample as it would judge all.
 const VISIT: f64 = 1.0;
 /// What an entry of a leaf costs.
-const ENTRY: f64 = 0.25;
+const ENTRY: f64 = 0.5;
 
 /// The field by which to divide entries; `None` if a list of them costs a
 /// frame less.
-pub(super) fn field(items: &[Item], rules: &Rules<'_>) -> Option<(Value, u32)> {
+pub(super) fn field(names: &[Name], rules: &Rules<'_>) -> Option<Bits> {
     let mut required: Vec<(Value, u32, u32)> = Vec::new();
-    for item in items {
-        required.extend(rules.required(item.name));
+    for name in names {
+        required.extend(rules.required(*name));
     }
     required.sort_unstable();
-    let mut best = (VISIT + ENTRY * items.len() as f64, None);
+    let mut best = (VISIT + ENTRY * names.len() as f64, None);
     let mut values: Vec<u32> = Vec::new();
     for of_expr in required.chunk_by(|a, b| a.0 == b.0) {
         for of_mask in of_expr.chunk_by(|a, b| a.1 == b.1) {
@@ -28,9 +28,9 @@ pub(super) fn field(items: &[Item], rules: &Rules<'_>) -> Option<(Value, u32)> {
             values.clear();
             values.extend(covering.map(|(.., value)| value & mask));
             values.sort_unstable();
-            let cost = cost(items.len(), &values);
+            let cost = cost(names.len(), &values);
             if cost < best.0 {
-                best = (cost, Some((expr, mask)));
+                best = (cost, Some(Bits { expr, mask }));
             }
         }
     }

@@ -28,37 +28,33 @@
 //! entries with each change (see [`index`](super::index)).
 
 mod choose;
+mod item;
+mod rules;
 
 use super::group::Group;
 use super::hash::{WordHash, WordMix};
-use super::pool::{Pool, Read};
-use super::residual::Residuals;
-use super::shape::Shape;
-use super::slab::{Chunks, Slab};
+use super::pool::Pool;
+use super::slab::Chunks;
 use super::slots::{PAYLOAD_MIN, Slots};
-use super::table::Entry;
 use crate::binding::Rank;
+use item::Fields;
+pub(super) use item::{Bits, Item};
+pub(super) use rules::Rules;
+use std::hint::black_box;
 use weir_filter::ir::Value;
 
-/// Entries of a leaf.
+/// Entries of a leaf before it is divided.
 const LEAF_MAX: usize = 8;
 /// Entries of a leaf while a tree is built: the more, the better the choice of
 /// its field.
-const SAMPLE: usize = 64;
-/// Things that an item asks for before its entry is looked at.
-const QUICK: usize = 2;
+const SAMPLE: usize = 128;
+/// Entries that no field tells apart, before they form a group.
+const LIST_MAX: usize = 64;
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Names an entry: its shape, and its number there.
 pub(super) type Name = (u32, u32);
-
-/// The part of a plan that a tree reads when it changes.
-pub(super) struct Rules<'p> {
-    pub(super) shapes: &'p Slab<Shape>,
-    pub(super) residuals: &'p Residuals,
-    pub(super) pool: &'p mut Pool,
-}
 
 /// A decision tree over entries.
 pub(super) struct Tree {
@@ -67,33 +63,40 @@ pub(super) struct Tree {
     root: u32,
     len: usize,
     mix: WordMix,
-    /// For groups' indexes.
+    fields: Fields,
+    /// For groups' indexes, and fields.
     group_hash: WordHash,
-    /// Entries of a leaf before it is split.
+    /// Entries of a leaf before it is divided.
     leaf_max: usize,
     /// Leaves to look at when the tree is complete: they may be too long.
-    wide: Vec<(u32, Path)>,
+    wide: Vec<u32>,
     /// Expressions that nodes hash; the pool counts one use of each.
     exprs: Vec<Value>,
 }
 
-/// The fields that lead to a node.
-type Path = Vec<(Value, u32)>;
+/// The fields whose values an entry shares with all others at a node.
+type Path = Vec<Bits>;
 
+/// A node has a number for as long as there is one: what it is changes in place.
+#[repr(align(128))]
 pub(super) enum Node {
     Free,
-    /// A few entries, by rank.
-    Leaf(Vec<Item>),
     Split(Split),
+    /// The first entry of a leaf, or one behind it: a list by rank.
+    Leaf {
+        item: Item,
+        next: u32,
+    },
     /// Many entries that no field tells apart.
-    Group(Group<Name>),
+    Group(Box<Group<Name>>),
 }
+
+// Two lines of the cache, which a processor fetches together.
+const _: () = assert!(size_of::<Node>() == 128);
 
 /// An inner node: a hash table over one field.
 pub(super) struct Split {
-    pub(super) expr: Value,
-    pub(super) mask: u32,
-    pub(super) read: Read,
+    pub(super) field: Bits,
     /// Entries that do not require the whole field.
     pub(super) rest: u32,
     /// No entry of the rest has a lesser rank.
@@ -103,115 +106,32 @@ pub(super) struct Split {
     slots: Slots,
 }
 
-/// An entry in a leaf.
-#[derive(Clone, Copy)]
-pub(super) struct Item {
-    pub(super) rank: Rank,
-    pub(super) name: Name,
-    pub(super) quick: [Quick; QUICK],
-}
+impl Split {
+    fn new(field: Bits) -> Split {
+        Split {
+            field,
+            rest: NONE,
+            rest_best: Rank::LAST,
+            best: Rank::LAST,
+            slots: Slots::new(),
+        }
+    }
 
-/// One thing that an entry requires, so that most others are left out without
-/// a look at the entry: `(expr & mask) - lo <= span`, wrapping. A mask of zero
-/// asks for nothing.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Quick {
-    pub(super) expr: u32,
-    pub(super) mask: u32,
-    pub(super) lo: u32,
-    pub(super) span: u32,
-}
-
-impl Quick {
     #[inline]
-    pub(super) fn holds(self, value: u32) -> bool {
-        (value & self.mask).wrapping_sub(self.lo) <= self.span
+    fn child(&self, hash: u32) -> u32 {
+        let found = self.slots.find(hash, |_| true);
+        found.map_or(NONE, |(_, payload)| payload - PAYLOAD_MIN)
     }
 }
 
-impl Rules<'_> {
-    fn entry(&self, (shape, index): Name) -> Option<Entry> {
-        Some(self.shapes.get(shape)?.table.entry(index))
-    }
-
-    /// Bits that an entry requires: the fields of its key, and the leading bits
-    /// that all values of a range share.
-    fn required(&self, (shape, index): Name) -> impl Iterator<Item = (Value, u32, u32)> {
-        let shape = self.shapes.get(shape);
-        let fields = shape.into_iter().flat_map(move |shape| {
-            let parts = shape.parts.iter();
-            parts.map(move |part| (part.expr, part.mask, shape.value(part, index)))
-        });
-        let residual = shape.map_or(Residuals::NOTHING, |shape| {
-            shape.table.entry(index).residual
-        });
-        let ranges = self
-            .residuals
-            .ranges(residual)
-            .filter_map(|(expr, lo, hi)| {
-                let differ = lo ^ hi;
-                let low = u32::MAX.checked_shr(differ.leading_zeros()).unwrap_or(0);
-                let mask = self.pool.bits(expr) & !low;
-                (mask != 0).then_some((expr, mask, lo & mask))
-            });
-        fields.chain(ranges)
-    }
-
-    /// The value that an entry requires in a field, if it requires one.
-    fn value(&self, name: Name, expr: Value, mask: u32) -> Option<u32> {
-        let mut required = self.required(name);
-        let (.., value) =
-            required.find(|(other, bits, _)| *other == expr && bits & mask == mask)?;
-        Some(value & mask)
-    }
-
-    /// What tells an entry best from others behind `path`: the most bits that
-    /// the path does not know, but those that all entries of a shape share.
-    fn quick(&self, name: Name, path: &[(Value, u32)]) -> [Quick; QUICK] {
-        let unknown = |expr: Value, mask: u32| {
-            let masks = path.iter().filter(|(other, _)| *other == expr);
-            (mask & !masks.fold(0, |bits, (_, mask)| bits | mask)).count_ones()
-        };
-        let (mut weights, mut all) = ([0; QUICK], [Quick::default(); QUICK]);
-        let mut offer = |weight: u32, quick| {
-            if let Some(at) = weights.iter().position(|other| weight > *other) {
-                weights[at..].rotate_right(1);
-                all[at..].rotate_right(1);
-                (weights[at], all[at]) = (weight, quick);
-            }
-        };
-        let Some(shape) = self.shapes.get(name.0) else {
-            return all;
-        };
-        for part in &shape.parts {
-            let bits = unknown(part.expr, part.mask);
-            let shared = shape.distinct(part.field as usize) == Some(1);
-            let quick = Quick {
-                expr: part.expr.0,
-                mask: part.mask,
-                lo: shape.value(part, name.1),
-                span: 0,
-            };
-            offer(if shared { bits } else { 8 * bits }, quick);
-        }
-        let residual = shape.table.entry(name.1).residual;
-        for (expr, lo, hi) in self.residuals.ranges(residual) {
-            let width = self.pool.bits(expr).count_ones();
-            let free = (hi - lo).checked_ilog2().map_or(0, |log| log + 1);
-            // Rounded up: a half of all values is left out by it, too.
-            let bits = (width + 1)
-                .saturating_sub(free)
-                .min(unknown(expr, u32::MAX));
-            let quick = Quick {
-                expr: expr.0,
-                mask: u32::MAX,
-                lo,
-                span: hi - lo,
-            };
-            offer(8 * bits, quick);
-        }
-        all
-    }
+/// Where an entry belongs in a tree.
+struct Way {
+    /// The inner nodes from the root on, each with the entry's value there, if
+    /// it requires one.
+    steps: Vec<(u32, Option<u32>)>,
+    path: Path,
+    /// What the last of them leads to.
+    end: u32,
 }
 
 impl Tree {
@@ -223,6 +143,7 @@ impl Tree {
             root: NONE,
             len: 0,
             mix,
+            fields: Fields::new(group_hash),
             group_hash,
             leaf_max: SAMPLE,
             wide: Vec::new(),
@@ -245,10 +166,23 @@ impl Tree {
         &self.nodes[number as usize]
     }
 
-    /// The child of a node for a value.
+    /// What an item checks.
     #[inline]
-    pub(super) fn child(&self, split: &Split, value: u32) -> Option<u32> {
-        split.child(self.mix, value)
+    pub(super) fn field(&self, number: u16) -> Option<Bits> {
+        self.fields.get(number)
+    }
+
+    /// Reads from a node.
+    #[inline]
+    pub(super) fn touch(&self, number: u32) -> u64 {
+        let kind = std::mem::discriminant(self.node(number));
+        u64::from(black_box(kind) == std::mem::discriminant(&Node::Free))
+    }
+
+    /// The child of an inner node for a value; [`NONE`] if there is none.
+    #[inline]
+    pub(super) fn child(&self, split: &Split, value: u32) -> u32 {
+        split.child(self.mix.mix(value & split.field.mask))
     }
 
     fn make(&mut self, node: Node) -> u32 {
@@ -259,171 +193,191 @@ impl Tree {
         self.nodes.push(node) as u32
     }
 
-    fn new_leaf(
-        &mut self,
-        name: Name,
-        rank: Rank,
-        path: &[(Value, u32)],
-        rules: &Rules<'_>,
-    ) -> u32 {
-        let quick = rules.quick(name, path);
-        self.make(Node::Leaf(vec![Item { rank, name, quick }]))
+    fn free_node(&mut self, number: u32) {
+        self.nodes[number as usize] = Node::Free;
+        self.free.push(number);
+    }
+
+    /// The way of an entry from a node on, which `path` leads to.
+    fn way(&self, from: u32, mut path: Path, name: Name, rules: &Rules<'_>) -> Way {
+        let (mut steps, mut end) = (Vec::new(), from);
+        while end != NONE
+            && let Node::Split(split) = self.node(end)
+        {
+            let value = rules.value(name, split.field);
+            steps.push((end, value));
+            end = match value {
+                Some(value) => {
+                    path.push(split.field);
+                    self.child(split, value)
+                }
+                None => split.rest,
+            };
+        }
+        Way { steps, path, end }
     }
 
     /// Adds an entry of a shape.
     pub(super) fn insert(&mut self, name: Name, rules: &mut Rules<'_>) {
-        let Some(entry) = rules.entry(name) else {
+        let Some((leaf, path, len)) = self.place(self.root, Path::new(), name, rules) else {
             return;
         };
         self.len += 1;
-        let mix = self.mix;
-        let mut path = Path::new();
-        if self.root == NONE {
-            self.root = self.new_leaf(name, entry.rank, &path, rules);
-            return;
+        // A long leaf that no field divides is not tried each time.
+        if len > self.leaf_max && (len - 1).is_power_of_two() {
+            self.divide(leaf, path, rules);
+        } else if len == LEAF_MAX + 1 {
+            self.wide.push(leaf);
         }
-        let mut at = self.root;
-        loop {
-            match &mut self.nodes[at as usize] {
-                Node::Split(split) => {
-                    let value = rules.value(name, split.expr, split.mask);
-                    let next = match value {
-                        Some(value) => {
-                            path.push((split.expr, split.mask));
-                            split.best = split.best.min(entry.rank);
-                            split.child(mix, value)
-                        }
-                        None => {
-                            split.rest_best = split.rest_best.min(entry.rank);
-                            Some(split.rest).filter(|rest| *rest != NONE)
-                        }
-                    };
-                    if let Some(next) = next {
-                        at = next;
-                        continue;
-                    }
-                    let leaf = self.new_leaf(name, entry.rank, &path, rules);
-                    if let Node::Split(split) = &mut self.nodes[at as usize] {
-                        match value {
-                            Some(value) => split.slots.insert(mix.mix(value), leaf + PAYLOAD_MIN),
-                            None => split.rest = leaf,
-                        }
-                    }
-                    return;
-                }
-                Node::Leaf(items) => {
-                    let quick = rules.quick(name, &path);
-                    let place = items.partition_point(|item| item.rank < entry.rank);
-                    items.insert(
-                        place,
-                        Item {
-                            rank: entry.rank,
-                            name,
-                            quick,
-                        },
-                    );
-                    let len = items.len();
-                    if len > self.leaf_max {
-                        self.split(at, path, rules);
-                    } else if len == LEAF_MAX + 1 {
-                        self.wide.push((at, path));
-                    }
-                    return;
-                }
-                Node::Group(group) => {
-                    let entry_of = |name| rules.entry(name);
-                    group.insert(name, entry, rules.residuals, entry_of);
-                    return;
-                }
-                Node::Free => return,
+    }
+
+    /// Puts an entry where it belongs below a node; gives its leaf with the
+    /// leaf's path and length, a group's being none.
+    fn place(
+        &mut self,
+        from: u32,
+        path: Path,
+        name: Name,
+        rules: &Rules<'_>,
+    ) -> Option<(u32, Path, usize)> {
+        let entry = rules.entry(name)?;
+        let Way { steps, path, end } = self.way(from, path, name, rules);
+        for &(at, value) in &steps {
+            if let Node::Split(split) = &mut self.nodes[at as usize] {
+                let best = match value {
+                    Some(_) => &mut split.best,
+                    None => &mut split.rest_best,
+                };
+                *best = entry.rank.min(*best);
+            }
+        }
+        if end != NONE
+            && let Node::Group(group) = &mut self.nodes[end as usize]
+        {
+            group.insert(name, entry, rules.residuals, |name| rules.entry(name));
+            return Some((end, path, 0));
+        }
+        let item = rules.item(name, entry, &path, &mut self.fields);
+        let node = self.make(Node::Leaf { item, next: NONE });
+        if end == NONE {
+            self.attach(steps.last(), node);
+            return Some((node, path, 1));
+        }
+        let len = self.list(end, node, entry.rank);
+        Some((end, path, len))
+    }
+
+    /// Makes a leaf the child of an inner node for a value, or its rest, or the
+    /// root.
+    fn attach(&mut self, step: Option<&(u32, Option<u32>)>, leaf: u32) {
+        let Some(&(at, value)) = step else {
+            self.root = leaf;
+            return;
+        };
+        if let Node::Split(split) = &mut self.nodes[at as usize] {
+            match value {
+                Some(value) => split.slots.insert(self.mix.mix(value), leaf + PAYLOAD_MIN),
+                None => split.rest = leaf,
             }
         }
     }
 
-    /// Splits a leaf that is too long, and what comes of it as long as that is
+    /// Puts an entry's node into a leaf by its rank; gives the leaf's length.
+    fn list(&mut self, leaf: u32, node: u32, rank: Rank) -> usize {
+        let (mut at, mut before, mut len) = (leaf, NONE, 1);
+        while let Some((item, next)) = self.item(at) {
+            if item.delivery.rank <= rank {
+                before = at;
+            }
+            (at, len) = (next, len + 1);
+        }
+        if before == NONE {
+            // The leaf keeps its number: what was first moves behind.
+            let first = std::mem::replace(&mut self.nodes[leaf as usize], Node::Free);
+            self.nodes[leaf as usize] = std::mem::replace(&mut self.nodes[node as usize], first);
+            self.set_next(leaf, node);
+        } else {
+            self.set_next(node, self.next(before));
+            self.set_next(before, node);
+        }
+        len
+    }
+
+    /// An entry of a leaf, and what is behind it.
+    fn item(&self, at: u32) -> Option<(&Item, u32)> {
+        match self.nodes.get(at as usize)? {
+            Node::Leaf { item, next } => Some((item, *next)),
+            _ => None,
+        }
+    }
+
+    fn next(&self, at: u32) -> u32 {
+        self.item(at).map_or(NONE, |(_, next)| next)
+    }
+
+    fn set_next(&mut self, at: u32, to: u32) {
+        if let Node::Leaf { next, .. } = &mut self.nodes[at as usize] {
+            *next = to;
+        }
+    }
+
+    /// The names of a leaf's entries, by rank.
+    fn names(&self, leaf: u32) -> Vec<Name> {
+        let first = self.item(leaf);
+        let all = std::iter::successors(first, |(_, next)| self.item(*next));
+        all.map(|(item, _)| item.name).collect()
+    }
+
+    /// Divides a leaf that is too long, and what comes of it as long as that is
     /// too long as well.
-    fn split(&mut self, at: u32, path: Path, rules: &mut Rules<'_>) {
-        let mut todo = vec![(at, path)];
-        while let Some((at, path)) = todo.pop() {
-            let Node::Leaf(items) = &mut self.nodes[at as usize] else {
+    fn divide(&mut self, leaf: u32, path: Path, rules: &mut Rules<'_>) {
+        let mut todo = vec![(leaf, path)];
+        while let Some((leaf, path)) = todo.pop() {
+            let names = self.names(leaf);
+            let Some(field) = choose::field(&names, rules) else {
+                if names.len() > LIST_MAX {
+                    self.clear(leaf);
+                    self.nodes[leaf as usize] = self.gather(&names, rules);
+                }
                 continue;
             };
-            let items = std::mem::take(items);
-            let node = match choose::field(&items, rules) {
-                Some((expr, mask)) => {
-                    self.hold(expr, rules.pool);
-                    let parts = self.divide(items, (expr, mask), &path, rules, &mut todo);
-                    Node::Split(parts)
-                }
-                None => self.gather(items, rules),
-            };
-            self.nodes[at as usize] = node;
-        }
-    }
-
-    /// Divides entries by a field; `todo` gets the leaves that are too long.
-    fn divide(
-        &mut self,
-        items: Vec<Item>,
-        (expr, mask): (Value, u32),
-        path: &Path,
-        rules: &Rules<'_>,
-        todo: &mut Vec<(u32, Path)>,
-    ) -> Split {
-        let mut below = path.clone();
-        below.push((expr, mask));
-        let mut split = Split {
-            expr,
-            mask,
-            read: *rules.pool.read(expr),
-            rest: NONE,
-            rest_best: Rank::LAST,
-            best: Rank::LAST,
-            slots: Slots::new(),
-        };
-        // By rank, so that each leaf is by rank too.
-        for mut item in items {
-            let value = rules.value(item.name, expr, mask);
-            let (leaf, path) = match value {
-                Some(value) => {
-                    item.quick = rules.quick(item.name, &below);
-                    split.best = split.best.min(item.rank);
-                    let leaf = split.child(self.mix, value).unwrap_or_else(|| {
-                        let leaf = self.make(Node::Leaf(Vec::new()));
-                        split.slots.insert(self.mix.mix(value), leaf + PAYLOAD_MIN);
-                        leaf
-                    });
-                    (leaf, &below)
-                }
-                None => {
-                    if split.rest == NONE {
-                        split.rest = self.make(Node::Leaf(Vec::new()));
-                    }
-                    split.rest_best = split.rest_best.min(item.rank);
-                    (split.rest, path)
-                }
-            };
-            if let Node::Leaf(items) = &mut self.nodes[leaf as usize] {
-                items.push(item);
-                if items.len() == self.leaf_max + 1 {
-                    todo.push((leaf, path.clone()));
-                } else if items.len() == LEAF_MAX + 1 {
-                    self.wide.push((leaf, path.clone()));
+            self.clear(leaf);
+            self.hold(field.expr, rules.pool);
+            self.nodes[leaf as usize] = Node::Split(Split::new(field));
+            // The last first, as each is then the first of its leaf.
+            for name in names.iter().rev() {
+                let placed = self.place(leaf, path.clone(), *name, rules);
+                let Some((leaf, path, len)) = placed else {
+                    continue;
+                };
+                if len == self.leaf_max + 1 {
+                    todo.push((leaf, path));
+                } else if len == LEAF_MAX + 1 {
+                    self.wide.push(leaf);
                 }
             }
         }
-        split
+    }
+
+    /// Frees what a leaf has behind its first entry.
+    fn clear(&mut self, leaf: u32) {
+        let mut at = self.next(leaf);
+        while at != NONE {
+            let next = self.next(at);
+            self.free_node(at);
+            at = next;
+        }
     }
 
     /// Entries that no field tells apart.
-    fn gather(&mut self, items: Vec<Item>, rules: &Rules<'_>) -> Node {
+    fn gather(&self, names: &[Name], rules: &Rules<'_>) -> Node {
         let mut group = Group::new(&[], self.group_hash);
-        for item in items {
-            if let Some(entry) = rules.entry(item.name) {
-                group.insert(item.name, entry, rules.residuals, |name| rules.entry(name));
+        for name in names {
+            if let Some(entry) = rules.entry(*name) {
+                group.insert(*name, entry, rules.residuals, |name| rules.entry(name));
             }
         }
-        Node::Group(group)
+        Node::Group(Box::new(group))
     }
 
     /// A node uses an expression: it stays in the pool as long as the tree.
@@ -434,19 +388,23 @@ impl Tree {
         }
     }
 
-    /// Splits some leaves that were left long while the tree was built; `true`
+    /// Divides some leaves that were left long while the tree was built; `true`
     /// if there were none: the tree is complete.
     pub(super) fn refine(&mut self, mut entries: usize, rules: &mut Rules<'_>) -> bool {
         self.leaf_max = LEAF_MAX;
         while entries > 0 {
-            let Some((at, path)) = self.wide.pop() else {
+            let Some(leaf) = self.wide.pop() else {
                 return true;
             };
-            if let Node::Leaf(items) = &self.nodes[at as usize]
-                && items.len() > LEAF_MAX
-            {
-                entries = entries.saturating_sub(items.len());
-                self.split(at, path, rules);
+            let names = self.names(leaf);
+            if names.len() <= LEAF_MAX {
+                continue;
+            }
+            let way = self.way(self.root, Path::new(), names[0], rules);
+            // Else the leaf went, and its number is another entry's.
+            if way.end == leaf {
+                entries = entries.saturating_sub(names.len());
+                self.divide(leaf, way.path, rules);
             }
         }
         false
@@ -457,47 +415,53 @@ impl Tree {
         let Some(entry) = rules.entry(name) else {
             return;
         };
-        // The nodes on the way, each with the value by which it is left.
-        let mut way: Vec<(u32, Option<u32>)> = Vec::new();
-        let mut at = self.root;
-        while at != NONE
-            && let Node::Split(split) = &self.nodes[at as usize]
-        {
-            let value = rules.value(name, split.expr, split.mask);
-            way.push((at, value));
-            at = match value {
-                Some(value) => split.child(self.mix, value).unwrap_or(NONE),
-                None => split.rest,
-            };
-        }
-        if at == NONE {
+        let way = self.way(self.root, Path::new(), name, rules);
+        if way.end == NONE {
             return;
         }
-        let is_empty = match &mut self.nodes[at as usize] {
-            Node::Leaf(items) => {
-                let before = items.len();
-                items.retain(|item| item.name != name);
-                self.len -= before - items.len();
-                items.is_empty()
-            }
+        self.len -= 1;
+        let is_empty = match &mut self.nodes[way.end as usize] {
             Node::Group(group) => {
                 group.remove(name, entry, rules.residuals, |name| rules.entry(name));
-                self.len -= 1;
                 group.is_empty()
             }
-            Node::Split(_) | Node::Free => false,
+            _ => self.unlist(way.end, name),
         };
         if is_empty {
-            self.prune(at, way);
+            self.prune(way);
         }
     }
 
-    /// Frees an empty node, and those above it that are empty then.
-    fn prune(&mut self, mut at: u32, mut way: Vec<(u32, Option<u32>)>) {
+    /// Takes an entry out of a leaf; `true` if it was the only one.
+    fn unlist(&mut self, leaf: u32, name: Name) -> bool {
+        let (mut before, mut at) = (NONE, leaf);
+        while let Some((item, next)) = self.item(at)
+            && item.name != name
+        {
+            (before, at) = (at, next);
+        }
+        if at == NONE {
+            return false;
+        }
+        let next = self.next(at);
+        if before != NONE {
+            self.set_next(before, next);
+            self.free_node(at);
+        } else if next != NONE {
+            // The leaf keeps its number: what was second moves there.
+            let second = std::mem::replace(&mut self.nodes[next as usize], Node::Free);
+            self.nodes[leaf as usize] = second;
+            self.free.push(next);
+        }
+        before == NONE && next == NONE
+    }
+
+    /// Frees an empty leaf, and the nodes above it that are empty then.
+    fn prune(&mut self, mut way: Way) {
+        let mut at = way.end;
         loop {
-            self.nodes[at as usize] = Node::Free;
-            self.free.push(at);
-            let Some((parent, value)) = way.pop() else {
+            self.free_node(at);
+            let Some((parent, value)) = way.steps.pop() else {
                 self.root = NONE;
                 return;
             };
@@ -534,25 +498,17 @@ impl Tree {
         self.nodes.len() == 0
     }
 
-    /// Inner nodes, leaves, and groups.
+    /// Inner nodes, entries in leaves, and groups.
     pub(super) fn counts(&self) -> [usize; 3] {
         let mut counts = [0; 3];
         for at in 0..self.nodes.len() {
             match &self.nodes[at] {
                 Node::Free => {}
                 Node::Split(_) => counts[0] += 1,
-                Node::Leaf(_) => counts[1] += 1,
+                Node::Leaf { .. } => counts[1] += 1,
                 Node::Group(_) => counts[2] += 1,
             }
         }
         counts
-    }
-}
-
-impl Split {
-    #[inline]
-    fn child(&self, mix: WordMix, value: u32) -> Option<u32> {
-        let found = self.slots.find(mix.mix(value & self.mask), |_| true);
-        found.map(|(_, payload)| payload - PAYLOAD_MIN)
     }
 }

@@ -1,0 +1,122 @@
+//! An entry in a leaf: what it requires and what it delivers, in two lines of
+//! the cache.
+
+use super::Name;
+use crate::plan::hash::WordHash;
+use crate::verdict::Delivery;
+use std::collections::HashMap;
+use weir_filter::ir::Value;
+
+/// Things that an item checks itself.
+const CHECKS: usize = 8;
+/// No field.
+const NO_FIELD: u16 = u16::MAX;
+
+/// An entry in a leaf, with all that most frames need of it.
+#[derive(Clone, Copy)]
+pub(in crate::plan) struct Item {
+    /// No snap length: the entry has to be asked, when all checks hold.
+    pub(in crate::plan) delivery: Delivery,
+    pub(in crate::plan) name: Name,
+    /// The numbers of fields, up to the first that is none.
+    fields: [u16; CHECKS],
+    lo: [u32; CHECKS],
+    span: [u32; CHECKS],
+}
+
+/// Some bits of an expression.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::plan) struct Bits {
+    pub(in crate::plan) expr: Value,
+    pub(in crate::plan) mask: u32,
+}
+
+/// One thing that an entry requires: `(expr & mask) - lo <= span`, wrapping.
+#[derive(Clone, Copy)]
+pub(super) struct Check {
+    pub(super) bits: Bits,
+    pub(super) lo: u32,
+    pub(super) span: u32,
+}
+
+/// The fields that a tree's items check, by number. They stay as long as the
+/// tree; with too many, items leave checks to the entries.
+pub(super) struct Fields {
+    all: Vec<Bits>,
+    numbers: HashMap<Bits, u16, WordHash>,
+}
+
+impl Fields {
+    pub(super) fn new(hash: WordHash) -> Fields {
+        Fields {
+            all: Vec::new(),
+            numbers: HashMap::with_hasher(hash),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, number: u16) -> Option<Bits> {
+        self.all.get(usize::from(number)).copied()
+    }
+
+    fn number(&mut self, bits: Bits) -> Option<u16> {
+        if let Some(number) = self.numbers.get(&bits) {
+            return Some(*number);
+        }
+        let number = u16::try_from(self.all.len()).ok();
+        let number = number.filter(|number| *number != NO_FIELD)?;
+        self.all.push(bits);
+        self.numbers.insert(bits, number);
+        Some(number)
+    }
+}
+
+impl Item {
+    /// An item that makes the first of some checks itself; if these are not
+    /// all, it asks the entry.
+    pub(super) fn new(
+        delivery: Delivery,
+        name: Name,
+        checks: &[Check],
+        fields: &mut Fields,
+    ) -> Item {
+        let mut item = Item {
+            delivery,
+            name,
+            fields: [NO_FIELD; CHECKS],
+            lo: [0; CHECKS],
+            span: [0; CHECKS],
+        };
+        if checks.len() > CHECKS {
+            item.ask_entry();
+        }
+        for (at, check) in checks.iter().enumerate().take(CHECKS) {
+            let Some(number) = fields.number(check.bits) else {
+                item.ask_entry();
+                break;
+            };
+            (item.fields[at], item.lo[at], item.span[at]) = (number, check.lo, check.span);
+        }
+        item
+    }
+
+    /// The checks are not all that the entry requires.
+    pub(super) fn ask_entry(&mut self) {
+        self.delivery.snap_len = 0;
+    }
+
+    /// Whether a frame, of which `value` knows the fields, passes all checks.
+    #[inline]
+    pub(in crate::plan) fn passes(&self, mut value: impl FnMut(u16) -> Option<u32>) -> bool {
+        for ((field, lo), span) in self.fields.iter().zip(&self.lo).zip(&self.span) {
+            if *field == NO_FIELD {
+                return true;
+            }
+            let value = value(*field);
+            if value.is_none_or(|value| value.wrapping_sub(*lo) > *span) {
+                return false;
+            }
+        }
+        true
+    }
+}
