@@ -11,6 +11,7 @@ use weir_filter::backend::ebpf::{Insn, Options, Reg, Target, XdpLen, emit};
 use weir_filter::ir::Program as Filter;
 use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
+use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use weir_link::bpf::{Load, Program, ProgramType, TestRun};
 use weir_wire::LinkType;
 
@@ -41,15 +42,16 @@ fn main() {
     if let Err(error) = Program::load(&nothing, &Load::new(ProgramType::Xdp)) {
         return eprintln!("not measured: {error}");
     }
+    let results = recorder!();
     println!("target  insns  emit µs  load µs  ns/frame  filter");
     for (name, _, kind) in TARGETS {
-        row(name, kind, 0.0, &nothing, "(returns at once)");
+        row(&results, (name, kind), 0.0, &nothing, "(returns at once)");
     }
     for expression in EXPRESSIONS {
         let mut filter = compile(expression, &Context::new(LinkType::EN10MB))
             .expect("the bench's expressions compile");
         optimise(&mut filter);
-        all_targets(&filter, expression);
+        all_targets(&results, &filter, expression);
     }
     let hosts: Vec<String> = (0..2_000)
         .map(|n| format!("host 10.{}.{}.{}", n % 7, n / 256, n % 256))
@@ -57,15 +59,15 @@ fn main() {
     let mut filter = compile(&hosts.join(" or "), &Context::new(LinkType::EN10MB))
         .expect("a list of hosts compiles");
     optimise(&mut filter);
-    all_targets(&filter, "host … or host … (2,000)");
+    all_targets(&results, &filter, "host … or host … (2,000)");
 }
 
-fn all_targets(filter: &Filter, label: &str) {
+fn all_targets(results: &Recorder, filter: &Filter, label: &str) {
     for (name, target, kind) in TARGETS {
         let options = Options::new(target);
         let emit_us = fastest(|| drop(emit(filter, &options)));
         let insns = emit(filter, &options).expect("the bench's filters fit");
-        row(name, kind, emit_us, &insns, label);
+        row(results, (name, kind), emit_us, &insns, label);
     }
 }
 
@@ -79,7 +81,13 @@ fn fastest(mut run: impl FnMut()) -> f64 {
     times.fold(f64::INFINITY, f64::min)
 }
 
-fn row(name: &str, kind: ProgramType, emit_us: f64, insns: &[Insn], label: &str) {
+fn row(
+    results: &Recorder,
+    (name, kind): (&str, ProgramType),
+    emit_us: f64,
+    insns: &[Insn],
+    label: &str,
+) {
     let how = Load::new(kind);
     let load_us = fastest(|| drop(Program::load(insns, &how)));
     let program = Program::load(insns, &how).expect("the verifier accepts it");
@@ -99,6 +107,9 @@ fn row(name: &str, kind: ProgramType, emit_us: f64, insns: &[Insn], label: &str)
     let ns = times.min().unwrap_or(0);
     let count = insns.len();
     println!("{name:6}  {count:5}  {emit_us:7.1}  {load_us:7.0}  {ns:8}  {label}");
+    let named = |what: &str| format!("bpf: {label}, {name}: {what}");
+    results.record(&named("a frame"), ns as f64, Unit::Nanoseconds, Bar::None);
+    results.record(&named("load"), load_us, Unit::Microseconds, Bar::None);
 }
 
 /// A TCP segment from 10.1.2.3:40000 to 192.168.0.9:5555, 66 bytes.

@@ -6,7 +6,7 @@ use crate::bpf::{
 };
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_demux::kernel::{
     Change, Counters, Half, Hook, KernelPlan, LowerError, MapSpec, Part, PortSettings, Write,
 };
@@ -118,6 +118,9 @@ pub struct PlanMaps {
     made: Vec<Made>,
     /// By hook, the edition that the second half in place is for, and one.
     halves: [AtomicU64; 3],
+    /// By hook and half, whether the program that was loaded last
+    /// [needs](Program::needs_perfmon) `CAP_PERFMON`.
+    perfmon: [[AtomicBool; 2]; 3],
 }
 
 impl PlanMaps {
@@ -131,6 +134,7 @@ impl PlanMaps {
         Ok(PlanMaps {
             made: made.collect::<Result<_, _>>()?,
             halves: Default::default(),
+            perfmon: Default::default(),
         })
     }
 
@@ -163,6 +167,7 @@ impl PlanMaps {
         Ok(PlanMaps {
             made,
             halves: Default::default(),
+            perfmon: Default::default(),
         })
     }
 
@@ -288,7 +293,17 @@ impl PlanMaps {
             maps: &maps,
             ..Load::new(program_type)
         };
-        Program::load(&lowered.insns, &load).map_err(explain)
+        let program = Program::load(&lowered.insns, &load).map_err(explain)?;
+        let needs = &self.perfmon[hook as usize][half as usize];
+        needs.store(program.needs_perfmon(), Ordering::Relaxed);
+        Ok(program)
+    }
+
+    /// Whether a hook's program was loaded without the verifier's barriers
+    /// against speculative execution, which it takes only so.
+    pub fn needs_perfmon(&self, hook: Hook) -> bool {
+        let needs = &self.perfmon[hook as usize];
+        needs.iter().any(|half| half.load(Ordering::Relaxed))
     }
 
     /// The map that plays a part.

@@ -38,6 +38,26 @@ fn every_type_loads_and_runs() {
 }
 
 #[test]
+fn a_users_program_says_that_it_has_no_barriers() {
+    if !permitted() {
+        return;
+    }
+    let load = Load {
+        is_users: true,
+        ..Load::new(ProgramType::SocketFilter)
+    };
+    let plain = Program::load(&constant(0), &load).unwrap();
+    assert!(!plain.needs_perfmon());
+    // It gives away an address, which the verifier lets who may read them.
+    let address = [Insn::mov64(Reg::R0, Reg::FP), Insn::exit()];
+    let leaks = Program::load(&address, &load).unwrap();
+    assert!(leaks.needs_perfmon());
+    // What is refused in any case says so.
+    let wrong = Program::load(&[Insn::exit()], &load).unwrap_err();
+    assert!(matches!(wrong, LoadError::Refused { .. }), "{wrong}");
+}
+
+#[test]
 fn a_run_gives_the_frame_back_and_takes_time() {
     if !permitted() {
         return;

@@ -14,6 +14,7 @@ use weir_filter::ir::{Cmp, Value};
 pub(super) const TESTS_MAX: usize = 60;
 
 /// An accept path, ready to be entered.
+#[derive(Clone)]
 pub(super) struct Draft {
     pub(super) name: Name,
     /// The shape of that name, if there is one.
@@ -27,6 +28,7 @@ pub(super) struct Draft {
 }
 
 /// A residual test: a kind, up to two expressions, up to two constants.
+#[derive(Clone)]
 pub(super) struct DraftTest {
     pub(super) kind: u64,
     pub(super) exprs: Vec<Expr>,
@@ -85,11 +87,52 @@ fn draft(path: &Path, exprs: &Exprs) -> Option<Draft> {
         tests,
         snap,
     };
-    let fits = draft.tests.len() <= TESTS_MAX && draft.exprs().len() <= candidate::VALUES_MAX;
-    fits.then_some(draft)
+    draft.fits().then_some(draft)
+}
+
+/// The bits of a prefix of 32 bits that a coarser shape asks for: whole bytes.
+/// `None` if the mask is none of a prefix.
+fn coarser(mask: u32) -> Option<u32> {
+    let len = mask.leading_ones();
+    let is_prefix = len + mask.trailing_zeros() == u32::BITS;
+    is_prefix.then(|| u32::MAX.checked_shl(u32::BITS - len / 8 * 8).unwrap_or(0))
 }
 
 impl Draft {
+    /// The same path with prefixes of whole bytes as its key, which it shares
+    /// with others; ranges test the other bits. `None` if they were too many
+    /// tests.
+    pub(super) fn relaxed(&self) -> Option<Draft> {
+        let mut relaxed = self.clone();
+        relaxed.name.fields.clear();
+        relaxed.name.range = None;
+        relaxed.name.narrow.clear();
+        relaxed.values.clear();
+        relaxed.shape = None;
+        relaxed.span = None;
+        for ((expr, mask), value) in self.name.fields.iter().zip(&self.values) {
+            let coarse = coarser(*mask).unwrap_or(*mask);
+            if coarse != 0 {
+                relaxed.name.fields.push((expr.clone(), coarse));
+                relaxed.values.push(value & coarse);
+            }
+            if coarse != *mask {
+                relaxed.tests.push(DraftTest {
+                    kind: test::RANGE,
+                    exprs: vec![expr.clone()],
+                    cmp: None,
+                    a: *value,
+                    b: value | !mask,
+                });
+            }
+        }
+        relaxed.fits().then_some(relaxed)
+    }
+
+    fn fits(&self) -> bool {
+        self.tests.len() <= TESTS_MAX && self.exprs().len() <= candidate::VALUES_MAX
+    }
+
     /// The different expressions that its tests use.
     pub(super) fn exprs(&self) -> Vec<&Expr> {
         let mut exprs: Vec<&Expr> = self.tests.iter().flat_map(|test| &test.exprs).collect();

@@ -3,6 +3,7 @@
 
 use super::layout::{LANES_MAX, REST_UNITS_MAX, TEST_BYTES, UNIT_BYTES, UNIT_WORDS, entry, shape};
 use super::table::{Size, Table};
+use std::collections::BTreeMap;
 
 /// Which memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -27,9 +28,6 @@ pub struct Write {
 /// Units for sieves: 128 KiB.
 const SIEVE_UNITS: u32 = 1 << 11;
 
-/// Units that are given out in one piece, at most.
-pub(super) const PIECE_UNITS_MAX: usize = 128;
-
 /// Most units: a program reaches less than 512 MiB of a map.
 const UNITS_MAX: u32 = (1 << 23) - 64;
 
@@ -42,7 +40,7 @@ pub(super) struct Image {
     /// Units never used.
     fresh: u32,
     /// Pieces given back, by length.
-    free: [Vec<u32>; PIECE_UNITS_MAX + 1],
+    free: BTreeMap<u32, Vec<u32>>,
     writes: Vec<Write>,
 }
 
@@ -59,7 +57,7 @@ impl Image {
             store: vec![0; ((units + REST_UNITS_MAX) * UNIT_WORDS) as usize],
             units,
             fresh: 1,
-            free: std::array::from_fn(|_| Vec::new()),
+            free: BTreeMap::new(),
             writes: Vec::new(),
         }
     }
@@ -138,7 +136,7 @@ impl Image {
     /// A piece of `units` units; the caller has seen to it that there is
     /// room.
     pub(super) fn take(&mut self, units: u32) -> u32 {
-        if let Some(unit) = self.free[units as usize].pop() {
+        if let Some(unit) = self.free.get_mut(&units).and_then(Vec::pop) {
             return unit;
         }
         let unit = self.fresh;
@@ -149,7 +147,7 @@ impl Image {
 
     /// Gives a piece back; nothing reads it any more.
     pub(super) fn give(&mut self, unit: u32, units: u32) {
-        self.free[units as usize].push(unit);
+        self.free.entry(units).or_default().push(unit);
     }
 
     /// A larger image that has room for so much more, with the same units, keys

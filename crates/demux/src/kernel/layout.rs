@@ -52,6 +52,8 @@ pub(super) mod shape {
     /// The hash: see `plan::hash`.
     pub(in super::super) const START: u32 = 4;
     pub(in super::super) const MIX: u32 = 5;
+    /// The least rank of its entries, or one before it.
+    pub(in super::super) const BEST: u32 = 6;
     /// Two for each word of the key.
     pub(in super::super) const FACTORS: u32 = 8;
     /// Units of the longest.
@@ -148,8 +150,15 @@ pub(super) mod scratch {
     /// What the sieves on the way to a shape let pass: a byte each.
     pub(in super::super) const SWITCH: i16 = FLAGS + 4;
     pub(in super::super) const SWITCHES_MAX: u32 = 8;
+    /// The pruned shapes of a word that are still to be looked up, and the
+    /// word's number.
+    pub(in super::super) const BITS: i16 = SWITCH + SWITCHES_MAX as i16;
+    pub(in super::super) const WORD: i16 = BITS + 8;
+    /// Where the store has the frame's cell of each field by which shapes are
+    /// pruned, in bytes.
+    pub(in super::super) const CELLS: i16 = WORD + 8;
     /// The key at hand.
-    pub(in super::super) const KEY: i16 = SWITCH + SWITCHES_MAX as i16;
+    pub(in super::super) const KEY: i16 = CELLS + 4 * super::super::prune::FIELDS_MAX as i16;
     /// Values in the middle of an expression.
     pub(in super::super) const VALUES: i16 = KEY + 8 * super::LANES_MAX as i16;
     pub(in super::super) const VALUES_MAX: u32 = 20;

@@ -20,6 +20,7 @@ mod image;
 mod layout;
 mod maps;
 mod plan;
+mod prune;
 pub mod record;
 mod renew;
 mod shape;
@@ -40,6 +41,9 @@ pub mod limits {
     /// Shapes of one plan: the verifier follows at most 8,192 conditional
     /// jumps on a path.
     pub const SHAPES_MAX: usize = 512;
+    /// Shapes from which on a filter that would bring a new one shares a coarser
+    /// one.
+    pub const RELAXED_MIN: usize = 64;
     /// Whole filters of one plan.
     pub const WHOLE_MAX: usize = 256;
     /// Bindings under one key of one shape.

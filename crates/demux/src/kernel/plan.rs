@@ -8,6 +8,7 @@ use super::layout::{
 };
 use super::limits;
 use super::maps::{Counters, MapSpec, Part, PortSettings};
+use super::prune::Pruning;
 use super::shape::{Name, Shape};
 use super::sieve::{Ask, Sieve, Span};
 use super::tree::Node;
@@ -41,6 +42,10 @@ pub enum KernelBindError {
     #[error("frames cannot go to {0} in the kernel; ports, the kernel and drop are possible")]
     Target(Target),
 }
+
+/// Bindings under one key of a coarser shape are walked: so many at most, as
+/// long as there may be more shapes.
+const RELAXED_KEY_MAX: usize = 64;
 
 /// How to lower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,6 +170,8 @@ pub struct KernelPlan {
     pub(super) sieves: Vec<Sieved>,
     /// By shape, the sieves it stands behind and its arms of them.
     pub(super) sieve_arms: BTreeMap<u32, Vec<(usize, usize)>>,
+    /// What very many shapes stand behind, in place of trees.
+    pub(super) pruning: Option<Pruning>,
     pub(super) wholes: Vec<Whole>,
     /// Programs have the rank of the first.
     pub(super) claims: Claims,
@@ -190,6 +197,7 @@ impl KernelPlan {
             trees: Vec::new(),
             sieves: Vec::new(),
             sieve_arms: BTreeMap::new(),
+            pruning: None,
             wholes: Vec::new(),
             claims: Claims::new(),
             epoch: 0,
@@ -429,8 +437,11 @@ impl KernelPlan {
         let is_new = |draft: &&Draft| draft.shape.is_none();
         let new = drafts.iter().flatten().filter(is_new).count();
         // A shape brings its guards and its hash.
-        let units = units + new * shape::UNITS_MAX as usize;
-        let renewed = self.make_room(units as u32, entries as u32)?;
+        let mut units = (units + new * shape::UNITS_MAX as usize) as u32;
+        if new > 0 {
+            units += self.pruning_units(self.shapes.len() + new);
+        }
+        let renewed = self.make_room(units, entries as u32)?;
         self.epoch += 1;
         let need = match drafts {
             Some(drafts) => {
@@ -448,13 +459,30 @@ impl KernelPlan {
     }
 
     /// Finds a draft's shape; where there are many, one that it shares with
-    /// others.
+    /// others, unless there are many under its key there.
     fn widen(&self, draft: &mut Draft) {
         draft.shape = self.names.get(&draft.name).copied();
-        if draft.shape.is_none() && self.shapes.len() >= limits::SHAPES_MAX / 2 {
-            draft.name.narrow.clear();
-            draft.shape = self.names.get(&draft.name).copied();
+        if draft.shape.is_some() || self.shapes.len() < limits::RELAXED_MIN {
+            return;
         }
+        let Some(mut relaxed) = draft.relaxed() else {
+            return;
+        };
+        relaxed.shape = self.names.get(&relaxed.name).copied();
+        let is_full = self.shapes.len() >= limits::SHAPES_MAX;
+        if is_full || self.under_key(&relaxed) < RELAXED_KEY_MAX {
+            *draft = relaxed;
+        }
+    }
+
+    /// How many bindings there are under a draft's key.
+    fn under_key(&self, draft: &Draft) -> usize {
+        let Some(shape) = self.shape(draft) else {
+            return 0;
+        };
+        let key = shape.key(&draft.values);
+        let (hash, key) = (shape.hash(&key), &key[..shape.lanes]);
+        self.image.entries_of(hash, shape.number, key).count()
     }
 
     fn shape(&self, draft: &Draft) -> Option<&Shape> {
@@ -490,12 +518,7 @@ impl KernelPlan {
         for draft in drafts {
             let same =
                 |other: &&Draft| (&other.name, &other.values) == (&draft.name, &draft.values);
-            let mut found = drafts.iter().filter(same).count();
-            if let Some(shape) = self.shape(draft) {
-                let key = shape.key(&draft.values);
-                let (hash, key) = (shape.hash(&key), &key[..shape.lanes]);
-                found += self.image.entries_of(hash, shape.number, key).count();
-            }
+            let found = drafts.iter().filter(same).count() + self.under_key(draft);
             full("bindings under one key", found, limits::KEY_BINDINGS_MAX)?;
         }
         Ok(())
@@ -591,6 +614,13 @@ impl KernelPlan {
                 sieve.add(span, *arm, 1, image);
             }
         }
+        let rank = bound.rank.to_bits();
+        if rank < image.get(shape.unit, shape::BEST) {
+            image.put(shape.unit, shape::BEST, rank);
+        }
+        if let Some(pruning) = &mut self.pruning {
+            pruning.add(shape, |field| draft.values[field], rank, image);
+        }
         image.link(hash, entry);
         let span = draft.span;
         bound.entries.push(Placed::Entry { entry, rest, span });
@@ -638,6 +668,10 @@ impl KernelPlan {
                     if let Some(span) = shape.span_of_key(ask, &key, span) {
                         sieve.remove(span, *arm, &mut self.image);
                     }
+                }
+                if let Some(pruning) = &mut self.pruning {
+                    let value_of = |field| shape.value_of(field, &key);
+                    pruning.remove(shape, value_of, &mut self.image);
                 }
                 self.retired.push_back((self.epoch, Retired::Entry(entry)));
                 if let Some((unit, units)) = rest {

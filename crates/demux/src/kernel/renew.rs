@@ -32,6 +32,7 @@ impl KernelPlan {
         for entry in dead {
             self.retired.push_back((self.epoch, Retired::Entry(entry)));
         }
+        self.prune();
         self.tell();
         self.grow_trees(scratch::CANDIDATES_MAX as usize);
         self.image.write_once();

@@ -113,6 +113,7 @@ impl Shape {
         }
         image.put(unit, shape::START, hash.start);
         image.put(unit, shape::MIX, hash.mix.into());
+        image.put(unit, shape::BEST, u64::MAX);
         for (lane, (low, high)) in hash.factors.iter().enumerate() {
             let word = shape::FACTORS + 2 * lane as u32;
             image.put(unit, word, *low);

@@ -10,6 +10,7 @@
 use super::draft::drafts;
 use crate::filter::Filter;
 use std::collections::{BTreeMap, BTreeSet};
+use weir_filter::backend::ebpf::path_jumps;
 use weir_filter::ir::{Cmp, Op, Operand, Program, Term, Value};
 
 /// An estimate of the instructions that the verifier goes through for a
@@ -19,9 +20,21 @@ use weir_filter::ir::{Cmp, Op, Operand, Program, Term, Value};
 pub fn verifier_steps(filter: &Filter, most: u64) -> u64 {
     match drafts(filter) {
         Some(_) => 0,
-        None => steps(filter.program(), most),
+        None => {
+            let jumps = u64::from(path_jumps(filter.program()));
+            let least = WHOLE_STEPS + jumps * JUMP_STEPS;
+            least.max(steps(filter.program(), most))
+        }
     }
 }
+
+/// What a conditional jump on the longest path counts at least: of the 8,192
+/// that the verifier keeps pending, all whole filters share what the shapes
+/// leave.
+const JUMP_STEPS: u64 = 1 << 7;
+/// What each whole filter counts besides: a plan has room for
+/// [`WHOLE_MAX`](super::limits::WHOLE_MAX).
+const WHOLE_STEPS: u64 = 2_800;
 
 /// A comparison, by its block, that tells something of a value.
 type Told = BTreeSet<(Value, usize)>;

@@ -8,18 +8,20 @@
 //!  line:  word 0         links of the cell, or of the spare line
 //!         words 1 to 7   the user's: a key, and what belongs to it
 //!
-//!  links: bits 0, 4, … 28   the cells 0 to 7 places further (modulo cells)
-//!                           hold keys whose home this cell is
-//!         bits 32 to 63     the first spare line with such a key; of a spare
-//!                           line, the next
+//!  links: bits 0-3, 4-7, … 28-31   tags of the cells 0 to 7 places further
+//!                                  (modulo cells) that hold keys whose home
+//!                                  this cell is; 0: holds none of them
+//!         bits 32-63               the first spare line with such a key; of a
+//!                                  spare line, the next
 //! ```
 //!
 //! A key's *home* is the cell that its hash names. A line with the key is one of
 //! the eight cells from its home on, or, where these are all in use, a spare
 //! line (hopscotch hashing with chained overflow; Herlihy, Shavit and Tzafrir,
-//! "Hopscotch Hashing", 2008). So a look-up reads the home's line, in which the
-//! key stands mostly. Several lines may have the same key. The spare lines of a
-//! home are sorted by rank.
+//! "Hopscotch Hashing", 2008). A *tag* is made of a key's hash, 2 to 15: a
+//! look-up reads the home's line, in which the key stands mostly, and few lines
+//! of other keys, as their tags differ (F14, Swiss tables). Several lines may
+//! have the same key. The spare lines of a home are sorted by rank.
 //!
 //! *Readers and the one writer.* A reader loads the home's links, takes the
 //! number of each further line from what it has loaded, and compares the whole
@@ -43,8 +45,22 @@ use super::layout::{UNIT_WORDS, entry};
 /// Cells in which a key can stand.
 pub(super) const PLACES: u32 = 8;
 
-/// Bits from a place to the next in a line's links.
+/// Bits from a place to the next in a line's links: those of a tag.
 pub(super) const PLACE_BITS: u32 = 4;
+
+/// Different tags. That of a hash is `(((hash >> 16) * TAGS) >> 16) + TAG_MIN`.
+pub(super) const TAGS: u32 = 14;
+/// The least: the program compares all tags of a home at once, by a subtraction
+/// whose borrow may make a place look like one of the tag where the two differ
+/// in the last bit alone. So no tag differs thus from 0, a place with no link.
+pub(super) const TAG_MIN: u32 = 2;
+
+/// A tag's bits.
+const TAG_MASK: u64 = (1 << PLACE_BITS) - 1;
+
+fn tag(hash: u32) -> u64 {
+    u64::from((((hash >> 16) * TAGS) >> 16) + TAG_MIN)
+}
 
 /// Most cells: a program reaches less than 512 MiB of a map
 /// (`BPF_MAX_VAR_OFF`), cells and spare lines.
@@ -176,18 +192,19 @@ impl Table {
         spare + ((home - spare + place) & (self.size.cells - 1))
     }
 
-    /// The bit of the home's links that names a line; `None` for a spare line.
-    fn bit(&self, home: u32, line: u32) -> Option<u64> {
+    /// Where the home's links have the tag of a line, by its lowest bit; `None`
+    /// for a spare line.
+    fn tag_at(&self, home: u32, line: u32) -> Option<u32> {
         let place = line.checked_sub(self.size.spare)?;
         let place = place.wrapping_sub(home - self.size.spare) & (self.size.cells - 1);
         assert!(place < PLACES, "a key stands near its home");
-        Some(1 << (place * PLACE_BITS))
+        Some(place * PLACE_BITS)
     }
 
     /// The lines of a home, as readers go through them.
     fn of_home(&self, home: u32) -> impl Iterator<Item = u32> {
         let links = self.get(home, entry::LINKS);
-        let near = (0..PLACES).filter(move |place| links >> (place * PLACE_BITS) & 1 == 1);
+        let near = (0..PLACES).filter(move |place| links >> (place * PLACE_BITS) & TAG_MASK != 0);
         let follow = |line: u32| Some(next(self.get(line, entry::LINKS))).filter(|next| *next != 0);
         let spare = std::iter::successors(follow(home), move |line| follow(*line));
         near.map(move |place| self.cell(home, place)).chain(spare)
@@ -235,9 +252,9 @@ impl Table {
     pub(super) fn link(&mut self, hash: u32, line: u32, log: &mut Vec<Write>) {
         self.linked += 1;
         let home = self.home(hash);
-        if let Some(bit) = self.bit(home, line) {
+        if let Some(at) = self.tag_at(home, line) {
             let links = self.get(home, entry::LINKS);
-            return self.put(home, entry::LINKS, links | bit, log);
+            return self.put(home, entry::LINKS, links | tag(hash) << at, log);
         }
         let rank = self.get(line, entry::RANK);
         let before = self.spare_before(home, |other| self.get(other, entry::RANK) > rank);
@@ -250,9 +267,9 @@ impl Table {
     pub(super) fn unlink(&mut self, hash: u32, line: u32, log: &mut Vec<Write>) {
         self.linked -= 1;
         let home = self.home(hash);
-        if let Some(bit) = self.bit(home, line) {
+        if let Some(at) = self.tag_at(home, line) {
             let links = self.get(home, entry::LINKS);
-            return self.put(home, entry::LINKS, links & !bit, log);
+            return self.put(home, entry::LINKS, links & !(TAG_MASK << at), log);
         }
         let before = self.spare_before(home, |other| other == line);
         let links = self.get(before, entry::LINKS);

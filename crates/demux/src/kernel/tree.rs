@@ -232,7 +232,8 @@ impl KernelPlan {
     /// Orders the shapes, in parts of `part_shapes` at most, and makes the
     /// sieves that this needs.
     pub(super) fn grow_trees(&mut self, part_shapes: usize) {
-        let shapes: Vec<&Shape> = self.shapes.values().collect();
+        let shapes = self.shapes.values();
+        let shapes: Vec<&Shape> = shapes.filter(|shape| !self.prunes(shape.number)).collect();
         let mut trees: Vec<Vec<Node>> = Vec::new();
         if shapes.len() < SIEVED_MIN {
             trees.extend(self.newcomers_of(&[]));

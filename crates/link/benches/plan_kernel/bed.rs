@@ -86,6 +86,15 @@ impl Bed {
         id
     }
 
+    /// Binds if the plan takes it, but loads no program.
+    pub(crate) fn try_bind(&mut self, binding: Binding) -> bool {
+        let bound = self.plan.bind(binding);
+        bound.is_ok_and(|(_, change)| {
+            self.apply(&change);
+            true
+        })
+    }
+
     /// A program of the plan as it is, made as for a live interface: with its
     /// shapes put in order first.
     pub(crate) fn load(&mut self, hook: Hook) -> Program {
@@ -121,6 +130,96 @@ impl Bed {
         let ring: OwnedFd = self.rings[port].try_clone().expect("a descriptor").into();
         // SAFETY: a bench has one reader of a port at a time.
         unsafe { Reader::open(ring) }.expect("a reader")
+    }
+
+    /// A program that writes the five-tuples of a trace into the frame in turn,
+    /// and goes on in the plan. Of the trace it takes a power of two.
+    pub(crate) fn trace_driver(&self, tuples: &[FiveTuple]) -> Program {
+        /// What differs between frames: addresses and ports, and the protocol.
+        const FIELDS: usize = 26;
+        const PROTOCOL: usize = 23;
+        let count = 1 << tuples.len().ilog2();
+        let row = |tuple: &FiveTuple| {
+            let frame = tuple.frame();
+            let mut row = [0; 16];
+            row[..12].copy_from_slice(&frame[FIELDS..][..12]);
+            row[12] = frame[PROTOCOL];
+            row
+        };
+        let rows: Vec<u8> = tuples[..count].iter().flat_map(row).collect();
+        let array = |bytes: u32| {
+            let spec = MapSpec {
+                mmapable: true,
+                ..MapSpec::array(bytes, 1)
+            };
+            Map::create("trace", &spec).expect("an array")
+        };
+        let (state, trace) = (array(8), array(rows.len() as u32));
+        trace.update(&[0; 4], &rows).expect("the rows are put in");
+        let mut asm = Asm::new();
+        let end = asm.label();
+        let mut push = |insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
+        push(&[Insn::mov64(Reg::R6, Reg::R1)]);
+        push(&Insn::load_map_value(Reg::R2, 1, 0));
+        push(&[
+            Insn::load(op::DW, Reg::R7, Reg::R2, 0),
+            Insn::mov64(Reg::R3, Reg::R7),
+            Insn::alu64(op::ADD, Reg::R3, 1),
+            Insn::store(op::DW, Reg::R2, 0, Reg::R3),
+            Insn::alu64(op::AND, Reg::R7, count as i32 - 1),
+            Insn::alu64(op::LSH, Reg::R7, 4),
+        ]);
+        push(&Insn::load_map_value(Reg::R5, 2, 0));
+        push(&[
+            Insn::alu64(op::ADD, Reg::R5, Reg::R7),
+            Insn::load(op::W, Reg::R2, Reg::R6, 0),
+            Insn::load(op::W, Reg::R3, Reg::R6, 4),
+            Insn::mov64(Reg::R4, Reg::R2),
+            Insn::alu64(op::ADD, Reg::R4, 42),
+        ]);
+        asm.jump(Insn::jump64(op::JGT, Reg::R4, Reg::R3), end);
+        let mut push = |insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
+        for word in 0..3 {
+            push(&[
+                Insn::load(op::W, Reg::R4, Reg::R5, 4 * word),
+                Insn::store(op::W, Reg::R2, FIELDS as i16 + 4 * word, Reg::R4),
+            ]);
+        }
+        push(&[
+            Insn::load(op::B, Reg::R4, Reg::R5, 12),
+            Insn::store(op::B, Reg::R2, PROTOCOL as i16, Reg::R4),
+        ]);
+        asm.bind(end);
+        self.go_on("trace", asm, &[state, trace])
+    }
+
+    /// A driver whose end is missing: on in the plan.
+    fn go_on(&self, name: &'static str, mut asm: Asm, state: &[Map]) -> Program {
+        let mut push = |insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
+        push(&[Insn::mov64(Reg::R1, Reg::R6)]);
+        push(&Insn::load_map(Reg::R2, 0));
+        push(&[
+            Insn::mov64(Reg::R3, 0),
+            Insn::call(helper::TAIL_CALL),
+            Insn::mov32(Reg::R0, 2),
+            Insn::exit(),
+        ]);
+        let insns = asm.finish(&Limits::default()).expect("a short program");
+        let maps: Vec<_> = [&self.slots]
+            .into_iter()
+            .chain(state)
+            .map(AsFd::as_fd)
+            .collect();
+        let load = Load {
+            name,
+            frags: self.hook == Hook::Xdp,
+            maps: &maps,
+            ..Load::new(match self.hook {
+                Hook::Xdp => ProgramType::Xdp,
+                _ => ProgramType::SchedCls,
+            })
+        };
+        Program::load(&insns, &load).expect("the driver loads")
     }
 
     /// A program that writes the fields of a flow into the frame and goes on
@@ -174,26 +273,7 @@ impl Bed {
             Insn::store(op::W, Reg::R2, 26, Reg::R7),
         ]);
         asm.bind(end);
-        let mut push = |insns: &[Insn]| insns.iter().for_each(|insn| asm.push(*insn));
-        push(&[Insn::mov64(Reg::R1, Reg::R6)]);
-        push(&Insn::load_map(Reg::R2, 0));
-        push(&[
-            Insn::mov64(Reg::R3, 0),
-            Insn::call(helper::TAIL_CALL),
-            Insn::mov32(Reg::R0, 2),
-            Insn::exit(),
-        ]);
-        let insns = asm.finish(&Limits::default()).expect("a short program");
-        let load = Load {
-            name: "driver",
-            frags: self.hook == Hook::Xdp,
-            maps: &[self.slots.as_fd(), state.as_fd()],
-            ..Load::new(match self.hook {
-                Hook::Xdp => ProgramType::Xdp,
-                _ => ProgramType::SchedCls,
-            })
-        };
-        Program::load(&insns, &load).expect("the driver loads")
+        self.go_on("driver", asm, &[state])
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 use weir_demux::Filter;
 use weir_demux::kernel::{Half, Hook, Part};
+use weir_lab::results::{Bar, Recorder, Unit};
 use weir_lab::rules::shapes;
 use weir_link::bpf::{Map, MapSpec, Program};
 
@@ -40,18 +41,25 @@ fn verified(program: &Program) -> String {
     line.unwrap_or("?").trim().to_owned()
 }
 
-pub(crate) fn changes() {
+pub(crate) fn changes(results: &Recorder) {
     let mut table = Table::new(
         "Changes, µs (plan of 1,000 connections; text already compiled)",
         &["what", "median", "most", "bar"],
     );
-    let mut add = |what: &str, (median, most): (f64, f64), bar: &str| {
+    let mut add = |what: &str, (median, most): (f64, f64), bar: Bar| {
         table.row(&[
             what.into(),
             format!("{median:.1}"),
             format!("{most:.0}"),
-            bar.into(),
+            match bar {
+                Bar::AtMost(most) => most.to_string(),
+                _ => String::new(),
+            },
         ]);
+    };
+    let us = Unit::Microseconds;
+    let record = |what: &str, value, bar| {
+        results.record(&format!("kernel plan: {what}"), value, us, bar);
     };
     let mut bed = Bed::new(Hook::Xdp, 1_000, 1 << 16);
     let ids: Vec<_> = (0..1_000)
@@ -67,13 +75,18 @@ pub(crate) fn changes() {
         programs += usize::from(bed.apply(&change.expect("room")));
     });
     assert_eq!(programs, 0, "the shape is known");
-    add("another filter for an open port, known shape", known, "20");
+    let (what, bar) = (
+        "another filter for an open port, known shape",
+        Bar::AtMost(20.0),
+    );
+    add(what, known, bar);
+    record(what, known.0, bar);
     let epoch = bed.plan.epoch();
     let settle = times(1, |_| {
         let change = bed.plan.settle(epoch);
         bed.apply(&change);
     });
-    add("(settling all 1,000 of them)", settle, "");
+    add("(settling all 1,000 of them)", settle, Bar::None);
     let filters: Vec<Filter> = shapes(3, 40).iter().map(|text| filter(text)).collect();
     for (tag, filter) in (0..).zip(filters) {
         let shapes = bed.plan.shapes();
@@ -93,21 +106,28 @@ pub(crate) fn changes() {
             let what = format!(
                 "a new kind of filter beside {shapes} shapes ({insns} instructions, {verified} verified), CPU and wall"
             );
-            add(&what, (own, wall), "5000");
+            let bar = Bar::AtMost(5000.0);
+            add(&what, (own, wall), bar);
+            record(
+                &format!("a new kind of filter beside {shapes} shapes"),
+                wall,
+                bar,
+            );
         }
     }
     let mut rings = Vec::new();
     let made = times(50, |_| {
         rings.push(Map::create("port", &MapSpec::ring_buf(1 << 20)).expect("a ring"));
     });
-    add("a ring of 1 MiB made", made, "");
+    add("a ring of 1 MiB made", made, Bar::None);
+    record("a ring of 1 MiB made", made.0, Bar::None);
     let put = times(20, |turn| {
         let slots = bed.maps.map(Part::Rings);
         slots
             .put(&(turn as u32).to_ne_bytes(), &rings[turn])
             .expect("it is put in");
     });
-    add("a ring put in its place (ahead of need)", put, "");
+    add("a ring put in its place (ahead of need)", put, Bar::None);
     let start = Instant::now();
     for id in ids {
         let change = bed.plan.unbind(id).expect("it is bound");
@@ -121,7 +141,9 @@ pub(crate) fn changes() {
         .put_batch(&keys, &vec![nobodys.as_fd(); 1_000])
         .expect("they are there");
     let all = start.elapsed().as_secs_f64() * 1e6;
-    add("1,000 ports unbound", (unbound, unbound), "");
-    add("1,000 ports closed at once", (all, all), "1000000");
+    add("1,000 ports unbound", (unbound, unbound), Bar::None);
+    let (what, bar) = ("1,000 ports closed at once", Bar::AtMost(1e6));
+    add(what, (all, all), bar);
+    record(what, all, bar);
     table.print();
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weir_demux::kernel::Hook as PlanHook;
 use weir_lab::load::{Rate, Udp};
+use weir_lab::results::{Bar, Recorder, Unit};
 use weir_link::bpf::Hook;
 use weir_link::live::Dispatcher;
 use weir_ring::Reader;
@@ -40,7 +41,7 @@ struct Cost {
 
 /// The kernel's part is the time of the CPU that sends and receives: a frame's
 /// whole way. One reader goes round all rings.
-pub(crate) fn evenly(way: Way) -> Result<()> {
+pub(crate) fn evenly(way: Way, results: &Recorder) -> Result<()> {
     let mut costs = [Cost {
         kernel: f64::INFINITY,
         lost: 0,
@@ -63,6 +64,19 @@ pub(crate) fn evenly(way: Way) -> Result<()> {
             format!("{:.2}", cost.kernel / costs[0].kernel),
             cost.lost.to_string(),
         ]);
+        if ports > 1 {
+            let name = format!(
+                "kernel plan: live, evenly over {ports} ports, {}",
+                way.text()
+            );
+            let bar = if ports == 1_000 {
+                Bar::AtMost(3.0)
+            } else {
+                Bar::None
+            };
+            let ratio = cost.kernel / costs[0].kernel;
+            results.record(&name, ratio, Unit::CostOf("1 port"), bar);
+        }
     }
     table.print();
     Ok(())

@@ -2,7 +2,7 @@
 //! many a second are delivered and none lost, whether they are sent over the
 //! pair or come in behind the receiving end's driver.
 
-use super::receivers::{MAKES, Make, TPACKET, XSK, is_realtime};
+use super::receivers::{COPYING_TC, COPYING_XDP, MAKES, Make, TAKING, TPACKET, XSK, is_realtime};
 use super::table::{Table, median, ns};
 use std::error::Error;
 use std::net::Ipv4Addr;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use weir_demux::kernel::record::SHORT_HEADER_BYTES;
 use weir_lab::load::{Generator, GeneratorError, Rate, Search, Sent, Sink, Template, Trial, Udp};
 use weir_lab::net::{Device, Lab, Offloads};
+use weir_lab::results::{Bar, Recorder, Unit};
 use weir_link::bpf::Hook;
 use weir_wire::ethernet::Address;
 
@@ -205,7 +206,7 @@ fn of_each(sent: Sent) -> f64 {
 /// As fast as it goes, whether or not frames are lost: what a frame costs the
 /// CPU that sends and receives it, and the one that reads it. The least of
 /// all rounds.
-pub(crate) fn costs(way: Way, sizes: &[usize]) -> Result<()> {
+pub(crate) fn costs(way: Way, sizes: &[usize], results: &Recorder) -> Result<()> {
     let columns = ["receiver", "bytes", "kernel", "reader", "delivered"];
     let title = format!(
         "As fast as it goes, {}: ns per frame, least of {ROUNDS} rounds; the kernel's without sending",
@@ -213,10 +214,13 @@ pub(crate) fn costs(way: Way, sizes: &[usize]) -> Result<()> {
     );
     let mut table = Table::new(&title, &columns);
     for &frame_bytes in sizes {
-        let mut sending = f64::INFINITY;
+        let [mut sending, mut alone] = [f64::INFINITY; 2];
         let mut costs = [Cost::default(); MAKES.len()];
         for _ in 0..ROUNDS {
             sending = sending.min(1e3 / sender(way, frame_bytes)?);
+            let bench = Bench::new()?;
+            let mut generator = bench.generator(way, &bench.frames(frame_bytes))?;
+            alone = alone.min(of_each(generator.send(FLAT_FRAMES, Rate::Flat)?));
             for (make, cost) in MAKES.into_iter().zip(&mut costs) {
                 cost.round(make, way, frame_bytes)?;
             }
@@ -226,6 +230,11 @@ pub(crate) fn costs(way: Way, sizes: &[usize]) -> Result<()> {
             frame_bytes.to_string(),
             ns(sending),
         ]);
+        table.row(&[
+            "(nobody, up to the host)".into(),
+            frame_bytes.to_string(),
+            ns(alone - sending),
+        ]);
         for cost in costs {
             table.row(&[
                 cost.name.into(),
@@ -234,6 +243,13 @@ pub(crate) fn costs(way: Way, sizes: &[usize]) -> Result<()> {
                 ns(cost.reader),
                 format!("{:.0} %", cost.delivered * 100.0),
             ]);
+            let name = |part: &str| {
+                let (receiver, way) = (cost.name, way.text());
+                format!("kernel plan: {receiver}, {frame_bytes} B {way}, {part} a frame")
+            };
+            let kernel = cost.kernel - sending;
+            results.record(&name("kernel"), kernel, Unit::Nanoseconds, Bar::None);
+            results.record(&name("reader"), cost.reader, Unit::Nanoseconds, Bar::None);
         }
     }
     table.print();
@@ -284,7 +300,7 @@ const ROUNDS: usize = 7;
 
 /// The sender's CPU receives, another one reads. Everyone's buffer has what a
 /// port's has by itself, and much more.
-pub(crate) fn rates(way: Way, sizes: &[usize]) -> Result<()> {
+pub(crate) fn rates(way: Way, sizes: &[usize], results: &Recorder) -> Result<()> {
     for &frame_bytes in sizes {
         for buffer_bytes in [1 << 20, BUFFER] {
             let mut alone = Vec::new();
@@ -301,6 +317,9 @@ pub(crate) fn rates(way: Way, sizes: &[usize]) -> Result<()> {
                 buffer_bytes >> 20
             );
             print_rates(&title, &found);
+            let mib = buffer_bytes >> 20;
+            let what = format!("{frame_bytes} B {}, {mib} MiB", way.text());
+            record_rates(results, &what, frame_bytes, &found);
             println!(
                 "  the sender alone, into a sink at XDP: {} Mpps",
                 each(&alone)
@@ -325,6 +344,36 @@ fn each(figures: &[f64]) -> String {
     texts.join(" ")
 }
 
+/// A receiver's rates divided by those of another. A round's receivers ran one
+/// after the other: their ratios go together.
+fn ratios(rounds: &[Found], found: &[Vec<Found>], name: &str) -> Vec<f64> {
+    let base = found.iter().find(|rounds| rounds[0].name == name);
+    let base = base.expect("it was measured").iter();
+    let pairs = rounds.iter().zip(base);
+    pairs.map(|(one, base)| one.mpps / base.mpps).collect()
+}
+
+/// The rates without loss of all receivers, and the ratios of ours.
+fn record_rates(results: &Recorder, what: &str, frame_bytes: usize, found: &[Vec<Found>]) {
+    for rounds in found {
+        let name = format!("kernel plan: without loss, {}, {what}", rounds[0].name);
+        let rate = median(rounds.iter().map(|one| one.mpps)) * 1e6;
+        results.record(&name, rate, Unit::PerSecond("frames"), Bar::None);
+        let is_short = frame_bytes == 60;
+        let bars = match (rounds[0].name, is_short) {
+            (TAKING, true) => [Bar::AtLeast(2.5), Bar::AtLeast(1.5)],
+            (TAKING, false) => [Bar::AtLeast(1.5), Bar::None],
+            (COPYING_TC, true) => [Bar::AtLeast(1.5), Bar::None],
+            (COPYING_TC, false) | (COPYING_XDP, _) => [Bar::AtLeast(1.0), Bar::None],
+            _ => continue,
+        };
+        for (peer, bar) in [TPACKET, XSK].into_iter().zip(bars) {
+            let ratio = median(ratios(rounds, found, peer).into_iter());
+            results.record(&format!("{name} : {peer}"), ratio, Unit::RateOf(peer), bar);
+        }
+    }
+}
+
 fn print_rates(title: &str, found: &[Vec<Found>]) {
     let columns = [
         "receiver",
@@ -337,12 +386,8 @@ fn print_rates(title: &str, found: &[Vec<Found>]) {
         "the sender's most",
     ];
     let mut table = Table::new(title, &columns);
-    // A round's receivers ran one after the other: their ratios go together.
     let ratio = |rounds: &[Found], name: &str| {
-        let base = found.iter().find(|rounds| rounds[0].name == name);
-        let base = base.expect("it was measured").iter();
-        let pairs = rounds.iter().zip(base);
-        let ratios: Vec<f64> = pairs.map(|(one, base)| one.mpps / base.mpps).collect();
+        let ratios = ratios(rounds, found, name);
         let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
         format!("{:.2}, least {least:.2}", median(ratios.iter().copied()))
     };

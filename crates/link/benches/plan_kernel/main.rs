@@ -2,13 +2,14 @@
 //! loss beside packet sockets and `AF_XDP`, and what changes cost.
 //!
 //! ```sh
-//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [mixed] [changes] [sockets] [evenly] [costs] [lossless] [arriving] [host] [60] [1514] [ordinary]
+//! sudo cargo bench -p weir-link --bench plan_kernel -- [runs] [few] [acl] [mixed] [changes] [sockets] [evenly] [costs] [lossless] [arriving] [host] [60] [1514] [ordinary]
 //! ```
 //!
 //! All parts without a name; `costs`, `lossless` and `arriving` with frames of
 //! both sizes without a number. Everything that is compared runs in turn, in one
 //! process; the live parts take real-time priority, but for `ordinary`.
 
+mod acl;
 mod bed;
 mod changes;
 mod evenly;
@@ -23,6 +24,7 @@ mod xsk;
 
 use live::Way;
 use weir_filter::backend::ebpf::{Insn, Reg};
+use weir_lab::results::recorder;
 use weir_link::bpf::{Load, Program, ProgramType};
 
 /// Bytes of the frames of `costs` and `lossless`.
@@ -33,6 +35,7 @@ fn main() {
     if let Err(error) = Program::load(&nothing, &Load::new(ProgramType::Xdp)) {
         return eprintln!("not measured: {error}");
     }
+    let results = recorder!();
     let named: Vec<String> = std::env::args()
         .skip(1)
         .filter(|a| !a.starts_with('-'))
@@ -52,31 +55,34 @@ fn main() {
     };
     let sizes: Vec<usize> = sizes.iter().filter_map(|size| size.parse().ok()).collect();
     if wanted("runs") {
-        runs::one_shape(100_000);
+        runs::one_shape(100_000, &results);
     }
     if wanted("few") {
-        runs::few_ports();
+        runs::few_ports(&results);
+    }
+    if wanted("acl") {
+        acl::acl(&results);
     }
     if wanted("mixed") {
-        runs::mixed();
+        runs::mixed(&results);
     }
     if wanted("changes") {
-        changes::changes();
+        changes::changes(&results);
     }
     type Live<'a> = &'a dyn Fn() -> Result<(), Box<dyn std::error::Error>>;
     let live: [(&str, Live<'_>); 6] = [
-        ("sockets", &sockets::sockets),
+        ("sockets", &|| sockets::sockets(&results)),
         ("evenly", &|| {
-            evenly::evenly(Way::Veth)?;
-            evenly::evenly(Way::Arriving)
+            evenly::evenly(Way::Veth, &results)?;
+            evenly::evenly(Way::Arriving, &results)
         }),
         ("costs", &|| {
-            live::costs(Way::Veth, &sizes)?;
-            live::costs(Way::Arriving, &sizes)
+            live::costs(Way::Veth, &sizes, &results)?;
+            live::costs(Way::Arriving, &sizes, &results)
         }),
-        ("lossless", &|| live::rates(Way::Veth, &sizes)),
-        ("arriving", &|| live::rates(Way::Arriving, &sizes)),
-        ("host", &host::throughput),
+        ("lossless", &|| live::rates(Way::Veth, &sizes, &results)),
+        ("arriving", &|| live::rates(Way::Arriving, &sizes, &results)),
+        ("host", &|| host::throughput(&results)),
     ];
     for (name, run) in live.into_iter().filter(|(name, _)| wanted(name)) {
         if let Err(error) = run() {

@@ -21,6 +21,11 @@ use weir_ring::Mode;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// Names of ports.
+pub(crate) const TAKING: &str = "weir, taking (XDP native)";
+pub(crate) const COPYING_TC: &str = "weir, copying (tc)";
+pub(crate) const COPYING_XDP: &str = "weir, copying (XDP native)";
+
 /// Names of receivers that others are compared with.
 pub(crate) const TPACKET: &str = "TPACKET_V3";
 pub(crate) const XSK: &str = "AF_XDP copy, poll";
@@ -169,25 +174,9 @@ fn xsk(device: &Device, buffer_bytes: u32) -> Result<Receiver> {
 pub(crate) type Make = fn(&Device, u32) -> Result<Receiver>;
 
 pub(crate) const MAKES: [Make; 5] = [
-    |to, bytes| {
-        port(
-            to,
-            bytes,
-            Hook::XdpNative,
-            false,
-            "weir, taking (XDP native)",
-        )
-    },
-    |to, bytes| port(to, bytes, Hook::TcIngress, true, "weir, copying (tc)"),
+    |to, bytes| port(to, bytes, Hook::XdpNative, false, TAKING),
+    |to, bytes| port(to, bytes, Hook::TcIngress, true, COPYING_TC),
     tpacket,
     xsk,
-    |to, bytes| {
-        port(
-            to,
-            bytes,
-            Hook::XdpNative,
-            true,
-            "weir, copying (XDP native)",
-        )
-    },
+    |to, bytes| port(to, bytes, Hook::XdpNative, true, COPYING_XDP),
 ];

@@ -5,6 +5,7 @@ use super::changes::own_us;
 use super::table::{Table, ns};
 use weir_demux::kernel::Hook;
 use weir_filter::interp;
+use weir_lab::results::{Bar, Recorder, Unit};
 use weir_lab::rng::Rng;
 use weir_lab::rules::{FiveTuple, shapes};
 use weir_link::bpf::{Program, TestRun};
@@ -25,7 +26,7 @@ pub(crate) fn cost(program: &Program, frame: &[u8], repeat: u32, readers: &mut [
 /// The least that a call took for some runs, and for a few: the call itself
 /// takes some 200 µs.
 #[derive(Clone, Copy)]
-struct Best([f64; 2]);
+pub(crate) struct Best([f64; 2]);
 
 impl Default for Best {
     fn default() -> Best {
@@ -36,7 +37,13 @@ impl Default for Best {
 impl Best {
     const FEW: u32 = 2;
 
-    fn round(&mut self, program: &Program, frame: &[u8], repeat: u32, readers: &mut [Reader]) {
+    pub(crate) fn round(
+        &mut self,
+        program: &Program,
+        frame: &[u8],
+        repeat: u32,
+        readers: &mut [Reader],
+    ) {
         for (repeat, best) in [Best::FEW, repeat].into_iter().zip(&mut self.0) {
             let mut run = TestRun::new(frame);
             run.repeat = repeat;
@@ -49,7 +56,7 @@ impl Best {
     }
 
     /// Nanoseconds of one of so many runs.
-    fn ns(self, repeat: u32) -> f64 {
+    pub(crate) fn ns(self, repeat: u32) -> f64 {
         (self.0[1] - self.0[0]) / f64::from(repeat - Best::FEW)
     }
 }
@@ -184,7 +191,10 @@ fn measure<const N: usize>(rows: &mut [Row<N>]) {
     }
 }
 
-pub(crate) fn one_shape(most: u32) {
+/// What the first row of a table has, to which the others are compared.
+const ONE: Unit<'static> = Unit::CostOf("1 connection");
+
+pub(crate) fn one_shape(most: u32, results: &Recorder) {
     let mut table = Table::new(
         "N connections, a port each (up to 1,000), ns per frame in the program (XDP, 60 bytes)",
         &[
@@ -231,15 +241,40 @@ pub(crate) fn one_shape(most: u32) {
         ));
         cells.push(format!("{} (lost {})", ns(scattered), row.lost()));
         table.row(&cells);
+        if row.bindings > 1 {
+            let name = |what: &str| format!("kernel plan: {} connections, {what}", row.bindings);
+            let hot_bar = Bar::AtMost(1.3);
+            results.record(&name("nobody's frame"), nobodys / first[0], ONE, hot_bar);
+            results.record(&name("one hot"), hot / first[1], ONE, hot_bar);
+            // From there on there are 1,000 rings.
+            let bar = if row.bindings >= 1_000 {
+                Bar::AtMost(3.0)
+            } else {
+                Bar::None
+            };
+            let ports = row.bindings.min(1_000);
+            let spread = name(&format!("evenly over {ports} ports"));
+            results.record(&spread, evenly / first[2], ONE, bar);
+        }
     }
     table.print();
 }
 
 /// Bindings to a million, on four ports.
-pub(crate) fn few_ports() {
+pub(crate) fn few_ports(results: &Recorder) {
     let mut table = Table::new(
         "N connections on four ports, ns per frame in the program (XDP, 60 bytes)",
-        &["bindings", "nobody's", "×", "hot", "×", "64 in turn", "×"],
+        &[
+            "bindings",
+            "nobody's",
+            "×",
+            "hot",
+            "×",
+            "64 in turn",
+            "×",
+            "scattered",
+            "×",
+        ],
     );
     let row = |count: u32| {
         let bed = connections(Hook::Xdp, count, 4, RING_BYTES);
@@ -247,11 +282,16 @@ pub(crate) fn few_ports() {
             count: count.min(64),
             scattered: false,
         };
+        let scattered = Flows {
+            count,
+            scattered: true,
+        };
         let frame = || flow(0).frame();
         let cells = [
             Cell::new(&bed, &HOT, of_nobody(0), 200_000),
             Cell::new(&bed, &HOT, frame(), FRAMES_MAX),
             Cell::new(&bed, &turn, frame(), FRAMES_MAX),
+            Cell::new(&bed, &scattered, frame(), FRAMES_MAX),
         ];
         Row::new(count, bed, cells)
     };
@@ -262,6 +302,28 @@ pub(crate) fn few_ports() {
         let mut cells = vec![row.bindings.to_string()];
         cells.extend(beside(row.figures(), first));
         table.row(&cells);
+        if row.bindings > 1 {
+            // The keys of the last column are in no cache.
+            let scattered = if row.bindings == 1_000_000 {
+                Bar::AtMost(4.0)
+            } else {
+                Bar::None
+            };
+            let hot = Bar::AtMost(1.3);
+            let columns = [
+                ("nobody's frame", hot),
+                ("one hot", hot),
+                ("64 in turn", hot),
+                ("scattered", scattered),
+            ];
+            for (at, (what, bar)) in columns.into_iter().enumerate() {
+                let name = format!(
+                    "kernel plan: {} connections on 4 ports, {what}",
+                    row.bindings
+                );
+                results.record(&name, row.figures()[at] / first[at], ONE, bar);
+            }
+        }
     }
     table.print();
 }
@@ -283,7 +345,7 @@ fn strangers(texts: &[String]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     (nobodys.take(32).collect(), some)
 }
 
-pub(crate) fn mixed() {
+pub(crate) fn mixed(results: &Recorder) {
     let mut table = Table::new(
         "Mixed bindings, ns per frame in the program (tc, 60 bytes)",
         &[
@@ -330,6 +392,16 @@ pub(crate) fn mixed() {
         ];
         let first = *first.get_or_insert([others, taken, taken]);
         row.extend(beside([others, taken, any], first));
+        if count > 0 {
+            let name = |what: &str| format!("kernel plan: {} mixed bindings, {what}", count + 1);
+            let bar = if count == 1_000 {
+                Bar::AtMost(3.0)
+            } else {
+                Bar::None
+            };
+            results.record(&name("nobody's frame"), others / first[0], ONE, bar);
+            results.record(&name("one's frame"), taken / first[1], ONE, bar);
+        }
         row.push(some.iter().filter(is_taken).count().to_string());
         table.row(&row);
     }

@@ -14,6 +14,7 @@ use weir_filter::backend::cbpf;
 use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 use weir_lab::load::{Sink, Udp};
+use weir_lab::results::{Bar, Recorder, Unit};
 use weir_lab::rules::{FiveTuple, UDP};
 use weir_link::bpf::Hook;
 use weir_link::live::Dispatcher;
@@ -32,7 +33,7 @@ pub(crate) fn tuple(number: u32) -> FiveTuple {
     }
 }
 
-pub(crate) fn sockets() -> Result<()> {
+pub(crate) fn sockets(results: &Recorder) -> Result<()> {
     let mut table = Table::new(
         "N programs with a connection each: ns per frame, sending and receiving",
         &[
@@ -127,6 +128,16 @@ pub(crate) fn sockets() -> Result<()> {
                 times(one, socket_one)
             ),
         ]);
+        let bar = if count == 1_000 {
+            Bar::AtLeast(100.0)
+        } else {
+            Bar::None
+        };
+        for (what, weir, socket) in [("nobody's", none, socket_none), ("one's", one, socket_one)] {
+            let name = format!("kernel plan: {count} programs, {what} frame");
+            let sockets = Unit::RateOf("packet sockets");
+            results.record(&name, times(weir, socket), sockets, bar);
+        }
     }
     table.print();
     Ok(())

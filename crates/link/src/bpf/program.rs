@@ -158,6 +158,7 @@ pub struct Program {
     fd: OwnedFd,
     /// Unknown for one that was loaded elsewhere.
     program_type: Option<ProgramType>,
+    needs_perfmon: bool,
 }
 
 impl Program {
@@ -172,14 +173,16 @@ impl Program {
         let words: Vec<u64> = insns.iter().map(|insn| insn.to_u64()).collect();
         let barred = load.is_users.then(Barred::this_thread).flatten();
         let first = barred.map(|_barred| attempt(&words, load, &mut []));
+        let needs_perfmon = first.as_ref().is_some_and(is_verdict);
         let loaded = match first {
-            Some(Ok(fd)) => Ok(fd),
-            Some(Err(_)) | None => attempt(&words, load, &mut []),
+            Some(first) if !needs_perfmon => first,
+            _ => attempt(&words, load, &mut []),
         };
         match loaded {
             Ok(fd) => Ok(Program {
                 fd,
                 program_type: Some(load.program_type),
+                needs_perfmon,
             }),
             Err(error) => Err(explain(error, &words, load)),
         }
@@ -190,7 +193,14 @@ impl Program {
         Program {
             fd,
             program_type: None,
+            needs_perfmon: false,
         }
+    }
+
+    /// Whether the verifier took a program with users' filters only with
+    /// `CAP_PERFMON`, and so without its barriers against speculative execution.
+    pub fn needs_perfmon(&self) -> bool {
+        self.needs_perfmon
     }
 
     /// Runs the program on a frame, without any device.
@@ -308,6 +318,21 @@ impl Drop for Barred {
         // What is permitted may be made effective at any time.
         set_capabilities(None, self.before).expect("permitted capabilities are given");
     }
+}
+
+/// Whether the verifier has refused a program, and may take it with more
+/// capabilities: its rules say EACCES, EPERM or EINVAL, its bounds on what it
+/// follows E2BIG, and EFAULT before Linux 6.17.
+fn is_verdict(loaded: &io::Result<OwnedFd>) -> bool {
+    let codes = [
+        libc::EACCES,
+        libc::EPERM,
+        libc::EINVAL,
+        libc::E2BIG,
+        libc::EFAULT,
+    ];
+    let error = loaded.as_ref().err().and_then(io::Error::raw_os_error);
+    error.is_some_and(|error| codes.contains(&error))
 }
 
 fn attempt(words: &[u64], load: &Load<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {

@@ -342,6 +342,7 @@ fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, Pat
         accept,
         reject: refuse,
         short: refuse,
+        is_hidden: false,
     };
     emit_fragment(&mut asm, rules, &fragment)?;
     asm.bind(accept);

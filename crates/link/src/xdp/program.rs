@@ -204,6 +204,7 @@ impl Xdp {
             accept,
             reject: go_on,
             short: go_on,
+            is_hidden: false,
         };
         emit_fragment(&mut self.asm, host.program(), &fragment)?;
         self.asm.bind(accept);

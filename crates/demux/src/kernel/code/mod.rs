@@ -12,6 +12,7 @@ mod deliver;
 mod eval;
 mod frame;
 mod mark;
+mod prune;
 mod resolve;
 mod shapes;
 mod whole;
@@ -85,7 +86,7 @@ impl KernelPlan {
         let new = self
             .shapes
             .keys()
-            .filter(|number| !ordered.contains(number));
+            .filter(|number| !ordered.contains(number) && !self.prunes(**number));
         let new: Vec<Node> = new.map(|number| Node::Shape(*number)).collect();
         let parts = new.chunks(scratch::CANDIDATES_MAX as usize);
         parts.map(<[Node]>::to_vec).collect()
@@ -118,6 +119,9 @@ impl Coder<'_> {
             self.deliver();
             return Ok(());
         }
+        if let Some(pruning) = &self.plan.pruning {
+            self.pruned(pruning);
+        }
         for (number, part) in parts.iter().enumerate() {
             self.checked = 0;
             self.nodes(part, &mut Vec::new());
@@ -130,7 +134,7 @@ impl Coder<'_> {
         for whole in &self.plan.wholes {
             self.whole(whole)?;
         }
-        let is_one_part = parts.len() <= 1 && later == 1;
+        let is_one_part = parts.len() <= 1 && later == 1 && self.plan.pruning.is_none();
         self.go_on(is_one_part);
         self.end();
         if self.is_tc() {

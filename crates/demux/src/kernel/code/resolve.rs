@@ -15,7 +15,7 @@ use super::super::layout::{
     shape, test,
 };
 use super::super::maps::Part;
-use super::super::table::PLACE_BITS;
+use super::super::table::{PLACE_BITS, TAG_MIN, TAGS};
 use super::{Coder, KEPT, LEN, SCRATCH};
 use crate::binding::Rank;
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
@@ -125,10 +125,15 @@ impl Coder<'_> {
         self.alu(op::XOR, Reg::R0, Reg::R1);
     }
 
-    /// The links of the home of the hash in r0, in scratch memory; on to the
-    /// next candidate if there is no entry of this home.
+    /// The links of the home of the hash in r0, in scratch memory, a bit for
+    /// each place that has the hash's tag; on to the next candidate if there is
+    /// no entry of this home.
     fn look(&mut self, loops: Loops) {
+        /// The lowest and the highest bit of each tag.
+        const LOW: i32 = 0x1111_1111;
+        const HIGH: i32 = LOW << (PLACE_BITS - 1);
         let size = self.plan.image.table.size();
+        self.mov(Reg::R3, Reg::R0);
         self.alu(op::AND, Reg::R0, (size.cells - 1) as i32);
         self.set(op::W, KEPT, candidate::HOME, Reg::R0);
         self.alu(op::LSH, Reg::R0, UNIT_BYTES.ilog2() as i32);
@@ -137,6 +142,22 @@ impl Coder<'_> {
         self.get(op::DW, Reg::R2, Reg::R1, in_entry(entry::LINKS));
         self.branch(op::JEQ, Reg::R2, 0, loops.candidates);
         self.set(op::DW, SCRATCH, scratch::LINKS, Reg::R2);
+        // The tag at each place, to be compared with the links' at once.
+        self.push(Insn::alu32(op::RSH, Reg::R3, 16));
+        self.push(Insn::alu32(op::MUL, Reg::R3, TAGS as i32));
+        self.push(Insn::alu32(op::RSH, Reg::R3, 16));
+        self.push(Insn::alu32(op::ADD, Reg::R3, TAG_MIN as i32));
+        self.push(Insn::alu32(op::MUL, Reg::R3, LOW));
+        self.push(Insn::alu32(op::XOR, Reg::R2, Reg::R3));
+        // The highest bit of each that is zero now; and, by the borrow of one,
+        // of some with another tag: the key tells.
+        self.push(Insn::alu32(op::MOV, Reg::R1, Reg::R2));
+        self.push(Insn::alu32(op::SUB, Reg::R1, LOW));
+        self.push(Insn::alu32(op::XOR, Reg::R2, -1));
+        self.push(Insn::alu32(op::AND, Reg::R1, Reg::R2));
+        self.push(Insn::alu32(op::AND, Reg::R1, HIGH));
+        self.push(Insn::alu32(op::RSH, Reg::R1, PLACE_BITS as i32 - 1));
+        self.set(op::W, SCRATCH, scratch::LINKS, Reg::R1);
     }
 
     /// r5 = the next entry of the home. Its number comes from the links: so it is

@@ -118,7 +118,7 @@ impl Coder<'_> {
     }
 
     /// Puts the key into scratch memory.
-    fn key(&mut self, shape: &Shape, next: Label) {
+    pub(super) fn key(&mut self, shape: &Shape, next: Label) {
         for lane in 0..shape.lanes {
             let mut first = true;
             for part in shape.parts.iter().filter(|part| part.lane == lane) {
@@ -140,7 +140,7 @@ impl Coder<'_> {
     }
 
     /// Notes the key, and the values that tests of the shape's entries use.
-    fn candidate(&mut self, shape: &Shape, next: Label) {
+    pub(super) fn candidate(&mut self, shape: &Shape, next: Label) {
         self.get(op::W, Reg::R1, SCRATCH, scratch::CANDIDATES);
         // It cannot be: there are as many places as shapes in a part.
         let most = scratch::CANDIDATES_MAX as i32;

@@ -41,6 +41,7 @@ impl Coder<'_> {
             accept,
             reject: next,
             short: next,
+            is_hidden: true,
         };
         emit_fragment(&mut self.asm, whole.filter.program(), &fragment)?;
 

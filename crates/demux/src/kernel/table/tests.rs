@@ -19,9 +19,16 @@ impl Random {
     }
 }
 
-/// Few homes, next to each other and at both ends of the cells.
+/// Few homes, next to each other and at both ends of the cells, and few tags.
 fn hash_of(key: u32) -> u32 {
-    [0, 1, 2, 9, 15][key as usize % 5]
+    [0, 1, 2, 9, 15][key as usize % 5] | (key / 5 % 3) << 28
+}
+
+/// The near links of those places that have a key's tag, as the program
+/// finds them.
+fn tagged(links: u32, key: u32) -> u32 {
+    let differ = links ^ (tag(hash_of(key)) as u32 * 0x1111_1111);
+    (differ.wrapping_sub(0x1111_1111) & !differ & 0x8888_8888) >> (PLACE_BITS - 1)
 }
 
 /// What a program does, by loads: each step is one.
@@ -79,7 +86,7 @@ impl Bench {
         reader.at = match reader.at {
             At::Home => {
                 let links = self.load(home, entry::LINKS);
-                At::Links(links as u32, next(links))
+                At::Links(tagged(links as u32, key), next(links))
             }
             At::Links(0, 0) => At::Done,
             At::Links(0, spare) => At::Line(spare, 0, next(self.load(spare, entry::LINKS))),

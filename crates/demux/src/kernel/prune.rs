@@ -1,0 +1,394 @@
+//! Pruning: which of very many shapes may have an entry for a frame.
+//!
+//! ```text
+//!  src & 0xffffff00 ─hash─► cell  0 1 1 0 1 …┐
+//!  dst & 0xffff0000 ─hash─► cell  1 1 0 0 1 …├─ and ─► 0 1 0 0 1 …  shapes to look up,
+//!  dst port         ─hash─► cell  0 1 1 1 1 …┘                      the best rank first
+//! ```
+//!
+//! For each of the fields that many shapes ask for, the store has an array of
+//! cells, and a cell has a bit for each shape: whether an entry of it has a
+//! value of this hash. Shapes that do not ask for the field pass. This is the
+//! tuple pruning of Srinivasan, Suri and Varghese ("Packet Classification
+//! using Tuple Space Search", 1999), with hashed values in place of the longest
+//! prefix. A shape may ask for more bits than the field has: those of the field
+//! follow from them.
+//!
+//! Bits are set before an entry can be found, and cleared after it cannot, as
+//! in a [sieve](super::sieve). Shapes have their bits by best rank, so that a
+//! program is through as soon as it has found a taker that comes before all of
+//! what is left.
+
+use super::image::Image;
+use super::layout::{UNIT_WORDS, shape as words};
+use super::plan::KernelPlan;
+use super::shape::{Field, Shape};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// With fewer shapes the tree of sieves costs less.
+const PRUNED_MIN: usize = 64;
+
+/// Fields, at most.
+pub(super) const FIELDS_MAX: usize = 16;
+
+/// Shapes that ask for a field which is worth an array.
+const ASKED_MIN: usize = 16;
+
+/// Fields that a shape must ask for: by one alone it is not told from enough
+/// others.
+const ASKS_MIN: usize = 2;
+
+/// Shapes with more entries have something in nearly every cell.
+const ENTRIES_MAX: usize = 1 << 14;
+
+/// Cells of a field, at least and at most; powers of two. More would have less
+/// room in the processor's cache than they save look-ups (the bench `acl`).
+const CELLS_MIN: u32 = 1 << 6;
+const CELLS_MAX: u32 = 1 << 12;
+
+/// Cells for each value of the shape with the most: a shape passes by chance for
+/// one value in so many.
+const CELLS_PER_VALUE: usize = 4;
+
+/// The stream of the cells' hash; shapes have their numbers.
+const CELLS_HASH: u64 = u64::MAX - 2;
+
+/// Shapes that are pruned together.
+pub(super) struct Pruning {
+    /// By bit.
+    pub(super) shapes: Vec<u32>,
+    bits: BTreeMap<u32, usize>,
+    pub(super) fields: Vec<Pruned>,
+    /// Words of a cell, a power of two.
+    words: u32,
+    /// A unit of zeros: the cell for a frame that does not have the field.
+    pub(super) none: u32,
+    /// A unit with the least rank of each word's shapes.
+    pub(super) best: u32,
+    /// A unit of bits that are to pass whatever the cells say.
+    pub(super) open: u32,
+}
+
+/// A field by which shapes are pruned.
+pub(super) struct Pruned {
+    pub(super) field: Field,
+    /// Where its cells begin.
+    pub(super) unit: u32,
+    pub(super) factor: u32,
+    /// Bits by which a hash of 32 bits is shifted, to name a cell.
+    pub(super) shift: u32,
+    /// By bit, which of the shape's fields it is.
+    asking: Vec<Option<usize>>,
+    /// How many entries of a bit's shape have a value of a cell.
+    counts: BTreeMap<(u32, usize), u32>,
+}
+
+impl Pruned {
+    /// For values of each bit's shape, with the number of its entries.
+    fn new(
+        field: Field,
+        asking: Vec<Option<usize>>,
+        factor: u32,
+        values: &BTreeMap<(usize, u32), u32>,
+    ) -> Pruned {
+        let of_bits: Vec<usize> = values.keys().map(|(bit, _)| *bit).collect();
+        let most = of_bits.chunk_by(|a, b| a == b).map(<[usize]>::len).max();
+        let wanted = most.unwrap_or(0).saturating_mul(CELLS_PER_VALUE) as u64;
+        let cells = wanted.next_power_of_two();
+        let cells = cells.clamp(CELLS_MIN.into(), CELLS_MAX.into());
+        let mut pruned = Pruned {
+            field,
+            unit: 0,
+            factor,
+            shift: u32::BITS - cells.ilog2(),
+            asking,
+            counts: BTreeMap::new(),
+        };
+        for ((bit, value), entries) in values {
+            let cell = pruned.cell(*value);
+            *pruned.counts.entry((cell, *bit)).or_insert(0) += entries;
+        }
+        pruned
+    }
+
+    fn cell(&self, value: u32) -> u32 {
+        (value & self.field.1).wrapping_mul(self.factor) >> self.shift
+    }
+
+    fn units(&self, cell_words: u32) -> u32 {
+        (1 << (u32::BITS - self.shift)) * cell_words / UNIT_WORDS
+    }
+
+    /// Of a word's shapes those that do not ask for the field.
+    pub(super) fn always(&self, word: usize) -> u64 {
+        let asking = self.asking.iter().skip(word * 64).take(64);
+        let free = asking.enumerate().filter(|(_, asks)| asks.is_none());
+        free.fold(0, |bits, (bit, _)| bits | 1 << bit)
+    }
+}
+
+/// Units that so many fields' cells take at most, for so many shapes, and what
+/// there is besides.
+fn units_max(fields: usize, shapes: usize) -> u32 {
+    fields as u32 * CELLS_MAX * cell_words(shapes) / UNIT_WORDS + 3
+}
+
+/// Words of a cell that has a bit for so many shapes.
+fn cell_words(shapes: usize) -> u32 {
+    shapes.div_ceil(64).next_power_of_two() as u32
+}
+
+impl Pruning {
+    /// Words of the bits.
+    pub(super) fn bit_words(&self) -> usize {
+        self.shapes.len().div_ceil(64)
+    }
+
+    pub(super) fn cell_bytes(&self) -> u32 {
+        self.words * 8
+    }
+
+    pub(super) fn has(&self, shape: u32) -> bool {
+        self.bits.contains_key(&shape)
+    }
+
+    /// An entry of a shape is about to come.
+    pub(super) fn add(
+        &mut self,
+        shape: &Shape,
+        value_of: impl Fn(usize) -> u32,
+        rank: u64,
+        image: &mut Image,
+    ) {
+        let Some(bit) = self.bits.get(&shape.number).copied() else {
+            return;
+        };
+        for at in 0..self.fields.len() {
+            if let Some(cell) = self.count(at, bit, &value_of, 1) {
+                self.set(at, cell, bit, true, image);
+            }
+        }
+        let word = bit as u32 / 64;
+        if rank < image.get(self.best, word) {
+            image.put(self.best, word, rank);
+        }
+    }
+
+    /// An entry of a shape is gone.
+    pub(super) fn remove(
+        &mut self,
+        shape: &Shape,
+        value_of: impl Fn(usize) -> u32,
+        image: &mut Image,
+    ) {
+        let Some(bit) = self.bits.get(&shape.number).copied() else {
+            return;
+        };
+        for at in 0..self.fields.len() {
+            if let Some(cell) = self.count(at, bit, &value_of, -1) {
+                self.set(at, cell, bit, false, image);
+            }
+        }
+    }
+
+    /// Counts an entry in or out; gives the cell if it was the first or last
+    /// one there.
+    fn count(
+        &mut self,
+        at: usize,
+        bit: usize,
+        value_of: impl Fn(usize) -> u32,
+        change: i32,
+    ) -> Option<u32> {
+        let field = &mut self.fields[at];
+        let cell = field.cell(value_of(field.asking[bit]?));
+        let count = field.counts.entry((cell, bit)).or_insert(0);
+        let was = *count;
+        *count = count.wrapping_add_signed(change);
+        let is = *count;
+        if is == 0 {
+            field.counts.remove(&(cell, bit));
+        }
+        (was == 0 || is == 0).then_some(cell)
+    }
+
+    fn set(&self, at: usize, cell: u32, bit: usize, on: bool, image: &mut Image) {
+        let unit = self.fields[at].unit;
+        let word = cell * self.words + bit as u32 / 64;
+        let known = image.get(unit, word);
+        let bit = 1 << (bit % 64);
+        image.put(unit, word, if on { known | bit } else { known & !bit });
+    }
+
+    /// Takes pieces of the store, and writes all that was counted.
+    fn place(&mut self, image: &mut Image) {
+        let small = [&mut self.none, &mut self.best, &mut self.open];
+        for (unit, fill) in small.into_iter().zip([0, u64::MAX, 0]) {
+            *unit = image.take(1);
+            (0..UNIT_WORDS).for_each(|word| image.put(*unit, word, fill));
+        }
+        for at in 0..self.fields.len() {
+            let units = self.fields[at].units(self.words);
+            let unit = image.take(units);
+            self.fields[at].unit = unit;
+            (0..units * UNIT_WORDS).for_each(|word| image.put(unit, word, 0));
+            let set: Vec<(u32, usize)> = self.fields[at].counts.keys().copied().collect();
+            for (cell, bit) in set {
+                self.set(at, cell, bit, true, image);
+            }
+        }
+    }
+
+    /// Lets every shape pass, for programs that still look here and are told
+    /// of nothing new; gives the pieces of the store.
+    fn open(&self, image: &mut Image) -> Vec<(u32, u32)> {
+        for (word, shapes) in (0..).zip(self.shapes.chunks(64)) {
+            let all = u64::MAX >> (64 - shapes.len());
+            image.put(self.open, word, all);
+            image.put(self.best, word, 0);
+        }
+        let small = [self.none, self.best, self.open].map(|unit| (unit, 1));
+        let fields = self.fields.iter();
+        let fields = fields.map(|field| (field.unit, field.units(self.words)));
+        small.into_iter().chain(fields).collect()
+    }
+}
+
+/// The fields that a shape asks for, by number, each with the shape's field
+/// from which it follows: of several masks the one with the most bits.
+fn asks(shape: &Shape, fields: &[Field]) -> BTreeMap<usize, usize> {
+    let mut asked = BTreeMap::new();
+    for (at, (expr, mask)) in shape.name.fields.iter().enumerate() {
+        let follows = |(_, field): &(usize, &Field)| field.0 == *expr && field.1 & mask == field.1;
+        let known = fields.iter().enumerate().filter(follows);
+        if let Some((number, _)) = known.max_by_key(|(_, field)| field.1.count_ones()) {
+            asked.entry(number).or_insert(at);
+        }
+    }
+    asked
+}
+
+/// Whether a shape is pruned by these fields.
+fn is_pruned(shape: &Shape, fields: &[Field]) -> bool {
+    shape.entries <= ENTRIES_MAX && asks(shape, fields).len() >= ASKS_MIN
+}
+
+impl KernelPlan {
+    /// Units of the store that pruning so many shapes may take.
+    pub(super) fn pruning_units(&self, shapes: usize) -> u32 {
+        if shapes <= PRUNED_MIN {
+            return 0;
+        }
+        units_max(FIELDS_MAX, shapes)
+    }
+
+    /// Whether a shape is pruned, and so in no tree.
+    pub(super) fn prunes(&self, shape: u32) -> bool {
+        let pruning = self.pruning.as_ref();
+        pruning.is_some_and(|pruning| pruning.has(shape))
+    }
+
+    /// Prunes shapes that have fields in common with many others, if there are
+    /// very many; the others are left to the tree.
+    pub(super) fn prune(&mut self) {
+        let mut fields = self.common_fields();
+        while self.pruned_by(&fields).len() > PRUNED_MIN && !self.has_room_for(&fields) {
+            fields.pop();
+        }
+        let shapes = self.pruned_by(&fields);
+        if let Some(pruning) = &self.pruning {
+            let same = pruning
+                .fields
+                .iter()
+                .map(|pruned| &pruned.field)
+                .eq(&fields);
+            if same && pruning.bits.keys().eq(shapes.iter()) {
+                return;
+            }
+        }
+        if let Some(old) = self.pruning.take() {
+            for (unit, units) in old.open(&mut self.image) {
+                self.retire_units(unit, units);
+            }
+        }
+        if shapes.len() > PRUNED_MIN {
+            self.pruning = Some(self.new_pruning(fields, shapes));
+        }
+    }
+
+    /// The fields that most shapes ask for, the most asked for first.
+    fn common_fields(&self) -> Vec<Field> {
+        let mut counts: BTreeMap<&Field, usize> = BTreeMap::new();
+        for field in self.shapes.values().flat_map(|shape| &shape.name.fields) {
+            *counts.entry(field).or_insert(0) += 1;
+        }
+        let mut common: Vec<(&Field, usize)> = counts.into_iter().collect();
+        common.retain(|(_, count)| *count >= ASKED_MIN);
+        common.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let fields = common.into_iter().take(FIELDS_MAX);
+        fields.map(|(field, _)| field.clone()).collect()
+    }
+
+    fn pruned_by(&self, fields: &[Field]) -> BTreeSet<u32> {
+        let pruned = self.shapes.values();
+        let pruned = pruned.filter(|shape| is_pruned(shape, fields));
+        pruned.map(|shape| shape.number).collect()
+    }
+
+    fn has_room_for(&self, fields: &[Field]) -> bool {
+        let units = units_max(fields.len(), self.pruned_by(fields).len());
+        self.image.has_room(units, 0)
+    }
+
+    fn new_pruning(&mut self, fields: Vec<Field>, shapes: BTreeSet<u32>) -> Pruning {
+        let best = |number: &u32| {
+            let shape = self.shapes.get(number);
+            shape.map(|shape| self.image.get(shape.unit, words::BEST))
+        };
+        let mut shapes: Vec<u32> = shapes.into_iter().collect();
+        shapes.sort_by_key(best);
+        let asked = shapes.iter().filter_map(|number| self.shapes.get(number));
+        let asked: Vec<_> = asked.map(|shape| asks(shape, &fields)).collect();
+        let bits: BTreeMap<u32, usize> = shapes.iter().copied().zip(0..).collect();
+        let mut values = vec![BTreeMap::new(); fields.len()];
+        self.each_entry(|plan, entry, _| {
+            let (number, key) = plan.image.key(entry);
+            let Some(bit) = bits.get(&number) else { return };
+            let Some(shape) = plan.shapes.get(&number) else {
+                return;
+            };
+            for (at, field) in &asked[*bit] {
+                let value = shape.value_of(*field, &key) & fields[*at].1;
+                *values[*at].entry((*bit, value)).or_insert(0) += 1;
+            }
+        });
+        let factor = self.secret.key_hash(CELLS_HASH, 0).mix;
+        let pruned = fields.into_iter().zip(&values).enumerate();
+        let pruned = pruned.map(|(number, (field, values))| {
+            let asking = asked.iter().map(|asks| asks.get(&number).copied());
+            Pruned::new(field, asking.collect(), factor, values)
+        });
+        let mut pruning = Pruning {
+            fields: pruned.collect(),
+            words: cell_words(shapes.len()),
+            bits,
+            shapes,
+            none: 0,
+            best: 0,
+            open: 0,
+        };
+        pruning.place(&mut self.image);
+        for (bit, number) in pruning.shapes.iter().enumerate() {
+            let word = bit as u32 / 64;
+            if let Some(shape) = self.shapes.get(number) {
+                let rank = self.image.get(shape.unit, words::BEST);
+                let least = rank.min(self.image.get(pruning.best, word));
+                self.image.put(pruning.best, word, least);
+            }
+        }
+        pruning
+    }
+}
+
+#[cfg(test)]
+mod tests;
