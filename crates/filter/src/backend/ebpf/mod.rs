@@ -175,6 +175,18 @@ pub struct Fragment<'a> {
     /// of what `access` reaches. The same as `reject`, or code that tries
     /// again with an access that reaches further.
     pub short: Label,
+    /// What a comparison tells of a value that is used again is hidden from the
+    /// verifier, which costs a frame two instructions. Without `CAP_PERFMON` it
+    /// also follows branches that it knows not to be taken, as the processor may
+    /// do: a few dozen ranges of one field would be more than it follows at all.
+    pub is_hidden: bool,
+}
+
+/// About how many conditional jumps are on the longest path through the code of a
+/// program that loads by calls. The verifier keeps as many pending, and at most
+/// 8,192 of all of a program.
+pub fn path_jumps(program: &Program) -> u32 {
+    code::path_jumps(program, lower::Mode::Call)
 }
 
 /// Adds the code of a verified program to `asm`. It ends in jumps to the

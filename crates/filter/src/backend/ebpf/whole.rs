@@ -205,6 +205,7 @@ fn by_pointers(
         accept: ends.accept,
         reject: ends.reject,
         short,
+        is_hidden: false,
     };
     emit_fragment(asm, program, &fragment)
 }
@@ -368,6 +369,7 @@ fn by_calls(
         accept: ends.accept,
         reject: ends.reject,
         short: ends.reject,
+        is_hidden: false,
     };
     emit_fragment(asm, program, &fragment)
 }

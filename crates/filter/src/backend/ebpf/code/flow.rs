@@ -39,11 +39,29 @@ impl Coder<'_> {
             (Operand::Imm(_), _) => (cmp.swapped(), b, a),
             _ => (cmp, a, b),
         };
-        let left = self.read_operand(a, self.scratch[0]);
-        let Src::Reg(left) = left else {
+        let [first, second] = self.scratch;
+        let left = self.read_operand(a, first);
+        let Src::Reg(mut left) = left else {
             unreachable!("a constant was put on the right");
         };
-        let right = self.read_operand(b, self.scratch[1]);
+        let mut right = self.read_operand(b, second);
+        // That they differ tells nothing.
+        let told: &[Block] = match cmp {
+            Cmp::Eq => &[then.block],
+            Cmp::Ne => &[otherwise.block],
+            _ => &[then.block, otherwise.block],
+        };
+        if self.fragment.is_hidden && right != Src::Reg(first) {
+            if self.is_used_in(a, told) {
+                left = self.hide(left, first);
+            }
+            if let Src::Reg(known) = right
+                && first != second
+                && self.is_used_in(b, told)
+            {
+                right = Src::Reg(self.hide(known, second));
+            }
+        }
         let (mut cmp, mut to, mut fall) = match cmp {
             Cmp::Clear => (Cmp::Set, otherwise, then),
             _ => (cmp, then, otherwise),
@@ -74,6 +92,21 @@ impl Coder<'_> {
             self.asm.bind(label);
             self.edge(to);
         }
+    }
+
+    /// Whether a value may be used in one of the blocks, or later.
+    fn is_used_in(&self, operand: Operand, blocks: &[Block]) -> bool {
+        let last = operand.value().map(|value| self.last_uses[value.index()]);
+        let first = blocks.iter().map(|block| block.index()).min();
+        last.is_some_and(|last| first.is_some_and(|first| last >= first))
+    }
+
+    /// A copy that the verifier does not take for one: what it learns of the
+    /// copy it does not know of the register.
+    fn hide(&mut self, from: Reg, to: Reg) -> Reg {
+        self.mov32(to, from.into());
+        self.asm.push(Insn::alu32(op::OR, to, 0));
+        to
     }
 
     fn height(&self, edge: &Edge) -> u32 {

@@ -40,6 +40,7 @@ pub(super) fn generate(
         labels,
         deep: heights.first().copied().unwrap_or(0) > PATH_JUMPS_MAX,
         heights,
+        last_uses: last_uses(program),
     };
     if lowered.blocks.first().is_none_or(Option::is_none) {
         coder.asm.goto(fragment.reject);
@@ -119,6 +120,30 @@ fn heights(program: &Program, lowered: &Lowered) -> Vec<u32> {
     heights
 }
 
+/// As for [`super::path_jumps`].
+pub(super) fn path_jumps(program: &Program, mode: Mode) -> u32 {
+    let lowered = lower(program, &analyse(program, mode.reach()), mode);
+    heights(program, &lowered).first().copied().unwrap_or(0)
+}
+
+/// For each value the last block that uses it, by its own code or as it is left.
+fn last_uses(program: &Program) -> Vec<usize> {
+    let mut last = vec![0; program.values.len()];
+    for (index, block) in program.blocks.iter().enumerate() {
+        let computed = block.insts.iter().map(|value| program.op(*value));
+        let computed = computed.flat_map(|op| op.operands());
+        let passed = block
+            .term
+            .edges()
+            .flat_map(|edge| edge.args.iter().copied());
+        let used = computed.chain(block.term.operands()).chain(passed);
+        for value in used.filter_map(Operand::value) {
+            last[value.index()] = index;
+        }
+    }
+    last
+}
+
 struct Coder<'a> {
     asm: &'a mut Asm,
     program: &'a Program,
@@ -130,6 +155,8 @@ struct Coder<'a> {
     heights: Vec<u32>,
     /// Whether paths are so long that of two ways the shorter must come first.
     deep: bool,
+    /// For each value the last block that uses it.
+    last_uses: Vec<usize>,
 }
 
 impl Coder<'_> {
