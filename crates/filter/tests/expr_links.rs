@@ -98,6 +98,10 @@ fn cooked_captures_know_direction_and_interface() {
         let refused = refusal(text, &Context::new(LinkType::EN10MB));
         assert!(refused.contains("EN10MB"), "{refused}");
     }
+    for (text, instead) in [("inbound", "`not ether src "), ("outbound", "`ether src ")] {
+        let refused = refusal(text, &Context::new(LinkType::EN10MB));
+        assert!(refused.contains(instead), "{refused}");
+    }
 }
 
 #[test]

@@ -149,6 +149,14 @@ impl Generator<'_> {
         match self.layout.link {
             Link::Sll => Ok(self.compare(from, 0, Width::B2, cmp, COOKED_OUTGOING)),
             Link::Sll2 => Ok(self.compare(from, 10, Width::B1, cmp, COOKED_OUTGOING)),
+            Link::Ethernet => {
+                let not = if cmp == Cmp::Ne { "not " } else { "" };
+                let error = self.not_on_link(&format!("`{word}`"));
+                Err(error.expected(format!(
+                    "a test of addresses, such as `{not}ether src ADDR` with the interface's own: \
+                     a frame does not tell its direction"
+                )))
+            }
             _ => Err(self.not_on_link(&format!("`{word}`"))),
         }
     }
