@@ -24,6 +24,7 @@ use weir_lab::cpu::set_realtime;
 use weir_lab::load::{Generator, Rate, Udp};
 use weir_lab::need;
 use weir_lab::net::{Offloads, Pair, nobody};
+use weir_lab::results::{Bar, Recorder, Unit, recorder};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -35,7 +36,7 @@ fn main() {
     if !need::root() {
         return;
     }
-    if let Err(error) = measure() {
+    if let Err(error) = measure(&recorder!()) {
         println!("not measured: {error}");
     }
 }
@@ -64,7 +65,7 @@ impl Way<'_> {
     }
 }
 
-fn measure() -> Result<(), Failed> {
+fn measure(results: &Recorder) -> Result<(), Failed> {
     let net = Pair::new()?;
     let flows = Udp {
         dst_ports: 10,
@@ -118,8 +119,8 @@ fn measure() -> Result<(), Failed> {
             result = net.b.run(|| -> Result<(), Failed> {
                 set_realtime(None, true)?;
                 match way {
-                    Way::InProcess => all(way, name),
-                    Way::Broker(_) => nobody::run(|| all(way, name)),
+                    Way::InProcess => all(results, way, name),
+                    Way::Broker(_) => nobody::run(|| all(results, way, name)),
                 }
             });
             done.store(true, Ordering::Relaxed);
@@ -152,15 +153,24 @@ fn read(mut port: Port, done: &AtomicBool) -> Result<(u64, u64), Failed> {
     Ok((frames, lost))
 }
 
-fn all(way: Way<'_>, interface: &str) -> Result<(), Failed> {
+fn all(results: &Recorder, way: Way<'_>, interface: &str) -> Result<(), Failed> {
     println!("\n{}, µs: least, median, 99 of 100, most", way.name());
-    opens(way, interface)?;
-    changes(way, interface)?;
-    sends(way, interface)?;
-    closes(way, interface)
+    let report = |what: &str, times: &mut [Duration], bar| {
+        let median = report(what, times, bar);
+        let name = format!("ports: {what}, {}", way.name());
+        results.record(&name, median, Unit::Microseconds, bar);
+    };
+    opens(&report, way, interface)?;
+    changes(&report, way, interface)?;
+    sends(&report, way, interface)?;
+    closes(&report, way, interface)
 }
 
-fn opens(way: Way<'_>, interface: &str) -> Result<(), Failed> {
+/// Prints times of an operation and what is required of their median, and
+/// records them.
+type Report<'a> = &'a dyn Fn(&str, &mut [Duration], Bar);
+
+fn opens(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Failed> {
     let open = |number: usize| {
         let filter = format!("udp dst port {}", 20_000 + number);
         let port = way.on(interface).filter(&filter)?;
@@ -175,23 +185,23 @@ fn opens(way: Way<'_>, interface: &str) -> Result<(), Failed> {
         kept.push(open(number)?);
         times.push(began.elapsed());
     }
-    report("open a port of 1 MiB", &mut times, "2000");
+    report("open a port of 1 MiB", &mut times, Bar::AtMost(2000.0));
     let began = Instant::now();
     for number in 31..=50 {
         kept.push(open(number)?);
     }
-    report("20 in a row, each", &mut [began.elapsed() / 20], "");
+    report("20 in a row, each", &mut [began.elapsed() / 20], Bar::None);
     let mut times = Vec::new();
     for port in kept {
         let began = Instant::now();
         drop(port);
         times.push(began.elapsed());
     }
-    report("close one", &mut times, "");
+    report("close one", &mut times, Bar::None);
     Ok(())
 }
 
-fn changes(way: Way<'_>, interface: &str) -> Result<(), Failed> {
+fn changes(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Failed> {
     let mut port = way.on(interface).filter("udp dst port 30000")?.open()?;
     for (what, filter, count, bar) in [
         (
@@ -199,13 +209,14 @@ fn changes(way: Way<'_>, interface: &str) -> Result<(), Failed> {
             "udp dst port",
             2000,
             match way {
-                Way::InProcess => "20",
-                Way::Broker(_) => "100",
+                Way::InProcess => 20.0,
+                Way::Broker(_) => 100.0,
             },
         ),
-        ("change the filter, a new shape", "", 16, "5000"),
+        ("change the filter, a new shape", "", 16, 5000.0),
     ] {
         let mut times = Vec::new();
+        let filter_is_new = filter.is_empty();
         for number in 0..count {
             let filter = match filter {
                 "" => format!("ip[{}] = 7 and udp src port {number}", 8 + number % 8),
@@ -215,16 +226,16 @@ fn changes(way: Way<'_>, interface: &str) -> Result<(), Failed> {
             port.set_filter(&filter)?;
             times.push(began.elapsed());
             // As changes come: not one upon the other.
-            if number % 100 == 99 || bar == "5000" {
+            if number % 100 == 99 || filter_is_new {
                 std::thread::sleep(Duration::from_millis(40));
             }
         }
-        report(what, &mut times, bar);
+        report(what, &mut times, Bar::AtMost(bar));
     }
     Ok(())
 }
 
-fn sends(way: Way<'_>, interface: &str) -> Result<(), Failed> {
+fn sends(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Failed> {
     let mut port = way.on(interface).filter("ether proto 0x88b5")?.open()?;
     let own = port.status()?.address;
     let own = own.split(':').map(|byte| u8::from_str_radix(byte, 16));
@@ -236,7 +247,7 @@ fn sends(way: Way<'_>, interface: &str) -> Result<(), Failed> {
     let began = Instant::now();
     port.send_batch(&[&frame])?;
     times.push(began.elapsed());
-    report("send the first frame", &mut times, "");
+    report("send the first frame", &mut times, Bar::None);
     for (what, frames) in [("send one", 1), ("send 64 at once, each", 64)] {
         let batch = vec![frame.as_slice(); frames];
         let mut times = Vec::new();
@@ -245,12 +256,12 @@ fn sends(way: Way<'_>, interface: &str) -> Result<(), Failed> {
             port.send_batch(&batch)?;
             times.push(began.elapsed() / frames as u32);
         }
-        report(what, &mut times, "");
+        report(what, &mut times, Bar::None);
     }
     Ok(())
 }
 
-fn closes(way: Way<'_>, interface: &str) -> Result<(), Failed> {
+fn closes(report: Report<'_>, way: Way<'_>, interface: &str) -> Result<(), Failed> {
     const PORTS: usize = 1000;
     let open = |number| {
         let filter = format!("udp dst port {}", 40_000 + number);
@@ -266,17 +277,17 @@ fn closes(way: Way<'_>, interface: &str) -> Result<(), Failed> {
     let began = Instant::now();
     drop(ports);
     let what = format!("close {count} ports");
-    report(&what, &mut [began.elapsed()], "1000000");
+    report(&what, &mut [began.elapsed()], Bar::AtMost(1e6));
     Ok(())
 }
 
-fn report(what: &str, times: &mut [Duration], bar: &str) {
+/// Gives the median, in microseconds.
+fn report(what: &str, times: &mut [Duration], bar: Bar) -> f64 {
     times.sort();
     let at = |place: usize| times[place.min(times.len() - 1)].as_secs_f64() * 1e6;
-    let bar = if bar.is_empty() {
-        String::new()
-    } else {
-        format!("   (bar {bar})")
+    let bar = match bar {
+        Bar::AtMost(bar) | Bar::AtLeast(bar) => format!("   (bar {bar})"),
+        Bar::None => String::new(),
     };
     println!(
         "  {what:32} {:9.1} {:9.1} {:9.1} {:9.1}{bar}",
@@ -285,4 +296,5 @@ fn report(what: &str, times: &mut [Duration], bar: &str) {
         at(times.len() * 99 / 100),
         at(times.len())
     );
+    at(times.len() / 2)
 }

@@ -31,12 +31,17 @@ pub mod limits {
     pub const STEPS_MAX: u64 = 1 << 18;
     /// The same, of all users' filters on one interface together.
     pub const USERS_STEPS_MAX: u64 = 2 * STEPS_MAX;
+    /// The same, of all users of one grant: three quarters, so that no user has
+    /// all of a grant, and no grant all there is.
+    pub const GRANT_STEPS_MAX: u64 = USERS_STEPS_MAX / 4 * 3;
     /// The same with the superuser's: who opens a port waits no longer for
     /// these either.
     pub const STEPS_INTERFACE_MAX: u64 = 3 * STEPS_MAX;
     /// Shapes of all users' filters on one interface together: three quarters
     /// of what it has room for. The rest is the superuser's and the host's.
     pub const USERS_SHAPES_MAX: usize = 384;
+    /// Shapes of the filters of all users of one grant on one interface.
+    pub const GRANT_SHAPES_MAX: usize = USERS_SHAPES_MAX / 4 * 3;
     /// Shapes of all filters of one user together: an eighth of what an interface
     /// has room for (`weir_demux::kernel::limits::SHAPES_MAX`), and some
     /// milliseconds to make one more.

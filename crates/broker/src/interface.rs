@@ -5,6 +5,20 @@ use std::net::{IpAddr, Ipv4Addr};
 use weir_link::net::Interface;
 use weir_wire::LinkType;
 
+/// The name of a device through which somebody sends what the broker checks: at
+/// most 14 bytes, of which no other has the same.
+pub(crate) fn path_name(random: u64) -> String {
+    format!("w{:012x}", random >> 16)
+}
+
+/// Whether an interface's name is that of a device which a broker has made to
+/// check frames that are sent.
+pub fn is_path(name: &str) -> bool {
+    let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let digits = name.strip_prefix('w');
+    digits.is_some_and(|digits| digits.len() == 12 && digits.bytes().all(digit))
+}
+
 /// An interface's facts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
@@ -117,6 +131,23 @@ impl TryFrom<Interface> for Facts {
 mod tests {
     use super::*;
     use weir_link::net::Address;
+
+    #[test]
+    fn the_broker_s_own_devices_are_known_by_their_names() {
+        for random in [0, 1 << 16, u64::MAX] {
+            let name = path_name(random);
+            assert!(is_path(&name) && name.len() == 13, "{name}");
+        }
+        for name in [
+            "w0",
+            "wlan0",
+            "wlx00c0ca123456",
+            "W00c0ca123456",
+            "w00c0ca12345g",
+        ] {
+            assert!(!is_path(name), "{name}");
+        }
+    }
 
     fn interface(linktype: Option<LinkType>) -> Interface {
         Interface {

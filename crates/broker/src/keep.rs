@@ -34,8 +34,12 @@ use weir_link::live::PathError;
 /// Where a broker keeps it, unless told otherwise.
 pub const FOLDER_DEFAULT: &str = "/run/weir";
 
-/// Most bytes of a port's file: a request is not longer.
+/// Bytes of a port's file from which on it is written anew, and not appended to:
+/// a request is not longer.
 const PORT_LEN_MAX: usize = crate::protocol::MESSAGE_LEN_MAX;
+
+/// Most bytes of what is noted of a port at once.
+const LINE_LEN_MAX: usize = 2 * PORT_LEN_MAX;
 
 /// How long the kernel may take to remove what a dead program sent by.
 const USER_GONE_MAX: Duration = Duration::from_secs(1);
@@ -150,7 +154,7 @@ impl Kept {
     pub(crate) fn who(&self) -> Who {
         Who {
             uid: self.uid,
-            gids: self.gids.clone(),
+            gids: self.gids.as_slice().into(),
             pid: self.pid,
             is_superuser: self.is_superuser,
         }
@@ -309,7 +313,7 @@ impl Keep {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = fs::openat(&self.ports, format!("{number}.port"), flags, Mode::empty());
         let mut text = Vec::new();
-        let file = io::Read::take(File::from(file.ok()?), PORT_LEN_MAX as u64 * 4);
+        let file = io::Read::take(File::from(file.ok()?), (PORT_LEN_MAX + LINE_LEN_MAX) as u64);
         io::Read::read_to_end(&mut { file }, &mut text).ok()?;
         let mut lines = text.split(|byte| *byte == b'\n').rev();
         lines.find_map(|line| serde_json::from_slice(line).ok())
@@ -350,6 +354,10 @@ fn line(port: &Kept) -> io::Result<Vec<u8>> {
     let mut text = vec![b'\n'];
     serde_json::to_writer(&mut text, port)?;
     text.push(b'\n');
+    if text.len() > LINE_LEN_MAX {
+        // The next broker would not read it.
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     Ok(text)
 }
 
@@ -399,5 +407,33 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(Errno) -> KeepError {
         what,
         path,
         source: error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_can_be_read_again() {
+        let asked = r#"{"interface": "eth0", "filter": {"text": ""}, "ring": 4096}"#;
+        let mut port = Kept {
+            port: 7,
+            version: 0,
+            slot: 0,
+            ifindex: 2,
+            namespace: None,
+            uid: 1001,
+            gids: vec![u32::MAX; crate::daemon::limits::GROUPS_MAX],
+            pid: 1,
+            is_superuser: false,
+            asked: serde_json::from_str(asked).unwrap(),
+            secret: String::new(),
+            path: None,
+        };
+        port.asked.filter.text = "x".repeat(PORT_LEN_MAX);
+        assert!(line(&port).is_ok());
+        port.gids = vec![u32::MAX; 1 << 16];
+        assert!(line(&port).is_err());
     }
 }

@@ -3,6 +3,7 @@
 
 mod support;
 
+use rustix::net::sockopt;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::net::{TcpListener, TcpStream};
@@ -22,6 +23,19 @@ use weir_lab::rng::Rng;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What everyone but the superuser may do.
+/// Who runs the tests may do everything, root or not.
+const ALL: &str = r#"
+[[grant]]
+users = ["*"]
+interfaces = ["*"]
+priority_max = 65535
+ports_max = 4096
+ports_total = 4096
+memory_max = "1 GiB"
+memory_total = "1 GiB"
+take = true
+"#;
+
 const POLICY: &str = r#"
 [[host]]
 interfaces = ["*"]
@@ -40,7 +54,7 @@ filter = "udp portrange 5000-5999 or port 22"
 
 #[test]
 fn a_queue_without_room_is_refused() {
-    let running = Running::start("");
+    let running = Running::start(ALL);
     let mut client = running.connect();
     let with = |ring| OpenPort {
         ring,
@@ -55,7 +69,7 @@ fn a_queue_without_room_is_refused() {
 
 #[test]
 fn ports_get_their_frames_and_go_with_the_connection() {
-    let running = Running::start("");
+    let running = Running::start(ALL);
     let mut client = running.connect();
     let watch = client.open(copy("udp")).unwrap();
     let take = OpenPort {
@@ -213,7 +227,7 @@ fn users_do_not_see_or_touch_each_others_ports() {
 
 #[test]
 fn nonsense_ends_the_connection_with_a_reason_and_hurts_nobody_else() {
-    let running = Running::start("");
+    let running = Running::start(ALL);
     let mut steady = running.connect();
     let port = steady.open(copy("udp")).unwrap();
     let mut rng = Rng::new(0x6a7b);
@@ -285,7 +299,7 @@ fn connections_are_bounded_for_each_user() {
 
 #[test]
 fn who_does_not_read_is_dropped() {
-    let running = Running::start("");
+    let running = Running::start(ALL);
     let mut client = running.connect();
     client.open(copy("udp")).unwrap();
     let ask = Ask::Interface {
@@ -312,7 +326,7 @@ fn who_does_not_read_is_dropped() {
 
 #[test]
 fn what_happens_to_an_interface_is_said() {
-    let running = Running::start("");
+    let running = Running::start(ALL);
     let mut client = running.connect();
     let port = client.open(copy("udp")).unwrap().port;
     running.fabric.change(running.eth, |facts| {
@@ -351,7 +365,7 @@ fn what_happens_to_an_interface_is_said() {
 
 #[test]
 fn what_happens_is_said_also_when_a_port_is_opened_first() {
-    let running = Running::start("");
+    let running = Running::start(ALL);
     let mut client = running.connect();
     let port = client.open(copy("udp")).unwrap().port;
     running.fabric.change(running.eth, |facts| facts.mtu = 9000);
@@ -367,7 +381,7 @@ fn what_happens_is_said_also_when_a_port_is_opened_first() {
 
 #[test]
 fn many_ports_are_listed_page_by_page() {
-    let running = Running::start("");
+    let running = Running::start(ALL);
     let mut client = running.connect();
     let long = format!("udp port 53 or ({})", vec!["udp"; 300].join(" or "));
     for _ in 0..80 {
@@ -393,7 +407,9 @@ fn many_ports_are_listed_page_by_page() {
 /// so until the other end is gone, which comes with it.
 fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    sockopt::set_socket_recv_buffer_size(&listener, 4 << 10).unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    sockopt::set_socket_send_buffer_size(&near, 4 << 10).unwrap();
     let (far, _) = listener.accept().unwrap();
     near.set_nonblocking(true).unwrap();
     let mut idle = 0;
@@ -407,7 +423,7 @@ fn lingering() -> (OwnedFd, TcpStream) {
     }
     near.set_nonblocking(false).unwrap();
     let linger = Some(Duration::from_secs(600));
-    rustix::net::sockopt::set_socket_linger(&near, linger).unwrap();
+    sockopt::set_socket_linger(&near, linger).unwrap();
     (near.into(), far)
 }
 
@@ -445,18 +461,13 @@ fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
     }
     // As before Linux 6.16.
     let running = Running::start_with(POLICY, |listener| listener.accept_descriptors());
-    let far = nobody::run(|| {
-        let (first, first_far) = lingering();
-        let (second, second_far) = lingering();
-        // With what is no request, and behind it, in the queue of a
-        // connection that is ended.
+    let far = block(&running, nobody::NOBODY);
+    // Behind what is no request, in the queue of a connection that is ended.
+    let file = std::fs::File::open("/dev/null").unwrap();
+    nobody::run(|| {
         let client = running.connect();
-        client.channel.send(b"x", &[first.as_fd()], true).unwrap();
-        let other = running.connect();
-        other.channel.send(b"x", &[], true).unwrap();
-        let _ = other.channel.send(b"x", &[second.as_fd()], true);
-        drop((first, second, client, other));
-        [first_far, second_far]
+        client.channel.send(b"x", &[], true).unwrap();
+        let _ = client.channel.send(b"x", &[file.as_fd()], true);
     });
     for _ in 0..20 {
         let time = answered(&running);
@@ -478,14 +489,105 @@ fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
     });
 }
 
+/// Connects as that user, with a message that has a descriptor in the queue;
+/// whether the user was let that far.
+fn connect_with(running: &Running, uid: u32, fd: &OwnedFd) -> std::io::Result<bool> {
+    as_user(uid, &[], || {
+        let channel = Channel::connect(&running.path)?;
+        Ok(channel.send(b"x", &[fd.as_fd()], true).is_ok())
+    })
+}
+
+/// Has the daemon block as it closes a connection of that user, until what
+/// this gives is gone.
+fn block(running: &Running, uid: u32) -> TcpStream {
+    loop {
+        let (near, far) = lingering();
+        let is_sent = connect_with(running, uid, &near).unwrap();
+        // If the daemon was first, this copy is the last and blocks.
+        let closing = std::thread::spawn(move || drop(near));
+        std::thread::sleep(Duration::from_millis(5));
+        if is_sent && closing.is_finished() {
+            return far;
+        }
+    }
+}
+
+#[test]
+fn who_sends_descriptors_that_cannot_be_closed_is_kept_off_the_socket() {
+    if !need::root() {
+        return;
+    }
+    let policy = "[[grant]]\nusers = [4711]\ninterfaces = ['*']\n";
+    let running = Running::start_with(policy, |listener| listener.accept_descriptors());
+    let far = block(&running, 4712);
+    let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let attempts = (0..5000).position(|_| connect_with(&running, 4712, &file).is_err());
+    let attempts = attempts.expect("a user can connect without end");
+    assert!(attempts < 1000, "{attempts} connections");
+    // Others are served all the while.
+    as_user(4711, &[], || running.connect().open(copy("udp"))).unwrap();
+    assert!(answered(&running) < PATIENCE);
+    drop(far);
+    let began = Instant::now();
+    while as_user(4712, &[], || Channel::connect(&running.path)).is_err() {
+        assert!(began.elapsed() < PATIENCE, "kept off for good");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn who_sends_no_descriptors_does_not_wait_for_those_who_do() {
+    if !need::root() {
+        return;
+    }
+    let running = Running::start_with(POLICY, |listener| listener.accept_descriptors());
+    // All threads that close wait.
+    let _ends = Vec::from_iter((5000..5064).map(|uid| block(&running, uid)));
+    let closers = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = tasks.flat_map(|task| std::fs::read_to_string(task.path().join("comm")));
+        names.filter(|name| name.trim() == "weir-close").count()
+    };
+    let began = Instant::now();
+    while closers() < 64 {
+        assert!(began.elapsed() < PATIENCE, "{} threads", closers());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let ask = || Ask::Ports { after: None };
+    let bytes = encode(&weir_broker::protocol::Request { id: 1, ask: ask() }).unwrap();
+    nobody::run(|| {
+        for _ in 0..20 {
+            // With requests in the queue, an empty message too, when it ends.
+            let channel = Channel::connect(&running.path).unwrap();
+            for _ in 0..3 {
+                channel.send(&bytes, &[], true).unwrap();
+            }
+            let _ = channel.send(b"", &[], true);
+        }
+        let mut client = running.connect();
+        client.channel.wait_at_most(PATIENCE).unwrap();
+        // Also once the daemon has seen all of them end.
+        for _ in 0..5 {
+            let (answer, _) = client.ask(ask());
+            assert!(matches!(answer, Answer::Ports { .. }), "{answer:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+}
+
 #[test]
 fn more_descriptors_than_a_message_may_have_end_the_connection() {
-    let running = Running::start_with("", |listener| listener.accept_descriptors());
+    let running = Running::start_with(ALL, |listener| listener.accept_descriptors());
     let file = std::fs::File::open("/dev/null").unwrap();
-    let mut client = running.connect();
+    let client = running.connect();
     let fds = [file.as_fd(); 4];
     client.channel.send(b"x", &fds, true).unwrap();
-    assert!(client.goodbye().contains("descriptors"));
+    // It is closed with the message unread, which may be all that is seen.
+    match client.channel.receive(true) {
+        Ok(_) => assert!(client.channel.receive(true).is_err(), "then it is closed"),
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+    }
     answered(&running);
 }
 
@@ -509,10 +611,15 @@ fn who_has_no_grant_is_turned_away_at_once() {
 
 /// Runs `f` as nobody, with these groups besides.
 fn with_groups<T: Send>(groups: &[u32], f: impl FnOnce() -> T + Send) -> T {
+    as_user(nobody::NOBODY, groups, f)
+}
+
+/// Runs `f` as a user, in the group of that number and these.
+fn as_user<T: Send>(uid: u32, groups: &[u32], f: impl FnOnce() -> T + Send) -> T {
     let inside = || {
         let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         set_thread_groups(&groups).unwrap();
-        let (uid, gid) = (Uid::from_raw(nobody::NOBODY), Gid::from_raw(nobody::NOBODY));
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(uid));
         set_thread_res_gid(gid, gid, gid).unwrap();
         set_thread_res_uid(uid, uid, uid).unwrap();
         f()
@@ -536,19 +643,155 @@ fn groups_are_those_of_the_process() {
 }
 
 #[test]
+fn one_user_does_not_have_all_requests_that_wait_for_memory() {
+    if !need::root() {
+        return;
+    }
+    let running = Running::start(POLICY);
+    running.fabric.hold_rings(true);
+    let open = || OpenPort {
+        ring: Bytes(256 << 10),
+        ..copy("")
+    };
+    let answered = nobody::run(|| {
+        let mut client = running.connect();
+        let port = client.open(open()).unwrap().port;
+        client.ask(Ask::Close { port });
+        // All that there may be is held; so requests wait for two seconds.
+        let began = Instant::now();
+        let ask = Ask::Open(open());
+        let bytes = encode(&weir_broker::protocol::Request { id: 1, ask }).unwrap();
+        let clients = Vec::from_iter((0..10).map(|_| running.connect()));
+        for client in &clients {
+            for _ in 0..4 {
+                client.channel.send(&bytes, &[], true).unwrap();
+            }
+        }
+        let mut answered = 0;
+        while began.elapsed() < Duration::from_secs(1) {
+            let answers = clients
+                .iter()
+                .filter_map(|one| one.channel.receive(false).ok());
+            answered += answers.flatten().count();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        answered
+    });
+    assert_eq!(answered, 40 - 8);
+}
+
+/// Many ports become ready together, and each takes the kernel long to bind.
+#[test]
+fn ports_that_take_long_to_bind_hold_nobody_up() {
+    if !need::root() {
+        return;
+    }
+    let (many, few) = (nobody::NOBODY, 4711);
+    let policy = format!(
+        "[[grant]]\nusers = [{many}]\ninterfaces = ['*']\nports_max = 64\nmemory_max = '4 MiB'\n\
+         [[grant]]\nusers = [{few}]\ninterfaces = ['*']\n"
+    );
+    let running = Running::start(&policy);
+    // They wait in the queue until it is bound.
+    running.fabric.take_to_bind(Duration::from_millis(500));
+    let mut first = running.connect();
+    let opening = std::thread::spawn(move || first.open(copy("udp")).unwrap());
+    let ask = Ask::Open(copy("udp"));
+    let bytes = encode(&weir_broker::protocol::Request { id: 1, ask }).unwrap();
+    let clients = nobody::run(|| {
+        let clients = Vec::from_iter((0..40).map(|_| running.connect()));
+        for client in &clients {
+            client.channel.send(&bytes, &[], true).unwrap();
+        }
+        clients
+    });
+    opening.join().unwrap();
+    running.fabric.take_to_bind(Duration::from_millis(100));
+    // The superuser waits for one of them, and another user for some.
+    for _ in 0..5 {
+        let time = answered(&running);
+        assert!(time < Duration::from_secs(1), "the superuser: {time:?}");
+    }
+    let began = Instant::now();
+    as_user(few, &[], || running.connect().open(copy("udp"))).unwrap();
+    let time = began.elapsed();
+    assert!(time < Duration::from_secs(1), "another user: {time:?}");
+    // The user's budget: a burst of 100 ms, and a quarter of the time.
+    let open = running.connect().ask(Ask::Ports { after: None }).0;
+    let Answer::Ports { ports, .. } = open else {
+        panic!("{open:?}");
+    };
+    assert!(ports.len() > 10, "asked for in vain");
+    drop(clients);
+}
+
+#[test]
+fn who_is_in_too_many_groups_is_turned_away() {
+    if !need::root() {
+        return;
+    }
+    let running = Running::start(POLICY);
+    let most = weir_broker::daemon::limits::GROUPS_MAX as u32;
+    // And the own one.
+    let groups: Vec<u32> = (10_000..10_000 + most).collect();
+    with_groups(&groups[1..], || running.connect().open(copy(""))).unwrap();
+    let channel = with_groups(&groups, || Channel::connect(&running.path).unwrap());
+    let message = channel.receive(true).unwrap().unwrap();
+    let Said::Goodbye { reason, kind } = decode(&message.bytes).unwrap() else {
+        panic!("not turned away");
+    };
+    assert_eq!(kind, Some(ErrorKind::Limit));
+    assert!(reason.contains("1025 groups"), "{reason}");
+}
+
+/// Processor time that the daemon has taken.
+fn spent(running: &Running) -> Duration {
+    let path = format!("/proc/self/task/{}/schedstat", running.tid);
+    let text = std::fs::read_to_string(path).unwrap();
+    let ns = text.split(' ').next().unwrap().parse().unwrap();
+    Duration::from_nanos(ns)
+}
+
+#[test]
+fn long_messages_that_make_no_sense_count_for_their_user() {
+    if !need::root() {
+        return;
+    }
+    let running = Running::start(POLICY);
+    let addresses = vec![std::net::IpAddr::from([10, 0, 0, 1]); 4000];
+    let filter = Source {
+        hosts: [("a".to_owned(), addresses)].into(),
+        ..Source::expr("udp")
+    };
+    let ask = Ask::SetFilter { port: 1, filter };
+    let mut bytes = encode(&weir_broker::protocol::Request { id: 1, ask }).unwrap();
+    *bytes.last_mut().unwrap() = b']';
+    let (before, mut count) = (spent(&running), 0);
+    nobody::run(|| {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(3) {
+            let channel = Channel::connect(&running.path).unwrap();
+            let _ = channel.send(&bytes, &[], true);
+            channel.wait_at_most(Duration::from_millis(500)).unwrap();
+            let _ = channel.receive(true);
+            count += 1;
+        }
+    });
+    let spent = spent(&running) - before;
+    let one = spent / count;
+    eprintln!("{count} messages in 3 s: {spent:?}, {one:?} each");
+    // A burst of 100 ms, a quarter of the time, and what connections take.
+    assert!(spent < Duration::from_millis(1500), "{spent:?}");
+}
+
+#[test]
 fn connecting_again_and_again_takes_little() {
     if !need::root() {
         return;
     }
     for policy in [POLICY, ""] {
         let running = Running::start(policy);
-        let spent = || {
-            let path = format!("/proc/self/task/{}/schedstat", running.tid);
-            let text = std::fs::read_to_string(path).unwrap();
-            let ns = text.split(' ').next().unwrap().parse().unwrap();
-            Duration::from_nanos(ns)
-        };
-        let (before, began) = (spent(), Instant::now());
+        let (before, began) = (spent(&running), Instant::now());
         let mut count = 0;
         nobody::run(|| {
             while began.elapsed() < Duration::from_millis(1500) {
@@ -558,7 +801,7 @@ fn connecting_again_and_again_takes_little() {
         });
         // The superuser gets in all the while.
         assert!(answered(&running) < PATIENCE);
-        let (spent, time) = (spent() - before, began.elapsed());
+        let (spent, time) = (spent(&running) - before, began.elapsed());
         let percent = 100.0 * spent.as_secs_f64() / time.as_secs_f64();
         eprintln!("{count} connections in {time:?}: {percent:.1} % of a core");
         assert!(percent < 15.0, "{percent:.1} % of a core");

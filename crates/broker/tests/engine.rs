@@ -18,7 +18,7 @@ memory_max = "256 KiB"
 
 /// The connection of that number, of a user's.
 fn owner(connection: u64, uid: u32) -> Owner {
-    let gids = vec![uid];
+    let gids = [uid].into();
     let who = Who {
         uid,
         gids,
@@ -137,6 +137,47 @@ fn nobody_keeps_the_verifier_for_long() {
     change(&ranges(5)).expect("there is room for it");
 }
 
+/// Filters of few ways that no table can hold: the kernel's verifier keeps so
+/// many conditional jumps pending, and a plan has room for so many filters.
+#[test]
+fn users_leave_room_for_the_superusers_long_and_many_filters() {
+    let roomy = POLICY.replace("= 4", "= 400").replace("256 KiB", "64 MiB");
+    let roomy = roomy.replace("[1001, 1002]", "[1001, 1002, 1003, 1004]");
+    let policy = Policy::parse(&roomy, &Accounts::default()).unwrap();
+    let long: Vec<String> = (0..600).map(|at| format!("udp port {at}")).collect();
+    let long = Source::expr(&long.join(" or "));
+    // The verdict is what it loads.
+    let tiny = Source {
+        text: "2\n32 0 0 0\n22 0 0 0\n".into(),
+        language: weir_filter::lang::Language::Cbpf,
+        ..Source::default()
+    };
+    // All users together, of one grant.
+    for (source, most) in [(long, 3), (tiny, 192)] {
+        let asked = || OpenPort {
+            filter: source.clone(),
+            ..port()
+        };
+        let fabric = MemFabric::new();
+        fabric.add("eth0");
+        let mut engine = Engine::new(fabric, policy.clone());
+        let mut opened = 0;
+        for uid in 1001..1005 {
+            let refusal = loop {
+                match engine.open(owner(uid.into(), uid), asked()) {
+                    Ok(_) => opened += 1,
+                    Err(refusal) => break refusal,
+                }
+                let _ = engine.finished();
+                assert!(opened <= most, "{opened}");
+            };
+            assert_eq!(refusal.kind, ErrorKind::Limit, "{refusal}");
+        }
+        assert!(opened * 3 > most, "only {opened}");
+        engine.open(owner(1, 0), asked()).expect("the superuser");
+    }
+}
+
 /// What one user's filters leave of the room for shapes is everybody's.
 #[test]
 fn nobody_has_all_shapes() {
@@ -233,7 +274,7 @@ fn the_shipped_policy_hides_no_frame_from_who_copies() {
         connection,
         who: Who {
             uid,
-            gids: vec![gid],
+            gids: [gid].into(),
             pid: 1,
             is_superuser: uid == 0,
         },
@@ -327,23 +368,30 @@ fn shape(at: usize) -> String {
 fn users_leave_shapes_and_verifier_steps_to_root() {
     let fabric = MemFabric::new();
     fabric.add("eth0");
-    let text = "[[grant]]\nusers = ['*']\ninterfaces = ['eth0']\nports_max = 64\n\
-                ports_total = 2000\nmemory_max = '64 MiB'\nmemory_total = '1 GiB'\n";
+    let limits = "interfaces = ['eth0']\nports_max = 64\nports_total = 2000\n\
+                  memory_max = '64 MiB'\nmemory_total = '1 GiB'\n";
+    let few: Vec<u32> = (1000..1010).collect();
+    let text = &format!("[[grant]]\nusers = {few:?}\n{limits}[[grant]]\nusers = ['*']\n{limits}");
     let policy = Policy::parse(text, &Accounts::default()).unwrap();
     let mut engine = Engine::new(fabric, policy);
     // Before all: an interface with a port of root's, in place of claims.
     engine.open(owner(1, 0), with("arp")).unwrap();
     let mut opened = 0;
-    let refusal = loop {
-        let uid = 1000 + opened / 40;
+    // Until it is refused, by users with numbers from the first on.
+    let mut fill = |first: u32| loop {
+        let uid = first + opened / 40;
         let asked = with(&shape(opened as usize));
         match engine.open(owner(u64::from(uid), uid), asked) {
             Ok(_) => opened += 1,
-            Err(refusal) => break refusal,
+            Err(refusal) => break (opened, refusal),
         }
         let _ = engine.finished();
         assert!(opened < 1000, "never refused");
     };
+    let (of_grant, refusal) = fill(1000);
+    assert!(refusal.message.contains("of this grant"), "{refusal}");
+    assert_eq!(of_grant as usize, limits::GRANT_SHAPES_MAX);
+    let (opened, refusal) = fill(2000);
     assert_eq!(refusal.kind, ErrorKind::Limit, "{refusal}");
     assert!(refusal.message.contains("of all users"), "{refusal}");
     assert_eq!(opened as usize, limits::USERS_SHAPES_MAX);
@@ -360,15 +408,19 @@ fn users_leave_shapes_and_verifier_steps_to_root() {
         Engine::new(fabric, policy)
     };
     let mut heavies = 0u32;
-    let refusal = loop {
-        let uid = 1000 + heavies / 2;
+    let mut fill = |first: u32| loop {
+        let uid = first + heavies / 2;
         match engine.open(owner(u64::from(uid), uid), heavy()) {
             Ok(_) => heavies += 1,
-            Err(refusal) => break refusal,
+            Err(refusal) => break (heavies, refusal),
         }
         let _ = engine.finished();
         assert!(heavies < 100, "never refused");
     };
+    let (of_grant, refusal) = fill(1000);
+    assert!(refusal.message.contains("of this grant"), "{refusal}");
+    let (all, refusal) = fill(2000);
+    assert!(all > of_grant, "another grant's");
     assert!(refusal.message.contains("other users' ports"), "{refusal}");
     for _ in 0..3 {
         engine.open(owner(1, 0), heavy()).expect("root's reserve");
@@ -416,7 +468,9 @@ fn another_policy_holds_for_ports_that_are_open() {
         "users = [1002]\ninterfaces = ['eth0']\nports_max = 1\nfilter = 'udp port 53'",
     ) + "[[host]]\ninterfaces = ['*']\nfilter = 'udp port 7'\n";
     let strict = text.replace("users = [1001]", "users = [1003]");
-    let (reloaded, events) = engine.reload(parse(&strict), &Accounts::default()).unwrap();
+    let (reloaded, events) = engine
+        .reload(parse(&strict), &Accounts::default(), || ())
+        .unwrap();
     assert_eq!((reloaded.kept, reloaded.ended), (2, 3));
     let told: Vec<_> = events.iter().map(|(who, port, _)| (*who, *port)).collect();
     assert_eq!(told, [(1, first), (2, third), (1, late)]);
@@ -430,12 +484,132 @@ fn another_policy_holds_for_ports_that_are_open() {
     let seen = (delivered(second), delivered(roots));
     assert_eq!(seen, (2, 3), "only one of the last two by its filter");
     // And back: the port that is left sees all again, without having asked.
-    let (reloaded, events) = engine.reload(parse(TWO), &Accounts::default()).unwrap();
+    let (reloaded, events) = engine
+        .reload(parse(TWO), &Accounts::default(), || ())
+        .unwrap();
     assert_eq!((reloaded.kept, reloaded.ended, events.len()), (2, 0, 0));
     fabric.send(eth, &udp(5000));
     assert_eq!(engine.counted(second).unwrap().delivered, 3);
     // The claims of before are gone: only the ports' bindings are left.
     assert_eq!(fabric.in_use(eth), (2, 2));
+}
+
+#[test]
+fn what_a_revoked_port_leaves_counts_for_the_grant_of_now() {
+    let fabric = MemFabric::new();
+    fabric.add("eth0");
+    let parse = |text: &str| Policy::parse(text, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric, parse(TWO));
+    let wide = |take| OpenPort {
+        take,
+        ring: Bytes(1 << 20),
+        ..with("udp")
+    };
+    engine
+        .open(owner(9, 0), with("udp"))
+        .expect("it stays open");
+    engine.open(owner(1, 1001), wide(true)).unwrap();
+    let less = TWO.replace("take = true", "take = false");
+    let (reloaded, _) = engine
+        .reload(parse(&less), &Accounts::default(), || ())
+        .unwrap();
+    assert_eq!((reloaded.kept, reloaded.ended), (1, 1));
+    // Its ring is still being made.
+    let refusal = engine.open(owner(1, 1001), wide(false)).unwrap_err();
+    assert!(refusal.passes, "{refusal}");
+    let _ = engine.finished();
+    let opened = engine.open(owner(1, 1001), wide(false));
+    opened.expect("it was given back");
+}
+
+#[test]
+fn claims_that_do_not_change_stay_before_ports_of_equal_priority() {
+    let fabric = MemFabric::new();
+    let eth = fabric.add("eth0");
+    let claim =
+        |port| format!("[[host]]\ninterfaces = ['*']\npriority = 9\nfilter = 'udp port {port}'\n");
+    let parse = |text: &str| Policy::parse(text, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric.clone(), parse(&claim(7)));
+    let taker = OpenPort {
+        take: true,
+        priority: 9,
+        ..with("udp")
+    };
+    engine.open(owner(1, 0), taker).unwrap();
+    let _ = engine.finished();
+    for text in [claim(7), claim(8) + &claim(7), claim(7)] {
+        assert!(fabric.send(eth, &udp(7)), "the host's");
+        assert!(!fabric.send(eth, &udp(9)), "taken");
+        engine
+            .reload(parse(&text), &Accounts::default(), || ())
+            .unwrap();
+    }
+    assert!(fabric.send(eth, &udp(7)), "the host's");
+    assert_eq!(fabric.in_use(eth), (1, 2));
+}
+
+#[test]
+fn rings_of_closed_ports_are_bounded() {
+    let fabric = MemFabric::new();
+    fabric.add("eth0");
+    let policy = Policy::parse(POLICY, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric.clone(), policy);
+    fabric.hold_rings(true);
+    let small = || OpenPort {
+        ring: Bytes(4 << 10),
+        ..port()
+    };
+    let mut open = || {
+        let port = engine.open(owner(1, 1001), small())?;
+        let _ = engine.finished();
+        engine.close(&owner(1, 1001), port)
+    };
+    for _ in 0..16 {
+        open().expect("four of each of four ports");
+    }
+    let refusal = open().unwrap_err();
+    assert!(
+        refusal.passes && refusal.message.contains("16 rings"),
+        "{refusal}"
+    );
+    fabric.hold_rings(false);
+    open().expect("they are gone");
+}
+
+#[test]
+fn a_reload_changes_all_ports_at_once() {
+    let fabric = MemFabric::new();
+    let eth = fabric.add("eth0");
+    let policy = |filter: &str| {
+        let text = format!(
+            "[[grant]]\nusers = [1001]\ninterfaces = ['eth0']\nports_max = 20\n\
+             memory_max = '2 MiB'\nfilter = '{filter}'\n"
+        );
+        Policy::parse(&text, &Accounts::default()).unwrap()
+    };
+    let mut engine = Engine::new(fabric.clone(), policy(""));
+    for _ in 0..20 {
+        engine.open(owner(1, 1001), with("udp")).unwrap();
+        let _ = engine.finished();
+    }
+    let roots = engine.open(owner(2, 0), with("udp")).unwrap();
+    let _ = engine.finished();
+    let (before, mut signs) = (fabric.loads(), 0);
+    let accounts = Accounts::default();
+    let (reloaded, _) = engine
+        .reload(policy("udp port 53"), &accounts, || signs += 1)
+        .unwrap();
+    assert_eq!((reloaded.kept, reloaded.ended), (21, 0));
+    assert_eq!(fabric.loads() - before, 1);
+    assert!(signs > 20, "{signs} signs of life");
+    // Where that cannot be, no port stays behind its filter of before.
+    fabric.refuse_commits(true);
+    let (reloaded, events) = engine
+        .reload(policy("udp port 67"), &accounts, || ())
+        .unwrap();
+    assert_eq!((reloaded.kept, reloaded.ended, events.len()), (1, 20, 20));
+    assert!(engine.counted(roots).is_some());
+    assert_eq!(fabric.in_use(eth), (1, 1));
 }
 
 #[test]
@@ -452,15 +626,15 @@ fn a_lost_membership_ends_a_port_with_the_next_policy() {
         connection: 1,
         who: Who {
             uid: 1001,
-            gids: vec![1001, 110],
+            gids: [1001, 110].into(),
             ..Who::default()
         },
     };
     engine.open(bob, port()).unwrap();
     let _ = engine.finished();
-    let (reloaded, _) = engine.reload(policy(&with), &with).unwrap();
+    let (reloaded, _) = engine.reload(policy(&with), &with, || ()).unwrap();
     assert_eq!((reloaded.kept, reloaded.ended), (1, 0));
-    let (reloaded, _) = engine.reload(policy(&without), &without).unwrap();
+    let (reloaded, _) = engine.reload(policy(&without), &without, || ()).unwrap();
     assert_eq!((reloaded.kept, reloaded.ended), (0, 1));
 }
 
@@ -468,7 +642,9 @@ fn a_lost_membership_ends_a_port_with_the_next_policy() {
 fn native_xdp_stays_for_a_while() {
     let fabric = MemFabric::new();
     let eth = fabric.add("eth0");
-    let mut engine = Engine::new(fabric, Policy::default());
+    let policy = "[[grant]]\nusers = [1001]\ninterfaces = ['eth0']\ntake = true\n";
+    let policy = Policy::parse(policy, &Accounts::default()).unwrap();
+    let mut engine = Engine::new(fabric, policy);
     let hold = Duration::from_secs(30);
     engine.hold_native(hold);
     let taker = || OpenPort {
@@ -494,13 +670,14 @@ fn native_xdp_stays_for_a_while() {
     }
     let until = engine.next_time().expect("it ends some day");
     assert!(until <= Instant::now() + hold);
-    // A port that wants tc does not end it earlier, and neither does the last.
+    // A user's port that wants tc does not end it earlier, and neither does the
+    // last.
     let at_tc = OpenPort {
         attach: Attach::Tc,
         ..taker()
     };
-    let port = engine.open(owner(1, 0), at_tc).unwrap();
-    engine.close(&owner(1, 0), port).unwrap();
+    let port = engine.open(owner(2, 1001), at_tc.clone()).unwrap();
+    engine.close(&owner(2, 1001), port).unwrap();
     engine.close(&owner(1, 0), copy).unwrap();
     assert_eq!(
         (attached(&mut engine), engine.next_time()),
@@ -510,5 +687,19 @@ fn native_xdp_stays_for_a_while() {
     assert_eq!(engine.next_time(), Some(until));
     engine.keep_time(until);
     assert_eq!((attached(&mut engine), engine.next_time()), (None, None));
+    // The superuser's does.
+    for attach in [Attach::Tc, Attach::XdpGeneric] {
+        let port = engine.open(owner(1, 0), taker()).unwrap();
+        engine.close(&owner(1, 0), port).unwrap();
+        assert!(engine.next_time().is_some());
+        let stated = OpenPort {
+            attach,
+            ..at_tc.clone()
+        };
+        let port = engine.open(owner(1, 0), stated).unwrap();
+        assert_eq!(attached(&mut engine), Some(attach.to_string()));
+        engine.close(&owner(1, 0), port).unwrap();
+        assert_eq!((attached(&mut engine), engine.next_time()), (None, None));
+    }
     assert_eq!(engine.fabric().in_use(eth), (0, 0));
 }

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::path::Path;
 use weir_broker::Bytes;
-use weir_broker::policy::{Accounts, Denied, Grant, Policy, PolicyError, Usage, Who, Wish};
+use weir_broker::policy::{
+    Accounts, Denied, Doubt, Grant, Machine, Policy, PolicyError, Usage, Who, Wish,
+};
 
 const PASSWD: &str =
     "root:x:0:0::/:/bin/sh\nbob:x:1001:1001::/:/bin/sh\namy:x:1002:1002::/:/bin/sh\n";
@@ -16,7 +18,7 @@ fn parse(text: &str) -> Result<Policy, PolicyError> {
 fn who(uid: u32, gids: &[u32]) -> Who {
     Who {
         uid,
-        gids: gids.to_vec(),
+        gids: gids.into(),
         pid: 1,
         is_superuser: false,
     }
@@ -215,16 +217,34 @@ fn mistakes_are_shown_where_they_are() {
         (after("priority = 1"), 4, 1, "unknown field `priority`"),
         (after("memory_max = '1 MB'"), 4, 14, "not a size"),
         (after("memory_max = true"), 4, 14, "a size such as"),
-        (after("ports_max = 4\nports_total = 3"), 5, 15, "less than"),
+        (
+            after("ports_max = 4\nports_total = 3"),
+            5,
+            15,
+            "3, less than",
+        ),
         (after("memory_total = '1 KiB'"), 4, 16, "less than"),
         (after("take = 1"), 4, 8, "boolean"),
         (after("filter = 'udp prot 5'"), 4, 10, "prot"),
         (after("send = 5"), 4, 8, "true, false, a filter"),
         (after("send = 'udp udp'"), 4, 8, "the filter `udp udp`"),
         (
+            after("send = { filter = 'udp udp' }"),
+            4,
+            19,
+            "the filter `udp udp`",
+        ),
+        (
+            after("send = { fliter = 'udp' }"),
+            4,
+            10,
+            "unknown field `fliter`",
+        ),
+        (after("send = { ethertypes = [70000] }"), 4, 24, "`70000`"),
+        (
             after("send = { source = '02:00' }"),
             4,
-            8,
+            19,
             "no Ethernet address",
         ),
         (
@@ -233,7 +253,12 @@ fn mistakes_are_shown_where_they_are() {
             8,
             "cannot be allowed by number",
         ),
-        (after("send = { addresses = ['10.0.0'] }"), 4, 8, "table"),
+        (
+            after("send = { addresses = ['10.0.0.0/8'] }"),
+            4,
+            23,
+            "`10.0.0.0/8` is no IP address",
+        ),
         (
             after("send = { any_source = true, addresses = [] }"),
             4,
@@ -270,14 +295,112 @@ fn the_example_is_a_policy() {
     assert_eq!(policy.claims("eth0").count(), 1);
 }
 
+/// A grant for user 1001, with these lines.
+fn bobs(lines: &str) -> String {
+    format!("[[grant]]\nusers = ['bob']\ninterfaces = ['eth0']\n{lines}\n")
+}
+
 #[test]
-fn a_grant_for_everyone_is_warned_of() {
-    let policy = parse(POLICY).unwrap();
-    let warnings = policy.warnings();
-    assert_eq!(warnings.len(), 1);
-    let said = &warnings[0];
-    assert!(
-        said.contains("grant 3") && said.contains("256 MiB"),
-        "{said}"
-    );
+fn what_looks_like_a_mistake_is_told_with_its_place() {
+    let machine = Machine {
+        interfaces: vec!["lo".into(), "eth0".into()],
+        memory: Some(Bytes(2 << 30)),
+    };
+    for (text, line, column, words) in [
+        (
+            POLICY.to_owned() + "ports_total = 99",
+            17,
+            1,
+            "for every user (users = [\"*\"]): any process of this machine, those of services \
+             and containers included, may open ports, up to 99 and 256 MiB",
+        ),
+        (String::new(), 1, 1, "no [[grant]]"),
+        (bobs("memory_max = 1000"), 1, 1, "a ring has 4 KiB or more"),
+        (bobs("ports_max = 2"), 1, 1, "give memory_max"),
+        (
+            bobs("memory_max = '1025 MiB'"),
+            1,
+            1,
+            "more than ports_max rings of 1 GiB",
+        ),
+        (
+            bobs("ports_total = 20000"),
+            1,
+            1,
+            "ports_total is 20000, and the broker opens at most 12288",
+        ),
+        (
+            bobs("memory_total = '3 GiB'"),
+            1,
+            1,
+            "memory_total is 3 GiB, and this machine has 2 GiB",
+        ),
+        (bobs("") + &bobs(""), 5, 1, "never applies: that of line 1"),
+        (
+            "[[grant]]\nusers = [1001, 4711]\ninterfaces = ['eth0']\n".into(),
+            2,
+            16,
+            "user 4711 is not in /etc/passwd",
+        ),
+        (
+            "[[grant]]\ngroups = [4711]\ninterfaces = ['eth0']\n".into(),
+            2,
+            11,
+            "group 4711 is not in /etc/group",
+        ),
+        (
+            "[[grant]]\nusers = ['bob']\ninterfaces = ['lo', 'eth1']\n".into(),
+            3,
+            21,
+            "there is no interface `eth1` now",
+        ),
+        (
+            "[[grant]]\nusers = ['bob']\ninterfaces = ['*-interface-of-ours']\n".into(),
+            3,
+            15,
+            "at most 15 bytes",
+        ),
+    ] {
+        let doubts = parse(&text).unwrap().doubts(&machine);
+        let place = |doubt: &Doubt| (doubt.line, doubt.column) == (line, column);
+        assert!(
+            doubts
+                .iter()
+                .any(|doubt| place(doubt) && doubt.message.contains(words)),
+            "{text}: {doubts:?}"
+        );
+    }
+}
+
+#[test]
+fn what_may_be_meant_is_not_doubted() {
+    let machine = Machine {
+        interfaces: vec!["lo".into(), "eth0".into()],
+        memory: Some(Bytes(2 << 30)),
+    };
+    let grants = |first: &str, second: &str| {
+        let table = |keys: &str| format!("[[grant]]\n{keys}\n");
+        table(first) + &table(second)
+    };
+    for text in [
+        bobs(""),
+        // Nothing, on an interface of those that another grant names.
+        bobs("ports_max = 0\nmemory_max = 0"),
+        bobs("ports_max = 2\nmemory_max = '1 MiB'"),
+        grants(
+            "users = ['bob']\ninterfaces = ['eth0']",
+            "users = ['bob']\ninterfaces = ['eth*']",
+        ),
+        grants(
+            "users = ['bob']\ninterfaces = ['*']",
+            "groups = ['netdev']\ninterfaces = ['lo']",
+        ),
+        "[[grant]]\nusers = ['bob']\ninterfaces = ['wlan*']\n".into(),
+    ] {
+        let doubts = parse(&text).unwrap().doubts(&machine);
+        assert!(doubts.is_empty(), "{text}: {doubts:?}");
+    }
+    // Of the machine nothing is known.
+    let text = "[[grant]]\nusers = ['bob']\ninterfaces = ['eth7']\nmemory_total = '900 GiB'\n";
+    assert!(parse(text).unwrap().doubts(&Machine::default()).is_empty());
 }

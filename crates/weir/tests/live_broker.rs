@@ -4,10 +4,10 @@ mod common;
 #[path = "common/live.rs"]
 mod live;
 
-use common::Folder;
+use common::{Folder, weir};
 use live::{Net, Running, net, open_folder};
 use serde_json::Value;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
 use weir_lab::need;
 use weir_lab::net::Signal;
@@ -43,6 +43,12 @@ fn brokered(name: &str) -> Option<Brokered> {
         socket,
         folder,
     })
+}
+
+/// The number of b's network namespace.
+fn namespace(net: &Net) -> u64 {
+    let number = || std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+    net.b.run(number)
 }
 
 impl Brokered {
@@ -162,8 +168,9 @@ fn ports_shows_who_holds_what() {
     let expected = format!(
         "[{{\"interface\":\"eth0\",\"filter\":\"udp dst port 5001\",\"priority\":3,\"copy\":true,\
          \"pid\":{},\"uid\":{NOBODY},\"delivered\":7,\"lost\":0,\"queue\":65536,\"port\":1,\
-         \"sent\":0,\"refused\":0,\"at\":\"tc\"}}]",
-        listen.id()
+         \"sent\":0,\"refused\":0,\"at\":\"tc\",\"namespace\":{}}}]",
+        listen.id(),
+        namespace(&brokered.net)
     );
     let ports = ["ports", "--json", "--socket", &brokered.socket];
     let ended = brokered.net.weir(&ports).end();
@@ -194,9 +201,10 @@ fn ports_of_root_without_a_broker_are_shown_to_root() {
         let own = all.into_iter().find(|port| port["pid"] == listen.id());
         own.map(|port| port.to_string())
     };
+    let namespace = namespace(&net);
     let expected = format!(
         "{{\"at\":\"xdp-native\",\"copy\":false,\"delivered\":6,\"filter\":\"udp dst port 5078\",\
-         \"interface\":\"eth0\",\"lost\":0,\"pid\":{},\"port\":1,\"priority\":0,\"queue\":1048576,\
+         \"interface\":\"eth0\",\"lost\":0,\"namespace\":{namespace},\"pid\":{},\"port\":1,\"priority\":0,\"queue\":1048576,\
          \"refused\":0,\"sent\":0,\"uid\":0}}",
         listen.id()
     );
@@ -208,6 +216,21 @@ fn ports_of_root_without_a_broker_are_shown_to_root() {
     assert!(table.contains("udp dst port 5078"), "{table}");
     let costs = ["eth0 at xdp-native:\n  ", "\n  frames are seen first"];
     assert!(costs.iter().all(|cost| table.contains(cost)), "{table}");
+    // From another network namespace, where another eth0 may be.
+    let elsewhere = weir(["ports"]).output().unwrap();
+    let elsewhere = String::from_utf8(elsewhere.stdout).unwrap();
+    let row = elsewhere
+        .lines()
+        .find(|line| line.contains("udp dst port 5078"));
+    let row = row.unwrap_or_else(|| panic!("{elsewhere}"));
+    assert!(
+        row.trim_end().ends_with(&namespace.to_string()),
+        "{elsewhere}"
+    );
+    assert!(
+        elsewhere.contains(&format!("eth0 ({namespace}) at")),
+        "{elsewhere}"
+    );
     listen.signal(Signal::KILL);
     drop(listen);
     let table = net.weir(&["ports"]).end().stdout;
@@ -308,7 +331,10 @@ fn listening_goes_on_when_a_broker_is_killed_and_another_comes() {
     first.signal(Signal::KILL);
     drop(first);
     brokered.net.send(5001, 10);
-    let second = brokered.net.weir(&broker).until("ports 1 go on, 0 were");
+    let second = brokered
+        .net
+        .weir(&broker)
+        .until("that go on: 1; removed: 0");
     let second = second.until("listens on");
     brokered.net.send(5001, 10);
     let ended = listen.end();
@@ -387,7 +413,15 @@ fn a_wrong_policy_is_refused_with_its_place() {
         .weir(&["broker", "--config", &config, "--socket", &socket])
         .end();
     assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(ended.stderr.contains("line 3"), "{ended:?}");
+    assert!(ended.stderr.contains("policy.toml:3:14: "), "{ended:?}");
+}
+
+#[test]
+fn what_brokers_have_left_is_removed_by_root_alone() {
+    let Some(net) = net() else { return };
+    let ended = net.weir_as_nobody(&["broker", "--clean"]).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("by root alone"), "{ended:?}");
 }
 
 #[test]
@@ -413,14 +447,14 @@ fn a_hangup_has_the_policy_read_again() {
     broker = broker.until("the policy of before stays");
     folder.write("policy.toml", POLICY.replace("take = true", "").as_bytes());
     broker.signal(Signal::HUP);
-    broker = broker.until("1 ports go on, 1 were ended");
+    broker = broker.until("that go on: 1; ended: 1");
     let ended = taker.end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("the policy has changed"), "{ended:?}");
     // Who has no grant any more.
     folder.write("policy.toml", b"");
     broker.signal(Signal::HUP);
-    broker = broker.until("0 ports go on, 1 were ended");
+    broker = broker.until("that go on: 0; ended: 1");
     let ended = copy.end();
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(
@@ -469,7 +503,9 @@ fn a_grant_for_everyone_is_warned_of() {
     let config = folder.write("policy.toml", policy.as_bytes());
     let socket = folder.path("socket");
     let broker = net.weir(&["broker", "--config", &config, "--socket", &socket]);
-    broker.until("grant 1 is for every user").until("ready");
+    broker
+        .until("policy.toml:2:1: warning: this grant is for every user")
+        .until("ready");
 }
 
 #[test]

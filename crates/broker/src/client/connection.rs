@@ -8,6 +8,7 @@ use crate::protocol::{
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -141,6 +142,14 @@ impl Connection {
                 return Ok(all);
             }
         }
+    }
+
+    /// The network namespace that the broker serves, by its number in `/proc`;
+    /// `None` if this process may not know.
+    pub fn namespace(&self) -> Option<u64> {
+        let peer = self.channel.peer().ok()?;
+        let path = format!("/proc/{}/ns/net", peer.pid);
+        Some(std::fs::metadata(path).ok()?.ino())
     }
 
     /// An interface's facts.

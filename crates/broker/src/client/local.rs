@@ -54,7 +54,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn root() -> Who {
     Who {
         uid: 0,
-        gids: Vec::new(),
+        gids: [].into(),
         pid: std::process::id(),
         is_superuser: true,
     }

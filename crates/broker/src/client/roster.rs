@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// What the ports of one process and network namespace are.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InProcess {
+    /// The network namespace, by its number in `/proc`.
+    pub namespace: Option<u64>,
     /// The ports.
     pub ports: Vec<PortStatus>,
     /// The interfaces that they are on.
@@ -91,6 +93,12 @@ fn sockets() -> Vec<PathBuf> {
     paths
 }
 
+/// The namespace that a socket's name tells of.
+fn namespace_of(path: &Path) -> Option<u64> {
+    let (_, namespace) = path.file_stem()?.to_str()?.split_once('-')?;
+    namespace.parse().ok()
+}
+
 fn ask(path: &Path) -> Option<InProcess> {
     let channel = match Channel::connect(path) {
         Ok(channel) => channel,
@@ -103,7 +111,10 @@ fn ask(path: &Path) -> Option<InProcess> {
         }
     };
     channel.wait_at_most(PATIENCE).ok()?;
-    let mut all = InProcess::default();
+    let mut all = InProcess {
+        namespace: namespace_of(path),
+        ..InProcess::default()
+    };
     // To the end of the connection.
     while let Ok(Some(message)) = channel.receive(true) {
         match decode(&message.bytes) {

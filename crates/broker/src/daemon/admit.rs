@@ -7,7 +7,7 @@
 //! the queue would get longer for every user.
 
 use super::client::Client;
-use super::{Daemon, LISTENER, data};
+use super::{Daemon, LISTENER, data, limits};
 use crate::engine::{Fabric, Owner};
 use crate::policy::Who;
 use crate::protocol::{Channel, ErrorKind, Said, encode};
@@ -22,31 +22,31 @@ impl<F: Fabric> Daemon<F> {
     /// Takes in connections that wait.
     pub(super) fn accept(&mut self) {
         let began = spent();
-        let mut is_deaf = false;
+        let mut is_accept_paused = false;
         for _ in 0..ACCEPTS_MAX {
             match self.listener.accept() {
                 Ok(None) => break,
                 Ok(Some(channel)) => self.admit(channel),
                 // No descriptors are left: none is accepted for a moment.
                 Err(_) => {
-                    is_deaf = true;
+                    is_accept_paused = true;
                     break;
                 }
             }
         }
         let now = Instant::now();
-        self.coming.spend((), spent() - began, now);
-        if is_deaf || self.coming.is_overdrawn(&(), now) {
-            self.is_deaf = true;
+        self.accept_budget.spend((), spent() - began, now);
+        if is_accept_paused || self.accept_budget.is_overdrawn(&(), now) {
+            self.is_accept_paused = true;
             let _ = epoll::delete(&self.epoll, &self.listener);
         }
     }
 
     /// Listens again, where it may.
-    pub(super) fn hear(&mut self, now: Instant) {
-        if self.is_deaf && !self.coming.is_overdrawn(&(), now) {
+    pub(super) fn listen_again(&mut self, now: Instant) {
+        if self.is_accept_paused && !self.accept_budget.is_overdrawn(&(), now) {
             let added = epoll::add(&self.epoll, &self.listener, data(LISTENER), EventFlags::IN);
-            self.is_deaf = added.is_err();
+            self.is_accept_paused = added.is_err();
         }
     }
 
@@ -56,7 +56,10 @@ impl<F: Fabric> Daemon<F> {
         };
         let who = Who {
             uid: peer.uid,
-            gids: peer.gids,
+            gids: match peer.is_superuser {
+                true => [].into(),
+                false => peer.gids.into(),
+            },
             pid: peer.pid,
             is_superuser: peer.is_superuser,
         };
@@ -80,7 +83,7 @@ impl<F: Fabric> Daemon<F> {
             connection: number,
             who,
         };
-        self.crowd.enter(uid, grant);
+        self.connections.enter(uid, grant);
         self.clients
             .insert(number, Client::new(channel, owner, grant));
         // Of a user who has made too much work it is not read yet.
@@ -89,6 +92,11 @@ impl<F: Fabric> Daemon<F> {
 
     /// By which grant a user is let in; `None` for the superuser.
     fn let_in(&self, who: &Who) -> Result<Option<usize>, (ErrorKind, String)> {
+        let (groups, max) = (who.gids.len(), limits::GROUPS_MAX);
+        if groups > max {
+            let reason = format!("the process is in {groups} groups; at most {max} are possible");
+            return Err((ErrorKind::Limit, reason));
+        }
         let grant = match who.is_superuser {
             true => None,
             false => Some(self.engine.policy().place(who).ok_or_else(|| {
@@ -100,7 +108,7 @@ impl<F: Fabric> Daemon<F> {
             })?),
         };
         let closing = self.closer.len_of(who.uid);
-        let room = self.crowd.check(who.uid, grant, closing);
+        let room = self.connections.check(who.uid, grant, closing);
         room.map(|()| grant)
             .map_err(|reason| (ErrorKind::Limit, reason))
     }
@@ -118,7 +126,7 @@ impl<F: Fabric> Daemon<F> {
         };
         let (began, spent_before) = (Instant::now(), spent());
         let (uid, grant) = (client.owner.who.uid, client.grant);
-        self.crowd.leave(uid, grant);
+        self.connections.leave(uid, grant);
         self.deferred.retain(|one| one.connection != number);
         if client.has_ports {
             self.engine.close_all(number);
@@ -127,18 +135,21 @@ impl<F: Fabric> Daemon<F> {
         let now = Instant::now();
         match client.has_asked {
             true => self.spend(uid, grant, now - began),
-            false => self.coming.spend((), spent() - spent_before, now),
+            false => self.accept_budget.spend((), spent() - spent_before, now),
         }
     }
 
     /// Closes a connection, with what may be in its queue.
-    fn close(&self, uid: u32, channel: Channel) {
+    fn close(&mut self, uid: u32, channel: Channel) {
         if self.listener.refuses_descriptors() {
             return;
         }
-        // It may be open for long.
-        let _ = epoll::delete(&self.epoll, &channel);
-        self.closer.close(uid, [channel.into()]);
+        if let Err(channel) = channel.close() {
+            // It may be open for long.
+            let _ = epoll::delete(&self.epoll, &channel);
+            self.closer.close(uid, channel);
+            self.access.update(&self.listener, &self.closer);
+        }
     }
 }
 

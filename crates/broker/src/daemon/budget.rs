@@ -1,5 +1,7 @@
 //! How much of the daemon's time users, grants and new connections take.
 
+use super::client::Client;
+use super::closer::Closer;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
@@ -42,6 +44,41 @@ impl<K: Hash + Eq> Budget<K> {
     pub(super) fn is_overdrawn(&self, key: &K, now: Instant) -> bool {
         let known = self.spent.get(key);
         known.is_some_and(|(spent, at)| left(*spent, *at, now, self.share) > self.burst)
+    }
+}
+
+/// What users have spent, by user and by grant.
+pub(super) struct Spending {
+    users: Budget<u32>,
+    grants: Budget<usize>,
+}
+
+impl Spending {
+    pub(super) fn new() -> Spending {
+        let ms = Duration::from_millis;
+        Spending {
+            users: Budget::new(ms(100), 4),
+            grants: Budget::new(ms(200), 2),
+        }
+    }
+
+    /// Notes that work was done for a user under a grant.
+    pub(super) fn spend(&mut self, uid: u32, grant: usize, time: Duration) {
+        let now = Instant::now();
+        self.users.spend(uid, time, now);
+        self.grants.spend(grant, time, now);
+    }
+
+    /// Whether a user is to wait: for what was spent, or until what the user
+    /// has sent is closed.
+    pub(super) fn is_overdrawn(&self, client: &Client, closer: &Closer, now: Instant) -> bool {
+        let Some(grant) = client.grant else {
+            return false;
+        };
+        let uid = client.owner.who.uid;
+        self.users.is_overdrawn(&uid, now)
+            || self.grants.is_overdrawn(&grant, now)
+            || closer.len_of(uid) > 0
     }
 }
 

@@ -4,19 +4,18 @@
 //! copy of one closes it: a socket with `SO_LINGER` and unsent data blocks
 //! close(2) for as long as its owner has set, a file of a FUSE file system for
 //! as long as its owner likes. A connection that is closed takes with it what
-//! is in its queue. So both are closed on threads of their own, one for each
-//! user at most: who blocks it has only their own descriptors wait.
+//! is in its queue. So a connection with descriptors in its queue is closed on
+//! a thread, one for each user at most: who blocks it has only their own
+//! connections wait. How many may wait is [`Access`](super::access::Access)'s
+//! to see to.
 
+use crate::protocol::Channel;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
 /// Threads at one time.
 const THREADS_MAX: usize = 64;
-/// Descriptors that wait, from which on no user but the superuser is read.
-const WAITING_MAX: usize = 1 << 14;
-
 /// What is being closed.
 #[derive(Default)]
 pub(super) struct Closer {
@@ -32,7 +31,7 @@ struct State {
 /// What is being closed of one user.
 #[derive(Default)]
 struct User {
-    waiting: Vec<OwnedFd>,
+    waiting: Vec<Channel>,
     /// In the hands of a thread.
     closing: usize,
 }
@@ -48,11 +47,11 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Closer {
-    /// Closes descriptors that a user has sent, or their connection.
-    pub(super) fn close(&self, uid: u32, fds: impl IntoIterator<Item = OwnedFd>) {
+    /// Closes a user's connection.
+    pub(super) fn close(&self, uid: u32, channel: Channel) {
         let mut state = lock(&self.state);
         let waiting = &mut state.users.entry(uid).or_default().waiting;
-        waiting.extend(fds);
+        waiting.push(channel);
         if state.threads < THREADS_MAX && state.has_work() {
             let shared = Arc::clone(&self.state);
             let thread = Builder::new().name("weir-close".into());
@@ -61,17 +60,16 @@ impl Closer {
         }
     }
 
-    /// Whether there is something of a user's that is not closed yet, or too
-    /// much altogether.
-    pub(super) fn is_busy(&self, uid: u32) -> bool {
-        let state = lock(&self.state);
-        let all: usize = state.users.values().map(User::len).sum();
-        all > WAITING_MAX || state.users.get(&uid).is_some_and(|user| user.len() > 0)
-    }
-
-    /// How many are not closed yet.
+    /// How many of a user's are not closed yet.
     pub(super) fn len_of(&self, uid: u32) -> usize {
         lock(&self.state).users.get(&uid).map_or(0, User::len)
+    }
+
+    /// How many of each user's are not closed yet.
+    pub(super) fn lens(&self) -> BTreeMap<u32, usize> {
+        let state = lock(&self.state);
+        let lens = state.users.iter().map(|(uid, user)| (*uid, user.len()));
+        lens.collect()
     }
 
     /// Whether everything is closed.
@@ -86,11 +84,11 @@ impl State {
     }
 
     /// All that waits of a user whom no thread closes for.
-    fn take(&mut self) -> Option<(u32, Vec<OwnedFd>)> {
+    fn take(&mut self) -> Option<(u32, Vec<Channel>)> {
         let (uid, user) = self.users.iter_mut().find(|(_, user)| user.is_ready())?;
-        let fds = std::mem::take(&mut user.waiting);
-        user.closing = fds.len();
-        Some((*uid, fds))
+        let channels = std::mem::take(&mut user.waiting);
+        user.closing = channels.len();
+        Some((*uid, channels))
     }
 
     fn closed(&mut self, uid: u32) {
@@ -111,10 +109,10 @@ impl User {
 
 fn close_all(shared: &Mutex<State>) {
     let mut state = lock(shared);
-    while let Some((uid, fds)) = state.take() {
+    while let Some((uid, channels)) = state.take() {
         drop(state);
-        for fd in fds {
-            drop(fd);
+        for channel in channels {
+            drop(channel);
             lock(shared).closed(uid);
         }
         state = lock(shared);

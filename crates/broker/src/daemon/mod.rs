@@ -7,23 +7,25 @@
 //! superuser is heard first. What a connection sends that makes no sense ends
 //! it, with a reason.
 
+mod access;
 mod admit;
 mod budget;
 mod client;
 mod closer;
-mod crowd;
+mod connections;
 mod request;
 
-use crate::engine::{Adopted, Engine, Fabric, Finished, NATIVE_HOLD, Reloaded};
+use crate::engine::{Adopted, Engine, Fabric, Finished, NATIVE_HOLD, Owner, Reloaded};
 use crate::keep::Keep;
 use crate::policy::{Accounts, Policy};
 use crate::protocol::{
     Answer, ErrorKind, Listener, MESSAGE_LEN_MAX, Refusal, Request, Said, decode, encode,
 };
-use budget::Budget;
+use access::Access;
+use budget::{Budget, Spending};
 use client::Client;
 use closer::Closer;
-use crowd::Crowd;
+use connections::Connections;
 use request::Deferred;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::time::Timespec;
@@ -44,6 +46,13 @@ pub mod limits {
     pub const USER_CONNECTIONS_MAX: usize = 64;
     /// Connections of all users whom one grant lets in.
     pub const GRANT_CONNECTIONS_MAX: usize = 1 << 10;
+    /// Connections of one user that wait to be closed, from which on the user
+    /// cannot connect.
+    pub const USER_UNCLOSED_MAX: usize = 64;
+    /// The same of all users, from which on only the superuser can.
+    pub const UNCLOSED_MAX: usize = 1 << 12;
+    /// Groups of a process that needs a grant.
+    pub const GROUPS_MAX: usize = 1 << 10;
     /// Bytes of answers that a connection may leave unread.
     pub const UNREAD_MAX: usize = 256 << 10;
     /// How long a new connection may stay silent.
@@ -55,6 +64,10 @@ pub mod limits {
     pub const DEFERRED_MAX: usize = 256;
     /// Those of one connection.
     pub const CONNECTION_DEFERRED_MAX: usize = 4;
+    /// Those of one user.
+    pub const USER_DEFERRED_MAX: usize = 8;
+    /// Those of all users whom one grant lets in.
+    pub const GRANT_DEFERRED_MAX: usize = DEFERRED_MAX / 2;
 }
 
 const LISTENER: u64 = 0;
@@ -90,13 +103,12 @@ pub struct Daemon<F: Fabric> {
     epoll: OwnedFd,
     clients: BTreeMap<u64, Client>,
     next_client: u64,
-    crowd: Crowd,
+    connections: Connections,
     closer: Closer,
-    /// By user, and by grant.
-    users: Budget<u32>,
-    grants: Budget<usize>,
+    access: Access,
+    spending: Spending,
     /// For connections that come, and go without having asked anything.
-    coming: Budget<()>,
+    accept_budget: Budget<()>,
     deferred: Vec<Deferred>,
     /// The client that was served last.
     served: u64,
@@ -106,7 +118,9 @@ pub struct Daemon<F: Fabric> {
     swept: Instant,
     /// When time limits were looked at last.
     looked: Instant,
-    is_deaf: bool,
+    is_accept_paused: bool,
+    /// Ports are left to be bound, for which there was no time.
+    is_behind: bool,
     /// Asked to end, ports and all.
     stops: bool,
     /// Told to end, and leave the ports to the next broker.
@@ -141,18 +155,19 @@ impl<F: Fabric> Daemon<F> {
             epoll,
             clients: BTreeMap::new(),
             next_client: FIRST_CLIENT,
-            crowd: Crowd::default(),
+            connections: Connections::default(),
             closer: Closer::default(),
-            users: Budget::new(ms(100), 4),
-            grants: Budget::new(ms(200), 2),
-            coming: Budget::new(ms(20), 20),
+            access: Access::default(),
+            spending: Spending::new(),
+            accept_budget: Budget::new(ms(20), 20),
             deferred: Vec::new(),
             served: 0,
             reload: None,
             ping: None,
             swept: Instant::now(),
             looked: Instant::now(),
-            is_deaf: false,
+            is_accept_paused: false,
+            is_behind: false,
             stops: false,
             leaves: false,
         })
@@ -203,7 +218,13 @@ impl<F: Fabric> Daemon<F> {
     /// If what the host keeps for itself cannot be bound; then the policy of
     /// before stays.
     pub fn reload(&mut self, policy: Policy, accounts: Accounts) -> Result<Reloaded, Refusal> {
-        let (reloaded, events) = self.engine.reload(policy, &accounts)?;
+        let ping = &mut self.ping;
+        let is_alive = || {
+            if let Some((_, ping)) = ping {
+                ping();
+            }
+        };
+        let (reloaded, events) = self.engine.reload(policy, &accounts, is_alive)?;
         self.accounts = accounts;
         for (connection, port, event) in events {
             self.say(connection, &Said::Event { port, event }, Vec::new());
@@ -217,14 +238,14 @@ impl<F: Fabric> Daemon<F> {
             if who.is_superuser {
                 continue;
             }
-            who.gids = self.accounts.still(who.uid, &who.gids);
+            self.accounts.update(who);
             let (uid, before) = (who.uid, client.grant);
             let now = self.engine.policy().place(who);
             client.grant = now;
             match now {
                 Some(_) => {
-                    self.crowd.leave(uid, before);
-                    self.crowd.enter(uid, now);
+                    self.connections.leave(uid, before);
+                    self.connections.enter(uid, now);
                 }
                 None => {
                     client.grant = before;
@@ -269,12 +290,15 @@ impl<F: Fabric> Daemon<F> {
     fn turn(&mut self) -> io::Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         let orphans = self.engine.has_orphans();
-        let waits = self.is_deaf
+        let waits = self.is_accept_paused
             || orphans
             || !self.deferred.is_empty()
+            || self.engine.has_ready()
             || !self.closer.is_idle()
+            || self.access.is_limited()
             || self.clients.values().any(Client::has_deadline);
         let mut times = Vec::from_iter(waits.then_some(TICK));
+        times.extend(self.is_behind.then_some(Duration::ZERO));
         times.extend(self.ping.as_ref().map(|(every, _)| *every));
         let now = Instant::now();
         let next = self.engine.next_time();
@@ -360,21 +384,13 @@ impl<F: Fabric> Daemon<F> {
     /// Notes what was done for a user.
     fn spend(&mut self, uid: u32, grant: Option<usize>, time: Duration) {
         if let Some(grant) = grant {
-            let now = Instant::now();
-            self.users.spend(uid, time, now);
-            self.grants.spend(grant, time, now);
+            self.spending.spend(uid, grant, time);
         }
     }
 
     /// Whether a user is to wait.
     fn is_overdrawn(&self, client: &Client, now: Instant) -> bool {
-        let Some(grant) = client.grant else {
-            return false;
-        };
-        let uid = client.owner.who.uid;
-        self.users.is_overdrawn(&uid, now)
-            || self.grants.is_overdrawn(&grant, now)
-            || self.closer.is_busy(uid)
+        self.spending.is_overdrawn(client, &self.closer, now)
     }
 
     /// Reads and answers one request of a connection.
@@ -391,48 +407,88 @@ impl<F: Fabric> Daemon<F> {
         if flags.contains(EventFlags::IN) && !client.is_paused {
             let began = Instant::now();
             let (uid, grant) = (client.owner.who.uid, client.grant);
-            match client.channel.receive_foreign() {
-                Ok(None) => {}
-                Err(_) => return self.forget(number),
-                Ok(Some(message)) if !message.fds.is_empty() => {
-                    self.closer.close(uid, message.fds);
-                    let reason = "a message with descriptors; none are accepted".to_owned();
-                    return self.dismiss(number, reason, None);
+            let ended = match self.read(number) {
+                Ok(Some(request)) => {
+                    self.request(number, request);
+                    Ok(())
                 }
-                Ok(Some(message)) if message.is_cut => {
-                    let reason = format!("a message longer than {MESSAGE_LEN_MAX} bytes");
-                    return self.dismiss(number, reason, None);
-                }
-                Ok(Some(message)) => match decode::<Request>(&message.bytes) {
-                    Ok(request) => self.request(number, request),
-                    Err(error) => return self.dismiss(number, error.to_string(), None),
-                },
-            }
+                other => other.map(|_| ()),
+            };
+            // Also what makes no sense takes time.
             self.spend(uid, grant, began.elapsed());
+            match ended {
+                Ok(()) => {}
+                Err(None) => return self.forget(number),
+                Err(Some(reason)) => return self.dismiss(number, reason, None),
+            }
         }
         self.watch(number);
     }
 
-    /// Answers requests that have come to their end.
-    fn answer_finished(&mut self) {
-        for Finished {
-            port,
-            owner,
-            result,
-        } in self.engine.finished()
-        {
-            let number = owner.connection;
-            let asked = self
-                .clients
-                .get_mut(&number)
-                .and_then(|one| one.waiting.remove(&port));
-            let Some(to) = asked else { continue };
-            let (answer, fds) = match result {
-                Ok(done) => done,
-                Err(refusal) => (Answer::Refused(refusal), Vec::new()),
-            };
-            self.say(number, &Said::Answer { to, answer }, fds);
+    /// The next request of a connection, if there is one. Fails if the
+    /// connection is to be ended, with the reason where the other end is there.
+    fn read(&self, number: u64) -> Result<Option<Request>, Option<String>> {
+        let channel = &self.clients.get(&number).ok_or(None)?.channel;
+        if !self.listener.refuses_descriptors() && channel.has_descriptors() {
+            return Err(Some("a message with descriptors; none are accepted".into()));
         }
+        match channel.receive(false) {
+            Ok(None) => Ok(None),
+            Err(_) => Err(None),
+            Ok(Some(message)) if message.is_cut => {
+                let reason = format!("a message longer than {MESSAGE_LEN_MAX} bytes");
+                Err(Some(reason))
+            }
+            Ok(Some(message)) => match decode::<Request>(&message.bytes) {
+                Ok(request) => Ok(Some(request)),
+                Err(error) => Err(Some(error.to_string())),
+            },
+        }
+    }
+
+    /// Answers requests that have come to their end. To bind a port may take
+    /// the kernel long: no more are bound than there is time for, and none of
+    /// users who have made too much work of late.
+    fn answer_finished(&mut self) {
+        for finished in self.engine.take_done() {
+            self.answer(finished);
+        }
+        let began = Instant::now();
+        loop {
+            let now = Instant::now();
+            let spending = &self.spending;
+            let closer = &self.closer;
+            let may = |owner: &Owner| {
+                let client = self.clients.get(&owner.connection);
+                client.is_none_or(|client| !spending.is_overdrawn(client, closer, now))
+            };
+            let Some(finished) = self.engine.finish_next(may) else {
+                self.is_behind = false;
+                return;
+            };
+            let client = self.clients.get(&finished.owner.connection);
+            let grant = client.and_then(|client| client.grant);
+            self.spend(finished.owner.who.uid, grant, now.elapsed());
+            self.answer(finished);
+            if began.elapsed() > SLICE {
+                self.is_behind = true;
+                return;
+            }
+        }
+    }
+
+    fn answer(&mut self, finished: Finished) {
+        let number = finished.owner.connection;
+        let asked = self
+            .clients
+            .get_mut(&number)
+            .and_then(|one| one.waiting.remove(&finished.port));
+        let Some(to) = asked else { return };
+        let (answer, fds) = match finished.result {
+            Ok(done) => done,
+            Err(refusal) => (Answer::Refused(refusal), Vec::new()),
+        };
+        self.say(number, &Said::Answer { to, answer }, fds);
     }
 
     /// Sends, or puts in the queue; who does not read at all is dropped.
@@ -475,7 +531,10 @@ impl<F: Fabric> Daemon<F> {
 
     fn keep_time(&mut self) {
         let now = Instant::now();
-        self.hear(now);
+        self.listen_again(now);
+        if self.access.is_limited() {
+            self.access.update(&self.listener, &self.closer);
+        }
         let silent = |(number, one): (&u64, &Client)| one.is_silent(now).then_some(*number);
         let silent: Vec<u64> = self.clients.iter().filter_map(silent).collect();
         for number in silent {

@@ -77,9 +77,22 @@ impl<F: Fabric> Daemon<F> {
     }
 
     fn may_defer(&self, number: u64) -> bool {
-        let of = |one: &&Deferred| one.connection == number;
+        let Some(asker) = self.clients.get(&number) else {
+            return false;
+        };
+        let (mut own, mut users, mut grants) = (0, 0, 0);
+        for one in &self.deferred {
+            let Some(client) = self.clients.get(&one.connection) else {
+                continue;
+            };
+            own += usize::from(one.connection == number);
+            users += usize::from(client.owner.who.uid == asker.owner.who.uid);
+            grants += usize::from(client.grant == asker.grant);
+        }
         self.deferred.len() < limits::DEFERRED_MAX
-            && self.deferred.iter().filter(of).count() < limits::CONNECTION_DEFERRED_MAX
+            && own < limits::CONNECTION_DEFERRED_MAX
+            && users < limits::USER_DEFERRED_MAX
+            && grants < limits::GRANT_DEFERRED_MAX
     }
 
     fn defer(&mut self, connection: u64, request: u32, asked: OpenPort) {

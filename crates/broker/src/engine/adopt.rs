@@ -77,7 +77,7 @@ impl<F: Fabric> Engine<F> {
         let Some(mut divider) = self.fabric.adopt(&facts)? else {
             return Ok(());
         };
-        let claims = bind_claims(&self.policy, &facts, &mut divider)?;
+        let claims = bind_claims(&self.policy, &facts, &mut divider, &[])?;
         let mut ports = 0;
         for kept in kept {
             // By its name of now.
@@ -228,7 +228,7 @@ impl<F: Fabric> Engine<F> {
             ifindex: port.ifindex,
             namespace: self.fabric.namespace(),
             uid: port.owner.who.uid,
-            gids: port.owner.who.gids.clone(),
+            gids: port.owner.who.gids.to_vec(),
             pid: port.owner.who.pid,
             is_superuser: port.owner.who.is_superuser,
             asked: port.asked.clone(),

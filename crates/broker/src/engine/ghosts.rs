@@ -4,7 +4,7 @@
 //! closing and opening again gives no more than the policy does.
 
 use crate::policy::Who;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Weak;
 
 /// A ring of a closed port.
@@ -26,14 +26,19 @@ pub(super) struct Ghost {
 pub(super) struct Held {
     /// Of one user under a grant.
     pub(super) user: u64,
+    /// In so many rings.
+    pub(super) user_rings: usize,
     /// Of all users under the grant.
     pub(super) grant: u64,
 }
 
+/// Rings of users but one that are looked for at a time.
+const LOOKS_MAX: usize = 256;
+
 /// All of them, and some that are gone.
 #[derive(Default)]
 pub(super) struct Ghosts {
-    made: Vec<Ghost>,
+    made: VecDeque<Ghost>,
     /// Those that are being made, by port, with the interface.
     unmade: BTreeMap<u32, (u32, Ghost)>,
     /// Those that were being made when their interface was given up: they are
@@ -45,7 +50,7 @@ impl Ghosts {
     /// The ring of a port that is closed, on that interface.
     pub(super) fn add(&mut self, port: u32, ifindex: u32, ghost: Ghost) {
         match ghost.ring {
-            Some(_) => self.made.push(ghost),
+            Some(_) => self.made.push_back(ghost),
             None => drop(self.unmade.insert(port, (ifindex, ghost))),
         }
     }
@@ -55,7 +60,7 @@ impl Ghosts {
         if let Some((_, ghost)) = self.unmade.remove(&port)
             && ring.is_some()
         {
-            self.made.push(Ghost { ring, ..ghost });
+            self.made.push_back(Ghost { ring, ..ghost });
         }
     }
 
@@ -67,24 +72,44 @@ impl Ghosts {
         self.ending.extend(left);
     }
 
-    /// What is held beside open ports under a grant, by a user and by all.
-    pub(super) fn memory(
-        &mut self,
-        grant: usize,
-        uid: u32,
-        is_there: impl Fn(u32) -> bool,
-    ) -> Held {
-        // Those of other grants are looked for when theirs is asked about.
-        self.made
-            .retain(|ghost| ghost.grant != Some(grant) || ghost.ring.is_some_and(&is_there));
+    /// Forgets those that are gone, of a user's under a grant, and of up to
+    /// [`LOOKS_MAX`] others of the grant. Each takes the kernel a microsecond or
+    /// two to tell.
+    pub(super) fn look(&mut self, grant: usize, uid: u32, is_there: impl Fn(u32) -> bool) {
         self.ending.retain(|(life, _)| life.strong_count() > 0);
+        // Those of other grants are looked for when theirs is asked about.
+        let is_others = |of: Option<usize>| of.is_some_and(|of| of != grant);
+        let is_there = |ghost: &Ghost| ghost.ring.is_some_and(&is_there);
+        let is_own = |ghost: &Ghost| !is_others(ghost.grant) && ghost.who.uid == uid;
+        self.made.retain(|ghost| !is_own(ghost) || is_there(ghost));
+        let mut left = LOOKS_MAX;
+        for _ in 0..self.made.len() {
+            // Where this ends, the next look goes on.
+            let next = self.made.pop_front_if(|_| left > 0);
+            let Some(ghost) = next else { break };
+            if is_others(ghost.grant) || is_own(&ghost) {
+                self.made.push_back(ghost);
+                continue;
+            }
+            left -= 1;
+            if is_there(&ghost) {
+                self.made.push_back(ghost);
+            }
+        }
+    }
+
+    /// What is held beside open ports under a grant, by a user and by all.
+    pub(super) fn held(&self, grant: usize, uid: u32) -> Held {
         let mut held = Held::default();
         let unmade = self.unmade.values().map(|(_, ghost)| ghost);
         let ending = self.ending.iter().map(|(_, ghost)| ghost);
         for ghost in self.made.iter().chain(unmade).chain(ending) {
             if ghost.grant == Some(grant) {
                 held.grant += ghost.memory;
-                held.user += ghost.memory * u64::from(ghost.who.uid == uid);
+                if ghost.who.uid == uid {
+                    held.user += ghost.memory;
+                    held.user_rings += 1;
+                }
             }
         }
         held
@@ -131,11 +156,41 @@ mod tests {
         ghosts.add(2, 8, ghost(2, None));
         ghosts.add(3, 7, ghost(3, Some(33)));
         ghosts.close_interface(7, &Arc::downgrade(&life));
-        let held = |ghosts: &mut Ghosts, uid| ghosts.memory(0, uid, |ring| ring == 33);
-        assert_eq!(held(&mut ghosts, 1), Held { user: 2, grant: 14 });
+        let held = |ghosts: &mut Ghosts, uid| {
+            ghosts.look(0, uid, |ring| ring == 33);
+            let held = ghosts.held(0, uid);
+            (held.user, held.grant)
+        };
+        assert_eq!(held(&mut ghosts, 1), (2, 14));
         drop(life);
-        assert_eq!(held(&mut ghosts, 1), Held { user: 0, grant: 12 });
-        assert_eq!(held(&mut ghosts, 2).user, 4, "of another interface");
-        assert_eq!(ghosts.memory(0, 3, |_| false), Held { user: 0, grant: 4 });
+        assert_eq!(held(&mut ghosts, 1), (0, 12));
+        assert_eq!(held(&mut ghosts, 2).0, 4, "of another interface");
+        ghosts.look(0, 3, |_| false);
+        assert_eq!(ghosts.held(0, 3).grant, 4);
+    }
+
+    #[test]
+    fn few_of_other_users_are_looked_for_at_a_time_and_all_in_the_end() {
+        let mut ghosts = Ghosts::default();
+        let many = 8 * LOOKS_MAX as u32;
+        for ring in 0..many {
+            ghosts.add(ring, 7, ghost(1, Some(ring)));
+        }
+        ghosts.add(many, 7, ghost(2, Some(many)));
+        let looks = std::cell::Cell::new(0);
+        for _ in 0..7 {
+            looks.set(0);
+            // Every second ring is gone.
+            ghosts.look(0, 2, |ring| {
+                looks.set(looks.get() + 1);
+                ring % 2 == 0
+            });
+            assert_eq!(looks.get(), LOOKS_MAX + 1);
+        }
+        assert!(ghosts.made.len() > many as usize / 2 + 1);
+        ghosts.look(0, 2, |ring| ring % 2 == 0);
+        assert_eq!(ghosts.made.len(), many as usize / 2 + 1);
+        ghosts.look(0, 1, |_| false);
+        assert_eq!(ghosts.made.len(), 0, "the own are all looked for");
     }
 }

@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
 use weir_link::live::{PathCounts, SendRules};
 use weir_wire::LinkType;
@@ -61,6 +62,13 @@ struct Machine {
     interfaces: BTreeMap<u32, Facts>,
     divided: BTreeMap<u32, Arc<Mutex<Shared>>>,
     asked_paths: Vec<u32>,
+    /// Whether rings of closed ports stay.
+    rings_stay: bool,
+    loads: usize,
+    /// How long it takes to bind a port.
+    bind_time: Duration,
+    /// Whether a commit fails.
+    refuses: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,6 +93,12 @@ impl MemFabric {
     /// Tells who watches that something has changed.
     pub fn tell(&self) {
         let _ = rustix::io::write(&self.told, &1u64.to_ne_bytes());
+    }
+
+    /// Has each binding of a port take as long, as where the kernel verifies
+    /// many filters.
+    pub fn take_to_bind(&self, time: Duration) {
+        lock(&self.inner).bind_time = time;
     }
 
     /// Adds an Ethernet interface; gives its number.
@@ -152,6 +166,22 @@ impl MemFabric {
         Some(got)
     }
 
+    /// Whether readers hold the rings of their closed ports from now on.
+    pub fn hold_rings(&self, held: bool) {
+        lock(&self.inner).rings_stay = held;
+    }
+
+    /// How often a kernel would have loaded programs: with each change of
+    /// bindings, or once for all that were held back.
+    pub fn loads(&self) -> usize {
+        lock(&self.inner).loads
+    }
+
+    /// Whether changes that are held back can take effect from now on.
+    pub fn refuse_commits(&self, refused: bool) {
+        lock(&self.inner).refuses = refused;
+    }
+
     /// Slots in use and bindings bound on an interface: nothing is left when
     /// both are zero.
     pub fn in_use(&self, ifindex: u32) -> (usize, usize) {
@@ -195,6 +225,13 @@ pub struct MemDivider {
     ifindex: u32,
     shared: Arc<Mutex<Shared>>,
     ready: Vec<(u32, Result<Reserved, Refusal>)>,
+    is_held: bool,
+}
+
+impl MemDivider {
+    fn changed(&self) {
+        lock(&self.machine).loads += usize::from(!self.is_held);
+    }
 }
 
 impl Divider for MemDivider {
@@ -239,16 +276,21 @@ impl Divider for MemDivider {
     }
 
     fn bind(&mut self, binding: Binding) -> Result<BindingId, Refusal> {
+        self.changed();
+        let time = lock(&self.machine).bind_time;
+        std::thread::sleep(time);
         let bound = lock(&self.shared).plan.bind(binding);
         bound.map_err(|error| Refusal::new(ErrorKind::Limit, error))
     }
 
     fn rebind(&mut self, id: BindingId, filter: Filter) -> Result<(), Refusal> {
+        self.changed();
         let changed = lock(&self.shared).plan.change_filter(id, filter);
         changed.map_err(|error| Refusal::new(ErrorKind::Limit, error))
     }
 
     fn unbind(&mut self, id: BindingId) {
+        self.changed();
         let _ = lock(&self.shared).plan.unbind(id);
     }
 
@@ -262,6 +304,19 @@ impl Divider for MemDivider {
 
     fn resume(&mut self) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    fn hold(&mut self) {
+        self.is_held = true;
+    }
+
+    fn commit(&mut self) -> Result<(), Refusal> {
+        self.is_held = false;
+        self.changed();
+        match lock(&self.machine).refuses {
+            true => Err(Refusal::new(ErrorKind::System, "refused, as a test asks")),
+            false => Ok(()),
+        }
     }
 
     fn hand_over(&mut self) {}
@@ -294,7 +349,7 @@ impl Fabric for MemFabric {
         found.cloned().ok_or_else(|| {
             Refusal::new(
                 ErrorKind::Interface,
-                format!("there is no interface {name}"),
+                format!("there is no interface `{name}`"),
             )
         })
     }
@@ -317,6 +372,7 @@ impl Fabric for MemFabric {
             ifindex: facts.ifindex,
             shared,
             ready: Vec::new(),
+            is_held: false,
         })
     }
 
@@ -379,7 +435,7 @@ impl Fabric for MemFabric {
     fn hand_over(&mut self) {}
 
     fn has_ring(&self, _: u32) -> bool {
-        false
+        lock(&self.inner).rings_stay
     }
 
     fn saw_changes(&mut self) {}

@@ -11,6 +11,7 @@
 //! of an interface is a [`Divider`]: the kernel's, or one in memory.
 
 mod adopt;
+mod finished;
 mod ghosts;
 pub mod kernel;
 pub mod mem;
@@ -133,6 +134,16 @@ pub trait Divider {
     /// # Errors
     /// If the kernel refuses.
     fn resume(&mut self) -> Result<(), Refusal>;
+
+    /// Collects changes of bindings from now on. Frames go where they went,
+    /// until [`commit`](Self::commit).
+    fn hold(&mut self);
+
+    /// Has what was changed since [`hold`](Self::hold) hold for every frame.
+    ///
+    /// # Errors
+    /// If the kernel refuses; it is tried again with the next change.
+    fn commit(&mut self) -> Result<(), Refusal>;
 
     /// Leaves everything to the next broker when this is dropped.
     fn hand_over(&mut self);

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 /// How long the daemon leaves native XDP at an interface that needs it no
 /// more. To attach and to detach it, many drivers reset the device, and the
 /// link is down for up to some seconds: a user who opens and closes ports that
-/// take makes that happen twice in this time at most.
+/// take makes that happen twice in this time at most. A port of the superuser's
+/// that states a place is there at once.
 pub const NATIVE_HOLD: Duration = Duration::from_secs(30);
 
 impl<F: Fabric> Engine<F> {
@@ -38,21 +39,27 @@ impl<F: Fabric> Engine<F> {
         }
     }
 
-    /// Moves the divider to where the ports, and one more, need it.
+    /// Moves the divider to where the ports, and one more under a grant, need
+    /// it.
     pub(super) fn attach_for(
         &mut self,
         ifindex: u32,
-        more: Option<&OpenPort>,
+        more: Option<(&OpenPort, Option<usize>)>,
     ) -> Result<(), Refusal> {
         let Some(interface) = self.interfaces.get_mut(&ifindex) else {
             return Ok(());
         };
         let ports = self.ports.values().filter(|port| port.ifindex == ifindex);
-        let asked = || ports.clone().map(|port| &port.asked).chain(more);
+        let ports = ports.map(|port| (&port.asked, port.grant)).chain(more);
+        let asked = || ports.clone().map(|(asked, _)| asked);
+        let is_stated = ports
+            .clone()
+            .any(|(asked, grant)| grant.is_none() && asked.attach != Attach::Auto);
         let now = interface.divider.attached();
         let wanted = wanted(asked, now);
         let is_native = now == Some(Attach::XdpNative);
-        if is_native && wanted.first() != Some(&Attach::XdpNative) && !self.native_hold.is_zero() {
+        let is_held = is_native && !is_stated && !self.native_hold.is_zero();
+        if is_held && wanted.first() != Some(&Attach::XdpNative) {
             let time = Instant::now();
             let until = *interface
                 .native_until
@@ -95,6 +102,8 @@ impl<F: Fabric> Engine<F> {
         if let Some(interface) = self.interfaces.remove(&ifindex) {
             let life = interface.divider.life();
             self.ghosts.close_interface(ifindex, &life);
+            // Another divider of the interface has slots of its own.
+            self.ready.retain(|one| one.ifindex != ifindex);
         }
         self.fabric.end_spare_paths(ifindex);
     }

@@ -1,6 +1,7 @@
 //! Open ports, and what may be done with them.
 
 use super::adopt::new_secret;
+use super::finished::Ready;
 use super::ghosts::{Ghost, Ghosts};
 use super::sends::{RetiredPath, Sending};
 use super::steps::Effort;
@@ -9,13 +10,13 @@ use crate::Bytes;
 use crate::compile::{Compiler, Source};
 use crate::interface::Facts;
 use crate::keep::Keep;
-use crate::policy::{Denied, Policy};
+use crate::policy::{Claim, Denied, Policy};
 use crate::protocol::{
     Answer, ErrorKind, Event, InterfaceStatus, MESSAGE_LEN_MAX, OpenPort, Opened, PortStatus,
     Refusal,
 };
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -59,10 +60,17 @@ pub(super) struct Interface<D> {
     pub(super) facts: Facts,
     pub(super) divider: D,
     pub(super) ports: usize,
-    /// The bindings of the host's claims.
-    pub(super) claims: Vec<BindingId>,
+    /// The host's claims, bound.
+    pub(super) claims: Vec<BoundClaim>,
     /// Until when it stays in native XDP, which no port needs any more.
     pub(super) native_until: Option<Instant>,
+}
+
+/// A claim of the host's, and its binding.
+#[derive(Clone, Debug)]
+pub(super) struct BoundClaim {
+    claim: Claim,
+    pub(super) binding: BindingId,
 }
 
 /// A port, open or about to be.
@@ -95,6 +103,8 @@ pub struct Engine<F: Fabric> {
     pub(super) retired: Vec<RetiredPath>,
     /// Finished without the fabric.
     pub(super) done: Vec<Finished>,
+    /// Not bound yet.
+    pub(super) ready: VecDeque<Ready>,
     pub(super) ghosts: Ghosts,
     pub(super) guards: Guards,
     pub(super) native_hold: Duration,
@@ -118,6 +128,7 @@ impl<F: Fabric> Engine<F> {
             keep: None,
             retired: Vec::new(),
             done: Vec::new(),
+            ready: VecDeque::new(),
             ghosts: Ghosts::default(),
             guards: BTreeMap::new(),
             native_hold: Duration::ZERO,
@@ -178,7 +189,7 @@ impl<F: Fabric> Engine<F> {
         let effort = self.check_effort(grant, owner.who.uid, ifindex, None, &filter)?;
         let asked = OpenPort { ring, ..asked };
         self.interface(facts)?;
-        if let Err(refusal) = self.attach_for(ifindex, Some(&asked)) {
+        if let Err(refusal) = self.attach_for(ifindex, Some((&asked, grant))) {
             self.close_interface_if_unused(ifindex);
             return Err(refusal);
         }
@@ -206,48 +217,6 @@ impl<F: Fabric> Engine<F> {
         };
         self.ports.insert(number, port);
         Ok(number)
-    }
-
-    /// The requests that have come to their end since.
-    pub fn finished(&mut self) -> Vec<Finished> {
-        let mut all = std::mem::take(&mut self.done);
-        self.take_in_paths(&mut all);
-        let ready: Vec<(u32, u32, Result<Reserved, Refusal>)> = self
-            .interfaces
-            .iter_mut()
-            .flat_map(|(ifindex, interface)| {
-                let ready = interface.divider.reserved().into_iter();
-                ready.map(|(token, result)| (*ifindex, token, result))
-            })
-            .collect();
-        for (ifindex, number, result) in ready {
-            match (
-                self.ports.get(&number).map(|port| port.owner.clone()),
-                result,
-            ) {
-                // Closed before it was open.
-                (None, Ok(reserved)) => {
-                    self.ghosts.made(number, Some(reserved.ring));
-                    if let Some(interface) = self.interfaces.get_mut(&ifindex) {
-                        interface.divider.release(reserved.slot);
-                    }
-                }
-                (None, Err(_)) => self.ghosts.made(number, None),
-                (Some(owner), result) => {
-                    let result = result.and_then(|reserved| self.finish(number, reserved));
-                    if result.is_err() {
-                        self.remove(number);
-                        self.ghosts.made(number, None);
-                    }
-                    all.push(Finished {
-                        port: number,
-                        owner,
-                        result,
-                    });
-                }
-            }
-        }
-        all
     }
 
     /// Gives a port another filter.
@@ -480,7 +449,7 @@ impl<F: Fabric> Engine<F> {
             return Ok(());
         }
         let mut divider = self.fabric.divide(&facts)?;
-        let claims = bind_claims(&self.policy, &facts, &mut divider)?;
+        let claims = bind_claims(&self.policy, &facts, &mut divider, &[])?;
         let ifindex = facts.ifindex;
         let interface = Interface {
             facts,
@@ -494,7 +463,7 @@ impl<F: Fabric> Engine<F> {
     }
 
     /// Binds a port whose ring is ready.
-    fn finish(
+    pub(super) fn finish(
         &mut self,
         number: u32,
         reserved: Reserved,
@@ -542,7 +511,7 @@ impl<F: Fabric> Engine<F> {
             keep.forget(number);
         }
         self.retire(number, &mut port);
-        if port.grant.is_some() {
+        if !port.owner.who.is_superuser {
             let ghost = Ghost {
                 grant: port.grant,
                 who: port.owner.who.clone(),
@@ -633,14 +602,23 @@ fn check(asked: &OpenPort) -> Result<Bytes, Refusal> {
     ))
 }
 
-/// Binds what the host keeps for itself; all of it, or nothing.
+/// Binds what the host keeps for itself; all of it, or nothing. Claims that are
+/// bound already stay, and with them their place before ports of equal priority.
 pub(super) fn bind_claims(
     policy: &Policy,
     facts: &Facts,
     divider: &mut impl Divider,
-) -> Result<Vec<BindingId>, Refusal> {
-    let mut bound = Vec::new();
+    known: &[BoundClaim],
+) -> Result<Vec<BoundClaim>, Refusal> {
+    let (mut claims, mut bound) = (Vec::new(), Vec::new());
     for claim in policy.claims(&facts.name) {
+        let is_same = |one: &&BoundClaim| {
+            (one.claim.priority, &one.claim.filter) == (claim.priority, &claim.filter)
+        };
+        if let Some(known) = known.iter().find(is_same) {
+            claims.push(known.clone());
+            continue;
+        }
         let binding = compile_own(facts, &claim.filter).and_then(|program| {
             divider.bind(Binding {
                 filter: Filter::new(program),
@@ -651,14 +629,18 @@ pub(super) fn bind_claims(
             })
         });
         match binding {
-            Ok(id) => bound.push(id),
+            Ok(binding) => {
+                bound.push(binding);
+                let claim = claim.clone();
+                claims.push(BoundClaim { claim, binding });
+            }
             Err(refusal) => {
                 bound.into_iter().for_each(|id| divider.unbind(id));
                 return Err(refusal);
             }
         }
     }
-    Ok(bound)
+    Ok(claims)
 }
 
 fn attach_name(divider: &impl Divider) -> String {

@@ -1,6 +1,6 @@
 //! Another policy, while ports are open.
 
-use super::ports::{Engine, Finished, bind_claims, no_port};
+use super::ports::{BoundClaim, Engine, Finished, Port, bind_claims, no_port};
 use super::sends::Sending;
 use super::{Divider, Fabric};
 use crate::keep::KeptPath;
@@ -28,7 +28,8 @@ impl<F: Fabric> Engine<F> {
     /// Goes by another policy from now on. Ports that it grants go on, by
     /// their numbers as far as its limits allow, behind the filters of its
     /// grants; the others are closed. The host's claims are those of the new
-    /// policy before any port changes.
+    /// policy before any port changes; the ports change together. Meanwhile
+    /// `is_alive` is called with each port.
     ///
     /// # Errors
     /// If a claim cannot be bound; then everything stays as it was.
@@ -36,6 +37,7 @@ impl<F: Fabric> Engine<F> {
         &mut self,
         policy: Policy,
         accounts: &Accounts,
+        mut is_alive: impl FnMut(),
     ) -> Result<(Reloaded, Events), Refusal> {
         self.rebind_claims(&policy)?;
         self.policy = policy;
@@ -46,40 +48,65 @@ impl<F: Fabric> Engine<F> {
         for path in &mut self.retired {
             path.grant = grant(&path.who, &path.interface);
         }
-        let granted = |port: &&mut super::ports::Port| port.grant.is_some();
+        let granted = |port: &&mut Port| port.grant.is_some();
         for port in self.ports.values_mut().filter(granted) {
             port.grant = NOT_YET;
         }
-        let (mut events, mut ended) = (Vec::new(), 0);
+        for interface in self.interfaces.values_mut() {
+            interface.divider.hold();
+        }
+        let mut events = Vec::new();
         for number in self.ports.keys().copied().collect::<Vec<u32>>() {
-            let Err(refusal) = self.grant_again(number, accounts) else {
+            is_alive();
+            if let Err(refusal) = self.grant_again(number, accounts) {
+                self.revoke(number, refusal, &mut events);
+            }
+        }
+        for ifindex in self.interfaces.keys().copied().collect::<Vec<u32>>() {
+            is_alive();
+            let interface = self.interfaces.get_mut(&ifindex);
+            let Some(Err(refusal)) = interface.map(|one| one.divider.commit()) else {
                 continue;
             };
-            ended += 1;
-            if let Some(port) = self.ports.get(&number) {
-                let owner = port.owner.clone();
-                let reason = refusal.message.clone();
-                events.push((owner.connection, number, Event::Revoked { reason }));
-                // For a request that waits.
-                self.done.push(Finished {
-                    port: number,
-                    owner,
-                    result: Err(refusal),
-                });
+            // Behind filters that the policy of now may not grant.
+            let of = |(number, port): (&u32, &Port)| {
+                (port.ifindex == ifindex && port.grant.is_some()).then_some(*number)
+            };
+            for number in self.ports.iter().filter_map(of).collect::<Vec<u32>>() {
+                self.revoke(number, refusal.clone(), &mut events);
             }
-            self.remove(number);
         }
-        let kept = self.ports.len();
+        let (kept, ended) = (self.ports.len(), events.len());
         Ok((Reloaded { kept, ended }, events))
     }
 
+    /// Ends a port that the policy of now does not grant.
+    fn revoke(&mut self, number: u32, refusal: Refusal, events: &mut Events) {
+        let grant = self.grant_of(number);
+        if let Some(port) = self.ports.get_mut(&number) {
+            // What it leaves behind counts for the grant of now.
+            port.grant = grant;
+            let owner = port.owner.clone();
+            let reason = refusal.message.clone();
+            events.push((owner.connection, number, Event::Revoked { reason }));
+            // For a request that waits.
+            self.done.push(Finished {
+                port: number,
+                owner,
+                result: Err(refusal),
+            });
+        }
+        self.remove(number);
+    }
+
     /// Binds the claims of another policy on every interface, and then removes
-    /// those of before.
+    /// those of before that it does not have.
     fn rebind_claims(&mut self, policy: &Policy) -> Result<(), Refusal> {
-        let mut bound: Vec<(u32, Vec<BindingId>)> = Vec::new();
+        let mut bound: Vec<(u32, Vec<BoundClaim>)> = Vec::new();
         let mut result = Ok(());
         for (ifindex, interface) in &mut self.interfaces {
-            match bind_claims(policy, &interface.facts, &mut interface.divider) {
+            let known = &interface.claims;
+            match bind_claims(policy, &interface.facts, &mut interface.divider, known) {
                 Ok(claims) => bound.push((*ifindex, claims)),
                 Err(refusal) => {
                     result = Err(refusal);
@@ -93,7 +120,10 @@ impl<F: Fabric> Engine<F> {
                     true => std::mem::replace(&mut interface.claims, claims),
                     false => claims,
                 };
-                gone.into_iter().for_each(|id| interface.divider.unbind(id));
+                let kept: Vec<BindingId> = interface.claims.iter().map(|one| one.binding).collect();
+                let gone = gone.into_iter().map(|one| one.binding);
+                let gone = gone.filter(|binding| !kept.contains(binding));
+                gone.for_each(|binding| interface.divider.unbind(binding));
             }
         }
         result
@@ -105,8 +135,7 @@ impl<F: Fabric> Engine<F> {
         if port.grant.is_none() {
             return Ok(());
         }
-        let who = &mut port.owner.who;
-        who.gids = accounts.still(who.uid, &who.gids);
+        accounts.update(&mut port.owner.who);
         let (owner, ifindex) = (port.owner.clone(), port.ifindex);
         let mut asked = port.asked.clone();
         let interface = self.interfaces.get(&ifindex);
@@ -129,6 +158,15 @@ impl<F: Fabric> Engine<F> {
         // What is not noted down the next broker finds out by itself.
         let _ = self.note(number);
         Ok(())
+    }
+
+    /// The grant of the policy of now for a port's user and interface, whatever
+    /// it allows.
+    fn grant_of(&self, number: u32) -> Option<usize> {
+        let port = self.ports.get(&number)?;
+        let interface = &self.interfaces.get(&port.ifindex)?.facts.name;
+        let grant = self.policy.grant(&port.owner.who, interface);
+        grant.map(|(place, _)| place)
     }
 
     /// Ends what a port sends by, if the policy of now has other rules: then

@@ -3,13 +3,14 @@
 //! All filters of an interface are one program, which is verified anew with
 //! each that runs whole and with each new shape: who opens a port waits for
 //! what the filters of all take there. And there is room for so many shapes.
-//! So both are bounded: for each user, for all users of an interface together,
-//! and with the superuser's, who has a reserve.
+//! So both are bounded: for each user, for all users of a grant and of an
+//! interface together, and with the superuser's, who has a reserve.
 
 use super::Fabric;
 use super::ports::{Engine, Port};
 use crate::compile::limits::{
-    SHAPES_MAX, STEPS_INTERFACE_MAX, STEPS_MAX, USERS_SHAPES_MAX, USERS_STEPS_MAX,
+    GRANT_SHAPES_MAX, GRANT_STEPS_MAX, SHAPES_MAX, STEPS_INTERFACE_MAX, STEPS_MAX,
+    USERS_SHAPES_MAX, USERS_STEPS_MAX,
 };
 use crate::protocol::{ErrorKind, Refusal};
 use std::collections::BTreeSet;
@@ -62,9 +63,16 @@ impl<F: Fabric> Engine<F> {
         let own = |port: &&Port| port.owner.who.uid == uid;
         let own_left = STEPS_MAX.saturating_sub(steps(others().filter(users).filter(own)));
         let of_users = || others().filter(here).filter(users);
+        let of_grant = || of_users().filter(|port| port.grant == grant);
+        let grant_left = GRANT_STEPS_MAX.saturating_sub(steps(of_grant()));
         let users_left = USERS_STEPS_MAX.saturating_sub(steps(of_users()));
         let bounds = [
             (own_left, STEPS_MAX, "this user's other ports"),
+            (
+                grant_left,
+                GRANT_STEPS_MAX,
+                "other ports of this grant of the policy",
+            ),
             (
                 users_left,
                 USERS_STEPS_MAX,
@@ -78,6 +86,9 @@ impl<F: Fabric> Engine<F> {
             .map(|one| &one.effort)
             .collect();
         let shapes = check_shapes(&own, shape_names(filter), SHAPES_MAX, "this user's shapes")?;
+        let of_grant: Vec<&Effort> = of_grant().map(|one| &one.effort).collect();
+        let whose = "the shapes of all users of this grant of the policy";
+        let shapes = check_shapes(&of_grant, shapes, GRANT_SHAPES_MAX, whose)?;
         let all: Vec<&Effort> = of_users().map(|one| &one.effort).collect();
         let whose = "the shapes of all users of the interface";
         let shapes = check_shapes(&all, shapes, USERS_SHAPES_MAX, whose)?;

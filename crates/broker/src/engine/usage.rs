@@ -6,6 +6,9 @@ use crate::Bytes;
 use crate::policy::{Denied, Usage, Wish};
 use crate::protocol::{Attach, ErrorKind, OpenPort, Refusal};
 
+/// Rings of a user's closed ports, for each port that may be open.
+const HELD_RINGS_MAX: usize = 4;
+
 impl<F: Fabric> Engine<F> {
     /// The grant that allows one more port; `None` for the superuser, who
     /// needs none.
@@ -20,18 +23,38 @@ impl<F: Fabric> Engine<F> {
         };
         // What was closed and is still held, mapped or pinned by a process, or
         // still being made, has its memory too.
-        let fabric = &self.fabric;
         let uid = owner.who.uid;
-        let held = self.ghosts.memory(place, uid, |ring| fabric.has_ring(ring));
+        let asked = wish(asked, ring);
+        // The kernel is asked which of it is there still only where that
+        // matters.
+        if self.allowed_beside_held(place, uid, &asked).is_err() {
+            let fabric = &self.fabric;
+            self.ghosts.look(place, uid, |ring| fabric.has_ring(ring));
+            self.allowed_beside_held(place, uid, &asked)?;
+        }
+        Ok(Some(place))
+    }
+
+    /// Whether one more port is allowed beside what is open and what is held of
+    /// closed ports.
+    fn allowed_beside_held(&self, place: usize, uid: u32, asked: &Wish<'_>) -> Result<(), Refusal> {
+        let held = self.ghosts.held(place, uid);
         let mut usage = self.usage(place, uid);
         usage.memory.0 += held.user;
         usage.memory_total.0 += held.grant;
-        let allowed = self.policy.grants[place].allows(&wish(asked, ring), usage);
-        allowed.map_err(|denied| Refusal {
+        let grant = &self.policy.grants[place];
+        let mut result = grant.allows(asked, usage).map_err(Refusal::from);
+        let rings_max = HELD_RINGS_MAX.saturating_mul(grant.ports_max as usize);
+        if result.is_ok() && held.user_rings >= rings_max {
+            let message = format!(
+                "{rings_max} rings of closed ports are held, mapped or pinned still, the most of one user here"
+            );
+            result = Err(Refusal::new(ErrorKind::Limit, message));
+        }
+        result.map_err(|refusal| Refusal {
             passes: true,
-            ..denied.into()
-        })?;
-        Ok(Some(place))
+            ..refusal
+        })
     }
 
     /// The grant that allows a port beside those that are open.

@@ -4,6 +4,7 @@
 //! the broker must not wait for a directory server while it answers somebody.
 //! Users who are only there can be given by number.
 
+use super::Who;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
@@ -99,6 +100,11 @@ impl Accounts {
         self.groups.get(name).copied()
     }
 
+    /// Whether a group has this number.
+    pub fn has_gid(&self, gid: u32) -> bool {
+        self.groups.values().any(|known| *known == gid)
+    }
+
     /// A user's name, the first of the file.
     pub fn name(&self, uid: u32) -> Option<&str> {
         self.names.get(&uid).map(String::as_str)
@@ -125,6 +131,15 @@ impl Accounts {
         let known: BTreeSet<u32> = self.groups.values().copied().collect();
         let has = |gid: &u32| own.contains(gid) || !known.contains(gid);
         gids.iter().copied().filter(has).collect()
+    }
+
+    /// Leaves a process only the groups that its user has [still](Self::still).
+    pub(crate) fn update(&self, who: &mut Who) {
+        let still = self.still(who.uid, &who.gids);
+        // All that shares them goes on doing so.
+        if *still != *who.gids {
+            who.gids = still.into();
+        }
     }
 }
 

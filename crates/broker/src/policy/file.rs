@@ -1,9 +1,15 @@
 //! The policy's file: TOML, every word checked, errors with their place.
 
+use super::doubts::{self, Doubt, KEPT_MAX, Places};
 use super::{Accounts, Claim, Glob, Grant, Grantees, Policy, Send, limits};
 use crate::Bytes;
 use crate::compile::{Compiler, Source};
-use serde::Deserialize;
+use crate::engine::limits::NAME_LEN_MAX;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::cell::RefCell;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use toml::Spanned;
@@ -84,26 +90,52 @@ enum Size {
 }
 
 /// `send = true`, or `send = "FILTER"`, or a table.
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected true, false, a filter, or a table of filter, source, addresses, ethertypes and any_source"
-)]
 enum SendTable {
     Flag(bool),
     Filter(String),
     Table(SendRule),
 }
 
+/// As an untagged enum, but an error inside of the table is shown.
+impl<'de> Deserialize<'de> for SendTable {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<SendTable, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = SendTable;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "true, false, a filter, or a table of filter, source, addresses, \
+                     ethertypes and any_source",
+                )
+            }
+
+            fn visit_bool<E: de::Error>(self, flag: bool) -> Result<SendTable, E> {
+                Ok(SendTable::Flag(flag))
+            }
+
+            fn visit_str<E: de::Error>(self, filter: &str) -> Result<SendTable, E> {
+                Ok(SendTable::Filter(filter.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<SendTable, A::Error> {
+                let table = MapAccessDeserializer::new(table);
+                Ok(SendTable::Table(SendRule::deserialize(table)?))
+            }
+        }
+        from.deserialize_any(Any)
+    }
+}
+
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SendRule {
     #[serde(default)]
-    filter: String,
+    filter: Option<Spanned<String>>,
     #[serde(default)]
-    source: Option<String>,
+    source: Option<Spanned<String>>,
     #[serde(default)]
-    addresses: Option<Vec<IpAddr>>,
+    addresses: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     ethertypes: Vec<u16>,
     #[serde(default)]
@@ -136,7 +168,11 @@ impl Policy {
     /// # Errors
     /// The first mistake, with its place.
     pub fn parse(text: &str, accounts: &Accounts) -> Result<Policy, PolicyError> {
-        let reader = Reader { text, accounts };
+        let reader = Reader {
+            text,
+            accounts,
+            places: RefCell::default(),
+        };
         if text.len() as u64 > limits::FILE_LEN_MAX {
             let max = limits::FILE_LEN_MAX;
             return reader.fail(0..0, format!("{} bytes; at most {max}", text.len()));
@@ -155,10 +191,12 @@ impl Policy {
             }
         }
         let grants = file.grant.into_iter().map(|table| reader.grant(table));
+        let grants = grants.collect::<Result<_, _>>()?;
         let claims = file.host.into_iter().map(|table| reader.claim(table));
         Ok(Policy {
-            grants: grants.collect::<Result<_, _>>()?,
+            grants,
             claims: claims.collect::<Result<_, _>>()?,
+            places: reader.places.into_inner(),
         })
     }
 }
@@ -166,34 +204,58 @@ impl Policy {
 struct Reader<'a> {
     text: &'a str,
     accounts: &'a Accounts,
+    places: RefCell<Places>,
 }
 
 impl Reader<'_> {
     fn fail<T>(&self, span: Range<usize>, message: String) -> Result<T, PolicyError> {
-        let before = self.text.get(..span.start).unwrap_or_default();
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let (line, column) = self.place(&span);
         Err(PolicyError {
-            line: before.matches('\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
+            line,
+            column,
             message,
         })
     }
 
+    /// Line and column.
+    fn place(&self, span: &Range<usize>) -> (usize, usize) {
+        let before = self.text.get(..span.start).unwrap_or_default();
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = before.matches('\n').count() + 1;
+        (line, before[line_start..].chars().count() + 1)
+    }
+
+    /// Keeps what looks like a mistake; of very many the first.
+    fn doubt(&self, span: &Range<usize>, message: String) {
+        let doubts = &mut self.places.borrow_mut().doubts;
+        if doubts.len() < KEPT_MAX {
+            let (line, column) = self.place(span);
+            doubts.push(Doubt {
+                line,
+                column,
+                message,
+            });
+        }
+    }
+
     fn grant(&self, table: Spanned<GrantTable>) -> Result<Grant, PolicyError> {
         let span = table.span();
+        let place = self.place(&span);
+        self.places.borrow_mut().grants.push(place);
         let table = table.into_inner();
         let to = self.grantees(&table)?;
         if to == Grantees::default() {
             let message = "this grant is for nobody: give users or groups".to_owned();
             return self.fail(span, message);
         }
-        let memory_max = match table.memory_max {
-            Some(size) => self.size(&size)?,
+        let memory_max = match &table.memory_max {
+            Some(size) => self.size(size)?,
             None => MEMORY_DEFAULT,
         };
         let ports_total = match &table.ports_total {
             Some(total) if *total.get_ref() < table.ports_max => {
-                let message = format!("less than ports_max, which is {}", table.ports_max);
+                let (less, max) = (total.get_ref(), table.ports_max);
+                let message = format!("ports_total is {less}, less than ports_max, which is {max}");
                 return self.fail(total.span(), message);
             }
             Some(total) => *total.get_ref(),
@@ -203,7 +265,9 @@ impl Reader<'_> {
             Some(total) => {
                 let bytes = self.size(total)?;
                 if bytes < memory_max {
-                    let message = format!("less than memory_max, which is {memory_max}");
+                    let message = format!(
+                        "memory_total is {bytes}, less than memory_max, which is {memory_max}"
+                    );
                     return self.fail(total.span(), message);
                 }
                 bytes
@@ -214,18 +278,31 @@ impl Reader<'_> {
             Some(filter) => self.filter(filter.span(), filter.into_inner())?,
             None => String::new(),
         };
-        Ok(Grant {
+        let grant = Grant {
             ports_total,
             memory_total,
             to,
-            interfaces: self.globs(span, &table.interfaces)?,
+            interfaces: self.globs(span.clone(), &table.interfaces)?,
             priority_max: table.priority_max,
             ports_max: table.ports_max,
             memory_max,
             take: table.take,
             send: self.send(table.send)?,
             filter,
-        })
+        };
+        for odd in doubts::of_numbers(&grant, table.memory_max.is_some()) {
+            self.doubt(&span, odd);
+        }
+        if grant.to.everyone {
+            let (ports, memory) = (grant.ports_total, grant.memory_total);
+            let message = format!(
+                "this grant is for every user (users = [\"*\"]): any process of this machine, \
+                 those of services and containers included, may open ports, up to {ports} \
+                 and {memory} for all together"
+            );
+            self.doubt(&span, message);
+        }
+        Ok(grant)
     }
 
     fn claim(&self, table: HostTable) -> Result<Claim, PolicyError> {
@@ -241,7 +318,12 @@ impl Reader<'_> {
         let mut to = Grantees::default();
         for user in &table.users {
             match user.get_ref() {
-                Name::Number(uid) => to.uids.push(*uid),
+                Name::Number(uid) => {
+                    if self.accounts.name(*uid).is_none() {
+                        self.foreign(user.span(), "user", *uid, "/etc/passwd");
+                    }
+                    to.uids.push(*uid);
+                }
                 Name::Text(name) if name == "*" => to.everyone = true,
                 Name::Text(name) => match self.accounts.uid(name) {
                     Some(uid) => to.uids.push(uid),
@@ -251,7 +333,12 @@ impl Reader<'_> {
         }
         for group in &table.groups {
             match group.get_ref() {
-                Name::Number(gid) => to.gids.push(*gid),
+                Name::Number(gid) => {
+                    if !self.accounts.has_gid(*gid) {
+                        self.foreign(group.span(), "group", *gid, "/etc/group");
+                    }
+                    to.gids.push(*gid);
+                }
                 Name::Text(name) => match self.accounts.gid(name) {
                     Some(gid) => to.gids.push(gid),
                     None => return self.unknown(group.span(), "group", name),
@@ -268,6 +355,12 @@ impl Reader<'_> {
         self.fail(span, message)
     }
 
+    fn foreign(&self, span: Range<usize>, what: &str, number: u32, file: &str) {
+        let message =
+            format!("{what} {number} is not in {file}, which is right for one from elsewhere");
+        self.doubt(&span, message);
+    }
+
     fn globs(
         &self,
         span: Range<usize>,
@@ -278,16 +371,26 @@ impl Reader<'_> {
             return self.fail(span, message);
         }
         let glob = |pattern: &Spanned<String>| {
-            match Glob::new(pattern.get_ref()) {
-            Some(glob) => Ok(glob),
-            None => self.fail(
-                pattern.span(),
-                format!(
-                    "`{}` matches no interface: write a name, with * for any characters and ? for one",
-                    pattern.get_ref()
-                ),
-            ),
-        }
+            let text = pattern.get_ref();
+            let Some(glob) = Glob::new(text) else {
+                let message = format!(
+                    "`{text}` matches no interface: write a name, with * for any characters and ? for one"
+                );
+                return self.fail(pattern.span(), message);
+            };
+            if glob.len_min() > NAME_LEN_MAX {
+                let message = format!(
+                    "`{text}` matches no interface: a name has at most {NAME_LEN_MAX} bytes"
+                );
+                self.doubt(&pattern.span(), message);
+            } else if glob.is_literal() {
+                let place = self.place(&pattern.span());
+                let names = &mut self.places.borrow_mut().names;
+                if names.len() < KEPT_MAX {
+                    names.push((text.clone(), place));
+                }
+            }
+            Ok(glob)
         };
         patterns.iter().map(glob).collect()
     }
@@ -309,7 +412,7 @@ impl Reader<'_> {
             SendTable::Flag(false) => return Ok(None),
             SendTable::Flag(true) => SendRule::default(),
             SendTable::Filter(filter) => SendRule {
-                filter,
+                filter: Some(Spanned::new(span.clone(), filter)),
                 ..SendRule::default()
             },
             SendTable::Table(rule) => rule,
@@ -320,14 +423,29 @@ impl Reader<'_> {
             let message = "any_source leaves nothing of source, addresses and ethertypes: give it alone, or with a filter";
             return self.fail(span, message.to_owned());
         }
-        let source = rule.source.map(|text| match text.parse::<Address>() {
-            Ok(address) => Ok(address.0),
-            Err(error) => self.fail(span.clone(), format!("source: {error}")),
+        let source = rule.source.map(|text| match text.get_ref().parse() {
+            Ok(Address(bytes)) => Ok(bytes),
+            Err(error) => self.fail(text.span(), format!("source: {error}")),
         });
+        let address = |text: &Spanned<String>| match text.get_ref().parse::<IpAddr>() {
+            Ok(address) => Ok(address),
+            Err(_) => {
+                let message = format!(
+                    "addresses: `{}` is no IP address: write one such as 10.0.0.9, without a prefix",
+                    text.get_ref()
+                );
+                self.fail(text.span(), message)
+            }
+        };
+        let addresses = rule.addresses.map(|all| all.iter().map(address).collect());
+        let filter = match rule.filter {
+            Some(filter) => self.filter(filter.span(), filter.into_inner())?,
+            None => String::new(),
+        };
         let send = Send {
-            filter: self.filter(span.clone(), rule.filter)?,
+            filter,
             source: source.transpose()?,
-            addresses: rule.addresses,
+            addresses: addresses.transpose()?,
             ethertypes: rule.ethertypes,
             any_source: rule.any_source,
         };

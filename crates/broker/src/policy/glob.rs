@@ -46,6 +46,21 @@ impl Glob {
         pattern[at..].iter().all(|byte| *byte == b'*')
     }
 
+    /// Whether it is a name, and no pattern.
+    pub(super) fn is_literal(&self) -> bool {
+        !self.0.contains(['*', '?'])
+    }
+
+    /// Whether every name fits.
+    pub(super) fn is_any(&self) -> bool {
+        self.0.bytes().all(|byte| byte == b'*')
+    }
+
+    /// Bytes of the shortest name that fits.
+    pub(super) fn len_min(&self) -> usize {
+        self.0.bytes().filter(|byte| *byte != b'*').count()
+    }
+
     /// Whether a name fits one of several patterns.
     pub fn any(globs: &[Glob], name: &str) -> bool {
         globs.iter().any(|glob| glob.matches(name))

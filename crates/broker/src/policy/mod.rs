@@ -11,15 +11,18 @@
 //! frames, whatever its filter says.
 
 mod accounts;
+mod doubts;
 mod file;
 mod glob;
 
 pub use accounts::{AccountError, Accounts};
+pub use doubts::{Doubt, Machine};
 pub use file::PolicyError;
 pub use glob::Glob;
 
 use crate::Bytes;
 use std::net::IpAddr;
+use std::sync::Arc;
 use weir_link::live::SendRules;
 
 /// Upper bounds on a policy.
@@ -37,8 +40,9 @@ pub mod limits {
 pub struct Who {
     /// The user's number.
     pub uid: u32,
-    /// The numbers of the process's groups, the effective one included.
-    pub gids: Vec<u32>,
+    /// The numbers of the process's groups, the effective one included; shared
+    /// by all that is of the process.
+    pub gids: Arc<[u32]>,
     /// The process.
     pub pid: u32,
     /// Whether this is the superuser, whom no policy binds: user 0 with the
@@ -129,6 +133,7 @@ pub struct Policy {
     pub grants: Vec<Grant>,
     /// In the order of the file.
     pub claims: Vec<Claim>,
+    places: doubts::Places,
 }
 
 /// What somebody asks for.
@@ -277,23 +282,6 @@ impl Policy {
     /// interface.
     pub fn place(&self, who: &Who) -> Option<usize> {
         self.grants.iter().position(|grant| grant.to.include(who))
-    }
-
-    /// What an administrator should know of it.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut all = Vec::new();
-        for (place, grant) in self.grants.iter().enumerate() {
-            if grant.to.everyone {
-                let (ports, memory) = (grant.ports_total, grant.memory_total);
-                all.push(format!(
-                    "grant {} is for every user (users = [\"*\"]): any process of this machine, \
-                     those of services and containers included, may open ports, up to {ports} \
-                     and {memory} for all together",
-                    place + 1
-                ));
-            }
-        }
-        all
     }
 
     /// The claims of the host on this interface.

@@ -1,11 +1,13 @@
 //! The socket: whole messages, with descriptors.
 
 use super::{MESSAGE_LEN_MAX, Peer};
+use rustix::fs::{XattrFlags, setxattr};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg, shutdown, socket_with,
+    sockopt,
 };
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,9 +20,9 @@ use weir_link::net::set_pass_rights;
 /// Descriptors in one message of the broker's.
 pub const FDS_MAX: usize = 4;
 
-/// Descriptors in one message of any process (`SCM_MAX_FD` of
-/// `include/net/scm.h`).
-const FOREIGN_FDS_MAX: usize = 253;
+/// Messages that are taken out of a queue before its connection is closed: the
+/// kernel's bounds on a socket's memory let fewer wait.
+const QUEUE_LEN_MAX: usize = 1 << 12;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 256;
@@ -143,15 +145,42 @@ impl Channel {
         BUFFER.with_borrow_mut(|buffer| self.receive_by(buffer, &mut space, wait))
     }
 
-    /// The same, of a process that is not trusted: with as many descriptors as
-    /// it may have sent. The kernel closes those that there is no room for in
-    /// the call, which may block for as long as their sender likes.
-    ///
-    /// # Errors
-    /// As for [`receive`](Self::receive).
-    pub(crate) fn receive_foreign(&self) -> io::Result<Option<Received>> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FOREIGN_FDS_MAX))];
-        BUFFER.with_borrow_mut(|buffer| self.receive_by(buffer, &mut space, false))
+    /// Whether the next message has descriptors. To receive it would put them
+    /// into this process, and close those that there is no room for, which may
+    /// block for as long as their sender likes.
+    pub(crate) fn has_descriptors(&self) -> bool {
+        self.peek(&mut RecvAncillaryBuffer::default()) == Ok(true)
+    }
+
+    /// Closes the connection, unless that closes descriptors which the peer has
+    /// sent: then the connection is given back.
+    pub(crate) fn close(self) -> Result<(), Channel> {
+        // Nothing comes into the queue any more. Every message there has its
+        // sender's credentials, and the end of the queue has none.
+        let _ = shutdown(&self.fd, Shutdown::Both);
+        if sockopt::set_socket_passcred(&self.fd, true).is_err() {
+            return Err(self);
+        }
+        for _ in 0..QUEUE_LEN_MAX {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            match self.peek(&mut control) {
+                Ok(false) if control.drain().next().is_none() => return Ok(()),
+                Ok(false) => drop(self.receive(false)),
+                // The peer has closed its end with messages unread.
+                Err(Errno::CONNRESET | Errno::INTR) => {}
+                Ok(true) | Err(_) => break,
+            }
+        }
+        Err(self)
+    }
+
+    /// Looks at the next message; whether it has more control messages than
+    /// there is room for.
+    fn peek(&self, control: &mut RecvAncillaryBuffer<'_>) -> rustix::io::Result<bool> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let message = recvmsg(&self.fd, &mut [IoSliceMut::new(&mut [0])], control, flags)?;
+        Ok(message.flags.contains(ReturnFlags::CTRUNC))
     }
 
     fn receive_by(
@@ -211,7 +240,7 @@ impl AsFd for Channel {
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
-    path: Option<PathBuf>,
+    path: PathBuf,
     /// Whether the kernel keeps peers from passing descriptors.
     refuses_descriptors: bool,
 }
@@ -238,16 +267,16 @@ impl Listener {
             }
             other => other?,
         }
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
         // Before anything can connect.
         let refuses_descriptors = set_pass_rights(&fd, false).is_ok();
-        listen(&fd, BACKLOG)?;
-        Ok(Listener {
+        let listener = Listener {
             fd,
-            path: Some(path.to_owned()),
+            path: path.to_owned(),
             refuses_descriptors,
-        })
+        };
+        listener.set_mode(0o666)?;
+        listen(&listener.fd, BACKLOG)?;
+        Ok(listener)
     }
 
     /// Removes a socket file that a broker has left, if there is one.
@@ -271,16 +300,6 @@ impl Listener {
         std::fs::remove_file(path)
     }
 
-    /// Takes a socket that listens already, as a service manager passes it.
-    pub fn from_fd(fd: OwnedFd) -> Listener {
-        let refuses_descriptors = set_pass_rights(&fd, false).is_ok();
-        Listener {
-            fd,
-            path: None,
-            refuses_descriptors,
-        }
-    }
-
     /// Lets peers pass descriptors, as before Linux 6.16: for tests of what
     /// the daemon does there.
     #[doc(hidden)]
@@ -292,6 +311,31 @@ impl Listener {
     /// Whether the kernel keeps peers from passing descriptors.
     pub(crate) fn refuses_descriptors(&self) -> bool {
         self.refuses_descriptors
+    }
+
+    /// Lets only the superuser connect, or all users but those that are
+    /// [excluded](Self::exclude).
+    ///
+    /// # Errors
+    /// If the file system refuses.
+    pub(crate) fn admit_superuser_only(&self, only: bool) -> io::Result<()> {
+        self.set_mode(if only { 0o600 } else { 0o666 })
+    }
+
+    /// Lets these users connect no more, by the access control list of the
+    /// socket's file, and all others.
+    ///
+    /// # Errors
+    /// If the file system refuses; some have no such lists.
+    pub(crate) fn exclude(&self, uids: impl IntoIterator<Item = u32>) -> io::Result<()> {
+        let list = access_list(uids);
+        let name = "system.posix_acl_access";
+        Ok(setxattr(&self.path, name, &list, XattrFlags::empty())?)
+    }
+
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(mode))
     }
 
     /// The next connection, if one waits.
@@ -315,8 +359,31 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
+        let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// An access control list of a file that everybody may read and write but
+/// these users, as the kernel reads it (`linux/posix_acl_xattr.h`): version 2,
+/// then tag, permissions and number of each entry.
+fn access_list(uids: impl IntoIterator<Item = u32>) -> Vec<u8> {
+    const NO_NUMBER: u32 = u32::MAX;
+    const OWNER: u16 = 1;
+    const USER: u16 = 2;
+    const GROUP: u16 = 4;
+    const MASK: u16 = 16;
+    const OTHER: u16 = 32;
+    const READ_WRITE: u16 = 6;
+    let own = |tag| (tag, READ_WRITE, NO_NUMBER);
+    let excluded = uids.into_iter().map(|uid| (USER, 0, uid));
+    let entries = std::iter::once(own(OWNER))
+        .chain(excluded)
+        .chain([GROUP, MASK, OTHER].map(own));
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, number) in entries {
+        list.extend(u16::to_le_bytes(tag));
+        list.extend(u16::to_le_bytes(permissions));
+        list.extend(number.to_le_bytes());
+    }
+    list
 }

@@ -3,6 +3,7 @@
 
 mod events;
 mod hostile;
+mod memory;
 mod net;
 mod peer;
 mod process;

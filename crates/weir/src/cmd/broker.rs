@@ -1,6 +1,8 @@
 //! `weir broker`: serves every user of the machine.
 
+use crate::config::{self, Place, Wrong};
 use crate::failure::{Failure, say};
+use crate::life::watchdog_time;
 use crate::limited;
 use crate::stop::Stop;
 use signal_hook::consts::SIGHUP;
@@ -9,14 +11,15 @@ use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use weir_broker::SOCKET_DEFAULT;
+use std::time::Instant;
 use weir_broker::daemon::Daemon;
 use weir_broker::engine::kernel::KernelFabric;
 use weir_broker::engine::{Adopted, Fabric, Reloaded};
 use weir_broker::keep::{FOLDER_DEFAULT, Keep};
-use weir_broker::policy::{Accounts, Policy, limits};
+use weir_broker::policy::{Accounts, Machine, Policy, PolicyError, limits};
 use weir_broker::protocol::Listener;
+use weir_broker::{Bytes, SOCKET_DEFAULT};
+use weir_link::net::interfaces;
 
 /// Open ports for programs of any user, as a policy allows
 ///
@@ -96,14 +99,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         if adopted != Adopted::default() {
             let Adopted { ports, swept } = adopted;
             say(&format!(
-                "weir: of an earlier broker's ports {ports} go on, {swept} were removed"
+                "weir: ports of an earlier broker's that go on: {ports}; removed: {swept}"
             ));
         }
     }
     let watched = daemon.on_hangup(hangup, move |daemon| reload(daemon, &config));
     watched.map_err(|error| Failure::run(format!("cannot serve: {error}")))?;
     let manager = Manager::of_environment();
-    if let Some((manager, every)) = manager.as_ref().zip(watchdog()) {
+    if let Some((manager, time)) = manager.as_ref().zip(watchdog_time()) {
+        let every = time / 2;
         let manager = manager.clone();
         let mut last = Instant::now();
         daemon.ping_each(every, move || {
@@ -136,6 +140,11 @@ fn clean(args: &Args) -> Result<(), Failure> {
             "with another socket than the usual one, say which folder: --keep FOLDER",
         ));
     };
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::run(
+            "what brokers have left can be removed by root alone",
+        ));
+    }
     Keep::clean(keep).map_err(Failure::run)?;
     // Of a broker that died; of one without a folder, which runs, it stays.
     let _ = Listener::remove_stale(&args.socket);
@@ -160,12 +169,42 @@ fn allow_open_files() {
 fn policy(path: &Path) -> Result<(Policy, Accounts), Failure> {
     let accounts = Accounts::of_system().map_err(Failure::run)?;
     let text = limited::text(path, limits::FILE_LEN_MAX)?;
-    let policy = Policy::parse(&text, &accounts)
-        .map_err(|error| Failure::refused(format!("{}: {error}", path.display())))?;
-    for warning in policy.warnings() {
-        say(&format!("weir: {}: {warning}", path.display()));
+    let policy = Policy::parse(&text, &accounts).map_err(|error| wrong(error).refused(path))?;
+    for doubt in policy.doubts(&machine()) {
+        let wrong = Wrong {
+            place: Some(Place {
+                line: doubt.line,
+                column: doubt.column,
+            }),
+            why: format!("warning: {}", doubt.message),
+        };
+        say(&format!("weir: {}", wrong.of(config::name(path))));
     }
     Ok((policy, accounts))
+}
+
+/// What the policy is for.
+fn machine() -> Machine {
+    let interfaces = interfaces().unwrap_or_default();
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = memory
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|total| total.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    Machine {
+        interfaces: interfaces.into_iter().map(|one| one.name).collect(),
+        memory: kib.map(|kib| Bytes(kib << 10)),
+    }
+}
+
+fn wrong(error: PolicyError) -> Wrong {
+    Wrong {
+        place: Some(Place {
+            line: error.line,
+            column: error.column,
+        }),
+        why: config::plain(&error.message),
+    }
 }
 
 /// Becomes readable with each SIGHUP.
@@ -184,7 +223,7 @@ fn reload<F: Fabric>(daemon: &mut Daemon<F>, path: &Path) {
     });
     match reloaded {
         Ok(Reloaded { kept, ended }) => say(&format!(
-            "weir: the policy was read again: {kept} ports go on, {ended} were ended"
+            "weir: the policy was read again; ports that go on: {kept}; ended: {ended}"
         )),
         Err(why) => say(&format!("weir: the policy of before stays: {why}")),
     }
@@ -193,7 +232,9 @@ fn reload<F: Fabric>(daemon: &mut Daemon<F>, path: &Path) {
 fn listen(path: &Path) -> Result<Listener, Failure> {
     let failed = |error: io::Error| {
         let why = match error.kind() {
-            io::ErrorKind::AddrInUse => "another broker listens there".into(),
+            io::ErrorKind::AddrInUse => {
+                "another broker listens there: end it, or give another --socket".into()
+            }
             io::ErrorKind::AlreadyExists => {
                 "a file that is no socket is there: move it away, or give another --socket".into()
             }
@@ -232,13 +273,4 @@ impl Manager {
         socket.send_to_addr(message.as_bytes(), &self.0)?;
         Ok(())
     }
-}
-
-/// How often the manager is to be told that requests are answered: half of
-/// what it waits (`sd_watchdog_enabled(3)`); `None` if it does not wait.
-fn watchdog() -> Option<Duration> {
-    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
-    let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
-    let micros = number("WATCHDOG_USEC").filter(|micros| is_ours && *micros > 1)?;
-    Some(Duration::from_micros(micros / 2))
 }

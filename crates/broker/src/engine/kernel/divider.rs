@@ -25,6 +25,9 @@ const SLOTS: u32 = 1 << 12;
 /// where it asks for 1 MiB. To make another takes a tenth of a millisecond for
 /// each MiB, and some more to put it in its place.
 const AHEAD: usize = 2;
+/// Said where the verifier takes a program only with `CAP_PERFMON`.
+const NO_BARRIERS: &str = "the ports' filters run without the kernel's barriers against \
+                           speculative execution: its verifier takes them only so";
 /// Larger rings are not set aside ahead of need.
 const AHEAD_RING_MAX: u64 = 4 << 20;
 /// What the first port is likely to ask for.
@@ -271,9 +274,14 @@ impl KernelDivider {
         // Should new tables fail to be made, the programs are of old ones.
         self.is_stale |= change.programs == Need::Programs;
         self.maps.apply(&self.plan.0, change).map_err(system)?;
-        if self.is_held {
-            return Ok(());
+        match self.is_held {
+            true => Ok(()),
+            false => self.take_effect(),
         }
+    }
+
+    /// Has the programs run what the plan says.
+    fn take_effect(&mut self) -> Result<(), Refusal> {
         if self.is_stale {
             self.load_all()?;
         }
@@ -299,11 +307,7 @@ impl KernelDivider {
     }
 
     fn program(&self, hook: Hook) -> Result<Program, Refusal> {
-        let hook = match hook {
-            Hook::XdpNative | Hook::XdpGeneric => PlanHook::Xdp,
-            Hook::TcIngress => PlanHook::TcIngress,
-            Hook::TcEgress => PlanHook::TcEgress,
-        };
+        let hook = plan_hook(hook);
         self.maps.load(&self.plan.0, hook).map_err(system)
     }
 
@@ -366,6 +370,15 @@ fn plan() -> KernelPlan {
     })
 }
 
+/// The plan's name for a hook.
+fn plan_hook(hook: Hook) -> PlanHook {
+    match hook {
+        Hook::XdpNative | Hook::XdpGeneric => PlanHook::Xdp,
+        Hook::TcIngress => PlanHook::TcIngress,
+        Hook::TcEgress => PlanHook::TcEgress,
+    }
+}
+
 /// The place of a hook for frames that come in.
 fn place(hook: Hook) -> Option<Attach> {
     match hook {
@@ -391,11 +404,11 @@ impl Divider for KernelDivider {
     }
 
     fn cost(&self) -> String {
-        let costs: Vec<&str> = self
-            .dispatchers
-            .iter()
-            .map(|one| cost(one.hook()))
-            .collect();
+        let hooks = || self.dispatchers.iter().map(Dispatcher::hook);
+        let mut costs: Vec<&str> = hooks().map(cost).collect();
+        if hooks().any(|hook| self.maps.needs_perfmon(plan_hook(hook))) {
+            costs.push(NO_BARRIERS);
+        }
         costs.join("\n")
     }
 
@@ -495,7 +508,7 @@ impl Divider for KernelDivider {
             return;
         }
         // Another port's frames are not to come by a binding of this one's.
-        match self.is_behind {
+        match self.is_behind || self.is_held {
             true => self.bound_still.push(slot),
             false => self.worker.ask(Job::Remove { slot }),
         }
@@ -524,7 +537,20 @@ impl Divider for KernelDivider {
             self.attach(attached)?;
         }
         self.settle_later();
+        // All that is no port's goes.
+        self.bound_still.clear();
         self.sweep_rings()
+    }
+
+    fn hold(&mut self) {
+        self.is_held = true;
+    }
+
+    fn commit(&mut self) -> Result<(), Refusal> {
+        self.is_held = false;
+        let done = self.take_effect();
+        self.is_behind |= done.is_err();
+        done
     }
 
     fn hand_over(&mut self) {

@@ -132,7 +132,7 @@ impl Fabric for KernelFabric {
         let found = self.interfaces.named(name).map_err(|error| match error {
             // Which others there are is not everybody's to know.
             InterfaceError::Missing { .. } => {
-                refuse(format!("there is no interface {name}; see `ip link`"))
+                refuse(format!("there is no interface `{name}`; see `ip link`"))
             }
             error => refuse(error.to_string()),
         });

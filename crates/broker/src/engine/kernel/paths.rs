@@ -13,7 +13,7 @@
 
 use super::system;
 use crate::engine::MadePath;
-use crate::interface::Facts;
+use crate::interface::{Facts, path_name};
 use crate::protocol::{ErrorKind, Refusal};
 use rustix::io::write;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -208,8 +208,7 @@ impl Paths {
         let ahead = kind.spare.is_none() && self.under_way.len() < KINDS_MAX;
         let wanted = kind.waiting.len() + usize::from(ahead);
         for _ in kind.ordered..wanted {
-            // At most 14 bytes, of which no other path has the same.
-            let name = format!("w{:012x}", super::random() as u64 >> 16);
+            let name = path_name(super::random() as u64);
             let like = like.clone();
             let job = Job::Make {
                 name: name.clone(),

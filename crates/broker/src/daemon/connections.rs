@@ -6,14 +6,14 @@ use std::collections::HashMap;
 /// Numbers of connections: all, by user, and by the grant that lets the user
 /// in. The superuser's count among all alone.
 #[derive(Default)]
-pub(super) struct Crowd {
+pub(super) struct Connections {
     all: usize,
     superusers: usize,
     users: HashMap<u32, usize>,
     grants: HashMap<usize, usize>,
 }
 
-impl Crowd {
+impl Connections {
     /// Whether one more may come; `closing` of the user's are still being
     /// closed.
     ///
@@ -94,41 +94,45 @@ mod tests {
 
     #[test]
     fn many_users_of_one_grant_leave_room_for_others() {
-        let mut crowd = Crowd::default();
+        let mut connections = Connections::default();
         let mut entered = Vec::new();
         // One user with as many numbers as there are.
         for uid in 100_000..165_536 {
-            if crowd.check(uid, Some(1), 0).is_ok() {
-                crowd.enter(uid, Some(1));
+            if connections.check(uid, Some(1), 0).is_ok() {
+                connections.enter(uid, Some(1));
                 entered.push(uid);
             }
         }
         assert_eq!(entered.len(), limits::GRANT_CONNECTIONS_MAX);
-        crowd.check(7, Some(0), 0).expect("another grant");
+        connections.check(7, Some(0), 0).expect("another grant");
         // All grants together leave the superuser's room.
         for grant in 2..100 {
             for uid in 0..limits::GRANT_CONNECTIONS_MAX as u32 {
-                if crowd.check(uid, Some(grant), 0).is_ok() {
-                    crowd.enter(uid, Some(grant));
+                if connections.check(uid, Some(grant), 0).is_ok() {
+                    connections.enter(uid, Some(grant));
                 }
             }
         }
-        assert!(crowd.check(7, Some(0), 0).is_err());
+        assert!(connections.check(7, Some(0), 0).is_err());
         for _ in 0..limits::SUPERUSER_CONNECTIONS_MAX {
-            crowd.check(0, None, 0).expect("the superuser's reserve");
-            crowd.enter(0, None);
+            connections
+                .check(0, None, 0)
+                .expect("the superuser's reserve");
+            connections.enter(0, None);
         }
-        assert!(crowd.check(0, None, 0).is_err());
+        assert!(connections.check(0, None, 0).is_err());
         for uid in entered {
-            crowd.leave(uid, Some(1));
+            connections.leave(uid, Some(1));
         }
-        crowd.check(100_000, Some(1), 0).expect("they have gone");
+        connections
+            .check(100_000, Some(1), 0)
+            .expect("they have gone");
     }
 
     #[test]
     fn what_is_being_closed_counts() {
-        let crowd = Crowd::default();
-        assert!(crowd.check(7, Some(0), 63).is_ok());
-        assert!(crowd.check(7, Some(0), 64).is_err());
+        let connections = Connections::default();
+        assert!(connections.check(7, Some(0), 63).is_ok());
+        assert!(connections.check(7, Some(0), 64).is_err());
     }
 }

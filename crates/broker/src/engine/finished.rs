@@ -1,0 +1,88 @@
+//! Requests that have come to their end: at once, or when a ring is ready and
+//! the kernel has bound its port.
+
+use super::ports::{Engine, Finished};
+use super::{Divider, Fabric, Owner, Reserved};
+use crate::protocol::Refusal;
+
+/// What is ready for a port that is about to be open.
+pub(super) struct Ready {
+    pub(super) ifindex: u32,
+    port: u32,
+    result: Result<Reserved, Refusal>,
+}
+
+impl<F: Fabric> Engine<F> {
+    /// The requests that have come to their end since.
+    pub fn finished(&mut self) -> Vec<Finished> {
+        let mut all = self.take_done();
+        while let Some(finished) = self.finish_next(|_| true) {
+            all.push(finished);
+        }
+        all
+    }
+
+    /// Those of them that take no more work: ports whose rings are ready are
+    /// left to [`finish_next`](Self::finish_next).
+    pub fn take_done(&mut self) -> Vec<Finished> {
+        let mut all = std::mem::take(&mut self.done);
+        self.take_in_paths(&mut all);
+        for (ifindex, interface) in &mut self.interfaces {
+            let ready = interface.divider.reserved().into_iter();
+            let ready = ready.map(|(port, result)| Ready {
+                ifindex: *ifindex,
+                port,
+                result,
+            });
+            self.ready.extend(ready);
+        }
+        for one in std::mem::take(&mut self.ready) {
+            match self.ports.contains_key(&one.port) {
+                true => self.ready.push_back(one),
+                false => self.forget_ready(one),
+            }
+        }
+        all
+    }
+
+    /// Binds one port whose ring is ready: the first of the superuser's, or
+    /// else the first whose owner `may` have work done now. The kernel may
+    /// have to verify the programs of all ports for it.
+    pub fn finish_next(&mut self, may: impl Fn(&Owner) -> bool) -> Option<Finished> {
+        let owner = |one: &Ready| self.ports.get(&one.port).map(|port| &port.owner);
+        let is_first = |one: &Ready| owner(one).is_some_and(|owner| owner.who.is_superuser);
+        let is_next = |one: &Ready| owner(one).is_some_and(&may);
+        let first = self.ready.iter().position(is_first);
+        let at = first.or_else(|| self.ready.iter().position(is_next))?;
+        let Ready { port, result, .. } = self.ready.remove(at)?;
+        let owner = self.ports.get(&port)?.owner.clone();
+        let result = result.and_then(|reserved| self.finish(port, reserved));
+        if result.is_err() {
+            self.remove(port);
+            self.ghosts.made(port, None);
+        }
+        Some(Finished {
+            port,
+            owner,
+            result,
+        })
+    }
+
+    /// Whether there are ports whose rings are ready, and that are not bound.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Gives back what is ready for a port that was closed before.
+    fn forget_ready(&mut self, one: Ready) {
+        match one.result {
+            Ok(reserved) => {
+                self.ghosts.made(one.port, Some(reserved.ring));
+                if let Some(interface) = self.interfaces.get_mut(&one.ifindex) {
+                    interface.divider.release(reserved.slot);
+                }
+            }
+            Err(_) => self.ghosts.made(one.port, None),
+        }
+    }
+}

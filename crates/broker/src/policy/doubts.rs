@@ -1,0 +1,166 @@
+//! What is allowed in a policy but looks like a mistake.
+
+use super::{Glob, Grant, Grantees, Policy};
+use crate::Bytes;
+use crate::engine::limits;
+use std::fmt;
+
+/// Something that an administrator should know of the policy, and where it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Doubt {
+    /// The line, from 1.
+    pub line: usize,
+    /// The column, in characters from 1.
+    pub column: usize,
+    /// What is odd, and what to do if it is not meant.
+    pub message: String,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Doubt {
+            line,
+            column,
+            message,
+        } = self;
+        write!(f, "line {line}, column {column}: {message}")
+    }
+}
+
+/// What a policy is for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Machine {
+    /// The names of the interfaces that there are; none if that is not known.
+    pub interfaces: Vec<String>,
+    /// The memory, if that is known.
+    pub memory: Option<Bytes>,
+}
+
+/// Where rules of a policy stand that can only be judged later.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Places {
+    /// Doubts that the text alone gives.
+    pub(super) doubts: Vec<Doubt>,
+    /// Interfaces that are named, without patterns.
+    pub(super) names: Vec<(String, (usize, usize))>,
+    /// Of each grant.
+    pub(super) grants: Vec<(usize, usize)>,
+}
+
+/// Doubts, and names, that are kept of one policy.
+pub(super) const KEPT_MAX: usize = 64;
+
+/// Users, groups and patterns of a grant up to which it is compared to others.
+const COMPARED_MAX: usize = 64;
+
+impl Policy {
+    /// What an administrator should know of it, in the order of the file.
+    pub fn doubts(&self, machine: &Machine) -> Vec<Doubt> {
+        let mut all = self.places.doubts.clone();
+        let mut add = |(line, column), message| {
+            all.push(Doubt {
+                line,
+                column,
+                message,
+            });
+        };
+        if self.grants.is_empty() {
+            let message = "it has no [[grant]]: only the superuser can open ports";
+            add((1, 1), message.to_owned());
+        }
+        for (place, grant) in self.places.grants.iter().zip(&self.grants) {
+            if let Some(memory) = machine.memory.filter(|all| grant.memory_total > *all) {
+                let total = grant.memory_total;
+                let has = Bytes(memory.0 >> 20 << 20);
+                let message = format!("memory_total is {total}, and this machine has {has}");
+                add(*place, message);
+            }
+        }
+        for (number, later) in self.grants.iter().enumerate() {
+            let earlier = self.grants[..number].iter();
+            let hidden_by = earlier
+                .zip(&self.places.grants)
+                .find(|(one, _)| hides(one, later));
+            if let Some((_, (line, _))) = hidden_by {
+                let message = format!(
+                    "this grant never applies: that of line {line} names its users and \
+                     interfaces, and the first that fits counts; give it before"
+                );
+                add(self.places.grants[number], message);
+            }
+        }
+        for (name, place) in &self.places.names {
+            if !machine.interfaces.is_empty() && !machine.interfaces.contains(name) {
+                add(*place, format!("there is no interface `{name}` now"));
+            }
+        }
+        all.sort_by_key(|doubt| (doubt.line, doubt.column));
+        all
+    }
+}
+
+/// Whether a grant applies wherever the other, which comes later, would.
+fn hides(first: &Grant, later: &Grant) -> bool {
+    let sizes = |to: &Grantees| to.uids.len() + to.gids.len();
+    let are_long = [first, later]
+        .iter()
+        .any(|grant| sizes(&grant.to).max(grant.interfaces.len()) > COMPARED_MAX);
+    !are_long && includes(&first.to, &later.to) && cover(&first.interfaces, &later.interfaces)
+}
+
+fn includes(first: &Grantees, later: &Grantees) -> bool {
+    first.everyone
+        || !later.everyone
+            && later.uids.iter().all(|uid| first.uids.contains(uid))
+            && later.gids.iter().all(|gid| first.gids.contains(gid))
+}
+
+fn cover(first: &[Glob], later: &[Glob]) -> bool {
+    later.iter().all(|name| {
+        let is_name = name.is_literal();
+        let covers = |glob: &Glob| {
+            glob == name || glob.is_any() || is_name && glob.matches(&name.to_string())
+        };
+        first.iter().any(covers)
+    })
+}
+
+/// What is odd about a grant's numbers; `memory_is_given` if the file says
+/// `memory_max`.
+pub(super) fn of_numbers(grant: &Grant, memory_is_given: bool) -> Vec<String> {
+    let Grant {
+        ports_max,
+        ports_total,
+        memory_max,
+        ..
+    } = *grant;
+    let all = limits::USERS_PORTS_MAX as u32;
+    let mut odd = Vec::new();
+    for (key, ports) in [("ports_max", ports_max), ("ports_total", ports_total)] {
+        // One that is not given follows the other.
+        let is_said = key == "ports_max" || ports > ports_max;
+        if is_said && ports > all {
+            odd.push(format!(
+                "{key} is {ports}, and the broker opens at most {all} ports for all users together"
+            ));
+        }
+    }
+    let largest = u64::from(ports_max).saturating_mul(limits::RING_MAX.0);
+    if ports_max > 0 && memory_max < limits::RING_MIN {
+        let least = limits::RING_MIN;
+        odd.push(format!(
+            "memory_max is {memory_max}, and nobody can open a port: a ring has {least} or more"
+        ));
+    } else if ports_max > 1 && !memory_is_given {
+        odd.push(format!(
+            "ports_max is {ports_max}, and memory_max, {memory_max} if it is not given, has room \
+             for one ring of the usual size: give memory_max"
+        ));
+    } else if ports_max > 0 && memory_max.0 > largest {
+        let most = limits::RING_MAX;
+        odd.push(format!(
+            "memory_max is {memory_max}, more than ports_max rings of {most}, the largest"
+        ));
+    }
+    odd
+}
