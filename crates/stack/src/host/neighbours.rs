@@ -17,6 +17,9 @@ use weir_wire::ethernet::Address;
 /// Neighbours that are known at once; one more displaces the one that we have
 /// not sent to for longest.
 pub const NEIGHBOURS_MAX: usize = 512;
+/// Those of them that have not answered yet, from which on one more displaces one
+/// of these: who has us send to addresses of nobody displaces nobody else.
+const INCOMPLETE_MAX: usize = NEIGHBOURS_MAX / 4;
 /// Frames that wait for one neighbour's address, such as the pieces of the
 /// longest datagram at an MTU of 576 bytes; one more displaces the oldest.
 pub const WAITING_MAX: usize = 128;
@@ -220,9 +223,13 @@ impl Neighbours {
 
     fn enter(&mut self, ip: IpAddr, hardware: Address, state: State) {
         if self.known.len() == NEIGHBOURS_MAX {
+            let unanswered = self.known.values().filter(|known| !known.is_settled());
+            let is_flood =
+                matches!(state, State::Incomplete { .. }) && unanswered.count() >= INCOMPLETE_MAX;
             let oldest = self
                 .known
                 .iter()
+                .filter(|(_, neighbour)| !is_flood || !neighbour.is_settled())
                 .min_by_key(|(_, neighbour)| neighbour.used_ns);
             if let Some((&oldest, _)) = oldest {
                 self.displaced += self.remove(oldest).len() as u64;
@@ -576,6 +583,24 @@ mod tests {
         assert_eq!(asks_when_used(&mut neighbours, OTHER), 0);
         neighbours.advertised(0, IP, Some(HARDWARE), (false, true));
         assert_eq!(asks_when_used(&mut neighbours, HARDWARE), 1);
+    }
+
+    /// Answers to made up senders on the link, whom nobody has heard of.
+    #[test]
+    fn who_never_answers_displaces_nobody_who_has() {
+        let mut neighbours = Neighbours::default();
+        neighbours.resolve(7, IP);
+        neighbours.answered(7, IP, HARDWARE);
+        for number in 0..2000_u32 {
+            let ip = IpAddr::V4(std::net::Ipv4Addr::from_bits(number));
+            neighbours.resolve(8 + u64::from(number), ip);
+        }
+        assert_eq!(neighbours.known.len(), NEIGHBOURS_MAX);
+        assert!(neighbours.knows(IP));
+        // And one who is there is found among them.
+        let last = IpAddr::V4(std::net::Ipv4Addr::from_bits(1999));
+        neighbours.answered(3000, last, OTHER);
+        assert_eq!(neighbours.resolve(3000, last), Some(OTHER));
     }
 
     #[test]
