@@ -164,7 +164,7 @@ impl Core {
         let mut state = shared.lock();
         let eager = attempt.is_eager(&mut state);
         if shared.look(&mut state, self.id, eager) {
-            attempt.receive(&mut state, shared.now_ns());
+            shared.works(&mut state, |state| attempt.receive(state, shared.now_ns()));
         }
         loop {
             let result = tried(&mut state, |state| attempt.act(state, shared.now_ns()));

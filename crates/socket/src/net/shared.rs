@@ -7,7 +7,7 @@ use super::state::{Id, State};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -101,6 +101,21 @@ impl Shared {
     /// After a call on the stack: sends what it led to, and tells whom it
     /// concerns.
     pub(crate) fn after(&self, state: &mut State) {
+        self.works(state, |state| self.send_due(state));
+    }
+
+    /// Does work on the stack. Should that panic, the host is out of order.
+    pub(crate) fn works<T>(&self, state: &mut State, work: impl FnOnce(&mut State) -> T) -> T {
+        match catch_unwind(AssertUnwindSafe(|| work(state))) {
+            Ok(done) => done,
+            Err(panic) => {
+                self.fail(state);
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    fn send_due(&self, state: &mut State) {
         let mut woken = state.settle(self.now_ns());
         if state.lead.is_between_calls() {
             // What one poll leaves is the next one's: the thread's, if it drives.
@@ -127,24 +142,25 @@ impl Shared {
         unlock(state);
     }
 
-    /// The thread's work, until the net ends. Should the thread panic, no call
-    /// on a socket of any of the host's stacks waits any longer.
+    /// The thread's work, until the net ends. Should the thread panic, or a call
+    /// that drove the stack, no call on a socket of any of the host's stacks waits
+    /// any longer.
     pub(super) fn drive_among(&self, all: &[Arc<Shared>]) {
         let failing = Failing(all);
         self.drive();
-        std::mem::forget(failing);
+        if !self.lock().is_failed() {
+            std::mem::forget(failing);
+        }
     }
 
-    /// The host is out of order: every call on a socket ends, now and from now
-    /// on, and the stack is not looked at again.
-    fn fail(&self) {
-        let mut state = self.lock();
+    /// The host is out of order: every call on a socket that may wait ends, now
+    /// and from now on.
+    fn fail(&self, state: &mut State) {
         state.fail();
-        self.wake(&state);
+        self.wake(state);
         let rouse = state.lead.fail();
         self.rouse(rouse);
         self.stand_by.rouse();
-        unlock(state);
     }
 
     fn drive(&self) {
@@ -154,6 +170,9 @@ impl Shared {
                 unlock(state);
                 self.stand_by.wait(left, || self.now_ns());
                 state = self.lock();
+            }
+            if state.is_failed() {
+                return unlock(state);
             }
             state.receive(self.now_ns());
             state.settle(self.now_ns());
@@ -200,7 +219,6 @@ impl Shared {
             self.hand_over(&mut state);
             return Err(state);
         }
-        // Should a fault end the call, the net does not stand still.
         let leading = Leading(self);
         let mut state = self.lead_on(state, waits, deadline, receive);
         std::mem::forget(leading);
@@ -249,18 +267,22 @@ struct Failing<'a>(&'a [Arc<Shared>]);
 
 impl Drop for Failing<'_> {
     fn drop(&mut self) {
-        self.0.iter().for_each(|shared| shared.fail());
+        for shared in self.0 {
+            let mut state = shared.lock();
+            shared.fail(&mut state);
+            unlock(state);
+        }
     }
 }
 
-/// A call that leads, until it is forgotten.
+/// A call that leads, until this is forgotten.
 struct Leading<'a>(&'a Shared);
 
 impl Drop for Leading<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        state.leader = None;
-        self.0.rouse(state.lead.fail());
+        self.0.fail(&mut state);
+        unlock(state);
     }
 }
 

@@ -122,7 +122,7 @@ impl State {
         self.followers.tell(&mut self.tasks);
     }
 
-    /// Whether the host is out of order: then no call looks at the stack.
+    /// Whether the host is out of order: then no call works on the stack.
     pub(crate) fn is_failed(&self) -> bool {
         self.failed
     }
