@@ -42,10 +42,13 @@ pub(crate) struct TapLink {
     /// Of the frames that were put, those before the last push.
     pub(crate) pushed: u64,
     /// Bytes of the longest frame that can be sent: by the MTU as it is now, and
-    /// as [`carries`](Self::carries).
+    /// what the sockets carry.
     pub(crate) longest: usize,
-    /// Bytes of the longest frame that the sockets can send, whatever the MTU.
-    carries: usize,
+    /// Its sockets are bound so that a frame may lie in several chunks
+    /// (`XDP_USE_SG`).
+    pub(crate) frags: bool,
+    /// Bytes of a frame in a chunk.
+    room: usize,
     /// The MTU or [`Interface::running`] has changed, and the application does
     /// not know yet.
     pub(crate) is_changed: bool,
@@ -136,6 +139,7 @@ impl TapLink {
         mode: CopyMode,
         completes: bool,
         queues: Vec<Queue>,
+        frags: bool,
         room: u32,
     ) -> TapLink {
         let mut link = TapLink {
@@ -147,12 +151,8 @@ impl TapLink {
             counts: LinkCounts::default(),
             pushed: 0,
             longest: 0,
-            carries: room as usize
-                * if mode == CopyMode::Copy {
-                    SENT_PIECES_MAX
-                } else {
-                    1
-                },
+            frags,
+            room: room as usize,
             is_changed: false,
             completes,
             bulk: Err(NoBulk::NotAsked),
@@ -164,7 +164,8 @@ impl TapLink {
     /// Takes in the interface's MTU.
     pub(crate) fn measure(&mut self) {
         let by_mtu = self.interface.frame_bytes_max() + TAG_BYTES;
-        self.longest = by_mtu.min(self.carries);
+        let pieces = if self.frags { SENT_PIECES_MAX } else { 1 };
+        self.longest = by_mtu.min(self.room * pieces);
     }
 
     /// Bytes of the longest packet that can be sent.
@@ -190,7 +191,7 @@ impl TapLink {
         let is_veth = || weir_link::net::driver(&interface.name).is_ok_and(|name| name == "veth");
         let completes = config.complete_checksums.unwrap_or_else(is_veth);
         let room = shared.pool.umem().room();
-        let mut link = TapLink::of(interface, CopyMode::Copy, completes, Vec::new(), room);
+        let mut link = TapLink::of(interface, CopyMode::Copy, completes, vec![], true, room);
         for (attempt, mode) in modes.iter().enumerate() {
             link.mode = *mode;
             match link.bind_in_mode(config, shared, number) {
@@ -213,17 +214,15 @@ impl TapLink {
         shared: Shared<'_>,
         number: usize,
     ) -> Result<(), TapError> {
-        let room = shared.pool.umem().room() as usize;
-        let has_to = self.interface.frame_bytes_max() + TAG_BYTES > room;
-        let frags = has_to || self.mode == CopyMode::Copy;
-        self.carries = room * if frags { SENT_PIECES_MAX } else { 1 };
-        let mut bound = self.bind_queues(config, shared, number, frags);
+        let has_to = self.interface.frame_bytes_max() + TAG_BYTES > self.room;
+        self.frags = has_to || self.mode == CopyMode::Copy;
+        let mut bound = self.bind_queues(config, shared, number);
         if let Err(TapError::Socket(XskError::NoQueue { .. })) = bound
-            && frags
+            && self.frags
             && !has_to
         {
-            self.carries = room;
-            bound = self.bind_queues(config, shared, number, false);
+            self.frags = false;
+            bound = self.bind_queues(config, shared, number);
         }
         self.measure();
         bound
@@ -234,7 +233,6 @@ impl TapLink {
         config: &Config,
         shared: Shared<'_>,
         number: usize,
-        frags: bool,
     ) -> Result<(), TapError> {
         self.queues.clear();
         for queue in 0..QUEUES_MAX {
@@ -243,7 +241,7 @@ impl TapLink {
                 queue,
                 sizes: sizes(config.ring),
                 mode: self.mode,
-                frags,
+                frags: self.frags,
                 busy_poll: config.busy_poll,
             };
             let other = shared.other.or(self.queues.first().map(|q| &q.socket));

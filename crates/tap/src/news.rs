@@ -5,7 +5,7 @@
 //! interfaces are made and removed, for which no frame is to wait.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use std::io::{self, PipeReader, PipeWriter};
+use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -97,8 +97,9 @@ pub(crate) struct News {
     shared: Arc<Shared>,
     /// The facts that were taken last, for each of the links.
     seen: Vec<Facts>,
-    /// Closed, it ends the thread.
-    open: Option<PipeWriter>,
+    /// A byte written there ends the thread. To close it would not while a forked
+    /// process has a copy.
+    end: PipeWriter,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -128,7 +129,7 @@ impl News {
             woken: eventfd(1, flags)?,
             failed: AtomicI32::new(0),
         });
-        let (ended, open) = io::pipe()?;
+        let (ended, end) = io::pipe()?;
         let thread = Thread {
             watcher,
             shared: Arc::clone(&shared),
@@ -137,7 +138,7 @@ impl News {
         Ok(News {
             shared,
             seen: seen.into_iter().map(|(.., facts)| facts).collect(),
-            open: Some(open),
+            end,
             thread: Some(named.spawn(move || thread.run(&ended))?),
         })
     }
@@ -173,7 +174,8 @@ impl AsFd for News {
 
 impl Drop for News {
     fn drop(&mut self) {
-        self.open = None;
+        // Into an empty pipe.
+        let _ = self.end.write(&[0]);
         if let Some(thread) = self.thread.take() {
             // One that panicked has nothing left to tell.
             let _ = thread.join();
@@ -200,7 +202,7 @@ impl Thread {
             }
             let mut fds = [
                 PollFd::new(&self.watcher, PollFlags::IN),
-                PollFd::new(ended, PollFlags::empty()),
+                PollFd::new(ended, PollFlags::IN),
             ];
             let polled = poll(&mut fds, None);
             if polled.is_ok() && !fds[1].revents().is_empty() {

@@ -28,14 +28,14 @@ use weir_ring::lock::Holder;
 use weir_ring::sharing::reclaim;
 use weir_ring::umem::Census;
 
-/// `weirtap1`: how the messages are laid out.
-const GREETING: &[u8; 8] = b"weirtap1";
+/// `weirtap2`: how the messages are laid out.
+const GREETING: &[u8; 8] = b"weirtap2";
 
 /// Links of a tap.
 const LINKS_MAX: u16 = weir_link::xdp::LINKS_MAX as u16;
 
 /// Bytes of a link's message before its name.
-const LINK_BYTES: usize = 13;
+const LINK_BYTES: usize = 14;
 
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> TapError {
     move |source| TapError::System { what, source }
@@ -385,6 +385,7 @@ fn link_message<'a>(
     bytes.push(u8::from(link.completes));
     bytes.push(u8::from(parts.tc.is_some()));
     bytes.push(u8::from(parts.promiscuous.is_some()));
+    bytes.push(u8::from(link.frags));
     bytes.extend(link.interface.name.as_bytes());
     let mut fds = vec![parts.xdp];
     fds.extend(parts.tc);
@@ -452,7 +453,14 @@ fn joined(
     }
     let completes = config.complete_checksums.unwrap_or(flag(10));
     let room = pool.umem().room();
-    own[number] = Some(TapLink::of(interface, mode, completes, queues, room));
+    own[number] = Some(TapLink::of(
+        interface,
+        mode,
+        completes,
+        queues,
+        flag(13),
+        room,
+    ));
     Ok(())
 }
 

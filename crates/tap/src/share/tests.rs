@@ -230,7 +230,7 @@ fn a_link_of_more_queues_than_can_be_is_refused() {
         let (socket, _rings) = weir_link::xdp::Xsk::bind(tap.pool.umem(), None, &spec).unwrap();
         let mut bytes = (u32::from(LINKS_MAX) - 1).to_ne_bytes().to_vec();
         bytes.extend(left.index.to_ne_bytes());
-        bytes.extend([0; 5]);
+        bytes.extend([0; LINK_BYTES - 8]);
         bytes.extend(b"left");
         let fds: Vec<OwnedFd> = (0..=QUEUES_MAX + 1)
             .map(|_| socket.as_fd().try_clone_to_owned().unwrap())
