@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::ops::Range;
+use weir_demux::Filter;
 use weir_filter::ir::{self, Program};
 use weir_filter::lang::{Language, cbpf, cspf, expr};
 use weir_filter::opt;
@@ -28,8 +29,6 @@ pub(crate) struct Compiled {
     pub(crate) plain: Program,
     /// As it is run: optimised, unless told not to.
     pub(crate) program: Program,
-    /// The priority that a stack-language text carries.
-    pub(crate) priority: Option<u16>,
 }
 
 impl Default for Compiler {
@@ -55,20 +54,45 @@ impl Compiler {
         text: &[u8],
         linktype: LinkType,
     ) -> Result<Compiled, String> {
-        let (plain, priority) = match lang {
-            Language::Expr => (self.expression(utf8(text)?, linktype)?, None),
-            Language::Cbpf => (classic(text)?, None),
-            Language::Cspf => cspf::compile(utf8(text)?, self.dialect, linktype)
-                .map_err(|error| error.to_string())?,
-        };
+        let (plain, _) = self.plain(lang, text, linktype)?;
         let mut program = plain.clone();
         if self.optimise {
             opt::optimise(&mut program);
         }
-        Ok(Compiled {
-            plain,
-            program,
-            priority: priority.map(u16::from),
+        Ok(Compiled { plain, program })
+    }
+
+    /// As [`compile`](Self::compile), to what may be bound, with the text's
+    /// priority. What comes to keys without being optimised is not.
+    pub(crate) fn filter(
+        &self,
+        lang: Language,
+        text: &[u8],
+        linktype: LinkType,
+    ) -> Result<(Filter, Option<u16>), String> {
+        let (plain, priority) = self.plain(lang, text, linktype)?;
+        let filter = match self.optimise {
+            true => Filter::from_plain(plain),
+            false => Filter::new(plain),
+        };
+        Ok((filter, priority))
+    }
+
+    /// What the language's front end makes of `text`, and the text's priority.
+    fn plain(
+        &self,
+        lang: Language,
+        text: &[u8],
+        linktype: LinkType,
+    ) -> Result<(Program, Option<u16>), String> {
+        Ok(match lang {
+            Language::Expr => (self.expression(utf8(text)?, linktype)?, None),
+            Language::Cbpf => (classic(text)?, None),
+            Language::Cspf => {
+                let compiled = cspf::compile(utf8(text)?, self.dialect, linktype);
+                let (program, priority) = compiled.map_err(|error| error.to_string())?;
+                (program, priority.map(u16::from))
+            }
         })
     }
 

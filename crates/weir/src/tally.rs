@@ -6,7 +6,8 @@ use crate::text::{
     Column::{Left, Right},
     Times,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use std::io;
 use weir_link::pcap::FrameRef;
 
 /// Frames counted: how many, how long, from when to when.
@@ -58,7 +59,7 @@ pub(crate) struct Tally {
 #[derive(Serialize)]
 struct Json<'a, T> {
     frames: u64,
-    ports: Vec<NamedCount<'a>>,
+    ports: NamedCounts<'a>,
     default: Count,
     #[serde(flatten)]
     more: &'a T,
@@ -68,6 +69,19 @@ struct Json<'a, T> {
 struct Trouble {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+/// Names and counts, written without a copy of all.
+struct NamedCounts<'a>(&'a [&'a str], &'a [Count]);
+
+impl Serialize for NamedCounts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ports = self.0.iter().zip(self.1);
+        serializer.collect_seq(ports.map(|(name, count)| NamedCount {
+            name,
+            count: *count,
+        }))
+    }
 }
 
 #[derive(Serialize)]
@@ -119,26 +133,29 @@ impl Tally {
         text::table(&heading, rows) + &times.note()
     }
 
-    /// One line for scripts; `error` says why it is not the whole input.
-    pub(crate) fn json(&self, names: &[&str], error: Option<String>) -> String {
-        self.json_with(names, &Trouble { error })
+    /// Writes one line for scripts; `error` says why it is not the whole input.
+    pub(crate) fn write_json(
+        &self,
+        out: impl io::Write,
+        names: &[&str],
+        error: Option<String>,
+    ) -> io::Result<()> {
+        let more = &Trouble { error };
+        Ok(serde_json::to_writer(out, &self.to_json(names, more))?)
     }
 
     /// The same line, with the fields of `more` after the counts.
     pub(crate) fn json_with(&self, names: &[&str], more: &impl Serialize) -> String {
-        let ports = names.iter().zip(&self.ports);
-        let json = Json {
+        serde_json::to_string(&self.to_json(names, more)).expect("numbers and names are JSON")
+    }
+
+    fn to_json<'a, T>(&'a self, names: &'a [&'a str], more: &'a T) -> Json<'a, T> {
+        Json {
             frames: self.all.frames,
-            ports: ports
-                .map(|(name, count)| NamedCount {
-                    name,
-                    count: *count,
-                })
-                .collect(),
+            ports: NamedCounts(names, &self.ports),
             default: self.default,
             more,
-        };
-        serde_json::to_string(&json).expect("numbers and names are JSON")
+        }
     }
 }
 
@@ -151,15 +168,16 @@ mod tests {
         let mut tally = Tally::new(1);
         tally.all.add(60, Some(1));
         tally.ports[0].add(60, Some(1));
+        let json = |error| {
+            let mut out = Vec::new();
+            tally.write_json(&mut out, &["web"], error).unwrap();
+            String::from_utf8(out).unwrap()
+        };
         assert_eq!(
-            tally.json(&["web"], None),
+            json(None),
             r#"{"frames":1,"ports":[{"name":"web","frames":1,"bytes":60}],"default":{"frames":0,"bytes":0}}"#
         );
-        assert!(
-            tally
-                .json(&["web"], Some("broken".into()))
-                .contains(r#""error":"broken""#)
-        );
+        assert!(json(Some("broken".into())).contains(r#""error":"broken""#));
     }
 
     #[test]

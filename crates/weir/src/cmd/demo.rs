@@ -34,7 +34,7 @@ an option is wrong.")]
 pub(crate) struct Args {
     /// Frames to send
     #[arg(short = 'n', long, value_name = "N", default_value_t = 200_000,
-          value_parser = clap::value_parser!(u32).range(1..=5_000_000))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=5_000_000))]
     frames: u32,
 
     /// Where all that is random begins
@@ -43,7 +43,7 @@ pub(crate) struct Args {
 
     /// Frames in a thousand that the link loses
     #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(0..=1000))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=1000))]
     loss: u32,
 
     /// Write captures to try weir on: DIR/office.pcapng, the traffic as it
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         captures::write(folder, &frames, args.seed)?;
     }
 
-    let mut divider = Divider::new(&ports, &compiler);
+    let mut divider = Divider::new(&ports, None, &compiler);
     divider.prepare(LinkType::EN10MB)?;
     let mut tally = Tally::new(ports.len());
     for frame in &frames {
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let some = &frames[..frames.len().min(TIMED_FRAMES)];
     let (plan_ns_per_frame, in_turn_ns_per_frame) = costs(&mut divider, &in_turn, some);
     let more: Vec<Port> = ports.iter().cloned().chain(clients()).collect();
-    let mut more_divider = Divider::new(&more, &compiler);
+    let mut more_divider = Divider::new(&more, None, &compiler);
     let more_in_turn = InTurn::new(&more, &compiler)?;
     let verdicts_differ =
         compare(&mut divider, &in_turn, &frames) + compare(&mut more_divider, &more_in_turn, some);
@@ -190,6 +190,7 @@ fn clients() -> impl Iterator<Item = Port> {
         ),
         priority: Some(40),
         copy: false,
+        line: None,
     })
 }
 
@@ -200,6 +201,7 @@ fn port(row: &DemoPort) -> Port {
         filter: row.2.into(),
         priority: Some(row.3),
         copy: row.4,
+        line: None,
     }
 }
 

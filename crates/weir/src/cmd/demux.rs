@@ -12,7 +12,7 @@ use crate::tally::Tally;
 use crate::text;
 use files::PortFiles;
 use indicatif::ProgressBar;
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use weir_filter::lang::cspf::Dialect;
 use weir_link::pcap::{Error, FrameRef, Interface, Reader};
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let stop = Stop::watch_hangup_too()?;
     let mut work = Work {
-        divider: Divider::new(&ports, &compiler),
+        divider: Divider::new(&ports, args.config.as_deref(), &compiler),
         tally: Tally::new(ports.len()),
         first: None,
         files: None,
@@ -143,7 +143,7 @@ fn ports(args: &Args) -> Result<Vec<Port>, Failure> {
     if let Some(path) = &args.config {
         ports.extend(bind::from_file(path)?);
     }
-    bind::check(&ports)?;
+    bind::check(&ports, args.config.as_deref())?;
     bind::set_copies(&mut ports, &args.copy)?;
     bind::set_priorities(&mut ports, &args.priority)?;
     Ok(ports)
@@ -266,12 +266,12 @@ impl Work<'_> {
             // Where it cannot be shown, nothing is lost.
             let _ = write!(std::io::stderr(), "{}", self.divider.explain());
         }
-        let text = if args.json {
-            self.tally.json(names, error)
-        } else {
-            self.tally.table(names)
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        let written = match args.json {
+            true => self.tally.write_json(&mut out, names, error),
+            false => write!(out, "{}", self.tally.table(names)),
         };
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "{text}").map_err(Failure::output)
+        let written = written.and_then(|()| writeln!(out));
+        written.and_then(|()| out.flush()).map_err(Failure::output)
     }
 }

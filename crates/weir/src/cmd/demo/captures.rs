@@ -3,6 +3,7 @@
 use super::{Arrived, START_NS, lend};
 use crate::capture::make_folder;
 use crate::failure::Failure;
+use std::fs::OpenOptions;
 use std::path::Path;
 use weir_link::mem::traffic::{Medium, Traffic};
 use weir_link::pcap::{FrameRef, Interface, WriteError, Writer};
@@ -49,5 +50,15 @@ fn one<'a>(path: &Path, frames: impl Iterator<Item = FrameRef<'a>>) -> Result<()
         }
         writer.finish().map(|_| ())
     };
-    written().map_err(|error| Failure::run(format!("{}: {error}", path.display())))
+    written().map_err(|error| {
+        let whole = match error {
+            WriteError::Write { whole, .. } => Some(whole),
+            _ => None,
+        };
+        // A whole capture of the frames that arrived, as `weir demux` leaves one.
+        let cut = |whole| OpenOptions::new().write(true).open(path)?.set_len(whole);
+        let is_cut = whole.is_some_and(|whole| cut(whole).is_ok());
+        let end = if is_cut { "; it ends there" } else { "" };
+        Failure::run(format!("{}: {error}{end}", path.display()))
+    })
 }
