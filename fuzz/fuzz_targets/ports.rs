@@ -5,6 +5,9 @@
 #[path = "../../crates/weir/src/bind.rs"]
 #[allow(dead_code, reason = "the command line's parts are not used here")]
 mod bind;
+#[path = "../../crates/weir/src/config.rs"]
+#[allow(dead_code, reason = "as above")]
+mod config;
 #[path = "../../crates/weir/src/failure.rs"]
 #[allow(dead_code, reason = "as above")]
 mod failure;
@@ -28,6 +31,6 @@ fuzz_target!(|data: &[u8]| {
                 let _ = compile(&port.filter, &context);
             }
         }
-        Err(message) => assert!(!message.is_empty()),
+        Err(wrong) => assert!(!wrong.why.is_empty()),
     }
 });

@@ -1,11 +1,14 @@
 //! Ports as a person states them: on the command line or in a file.
 
+use crate::config::{self, Wrong};
 use crate::failure::Failure;
 use crate::limited;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
 use std::fmt;
+use std::num::NonZeroU32;
 use std::path::Path;
+use toml::Spanned;
 use weir_filter::lang::Language;
 
 /// The most ports of one `weir demux`.
@@ -14,6 +17,8 @@ const PORTS_MAX: usize = 1 << 20;
 const NAME_LEN_MAX: usize = 200;
 /// The largest file of ports, in bytes.
 const CONFIG_LEN_MAX: u64 = 256 << 20;
+/// Bytes of a file of ports that are parsed at a time, if a table ends there.
+const PIECE_LEN: usize = 64 << 10;
 
 /// One port: what the user said of it.
 #[derive(Clone, Debug)]
@@ -24,6 +29,8 @@ pub(crate) struct Port {
     /// As stated; else the text's own (a stack-language text has one), else 0.
     pub(crate) priority: Option<u16>,
     pub(crate) copy: bool,
+    /// The line of its table in the file of ports.
+    pub(crate) line: Option<NonZeroU32>,
 }
 
 /// The file of ports: TOML, a table `[[port]]` for each.
@@ -31,7 +38,7 @@ pub(crate) struct Port {
 #[serde(deny_unknown_fields)]
 struct Config {
     #[serde(default, deserialize_with = "tables")]
-    port: Vec<PortTable>,
+    port: Vec<Spanned<PortTable>>,
 }
 
 #[derive(serde::Deserialize, Debug)]
@@ -48,10 +55,10 @@ struct PortTable {
 }
 
 /// As serde does it, but a person is told what to write.
-fn tables<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PortTable>, D::Error> {
+fn tables<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Spanned<PortTable>>, D::Error> {
     struct Tables;
     impl<'de> Visitor<'de> for Tables {
-        type Value = Vec<PortTable>;
+        type Value = Vec<Spanned<PortTable>>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a table `[[port]]`, in two brackets, for each port")
@@ -85,27 +92,69 @@ fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error>
 
 /// Reads the ports of a TOML file.
 pub(crate) fn from_file(path: &Path) -> Result<Vec<Port>, Failure> {
-    let refuse = |why: String| Failure::refused(format!("{}: {why}", path.display()));
     let text = limited::text(path, CONFIG_LEN_MAX)?;
-    let ports = from_toml(&text).map_err(refuse)?;
+    let ports = from_toml(&text).map_err(|wrong| wrong.refused(path))?;
     if ports.is_empty() {
-        return Err(refuse(
-            "it has no ports: give each a table `[[port]]` with a name and a filter".into(),
-        ));
+        let wrong =
+            Wrong::in_all("it has no ports: give each a table `[[port]]` with a name and a filter");
+        return Err(wrong.refused(path));
     }
     Ok(ports)
 }
 
 /// Reads the ports of a TOML text.
-pub(crate) fn from_toml(text: &str) -> Result<Vec<Port>, String> {
-    let config: Config =
-        toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+///
+/// A parsed document takes many times the memory of its text, so a long text
+/// is parsed piece by piece. The error is always that of the whole text.
+pub(crate) fn from_toml(text: &str) -> Result<Vec<Port>, Wrong> {
+    let mut ports = Vec::new();
+    let mut lines = 0;
+    for piece in pieces(text) {
+        match parsed(piece, lines) {
+            Ok(more) => ports.extend(more),
+            Err(_) => return parsed(text, 0),
+        }
+        lines += newlines(piece);
+    }
+    Ok(ports)
+}
+
+fn newlines(text: &str) -> usize {
+    text.bytes().filter(|byte| *byte == b'\n').count()
+}
+
+/// Cuts a text before lines that look like the begin of a `[[port]]` table.
+///
+/// Where such a line is part of a string or of an array, the piece before it
+/// is no TOML, as a string or an array does not end in it.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    const BEGIN: &str = "\n[[port]]";
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let skipped = rest.floor_char_boundary(PIECE_LEN);
+        let cut = rest[skipped..].find(BEGIN);
+        let len = cut.map_or(rest.len(), |at| skipped + at + 1);
+        let piece;
+        (piece, rest) = rest.split_at(len);
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// The ports of a whole TOML document, before which there are so many lines.
+fn parsed(text: &str, lines_before: usize) -> Result<Vec<Port>, Wrong> {
+    let config: Config = config::parse(text)?;
+    // Tables come in the order of their lines.
+    let (mut lines, mut counted) = (lines_before, 0);
     let ports = config.port.into_iter().map(|table| {
+        let at = table.span().start;
+        lines += newlines(&text[counted..at.max(counted)]);
+        counted = at.max(counted);
+        let table = table.into_inner();
         let lang = match table.lang.as_deref() {
             None => Language::Expr,
             Some(lang) => lang
                 .parse()
-                .map_err(|error| format!("port `{}`: {error}", table.name))?,
+                .map_err(|error| Wrong::at(text, at, format!("port `{}`: {error}", table.name)))?,
         };
         Ok(Port {
             name: table.name,
@@ -113,6 +162,7 @@ pub(crate) fn from_toml(text: &str) -> Result<Vec<Port>, String> {
             lang,
             priority: table.priority,
             copy: table.copy,
+            line: NonZeroU32::new(u32::try_from(lines + 1).unwrap_or(0)),
         })
     });
     ports.collect()
@@ -129,6 +179,7 @@ pub(crate) fn from_argument(text: &str) -> Result<Port, String> {
         lang: Language::Expr,
         priority: None,
         copy: false,
+        line: None,
     })
 }
 
@@ -185,8 +236,19 @@ fn named<'p>(ports: &'p mut [Port], name: &str, option: &str) -> Result<&'p mut 
     )))
 }
 
-/// Checks names and number: each name once, and fit to be a file's name.
-pub(crate) fn check(ports: &[Port]) -> Result<(), Failure> {
+impl Port {
+    /// Where it stands, before what is said of it: `FILE:LINE: `, or nothing for
+    /// one of the command line.
+    pub(crate) fn place(&self, file: Option<&Path>) -> String {
+        let place = file.zip(self.line);
+        let place = place.map(|(file, line)| format!("{}:{line}: ", config::name(file)));
+        place.unwrap_or_default()
+    }
+}
+
+/// Checks names and number: each name once, and fit to be a file's name. What
+/// has a line is of `file`.
+pub(crate) fn check(ports: &[Port], file: Option<&Path>) -> Result<(), Failure> {
     if ports.is_empty() {
         return Err(Failure::refused(
             "no ports: give --port NAME=FILTER, or --config FILE with [[port]] tables",
@@ -198,18 +260,26 @@ pub(crate) fn check(ports: &[Port]) -> Result<(), Failure> {
             ports.len()
         )));
     }
-    let mut names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
-    for name in &names {
-        check_name(name).map_err(Failure::refused)?;
+    for port in ports {
+        let refuse = |why| Failure::refused(format!("{}{why}", port.place(file)));
+        check_name(&port.name).map_err(refuse)?;
     }
-    names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Failure::refused(format!(
-            "port `{}` is given twice: give each port a name of its own (one port may join filters with `or`)",
-            pair[0]
-        ))),
-        None => Ok(()),
-    }
+    let mut sorted: Vec<&Port> = ports.iter().collect();
+    // Stable: of two with one name, the earlier comes first.
+    sorted.sort_by_key(|port| port.name.as_str());
+    let twice = sorted.windows(2).find(|pair| pair[0].name == pair[1].name);
+    let Some([first, second]) = twice else {
+        return Ok(());
+    };
+    let before = match first.line {
+        Some(line) if second.line.is_some() => format!("is in line {line} already"),
+        _ => "is given twice".to_owned(),
+    };
+    Err(Failure::refused(format!(
+        "{}port `{}` {before}: give each port a name of its own (one port may join filters with `or`)",
+        second.place(file),
+        second.name
+    )))
 }
 
 fn check_name(name: &str) -> Result<(), String> {
@@ -260,7 +330,7 @@ mod tests {
 
     #[test]
     fn names_are_checked() {
-        assert!(check(&ports(&["a", "b"])).is_ok());
+        assert!(check(&ports(&["a", "b"]), None).is_ok());
         let long = "n".repeat(300);
         for (bad, fault) in [
             ("", "empty"),
@@ -273,13 +343,96 @@ mod tests {
             ("a\u{202e}b", r"not `\u{202e}`"),
             (&long, "300 bytes, at most 200"),
         ] {
-            let error = check(&ports(&[bad])).unwrap_err().to_string();
+            let error = check(&ports(&[bad]), None).unwrap_err().to_string();
             assert!(error.contains(fault), "{bad}: {error}");
             assert!(!error.contains('\n') && error.len() < 200, "{error}");
         }
-        assert!(check(&ports(&["日本", "é-1_2.3+4:5@6"])).is_ok());
-        assert!(check(&ports(&["a", "b", "a"])).is_err());
-        assert!(check(&[]).is_err());
+        assert!(check(&ports(&["日本", "é-1_2.3+4:5@6"]), None).is_ok());
+        assert!(check(&ports(&["a", "b", "a"]), None).is_err());
+        assert!(check(&[], None).is_err());
+    }
+
+    /// A file of so many ports: more than one piece.
+    fn long_file(ports: usize) -> String {
+        let table = |n| format!("[[port]]\nname = 'p{n}'\nfilter = 'udp dst port {n}'\n");
+        (0..ports).map(table).collect()
+    }
+
+    #[test]
+    fn a_long_file_is_read_in_pieces() {
+        const PORTS: usize = 5000;
+        let text = long_file(PORTS);
+        let lens: Vec<usize> = pieces(&text).map(str::len).collect();
+        assert!(lens.len() > 2 && lens.iter().all(|len| *len < PIECE_LEN + 100));
+        assert_eq!(lens.iter().sum::<usize>(), text.len());
+        let ports = from_toml(&text).unwrap();
+        assert!(ports.len() == PORTS && ports[PORTS - 1].filter == "udp dst port 4999");
+        let lines = ports.iter().map(|port| port.line.unwrap().get());
+        assert!(lines.eq((0..PORTS as u32).map(|port| 3 * port + 1)));
+        assert!(pieces("").next().is_none() && from_toml("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_error_in_a_late_piece_has_its_line() {
+        let mut text = long_file(4000);
+        for (end, fault) in [
+            ("[[port]]\nname = 5\n", ":12002:8: invalid type"),
+            ("[[port]]\nname = 'a'\n", "missing field `filter`"),
+            ("[port]\nname = 'a'\n", ":12001:"),
+            ("[[ports]]\n", "unknown field `ports`"),
+        ] {
+            let len = text.len();
+            text += end;
+            let error = from_toml(&text).unwrap_err();
+            let said = error.of("ports.toml");
+            assert!(said.contains(fault), "{said}");
+            assert_eq!(error, parsed(&text, 0).unwrap_err());
+            text.truncate(len);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_port_of_a_file_has_its_line() {
+        let file = Some(Path::new("ports.toml"));
+        let port = |name| format!("\n[[port]]\nname = '{name}'\nfilter = ''\n");
+        for (names, said) in [
+            (["a", "b/c"], "ports.toml:6: the port name `b/c`"),
+            (["a", "a"], "ports.toml:6: port `a` is in line 2 already"),
+        ] {
+            let text: String = names.map(port).concat();
+            let error = check(&from_toml(&text).unwrap(), file)
+                .unwrap_err()
+                .to_string();
+            assert!(error.starts_with(said), "{error}");
+        }
+        // One of the command line comes first, and has none.
+        let mut both = ports(&["a"]);
+        both.extend(from_toml(&port("a")).unwrap());
+        let error = check(&both, file).unwrap_err().to_string();
+        assert!(
+            error.starts_with("ports.toml:2: port `a` is given twice"),
+            "{error}"
+        );
+        let error = from_toml(&(port("a") + "lang = 'perl'")).unwrap_err();
+        assert!(
+            error.of("f").starts_with("f:2:1: port `a`: `perl`"),
+            "{error:?}"
+        );
+    }
+
+    #[test]
+    fn a_table_in_a_string_is_no_table() {
+        // A cut would be inside of the string.
+        let filter = format!(
+            "{}[[port]]\nname = 'b'\nfilter = ''\n",
+            "\n".repeat(PIECE_LEN)
+        );
+        let text = format!("[[port]]\nname = 'a'\nfilter = \'\'\'{filter}\'\'\'\n");
+        let ports = from_toml(&text).unwrap();
+        assert_eq!((ports.len(), ports[0].name.as_str()), (1, "a"));
+        assert_eq!(ports[0].filter, filter[1..]);
+        let text = format!("port = [\n{}[[port]]\n]\n", "\n".repeat(PIECE_LEN));
+        assert_eq!(from_toml(&text).unwrap_err(), parsed(&text, 0).unwrap_err());
     }
 
     #[test]
@@ -321,7 +474,7 @@ mod tests {
             ),
             (
                 "[[port]]\nname = 'a'\nfilter = ''\ncopy = 'yes'\n",
-                "boolean",
+                "true or false",
             ),
             ("[port]\nname = 'a'\nfilter = ''\n", "`[[port]]`"),
             ("port = 'a'\n", "`[[port]]`"),
@@ -329,7 +482,7 @@ mod tests {
             ("[[ports]]\n", "ports"),
         ] {
             let error = from_toml(text).unwrap_err();
-            assert!(error.contains(fault), "{text}: {error}");
+            assert!(error.why.contains(fault), "{text}: {error:?}");
         }
     }
 }

@@ -4,6 +4,7 @@ mod bind;
 mod bulk_report;
 mod capture;
 mod cmd;
+mod config;
 mod divide;
 mod failure;
 mod fast_report;

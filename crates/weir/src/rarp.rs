@@ -96,6 +96,12 @@ pub(crate) fn ask(
                 return Ok(reply.target_ip);
             }
         }
+        if port.counters().is_ok_and(|counters| counters.refused > 0) {
+            return Err(Failure::refused(format!(
+                "the policy lets no RARP be sent on {interface}: \
+                 the grant needs send = {{ ethertypes = [0x8035] }}"
+            )));
+        }
     }
     let message = format!("no RARP server on {interface} knows {own}");
     Err(Failure::run(message))

@@ -56,6 +56,14 @@ fn an_ordinary_user_serves_as_the_policy_grants() {
     );
     first.signal(Signal::TERM);
     first.end();
+    // Sending is granted, but not this type of frames.
+    let other = broker("send = true");
+    let ask = ["rarpd", "eth0", "--ask", "--socket", &socket];
+    let refused = net.weir_as_nobody(&ask).end();
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("[0x8035]"), "{refused:?}");
+    other.signal(Signal::TERM);
+    other.end();
     let second = broker("take = true\nsend = { ethertypes = [0x8035] }");
     let server = net.weir_as_nobody(&serve).until("stations: 1");
     let client = Running::start(&net.a, weir([]), &["rarpd", "eth0", "--ask"]).end();
@@ -103,7 +111,10 @@ fn a_wrong_table_is_refused() {
     let folder = Folder::new("rarpd-wrong");
     let cases = [
         ("\"02:00\" = \"10.0.0.9\"", "no Ethernet address"),
-        ("\"02:00:00:00:00:01\" = \"10.0.0\"", "invalid"),
+        (
+            "\"02:00:00:00:00:01\" = \"10.0.0\"",
+            "hosts.toml:1:23: `10.0.0` is no IPv4 address",
+        ),
     ];
     for (text, message) in cases {
         let table = folder.write("hosts.toml", text.as_bytes());

@@ -37,8 +37,10 @@
 use super::{HOPS_MAX, Hop, LINKS_MAX, LinkId, LinkSettings, ROUTES_V4_MAX, Settings, Target};
 use serde::Deserialize;
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr};
+use toml::de::DeTable;
 use weir_stack::Prefix;
 use weir_wire::ethernet::Address;
 
@@ -58,13 +60,18 @@ const NEIGHBOURS_MAX: usize = 1 << 20;
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum ConfigError {
     /// No TOML, or a key or a type that is none of ours.
-    #[error("{0}")]
-    Form(String),
+    #[error("{message}")]
+    Form {
+        /// The byte of the text where it is.
+        at: Option<usize>,
+        /// What is wrong.
+        message: String,
+    },
     /// A value that makes no sense.
-    #[error("{place}: {key} = {value}: {remedy}")]
+    #[error("{place}{key} = {value}: {remedy}")]
     Value {
-        /// Which table: `[[route]] 3`.
-        place: String,
+        /// Which table.
+        place: Place,
         /// Which key of it.
         key: &'static str,
         /// Its value.
@@ -72,6 +79,73 @@ pub enum ConfigError {
         /// What would do.
         remedy: String,
     },
+}
+
+/// A table of a configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// None: what stands before the first.
+    Top,
+    /// The only one of its kind, such as `[kernel]`.
+    Section(&'static str),
+    /// One of several, such as `[[route]]`, by its number from 0.
+    Table(&'static str, usize),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Top => Ok(()),
+            Place::Section(name) => write!(f, "[{name}]: "),
+            Place::Table(name, number) => write!(f, "[[{name}]] {}: ", number + 1),
+        }
+    }
+}
+
+impl ConfigError {
+    /// The byte of the configuration's text where it is; `None` where the text
+    /// does not have it, as an interface of the command line.
+    pub fn at(&self, text: &str) -> Option<usize> {
+        match self {
+            ConfigError::Form { at, .. } => *at,
+            ConfigError::Value { place, key, .. } => {
+                let document = DeTable::parse(text).ok()?;
+                let top = document.get_ref();
+                let (table, begin) = match place {
+                    Place::Top => (top, None),
+                    Place::Section(name) => {
+                        let table = top.get(*name)?;
+                        (table.get_ref().as_table()?, Some(table.span().start))
+                    }
+                    Place::Table(name, number) => {
+                        let table = top.get(*name)?.get_ref().as_array()?.get(*number)?;
+                        (table.get_ref().as_table()?, Some(table.span().start))
+                    }
+                };
+                table.get(*key).map(|value| value.span().start).or(begin)
+            }
+        }
+    }
+}
+
+/// The byte of a configuration's text where `host` of `[kernel]` is.
+pub fn host_at(text: &str) -> Option<usize> {
+    let document = DeTable::parse(text).ok()?;
+    let kernel = document.get_ref().get("kernel")?;
+    let host = kernel.get_ref().as_table()?.get("host")?;
+    Some(host.span().start)
+}
+
+/// The byte of a configuration's text where the link of an interface has its
+/// name.
+pub fn link_at(text: &str, interface: &str) -> Option<usize> {
+    let document = DeTable::parse(text).ok()?;
+    let links = document.get_ref().get("link")?.get_ref().as_array()?;
+    let names = links
+        .iter()
+        .filter_map(|link| link.get_ref().as_table()?.get("name"));
+    let mut names = names.filter(|name| name.get_ref().as_str() == Some(interface));
+    names.next().map(|name| name.span().start)
 }
 
 /// A configuration, as it is written.
@@ -159,7 +233,10 @@ impl Default for Kernel {
 
 /// Which frames for the router itself are the host's.
 #[derive(Deserialize, Clone, PartialEq, Eq, Debug)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected true, false, a filter, or a list of filters"
+)]
 pub enum HostFrames {
     /// All that the router does not answer itself, or none.
     All(bool),
@@ -218,7 +295,7 @@ pub struct RouteConfig {
 
 /// A text or a list of texts.
 #[derive(Deserialize, Clone, PartialEq, Eq, Debug)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text, or a list of texts")]
 pub enum OneOrMore {
     /// One.
     One(String),
@@ -253,6 +330,17 @@ pub enum Kind {
     Blackhole,
 }
 
+impl Kind {
+    /// As it is written.
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Unreachable => "unreachable",
+            Kind::Prohibit => "prohibit",
+            Kind::Blackhole => "blackhole",
+        }
+    }
+}
+
 /// `[[neighbour]]`
 #[derive(Deserialize, Clone, PartialEq, Debug)]
 #[serde(deny_unknown_fields)]
@@ -285,7 +373,7 @@ impl Config {
     /// # Errors
     /// With the line, for what is no TOML and for keys that are none of ours.
     pub fn parse(text: &str, interfaces: &[String]) -> Result<Config, ConfigError> {
-        let mut config: Config = toml::from_str(text).map_err(|error| form(text, &error))?;
+        let mut config: Config = toml::from_str(text).map_err(|error| form(&error))?;
         config
             .links
             .extend(interfaces.iter().map(|name| LinkConfig {
@@ -299,7 +387,7 @@ impl Config {
 
     fn check(&self) -> Result<(), ConfigError> {
         let wrong = |key, value: usize, remedy: String| ConfigError::Value {
-            place: "in all".into(),
+            place: Place::Top,
             key,
             value: value.to_string(),
             remedy,
@@ -318,6 +406,10 @@ impl Config {
             let remedy = format!("give a number from 1 to {ROUTES_V4_MAX}");
             return Err(wrong("routes_max", self.routes_max, remedy));
         }
+        if self.kernel.tables.contains(&0) {
+            let remedy = "no table of the kernel's: 254 is `main`, see `ip route show table all`";
+            return Err(value(Place::Section("kernel"), "tables", "0", remedy));
+        }
         for (number, link) in self.links.iter().enumerate() {
             let before = &self.links[..number];
             if before.iter().any(|other| other.name == link.name) {
@@ -331,7 +423,7 @@ impl Config {
     pub(crate) fn same_link(&self, link: usize, interface: &str) -> ConfigError {
         let remedy = format!("`{interface}` is one link: put its addresses together");
         value(
-            &place("link", link),
+            Place::Table("link", link),
             "name",
             &self.links[link].name,
             &remedy,
@@ -345,7 +437,7 @@ impl Config {
     /// If there is no such link.
     pub fn addresses(&self, link: usize, own: &[Prefix]) -> Vec<Prefix> {
         let host = self.kernel.host.filter().is_some();
-        let addresses = self.links[link].addresses("", own, host);
+        let addresses = self.links[link].addresses(Place::Top, own, host);
         addresses.unwrap_or_default()
     }
 
@@ -375,7 +467,12 @@ impl Config {
                 if before.is_some_and(|before| before == number || !may_share) {
                     let remedy =
                         "the router has this address already: leave it out, or give another";
-                    return Err(value(&place("link", number), "addresses", text, remedy));
+                    return Err(value(
+                        Place::Table("link", number),
+                        "addresses",
+                        text,
+                        remedy,
+                    ));
                 }
             }
         }
@@ -404,7 +501,7 @@ impl Config {
             let remedy =
                 "there is such a route: put its next routers together, as in via = [\"A\", \"B\"]";
             return Err(value(
-                &place("route", number),
+                Place::Table("route", number),
                 "to",
                 &to.to_string(),
                 remedy,
@@ -418,7 +515,7 @@ impl Config {
             let remedy = "a neighbour has one hardware address: leave one of the two out";
             let address = address.to_string();
             return Err(value(
-                &place("neighbour", number),
+                Place::Table("neighbour", number),
                 "address",
                 &address,
                 remedy,
@@ -442,15 +539,21 @@ impl LinkConfig {
     /// The router's addresses on it, where its interface has these.
     fn addresses(
         &self,
-        place: &str,
+        place: Place,
         own: &[Prefix],
         host: bool,
     ) -> Result<Vec<Prefix>, ConfigError> {
         let mut addresses = Vec::new();
         for text in &self.addresses {
-            let prefix: Prefix = text
-                .parse()
-                .map_err(|error| value(place, "addresses", text, &format!("{error}")))?;
+            let prefix: Prefix = text.parse().map_err(|error| match text.contains('%') {
+                true => value(
+                    place,
+                    "addresses",
+                    text,
+                    "it is of this link: leave out `%…`",
+                ),
+                false => value(place, "addresses", text, &format!("{error}")),
+            })?;
             let ip = prefix.address();
             if !is_one_station(ip) || prefix.is_network() || is_to_all(&prefix, ip) {
                 let remedy = "no address of one router on a link";
@@ -475,14 +578,14 @@ impl LinkConfig {
         facts: &Facts,
         host: bool,
     ) -> Result<LinkSettings, ConfigError> {
-        let place = place("link", number);
-        let addresses = self.addresses(&place, &facts.addresses, host)?;
+        let place = Place::Table("link", number);
+        let addresses = self.addresses(place, &facts.addresses, host)?;
         if addresses.is_empty() {
             let remedy = format!(
                 "give the router an address here, as in addresses = [\"192.0.2.1/24\"]; `{}` has none",
                 self.name
             );
-            return Err(value(&place, "addresses", "[]", &remedy));
+            return Err(value(place, "addresses", "[]", &remedy));
         }
         let mtu = self.mtu.unwrap_or(facts.mtu.min(MTU_MAX));
         let has_v6 = addresses.iter().any(|prefix| prefix.address().is_ipv6());
@@ -492,7 +595,7 @@ impl LinkConfig {
                 "from {least} to {} bytes, the longest packet of `{}`",
                 facts.mtu, self.name
             );
-            return Err(value(&place, "mtu", &mtu.to_string(), &remedy));
+            return Err(value(place, "mtu", &mtu.to_string(), &remedy));
         }
         Ok(LinkSettings {
             name: self.name.clone(),
@@ -509,20 +612,20 @@ impl RouteConfig {
         number: usize,
         links: &[LinkSettings],
     ) -> Result<(Prefix, Target), ConfigError> {
-        let place = place("route", number);
+        let place = Place::Table("route", number);
         let to: Prefix = self
             .to
             .parse()
-            .map_err(|error| value(&place, "to", &self.to, &format!("{error}")))?;
+            .map_err(|error| value(place, "to", &self.to, &format!("{error}")))?;
         let link = match &self.link {
             None => None,
-            Some(name) => Some(named(&place, name, links)?),
+            Some(name) => Some(named(place, name, links)?),
         };
         let via = self.via.all();
         if let Some(kind) = self.kind {
             if !via.is_empty() || link.is_some() {
                 let remedy = "such a route leads nowhere: leave out `via` and `link`";
-                return Err(value(&place, "kind", &format!("{kind:?}"), remedy));
+                return Err(value(place, "kind", kind.word(), remedy));
             }
             let target = match kind {
                 Kind::Unreachable => Target::Unreachable,
@@ -533,9 +636,9 @@ impl RouteConfig {
         }
         if via.len() > HOPS_MAX {
             let remedy = format!("at most {HOPS_MAX} next hops");
-            return Err(value(&place, "via", &via.len().to_string(), &remedy));
+            return Err(value(place, "via", &via.len().to_string(), &remedy));
         }
-        let hops = via.iter().map(|text| hop(&place, text, link, links));
+        let hops = via.iter().map(|text| hop(place, text, link, links));
         let mut hops = hops.collect::<Result<Vec<Hop>, ConfigError>>()?;
         match (hops.is_empty(), link) {
             (true, Some(link)) => hops.push(Hop {
@@ -544,7 +647,7 @@ impl RouteConfig {
             }),
             (true, None) => {
                 let remedy = "say where it leads: via = \"ADDRESS\", link = \"NAME\" or kind = \"blackhole\"";
-                return Err(value(&place, "to", &self.to, remedy));
+                return Err(value(place, "to", &self.to, remedy));
             }
             _ => {}
         }
@@ -558,47 +661,45 @@ impl NeighbourConfig {
         number: usize,
         links: &[LinkSettings],
     ) -> Result<(LinkId, IpAddr, Address), ConfigError> {
-        let place = place("neighbour", number);
-        let link = named(&place, &self.link, links)?;
+        let place = Place::Table("neighbour", number);
+        let link = named(place, &self.link, links)?;
         let address = self.address.parse();
         let address =
-            address.map_err(|_| value(&place, "address", &self.address, "write an IP address"))?;
+            address.map_err(|_| value(place, "address", &self.address, "write an IP address"))?;
         let hardware = self.hardware.parse();
         let hardware: Address = hardware
-            .map_err(|error| value(&place, "hardware", &self.hardware, &format!("{error}")))?;
-        check_other(&place, "address", address, link, links)?;
+            .map_err(|error| value(place, "hardware", &self.hardware, &format!("{error}")))?;
+        check_other(place, "address", address, link, links)?;
         if hardware.is_multicast() || hardware == Address::default() {
             let remedy = "no hardware address of one station: write the neighbour's own";
-            return Err(value(&place, "hardware", &self.hardware, remedy));
+            return Err(value(place, "hardware", &self.hardware, remedy));
         }
         Ok((link, address, hardware))
     }
 }
 
-/// What is wrong with the form, and where: with the line, unless nobody would
-/// look through that.
-fn form(text: &str, error: &toml::de::Error) -> ConfigError {
-    const LINE_BYTES_MAX: usize = 200;
-    let at = error.span().map_or(0, |span| span.start.min(text.len()));
-    let before = text.as_bytes()[..at].iter();
-    let number = 1 + before.filter(|&&byte| byte == b'\n').count();
-    let line = text.lines().nth(number - 1).unwrap_or_default();
-    ConfigError::Form(match line.len() > LINE_BYTES_MAX {
-        true => format!("line {number}: {}", error.message()),
-        false => error.to_string(),
-    })
+/// What is wrong with the form.
+fn form(error: &toml::de::Error) -> ConfigError {
+    ConfigError::Form {
+        at: error.span().map(|span| span.start),
+        message: error.message().to_owned(),
+    }
 }
 
 /// A next router: on the link that is said, or on the one it is a neighbour of.
 fn hop(
-    place: &str,
+    place: Place,
     text: &str,
     link: Option<LinkId>,
     links: &[LinkSettings],
 ) -> Result<Hop, ConfigError> {
-    let gateway: IpAddr = text
-        .parse()
-        .map_err(|_| value(place, "via", text, "write an IP address"))?;
+    let gateway: IpAddr = text.parse().map_err(|_| match text.split_once('%') {
+        Some((address, zone)) => {
+            let remedy = format!("write `{address}`, and the link as link = \"{zone}\"");
+            value(place, "via", text, &remedy)
+        }
+        None => value(place, "via", text, "write an IP address"),
+    })?;
     let of_a_link = is_of_a_link(gateway);
     let near = |link: &LinkSettings| link.addresses.iter().any(|own| own.contains(gateway));
     let found = links.iter().position(|link| !of_a_link && near(link));
@@ -631,7 +732,7 @@ fn is_of_a_link(ip: IpAddr) -> bool {
 
 /// It must be the address of a station other than the router, on its link.
 fn check_other(
-    place: &str,
+    place: Place,
     key: &'static str,
     ip: IpAddr,
     link: LinkId,
@@ -657,7 +758,7 @@ fn twice<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>) -> Option<(usize, T)
     all.enumerate().find(|(_, one)| !seen.insert(*one))
 }
 
-fn named(place: &str, name: &str, links: &[LinkSettings]) -> Result<LinkId, ConfigError> {
+fn named(place: Place, name: &str, links: &[LinkSettings]) -> Result<LinkId, ConfigError> {
     let found = links.iter().position(|link| link.name == name);
     found.map(|number| number as LinkId).ok_or_else(|| {
         let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
@@ -666,13 +767,9 @@ fn named(place: &str, name: &str, links: &[LinkSettings]) -> Result<LinkId, Conf
     })
 }
 
-fn place(table: &str, number: usize) -> String {
-    format!("[[{table}]] {}", number + 1)
-}
-
-fn value(place: &str, key: &'static str, value: &str, remedy: &str) -> ConfigError {
+fn value(place: Place, key: &'static str, value: &str, remedy: &str) -> ConfigError {
     ConfigError::Value {
-        place: place.to_owned(),
+        place,
         key,
         value: format!("`{value}`"),
         remedy: remedy.to_owned(),

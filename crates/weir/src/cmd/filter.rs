@@ -4,6 +4,7 @@ mod explain;
 mod forms;
 mod over_file;
 
+use crate::config;
 use crate::failure::Failure;
 use crate::limited;
 use crate::source::Compiler;
@@ -76,7 +77,7 @@ pub(crate) struct Args {
 
     /// Bytes of an accepted frame that are wanted: the program's verdict
     #[arg(short, long, value_name = "BYTES", default_value_t = ir::SNAPLEN_ALL,
-          value_parser = clap::value_parser!(u32).range(1..))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     snaplen: u32,
 
     /// IPv4 mask of the frames' network, for `ip broadcast`
@@ -90,7 +91,7 @@ const TEXT_LEN_MAX: u64 = 64 << 20;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let text = text(args)?;
+    let Source { text, file } = source(args)?;
     let compiler = Compiler {
         snaplen: args.snaplen,
         netmask: Some(args.netmask),
@@ -99,12 +100,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ..Compiler::default()
     };
     if let Some(path) = &args.run {
-        return over_file::run(args, &compiler, &text, path);
+        let filter = Source { text, file };
+        return over_file::run(args, &compiler, &filter, path);
     }
     let linktype = args.linktype.unwrap_or(LinkType::EN10MB);
     let compiled = compiler
         .compile(args.lang, &text, linktype)
-        .map_err(Failure::refused)?;
+        .map_err(|why| Failure::refused(of_file(file.as_deref(), &why)))?;
     let shown = match args.form {
         Some(form) => form.print(&compiled, args.dialect, linktype)?,
         None if args.json => explain::json(&compiled),
@@ -125,17 +127,35 @@ fn print(text: &str) -> Result<(), Failure> {
         .map_err(Failure::output)
 }
 
+/// A filter's text, and the file that it stands in.
+struct Source {
+    text: Vec<u8>,
+    file: Option<PathBuf>,
+}
+
+/// What is wrong with a filter, behind the name of the file that it stands in.
+fn of_file(file: Option<&Path>, why: &str) -> String {
+    match file {
+        None => why.to_owned(),
+        Some(path) => format!("{}: {why}", config::name(path)),
+    }
+}
+
 /// The filter's text, wherever it stands.
-fn text(args: &Args) -> Result<Vec<u8>, Failure> {
+fn source(args: &Args) -> Result<Source, Failure> {
+    let said = |words: &[String]| Source {
+        text: words.join(" ").into_bytes(),
+        file: None,
+    };
     if let Some(path) = &args.file {
-        let mut text = read_text(path)?;
+        let mut source = read_text(path)?;
         if args.lang == Language::Expr {
-            blank_comments(&mut text);
+            blank_comments(&mut source.text);
         }
-        return Ok(text);
+        return Ok(source);
     }
     if args.lang == Language::Expr {
-        return Ok(args.words.join(" ").into_bytes());
+        return Ok(said(&args.words));
     }
     match args.words.as_slice() {
         [] => Err(Failure::refused(format!(
@@ -147,7 +167,7 @@ fn text(args: &Args) -> Result<Vec<u8>, Failure> {
         [word] if looks_like_a_path(word) => {
             Err(Failure::refused(format!("{word}: there is no such file")))
         }
-        words => Ok(words.join(" ").into_bytes()),
+        words => Ok(said(words)),
     }
 }
 
@@ -169,6 +189,9 @@ fn blank_comments(text: &mut [u8]) {
     }
 }
 
-fn read_text(path: &Path) -> Result<Vec<u8>, Failure> {
-    limited::read(path, TEXT_LEN_MAX)
+fn read_text(path: &Path) -> Result<Source, Failure> {
+    Ok(Source {
+        text: limited::read(path, TEXT_LEN_MAX)?,
+        file: Some(path.to_owned()),
+    })
 }

@@ -1,6 +1,7 @@
 //! `weir rarpd`: tells stations their addresses.
 
-use crate::failure::Failure;
+use crate::config::{self, Place, Wrong};
+use crate::failure::{Failure, say};
 use crate::limited;
 use crate::rarp;
 use crate::stop::Stop;
@@ -24,8 +25,8 @@ Examples:
   weir rarpd eth0 --ask
 
 Exit status: 0, of a server after a signal too; 1 if the interface or the table cannot be
-used, or nobody answers; 2 if the table is wrong; a client's 129, 130 or 143 after SIGHUP, SIGINT or
-SIGTERM.")]
+used, or nobody answers; 2 if the table is wrong, or the policy refuses; a client's 129, 130 or 143
+after SIGHUP, SIGINT or SIGTERM.")]
 pub(crate) struct Args {
     /// The interface
     #[arg(value_name = "IF")]
@@ -77,38 +78,55 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 fn table(path: &Path) -> Result<BTreeMap<Address, Ipv4Addr>, Failure> {
     let text = limited::text(path, TABLE_LEN_MAX)?;
-    let table = stations(&text);
-    table.map_err(|why| Failure::refused(format!("{}: {why}", path.display())))
+    let (table, warnings) = stations(&text).map_err(|wrong| wrong.refused(path))?;
+    for warning in warnings {
+        say(&format!("weir: {}", warning.of(config::name(path))));
+    }
+    Ok(table)
 }
 
-/// The stations of a table, or what is wrong with it and where.
-fn stations(text: &str) -> Result<BTreeMap<Address, Ipv4Addr>, String> {
-    let rows: BTreeMap<Spanned<String>, Spanned<Ipv4Addr>> =
-        toml::from_str(text).map_err(|error| error.to_string())?;
+/// The stations of a table and what looks like a mistake in it; or what is wrong.
+fn stations(text: &str) -> Result<(BTreeMap<Address, Ipv4Addr>, Vec<Wrong>), Wrong> {
+    let rows: BTreeMap<Spanned<String>, Spanned<String>> = config::parse(text)?;
     if rows.is_empty() {
-        return Err("no station is in it".to_owned());
+        return Err(Wrong::in_all(
+            "no station is in it: give each a line such as \"02:00:00:00:00:01\" = \"10.0.0.1\"",
+        ));
     }
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_unstable_by_key(|(station, _)| station.span().start);
-    let mut table: BTreeMap<Address, (usize, Ipv4Addr)> = BTreeMap::new();
+    let mut table: BTreeMap<Address, Ipv4Addr> = BTreeMap::new();
+    let mut lines: BTreeMap<Address, usize> = BTreeMap::new();
+    let mut holders: BTreeMap<Ipv4Addr, Address> = BTreeMap::new();
+    let mut warnings = Vec::new();
     for (station, ip) in rows {
-        let before = &text.as_bytes()[..station.span().start];
-        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        let wrong = |why: String| format!("line {line}: {why}");
+        let (at, ip_at) = (station.span().start, ip.span().start);
         let (name, ip) = (station.into_inner(), ip.into_inner());
-        let address: Address = name.parse().map_err(|error| wrong(format!("{error}")))?;
+        let address: Address = name.parse().map_err(|error| Wrong::at(text, at, error))?;
         if address.is_multicast() || address == Address([0; 6]) {
-            return Err(wrong(format!("{name} is the address of no one station")));
+            let why = format!("{name} is the address of no one station");
+            return Err(Wrong::at(text, at, why));
         }
+        let ip: Ipv4Addr = ip.parse().map_err(|_| {
+            let why = format!("`{ip}` is no IPv4 address: write one such as 10.0.0.1");
+            Wrong::at(text, ip_at, why)
+        })?;
         if ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() {
-            return Err(wrong(format!("{ip} is the address of no one host")));
+            let why = format!("{ip} is the address of no one host");
+            return Err(Wrong::at(text, ip_at, why));
         }
-        if let Some((first, _)) = table.insert(address, (line, ip)) {
-            return Err(wrong(format!("{address} is in line {first} already")));
+        if let Some(first) = lines.insert(address, Place::of(text, at).line) {
+            let why = format!("{address} is in line {first} already");
+            return Err(Wrong::at(text, at, why));
         }
+        if let Some(other) = holders.insert(ip, address) {
+            let why =
+                format!("warning: {ip} is that of {other} too: two stations with one address");
+            warnings.push(Wrong::at(text, ip_at, why));
+        }
+        table.insert(address, ip);
     }
-    let rows = table.into_iter().map(|(station, (_, ip))| (station, ip));
-    Ok(rows.collect())
+    Ok((table, warnings))
 }
 
 #[cfg(test)]
@@ -119,7 +137,8 @@ mod tests {
     fn a_table_names_each_station_once() {
         let text =
             "# ours\n\"02:00:00:00:00:0A\" = \"10.0.0.1\"\n\"02:00:00:00:00:0b\" = \"10.0.0.2\"\n";
-        let table = stations(text).unwrap();
+        let (table, warnings) = stations(text).unwrap();
+        assert!(warnings.is_empty());
         let found: Vec<_> = table.values().map(ToString::to_string).collect();
         assert_eq!(found, ["10.0.0.1", "10.0.0.2"]);
     }
@@ -132,28 +151,42 @@ mod tests {
             ("# nothing\n", "no station"),
             (
                 "\"01:00:5e:00:00:01\" = \"10.0.0.2\"",
-                "line 2: 01:00:5e:00:00:01 is",
+                ":2:1: 01:00:5e:00:00:01 is",
             ),
-            ("\"ff:ff:ff:ff:ff:ff\" = \"10.0.0.2\"", "line 2: ff:ff"),
-            ("\"00:00:00:00:00:00\" = \"10.0.0.2\"", "line 2: 00:00"),
-            (
-                "\n\"02:00:00:00:00:01\" = \"0.0.0.0\"",
-                "line 3: 0.0.0.0 is",
-            ),
-            ("\"02:00:00:00:00:01\" = \"224.0.0.1\"", "line 2: 224.0.0.1"),
-            ("\"02:00:00:00:00:01\" = \"255.255.255.255\"", "line 2: 255"),
+            ("\"ff:ff:ff:ff:ff:ff\" = \"10.0.0.2\"", ":2:1: ff:ff"),
+            ("\"00:00:00:00:00:00\" = \"10.0.0.2\"", ":2:1: 00:00"),
+            ("\n\"02:00:00:00:00:01\" = \"0.0.0.0\"", ":3:23: 0.0.0.0 is"),
+            ("\"02:00:00:00:00:01\" = \"224.0.0.1\"", ":2:23: 224.0.0.1"),
+            ("\"02:00:00:00:00:01\" = \"255.255.255.255\"", ":2:23: 255"),
             (
                 "\"02:00:00:00:00:0A\" = \"10.0.0.2\"",
-                "line 2: 02:00:00:00:00:0a is in line 1",
+                ":2:1: 02:00:00:00:00:0a is in line 1",
             ),
-            ("\"02:00:00:00:00:0x\" = \"10.0.0.2\"", "line 2:"),
+            ("\"02:00:00:00:00:0x\" = \"10.0.0.2\"", ":2:1: `02:"),
+            (
+                "\"02:00:00:00:00:01\" = \"10.0.0.1/24\"",
+                ":2:23: `10.0.0.1/24` is no IPv4 address",
+            ),
+            ("\"02:00:00:00:00:01\" = 5", ":2:23: invalid type"),
         ] {
             let text = match why {
                 "no station" => text.to_owned(),
                 _ => format!("{ok}{text}"),
             };
-            let error = stations(&text).unwrap_err();
+            let error = stations(&text).unwrap_err().of("hosts.toml");
             assert!(error.contains(why), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn an_address_of_two_stations_is_warned_of() {
+        let text = "\"02:00:00:00:00:0a\" = \"10.0.0.1\"\n\"02:00:00:00:00:0b\" = \"10.0.0.1\"\n";
+        let (table, warnings) = stations(text).unwrap();
+        assert_eq!((table.len(), warnings.len()), (2, 1));
+        let said = warnings[0].of("hosts.toml");
+        assert!(
+            said.starts_with("hosts.toml:2:23: warning: 10.0.0.1 is that of"),
+            "{said}"
+        );
     }
 }

@@ -3,6 +3,7 @@
 mod report;
 
 use crate::bulk_report::{Bulk, BulkReport};
+use crate::config::{self, Wrong};
 use crate::failure::{Failure, say};
 use crate::life::Life;
 use crate::limited;
@@ -16,8 +17,9 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use weir_apps::route::config::{Config, FILE_BYTES_MAX, HostFrames};
+use weir_apps::route::config::{Config, FILE_BYTES_MAX, HostFrames, Kernel, host_at, link_at};
 use weir_apps::router::{self, RunError, View};
+use weir_link::net::InterfaceError;
 use weir_tap::{Bypass, FastConfig, FastKind, HostFilterError, TapError};
 
 /// Route IPv4 and IPv6 between interfaces, in user space
@@ -62,14 +64,15 @@ SIGTERM leave the interfaces as they were in any case.
 Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
 cannot be written or something else failed; 2 if the configuration or an option is refused."
 )]
+#[command(group = clap::ArgGroup::new("links").required(true).multiple(true))]
 pub(crate) struct Args {
     /// Links, with the addresses that these interfaces have, besides those of
     /// the configuration
-    #[arg(value_name = "IF", required_unless_present = "config")]
+    #[arg(value_name = "IF", group = "links")]
     interfaces: Vec<String>,
 
     /// The configuration
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", group = "links")]
     config: Option<PathBuf>,
 
     /// Learn routes from the kernel's table `main`, as with routes = true in
@@ -101,7 +104,7 @@ pub(crate) struct Args {
 
     /// Serve metrics for Prometheus at this address, at /metrics; at a free port,
     /// which is said, for port 0
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
     metrics: Option<SocketAddr>,
 
     /// What becomes of frames while weir does not run: the host gets them
@@ -145,6 +148,11 @@ const EACH: Duration = Duration::from_secs(1);
 /// How often metrics are made anew.
 const METRICS_EACH: Duration = Duration::from_millis(250);
 
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = |_| "write an address and a port, as in 127.0.0.1:9600 or [::1]:9600".to_owned();
+    text.parse().map_err(wrong)
+}
+
 fn bypass(text: &str) -> Result<Bypass, String> {
     match text {
         "wire" => Err("a router's links cannot be joined: use kernel or drop".into()),
@@ -154,13 +162,14 @@ fn bypass(text: &str) -> Result<Bypass, String> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let config = config(args)?;
+    let (config, text) = config(args)?;
     let source = args.config.as_deref();
+    let failure = |text: &str, error| failure(source, text, error);
     if args.clean {
-        return clean(source, &config);
+        return clean(&config).map_err(|error| failure(&text, error));
     }
     if args.check {
-        router::check(&config).map_err(|error| failure(source, error))?;
+        router::check(&config).map_err(|error| failure(&text, error))?;
         println!("{}: good", name(source));
         return Ok(());
     }
@@ -182,12 +191,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         refused: None,
         trouble: None,
     };
+    // For what is wrong; dropped when frames flow.
+    let mut text = text;
     let ran = router::run(
         &config,
         tap(args, config.links.len()),
         args.restore,
         vec![stop.wakes()?],
         |view| {
+            text = String::new();
             let asked = stop.asked();
             if asked {
                 teller.life.stopping();
@@ -200,7 +212,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         },
     );
     teller.life.end(ran.is_ok());
-    ran.map_err(|error| failure(source, error))?;
+    ran.map_err(|error| failure(&text, error))?;
     teller.trouble.map_or(Ok(()), Err)
 }
 
@@ -223,8 +235,8 @@ fn tap(args: &Args, links: usize) -> weir_tap::Config {
     )
 }
 
-fn clean(source: Option<&Path>, config: &Config) -> Result<(), Failure> {
-    let found = router::clean(config).map_err(|error| failure(source, error))?;
+fn clean(config: &Config) -> Result<(), RunError> {
+    let found = router::clean(config)?;
     if !found {
         let names: Vec<&str> = config.links.iter().map(|link| &*link.name).collect();
         say(&format!("weir: nothing is left at {}", names.join(", ")));
@@ -232,41 +244,57 @@ fn clean(source: Option<&Path>, config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The configuration, with the links of the command line.
-fn config(args: &Args) -> Result<Config, Failure> {
+/// The configuration, with the links of the command line; and its text.
+fn config(args: &Args) -> Result<(Config, String), Failure> {
     let source = args.config.as_deref();
-    let wrong = |why: String| Failure::refused(format!("{}: {why}", name(source)));
     let text = match source {
         None => String::new(),
         Some(path) => limited::text(path, FILE_BYTES_MAX)?,
     };
     let config = Config::parse(&text, &args.interfaces);
-    let mut config = config.map_err(|error| wrong(error.to_string()))?;
+    let mut config = config.map_err(|error| failure(source, &text, error.into()))?;
     config.kernel.routes |= args.kernel_routes;
     if args.kernel_host {
         config.kernel.host = HostFrames::All(true);
     }
-    Ok(config)
+    if !config.kernel.routes && config.kernel.tables != Kernel::default().tables {
+        say(&format!(
+            "weir: {}: warning: tables of [kernel] count with routes = true alone",
+            name(source)
+        ));
+    }
+    Ok((config, text))
 }
 
 /// Where a configuration comes from, in words.
 fn name(source: Option<&Path>) -> String {
-    source.map_or("the command line".into(), |path| path.display().to_string())
+    source.map_or("the command line".into(), config::name)
 }
 
-fn failure(source: Option<&Path>, error: RunError) -> Failure {
-    match error {
-        RunError::Config(_)
-        | RunError::Route { .. }
-        | RunError::Host(HostFilterError::Text { .. }) => {
-            Failure::refused(format!("{}: {error}", name(source)))
+/// Why it does not run, with the place in the configuration's text.
+fn failure(source: Option<&Path>, text: &str, error: RunError) -> Failure {
+    let at = match &error {
+        RunError::Config(error) => error.at(text),
+        RunError::Host(HostFilterError::Text { .. }) => host_at(text),
+        RunError::Route { .. } => None,
+        RunError::Interface(InterfaceError::Missing { which, .. }) => {
+            // Of the machine, not of the file: another status.
+            return match link_at(text, which) {
+                Some(at) => Failure::run(Wrong::at(text, at, error).of(name(source))),
+                None => Failure::run(error),
+            };
         }
         RunError::NotEthernet { .. }
         | RunError::Tap(
             TapError::NotEthernet { .. } | TapError::Loopback { .. } | TapError::Setting { .. },
-        ) => Failure::refused(error),
-        error => Failure::run(error),
-    }
+        ) => return Failure::refused(error),
+        _ => return Failure::run(error),
+    };
+    let wrong = match at {
+        Some(at) => Wrong::at(text, at, error),
+        None => Wrong::in_all(error),
+    };
+    Failure::refused(wrong.of(name(source)))
 }
 
 /// Tells of a running router as the user asked.

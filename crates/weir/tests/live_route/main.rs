@@ -355,7 +355,7 @@ fn what_is_refused_says_why() {
         (
             "[[link]]\nname = \"eth9\"\n",
             1,
-            "there is no interface `eth9`",
+            "bad.toml:2:8: there is no interface `eth9`",
         ),
         (
             "[[link]]\nname = \"eth0\"\nmtu = 40\naddresses = [\"192.0.2.1/24\"]\n",
@@ -376,7 +376,7 @@ fn what_is_refused_says_why() {
         (
             "[kernel]\nhost = [\"tcp prt 1\"]\n[[link]]\nname = \"eth0\"\naddresses = [\"192.0.2.1/24\"]\n",
             2,
-            "bad.toml: [kernel]: host: `(tcp prt 1)` is no filter",
+            "bad.toml:2:8: [kernel]: host: `(tcp prt 1)` is no filter",
         ),
     ] {
         let ended = config(text);

@@ -1,6 +1,6 @@
 //! `weir filter --run`: one filter over one capture.
 
-use super::Args;
+use super::{Args, Source, of_file};
 use crate::capture;
 use crate::failure::{Failure, Gaps};
 use crate::perlink::{Made, PerLink, Refusals};
@@ -29,7 +29,7 @@ type Judges = PerLink<Option<Runner>>;
 pub(super) fn run(
     args: &Args,
     compiler: &Compiler,
-    filter: &[u8],
+    filter: &Source,
     path: &Path,
 ) -> Result<(), Failure> {
     let make = |linktype| made(compiler, args, filter, linktype);
@@ -102,14 +102,15 @@ fn count(
 fn made(
     compiler: &Compiler,
     args: &Args,
-    filter: &[u8],
+    filter: &Source,
     linktype: LinkType,
 ) -> Made<Option<Runner>> {
     let mut refusals = Refusals::default();
-    let it = match compiler.compile(args.lang, filter, linktype) {
+    let it = match compiler.compile(args.lang, &filter.text, linktype) {
         Ok(compiled) => Some(Runner::new(compiled.program)),
         Err(why) => {
-            refusals.add(format!("link type {linktype}: {why}"));
+            let why = format!("link type {linktype}: {why}");
+            refusals.add(of_file(filter.file.as_deref(), &why));
             None
         }
     };
