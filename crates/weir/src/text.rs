@@ -1,10 +1,9 @@
 //! Numbers and tables as a person reads them.
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::Offset;
+use unicode_width::UnicodeWidthStr;
 
 /// A column of a table: its heading, and the side its cells stand on.
 #[derive(Clone, Copy)]
@@ -15,29 +14,49 @@ pub(crate) enum Column<'a> {
     Right(&'a str),
 }
 
-/// A table without lines.
-pub(crate) fn table(columns: &[Column<'_>], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
+/// A table without lines, two blanks between its columns. The rows are asked
+/// for twice, so that there may be a million of them.
+pub(crate) fn table<R>(columns: &[Column<'_>], rows: R) -> String
+where
+    R: IntoIterator<Item = Vec<String>> + Clone,
+{
     let heading = columns.iter().map(|column| match column {
-        Column::Left(text) | Column::Right(text) => *text,
+        Column::Left(text) | Column::Right(text) => (*text).to_owned(),
     });
-    table.load_style(NOTHING).set_header(heading);
-    for row in rows {
-        table.add_row(row);
+    let all = || std::iter::once(heading.clone().collect()).chain(rows.clone());
+    let mut widths = vec![0; columns.len()];
+    for row in all() {
+        for (width, cell) in widths.iter_mut().zip(&row) {
+            *width = cell.width().max(*width);
+        }
     }
-    for (column, cells) in columns.iter().zip(table.column_iter_mut()) {
-        cells.set_cell_alignment(match column {
-            Column::Left(_) => CellAlignment::Left,
-            Column::Right(_) => CellAlignment::Right,
-        });
+    let mut out = String::new();
+    for row in all() {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        add_row(&mut out, columns, &widths, &row);
     }
-    // Each cell has a blank on either side: the outermost go.
-    let lines: Vec<String> = table.lines().map(|line| cut(&line)).collect();
-    lines.join("\n")
+    out
 }
 
-fn cut(line: &str) -> String {
-    line.strip_prefix(' ').unwrap_or(line).trim_end().to_owned()
+/// Adds a line of cells, without blanks at its end.
+fn add_row(out: &mut String, columns: &[Column<'_>], widths: &[usize], row: &[String]) {
+    let mut blanks = 0;
+    for ((column, width), cell) in columns.iter().zip(widths).zip(row) {
+        let rest = width.saturating_sub(cell.width());
+        let (before, after) = match column {
+            Column::Left(_) => (0, rest),
+            Column::Right(_) => (rest, 0),
+        };
+        blanks += before;
+        if !cell.is_empty() {
+            out.extend(std::iter::repeat_n(' ', blanks));
+            out.push_str(cell);
+            blanks = 0;
+        }
+        blanks += after + 2;
+    }
 }
 
 /// `1234567` as `1,234,567`.
@@ -146,6 +165,18 @@ mod tests {
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!([frames(0), frames(1)], ["0 frames", "1 frame"]);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_cells() {
+        let columns = [Column::Left("a"), Column::Right("bytes"), Column::Left("c")];
+        let rows = [["日本", "1", ""], ["x", "1,234,567", "end"]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(
+            table(&columns, rows),
+            "a         bytes  c\n日本          1\nx     1,234,567  end"
+        );
+        assert_eq!(table(&columns, []), "a  bytes  c");
     }
 
     #[test]

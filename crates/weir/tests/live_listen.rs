@@ -135,7 +135,7 @@ fn an_interface_that_goes_ends_it() {
 #[test]
 fn what_is_wrong_is_refused() {
     let Some(net) = net() else { return };
-    let cases: [(&[&str], i32, &str); 7] = [
+    let cases: [(&[&str], i32, &str); 10] = [
         (&["eth0", "udp prot 53"], 2, "^^^^"),
         (&["eth7", "udp"], 1, "eth7"),
         (&["eth0", "udp", "--attach", "here"], 2, "xdp-native"),
@@ -147,15 +147,22 @@ fn what_is_wrong_is_refused() {
             "standard output is one file",
         ),
         (&["eth0", "-G", "1"], 2, "--write"),
+        (&["eth0", "-w", "x", "-W", "3"], 2, "give -C or -G too"),
+        (&["eth0", "-w", "x", "-G", "1"], 2, "would all be x"),
+        (&["any", "udp prot 53"], 2, "^^^^"),
     ];
     for (arguments, code, message) in cases {
         let ended = net.weir(&[&["listen"], arguments].concat()).end();
         assert_eq!(ended.code, Some(code), "{arguments:?}: {ended:?}");
         assert!(ended.stderr.contains(message), "{arguments:?}: {ended:?}");
     }
-    let ended = net.weir_as_nobody(&["listen", "eth0", "udp"]).end();
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("start `weir broker`"), "{ended:?}");
+    for interface in ["eth0", "any"] {
+        let ended = net.weir_as_nobody(&["listen", interface, "udp"]).end();
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        // Once, of however many interfaces.
+        let said = ended.stderr.matches("start `weir broker`").count();
+        assert_eq!(said, 1, "{ended:?}");
+    }
 }
 
 #[test]
@@ -283,6 +290,9 @@ fn any_is_every_interface() {
     let Some(net) = net() else { return };
     let folder = Folder::new("listen-any");
     let path = folder.path("any.pcapng");
+    // As the broker makes them, through which users send.
+    let own = net.lab.link(&net.a, &net.b).names("own0", "w0123456789ab");
+    let own = own.connect().unwrap();
     let listen = ["listen", "any", "udp port 53", "--count", "3"];
     let shown = net
         .weir(&[&listen[..], &["--json"]].concat())
@@ -299,6 +309,8 @@ fn any_is_every_interface() {
     });
     drop(server);
     let ended = shown.end();
+    assert!(!ended.stderr.contains("w0123456789ab"), "{ended:?}");
+    drop(own);
     let mut names: Vec<String> = ended
         .stdout
         .lines()
@@ -317,6 +329,43 @@ fn any_is_every_interface() {
     }
     names.sort();
     assert_eq!(names, ["eth0", "eth0", "lo"]);
+}
+
+/// An interface that comes later is listened on, also under the name of one that
+/// is gone; what the first had is written.
+#[test]
+fn any_follows_interfaces_that_come_and_go() {
+    let Some(net) = net() else { return };
+    let folder = Folder::new("listen-any-later");
+    let path = folder.path("any.pcapng");
+    let listen = ["listen", "any", "udp port 53", "-w", &path, "--count", "4"];
+    let mut running = net.weir(&listen).until("on eth0");
+    for round in 0..2 {
+        let link = net.lab.link(&net.a, &net.b).names("later0", "later1");
+        let link = link.addresses([10, 9, 0, 1], [10, 9, 0, 2], 24);
+        let (_, later) = link.neighbours().connect().unwrap();
+        running = running.until("on later1");
+        net.a.run(|| {
+            let socket = std::net::UdpSocket::bind("10.9.0.1:0").unwrap();
+            for _ in 0..2 {
+                socket.send_to(b"x", "10.9.0.2:53").unwrap();
+            }
+        });
+        // The last frames end it.
+        if round == 0 {
+            later.delete().unwrap();
+            running = running.until("later1 is gone");
+        }
+    }
+    let ended = running.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let mut reader = Reader::open(&path).unwrap();
+    let mut frames = 0;
+    while let Some(frame) = reader.next_frame().unwrap() {
+        assert_eq!(frame.interface.name.as_deref(), Some("later1"));
+        frames += 1;
+    }
+    assert_eq!(frames, 4);
 }
 
 /// Frames of a file in a folder.

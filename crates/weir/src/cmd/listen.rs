@@ -8,11 +8,13 @@ use crate::live;
 use crate::stop::Stop;
 use crate::text;
 use capture::Rotation;
-use output::{Output, Source};
+use output::Output;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use weir_broker::interface::is_path;
 use weir_broker::protocol::{Attach, Event};
 use weir_broker::{Bytes, Port, PortError, Timeout};
 use weir_link::bpf::program_info;
@@ -45,8 +47,8 @@ Exit status: 0; 1 if the interface is gone, frames cannot be written or somethin
 2 if the filter, an option or the policy refuses; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM
 (what came is reported).")]
 pub(crate) struct Args {
-    /// The interface; `any` is every one that is up now and that the policy
-    /// grants
+    /// The interface; `any` is every one that is up, or comes up later, and
+    /// that the policy grants
     #[arg(value_name = "IF")]
     interface: String,
 
@@ -97,7 +99,8 @@ pub(crate) struct Args {
         short = 's',
         long = "snapshot-length",
         value_name = "BYTES",
-        default_value_t = 0
+        default_value_t = 0,
+        allow_negative_numbers = true
     )]
     snap_len: u32,
 
@@ -151,6 +154,9 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 /// How often it is looked whether to end, and what became of the interface.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How often `any` looks for interfaces that have come up.
+const FOLLOW: Duration = Duration::from_secs(1);
+
 impl Args {
     /// How many bytes of a frame are wanted, if not all.
     fn snap_len(&self) -> Option<u32> {
@@ -181,6 +187,7 @@ impl Args {
         Ok(Tapped {
             name: interface.to_owned(),
             port: builder.open().map_err(live::failure)?,
+            source: 0,
             is_gone: false,
         })
     }
@@ -190,21 +197,27 @@ impl Args {
         if self.interface != ANY {
             return Ok(vec![self.open(&self.interface)?]);
         }
-        let all = interfaces().map_err(Failure::run)?;
         let mut ports = Vec::new();
-        let mut refusal = None;
-        for interface in all.iter().filter(|one| one.up && one.linktype.is_some()) {
-            match self.open(&interface.name) {
+        let mut refused = Vec::new();
+        for name in names_up()? {
+            match self.open(&name) {
                 Ok(port) => ports.push(port),
-                Err(failure) => {
-                    self.say(&format!("not on {}: {failure}", interface.name));
-                    refusal = refusal.or(Some(failure));
-                }
+                Err(failure) => refused.push((name, failure)),
             }
         }
-        match (ports.is_empty(), refusal) {
+        // What holds for every interface is said once.
+        let first = refused.first().map(|(_, first)| first.to_string());
+        let is_one = refused
+            .iter()
+            .all(|(_, one)| Some(one.to_string()) == first);
+        if !ports.is_empty() || !is_one {
+            for (name, failure) in &refused {
+                self.say(&format!("not on {name}: {failure}"));
+            }
+        }
+        match (ports.is_empty(), refused.into_iter().next()) {
             (false, _) => Ok(ports),
-            (true, Some(refusal)) => Err(refusal),
+            (true, Some((_, first))) => Err(first),
             (true, None) => Err(Failure::run("no interface is up: look at `ip link`")),
         }
     }
@@ -219,28 +232,60 @@ impl Args {
 /// The word for every interface.
 const ANY: &str = "any";
 
+/// The interfaces that are up and carry frames. A broker's own are none of them:
+/// what is sent by them is seen at the interface that it goes to.
+fn names_up() -> Result<BTreeSet<String>, Failure> {
+    let all = interfaces().map_err(Failure::run)?;
+    let up = all
+        .into_iter()
+        .filter(|one| one.up && one.linktype.is_some() && !is_path(&one.name));
+    Ok(up.map(|one| one.name).collect())
+}
+
 /// An interface that is listened on.
 struct Tapped {
     name: String,
     port: Port,
+    /// Its number in the output.
+    source: usize,
     is_gone: bool,
+}
+
+impl Tapped {
+    /// Frames that the port had no room for, as far as the kernel tells; says
+    /// what the interface itself dropped.
+    fn lost(&mut self, args: &Args) -> Option<u64> {
+        let counters = self.port.counters().ok()?;
+        if counters.interface_lost > 0 {
+            let lost = text::frames(counters.interface_lost);
+            let name = &self.name;
+            args.say(&format!(
+                "{name} dropped {lost} meanwhile, for want of room or of an unknown protocol"
+            ));
+        }
+        Some(counters.lost)
+    }
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.file_count.is_some() && args.file_size.or(args.file_time).is_none() {
+        return Err(Failure::refused(
+            "-W counts files that follow each other: give -C or -G too",
+        ));
+    }
     let stop = Stop::watch_hangup_too()?;
     let mut ports = args.open_all()?;
-    let sources = ports.iter().map(|one| Source {
-        name: one.name.clone(),
-        linktype: one.port.linktype(),
-    });
-    let output = Output::new(args, sources.collect(), &stop)?;
+    let mut output = Output::new(args, &stop)?;
     for one in &mut ports {
+        one.source = output.source(&one.name, one.port.linktype());
         introduce(args, one);
     }
     Listener {
         args,
         ports,
+        refused: BTreeSet::new(),
+        lost: Some(0),
         output,
         deadline: args.time.and_then(|time| Instant::now().checked_add(time)),
         is_orphan: false,
@@ -297,6 +342,10 @@ enum End {
 struct Listener<'a> {
     args: &'a Args,
     ports: Vec<Tapped>,
+    /// Interfaces that came later and could not be had, so that it is said once.
+    refused: BTreeSet<String>,
+    /// Frames lost at ports that are closed, as far as is known.
+    lost: Option<u64>,
     output: Output,
     deadline: Option<Instant>,
     /// The broker is gone.
@@ -306,27 +355,18 @@ struct Listener<'a> {
 impl Listener<'_> {
     fn run(mut self, stop: &Stop) -> Result<(), Failure> {
         let ended = self.listen(stop);
-        let mut lost = Some(0);
+        let mut lost = self.lost;
         for one in &mut self.ports {
-            let counters = one.port.counters().ok();
-            lost = lost.and_then(|lost: u64| Some(lost + counters?.lost));
-            if let Some(counters) = counters
-                && counters.interface_lost > 0
-            {
-                let lost = text::frames(counters.interface_lost);
-                let name = &one.name;
-                self.args.say(&format!(
-                    "{name} dropped {lost} meanwhile, for want of room or of an unknown protocol"
-                ));
-            }
+            let of_port = one.lost(self.args);
+            lost = lost.and_then(|lost| Some(lost + of_port?));
         }
         let reported = self.output.finish(self.args, lost);
         match ended? {
             End::Stopped(signal) => Err(Failure::Stopped(signal)),
-            End::Gone => Err(Failure::run(match self.args.interface.as_str() {
-                ANY => "all interfaces are gone".to_owned(),
-                _ => format!("interface {} is gone", self.ports[0].name),
-            })),
+            End::Gone => Err(Failure::run(format!(
+                "interface {} is gone",
+                self.ports[0].name
+            ))),
             End::Done => reported,
         }
     }
@@ -360,7 +400,7 @@ impl Listener<'_> {
     fn take_in(&mut self, most: u64) -> Result<bool, Failure> {
         let end = self.output.frames().saturating_add(most);
         let mut some = false;
-        for (number, one) in self.ports.iter_mut().enumerate() {
+        for one in &mut self.ports {
             let left = end - self.output.frames();
             if left == 0 {
                 break;
@@ -368,7 +408,7 @@ impl Listener<'_> {
             let frames = one.port.recv_batch(Timeout::NOW).map_err(live::failure)?;
             if !frames.is_empty() {
                 some = true;
-                self.output.frames_came(number, frames, left)?;
+                self.output.frames_came(one.source, frames, left)?;
             }
         }
         if !some {
@@ -386,7 +426,10 @@ impl Listener<'_> {
             let left = self.args.count.map(|count| count - self.output.frames());
             return match frames.is_empty() {
                 true => self.output.rest(),
-                false => self.output.frames_came(0, frames, left.unwrap_or(u64::MAX)),
+                false => {
+                    let most = left.unwrap_or(u64::MAX);
+                    self.output.frames_came(one.source, frames, most)
+                }
             };
         }
         let mut all_armed = true;
@@ -409,6 +452,7 @@ impl Listener<'_> {
 
     fn receive(&mut self, stop: &Stop) -> Result<End, Failure> {
         let mut looked = Instant::now();
+        let mut followed = looked;
         loop {
             let left = self.args.count.map(|count| count - self.output.frames());
             if left == Some(0) || self.output.is_over() {
@@ -436,11 +480,62 @@ impl Listener<'_> {
                 if self.look()? {
                     return Ok(End::Gone);
                 }
+                if self.args.interface == ANY && followed.elapsed() > FOLLOW {
+                    followed = looked;
+                    self.follow()?;
+                }
             }
         }
     }
 
-    /// Says what happened to the interfaces; `true` if all are gone.
+    /// For `any`: closes the ports of interfaces that are gone, after their last
+    /// frames, and opens ports on those that have come up.
+    fn follow(&mut self) -> Result<(), Failure> {
+        let (gone, here): (Vec<_>, Vec<_>) = std::mem::take(&mut self.ports)
+            .into_iter()
+            .partition(|one| one.is_gone);
+        self.ports = here;
+        for mut one in gone {
+            self.last_frames(&mut one)?;
+            let of_port = one.lost(self.args);
+            self.lost = self.lost.and_then(|lost| Some(lost + of_port?));
+        }
+        let up = names_up()?;
+        self.refused.retain(|name| up.contains(name));
+        for name in up {
+            let is_known = self.ports.iter().any(|one| one.name == name);
+            if is_known || self.refused.contains(&name) {
+                continue;
+            }
+            match self.args.open(&name) {
+                Ok(mut one) => {
+                    one.source = self.output.source(&name, one.port.linktype());
+                    introduce(self.args, &mut one);
+                    self.ports.push(one);
+                }
+                Err(failure) => {
+                    self.args.say(&format!("not on {name}: {failure}"));
+                    self.refused.insert(name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts out what is left in the queue of a port whose interface is gone.
+    fn last_frames(&mut self, one: &mut Tapped) -> Result<(), Failure> {
+        loop {
+            let left = self.args.count.map(|count| count - self.output.frames());
+            let frames = one.port.recv_batch(Timeout::NOW).map_err(live::failure)?;
+            if frames.is_empty() || left == Some(0) || self.output.is_over() {
+                return Ok(());
+            }
+            let most = left.unwrap_or(u64::MAX);
+            self.output.frames_came(one.source, frames, most)?;
+        }
+    }
+
+    /// Says what happened to the interfaces; `true` if the one meant is gone.
     fn look(&mut self) -> Result<bool, Failure> {
         let mut is_orphan = false;
         for number in 0..self.ports.len() {
@@ -461,7 +556,7 @@ impl Listener<'_> {
             self.args.say("there is a broker again");
         }
         self.is_orphan = is_orphan;
-        Ok(self.ports.iter().all(|one| one.is_gone))
+        Ok(self.args.interface != ANY && self.ports.iter().all(|one| one.is_gone))
     }
 
     fn tell(&mut self, number: usize, events: Vec<Event>) -> Result<(), Failure> {

@@ -10,6 +10,7 @@ use crate::text::{
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_broker::protocol::{InterfaceStatus, PortStatus};
@@ -18,14 +19,16 @@ use weir_broker::{Bytes, Connection, PortError, SOCKET_DEFAULT};
 /// Show the ports that are open, and who holds them
 ///
 /// One's own user's, of the broker; the superuser sees all, those too that
-/// programs of root have opened without the broker.
+/// programs of root have opened without the broker, in whatever network
+/// namespace: of those in another one than this the namespace is shown.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Exit status: 0; 1 if no broker listens, and one is not root; 129, 130 or 143 after SIGHUP, SIGINT or
 SIGTERM.")]
 pub(crate) struct Args {
     /// Print one line of JSON, an array: interface, filter, priority, copy,
-    /// pid, uid, delivered, lost, queue, port, sent, refused, at
+    /// pid, uid, delivered, lost, queue, port, sent, refused, at, namespace
+    /// (the network namespace's number in /proc; null if that is not known)
     #[arg(long, conflicts_with = "watch")]
     json: bool,
 
@@ -54,6 +57,7 @@ struct Json<'a> {
     sent: u64,
     refused: u64,
     at: &'a str,
+    namespace: Option<u64>,
 }
 
 /// Between two looks, for the rate.
@@ -92,10 +96,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn json(ports: &[PortStatus]) -> Result<String, Failure> {
+fn json(ports: &[Of<PortStatus>]) -> Result<String, Failure> {
     let ports: Vec<Json<'_>> = ports
         .iter()
-        .map(|port| Json {
+        .map(|(namespace, port)| Json {
+            namespace: *namespace,
             interface: &port.interface,
             filter: &port.filter,
             priority: port.priority,
@@ -146,32 +151,73 @@ impl Sources {
             at: Instant::now(),
         };
         if let Some(broker) = &mut self.broker {
-            look.ports = broker.ports().map_err(live::failure)?;
-            let names: BTreeSet<&str> = look.ports.iter().map(|port| &*port.interface).collect();
+            let namespace = broker.namespace();
+            let ports = broker.ports().map_err(live::failure)?;
+            let names: BTreeSet<&str> = ports.iter().map(|port| &*port.interface).collect();
             // Whoever may not ask sees no costs.
             let status = names.into_iter().map(|name| broker.interface(name));
-            look.interfaces.extend(status.filter_map(Result::ok));
+            let status = status.filter_map(Result::ok);
+            look.interfaces.extend(status.map(|one| (namespace, one)));
+            look.ports
+                .extend(ports.into_iter().map(|one| (namespace, one)));
         }
         if self.in_process {
-            for mut process in weir_broker::in_process() {
-                look.ports.append(&mut process.ports);
-                look.interfaces.append(&mut process.interfaces);
+            for process in weir_broker::in_process() {
+                let of = process.namespace;
+                look.ports
+                    .extend(process.ports.into_iter().map(|one| (of, one)));
+                let interfaces = process.interfaces.into_iter();
+                look.interfaces.extend(interfaces.map(|one| (of, one)));
             }
         }
         Ok(look)
     }
 }
 
+/// Something of a network namespace, if that is known.
+type Of<T> = (Option<u64>, T);
+
 /// The ports at a time.
 struct Look {
-    ports: Vec<PortStatus>,
-    interfaces: Vec<InterfaceStatus>,
+    ports: Vec<Of<PortStatus>>,
+    interfaces: Vec<Of<InterfaceStatus>>,
     at: Instant,
+}
+
+/// What network namespaces are called.
+struct Namespaces {
+    own: Option<u64>,
+    /// Those that `ip netns` knows.
+    names: BTreeMap<u64, String>,
+}
+
+impl Namespaces {
+    fn here() -> Namespaces {
+        let number = |path: &Path| Some(std::fs::metadata(path).ok()?.ino());
+        let entries = std::fs::read_dir("/run/netns").into_iter().flatten();
+        let named = entries.flatten().filter_map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            Some((number(&entry.path())?, name))
+        });
+        Namespaces {
+            own: number(Path::new("/proc/thread-self/ns/net")),
+            names: named.collect(),
+        }
+    }
+
+    /// What one is called; `None` for this process's own, and for one that is
+    /// not known.
+    fn other(&self, namespace: Option<u64>) -> Option<String> {
+        let number = namespace.filter(|_| namespace != self.own)?;
+        let name = self.names.get(&number);
+        Some(name.map_or_else(|| number.to_string(), String::clone))
+    }
 }
 
 impl Look {
     fn table(&self, before: &Look) -> String {
-        let columns = [
+        let namespaces = Namespaces::here();
+        let mut columns = vec![
             Right("port"),
             Left("interface"),
             Left("filter"),
@@ -187,37 +233,55 @@ impl Look {
             Right("refused"),
             Left("at"),
         ];
-        // Each process that opens ports by itself numbers them from 1.
-        let earlier: BTreeMap<(u32, u32), u64> = before
-            .ports
-            .iter()
-            .map(|port| ((port.pid, port.port), port.delivered))
+        let others = self.ports.iter().map(|(of, _)| namespaces.other(*of));
+        let others: Vec<Option<String>> = others.collect();
+        let any_other = others.iter().any(Option::is_some);
+        if any_other {
+            columns.push(Left("namespace"));
+        }
+        // Each process that opens ports by itself numbers them from 1 in each
+        // network namespace.
+        let key = |of: Option<u64>, port: &PortStatus| (of, port.pid, port.port);
+        let earlier = before.ports.iter();
+        let earlier: BTreeMap<(Option<u64>, u32, u32), u64> = earlier
+            .map(|(of, port)| (key(*of, port), port.delivered))
             .collect();
         let seconds = (self.at - before.at).as_secs_f64();
-        let rows = self.ports.iter().map(|port| {
-            let since = earlier.get(&(port.pid, port.port)).copied();
+        let rows = self.ports.iter().zip(others).map(|((of, port), other)| {
+            let since = earlier.get(&key(*of, port)).copied();
             let since = since.unwrap_or(port.delivered);
             let rate = port.delivered.saturating_sub(since) as f64 / seconds;
-            row(port, rate)
+            let mut row = row(port, rate);
+            if any_other {
+                row.push(other.unwrap_or_else(|| "this".to_owned()));
+            }
+            row
         });
         let table = text::table(&columns, rows);
-        table + &notes(&self.interfaces)
+        let named = self.interfaces.iter().map(|(of, interface)| {
+            let name = match namespaces.other(*of) {
+                Some(namespace) => format!("{} ({namespace})", interface.name),
+                None => interface.name.clone(),
+            };
+            (name, interface)
+        });
+        table + &notes(named)
     }
 }
 
 /// What each way of dividing frames costs, once, below the names of the
 /// interfaces that are divided so.
-fn notes(interfaces: &[InterfaceStatus]) -> String {
-    let mut notes: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
-    for interface in interfaces {
+fn notes<'a>(interfaces: impl Iterator<Item = (String, &'a InterfaceStatus)>) -> String {
+    let mut notes: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
+    for (name, interface) in interfaces {
         if let (Some(attach), Some(cost)) = (&interface.attach, &interface.cost) {
             let names = notes.entry((attach, cost)).or_default();
-            names.insert(&interface.name);
+            names.insert(name);
         }
     }
     let mut text = String::new();
     for ((attach, cost), names) in notes {
-        let names: Vec<&str> = names.into_iter().collect();
+        let names: Vec<String> = names.into_iter().collect();
         text += &format!("\n\n{} at {attach}:", names.join(", "));
         for cost in cost.lines() {
             text += &format!("\n  {cost}");
@@ -287,7 +351,18 @@ mod tests {
             status("eth1", Some("little\nand more")),
             status("lo", None),
         ];
-        assert_eq!(notes(&all), "\n\neth0, eth1 at tc:\n  little\n  and more");
-        assert_eq!(notes(&[]), "");
+        let named = all.iter().map(|one| (one.name.clone(), one));
+        assert_eq!(notes(named), "\n\neth0, eth1 at tc:\n  little\n  and more");
+        assert_eq!(notes(std::iter::empty()), "");
+    }
+
+    #[test]
+    fn a_namespace_is_called_by_its_name_unless_it_is_this() {
+        let namespaces = Namespaces {
+            own: Some(1),
+            names: BTreeMap::from([(2, "blue".to_owned())]),
+        };
+        let called = [None, Some(1), Some(2), Some(3)].map(|one| namespaces.other(one));
+        assert_eq!(called, [None, None, Some("blue".into()), Some("3".into())]);
     }
 }

@@ -36,8 +36,11 @@ fn of_ethernet(bytes: &[u8], depth: usize) -> Option<String> {
     let frame = ethernet::Frame::new(bytes).ok()?;
     let (mut ether_type, mut payload) = (frame.ether_type(), frame.payload());
     let mut tags = String::new();
-    while ether_type.is_tag() {
-        let Ok(tag) = ethernet::Tag::new(payload) else {
+    for _ in 0..depth {
+        let Some(tag) = ethernet::Tag::new(payload)
+            .ok()
+            .filter(|_| ether_type.is_tag())
+        else {
             break;
         };
         tags += &format!("vlan {} ", ethernet::TagRepr::parse(&tag).vlan);

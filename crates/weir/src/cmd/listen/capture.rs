@@ -54,6 +54,30 @@ impl Rotation {
     }
 }
 
+impl Rotation {
+    /// Fails if files of a time would have one name, each written over the one
+    /// before. A frame may come a second later than the time is over.
+    fn check_names(self, path: &Path, began_s: i64) -> Result<(), String> {
+        let Some(seconds) = self.seconds_max else {
+            return Ok(());
+        };
+        if self.bytes_max.is_none() && self.files_max == Some(1) {
+            return Ok(());
+        }
+        let first = self.name(path, 0, began_s)?;
+        for later in [seconds, seconds + 1] {
+            if self.name(path, 0, began_s.saturating_add_unsigned(later))? != first {
+                return Ok(());
+            }
+        }
+        Err(format!(
+            "files of {seconds} s would all be {}, each written over the one before: put the time \
+             into the name, as in trace-%Y%m%d-%H%M%S.pcapng",
+            first.display()
+        ))
+    }
+}
+
 /// What blocks of a capture are written to.
 enum Sink {
     File(File),
@@ -94,13 +118,8 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    /// Begins the first file. `interfaces` are those that frames name.
-    pub(super) fn create(
-        path: &Path,
-        rotation: Rotation,
-        interfaces: Vec<Interface>,
-        stop: &Stop,
-    ) -> Result<Capture, Failure> {
+    /// Begins the first file.
+    pub(super) fn create(path: &Path, rotation: Rotation, stop: &Stop) -> Result<Capture, Failure> {
         let is_stdout = path == Path::new("-");
         if is_stdout && rotation.is_any() {
             return Err(Failure::refused(
@@ -108,12 +127,14 @@ impl Capture {
             ));
         }
         let began_s = seconds(None);
+        let named = rotation.check_names(path, began_s);
+        named.map_err(Failure::refused)?;
         let now = rotation.name(path, 0, began_s).map_err(Failure::refused)?;
         let writer = begin(&now, is_stdout, stop)?;
         let mut capture = Capture {
             path: path.to_owned(),
             rotation,
-            interfaces,
+            interfaces: Vec::new(),
             stop: stop.clone(),
             writer,
             now,
@@ -123,6 +144,11 @@ impl Capture {
         };
         capture.flush()?;
         Ok(capture)
+    }
+
+    /// Frames may name one more interface, by its number in the order added.
+    pub(super) fn add_interface(&mut self, interface: Interface) {
+        self.interfaces.push(interface);
     }
 
     /// Writes a frame of the interface of that number; false if the last file
@@ -271,9 +297,9 @@ mod tests {
     /// Writes so many frames, a second apart; whether all were taken.
     fn run(folder: &Path, name: &str, rotation: Rotation, frames: i64) -> bool {
         let stop = Stop::watch().expect("signals");
-        let interfaces = vec![Interface::ethernet()];
         let path = folder.join(name);
-        let mut capture = Capture::create(&path, rotation, interfaces, &stop).expect("a file");
+        let mut capture = Capture::create(&path, rotation, &stop).expect("a file");
+        capture.add_interface(Interface::ethernet());
         let began = capture.began_s;
         let mut all = true;
         for number in 0..frames {
@@ -342,6 +368,30 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_that_gives_one_name_is_refused() {
+        let of = |seconds, files_max| Rotation {
+            seconds_max: Some(seconds),
+            files_max,
+            ..Rotation::default()
+        };
+        // Noon, of a day without a leap second.
+        let noon = 1_700_049_600;
+        for (path, rotation, is_good) in [
+            ("a.pcapng", of(5, None), false),
+            ("a.pcapng", of(5, Some(2)), false),
+            // The only file.
+            ("a.pcapng", of(5, Some(1)), true),
+            ("a-%H%M.pcapng", of(5, None), false),
+            ("a-%H%M.pcapng", of(60, None), true),
+            ("a-%H%M%S.pcapng", of(86_400, None), true),
+            ("a", Rotation::default(), true),
+        ] {
+            let checked = rotation.check_names(Path::new(path), noon);
+            assert_eq!(checked.is_ok(), is_good, "{path}: {checked:?}");
+        }
+    }
+
+    #[test]
     fn what_is_no_pattern_and_no_file_is_refused() {
         let stop = Stop::watch().expect("signals");
         let rotation = Rotation {
@@ -349,7 +399,7 @@ mod tests {
             ..Rotation::default()
         };
         for path in ["-", "x-%!"] {
-            let refused = Capture::create(Path::new(path), rotation, Vec::new(), &stop);
+            let refused = Capture::create(Path::new(path), rotation, &stop);
             assert!(matches!(refused, Err(Failure::Refused(_))), "{path}");
         }
     }

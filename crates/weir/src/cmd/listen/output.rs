@@ -39,9 +39,9 @@ struct JsonFrame<'a> {
 }
 
 /// An interface that is listened on.
-pub(super) struct Source {
-    pub(super) name: String,
-    pub(super) linktype: LinkType,
+struct Source {
+    name: String,
+    linktype: LinkType,
 }
 
 pub(super) struct Output {
@@ -50,6 +50,9 @@ pub(super) struct Output {
     shown: Option<Shown>,
     file: Option<Capture>,
     sources: Vec<Source>,
+    snap_len: Option<u32>,
+    /// Which interface a frame is of is said with it.
+    names_interfaces: bool,
     /// Segments of super-frames are frames of their own.
     split: bool,
     /// The last file has ended.
@@ -102,21 +105,10 @@ enum Shown {
 }
 
 impl Output {
-    pub(super) fn new(args: &Args, sources: Vec<Source>, stop: &Stop) -> Result<Output, Failure> {
-        let interfaces = sources.iter().map(|source| {
-            let mut interface = Interface {
-                linktype: source.linktype,
-                name: Some(source.name.clone()),
-                ..Interface::ethernet()
-            };
-            if let Some(snap_len) = args.snap_len() {
-                interface.snaplen = snap_len;
-            }
-            interface
-        });
-        let interfaces: Vec<Interface> = interfaces.collect();
+    /// Without sources as yet; the file is begun.
+    pub(super) fn new(args: &Args, stop: &Stop) -> Result<Output, Failure> {
         let file = args.write.as_deref();
-        let file = file.map(|path| Capture::create(path, args.rotation(), interfaces, stop));
+        let file = file.map(|path| Capture::create(path, args.rotation(), stop));
         let shown = match (args.quiet || file.is_some(), args.json) {
             (true, _) => None,
             (false, true) => Some(Shown::Json),
@@ -126,10 +118,38 @@ impl Output {
             sum: Sum::default(),
             shown,
             file: file.transpose()?,
-            sources,
+            sources: Vec::new(),
+            snap_len: args.snap_len(),
+            names_interfaces: args.interface == super::ANY,
             split: args.split,
             is_over: false,
         })
+    }
+
+    /// The number of the source of that name and link type, which is added if it
+    /// is new.
+    pub(super) fn source(&mut self, name: &str, linktype: LinkType) -> usize {
+        let mut known = self.sources.iter();
+        let is_it = |one: &Source| one.name == name && one.linktype == linktype;
+        if let Some(number) = known.position(is_it) {
+            return number;
+        }
+        if let Some(file) = &mut self.file {
+            let interface = Interface {
+                linktype,
+                name: Some(name.to_owned()),
+                ..Interface::ethernet()
+            };
+            file.add_interface(Interface {
+                snaplen: self.snap_len.unwrap_or(interface.snaplen),
+                ..interface
+            });
+        }
+        self.sources.push(Source {
+            name: name.to_owned(),
+            linktype,
+        });
+        self.sources.len() - 1
     }
 
     /// Frames so far.
@@ -206,8 +226,7 @@ impl Output {
         let Source { name, linktype } = &self.sources[source];
         let summary = summary(&piece.bytes, *linktype);
         let outgoing = piece.frame.is_outgoing();
-        // Which interface it is, is said where there are several.
-        let interface = (self.sources.len() > 1).then_some(name.as_str());
+        let interface = self.names_interfaces.then_some(name.as_str());
         let line = match shown {
             Shown::Json => {
                 let frame = JsonFrame {
