@@ -583,7 +583,9 @@ fn connect(kernel: &Kernel, port: u16) -> TcpStream {
 #[test]
 fn slow_clients_harm_no_other() {
     const SLOW: usize = 1500;
-    let Some(kernel) = kernel() else { return };
+    let Some(kernel) = kernel_with(&["curl"]) else {
+        return;
+    };
     let folder = open_folder("serve-slow");
     folder.write("index.html", b"here");
     let server = kernel

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Requests on one connection; then it is closed.
 const REQUESTS_MAX: usize = 10_000;
-/// Bytes that are read of a file at once, and gathered to be sent.
-const BLOCK_LEN: usize = 256 << 10;
-/// Answers that are sent in a row, and blocks, before others have their turn.
+/// Answers and blocks of files that are sent in a row, before others have their turn.
 const TURN: usize = 16;
 
 /// How long the whole head of a request may take from its first byte on.
@@ -44,6 +42,8 @@ pub(crate) struct Common<'a> {
     pub(crate) folder: &'a Folder,
     /// Bytes that were just read.
     pub(crate) block: Vec<u8>,
+    /// Bytes that are read of a file at once, and gathered to be sent.
+    pub(crate) block_len: usize,
     /// Whether no further request is read.
     pub(crate) ends: bool,
     pub(crate) log: &'a dyn Fn(&Answered),
@@ -56,6 +56,10 @@ pub(crate) struct Common<'a> {
 pub(crate) struct Connection {
     /// What came and was not used.
     ahead: Vec<u8>,
+    /// How many bytes of it were parsed, and are a part of a head; and how many were
+    /// searched for its end.
+    parsed: usize,
+    searched: usize,
     /// What is to be sent, and how much of it was.
     out: Vec<u8>,
     sent: usize,
@@ -76,6 +80,8 @@ impl Connection {
     pub(crate) fn new(now: Instant) -> Connection {
         Connection {
             ahead: Vec::new(),
+            parsed: 0,
+            searched: 0,
             out: Vec::new(),
             sent: 0,
             file: None,
@@ -106,9 +112,12 @@ impl Connection {
         now: Instant,
         common: &mut Common<'_>,
     ) -> Turn {
-        for _ in 0..TURN {
-            match self.send(pipe, context, now, common) {
-                Ok(Poll::Ready(())) => {}
+        let mut left = TURN;
+        while left > 0 {
+            left -= 1;
+            match self.send(pipe, context, now, common, &mut left) {
+                Ok(Poll::Ready(false)) => break,
+                Ok(Poll::Ready(true)) => {}
                 Ok(Poll::Pending) => return Turn::Waits,
                 Err(_) => return Turn::Broken,
             }
@@ -135,16 +144,18 @@ impl Connection {
         Turn::GoesOn
     }
 
-    /// Sends what there is; ready when all is sent.
+    /// Sends what there is, `left` blocks of a file at most; ready with whether all
+    /// is sent.
     fn send<P: Pipe>(
         &mut self,
         pipe: &P,
         context: &mut Context<'_>,
         now: Instant,
         common: &Common<'_>,
-    ) -> io::Result<Poll<()>> {
+        left: &mut usize,
+    ) -> io::Result<Poll<bool>> {
         if !self.is_answering() {
-            return Ok(Poll::Ready(()));
+            return Ok(Poll::Ready(true));
         }
         loop {
             while self.sent < self.out.len() {
@@ -159,9 +170,13 @@ impl Connection {
             }
             self.out.clear();
             self.sent = 0;
-            if !self.fill()? {
+            if self.file.is_some() && *left == 0 {
+                return Ok(Poll::Ready(false));
+            }
+            if !self.fill(common.block_len)? {
                 break;
             }
+            *left -= 1;
         }
         // An idle connection keeps nothing.
         self.out = Vec::new();
@@ -169,16 +184,16 @@ impl Connection {
         while let Some(answered) = self.answered.pop_front() {
             (common.log)(&answered);
         }
-        Ok(Poll::Ready(()))
+        Ok(Poll::Ready(true))
     }
 
     /// The file's next bytes behind what is to be sent; `false` if there are
     /// none.
-    fn fill(&mut self) -> io::Result<bool> {
+    fn fill(&mut self, block_len: usize) -> io::Result<bool> {
         let Some((file, left)) = &mut self.file else {
             return Ok(false);
         };
-        let most = usize::try_from(*left).unwrap_or(usize::MAX).min(BLOCK_LEN);
+        let most = usize::try_from(*left).unwrap_or(usize::MAX).min(block_len);
         let before = self.out.len();
         self.out.reserve(most);
         let count = Read::take(&mut *file, most as u64).read_to_end(&mut self.out)?;
@@ -198,14 +213,24 @@ impl Connection {
     /// there was one.
     fn answer(&mut self, common: &Common<'_>) -> bool {
         let mut used = 0;
-        while !self.closes && self.file.is_none() && self.out.len() < BLOCK_LEN {
-            let (request, answer) = match request::parse(&self.ahead[used..]) {
+        while !self.closes && self.file.is_none() && self.out.len() < common.block_len {
+            used += blank_lines(&self.ahead[used..]);
+            let ahead = &self.ahead[used..];
+            let before = std::mem::replace(&mut self.searched, ahead.len());
+            if !worth_parsing(ahead, self.parsed, before) {
+                break;
+            }
+            let (request, answer) = match request::parse(ahead) {
                 Ok(Some((request, count))) => {
                     used += count;
+                    (self.parsed, self.searched) = (0, 0);
                     let answer = server::answer(common.folder, &request);
                     (Some(request), answer)
                 }
-                Ok(None) if self.ahead.len() - used <= super::HEAD_LEN_MAX => break,
+                Ok(None) if ahead.len() <= super::HEAD_LEN_MAX => {
+                    self.parsed = ahead.len();
+                    break;
+                }
                 Ok(None) => (None, server::Answer::of(431)),
                 Err(NoRequest::Wrong(status)) => (None, server::Answer::of(status)),
             };
@@ -234,7 +259,7 @@ impl Connection {
                     let opened = server::from(served.file, range.start);
                     let filled = opened.and_then(|file| {
                         self.file = Some((file, bytes));
-                        self.fill()
+                        self.fill(common.block_len)
                     });
                     if filled.is_err() {
                         // The head has promised what there is not: the
@@ -252,6 +277,29 @@ impl Connection {
         }
         used > 0 || self.closes
     }
+}
+
+/// How many bytes are lines without anything before a request, which say nothing
+/// (RFC 9112 §2.2).
+fn blank_lines(bytes: &[u8]) -> usize {
+    let mut rest = bytes;
+    while let [b'\n', behind @ ..] | [b'\r', b'\n', behind @ ..] = rest {
+        rest = behind;
+    }
+    bytes.len() - rest.len()
+}
+
+/// Whether a head that was a part of one up to `parsed` bytes, and has no end up to
+/// `searched`, may be whole, wrong or too long now. A head that comes byte by byte
+/// is not parsed with each: it is where a line without anything ends, or twice as
+/// many bytes are there.
+fn worth_parsing(bytes: &[u8], parsed: usize, searched: usize) -> bool {
+    if bytes.len() >= 2 * parsed || bytes.len() > super::HEAD_LEN_MAX {
+        return true;
+    }
+    let new = &bytes[searched.saturating_sub(3)..];
+    let ends = |some: &[u8]| some.starts_with(b"\n\n") || some.starts_with(b"\n\r\n");
+    (0..new.len()).any(|at| ends(&new[at..]))
 }
 
 #[cfg(test)]

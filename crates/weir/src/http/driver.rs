@@ -28,8 +28,13 @@ pub(crate) const CONNECTIONS_MAX: usize = 32 << 10;
 const ACCEPT_MAX: usize = 64;
 /// How often deadlines are looked at.
 const LOOK_EACH: Duration = Duration::from_millis(250);
-/// Bytes that are read at once.
+/// Bytes that are read of a socket at once.
 const BLOCK_LEN: usize = 64 << 10;
+/// Bytes that are gathered at once to be sent on a connection.
+const SEND_LEN_MAX: usize = 256 << 10;
+const SEND_LEN_MIN: usize = 8 << 10;
+/// The same over all connections: with many of them each has its share.
+const SEND_TOTAL: usize = 256 << 20;
 
 impl Pipe for TcpStream {
     fn poll_read(&self, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
@@ -284,14 +289,17 @@ impl<'a> Driver<'a> {
     }
 
     fn step(&mut self, number: usize, now: Instant) {
+        let places = self.places.len();
         let Some(Some(place)) = self.places.get_mut(number) else {
             return;
         };
         place.signal.is_ready.store(false, SeqCst);
         let (log, peer) = (self.log, place.peer);
+        let connections = places - self.free.len();
         let mut common = Common {
             folder: self.folder,
             block: std::mem::take(&mut self.block),
+            block_len: (SEND_TOTAL / connections.max(1)).clamp(SEND_LEN_MIN, SEND_LEN_MAX),
             ends: self.ends_at.is_some(),
             log: &|answered| log(peer, answered),
             logs: self.logs,

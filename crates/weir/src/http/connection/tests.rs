@@ -2,6 +2,9 @@ use super::*;
 use std::cell::RefCell;
 use std::task::Waker;
 
+/// Bytes that are sent at once.
+const BLOCK_LEN: usize = 4096;
+
 /// A client whose bytes come in pieces, and which takes so many at a time.
 struct Client {
     says: RefCell<VecDeque<Vec<u8>>>,
@@ -65,17 +68,22 @@ impl Drop for Site {
     }
 }
 
-fn run(site: &Site, connection: &mut Connection, client: &Client, now: Instant) -> Turn {
+fn turn(site: &Site, connection: &mut Connection, client: &Client, now: Instant) -> Turn {
     let mut common = Common {
         folder: &site.folder,
         block: vec![0; 1 << 16],
+        block_len: BLOCK_LEN,
         ends: false,
         log: &|_| {},
         logs: false,
     };
     let mut context = Context::from_waker(Waker::noop());
+    connection.step(client, &mut context, now, &mut common)
+}
+
+fn run(site: &Site, connection: &mut Connection, client: &Client, now: Instant) -> Turn {
     for _ in 0..10_000 {
-        match connection.step(client, &mut context, now, &mut common) {
+        match turn(site, connection, client, now) {
             Turn::GoesOn => {}
             other => return other,
         }
@@ -122,6 +130,22 @@ fn requests_in_a_row_are_answered_in_order_however_they_are_cut() {
             assert_eq!(found[3].1, b"lp");
         }
     }
+}
+
+/// A client that takes all at once has its turns, like the others.
+#[test]
+fn a_long_file_takes_turns() {
+    let site = Site::new("turns");
+    std::fs::write(site.path.join("long"), vec![b'l'; 40 * BLOCK_LEN]).unwrap();
+    let client = Client::says(&[b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n"]);
+    let mut connection = Connection::new(Instant::now());
+    let mut turns = 0;
+    while let Turn::GoesOn = turn(&site, &mut connection, &client, Instant::now()) {
+        turns += 1;
+        assert!(client.took.borrow().len() < (turns * TURN + 1) * BLOCK_LEN + 1000);
+    }
+    assert!(turns >= 2, "{turns} turns");
+    assert!(bodies(&client.took.borrow())[0].1 == vec![b'l'; 40 * BLOCK_LEN]);
 }
 
 #[test]
@@ -186,4 +210,36 @@ fn what_is_wrong_is_answered_and_ends_the_connection() {
         assert!(matches!(turn, Turn::Over), "{status}: {turn:?}");
         assert_eq!(bodies(&client.took.borrow())[0].0, status);
     }
+}
+
+/// A head is not parsed anew with each byte that comes: all connections wait for it.
+#[test]
+fn heads_that_come_byte_by_byte_are_parsed_a_few_times() {
+    let site = Site::new("bytes");
+    let folded = format!("GET /a HTTP/1.1\r\nHost: x\r\nX: {}", "y".repeat(60_000));
+    let head = folded + "\r\nConnection: close\r\n\r\n";
+    let blank = "\r\n".repeat(20_000) + "GET /a HTTP/1.0\n\n";
+    for text in [&head, &blank] {
+        let pieces: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+        let client = Client::says(&pieces);
+        let now = Instant::now();
+        let mut connection = Connection::new(now);
+        assert!(matches!(
+            run(&site, &mut connection, &client, now),
+            Turn::Over
+        ));
+        assert_eq!(bodies(&client.took.borrow()), [(200, b"alpha".to_vec())]);
+    }
+    let (mut parsed, mut count) = (0, 0);
+    for len in 1..=head.len() {
+        if worth_parsing(&head.as_bytes()[..len], parsed, len - 1) {
+            (parsed, count) = (len, count + 1);
+        }
+    }
+    assert!(parsed == head.len() && count < 20, "{count} times");
+    // What is wrong is said at once, also without a line's end.
+    let client = Client::says(&[b"\x16\x03\x01\x02"]);
+    let mut connection = Connection::new(Instant::now());
+    run(&site, &mut connection, &client, Instant::now());
+    assert_eq!(bodies(&client.took.borrow())[0].0, 400);
 }
