@@ -7,6 +7,7 @@
 //! - [`frames`]: short ones, by hand.
 //! - [`cpu`]: which CPU runs what, and before whom.
 //! - [`rfc2544`]: bridges and routers measured as RFC 2544 says.
+//! - [`results`]: what benches measure, and what is required of it.
 //! - [`command`]: the programs that a test starts.
 //! - [`need`]: what a test needs from its surroundings.
 //! - [`wait`]: waits with limits.
@@ -36,6 +37,7 @@ pub mod oracle;
 pub mod program;
 #[cfg(feature = "oracles")]
 pub mod records;
+pub mod results;
 pub mod rfc2544;
 #[cfg(feature = "oracles")]
 pub mod rings;

@@ -64,6 +64,11 @@ fn test() -> String {
 /// `false` (after [`skip`]) if not.
 pub fn root() -> bool {
     watch::this_test();
+    allowed(has_root())
+}
+
+/// Why this process may not make network namespaces, if it may not.
+pub(crate) fn has_root() -> Result<(), String> {
     static MADE: OnceLock<Result<(), String>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
         if !rustix::process::geteuid().is_root() {
@@ -73,7 +78,7 @@ pub fn root() -> bool {
         let made = made.expect("a system call does not panic");
         made.map_err(|error| format!("root may make no network namespaces here: {error}"))
     });
-    allowed(made.clone())
+    made.clone()
 }
 
 /// Moves the calling thread into a network namespace of its own.
@@ -92,12 +97,17 @@ fn own_network() -> io::Result<()> {
 ///
 /// [`nobody`]: crate::net::nobody
 pub fn tun() -> bool {
+    allowed(has_tun())
+}
+
+/// Why this process can make no TAP interfaces, if it cannot.
+pub(crate) fn has_tun() -> Result<(), String> {
     const DEVICE: &str = "/dev/net/tun";
     let opened = File::options().read(true).write(true).open(DEVICE);
-    allowed(opened.map(drop).map_err(|error| match error.kind() {
+    opened.map(drop).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!("no {DEVICE}: modprobe tun"),
         _ => format!("{DEVICE}: {error}"),
-    }))
+    })
 }
 
 /// Whether this process may make maps and load programs of eBPF; `false`
@@ -160,12 +170,17 @@ pub fn program(name: &str) -> Option<Command> {
 /// not. A test asks at its start when helpers or a shell run them.
 pub fn programs(names: &[&str]) -> bool {
     watch::this_test();
+    allowed(has_programs(names))
+}
+
+/// Which of these programs the system has not, if any.
+pub(crate) fn has_programs(names: &[&str]) -> Result<(), String> {
     let lacking = |name: &&str| find(name).is_none();
     let lacking: Vec<&str> = names.iter().copied().filter(lacking).collect();
-    allowed(match lacking[..] {
+    match lacking[..] {
         [] => Ok(()),
         _ => Err(missing(&lacking)),
-    })
+    }
 }
 
 /// The first executable file of that name in `PATH`.
@@ -179,7 +194,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// The packages of Debian whose programs tests run, where their names differ.
-const PACKAGES: [(&str, &str); 11] = [
+const PACKAGES: [(&str, &str); 12] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("bridge", "iproute2"),
@@ -188,6 +203,7 @@ const PACKAGES: [(&str, &str); 11] = [
     ("getent", "libc-bin"),
     ("ip", "iproute2"),
     ("nft", "nftables"),
+    ("nginx", "nginx-light"),
     ("ping", "iputils-ping"),
     ("setpriv", "util-linux"),
     ("ss", "iproute2"),

@@ -16,6 +16,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Lab};
+use weir_lab::results::{Bar, Unit, recorder};
 use weir_socket::{Net, TcpListener, UdpSocket, link};
 use weir_stack::Config;
 use weir_wire::ethernet::Address;
@@ -241,10 +242,21 @@ fn rate(bytes: &AtomicUsize) -> f64 {
     bytes.load(Relaxed) as f64 * 8.0 / ROUND.as_nanos() as f64
 }
 
+/// What of each is recorded, as it is printed.
+const RECORDED: [&str; 6] = [
+    "connections opened and closed",
+    "bytes sent",
+    "bytes received",
+    "datagrams read",
+    "datagrams answered",
+    "datagrams sent",
+];
+
 fn main() {
     if !weir_lab::need::root() {
         return;
     }
+    let results = recorder!();
     let worlds = SHARDS.map(World::new);
     let mut best = [[0.0_f64; 6]; 2];
     for _ in 0..ROUNDS {
@@ -277,6 +289,11 @@ fn main() {
     for (which, name) in names.iter().enumerate() {
         let [one, two] = best.map(|all| all[which]);
         println!("{name:<24}{one:>10.1}{two:>10.1}{:>8.2}", two / one);
+        let (name, one_stack) = (
+            format!("shards: 2 stacks, {}", RECORDED[which]),
+            "one stack",
+        );
+        results.record(&name, two / one, Unit::RateOf(one_stack), Bar::None);
     }
     let handed = worlds[1].net.counted();
     let share = handed.handed as f64 / handed.received as f64;

@@ -20,6 +20,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Lab, Offloads};
+use weir_lab::results::{Bar, Unit, recorder};
 use weir_socket::{Net, link};
 use weir_stack::Config;
 use weir_wire::ethernet::Address;
@@ -194,6 +195,7 @@ fn main() {
     if !weir_lab::need::root() {
         return;
     }
+    let results = recorder!();
     let world = World::new();
     let alone = match only.as_deref() {
         Some("send") => Some(Run::of(|| world.send(LONG))),
@@ -232,8 +234,25 @@ fn main() {
             "{name:<18}{its_rate:>8.1}{:>8.2}{its_cost:>10.0}{:>8.2}",
             ratios.0, ratios.1
         );
+        let (own, ns) = (
+            format!("tap: {name}"),
+            format!("tap: {name}, processor time a KB"),
+        );
+        results.record(&own, its_rate, Unit::GigabitsPerSecond, Bar::None);
+        results.record(&ns, its_cost, Unit::Nanoseconds, Bar::None);
+        if which > 0 {
+            let (ratio, kernels) = (format!("{own} : {}", names[0]), Unit::RateOf(names[0]));
+            results.record(&ratio, ratios.0, kernels, Bar::AtLeast(0.8));
+        }
     }
     if let Some(its_rate) = world.iperf3(3 * ROUND) {
         println!("{:<18}{its_rate:>8.1}{:>8.2}", "iperf3", its_rate / rate);
+        let kernels = Unit::RateOf(names[0]);
+        results.record(
+            "tap: iperf3 : kernel to kernel",
+            its_rate / rate,
+            kernels,
+            Bar::None,
+        );
     }
 }

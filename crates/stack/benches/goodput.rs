@@ -16,6 +16,7 @@ use common::{BUFFER, Ends, Other, Out, Wire};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant as OtherInstant;
 use std::time::Instant;
+use weir_lab::results::{Bar, Unit, recorder};
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 
@@ -131,6 +132,7 @@ fn smoltcp() -> f64 {
 }
 
 fn main() {
+    let results = recorder!();
     let best = |run: fn() -> f64, best: f64| best.min(run());
     let (mut us, mut other, mut third) = (f64::MAX, f64::MAX, f64::MAX);
     let alone = std::env::args().any(|argument| argument == "weir");
@@ -155,5 +157,29 @@ fn main() {
     match lwip {
         Ok(_) => println!("lwIP    {:6.2} Gb/s, ratio {:.2}", rate(third), third / us),
         Err(why) => println!("lwIP is skipped: {why}"),
+    }
+    results.record(
+        "goodput: weir",
+        rate(us),
+        Unit::GigabitsPerSecond,
+        Bar::None,
+    );
+    if !alone {
+        let (ratio, bar) = (other / us, Bar::AtLeast(2.0));
+        results.record(
+            "goodput: weir : smoltcp",
+            ratio,
+            Unit::RateOf("smoltcp"),
+            bar,
+        );
+    }
+    if third < f64::MAX {
+        let ratio = third / us;
+        results.record(
+            "goodput: weir : lwIP",
+            ratio,
+            Unit::RateOf("lwIP"),
+            Bar::None,
+        );
     }
 }

@@ -19,11 +19,14 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
+use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use weir_stack::pcb::{Bsd, Key, Key4, Key6, Mtf, PcbId, Segment, Sequent, Supply, Table, Weir};
 
 const ROUNDS: usize = 11;
 /// Look-ups of one round, at most.
 const QUERIES: usize = 1 << 19;
+/// Connections whose table no cache of a core holds.
+const BEYOND_CACHE: u32 = 1_000_000;
 /// Segments that a link hands over together.
 const BATCH: usize = 64;
 
@@ -138,7 +141,7 @@ fn in_turn<'c>(
     ]
 }
 
-fn version(count: u32, v6: bool) {
+fn version(count: u32, v6: bool, results: &Recorder) {
     let mut state = 7;
     let indices: Vec<u32> = (0..QUERIES)
         .map(|_| ((u128::from(random(&mut state)) * u128::from(count)) >> 64) as u32)
@@ -192,9 +195,18 @@ fn version(count: u32, v6: bool) {
         find / swiss,
         batch / swiss
     );
+    let name = |what: &str| format!("pcb: {version}, {count} connections, {what}");
+    let table = Unit::CostOf("a keyed Swiss table");
+    results.record(&name("one by one"), find / swiss, table, Bar::AtMost(1.0));
+    let bar = if count >= BEYOND_CACHE {
+        Bar::AtMost(0.5)
+    } else {
+        Bar::None
+    };
+    results.record(&name("in batches"), batch / swiss, table, bar);
 }
 
-fn papers(count: u32) {
+fn papers(count: u32, results: &Recorder) {
     let mut state = 7;
     let queries: Vec<Key> = (0..2000)
         .map(|_| Key::V4(key4((random(&mut state) % u64::from(count)) as u32)))
@@ -222,6 +234,8 @@ fn papers(count: u32) {
     let times = compare(&mut contestants, queries.len());
     for ((name, _), time) in contestants.iter().zip(&times) {
         println!("{name:>14} {count:>6} {time:>10.1}");
+        let name = format!("pcb: table {name}, {count} connections");
+        results.record(&name, *time, Unit::Nanoseconds, Bar::None);
     }
 }
 
@@ -230,7 +244,7 @@ fn papers(count: u32) {
 /// and what the machine does it does at another: of each insert the shortest of
 /// several runs counts. A time that still stands beside nothing at all is the
 /// clock's.
-fn pauses(count: u32) {
+fn pauses(count: u32, results: &Recorder) {
     const RUNS: usize = 5;
     let mut shortest = vec![[f32::INFINITY; 3]; count as usize];
     for _ in 0..RUNS {
@@ -259,37 +273,45 @@ fn pauses(count: u32) {
     let (swiss_us, _) = longest(1);
     let (nothing_us, _) = longest(2);
     println!("{count:>9} {swiss_us:>12.1} {ours_us:>8.1} {nothing_us:>8.1} {at:>9}");
+    let name = format!("pcb: longest insert while growing to {count}");
+    results.record(
+        &name,
+        f64::from(ours_us),
+        Unit::Microseconds,
+        Bar::AtMost(50.0),
+    );
 }
 
-fn all_pauses(counts: &[u32]) {
+fn all_pauses(counts: &[u32], results: &Recorder) {
     println!(
         "longest insert while growing, us\nconnections  swiss+aHash     weir  nothing  weir's at"
     );
     for &count in counts {
-        pauses(count);
+        pauses(count, results);
     }
 }
 
 fn main() {
+    let results = recorder!();
     let more = std::env::args().filter_map(|arg| arg.parse().ok());
     let counts: Vec<u32> = [1_000, 10_000, 100_000, 1_000_000]
         .into_iter()
         .chain(more)
         .collect();
     if std::env::args().any(|arg| arg == "pauses") {
-        return all_pauses(&counts[2..]);
+        return all_pauses(&counts[2..], &results);
     }
     println!("ns a look-up, random connections; ratios to the Swiss table");
     println!("     connections  swiss+aHash     weir    batch    ratio    batch");
     for v6 in [false, true] {
         for &count in &counts {
-            version(count, v6);
+            version(count, v6, &results);
         }
     }
     println!("\nns a look-up of the papers' tables");
     for count in [1_000, 2_000, 10_000] {
-        papers(count);
+        papers(count, &results);
     }
     println!();
-    all_pauses(&counts[2..]);
+    all_pauses(&counts[2..], &results);
 }

@@ -23,6 +23,7 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant as OtherInstant;
 use std::net::SocketAddr;
 use std::time::Instant;
+use weir_lab::results::{Bar, Unit, recorder};
 use weir_stack::tcp::{TcpConfig, TcpError, TcpId};
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
@@ -396,6 +397,7 @@ fn ingress(open: usize) -> [f64; 2] {
 }
 
 fn main() {
+    let results = recorder!();
     let mut arguments = std::env::args().skip(1);
     if let Some(open) = arguments.find_map(|argument| argument.parse::<usize>().ok()) {
         let used = memory(open);
@@ -404,6 +406,20 @@ fn main() {
             used >> 20,
             used / open
         );
+        let name = format!("rates: {open} idle connections, memory of each");
+        results.record(
+            &name,
+            (used / open) as f64,
+            Unit::Bytes,
+            Bar::AtMost(1_000.0),
+        );
+        let name = format!("rates: {open} idle connections, memory");
+        let bar = if open == 1_000_000 {
+            Bar::AtMost(2_000.0)
+        } else {
+            Bar::None
+        };
+        results.record(&name, used as f64 / 1e6, Unit::Megabytes, bar);
         return;
     }
     // One alone, for a profile.
@@ -455,6 +471,26 @@ fn main() {
             rate(theirs),
             theirs / ours
         );
+        // What none does is for comparison alone.
+        let bar = if name == "none waits" {
+            Bar::None
+        } else {
+            Bar::AtLeast(1.0)
+        };
+        let own = count as f64 / ours;
+        results.record(
+            &format!("rates: {name}"),
+            own,
+            Unit::PerSecond("operations"),
+            Bar::None,
+        );
+        let ratio = |peer| format!("rates: {name} : {peer}");
+        results.record(
+            &ratio("smoltcp"),
+            theirs / ours,
+            Unit::RateOf("smoltcp"),
+            bar,
+        );
         if lwip.is_ok() {
             println!(
                 "{:11} lwIP {:7.0} k/s  ratio {:.2}",
@@ -462,6 +498,7 @@ fn main() {
                 rate(third),
                 third / ours
             );
+            results.record(&ratio("lwIP"), third / ours, Unit::RateOf("lwIP"), bar);
         }
     }
     let [one, _] = ingress(1);
@@ -474,5 +511,14 @@ fn main() {
     println!(
         "ingress, any of 100,000     {scattered:6.1} ns  ratio {:.2}",
         scattered / one
+    );
+    results.record("ingress: 1 connection", one, Unit::Nanoseconds, Bar::None);
+    let (ratio, one) = (same / one, Unit::CostOf("1 connection"));
+    results.record("ingress: one of 100,000", ratio, one, Bar::AtMost(1.2));
+    results.record(
+        "ingress: any of 100,000",
+        scattered,
+        Unit::Nanoseconds,
+        Bar::None,
     );
 }

@@ -14,6 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Sink};
+use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use weir_link::bpf::Hook;
 use weir_ring::lock::{Holder, Tried, Word, try_lock, unlock};
 use weir_tap::{Config, LinkId, Pull, Tap};
@@ -40,7 +41,7 @@ fn cpu_ns() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-fn lock_alone() {
+fn lock_alone(results: &Recorder) {
     const TIMES: u32 = 20_000_000;
     let (word, me) = (Cell(AtomicU32::new(0)), Holder::new(1, 1));
     let (begun, mut taken) = (cpu_ns(), 0_u32);
@@ -52,6 +53,8 @@ fn lock_alone() {
     let each = (cpu_ns() - begun) / f64::from(TIMES);
     assert_eq!(taken, TIMES);
     println!("lock and unlock, nobody else: {each:.1} ns");
+    let name = "shared tap: lock and unlock, nobody else";
+    results.record(name, each, Unit::Nanoseconds, Bar::None);
 }
 
 /// What one that forwards has done.
@@ -90,7 +93,7 @@ fn forward(tap: &mut Tap, stop: &AtomicBool) -> Cost {
 }
 
 /// `processes`: 0 for a tap that is not shared.
-fn measure(processes: usize) {
+fn measure(processes: usize, results: &Recorder) {
     let net = Net::new();
     let sink = Sink::new(&net.eth_b, Hook::XdpNative).unwrap();
     let path = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
@@ -154,13 +157,20 @@ fn measure(processes: usize) {
             cost.calls as f64 / frames,
             frames / cost.batches as f64,
         );
+        let name = match processes {
+            0 => "shared tap: alone, processor time a frame".to_owned(),
+            n => format!("shared tap: {n} process(es), processor time a frame"),
+        };
+        let each = cost.cpu_ns / frames;
+        results.record(&name, each, Unit::Nanoseconds, Bar::None);
     }
 }
 
 fn main() {
-    lock_alone();
+    let results = recorder!();
+    lock_alone(&results);
     println!("2 copies by the kernel each, none by weir");
     for processes in [0, 1, 0, 1, 2] {
-        measure(processes);
+        measure(processes, &results);
     }
 }

@@ -1,8 +1,10 @@
 //! Speed and memory of `weir demux` on a file in the page cache: frames a
 //! second on one core with 100 ports, and the peak memory for a file and for
-//! one eight times as long.
+//! one eight times as long. Then what a million ports of one shape take, from
+//! the file of ports to the report.
 //!
-//! Run by `cargo bench -p weir --bench demux_file`. The rate counts what the
+//! Run by `cargo bench -p weir --bench demux_file`; with `-- million`, that part
+//! alone. The rate counts what the
 //! program ran, from its start to its end, in its own code and the kernel's;
 //! the rate by the clock, which has other programs' time in it, is beside it.
 
@@ -11,7 +13,9 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
+use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use weir_lab::rules;
 use weir_link::mem::traffic::{Medium, Traffic};
 
@@ -19,48 +23,92 @@ const FRAMES: u64 = 500_000;
 const LONGER: u64 = 8;
 const PORTS: u16 = 100;
 const RUNS: usize = 5;
+/// Ports of the last part, and frames to some of them.
+const MANY: u64 = 1_000_000;
+const FEW_FRAMES: u64 = 1_000;
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn main() {
     // `cargo test --benches` passes no --bench: then only prove that it runs.
     let measuring = std::env::args().any(|argument| argument == "--bench");
+    let results = recorder!().seed(SEED);
     let frames = if measuring { FRAMES } else { 1000 };
     let folder = std::env::temp_dir().join(format!("weir-demux-bench-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("the temporary folder can be made");
-    let alike = (0..PORTS).map(|port| format!("udp dst port {}", 5000 + port));
-    let alike = write_ports(&folder, "alike", alike);
-    let mixed = write_ports(&folder, "mixed", rules::shapes(11, PORTS.into()));
     let runs = if measuring { RUNS } else { 1 };
-    println!("seed {SEED:#x}, {PORTS} ports, one core");
-    for length in [frames, frames * LONGER] {
-        let file = write_frames(&folder, length);
-        measure(
-            "`udp dst port N`, 64-byte frames to them",
-            &file,
-            &alike,
-            length,
-            runs,
-        );
+    if !std::env::args().any(|argument| argument == "million") {
+        measure_frames(&folder, frames, runs, &results);
     }
-    let file = write_traffic(&folder, frames);
-    measure(
-        "`udp dst port N`, traffic of weir demo",
-        &file,
-        &alike,
-        frames,
-        runs,
-    );
-    measure(
-        "40 kinds of filters, traffic of weir demo",
-        &file,
-        &mixed,
-        frames,
-        runs,
-    );
+    let ports = if measuring { MANY } else { 2_000 };
+    measure_ports(&folder, ports, runs.min(3), &results);
     fs::remove_dir_all(&folder).expect("the temporary folder can be removed");
 }
 
-fn measure(name: &str, file: &Path, config: &Path, frames: u64, runs: usize) {
+/// A million ports: the time from start to end, and the memory.
+fn measure_ports(folder: &Path, ports: u64, runs: usize, results: &Recorder) {
+    let filter = |n: u64| {
+        let [_, a, b, c] = (n as u32).to_be_bytes();
+        format!("udp dst port {} and dst host 10.{a}.{b}.{c}", dst_port(n))
+    };
+    let config = write_ports(folder, "many", (0..ports).map(filter));
+    let file = write_frames_to(folder, FEW_FRAMES, ports);
+    let runs: Vec<Run> = (0..runs).map(|_| run(&file, &config, FEW_FRAMES)).collect();
+    let least = |what: fn(&Run) -> Duration| runs.iter().map(what).min().unwrap_or_default();
+    println!(
+        "{ports} ports `udp dst port N and dst host H`, {FEW_FRAMES} frames: {:.1?} by the clock, \
+         {:.1?} on processors (best of {}), peak memory {} MB",
+        least(|run| run.clock),
+        least(|run| run.cpu),
+        runs.len(),
+        runs.iter().map(|run| run.memory_kib).max().unwrap_or(0) * 1024 / 1_000_000,
+    );
+    let name = |what: &str| format!("demux_file: 1,000,000 ports of one shape, {what}");
+    let memory = runs.iter().map(|run| run.memory_kib).max().unwrap_or(0);
+    let memory = memory as f64 * 1024.0 / 1e6;
+    let clock = least(|run| run.clock).as_secs_f64();
+    results.record(&name("time"), clock, Unit::Seconds, Bar::AtMost(8.0));
+    let cpu = least(|run| run.cpu).as_secs_f64();
+    results.record(&name("processor time"), cpu, Unit::Seconds, Bar::None);
+    results.record(&name("memory"), memory, Unit::Megabytes, Bar::AtMost(800.0));
+}
+
+fn dst_port(n: u64) -> u16 {
+    (n % 60_000) as u16 + 1
+}
+
+fn measure_frames(folder: &Path, frames: u64, runs: usize, results: &Recorder) {
+    let alike = (0..PORTS).map(|port| format!("udp dst port {}", 5000 + port));
+    let alike = write_ports(folder, "alike", alike);
+    let mixed = write_ports(folder, "mixed", rules::shapes(11, PORTS.into()));
+    println!("seed {SEED:#x}, {PORTS} ports, one core");
+    let record = |what: &str, rate: f64, bar| {
+        let name = format!("demux_file: {PORTS} ports, {what}");
+        results.record(
+            &name,
+            rate * 1e6,
+            Unit::PerSecond("frames"),
+            Bar::AtLeast(bar),
+        );
+    };
+    let memory = [frames, frames * LONGER].map(|length| {
+        let file = write_frames(folder, length);
+        let name = "`udp dst port N`, 64-byte frames to them";
+        let (rate, memory) = measure(name, &file, &alike, length, runs);
+        record(&format!("{name}, {length} frames"), rate, 5e6);
+        memory as f64
+    });
+    let growth = memory[1] / memory[0];
+    let name = format!("demux_file: {PORTS} ports, memory for a file of 8 times the length");
+    results.record(&name, growth, Unit::CostOf("the shorter file"), Bar::None);
+    let file = write_traffic(folder, frames);
+    let name = "`udp dst port N`, traffic of weir demo";
+    record(name, measure(name, &file, &alike, frames, runs).0, 5e6);
+    let name = "40 kinds of filters, traffic of weir demo";
+    record(name, measure(name, &file, &mixed, frames, runs).0, 6e6);
+}
+
+/// Gives millions of frames in a second of processor time, and KiB of memory.
+fn measure(name: &str, file: &Path, config: &Path, frames: u64, runs: usize) -> (f64, u64) {
     let (mut by_cpu, mut by_clock) = (Vec::new(), Vec::new());
     let mut memory_kib = 0;
     for _ in 0..runs {
@@ -82,6 +130,7 @@ fn measure(name: &str, file: &Path, config: &Path, frames: u64, runs: usize) {
         by_clock[0],
         by_clock[runs - 1],
     );
+    (by_cpu[runs / 2], memory_kib)
 }
 
 fn write_ports(folder: &Path, name: &str, filters: impl IntoIterator<Item = String>) -> PathBuf {
@@ -123,8 +172,26 @@ fn write_words(out: &mut impl Write, words: &[u32]) {
 /// A pcap file of small UDP frames to ports evenly spread over 100 that are
 /// bound and 28 that are not.
 fn write_frames(folder: &Path, frames: u64) -> PathBuf {
-    let path = folder.join(format!("{frames}.pcap"));
-    let mut out = BufWriter::new(File::create(&path).expect("the capture can be made"));
+    write_udp(&folder.join(format!("{frames}.pcap")), frames, |random| {
+        (
+            0x0a00_0000 | random as u32 >> 8,
+            5000 + (random >> 57) as u16,
+        )
+    })
+}
+
+/// The same, of frames to some of so many ports.
+fn write_frames_to(folder: &Path, frames: u64, ports: u64) -> PathBuf {
+    write_udp(&folder.join("few.pcap"), frames, |random| {
+        let n = (random >> 32) % ports;
+        (0x0a00_0000 | n as u32, dst_port(n))
+    })
+}
+
+/// A pcap file of small UDP frames; `to` makes address and port of a random
+/// number.
+fn write_udp(path: &Path, frames: u64, to: impl Fn(u64) -> (u32, u16)) -> PathBuf {
+    let mut out = BufWriter::new(File::create(path).expect("the capture can be made"));
     let mut random = SEED;
     write_words(&mut out, &FILE_HEADER);
     let mut frame = [0_u8; 64];
@@ -133,15 +200,16 @@ fn write_frames(folder: &Path, frames: u64) -> PathBuf {
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        frame[26..34].copy_from_slice(&random.to_be_bytes());
-        let port = 5000 + (random >> 57) as u16;
+        let (address, port) = to(random);
+        frame[26..30].copy_from_slice(&random.to_be_bytes()[..4]);
+        frame[30..34].copy_from_slice(&address.to_be_bytes());
         frame[36..38].copy_from_slice(&port.to_be_bytes());
         let (seconds, rest) = (number / 1_000_000, number % 1_000_000);
         write_words(&mut out, &[seconds as u32, rest as u32, 64, 64]);
         out.write_all(&frame).unwrap();
     }
     out.flush().expect("the capture can be written");
-    path
+    path.to_owned()
 }
 
 /// What one run took.
@@ -167,6 +235,12 @@ fn run(file: &Path, config: &Path, frames: u64) -> Run {
     let id = child.id();
     let pid = Pid::from_child(&child);
     let mut memory_kib = 0;
+    // A pipe has not room for a million ports.
+    let mut output = child.stdout.take().expect("piped");
+    let reader = thread::spawn(move || {
+        let mut text = String::new();
+        output.read_to_string(&mut text).map(|_| text)
+    });
     // Seen to end but not yet waited for, its times can still be read.
     let ended = || {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -174,18 +248,18 @@ fn run(file: &Path, config: &Path, frames: u64) -> Run {
     };
     while ended().is_none() {
         memory_kib = memory_kib.max(peak_memory_kib(id).unwrap_or(0));
-        std::thread::sleep(Duration::from_micros(500));
+        thread::sleep(Duration::from_micros(500));
     }
     let clock = started.elapsed();
     let cpu = cpu_time(id).expect("the kernel counts the time of its processes");
-    let mut text = String::new();
-    let output = child.stdout.as_mut().expect("piped");
-    output
-        .read_to_string(&mut text)
-        .expect("the output can be read");
-    assert!(child.wait().expect("the child ended").success(), "{text}");
+    let text = reader.join().expect("the reader ends");
+    let text = text.expect("the output can be read");
+    assert!(
+        child.wait().expect("the child ended").success(),
+        "{text:.200}"
+    );
     let begins = format!("{{\"frames\":{frames},");
-    assert!(text.starts_with(&begins), "{text}");
+    assert!(text.starts_with(&begins), "{text:.200}");
     Run {
         cpu,
         clock,
@@ -193,11 +267,17 @@ fn run(file: &Path, config: &Path, frames: u64) -> Run {
     }
 }
 
-/// The time of a process of one thread, as the scheduler counts it.
+/// The time of a process that has ended: of its first thread as the scheduler
+/// counts it or, if others ran too, of all in hundredths of a second.
 fn cpu_time(id: u32) -> Option<Duration> {
     let text = fs::read_to_string(format!("/proc/{id}/schedstat")).ok()?;
-    let nanoseconds = text.split_whitespace().next()?.parse().ok()?;
-    Some(Duration::from_nanos(nanoseconds))
+    let first = Duration::from_nanos(text.split_whitespace().next()?.parse().ok()?);
+    let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // After the name in brackets: utime and stime are fields 14 and 15.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at - 3)?.parse::<u64>().ok();
+    let all = Duration::from_millis((ticks(14)? + ticks(15)?) * 10);
+    Some(first.max(all))
 }
 
 fn peak_memory_kib(id: u32) -> Option<u64> {

@@ -12,6 +12,7 @@ use weir_filter::backend::native::Code;
 use weir_filter::ir::Program;
 use weir_filter::lang::expr::{self, Context};
 use weir_filter::opt::optimise;
+use weir_lab::results::{Bar, Unit, recorder};
 use weir_lab::{need, rules};
 use weir_link::mem::traffic::{Medium, Traffic};
 use weir_link::pcap::Reader;
@@ -174,6 +175,7 @@ fn main() {
     if !std::env::args().any(|arg| arg == "--bench") {
         return;
     }
+    let results = recorder!();
     let mut sets = vec![("weir demo".to_owned(), demo())];
     for count in [1, 2, 3, 5, 9, 15, 20, 30, 40, 60, 100, 200] {
         sets.push((format!("{count} of many kinds"), diverse(count)));
@@ -207,6 +209,9 @@ fn main() {
                 "  {set:<30} plan {plan:>8.1}   in turn {filters:>8.1}   {:.2}",
                 plan / filters
             );
+            let what = format!("small_plans: {set}, {name}");
+            let in_turn = Unit::CostOf("native code in turn");
+            results.record(&what, plan / filters, in_turn, Bar::None);
         }
     }
 }

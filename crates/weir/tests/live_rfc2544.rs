@@ -56,6 +56,62 @@ fn peers_are_measured_beside_each_other_and_drawn() {
 }
 
 #[test]
+fn what_is_required_of_a_bridge_is_recorded() {
+    if !need::root() {
+        return;
+    }
+    let folder = Folder::new("rfc2544-results");
+    let file = folder.path("results.jsonl");
+    let run = weir(QUICK)
+        .args([
+            "--tests=throughput",
+            "--dut=weir bridge {a} {b} --bypass drop",
+        ])
+        .env("WEIR_RESULTS", &file)
+        .output()
+        .unwrap();
+    // On a busy machine frames are lost, which is a fault and recorded all the same.
+    assert!(matches!(run.status.code(), Some(0 | 1)), "{run:?}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let dut = "rfc2544: weir bridge {a} {b} --bypass drop, 64 B, sink XDP: frames without loss";
+    let of = |name: &str| lines.iter().find(|line| line["name"] == name);
+    let own = of(dut).unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(
+        (&own["unit"], &own["seed"]),
+        (&"frames/s".into(), &2544.into())
+    );
+    assert!(own.get("bar").is_none() && own["command"].as_str().unwrap().contains("--dut="));
+    let peer = of("rfc2544: linux-bridge, 64 B, sink XDP: frames without loss").unwrap();
+    let ratio = of(&format!("{dut} : linux-bridge")).unwrap();
+    assert_eq!(
+        (&ratio["peer"], &ratio["bar"]["at_least"]),
+        (&"linux-bridge".into(), &0.8.into())
+    );
+    let number = |line: &Value| line["value"].as_f64().unwrap();
+    assert!(
+        (number(ratio) - number(own) / number(peer)).abs() < 1e-9,
+        "{text}"
+    );
+    assert_eq!(ratio["met"], number(ratio) >= 0.8);
+    // A file that cannot be written is named.
+    let run = weir(QUICK)
+        .arg("--tests=throughput")
+        .env("WEIR_RESULTS", folder.path("none/results.jsonl"))
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(
+        said.contains("none/results.jsonl, which WEIR_RESULTS names"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_device_that_fails_is_named_and_the_others_go_on() {
     if !need::root() {
         return;

@@ -27,6 +27,7 @@ mod world;
 
 use std::thread;
 use std::time::Duration;
+use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use world::{Kind, Run, World};
 
 const SEEDS: u64 = 10;
@@ -45,6 +46,7 @@ fn main() {
     if !weir_lab::need::root() {
         return;
     }
+    let results = recorder!();
     let args: Vec<String> = std::env::args().collect();
     let asked = |known: &[&str]| known.iter().any(|name| args.iter().any(|arg| arg == name));
     let wanted = |name: &str, known: &[&str]| !asked(known) || args.iter().any(|arg| arg == name);
@@ -63,6 +65,11 @@ fn main() {
                     false => at_once(per_million, delay, algorithm),
                 };
                 report(line, share, &runs);
+                record(
+                    &results,
+                    &format!("{line}, {share} lost, {algorithm}"),
+                    &runs,
+                );
             }
         }
     }
@@ -112,6 +119,35 @@ fn report(line: &str, share: &str, runs: &[[Run; KINDS.len()]]) {
             ratios[ratios.len() - 1],
             median(&rtt),
             100.0 * median(&again),
+        );
+    }
+}
+
+/// The medians of a line and a share: what Linux's sender has, and the others'
+/// ratios to it.
+fn record(results: &Recorder, what: &str, runs: &[[Run; KINDS.len()]]) {
+    let of = |pick: &dyn Fn(&[Run; KINDS.len()]) -> f64| {
+        let mut all: Vec<f64> = runs.iter().map(pick).collect();
+        all.sort_by(f64::total_cmp);
+        median(&all)
+    };
+    for (at, kind) in KINDS.into_iter().enumerate() {
+        let name = format!("loss: {}, {what}", kind.name());
+        let (rate, megabits) = (of(&|seed| seed[at].mbps), Unit::MegabitsPerSecond);
+        results.record(&name, rate, megabits, Bar::None);
+        let bar = match kind {
+            Kind::Linux => continue,
+            // BBR is another algorithm than ours.
+            Kind::Weir if what.ends_with("cubic") => Bar::AtLeast(0.9),
+            Kind::Weir | Kind::Receiver => Bar::None,
+        };
+        let linux = KINDS[0].name();
+        let ratio = of(&|seed| seed[at].mbps / seed[0].mbps);
+        results.record(
+            &format!("{name} : {linux}"),
+            ratio,
+            Unit::RateOf(linux),
+            bar,
         );
     }
 }

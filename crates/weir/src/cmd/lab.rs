@@ -1,6 +1,7 @@
 //! `weir lab`: networks of namespaces to try things on.
 
 mod demo;
+mod results;
 pub(crate) mod rfc2544;
 
 use crate::failure::Failure;
@@ -22,6 +23,7 @@ pub(crate) struct Args {
 enum Which {
     Demo(demo::Args),
     Rfc2544(Box<rfc2544::Args>),
+    Results(results::Args),
 }
 
 /// Runs the command.
@@ -29,5 +31,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.which {
         Which::Demo(args) => demo::run(args),
         Which::Rfc2544(args) => rfc2544::run(args),
+        Which::Results(args) => results::run(args),
     }
 }

@@ -3,6 +3,7 @@
 mod contestant;
 mod plot;
 mod report;
+mod required;
 mod run;
 
 pub(crate) use report::{Found, Report};
@@ -15,6 +16,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_lab::load::Search;
+use weir_lab::results::Recorder;
 use weir_lab::rfc2544::{Cpus, DESTINATIONS_MAX, Peer, SIZE_MAX, SIZE_MIN, SIZES, Setup, SinkKind};
 
 /// Measure bridges and routers as RFC 2544 says, beside each other
@@ -22,7 +24,9 @@ use weir_lab::rfc2544::{Cpus, DESTINATIONS_MAX, Peer, SIZE_MAX, SIZE_MIN, SIZES,
 /// As root. A tester with two ends and a host between them are made of network
 /// namespaces; what is tested is started in that host, between its two
 /// interfaces. Every frame is numbered, and what is lost, reordered, duplicated
-/// or damaged is told apart. docs/rfc2544.md explains the method.
+/// or damaged is told apart. docs/rfc2544.md explains the method. With
+/// WEIR_RESULTS=FILE in the environment, what was measured is appended to the
+/// file; see `weir lab results`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Exit status: 0; 1 if the report tells of faults, a network cannot be made, a tested program does not
@@ -171,7 +175,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let stop = Stop::watch_hangup_too()?;
     let setup = args.setup()?;
     crate::plot::prepare(args.svg.as_deref())?;
+    let results = Recorder::of_command("weir lab rfc2544").seed(args.seed);
     let report = run::measure(args, &setup, &contestants, &stop)?;
+    // Of a measurement that was ended early, medians are of fewer rounds.
+    if !stop.asked() {
+        required::record(&results, args, &contestants, &report).map_err(Failure::run)?;
+    }
     if let Some(folder) = &args.svg {
         plot::figures(folder, &report)?;
     }

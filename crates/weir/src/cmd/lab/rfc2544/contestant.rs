@@ -80,6 +80,24 @@ impl Contestant {
     }
 }
 
+impl Contestant {
+    /// The command that is tested, if it is no peer.
+    pub(super) fn command(&self) -> Option<&str> {
+        match &self.who {
+            Who::Program(program) => Some(&program.name),
+            Who::Peer(_) => None,
+        }
+    }
+
+    /// The peer, if it is one.
+    pub(super) fn peer(&self) -> Option<Peer> {
+        match &self.who {
+            Who::Program(_) => None,
+            Who::Peer(peer) => Some(*peer),
+        }
+    }
+}
+
 impl Who {
     fn dut(&self) -> &dyn Dut {
         match self {

@@ -108,6 +108,11 @@ pub(super) struct Burst {
 }
 
 impl Found {
+    /// Whether the rate without loss was searched for.
+    pub(super) fn has_throughput(&self) -> bool {
+        self.throughput.is_some()
+    }
+
     /// Frames per second without loss.
     pub(crate) fn rate(&self) -> Option<f64> {
         self.throughput.as_ref()?.frames_per_second

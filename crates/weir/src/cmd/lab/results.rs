@@ -1,0 +1,117 @@
+//! `weir lab results`: runs the project's benches, and makes tables of what
+//! they recorded.
+
+mod diff;
+mod render;
+mod run;
+
+use crate::failure::Failure;
+use clap::Subcommand;
+use std::path::{Path, PathBuf};
+use weir_lab::results::{Checkout, Measurement, Place, read};
+
+/// The file of results in a checkout, where none is named.
+const DEFAULT: &str = "target/results.jsonl";
+
+/// Run the project's benches, and compare what they measure with what is required
+///
+/// A bench appends each measurement, with what is required of it, to a file of
+/// results: a line of JSON each. docs/results.md has its fields.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir lab results run --list
+  weir lab results run --only demux --repeat 5 --file new.jsonl
+  weir lab results render --file new.jsonl --format markdown
+  weir lab results diff old.jsonl new.jsonl
+
+Exit status: 0; 1 if a bench failed, a measurement is worse than every old run, or a file cannot be
+read or written; 2 if an option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
+#[command(arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    which: Which,
+}
+
+#[derive(Subcommand, Debug)]
+enum Which {
+    Run(run::Args),
+    Render(render::Args),
+    Diff(diff::Args),
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.which {
+        Which::Run(args) => run::run(args),
+        Which::Render(args) => render::run(args),
+        Which::Diff(args) => diff::run(args),
+    }
+}
+
+/// The checkout around the current folder.
+fn checkout() -> Result<Checkout, Failure> {
+    let folder = std::env::current_dir().map_err(Failure::run)?;
+    Checkout::around(&folder).ok_or_else(|| {
+        let folder = folder.display();
+        Failure::refused(format!("{folder} is in no checkout of weir: go to one"))
+    })
+}
+
+/// The file of results, if none is named.
+fn default_file() -> Result<PathBuf, Failure> {
+    Ok(checkout()?.root().join(DEFAULT))
+}
+
+fn read_file(file: &Path) -> Result<Vec<(Place, Measurement)>, Failure> {
+    read(file).map_err(Failure::run)
+}
+
+/// A value with three digits or more: as many as a table needs.
+fn figure(value: f64) -> String {
+    let size = value.abs();
+    match size {
+        _ if size >= 1e15 => format!("{value:e}"),
+        _ if size >= 1000.0 => {
+            let sign = if value < 0.0 { "-" } else { "" };
+            format!("{sign}{}", crate::text::grouped(size.round() as u64))
+        }
+        _ if size >= 100.0 => format!("{value:.0}"),
+        _ if size >= 10.0 => format!("{value:.1}"),
+        _ if size >= 1.0 || size == 0.0 => format!("{value:.2}"),
+        _ if size >= 0.001 => format!("{value:.3}"),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+/// A unit, with what a ratio is to.
+fn unit(symbol: &str, peer: Option<&str>) -> String {
+    match peer {
+        Some(peer) => format!("{symbol} {peer}"),
+        None => symbol.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_three_digits() {
+        for (value, said) in [
+            (0.0, "0.00"),
+            (0.000_012_3, "1.2e-5"),
+            (0.012_34, "0.012"),
+            (0.5, "0.500"),
+            (1.094, "1.09"),
+            (12.34, "12.3"),
+            (123.4, "123"),
+            (999.6, "1000"),
+            (2_725_000.4, "2,725,000"),
+            (-1234.0, "-1,234"),
+            (1e20, "1e20"),
+        ] {
+            assert_eq!(figure(value), said);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What is required of bridge and router, and the record of what they reached.
+
+use super::contestant::Contestant;
+use super::{Args, Found, Report, Sink};
+use crate::text::grouped;
+use weir_lab::results::{Bar, RecordError, Recorder, Unit};
+use weir_lab::rfc2544::Peer;
+
+/// The size of frames that requirements are for, check sequence included.
+const SIZE: usize = 64;
+
+/// What a command of weir's does with frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// `weir bridge` or `weir route`, whose code sees each frame.
+    User(Path),
+    /// The same with verdicts cached in the kernel.
+    Fast(Path),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Path {
+    Bridge,
+    Router,
+}
+
+impl Kind {
+    /// Of a tested command; `None` if it is none of weir's.
+    fn of(command: &str) -> Option<Kind> {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let path = match words[..] {
+            ["weir", "bridge", ..] => Path::Bridge,
+            ["weir", "route", ..] => Path::Router,
+            _ => return None,
+        };
+        let is_fast = words.windows(2).any(|two| two == ["--fast-path", "on"])
+            || words.contains(&"--fast-path=on");
+        Some(if is_fast {
+            Kind::Fast(path)
+        } else {
+            Kind::User(path)
+        })
+    }
+
+    /// What is required of the rate without loss, divided by a peer's.
+    fn rate(self, peer: Peer, sink: Sink) -> Bar {
+        let least = match (self, peer, sink) {
+            (Kind::User(Path::Bridge), Peer::LinuxBridge, _) => 0.8,
+            (Kind::User(Path::Router), Peer::LinuxRouting, _) => 0.8,
+            (Kind::User(_), Peer::LibpcapBridge, _) => 1.3,
+            (Kind::User(_), Peer::TestpmdAfXdp | Peer::TestpmdAfPacket, _) => 1.0,
+            (Kind::Fast(Path::Bridge), Peer::LinuxBridge, Sink::Tc) => 1.3,
+            (Kind::Fast(Path::Bridge), Peer::LinuxBridge, Sink::Xdp) => 2.5,
+            (Kind::Fast(_), Peer::XdpRedirect, _) => 0.85,
+            _ => return Bar::None,
+        };
+        Bar::AtLeast(least)
+    }
+
+    /// What is required of the median latency, divided by a peer's.
+    fn latency(self, peer: Peer) -> Bar {
+        match (self, peer) {
+            (Kind::User(Path::Bridge), Peer::LinuxBridge) => Bar::AtMost(1.5),
+            _ => Bar::None,
+        }
+    }
+
+    /// What is required of a million destinations' cost, divided by that of ten.
+    fn destinations(self, few: u32, many: u32) -> Bar {
+        match (self, few, many) {
+            (Kind::User(Path::Router), 10, 1_000_000) => Bar::AtMost(1.2),
+            _ => Bar::None,
+        }
+    }
+}
+
+/// Records what all contestants reached, and the ratios of weir's commands to
+/// each peer. A rate that nobody has without loss is 0.
+pub(super) fn record(
+    results: &Recorder,
+    args: &Args,
+    contestants: &[Contestant],
+    report: &Report,
+) -> Result<(), RecordError> {
+    if !results.is_on() {
+        return Ok(());
+    }
+    for found in &report.results {
+        let entry = Entry::new(args, contestants, found);
+        if found.has_throughput() {
+            let rate = found.rate().unwrap_or_default();
+            let name = entry.named("frames without loss");
+            results.try_record(&name, rate, Unit::PerSecond("frames"), Bar::None)?;
+        }
+        if let Some(ns) = found.median_ns() {
+            let name = entry.named(&entry.latency());
+            results.try_record(&name, ns as f64, Unit::Nanoseconds, Bar::None)?;
+        }
+        for other in report
+            .results
+            .iter()
+            .filter(|other| other.size == found.size)
+        {
+            entry.beside(results, &Entry::new(args, contestants, other))?;
+        }
+    }
+    Ok(())
+}
+
+/// What one contestant reached, with what the command line says of it.
+struct Entry<'a> {
+    args: &'a Args,
+    who: &'a Contestant,
+    found: &'a Found,
+    kind: Option<Kind>,
+}
+
+impl<'a> Entry<'a> {
+    fn new(args: &'a Args, contestants: &'a [Contestant], found: &'a Found) -> Entry<'a> {
+        let who = &contestants[found.index];
+        let kind = who.command().and_then(Kind::of);
+        Entry {
+            args,
+            who,
+            found,
+            kind,
+        }
+    }
+
+    /// The name of a measurement: all that its figure depends on.
+    fn named(&self, what: &str) -> String {
+        let sink = match self.args.sink {
+            Sink::Xdp => "XDP",
+            Sink::Tc => "tc",
+        };
+        let mut name = format!(
+            "rfc2544: {}, {} B, sink {sink}",
+            self.found.name, self.found.size
+        );
+        for (is_so, more) in [
+            (self.args.both_ways, ", both ways"),
+            (self.args.realtime, ", real-time"),
+        ] {
+            name += if is_so { more } else { "" };
+        }
+        format!("{name}: {what}")
+    }
+
+    fn latency(&self) -> String {
+        match self.args.latency_rate {
+            Some(rate) => format!("median latency at {} frames/s", grouped(rate as u64)),
+            None => format!(
+                "median latency at {} % of the throughput",
+                self.args.latency_at
+            ),
+        }
+    }
+
+    /// Records this one, if it is weir's, as a ratio of the other: a peer with as
+    /// many destinations, or itself with fewer.
+    fn beside(&self, results: &Recorder, other: &Entry<'_>) -> Result<(), RecordError> {
+        let Some(kind) = self.kind else {
+            return Ok(());
+        };
+        let required = |bar| {
+            if self.found.size == SIZE {
+                bar
+            } else {
+                Bar::None
+            }
+        };
+        let (own, others) = (self.found, other.found);
+        let (many, few) = (self.who.destinations, other.who.destinations);
+        match other.who.peer() {
+            Some(peer) if few == many => {
+                let name = peer.to_string();
+                if let Some(rate) = others.rate() {
+                    let ratio = own.rate().unwrap_or_default() / rate;
+                    let bar = required(kind.rate(peer, self.args.sink));
+                    let what = self.named(&format!("frames without loss : {name}"));
+                    results.try_record(&what, ratio, Unit::RateOf(&name), bar)?;
+                }
+                if let Some((own, other)) = own.median_ns().zip(others.median_ns()) {
+                    let ratio = own as f64 / (other as f64).max(1.0);
+                    let bar = required(kind.latency(peer));
+                    let what = self.named(&format!("{} : {name}", self.latency()));
+                    results.try_record(&what, ratio, Unit::CostOf(&name), bar)?;
+                }
+            }
+            None if few < many && self.who.command() == other.who.command() => {
+                if let Some((own, other)) = own.rate().zip(others.rate()) {
+                    let name = format!("{} destinations", grouped(few.into()));
+                    let bar = required(kind.destinations(few, many));
+                    let what = self.named(&format!("cost of a frame : {name}"));
+                    results.try_record(&what, other / own, Unit::CostOf(&name), bar)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requirements_follow_the_command_the_peer_and_the_sink() {
+        let bridge = Kind::of("weir bridge {a} {b} --hang-ms 1000").unwrap();
+        assert_eq!(bridge.rate(Peer::LinuxBridge, Sink::Tc), Bar::AtLeast(0.8));
+        assert_eq!(
+            bridge.rate(Peer::LibpcapBridge, Sink::Xdp),
+            Bar::AtLeast(1.3)
+        );
+        assert_eq!(bridge.rate(Peer::TestpmdAfXdp, Sink::Tc), Bar::AtLeast(1.0));
+        assert_eq!(bridge.rate(Peer::XdpRedirect, Sink::Tc), Bar::None);
+        assert_eq!(bridge.latency(Peer::LinuxBridge), Bar::AtMost(1.5));
+        for line in ["--fast-path on", "--fast-path=on"] {
+            let fast = Kind::of(&format!("weir bridge {{a}} {{b}} {line}")).unwrap();
+            assert_eq!(fast.rate(Peer::LinuxBridge, Sink::Tc), Bar::AtLeast(1.3));
+            assert_eq!(fast.rate(Peer::LinuxBridge, Sink::Xdp), Bar::AtLeast(2.5));
+            assert_eq!(fast.rate(Peer::XdpRedirect, Sink::Xdp), Bar::AtLeast(0.85));
+            assert_eq!(fast.latency(Peer::LinuxBridge), Bar::None);
+        }
+        let router = Kind::of("weir route {a} {b} --fast-path off").unwrap();
+        assert_eq!(
+            router.rate(Peer::LinuxRouting, Sink::Xdp),
+            Bar::AtLeast(0.8)
+        );
+        assert_eq!(router.destinations(10, 1_000_000), Bar::AtMost(1.2));
+        assert_eq!(router.destinations(10, 1000), Bar::None);
+        assert_eq!(Kind::of("testpmd weir bridge"), None);
+    }
+}
