@@ -34,10 +34,7 @@ impl Life {
                 ))
             })
         });
-        // Half of what the manager allows.
-        let allowed = std::env::var("WATCHDOG_USEC").ok();
-        let allowed = allowed.and_then(|text| text.parse().ok());
-        let every = allowed.map_or(EVERY, |micros: u64| Duration::from_micros(micros / 3));
+        let every = watchdog_time().map_or(EVERY, |time| time / 3);
         Ok(Life {
             manager: manager(),
             watchdog: watchdog.transpose()?,
@@ -86,6 +83,15 @@ impl Life {
             let _ = socket.send_to_addr(what.as_bytes(), address);
         }
     }
+}
+
+/// How long the service manager waits for a sign of life of this process
+/// (`sd_watchdog_enabled(3)`); `None` if it does not wait.
+pub(crate) fn watchdog_time() -> Option<Duration> {
+    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let micros = number("WATCHDOG_USEC").filter(|micros| is_ours && *micros > 1)?;
+    Some(Duration::from_micros(micros))
 }
 
 fn manager() -> Option<(UnixDatagram, SocketAddr)> {

@@ -77,7 +77,7 @@ pub(crate) struct Addresses {
     pub(crate) addresses: Vec<On<Source>>,
 
     /// The router to other networks, one for each version of IP
-    #[arg(long = "gateway", value_name = "ADDR[%LINK]")]
+    #[arg(long = "gateway", value_name = "ADDR[%LINK]", value_parser = place::gateway)]
     pub(crate) gateways: Vec<On<IpAddr>>,
 
     /// The host's hardware address; else a live interface's own, or one made

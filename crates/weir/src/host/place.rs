@@ -25,12 +25,24 @@ where
 
     fn from_str(text: &str) -> Result<On<T>, String> {
         let (what, link) = match text.rsplit_once('%') {
-            Some((what, link)) => (what, Some(link.to_owned())),
+            Some((what, link)) => match link.split_once('/') {
+                // As an IPv6 zone is written.
+                Some((link, len)) => {
+                    return Err(format!("the link comes last: write {what}/{len}%{link}"));
+                }
+                None => (what, Some(link.to_owned())),
+            },
             None => (text, None),
         };
         let what = what.parse().map_err(|error: T::Err| error.to_string())?;
         Ok(On { what, link })
     }
+}
+
+/// A router's address, as `--gateway` takes it.
+pub(super) fn gateway(text: &str) -> Result<On<IpAddr>, String> {
+    let wrong = |_| format!("`{text}` is no address of a router: write one such as 192.0.2.1");
+    text.parse().map_err(wrong)
 }
 
 /// One link, and the host's part on it.
@@ -176,6 +188,22 @@ mod tests {
         assert_eq!(gateways, [vec![ip("fe80::1")], vec![ip("198.51.100.1")]]);
         let macs: Vec<_> = places.iter().map(|one| one.mac).collect();
         assert_eq!(macs, [None, Some(Address([2, 0, 0, 0, 0, 7]))]);
+    }
+
+    #[test]
+    fn an_address_that_is_none_says_what_to_write() {
+        for (words, said) in [
+            ("--addr fe80::5%tap0/64", "write fe80::5/64%tap0"),
+            (
+                "--addr 192.0.2.5/24 --gateway router",
+                "`router` is no address",
+            ),
+        ] {
+            let all = ["weir", "--link", "tap0"].into_iter();
+            let parsed = Args::try_parse_from(all.chain(words.split_whitespace()));
+            let error = parsed.err().unwrap().to_string();
+            assert!(error.contains(said), "{error}");
+        }
     }
 
     #[test]

@@ -100,7 +100,7 @@ fn whoever_dies_first(name: &str, broker_is_first: bool) {
     assert_eq!(net.attached(), [true, true]);
     beside.send(10);
     // The next ones take over what is theirs, and leave the other's.
-    let broker = beside.start().until("ports 2 go on, 0 were");
+    let broker = beside.start().until("that go on: 2; removed: 0");
     let broker = broker.until("ready");
     assert!(net.pings(), "joined in the kernel");
     let bridge = net.bridge(&bypass).until("ready");
