@@ -315,6 +315,8 @@ fn requests_that_mean_nothing_are_refused_with_a_remedy() {
     let folder = Folder::new("refused");
     let file = folder.write("a.pcap", &capture(&[53]));
     let config = folder.write("bad.toml", b"[[port]]\nname = 'a'\nfiltre = 'udp'\n");
+    let filters = "[[port]]\nname = 'a'\nfilter = 'tcp'\n\n[[port]]\nname = 'b'\nfilter = 'upd'\n";
+    let filters = folder.write("filters.toml", filters.as_bytes());
     for (arguments, fault) in [
         (vec!["-p", "a"], "no `=`"),
         (vec!["-p", "a=udp", "-p", "a=tcp"], "given twice"),
@@ -323,7 +325,15 @@ fn requests_that_mean_nothing_are_refused_with_a_remedy() {
         (vec!["-p", "a=udp", "--copy", "b"], "no port has this name"),
         (vec!["-p", "a=udp", "--priority", "a=99999"], "0 to 65535"),
         (vec!["-p", "a=udp", "--lang", "lua"], "expr, cbpf and cspf"),
-        (vec!["--config", &config], "filtre"),
+        (
+            vec!["--config", &config],
+            "bad.toml:3:1: unknown field `filtre`",
+        ),
+        (
+            vec!["--config", &filters],
+            "filters.toml:5: port `b`: `upd` is no test",
+        ),
+        (vec!["-p", "a=outbound"], "such as `ether src ADDR` with"),
         (vec!["--config", &file], "TOML"),
         (vec!["--config", "/dev/null"], "/dev/null: it has no ports"),
         (vec![], "no ports"),
@@ -408,6 +418,27 @@ fn a_file_of_an_expression_may_hold_comments() {
     let commented = weir(["filter", "--as", "cbpf", "-F", &file]).output();
     let plain = weir(["filter", "--as", "cbpf", "udp port 53"]).output();
     assert_eq!(stdout(&commented.unwrap()), stdout(&plain.unwrap()));
+}
+
+#[test]
+fn a_file_of_a_filter_that_is_refused_is_named() {
+    let folder = Folder::new("filter-named");
+    let jpeg = folder.write("a.jpg", b"\xff\xd8\xff\xe0\0\x10JFIF\0");
+    let expression = folder.write("f", b"upd");
+    let capture = folder.write("a.pcap", &capture(&[53]));
+    for arguments in [
+        &["-F", &jpeg][..],
+        &["--lang", "cbpf", &jpeg],
+        &["--lang", "cspf", &jpeg],
+        &["-F", &expression],
+        &["-F", &expression, "--run", &capture],
+    ] {
+        let run = weir(["filter"]).args(arguments).output().unwrap();
+        assert_eq!(run.status.code(), Some(2), "{run:?}");
+        let errors = String::from_utf8_lossy(&run.stderr).into_owned();
+        let file = arguments.iter().find(|word| word.starts_with('/')).unwrap();
+        assert!(errors.starts_with(&format!("weir: {file}: ")), "{errors}");
+    }
 }
 
 #[test]
@@ -567,6 +598,28 @@ fn the_demo_writes_captures_to_try_weir_on() {
         told.contains(&format!("Written: {out}/office.pcapng")),
         "{told}"
     );
+}
+
+#[test]
+fn a_demo_that_finds_no_room_leaves_a_whole_capture() {
+    let folder = Folder::new("demo-full");
+    let out = folder.path("out");
+    let run = weir([])
+        .limit(Resource::Fsize, 100 * 512)
+        .args(["demo", "-n", "2000", "-w", &out])
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let errors = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(
+        errors.contains("office.pcapng: ") && errors.contains("it ends there"),
+        "{errors}"
+    );
+    let file = format!("{out}/office.pcapng");
+    let kept = weir(["filter", "", "--json", "--run", &file])
+        .output()
+        .unwrap();
+    assert_eq!(kept.status.code(), Some(0), "{kept:?}");
 }
 
 /// A file that cannot be written is no wrong option, whatever the command.
