@@ -123,5 +123,7 @@ fn the_tutorial_shows_the_protocol_as_it_is() {
         tutorial.contains(&format!("{lines} lines")),
         "rarp.rs has {lines} lines"
     );
+    let readme = format!("RARP is {lines} lines");
+    assert!(read("README.md").contains(&readme), "{readme}");
     assert!(lines < 150, "short is what it is an example of");
 }

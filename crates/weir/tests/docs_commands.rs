@@ -102,6 +102,7 @@ fn fault(helps: &mut Helps, words: &[String]) -> Option<String> {
             .all(|c| c.is_ascii_lowercase() || "-0123456789".contains(c))
     };
     let depth = match words.first().map(String::as_str) {
+        Some("lab") if words.get(1).is_some_and(|word| word == "results") => 3,
         Some("lab" | "experiment") => 2,
         _ => 1,
     };
