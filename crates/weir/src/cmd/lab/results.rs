@@ -16,7 +16,7 @@ const DEFAULT: &str = "target/results.jsonl";
 /// Run the project's benches, and compare what they measure with what is required
 ///
 /// A bench appends each measurement, with what is required of it, to a file of
-/// results: a line of JSON each. docs/results.md has its fields.
+/// results: a line of JSON each. docs/contributing/benchmarks.md has its fields.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
