@@ -548,3 +548,37 @@ fn links_in_documents_lead_somewhere() {
     }
     assert!(checked > 0, "no link was found: the check is broken");
 }
+
+/// The Markdown files in a folder, and in the folders in it.
+fn pages_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of pages can be read");
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    paths
+        .flat_map(|path| match path.is_dir() {
+            true => pages_in(&path),
+            false => vec![path],
+        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .collect()
+}
+
+#[test]
+fn every_page_is_in_the_book_once() {
+    let folder = root().join("docs");
+    let summary = folder.join("SUMMARY.md");
+    let text = fs::read_to_string(&summary).expect("the book has a summary");
+    let entries: Vec<PathBuf> = links(&text).iter().map(|link| folder.join(link)).collect();
+    assert!(entries.len() > 40, "{entries:?}");
+    for entry in &entries {
+        assert!(entry.exists(), "SUMMARY.md: {} is missing", entry.display());
+        let times = entries.iter().filter(|other| *other == entry).count();
+        assert_eq!(times, 1, "SUMMARY.md: {} is there twice", entry.display());
+    }
+    for page in pages_in(&folder) {
+        assert!(
+            page == summary || entries.contains(&page),
+            "{} is not in SUMMARY.md",
+            page.display()
+        );
+    }
+}
