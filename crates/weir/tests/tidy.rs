@@ -446,7 +446,8 @@ fn every_fuzz_target_is_a_binary_of_its_own_and_documented() {
     let folder = root().join("fuzz");
     let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("fuzz/ has a manifest");
     let manifest: toml::Table = manifest.parse().expect("the manifest is TOML");
-    let described = fs::read_to_string(root().join("docs/contributing/fuzzing.md")).expect("is described");
+    let described =
+        fs::read_to_string(root().join("docs/contributing/fuzzing.md")).expect("is described");
     let listed: Vec<&str> = manifest["bin"]
         .as_array()
         .into_iter()
