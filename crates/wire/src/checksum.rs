@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 
-mod lines;
+mod copy_sum;
 
 use multiversion::multiversion;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -164,13 +164,13 @@ fn many(bytes: &[u8]) -> u64 {
 #[inline]
 fn copy_pieces(from: &[u8], to: &mut [u8]) -> u64 {
     if from.len() <= PIECE {
-        return lines::copy(from, to);
+        return copy_sum::copy(from, to);
     }
     let pieces = from.chunks(PIECE).zip(to.chunks_mut(PIECE));
     pieces
         .map(|(from, to)| match from.len() {
             ..=FEW => copy_few(from, to),
-            _ => lines::copy(from, to),
+            _ => copy_sum::copy(from, to),
         })
         .sum()
 }

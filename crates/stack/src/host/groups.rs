@@ -10,8 +10,8 @@ use super::{DropReason, Header, Host, Incoming};
 use crate::rng::Keyed;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use weir_wire::groups::{self, Heard, Record, Version};
 use weir_wire::icmp::Message;
+use weir_wire::membership::{self, Heard, Record, Version};
 use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4};
 
 use super::routes::ALL_NODES;
@@ -304,7 +304,7 @@ impl Host {
 
     /// Takes an IGMP message.
     pub(crate) fn igmp(&mut self, now_ns: u64, incoming: &Incoming<'_>) -> Result<(), DropReason> {
-        let heard = groups::parse_igmp(incoming.payload).map_err(|_| DropReason::Malformed)?;
+        let heard = membership::parse_igmp(incoming.payload).map_err(|_| DropReason::Malformed)?;
         // No router hands one on (RFC 3376 §4).
         // But anybody may send so that one is left, so it also has to come
         // from our network, or from a switch that has no address.
@@ -328,7 +328,7 @@ impl Host {
         let Addresses::V6(src, _) = incoming.addresses else {
             return None;
         };
-        let heard = groups::parse_mld(message)?;
+        let heard = membership::parse_mld(message)?;
         // RFC 3810 §6.2, RFC 2710 §3: from a neighbour, from nowhere else, and
         // for routers to look at.
         let near = incoming.hop_limit == 1 && src.is_unicast_link_local() && incoming.alert;
@@ -352,8 +352,10 @@ impl Host {
             };
             let src = self.membership_source(v6);
             let told = match tell {
-                Tell::Latest(records) => Some(groups::report(&records, src)),
-                Tell::Older(group, record, version) => groups::older(group, record, version, src),
+                Tell::Latest(records) => Some(membership::report(&records, src)),
+                Tell::Older(group, record, version) => {
+                    membership::older(group, record, version, src)
+                }
             };
             if let Some((message, addresses)) = told {
                 self.send_membership(addresses, &message);
