@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use weir_link::xdp::{DeathWord, Life, MEMBERS_MAX, State};
 use weir_ring::Frame;
-use weir_ring::lock::Holder;
 use weir_ring::queue::Corrupt;
+use weir_ring::robust_lock::Holder;
 
 /// How often it is looked who lives and who wants to join, in ns; a process
 /// that sleeps wakes up for it.

@@ -24,8 +24,8 @@ use weir_link::xdp::{
     CopyMode, DeathWord, Gate, GateParts, LinkParts, MEMBERS_MAX, QUEUES_MAX, State,
 };
 use weir_ring::Pool;
-use weir_ring::lock::Holder;
-use weir_ring::sharing::reclaim;
+use weir_ring::robust_lock::Holder;
+use weir_ring::shared_queue::reclaim;
 use weir_ring::umem::Census;
 
 /// `weirtap2`: how the messages are laid out.

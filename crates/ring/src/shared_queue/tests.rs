@@ -5,13 +5,13 @@
 #![allow(unsafe_code)] // Bytes of chunks that the model's kernel has.
 
 use super::reclaim;
-use crate::crash::{by_others, dies_after};
-use crate::link_queue::LinkQueue;
-use crate::lock::Holder;
+use crate::fault_injection::{by_others, dies_after};
 use crate::pool::{Frame, Pool};
 use crate::queue::{Consumer, Producer};
+use crate::robust_lock::Holder;
 use crate::umem::{Owner, Umem};
 use crate::xsk::{Descriptor, MappedRing, XskRings};
+use crate::xsk_queue::LinkQueue;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::RefCell;
 use std::collections::BTreeSet;

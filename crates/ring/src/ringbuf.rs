@@ -1,10 +1,10 @@
 //! The reader.
 #![allow(unsafe_code)] // Views of shared memory.
 
+use crate::coalesce::nap;
 use crate::cursor::{BUSY, Corrupt, Cursor, DISCARDED, Memory, Span, record_bytes};
 use crate::fork::Fork;
-use crate::mapped::Mapped;
-use crate::nap::nap;
+use crate::ringbuf_map::Mapped;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::fmt;

@@ -21,10 +21,10 @@
 //! Then the chunks that it held ([`reclaim`]) are free again. In this order:
 //! an entry must be gone from the rings before its chunk is somebody else's.
 
-use crate::link_queue::LinkQueue;
-use crate::lock::{self, Holder, Tried, Word};
 use crate::queue::Corrupt;
+use crate::robust_lock::{self, Holder, Tried, Word};
 use crate::umem::{Owner, QueueWord, Umem};
+use crate::xsk_queue::LinkQueue;
 
 type Step = fn(&mut LinkQueue) -> Result<(), Corrupt>;
 
@@ -102,13 +102,13 @@ impl LinkQueue {
     fn try_lock(&self, word: QueueWord, is_alive: impl Fn(u16) -> bool) -> Option<Tried> {
         let me = self.sharer?;
         let word = self.pool.umem().queue_word(self.link, word);
-        Some(lock::try_lock(&word, me, is_alive))
+        Some(robust_lock::try_lock(&word, me, is_alive))
     }
 
     #[inline]
     fn unlock(&self, word: QueueWord) {
         if self.sharer.is_some() {
-            lock::unlock(&self.pool.umem().queue_word(self.link, word));
+            robust_lock::unlock(&self.pool.umem().queue_word(self.link, word));
         }
     }
 
@@ -181,7 +181,7 @@ impl LinkQueue {
     /// Recovers what a process that has died was about here.
     fn recover_from(&mut self, dead: u16, is_alive: impl Fn(u16) -> bool) -> Result<(), Corrupt> {
         let umem = self.pool.umem();
-        let holds = |word| lock::holder(&umem.queue_word(self.link, word)) == Some(dead);
+        let holds = |word| robust_lock::holder(&umem.queue_word(self.link, word)) == Some(dead);
         let (rx, tx) = (holds(QueueWord::RxLock), holds(QueueWord::TxLock));
         // Another may have been quicker.
         if rx && self.lock_rx(&is_alive)? {

@@ -3,10 +3,10 @@
 //! What rings say is compared with the owner words: a chunk that the kernel
 //! was not given comes from a wild writer, and is never taken.
 
-use crate::lock::Holder;
-use crate::lock::Word;
 use crate::pool::{Frame, PIECES_MAX, Pool};
 use crate::queue::Corrupt;
+use crate::robust_lock::Holder;
+use crate::robust_lock::Word;
 use crate::umem::{Owner, QueueWord};
 use crate::xsk::{Descriptor, XskRings};
 use std::rc::Rc;
