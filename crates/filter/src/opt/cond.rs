@@ -2,7 +2,7 @@
 //! the compared value as bare as can be.
 
 use super::graph::Graph;
-use super::known::{Known, low_mask};
+use super::value_range::{Known, low_mask};
 use crate::ir::{BinOp, Cmp, Op, Operand, Value};
 
 /// A comparison brought to canonical form.

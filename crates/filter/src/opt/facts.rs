@@ -3,7 +3,7 @@
 //! dominator tree and taken back going up.
 
 use super::graph::{Graph, HAS_EFFECT};
-use super::known::{Known, low_mask};
+use super::value_range::{Known, low_mask};
 use crate::ir::{BinOp, Cmp, Op, Operand, Value};
 
 /// How many operations a value is looked into for what its operands say.

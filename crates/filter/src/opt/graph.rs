@@ -19,7 +19,7 @@
 //! right; a [`Op::Test`] is `Eq`, `Gt` or `Set` only, and the negation of test
 //! `t` is `Eq t, 0`.
 
-use super::known::Known;
+use super::value_range::Known;
 use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value, limits};
 use std::collections::BTreeSet;

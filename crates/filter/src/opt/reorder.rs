@@ -8,7 +8,7 @@
 //! own are. If leaving means to reject, nothing of that matters: the chain
 //! accepts only what passes every test.
 
-use super::checks::captured_before;
+use super::bounds_checks::captured_before;
 use super::facts::Facts;
 use super::graph::{Flow, Graph};
 use crate::ir::dominators::Dominators;

@@ -23,13 +23,13 @@
 
 use std::collections::BTreeSet;
 
-use super::chain::rejects_otherwise;
 use super::code::{Code, Fault};
-use super::maker::{Goal, Maker};
-use super::reach::NEVER;
+use super::emit::{Goal, Maker};
+use super::required_len::NEVER;
+use super::select32::Cells;
+use super::straight_line::rejects_otherwise;
 use super::test::Test;
 use super::tree::Tree;
-use super::wide::Cells;
 use super::{EmitError, Target, end_of, use_counts};
 use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value, Width};
 use crate::lang::cspf::{Action, Dialect, Operator};

@@ -1,7 +1,7 @@
 //! From the IR to steps that each become a few instructions, with bounds
 //! checks made explicit and shared, and dead values left out.
 
-use super::reach::{ANCHORS_MAX, Anchor, CALL_MAX, DIRECT_MAX, Need, Reach};
+use super::required_len::{ANCHORS_MAX, Anchor, CALL_MAX, DIRECT_MAX, Need, Reach};
 use crate::ir::{BinOp, Block, Cmp, Op, Operand, Program, Term, Value, Width};
 
 /// What becomes a few instructions. Values beyond the program's own are

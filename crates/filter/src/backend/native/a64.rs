@@ -16,8 +16,8 @@
     reason = "dynasm! converts register numbers, which are what it wants already"
 )]
 
-use super::machine::{Code, Label, Machine, Needs, REJECT};
-use super::place::{Address, Place, Reg, RegSet, Src};
+use super::location::{Address, Place, Reg, RegSet, Src};
+use super::target::{Code, Label, Machine, Needs, REJECT};
 use crate::ir::{BinOp, Cmp, Width};
 use dynasmrt::aarch64::encode_logical_immediate_32bit as logical;
 use dynasmrt::{DynasmApi, dynasm};

@@ -29,9 +29,9 @@
 
 #![expect(unsafe_code, reason = "owns mappings and the pointers into them")]
 
+use super::fork_guard::Owner;
 use super::free_list::FreeList;
-use super::owner::Owner;
-use super::{ARENA_BYTES, Arch, NativeError, assemble, call, sync};
+use super::{ARENA_BYTES, Arch, NativeError, assemble, call, icache};
 use crate::ir::Program;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -185,8 +185,8 @@ impl Arena {
             free: FreeList::new((len / GRANULE) as u32),
             reserved: 0,
             touched: 0,
-            reuses: sync::register(),
-            sync_cores: sync::cores,
+            reuses: icache::register(),
+            sync_cores: icache::cores,
             owner,
         })
     }
@@ -213,7 +213,7 @@ impl Arena {
     /// Puts code where every core will run it as it is.
     fn install(&mut self, code: &[u8]) -> Result<Span, NativeError> {
         let (span, is_fresh) = self.place(code)?;
-        let is_enough = is_fresh && !sync::FRESH_TOO;
+        let is_enough = is_fresh && !icache::FRESH_TOO;
         if is_enough || (self.sync_cores)() {
             return Ok(span);
         }
@@ -252,7 +252,7 @@ impl Arena {
         let len = code.len();
         // SAFETY: the code was just written, and nobody writes to it while
         // this slice lives.
-        sync::caches(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) });
+        icache::caches(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) });
         let is_fresh = place >= self.touched;
         self.touched = self.touched.max(place + granules);
         Ok((Span { start, len }, is_fresh))

@@ -1,11 +1,11 @@
 //! From a program to a machine's code: one pass over the blocks in order.
 
-use super::allocate::{Places, allocate};
-use super::extent::Extent;
-use super::facts::{Facts, swapped_constant};
-use super::machine::{Label, Machine, Needs, REJECT};
+use super::liveness::{Facts, swapped_constant};
+use super::location::{Address, Place, Src};
 use super::moves::Moves;
-use super::place::{Address, Place, Src};
+use super::regalloc::{Places, allocate};
+use super::required_len::Extent;
+use super::target::{Label, Machine, Needs, REJECT};
 use super::{CODE_BYTES_MAX, NativeError};
 use crate::ir::{BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term, Value};
 

@@ -2,7 +2,7 @@
 
 use super::Arch;
 use super::generate::{Generated, Mark};
-use super::place::Place;
+use super::location::Place;
 use crate::ir::{Program, Value};
 use std::fmt::Write;
 use std::ops::Range;

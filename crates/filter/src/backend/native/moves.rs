@@ -1,7 +1,7 @@
 //! An edge's arguments become its block's parameters all at once; machines
 //! move one after the other. This finds the order, and breaks cycles.
 
-use super::place::{Place, REGS_MAX, Src};
+use super::location::{Place, REGS_MAX, Src};
 
 /// Orders parallel moves. Kept between edges for its memory.
 #[derive(Debug, Default)]

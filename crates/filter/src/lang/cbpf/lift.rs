@@ -8,7 +8,7 @@
 use super::verify::targets;
 use super::{Insn, MEM_WORDS, VerifyError, code, verify};
 use crate::ir::{BinOp, Cmp, Op, Operand, Program, Width};
-use crate::lang::draft::Draft;
+use crate::lang::ssa::Draft;
 
 /// Why a program has no equivalent here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

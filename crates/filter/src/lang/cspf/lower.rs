@@ -15,7 +15,7 @@ use super::inst::{Action, Inst, Operator, inst_at};
 use super::verify::{Analysis, analyse, branch_targets};
 use super::{Dialect, Filter, VerifyError};
 use crate::ir::{self, BinOp, Cmp, Op, Operand, Program, SNAPLEN_ALL, Width, limits};
-use crate::lang::draft::Draft;
+use crate::lang::ssa::Draft;
 
 /// Why a program has no equivalent here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

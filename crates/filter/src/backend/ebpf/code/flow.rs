@@ -1,9 +1,9 @@
 //! Code that leads on: branches, edges with their moves, verdicts.
 
-use super::super::alloc::Place;
 use super::super::asm::Label;
 use super::super::insn::{Insn, Reg, Src, op};
 use super::Coder;
+use crate::backend::ebpf::regalloc::Place;
 use crate::ir::{Block, Cmp, Edge, Operand};
 
 impl Coder<'_> {

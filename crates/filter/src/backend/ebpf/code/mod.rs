@@ -1,14 +1,14 @@
 //! From steps to instructions.
 
-mod access;
 mod arith;
 mod flow;
+mod loads;
 
-use super::alloc::{Lives, Place, Room};
 use super::asm::{Asm, Label};
 use super::insn::{Insn, Reg, Src, op};
 use super::lower::{Lowered, Mode, Step, cut, lower};
-use super::reach::analyse;
+use super::regalloc::{Lives, Place, Room};
+use super::required_len::analyse;
 use super::{Access, EmitError, Fragment, STACK_BYTES};
 use crate::ir::{BinOp, Block, Operand, Program, Term, Value};
 

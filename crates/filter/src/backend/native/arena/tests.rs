@@ -84,7 +84,7 @@ fn code_that_replaces_code_is_synchronised() {
         true
     };
     let span = arena.install(&[1; 10]).unwrap();
-    let fresh = usize::from(sync::FRESH_TOO);
+    let fresh = usize::from(icache::FRESH_TOO);
     assert_eq!(CALLS.load(Ordering::Relaxed), fresh);
     arena.free(&span);
     arena.install(&[2; 10]).unwrap();

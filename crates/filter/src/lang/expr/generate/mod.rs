@@ -7,26 +7,26 @@
 
 mod address;
 mod arith;
-mod code;
 mod encap;
 mod ether;
 mod host;
 mod layout;
 mod link;
 mod port;
+mod predicate;
 mod proto;
 mod protochain;
 
-pub(super) use code::{Code, Node, Op, Pred, Register, Source, Temp, Test};
+pub(super) use predicate::{Code, Node, Op, Pred, Register, Source, Temp, Test};
 
 use crate::ir::{BinOp, Cmp, Width, limits};
 use crate::lang::shortened;
 
-use self::layout::{From, IP6_HEADER, Layout, Link, MPLS_ENTRY, Position};
 use super::Context;
 use super::ast::{self, Ast, Dir, Id, Kind, LlcKind, Prim, Quals, Span};
 use super::error::Error;
 use super::token::Proto;
+use layout::{From, IP6_HEADER, Layout, Link, MPLS_ENTRY, Position};
 
 type Fault<T> = Result<T, Error>;
 

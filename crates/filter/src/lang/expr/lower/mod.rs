@@ -5,22 +5,22 @@
 
 mod fold;
 mod graph;
-mod thread;
+mod jump_threading;
 
 use crate::ir::{BinOp, Block, Builder, Edge, Operand, Program, Term, Value};
 
-use self::fold::Folded;
-use self::graph::{Graph, Target, ops};
 use super::generate::{Code, Op, Pred, Register, Source, Test};
+use fold::Folded;
+use graph::{Graph, Target, ops};
 
-pub(super) use self::fold::fold;
+pub(super) use fold::fold;
 
 /// A program that gives `snaplen` where the predicate holds, else zero; `None`
 /// if it is plain that no frame can be accepted.
 pub(super) fn lower(code: &Code, root: Pred, snaplen: u32) -> Option<Program> {
     let folded = Folded::of(code);
     let mut graph = Graph::of(code, root);
-    thread::thread(code, &mut graph);
+    jump_threading::thread(code, &mut graph);
     if !code.unoptimised {
         graph.settle_root(code, &folded);
         if graph.root == Target::Reject {

@@ -11,15 +11,15 @@ use crate::ir::{BinOp, Cmp, Width};
 
 /// A value that a packet decides; lives until the program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) struct Register(pub(in super::super) u32);
+pub(in crate::lang::expr) struct Register(pub(in crate::lang::expr) u32);
 
 /// The result of an operation, by its index in [`Code::ops`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) struct Temp(pub(in super::super) u32);
+pub(in crate::lang::expr) struct Temp(pub(in crate::lang::expr) u32);
 
 /// What an operation reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum Source {
+pub(in crate::lang::expr) enum Source {
     Imm(u32),
     Temp(Temp),
 }
@@ -38,7 +38,7 @@ impl From<Temp> for Source {
 
 /// An operation of a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum Op {
+pub(in crate::lang::expr) enum Op {
     Load {
         width: Width,
         /// What adds to the offset: where a header begins, and an index that
@@ -58,24 +58,24 @@ pub(in super::super) enum Op {
 
 /// A comparison and the operations before it.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Test {
+pub(in crate::lang::expr) struct Test {
     /// Where its operations begin and end in [`Code::ops`]; those that nothing
     /// reads are not run.
-    pub(in super::super) ops: (u32, u32),
+    pub(in crate::lang::expr) ops: (u32, u32),
     /// `None` for a test that only sets registers and always holds.
-    pub(in super::super) compare: Option<(Cmp, Source, Source)>,
+    pub(in crate::lang::expr) compare: Option<(Cmp, Source, Source)>,
 }
 
 /// A predicate: a constant, or an index in [`Code::nodes`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) struct Pred(pub(in super::super) u32);
+pub(in crate::lang::expr) struct Pred(pub(in crate::lang::expr) u32);
 
 impl Pred {
-    pub(in super::super) const TRUE: Pred = Pred(u32::MAX);
-    pub(in super::super) const FALSE: Pred = Pred(u32::MAX - 1);
+    pub(in crate::lang::expr) const TRUE: Pred = Pred(u32::MAX);
+    pub(in crate::lang::expr) const FALSE: Pred = Pred(u32::MAX - 1);
 
     /// Whether it holds for every frame, or for none.
-    pub(in super::super) fn constant(self) -> Option<bool> {
+    pub(in crate::lang::expr) fn constant(self) -> Option<bool> {
         match self {
             Pred::TRUE => Some(true),
             Pred::FALSE => Some(false),
@@ -90,7 +90,7 @@ impl Pred {
 
 /// How a predicate is made of others, each used once.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) enum Node {
+pub(in crate::lang::expr) enum Node {
     Test(u32),
     Not(Pred),
     And(Pred, Pred),
@@ -99,15 +99,15 @@ pub(in super::super) enum Node {
 
 /// All predicates so far.
 #[derive(Default, Debug)]
-pub(in super::super) struct Code {
-    pub(in super::super) nodes: Vec<Node>,
+pub(in crate::lang::expr) struct Code {
+    pub(in crate::lang::expr) nodes: Vec<Node>,
     /// For each node the test that is run first.
-    pub(in super::super) heads: Vec<u32>,
-    pub(in super::super) tests: Vec<Test>,
-    pub(in super::super) ops: Vec<Op>,
-    pub(in super::super) registers: u32,
+    pub(in crate::lang::expr) heads: Vec<u32>,
+    pub(in crate::lang::expr) tests: Vec<Test>,
+    pub(in crate::lang::expr) ops: Vec<Op>,
+    pub(in crate::lang::expr) registers: u32,
     /// Whether libpcap, too, leaves such an expression as it is.
-    pub(in super::super) unoptimised: bool,
+    pub(in crate::lang::expr) unoptimised: bool,
 }
 
 impl Code {
@@ -117,7 +117,7 @@ impl Code {
         Pred(self.nodes.len() as u32 - 1)
     }
 
-    pub(in super::super) fn head(&self, pred: Pred) -> u32 {
+    pub(in crate::lang::expr) fn head(&self, pred: Pred) -> u32 {
         self.heads[pred.0 as usize]
     }
 

@@ -5,7 +5,7 @@
 //! A value of several operations that only blocks on different ways need is
 //! computed once, where the ways part, if it cannot reject there.
 
-use super::checks::captured_after;
+use super::bounds_checks::captured_after;
 use super::graph::{Flow, Graph, HAS_EFFECT, NONE, Node};
 use crate::ir::dominators::Dominators;
 use crate::ir::{BasicBlock, Block, Cmp, Edge, Op, Operand, Program, Term, Value, limits};

@@ -1,9 +1,9 @@
 //! Code that reads: the frame's bytes and its length.
 
-use super::super::insn::{Insn, Reg, op};
-use super::super::lower::Step;
-use super::super::{Access, DIRECT_MAX, WireLen};
 use super::Coder;
+use crate::backend::ebpf::insn::{Insn, Reg, op};
+use crate::backend::ebpf::lower::Step;
+use crate::backend::ebpf::{Access, DIRECT_MAX, WireLen};
 use crate::ir::{Value, Width};
 
 impl Coder<'_> {

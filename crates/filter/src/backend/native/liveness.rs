@@ -1,7 +1,7 @@
 //! What the generator knows of a program before it writes code: how long each
 //! value lives, in which byte order it may stay, and what each block needs.
 
-use super::extent::{self, Extent};
+use super::required_len::{self, Extent};
 use crate::ir::{BinOp, Cmp, Op, Operand, Program, Term, Value, Width};
 
 /// Positions number everything in layout order: one for each block's start
@@ -98,7 +98,7 @@ impl Facts {
         let mut position = end;
         for (index, block) in program.blocks.iter().enumerate().rev() {
             position -= 1;
-            let mut need = extent::at_end(program, index, &self.needs);
+            let mut need = required_len::at_end(program, index, &self.needs);
             if need.never_accepts() {
                 // No code is made of it, so its uses do not count.
                 position -= block.insts.len() as Position + 1;

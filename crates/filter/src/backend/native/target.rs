@@ -1,6 +1,6 @@
 //! What the generator asks of a machine, and the buffer that code grows in.
 
-use super::place::{Address, Place, Reg, RegSet, Src};
+use super::location::{Address, Place, Reg, RegSet, Src};
 use crate::ir::{BinOp, Cmp, Width};
 use dynasmrt::SimpleAssembler;
 

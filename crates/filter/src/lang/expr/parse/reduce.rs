@@ -1,8 +1,8 @@
 //! Going on with an operand that is read, by what waits for it and by the next
 //! word: the reductions of the grammar.
 
-use super::super::ast::Id;
 use super::*;
+use crate::lang::expr::ast::Id;
 
 impl Parser<'_> {
     /// Goes on with an operand, by what waits for it and what comes next.

@@ -8,11 +8,11 @@
 use std::collections::BTreeSet;
 
 use super::code::{Code, Fault};
-use super::maker::{Goal, Maker};
-use super::reach::{NEVER, longest};
+use super::emit::{Goal, Maker};
+use super::required_len::{NEVER, longest};
+use super::select32::Cells;
 use super::test::Test;
 use super::tree::Tree;
-use super::wide::Cells;
 use super::{EmitError, TREE_DEPTH_MAX, Target, WORDS_TRIED};
 use crate::ir::{Block, Edge, Op, Operand, Program, Term};
 use crate::lang::cspf::Operator;

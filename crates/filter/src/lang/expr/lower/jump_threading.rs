@@ -18,8 +18,8 @@
 
 use crate::ir::Cmp;
 
-use super::super::generate::{Code, Op, Source, Temp, Test};
 use super::graph::{Graph, Target, ops};
+use crate::lang::expr::generate::{Code, Op, Source, Temp, Test};
 
 /// Larger graphs are left as they are: the sets below grow by the square.
 const TESTS_MAX: usize = 1_000;

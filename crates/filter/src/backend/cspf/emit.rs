@@ -1,11 +1,11 @@
 //! What both ways to lay out a program need to know of it.
 
-use super::chain::rejects_otherwise;
-use super::narrow::Narrow;
-use super::reach::{NEVER, Needs, needs};
+use super::required_len::{NEVER, Needs, needs};
+use super::select16::Narrow;
+use super::select32::{Cells, Wide, largest};
+use super::straight_line::rejects_otherwise;
 use super::test::Test;
 use super::tree::{Tree, described};
-use super::wide::{Cells, Wide, largest};
 use super::{EmitError, Target};
 use crate::ir::{Block, Cmp, Operand, Program, Term, Value, Width};
 use crate::lang::cspf::Dialect;

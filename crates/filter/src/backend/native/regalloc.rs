@@ -6,8 +6,8 @@
 //! splitting is enough. Where registers run out, the value that is needed
 //! longest goes to the stack.
 
-use super::facts::{Facts, Position};
-use super::place::{Place, Reg, RegSet};
+use super::liveness::{Facts, Position};
+use super::location::{Place, Reg, RegSet};
 use super::{NativeError, SLOTS_MAX};
 use crate::ir::{Op, Operand, Program, Term, Value};
 use std::cmp::Reverse;

@@ -18,9 +18,9 @@
 //! from there needs anyway (`awaited`); other operations only if they are
 //! known to have been carried out.
 
+use super::compare_chain::Runs;
 use super::facts::{Facts, Item};
 use super::graph::{Flow, Graph, NONE};
-use super::leap::Runs;
 use super::substitute::Substitution;
 use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Value};

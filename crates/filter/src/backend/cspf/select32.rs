@@ -5,7 +5,7 @@ use super::tree::{Tree, described};
 use super::{EmitError, TREE_DEPTH_MAX, Target, WORDS_TRIED, end_of};
 use crate::ir::{BinOp, Cmp, Op, Operand, Program, Value, Width};
 use crate::lang::cspf::{Dialect, Operator};
-use crate::opt::known::Known;
+use crate::opt::value_range::Known;
 
 /// How near the top a cell must be when a tree is begun. `PUSHSTK` reaches 31,
 /// and the tree itself pushes some.
