@@ -1,13 +1,13 @@
 //! A filter made ready for a plan: its accept paths as keys and residual
 //! tests.
 
-mod facts;
-mod kind;
-mod walk;
+mod constraints;
+mod paths;
+mod signature;
 
 use crate::expr::{Exprs, Formula};
 use crate::limits;
-pub(crate) use kind::Kind;
+pub(crate) use signature::Kind;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use weir_filter::backend::native::Code;
@@ -212,7 +212,7 @@ impl Filter {
     }
 
     fn analysed(program: Arc<Program>, plain: bool) -> Filter {
-        let (exprs, analysis) = walk::analyse(&program);
+        let (exprs, analysis) = paths::analyse(&program);
         let kind = Kind::of(&exprs, &analysis);
         Filter(Arc::new(Inner {
             program,

@@ -14,27 +14,27 @@
 //! [`record`]. `docs/kernel.md` explains the design.
 
 mod code;
-mod draft;
+mod decision_tree;
 mod expr;
 mod image;
 mod layout;
+mod lowered_path;
 mod maps;
 mod plan;
+mod prefilter;
 mod prune;
+mod recompile;
 pub mod record;
-mod renew;
-mod shape;
-mod sieve;
-mod steps;
+mod subtable;
 mod table;
-mod tree;
+mod verifier_cost;
 
 pub use code::LowerError;
-pub use draft::{ShapeName, shape_names};
 pub use image::{Memory, Write};
+pub use lowered_path::{ShapeName, shape_names};
 pub use maps::{Clock, Counters, Half, Hook, Lowered, MapSpec, Part, PortSettings, Wake};
 pub use plan::{Change, KernelBindError, KernelPlan, Need, Options};
-pub use steps::verifier_steps;
+pub use verifier_cost::verifier_steps;
 
 /// Upper bounds of the kernel half.
 pub mod limits {

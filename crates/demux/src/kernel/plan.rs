@@ -1,17 +1,17 @@
 //! Bindings in, writes and programs out.
 
-use super::draft::{Draft, drafts};
+use super::decision_tree::Node;
 use super::expr::Expr;
 use super::image::{Image, Memory, Write, bytes};
 use super::layout::{
     SLOT_DROP, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, candidate, counter, entry, port, scratch, shape,
 };
 use super::limits;
+use super::lowered_path::{Draft, drafts};
 use super::maps::{Counters, MapSpec, Part, PortSettings};
+use super::prefilter::{Ask, Sieve, Span};
 use super::prune::Pruning;
-use super::shape::{Name, Shape};
-use super::sieve::{Ask, Sieve, Span};
-use super::tree::Node;
+use super::subtable::{Name, Shape};
 use crate::binding::{Binding, BindingId, Rank, Target};
 use crate::filter::Filter;
 use crate::plan::claims::Claims;

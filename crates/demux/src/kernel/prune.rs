@@ -15,14 +15,14 @@
 //! follow from them.
 //!
 //! Bits are set before an entry can be found, and cleared after it cannot, as
-//! in a [sieve](super::sieve). Shapes have their bits by best rank, so that a
+//! in a [sieve](super::prefilter). Shapes have their bits by best rank, so that a
 //! program is through as soon as it has found a taker that comes before all of
 //! what is left.
 
 use super::image::Image;
 use super::layout::{UNIT_WORDS, shape as words};
 use super::plan::KernelPlan;
-use super::shape::{Field, Shape};
+use super::subtable::{Field, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// With fewer shapes the tree of sieves costs less.

@@ -11,7 +11,7 @@
 
 use super::Plan;
 use super::run::Search;
-use super::shape::Shape;
+use super::subtable::Shape;
 use super::tree::{NONE, Tree};
 use crate::binding::Rank;
 use crate::verdict::Verdict;

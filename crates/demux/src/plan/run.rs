@@ -5,7 +5,7 @@ use super::claims::Claims;
 use super::group::{Group, Ranked};
 use super::pool::Read;
 use super::residual::Residuals;
-use super::shape::{ANY, LANES_MAX, Shape};
+use super::subtable::{ANY, LANES_MAX, Shape};
 use super::table::{Entry, Found, NONE};
 use super::tree::{Item, NONE as NO_NODE, Name, Node, Split, Tree};
 use crate::binding::Rank;

@@ -1,7 +1,7 @@
 //! The plan to look at: for lowering it elsewhere, and for people.
 
 use super::Plan;
-use super::shape::{ANY, Shape};
+use super::subtable::{ANY, Shape};
 use super::table::Entry;
 use crate::binding::{BindingId, Rank, Target};
 use crate::expr::Formula;

@@ -8,20 +8,20 @@
 //! the time it takes grows with the length of the program only. `may_goto`
 //! tells it that each loop ends (Linux 6.9).
 
+mod candidates;
+mod dedup_mark;
 mod deliver;
 mod eval;
 mod frame;
-mod mark;
+mod opaque;
 mod prune;
 mod resolve;
-mod shapes;
-mod whole;
 
+use super::decision_tree::Node;
 use super::layout::{UNIT_BYTES, scratch};
 use super::limits;
 use super::maps::{Half, Hook, Lowered, Part};
 use super::plan::KernelPlan;
-use super::tree::Node;
 use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Limits, Reg, Src, helper, op};
 
 /// Why a plan was not lowered.

@@ -316,7 +316,7 @@ impl Coder<'_> {
     }
 
     /// Compares r0 with another value, as the test at r4 says: see
-    /// [`cmp_number`](super::super::draft::cmp_number).
+    /// [`cmp_number`](crate::kernel::lowered_path::cmp_number).
     fn compare(&mut self, loops: Loops) {
         let [bits, none, judge] = [(); 3].map(|()| self.asm.label());
         self.mov(Reg::R2, Reg::R0);

@@ -2,8 +2,8 @@
 
 use super::expr::Expr;
 use super::layout::{candidate, test};
-use super::shape::{Field, Name};
-use super::sieve::{Span, range_bits};
+use super::prefilter::{Span, range_bits};
+use super::subtable::{Field, Name};
 use crate::expr::Exprs;
 use crate::filter::{Analysis, Filter, Path, Snap, Test};
 use std::collections::BTreeSet;

@@ -4,8 +4,8 @@
 use super::image::Write;
 use super::layout::scratch;
 use super::plan::{KernelPlan, Placed, Retired};
-use super::shape::Shape;
-use super::sieve::Span;
+use super::prefilter::Span;
+use super::subtable::Shape;
 
 impl KernelPlan {
     /// Drops shapes without entries and filters unbound, and orders the rest;

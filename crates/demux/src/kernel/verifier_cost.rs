@@ -7,7 +7,7 @@
 //! another. So a few dozen of such values make a million steps, which take
 //! the kernel many seconds.
 
-use super::draft::drafts;
+use super::lowered_path::drafts;
 use crate::filter::Filter;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_filter::backend::ebpf::path_jumps;

@@ -18,7 +18,7 @@
 //! harmless: the path stays within what the filter accepts, and the exact
 //! path within it.
 
-use super::facts::{Atom, Cond, Facts, Reduced, reduce};
+use super::constraints::{Atom, Cond, Facts, Reduced, reduce};
 use super::{Analysis, Field, Path, Snap, Test};
 use crate::expr::{Exprs, Refused};
 use crate::limits;

@@ -19,9 +19,9 @@
 //! link-layer header (`mac_len`, in `skb_pp_cow_data`). At tc the frame then
 //! begins with its packet, and its metadata as many bytes too late.
 
-use super::super::plan::KernelPlan;
 use super::frame::sk_buff;
 use super::{CONTEXT, Coder};
+use crate::kernel::plan::KernelPlan;
 use weir_filter::backend::ebpf::{Insn, Reg, op};
 
 /// `bpf_xdp_adjust_meta(context, bytes)`: makes room before the frame.

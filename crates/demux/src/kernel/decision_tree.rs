@@ -14,8 +14,8 @@
 
 use super::layout::scratch;
 use super::plan::{KernelPlan, Sieved};
-use super::shape::Shape;
-use super::sieve::{ARMS_MAX, Ask, Sieve, Span};
+use super::prefilter::{ARMS_MAX, Ask, Sieve, Span};
+use super::subtable::Shape;
 use std::collections::BTreeMap;
 
 /// A part of a program.

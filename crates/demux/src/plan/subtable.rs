@@ -262,7 +262,7 @@ fn packed(fields: &[Field], pool: &Pool) -> (Vec<Part>, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::READS;
+    use crate::plan::table::READS;
     use crate::{Binding, BindingId, Filter, Plan, Target};
     use weir_filter::ir::Program;
 

@@ -6,14 +6,14 @@
 //!    arm: switches below, and shapes: guards ─► key ─► candidate
 //! ```
 
-use super::super::expr::Expr;
-use super::super::layout::{UNIT_BYTES, candidate, entry, scratch, shape as words};
-use super::super::maps::Part;
-use super::super::plan::Sieved;
-use super::super::shape::{GuardState, Shape};
-use super::super::sieve::{Ask, Sieve, Way, range_bits};
-use super::super::tree::{Node, Switch};
 use super::{Coder, KEPT, SCRATCH};
+use crate::kernel::decision_tree::{Node, Switch};
+use crate::kernel::expr::Expr;
+use crate::kernel::layout::{UNIT_BYTES, candidate, entry, scratch, shape as words};
+use crate::kernel::maps::Part;
+use crate::kernel::plan::Sieved;
+use crate::kernel::prefilter::{Ask, Sieve, Way, range_bits};
+use crate::kernel::subtable::{GuardState, Shape};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, op};
 
 impl Coder<'_> {

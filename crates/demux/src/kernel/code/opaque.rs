@@ -1,12 +1,12 @@
 //! Filters that are no data: their programs, one after the other, as far as
 //! they come before the limit that the best taker sets.
 
-use super::super::layout::{UNIT_BYTES, entry, scratch};
-use super::super::maps::Part;
-use super::super::plan::Whole;
 use super::frame::{TAG_AT, TAG_BYTES, sk_buff};
 use super::resolve::in_entry;
 use super::{CONTEXT, Coder, KEPT, LEN, SCRATCH};
+use crate::kernel::layout::{UNIT_BYTES, entry, scratch};
+use crate::kernel::maps::Part;
+use crate::kernel::plan::Whole;
 use weir_filter::backend::ebpf::{
     Access, EmitError, Fragment, Insn, Reg, WireLen, emit_fragment, helper, op,
 };

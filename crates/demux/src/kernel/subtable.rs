@@ -3,7 +3,7 @@
 use super::expr::Expr;
 use super::image::Image;
 use super::layout::{LANES_MAX, UNIT_WORDS, shape};
-use super::sieve::{Ask, Span};
+use super::prefilter::{Ask, Span};
 use crate::plan::hash::{KeyHash, Secret};
 use std::collections::BTreeMap;
 use weir_filter::ir::Op;

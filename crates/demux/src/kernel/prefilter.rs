@@ -10,7 +10,7 @@
 use super::expr::Expr;
 use super::image::Image;
 use super::layout::{UNIT_BYTES, UNIT_WORDS};
-use super::shape::Field;
+use super::subtable::Field;
 use weir_filter::ir::{Op, Width};
 
 /// Arms of one sieve: bits of a byte.
