@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use weir_demux::kernel::record::{FLAG_GSO, Record};
-use weir_link::segment::segments;
+use weir_link::gso::segments;
 use weir_wire::checksum::{Addresses, Sum};
 
 const SIZE: u16 = 100;

@@ -6,8 +6,9 @@ use crate::counts::Counts;
 use crate::link::{Push, Queue, TapLink};
 use std::fmt;
 use weir_link::net::{Feature, driver};
+use weir_link::xdp::waits;
 use weir_link::xdp::{
-    BULK_FRAMES_MAX, Bulk, CopyMode, DriverEvent, DriverWatch, POOLS_MAX, takes_redirected, waits,
+    BULK_FRAMES_MAX, Bulk, CopyMode, DriverEvent, DriverWatch, POOLS_MAX, takes_redirected,
 };
 
 /// Why the frames of a link do not go out many at once.

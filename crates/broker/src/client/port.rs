@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 use weir_demux::kernel::record::{FLAG_CUT, FLAG_EGRESS, FLAG_GSO, FLAG_VLAN, Record};
 use weir_filter::lang::Language;
-use weir_link::segment::{Segments, segments};
+use weir_link::gso::{Segments, segments};
 use weir_ring::{Mode, Reader, Records, Woke};
 use weir_wire::LinkType;
 
@@ -455,7 +455,7 @@ impl<'a> Frame<'a> {
 
     /// The frames that go over the wire for it: itself, or its segments if it
     /// stands for several, each whole and with right checksums; see
-    /// [`segments`](weir_link::segment::segments).
+    /// [`segments`](weir_link::gso::segments).
     pub fn segments(&self) -> Segments<'a> {
         segments(&self.record)
     }

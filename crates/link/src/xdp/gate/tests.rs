@@ -1,6 +1,6 @@
 //! Of gates that stay.
 
-use super::super::place;
+use super::pin_dir;
 use super::*;
 use weir_lab::need;
 use weir_lab::net::Lab;
@@ -47,7 +47,7 @@ fn what_stayed_goes_when_its_interfaces_are_gone() {
         host.run(|| {
             let interface = Interface::numbered(index).unwrap();
             drop(Gate::attach(&[&interface], Bypass::Wire, true).unwrap());
-            place::name(&[index]).unwrap()
+            pin_dir::name(&[index]).unwrap()
         })
     };
     let (stays, goes, last) = (net(), net(), net());
@@ -58,7 +58,7 @@ fn what_stayed_goes_when_its_interfaces_are_gone() {
     loop {
         // Whoever comes sweeps; the kernel takes its time with the namespace.
         let mine = leave(&last.1, last.3.index());
-        let taps = place::parent().unwrap();
+        let taps = pin_dir::parent().unwrap();
         let (_, folders) = taps.list().unwrap();
         assert!(folders.contains(&stayed) && folders.contains(&mine));
         if !folders.contains(&gone) {
@@ -194,8 +194,8 @@ fn who_looks_leaves_nothing() {
     if !need::root() {
         return;
     }
-    let taps = place::parent().unwrap();
-    let name = format!("{}-1", place::name(&[]).unwrap());
+    let taps = pin_dir::parent().unwrap();
+    let name = format!("{}-1", pin_dir::name(&[]).unwrap());
     assert!(!Gate::free_one(&taps, &name, &[]).unwrap());
     assert!(!taps.list().unwrap().1.contains(&name));
     let there = taps.folder(&name).unwrap();

@@ -18,12 +18,12 @@
 //! around it.
 #![allow(unsafe_code)] // Mapped memory.
 
-use super::rules::{RulesError, SendRules};
+use super::egress_rules::{RulesError, SendRules};
 use crate::bpf::{
     AttachError, Attachment, Hook, Load, LoadError, Map, MapError, MapMemory, MapSpec, PinError,
     PinFolder, Program, ProgramType,
 };
-use crate::net::{Interface, InterfaceError, Namespace, NamespaceError, change, find_index};
+use crate::net::{Interface, InterfaceError, Namespace, NamespaceError, find_index, veth};
 use crate::xdp::send_many_at_once;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -158,7 +158,7 @@ impl CheckedPath {
         let counts = Map::create("weir_sent", &spec)?;
         let check = load_check(&rules.program()?, ifindex, &counts)?;
         let namespace = Namespace::new()?;
-        let made = change::veth(name, FAR, namespace.as_fd(), interface.mtu);
+        let made = veth::veth(name, FAR, namespace.as_fd(), interface.mtu);
         made.map_err(failed("make a pair of devices"))?;
         let guard = Unmade(Some(name));
         let near = find_index(name).map_err(failed("find its device"))?;
@@ -167,7 +167,7 @@ impl CheckedPath {
         unpin(name, pins)?;
         pins.pin(name, &attachment)?;
         pins.pin(&counts_of(name), &counts)?;
-        change::up(near).map_err(failed("set its device up"))?;
+        veth::up(near).map_err(failed("set its device up"))?;
         let far = namespace.run(|| far_end(chunk_bytes))?;
         let (socket, memory) = far.map_err(failed("make its socket"))?;
         guard.keep();
@@ -227,7 +227,7 @@ impl CheckedPath {
     /// See [`PathError`].
     pub fn retire(&self) -> Result<(), PathError> {
         match self.attachment.info()?.ifindex {
-            Some(near) => change::down(near).map_err(failed("set its device down")),
+            Some(near) => veth::down(near).map_err(failed("set its device down")),
             None => Ok(()),
         }
     }
@@ -250,7 +250,7 @@ impl CheckedPath {
 /// See [`PathError`].
 pub fn close_path(name: &str, pins: &PinFolder) -> Result<(), PathError> {
     // The device first: without its check it must not be.
-    match change::delete(name) {
+    match veth::delete(name) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
             if let Some(check) = pins.get(name)?
@@ -288,7 +288,7 @@ impl Unmade<'_> {
 impl Drop for Unmade<'_> {
     fn drop(&mut self) {
         if let Some(name) = self.0 {
-            let _ = change::delete(name);
+            let _ = veth::delete(name);
         }
     }
 }
@@ -380,7 +380,7 @@ fn count(at: usize) -> [Insn; 4] {
 /// The user's end: a socket bound to the device, and its memory.
 fn far_end(chunk_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     let far = find_index(FAR)?;
-    change::up(far)?;
+    veth::up(far)?;
     let bytes = FRAMES * chunk_bytes;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = memfd_create("weir-send", flags)?;

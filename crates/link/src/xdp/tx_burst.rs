@@ -31,7 +31,7 @@
 //! whoever.
 
 use super::abi::{XDP_ADJUST_TAIL, XDP_DROP, atomic_add_u32};
-use super::state::LINKS_MAX;
+use super::gate::shared_page::LINKS_MAX;
 use crate::bpf::{
     AttachError, Attachment, Hook, LiveRun, Load, LoadError, Map, MapError, MapMemory, MapSpec,
     Program, ProgramType, TestRunError,

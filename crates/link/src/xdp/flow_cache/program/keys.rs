@@ -1,7 +1,7 @@
 //! The key of a frame, and the entry that it finds.
 
-use super::super::key::FastKind;
 use super::{Emit, IP, KEY, TYPE, place, wire};
+use crate::xdp::flow_cache::key::FastKind;
 use weir_filter::backend::ebpf::{Insn, Label, Reg, op};
 
 impl Emit<'_> {

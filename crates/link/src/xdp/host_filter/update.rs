@@ -1,10 +1,10 @@
 //! Another filter of the host's frames for a link that is tapped.
 
-use super::fast::{Fast, Spec};
-use super::gate::{Gate, GateError};
-use super::host::HostFilter;
-use super::program;
+use super::HostFilter;
 use crate::bpf::Attachment;
+use crate::xdp::flow_cache::{Fast, Spec};
+use crate::xdp::gate::program;
+use crate::xdp::gate::{Gate, GateError};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Gives a link's program another filter of what is left to the host. From any

@@ -16,7 +16,7 @@
 //! ```
 #![allow(unsafe_code)] // Locks of the C library in shared memory.
 
-use super::state::{MEMBERS_MAX, State, at};
+use super::shared_page::{MEMBERS_MAX, State, at};
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -25,10 +25,10 @@ use std::sync::atomic::Ordering;
 const OWNER_DIED: u32 = 1 << 30;
 
 /// Less than this, and not 0: the number of a thread that lives.
-pub(super) const THREADS: u32 = OWNER_DIED - 1;
+pub(in crate::xdp) const THREADS: u32 = OWNER_DIED - 1;
 
 /// Where in the lock the C library has the word that the kernel writes.
-pub(super) const LOCK_WORD: usize = if cfg!(target_env = "musl") { 4 } else { 0 };
+pub(in crate::xdp) const LOCK_WORD: usize = if cfg!(target_env = "musl") { 4 } else { 0 };
 
 /// Held by the thread that took it. Dropped, it is let go: that is no death.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl State {
     }
 
     /// Makes all death words, in a new page.
-    pub(super) fn make_death_words(&self) -> io::Result<()> {
+    pub(in crate::xdp) fn make_death_words(&self) -> io::Result<()> {
         for slot in 0..MEMBERS_MAX {
             let lock = self.death_lock(slot)?;
             // SAFETY: writable memory of the right size, aligned to 64 bytes,

@@ -1,8 +1,8 @@
 //! What stays when the process ends: its pins, and who takes them over or off.
 
-use super::super::place::{self, Place, XDP_PIN};
-use super::super::program::PROGRAM_NAME;
-use super::super::state::{Bypass, State};
+use super::pin_dir::{self, Place, XDP_PIN};
+use super::program::PROGRAM_NAME;
+use super::shared_page::{Bypass, State};
 use super::{Gate, GateError, GateLink};
 use crate::bpf::{Attachment, Hook, Map, PinError, PinFolder, program_info};
 use crate::net::{Interface, InterfaceError};
@@ -143,12 +143,12 @@ impl Gate {
         name: &str,
         interfaces: &[&Interface],
     ) -> Result<bool, GateError> {
-        let is_ours = |folder: &PinFolder| place::has_any(folder, &programs_at(interfaces));
+        let is_ours = |folder: &PinFolder| pin_dir::has_any(folder, &programs_at(interfaces));
         let Some(folder) = parent.existing(name)?.filter(is_ours) else {
             return Ok(false);
         };
         // What somebody has is his to end.
-        let Some(_lock) = place::lock(&folder)? else {
+        let Some(_lock) = pin_dir::lock(&folder)? else {
             return Ok(false);
         };
         match links_of(&folder) {
@@ -187,7 +187,7 @@ pub(super) fn programs_at(interfaces: &[&Interface]) -> Vec<u32> {
 /// process: it is pinned nowhere, as those are that stay.
 fn has_gate(interface: &Interface) -> bool {
     let mut programs = programs_at(&[interface]);
-    programs.retain(|id| !place::is_pinned(*id));
+    programs.retain(|id| !pin_dir::is_pinned(*id));
     let facts = programs.iter().filter_map(|id| program_info(*id).ok());
     facts.into_iter().any(|facts| facts.name == PROGRAM_NAME)
 }
@@ -197,7 +197,7 @@ fn has_gate(interface: &Interface) -> bool {
 fn is_named_so(links: &[Option<GateLink>], name: &str) -> bool {
     let numbers = links.iter().map(|link| Some(link.as_ref()?.ifindex));
     let numbers: Option<Vec<u32>> = numbers.collect();
-    numbers.is_some_and(|numbers| place::name(&numbers).is_ok_and(|named| named == name))
+    numbers.is_some_and(|numbers| pin_dir::name(&numbers).is_ok_and(|named| named == name))
 }
 
 /// The links of a folder's pins; none in the place of one that is gone from the

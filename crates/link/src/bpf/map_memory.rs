@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Mapped memory.
 
 use super::map::{Map, MapError};
-use super::spec::MapType;
+use super::map_spec::MapType;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

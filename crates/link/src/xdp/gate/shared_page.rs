@@ -40,12 +40,12 @@ pub const MEMBERS_MAX: u16 = 16;
 
 /// Of this layout, and of the programs that go with it; C libraries have
 /// locks of their own kinds.
-pub(super) const VERSION: u64 = 6 | (super::death::LOCK_WORD as u64) << 32;
+pub(in crate::xdp) const VERSION: u64 = 6 | (super::liveness::LOCK_WORD as u64) << 32;
 
-pub(super) const BYTES: u32 =
+pub(in crate::xdp) const BYTES: u32 =
     (at::QUEUES + at::QUEUE_BYTES * (LINKS_MAX * QUEUES_MAX) as usize) as u32;
 
-pub(super) mod at {
+pub(in crate::xdp) mod at {
     pub(crate) const GATE: usize = 0;
     pub(crate) const HEARTBEAT: usize = 8;
     pub(crate) const LIMIT: usize = 16;
@@ -104,7 +104,7 @@ pub enum Bypass {
 }
 
 impl Bypass {
-    pub(super) fn number(self) -> u32 {
+    pub(in crate::xdp) fn number(self) -> u32 {
         match self {
             Bypass::Kernel => 0,
             Bypass::Wire => 1,
@@ -148,7 +148,7 @@ pub enum Why {
 }
 
 impl Why {
-    pub(super) fn number(self) -> u32 {
+    pub(in crate::xdp) fn number(self) -> u32 {
         match self {
             Why::NotReady => 0,
             Why::Died => 1,
@@ -175,7 +175,7 @@ pub struct Trips {
 }
 
 impl State {
-    pub(super) fn make() -> Result<Map, MapError> {
+    pub(in crate::xdp) fn make() -> Result<Map, MapError> {
         let spec = MapSpec {
             mmapable: true,
             ..MapSpec::array(BYTES, 1)
@@ -198,17 +198,17 @@ impl State {
         Ok(State { memory })
     }
 
-    pub(super) fn memory(&self) -> &MapMemory {
+    pub(in crate::xdp) fn memory(&self) -> &MapMemory {
         &self.memory
     }
 
     #[inline]
-    pub(super) fn wide(&self, at: usize) -> &AtomicU64 {
+    pub(in crate::xdp) fn wide(&self, at: usize) -> &AtomicU64 {
         self.memory.u64(0, at).expect("the page has these places")
     }
 
     #[inline]
-    pub(super) fn word(&self, at: usize) -> &AtomicU32 {
+    pub(in crate::xdp) fn word(&self, at: usize) -> &AtomicU32 {
         self.memory.u32(0, at).expect("the page has these places")
     }
 
@@ -356,7 +356,7 @@ impl State {
     }
 
     /// Frames of a link that the host's own protocols were left, by a
-    /// [`HostFilter`](super::HostFilter).
+    /// [`HostFilter`](crate::xdp::HostFilter).
     pub fn to_host(&self, link: u32) -> u64 {
         self.wide(at::to_host(link.min(LINKS_MAX - 1)))
             .load(Ordering::Relaxed)

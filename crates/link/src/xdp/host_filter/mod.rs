@@ -1,7 +1,9 @@
 //! What the host's own protocols have of a tapped link all the same: a filter
 //! that the program at the link asks before it hands a frame over.
 
-use super::program;
+pub(super) mod update;
+
+use super::gate::program;
 use crate::net::Address;
 use std::net::{IpAddr, Ipv4Addr};
 use weir_filter::backend::ebpf::EmitError;

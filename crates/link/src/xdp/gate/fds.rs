@@ -1,6 +1,6 @@
 //! A gate's descriptors, by which another process has the same gate.
 
-use super::super::state::{LINKS_MAX, State};
+use super::shared_page::{LINKS_MAX, State};
 use super::{Gate, GateError, GateLink};
 use crate::bpf::{Attachment, Hook, Map};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -15,11 +15,11 @@
 //! socket, and the application says up to which they are settled. Only one CPU
 //! at a time has a queue.
 
-use super::super::key::value;
-use super::super::slot::{self, HELD_MAX_NS, PATIENCE_NS};
 use super::{CTX, ENTRY, Emit, NOW, NUMBER, place};
 use crate::xdp::abi::{JSGE, JSGT, JSLE, RX_QUEUE, XDP_DROP, atomic_add, atomic_or};
-use crate::xdp::state::{QUEUES_MAX, at};
+use crate::xdp::flow_cache::key::value;
+use crate::xdp::flow_cache::slot::{self, HELD_MAX_NS, PATIENCE_NS};
+use crate::xdp::gate::shared_page::{QUEUES_MAX, at};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, op};
 
 const SLOT: Reg = Reg::R0;

@@ -2,9 +2,9 @@
 //! router looks at in each packet (RFC 1812 §5.2.2, RFC 8200 §3), and
 //! checksums that were left to the device.
 
-use super::super::key::value;
 use super::{CTX, ENTRY, Emit, IP, LEN, SEND, TYPE, wire};
-use crate::xdp::state::{LINKS_MAX, at};
+use crate::xdp::flow_cache::key::value;
+use crate::xdp::gate::shared_page::{LINKS_MAX, at};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 
 impl Emit<'_> {

@@ -1,7 +1,7 @@
 //! Where what outlives a tap's process is pinned.
 #![allow(unsafe_code)] // A thread of its own in another mount namespace.
 
-use super::state::LINKS_MAX;
+use super::shared_page::LINKS_MAX;
 use crate::bpf::{Attachment, PinError, PinFolder};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::error::Error;
@@ -24,7 +24,7 @@ const TAPS: &str = "/run/weir/taps";
 const SWEPT_MAX: usize = 1024;
 
 /// How pins of programs at XDP of links begin.
-pub(super) const XDP_PIN: &str = "xdp-";
+pub(in crate::xdp) const XDP_PIN: &str = "xdp-";
 
 /// How long the kernel may take to close what a process had that has ended:
 /// 0.2 s and less, more where the machine is busy.
@@ -33,16 +33,16 @@ const CLOSING: Duration = Duration::from_secs(1);
 /// The folder for what interfaces share, which is ours alone until this is
 /// dropped or the process ends.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) parent: PinFolder,
-    pub(super) folder: PinFolder,
-    pub(super) name: String,
+pub(in crate::xdp) struct Place {
+    pub(in crate::xdp) parent: PinFolder,
+    pub(in crate::xdp) folder: PinFolder,
+    pub(in crate::xdp) name: String,
     _lock: OwnedFd,
 }
 
 /// Why there is no place.
 #[derive(Debug)]
-pub(super) enum PlaceError {
+pub(in crate::xdp) enum PlaceError {
     /// Another has it.
     Held(Option<Holder>),
     /// Anything else.
@@ -88,7 +88,7 @@ impl Place {
     /// The folder for what these interfaces of the calling thread's network
     /// namespace share, in any order; made if it is missing. What was left of
     /// interfaces that are gone is removed.
-    pub(super) fn take(interfaces: &[u32]) -> Result<Place, PlaceError> {
+    pub(in crate::xdp) fn take(interfaces: &[u32]) -> Result<Place, PlaceError> {
         let name = name(interfaces).map_err(failed)?;
         let parent = parent()?;
         let until = Instant::now() + CLOSING;
@@ -115,7 +115,7 @@ impl Place {
     }
 
     /// The names of all other folders, of whatever interfaces.
-    pub(super) fn others(&self) -> Result<Vec<String>, PinError> {
+    pub(in crate::xdp) fn others(&self) -> Result<Vec<String>, PinError> {
         let mut names = names(&self.parent)?;
         names.retain(|name| *name != self.name);
         Ok(names)
@@ -129,7 +129,7 @@ fn names(parent: &PinFolder) -> Result<Vec<String>, PinError> {
 
 /// Locks a folder for us alone; `None` while another has it, or if it was
 /// removed meanwhile.
-pub(super) fn lock(folder: &PinFolder) -> Result<Option<OwnedFd>, PinError> {
+pub(in crate::xdp) fn lock(folder: &PinFolder) -> Result<Option<OwnedFd>, PinError> {
     let lock = folder.lock_alone()?;
     Ok(match folder.is_there()? {
         true => lock,
@@ -139,7 +139,7 @@ pub(super) fn lock(folder: &PinFolder) -> Result<Option<OwnedFd>, PinError> {
 
 /// Whether a program is pinned in the place of any interfaces; also if that
 /// cannot be told.
-pub(super) fn is_pinned(program: u32) -> bool {
+pub(in crate::xdp) fn is_pinned(program: u32) -> bool {
     let Ok(parent) = parent() else { return true };
     let Ok(names) = names(&parent) else {
         return true;
@@ -149,7 +149,7 @@ pub(super) fn is_pinned(program: u32) -> bool {
 }
 
 /// Who has the place of one of these programs.
-pub(super) fn holder_of(programs: &[u32]) -> Option<Holder> {
+pub(in crate::xdp) fn holder_of(programs: &[u32]) -> Option<Holder> {
     let parent = parent().ok()?;
     let names = names(&parent).ok()?;
     let folders = names.iter().filter_map(|name| parent.existing(name).ok()?);
@@ -159,7 +159,7 @@ pub(super) fn holder_of(programs: &[u32]) -> Option<Holder> {
 
 /// Whether one of these programs is pinned there: the kernel numbers them for
 /// all namespaces.
-pub(super) fn has_any(folder: &PinFolder, programs: &[u32]) -> bool {
+pub(in crate::xdp) fn has_any(folder: &PinFolder, programs: &[u32]) -> bool {
     let links = (0..LINKS_MAX).map_while(|link| folder.get(&format!("{XDP_PIN}{link}")).ok()?);
     let mut infos = links.filter_map(|xdp| Attachment::from_fd(xdp).info().ok());
     infos.any(|info| programs.contains(&info.program_id))
@@ -167,7 +167,7 @@ pub(super) fn has_any(folder: &PinFolder, programs: &[u32]) -> bool {
 
 /// A process that holds one of these programs at XDP by a descriptor (proc(5),
 /// `fdinfo`).
-pub(super) fn owner_of(programs: &[u32]) -> Option<Holder> {
+pub(in crate::xdp) fn owner_of(programs: &[u32]) -> Option<Holder> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let numbers = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
     let has = |process: &u32| {
@@ -196,7 +196,7 @@ fn holder(folder: &PinFolder) -> Option<Holder> {
 ///
 /// It is a folder of the first process's mount namespace: that of `ip netns
 /// exec` goes with its last process, and all pins in it.
-pub(super) fn parent() -> Result<PinFolder, PinError> {
+pub(in crate::xdp) fn parent() -> Result<PinFolder, PinError> {
     let parent = std::thread::scope(|scope| scope.spawn(mount).join());
     let parent = parent.unwrap_or_else(|_| Err(failed(io::ErrorKind::Other.into())))?;
     sweep(&parent);
@@ -212,7 +212,7 @@ fn failed(source: io::Error) -> PinError {
 }
 
 /// By the namespace's number and theirs.
-pub(super) fn name(interfaces: &[u32]) -> io::Result<String> {
+pub(in crate::xdp) fn name(interfaces: &[u32]) -> io::Result<String> {
     let mut numbers = interfaces.to_vec();
     numbers.sort_unstable();
     let namespace = std::fs::metadata("/proc/thread-self/ns/net")?;

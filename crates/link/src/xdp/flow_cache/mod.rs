@@ -15,16 +15,16 @@
 //! ```
 //!
 //! The program asks for it only while the gate is open and its process alive
-//! (see [`program`](super::program)): whatever shuts the gate ends it at once.
+//! (see [`program`](super::gate::program)): whatever shuts the gate ends it at once.
 //! An entry ends with one store into its slot; what is left of it in the
 //! tables does nothing.
 
-mod driver;
 mod key;
 pub(super) mod program;
+mod xdp_features;
 
-pub use driver::{DriverEvent, DriverWatch, takes_redirected};
 pub use key::{FastAction, FastKey, FastKind};
+pub use xdp_features::{DriverEvent, DriverWatch, takes_redirected};
 
 use crate::bpf::{Map, MapError, MapMemory, MapSpec, possible_cpus};
 use key::{Encoded, LONG, SHORT, VALUE};

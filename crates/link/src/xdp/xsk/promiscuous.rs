@@ -4,7 +4,7 @@
 //! so in the shared page, and who ends the tap takes it back.
 #![allow(unsafe_code)] // The ioctl of interface flags.
 
-use crate::net::request::{Flags, Request};
+use crate::net::ifreq::{Flags, Request};
 use crate::net::set_option;
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 
 /// A socket that receives nothing; as long as it is open, the interface
 /// receives frames to any station (packet(7)).
-pub(super) fn hold(ifindex: u32) -> io::Result<OwnedFd> {
+pub(in crate::xdp) fn hold(ifindex: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)?;
     let member = libc::packet_mreq {
@@ -29,7 +29,7 @@ pub(super) fn hold(ifindex: u32) -> io::Result<OwnedFd> {
 
 /// Sets the flag of an interface of the calling thread's namespace, or takes
 /// it away; tells whether that was a change.
-pub(super) fn set(name: &str, on: bool) -> io::Result<bool> {
+pub(in crate::xdp) fn set(name: &str, on: bool) -> io::Result<bool> {
     let socket = socket_with(
         AddressFamily::UNIX,
         SocketType::DGRAM,

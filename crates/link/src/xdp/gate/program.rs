@@ -11,30 +11,30 @@
 //! signed number: a beat in between is no hang. Gate and epoch are one word,
 //! so that a frame carries the epoch in which it was let in.
 //!
-//! Where there are cached verdicts ([`fast`](super::fast)) they are asked
+//! Where there are cached verdicts ([`fast`](crate::xdp::flow_cache)) they are asked
 //! between heartbeat and XSK. While the process sleeps they hold as long as
 //! its lease; a frame that they answer does not wake it.
 //!
 //! Frames that the host's own protocols are to have ([`HostFilter`]) go on to
 //! them from there, and wake nobody either.
 
-use super::abi::{
+use super::GateError;
+use super::liveness::{LOCK_WORD, THREADS};
+use super::shared_page::{MEMBERS_MAX, QUEUES_MAX, State, Why, at};
+use crate::bpf::{Load, LoadError, Map, Program, ProgramType};
+use crate::xdp::abi::{
     DATA, DATA_END, DATA_META, JSGT, JSLE, KTIME_GET_COARSE_NS, KTIME_GET_NS, RX_QUEUE,
     XDP_ADJUST_META, XDP_DROP, XDP_PASS, XDP_REDIRECT, atomic_add, compare_exchange, fetch_add,
 };
-use super::death::{LOCK_WORD, THREADS};
-use super::fast::{Fast, Spec, program as fast};
-use super::gate::GateError;
-use super::host::HostFilter;
-use super::state::{MEMBERS_MAX, QUEUES_MAX, State, Why, at};
-use crate::bpf::{Load, LoadError, Map, Program, ProgramType};
+use crate::xdp::flow_cache::{Fast, Spec, program as fast};
+use crate::xdp::host_filter::HostFilter;
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_filter::backend::ebpf::{
     Access, Asm, EmitError, Fragment, Insn, Label, Limits, Reg, WireLen, emit_fragment, helper, op,
 };
 
 /// What the kernel calls the program at XDP.
-pub(super) const PROGRAM_NAME: &str = "weir_tap";
+pub(in crate::xdp) const PROGRAM_NAME: &str = "weir_tap";
 
 /// `TCX_NEXT`.
 const TCX_NEXT: i32 = -1;
@@ -59,7 +59,7 @@ const XSKS_MAP: u16 = 1;
 const PEERS_MAP: u16 = 2;
 
 /// The key in the XSKMAP of a link's queue.
-pub(super) fn socket_key(link: u32, queue: u32) -> u32 {
+pub(in crate::xdp) fn socket_key(link: u32, queue: u32) -> u32 {
     link * QUEUES_MAX + queue
 }
 
@@ -67,7 +67,7 @@ pub(super) fn socket_key(link: u32, queue: u32) -> u32 {
 /// sockets, and which link each is joined to. With cached verdicts `fast`,
 /// and whether checksums of the link may be left to the device; and what the
 /// host's protocols are to have.
-pub(super) fn xdp(
+pub(in crate::xdp) fn xdp(
     link: u32,
     maps: [&Map; 3],
     fast: Option<(&Fast, bool)>,
@@ -79,13 +79,13 @@ pub(super) fn xdp(
 }
 
 /// The maps of a program, in the order in which it names them.
-pub(super) fn maps<'a>(maps: [&'a Map; 3], fast: Option<&'a Fast>) -> Vec<BorrowedFd<'a>> {
+pub(in crate::xdp) fn maps<'a>(maps: [&'a Map; 3], fast: Option<&'a Fast>) -> Vec<BorrowedFd<'a>> {
     let fast = fast.into_iter().flat_map(Fast::maps);
     maps.into_iter().map(AsFd::as_fd).chain(fast).collect()
 }
 
 /// The program at XDP of a link, with these [`maps`].
-pub(super) fn load(
+pub(in crate::xdp) fn load(
     link: u32,
     maps: &[BorrowedFd<'_>],
     fast: Option<Spec>,
@@ -102,19 +102,19 @@ pub(super) fn load(
 }
 
 /// Whether a filter of the host's frames fits into the program.
-pub(super) fn check(host: &HostFilter) -> Result<(), EmitError> {
+pub(in crate::xdp) fn check(host: &HostFilter) -> Result<(), EmitError> {
     Xdp::new(0, None).assemble(Some(host)).map(drop)
 }
 
 /// The program at tc ingress: what XDP has passed to be joined in the kernel.
-pub(super) fn tc(peer: u32, state: &Map) -> Result<Program, LoadError> {
+pub(in crate::xdp) fn tc(peer: u32, state: &Map) -> Result<Program, LoadError> {
     let mut asm = Asm::new();
     let next = asm.label();
     let [first, second] = Insn::load_map_value(PAGE, STATE_MAP, 0);
     asm.push(first);
     asm.push(second);
     asm.push(Insn::load(op::W, Reg::R1, PAGE, at::BYPASS as i16));
-    let wire = super::Bypass::Wire.number() as i32;
+    let wire = crate::xdp::Bypass::Wire.number() as i32;
     asm.jump(Insn::jump64(op::JNE, Reg::R1, wire), next);
     asm.push(Insn::mov32(Reg::R1, peer as i32));
     asm.push(Insn::mov32(Reg::R2, 0));
@@ -399,10 +399,10 @@ impl Xdp {
         let (wire, pass) = (self.asm.label(), self.asm.label());
         self.push(&add(at::LINKS + self.link as usize * at::LINK_BYTES));
         self.push(&[Insn::load(op::W, Reg::R1, PAGE, at::BYPASS as i16)]);
-        let number = |bypass: super::Bypass| bypass.number() as i32;
-        let is_wire = Insn::jump64(op::JEQ, Reg::R1, number(super::Bypass::Wire));
+        let number = |bypass: crate::xdp::Bypass| bypass.number() as i32;
+        let is_wire = Insn::jump64(op::JEQ, Reg::R1, number(crate::xdp::Bypass::Wire));
         self.asm.jump(is_wire, wire);
-        let is_kernel = Insn::jump64(op::JEQ, Reg::R1, number(super::Bypass::Kernel));
+        let is_kernel = Insn::jump64(op::JEQ, Reg::R1, number(crate::xdp::Bypass::Kernel));
         self.asm.jump(is_kernel, pass);
         self.push(&[Insn::mov32(Reg::R0, XDP_DROP), Insn::exit()]);
         self.asm.bind(wire);
@@ -434,8 +434,8 @@ fn add(at: usize) -> [Insn; 2] {
 
 impl State {
     /// Whether the page is of the layout that these programs know.
-    pub(super) fn is_current(&self) -> bool {
+    pub(in crate::xdp) fn is_current(&self) -> bool {
         let version = self.wide(at::VERSION);
-        version.load(std::sync::atomic::Ordering::Acquire) == super::state::VERSION
+        version.load(std::sync::atomic::Ordering::Acquire) == super::shared_page::VERSION
     }
 }

@@ -1,8 +1,9 @@
 //! What a frame that goes on is changed into, and out.
 
-use super::super::{key::value, slot};
 use super::{CTX, ENTRY, Emit, FRAME, IP, LEN, NUMBER, SEND, TYPE, place, wire};
 use crate::xdp::abi::{PROCESSOR_ID, XDP_ADJUST_TAIL, XDP_DROP, XDP_REDIRECT};
+use crate::xdp::flow_cache::key::value;
+use crate::xdp::flow_cache::slot;
 use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
 
 impl Emit<'_> {
