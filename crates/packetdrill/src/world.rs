@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
-use weir_stack::host::{Offload, Partial};
+use weir_stack::iface::{Offload, Partial};
 use weir_stack::{Config, Outlet, Prefix, Stack};
 use weir_wire::ethernet::Address;
 use weir_wire::{EtherType, ethernet};

@@ -19,7 +19,7 @@ use weir_link::mem::{End, Impairments, MemLink};
 use weir_socket::link::{BATCH, Link, Take, Tap};
 use weir_socket::{Net, TcpListener, TcpStream};
 use weir_stack::Outlet;
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 use weir_stack::rng::Rng;
 
 const MS: u64 = 1_000_000;

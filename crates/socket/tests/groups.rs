@@ -6,7 +6,7 @@ use weir_lab::need;
 use weir_lab::net::{Host, Lab};
 use weir_socket::{Net, UdpSocket, link};
 use weir_stack::Config;
-use weir_stack::host::Detect;
+use weir_stack::iface::Detect;
 use weir_wire::ethernet::Address;
 
 fn run(host: &Host, line: &str) -> String {

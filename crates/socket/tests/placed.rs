@@ -3,7 +3,7 @@ use weir_lab::need;
 use weir_lab::net::Lab;
 use weir_link::live::Sender;
 use weir_socket::link::{self, Link, Reader};
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 struct Rng(u64);
 impl Rng {
     fn below(&mut self, most: usize) -> usize {

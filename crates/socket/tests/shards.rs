@@ -16,7 +16,7 @@ use weir_lab::need;
 use weir_lab::net::{Host, Lab};
 use weir_socket::link::{self, Link, Mem, Take};
 use weir_socket::{Net, TcpListener, TcpSocket, TcpStream};
-use weir_stack::host::{Detect, Event};
+use weir_stack::iface::{Detect, Event};
 use weir_stack::{Config, Outlet, Shards};
 use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6, tcp};
 

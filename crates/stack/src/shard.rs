@@ -17,7 +17,7 @@
 //! all connections to one shard. Of UDP our address does not count, which a socket
 //! that sends need not know yet.
 
-use crate::host::{Host, LinkAddressing, quoted_by, walk};
+use crate::iface::{Host, LinkAddressing, quoted_by, walk};
 use crate::pcb::{Key, KeyHash};
 use crate::rng::Keyed;
 use crate::stack::Stack;

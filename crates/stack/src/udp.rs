@@ -1,16 +1,16 @@
 //! UDP sockets (RFC 768, RFC 1122 §4.1, RFC 8085).
 
-mod direct;
-mod places;
+mod bind_table;
+mod fast_path;
 
-use crate::direct::Filter;
-use crate::host::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Incoming, Routes};
+use crate::header_filter::Filter;
+use crate::iface::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Incoming, Routes};
 use crate::links::{Hosts, plain, zoned};
 use crate::pcb::{InsertError, Key, PcbId, Supply, Table, Weir};
 use crate::ports;
 use crate::rng::Keyed;
 use crate::slab::{Name, Slab};
-use places::{Place, Places};
+use bind_table::{Place, Places};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_wire::{Addresses, Protocol, udp};

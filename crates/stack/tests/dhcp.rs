@@ -6,7 +6,7 @@ use common::packet;
 use common::world::{OTHER, SECOND, World, arp_from};
 use common::{HARDWARE, ip};
 use std::net::{IpAddr, Ipv4Addr};
-use weir_stack::host::{Detect, DropReason, Event, Lost};
+use weir_stack::iface::{Detect, DropReason, Event, Lost};
 use weir_stack::{Config, Stack};
 use weir_wire::dhcp::Kind;
 use weir_wire::ethernet::Address;

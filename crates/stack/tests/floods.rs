@@ -8,7 +8,7 @@ use common::{HARDWARE, Pair, V4, V6, ip};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_link::mem::Impairments;
 use weir_stack::Stack;
-use weir_stack::host::{
+use weir_stack::iface::{
     ANSWER_MIN_NS, BYTES_MAX, DATAGRAMS_MAX, DropReason, NEIGHBOURS_MAX, QUEUE_MAX,
 };
 use weir_wire::ethernet::Address;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_link::mem::Impairments;
 use weir_stack::Stack;
-use weir_stack::host::{Channel, DropReason, QUEUE_MAX};
+use weir_stack::iface::{Channel, DropReason, QUEUE_MAX};
 use weir_stack::udp::SendError;
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, icmp, ipv4, ipv6, nd, udp};

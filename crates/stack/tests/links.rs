@@ -5,7 +5,7 @@ mod common;
 use common::ip;
 use common::packet::{self, frame};
 use std::net::{IpAddr, SocketAddr};
-use weir_stack::host::{ConfigError, DropReason, Event, Lost, Received};
+use weir_stack::iface::{ConfigError, DropReason, Event, Lost, Received};
 use weir_stack::tcp::{State, TcpError, TcpId};
 use weir_stack::udp::{GroupError, SendError, UdpId};
 use weir_stack::{Config, LINKS_MAX, Outlet, Outlets, Stack};

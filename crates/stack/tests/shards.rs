@@ -399,7 +399,7 @@ fn others_follow_the_first_in_its_addresses_and_routes() {
 fn numbers_of_addressing_change_with_it() {
     let mut config = config(0);
     config.addresses.retain(|prefix| prefix.address().is_ipv6());
-    config.detect = weir_stack::host::Detect::Before;
+    config.detect = weir_stack::iface::Detect::Before;
     let mut stack = Stack::new(&config, 1).unwrap();
     let mut known = (stack.addressing_epoch(), stack.addressing());
     let mut changes = 0;

@@ -5,7 +5,7 @@ mod common;
 use common::peer::{ACK, FIN, Peer, RST, S, SYN, flags};
 use common::{HARDWARE, V4, V6, ip};
 use std::net::IpAddr;
-use weir_stack::host::DropReason;
+use weir_stack::iface::DropReason;
 use weir_stack::tcp::{HALF_OPEN_MAX, State, TcpError};
 use weir_wire::tcp::{Flags, Options};
 use weir_wire::{Addresses, EtherType, Protocol, ethernet, icmp, ipv4};

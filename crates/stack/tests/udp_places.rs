@@ -7,7 +7,7 @@ use common::packet;
 use common::world::{OTHER, World, v4_config};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use weir_stack::host::{Detect, DropReason};
+use weir_stack::iface::{Detect, DropReason};
 use weir_stack::udp::{BindError, UdpBind, UdpId};
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, Protocol, udp};

@@ -11,7 +11,7 @@ use super::routes::LinkId;
 use hashbrown::HashMap;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
-use weir_stack::host::{ASK_EACH_NS, ASKS_MAX, DELAY_NS, REACHABLE_NS};
+use weir_stack::iface::{ASK_EACH_NS, ASKS_MAX, DELAY_NS, REACHABLE_NS};
 use weir_wire::ethernet::Address;
 
 /// Frames that wait for all neighbours. For one as many may wait as there is

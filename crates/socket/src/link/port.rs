@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use weir_broker::protocol::Event;
 use weir_broker::{Bytes, Timeout};
 use weir_stack::Outlet;
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 use weir_wire::checksum::Sum;
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6};

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use weir_stack::host::Detect;
+use weir_stack::iface::Detect;
 use weir_stack::tcp::MEMORY_DEFAULT;
 use weir_stack::{Config, SHARDS_MAX, Shards, Stack};
 

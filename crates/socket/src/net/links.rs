@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 use weir_stack::{Outlet, Outlets};
 
 /// See the module.

@@ -32,10 +32,10 @@ mod state;
 mod straight;
 mod watch;
 
-pub use self::builder::Builder;
-pub use self::events::Events;
+pub use builder::Builder;
+pub use events::Events;
 
-pub(crate) use self::core::{Attempt, Core, Side, waits};
+pub(crate) use core::{Attempt, Core, Side, waits};
 pub(crate) use parts::Parts;
 pub(crate) use state::{Id, State};
 
@@ -47,7 +47,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use weir_stack::host::Counters;
+use weir_stack::iface::Counters;
 use weir_stack::tcp::TcpConfig;
 use weir_stack::{Config, Shards, Stack};
 

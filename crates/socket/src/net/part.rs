@@ -5,7 +5,7 @@ use super::links::Links;
 use super::post::{Batch, Post, What};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 use weir_stack::{Addressing, Dealt, Outlets, Shards, Stack};
 
 /// Batches that are taken at most before the stack sends what it has to.

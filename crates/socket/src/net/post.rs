@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_stack::Addressing;
-use weir_stack::host::{Partial, Received};
+use weir_stack::iface::{Partial, Received};
 
 /// Bytes that wait for one stack at most, and a batch more of each that leaves
 /// some at that moment; frames counted with [`FRAME_COST`] each: beyond them what came is lost, and what is to be sent waits.

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use weir_stack::Outlet;
-use weir_stack::host::Partial;
+use weir_stack::iface::Partial;
 
 /// A frame for which there is room is no longer, in bytes.
 const FRAME_LEN: usize = 2048;

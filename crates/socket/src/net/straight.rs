@@ -3,7 +3,7 @@
 
 use crate::link::Reader;
 use weir_stack::Stack;
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 use weir_stack::tcp::TcpId;
 
 /// See the module. What comes besides is taken as ever.

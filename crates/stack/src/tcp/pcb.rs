@@ -1,21 +1,21 @@
 //! What is known of one connection.
 
-use super::congestion::Congestion;
-use super::fastopen::Opening;
+use super::buffer::receive_buffer::Receive;
+use super::buffer::send_buffer::Send;
 use super::info::Counts;
-use super::patience::Patience;
-use super::rack::Rack;
-use super::receive::Receive;
+use super::listen::fastopen::Opening;
+use super::recovery::congestion::Congestion;
+use super::recovery::rack::Rack;
+use super::recovery::rtt::Rtt;
+use super::recovery::scoreboard::Scoreboard;
 use super::recovery::{LossTimer, Recovery};
-use super::rtt::Rtt;
-use super::scoreboard::Scoreboard;
-use super::send::Send;
 use super::seq::Seq;
 use super::urgent::Urgent;
+use super::user_timeout::Patience;
 use super::{TcpConfig, TcpError, TcpOptions};
-use crate::direct::Filter;
-use crate::due::{When, ns};
-use crate::host::{Host, Way};
+use crate::deadline::{When, ns};
+use crate::header_filter::Filter;
+use crate::iface::{Host, Way};
 use crate::slab::Name;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::num::NonZeroU64;

@@ -12,7 +12,7 @@ use offload::{Frames, finish};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use weir_link::mem::{End, Impairments, MemLink};
-use weir_stack::host::{Channel, Received};
+use weir_stack::iface::{Channel, Received};
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, ipv4, ipv6, nd, tcp};

@@ -1,7 +1,7 @@
 //! What a link with offload does: it completes checksums and cuts segments.
 
 use weir_stack::Outlet;
-use weir_stack::host::Partial;
+use weir_stack::iface::Partial;
 use weir_wire::{Addresses, Protocol, ethernet, ipv4, ipv6, tcp};
 
 /// Frames as the stack hands them over.

@@ -7,7 +7,7 @@
 mod packet;
 
 use std::net::SocketAddr;
-use weir_stack::host::Detect;
+use weir_stack::iface::Detect;
 use weir_stack::tcp::{ListenerId, TcpConfig, TcpId};
 use weir_stack::udp::UdpId;
 use weir_stack::{Config, Stack};

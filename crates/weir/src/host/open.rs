@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use weir_link::net::{Interface, InterfaceError};
 use weir_socket::{Builder, Net, link};
-use weir_stack::host::{Detect, MTU};
+use weir_stack::iface::{Detect, MTU};
 use weir_stack::{Config, Prefix};
 use weir_wire::ethernet::Address;
 

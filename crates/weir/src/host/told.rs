@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use weir_socket::Net;
-use weir_stack::host::{Event, Lost, Origin};
+use weir_stack::iface::{Event, Lost, Origin};
 
 /// How long it may take to say what became of an address.
 const SAID_WITHIN: Duration = Duration::from_secs(5);

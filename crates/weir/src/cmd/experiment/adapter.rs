@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 use sys::World;
 use weir_stack::experiment::adapter::{End, Split, Transport, pair, round_trips, transfer};
-use weir_stack::host::Mode;
+use weir_stack::iface::Mode;
 
 /// Measure what TCP and UDP cost in the kernel and in the application's process
 ///
