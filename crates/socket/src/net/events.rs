@@ -1,6 +1,6 @@
 //! What happens to a net's addresses and routers, as it happens.
 
-use super::shared::Shared;
+use super::driver::Shared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_stack::iface::Event;

@@ -3,15 +3,15 @@
 //! Not at the net's lock: calls that follow each other have it nearly always, and
 //! each that gives it back would wake the thread in vain.
 
-use super::lead::WATCH;
-use super::shared::wait;
+use super::leader::WATCH;
+use super::wait;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct StandBy {
+pub(in crate::net) struct StandBy {
     roused: Mutex<bool>,
     rouse: Condvar,
     /// When a call looked last for what has come.
@@ -20,7 +20,7 @@ pub(super) struct StandBy {
 
 impl StandBy {
     /// Ends the thread's wait, or the next one if it does not wait yet.
-    pub(super) fn rouse(&self) {
+    pub(in crate::net) fn rouse(&self) {
         let mut roused = self.roused.lock().unwrap_or_else(PoisonError::into_inner);
         *roused = true;
         drop(roused);
@@ -28,13 +28,13 @@ impl StandBy {
     }
 
     /// A call has looked: if the thread waits for a time, it waits on.
-    pub(super) fn looked(&self, at_ns: u64) {
+    pub(in crate::net) fn looked(&self, at_ns: u64) {
         self.looked_ns.store(at_ns, Relaxed);
     }
 
     /// Waits to be roused, or, if for `left` at first, until no call has looked for
     /// [`WATCH`].
-    pub(super) fn wait(&self, mut left: Option<Duration>, now_ns: impl Fn() -> u64) {
+    pub(in crate::net) fn wait(&self, mut left: Option<Duration>, now_ns: impl Fn() -> u64) {
         let mut roused = self.roused.lock().unwrap_or_else(PoisonError::into_inner);
         while !*roused && left != Some(Duration::ZERO) {
             roused = wait(&self.rouse, roused, left);

@@ -1,9 +1,9 @@
 //! One socket on all stacks of a net, a listener or one of UDP: each has a queue
 //! of its own, and what comes stays in the stack whose it is until it is taken.
 
-use super::core::{Core, Side};
-use super::ready::Joint;
-use super::{Net, State};
+use super::inner::{Core, Side};
+use super::ready_fd::Joint;
+use crate::net::{Net, State};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -198,7 +198,7 @@ impl Gate {
             if left == Some(Duration::ZERO) {
                 return false;
             }
-            opened = super::wait(&self.changed, opened, left);
+            opened = crate::net::wait(&self.changed, opened, left);
         }
         true
     }

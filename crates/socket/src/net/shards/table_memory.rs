@@ -12,7 +12,7 @@ use weir_stack::pcb::{Segment, Supply};
 ///
 /// # Errors
 /// If there can be no other thread.
-pub(super) fn supply() -> io::Result<Supply> {
+pub(in crate::net) fn supply() -> io::Result<Supply> {
     let (ask, asked) = sync_channel(1);
     let (give, ready) = sync_channel(1);
     let thread = Builder::new().name("weir-segments".to_owned());

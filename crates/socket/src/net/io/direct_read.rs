@@ -7,17 +7,17 @@ use weir_stack::iface::Received;
 use weir_stack::tcp::TcpId;
 
 /// See the module. What comes besides is taken as ever.
-pub(super) struct Straight<'a> {
-    pub(super) stack: &'a mut Stack,
-    pub(super) now_ns: u64,
+pub(in crate::net) struct Straight<'a> {
+    pub(in crate::net) stack: &'a mut Stack,
+    pub(in crate::net) now_ns: u64,
     /// The number of the link whose turn it is.
-    pub(super) link: u8,
-    pub(super) connection: TcpId,
+    pub(in crate::net) link: u8,
+    pub(in crate::net) connection: TcpId,
     /// Where the connection's bytes go, and how many have.
-    pub(super) out: &'a mut [u8],
-    pub(super) count: usize,
+    pub(in crate::net) out: &'a mut [u8],
+    pub(in crate::net) count: usize,
     /// Frames that came.
-    pub(super) frames: u64,
+    pub(in crate::net) frames: u64,
 }
 
 impl Straight<'_> {

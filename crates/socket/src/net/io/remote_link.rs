@@ -1,8 +1,8 @@
 //! A link that another stack of the host holds, as one that has none of its
 //! own sees it.
 
-use super::post::{Batch, Post, What};
 use crate::link::{Link, Take};
+use crate::net::shards::mailbox::{Batch, Post, What};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,16 +16,16 @@ const FRAME_LEN: usize = 2048;
 
 /// Frames that are sent are left for the stack that has the link. What comes by
 /// it comes as others' frames do.
-pub(super) struct Relay {
-    pub(super) posts: Arc<[Post]>,
+pub(in crate::net) struct Relay {
+    pub(in crate::net) posts: Arc<[Post]>,
     /// Whose it is, and who has the link.
-    pub(super) number: usize,
-    pub(super) holder: usize,
-    pub(super) link: u8,
-    pub(super) gone: Arc<AtomicBool>,
-    pub(super) batch: Batch,
+    pub(in crate::net) number: usize,
+    pub(in crate::net) holder: usize,
+    pub(in crate::net) link: u8,
+    pub(in crate::net) gone: Arc<AtomicBool>,
+    pub(in crate::net) batch: Batch,
     /// There was no room.
-    pub(super) full: bool,
+    pub(in crate::net) full: bool,
 }
 
 impl Relay {

@@ -1,11 +1,15 @@
 //! One stack, the thread that drives it, and the lock between that and calls.
 
-use super::core::Side;
-use super::lead::Rouse;
-use super::stand_by::StandBy;
-use super::state::{Id, State};
+pub(super) mod leader;
+pub(super) mod park;
+pub(super) mod state;
+
+use super::sock::inner::Side;
+use leader::Rouse;
+use park::StandBy;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use state::{Id, State};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -24,7 +24,7 @@ use super::state::Id;
 use std::time::Duration;
 
 /// How long frames wait at most until a call or the thread sees them.
-pub(super) const WATCH: Duration = Duration::from_millis(1);
+pub(in crate::net) const WATCH: Duration = Duration::from_millis(1);
 /// Calls that are further apart, in nanoseconds, leave the net to the thread.
 const BRIEF_NS: u64 = 500_000;
 /// How often a call looks for what has come, at most, in nanoseconds.
@@ -57,7 +57,7 @@ enum Thread {
 
 /// How the thread is to learn that it is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Rouse {
+pub(in crate::net) enum Rouse {
     /// By the descriptor that it polls.
     Poll,
     /// By the condition at which it stands by.
@@ -65,7 +65,7 @@ pub(super) enum Rouse {
 }
 
 /// See the module. Sockets are named by `Name`.
-pub(super) struct Lead<Name = Id> {
+pub(in crate::net) struct Lead<Name = Id> {
     driver: Driver,
     thread: Thread,
     /// When a call came last that might wait, or the last one to lead ended; and whether
@@ -79,7 +79,7 @@ pub(super) struct Lead<Name = Id> {
 }
 
 impl<Name: Copy + PartialEq> Lead<Name> {
-    pub(super) fn new() -> Lead<Name> {
+    pub(in crate::net) fn new() -> Lead<Name> {
         Lead {
             driver: Driver::Thread,
             thread: Thread::Works,
@@ -91,17 +91,17 @@ impl<Name: Copy + PartialEq> Lead<Name> {
     }
 
     /// Whether a call leads.
-    pub(super) fn is_led(&self) -> bool {
+    pub(in crate::net) fn is_led(&self) -> bool {
         self.driver == Driver::Call
     }
 
     /// Whether nobody waits for the links, for calls come soon.
-    pub(super) fn is_between_calls(&self) -> bool {
+    pub(in crate::net) fn is_between_calls(&self) -> bool {
         matches!(self.driver, Driver::Calls { .. })
     }
 
     /// When a call looked last, if they follow each other.
-    pub(super) fn looked_ns(&self) -> Option<u64> {
+    pub(in crate::net) fn looked_ns(&self) -> Option<u64> {
         match self.driver {
             Driver::Calls { looked_ns } => Some(looked_ns),
             Driver::Thread | Driver::Call => None,
@@ -109,7 +109,7 @@ impl<Name: Copy + PartialEq> Lead<Name> {
     }
 
     /// The thread works, or is about to poll.
-    pub(super) fn thread_works(&mut self, works: bool) {
+    pub(in crate::net) fn thread_works(&mut self, works: bool) {
         self.thread = match works {
             true => Thread::Works,
             false => Thread::Polls,
@@ -118,7 +118,7 @@ impl<Name: Copy + PartialEq> Lead<Name> {
 
     /// The thread is to drive if it is its turn: then this gives `None`; or else to
     /// stand by, for so long at most.
-    pub(super) fn stand_by(&mut self, now_ns: u64) -> Option<Option<Duration>> {
+    pub(in crate::net) fn stand_by(&mut self, now_ns: u64) -> Option<Option<Duration>> {
         let left = match self.driver {
             Driver::Thread => None,
             Driver::Call => Some(None),
@@ -143,7 +143,7 @@ impl<Name: Copy + PartialEq> Lead<Name> {
 
     /// A call that waits for this socket begins to lead; false if that is not for
     /// it to do: another does, or there is news for other sockets.
-    pub(super) fn begin(&mut self, id: Name, now_ns: u64) -> bool {
+    pub(in crate::net) fn begin(&mut self, id: Name, now_ns: u64) -> bool {
         if self.is_led() || !self.is_alone(id, now_ns) {
             return false;
         }
@@ -153,7 +153,7 @@ impl<Name: Copy + PartialEq> Lead<Name> {
 
     /// It leads no more. The thread, if it polls yet, knows nothing of what has
     /// become due since.
-    pub(super) fn end(&mut self, now_ns: u64) -> Option<Rouse> {
+    pub(in crate::net) fn end(&mut self, now_ns: u64) -> Option<Rouse> {
         let crowded = self.crowded_ns.is_some_and(|at_ns| at_ns >= self.called_ns);
         self.called_ns = now_ns;
         if !self.is_brief || crowded {
@@ -171,7 +171,12 @@ impl<Name: Copy + PartialEq> Lead<Name> {
     /// come, for nobody has for a while, or at all. Calls that come soon one after the
     /// other take the links from the thread; where the call before was long ago, or
     /// there was news for others since, the thread is to drive besides.
-    pub(super) fn look(&mut self, id: Name, eager: bool, now_ns: u64) -> (bool, Option<Rouse>) {
+    pub(in crate::net) fn look(
+        &mut self,
+        id: Name,
+        eager: bool,
+        now_ns: u64,
+    ) -> (bool, Option<Rouse>) {
         let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.called_ns, now_ns));
         let brief = passed_ns < BRIEF_NS && self.is_alone(id, now_ns);
         self.is_brief = brief;
@@ -207,7 +212,7 @@ impl<Name: Copy + PartialEq> Lead<Name> {
     }
 
     /// Has the thread drive unless a call does.
-    pub(super) fn hand_over(&mut self) -> Option<Rouse> {
+    pub(in crate::net) fn hand_over(&mut self) -> Option<Rouse> {
         if !self.is_between_calls() {
             return None;
         }
@@ -216,7 +221,7 @@ impl<Name: Copy + PartialEq> Lead<Name> {
     }
 
     /// Has the thread drive: the call that leads has failed.
-    pub(super) fn fail(&mut self) -> Option<Rouse> {
+    pub(in crate::net) fn fail(&mut self) -> Option<Rouse> {
         self.driver = Driver::Thread;
         self.rouse()
     }
@@ -230,7 +235,7 @@ impl<Name: Copy + PartialEq> Lead<Name> {
     }
 
     /// Others than the leader are told of a socket.
-    pub(super) fn note_news(&mut self, id: Name, now_ns: u64) {
+    pub(in crate::net) fn note_news(&mut self, id: Name, now_ns: u64) {
         let before = self.news.replace((id, now_ns));
         if self.is_led() || before.is_some_and(|(before, _)| before != id) {
             self.crowded_ns = Some(now_ns);

@@ -1,11 +1,11 @@
 //! What the lock keeps: the stack, the link, and who waits for what.
 
-use super::core::Side;
-use super::lead::{Lead, Rouse};
-use super::links::{Held, Links};
-use super::part::Part;
-use super::straight::Straight;
-use super::watch::{Readiness, Waiters, Watch};
+use super::leader::{Lead, Rouse};
+use crate::net::io::direct_read::Straight;
+use crate::net::io::links::{Held, Links};
+use crate::net::shards::shard_io::Part;
+use crate::net::sock::inner::Side;
+use crate::net::sock::readiness::{Readiness, Waiters, Watch};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::task::Waker;
@@ -36,12 +36,12 @@ pub(crate) struct State {
     /// Until when who drives waits; 0 while nobody does.
     rests_until_ns: u64,
     /// The net ends then, or when no connection needs it.
-    pub(super) stop_at: Option<Instant>,
-    pub(super) received: u64,
+    pub(in crate::net) stop_at: Option<Instant>,
+    pub(in crate::net) received: u64,
     /// UDP sockets whose senders wait for their link.
     blocked: Vec<Id>,
     /// Threads that wait for what happens to addresses and routers.
-    pub(super) followers: Waiters,
+    pub(in crate::net) followers: Waiters,
     /// The host is gone.
     left: bool,
     /// A thread that drives the host has panicked: the stack may be in any
@@ -50,16 +50,16 @@ pub(crate) struct State {
     /// Tasks that are to be woken once the lock is given back.
     tasks: Vec<Waker>,
     /// What the call waits for that drives the net, while it has not the lock.
-    pub(super) leader: Option<(Id, Side)>,
+    pub(in crate::net) leader: Option<(Id, Side)>,
     /// Who drives is to be woken: what it waits for is there, or it waits too long.
     wakes: bool,
     /// When the stack was polled last.
     now_ns: u64,
-    pub(super) lead: Lead,
+    pub(in crate::net) lead: Lead,
 }
 
 impl State {
-    pub(super) fn new(stack: Stack, links: Vec<Held>, part: Option<Box<Part>>) -> State {
+    pub(in crate::net) fn new(stack: Stack, links: Vec<Held>, part: Option<Box<Part>>) -> State {
         State {
             stack,
             links: Links::new(links),
@@ -82,7 +82,7 @@ impl State {
     }
 
     /// Whether the thread is to end.
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::net) fn is_over(&self) -> bool {
         let Some(at) = self.stop_at else {
             return false;
         };
@@ -98,7 +98,7 @@ impl State {
     }
 
     /// The host goes: what was leased is given back.
-    pub(super) fn leave(&mut self, now_ns: u64) {
+    pub(in crate::net) fn leave(&mut self, now_ns: u64) {
         if self.failed {
             return;
         }
@@ -113,7 +113,7 @@ impl State {
     }
 
     /// No frame comes or goes any more, and all that wait learn of it.
-    pub(super) fn fail(&mut self) {
+    pub(in crate::net) fn fail(&mut self) {
         self.failed = true;
         self.left = true;
         self.leader = None;
@@ -134,7 +134,7 @@ impl State {
         }
     }
 
-    pub(super) fn has_left(&self) -> bool {
+    pub(in crate::net) fn has_left(&self) -> bool {
         self.left
     }
 
@@ -143,7 +143,7 @@ impl State {
         self.links.are_gone()
     }
 
-    pub(super) fn links(&self) -> &Links {
+    pub(in crate::net) fn links(&self) -> &Links {
         &self.links
     }
 
@@ -275,12 +275,12 @@ impl State {
     }
 
     /// Whether the stack is to be polled now, and a link takes what it sends.
-    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+    pub(in crate::net) fn is_due(&self, now_ns: u64) -> bool {
         self.next_ns.is_some_and(|next_ns| next_ns <= now_ns) && !self.links.is_any_full()
     }
 
     /// How long the thread may wait; `None` if there is work.
-    pub(super) fn rest(&mut self, now_ns: u64) -> Option<Duration> {
+    pub(in crate::net) fn rest(&mut self, now_ns: u64) -> Option<Duration> {
         if !self.links.arm() {
             return None;
         }
@@ -309,12 +309,12 @@ impl State {
     }
 
     /// The tasks that are to be woken.
-    pub(super) fn take_tasks(&mut self) -> Vec<Waker> {
+    pub(in crate::net) fn take_tasks(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.tasks)
     }
 
     /// Whether there are such.
-    pub(super) fn has_tasks(&self) -> bool {
+    pub(in crate::net) fn has_tasks(&self) -> bool {
         !self.tasks.is_empty()
     }
 
@@ -329,7 +329,7 @@ impl State {
 
     /// A call that waits for a socket begins to lead; false if that is not for it to
     /// do. Of several stacks each has its thread.
-    pub(super) fn begin_lead(&mut self, id: Id, now_ns: u64) -> bool {
+    pub(in crate::net) fn begin_lead(&mut self, id: Id, now_ns: u64) -> bool {
         self.part.is_none() && !self.has_descriptor(id) && self.lead.begin(id, now_ns)
     }
 
@@ -341,7 +341,12 @@ impl State {
 
     /// Whether a call that may wait for a socket is to look for what has come, and how
     /// the thread learns of what follows.
-    pub(super) fn look(&mut self, id: Id, eager: bool, now_ns: u64) -> (bool, Option<Rouse>) {
+    pub(in crate::net) fn look(
+        &mut self,
+        id: Id,
+        eager: bool,
+        now_ns: u64,
+    ) -> (bool, Option<Rouse>) {
         match self.part {
             None if self.has_descriptor(id) => (false, self.lead.hand_over()),
             None => self.lead.look(id, eager, now_ns),

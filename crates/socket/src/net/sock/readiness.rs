@@ -1,7 +1,7 @@
 //! Who waits for a socket: threads, tasks, and who polls its descriptor.
 
-use super::core::Side;
-use super::ready::{Joint, Ready};
+use super::inner::Side;
+use super::ready_fd::{Joint, Ready};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar};
 use std::task::Waker;
@@ -86,7 +86,7 @@ impl Waiters {
     }
 
     /// Wakes all.
-    pub(super) fn tell(&mut self, tasks: &mut Vec<Waker>) {
+    pub(in crate::net) fn tell(&mut self, tasks: &mut Vec<Waker>) {
         if self.threads > 0
             && let Some(condition) = &self.condition
         {
@@ -95,7 +95,7 @@ impl Waiters {
         tasks.append(&mut self.tasks);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::net) fn is_empty(&self) -> bool {
         self.threads == 0 && self.tasks.is_empty()
     }
 }
@@ -115,7 +115,7 @@ pub(crate) struct Watch {
     /// It is readable with so many bytes, or at the end; 0 is as 1.
     pub(crate) read_least: usize,
     /// Its error was told: after it, there is only the end.
-    pub(super) error_told: bool,
+    pub(in crate::net) error_told: bool,
 }
 
 impl Watch {

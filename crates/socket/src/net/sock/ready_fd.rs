@@ -12,7 +12,7 @@
 //! So what the kernel tells of it is by level and by edge what it would tell
 //! of a TCP socket, in `poll`, `select`, `epoll` and `io_uring` alike.
 
-use super::watch::Readiness;
+use super::readiness::Readiness;
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_error};
 use rustix::net::{
@@ -111,7 +111,7 @@ impl Joint {
     }
 
     /// Tells how one of them is.
-    pub(super) fn set(&self, part: usize, now: Readiness) {
+    pub(in crate::net) fn set(&self, part: usize, now: Readiness) {
         let mut joint = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (ready, parts) = &mut *joint;
         parts[part] = now;

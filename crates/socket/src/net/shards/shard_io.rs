@@ -1,8 +1,8 @@
 //! One stack's part in a host of several: what comes is dealt out, and what
 //! others leave is taken.
 
-use super::links::Links;
-use super::post::{Batch, Post, What};
+use super::mailbox::{Batch, Post, What};
+use crate::net::io::links::Links;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use weir_stack::iface::Received;
@@ -25,7 +25,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    pub(super) fn new(
+    pub(in crate::net) fn new(
         number: usize,
         shards: Shards,
         posts: Arc<[Post]>,
@@ -48,7 +48,7 @@ impl Part {
 
     /// Takes what others have left, then what has come by this stack's own
     /// links, `count` of the latter; whether one of those turned out to be gone.
-    pub(super) fn receive(
+    pub(in crate::net) fn receive(
         &mut self,
         now_ns: u64,
         stack: &mut Stack,
@@ -95,7 +95,7 @@ impl Part {
     }
 
     /// What others have left is nobody's any more: the links are gone.
-    pub(super) fn discard(&mut self) {
+    pub(in crate::net) fn discard(&mut self) {
         self.post().looks();
         while let Ok(batch) = self.queue.try_recv() {
             self.post().done(&batch);
@@ -136,7 +136,7 @@ impl Part {
     }
 
     /// Takes up the addresses that the first stack has told of.
-    pub(super) fn catch_up(&mut self, stack: &mut Stack) {
+    pub(in crate::net) fn catch_up(&mut self, stack: &mut Stack) {
         if self.number > 0
             && let Some(addressing) = self.post().take_addressing()
         {
@@ -145,7 +145,7 @@ impl Part {
     }
 
     /// The first stack tells the others of its addresses, if they have changed.
-    pub(super) fn tell(&mut self, stack: &Stack) {
+    pub(in crate::net) fn tell(&mut self, stack: &Stack) {
         let epoch = stack.addressing_epoch();
         let known = self.told.as_ref();
         if self.number > 0 || known.is_some_and(|(told, _)| *told == epoch) {
@@ -166,13 +166,13 @@ impl Part {
     }
 
     /// Whether the thread may rest, which it does then.
-    pub(super) fn rest(&self) -> bool {
+    pub(in crate::net) fn rest(&self) -> bool {
         self.post().rest()
     }
 
     /// Whether all stacks are over, this one included if `own` is: each deals
     /// and sends for others as long as one is not.
-    pub(super) fn is_over(&self, own: bool) -> bool {
+    pub(in crate::net) fn is_over(&self, own: bool) -> bool {
         if own && self.post().end() {
             self.posts.iter().for_each(Post::poke);
         }

@@ -1,7 +1,7 @@
 //! What all sockets share: how they wait.
 
-use super::shared::Shared;
-use super::{Id, Net, State};
+use crate::net::driver::Shared;
+use crate::net::{Id, Net, State};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -175,7 +175,7 @@ impl Core {
             }
             shared.after(&mut state);
             if state.has_tasks() || state.readiness(self.id).is(side) {
-                super::unlock(state);
+                crate::net::unlock(state);
                 state = shared.lock();
                 continue;
             }
@@ -200,7 +200,7 @@ impl Core {
         left: Option<Duration>,
     ) -> MutexGuard<'s, State> {
         let condition = state.watch(self.id).waiters(side).enter();
-        state = super::wait(&condition, state, left);
+        state = crate::net::wait(&condition, state, left);
         state.watch(self.id).waiters(side).leave();
         state
     }
@@ -390,7 +390,7 @@ impl Drop for Core {
         let now_ns = shared.now_ns();
         if state.is_failed() {
             state.forget(self.id);
-            return super::unlock(state);
+            return crate::net::unlock(state);
         }
         let stack = &mut state.stack;
         match (self.id, linger) {

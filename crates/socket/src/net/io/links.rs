@@ -1,6 +1,6 @@
 //! The links of a net.
 
-use super::straight::Straight;
+use super::direct_read::Straight;
 use crate::link::{Link, Take};
 use rustix::event::PollFlags;
 use std::io;
@@ -11,20 +11,20 @@ use weir_stack::iface::Received;
 use weir_stack::{Outlet, Outlets};
 
 /// See the module.
-pub(super) struct Links(Vec<One>);
+pub(in crate::net) struct Links(Vec<One>);
 
 /// A link as it is given to a stack.
-pub(super) struct Held {
-    pub(super) link: Box<dyn Link>,
+pub(in crate::net) struct Held {
+    pub(in crate::net) link: Box<dyn Link>,
     /// Another stack of the host holds it.
-    pub(super) relayed: bool,
+    pub(in crate::net) relayed: bool,
     /// What tells those of whom this stack holds it that it is gone.
-    pub(super) tells: Option<Arc<AtomicBool>>,
+    pub(in crate::net) tells: Option<Arc<AtomicBool>>,
 }
 
 impl Held {
     /// A link of this stack's own.
-    pub(super) fn own(link: Box<dyn Link>) -> Held {
+    pub(in crate::net) fn own(link: Box<dyn Link>) -> Held {
         Held {
             link,
             relayed: false,
@@ -54,7 +54,7 @@ impl Outlets for Links {
 }
 
 impl Links {
-    pub(super) fn new(links: Vec<Held>) -> Links {
+    pub(in crate::net) fn new(links: Vec<Held>) -> Links {
         let one = |held: Held| One {
             link: held.link,
             more: true,
@@ -71,18 +71,18 @@ impl Links {
     }
 
     /// Whether all of them are gone.
-    pub(super) fn are_gone(&self) -> bool {
+    pub(in crate::net) fn are_gone(&self) -> bool {
         self.there().next().is_none()
     }
 
     /// Whether this one is gone, or never was.
-    pub(super) fn is_gone(&self, link: u8) -> bool {
+    pub(in crate::net) fn is_gone(&self, link: u8) -> bool {
         self.0.get(usize::from(link)).is_none_or(|one| one.gone)
     }
 
     /// Takes frames that have come, from each its share; whether one of them
     /// turned out to be gone.
-    pub(super) fn receive(&mut self, take: &mut Take<'_>) -> bool {
+    pub(in crate::net) fn receive(&mut self, take: &mut Take<'_>) -> bool {
         self.receive_from_each(|number, link| {
             link.receive(&mut |frame, received| {
                 let link = number;
@@ -92,7 +92,7 @@ impl Links {
     }
 
     /// As [`Links::receive`], for a read that waits.
-    pub(super) fn receive_to(&mut self, reader: &mut Straight<'_>) -> bool {
+    pub(in crate::net) fn receive_to(&mut self, reader: &mut Straight<'_>) -> bool {
         self.receive_from_each(|number, link| {
             reader.link = number;
             link.receive_to(reader)
@@ -117,7 +117,7 @@ impl Links {
     }
 
     /// All of them are, whatever the devices say.
-    pub(super) fn lose_all(&mut self) {
+    pub(in crate::net) fn lose_all(&mut self) {
         for one in &mut self.0 {
             one.gone = true;
             if let Some(tells) = &one.tells {
@@ -127,7 +127,7 @@ impl Links {
     }
 
     /// Those that are gone.
-    pub(super) fn gone(&self) -> impl Iterator<Item = u8> {
+    pub(in crate::net) fn gone(&self) -> impl Iterator<Item = u8> {
         let numbered = (0..).zip(&self.0);
         numbered
             .filter(|(_, one)| one.gone)
@@ -136,7 +136,7 @@ impl Links {
 
     /// What the links have gathered goes out; whether one that was full takes
     /// frames again, or is gone.
-    pub(super) fn flush(&mut self) -> bool {
+    pub(in crate::net) fn flush(&mut self) -> bool {
         let mut freed = false;
         for one in &mut self.0 {
             one.link.flush();
@@ -147,18 +147,18 @@ impl Links {
         freed
     }
 
-    pub(super) fn is_any_full(&self) -> bool {
+    pub(in crate::net) fn is_any_full(&self) -> bool {
         self.there().any(|one| one.link.is_full())
     }
 
     /// Before they are waited for: false if there are frames already.
-    pub(super) fn arm(&mut self) -> bool {
+    pub(in crate::net) fn arm(&mut self) -> bool {
         let mut there = self.0.iter_mut().filter(|one| !one.gone);
         there.all(|one| !one.more && one.link.arm())
     }
 
     /// What each is waited for, by number; nothing if it is gone.
-    pub(super) fn waits(&self) -> impl Iterator<Item = Option<PollFlags>> {
+    pub(in crate::net) fn waits(&self) -> impl Iterator<Item = Option<PollFlags>> {
         self.0
             .iter()
             .map(|one| match (one.gone || one.relayed, one.link.is_full()) {
@@ -169,7 +169,7 @@ impl Links {
     }
 
     /// How long until a frame comes that no descriptor tells of.
-    pub(super) fn next_arrival(&self) -> Option<Duration> {
+    pub(in crate::net) fn next_arrival(&self) -> Option<Duration> {
         self.there().filter_map(|one| one.link.next_arrival()).min()
     }
 }

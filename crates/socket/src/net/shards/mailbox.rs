@@ -16,13 +16,13 @@ use weir_stack::iface::{Partial, Received};
 
 /// Bytes that wait for one stack at most, and a batch more of each that leaves
 /// some at that moment; frames counted with [`FRAME_COST`] each: beyond them what came is lost, and what is to be sent waits.
-pub(super) const WAITING_MAX: usize = 8 << 20;
+pub(in crate::net) const WAITING_MAX: usize = 8 << 20;
 /// What a frame counts besides its own bytes.
 const FRAME_COST: usize = 64;
 
 /// Frames for one stack, one behind the other.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(in crate::net) struct Batch {
     bytes: Vec<u8>,
     /// Bytes of the frames that were added; then comes one being written.
     added: usize,
@@ -37,7 +37,7 @@ struct Handed {
 
 /// What is to be done with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum What {
+pub(in crate::net) enum What {
     /// It came.
     Received(Received),
     /// It goes out by this link; if the link has something to complete, what,
@@ -49,34 +49,34 @@ pub(super) enum What {
 }
 
 impl Batch {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::net) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
     /// What it counts.
-    pub(super) fn cost(&self) -> usize {
+    pub(in crate::net) fn cost(&self) -> usize {
         self.added + self.frames.len() * FRAME_COST
     }
 
-    pub(super) fn add(&mut self, frame: &[u8], what: What) {
+    pub(in crate::net) fn add(&mut self, frame: &[u8], what: What) {
         self.reserve(frame.len()).copy_from_slice(frame);
         self.submit(what, [&[], &[]]);
     }
 
     /// Room for a frame to be written in place, behind those that were added.
-    pub(super) fn reserve(&mut self, len: usize) -> &mut [u8] {
+    pub(in crate::net) fn reserve(&mut self, len: usize) -> &mut [u8] {
         self.bytes.truncate(self.added);
         self.bytes.resize(self.added + len, 0);
         &mut self.bytes[self.added..]
     }
 
     /// Bytes of the frame that is being written.
-    pub(super) fn reserved(&self) -> usize {
+    pub(in crate::net) fn reserved(&self) -> usize {
         self.bytes.len() - self.added
     }
 
     /// Adds what was written there, with `payload` behind it.
-    pub(super) fn submit(&mut self, what: What, payload: [&[u8]; 2]) {
+    pub(in crate::net) fn submit(&mut self, what: What, payload: [&[u8]; 2]) {
         for part in payload {
             self.bytes.extend_from_slice(part);
         }
@@ -86,7 +86,7 @@ impl Batch {
     }
 
     /// Gives each frame in turn.
-    pub(super) fn each(&self, mut take: impl FnMut(&[u8], What)) {
+    pub(in crate::net) fn each(&self, mut take: impl FnMut(&[u8], What)) {
         let mut rest = &self.bytes[..];
         for frame in &self.frames {
             let (bytes, behind) = rest.split_at(frame.len);
@@ -97,7 +97,7 @@ impl Batch {
 }
 
 /// Where others leave what is for one stack.
-pub(super) struct Post {
+pub(in crate::net) struct Post {
     queue: Sender<Batch>,
     waiting: AtomicUsize,
     /// There is something new since the thread has looked last.
@@ -117,7 +117,7 @@ pub(super) struct Post {
 
 impl Post {
     /// One whose thread is woken by this eventfd, and where it takes from.
-    pub(super) fn new(wake: OwnedFd) -> (Post, Receiver<Batch>) {
+    pub(in crate::net) fn new(wake: OwnedFd) -> (Post, Receiver<Batch>) {
         let (queue, taken) = channel();
         let post = Post {
             queue,
@@ -135,17 +135,17 @@ impl Post {
     }
 
     /// What the thread waits for.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(in crate::net) fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
     /// Whether so many bytes more may wait.
-    pub(super) fn has_room(&self, cost: usize) -> bool {
+    pub(in crate::net) fn has_room(&self, cost: usize) -> bool {
         self.waiting.load(SeqCst) + cost <= WAITING_MAX
     }
 
     /// Leaves frames.
-    pub(super) fn push(&self, batch: Batch) {
+    pub(in crate::net) fn push(&self, batch: Batch) {
         self.waiting.fetch_add(batch.cost(), SeqCst);
         self.handed.fetch_add(batch.frames.len() as u64, Relaxed);
         // It fails if the thread has ended, and nobody needs them.
@@ -154,12 +154,12 @@ impl Post {
     }
 
     /// A frame found no room.
-    pub(super) fn lose(&self) {
+    pub(in crate::net) fn lose(&self) {
         self.lost.fetch_add(1, Relaxed);
     }
 
     /// Lets the thread look.
-    pub(super) fn poke(&self) {
+    pub(in crate::net) fn poke(&self) {
         self.poked.store(true, SeqCst);
         if self.rests.swap(false, SeqCst) {
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -167,7 +167,7 @@ impl Post {
     }
 
     /// The thread is up, and looks now.
-    pub(super) fn looks(&self) {
+    pub(in crate::net) fn looks(&self) {
         self.rests.store(false, SeqCst);
         // Read, too: so what was left before it was poked is seen.
         self.poked.swap(false, SeqCst);
@@ -175,7 +175,7 @@ impl Post {
 
     /// Whether the thread may rest, which it does then: nobody has poked it
     /// since it looked.
-    pub(super) fn rest(&self) -> bool {
+    pub(in crate::net) fn rest(&self) -> bool {
         self.rests.store(true, SeqCst);
         let may = !self.poked.load(SeqCst);
         if !may {
@@ -185,7 +185,7 @@ impl Post {
     }
 
     /// A batch was dealt with; who waits for room now that there is some.
-    pub(super) fn done(&self, batch: &Batch) -> u64 {
+    pub(in crate::net) fn done(&self, batch: &Batch) -> u64 {
         let left = self.waiting.fetch_sub(batch.cost(), SeqCst) - batch.cost();
         match left <= WAITING_MAX / 2 {
             true => self.starved.swap(0, SeqCst),
@@ -194,7 +194,7 @@ impl Post {
     }
 
     /// As [`Post::has_room`]; else `who` is to be poked when there is.
-    pub(super) fn has_room_for(&self, who: usize, cost: usize) -> bool {
+    pub(in crate::net) fn has_room_for(&self, who: usize, cost: usize) -> bool {
         if self.has_room(cost) {
             return true;
         }
@@ -203,12 +203,12 @@ impl Post {
         self.has_room(cost)
     }
 
-    pub(super) fn tell(&self, addressing: &Arc<Addressing>) {
+    pub(in crate::net) fn tell(&self, addressing: &Arc<Addressing>) {
         *self.addressing() = Some(Arc::clone(addressing));
         self.poke();
     }
 
-    pub(super) fn take_addressing(&self) -> Option<Arc<Addressing>> {
+    pub(in crate::net) fn take_addressing(&self) -> Option<Arc<Addressing>> {
         self.addressing().take()
     }
 
@@ -218,16 +218,16 @@ impl Post {
     }
 
     /// The stack has nothing left to do; whether that is new.
-    pub(super) fn end(&self) -> bool {
+    pub(in crate::net) fn end(&self) -> bool {
         !self.over.swap(true, SeqCst)
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::net) fn is_over(&self) -> bool {
         self.over.load(SeqCst)
     }
 
     /// Frames that were left, and those there was no room for.
-    pub(super) fn counted(&self) -> (u64, u64) {
+    pub(in crate::net) fn counted(&self) -> (u64, u64) {
         (self.handed.load(Relaxed), self.lost.load(Relaxed))
     }
 }
