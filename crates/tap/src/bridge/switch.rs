@@ -1,7 +1,7 @@
 //! What a learning bridge does with a frame (IEEE 802.1D, 802.1Q), for any
 //! number of ports. No I/O, no clock.
 
-use crate::fdb::{Fdb, Learned};
+use crate::bridge::fdb::{Fdb, Learned};
 use weir_wire::ethernet::Address;
 
 /// Most ports.

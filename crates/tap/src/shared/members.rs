@@ -4,7 +4,7 @@
 //! otherwise all take from each queue, one at a time. A queue whose process
 //! does not come to take its frames is anybody's.
 
-use crate::link::Queue;
+use crate::io::queue::Queue;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::mem;

@@ -1,10 +1,10 @@
 //! One tapped link: a socket and a queue for each of its device's queues.
 
-use crate::bulk::NoBulk;
 use crate::config::{Config, Mode};
-use crate::counts::{Counts, LinkCounts};
 use crate::error::TapError;
-use crate::member::Members;
+use crate::io::tx_burst::NoBulk;
+use crate::shared::members::Members;
+use crate::stats::{Counts, LinkCounts};
 use crate::trust;
 use rustix::io::Errno;
 use std::collections::VecDeque;

@@ -1,9 +1,9 @@
 //! Frames between the calls: taken from links, given to links, allocated.
 
-use crate::bulk::NoBulk;
-use crate::complete::complete;
-use crate::counts::{Counts, LinkCounts};
 use crate::error::TapError;
+use crate::io::checksum::complete;
+use crate::io::tx_burst::NoBulk;
+use crate::stats::{Counts, LinkCounts};
 use crate::tap::{LinkId, Tap, ring_error};
 use weir_link::net::Interface;
 use weir_link::xdp::{Bypass, CopyMode, Why};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::{Line, Offloads};
+use weir_lab::testenv;
 use weir_link::xdp::{Bypass, XskSpec};
 use weir_ring::Frame;
 
@@ -41,7 +41,7 @@ fn shared(path: &Path) -> Tap {
 
 /// Runs `each` in the middle of a line, on a thread of its own.
 fn in_the_middle(each: impl FnOnce(&Line) + Send) {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let line = Line::new(Offloads::OFF).unwrap();
@@ -124,7 +124,7 @@ fn a_link_that_was_let_go_of_meanwhile_is_not_joined() {
         let until = Instant::now() + Duration::from_secs(5);
         let peer = loop {
             assert!(Instant::now() < until, "nobody came");
-            match pass::accept(listener) {
+            match fd_passing::accept(listener) {
                 Some(peer) => break peer,
                 None => std::thread::sleep(Duration::from_millis(1)),
             }

@@ -1,9 +1,12 @@
 //! A bump in the wire: each frame goes through the program's code, and then
 //! out at the other link.
 
+pub mod fdb;
+pub mod switch;
+
 use crate::config::Config;
 use crate::error::TapError;
-use crate::fast::{FastConfig, FastPath};
+use crate::flow_cache::{FastConfig, FastPath};
 use crate::tap::{LinkId, Pull, Tap};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;

@@ -5,14 +5,17 @@
 //! others among them: whoever is left can go on with all of it, and the kernel
 //! gives the interfaces back when the last one has gone.
 
-use crate::bulk::NoBulk;
+pub(super) mod fd_passing;
+pub(super) mod members;
+
 use crate::config::{Config, check};
 use crate::error::TapError;
-use crate::link::{Queue, TapLink, sizes};
-use crate::member::{LOOK, Members, is_alive, number};
-use crate::pass::{self, Message};
+use crate::io::queue::{Queue, TapLink, sizes};
+use crate::io::tx_burst::NoBulk;
 use crate::tap::Tap;
 use crate::trust;
+use fd_passing::Message;
+use members::{LOOK, Members, is_alive, number};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -57,7 +60,7 @@ impl Tap {
         }
         self.hold_death_word()?;
         self.bulk = Err(NoBulk::Shared);
-        let listener = pass::listen_at(at).map_err(|source| TapError::CannotShare {
+        let listener = fd_passing::listen_at(at).map_err(|source| TapError::CannotShare {
             path: at.to_owned(),
             source,
         })?;
@@ -94,8 +97,8 @@ impl Tap {
             path: at.to_owned(),
             source,
         };
-        let peer = pass::connect_to(at).map_err(unreachable)?;
-        let message = pass::receive(&peer).map_err(unreachable)?;
+        let peer = fd_passing::connect_to(at).map_err(unreachable)?;
+        let message = fd_passing::receive(&peer).map_err(unreachable)?;
         let (links, ring, given) = greeting(message).ok_or(TapError::OtherVersion)?;
         let mut gate = Gate::of_parts(given.gate)?;
         let state = Rc::clone(gate.state());
@@ -117,7 +120,7 @@ impl Tap {
         let mut own = Vec::new();
         let word_slot = word.slot();
         let joined = (0..links).try_for_each(|_| {
-            let message = pass::receive(&peer).map_err(unreachable)?;
+            let message = fd_passing::receive(&peer).map_err(unreachable)?;
             joined(message, &config, &pool, me, &mut gate, &mut own)
         });
         if let Err(error) = joined {
@@ -203,7 +206,7 @@ impl Tap {
         let Some(members) = &self.members else {
             return Ok(());
         };
-        while let Some(peer) = pass::accept(members.listener.as_fd()) {
+        while let Some(peer) = fd_passing::accept(members.listener.as_fd()) {
             // Whoever does not take what it is given has left.
             let _ = self.offer(&peer);
         }
@@ -273,11 +276,11 @@ impl Tap {
             gate.peers,
             members.listener.as_fd(),
         ];
-        pass::send(to, &(bytes, fds))?;
+        fd_passing::send(to, &(bytes, fds))?;
         for (link, number) in self.links.iter().zip(0..) {
             let parts = self.gate.link_parts(number);
             if let (Some(link), Some(parts)) = (link, parts) {
-                pass::send(to, &link_message(link, number as u32, parts))?;
+                fd_passing::send(to, &link_message(link, number as u32, parts))?;
             }
         }
         Ok(())

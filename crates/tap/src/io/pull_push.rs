@@ -2,11 +2,11 @@
 
 use crate::clock;
 use crate::error::TapError;
-use crate::fast::LEASE;
-use crate::link::{Push, Queue};
-use crate::member::SLEEP;
+use crate::flow_cache::LEASE;
+use crate::io::queue::{Push, Queue};
+use crate::link_monitor::Watch;
+use crate::shared::members::SLEEP;
 use crate::tap::{Pull, Tap, ring_error};
-use crate::watch::Watch;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use weir_link::xdp::{Bypass, CopyMode, GateError, wait_readable};

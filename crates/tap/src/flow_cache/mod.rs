@@ -23,21 +23,21 @@
 //! so: what is to be done for all of them is done for some each millisecond
 //! (`tend.rs`).
 
-mod drivers;
-mod report;
-mod tend;
+mod ageing;
+mod stats;
+mod xdp_features;
 
-pub use report::{Carried, FastCounts, FastEntry};
+pub use stats::{Carried, FastCounts, FastEntry};
 
 use crate::error::TapError;
-use drivers::Drivers;
+use ageing::Tending;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
-use tend::Tending;
 pub use weir_link::xdp::PATIENCE;
 use weir_link::xdp::{FAST_ENTRIES_MAX, Fast, FastAction, FastKey, FastKind, State};
 use weir_wire::ethernet::Address;
+use xdp_features::Drivers;
 
 /// How long entries hold while the program sleeps and gives no sign.
 pub const LEASE: Duration = Duration::from_millis(200);
@@ -176,7 +176,7 @@ impl FastPath {
         self.drivers.open();
         self.links[link] = Some(Out {
             ifindex,
-            takes: drivers::takes(ifindex),
+            takes: xdp_features::takes(ifindex),
             carried_in: Carried::default(),
             carried_out: Carried::default(),
         });
@@ -318,7 +318,7 @@ impl FastPath {
             self.stations.remove(&(dst, *key));
         }
         self.entries[slot as usize].as_mut()?.is_over = true;
-        let until = self.now.saturating_add(tend::REST_NS);
+        let until = self.now.saturating_add(ageing::REST_NS);
         self.resting.push_back((until, slot));
         Some(slot)
     }

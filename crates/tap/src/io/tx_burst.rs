@@ -2,8 +2,8 @@
 //! each: see [`weir_link::xdp::Bulk`].
 
 use crate::clock;
-use crate::counts::Counts;
-use crate::link::{Push, Queue, TapLink};
+use crate::io::queue::{Push, Queue, TapLink};
+use crate::stats::Counts;
 use std::fmt;
 use weir_link::net::{Feature, driver};
 use weir_link::xdp::waits;
