@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
-use weir_apps::route::{LinkSettings, Origin, Router, Settings, Target, Verdict};
+use weir_apps::router::engine::{LinkSettings, Origin, Router, Settings, Target, Verdict};
 use weir_lab::need;
 use weir_lab::net::{Host, Lab};
 use weir_lab::rng::Rng;

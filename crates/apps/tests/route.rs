@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::net::Ipv4Addr;
-use weir_apps::route::{
+use weir_apps::router::engine::{
     HEARD_BURST, HEARD_PER_SECOND, Heard, Hop, Origin, QUEUE_MAX, Reason, Settings, Target, Verdict,
 };
 use weir_wire::arp::{self, Operation};
@@ -342,7 +342,7 @@ fn configured_routes_come_before_learned_ones_and_low_metrics_first() {
     let prefix = "203.0.113.0/24".parse().unwrap();
     let routes = router.routes_mut();
     let through = |link| Target::to(link, Some(PEER_V4[usize::from(link)].into()));
-    let look = |routes: &weir_apps::route::Routes| routes.look_up(FAR.into()).cloned();
+    let look = |routes: &weir_apps::router::engine::Routes| routes.look_up(FAR.into()).cloned();
     routes
         .insert(prefix, Origin::Learned(20), through(0))
         .unwrap();
@@ -377,7 +377,7 @@ fn a_flow_keeps_to_one_of_several_hops_whose_link_is_up() {
         .routes_mut()
         .insert(prefix, Origin::Configured, target)
         .unwrap();
-    let links = |router: &mut weir_apps::route::Router| {
+    let links = |router: &mut weir_apps::router::engine::Router| {
         let hosts = (0..100u8).map(|host| Ipv4Addr::new(203, 0, 113, host));
         let sent = hosts.map(|dst| give(router, 0, 0, udp_v4(PEER_V4[0], dst, 64, 10, true)));
         sent.map(|given| match given.verdict {

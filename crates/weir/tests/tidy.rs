@@ -53,7 +53,7 @@ const PURE: [&str; 5] = [
     "crates/filter/src",
     "crates/demux/src",
     "crates/stack/src",
-    "crates/apps/src/route",
+    "crates/apps/src/router/engine",
 ];
 
 /// What a pure crate does not name, and where it may all the same.

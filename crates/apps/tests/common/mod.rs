@@ -2,7 +2,7 @@
 #![allow(unreachable_pub, dead_code, reason = "each test uses its part")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use weir_apps::route::{LinkId, LinkSettings, Reason, Router, Settings, Verdict};
+use weir_apps::router::engine::{LinkId, LinkSettings, Reason, Router, Settings, Verdict};
 use weir_wire::ethernet::{self, Address};
 use weir_wire::{Addresses, EtherType, Protocol, icmp, ipv4, ipv6, udp};
 

@@ -17,7 +17,9 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use weir_apps::route::config::{Config, FILE_BYTES_MAX, HostFrames, Kernel, host_at, link_at};
+use weir_apps::router::engine::config::{
+    Config, FILE_BYTES_MAX, HostFrames, Kernel, host_at, link_at,
+};
 use weir_apps::router::{self, RunError, View};
 use weir_link::net::InterfaceError;
 use weir_tap::{Bypass, FastConfig, FastKind, HostFilterError, TapError};

@@ -3,8 +3,8 @@
 //! A thread of its own follows them: to give a link another program takes the
 //! kernel milliseconds, for which no frame is to wait.
 
-use crate::route::config::Config;
-use crate::router::{prefixes, to_host};
+use crate::router::engine::config::Config;
+use crate::router::live::{prefixes, to_host};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::OwnedFd;

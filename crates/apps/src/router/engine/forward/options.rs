@@ -1,7 +1,7 @@
 //! IPv4 options on the way (RFC 791 §3.1, RFC 1812 §5.2.4, §5.3.13): a route
 //! is recorded and time stamps are put where the sender left room.
 
-use super::bytes::put;
+use crate::router::engine::bytes::put;
 use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::{checksum, ipv4};
 
@@ -14,17 +14,17 @@ const STRICT_ROUTE: u8 = 137;
 
 /// What a header's options ask of a router.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Options {
+pub(in crate::router::engine) struct Options {
     /// Where the option to record the route is, and room in it.
     record: Option<usize>,
     /// Where the option for time stamps is.
     stamp: Option<usize>,
     /// The sender wants to choose the way.
-    pub(super) source_route: bool,
+    pub(in crate::router::engine) source_route: bool,
 }
 
 impl Options {
-    pub(super) fn is_to_be_filled(&self) -> bool {
+    pub(in crate::router::engine) fn is_to_be_filled(&self) -> bool {
         self.record.is_some() || self.stamp.is_some()
     }
 }
@@ -34,7 +34,7 @@ impl Options {
 /// # Errors
 /// Where in the header the first byte is that cannot be (RFC 792, parameter
 /// problem).
-pub(super) fn parse(header: &[u8]) -> Result<Options, u8> {
+pub(in crate::router::engine) fn parse(header: &[u8]) -> Result<Options, u8> {
     let mut options = Options::default();
     let mut at = ipv4::Repr::LEN;
     while at < header.len() {
@@ -105,7 +105,12 @@ fn stamp_problem(option: &[u8]) -> Option<usize> {
 
 /// Puts what the options ask for into a packet: the router's address on the
 /// link that it leaves by, and the time.
-pub(super) fn fill(packet: &mut [u8], options: &Options, own: Option<IpAddr>, day_ms: u32) {
+pub(in crate::router::engine) fn fill(
+    packet: &mut [u8],
+    options: &Options,
+    own: Option<IpAddr>,
+    day_ms: u32,
+) {
     let own = match own {
         Some(IpAddr::V4(own)) => own,
         _ => Ipv4Addr::UNSPECIFIED,

@@ -1,7 +1,7 @@
 //! Routes learned from the kernel: whatever puts them there, FRR and BIRD
 //! among others, feeds the router.
 
-use crate::route::{HOPS_MAX, Hop, LinkId, Origin, Router, Target};
+use crate::router::engine::{HOPS_MAX, Hop, LinkId, Origin, Router, Target};
 use std::collections::{HashSet, hash_set};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

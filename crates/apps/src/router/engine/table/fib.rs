@@ -20,7 +20,7 @@
 //! The value 0 is no route. The default route is apart, so that changing it
 //! costs nothing.
 
-use super::blocks::Blocks;
+use super::arena::Blocks;
 use prefix_trie::{Prefix, PrefixMap};
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -183,7 +183,10 @@ impl Routes {
     ///
     /// # Errors
     /// If there is no room for some: they follow when there is.
-    pub(super) fn set_own(&mut self, wanted: Vec<(Prefix, Target)>) -> Result<(), RouteError> {
+    pub(in crate::router::engine) fn set_own(
+        &mut self,
+        wanted: Vec<(Prefix, Target)>,
+    ) -> Result<(), RouteError> {
         let wanted = wanted.into_iter();
         let wanted: HashMap<Prefix, Target> = wanted
             .map(|(prefix, target)| (prefix.network(), target))
@@ -221,7 +224,7 @@ impl Routes {
     }
 
     /// For how many of the routes to what is ours there was no room yet.
-    pub(super) fn own_lacking(&self) -> usize {
+    pub(in crate::router::engine) fn own_lacking(&self) -> usize {
         self.own_left.len()
     }
 
@@ -263,15 +266,15 @@ impl Routes {
         self.v4.fib.is_settled() && self.v6.fib.is_settled()
     }
 
-    pub(super) fn v4(&self) -> &Fib<u32> {
+    pub(in crate::router::engine) fn v4(&self) -> &Fib<u32> {
         &self.v4.fib
     }
 
-    pub(super) fn v6(&self) -> &Fib<u128> {
+    pub(in crate::router::engine) fn v6(&self) -> &Fib<u128> {
         &self.v6.fib
     }
 
-    pub(super) fn target(&self, number: u32) -> Option<&Target> {
+    pub(in crate::router::engine) fn target(&self, number: u32) -> Option<&Target> {
         (number != 0).then(|| &self.targets.all[number as usize])
     }
 }

@@ -1,7 +1,7 @@
 //! What a router has the kernel remember: by the addresses of packets, where
 //! they go on.
 
-use crate::route::{LinkId, Router};
+use crate::router::engine::{LinkId, Router};
 use std::time::Duration;
 use weir_tap::{FastAction, FastKey, FastPath, Tap};
 use weir_wire::ethernet::Address;

@@ -1,9 +1,9 @@
 //! Cutting an IPv4 packet that the next link does not take whole (RFC 791
 //! §3.2, RFC 1812 §5.2.6).
 
-use super::bytes::{ETHERNET, array, half, put};
-use super::routes::Hop;
-use super::{Reason, Router, Verdict};
+use crate::router::engine::bytes::{ETHERNET, array, half, put};
+use crate::router::engine::table::routes::Hop;
+use crate::router::engine::{Reason, Router, Verdict};
 use std::net::Ipv4Addr;
 use weir_wire::{checksum, ipv4};
 
@@ -13,7 +13,7 @@ const COPIED: u8 = 0x80;
 
 impl Router {
     /// Sends a frame's packet in pieces; all or none.
-    pub(super) fn fragment(
+    pub(in crate::router::engine) fn fragment(
         &mut self,
         now_ns: u64,
         hop: Hop,

@@ -6,13 +6,13 @@ const SIZES: usize = 7;
 /// An arena of runs of 1 to 64 values. A run lies on as many places as the
 /// next power of two, so what is freed fits what comes later.
 #[derive(Debug)]
-pub(super) struct Blocks<T> {
+pub(in crate::router::engine) struct Blocks<T> {
     values: Vec<T>,
     free: [Vec<u32>; SIZES],
 }
 
 impl<T: Copy + Default> Blocks<T> {
-    pub(super) fn new() -> Blocks<T> {
+    pub(in crate::router::engine) fn new() -> Blocks<T> {
         Blocks {
             values: Vec::new(),
             free: std::array::from_fn(|_| Vec::new()),
@@ -20,7 +20,7 @@ impl<T: Copy + Default> Blocks<T> {
     }
 
     /// A run of `len` values, of no particular content; where it begins.
-    pub(super) fn take(&mut self, len: usize) -> u32 {
+    pub(in crate::router::engine) fn take(&mut self, len: usize) -> u32 {
         if len == 0 {
             return 0;
         }
@@ -34,22 +34,22 @@ impl<T: Copy + Default> Blocks<T> {
     }
 
     /// Gives a run back.
-    pub(super) fn give(&mut self, start: u32, len: usize) {
+    pub(in crate::router::engine) fn give(&mut self, start: u32, len: usize) {
         if len > 0 {
             self.free[class(len)].push(start);
         }
     }
 
-    pub(super) fn get(&self, at: u32) -> &T {
+    pub(in crate::router::engine) fn get(&self, at: u32) -> &T {
         &self.values[at as usize]
     }
 
-    pub(super) fn set(&mut self, at: u32, value: T) {
+    pub(in crate::router::engine) fn set(&mut self, at: u32, value: T) {
         self.values[at as usize] = value;
     }
 
     /// Bytes that the values take, free runs included.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::router::engine) fn bytes(&self) -> usize {
         self.values.len() * size_of::<T>()
     }
 }

@@ -1,8 +1,8 @@
 //! What the router itself sends: to a neighbour once its address is known.
 
 use super::bytes::{ETHERNET, put};
-use super::neighbours::{Ask, Way};
-use super::routes::{Hop, LinkId};
+use super::table::neighbours::{Ask, Way};
+use super::table::routes::{Hop, LinkId};
 use super::{Reason, Router, Verdict};
 use std::collections::VecDeque;
 use std::net::IpAddr;

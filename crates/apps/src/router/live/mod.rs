@@ -1,10 +1,14 @@
-//! The router on live links: [`route`](crate::route)'s core between taps.
+//! The router on live links: [`engine`](crate::router::engine)'s core between taps.
 
-use crate::addresses::{Addresses, News};
-use crate::fast::{Follower, remember};
-use crate::kernel::Learner;
-use crate::route::config::{Config, ConfigError, Facts};
-use crate::route::{LinkId, Origin, Reason, RouteError, Router, Verdict};
+pub(crate) mod address_monitor;
+pub(crate) mod flow_cache;
+pub(crate) mod kernel_routes;
+
+use crate::router::engine::config::{Config, ConfigError, Facts};
+use crate::router::engine::{LinkId, Origin, Reason, RouteError, Router, Verdict};
+use crate::router::live::address_monitor::{Addresses, News};
+use crate::router::live::flow_cache::{Follower, remember};
+use crate::router::live::kernel_routes::Learner;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -13,7 +17,7 @@ use weir_link::net::{Address, AddressWatcher, Interface, InterfaceError, Neighbo
 use weir_stack::Prefix;
 use weir_tap::{Frame, HostFilter, HostFilterError, Pull, Tap, TapError};
 
-const _: () = assert!(crate::route::LINKS_MAX == weir_link::xdp::LINKS_MAX as usize);
+const _: () = assert!(crate::router::engine::LINKS_MAX == weir_link::xdp::LINKS_MAX as usize);
 
 /// Frames of one link that are looked at together.
 const BATCH: usize = 64;

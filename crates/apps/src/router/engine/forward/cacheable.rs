@@ -5,10 +5,10 @@
 //! packet may be, whoever forwards by memory must look at: the header, the
 //! TTL, options, the length.
 
-use super::bytes::mixed;
-use super::neighbours::Way as Known;
-use super::routes::{Hop, LinkId, Target};
-use super::{Router, Way};
+use crate::router::engine::bytes::mixed;
+use crate::router::engine::table::neighbours::Way as Known;
+use crate::router::engine::table::routes::{Hop, LinkId, Target};
+use crate::router::engine::{Router, Way};
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
 
@@ -35,13 +35,13 @@ impl Router {
 
     /// Notes of the frame in hand that it is like others, unless it leaves by
     /// the link it came on and its sender is to be told.
-    pub(super) fn note_alike(&mut self, hop: Hop, arrived: LinkId) {
+    pub(in crate::router::engine) fn note_alike(&mut self, hop: Hop, arrived: LinkId) {
         self.is_alike = hop.link != arrived || !self.redirects;
     }
 
     /// Whether a packet of IPv6 goes where its addresses say, and not its flow
     /// label.
-    pub(super) fn is_sole(&self, route: u32) -> bool {
+    pub(in crate::router::engine) fn is_sole(&self, route: u32) -> bool {
         matches!(self.routes.target(route), Some(Target::Forward(hops)) if hops.len() == 1)
     }
 

@@ -1,12 +1,14 @@
 //! What the router does for itself: ARP (RFC 826), neighbour discovery (RFC
 //! 4861 §7), echo (RFC 792, RFC 4443 §4); the rest is refused.
 
+pub(super) mod neighbour_updates;
+
 use super::bytes::{ETHERNET, array, half, put};
-use super::errors::{Problem, TTL};
-use super::heard::Heard;
-use super::neighbours::Ask;
-use super::routes::LinkId;
+use super::forward::icmp_errors::{Problem, TTL};
+use super::table::neighbours::Ask;
+use super::table::routes::LinkId;
 use super::{Reason, Router, Verdict};
+use neighbour_updates::Heard;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::arp::{self, Operation};

@@ -1,8 +1,8 @@
 //! What neighbours have said, for the host's own protocols: they ask by
 //! themselves, but the answers come to the router.
 
-use super::limit::RateLimit;
-use super::routes::LinkId;
+use crate::router::engine::rate_limit::RateLimit;
+use crate::router::engine::table::routes::LinkId;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
@@ -32,7 +32,7 @@ pub struct Heard {
 }
 
 /// Words that were not told yet.
-pub(super) struct HeardQueue {
+pub(in crate::router::engine) struct HeardQueue {
     words: VecDeque<Heard>,
     limit: RateLimit,
 }
@@ -48,17 +48,17 @@ impl Default for HeardQueue {
 
 impl HeardQueue {
     /// Takes a word; drops it where there are too many.
-    pub(super) fn push(&mut self, now_ns: u64, word: Heard) {
+    pub(in crate::router::engine) fn push(&mut self, now_ns: u64, word: Heard) {
         if self.words.len() < HEARD_BURST as usize && self.limit.allows(now_ns) {
             self.words.push_back(word);
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::router::engine) fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    pub(super) fn pop(&mut self) -> Option<Heard> {
+    pub(in crate::router::engine) fn pop(&mut self) -> Option<Heard> {
         self.words.pop_front()
     }
 }

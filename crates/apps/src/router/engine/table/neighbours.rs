@@ -24,7 +24,7 @@ use weir_wire::ethernet::Address;
 pub const WAITING_ALL_MAX: usize = 4096;
 
 /// A neighbour's address and the link it is on.
-pub(super) type Place = (LinkId, IpAddr);
+pub(in crate::router::engine) type Place = (LinkId, IpAddr);
 
 #[derive(Debug)]
 enum State {
@@ -55,10 +55,10 @@ struct Neighbour {
 }
 
 /// A question to be sent: for which address, and to whom if not to all.
-pub(super) type Ask = (Place, Option<Address>);
+pub(in crate::router::engine) type Ask = (Place, Option<Address>);
 
 /// What became of a packet for a neighbour.
-pub(super) enum Way {
+pub(in crate::router::engine) enum Way {
     /// Here is its hardware address.
     Known(Address),
     /// It is asked for: [`Neighbours::hold`] the frame.
@@ -71,7 +71,7 @@ pub(super) enum Way {
 const RECENT: usize = 64;
 
 /// The table.
-pub(super) struct Neighbours {
+pub(in crate::router::engine) struct Neighbours {
     slots: Vec<Option<Neighbour>>,
     numbers: HashMap<Place, u32, ahash::RandomState>,
     /// Numbers of those that were used of late, each where its address says;
@@ -93,7 +93,7 @@ pub(super) struct Neighbours {
 
 impl Neighbours {
     /// A table of so many neighbours, a quarter of them at most unanswered.
-    pub(super) fn new(max: usize, seed: u64) -> Neighbours {
+    pub(in crate::router::engine) fn new(max: usize, seed: u64) -> Neighbours {
         let state = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(17), 0x77656972);
         Neighbours {
             slots: Vec::new(),
@@ -112,23 +112,23 @@ impl Neighbours {
     }
 
     /// Enters one for good.
-    pub(super) fn set_static(&mut self, place: Place, hardware: Address) {
+    pub(in crate::router::engine) fn set_static(&mut self, place: Place, hardware: Address) {
         let _ = self.enter(place, hardware, State::Static);
     }
 
     /// Whether one has another address since the last call, or is gone.
-    pub(super) fn take_changed(&mut self) -> bool {
+    pub(in crate::router::engine) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
     /// How many are known or asked for.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::router::engine) fn len(&self) -> usize {
         self.numbers.len()
     }
 
     /// The address to send to, if it is known; otherwise it is asked for.
     #[inline]
-    pub(super) fn resolve(&mut self, now_ns: u64, place: Place) -> Way {
+    pub(in crate::router::engine) fn resolve(&mut self, now_ns: u64, place: Place) -> Way {
         let Some(number) = self.number(place) else {
             return self.ask_new(now_ns, place);
         };
@@ -186,7 +186,7 @@ impl Neighbours {
 
     /// Keeps a frame until the address is known; gives how many are dropped
     /// for it.
-    pub(super) fn hold(&mut self, place: Place, frame: Vec<u8>) -> u64 {
+    pub(in crate::router::engine) fn hold(&mut self, place: Place, frame: Vec<u8>) -> u64 {
         let room = WAITING_ALL_MAX.saturating_sub(self.waiting);
         let Some(State::Incomplete { waiting }) = self.state(place) else {
             return 1;
@@ -207,14 +207,18 @@ impl Neighbours {
     }
 
     /// Whether anything is known about it.
-    pub(super) fn knows(&self, place: Place) -> bool {
+    pub(in crate::router::engine) fn knows(&self, place: Place) -> bool {
         self.numbers.contains_key(&place)
     }
 
     /// A neighbour that talks to us has told its address, which is to be
     /// confirmed when it is used (RFC 4861 §7.2.3). Gives the frames that
     /// waited.
-    pub(super) fn heard(&mut self, place: Place, hardware: Address) -> VecDeque<Vec<u8>> {
+    pub(in crate::router::engine) fn heard(
+        &mut self,
+        place: Place,
+        hardware: Address,
+    ) -> VecDeque<Vec<u8>> {
         let known = self.numbers.get(&place);
         let known = known.and_then(|number| self.slots[*number as usize].as_ref());
         match known {
@@ -230,7 +234,7 @@ impl Neighbours {
 
     /// A neighbour has answered by ARP: its address holds for a while. Gives
     /// the frames that waited; `None` if it was not asked, and so not believed.
-    pub(super) fn answered(
+    pub(in crate::router::engine) fn answered(
         &mut self,
         now_ns: u64,
         place: Place,
@@ -244,7 +248,7 @@ impl Neighbours {
 
     /// A neighbour has advertised its address, if it tells one (RFC 4861
     /// §7.2.5). Gives the frames that waited; `None` if nobody asked.
-    pub(super) fn advertised(
+    pub(in crate::router::engine) fn advertised(
         &mut self,
         now_ns: u64,
         place: Place,
@@ -300,7 +304,7 @@ impl Neighbours {
 
     /// Asks again who is due, and gives up who never answers: the frames that
     /// waited for them, to tell their senders.
-    pub(super) fn poll(&mut self, now_ns: u64) -> Vec<(LinkId, Vec<u8>)> {
+    pub(in crate::router::engine) fn poll(&mut self, now_ns: u64) -> Vec<(LinkId, Vec<u8>)> {
         let mut silent = Vec::new();
         while let Some(&(due_ns, number)) = self.due.first()
             && due_ns <= now_ns
@@ -326,17 +330,17 @@ impl Neighbours {
     }
 
     /// When [`Neighbours::poll`] is due.
-    pub(super) fn next_ns(&self) -> Option<u64> {
+    pub(in crate::router::engine) fn next_ns(&self) -> Option<u64> {
         self.due.first().map(|(due_ns, _)| *due_ns)
     }
 
     /// Whether there are questions to be sent.
-    pub(super) fn has_asks(&self) -> bool {
+    pub(in crate::router::engine) fn has_asks(&self) -> bool {
         !self.asks.is_empty()
     }
 
     /// The questions to be sent.
-    pub(super) fn take_asks(&mut self) -> Vec<Ask> {
+    pub(in crate::router::engine) fn take_asks(&mut self) -> Vec<Ask> {
         std::mem::take(&mut self.asks)
     }
 

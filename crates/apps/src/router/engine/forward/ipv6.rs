@@ -1,14 +1,14 @@
 //! IPv6 forwarding (RFC 8200, RFC 4291, RFC 4443).
 
-use super::bytes::{ETHERNET, array, half, mixed};
-use super::errors::Problem;
-use super::routes::{Hop, LinkId};
-use super::{Reason, Router, Verdict, Way};
+use super::icmp_errors::Problem;
+use crate::router::engine::bytes::{ETHERNET, array, half, mixed};
+use crate::router::engine::table::routes::{Hop, LinkId};
+use crate::router::engine::{Reason, Router, Verdict, Way};
 use std::net::Ipv6Addr;
 use weir_wire::{Protocol, ipv6};
 
 /// Checks a packet's header and gives its destination.
-pub(super) fn check(packet: &[u8]) -> Result<u128, Reason> {
+pub(in crate::router::engine) fn check(packet: &[u8]) -> Result<u128, Reason> {
     let view = ipv6::Packet::new(packet).map_err(|_| Reason::Malformed)?;
     if ipv6::Repr::LEN + view.payload_len() > packet.len() {
         return Err(Reason::Malformed);
@@ -28,7 +28,7 @@ fn is_martian_source(src: Ipv6Addr) -> bool {
 
 impl Router {
     /// Forwards a packet whose header is good, by the route of that number.
-    pub(super) fn forward_v6(
+    pub(in crate::router::engine) fn forward_v6(
         &mut self,
         now_ns: u64,
         link: LinkId,
@@ -77,7 +77,7 @@ impl Router {
 
     /// Whether an address is the router's: on that link, where it is one of a
     /// link alone (RFC 4007 §6), else on any.
-    pub(super) fn is_ours_v6(&self, link: LinkId, address: Ipv6Addr) -> bool {
+    pub(in crate::router::engine) fn is_ours_v6(&self, link: LinkId, address: Ipv6Addr) -> bool {
         match address.is_unicast_link_local() {
             true => self.links[usize::from(link)].has(address.into()),
             false => self.own_v6.binary_search(&address).is_ok(),

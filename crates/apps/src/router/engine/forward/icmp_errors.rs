@@ -1,9 +1,9 @@
 //! ICMP errors: when one is sent, and what it says (RFC 792, RFC 1812 §4.3,
 //! RFC 4443 §2.4, §3).
 
-use super::bytes::{ETHERNET, array, half};
-use super::routes::LinkId;
-use super::{Reason, Router};
+use crate::router::engine::bytes::{ETHERNET, array, half};
+use crate::router::engine::table::routes::LinkId;
+use crate::router::engine::{Reason, Router};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, EtherType, Protocol, icmp, ipv4, ipv6};
@@ -14,14 +14,14 @@ const ERROR_V4_MAX: usize = 576;
 const ERROR_V6_MAX: usize = 1280;
 
 /// Hops that what we send may go.
-pub(super) const TTL: u8 = 64;
+pub(in crate::router::engine) const TTL: u8 = 64;
 
 /// Extension headers that are passed over to see what a packet carries.
 const EXTENSIONS_MAX: usize = 8;
 
 /// What a sender is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Problem {
+pub(in crate::router::engine) enum Problem {
     NoRoute,
     HostUnreachable,
     Prohibited,
@@ -37,7 +37,7 @@ pub(super) enum Problem {
 
 impl Problem {
     /// What is told where a packet goes no further for this reason.
-    pub(super) fn of(reason: Reason) -> Option<Problem> {
+    pub(in crate::router::engine) fn of(reason: Reason) -> Option<Problem> {
         match reason {
             Reason::NoRoute => Some(Problem::NoRoute),
             Reason::Unreachable | Reason::LinkDown => Some(Problem::HostUnreachable),
@@ -81,13 +81,18 @@ impl Problem {
 impl Router {
     /// Tells the sender of a frame's packet, as it came, of a problem; if
     /// errors are sent about such packets, and the rate allows.
-    pub(super) fn report(&mut self, now_ns: u64, frame: &[u8], problem: Option<Problem>) {
+    pub(in crate::router::engine) fn report(
+        &mut self,
+        now_ns: u64,
+        frame: &[u8],
+        problem: Option<Problem>,
+    ) {
         self.report_from(now_ns, frame, problem, false);
     }
 
     /// As [`Router::report`]; with `own`, from the address that the packet was
     /// sent to.
-    pub(super) fn report_from(
+    pub(in crate::router::engine) fn report_from(
         &mut self,
         now_ns: u64,
         frame: &[u8],
@@ -123,7 +128,12 @@ impl Router {
 
     /// Tells the sender of a frame that waited that its neighbour on that link
     /// is silent.
-    pub(super) fn report_silent(&mut self, now_ns: u64, link: LinkId, frame: &[u8]) {
+    pub(in crate::router::engine) fn report_silent(
+        &mut self,
+        now_ns: u64,
+        link: LinkId,
+        frame: &[u8],
+    ) {
         // Its destination address was never put in, and is no group.
         let src = match half(frame, 12) == EtherType::IPV4.0 {
             true => Ipv4Addr::from(array::<4>(frame, ETHERNET + 12)).into(),
@@ -139,7 +149,7 @@ impl Router {
     }
 
     /// Sends an error of IPv4 about a packet; from `own` if that is said.
-    pub(super) fn error_v4(
+    pub(in crate::router::engine) fn error_v4(
         &mut self,
         now_ns: u64,
         packet: &[u8],
@@ -232,7 +242,7 @@ impl Router {
 
     /// A frame of an ICMPv6 message, whose hardware destination is not yet
     /// known.
-    pub(super) fn frame_v6(
+    pub(in crate::router::engine) fn frame_v6(
         &self,
         link: LinkId,
         (src, dst): (Ipv6Addr, Ipv6Addr),

@@ -1,7 +1,7 @@
 //! A router's links.
 
 use super::host_prefix;
-use super::routes::{LinkId, Target};
+use super::table::routes::{LinkId, Target};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_stack::Prefix;
 use weir_wire::ethernet::Address;

@@ -21,44 +21,35 @@
 //! is not answered); jumbograms; hop-by-hop options, which a router passes on
 //! unread (RFC 8200 §4.3).
 
-mod alike;
-mod blocks;
 mod bytes;
 pub mod config;
 mod counters;
-mod errors;
-pub mod fib;
-mod fragment;
-mod heard;
-mod limit;
+mod forward;
 mod link;
 mod local;
-mod neighbours;
-mod options;
 mod output;
-mod redirect;
-mod routes;
-mod v4;
-mod v6;
+mod rate_limit;
+mod table;
 
-pub use alike::Onward;
 pub use counters::{Counters, LinkCounts, Reason};
-pub use heard::{HEARD_BURST, HEARD_PER_SECOND, Heard};
+pub use forward::cacheable::Onward;
 pub use link::LinkSettings;
-pub use neighbours::WAITING_ALL_MAX;
+pub use local::neighbour_updates::{HEARD_BURST, HEARD_PER_SECOND, Heard};
 pub use output::QUEUE_MAX;
-pub use routes::{
+pub use table::fib;
+pub use table::neighbours::WAITING_ALL_MAX;
+pub use table::routes::{
     HOPS_MAX, Hop, LinkId, Origin, ROUTES_V4_MAX, ROUTES_V6_MAX, RouteError, Routes, TARGETS_MAX,
     Target,
 };
 
 use bytes::{ETHERNET, half};
-use heard::HeardQueue;
-use limit::RateLimit;
 use link::Link;
-use neighbours::Neighbours;
+use local::neighbour_updates::HeardQueue;
 use output::Output;
+use rate_limit::RateLimit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use table::neighbours::Neighbours;
 use weir_stack::Prefix;
 use weir_wire::EtherType;
 use weir_wire::ethernet::Address;
@@ -382,8 +373,8 @@ impl Router {
             return Err(Reason::OtherStation);
         }
         match EtherType(half(frame, 12)) {
-            EtherType::IPV4 => v4::check(&frame[ETHERNET..]).map(Key::V4),
-            EtherType::IPV6 => v6::check(&frame[ETHERNET..]).map(Key::V6),
+            EtherType::IPV4 => forward::ipv4::check(&frame[ETHERNET..]).map(Key::V4),
+            EtherType::IPV6 => forward::ipv6::check(&frame[ETHERNET..]).map(Key::V6),
             EtherType::ARP => Ok(Key::Arp),
             kind if kind.is_tag() => Err(Reason::Tagged),
             _ => Err(Reason::EtherTypeUnknown),

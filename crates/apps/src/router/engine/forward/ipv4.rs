@@ -1,17 +1,17 @@
 //! IPv4 forwarding (RFC 1812 §5).
 
-use super::bytes::{ETHERNET, array, half, mixed, put};
-use super::errors::Problem;
+use super::icmp_errors::Problem;
 use super::options::{self, Options};
-use super::routes::{Hop, LinkId};
-use super::{Reason, Router, Verdict, Way};
+use crate::router::engine::bytes::{ETHERNET, array, half, mixed, put};
+use crate::router::engine::table::routes::{Hop, LinkId};
+use crate::router::engine::{Reason, Router, Verdict, Way};
 use std::net::Ipv4Addr;
 use weir_wire::{checksum, ipv4};
 
 const DONT_FRAGMENT: u16 = 0x4000;
 
 /// Checks a packet's header (RFC 1812 §5.2.2) and gives its destination.
-pub(super) fn check(packet: &[u8]) -> Result<u32, Reason> {
+pub(in crate::router::engine) fn check(packet: &[u8]) -> Result<u32, Reason> {
     let view = ipv4::Packet::new(packet).map_err(|_| Reason::Malformed)?;
     if view.total_len() > packet.len() {
         return Err(Reason::Malformed);
@@ -30,7 +30,7 @@ fn is_martian_source(src: Ipv4Addr) -> bool {
 
 impl Router {
     /// Forwards a packet whose header is good, by the route of that number.
-    pub(super) fn forward_v4(
+    pub(in crate::router::engine) fn forward_v4(
         &mut self,
         now_ns: u64,
         link: LinkId,
@@ -78,7 +78,7 @@ impl Router {
         self.send_on_v4(now_ns, link, frame, hop, &options)
     }
 
-    pub(super) fn is_ours_v4(&self, address: Ipv4Addr) -> bool {
+    pub(in crate::router::engine) fn is_ours_v4(&self, address: Ipv4Addr) -> bool {
         self.own_v4.binary_search(&address).is_ok()
     }
 

@@ -1,9 +1,9 @@
 //! Telling hosts of a better first hop (RFC 792, RFC 1812 §5.2.7.2, RFC 4861
 //! §8.2): the packet leaves by the link it came on, and its sender is there.
 
-use super::bytes::{ETHERNET, array, half};
-use super::routes::Hop;
-use super::{Reason, Router};
+use crate::router::engine::bytes::{ETHERNET, array, half};
+use crate::router::engine::table::routes::Hop;
+use crate::router::engine::{Reason, Router};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
 use weir_wire::{Addresses, Protocol, icmp, ipv4, ipv6, nd};
@@ -21,7 +21,7 @@ const QUOTED_MAX: usize = 1280 - ipv6::Repr::LEN - BODY_V6 - 8;
 impl Router {
     /// Tells the sender of a packet, as it came, to send to the next hop
     /// itself.
-    pub(super) fn redirect_v4(&mut self, now_ns: u64, frame: &[u8], hop: Hop) {
+    pub(in crate::router::engine) fn redirect_v4(&mut self, now_ns: u64, frame: &[u8], hop: Hop) {
         let packet = &frame[ETHERNET..];
         let src = Ipv4Addr::from(array::<4>(packet, 12));
         let dst = Ipv4Addr::from(array::<4>(packet, 16));
@@ -66,7 +66,7 @@ impl Router {
 
     /// The same for IPv6: the better hop is a neighbour itself, or a router
     /// whose address on the link is known.
-    pub(super) fn redirect_v6(
+    pub(in crate::router::engine) fn redirect_v6(
         &mut self,
         now_ns: u64,
         frame: &[u8],
