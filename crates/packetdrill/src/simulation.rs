@@ -9,9 +9,9 @@
 //! here for the stack; whenever something has happened, the thread that moves
 //! the clock first lets it look, so that it ends at the moment it should.
 
-use crate::settings::Settings;
 use crate::socket::Entry;
-use crate::{Answer, Errno, memory};
+use crate::sysctl::Settings;
+use crate::{Answer, Errno, user_memory};
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -209,7 +209,7 @@ impl World {
     }
 
     pub(crate) fn netdev_send(&self, packet: usize, len: usize) -> Answer {
-        let packet = memory::take(packet, len)?;
+        let packet = user_memory::take(packet, len)?;
         self.act(|inner| inner.receive(&packet));
         Ok(0)
     }
@@ -227,12 +227,12 @@ impl World {
             inner = self.advance(inner, next_ns);
         }
         let (at_ns, bytes) = inner.sent.pop_front().unwrap_or((inner.now_ns, Vec::new()));
-        let room = memory::take(len, size_of::<usize>())?;
+        let room = user_memory::take(len, size_of::<usize>())?;
         let room = usize::from_ne_bytes(room.try_into().expect("as many as asked for"));
         let bytes = &bytes[..bytes.len().min(room)];
-        memory::give(packet, bytes)?;
-        memory::give(len, &bytes.len().to_ne_bytes())?;
-        memory::give(time_us, &((at_ns / 1000) as i64).to_ne_bytes())?;
+        user_memory::give(packet, bytes)?;
+        user_memory::give(len, &bytes.len().to_ne_bytes())?;
+        user_memory::give(time_us, &((at_ns / 1000) as i64).to_ne_bytes())?;
         Ok(0)
     }
 
@@ -256,8 +256,8 @@ impl World {
         });
         let seconds = (now_ns / 1_000_000_000) as i64;
         let us = (now_ns / 1000 % 1_000_000) as i64;
-        memory::give(time, &seconds.to_ne_bytes())?;
-        memory::give(time + 8, &us.to_ne_bytes())?;
+        user_memory::give(time, &seconds.to_ne_bytes())?;
+        user_memory::give(time + 8, &us.to_ne_bytes())?;
         Ok(0)
     }
 }

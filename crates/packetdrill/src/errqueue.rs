@@ -2,10 +2,10 @@
 //! free again, and when bytes went and arrived. And what wakes who waits for
 //! an edge (`EPOLLET`).
 
+use crate::sendmsg::Message;
+use crate::simulation::{AGAIN, Inner, World};
 use crate::socket::{Socket, Stage};
-use crate::transfer::Message;
-use crate::world::{AGAIN, Inner, World};
-use crate::{Answer, memory};
+use crate::{Answer, user_memory};
 use weir_stack::tcp::{State, TcpInfo};
 
 const ORIGIN_TIMESTAMPING: u8 = 4;
@@ -97,7 +97,7 @@ impl World {
         let notice = socket.notices.pop_front().ok_or(AGAIN)?;
         let control = control(&notice, socket.is_v6);
         let len = control.len().min(message.control.1);
-        memory::give(message.control.0, &control[..len])?;
+        user_memory::give(message.control.0, &control[..len])?;
         let cut = match notice {
             Notice::Free { .. } => 0,
             // The bytes themselves, for which nobody has room.

@@ -1,10 +1,10 @@
 //! Bytes in and out of sockets.
 
-use crate::notices::{ACKNOWLEDGED, SCHEDULED, SENT, Watched, control_message};
+use crate::errqueue::{ACKNOWLEDGED, SCHEDULED, SENT, Watched, control_message};
 use crate::options::CLIENT;
+use crate::simulation::{AGAIN, Inner, World};
 use crate::socket::{Socket, Stage, errno, take_address};
-use crate::world::{AGAIN, Inner, World};
-use crate::{Answer, Errno, memory};
+use crate::{Answer, Errno, user_memory};
 use std::net::SocketAddr;
 use weir_stack::tcp::{State, TcpError, TcpId};
 
@@ -22,7 +22,7 @@ pub(crate) struct Message {
 
 impl Message {
     fn take(at: usize) -> Answer<Message> {
-        let bytes = memory::take(at, 7 * WORD)?;
+        let bytes = user_memory::take(at, 7 * WORD)?;
         let word = |index: usize| {
             let bytes = &bytes[index * WORD..][..WORD];
             usize::from_ne_bytes(bytes.try_into().expect("a word"))
@@ -37,8 +37,8 @@ impl Message {
 
     /// Says what was written: flags, and bytes of control messages.
     pub(crate) fn finish(&self, flags: i32, control_len: usize) -> Answer<()> {
-        memory::give(self.at + 5 * WORD, &control_len.to_ne_bytes())?;
-        memory::give(self.at + 6 * WORD, &flags.to_ne_bytes())
+        user_memory::give(self.at + 5 * WORD, &control_len.to_ne_bytes())?;
+        user_memory::give(self.at + 6 * WORD, &flags.to_ne_bytes())
     }
 }
 
@@ -47,7 +47,7 @@ fn pieces(at: usize, count: usize) -> Answer<Vec<(usize, usize)>> {
     if count > PIECES_MAX {
         return Err(Errno(libc::EMSGSIZE));
     }
-    let bytes = memory::take(at, 2 * WORD * count)?;
+    let bytes = user_memory::take(at, 2 * WORD * count)?;
     let words: Vec<usize> = bytes
         .chunks_exact(WORD)
         .map(|word| usize::from_ne_bytes(word.try_into().expect("a word")))
@@ -61,7 +61,7 @@ fn pieces(at: usize, count: usize) -> Answer<Vec<(usize, usize)>> {
 fn gather(pieces: &[(usize, usize)]) -> Answer<Vec<u8>> {
     let mut bytes = Vec::new();
     for (at, len) in pieces {
-        bytes.extend(memory::take(*at, *len)?);
+        bytes.extend(user_memory::take(*at, *len)?);
     }
     Ok(bytes)
 }
@@ -69,7 +69,7 @@ fn gather(pieces: &[(usize, usize)]) -> Answer<Vec<u8>> {
 fn scatter(pieces: &[(usize, usize)], mut bytes: &[u8]) -> Answer<()> {
     for (at, len) in pieces {
         let (piece, rest) = bytes.split_at(bytes.len().min(*len));
-        memory::give(*at, piece)?;
+        user_memory::give(*at, piece)?;
         bytes = rest;
     }
     Ok(())
@@ -101,7 +101,7 @@ impl World {
         let received = self.recv(fd, bytes, len, flags)?;
         if address_len != 0 {
             // A stream's bytes come from nobody else.
-            memory::give(address_len, &[0; 4])?;
+            user_memory::give(address_len, &[0; 4])?;
         }
         Ok(received)
     }
@@ -115,7 +115,7 @@ impl World {
         let mut inner = self.lock();
         let control = inner.control(fd)?;
         let control_len = control.len().min(message.control.1);
-        memory::give(message.control.0, &control[..control_len])?;
+        user_memory::give(message.control.0, &control[..control_len])?;
         message.finish(0, control_len)?;
         Ok(received)
     }
@@ -154,7 +154,7 @@ impl World {
     }
 
     pub(crate) fn send(&self, fd: i32, bytes: usize, len: usize, flags: i32) -> Answer {
-        let bytes = memory::take(bytes, len)?;
+        let bytes = user_memory::take(bytes, len)?;
         self.transmit_to(fd, &bytes, flags, Ok(None))
     }
 
@@ -168,7 +168,7 @@ impl World {
         address_len: u32,
     ) -> Answer {
         let remote = take_address(address, address_len);
-        let bytes = memory::take(bytes, len)?;
+        let bytes = user_memory::take(bytes, len)?;
         self.transmit_to(fd, &bytes, flags, remote)
     }
 
@@ -266,11 +266,11 @@ impl World {
 
     /// From a file of the kernel's, at an offset that is moved on.
     pub(crate) fn sendfile(&self, fd: i32, from: i32, offset: usize, count: usize) -> Answer {
-        let at = memory::take(offset, 8)?;
+        let at = user_memory::take(offset, 8)?;
         let at = u64::from_ne_bytes(at.try_into().expect("eight bytes"));
-        let bytes = memory::of_file(from, at, count)?;
+        let bytes = user_memory::of_file(from, at, count)?;
         let sent = self.transmit(fd, &bytes, 0)?;
-        memory::give(offset, &(at + sent as u64).to_ne_bytes())?;
+        user_memory::give(offset, &(at + sent as u64).to_ne_bytes())?;
         Ok(sent)
     }
 

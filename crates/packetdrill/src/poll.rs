@@ -1,8 +1,8 @@
 //! What sockets are ready for: `poll` and `epoll`.
 
+use crate::simulation::{Inner, World};
 use crate::socket::{Kind, Stage};
-use crate::world::{Inner, World};
-use crate::{Answer, Errno, memory};
+use crate::{Answer, Errno, user_memory};
 use weir_stack::tcp::{State, TcpInfo};
 
 /// Bytes of a `struct pollfd`, and of a `struct epoll_event`.
@@ -77,7 +77,7 @@ impl World {
         if count > FDS_MAX {
             return Err(Errno(libc::EINVAL));
         }
-        let mut bytes = memory::take(fds, count * POLLFD)?;
+        let mut bytes = user_memory::take(fds, count * POLLFD)?;
         let until_ns = until(self.lock().now_ns, timeout_ms);
         let attempt = |inner: &mut Inner| {
             let mut ready = 0;
@@ -95,7 +95,7 @@ impl World {
             (ready > 0).then_some(ready)
         };
         let ready = self.wait(until_ns, attempt).unwrap_or(0);
-        memory::give(fds, &bytes)?;
+        user_memory::give(fds, &bytes)?;
         Ok(ready)
     }
 
@@ -103,7 +103,7 @@ impl World {
         let (events, told) = match operation {
             libc::EPOLL_CTL_DEL => (0, 0),
             _ => {
-                let bytes = memory::take(event, EPOLL_EVENT)?;
+                let bytes = user_memory::take(event, EPOLL_EVENT)?;
                 let events = u32::from_ne_bytes(bytes[..4].try_into().expect("four bytes"));
                 let told = &bytes[EPOLL_EVENT - 8..];
                 (events, u64::from_ne_bytes(told.try_into().expect("eight")))
@@ -137,7 +137,7 @@ impl World {
             bytes.resize(bytes.len() + EPOLL_EVENT - 12, 0);
             bytes.extend_from_slice(&told.to_ne_bytes());
         }
-        memory::give(events, &bytes)?;
+        user_memory::give(events, &bytes)?;
         Ok(found.len() as i64)
     }
 }

@@ -1,10 +1,10 @@
 //! What a program does with sockets, transfers apart.
 
 use crate::options::{CLIENT, CLIENT_WITHOUT_COOKIE};
-use crate::ready::Epoll;
+use crate::poll::Epoll;
+use crate::simulation::{AGAIN, Inner, World};
 use crate::socket::{Kind, Socket, Stage, errno, give_address, take_address};
-use crate::world::{AGAIN, Inner, World};
-use crate::{Answer, Errno, memory};
+use crate::{Answer, Errno, user_memory};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_stack::tcp::{State, TcpId};
 
@@ -180,7 +180,7 @@ impl World {
             (libc::FIONREAD | libc::TIOCOUTQ, None) => return Err(Errno(libc::EINVAL)),
             _ => return Err(Errno(libc::ENOTTY)),
         };
-        memory::give(argument, &(count as i32).to_ne_bytes())?;
+        user_memory::give(argument, &(count as i32).to_ne_bytes())?;
         Ok(0)
     }
 
