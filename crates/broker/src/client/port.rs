@@ -2,11 +2,11 @@
 #![allow(unsafe_code)] // The promise that a ring is read by one reader.
 
 use super::PortError;
-use super::alarm::Alarm;
 use super::builder::Builder;
 use super::connection::{Connection, odd};
 use super::local::Local;
-use super::way::Way;
+use super::sigio::Alarm;
+use super::tx::Way;
 use crate::compile::{CompileError, Source, with_hosts};
 use crate::protocol::{Answer, Ask, ErrorKind, Event, InterfaceStatus, OpenPort, Opened};
 use rustix::process::Signal;

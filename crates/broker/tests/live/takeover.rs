@@ -4,8 +4,8 @@ use crate::net::{Net, follow, net, none_more, numbers, stream};
 use crate::process::{Folder, Objects, Role};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weir_broker::keep::{Keep, KeepError};
 use weir_broker::protocol::{Listener, VERSION};
+use weir_broker::runtime_dir::{Keep, KeepError};
 use weir_broker::{Bytes, Connection, Port, PortError};
 use weir_lab::net::nobody::{self, NOBODY};
 

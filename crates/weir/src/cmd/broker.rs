@@ -15,9 +15,9 @@ use std::time::Instant;
 use weir_broker::daemon::Daemon;
 use weir_broker::engine::kernel::KernelFabric;
 use weir_broker::engine::{Adopted, Fabric, Reloaded};
-use weir_broker::keep::{FOLDER_DEFAULT, Keep};
 use weir_broker::policy::{Accounts, Machine, Policy, PolicyError, limits};
 use weir_broker::protocol::Listener;
+use weir_broker::runtime_dir::{FOLDER_DEFAULT, Keep};
 use weir_broker::{Bytes, SOCKET_DEFAULT};
 use weir_link::net::interfaces;
 

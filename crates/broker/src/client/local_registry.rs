@@ -9,10 +9,10 @@
 //! Who connects is told everything at once, and the connection ends. What a
 //! dead process has left is removed by whoever comes next.
 
-use crate::keep::{FOLDER_DEFAULT, open_folder};
 use crate::protocol::{
     Answer, Channel, InterfaceStatus, Listener, PortStatus, Said, decode, encode,
 };
+use crate::runtime_dir::{FOLDER_DEFAULT, open_folder};
 use rustix::fs::Mode;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -8,9 +8,9 @@
 use super::ports::{Engine, Finished, Port};
 use super::{Fabric, MadePath, Owner};
 use crate::interface::Facts;
-use crate::keep::KeptPath;
 use crate::policy::{Denied, Who};
 use crate::protocol::{Answer, ErrorKind, Refusal, Sends};
+use crate::runtime_dir::KeptPath;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use weir_link::live::{PathCounts, SendRules};

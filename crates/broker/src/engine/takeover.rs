@@ -1,11 +1,11 @@
 //! Ports that a broker before this one has opened.
 
 use super::ports::{Interface, Port, bind_claims, no_port};
-use super::sends::Sending;
+use super::tx_state::Sending;
 use super::{Divider, Engine, Fabric, Owner, Queue};
-use crate::keep::{Keep, Kept};
 use crate::policy::Accounts;
 use crate::protocol::{ErrorKind, Refusal, VERSION};
+use crate::runtime_dir::{Keep, Kept};
 use std::collections::BTreeMap;
 use std::io;
 use weir_demux::{Binding, Target};
