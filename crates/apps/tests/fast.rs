@@ -13,9 +13,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_apps::router;
 use weir_apps::router::engine::config::Config;
-use weir_lab::need;
 use weir_lab::net::{Device, Host, Line, Offloads};
 use weir_lab::rng::Rng;
+use weir_lab::testenv;
 use weir_link::live::Sender;
 use weir_tap::{FastConfig, FastCounts, FastKind};
 use weir_wire::{EtherType, checksum, ethernet};
@@ -221,7 +221,7 @@ fn addresses(packet: &[u8]) -> &[u8] {
 
 #[test]
 fn the_same_leaves_with_cached_verdicts_as_without() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     const SEED: u64 = 0x0004_2311;

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 use weir_apps::router::engine::{LinkSettings, Origin, Router, Settings, Target, Verdict};
-use weir_lab::need;
 use weir_lab::net::{Host, Lab};
 use weir_lab::rng::Rng;
+use weir_lab::testenv;
 use weir_link::net::Tap;
 use weir_link::pcap::Reader;
 use weir_wire::ethernet::Address;
@@ -86,7 +86,7 @@ impl Linux {
             "-6 route add prohibit 2001:db8:7::/48",
             "-6 route add blackhole 2001:db8:8::/48",
         ] {
-            let mut command = need::program("ip").expect("the test has asked for it");
+            let mut command = testenv::program("ip").expect("the test has asked for it");
             command.args(arguments.split(' '));
             let done = host.output(command).unwrap();
             assert!(done.status.success(), "ip {arguments}: {done:?}");
@@ -529,7 +529,7 @@ fn compare(frames: impl Iterator<Item = (usize, Vec<u8>)>) -> BTreeMap<&'static 
 
 #[test]
 fn frames_made_at_random_leave_as_from_linux() {
-    if !need::root() || !need::tun() || !need::programs(&["ip"]) {
+    if !testenv::root() || !testenv::tun() || !testenv::programs(&["ip"]) {
         return;
     }
     let seed = std::env::var("WEIR_SEED")
@@ -558,11 +558,11 @@ fn frames_made_at_random_leave_as_from_linux() {
 
 #[test]
 fn captured_frames_leave_as_from_linux() {
-    if !need::root() || !need::tun() || !need::programs(&["ip"]) {
+    if !testenv::root() || !testenv::tun() || !testenv::programs(&["ip"]) {
         return;
     }
     let mut frames = Vec::new();
-    for path in need::capture_files() {
+    for path in testenv::capture_files() {
         let Ok(mut reader) = Reader::open(&path) else {
             continue;
         };

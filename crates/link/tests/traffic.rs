@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::HashMap;
 
-use weir_lab::need;
+use weir_lab::testenv;
 use weir_link::mem::traffic::{Generated, Medium, Traffic};
 use weir_link::pcap::{FrameRef, Interface, Resolution, Writer};
 use weir_wire::pup::{self, ThreeMegabit};
@@ -212,7 +212,7 @@ fn tshark_finds_no_wrong_checksum() {
         writer.write(&lent).unwrap();
     }
     writer.finish().unwrap();
-    let Some(mut tshark) = need::program("tshark") else {
+    let Some(mut tshark) = testenv::program("tshark") else {
         return;
     };
     for protocol in ["ip", "tcp", "udp"] {

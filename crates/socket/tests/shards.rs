@@ -12,8 +12,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::{Host, Lab};
+use weir_lab::testenv;
 use weir_socket::link::{self, Link, Mem, Take};
 use weir_socket::{Net, TcpListener, TcpSocket, TcpStream};
 use weir_stack::iface::{Detect, Event};
@@ -158,7 +158,7 @@ fn with_kernel(shards: usize, queues: usize) -> (Lab, Host, Net) {
 
 #[test]
 fn a_kernel_connects_and_is_connected_to() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     // As many queues as stacks, fewer, and one that the kernel knows of no
@@ -210,10 +210,10 @@ fn a_kernel_connects_and_is_connected_to() {
 
 #[test]
 fn errors_about_connections_reach_their_shard() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
-    let Some(mut route) = need::program("ip") else {
+    let Some(mut route) = testenv::program("ip") else {
         return;
     };
     let (_lab, host, net) = with_kernel(4, 2);

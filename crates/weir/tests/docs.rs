@@ -5,7 +5,7 @@ mod common;
 use common::{Folder, stdout, weir};
 use std::fs;
 use std::path::Path;
-use weir_lab::need;
+use weir_lab::testenv;
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -44,7 +44,7 @@ fn checkout(name: &str) -> Folder {
 fn run(folder: &Folder, command: &str) {
     let binary = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
-    let run = need::program("sh")
+    let run = testenv::program("sh")
         .expect("the test has asked for it")
         .args(["-c", command])
         .current_dir(folder.path(""))
@@ -57,7 +57,7 @@ fn run(folder: &Folder, command: &str) {
 
 #[test]
 fn every_command_of_the_readme_runs() {
-    if !need::programs(&["sh"]) {
+    if !testenv::programs(&["sh"]) {
         return;
     }
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
@@ -87,7 +87,7 @@ fn the_program_of_the_readme_is_the_example_that_is_compiled() {
 
 #[test]
 fn every_example_of_the_help_runs() {
-    if !need::programs(&["sh"]) {
+    if !testenv::programs(&["sh"]) {
         return;
     }
     let folder = checkout("help");
@@ -99,7 +99,7 @@ fn every_example_of_the_help_runs() {
         for command in commands {
             // Capturing needs a privilege and a network.
             let command = command.replace("tcpdump -w - |", "cat office.pcapng |");
-            if command.contains("tcpdump -ddd") && !need::programs(&["tcpdump"]) {
+            if command.contains("tcpdump -ddd") && !testenv::programs(&["tcpdump"]) {
                 continue;
             }
             run(&folder, &command);

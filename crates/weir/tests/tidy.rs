@@ -89,9 +89,9 @@ const IMPURE_ALLOWED_IN: [&str; 2] = [
 /// those helpers themselves, what the product starts, and what no test runs.
 const PROGRAMS_STARTED_IN: [&str; 11] = [
     "crates/lab/src/command.rs",
-    "crates/lab/src/cpu.rs",
+    "crates/lab/src/affinity.rs",
     "crates/lab/src/net/host.rs",
-    "crates/lab/src/net/nobody.rs",
+    "crates/lab/src/net/unprivileged.rs",
     "crates/lab/src/net/process.rs",
     "crates/lab/src/results/",
     "crates/lab/src/rfc2544/dut.rs",
@@ -291,7 +291,7 @@ fn tests_start_programs_by_one_helper() {
         });
         assert!(
             !imported && !spelt,
-            "{name}: a program is started past `weir_lab::need::program` and `weir_lab::command`"
+            "{name}: a program is started past `weir_lab::testenv::program` and `weir_lab::command`"
         );
     }
 }
@@ -301,8 +301,8 @@ fn tests_know_one_way_out_of_the_checkout() {
     let outside = concat!("shared/", "captures");
     for (name, text) in rust_files("crates") {
         assert!(
-            name == "crates/lab/src/need.rs" || !text.contains(outside),
-            "{name}: captures beside the checkout are `weir_lab::need::captures`'s"
+            name == "crates/lab/src/testenv.rs" || !text.contains(outside),
+            "{name}: captures beside the checkout are `weir_lab::testenv::captures`'s"
         );
     }
 }

@@ -173,8 +173,8 @@ fn a_live_plan_divides_as_the_plan_in_user_space() {
         // From one CPU: so they come in order.
         std::thread::scope(|scope| {
             let send = || {
-                let cpu = weir_lab::cpu::allowed().unwrap()[0];
-                weir_lab::cpu::pin(None, cpu).unwrap();
+                let cpu = weir_lab::affinity::allowed().unwrap()[0];
+                weir_lab::affinity::pin(None, cpu).unwrap();
                 frames.iter().for_each(|frame| sender.send(frame).unwrap());
             };
             scope.spawn(send).join().unwrap();

@@ -21,7 +21,7 @@ use weir_filter::ir::Program;
 use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 use weir_lab::program::Tape;
-use weir_lab::{corpus, need};
+use weir_lab::{corpus, testenv};
 use weir_link::pcap::Reader;
 use weir_wire::LinkType;
 
@@ -336,7 +336,7 @@ fn expressions_on_real_captures() {
 /// Frames of all captures, some from each file.
 fn captured(per_file: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    for path in need::capture_files() {
+    for path in testenv::capture_files() {
         let mut reader = Reader::open(&path).expect("a capture opens");
         let mut of_file = Vec::new();
         // A damaged file gives what it has before the damage.

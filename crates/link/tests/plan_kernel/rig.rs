@@ -9,8 +9,8 @@ use weir_demux::kernel::{
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
 use weir_filter::backend::ebpf::{Insn, Reg};
 use weir_filter::interp;
-use weir_lab::need;
-use weir_lab::records::Records;
+use weir_lab::ringbuf_reference::Records;
+use weir_lab::testenv;
 use weir_link::bpf::{Load, Map, MapSpec, Program, ProgramType, TestRun};
 use weir_link::plan::PlanMaps;
 
@@ -19,7 +19,7 @@ pub fn permitted() -> bool {
     let nothing = [Insn::mov32(Reg::R0, 0), Insn::exit()];
     let loaded = Program::load(&nothing, &Load::new(ProgramType::Xdp));
     if let Err(error) = &loaded {
-        need::skip(&error.to_string());
+        testenv::skip(&error.to_string());
     }
     loaded.is_ok()
 }

@@ -3,8 +3,8 @@
 
 use super::*;
 use std::path::Path;
-use weir_lab::need;
 use weir_lab::rng::Rng;
+use weir_lab::testenv;
 use weir_link::pcap::Reader;
 
 fn udp() -> Vec<u8> {
@@ -77,7 +77,7 @@ fn hostile_frames_get_a_harmless_line() {
     /// Longer than any line of real frames.
     const LINE_MAX: usize = 64 << 10;
     let mut frames = vec![(udp(), LinkType::EN10MB)];
-    for path in need::capture_files() {
+    for path in testenv::capture_files() {
         frames.extend(frames_of(&path).into_iter().take(200));
     }
     for seed in 0..4 {
@@ -113,7 +113,7 @@ fn no_cut_frame_is_too_short() {
 
 /// A program's output; `None`, after a skip, where it is missing.
 fn output_of(program: &str, arguments: &[&str], path: &Path) -> Option<String> {
-    let mut command = need::program(program)?;
+    let mut command = testenv::program(program)?;
     let output = command.args(arguments).arg("-r").arg(path).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -189,7 +189,7 @@ fn expected_of(theirs: &str) -> Option<(&'static str, Vec<String>)> {
 fn lines_have_what_tcpdump_says() {
     let mut compared = std::collections::BTreeMap::new();
     let mut missing = Vec::new();
-    let files = need::capture_files();
+    let files = testenv::capture_files();
     for path in &files {
         let Some(theirs) = output_of("tcpdump", &["-nnS", "-t"], path) else {
             return;
@@ -243,7 +243,7 @@ fn lines_have_what_tcpdump_says() {
 
 #[test]
 fn servers_names_are_tsharks() {
-    let files = need::capture_files();
+    let files = testenv::capture_files();
     let mut named = 0;
     for path in &files {
         let field = "tls.handshake.extensions_server_name";

@@ -372,11 +372,11 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_lab::need;
+    use weir_lab::testenv;
 
     #[test]
     fn a_map_of_another_size_is_no_page() {
-        if !need::root() {
+        if !testenv::root() {
             return;
         }
         for (bytes, entries) in [(64, 1), (BYTES / 2, 1), (BYTES, 2)] {

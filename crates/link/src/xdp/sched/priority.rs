@@ -77,7 +77,7 @@ fn session_first() {
 mod tests {
     use super::*;
     use weir_lab::command::Command;
-    use weir_lab::need;
+    use weir_lab::testenv;
 
     #[test]
     fn the_kernel_takes_it() {
@@ -102,7 +102,7 @@ mod tests {
     fn who_leads_a_session_has_it_first_and_nobody_else() {
         const NAME: &str = "xdp::priority::tests::who_leads_a_session_has_it_first_and_nobody_else";
         const ROLE: &str = "WEIR_TEST_ROLE";
-        if !need::root() || !need::programs(&["setsid", "unshare"]) || session().is_none() {
+        if !testenv::root() || !testenv::programs(&["setsid", "unshare"]) || session().is_none() {
             return;
         }
         let again = |mut command: Command, role| {
@@ -114,13 +114,13 @@ mod tests {
         let this = std::env::current_exe().unwrap();
         match std::env::var(ROLE).as_deref() {
             Err(_) => {
-                let mut command = need::program("setsid").expect("it is there");
+                let mut command = testenv::program("setsid").expect("it is there");
                 command.arg("--wait").arg(this);
                 again(command, "leader");
             }
             Ok("leader") => {
                 again(Command::built(&this), "other");
-                let mut inner = need::program("unshare").expect("it is there");
+                let mut inner = testenv::program("unshare").expect("it is there");
                 inner.args(["--fork", "--pid"]).arg(this);
                 again(inner, "other"); // Its leader has no number there.
                 assert_eq!(session(), Some(0));

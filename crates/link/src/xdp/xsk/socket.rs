@@ -405,12 +405,12 @@ mod tests {
     use super::*;
     use rustix::process::{Rlimit, setrlimit};
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-    use weir_lab::need;
     use weir_lab::net::Lab;
+    use weir_lab::testenv;
 
     #[test]
     fn who_may_not_lock_the_memory_is_told_the_limit() {
-        if !need::root() {
+        if !testenv::root() {
             return;
         }
         let lab = Lab::new();

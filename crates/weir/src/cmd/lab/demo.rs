@@ -10,7 +10,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 use story::{DeviceStory, SocketStory, Story};
-use weir_lab::net::talk::{Spread, bulk, ping, spread};
+use weir_lab::net::traffic::{Spread, bulk, ping, spread};
 use weir_lab::net::{Device, Host, Lab};
 
 /// Make two hosts and a link, and divide what they say among live ports

@@ -249,7 +249,7 @@ fn cpus(text: &str) -> Result<Cpus, String> {
     let two = text.split_once(',');
     let two = two.and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
     let (tester, dut) = two.ok_or("give two CPUs, such as 0,1")?;
-    let allowed = weir_lab::cpu::allowed().map_err(|error| error.to_string())?;
+    let allowed = weir_lab::affinity::allowed().map_err(|error| error.to_string())?;
     match [tester, dut].into_iter().find(|cpu| !allowed.contains(cpu)) {
         None => Ok(Cpus { tester, dut }),
         Some(cpu) => Err(format!(

@@ -3,7 +3,7 @@
 use super::*;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use weir_lab::need;
+use weir_lab::testenv;
 use weir_wire::LinkType;
 
 /// Paths whose thread makes none: what it is asked for stays to be counted.
@@ -86,7 +86,7 @@ fn rules() -> SendRules {
 /// made when somebody sends by it.
 #[test]
 fn few_are_made_at_once_ahead_of_need() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let mut bed = Bed::new();
@@ -112,7 +112,7 @@ fn few_are_made_at_once_ahead_of_need() {
 /// Its device is there before it is told of: nobody's port may listen there.
 #[test]
 fn what_is_being_made_is_a_path_already() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let mut bed = Bed::new();
@@ -140,7 +140,7 @@ fn what_is_being_made_is_a_path_already() {
 /// Who asks and goes has no more made than who stays.
 #[test]
 fn what_is_being_made_for_nobody_is_for_the_next() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let mut bed = Bed::new();

@@ -37,7 +37,7 @@ pub(super) fn measure(
     if args.realtime {
         // Who ends what hurries must not wait for it: the sender and a program
         // that never sleeps have both CPUs.
-        weir_lab::cpu::set_foremost(None).map_err(Failure::run)?;
+        weir_lab::affinity::set_foremost(None).map_err(Failure::run)?;
     }
     let names = contestants.iter().map(|one| one.name().to_owned());
     let mut report = Report::new(args, setup, names.collect());

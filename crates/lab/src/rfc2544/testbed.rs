@@ -2,7 +2,7 @@
 
 use super::frame::{NETWORK_LEN, Way};
 use super::{Error, SinkKind};
-use crate::cpu;
+use crate::affinity;
 use crate::net::{Device, Host, Lab, Offloads};
 use std::net::Ipv4Addr;
 use std::process;
@@ -47,7 +47,7 @@ impl Cpus {
     /// # Errors
     /// What the system says.
     pub fn first_two() -> std::io::Result<Cpus> {
-        let allowed = cpu::allowed()?;
+        let allowed = affinity::allowed()?;
         let tester = allowed.first().copied().unwrap_or_default();
         let dut = allowed.get(1).copied().unwrap_or(tester);
         Ok(Cpus { tester, dut })

@@ -3,18 +3,18 @@
 
 use weir_wire::LinkType;
 
-use crate::need;
 use crate::oracle::{Capture, Frame, Oracle};
 use crate::rng::Rng;
+use crate::testenv;
 
 /// A capture file's name and what libpcap reads from it.
 pub type NamedCapture = (String, Capture);
 
-/// Every capture of [`need::capture_files`], read by libpcap itself, so that
+/// Every capture of [`testenv::capture_files`], read by libpcap itself, so that
 /// our own reader is not its own judge. A file that libpcap cannot read to
 /// its end keeps the frames before the damage.
 pub fn captures(oracle: &Oracle) -> Vec<NamedCapture> {
-    let files = need::capture_files();
+    let files = testenv::capture_files();
     let read = |path: &std::path::PathBuf| {
         let name = path.file_name()?.to_string_lossy().into_owned();
         Some((name, oracle.read(path).ok()?))

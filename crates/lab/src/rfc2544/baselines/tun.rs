@@ -2,9 +2,9 @@
 //! reads each and writes it back, the kernel routes it on. What a divert
 //! socket was, today.
 
-use super::worker::Worker;
+use super::thread_dut::Worker;
 use crate::net::Device;
-use crate::rfc2544::bench::Bench;
+use crate::rfc2544::testbed::Bench;
 use crate::rfc2544::{Error, failed};
 use std::io;
 use weir_link::net::Tap;

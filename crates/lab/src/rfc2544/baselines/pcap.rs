@@ -5,11 +5,11 @@
     reason = "libpcap is a C library; this bridge's calls are wrapped here"
 )]
 
-use super::worker::Worker;
+use super::thread_dut::Worker;
 use crate::libpcap;
 use crate::net::Device;
 use crate::rfc2544::Error;
-use crate::rfc2544::bench::Bench;
+use crate::rfc2544::testbed::Bench;
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uchar, c_void};
 use std::io;

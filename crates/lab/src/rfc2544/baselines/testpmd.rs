@@ -1,8 +1,8 @@
 //! DPDK's forwarder, on the kernel's interfaces.
 
 use crate::rfc2544::Error;
-use crate::rfc2544::bench::{Bench, Layout};
 use crate::rfc2544::dut::{Dut, Program, Ready, Running};
+use crate::rfc2544::testbed::{Bench, Layout};
 use std::env;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};

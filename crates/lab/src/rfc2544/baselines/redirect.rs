@@ -2,7 +2,7 @@
 
 use crate::net::Device;
 use crate::rfc2544::Error;
-use crate::rfc2544::bench::Bench;
+use crate::rfc2544::testbed::Bench;
 use std::os::fd::AsFd;
 use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
 use weir_link::bpf::{Attachment, Hook, Load, Map, MapSpec, Program, ProgramType};

@@ -95,7 +95,7 @@ fn own_network() -> io::Result<()> {
 /// device has is without meaning then, and processes of [`nobody`] have a
 /// device of their own.
 ///
-/// [`nobody`]: crate::net::nobody
+/// [`nobody`]: crate::net::unprivileged
 pub fn tun() -> bool {
     allowed(has_tun())
 }
@@ -144,9 +144,9 @@ pub fn file(path: &str, remedy: &str) -> bool {
 /// without it.
 ///
 /// ```no_run
-/// # use weir_lab::need;
+/// # use weir_lab::testenv;
 /// # fn test() {
-/// let Some(mut tcpdump) = need::program("tcpdump") else {
+/// let Some(mut tcpdump) = testenv::program("tcpdump") else {
 ///     return;
 /// };
 /// let output = tcpdump.arg("--version").output().unwrap();

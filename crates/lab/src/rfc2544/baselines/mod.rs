@@ -3,12 +3,12 @@
 mod pcap;
 mod redirect;
 mod testpmd;
+mod thread_dut;
 mod tun;
-mod worker;
 
 use super::Error;
-use super::bench::{Bench, Layout};
 use super::dut::{Dut, Running};
+use super::testbed::{Bench, Layout};
 use crate::net::Device;
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,8 @@
 //! A thread of ours as what is tested.
 
-use crate::cpu;
-use crate::rfc2544::bench::Bench;
+use crate::affinity;
 use crate::rfc2544::dut::Running;
+use crate::rfc2544::testbed::Bench;
 use crate::rfc2544::{Error, failed};
 use rustix::thread::gettid;
 use std::io;
@@ -37,7 +37,7 @@ impl Worker {
         let work = move || {
             let start = || {
                 host.enter()?;
-                cpu::pin(None, cpu)?;
+                affinity::pin(None, cpu)?;
                 Ok::<_, io::Error>((open()?, gettid().as_raw_nonzero().get() as u32))
             };
             let mut opened = match start() {
@@ -84,7 +84,7 @@ impl Running for Worker {
     }
 
     fn hurry(&mut self, on: bool) -> Result<(), Error> {
-        let set = cpu::set_realtime(Some(self.number), on);
+        let set = affinity::set_realtime(Some(self.number), on);
         set.map_err(failed(format!("the priority of {}", self.name)))
     }
 

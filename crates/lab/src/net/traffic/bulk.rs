@@ -1,6 +1,6 @@
 //! As much as one TCP connection carries, as iperf3 measures it.
 
-use crate::cpu;
+use crate::affinity;
 use crate::net::Host;
 use crate::wait;
 use std::io::{self, Read, Write};
@@ -62,7 +62,7 @@ fn between(
     let listener = to.run(|| TcpListener::bind(at))?;
     let mut client = from.run(|| wait::connect(at))?;
     let (mut server, _) = wait::accept(&listener)?;
-    let place = |cpu: Option<usize>| cpu.map_or(Ok(()), |cpu| cpu::pin(None, cpu));
+    let place = |cpu: Option<usize>| cpu.map_or(Ok(()), |cpu| affinity::pin(None, cpu));
     let sender = thread::spawn(move || {
         place(from_cpu)?;
         let bytes = vec![0; WRITE_BYTES];

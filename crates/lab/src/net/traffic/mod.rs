@@ -4,9 +4,9 @@
 mod bulk;
 mod ping;
 mod session;
-mod spread;
+mod udp_flows;
 
 pub use bulk::{Bulk, bulk, bulk_on};
 pub use ping::{Pings, echoes, ping};
 pub use session::{Session, SessionReport};
-pub use spread::{Spread, spread};
+pub use udp_flows::{Spread, spread};

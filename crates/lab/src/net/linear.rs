@@ -1,7 +1,7 @@
 //! Three hosts in a line: `a ── left │ right ── b`, for what stands between
 //! two hosts.
 
-use super::{Device, Error, Host, Lab, Offloads, talk};
+use super::{Device, Error, Host, Lab, Offloads, traffic};
 use crate::load::{Generator, GeneratorError, Udp};
 use std::io;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Line {
     /// What the system says, but that `b` is unreachable.
     pub fn pings(&self) -> io::Result<bool> {
         let to = [10, 9, 0, 2].into();
-        match talk::ping(&self.a, to, 3, Duration::from_secs(1)) {
+        match traffic::ping(&self.a, to, 3, Duration::from_secs(1)) {
             Ok(pings) => Ok(!pings.round_trips.is_empty()),
             Err(error) if error.kind() == io::ErrorKind::HostUnreachable => Ok(false),
             Err(error) => Err(error),

@@ -3,7 +3,7 @@
 
 use super::frame::{DST_PORT, NUMBER_AT, SHORTEST, TAG_AT, TIME_AT};
 use crate::load::{Template, compare_fields};
-use crate::words::{SHARED, load, store};
+use crate::shared_words::{SHARED, load, store};
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
 use weir_link::bpf::Hook;
 
