@@ -95,7 +95,7 @@ const PROGRAMS_STARTED_IN: [&str; 11] = [
     "crates/lab/src/net/process.rs",
     "crates/lab/src/results/",
     "crates/lab/src/rfc2544/dut.rs",
-    "crates/weir/src/cmd/bridge/restart.rs",
+    "crates/weir/src/cmd/bridge/supervisor.rs",
     "crates/weir/src/cmd/experiment/packet_filter/receive.rs",
     "/benches/",
     "/examples/",

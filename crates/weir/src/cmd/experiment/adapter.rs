@@ -3,9 +3,9 @@
 mod report;
 mod sys;
 
-use crate::failure::{Failure, say};
-use crate::plot;
-use crate::print;
+use crate::error::{Failure, say};
+use crate::report::plot;
+use crate::report::stdout;
 use report::{Latency, Report, Throughput};
 use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(folder) = &args.svg {
         report.draw(folder)?;
     }
-    print::report(args.json, &report, || report.table())
+    stdout::report(args.json, &report, || report.table())
 }
 
 /// One round of all that is measured of these protocols.

@@ -2,11 +2,9 @@
 //! required.
 
 use super::{default_file, figure, read_file, unit};
-use crate::failure::{Failure, harmless};
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::error::{Failure, harmless};
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::io::Write;
@@ -207,7 +205,7 @@ fn required(bar: Bar) -> String {
 /// A number as it was stated, thousands grouped.
 fn number(value: f64) -> String {
     match (1e3..1e15).contains(&value) && value.fract() == 0.0 {
-        true => text::grouped(value as u64),
+        true => format::grouped(value as u64),
         false => value.to_string(),
     }
 }
@@ -221,7 +219,7 @@ fn met(row: &Summary) -> String {
     };
     let (runs, meeting) = (row.figures.runs(), row.figures.meeting(row.bar));
     match meeting == 0 || meeting == runs {
-        true => format!("{said}, {}", text::counted(runs as u64, "run")),
+        true => format!("{said}, {}", format::counted(runs as u64, "run")),
         false => format!("{said}, {meeting} of {runs} runs"),
     }
 }
@@ -241,7 +239,7 @@ fn in_text(section: &Section<'_>) -> String {
     format!(
         "{}\n\n{}\n\nMeasured by\n{commands}",
         section.heading(),
-        text::table(&columns, rows)
+        format::table(&columns, rows)
     )
 }
 

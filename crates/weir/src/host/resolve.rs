@@ -1,9 +1,9 @@
 //! Names of hosts, how they are reached, and the addresses that stand for all
 //! of ours.
 
-use super::place::named;
-use crate::failure::Failure;
-use crate::stop::Stop;
+use super::link_config::named;
+use crate::error::Failure;
+use crate::signals::Stop;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 use std::sync::{Arc, mpsc};

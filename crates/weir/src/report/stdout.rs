@@ -1,6 +1,6 @@
 //! Reports on standard output.
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use serde::Serialize;
 use std::io::{self, Write};
 

@@ -1,8 +1,8 @@
 //! Where `--stats-json` writes: one report in JSON after the other, by a
 //! program that has frames to forward and waits for no reader.
 
-use crate::failure::Failure;
-use crate::replace::{self, replace};
+use crate::error::Failure;
+use crate::report::atomic_write::{self, replace};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -49,7 +49,7 @@ impl StatsFile {
     pub(crate) fn open(path: &Path) -> Result<StatsFile, Failure> {
         let mut file = StatsFile::of(path);
         match &mut file {
-            StatsFile::File(path) => replace::can(path).map_err(Failure::run)?,
+            StatsFile::File(path) => atomic_write::can(path).map_err(Failure::run)?,
             StatsFile::Lines(lines) => lines.open().map_err(|error| cannot(path, &error))?,
         }
         Ok(file)

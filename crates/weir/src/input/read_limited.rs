@@ -1,6 +1,6 @@
 //! Reading whole files of text, of which none may be endless.
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;

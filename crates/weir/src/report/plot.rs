@@ -1,6 +1,6 @@
 //! Lines and points, drawn as SVG.
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use plotters::prelude::*;
 use rustix::fs::Access;
 use std::fmt::Display;

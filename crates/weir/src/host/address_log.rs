@@ -1,9 +1,9 @@
 //! What happens to a host's addresses and routers is said on standard error.
 
-use super::place::{On, Place};
+use super::link_config::{On, Place};
 use super::{Addresses, Source};
-use crate::failure::{Failure, limited, say};
-use crate::stop::Stop;
+use crate::error::{Failure, limited, say};
+use crate::signals::Stop;
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};

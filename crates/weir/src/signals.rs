@@ -11,7 +11,7 @@
 //!
 //! SIGXFSZ is not among them: see [`report_file_size_limit`].
 
-use crate::failure::{Failure, limited};
+use crate::error::{Failure, limited};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;

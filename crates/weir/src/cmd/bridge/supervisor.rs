@@ -4,9 +4,9 @@
 //! The frames take the bypass meanwhile; that is the kernel's doing, and does
 //! not wait for us.
 
-use crate::failure::{Failure, say};
-use crate::life::Life;
-use crate::stop::Stop;
+use crate::error::{Failure, say};
+use crate::signals::Stop;
+use crate::watchdog::Life;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io;

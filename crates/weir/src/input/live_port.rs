@@ -1,7 +1,7 @@
 //! Ports on live interfaces, as commands open them.
 
-use crate::failure::Failure;
-use crate::source::Compiler;
+use crate::error::Failure;
+use crate::filterset::compile::Compiler;
 use std::path::Path;
 use weir_broker::protocol::ErrorKind;
 use weir_broker::{Builder, Port, PortError};

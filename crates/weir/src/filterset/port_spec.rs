@@ -1,8 +1,8 @@
 //! Ports as a person states them: on the command line or in a file.
 
 use crate::config::{self, Wrong};
-use crate::failure::Failure;
-use crate::limited;
+use crate::error::Failure;
+use crate::input::read_limited;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
 use std::fmt;
@@ -92,7 +92,7 @@ fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error>
 
 /// Reads the ports of a TOML file.
 pub(crate) fn from_file(path: &Path) -> Result<Vec<Port>, Failure> {
-    let text = limited::text(path, CONFIG_LEN_MAX)?;
+    let text = read_limited::text(path, CONFIG_LEN_MAX)?;
     let ports = from_toml(&text).map_err(|wrong| wrong.refused(path))?;
     if ports.is_empty() {
         let wrong =

@@ -1,8 +1,8 @@
 //! Who is measured.
 
 use super::Args;
-use crate::failure::Failure;
-use crate::text;
+use crate::error::Failure;
+use crate::report::format;
 use std::time::Duration;
 use weir_lab::rfc2544::{Bench, Dut, Error, Layout, Peer, Program, Ready, Running};
 
@@ -70,7 +70,7 @@ impl Contestant {
         let name = match destinations {
             0 => name.to_owned(),
             1 => format!("{name}, 1 destination"),
-            many => format!("{name}, {} destinations", text::grouped(many.into())),
+            many => format!("{name}, {} destinations", format::grouped(many.into())),
         };
         Contestant {
             who,

@@ -1,6 +1,6 @@
 //! One port in the kernel, with any number of filters.
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use weir_demux::kernel::{Hook, KernelPlan, Options, Part, PortSettings};
 use weir_demux::{Binding, Filter, Target};
 use weir_link::bpf::Program;

@@ -1,9 +1,7 @@
 //! What was seen, for people and for scripts.
 
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
 use serde::Serialize;
 use std::net::Ipv4Addr;
 
@@ -97,13 +95,13 @@ impl Story {
                 }
                 .to_owned(),
                 if port.take { "taken" } else { "copied" }.to_owned(),
-                text::grouped(port.frames),
-                text::grouped(port.bytes),
-                text::grouped(port.lost),
+                format::grouped(port.frames),
+                format::grouped(port.bytes),
+                format::grouped(port.lost),
                 port.at.clone(),
             ]
         });
-        text::table(&columns, rows)
+        format::table(&columns, rows)
     }
 
     fn device_table(&self) -> String {
@@ -120,11 +118,11 @@ impl Story {
                 one.host.clone(),
                 one.device.clone(),
                 one.address.to_string(),
-                text::grouped(one.sent),
-                text::grouped(one.received),
-                text::grouped(one.dropped),
+                format::grouped(one.sent),
+                format::grouped(one.received),
+                format::grouped(one.dropped),
             ]
         });
-        text::table(&columns, rows)
+        format::table(&columns, rows)
     }
 }

@@ -1,11 +1,8 @@
 //! What was counted, a row a port, and how it is shown.
 
-use crate::divide::Ports;
-use crate::text::{
-    self,
-    Column::{Left, Right},
-    Times,
-};
+use crate::filterset::file_demux::Ports;
+use crate::report::format::Column::{Left, Right};
+use crate::report::format::{self, Times};
 use serde::{Serialize, Serializer};
 use std::io;
 use weir_link::pcap::FrameRef;
@@ -39,9 +36,9 @@ impl Count {
     fn row(&self, name: &str, whole: &Count, times: &Times) -> Vec<String> {
         vec![
             name.to_owned(),
-            text::grouped(self.frames),
-            text::grouped(self.bytes),
-            text::share(self.frames, whole.frames),
+            format::grouped(self.frames),
+            format::grouped(self.bytes),
+            format::share(self.frames, whole.frames),
             times.cell(self.first_ns),
             times.cell(self.last_ns),
         ]
@@ -130,7 +127,7 @@ impl Tally {
         let rows = ports
             .chain(rest)
             .map(|(name, count)| count.row(name, &self.all, &times));
-        text::table(&heading, rows) + &times.note()
+        format::table(&heading, rows) + &times.note()
     }
 
     /// Writes one line for scripts; `error` says why it is not the whole input.

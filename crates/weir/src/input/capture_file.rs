@@ -1,8 +1,8 @@
 //! Captures named on the command line: opened, watched, named in errors; and
 //! the folders they are written to.
 
-use crate::failure::Failure;
-use crate::stop::Stop;
+use crate::error::Failure;
+use crate::signals::Stop;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::fs::OFlags;
 use std::fs::{self, Metadata, OpenOptions};

@@ -1,7 +1,7 @@
 //! What a host is on each of its links, of all that was said.
 
 use super::{Addresses, Source};
-use crate::failure::Failure;
+use crate::error::Failure;
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::Path;
@@ -158,10 +158,10 @@ mod tests {
     #[derive(Parser)]
     struct Args {
         #[command(flatten)]
-        host: super::super::HostArgs,
+        host: crate::host::HostArgs,
     }
 
-    fn host(words: &str) -> super::super::HostArgs {
+    fn host(words: &str) -> crate::host::HostArgs {
         let all = ["weir"].into_iter().chain(words.split_whitespace());
         Args::try_parse_from(all).unwrap().host
     }

@@ -1,7 +1,7 @@
 //! Files that are written anew while others read them.
 
-use crate::failure::Failure;
-use crate::stop::Stop;
+use crate::error::Failure;
+use crate::signals::Stop;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};

@@ -1,7 +1,7 @@
 //! Signs of life for those who want them: a service manager (`sd_notify(3)`)
 //! and a hardware watchdog (`/dev/watchdog`).
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;

@@ -1,9 +1,9 @@
 //! From frames to ports: a plan for each link type that is met.
 
-use crate::bind::Port;
-use crate::failure::Failure;
-use crate::perlink::{Made, PerLink, Refusals};
-use crate::source::Compiler;
+use crate::error::Failure;
+use crate::filterset::compile::Compiler;
+use crate::filterset::per_linktype::{Made, PerLink, Refusals};
+use crate::filterset::port_spec::Port;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::mpsc::{channel, sync_channel};

@@ -1,7 +1,7 @@
 //! What each link type has of its own: a filter means other bytes on another
 //! link type, so there it is another program, or none.
 
-use crate::text;
+use crate::report::format;
 use std::fmt::Write;
 use weir_wire::LinkType;
 
@@ -138,7 +138,7 @@ impl<T> PerLink<T> {
                 let Refusals { count, first } = &link.made.refusals;
                 let mut message = format!(
                     "{} of link type {} not judged{}:",
-                    text::frames(link.frames),
+                    format::frames(link.frames),
                     link.linktype,
                     by(*count)
                 );
@@ -154,7 +154,7 @@ impl<T> PerLink<T> {
         if self.beyond > 0 {
             messages.push(format!(
                 "{} of other link types not judged: there are more than {LINKTYPES_MAX}, for which filters are compiled",
-                text::frames(self.beyond)
+                format::frames(self.beyond)
             ));
         }
         messages
