@@ -10,14 +10,14 @@ use crate::ir::{BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term,
 
 /// A program in the making. `K` names the places in the source that blocks
 /// start at; its order is the order in which they can be opened.
-pub(super) struct Draft<K> {
+pub(super) struct SsaBuilder<K> {
     program: Program,
-    open: Open,
-    entries: BTreeMap<K, Vec<Entry>>,
+    open: OpenBlock,
+    entries: BTreeMap<K, Vec<PredEdge>>,
 }
 
 /// The block being filled.
-struct Open {
+struct OpenBlock {
     params: Vec<Value>,
     insts: Vec<Value>,
     state: Vec<Operand>,
@@ -25,21 +25,21 @@ struct Open {
 }
 
 /// A way into a block: which edge of which block, and what it brings.
-struct Entry {
+struct PredEdge {
     from: Block,
     slot: usize,
     state: Vec<Operand>,
 }
 
-impl<K: Ord> Draft<K> {
+impl<K: Ord> SsaBuilder<K> {
     /// An empty program whose entry block is open, with the given state.
-    pub(super) fn new(state: Vec<Operand>) -> Draft<K> {
-        Draft {
+    pub(super) fn new(state: Vec<Operand>) -> SsaBuilder<K> {
+        SsaBuilder {
             program: Program {
                 values: Vec::new(),
                 blocks: Vec::new(),
             },
-            open: Open {
+            open: OpenBlock {
                 params: Vec::new(),
                 insts: Vec::new(),
                 state,
@@ -65,7 +65,7 @@ impl<K: Ord> Draft<K> {
     }
 
     /// The first place that some edge leads to and that is not opened yet.
-    pub(super) fn next_place(&self) -> Option<&K> {
+    pub(super) fn next_pending(&self) -> Option<&K> {
         self.entries.first_key_value().map(|(key, _)| key)
     }
 
@@ -95,7 +95,7 @@ impl<K: Ord> Draft<K> {
             self.edge(entry).block = block;
         }
         let count = params.len();
-        self.open = Open {
+        self.open = OpenBlock {
             params,
             insts: Vec::new(),
             state,
@@ -104,7 +104,7 @@ impl<K: Ord> Draft<K> {
         count
     }
 
-    fn edge(&mut self, entry: &Entry) -> &mut Edge {
+    fn edge(&mut self, entry: &PredEdge) -> &mut Edge {
         let term = &mut self.program.blocks[entry.from.index()].term;
         let edge = term.edges_mut().nth(entry.slot);
         edge.expect("an entry is made from an edge")
@@ -164,7 +164,7 @@ impl<K: Ord> Draft<K> {
             insts: Vec::new(),
             term: Term::Return(Operand::Imm(verdict)),
         });
-        self.open = Open {
+        self.open = OpenBlock {
             params: Vec::new(),
             insts: Vec::new(),
             state,
@@ -175,7 +175,7 @@ impl<K: Ord> Draft<K> {
     fn leads_to(&mut self, from: Block, slot: usize, place: K) {
         let state = self.open.state.clone();
         let ways = self.entries.entry(place).or_default();
-        ways.push(Entry { from, slot, state });
+        ways.push(PredEdge { from, slot, state });
     }
 
     fn close(&mut self, term: Term) -> Block {

@@ -12,7 +12,7 @@ use crate::ir::{BinOp, Op, Operand, Value};
 
 /// Drops needless checks of a tidy graph; gives whether anything changed.
 pub(crate) fn minimise(graph: &mut Graph) -> bool {
-    let dropped = drop_awaited(graph);
+    let dropped = drop_anticipated(graph);
     let known = drop_captured(graph);
     minimise_effects(graph) || dropped || known
 }
@@ -22,7 +22,7 @@ fn subject_bound(graph: &Graph, index: usize) -> u32 {
     subject.map_or(0, |value| graph.info(value).bound)
 }
 
-fn drop_awaited(graph: &mut Graph) -> bool {
+fn drop_anticipated(graph: &mut Graph) -> bool {
     let mut changed = false;
     let mut awaited = vec![0; graph.nodes.len()];
     for index in (0..graph.nodes.len()).rev() {
@@ -242,6 +242,6 @@ fn drop_done(graph: &mut Graph) -> bool {
     );
     let changed = state.changed;
     // No edge has changed.
-    graph.keep_tree(tree);
+    graph.put_tree(tree);
     changed
 }

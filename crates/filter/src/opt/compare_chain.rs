@@ -12,9 +12,9 @@ use crate::ir::{Block, Cmp, Edge, Op, Operand, Value};
 /// value with a constant; the next in the run is where it leads if they
 /// differ, if that compares the same value.
 #[derive(Debug)]
-pub(crate) struct Runs {
+pub(crate) struct CompareChains {
     /// Per node its run, or `NONE`.
-    places: Vec<u32>,
+    run_of: Vec<u32>,
     /// Per run where its last node leads if nothing was equal.
     ends: Vec<Block>,
     /// Run, constant and node of every comparison, in ascending order.
@@ -46,12 +46,12 @@ fn comparison(graph: &Graph, index: usize) -> Option<(Value, u32, Block)> {
     plain.then_some((value, constant, otherwise.block))
 }
 
-impl Runs {
+impl CompareChains {
     /// The runs of a tidy graph.
-    pub(crate) fn of(graph: &Graph) -> Runs {
+    pub(crate) fn of(graph: &Graph) -> CompareChains {
         let count = graph.nodes.len();
-        let mut runs = Runs {
-            places: vec![NONE; count],
+        let mut runs = CompareChains {
+            run_of: vec![NONE; count],
             ends: Vec::new(),
             tests: Vec::new(),
         };
@@ -61,7 +61,7 @@ impl Runs {
             let Some((value, constant, next)) = comparison(graph, index) else {
                 continue;
             };
-            let run = runs.places[next.index()];
+            let run = runs.run_of[next.index()];
             let run = match heads.get_mut(run as usize) {
                 Some(head) if *head == (next.0, value) => {
                     head.0 = index as u32;
@@ -74,7 +74,7 @@ impl Runs {
                 }
             };
             runs.tests.push((run, constant, index as u32));
-            runs.places[index] = run;
+            runs.run_of[index] = run;
         }
         runs.tests.sort_unstable();
         runs
@@ -83,8 +83,8 @@ impl Runs {
     /// Where the run that `node` is in leads from there if its value is
     /// `found`: to the next node that compares with that, or out of the run.
     /// `None` if `node` is in no run.
-    pub(crate) fn way(&self, node: Block, found: u32) -> Option<Edge> {
-        let run = *self.places.get(node.index())?;
+    pub(crate) fn resolve(&self, node: Block, found: u32) -> Option<Edge> {
+        let run = *self.run_of.get(node.index())?;
         let end = *self.ends.get(run as usize)?;
         // Nodes of a run lead forward.
         let equal = self

@@ -83,7 +83,7 @@ impl Graph {
 
     /// Both operands are values, or the left is a constant.
     fn bin_values(&mut self, op: BinOp, a: Operand, b: Operand) -> Operand {
-        let known = super::value_range::Known::bin(op, self.known(a), self.known(b));
+        let known = super::value_range::ValueRange::bin(op, self.known(a), self.known(b));
         if let Some(constant) = known.exact()
             && !op.may_reject()
         {

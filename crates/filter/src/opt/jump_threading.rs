@@ -15,11 +15,11 @@
 //!
 //! An edge may skip a block only with what the block may reject: loads at
 //! fixed positions that lie within `captured`, or within what every way on
-//! from there needs anyway (`awaited`); other operations only if they are
+//! from there needs anyway (`anticipated_bounds`); other operations only if they are
 //! known to have been carried out.
 
-use super::compare_chain::Runs;
-use super::facts::{Facts, Item};
+use super::compare_chain::CompareChains;
+use super::facts::{Facts, ValueFact};
 use super::graph::{Flow, Graph, NONE};
 use super::substitute::Substitution;
 use crate::ir::dominators::Dominators;
@@ -37,7 +37,7 @@ const STEPS_SHARE: usize = 16;
 const STEPS_MIN: usize = 8;
 
 /// After every so many blocks a way past many at once is looked for.
-const LEAP_EVERY: usize = 8;
+const CHAINS_REBUILD_INTERVAL: usize = 8;
 
 /// Arguments are put into blocks whose values have at most this many operations
 /// together, shared ones counted each time.
@@ -47,13 +47,13 @@ const WITH_ARGS_SIZE_MAX: usize = 512;
 pub(crate) fn thread(graph: &mut Graph) -> bool {
     let tree = graph.take_tree();
     let count = graph.nodes.len();
-    let mut state = Threader {
-        awaited: awaited(graph),
+    let mut state = JumpThreader {
+        awaited: anticipated_bounds(graph),
         facts: Facts::default(),
         captured: vec![u32::MAX; count],
         live: vec![false; count],
         entry: vec![None; count],
-        joins: vec![Join::Nothing; count],
+        joins: vec![EdgeMeet::Nothing; count],
         escapes: escapes(graph),
         has_own: false,
         marks: Vec::new(),
@@ -77,14 +77,14 @@ pub(crate) fn thread(graph: &mut Graph) -> bool {
     );
     let changed = state.changed;
     if !changed {
-        graph.keep_tree(tree);
+        graph.put_tree(tree);
     }
     changed
 }
 
 /// For each node, how many captured bytes every way on from it needs or
 /// rejects without; `u32::MAX` where every way rejects.
-pub(crate) fn awaited(graph: &Graph) -> Vec<u32> {
+pub(crate) fn anticipated_bounds(graph: &Graph) -> Vec<u32> {
     let mut awaited = vec![0; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate().rev() {
         let ways = node.flow.edges().map(|edge| awaited[edge.block.index()]);
@@ -139,7 +139,7 @@ fn escapes(graph: &Graph) -> Vec<bool> {
         .collect()
 }
 
-struct Threader<'g> {
+struct JumpThreader<'g> {
     graph: &'g mut Graph,
     facts: Facts,
     awaited: Vec<u32>,
@@ -149,27 +149,27 @@ struct Threader<'g> {
     /// The test, and its outcome, of a node's only way in.
     entry: Vec<Option<(Value, bool)>>,
     /// What the ways into a node have in common.
-    joins: Vec<Join>,
+    joins: Vec<EdgeMeet>,
     escapes: Vec<bool>,
     /// Whether the node visited has facts that its dominators do not.
     has_own: bool,
     marks: Vec<usize>,
     steps_left: usize,
     /// Made when they are first needed.
-    runs: Option<Runs>,
+    runs: Option<CompareChains>,
     changed: bool,
 }
 
 /// What the edges into a node that are final have in common.
 #[derive(Clone, Debug)]
-enum Join {
+enum EdgeMeet {
     /// There are none yet.
     Nothing,
     /// What is known along each.
-    Common(Vec<Item>),
+    Common(Vec<ValueFact>),
 }
 
-impl Threader<'_> {
+impl JumpThreader<'_> {
     fn enter(&mut self, index: usize, tree: &Dominators) {
         self.marks.push(self.facts.mark());
         if !self.live[index] {
@@ -183,7 +183,7 @@ impl Threader<'_> {
             self.facts.assume(self.graph, cond, holds);
         }
         let mark = self.facts.mark();
-        if let Join::Common(summary) = std::mem::replace(&mut self.joins[index], Join::Nothing) {
+        if let EdgeMeet::Common(summary) = std::mem::replace(&mut self.joins[index], EdgeMeet::Nothing) {
             self.facts.add(self.graph, &summary);
         }
         self.has_own = self.facts.mark() != mark;
@@ -259,7 +259,7 @@ impl Threader<'_> {
             .carry_out(self.graph, cond, |effect| effects.push(effect));
         let [then, otherwise] = edges;
         if let Some(holds) = decided {
-            self.keep_checks(index, cond, &effects);
+            self.retain_effects(index, cond, &effects);
             return self.jump(index, if holds { then } else { otherwise });
         }
         if then.block != otherwise.block {
@@ -279,7 +279,7 @@ impl Threader<'_> {
             (block, edge)
         });
         if then.1 == otherwise.1 {
-            self.keep_checks(index, cond, &effects);
+            self.retain_effects(index, cond, &effects);
             return self.jump(index, then.1);
         }
         let [(then, first), (otherwise, mut second)] =
@@ -319,12 +319,12 @@ impl Threader<'_> {
         let mut effects = Vec::new();
         self.facts
             .carry_out(self.graph, value, |effect| effects.push(effect));
-        self.keep_checks(index, value, &effects);
+        self.retain_effects(index, value, &effects);
         Operand::Imm(constant)
     }
 
     /// Makes node `index` still reject what computing `cond` would have.
-    fn keep_checks(&mut self, index: usize, cond: Value, effects: &[Value]) {
+    fn retain_effects(&mut self, index: usize, cond: Value, effects: &[Value]) {
         self.changed = true;
         let mut node = std::mem::replace(
             &mut self.graph.nodes[index],
@@ -339,22 +339,22 @@ impl Threader<'_> {
 
     /// Makes `edge` final: `captured` bytes are known along it, and what all
     /// edges to its target have in common is `join`.
-    fn arrive(&mut self, edge: &Edge, captured: u32, join: Vec<Item>) {
+    fn arrive(&mut self, edge: &Edge, captured: u32, join: Vec<ValueFact>) {
         let target = edge.block.index();
         self.live[target] = true;
         self.captured[target] = self.captured[target].min(captured);
-        self.joins[target] = Join::Common(join);
+        self.joins[target] = EdgeMeet::Common(join);
     }
 
     /// What the facts of this place have in common with those of the edges
     /// that lead where `edge` does.
-    fn joined(&mut self, edge: &Edge) -> Vec<Item> {
+    fn joined(&mut self, edge: &Edge) -> Vec<ValueFact> {
         if let Flow::Return(Operand::Imm(_)) = self.graph.nodes[edge.block.index()].flow {
             return Vec::new();
         }
         match &mut self.joins[edge.block.index()] {
-            Join::Nothing => self.facts.summary(self.graph),
-            Join::Common(summary) => {
+            EdgeMeet::Nothing => self.facts.summary(self.graph),
+            EdgeMeet::Common(summary) => {
                 let mut summary = std::mem::take(summary);
                 self.facts.weaken(self.graph, &mut summary);
                 summary
@@ -368,7 +368,7 @@ impl Threader<'_> {
         let mut steps = 0;
         while steps < steps_max {
             // Seldom, as it costs more than a step.
-            let leap = match steps % LEAP_EVERY {
+            let leap = match steps % CHAINS_REBUILD_INTERVAL {
                 4 => self.leap(&edge, captured),
                 _ => None,
             };
@@ -397,8 +397,8 @@ impl Threader<'_> {
         if self.graph.need(node) > captured || !self.facts.all_done(self.graph, cond) {
             return None;
         }
-        let runs = self.runs.get_or_insert_with(|| Runs::of(self.graph));
-        let way = runs.way(edge.block, value)?;
+        let runs = self.runs.get_or_insert_with(|| CompareChains::of(self.graph));
+        let way = runs.resolve(edge.block, value)?;
         (way != *edge).then_some(way)
     }
 

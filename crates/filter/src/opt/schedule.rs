@@ -25,10 +25,10 @@ pub(crate) fn rebuild(graph: &mut Graph, values_max: usize) -> Option<Program> {
     }
     let tree = graph.take_tree();
     let hoists = hoists(graph, &tree);
-    let mut state = Rebuilder {
+    let mut state = Scheduler {
         graph,
         hoists,
-        names: vec![NONE; graph.ops.len()],
+        available_as: vec![NONE; graph.ops.len()],
         log: Vec::new(),
         marks: Vec::new(),
         stack: Vec::new(),
@@ -130,11 +130,11 @@ fn hoists(graph: &Graph, tree: &Dominators) -> Vec<(u32, Value)> {
     hoists
 }
 
-struct Rebuilder<'g> {
+struct Scheduler<'g> {
     graph: &'g Graph,
     hoists: Vec<(u32, Value)>,
     /// Per value of the graph its name in the program, where it is available.
-    names: Vec<u32>,
+    available_as: Vec<u32>,
     /// Values that became available, to be forgotten when leaving.
     log: Vec<Value>,
     marks: Vec<usize>,
@@ -144,7 +144,7 @@ struct Rebuilder<'g> {
     blocks: Vec<BasicBlock>,
 }
 
-impl Rebuilder<'_> {
+impl Scheduler<'_> {
     fn enter(&mut self, index: usize) {
         self.marks.push(self.log.len());
         let node = &self.graph.nodes[index];
@@ -182,7 +182,7 @@ impl Rebuilder<'_> {
             .pop()
             .expect("each node is entered before it is left");
         for value in self.log.drain(mark..) {
-            self.names[value.index()] = NONE;
+            self.available_as[value.index()] = NONE;
         }
     }
 
@@ -222,7 +222,7 @@ impl Rebuilder<'_> {
         match operand {
             Operand::Val(value) => {
                 self.compute(value, insts);
-                Operand::Val(Value(self.names[value.index()]))
+                Operand::Val(Value(self.available_as[value.index()]))
             }
             constant => constant,
         }
@@ -231,27 +231,27 @@ impl Rebuilder<'_> {
     /// Adds what computes `value`, unless it is available. Iterative: values
     /// may be deep.
     fn compute(&mut self, value: Value, insts: &mut Vec<Value>) {
-        if self.names[value.index()] != NONE {
+        if self.available_as[value.index()] != NONE {
             return;
         }
         self.stack.push(value);
         while let Some(&value) = self.stack.last() {
             // A program beyond its limit is thrown away; do no more for it.
-            if self.names[value.index()] != NONE || self.values.len() > self.values_max {
+            if self.available_as[value.index()] != NONE || self.values.len() > self.values_max {
                 self.stack.pop();
                 continue;
             }
-            let op = self.shape(value);
+            let op = self.op_of(value);
             let waiting = self.stack.len();
             for operand in op.operands().filter_map(Operand::value) {
-                if self.names[operand.index()] == NONE {
+                if self.available_as[operand.index()] == NONE {
                     self.stack.push(operand);
                 }
             }
             if self.stack.len() == waiting {
                 self.stack.pop();
                 let op = op.map_operands(|operand| match operand {
-                    Operand::Val(value) => Operand::Val(Value(self.names[value.index()])),
+                    Operand::Val(value) => Operand::Val(Value(self.available_as[value.index()])),
                     constant => constant,
                 });
                 let name = self.define(value, op);
@@ -261,7 +261,7 @@ impl Rebuilder<'_> {
     }
 
     /// The operation that computes `value`: a negated test in one.
-    fn shape(&self, value: Value) -> Op {
+    fn op_of(&self, value: Value) -> Op {
         let op = self.graph.op(value);
         if let Op::Test {
             cmp: Cmp::Eq,
@@ -282,7 +282,7 @@ impl Rebuilder<'_> {
     fn define(&mut self, value: Value, op: Op) -> Value {
         let name = Value(self.values.len() as u32);
         self.values.push(op);
-        self.names[value.index()] = name.0;
+        self.available_as[value.index()] = name.0;
         self.log.push(value);
         name
     }

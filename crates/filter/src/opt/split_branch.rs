@@ -24,7 +24,7 @@ pub(crate) fn split(graph: &mut Graph) -> bool {
         work: (0..graph.nodes.len() as u32).rev().collect(),
         // Trying both outcomes may double a value for each of its tests.
         expansions: 64 + 2 * graph.nodes.len(),
-        kept: vec![false; graph.nodes.len()],
+        effects_kept: vec![false; graph.nodes.len()],
         changed: false,
         graph,
     };
@@ -44,12 +44,12 @@ struct Splitter<'g> {
     expansions: usize,
     /// Per node, whether what it compares was computed in full by a node
     /// before it, or by itself as a check.
-    kept: Vec<bool>,
+    effects_kept: Vec<bool>,
     changed: bool,
 }
 
 /// A branch: where it goes when its condition holds, and when not.
-struct Sides {
+struct BranchTargets {
     then: Edge,
     otherwise: Edge,
 }
@@ -62,7 +62,7 @@ impl Splitter<'_> {
                 cond,
                 then,
                 otherwise,
-            } => self.step_branch(index, cond, Sides { then, otherwise }),
+            } => self.step_branch(index, cond, BranchTargets { then, otherwise }),
             Flow::Return(Operand::Val(value)) => self.step_return(index, value),
             Flow::Return(Operand::Imm(_)) => false,
             Flow::Jump(edge) => self.step_jump(index, &edge),
@@ -76,7 +76,7 @@ impl Splitter<'_> {
         if !self.graph.info(value).known.is_bool() {
             return self.expand(index, value);
         }
-        self.keep(index);
+        self.retain_effects(index);
         let then = Edge::to(self.node(Flow::Return(Operand::Imm(1))));
         let otherwise = Edge::to(self.node(Flow::REJECT));
         let cond = self.graph.cond(Cmp::Ne, value.into(), 0.into());
@@ -85,9 +85,9 @@ impl Splitter<'_> {
     }
 
     /// Makes node `index` check what its subject does, before that is split.
-    fn keep(&mut self, index: usize) {
-        if !std::mem::replace(&mut self.kept[index], true) {
-            self.graph.keep_subject(index);
+    fn retain_effects(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.effects_kept[index], true) {
+            self.graph.retain_subject_effects(index);
         }
     }
 
@@ -102,7 +102,7 @@ impl Splitter<'_> {
                 arg.value().is_some_and(|arg| {
                     self.graph.has(arg, HAS_TEST)
                         && self.graph.info(arg).known.is_bool()
-                        && self.looks_at(target, param)
+                        && self.depends_on(target, param)
                 })
             });
         let Some(position) = position else {
@@ -119,7 +119,7 @@ impl Splitter<'_> {
     }
 
     /// Whether what `node` compares or returns is `param`, or nearly.
-    fn looks_at(&self, node: &Node, param: Value) -> bool {
+    fn depends_on(&self, node: &Node, param: Value) -> bool {
         let mut stack: Vec<Value> = node.flow.subject().into_iter().collect();
         for _ in 0..16 {
             let Some(value) = stack.pop() else {
@@ -133,7 +133,7 @@ impl Splitter<'_> {
         false
     }
 
-    fn step_branch(&mut self, index: usize, cond: Value, sides: Sides) -> bool {
+    fn step_branch(&mut self, index: usize, cond: Value, sides: BranchTargets) -> bool {
         let Op::Test { cmp, a, b } = self.graph.op(cond) else {
             return false;
         };
@@ -148,7 +148,7 @@ impl Splitter<'_> {
         }
         match (cmp, a, b) {
             (Cmp::Eq, Operand::Val(value), Operand::Imm(0)) => {
-                let swapped = Sides {
+                let swapped = BranchTargets {
                     then: sides.otherwise.clone(),
                     otherwise: sides.then.clone(),
                 };
@@ -176,9 +176,9 @@ impl Splitter<'_> {
         cond: Value,
         value: Value,
         mask: u32,
-        sides: Sides,
+        sides: BranchTargets,
     ) -> bool {
-        self.keep(index);
+        self.retain_effects(index);
         let possible = mask & self.graph.info(value).known.possible();
         let Op::Bin { op, a, b } = self.graph.op(value) else {
             return self.expand(index, cond);
@@ -203,9 +203,9 @@ impl Splitter<'_> {
     }
 
     /// A branch on the equality of two truth values.
-    fn split_eq(&mut self, index: usize, x: Value, y: Value, sides: Sides) {
-        self.keep(index);
-        let swapped = Sides {
+    fn split_eq(&mut self, index: usize, x: Value, y: Value, sides: BranchTargets) {
+        self.retain_effects(index);
+        let swapped = BranchTargets {
             then: sides.otherwise.clone(),
             otherwise: sides.then.clone(),
         };
@@ -226,7 +226,7 @@ impl Splitter<'_> {
             return false;
         };
         self.expansions -= 1;
-        self.keep(index);
+        self.retain_effects(index);
         let [then, otherwise] = [1, 0].map(|outcome| {
             let mut substitution = Substitution::of_test(test, Operand::Imm(outcome));
             let result = substitution.apply(self.graph, value.into());
@@ -273,7 +273,7 @@ impl Splitter<'_> {
         }
     }
 
-    fn branch(&mut self, cond: Cond, sides: &Sides) -> Block {
+    fn branch(&mut self, cond: Cond, sides: &BranchTargets) -> Block {
         let flow = cond.branch(sides.then.clone(), sides.otherwise.clone());
         self.node(flow)
     }
@@ -282,7 +282,7 @@ impl Splitter<'_> {
         self.graph.nodes.push(Node::new(flow));
         let block = Block(self.graph.nodes.len() as u32 - 1);
         self.work.push(block.0);
-        self.kept.push(true);
+        self.effects_kept.push(true);
         block
     }
 }

@@ -1,8 +1,8 @@
 //! What both ways to lay out a program need to know of it.
 
-use super::required_len::{NEVER, Needs, needs};
-use super::select16::Narrow;
-use super::select32::{Cells, Wide, largest};
+use super::required_len::{NEVER, RequiredLens, needs};
+use super::select16::Select16;
+use super::select32::{Cells, Select32, largest};
 use super::straight_line::rejects_otherwise;
 use super::test::Test;
 use super::tree::{Tree, described};
@@ -12,26 +12,26 @@ use crate::lang::cspf::Dialect;
 
 /// Where an edge leads.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Goal {
+pub(super) enum EdgeTarget {
     /// To where nothing is left but a verdict.
     Verdict(bool),
     /// To another block.
     Block(Block),
 }
 
-pub(super) struct Maker<'p> {
+pub(super) struct Emitter<'p> {
     pub(super) program: &'p Program,
     pub(super) target: Target,
-    pub(super) needs: Needs,
+    pub(super) required: RequiredLens,
     pub(super) largest: Vec<u32>,
 }
 
-impl<'p> Maker<'p> {
-    pub(super) fn new(program: &'p Program, target: Target) -> Maker<'p> {
-        Maker {
+impl<'p> Emitter<'p> {
+    pub(super) fn new(program: &'p Program, target: Target) -> Emitter<'p> {
+        Emitter {
             program,
             target,
-            needs: needs(program),
+            required: needs(program),
             largest: match target.is_wide() {
                 true => largest(program),
                 false => Vec::new(),
@@ -39,29 +39,29 @@ impl<'p> Maker<'p> {
         }
     }
 
-    pub(super) fn goal(&self, block: Block) -> Goal {
+    pub(super) fn goal(&self, block: Block) -> EdgeTarget {
         let target = self.program.block(block);
         match target.term {
-            _ if self.needs.here[block.index()] == NEVER => Goal::Verdict(false),
-            Term::Return(Operand::Imm(_)) if target.insts.is_empty() => Goal::Verdict(true),
-            _ => Goal::Block(block),
+            _ if self.required.here[block.index()] == NEVER => EdgeTarget::Verdict(false),
+            Term::Return(Operand::Imm(_)) if target.insts.is_empty() => EdgeTarget::Verdict(true),
+            _ => EdgeTarget::Block(block),
         }
     }
 
     /// Where a block leads, if its test holds and if not.
-    pub(super) fn goals(&self, block: Block) -> [Goal; 2] {
+    pub(super) fn goals(&self, block: Block) -> [EdgeTarget; 2] {
         match &self.program.block(block).term {
             Term::Jump(edge) => [self.goal(edge.block); 2],
-            Term::Return(Operand::Imm(verdict)) => [Goal::Verdict(*verdict != 0); 2],
-            Term::Return(_) => [Goal::Verdict(true), Goal::Verdict(false)],
+            Term::Return(Operand::Imm(verdict)) => [EdgeTarget::Verdict(*verdict != 0); 2],
+            Term::Return(_) => [EdgeTarget::Verdict(true), EdgeTarget::Verdict(false)],
             Term::Branch {
                 then, otherwise, ..
             } => [then, otherwise].map(|edge| self.goal(edge.block)),
         }
     }
 
-    pub(super) fn wide<'w>(&'w self, cells: Cells<'w>, long_enough: u64) -> Wide<'w> {
-        Wide {
+    pub(super) fn wide<'w>(&'w self, cells: Cells<'w>, long_enough: u64) -> Select32<'w> {
+        Select32 {
             program: self.program,
             target: self.target,
             largest: &self.largest,
@@ -83,7 +83,7 @@ impl<'p> Maker<'p> {
         if self.target.is_wide() {
             return self.wide(cells, long_enough).test(cmp, a, b);
         }
-        let narrow = Narrow {
+        let narrow = Select16 {
             program: self.program,
             target: self.target,
             long_enough,

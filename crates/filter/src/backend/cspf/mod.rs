@@ -16,7 +16,7 @@
 //!
 //! Old dialects read whole words only, at constant places. Where that reads
 //! more than the program does, it is still exact if every shorter frame is
-//! rejected in the end anyway; `reach` knows how long a frame must be for that.
+//! rejected in the end anyway; `required_len` knows how long a frame must be for that.
 
 mod code;
 mod emit;

@@ -8,16 +8,16 @@ pub(super) const NEVER: u64 = u64::MAX;
 
 /// For each block the length that a frame must have lest it be rejected there
 /// or behind: by loads at constant places alone.
-pub(super) struct Needs {
+pub(super) struct RequiredLens {
     /// The block's own loads, and what is behind it.
     pub(super) here: Vec<u64>,
     /// What is behind it alone.
     pub(super) behind: Vec<u64>,
 }
 
-pub(super) fn needs(program: &Program) -> Needs {
+pub(super) fn needs(program: &Program) -> RequiredLens {
     let count = program.blocks.len();
-    let mut needs = Needs {
+    let mut needs = RequiredLens {
         here: vec![0; count],
         behind: vec![0; count],
     };

@@ -6,7 +6,7 @@ use super::{EmitError, TREE_DEPTH_MAX, Target, WORDS_TRIED, end_of};
 use crate::ir::{BinOp, Cmp, Op, Operand, Program, Value, Width};
 use crate::lang::cspf::Operator;
 
-pub(super) struct Narrow<'p> {
+pub(super) struct Select16<'p> {
     pub(super) program: &'p Program,
     pub(super) target: Target,
     /// A frame shorter than this is rejected in the end.
@@ -71,7 +71,7 @@ impl Half {
     }
 }
 
-impl Narrow<'_> {
+impl Select16<'_> {
     pub(super) fn test(&self, cmp: Cmp, a: Operand, b: Operand) -> Result<Test, EmitError> {
         self.compare(cmp, a, b, 0, &mut WORDS_TRIED.clone())
     }

@@ -5,17 +5,17 @@ use super::tree::{Tree, described};
 use super::{EmitError, TREE_DEPTH_MAX, Target, WORDS_TRIED, end_of};
 use crate::ir::{BinOp, Cmp, Op, Operand, Program, Value, Width};
 use crate::lang::cspf::{Dialect, Operator};
-use crate::opt::value_range::Known;
+use crate::opt::value_range::ValueRange;
 
 /// How near the top a cell must be when a tree is begun. `PUSHSTK` reaches 31,
 /// and the tree itself pushes some.
-const NEAR: usize = 22;
+const COPY_REACH: usize = 22;
 
 /// What there is to copy.
 #[derive(Clone, Copy)]
 pub(super) struct Cells<'p> {
     /// The values that cells hold, from the bottom.
-    pub(super) held: &'p [Option<Value>],
+    pub(super) values: &'p [Option<Value>],
     /// Whether more is copied than must be: parameters, which have no other
     /// place, are copied from wherever they are.
     pub(super) all: bool,
@@ -23,12 +23,12 @@ pub(super) struct Cells<'p> {
 
 impl Cells<'_> {
     pub(super) const NONE: Cells<'static> = Cells {
-        held: &[],
+        values: &[],
         all: false,
     };
 }
 
-pub(super) struct Wide<'p> {
+pub(super) struct Select32<'p> {
     pub(super) program: &'p Program,
     pub(super) target: Target,
     /// The largest value of each.
@@ -40,23 +40,23 @@ pub(super) struct Wide<'p> {
 
 /// The largest value that each can have.
 pub(super) fn largest(program: &Program) -> Vec<u32> {
-    let mut known = vec![Known::ANY; program.values.len()];
+    let mut known = vec![ValueRange::ANY; program.values.len()];
     for value in program.blocks.iter().flat_map(|block| &block.insts) {
         let read = |operand| match operand {
-            Operand::Imm(constant) => Known::exactly(constant),
+            Operand::Imm(constant) => ValueRange::exactly(constant),
             Operand::Val(value) => known[value.index()],
         };
         known[value.index()] = match program.op(*value) {
-            Op::Load { width, .. } => Known::between(0, width.max_value()),
-            Op::Bin { op, a, b } => Known::bin(op, read(a), read(b)),
-            Op::Test { .. } => Known::between(0, 1),
-            Op::Len | Op::Param => Known::ANY,
+            Op::Load { width, .. } => ValueRange::between(0, width.max_value()),
+            Op::Bin { op, a, b } => ValueRange::bin(op, read(a), read(b)),
+            Op::Test { .. } => ValueRange::between(0, 1),
+            Op::Len | Op::Param => ValueRange::ANY,
         };
     }
     known.into_iter().map(|known| known.hi).collect()
 }
 
-impl Wide<'_> {
+impl Select32<'_> {
     pub(super) fn test(&self, cmp: Cmp, a: Operand, b: Operand) -> Result<Test, EmitError> {
         let mut budget = WORDS_TRIED;
         let a = self.operand(a, 0, &mut budget)?;
@@ -87,10 +87,10 @@ impl Wide<'_> {
     }
 
     fn value(&self, value: Value, level: usize, budget: &mut usize) -> Result<Tree, EmitError> {
-        let Cells { held, all } = self.cells;
+        let Cells { values: held, all } = self.cells;
         let first = match self.program.op(value) {
             Op::Param => 0,
-            _ if all => held.len().saturating_sub(NEAR),
+            _ if all => held.len().saturating_sub(COPY_REACH),
             _ => held.len(),
         };
         let cell = held[first..].iter().rposition(|cell| *cell == Some(value));

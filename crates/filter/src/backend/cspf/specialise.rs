@@ -14,7 +14,7 @@ pub(super) fn flatten(program: &Program) -> Option<Program> {
     if program.blocks.len() > PARTS_MAX || program.values.len() > PARTS_MAX {
         return None;
     }
-    let mut copier = Copier {
+    let mut copier = Specialiser {
         from: program,
         needs: needs(program)?,
         to: Program {
@@ -89,7 +89,7 @@ fn needs(program: &Program) -> Option<Vec<BTreeSet<Value>>> {
 /// What values of the source are in the copy.
 type Known = BTreeMap<Value, Operand>;
 
-struct Copier<'p> {
+struct Specialiser<'p> {
     from: &'p Program,
     needs: Vec<BTreeSet<Value>>,
     to: Program,
@@ -97,7 +97,7 @@ struct Copier<'p> {
     due: Vec<(Block, Block, Known)>,
 }
 
-impl Copier<'_> {
+impl Specialiser<'_> {
     /// The copy of a block for what is known of its needs.
     fn copy_of(&mut self, source: Block, known: &Known) -> Option<Block> {
         let needs = &self.needs[source.index()];

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::code::{Code, Fault};
-use super::emit::{Goal, Maker};
+use super::emit::{EdgeTarget, Emitter};
 use super::required_len::{NEVER, longest};
 use super::select32::Cells;
 use super::test::Test;
@@ -19,7 +19,7 @@ use crate::lang::cspf::Operator;
 
 pub(super) fn emit(program: &Program, target: Target) -> Result<Vec<u16>, EmitError> {
     let mut chain = Chain {
-        maker: Maker::new(program, target),
+        maker: Emitter::new(program, target),
         code: Code::new(target),
         reached: 0,
         budget: WORDS_TRIED,
@@ -32,7 +32,7 @@ pub(super) fn emit(program: &Program, target: Target) -> Result<Vec<u16>, EmitEr
 }
 
 struct Chain<'p> {
-    maker: Maker<'p>,
+    maker: Emitter<'p>,
     code: Code,
     /// How far into the frame the words written so far have read.
     reached: u64,
@@ -45,8 +45,8 @@ impl Chain<'_> {
         let program = self.maker.program;
         let mut here = Block::ENTRY;
         loop {
-            let needs = self.maker.needs.here[here.index()];
-            let behind = self.maker.needs.behind[here.index()];
+            let needs = self.maker.required.here[here.index()];
+            let behind = self.maker.required.behind[here.index()];
             if needs == NEVER {
                 return self.code.end_last(false);
             }
@@ -67,7 +67,7 @@ impl Chain<'_> {
             };
             let goals = self.maker.goals(here);
             let test = match goals {
-                [Goal::Block(_), Goal::Block(_)] => {
+                [EdgeTarget::Block(_), EdgeTarget::Block(_)] => {
                     let longest = self.longest_from(here)?;
                     if longest > long_enough {
                         return Err(self.too_far(here, longest).into());
@@ -78,22 +78,22 @@ impl Chain<'_> {
                 _ => self.maker.test(*cmp, *a, *b, Cells::NONE, long_enough)?,
             };
             match goals {
-                [Goal::Verdict(x), Goal::Verdict(y)] if x == y => {
+                [EdgeTarget::Verdict(x), EdgeTarget::Verdict(y)] if x == y => {
                     self.touch(longest, behind, long_enough)?;
                     return self.code.end_last(x);
                 }
-                [Goal::Verdict(x), Goal::Verdict(_)] => {
+                [EdgeTarget::Verdict(x), EdgeTarget::Verdict(_)] => {
                     return self.decide(test, x, longest, long_enough);
                 }
-                [Goal::Verdict(x), Goal::Block(next)] => {
+                [EdgeTarget::Verdict(x), EdgeTarget::Block(next)] => {
                     self.end_if(&test, x, longest, behind, long_enough)?;
                     here = next;
                 }
-                [Goal::Block(next), Goal::Verdict(y)] => {
+                [EdgeTarget::Block(next), EdgeTarget::Verdict(y)] => {
                     self.end_if(&test.not(), y, longest, behind, long_enough)?;
                     here = next;
                 }
-                [Goal::Block(_), Goal::Block(_)] => unreachable!("handled above"),
+                [EdgeTarget::Block(_), EdgeTarget::Block(_)] => unreachable!("handled above"),
             }
         }
     }
@@ -107,7 +107,7 @@ impl Chain<'_> {
         behind: u64,
         long_enough: u64,
     ) -> Result<(), Fault> {
-        self.reached = self.reached.max(test.tree.reach());
+        self.reached = self.reached.max(test.tree.required_len());
         self.touch(longest, behind, long_enough)?;
         self.code.end_if(test, verdict)
     }
@@ -120,7 +120,7 @@ impl Chain<'_> {
         longest: u64,
         long_enough: u64,
     ) -> Result<(), Fault> {
-        self.reached = self.reached.max(test.tree.reach());
+        self.reached = self.reached.max(test.tree.required_len());
         self.touch(longest, 0, long_enough)?;
         let test = match verdict {
             true => test,
@@ -147,13 +147,13 @@ impl Chain<'_> {
         if end > self.reached.max(behind) {
             let tree = self.maker.last_byte(end, long_enough)?;
             self.code.push(&tree, Operator::Nop)?;
-            self.reached = self.reached.max(tree.reach());
+            self.reached = self.reached.max(tree.required_len());
         }
         Ok(())
     }
 
     fn too_far(&self, here: Block, longest: u64) -> EmitError {
-        let needs = self.maker.needs.here[here.index()].max(self.reached);
+        let needs = self.maker.required.here[here.index()].max(self.reached);
         self.maker.target.inexpressible(format!(
             "a choice of tests, of which some read up to byte {} and others accept frames of \
              {needs} bytes",

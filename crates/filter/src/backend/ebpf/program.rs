@@ -111,7 +111,7 @@ impl Options {
 /// When it does not fit; see [`EmitError`].
 pub fn emit(program: &Program, options: &Options) -> Result<Vec<Insn>, EmitError> {
     let mut asm = Asm::new();
-    let ends = Ends {
+    let ends = Labels {
         accept: asm.label(),
         reject: asm.label(),
     };
@@ -119,12 +119,12 @@ pub fn emit(program: &Program, options: &Options) -> Result<Vec<Insn>, EmitError
     match options.target {
         Target::Memory => memory(&mut asm, program, ends, needs_len)?,
         Target::Xdp(source) => xdp(&mut asm, program, ends, source, needs_len)?,
-        Target::XdpFrags => in_pieces(&mut asm, program, ends, &XDP_FRAGS, needs_len)?,
-        Target::Tc => in_pieces(&mut asm, program, ends, &TC, needs_len)?,
+        Target::XdpFrags => fragmented(&mut asm, program, ends, &XDP_FRAGS, needs_len)?,
+        Target::Tc => fragmented(&mut asm, program, ends, &TC, needs_len)?,
         Target::SocketFilter => {
             asm.push(Insn::mov64(Reg::R6, Reg::R1));
             if needs_len {
-                TC.keep_len(&mut asm);
+                TC.save_len(&mut asm);
             }
             by_calls(&mut asm, program, ends, &TC, needs_len)?;
         }
@@ -146,7 +146,7 @@ pub fn emit(program: &Program, options: &Options) -> Result<Vec<Insn>, EmitError
 
 /// Where fragments go on.
 #[derive(Clone, Copy)]
-struct Ends {
+struct Labels {
     accept: Label,
     reject: Label,
 }
@@ -154,13 +154,13 @@ struct Ends {
 /// The slot that keeps the length on the wire, if the filter reads it.
 const LEN_SLOT: i16 = -8;
 
-fn keep(asm: &mut Asm, len: Reg) {
+fn save_len_from(asm: &mut Asm, len: Reg) {
     asm.push(Insn::store(op::DW, Reg::FP, LEN_SLOT, len));
 }
 
 /// Where the length is kept, and the stack below. A filter that does not read
 /// it is not charged for it.
-fn kept(needs_len: bool) -> (WireLen, i16) {
+fn len_location(needs_len: bool) -> (WireLen, i16) {
     (
         WireLen::Stack(LEN_SLOT),
         if needs_len { LEN_SLOT } else { 0 },
@@ -192,7 +192,7 @@ const CONTEXT: Reg = Reg::R6;
 fn by_pointers(
     asm: &mut Asm,
     program: &Program,
-    ends: Ends,
+    ends: Labels,
     (wire_len, stack_top): (WireLen, i16),
     (free, short): (&[Reg], Label),
 ) -> Result<(), EmitError> {
@@ -210,14 +210,14 @@ fn by_pointers(
     emit_fragment(asm, program, &fragment)
 }
 
-fn memory(asm: &mut Asm, program: &Program, ends: Ends, needs_len: bool) -> Result<(), EmitError> {
+fn memory(asm: &mut Asm, program: &Program, ends: Labels, needs_len: bool) -> Result<(), EmitError> {
     if needs_len {
         asm.push(Insn::load(op::DW, Reg::R3, Reg::R1, 16));
-        keep(asm, Reg::R3);
+        save_len_from(asm, Reg::R3);
     }
     asm.push(Insn::load(op::DW, Reg::R2, Reg::R1, 8));
     asm.push(Insn::load(op::DW, Reg::R1, Reg::R1, 0));
-    by_pointers(asm, program, ends, kept(needs_len), (&FREE, ends.reject))
+    by_pointers(asm, program, ends, len_location(needs_len), (&FREE, ends.reject))
 }
 
 /// Offsets in `struct xdp_md`.
@@ -228,13 +228,13 @@ const XDP_DATA_META: i16 = 8;
 fn xdp(
     asm: &mut Asm,
     program: &Program,
-    ends: Ends,
+    ends: Labels,
     source: XdpLen,
     needs_len: bool,
 ) -> Result<(), EmitError> {
     if needs_len && source == XdpLen::Whole {
         asm.push(Insn::mov64(CONTEXT, Reg::R1));
-        XDP_FRAGS.keep_len(asm);
+        XDP_FRAGS.save_len(asm);
         asm.push(Insn::mov64(Reg::R1, CONTEXT));
     }
     let meta = needs_len && source == XdpLen::Meta;
@@ -248,18 +248,18 @@ fn xdp(
         asm.push(Insn::alu64(op::ADD, Reg::R4, 4));
         asm.jump(Insn::jump64(op::JGT, Reg::R4, Reg::R1), ends.reject);
         asm.push(Insn::load(op::W, Reg::R3, Reg::R3, 0));
-        keep(asm, Reg::R3);
+        save_len_from(asm, Reg::R3);
     }
     let len = match source {
         XdpLen::Linear => (WireLen::Span, 0),
-        XdpLen::Whole | XdpLen::Meta => kept(needs_len),
+        XdpLen::Whole | XdpLen::Meta => len_location(needs_len),
     };
     by_pointers(asm, program, ends, len, (&FREE, ends.reject))
 }
 
 /// A context whose frame may be in several pieces, of which pointers reach
 /// the first.
-struct Pieces {
+struct FragmentedCtx {
     /// Offsets of the pointers.
     data: i16,
     data_end: i16,
@@ -276,7 +276,7 @@ enum Len {
     Helper(i32),
 }
 
-const XDP_FRAGS: Pieces = Pieces {
+const XDP_FRAGS: FragmentedCtx = FragmentedCtx {
     data: XDP_DATA,
     data_end: XDP_DATA_END,
     load: helper::XDP_LOAD_BYTES,
@@ -284,14 +284,14 @@ const XDP_FRAGS: Pieces = Pieces {
 };
 
 /// Offsets in `struct __sk_buff`.
-const TC: Pieces = Pieces {
+const TC: FragmentedCtx = FragmentedCtx {
     data: 76,
     data_end: 80,
     load: helper::SKB_LOAD_BYTES,
     len: Len::Field(0),
 };
 
-impl Pieces {
+impl FragmentedCtx {
     /// r0 = the length of all pieces; r1 to r5 may be lost.
     fn len(&self, asm: &mut Asm) {
         match self.len {
@@ -303,31 +303,31 @@ impl Pieces {
         }
     }
 
-    fn keep_len(&self, asm: &mut Asm) {
+    fn save_len(&self, asm: &mut Asm) {
         self.len(asm);
-        keep(asm, Reg::R0);
+        save_len_from(asm, Reg::R0);
     }
 }
 
 /// Reads through pointers; should the first piece be too short, and not be
 /// all, starts again and reads by calls. Filters mostly look at headers, and
 /// those are mostly in the first piece.
-fn in_pieces(
+fn fragmented(
     asm: &mut Asm,
     program: &Program,
-    ends: Ends,
-    pieces: &Pieces,
+    ends: Labels,
+    pieces: &FragmentedCtx,
     needs_len: bool,
 ) -> Result<(), EmitError> {
     let short = asm.label();
     asm.push(Insn::mov64(CONTEXT, Reg::R1));
     if needs_len {
-        pieces.keep_len(asm);
+        pieces.save_len(asm);
     }
     asm.push(Insn::load(op::W, Reg::R1, CONTEXT, pieces.data));
     asm.push(Insn::load(op::W, Reg::R2, CONTEXT, pieces.data_end));
     let free = (&FREE[..FREE.len() - 1], short);
-    by_pointers(asm, program, ends, kept(needs_len), free)?;
+    by_pointers(asm, program, ends, len_location(needs_len), free)?;
 
     asm.bind(short);
     let linear = Reg::R7;
@@ -342,11 +342,11 @@ fn in_pieces(
 fn by_calls(
     asm: &mut Asm,
     program: &Program,
-    ends: Ends,
-    pieces: &Pieces,
+    ends: Labels,
+    pieces: &FragmentedCtx,
     needs_len: bool,
 ) -> Result<(), EmitError> {
-    let (wire_len, stack_top) = kept(needs_len);
+    let (wire_len, stack_top) = len_location(needs_len);
     let fragment = Fragment {
         access: Access::Call {
             helper: pieces.load,

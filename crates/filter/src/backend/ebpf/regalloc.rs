@@ -13,7 +13,7 @@ use crate::ir::{Block, Operand, Program, Term, Value};
 
 /// Where a value lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// Nowhere: nothing needs it.
     Nowhere,
     /// In a register.
@@ -23,7 +23,7 @@ pub(super) enum Place {
 }
 
 /// What there is to put values into.
-pub(super) struct Room<'a> {
+pub(super) struct RegisterFile<'a> {
     pub(super) regs: &'a [Reg],
     /// The stack's first byte used above; slots go below.
     pub(super) stack_top: i16,
@@ -34,7 +34,7 @@ pub(super) struct Room<'a> {
 /// When a value lives: positions are two a step, the first for what it reads
 /// early, the second for what it reads late and for its result.
 #[derive(Clone, Copy)]
-struct Life {
+struct LiveInterval {
     start: u32,
     end: u32,
     /// A value whose register it had better take over.
@@ -44,19 +44,19 @@ struct Life {
 const UNBORN: u32 = u32::MAX;
 
 /// The lives of all values, and where calls are.
-pub(super) struct Lives {
-    of: Vec<Life>,
+pub(super) struct LiveIntervals {
+    of: Vec<LiveInterval>,
     calls: Vec<u32>,
 }
 
-impl Lives {
-    pub(super) fn new(program: &Program, lowered: &Lowered) -> Lives {
-        let unborn = Life {
+impl LiveIntervals {
+    pub(super) fn new(program: &Program, lowered: &Lowered) -> LiveIntervals {
+        let unborn = LiveInterval {
             start: UNBORN,
             end: 0,
             hint: None,
         };
-        let mut lives = Lives {
+        let mut lives = LiveIntervals {
             of: vec![unborn; lowered.used.len()],
             calls: Vec::new(),
         };
@@ -125,7 +125,7 @@ impl Lives {
     fn born(&mut self, value: Value, at: u32, hint: Option<Value>) {
         let life = &mut self.of[value.index()];
         if life.start == UNBORN {
-            *life = Life {
+            *life = LiveInterval {
                 start: at,
                 end: life.end.max(at),
                 hint,
@@ -133,7 +133,7 @@ impl Lives {
         }
     }
 
-    fn spans_call(&self, life: Life) -> bool {
+    fn spans_call(&self, life: LiveInterval) -> bool {
         let next = self.calls.partition_point(|&call| call < life.start);
         self.calls.get(next).is_some_and(|&call| call < life.end)
     }
@@ -149,32 +149,32 @@ impl Lives {
     }
 
     /// A place for each value.
-    pub(super) fn allocate(&self, room: &Room<'_>) -> Result<Vec<Place>, EmitError> {
+    pub(super) fn allocate(&self, room: &RegisterFile<'_>) -> Result<Vec<Location>, EmitError> {
         let order = self.in_order();
-        let mut scan = Scan {
-            lives: self,
+        let mut scan = LinearScan {
+            intervals: self,
             regs: room.regs,
-            places: vec![Place::Nowhere; self.of.len()],
+            locations: vec![Location::Nowhere; self.of.len()],
             active: Vec::new(),
         };
         for &value in &order {
-            scan.place(value);
+            scan.assign(value);
         }
-        let mut places = scan.places;
-        self.place_spilled(&order, room, &mut places)?;
+        let mut places = scan.locations;
+        self.assign_spill_slots(&order, room, &mut places)?;
         Ok(places)
     }
 
     /// Gives slots to what got no register; one slot serves many in turn.
-    fn place_spilled(
+    fn assign_spill_slots(
         &self,
         order: &[Value],
-        room: &Room<'_>,
-        places: &mut [Place],
+        room: &RegisterFile<'_>,
+        places: &mut [Location],
     ) -> Result<(), EmitError> {
         let mut busy_until: Vec<u32> = Vec::new();
         for value in order {
-            if places[value.index()] != Place::Nowhere {
+            if places[value.index()] != Location::Nowhere {
                 continue;
             }
             let life = self.of[value.index()];
@@ -188,38 +188,38 @@ impl Lives {
                 return Err(EmitError::TooManyLive { regs, slots });
             }
             busy_until[slot] = life.end;
-            places[value.index()] = Place::Slot(room.stack_top - 8 * (slot as i16 + 1));
+            places[value.index()] = Location::Slot(room.stack_top - 8 * (slot as i16 + 1));
         }
         Ok(())
     }
 }
 
-struct Scan<'a> {
-    lives: &'a Lives,
+struct LinearScan<'a> {
+    intervals: &'a LiveIntervals,
     regs: &'a [Reg],
     /// During the scan `Nowhere` also means: on the stack, place to be found.
-    places: Vec<Place>,
+    locations: Vec<Location>,
     /// What holds a register now.
     active: Vec<(Value, Reg)>,
 }
 
-impl Scan<'_> {
-    fn place(&mut self, value: Value) {
-        let life = self.lives.of[value.index()];
-        let lives = self.lives;
+impl LinearScan<'_> {
+    fn assign(&mut self, value: Value) {
+        let life = self.intervals.of[value.index()];
+        let lives = self.intervals;
         self.active
             .retain(|(other, _)| lives.of[other.index()].end >= life.start);
         let spans_call = lives.spans_call(life);
         let suits = |reg: Reg| reg.survives_calls() || !spans_call;
         let is_free = |reg: Reg| suits(reg) && self.active.iter().all(|(_, used)| *used != reg);
-        let hinted = life.hint.and_then(|hint| match self.places[hint.index()] {
-            Place::Reg(reg) if is_free(reg) => Some(reg),
+        let hinted = life.hint.and_then(|hint| match self.locations[hint.index()] {
+            Location::Reg(reg) if is_free(reg) => Some(reg),
             _ => None,
         });
         let free = hinted.or_else(|| self.regs.iter().copied().find(|&reg| is_free(reg)));
         if let Some(reg) = free {
             self.active.push((value, reg));
-            self.places[value.index()] = Place::Reg(reg);
+            self.locations[value.index()] = Location::Reg(reg);
             return;
         }
         // Whatever is needed last gives way.
@@ -228,8 +228,8 @@ impl Scan<'_> {
         if let Some(index) = last {
             let (rival, reg) = self.active[index];
             if lives.of[rival.index()].end > life.end {
-                self.places[rival.index()] = Place::Nowhere;
-                self.places[value.index()] = Place::Reg(reg);
+                self.locations[rival.index()] = Location::Nowhere;
+                self.locations[value.index()] = Location::Reg(reg);
                 self.active[index] = (value, reg);
             }
         }

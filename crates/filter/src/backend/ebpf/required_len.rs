@@ -24,19 +24,19 @@ pub(super) const ANCHORS_MAX: usize = 8;
 
 /// What the paths from the start of a block to acceptance have in common.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Need {
+pub(super) enum RequiredLen {
     /// No path accepts.
     Never,
     /// Each accepting path loads at least so far behind these anchors.
     Extents(Vec<(Anchor, u32)>),
 }
 
-impl Need {
+impl RequiredLen {
     /// The extent behind `anchor`; 0 if nothing is known.
     pub(super) fn extent(&self, anchor: Anchor) -> u32 {
         match self {
-            Need::Never => 0,
-            Need::Extents(list) => {
+            RequiredLen::Never => 0,
+            RequiredLen::Extents(list) => {
                 let row = list.iter().find(|(candidate, _)| *candidate == anchor);
                 row.map_or(0, |(_, extent)| *extent)
             }
@@ -44,16 +44,16 @@ impl Need {
     }
 
     /// What holds where either continuation may be taken.
-    fn either(self, other: &Need) -> Need {
+    fn either(self, other: &RequiredLen) -> RequiredLen {
         match (self, other) {
-            (Need::Never, other) => other.clone(),
-            (this, Need::Never) => this,
-            (Need::Extents(mut list), other) => {
+            (RequiredLen::Never, other) => other.clone(),
+            (this, RequiredLen::Never) => this,
+            (RequiredLen::Extents(mut list), other) => {
                 for (anchor, extent) in &mut list {
                     *extent = other.extent(*anchor).min(*extent);
                 }
                 list.retain(|(_, extent)| *extent > 0);
-                Need::Extents(list)
+                RequiredLen::Extents(list)
             }
         }
     }
@@ -61,19 +61,19 @@ impl Need {
 
 /// For each block what its accepting paths need; and how large each value can
 /// be.
-pub(super) struct Reach {
-    pub(super) needs: Vec<Need>,
+pub(super) struct RequiredLens {
+    pub(super) needs: Vec<RequiredLen>,
     pub(super) bounds: Vec<u32>,
 }
 
 /// Analyses a verified program; loads reach at most `max` bytes.
-pub(super) fn analyse(program: &Program, max: u32) -> Reach {
+pub(super) fn analyse(program: &Program, max: u32) -> RequiredLens {
     let homes = homes(program);
-    let mut needs = vec![Need::Never; program.blocks.len()];
+    let mut needs = vec![RequiredLen::Never; program.blocks.len()];
     for index in (0..program.blocks.len()).rev() {
         needs[index] = need_of(program, index, &needs, &homes, max);
     }
-    Reach {
+    RequiredLens {
         needs,
         bounds: bounds(program),
     }
@@ -90,18 +90,18 @@ fn homes(program: &Program) -> Vec<u32> {
     homes
 }
 
-fn need_of(program: &Program, index: usize, needs: &[Need], homes: &[u32], max: u32) -> Need {
+fn need_of(program: &Program, index: usize, needs: &[RequiredLen], homes: &[u32], max: u32) -> RequiredLen {
     let block = program.block(Block(index as u32));
     let mut behind = match &block.term {
-        Term::Return(Operand::Imm(0)) => Need::Never,
-        Term::Return(_) => Need::Extents(Vec::new()),
-        _ => Need::Never,
+        Term::Return(Operand::Imm(0)) => RequiredLen::Never,
+        Term::Return(_) => RequiredLen::Extents(Vec::new()),
+        _ => RequiredLen::Never,
     };
     for edge in block.term.edges() {
         behind = behind.either(&before(&needs[edge.block.index()], edge.block, homes));
     }
-    let Need::Extents(behind) = behind else {
-        return Need::Never;
+    let RequiredLen::Extents(behind) = behind else {
+        return RequiredLen::Never;
     };
     let mut list = Vec::new();
     for &value in &block.insts {
@@ -118,27 +118,27 @@ fn need_of(program: &Program, index: usize, needs: &[Need], homes: &[u32], max: 
                 op: BinOp::Div | BinOp::Mod,
                 b: Operand::Imm(0),
                 ..
-            } => return Need::Never,
+            } => return RequiredLen::Never,
             _ => {}
         }
     }
     for (anchor, extent) in behind {
         raise(&mut list, anchor, extent);
     }
-    Need::Extents(list)
+    RequiredLen::Extents(list)
 }
 
 /// The need as it is on the edges to `block`: anchors that it defines itself
 /// do not exist there.
-fn before(need: &Need, block: Block, homes: &[u32]) -> Need {
+fn before(need: &RequiredLen, block: Block, homes: &[u32]) -> RequiredLen {
     match need {
-        Need::Never => Need::Never,
-        Need::Extents(list) => {
+        RequiredLen::Never => RequiredLen::Never,
+        RequiredLen::Extents(list) => {
             let outside = |anchor: Anchor| {
                 anchor.is_none_or(|value| homes[value.index()] as usize != block.index())
             };
             let list = list.iter().filter(|(anchor, _)| outside(*anchor));
-            Need::Extents(list.copied().collect())
+            RequiredLen::Extents(list.copied().collect())
         }
     }
 }

@@ -17,25 +17,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A mark that only the memory it was made in has.
 #[derive(Debug)]
-pub(super) struct Owner {
+pub(super) struct ForkGuard {
     mark: NonNull<AtomicU32>,
 }
 
 // SAFETY: the page belongs to the process, not to a thread, and is only
 // accessed atomically.
-unsafe impl Send for Owner {}
+unsafe impl Send for ForkGuard {}
 
-impl Owner {
+impl ForkGuard {
     /// Bytes to map; the kernel rounds up to its pages.
     const BYTES: usize = size_of::<AtomicU32>();
 
     /// A mark of this process's memory. Needs Linux 4.14.
-    pub(super) fn new() -> Result<Owner, Errno> {
+    pub(super) fn new() -> Result<ForkGuard, Errno> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address, so no mapping in use is
         // replaced.
         let page = unsafe { mmap_anonymous(null_mut(), Self::BYTES, access, MapFlags::PRIVATE)? };
-        let owner = Owner {
+        let owner = ForkGuard {
             mark: NonNull::new(page.cast()).expect("a mapping is not at zero"),
         };
         // SAFETY: the page was mapped above and holds nothing yet.
@@ -56,7 +56,7 @@ impl Owner {
     }
 }
 
-impl Drop for Owner {
+impl Drop for ForkGuard {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, dropped once, and nothing points into it.
         let _ = unsafe { munmap(self.mark.as_ptr().cast(), Self::BYTES) };

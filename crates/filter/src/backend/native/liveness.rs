@@ -10,7 +10,7 @@ pub(super) type Position = u32;
 
 /// What is known of a value.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ValueFacts {
+pub(super) struct ValueUses {
     /// Where it is defined.
     pub(super) start: Position,
     /// Its last use; `start` if there is none. As edges lead forward, the
@@ -28,7 +28,7 @@ pub(super) struct ValueFacts {
     pub(super) reach: u64,
 }
 
-impl ValueFacts {
+impl ValueUses {
     /// Whether anything reads it.
     pub(super) fn is_used(&self) -> bool {
         self.end > self.start
@@ -37,9 +37,9 @@ impl ValueFacts {
 
 /// What is known of a program.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(super) struct Liveness {
     /// By value.
-    pub(super) values: Vec<ValueFacts>,
+    pub(super) values: Vec<ValueUses>,
     /// By block: what every accepting path from its start needs.
     pub(super) needs: Vec<Extent>,
     /// The length on the wire is used.
@@ -48,17 +48,17 @@ pub(super) struct Facts {
     pub(super) has_division: bool,
 }
 
-impl Facts {
+impl Liveness {
     /// The facts of a verified program.
-    pub(super) fn of(program: &Program) -> Facts {
-        let mut facts = Facts {
-            values: vec![ValueFacts::default(); program.values.len()],
+    pub(super) fn of(program: &Program) -> Liveness {
+        let mut facts = Liveness {
+            values: vec![ValueUses::default(); program.values.len()],
             needs: vec![Extent::REJECTS; program.blocks.len()],
             has_len: false,
             has_division: false,
         };
         let end = facts.number(program);
-        facts.look_back(program, end);
+        facts.backward_pass(program, end);
         facts.choose_byte_orders(program);
         facts
     }
@@ -94,7 +94,7 @@ impl Facts {
 
     /// Last uses, byte orders and needs, against the flow: what reads a value
     /// is seen before the value.
-    fn look_back(&mut self, program: &Program, end: Position) {
+    fn backward_pass(&mut self, program: &Program, end: Position) {
         let mut position = end;
         for (index, block) in program.blocks.iter().enumerate().rev() {
             position -= 1;

@@ -11,19 +11,19 @@ pub(super) const REGS_MAX: usize = 32;
 
 /// Where a value lives for the whole of its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// A register; its upper 32 bits are zero.
     Reg(Reg),
     /// The n-th four-byte slot of the stack frame.
     Slot(u16),
 }
 
-impl Place {
+impl Location {
     /// A number that no other place has: registers first, then slots.
     pub(super) fn index(self) -> usize {
         match self {
-            Place::Reg(reg) => usize::from(reg),
-            Place::Slot(slot) => REGS_MAX + usize::from(slot),
+            Location::Reg(reg) => usize::from(reg),
+            Location::Slot(slot) => REGS_MAX + usize::from(slot),
         }
     }
 }
@@ -34,11 +34,11 @@ pub(super) enum Src {
     /// A constant.
     Imm(u32),
     /// A place.
-    At(Place),
+    At(Location),
 }
 
-impl From<Place> for Src {
-    fn from(place: Place) -> Src {
+impl From<Location> for Src {
+    fn from(place: Location) -> Src {
         Src::At(place)
     }
 }
@@ -47,7 +47,7 @@ impl From<Place> for Src {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Address {
     /// The variable part.
-    pub(super) base: Option<Place>,
+    pub(super) base: Option<Location>,
     /// The constant part.
     pub(super) offset: u32,
 }

@@ -6,8 +6,8 @@
 //! splitting is enough. Where registers run out, the value that is needed
 //! longest goes to the stack.
 
-use super::liveness::{Facts, Position};
-use super::location::{Place, Reg, RegSet};
+use super::liveness::{Liveness, Position};
+use super::location::{Location, Reg, RegSet};
 use super::{NativeError, SLOTS_MAX};
 use crate::ir::{Op, Operand, Program, Term, Value};
 use std::cmp::Reverse;
@@ -15,9 +15,9 @@ use std::collections::BinaryHeap;
 
 /// Where everything lives.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Allocation {
     /// By value; `None` for values that nothing reads.
-    pub(super) of: Vec<Option<Place>>,
+    pub(super) of: Vec<Option<Location>>,
     /// Stack slots used.
     pub(super) slots: usize,
 }
@@ -26,13 +26,13 @@ pub(super) struct Places {
 /// stays there all the time.
 pub(super) fn allocate(
     program: &Program,
-    facts: &Facts,
+    facts: &Liveness,
     registers: RegSet,
     len_register: Reg,
-) -> Result<Places, NativeError> {
-    let mut scan = Scan {
-        facts,
-        places: vec![None; program.values.len()],
+) -> Result<Allocation, NativeError> {
+    let mut scan = LinearScan {
+        liveness: facts,
+        locations: vec![None; program.values.len()],
         hints: vec![None; program.values.len()],
         free: registers,
         active: Vec::with_capacity(registers.count_ones() as usize),
@@ -43,28 +43,28 @@ pub(super) fn allocate(
             continue;
         }
         for &param in &block.params {
-            scan.place(param, scan.hints[param.index()])?;
+            scan.assign(param, scan.hints[param.index()])?;
         }
         for &value in &block.insts {
             match program.op(value) {
-                Op::Len => scan.places[value.index()] = Some(Place::Reg(len_register)),
+                Op::Len => scan.locations[value.index()] = Some(Location::Reg(len_register)),
                 Op::Bin {
                     a: Operand::Val(a), ..
-                } => scan.place(value, Some(a))?,
-                _ => scan.place(value, None)?,
+                } => scan.assign(value, Some(a))?,
+                _ => scan.assign(value, None)?,
             }
         }
         scan.hint_params(program, &block.term);
     }
-    Ok(Places {
-        of: scan.places,
+    Ok(Allocation {
+        of: scan.locations,
         slots: scan.slots.count,
     })
 }
 
-struct Scan<'p> {
-    facts: &'p Facts,
-    places: Vec<Option<Place>>,
+struct LinearScan<'p> {
+    liveness: &'p Liveness,
+    locations: Vec<Option<Location>>,
     /// By parameter: an argument for it, whose register would save a move.
     hints: Vec<Option<Value>>,
     free: RegSet,
@@ -73,10 +73,10 @@ struct Scan<'p> {
     slots: Slots,
 }
 
-impl Scan<'_> {
+impl LinearScan<'_> {
     /// Places `value`, which is defined now; where `hint` lives if that ends.
-    fn place(&mut self, value: Value, hint: Option<Value>) -> Result<(), NativeError> {
-        let facts = &self.facts.values[value.index()];
+    fn assign(&mut self, value: Value, hint: Option<Value>) -> Result<(), NativeError> {
+        let facts = &self.liveness.values[value.index()];
         if !facts.is_used() {
             return Ok(());
         }
@@ -86,32 +86,32 @@ impl Scan<'_> {
             *free |= u32::from(ends) << reg;
             !ends
         });
-        let hint = hint.and_then(|hint| self.places[hint.index()]);
+        let hint = hint.and_then(|hint| self.locations[hint.index()]);
         let place = match hint {
-            Some(Place::Reg(reg)) if self.free & (1 << reg) != 0 => Place::Reg(reg),
-            _ if self.free != 0 => Place::Reg(self.free.trailing_zeros() as Reg),
+            Some(Location::Reg(reg)) if self.free & (1 << reg) != 0 => Location::Reg(reg),
+            _ if self.free != 0 => Location::Reg(self.free.trailing_zeros() as Reg),
             _ => self.evict(facts.end, facts.start)?,
         };
-        if let Place::Reg(reg) = place {
+        if let Location::Reg(reg) = place {
             self.free &= !(1 << reg);
             self.active.push((facts.end, reg, value));
         }
-        self.places[value.index()] = Some(place);
+        self.locations[value.index()] = Some(place);
         Ok(())
     }
 
     /// A place for a value of this life when no register is free: that of a
     /// value needed longer, which goes to the stack instead, or a slot.
-    fn evict(&mut self, end: Position, start: Position) -> Result<Place, NativeError> {
+    fn evict(&mut self, end: Position, start: Position) -> Result<Location, NativeError> {
         let longest = (0..self.active.len()).max_by_key(|&index| self.active[index].0);
         let Some(longest) = longest.filter(|&index| self.active[index].0 > end) else {
-            return Ok(Place::Slot(self.slots.take(start, end)?));
+            return Ok(Location::Slot(self.slots.take(start, end)?));
         };
         let (other_end, reg, other) = self.active.swap_remove(longest);
-        let other_start = self.facts.values[other.index()].start;
+        let other_start = self.liveness.values[other.index()].start;
         let slot = self.slots.take(other_start, other_end)?;
-        self.places[other.index()] = Some(Place::Slot(slot));
-        Ok(Place::Reg(reg))
+        self.locations[other.index()] = Some(Location::Slot(slot));
+        Ok(Location::Reg(reg))
     }
 
     fn hint_params(&mut self, program: &Program, term: &Term) {

@@ -1,6 +1,6 @@
 //! What the generator asks of a machine, and the buffer that code grows in.
 
-use super::location::{Address, Place, Reg, RegSet, Src};
+use super::location::{Address, Location, Reg, RegSet, Src};
 use crate::ir::{BinOp, Cmp, Width};
 use dynasmrt::SimpleAssembler;
 
@@ -13,7 +13,7 @@ pub(super) const REJECT: Label = 0;
 
 /// What a program asks of its surroundings.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Needs {
+pub(super) struct Requirements {
     /// It reads the length on the wire.
     pub(super) len: bool,
     /// It divides.
@@ -27,19 +27,19 @@ pub(super) struct Needs {
 }
 
 /// One kind of processor. Every operation may use the machine's scratch
-/// registers, which no [`Place`] names but [`Machine::SPARE`].
+/// registers, which no [`Location`] names but [`TargetAsm::SPARE`].
 ///
 /// Operands follow these rules: not both are constants; a comparison has its
 /// constant on the right; a divisor is not zero.
-pub(super) trait Machine {
+pub(super) trait TargetAsm {
     /// A place for one value during parallel moves; `mov` leaves it alone.
-    const SPARE: Place;
+    const SPARE: Location;
 
     /// The registers that hold values, and the one of the length on the wire.
     fn registers(len: bool, division: bool) -> (RegSet, Reg);
 
     /// An empty program with its entry code.
-    fn begin(needs: Needs) -> Self;
+    fn begin(needs: Requirements) -> Self;
 
     /// The code so far.
     fn code(&mut self) -> &mut Code;
@@ -48,25 +48,25 @@ pub(super) trait Machine {
     fn into_code(self) -> Code;
 
     /// Rejects unless `extent` bytes are captured behind `base`.
-    fn check(&mut self, base: Option<Place>, extent: u64);
+    fn check(&mut self, base: Option<Location>, extent: u64);
 
     /// Loads, in order or raw, from a checked position.
-    fn load(&mut self, to: Place, width: Width, raw: bool, from: Address);
+    fn load(&mut self, to: Location, width: Width, raw: bool, from: Address);
 
     /// Arithmetic.
-    fn bin(&mut self, op: BinOp, to: Place, a: Src, b: Src);
+    fn bin(&mut self, op: BinOp, to: Location, a: Src, b: Src);
 
     /// A comparison as 0 or 1.
-    fn test(&mut self, cmp: Cmp, to: Place, a: Place, b: Src);
+    fn test(&mut self, cmp: Cmp, to: Location, a: Location, b: Src);
 
     /// Goes to `target` if the comparison holds.
-    fn branch(&mut self, cmp: Cmp, a: Place, b: Src, target: Label);
+    fn branch(&mut self, cmp: Cmp, a: Location, b: Src, target: Label);
 
     /// Goes to `target`.
     fn jump(&mut self, target: Label);
 
     /// Copies.
-    fn mov(&mut self, to: Place, from: Src);
+    fn mov(&mut self, to: Location, from: Src);
 
     /// Ends with a verdict.
     fn ret(&mut self, verdict: Src);
@@ -113,13 +113,13 @@ impl Code {
     }
 
     /// Notes that the jump that starts (or, on x86-64, ends) here leads to
-    /// `target`; [`Machine::patch`] knows which.
+    /// `target`; [`TargetAsm::patch`] knows which.
     pub(super) fn jumps_to(&mut self, target: Label) {
         self.jumps.push((self.ops.ops.len() as u32, target));
     }
 
     /// The finished bytes.
-    pub(super) fn finish<M: Machine>(mut self) -> Vec<u8> {
+    pub(super) fn finish<M: TargetAsm>(mut self) -> Vec<u8> {
         for &(at, label) in &self.jumps {
             let target = self.labels[label as usize] as usize;
             M::patch(&mut self.ops.ops, at as usize, target);

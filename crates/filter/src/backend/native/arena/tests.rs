@@ -165,7 +165,7 @@ fn a_child_leaves_the_memory_of_its_parent_alone() {
 
 #[test]
 fn a_child_is_not_the_owner_and_a_thread_is() {
-    let owner = Owner::new().unwrap();
+    let owner = ForkGuard::new().unwrap();
     assert!(owner.is_here());
     assert!(forked(|| !owner.is_here()));
     assert!(owner.is_here());

@@ -13,7 +13,7 @@ use crate::ir::{BinOp, Cmp, Width};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::lang::expr) struct Register(pub(in crate::lang::expr) u32);
 
-/// The result of an operation, by its index in [`Code::ops`].
+/// The result of an operation, by its index in [`PredicateArena::ops`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::lang::expr) struct Temp(pub(in crate::lang::expr) u32);
 
@@ -59,32 +59,32 @@ pub(in crate::lang::expr) enum Op {
 /// A comparison and the operations before it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::lang::expr) struct Test {
-    /// Where its operations begin and end in [`Code::ops`]; those that nothing
+    /// Where its operations begin and end in [`PredicateArena::ops`]; those that nothing
     /// reads are not run.
     pub(in crate::lang::expr) ops: (u32, u32),
     /// `None` for a test that only sets registers and always holds.
     pub(in crate::lang::expr) compare: Option<(Cmp, Source, Source)>,
 }
 
-/// A predicate: a constant, or an index in [`Code::nodes`].
+/// A predicate: a constant, or an index in [`PredicateArena::nodes`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::lang::expr) struct Pred(pub(in crate::lang::expr) u32);
+pub(in crate::lang::expr) struct PredRef(pub(in crate::lang::expr) u32);
 
-impl Pred {
-    pub(in crate::lang::expr) const TRUE: Pred = Pred(u32::MAX);
-    pub(in crate::lang::expr) const FALSE: Pred = Pred(u32::MAX - 1);
+impl PredRef {
+    pub(in crate::lang::expr) const TRUE: PredRef = PredRef(u32::MAX);
+    pub(in crate::lang::expr) const FALSE: PredRef = PredRef(u32::MAX - 1);
 
     /// Whether it holds for every frame, or for none.
     pub(in crate::lang::expr) fn constant(self) -> Option<bool> {
         match self {
-            Pred::TRUE => Some(true),
-            Pred::FALSE => Some(false),
+            PredRef::TRUE => Some(true),
+            PredRef::FALSE => Some(false),
             _ => None,
         }
     }
 
-    fn of(constant: bool) -> Pred {
-        if constant { Pred::TRUE } else { Pred::FALSE }
+    fn of(constant: bool) -> PredRef {
+        if constant { PredRef::TRUE } else { PredRef::FALSE }
     }
 }
 
@@ -92,14 +92,14 @@ impl Pred {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::lang::expr) enum Node {
     Test(u32),
-    Not(Pred),
-    And(Pred, Pred),
-    Or(Pred, Pred),
+    Not(PredRef),
+    And(PredRef, PredRef),
+    Or(PredRef, PredRef),
 }
 
 /// All predicates so far.
 #[derive(Default, Debug)]
-pub(in crate::lang::expr) struct Code {
+pub(in crate::lang::expr) struct PredicateArena {
     pub(in crate::lang::expr) nodes: Vec<Node>,
     /// For each node the test that is run first.
     pub(in crate::lang::expr) heads: Vec<u32>,
@@ -110,18 +110,18 @@ pub(in crate::lang::expr) struct Code {
     pub(in crate::lang::expr) unoptimised: bool,
 }
 
-impl Code {
-    fn node(&mut self, node: Node, head: u32) -> Pred {
+impl PredicateArena {
+    fn node(&mut self, node: Node, head: u32) -> PredRef {
         self.nodes.push(node);
         self.heads.push(head);
-        Pred(self.nodes.len() as u32 - 1)
+        PredRef(self.nodes.len() as u32 - 1)
     }
 
-    pub(in crate::lang::expr) fn head(&self, pred: Pred) -> u32 {
+    pub(in crate::lang::expr) fn head(&self, pred: PredRef) -> u32 {
         self.heads[pred.0 as usize]
     }
 
-    pub(super) fn and(&mut self, a: Pred, b: Pred) -> Pred {
+    pub(super) fn and(&mut self, a: PredRef, b: PredRef) -> PredRef {
         match (a.constant(), b.constant()) {
             (Some(false), _) | (_, Some(true)) => a,
             (_, Some(false)) | (Some(true), _) => b,
@@ -129,7 +129,7 @@ impl Code {
         }
     }
 
-    pub(super) fn or(&mut self, a: Pred, b: Pred) -> Pred {
+    pub(super) fn or(&mut self, a: PredRef, b: PredRef) -> PredRef {
         match (a.constant(), b.constant()) {
             (Some(true), _) | (_, Some(false)) => a,
             (_, Some(true)) | (Some(false), _) => b,
@@ -137,9 +137,9 @@ impl Code {
         }
     }
 
-    pub(super) fn not(&mut self, a: Pred) -> Pred {
+    pub(super) fn not(&mut self, a: PredRef) -> PredRef {
         match a.constant() {
-            Some(constant) => Pred::of(!constant),
+            Some(constant) => PredRef::of(!constant),
             None => self.node(Node::Not(a), self.head(a)),
         }
     }
@@ -174,16 +174,16 @@ impl Code {
         cmp: Cmp,
         a: impl Into<Source>,
         b: impl Into<Source>,
-    ) -> Pred {
+    ) -> PredRef {
         self.finish_test(first_op, Some((cmp, a.into(), b.into())))
     }
 
     /// Makes a test that always holds of the operations since `first_op`.
-    pub(super) fn effect(&mut self, first_op: u32) -> Pred {
+    pub(super) fn effect(&mut self, first_op: u32) -> PredRef {
         self.finish_test(first_op, None)
     }
 
-    fn finish_test(&mut self, first_op: u32, compare: Option<(Cmp, Source, Source)>) -> Pred {
+    fn finish_test(&mut self, first_op: u32, compare: Option<(Cmp, Source, Source)>) -> PredRef {
         let ops = (first_op, self.begin());
         self.tests.push(Test { ops, compare });
         let test = self.tests.len() as u32 - 1;

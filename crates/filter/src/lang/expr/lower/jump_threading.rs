@@ -19,7 +19,7 @@
 use crate::ir::Cmp;
 
 use super::graph::{Graph, Target, ops};
-use crate::lang::expr::generate::{Code, Op, Source, Temp, Test};
+use crate::lang::expr::generate::{PredicateArena, Op, Source, Temp, Test};
 
 /// Larger graphs are left as they are: the sets below grow by the square.
 const TESTS_MAX: usize = 1_000;
@@ -33,7 +33,7 @@ const ROUNDS_MAX: usize = 100;
 
 /// The classic comparisons; others swap the two ways out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Code4 {
+enum Cmp4 {
     Eq,
     Gt,
     Ge,
@@ -45,7 +45,7 @@ enum Code4 {
 /// What kind of test a vertex is; equal tests have equal ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Compare {
-    code: Code4,
+    code: Cmp4,
     /// Whether the right side is a constant.
     constant: bool,
 }
@@ -75,7 +75,7 @@ struct Edge {
 }
 
 /// Threads a graph in place.
-pub(super) fn thread(code: &Code, graph: &mut Graph) {
+pub(super) fn thread(code: &PredicateArena, graph: &mut Graph) {
     let needed = graph
         .targets
         .iter()
@@ -87,7 +87,7 @@ pub(super) fn thread(code: &Code, graph: &mut Graph) {
     let Target::Test(_) = graph.root else {
         return;
     };
-    let mut threading = Threading::new(code, graph);
+    let mut threading = JumpThreading::new(code, graph);
     if code.registers > 0 || needed > MOVING_TESTS_MAX {
         threading.moves_left = 0;
     }
@@ -127,7 +127,7 @@ impl Graph {
     }
 }
 
-struct Threading {
+struct JumpThreading {
     /// In preorder from the root, which is the first.
     vertices: Vec<Vertex>,
     /// What the root reaches, from the root down: by the longest way to an
@@ -154,11 +154,11 @@ struct Threading {
     stack: Vec<(usize, bool)>,
 }
 
-impl Threading {
-    fn new(code: &Code, graph: &Graph) -> Threading {
+impl JumpThreading {
+    fn new(code: &PredicateArena, graph: &Graph) -> JumpThreading {
         let vertices = vertices(code, graph);
         let count = vertices.len();
-        Threading {
+        JumpThreading {
             vertices,
             down: Vec::with_capacity(count),
             up: Vec::with_capacity(count),
@@ -320,7 +320,7 @@ impl Threading {
             return;
         };
         let here = self.vertices[to];
-        if here.compare.code == Code4::None {
+        if here.compare.code == Cmp4::None {
             return;
         }
         if let ([Some(a), Some(b)], true) = (here.out, here.out[0] == here.out[1]) {
@@ -356,14 +356,14 @@ impl Threading {
     fn decided(&self, test: usize, passed: Edge) -> Option<usize> {
         let (test, known) = (&self.vertices[test], &self.vertices[passed.from]);
         let same = test.compare == known.compare && test.left == known.left;
-        if !same || test.compare.code == Code4::None {
+        if !same || test.compare.code == Cmp4::None {
             return None;
         }
         if test.right == known.right {
             return test.out[passed.side];
         }
         // Equal to one constant is unequal to another.
-        let equal = passed.side == 0 && test.compare.code == Code4::Eq && test.compare.constant;
+        let equal = passed.side == 0 && test.compare.code == Cmp4::Eq && test.compare.constant;
         if equal { test.out[1] } else { None }
     }
 
@@ -463,7 +463,7 @@ impl Threading {
 
 /// What the root reaches, in preorder: a vertex gets its number when it is
 /// first come to.
-fn vertices(code: &Code, graph: &Graph) -> Vec<Vertex> {
+fn vertices(code: &PredicateArena, graph: &Graph) -> Vec<Vertex> {
     let mut values = Values::new(3 * (code.ops.len() + code.tests.len()));
     let mut vertices: Vec<Vertex> = Vec::with_capacity(code.tests.len() + 2);
     let mut places: Vec<Option<usize>> = vec![None; code.tests.len()];
@@ -506,7 +506,7 @@ impl Vertex {
         Vertex {
             target,
             compare: Compare {
-                code: Code4::None,
+                code: Cmp4::None,
                 constant: false,
             },
             left: 0,
@@ -560,7 +560,7 @@ impl Values {
         }
     }
 
-    fn vertex(&mut self, code: &Code, index: u32) -> Vertex {
+    fn vertex(&mut self, code: &PredicateArena, index: u32) -> Vertex {
         let test = &code.tests[index as usize];
         let mut vertex = Vertex::end(Target::Test(index));
         let Some((cmp, a, b)) = test.compare else {
@@ -569,14 +569,14 @@ impl Values {
         self.name_ops(code, test);
         let begin = test.ops.0;
         let (code4, swapped) = match cmp {
-            Cmp::Eq => (Code4::Eq, false),
-            Cmp::Ne => (Code4::Eq, true),
-            Cmp::Gt => (Code4::Gt, false),
-            Cmp::Le => (Code4::Gt, true),
-            Cmp::Ge => (Code4::Ge, false),
-            Cmp::Lt => (Code4::Ge, true),
-            Cmp::Set => (Code4::Set, false),
-            Cmp::Clear => (Code4::Set, true),
+            Cmp::Eq => (Cmp4::Eq, false),
+            Cmp::Ne => (Cmp4::Eq, true),
+            Cmp::Gt => (Cmp4::Gt, false),
+            Cmp::Le => (Cmp4::Gt, true),
+            Cmp::Ge => (Cmp4::Ge, false),
+            Cmp::Lt => (Cmp4::Ge, true),
+            Cmp::Set => (Cmp4::Set, false),
+            Cmp::Clear => (Cmp4::Set, true),
         };
         vertex.compare = Compare {
             code: code4,
@@ -589,10 +589,10 @@ impl Values {
             vertex.literal = Some(cmp.eval(a, b) != swapped);
         }
         // Masked bits equal to zero: none of the bits is set.
-        if let (Code4::Eq, Source::Temp(Temp(temp)), Source::Imm(0)) = (code4, a, b)
+        if let (Cmp4::Eq, Source::Temp(Temp(temp)), Source::Imm(0)) = (code4, a, b)
             && let Op::Mask(loaded, mask) = code.ops[temp as usize]
         {
-            vertex.compare.code = Code4::Set;
+            vertex.compare.code = Cmp4::Set;
             vertex.swapped = !swapped;
             vertex.left = self.source(loaded.into(), begin);
             vertex.right = self.source(Source::Imm(mask), begin);
@@ -600,7 +600,7 @@ impl Values {
         vertex
     }
 
-    fn name_ops(&mut self, code: &Code, test: &Test) {
+    fn name_ops(&mut self, code: &PredicateArena, test: &Test) {
         self.of_ops.clear();
         let begin = test.ops.0;
         for op in ops(code, test) {
