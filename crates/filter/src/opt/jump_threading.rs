@@ -183,7 +183,9 @@ impl JumpThreader<'_> {
             self.facts.assume(self.graph, cond, holds);
         }
         let mark = self.facts.mark();
-        if let EdgeMeet::Common(summary) = std::mem::replace(&mut self.joins[index], EdgeMeet::Nothing) {
+        if let EdgeMeet::Common(summary) =
+            std::mem::replace(&mut self.joins[index], EdgeMeet::Nothing)
+        {
             self.facts.add(self.graph, &summary);
         }
         self.has_own = self.facts.mark() != mark;
@@ -397,7 +399,9 @@ impl JumpThreader<'_> {
         if self.graph.need(node) > captured || !self.facts.all_done(self.graph, cond) {
             return None;
         }
-        let runs = self.runs.get_or_insert_with(|| CompareChains::of(self.graph));
+        let runs = self
+            .runs
+            .get_or_insert_with(|| CompareChains::of(self.graph));
         let way = runs.resolve(edge.block, value)?;
         (way != *edge).then_some(way)
     }

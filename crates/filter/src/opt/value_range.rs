@@ -182,7 +182,9 @@ impl ValueRange {
     /// Whether `a cmp b` is certain.
     pub(crate) fn test(cmp: Cmp, a: ValueRange, b: ValueRange) -> Option<bool> {
         match cmp {
-            Cmp::Ne | Cmp::Le | Cmp::Clear => ValueRange::test(cmp.negated(), a, b).map(|holds| !holds),
+            Cmp::Ne | Cmp::Le | Cmp::Clear => {
+                ValueRange::test(cmp.negated(), a, b).map(|holds| !holds)
+            }
             Cmp::Lt | Cmp::Ge => ValueRange::test(cmp.swapped(), b, a),
             Cmp::Eq => match (a.exact(), b.exact()) {
                 (Some(x), Some(y)) => Some(x == y),

@@ -220,7 +220,10 @@ impl Layout<'_> {
 
     /// Pushes a value, and says how far that reads.
     fn make(&mut self, value: Value, long_enough: u64) -> Result<u64, Fault> {
-        let tree = self.maker.wide(self.available_cells(true), long_enough).fresh(value)?;
+        let tree = self
+            .maker
+            .wide(self.available_cells(true), long_enough)
+            .fresh(value)?;
         match self.push(&tree, Some(value)) {
             Err(Fault::TooFar) => {
                 let tree = self
@@ -381,7 +384,9 @@ impl Layout<'_> {
                 self.code.end_if(&test.not(), y)?;
                 self.go(goal, next)
             }
-            [EdgeTarget::Block(then), EdgeTarget::Block(otherwise)] => self.fork(&test, then, otherwise, next),
+            [EdgeTarget::Block(then), EdgeTarget::Block(otherwise)] => {
+                self.fork(&test, then, otherwise, next)
+            }
         }
     }
 

@@ -210,14 +210,25 @@ fn by_pointers(
     emit_fragment(asm, program, &fragment)
 }
 
-fn memory(asm: &mut Asm, program: &Program, ends: Labels, needs_len: bool) -> Result<(), EmitError> {
+fn memory(
+    asm: &mut Asm,
+    program: &Program,
+    ends: Labels,
+    needs_len: bool,
+) -> Result<(), EmitError> {
     if needs_len {
         asm.push(Insn::load(op::DW, Reg::R3, Reg::R1, 16));
         save_len_from(asm, Reg::R3);
     }
     asm.push(Insn::load(op::DW, Reg::R2, Reg::R1, 8));
     asm.push(Insn::load(op::DW, Reg::R1, Reg::R1, 0));
-    by_pointers(asm, program, ends, len_location(needs_len), (&FREE, ends.reject))
+    by_pointers(
+        asm,
+        program,
+        ends,
+        len_location(needs_len),
+        (&FREE, ends.reject),
+    )
 }
 
 /// Offsets in `struct xdp_md`.

@@ -212,10 +212,12 @@ impl LinearScan<'_> {
         let spans_call = lives.spans_call(life);
         let suits = |reg: Reg| reg.survives_calls() || !spans_call;
         let is_free = |reg: Reg| suits(reg) && self.active.iter().all(|(_, used)| *used != reg);
-        let hinted = life.hint.and_then(|hint| match self.locations[hint.index()] {
-            Location::Reg(reg) if is_free(reg) => Some(reg),
-            _ => None,
-        });
+        let hinted = life
+            .hint
+            .and_then(|hint| match self.locations[hint.index()] {
+                Location::Reg(reg) if is_free(reg) => Some(reg),
+                _ => None,
+            });
         let free = hinted.or_else(|| self.regs.iter().copied().find(|&reg| is_free(reg)));
         if let Some(reg) = free {
             self.active.push((value, reg));

@@ -90,7 +90,13 @@ fn homes(program: &Program) -> Vec<u32> {
     homes
 }
 
-fn need_of(program: &Program, index: usize, needs: &[RequiredLen], homes: &[u32], max: u32) -> RequiredLen {
+fn need_of(
+    program: &Program,
+    index: usize,
+    needs: &[RequiredLen],
+    homes: &[u32],
+    max: u32,
+) -> RequiredLen {
     let block = program.block(Block(index as u32));
     let mut behind = match &block.term {
         Term::Return(Operand::Imm(0)) => RequiredLen::Never,

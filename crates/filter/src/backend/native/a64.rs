@@ -17,7 +17,7 @@
 )]
 
 use super::location::{Address, Location, Reg, RegSet, Src};
-use super::target::{Code, Label, TargetAsm, Requirements, REJECT};
+use super::target::{Code, Label, REJECT, Requirements, TargetAsm};
 use crate::ir::{BinOp, Cmp, Width};
 use dynasmrt::aarch64::encode_logical_immediate_32bit as logical;
 use dynasmrt::{DynasmApi, dynasm};

@@ -5,7 +5,7 @@ use super::location::{Address, Location, Src};
 use super::moves::Moves;
 use super::regalloc::{Allocation, allocate};
 use super::required_len::Extent;
-use super::target::{Label, TargetAsm, Requirements, REJECT};
+use super::target::{Label, REJECT, Requirements, TargetAsm};
 use super::{CODE_BYTES_MAX, NativeError};
 use crate::ir::{BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term, Value};
 

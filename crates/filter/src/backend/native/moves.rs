@@ -122,7 +122,12 @@ mod tests {
 
     #[test]
     fn every_set_of_four_moves_is_as_if_at_once() {
-        let places = [Location::Reg(0), Location::Reg(5), Location::Slot(0), Location::Slot(7)];
+        let places = [
+            Location::Reg(0),
+            Location::Reg(5),
+            Location::Slot(0),
+            Location::Slot(7),
+        ];
         let mut order = Moves::new(8);
         for code in 0..6_usize.pow(4) {
             let choice = |index: u32| code / 6_usize.pow(index) % 6;

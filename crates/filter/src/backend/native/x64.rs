@@ -17,7 +17,7 @@
 )]
 
 use super::location::{Address, Location, Reg, RegSet, Src};
-use super::target::{Code, Label, TargetAsm, Requirements, REJECT};
+use super::target::{Code, Label, REJECT, Requirements, TargetAsm};
 use crate::ir::{BinOp, Cmp, Width};
 use dynasmrt::{DynasmApi, dynasm};
 
@@ -49,8 +49,8 @@ macro_rules! with_src {
                 Ok(short) => x64!($self; $op Rd($to), BYTE short),
                 Err(_) => x64!($self; $op Rd($to), DWORD imm as i32),
             },
-            Src::At(Place::Reg(reg)) => x64!($self; $op Rd($to), Rd(reg)),
-            Src::At(Place::Slot(slot)) => x64!($self; $op Rd($to), [rsp + slot_offset(slot)]),
+            Src::At(Location::Reg(reg)) => x64!($self; $op Rd($to), Rd(reg)),
+            Src::At(Location::Slot(slot)) => x64!($self; $op Rd($to), [rsp + slot_offset(slot)]),
         }
     };
 }

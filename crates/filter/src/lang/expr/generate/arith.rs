@@ -32,7 +32,13 @@ impl Value {
 }
 
 impl Generator<'_> {
-    pub(super) fn relation(&mut self, cmp: Cmp, first: u32, left: u32, right: u32) -> Fault<PredRef> {
+    pub(super) fn relation(
+        &mut self,
+        cmp: Cmp,
+        first: u32,
+        left: u32,
+        right: u32,
+    ) -> Fault<PredRef> {
         let ast = self.ast;
         let nodes = &ast.arith[first as usize..=right as usize];
         let mut shapes: Vec<ArithInfo> = Vec::with_capacity(nodes.len());

@@ -17,7 +17,7 @@ mod predicate;
 mod proto;
 mod protochain;
 
-pub(super) use predicate::{PredicateArena, Node, Op, PredRef, Register, Source, Temp, Test};
+pub(super) use predicate::{Node, Op, PredRef, PredicateArena, Register, Source, Temp, Test};
 
 use crate::ir::{BinOp, Cmp, Width, limits};
 use crate::lang::shortened;
@@ -31,7 +31,11 @@ use layout::{From, IP6_HEADER, Layout, Link, MPLS_ENTRY, Position};
 type Fault<T> = Result<T, Error>;
 
 /// The predicate of a whole text.
-pub(super) fn generate(text: &str, ast: &Ast, context: &Context<'_>) -> Fault<(PredicateArena, PredRef)> {
+pub(super) fn generate(
+    text: &str,
+    ast: &Ast,
+    context: &Context<'_>,
+) -> Fault<(PredicateArena, PredRef)> {
     let mut generator = Generator {
         text,
         ast,

@@ -84,7 +84,11 @@ impl PredRef {
     }
 
     fn of(constant: bool) -> PredRef {
-        if constant { PredRef::TRUE } else { PredRef::FALSE }
+        if constant {
+            PredRef::TRUE
+        } else {
+            PredRef::FALSE
+        }
     }
 }
 

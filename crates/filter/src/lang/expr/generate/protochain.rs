@@ -27,7 +27,11 @@ struct Walk {
 }
 
 impl Generator<'_> {
-    pub(super) fn protocol_chain(&mut self, qualifier: Option<Proto>, number: u32) -> Fault<PredRef> {
+    pub(super) fn protocol_chain(
+        &mut self,
+        qualifier: Option<Proto>,
+        number: u32,
+    ) -> Fault<PredRef> {
         match qualifier {
             None => {
                 let v4 = self.protocol_chain(Some(Proto::Ip), number)?;

@@ -2,7 +2,7 @@
 
 use crate::ir::BinOp;
 
-use super::super::generate::{PredicateArena, Op, Source, Temp, Test};
+use super::super::generate::{Op, PredicateArena, Source, Temp, Test};
 
 /// For each operation what it comes to.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use crate::ir::Cmp;
 
-use super::super::generate::{PredicateArena, Node, PredRef, Source, Test};
+use super::super::generate::{Node, PredRef, PredicateArena, Source, Test};
 use super::fold::Folded;
 
 /// Where a test leads: another test, or the end.

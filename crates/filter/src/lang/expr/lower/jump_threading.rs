@@ -19,7 +19,7 @@
 use crate::ir::Cmp;
 
 use super::graph::{Graph, Target, ops};
-use crate::lang::expr::generate::{PredicateArena, Op, Source, Temp, Test};
+use crate::lang::expr::generate::{Op, PredicateArena, Source, Temp, Test};
 
 /// Larger graphs are left as they are: the sets below grow by the square.
 const TESTS_MAX: usize = 1_000;

@@ -9,7 +9,7 @@ mod jump_threading;
 
 use crate::ir::{BinOp, Block, Builder, Edge, Operand, Program, Term, Value};
 
-use super::generate::{PredicateArena, Op, PredRef, Register, Source, Test};
+use super::generate::{Op, PredRef, PredicateArena, Register, Source, Test};
 use fold::Folded;
 use graph::{Graph, Target, ops};
 
@@ -157,7 +157,9 @@ impl Lowering<'_> {
             Target::Test(test) => test as usize,
         };
         let params: &[(Register, Value)] = self.params.get(test).map_or(&[], Vec::as_slice);
-        let args = params.iter().map(|(wanted, _)| register_value(registers, *wanted));
+        let args = params
+            .iter()
+            .map(|(wanted, _)| register_value(registers, *wanted));
         Edge {
             block: self.blocks[test].unwrap_or(self.reject),
             args: args.collect(),
