@@ -160,7 +160,7 @@ fn frames(net: &Net, seed: u64) -> Vec<Vec<u8>> {
         if kind == EtherType::IPV4 && rng.below(8) == 0 {
             packet[7] = 0x10;
             packet[10..12].fill(0);
-            let sum = checksum::of(&packet[..20]).to_be_bytes();
+            let sum = checksum::internet_checksum(&packet[..20]).to_be_bytes();
             packet[10..12].copy_from_slice(&sum);
         }
         if rng.below(10) == 0 {

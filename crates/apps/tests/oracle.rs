@@ -15,7 +15,7 @@ use weir_lab::testenv;
 use weir_link::net::Tap;
 use weir_link::pcap::Reader;
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, checksum, ipv4, ipv6, udp};
+use weir_wire::{AddrPair, EtherType, Protocol, checksum, ipv4, ipv6, udp};
 
 const PEER: [Address; 2] = [Address([2, 0, 0, 0, 9, 1]), Address([2, 0, 0, 0, 9, 2])];
 const NETS: [[&str; 2]; 2] = [
@@ -350,7 +350,7 @@ fn udp_v4(src: Ipv4Addr, dst: Ipv4Addr, ttl: u8, payload: &[u8]) -> Vec<u8> {
         src_port: 4000,
         dst_port: 4001,
     };
-    ports.emit(&mut frame[34..], Addresses::V4(src, dst));
+    ports.emit(&mut frame[34..], AddrPair::V4(src, dst));
     frame
 }
 
@@ -372,7 +372,7 @@ fn udp_v6(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, payload: &[u8]) -> Vec<u8
         src_port: 4000,
         dst_port: 4001,
     };
-    ports.emit(&mut frame[54..], Addresses::V6(src, dst));
+    ports.emit(&mut frame[54..], AddrPair::V6(src, dst));
     frame
 }
 
@@ -381,7 +381,7 @@ fn fix_v4(frame: &mut [u8]) {
     let len = (usize::from(frame[14] & 0xf) * 4).min(frame.len() - 14);
     if len >= 20 {
         frame[24..26].fill(0);
-        let sum = checksum::of(&frame[14..14 + len]);
+        let sum = checksum::internet_checksum(&frame[14..14 + len]);
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
     }
 }

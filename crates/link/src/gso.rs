@@ -15,7 +15,7 @@
 
 use std::borrow::Cow;
 use weir_demux::kernel::record::{FLAG_GSO, Record};
-use weir_wire::checksum::{self, Addresses, Sum};
+use weir_wire::checksum::{self, AddrPair, Sum};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -45,7 +45,7 @@ struct Cut {
     protocol: u8,
     payload: usize,
     size: usize,
-    addresses: Addresses,
+    addresses: AddrPair,
 }
 
 /// The frames that a delivered one stands for: a super-frame's segments, each
@@ -133,20 +133,20 @@ impl Cut {
         })
     }
 
-    fn v4(frame: &[u8], ip: usize) -> Option<(usize, u8, Addresses)> {
+    fn v4(frame: &[u8], ip: usize) -> Option<(usize, u8, AddrPair)> {
         let header = frame.get(ip..ip + 20)?;
         let len = usize::from(header[0] & 0xf) * 4;
         let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header.first_chunk::<20>()?;
-        let addresses = Addresses::new([s0, s1, s2, s3].into(), [d0, d1, d2, d3].into())?;
+        let addresses = AddrPair::new([s0, s1, s2, s3].into(), [d0, d1, d2, d3].into())?;
         // A fragment's payload has no header of its own.
         let is_whole = word(header, 6)? & 0x3fff == 0;
         (len >= 20 && is_whole).then_some((ip + len, header[9], addresses))
     }
 
-    fn v6(frame: &[u8], ip: usize) -> Option<(usize, u8, Addresses)> {
+    fn v6(frame: &[u8], ip: usize) -> Option<(usize, u8, AddrPair)> {
         let header = frame.get(ip..ip + 40)?;
         let address = |at: usize| header[at..].first_chunk::<16>().copied();
-        let addresses = Addresses::new(address(8)?.into(), address(24)?.into())?;
+        let addresses = AddrPair::new(address(8)?.into(), address(24)?.into())?;
         Some((ip + 40, header[6], addresses))
     }
 
@@ -177,7 +177,7 @@ impl Cut {
         let id = word(segment, ip + 4).unwrap_or(0);
         put_word(segment, ip + 4, id.wrapping_add(number as u16));
         put_word(segment, ip + 10, 0);
-        let sum = checksum::of(&segment[ip..self.transport]);
+        let sum = checksum::internet_checksum(&segment[ip..self.transport]);
         put_word(segment, ip + 10, sum);
     }
 

@@ -349,7 +349,7 @@ impl Outlet for Frames {
         frame.extend_from_slice(&payload.concat());
         let start = usize::from(partial.checksum_start);
         let at = start + usize::from(partial.checksum_offset);
-        let checksum = weir_wire::checksum::of(&frame[start..]);
+        let checksum = weir_wire::checksum::internet_checksum(&frame[start..]);
         frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
     }
 }
@@ -392,7 +392,7 @@ fn advertisement(packet: &[u8]) -> Option<Vec<u8>> {
     message.extend_from_slice(&[2, 1]);
     message.extend_from_slice(&PEER.0);
     let sum = weir_wire::checksum::Sum::new();
-    let addresses = weir_wire::Addresses::V6(target.into(), to.into());
+    let addresses = weir_wire::AddrPair::V6(target.into(), to.into());
     let sum = sum.pseudo_header(addresses, 58, message.len() as u32);
     let sum = sum.bytes(&message).finish();
     message[2..4].copy_from_slice(&sum.to_be_bytes());

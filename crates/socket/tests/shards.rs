@@ -18,7 +18,7 @@ use weir_socket::link::{self, Link, Mem, Take};
 use weir_socket::{Net, TcpListener, TcpSocket, TcpStream};
 use weir_stack::iface::{Detect, Event};
 use weir_stack::{Config, Outlet, Shards};
-use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6, tcp};
+use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6, tcp};
 
 /// Long enough for anything that ought to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -317,8 +317,8 @@ fn what_finds_no_room_is_lost_and_counted() {
     let ours = |port: &u16| shards.owner(here, SocketAddr::new(there, *port)) == 1;
     let src_port = (1..).find(ours).unwrap();
     // A segment for nobody, longer than the link's frames are.
-    let addresses = Addresses::new(there, here.ip()).unwrap();
-    let Addresses::V4(src, dst) = addresses else {
+    let addresses = AddrPair::new(there, here.ip()).unwrap();
+    let AddrPair::V4(src, dst) = addresses else {
         unreachable!()
     };
     let repr = tcp::Repr {

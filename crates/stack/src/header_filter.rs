@@ -299,7 +299,7 @@ impl<'a> Parts<'a> {
 mod tests {
     use super::*;
     use weir_wire::tcp::{Flags, Options, Repr};
-    use weir_wire::{Addresses, Protocol, ipv4, ipv6};
+    use weir_wire::{AddrPair, Protocol, ipv4, ipv6};
 
     fn ends(v6: bool) -> (SocketAddr, SocketAddr) {
         let pair = match v6 {
@@ -311,11 +311,11 @@ mod tests {
 
     fn packet(v6: bool, traffic_class: u8, dont_fragment: bool, tcp: Repr) -> Vec<u8> {
         let (remote, local) = ends(v6);
-        let addresses = Addresses::new(remote.ip(), local.ip()).unwrap();
+        let addresses = AddrPair::new(remote.ip(), local.ip()).unwrap();
         let payload_len = tcp.header_len() + 3;
         let mut bytes = vec![0; transport(v6) + payload_len];
         match addresses {
-            Addresses::V4(src, dst) => ipv4::Repr {
+            AddrPair::V4(src, dst) => ipv4::Repr {
                 src,
                 dst,
                 protocol: Protocol::TCP,
@@ -326,7 +326,7 @@ mod tests {
                 payload_len,
             }
             .emit(&mut bytes),
-            Addresses::V6(src, dst) => ipv6::Repr {
+            AddrPair::V6(src, dst) => ipv6::Repr {
                 src,
                 dst,
                 next_header: Protocol::TCP,

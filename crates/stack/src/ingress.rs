@@ -6,7 +6,7 @@ use crate::slab::Name;
 use crate::tcp::{Direct, Tcp, TcpId};
 use crate::udp::Sockets;
 use std::net::{IpAddr, SocketAddr};
-use weir_wire::{Addresses, Protocol};
+use weir_wire::{AddrPair, Protocol};
 
 /// A link's layers and what is above them.
 pub(crate) struct Ingress<'a> {
@@ -165,12 +165,12 @@ impl Ingress<'_> {
             return self.tcp.receive(now_ns, self.host, incoming);
         }
         let done = match (incoming.protocol, incoming.addresses) {
-            (Protocol::ICMPV4, Addresses::V4(..)) | (Protocol::ICMPV6, Addresses::V6(..)) => {
+            (Protocol::ICMPV4, AddrPair::V4(..)) | (Protocol::ICMPV6, AddrPair::V6(..)) => {
                 let report = self.host.icmp(now_ns, incoming)?;
                 report.map_or(Ok(()), |report| self.report(now_ns, report))
             }
-            (Protocol::IGMP, Addresses::V4(..)) => self.host.igmp(now_ns, incoming),
-            (Protocol::UDP, Addresses::V4(..)) if self.host.is_dhcp(incoming) => {
+            (Protocol::IGMP, AddrPair::V4(..)) => self.host.igmp(now_ns, incoming),
+            (Protocol::UDP, AddrPair::V4(..)) if self.host.is_dhcp(incoming) => {
                 self.host.dhcp_answer(now_ns, incoming)
             }
             (Protocol::UDP, _) => {
@@ -205,8 +205,8 @@ impl Ingress<'_> {
         }) = report;
         let port = |at: usize| u16::from_be_bytes([transport[at], transport[at + 1]]);
         let (src, dst): (IpAddr, IpAddr) = match addresses {
-            Addresses::V4(src, dst) => (src.into(), dst.into()),
-            Addresses::V6(src, dst) => (src.into(), dst.into()),
+            AddrPair::V4(src, dst) => (src.into(), dst.into()),
+            AddrPair::V6(src, dst) => (src.into(), dst.into()),
         };
         if !self.host.routes.is_ours(src) {
             return Err(DropReason::IcmpUnrelated);

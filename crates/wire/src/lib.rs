@@ -39,7 +39,7 @@ pub mod pup;
 pub mod tcp;
 pub mod udp;
 
-pub use checksum::Addresses;
+pub use checksum::AddrPair;
 pub use error::Error;
 pub use ethernet::EtherType;
 pub use linktype::{LinkType, UnknownLinkType};

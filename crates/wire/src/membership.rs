@@ -13,9 +13,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::Error;
-use crate::checksum::{self, Addresses};
-use crate::error::need;
-use crate::field::{array, half, put};
+use crate::checksum::{self, AddrPair};
+use crate::error::require_len;
+use crate::field::{array, read_u16, write};
 use crate::icmp::{self, Message};
 
 const IGMP_QUERY: u8 = 0x11;
@@ -41,7 +41,7 @@ pub type Version = u8;
 
 /// What another station says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Heard {
+pub enum MembershipMessage {
     /// A router asks who is in a group, or in any.
     Query {
         /// The version that it speaks.
@@ -59,18 +59,18 @@ pub enum Heard {
 ///
 /// # Errors
 /// If it is cut short, or its checksum is wrong.
-pub fn parse_igmp(bytes: &[u8]) -> Result<Option<Heard>, Error> {
-    need("an IGMP message", bytes, 8)?;
-    if checksum::of(bytes) != 0 {
+pub fn parse_igmp(bytes: &[u8]) -> Result<Option<MembershipMessage>, Error> {
+    require_len("an IGMP message", bytes, 8)?;
+    if checksum::internet_checksum(bytes) != 0 {
         return Err(Error::Field {
             header: "an IGMP message",
             field: "checksum",
-            value: half(bytes, 2).into(),
+            value: read_u16(bytes, 2).into(),
         });
     }
     let group = Ipv4Addr::from(array::<4>(bytes, 4));
     if IGMP_REPORTS.contains(&bytes[0]) {
-        return Ok(Some(Heard::Report(group.into())));
+        return Ok(Some(MembershipMessage::Report(group.into())));
     }
     if bytes[0] != IGMP_QUERY {
         return Ok(None);
@@ -78,11 +78,11 @@ pub fn parse_igmp(bytes: &[u8]) -> Result<Option<Heard>, Error> {
     let (version, within_ms) = match (bytes.len(), bytes[1]) {
         (8, 0) => (1, 10_000),
         (8, tenths) => (2, u32::from(tenths) * 100),
-        (12.., tenths) => (3, exponential(tenths.into(), 7) * 100),
+        (12.., tenths) => (3, decode_max_resp(tenths.into(), 7) * 100),
         // Neither form (RFC 3376 §7.1).
         _ => return Ok(None),
     };
-    Ok(Some(Heard::Query {
+    Ok(Some(MembershipMessage::Query {
         version,
         group: (!group.is_unspecified()).then_some(group.into()),
         within_ms,
@@ -93,24 +93,24 @@ pub fn parse_igmp(bytes: &[u8]) -> Result<Option<Heard>, Error> {
 ///
 /// # Errors
 /// If it is cut short, or a query of a length that no version's has.
-pub fn parse_mld(message: &Message<'_>) -> Option<Result<Heard, Error>> {
+pub fn parse_mld(message: &Message<'_>) -> Option<Result<MembershipMessage, Error>> {
     matches!(message.kind(), MLD_QUERY | MLD_REPORT).then(|| {
         let payload = message.payload();
-        need("an MLD message", payload, 16)?;
+        require_len("an MLD message", payload, 16)?;
         let group = Ipv6Addr::from(array::<16>(payload, 0));
         if message.kind() == MLD_REPORT {
-            return Ok(Heard::Report(group.into()));
+            return Ok(MembershipMessage::Report(group.into()));
         }
         let code = icmp::Repr::parse(message).rest >> 16;
         let (version, within_ms) = match payload.len() {
             16 => (1, code),
             _ => {
                 // What is between is of neither form (RFC 3810 §8.1).
-                need("an MLDv2 query", payload, 20)?;
-                (2, exponential(code, 15))
+                require_len("an MLDv2 query", payload, 20)?;
+                (2, decode_max_resp(code, 15))
             }
         };
-        Ok(Heard::Query {
+        Ok(MembershipMessage::Query {
             version,
             group: (!group.is_unspecified()).then_some(group.into()),
             within_ms,
@@ -120,7 +120,7 @@ pub fn parse_mld(message: &Message<'_>) -> Option<Result<Heard, Error>> {
 
 /// A time in the form that reaches far (RFC 3376 §4.1.1, RFC 3810 §5.1.3):
 /// with the bit of this number set, three bits of exponent and a mantissa.
-fn exponential(code: u32, bit: u32) -> u32 {
+fn decode_max_resp(code: u32, bit: u32) -> u32 {
     if code >> bit & 1 == 0 {
         return code;
     }
@@ -156,7 +156,7 @@ impl Record {
 ///
 /// # Panics
 /// If there are more than 65,535 records, or of both versions of IP.
-pub fn report(records: &[(IpAddr, Record)], src: IpAddr) -> (Vec<u8>, Addresses) {
+pub fn report(records: &[(IpAddr, Record)], src: IpAddr) -> (Vec<u8>, AddrPair) {
     let mut bytes = vec![0; 8];
     for (group, record) in records {
         bytes.extend([record.number(), 0, 0, 0]);
@@ -184,12 +184,12 @@ pub fn report(records: &[(IpAddr, Record)], src: IpAddr) -> (Vec<u8>, Addresses)
 
 /// The report of an older version about one group, or that it is left; and
 /// where it goes. IGMPv1 tells of no leaving: then `None`.
-pub fn older(
+pub fn legacy_report(
     group: IpAddr,
     record: Record,
     version: Version,
     src: IpAddr,
-) -> Option<(Vec<u8>, Addresses)> {
+) -> Option<(Vec<u8>, AddrPair)> {
     let left = record == Record::Left;
     if left && group.is_ipv4() && version == 1 {
         return None;
@@ -224,16 +224,16 @@ fn finish(
     rest: u32,
     src: IpAddr,
     to: impl Fn(bool) -> IpAddr,
-) -> (Vec<u8>, Addresses) {
-    let addresses = Addresses::new(src, to(src.is_ipv4())).expect("groups of the source's version");
+) -> (Vec<u8>, AddrPair) {
+    let addresses = AddrPair::new(src, to(src.is_ipv4())).expect("groups of the source's version");
     match addresses {
-        Addresses::V4(..) => {
+        AddrPair::V4(..) => {
             bytes[0] = igmp;
-            put(&mut bytes, 4, &rest.to_be_bytes());
-            let sum = checksum::of(&bytes);
-            put(&mut bytes, 2, &sum.to_be_bytes());
+            write(&mut bytes, 4, &rest.to_be_bytes());
+            let sum = checksum::internet_checksum(&bytes);
+            write(&mut bytes, 2, &sum.to_be_bytes());
         }
-        Addresses::V6(..) => {
+        AddrPair::V6(..) => {
             let first = icmp::Repr {
                 kind: mld,
                 code: 0,
@@ -251,24 +251,24 @@ mod tests {
 
     #[test]
     fn times_reach_far() {
-        assert_eq!(exponential(127, 7), 127);
+        assert_eq!(decode_max_resp(127, 7), 127);
         // RFC 3376 §4.1.1: (mant | 0x10) << (exp + 3).
-        assert_eq!(exponential(0x80, 7), 128);
-        assert_eq!(exponential(0xff, 7), 31 << 10);
-        assert_eq!(exponential(0x7fff, 15), 0x7fff);
-        assert_eq!(exponential(0xffff, 15), 0x1fff << 10);
+        assert_eq!(decode_max_resp(0x80, 7), 128);
+        assert_eq!(decode_max_resp(0xff, 7), 31 << 10);
+        assert_eq!(decode_max_resp(0x7fff, 15), 0x7fff);
+        assert_eq!(decode_max_resp(0xffff, 15), 0x1fff << 10);
     }
 
     #[test]
     fn queries_are_told_apart() {
         let sum = |mut bytes: Vec<u8>| {
-            let sum = checksum::of(&bytes);
-            put(&mut bytes, 2, &sum.to_be_bytes());
+            let sum = checksum::internet_checksum(&bytes);
+            write(&mut bytes, 2, &sum.to_be_bytes());
             bytes
         };
         let query = |bytes: &[u8]| parse_igmp(&sum(bytes.to_vec())).unwrap();
         let general = |version, within_ms| {
-            Some(Heard::Query {
+            Some(MembershipMessage::Query {
                 version,
                 group: None,
                 within_ms,
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(query(&[0x17, 0, 0, 0, 224, 1, 1, 1]), None);
         let group: IpAddr = [224, 1, 1, 1].into();
         let said = query(&[0x16, 0, 0, 0, 224, 1, 1, 1]);
-        assert_eq!(said, Some(Heard::Report(group)));
+        assert_eq!(said, Some(MembershipMessage::Report(group)));
         assert!(parse_igmp(&three[..7]).is_err() && parse_igmp(&three).is_err());
     }
 }

@@ -115,7 +115,7 @@ fn frame(router: &mut Router, now_ns: u64, link: u16, bytes: &[u8], whole: bool)
         let len = (usize::from(frame[14] & 0xf) * 4).clamp(20, frame.len() - 14);
         if frame[12..14] == [8, 0] {
             frame[24..26].fill(0);
-            let sum = checksum::of(&frame[14..14 + len]);
+            let sum = checksum::internet_checksum(&frame[14..14 + len]);
             frame[24..26].copy_from_slice(&sum.to_be_bytes());
         }
     }

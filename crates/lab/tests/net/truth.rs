@@ -46,7 +46,7 @@ fn frames_of_a_transfer(offloads: Offloads) -> (Vec<Vec<u8>>, [Device; 2]) {
 
 fn checksum_is_right(frame: &[u8]) -> bool {
     let packet = ipv4::Packet::new(&frame[14..]).unwrap();
-    let addresses = weir_wire::Addresses::V4(packet.src(), packet.dst());
+    let addresses = weir_wire::AddrPair::V4(packet.src(), packet.dst());
     let segment = tcp::Segment::new(packet.payload()).unwrap();
     packet.checksum_is_right() && segment.checksum_is_right(addresses)
 }

@@ -14,9 +14,9 @@ use super::routes::Entry;
 use super::{DropReason, Event, Header, Host, Incoming, Lost, Origin, Prefix};
 use crate::rng::Keyed;
 use std::net::{IpAddr, Ipv4Addr};
-use weir_wire::dhcp::{Answer, Ask, CLIENT_PORT, Kind, SERVER_PORT};
+use weir_wire::dhcp::{ServerMessage, ClientMessage, CLIENT_PORT, MessageType, SERVER_PORT};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, Protocol, udp};
+use weir_wire::{AddrPair, Protocol, udp};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// From one ask to the next, at first and at most, each a second more or less
@@ -134,7 +134,7 @@ impl Host {
         match self.dhcp.state {
             State::Off => self.dhcp.next_ns = u64::MAX,
             State::Selecting => {
-                self.ask(now_ns, Kind::Discover);
+                self.ask(now_ns, MessageType::Discover);
                 self.dhcp.back_off(now_ns);
             }
             State::Requesting { asks, .. } if asks == REQUESTS_MAX => self.dhcp.select(now_ns, 0),
@@ -143,7 +143,7 @@ impl Host {
                 server,
                 asks,
             } => {
-                self.ask(now_ns, Kind::Request);
+                self.ask(now_ns, MessageType::Request);
                 self.dhcp.state = State::Requesting {
                     address,
                     server,
@@ -173,7 +173,7 @@ impl Host {
         if now_ns >= rebind_ns && self.dhcp.state == State::Renewing {
             self.dhcp.enter(now_ns, State::Rebinding);
         }
-        self.ask(now_ns, Kind::Request);
+        self.ask(now_ns, MessageType::Request);
         let until_ns = match self.dhcp.state {
             State::Renewing => rebind_ns,
             _ => until_ns,
@@ -182,11 +182,11 @@ impl Host {
         self.dhcp.next_ns = now_ns.saturating_add(half_ns).min(until_ns);
     }
 
-    fn ask(&mut self, now_ns: u64, kind: Kind) {
+    fn ask(&mut self, now_ns: u64, kind: MessageType) {
         let dhcp = &self.dhcp;
         let seconds = now_ns.saturating_sub(dhcp.began_ns) / SECOND_NS;
-        let mut ask = Ask {
-            kind,
+        let mut ask = ClientMessage {
+            message_type: kind,
             transaction: dhcp.transaction,
             seconds: u16::try_from(seconds).unwrap_or(u16::MAX),
             client: None,
@@ -216,9 +216,9 @@ impl Host {
     }
 
     /// To all, unless to one.
-    fn send_dhcp(&mut self, now_ns: u64, ask: &Ask, to: Option<Ipv4Addr>) {
+    fn send_dhcp(&mut self, now_ns: u64, ask: &ClientMessage, to: Option<Ipv4Addr>) {
         let src = ask.client.unwrap_or(Ipv4Addr::UNSPECIFIED);
-        let addresses = Addresses::V4(src, to.unwrap_or(Ipv4Addr::BROADCAST));
+        let addresses = AddrPair::V4(src, to.unwrap_or(Ipv4Addr::BROADCAST));
         let mut datagram = vec![0; udp::Repr::LEN];
         datagram.extend(ask.to_bytes());
         let repr = udp::Repr {
@@ -250,19 +250,19 @@ impl Host {
         if datagram.checksum_is_right(incoming.addresses) == Some(false) && !incoming.vouched {
             return Err(DropReason::ChecksumWrong);
         }
-        let answer = Answer::parse(datagram.payload()).map_err(|_| DropReason::Malformed)?;
+        let answer = ServerMessage::parse(datagram.payload()).map_err(|_| DropReason::Malformed)?;
         let (kind, answer) = answer.ok_or(DropReason::DhcpRefused)?;
         if (answer.transaction, answer.hardware) != (self.dhcp.transaction, self.hardware) {
             return Err(DropReason::DhcpRefused);
         }
         let done = match (self.dhcp.state, kind) {
-            (State::Selecting, Kind::Offer) => self.offered(now_ns, &answer),
-            (State::Requesting { server, .. }, Kind::Ack | Kind::Nak)
+            (State::Selecting, MessageType::Offer) => self.offered(now_ns, &answer),
+            (State::Requesting { server, .. }, MessageType::Ack | MessageType::Nak)
                 if answer.server == Some(server) =>
             {
                 self.decided(now_ns, kind, &answer)
             }
-            (State::Renewing | State::Rebinding, Kind::Ack | Kind::Nak) => {
+            (State::Renewing | State::Rebinding, MessageType::Ack | MessageType::Nak) => {
                 self.decided(now_ns, kind, &answer)
             }
             _ => None,
@@ -271,8 +271,8 @@ impl Host {
         done.ok_or(DropReason::DhcpRefused)
     }
 
-    fn offered(&mut self, now_ns: u64, offer: &Answer) -> Option<()> {
-        let (address, server) = (offer.given?, offer.server?);
+    fn offered(&mut self, now_ns: u64, offer: &ServerMessage) -> Option<()> {
+        let (address, server) = (offer.yiaddr?, offer.server?);
         prefix(address, offer)?;
         let asks = 0;
         self.dhcp.enter(
@@ -287,8 +287,8 @@ impl Host {
         Some(())
     }
 
-    fn decided(&mut self, now_ns: u64, kind: Kind, answer: &Answer) -> Option<()> {
-        if kind == Kind::Nak {
+    fn decided(&mut self, now_ns: u64, kind: MessageType, answer: &ServerMessage) -> Option<()> {
+        if kind == MessageType::Nak {
             self.events.tell(Event::Refused {
                 server: answer.server,
                 message: answer.message.clone(),
@@ -298,7 +298,7 @@ impl Host {
             self.dhcp.select(now_ns, SECOND_NS);
             return Some(());
         }
-        let address = prefix(answer.given?, answer)?;
+        let address = prefix(answer.yiaddr?, answer)?;
         // An address for no time, or without saying for how long, is none: it
         // must be said (RFC 2131 §3.1, table 3).
         let seconds = answer.lease_s.filter(|seconds| *seconds > 0)?;
@@ -317,7 +317,7 @@ impl Host {
         }
         self.take_routes(answer);
         self.events.tell(Event::Lease {
-            address: answer.given?,
+            address: answer.yiaddr?,
             server,
             seconds,
             renewed: !is_new,
@@ -331,7 +331,7 @@ impl Host {
     }
 
     /// The routes and the MTU that came with an address.
-    fn take_routes(&mut self, answer: &Answer) {
+    fn take_routes(&mut self, answer: &ServerMessage) {
         let default = |entry: &Entry| entry.to.is_empty() && entry.origin == Origin::Leased;
         let known = self.routes.routes().iter().filter(|entry| default(entry));
         let known: Vec<_> = known.filter_map(|entry| entry.gateway).collect();
@@ -388,7 +388,7 @@ impl Host {
         let Some(lease) = self.dhcp.lease.clone() else {
             return;
         };
-        self.give_back(now_ns, &lease, Kind::Decline);
+        self.give_back(now_ns, &lease, MessageType::Decline);
         self.end_lease(Lost::Over);
         self.dhcp.select(now_ns, DECLINED_NS);
         self.reschedule();
@@ -397,7 +397,7 @@ impl Host {
     /// The address is given back, and none is asked for any more.
     pub(crate) fn release_lease(&mut self, now_ns: u64) {
         if let Some(lease) = self.dhcp.lease.clone() {
-            self.give_back(now_ns, &lease, Kind::Release);
+            self.give_back(now_ns, &lease, MessageType::Release);
             self.end_lease(Lost::Over);
         }
         self.dhcp.state = State::Off;
@@ -405,11 +405,11 @@ impl Host {
         self.reschedule();
     }
 
-    fn give_back(&mut self, now_ns: u64, lease: &Lease, kind: Kind) {
+    fn give_back(&mut self, now_ns: u64, lease: &Lease, kind: MessageType) {
         self.dhcp.transaction = self.dhcp.rng.bits() as u32;
-        let (address, release) = (v4(&lease.address), kind == Kind::Release);
-        let ask = Ask {
-            kind,
+        let (address, release) = (v4(&lease.address), kind == MessageType::Release);
+        let ask = ClientMessage {
+            message_type: kind,
             transaction: self.dhcp.transaction,
             seconds: 0,
             client: address.filter(|_| release),
@@ -431,7 +431,7 @@ impl Host {
     }
 }
 
-fn lease(now_ns: u64, address: Prefix, server: Ipv4Addr, seconds: u32, answer: &Answer) -> Lease {
+fn lease(now_ns: u64, address: Prefix, server: Ipv4Addr, seconds: u32, answer: &ServerMessage) -> Lease {
     // RFC 2131 §4.4.5: half of the time, and seven eighths.
     let half = if seconds == u32::MAX {
         seconds
@@ -450,7 +450,7 @@ fn lease(now_ns: u64, address: Prefix, server: Ipv4Addr, seconds: u32, answer: &
         address,
         server,
         until_ns: after(now_ns, seconds),
-        resolvers: answer.resolvers.clone(),
+        resolvers: answer.dns_servers.clone(),
         renew_ns: after(now_ns, renew_s).max(soon_ns),
         rebind_ns: after(now_ns, rebind_s).max(soon_ns),
     }
@@ -458,7 +458,7 @@ fn lease(now_ns: u64, address: Prefix, server: Ipv4Addr, seconds: u32, answer: &
 
 /// The address with its network, by the class if the server does not say; `None`
 /// if it cannot be a host's.
-fn prefix(address: Ipv4Addr, answer: &Answer) -> Option<Prefix> {
+fn prefix(address: Ipv4Addr, answer: &ServerMessage) -> Option<Prefix> {
     let class = match address.octets()[0] {
         0..128 => 8,
         128..192 => 16,

@@ -5,7 +5,7 @@ use super::Header;
 use super::neighbours::Hop;
 use weir_wire::checksum::Sum;
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, ethernet, ipv4, ipv6};
+use weir_wire::{AddrPair, ethernet, ipv4, ipv6};
 
 /// Bytes of the longest start: Ethernet and IPv6.
 const LEN_MAX: usize = ethernet::Repr::LEN + ipv6::Repr::LEN;
@@ -39,7 +39,7 @@ impl Way {
         ethernet.emit(&mut start);
         let ip = &mut start[ethernet::Repr::LEN..];
         header.emit(ip, 0, 0);
-        if let Addresses::V4(..) = header.addresses {
+        if let AddrPair::V4(..) = header.addresses {
             for at in [1, 2, 3, 10, 11] {
                 ip[at] = 0;
             }

@@ -3,7 +3,7 @@
 
 use super::{DropReason, Header, Host, Incoming};
 use weir_wire::icmp::{Echo, Message, Repr};
-use weir_wire::{Addresses, Protocol, ipv4, ipv6};
+use weir_wire::{AddrPair, Protocol, ipv4, ipv6};
 
 /// What is wrong with a packet that came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,14 +41,14 @@ pub(crate) enum Report<'a> {
     /// It did not arrive.
     Unreachable {
         why: Unreached,
-        addresses: Addresses,
+        addresses: AddrPair,
         protocol: Protocol,
         transport: &'a [u8],
     },
     /// It is longer than some link of the path takes.
     TooBig {
         mtu: usize,
-        addresses: Addresses,
+        addresses: AddrPair,
         protocol: Protocol,
         transport: &'a [u8],
     },
@@ -108,12 +108,12 @@ impl Host {
         let addresses = match (incoming.addresses, incoming.to_group) {
             // Who asks all at once would have all answer somebody else
             // (RFC 1122 §3.2.2.6 allows silence).
-            (Addresses::V4(..), true) => return Err(DropReason::NotOurAddress),
-            (Addresses::V4(src, dst), false) => Addresses::V4(dst, src),
-            (Addresses::V6(src, dst), _) if !dst.is_multicast() => Addresses::V6(dst, src),
-            (Addresses::V6(src, _), _) => {
+            (AddrPair::V4(..), true) => return Err(DropReason::NotOurAddress),
+            (AddrPair::V4(src, dst), false) => AddrPair::V4(dst, src),
+            (AddrPair::V6(src, dst), _) if !dst.is_multicast() => AddrPair::V6(dst, src),
+            (AddrPair::V6(src, _), _) => {
                 let ours = self.routes.source_for(src.into());
-                let ours = ours.and_then(|ours| Addresses::new(ours, src.into()));
+                let ours = ours.and_then(|ours| AddrPair::new(ours, src.into()));
                 ours.ok_or(DropReason::NoRoute)?
             }
         };
@@ -149,28 +149,28 @@ impl Host {
             return;
         };
         let (first, addresses, packet_max) = match source {
-            Addresses::V4(..) => (problem.v4(), source, 576 - ipv4::Repr::LEN),
-            Addresses::V6(..) => (problem.v6(), source, 1280 - ipv6::Repr::LEN),
+            AddrPair::V4(..) => (problem.v4(), source, 576 - ipv4::Repr::LEN),
+            AddrPair::V6(..) => (problem.v6(), source, 1280 - ipv6::Repr::LEN),
         };
         let quoted = incoming.packet.len().min(packet_max - Repr::LEN);
         let mut message = vec![0; Repr::LEN];
         message.extend_from_slice(&incoming.packet[..quoted]);
         first.emit(&mut message, addresses);
         let protocol = match addresses {
-            Addresses::V4(..) => Protocol::ICMPV4,
-            Addresses::V6(..) => Protocol::ICMPV6,
+            AddrPair::V4(..) => Protocol::ICMPV4,
+            AddrPair::V6(..) => Protocol::ICMPV6,
         };
         self.send(now_ns, &Header::new(addresses, protocol), &message);
     }
 
     /// From the address that the packet was sent to, if it is ours alone.
-    fn error_source(&self, incoming: &Incoming<'_>) -> Option<Addresses> {
+    fn error_source(&self, incoming: &Incoming<'_>) -> Option<AddrPair> {
         let (src, dst) = (incoming.src(), incoming.dst());
         let ours = match self.routes.is_ours(dst) {
             true => dst,
             false => self.routes.source_for(src)?,
         };
-        Addresses::new(ours, src)
+        AddrPair::new(ours, src)
     }
 }
 
@@ -207,9 +207,9 @@ fn is_icmp_error(incoming: &Incoming<'_>) -> bool {
     }
 }
 
-fn report<'a>(message: &Message<'a>, addresses: Addresses) -> Result<Report<'a>, DropReason> {
+fn report<'a>(message: &Message<'a>, addresses: AddrPair) -> Result<Report<'a>, DropReason> {
     let first = Repr::parse(message);
-    let v4 = matches!(addresses, Addresses::V4(..));
+    let v4 = matches!(addresses, AddrPair::V4(..));
     let (quoted, protocol, transport) = quoted(message.payload(), v4)?;
     let too_big = |mtu| Report::TooBig {
         mtu,
@@ -250,7 +250,7 @@ fn report<'a>(message: &Message<'a>, addresses: Addresses) -> Result<Report<'a>,
 pub(crate) fn quoted_by<'a>(
     message: &Message<'a>,
     v4: bool,
-) -> Option<(Addresses, Protocol, &'a [u8])> {
+) -> Option<(AddrPair, Protocol, &'a [u8])> {
     let is_error = match v4 {
         true => matches!(
             message.kind(),
@@ -276,17 +276,17 @@ pub(crate) fn unreached(packet: &[u8]) -> Option<Report<'_>> {
 
 /// The packet of ours that a message quotes, at least eight bytes of its
 /// transport.
-fn quoted(bytes: &[u8], v4: bool) -> Result<(Addresses, Protocol, &[u8]), DropReason> {
+fn quoted(bytes: &[u8], v4: bool) -> Result<(AddrPair, Protocol, &[u8]), DropReason> {
     let (addresses, protocol, transport) = if v4 {
         let packet = ipv4::Packet::new(bytes).map_err(|_| DropReason::Malformed)?;
         if packet.fragment_offset() > 0 {
             return Err(DropReason::IcmpUnrelated);
         }
-        let addresses = Addresses::V4(packet.src(), packet.dst());
+        let addresses = AddrPair::V4(packet.src(), packet.dst());
         (addresses, packet.protocol(), packet.payload())
     } else {
         let packet = ipv6::Packet::new(bytes).map_err(|_| DropReason::Malformed)?;
-        let addresses = Addresses::V6(packet.src(), packet.dst());
+        let addresses = AddrPair::V6(packet.src(), packet.dst());
         match packet.next_header() {
             // The only extension header that we send.
             Protocol::IPV6_FRAGMENT => {

@@ -4,14 +4,14 @@ use super::address::Stage;
 use super::reassembly::{Name, Piece};
 use super::{DropReason, Host, ext_header};
 use std::net::IpAddr;
-use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6};
+use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6};
 
 /// A whole datagram for us.
 pub(crate) struct Incoming<'a> {
     /// The link that it came by.
     pub(crate) link: u8,
     /// Source and destination.
-    pub(crate) addresses: Addresses,
+    pub(crate) addresses: AddrPair,
     pub(crate) protocol: Protocol,
     /// Differentiated services and congestion bits.
     pub(crate) traffic_class: u8,
@@ -46,15 +46,15 @@ pub(crate) enum Input<'a> {
 impl<'a> Incoming<'a> {
     pub(crate) fn src(&self) -> IpAddr {
         match self.addresses {
-            Addresses::V4(src, _) => src.into(),
-            Addresses::V6(src, _) => src.into(),
+            AddrPair::V4(src, _) => src.into(),
+            AddrPair::V6(src, _) => src.into(),
         }
     }
 
     pub(crate) fn dst(&self) -> IpAddr {
         match self.addresses {
-            Addresses::V4(_, dst) => dst.into(),
-            Addresses::V6(_, dst) => dst.into(),
+            AddrPair::V4(_, dst) => dst.into(),
+            AddrPair::V6(_, dst) => dst.into(),
         }
     }
 }
@@ -132,7 +132,7 @@ impl Host {
         }
         Ok(Input::Datagram(Incoming {
             link: self.link,
-            addresses: Addresses::V4(src, dst),
+            addresses: AddrPair::V4(src, dst),
             protocol: packet.protocol(),
             traffic_class: packet.traffic_class(),
             hop_limit: packet.ttl(),
@@ -153,7 +153,7 @@ impl Host {
     ) -> Result<Input<'static>, DropReason> {
         let (src, dst, protocol) = (packet.src(), packet.dst(), packet.protocol());
         let name = Name {
-            addresses: Addresses::V4(src, dst),
+            addresses: AddrPair::V4(src, dst),
             identification: packet.identification().into(),
             protocol,
         };
@@ -195,7 +195,7 @@ impl Host {
         self.check_source(header.src.into())?;
         let mut incoming = Incoming {
             link: self.link,
-            addresses: Addresses::V6(header.src, header.dst),
+            addresses: AddrPair::V6(header.src, header.dst),
             protocol: header.next_header,
             traffic_class: header.traffic_class,
             hop_limit: header.hop_limit,
@@ -237,7 +237,7 @@ impl Host {
         bytes: &[u8],
     ) -> Result<Input<'static>, DropReason> {
         let name = Name {
-            addresses: Addresses::V6(header.src, header.dst),
+            addresses: AddrPair::V6(header.src, header.dst),
             identification: fragment.identification,
             protocol: fragment.next_header,
         };

@@ -11,8 +11,8 @@ use crate::rng::Keyed;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::icmp::Message;
-use weir_wire::membership::{self, Heard, Record, Version};
-use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4};
+use weir_wire::membership::{self, MembershipMessage, Record, Version};
+use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4};
 
 use super::routes::ALL_NODES;
 
@@ -136,15 +136,15 @@ impl Groups {
     }
 
     /// Another station said something.
-    fn heard(&mut self, now_ns: u64, heard: Heard, v6: bool) {
+    fn heard(&mut self, now_ns: u64, heard: MembershipMessage, v6: bool) {
         let (version, group, within_ms) = match heard {
-            Heard::Query {
+            MembershipMessage::Query {
                 version,
                 group,
                 within_ms,
             } => (version, group, within_ms),
             // One answer is enough for an older router (RFC 2236 §3).
-            Heard::Report(group) => {
+            MembershipMessage::Report(group) => {
                 let older = self.version(now_ns, v6).is_some();
                 if let Some(joined) = self.joined.get_mut(&group).filter(|_| older) {
                     joined.answer_ns = u64::MAX;
@@ -325,7 +325,7 @@ impl Host {
         incoming: &Incoming<'_>,
         message: &Message<'_>,
     ) -> Option<Result<(), DropReason>> {
-        let Addresses::V6(src, _) = incoming.addresses else {
+        let AddrPair::V6(src, _) = incoming.addresses else {
             return None;
         };
         let heard = membership::parse_mld(message)?;
@@ -354,7 +354,7 @@ impl Host {
             let told = match tell {
                 Tell::Latest(records) => Some(membership::report(&records, src)),
                 Tell::Older(group, record, version) => {
-                    membership::older(group, record, version, src)
+                    membership::legacy_report(group, record, version, src)
                 }
             };
             if let Some((message, addresses)) = told {
@@ -379,10 +379,10 @@ impl Host {
     }
 
     /// With the option that makes routers look at it (RFC 2113, RFC 2711).
-    fn send_membership(&mut self, addresses: Addresses, message: &[u8]) {
+    fn send_membership(&mut self, addresses: AddrPair, message: &[u8]) {
         const ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
         match addresses {
-            Addresses::V4(src, dst) => {
+            AddrPair::V4(src, dst) => {
                 let repr = ipv4::Repr {
                     src,
                     dst,
@@ -401,7 +401,7 @@ impl Host {
                     self.queue_frame(hardware, EtherType::IPV4, frame);
                 }
             }
-            Addresses::V6(_, dst) => {
+            AddrPair::V6(_, dst) => {
                 let header = Header {
                     hop_limit: 1,
                     ..Header::new(addresses, Protocol::IPV6_HOP_BY_HOP)
@@ -423,8 +423,8 @@ mod tests {
     }
 
     /// A query for all groups.
-    fn query(version: u8) -> Heard {
-        Heard::Query {
+    fn query(version: u8) -> MembershipMessage {
+        MembershipMessage::Query {
             version,
             group: None,
             within_ms: 1000,
@@ -483,7 +483,7 @@ mod tests {
         );
         // Another answers in our place.
         groups.heard(0, query(1), true);
-        groups.heard(0, Heard::Report(group), true);
+        groups.heard(0, MembershipMessage::Report(group), true);
         assert_eq!(told(&mut groups, 0), []);
         // The router is gone, and its version with it.
         groups.leave(group, false);
@@ -510,7 +510,7 @@ mod tests {
             let group = Ipv4Addr::from_bits(0xe001_0000 + number).into();
             assert_eq!(groups.join(group, true), number < GROUPS_MAX as u32);
         }
-        let query = Heard::Query {
+        let query = MembershipMessage::Query {
             version: 3,
             group: None,
             within_ms: 0,

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use weir_wire::ethernet::Address;
 use weir_wire::icmp::Message;
 use weir_wire::nd::{self, Kind, Repr};
-use weir_wire::{Addresses, Protocol};
+use weir_wire::{AddrPair, Protocol};
 
 impl Host {
     /// Takes a neighbour message, whose checksum is right; `None` if it is
@@ -18,7 +18,7 @@ impl Host {
         incoming: &Incoming<'_>,
         message: &Message<'_>,
     ) -> Option<Result<(), DropReason>> {
-        let Addresses::V6(src, dst) = incoming.addresses else {
+        let AddrPair::V6(src, dst) = incoming.addresses else {
             return None;
         };
         let parsed = Repr::parse(message)?;
@@ -160,7 +160,7 @@ impl Host {
         to: Ipv6Addr,
         hardware: Option<Address>,
     ) {
-        let addresses = Addresses::V6(src, to);
+        let addresses = AddrPair::V6(src, to);
         let mut payload = vec![0; message.len()];
         message.emit(&mut payload, addresses);
         let header = Header {

@@ -5,7 +5,7 @@ use super::{DropReason, Host, Way};
 use crate::stack::Outlet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6};
+use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6};
 
 /// Frames that wait to be sent; more are dropped.
 pub const QUEUE_MAX: usize = 1024;
@@ -16,7 +16,7 @@ pub const HOP_LIMIT: u8 = 64;
 /// An IP header, whichever version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
-    pub(crate) addresses: Addresses,
+    pub(crate) addresses: AddrPair,
     pub(crate) protocol: Protocol,
     pub(crate) hop_limit: u8,
     pub(crate) traffic_class: u8,
@@ -25,7 +25,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) fn new(addresses: Addresses, protocol: Protocol) -> Header {
+    pub(crate) fn new(addresses: AddrPair, protocol: Protocol) -> Header {
         Header {
             addresses,
             protocol,
@@ -37,38 +37,38 @@ impl Header {
 
     fn src(&self) -> IpAddr {
         match self.addresses {
-            Addresses::V4(src, _) => src.into(),
-            Addresses::V6(src, _) => src.into(),
+            AddrPair::V4(src, _) => src.into(),
+            AddrPair::V6(src, _) => src.into(),
         }
     }
 
     fn dst(&self) -> IpAddr {
         match self.addresses {
-            Addresses::V4(_, dst) => dst.into(),
-            Addresses::V6(_, dst) => dst.into(),
+            AddrPair::V4(_, dst) => dst.into(),
+            AddrPair::V6(_, dst) => dst.into(),
         }
     }
 
     /// The header's length, in bytes.
     pub(crate) fn len(&self) -> usize {
         match self.addresses {
-            Addresses::V4(..) => ipv4::Repr::LEN,
-            Addresses::V6(..) => ipv6::Repr::LEN,
+            AddrPair::V4(..) => ipv4::Repr::LEN,
+            AddrPair::V6(..) => ipv6::Repr::LEN,
         }
     }
 
     pub(super) fn ether_type(&self) -> EtherType {
         match self.addresses {
-            Addresses::V4(..) => EtherType::IPV4,
-            Addresses::V6(..) => EtherType::IPV6,
+            AddrPair::V4(..) => EtherType::IPV4,
+            AddrPair::V6(..) => EtherType::IPV6,
         }
     }
 
     /// Writes the header of a whole packet.
     pub(super) fn emit(&self, out: &mut [u8], payload_len: usize, identification: u16) {
         match self.addresses {
-            Addresses::V4(src, dst) => self.v4(src, dst, payload_len, identification).emit(out),
-            Addresses::V6(src, dst) => {
+            AddrPair::V4(src, dst) => self.v4(src, dst, payload_len, identification).emit(out),
+            AddrPair::V6(src, dst) => {
                 self.v6(src, dst, self.protocol, payload_len).emit(out);
             }
         }
@@ -298,8 +298,8 @@ impl Host {
     fn send_fragments(&mut self, now_ns: u64, header: &Header, payload: &[u8], mtu: usize) {
         let identification = self.rng.bits() as u32;
         let head_len = match header.addresses {
-            Addresses::V4(..) => ipv4::Repr::LEN,
-            Addresses::V6(..) => ipv6::Repr::LEN + ipv6::FragmentRepr::LEN,
+            AddrPair::V4(..) => ipv4::Repr::LEN,
+            AddrPair::V6(..) => ipv6::Repr::LEN + ipv6::FragmentRepr::LEN,
         };
         let piece_len = (mtu - head_len) / 8 * 8;
         let start = ethernet::Repr::LEN;
@@ -309,11 +309,11 @@ impl Host {
             let mut frame = vec![0; start + head_len];
             let out = &mut frame[start..];
             match header.addresses {
-                Addresses::V4(src, dst) => {
+                AddrPair::V4(src, dst) => {
                     let repr = header.v4(src, dst, piece.len(), identification as u16);
                     repr.emit_fragment(out, offset, more);
                 }
-                Addresses::V6(src, dst) => {
+                AddrPair::V6(src, dst) => {
                     let len = ipv6::FragmentRepr::LEN + piece.len();
                     header.v6(src, dst, Protocol::IPV6_FRAGMENT, len).emit(out);
                     let fragment = ipv6::FragmentRepr {

@@ -2,7 +2,7 @@
 //! limits.
 
 use super::DropReason;
-use weir_wire::{Addresses, Protocol};
+use weir_wire::{AddrPair, Protocol};
 
 /// Datagrams that are put together at once; one more displaces the oldest.
 pub const DATAGRAMS_MAX: usize = 64;
@@ -15,7 +15,7 @@ pub const TIMEOUT_NS: u64 = 30_000_000_000;
 /// Which datagram a fragment is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Name {
-    pub(super) addresses: Addresses,
+    pub(super) addresses: AddrPair,
     pub(super) identification: u32,
     pub(super) protocol: Protocol,
 }
@@ -24,8 +24,8 @@ impl Name {
     /// The most bytes the datagram has behind its IP header.
     fn len_max(&self) -> usize {
         match self.addresses {
-            Addresses::V4(..) => 65_515,
-            Addresses::V6(..) => 65_535,
+            AddrPair::V4(..) => 65_515,
+            AddrPair::V6(..) => 65_535,
         }
     }
 }
@@ -201,7 +201,7 @@ mod tests {
 
     fn name(identification: u32) -> Name {
         Name {
-            addresses: Addresses::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST),
+            addresses: AddrPair::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST),
             identification,
             protocol: Protocol::UDP,
         }

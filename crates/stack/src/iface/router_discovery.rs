@@ -20,7 +20,7 @@ use weir_wire::nd::router::Preference;
 use weir_wire::nd::router::{
     Advertisement, PrefixInformation, Redirect, RouterOption, emit_solicitation, solicitation_len,
 };
-use weir_wire::{Addresses, Protocol};
+use weir_wire::{AddrPair, Protocol};
 
 /// Default routers that are known at once; more are not learnt.
 pub const ROUTERS_MAX: usize = 16;
@@ -158,7 +158,7 @@ impl Host {
         // RFC 4429 §3.2: who is not sure of an address says nothing of it.
         let sure = found.is_some_and(|(_, stage)| stage == super::address::Stage::Settled);
         let hardware = sure.then_some(self.hardware);
-        let addresses = Addresses::V6(src, ALL_ROUTERS);
+        let addresses = AddrPair::V6(src, ALL_ROUTERS);
         let mut message = vec![0; solicitation_len(hardware)];
         emit_solicitation(&mut message, hardware, addresses);
         let header = Header {
@@ -176,7 +176,7 @@ impl Host {
         incoming: &Incoming<'_>,
         message: &Message<'_>,
     ) -> Option<Result<(), DropReason>> {
-        let Addresses::V6(src, dst) = incoming.addresses else {
+        let AddrPair::V6(src, dst) = incoming.addresses else {
             return None;
         };
         let near = incoming.hop_limit == nd::HOP_LIMIT && src.is_unicast_link_local();

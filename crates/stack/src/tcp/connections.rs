@@ -26,7 +26,7 @@ use crate::slab::{Name, Slab};
 use crate::stack::Outlet;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use weir_wire::Addresses;
+use weir_wire::AddrPair;
 use weir_wire::tcp::{Flags, Options, Repr, Segment};
 
 /// Connections of one stack, those in TIME-WAIT included.
@@ -490,8 +490,8 @@ impl Tcp {
             options: Options::default(),
         };
         let back = match incoming.addresses {
-            Addresses::V4(src, dst) => Addresses::V4(dst, src),
-            Addresses::V6(src, dst) => Addresses::V6(dst, src),
+            AddrPair::V4(src, dst) => AddrPair::V4(dst, src),
+            AddrPair::V6(src, dst) => AddrPair::V6(dst, src),
         };
         send(now_ns, host, TcpOptions::default(), back, &repr);
     }
@@ -643,7 +643,7 @@ pub(super) fn send(
     now_ns: u64,
     host: &mut Host,
     options: TcpOptions,
-    addresses: Addresses,
+    addresses: AddrPair,
     repr: &Repr,
 ) {
     let mut segment = vec![0; repr.header_len()];

@@ -61,7 +61,7 @@ use buffer::send_buffer::Send;
 use seq::Seq;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use weir_wire::{Addresses, Protocol};
+use weir_wire::{AddrPair, Protocol};
 
 /// Names a TCP connection of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -140,7 +140,7 @@ impl TcpOptions {
     }
 
     /// The header of the IP packets.
-    fn header(self, addresses: Addresses) -> Header {
+    fn header(self, addresses: AddrPair) -> Header {
         Header {
             hop_limit: self.hop_limit,
             traffic_class: self.traffic_class,

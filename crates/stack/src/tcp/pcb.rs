@@ -19,7 +19,7 @@ use crate::iface::{Host, Way};
 use crate::slab::Name;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::num::NonZeroU64;
-use weir_wire::{Addresses, ipv4, ipv6, tcp};
+use weir_wire::{AddrPair, ipv4, ipv6, tcp};
 
 /// Where a connection is in its life (RFC 9293 §3.3.2). A listener is no
 /// connection, and one that is closed is gone.
@@ -321,8 +321,8 @@ impl Pcb {
     }
 
     /// From us to the peer.
-    pub(super) fn addresses(&self) -> Addresses {
-        Addresses::new(self.local.ip(), self.remote.ip()).expect("made of one version")
+    pub(super) fn addresses(&self) -> AddrPair {
+        AddrPair::new(self.local.ip(), self.remote.ip()).expect("made of one version")
     }
 
     /// Whether our SYN is not acknowledged.

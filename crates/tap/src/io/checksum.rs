@@ -10,7 +10,7 @@
 //! true checksum; completing it gives the same value again.
 
 use weir_ring::Frame;
-use weir_wire::checksum::{Addresses, Sum};
+use weir_wire::checksum::{AddrPair, Sum};
 use weir_wire::{EtherType, Protocol};
 
 /// Tags of a frame that are looked behind.
@@ -82,7 +82,7 @@ fn look(bytes: &[u8], len: usize) -> Option<Left> {
     })
 }
 
-type Found = (Addresses, Protocol, usize, usize);
+type Found = (AddrPair, Protocol, usize, usize);
 
 fn v4(bytes: &[u8], ip: usize) -> Option<Found> {
     let header = bytes.get(ip..ip + 20)?;
@@ -93,7 +93,7 @@ fn v4(bytes: &[u8], ip: usize) -> Option<Found> {
         return None;
     }
     let address = |at: usize| <[u8; 4]>::try_from(&header[at..at + 4]).ok();
-    let addresses = Addresses::V4(address(12)?.into(), address(16)?.into());
+    let addresses = AddrPair::V4(address(12)?.into(), address(16)?.into());
     Some((addresses, Protocol(header[9]), ip + header_len, ip + total))
 }
 
@@ -104,7 +104,7 @@ fn v6(bytes: &[u8], ip: usize) -> Option<Found> {
     }
     let len = usize::from(half(header, 4)?);
     let address = |at: usize| <[u8; 16]>::try_from(&header[at..at + 16]).ok();
-    let addresses = Addresses::V6(address(8)?.into(), address(24)?.into());
+    let addresses = AddrPair::V6(address(8)?.into(), address(24)?.into());
     Some((addresses, Protocol(header[6]), ip + 40, ip + 40 + len))
 }
 

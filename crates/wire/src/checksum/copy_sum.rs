@@ -73,7 +73,7 @@ fn first(count: usize) -> [u64; 8] {
     words(mask.expect("a line is left behind any place in the first"))
 }
 
-/// Copies [`LINE`] bytes or more, at most [`super::PIECE`]; gives the sum of their
+/// Copies [`LINE`] bytes or more, at most [`super::FOLD_INTERVAL`]; gives the sum of their
 /// 16-bit words.
 ///
 /// Stores that cross a line take twice as long. So the first line is copied where

@@ -12,7 +12,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_wire::Addresses;
+use weir_wire::AddrPair;
 use weir_wire::icmp::{Echo, Message};
 
 /// Bytes that each request carries behind its header, as ping(8) does.
@@ -96,8 +96,8 @@ fn ping_with(
 
 /// Addresses of the right version: the kernel writes the checksum, which is
 /// all they are for.
-fn addresses(to: IpAddr) -> Addresses {
-    Addresses::new(to, to).expect("both are the same")
+fn addresses(to: IpAddr) -> AddrPair {
+    AddrPair::new(to, to).expect("both are the same")
 }
 
 fn request(to: IpAddr, sequence: u16, payload: &[u8]) -> Vec<u8> {

@@ -265,7 +265,7 @@ mod tests {
             let sum = ring.copy_summed(offset, &mut again);
             assert_eq!(
                 (&again, sum.finish()),
-                (&copy, weir_wire::checksum::of(&copy))
+                (&copy, weir_wire::checksum::internet_checksum(&copy))
             );
             assert!(model.iter().take(ring.front().len()).eq(ring.front()));
             let gone = rng.below(ring.len() as u32 + 1) as usize;

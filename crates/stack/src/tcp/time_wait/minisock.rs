@@ -256,7 +256,7 @@ mod tests {
     use std::net::{Ipv6Addr, SocketAddr};
     use weir_wire::ethernet::Address;
     use weir_wire::tcp::{Flags, Options, Repr};
-    use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv6};
+    use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv6};
 
     const STATION: Address = Address([2, 0, 0, 0, 0, 1]);
     const OURS: (Ipv6Addr, u16) = (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 80);
@@ -293,7 +293,7 @@ mod tests {
             payload_len: Repr::LEN_MIN,
         }
         .emit(&mut frame[ip_at..]);
-        repr.emit(&mut frame[tcp_at..], Addresses::V6(src, dst));
+        repr.emit(&mut frame[tcp_at..], AddrPair::V6(src, dst));
         frame
     }
 

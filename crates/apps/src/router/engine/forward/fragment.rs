@@ -55,7 +55,7 @@ impl Router {
             );
             put(header, 6, &flags.to_be_bytes());
             put(header, 10, &[0, 0]);
-            let sum = checksum::of(header);
+            let sum = checksum::internet_checksum(header);
             put(header, 10, &sum.to_be_bytes());
             self.counters.fragments += 1;
             self.transmit(now_ns, hop, dst.into(), out, true);

@@ -6,7 +6,7 @@ use crate::router::engine::table::routes::LinkId;
 use crate::router::engine::{Reason, Router};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, icmp, ipv4, ipv6};
+use weir_wire::{AddrPair, EtherType, Protocol, icmp, ipv4, ipv6};
 
 /// Bytes of the longest error of IPv4 (RFC 1812 §4.3.2.3) and of IPv6 (RFC
 /// 4443 §2.4 (c)).
@@ -173,7 +173,7 @@ impl Router {
         );
         let body = &mut frame[ETHERNET + ipv4::Repr::LEN..];
         body[icmp::Repr::LEN..].copy_from_slice(quoted);
-        message.emit(body, Addresses::V4(from, to));
+        message.emit(body, AddrPair::V4(from, to));
         let outer = ipv4::Repr {
             src: from,
             dst: to,
@@ -219,7 +219,7 @@ impl Router {
         let total_len = (ipv6::Repr::LEN + usize::from(half(packet, 4))).min(packet.len());
         let header = ipv6::Repr::LEN + icmp::Repr::LEN;
         let quoted = &packet[..total_len.min(ERROR_V6_MAX - header)];
-        let addresses = Addresses::V6(from, to);
+        let addresses = AddrPair::V6(from, to);
         let mut body = vec![0; icmp::Repr::LEN + quoted.len()];
         body[icmp::Repr::LEN..].copy_from_slice(quoted);
         message.emit(&mut body, addresses);

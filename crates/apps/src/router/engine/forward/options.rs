@@ -126,7 +126,7 @@ pub(in crate::router::engine) fn fill(
         stamp(header, at, own, day_ms);
     }
     put(header, 10, &[0, 0]);
-    let sum = checksum::of(header);
+    let sum = checksum::internet_checksum(header);
     put(header, 10, &sum.to_be_bytes());
 }
 
@@ -174,7 +174,7 @@ mod tests {
         let own = Some("192.0.2.1".parse().unwrap());
         fill(&mut packet, &options, own, 0);
         assert_eq!(packet[20..31], [7, 11, 8, 192, 0, 2, 1, 0, 0, 0, 0]);
-        assert_eq!(checksum::of(&packet), 0);
+        assert_eq!(checksum::internet_checksum(&packet), 0);
         packet[22] = 12;
         assert!(!parse(&packet).unwrap().is_to_be_filled());
     }

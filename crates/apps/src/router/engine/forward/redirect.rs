@@ -6,7 +6,7 @@ use crate::router::engine::table::routes::Hop;
 use crate::router::engine::{Reason, Router};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, Protocol, icmp, ipv4, ipv6, nd};
+use weir_wire::{AddrPair, Protocol, icmp, ipv4, ipv6, nd};
 
 const REDIRECT_V4: u8 = 5;
 /// For this host alone.
@@ -99,7 +99,7 @@ impl Router {
             code: 0,
             rest: 0,
         };
-        message.emit(&mut body, Addresses::V6(own, src));
+        message.emit(&mut body, AddrPair::V6(own, src));
         let mut out = self.frame_v6(hop.link, (own, src), nd::HOP_LIMIT, &body);
         out[..6].copy_from_slice(&Address::default().0);
         let back = Hop {

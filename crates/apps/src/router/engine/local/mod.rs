@@ -15,7 +15,7 @@ use weir_wire::arp::{self, Operation};
 use weir_wire::ethernet::{self, Address};
 use weir_wire::icmp::{Echo, Message};
 use weir_wire::nd::{self, Kind};
-use weir_wire::{Addresses, EtherType, Protocol, checksum, ipv4, ipv6};
+use weir_wire::{AddrPair, EtherType, Protocol, checksum, ipv4, ipv6};
 
 /// All nodes of a link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -147,7 +147,7 @@ impl Router {
         message: &nd::Repr,
     ) {
         let mut body = vec![0; message.len()];
-        message.emit(&mut body, Addresses::V6(addresses.0, addresses.1));
+        message.emit(&mut body, AddrPair::V6(addresses.0, addresses.1));
         let mut frame = self.frame_v6(link, addresses, nd::HOP_LIMIT, &body);
         put(&mut frame, 0, &hardware.0);
         self.enqueue(link, frame, false);
@@ -163,7 +163,7 @@ impl Router {
     pub(super) fn local_v4(&mut self, now_ns: u64, frame: &mut [u8]) -> Result<Verdict, Reason> {
         let packet = &frame[ETHERNET..];
         let total_len = usize::from(half(packet, 2));
-        let addresses = Addresses::V4(
+        let addresses = AddrPair::V4(
             Ipv4Addr::from(array::<4>(packet, 12)),
             Ipv4Addr::from(array::<4>(packet, 16)),
         );
@@ -203,7 +203,7 @@ impl Router {
         put(packet, 16, &src);
         packet[8] = TTL;
         put(packet, 10, &[0, 0]);
-        let sum = checksum::of(&packet[..ipv4::Repr::LEN]);
+        let sum = checksum::internet_checksum(&packet[..ipv4::Repr::LEN]);
         put(packet, 10, &sum.to_be_bytes());
         answer_echo(&mut packet[ipv4::Repr::LEN..], 8, 0);
         let to = Ipv4Addr::from(src);
@@ -248,7 +248,7 @@ impl Router {
         let packet = &frame[ETHERNET..];
         let total_len = ipv6::Repr::LEN + usize::from(half(packet, 4));
         let (src, own): ([u8; 16], [u8; 16]) = (array(packet, 8), array(packet, 24));
-        let addresses = Addresses::V6(src.into(), own.into());
+        let addresses = AddrPair::V6(src.into(), own.into());
         if !is_echo_request(&packet[ipv6::Repr::LEN..total_len], addresses)? {
             return self.refuse(now_ns, frame, protocol);
         }
@@ -273,7 +273,7 @@ impl Router {
         let packet = ipv6::Packet::new(&frame[ETHERNET..]).ok()?;
         let message = Message::new(packet.payload()).ok()?;
         let parsed = nd::Repr::parse(&message)?;
-        let addresses = Addresses::V6(packet.src(), packet.dst());
+        let addresses = AddrPair::V6(packet.src(), packet.dst());
         let hop_limit = frame[ETHERNET + 7];
         let neighbour = match parsed {
             _ if !message.checksum_is_right(addresses) => return Some(Err(Reason::ChecksumWrong)),
@@ -342,7 +342,7 @@ impl Router {
         self.counters.neighbours_answered += 1;
         let to = if probe { ALL_NODES } else { src };
         let mut body = vec![0; answer.len()];
-        answer.emit(&mut body, Addresses::V6(target, to));
+        answer.emit(&mut body, AddrPair::V6(target, to));
         let mut frame = self.frame_v6(link, (target, to), nd::HOP_LIMIT, &body);
         if probe {
             put(&mut frame, 0, &group_hardware(to).0);
@@ -399,7 +399,7 @@ fn asked(waited: Option<VecDeque<Vec<u8>>>, told: bool) -> Result<VecDeque<Vec<u
 }
 
 /// Whether a message is an echo request, and whole.
-fn is_echo_request(message: &[u8], addresses: Addresses) -> Result<bool, Reason> {
+fn is_echo_request(message: &[u8], addresses: AddrPair) -> Result<bool, Reason> {
     let message = Message::new(message).map_err(|_| Reason::Malformed)?;
     if !message.checksum_is_right(addresses) {
         return Err(Reason::ChecksumWrong);
