@@ -1,21 +1,21 @@
 //! What filters ask of the programs that all share.
 //!
 //! All filters of an interface are one program, which is verified anew with
-//! each that runs whole and with each new shape: who opens a port waits for
-//! what the filters of all take there. And there is room for so many shapes.
+//! each that runs whole and with each new subtable: who opens a port waits for
+//! what the filters of all take there. And there is room for so many subtables.
 //! So both are bounded: for each user, for all users of a grant and of an
 //! interface together, and with the superuser's, who has a reserve.
 
 use super::Fabric;
 use super::ports::{Engine, Port};
 use crate::compile::limits::{
-    GRANT_SHAPES_MAX, GRANT_STEPS_MAX, SHAPES_MAX, STEPS_INTERFACE_MAX, STEPS_MAX,
-    USERS_SHAPES_MAX, USERS_STEPS_MAX,
+    GRANT_STEPS_MAX, GRANT_SUBTABLES_MAX, STEPS_INTERFACE_MAX, STEPS_MAX, SUBTABLES_MAX,
+    USERS_STEPS_MAX, USERS_SUBTABLES_MAX,
 };
 use crate::protocol::{ErrorKind, Refusal};
 use std::collections::BTreeSet;
 use weir_demux::Filter;
-use weir_demux::kernel::{ShapeName, shape_names, verifier_steps};
+use weir_demux::kernel::{SubtableSignature, subtable_signatures, verifier_cost};
 
 /// What a filter asks for.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(super) struct Effort {
     /// Of the kernel's verifier, if it runs whole.
     steps: u64,
     /// In the tables, otherwise; not known of the superuser's.
-    shapes: BTreeSet<ShapeName>,
+    subtables: BTreeSet<SubtableSignature>,
 }
 
 impl<F: Fabric> Engine<F> {
@@ -57,7 +57,7 @@ impl<F: Fabric> Engine<F> {
                     filter,
                     &[(left, STEPS_INTERFACE_MAX, "other ports of the interface")],
                 )?,
-                shapes: BTreeSet::new(),
+                subtables: BTreeSet::new(),
             });
         }
         let own = |port: &&Port| port.owner.who.uid == uid;
@@ -85,14 +85,19 @@ impl<F: Fabric> Engine<F> {
             .filter(own)
             .map(|one| &one.effort)
             .collect();
-        let shapes = check_shapes(&own, shape_names(filter), SHAPES_MAX, "this user's shapes")?;
+        let subtables = check_shapes(
+            &own,
+            subtable_signatures(filter),
+            SUBTABLES_MAX,
+            "this user's shapes",
+        )?;
         let of_grant: Vec<&Effort> = of_grant().map(|one| &one.effort).collect();
         let whose = "the shapes of all users of this grant of the policy";
-        let shapes = check_shapes(&of_grant, shapes, GRANT_SHAPES_MAX, whose)?;
+        let subtables = check_shapes(&of_grant, subtables, GRANT_SUBTABLES_MAX, whose)?;
         let all: Vec<&Effort> = of_users().map(|one| &one.effort).collect();
         let whose = "the shapes of all users of the interface";
-        let shapes = check_shapes(&all, shapes, USERS_SHAPES_MAX, whose)?;
-        Ok(Effort { steps, shapes })
+        let subtables = check_shapes(&all, subtables, USERS_SUBTABLES_MAX, whose)?;
+        Ok(Effort { steps, subtables })
     }
 }
 
@@ -107,7 +112,7 @@ fn check_steps(filter: &Filter, bounds: &[(u64, u64, &str)]) -> Result<u64, Refu
     let Some((left, max, beside)) = least else {
         return Ok(0);
     };
-    let steps = verifier_steps(filter, *left);
+    let steps = verifier_cost(filter, *left);
     if steps <= *left {
         return Ok(steps);
     }
@@ -126,20 +131,20 @@ fn check_steps(filter: &Filter, bounds: &[(u64, u64, &str)]) -> Result<u64, Refu
 
 fn check_shapes(
     others: &[&Effort],
-    shapes: BTreeSet<ShapeName>,
+    subtables: BTreeSet<SubtableSignature>,
     max: usize,
     whose: &str,
-) -> Result<BTreeSet<ShapeName>, Refusal> {
-    let is_known = |shape| others.iter().any(|other| other.shapes.contains(shape));
-    if shapes.iter().all(is_known) {
-        return Ok(shapes);
+) -> Result<BTreeSet<SubtableSignature>, Refusal> {
+    let is_known = |shape| others.iter().any(|other| other.subtables.contains(shape));
+    if subtables.iter().all(is_known) {
+        return Ok(subtables);
     }
-    let used = others.iter().flat_map(|other| &other.shapes);
-    let used: BTreeSet<&ShapeName> = used.collect();
-    let all = used.iter().copied().chain(&shapes);
+    let used = others.iter().flat_map(|other| &other.subtables);
+    let used: BTreeSet<&SubtableSignature> = used.collect();
+    let all = used.iter().copied().chain(&subtables);
     let needed = all.collect::<BTreeSet<_>>().len();
     if needed <= max {
-        return Ok(shapes);
+        return Ok(subtables);
     }
     let message = format!(
         "the filter brings {whose} to {needed}, of {max}: test the same fields \

@@ -37,7 +37,7 @@ pub(super) enum Atom {
 
 /// What a condition comes down to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Reduced {
+pub(super) enum Simplified {
     /// Always so.
     Known(bool),
     /// One normal form.
@@ -49,11 +49,11 @@ pub(super) enum Reduced {
 }
 
 /// Brings a condition to its normal form.
-pub(super) fn reduce(exprs: &Exprs, mut cond: Cond) -> Reduced {
+pub(super) fn reduce(exprs: &Exprs, mut cond: Cond) -> Simplified {
     loop {
         let Cond { cmp, a, b } = cond;
         let step = match (a, b) {
-            (Operand::Imm(x), Operand::Imm(y)) => Step::Done(Reduced::Known(cmp.eval(x, y))),
+            (Operand::Imm(x), Operand::Imm(y)) => Step::Done(Simplified::Known(cmp.eval(x, y))),
             (Operand::Imm(_), Operand::Val(_)) => Step::Again(Cond::new(cmp.swapped(), b, a)),
             (Operand::Val(x), Operand::Val(y)) => Step::Done(compare(cmp, x, y)),
             (Operand::Val(x), Operand::Imm(c)) => with_constant(exprs, cmp, x, c),
@@ -66,14 +66,14 @@ pub(super) fn reduce(exprs: &Exprs, mut cond: Cond) -> Reduced {
 }
 
 enum Step {
-    Done(Reduced),
+    Done(Simplified),
     Again(Cond),
 }
 
-fn compare(cmp: Cmp, x: Value, y: Value) -> Reduced {
+fn compare(cmp: Cmp, x: Value, y: Value) -> Simplified {
     let differs = |equal: bool| {
         let (expr, mask) = (x, u32::MAX);
-        Reduced::Atom(if equal {
+        Simplified::Atom(if equal {
             Atom::Bits {
                 expr,
                 mask,
@@ -89,8 +89,8 @@ fn compare(cmp: Cmp, x: Value, y: Value) -> Reduced {
     };
     if x == y {
         return match cmp {
-            Cmp::Eq | Cmp::Le | Cmp::Ge => Reduced::Known(true),
-            Cmp::Ne | Cmp::Lt | Cmp::Gt => Reduced::Known(false),
+            Cmp::Eq | Cmp::Le | Cmp::Ge => Simplified::Known(true),
+            Cmp::Ne | Cmp::Lt | Cmp::Gt => Simplified::Known(false),
             Cmp::Set => differs(false),
             Cmp::Clear => differs(true),
         };
@@ -100,7 +100,7 @@ fn compare(cmp: Cmp, x: Value, y: Value) -> Reduced {
     } else {
         (cmp.swapped(), y, x)
     };
-    Reduced::Atom(Atom::Compare { cmp, a, b })
+    Simplified::Atom(Atom::Compare { cmp, a, b })
 }
 
 fn with_constant(exprs: &Exprs, cmp: Cmp, x: Value, c: u32) -> Step {
@@ -110,10 +110,10 @@ fn with_constant(exprs: &Exprs, cmp: Cmp, x: Value, c: u32) -> Step {
         Cmp::Ne => bits(exprs, x, u32::MAX, c, false),
         Cmp::Set => bits(exprs, x, c, 0, false),
         Cmp::Clear => bits(exprs, x, c, 0, true),
-        Cmp::Lt if c == 0 => Step::Done(Reduced::Known(false)),
+        Cmp::Lt if c == 0 => Step::Done(Simplified::Known(false)),
         Cmp::Lt => range(0, c - 1),
         Cmp::Le => range(0, c),
-        Cmp::Gt if c == u32::MAX => Step::Done(Reduced::Known(false)),
+        Cmp::Gt if c == u32::MAX => Step::Done(Simplified::Known(false)),
         Cmp::Gt => range(c + 1, u32::MAX),
         Cmp::Ge => range(c, u32::MAX),
     }
@@ -123,15 +123,15 @@ fn range(exprs: &Exprs, expr: Value, lo: u32, hi: u32) -> Step {
     let max = exprs.max(expr);
     let hi = hi.min(max);
     if lo > hi {
-        Step::Done(Reduced::Known(false))
+        Step::Done(Simplified::Known(false))
     } else if lo == 0 && hi == max {
-        Step::Done(Reduced::Known(true))
+        Step::Done(Simplified::Known(true))
     } else if lo == hi {
         bits(exprs, expr, u32::MAX, lo, true)
     } else if lo == 1 && hi == max {
         bits(exprs, expr, u32::MAX, 0, false)
     } else {
-        Step::Done(Reduced::Atom(Atom::Range { expr, lo, hi }))
+        Step::Done(Simplified::Atom(Atom::Range { expr, lo, hi }))
     }
 }
 
@@ -141,11 +141,11 @@ fn bits(exprs: &Exprs, mut x: Value, mut mask: u32, mut value: u32, equal: bool)
     loop {
         // Bits that are always zero say nothing, unless they should be one.
         if value & !(mask & exprs.bits(x)) != 0 {
-            return Step::Done(Reduced::Known(!equal));
+            return Step::Done(Simplified::Known(!equal));
         }
         mask &= exprs.bits(x);
         if mask == 0 {
-            return Step::Done(Reduced::Known(equal));
+            return Step::Done(Simplified::Known(equal));
         }
         let whole = mask == exprs.bits(x);
         match exprs.op(x) {
@@ -159,7 +159,7 @@ fn bits(exprs: &Exprs, mut x: Value, mut mask: u32, mut value: u32, equal: bool)
                 BinOp::Shl => (x, mask, value) = (a, mask >> c, value >> c),
                 BinOp::Xor => (x, value) = (a, value ^ (c & mask)),
                 BinOp::Or if (value ^ mask) & c & mask != 0 => {
-                    return Step::Done(Reduced::Known(!equal));
+                    return Step::Done(Simplified::Known(!equal));
                 }
                 BinOp::Or => (x, mask, value) = (a, mask & !c, value & !c),
                 BinOp::Add if whole => (x, mask, value) = (a, u32::MAX, value.wrapping_sub(c)),
@@ -180,7 +180,7 @@ fn bits(exprs: &Exprs, mut x: Value, mut mask: u32, mut value: u32, equal: bool)
 }
 
 fn leaf(expr: Value, mask: u32, value: u32, equal: bool) -> Step {
-    Step::Done(Reduced::Atom(if equal {
+    Step::Done(Simplified::Atom(if equal {
         Atom::Bits { expr, mask, value }
     } else if mask.is_power_of_two() {
         // One bit that is not zero is one.
@@ -221,12 +221,12 @@ fn combined(
                 Operand::Val(b),
             );
             match op {
-                BinOp::And if truths && set => Some(Reduced::Both(some(a), some(b))),
-                BinOp::And if truths => Some(Reduced::Either(none(a), none(b))),
+                BinOp::And if truths && set => Some(Simplified::Both(some(a), some(b))),
+                BinOp::And if truths => Some(Simplified::Either(none(a), none(b))),
                 BinOp::Or if value == 0 || truths => Some(if set {
-                    Reduced::Either(some(a), some(b))
+                    Simplified::Either(some(a), some(b))
                 } else {
-                    Reduced::Both(none(a), none(b))
+                    Simplified::Both(none(a), none(b))
                 }),
                 BinOp::Sub | BinOp::Xor if value == 0 && whole => {
                     return Some(Step::Again(equality));
@@ -241,7 +241,7 @@ fn combined(
 
 /// What is known of one expression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Known {
+pub(super) struct Constraint {
     pub(super) expr: Value,
     /// `expr & mask == value`.
     pub(super) mask: u32,
@@ -253,17 +253,17 @@ pub(super) struct Known {
 
 /// All that holds on a path.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(super) struct Facts {
-    pub(super) known: Vec<Known>,
+pub(super) struct PathCondition {
+    pub(super) constraints: Vec<Constraint>,
     /// `expr & mask != value`.
     pub(super) differs: Vec<(Value, u32, u32)>,
     pub(super) compares: Vec<(Cmp, Value, Value)>,
 }
 
-impl Facts {
+impl PathCondition {
     /// How many conditions they are.
     pub(super) fn len(&self) -> usize {
-        self.known.len() + self.differs.len() + self.compares.len()
+        self.constraints.len() + self.differs.len() + self.compares.len()
     }
 
     /// Adds a condition; `false` if it contradicts the rest.
@@ -277,19 +277,19 @@ impl Facts {
     }
 
     fn entry(&mut self, exprs: &Exprs, expr: Value) -> usize {
-        let found = self.known.iter().position(|known| known.expr == expr);
+        let found = self.constraints.iter().position(|known| known.expr == expr);
         found.unwrap_or_else(|| {
-            if self.known.capacity() == 0 {
-                self.known.reserve(8);
+            if self.constraints.capacity() == 0 {
+                self.constraints.reserve(8);
             }
-            self.known.push(Known {
+            self.constraints.push(Constraint {
                 expr,
                 mask: 0,
                 value: 0,
                 lo: 0,
                 hi: exprs.max(expr),
             });
-            self.known.len() - 1
+            self.constraints.len() - 1
         })
     }
 
@@ -298,18 +298,18 @@ impl Facts {
             return false;
         }
         let at = self.entry(exprs, expr);
-        let known = &mut self.known[at];
+        let known = &mut self.constraints[at];
         if known.mask & mask & (known.value ^ value) != 0 {
             return false;
         }
         known.mask |= mask & exprs.bits(expr);
         known.value |= value;
-        self.settle(exprs, at)
+        self.tighten(exprs, at)
     }
 
     fn add_range(&mut self, exprs: &Exprs, expr: Value, lo: u32, hi: u32) -> bool {
         let at = self.entry(exprs, expr);
-        let known = &mut self.known[at];
+        let known = &mut self.constraints[at];
         known.lo = known.lo.max(lo);
         known.hi = known.hi.min(hi);
         if known.lo > known.hi {
@@ -319,13 +319,13 @@ impl Facts {
             let value = known.lo;
             return self.add_bits(exprs, expr, u32::MAX, value);
         }
-        self.settle(exprs, at)
+        self.tighten(exprs, at)
     }
 
     /// After a change to one entry: its range against its bits, and the
     /// inequalities that it decides.
-    fn settle(&mut self, exprs: &Exprs, at: usize) -> bool {
-        let known = self.known[at];
+    fn tighten(&mut self, exprs: &Exprs, at: usize) -> bool {
+        let known = self.constraints[at];
         if known.mask == exprs.bits(known.expr) && !(known.lo..=known.hi).contains(&known.value) {
             return false;
         }
@@ -350,7 +350,7 @@ impl Facts {
         if value & !mask != 0 {
             return true;
         }
-        if let Some(known) = self.known.iter().find(|known| known.expr == expr)
+        if let Some(known) = self.constraints.iter().find(|known| known.expr == expr)
             && let Some(holds) = decide_differs(*known, mask, value)
         {
             return holds;
@@ -376,7 +376,7 @@ impl Facts {
 }
 
 /// Whether `expr & mask != value` follows, or its opposite does.
-fn decide_differs(known: Known, mask: u32, value: u32) -> Option<bool> {
+fn decide_differs(known: Constraint, mask: u32, value: u32) -> Option<bool> {
     if known.mask & mask & (known.value ^ value) != 0 {
         return Some(true);
     }

@@ -1,7 +1,7 @@
 //! The search for a program's accept paths.
 //!
 //! Depth first from the entry, values as expressions, conditions gathered in
-//! [`Facts`]; a branch that the facts decide is followed on one side only.
+//! [`PathCondition`]; a branch that the facts decide is followed on one side only.
 //! So the paths found are disjoint and together exact: a frame is accepted
 //! along the one path whose conditions all hold and whose loads all lie in
 //! the frame.
@@ -18,24 +18,24 @@
 //! harmless: the path stays within what the filter accepts, and the exact
 //! path within it.
 
-use super::constraints::{Atom, Cond, Facts, Reduced, reduce};
+use super::constraints::{Atom, Cond, PathCondition, Simplified, reduce};
 use super::{Analysis, Field, Path, Snap, Test};
-use crate::expr::{Exprs, Refused};
+use crate::expr::{ExprError, Exprs};
 use crate::limits;
 use weir_filter::ir::{Block, Cmp, Edge, Op, Operand, Program, Term, Value};
 
 /// The analysis of a verified program, and the expressions it names.
 pub(super) fn analyse(program: &Program) -> (Exprs, Analysis) {
-    let mut walk = Walk {
+    let mut walk = PathSearch {
         program,
         accepting: accepting_blocks(program),
-        exprs: Exprs::with_capacity(ROOM),
+        exprs: Exprs::with_capacity(CONDS_RESERVED),
         env: vec![Operand::Imm(0); program.values.len()],
-        trail: Trail {
-            blocks: Vec::with_capacity(ROOM),
+        trail: PathState {
+            blocks: Vec::with_capacity(CONDS_RESERVED),
             branches: Vec::new(),
-            atoms: Vec::with_capacity(ROOM),
-            extents: Vec::with_capacity(ROOM),
+            atoms: Vec::with_capacity(CONDS_RESERVED),
+            extents: Vec::with_capacity(CONDS_RESERVED),
         },
         stack: Vec::new(),
         paths: Vec::new(),
@@ -46,15 +46,15 @@ pub(super) fn analyse(program: &Program) -> (Exprs, Analysis) {
             drop_covered(&mut walk.paths);
             (walk.exprs, Analysis::Paths(walk.paths))
         }
-        Err(TooMuch) => (Exprs::default(), Analysis::Whole),
+        Err(LimitExceeded) => (Exprs::default(), Analysis::Opaque),
     }
 }
 
 /// Room made ahead of need: what most filters take.
-const ROOM: usize = 16;
+const CONDS_RESERVED: usize = 16;
 
 /// A limit is reached.
-struct TooMuch;
+struct LimitExceeded;
 
 /// For each block whether a path from it may accept.
 fn accepting_blocks(program: &Program) -> Vec<bool> {
@@ -68,22 +68,22 @@ fn accepting_blocks(program: &Program) -> Vec<bool> {
     accepting
 }
 
-struct Walk<'p> {
+struct PathSearch<'p> {
     program: &'p Program,
     accepting: Vec<bool>,
     exprs: Exprs,
     /// What each value is on the path at hand. Entries are never restored:
     /// values that a path may use were all set by blocks on it.
     env: Vec<Operand>,
-    trail: Trail,
-    stack: Vec<Pending>,
+    trail: PathState,
+    stack: Vec<PendingBranch>,
     paths: Vec<Path>,
     steps: usize,
 }
 
 /// The path at hand. Alternatives that wait share its beginning, so each
 /// holds only how much of it is theirs.
-struct Trail {
+struct PathState {
     blocks: Vec<Block>,
     branches: Vec<Branch>,
     /// Conditions, each with the branch it comes from.
@@ -95,7 +95,7 @@ struct Trail {
 /// A branch that both of its sides can accept from.
 struct Branch {
     /// Where the side not taken leads.
-    other: Block,
+    otherwise: Block,
     /// What it would pass.
     args: Vec<Operand>,
 }
@@ -112,8 +112,8 @@ struct Mark {
 }
 
 /// A place to go on from.
-struct Pending {
-    facts: Facts,
+struct PendingBranch {
+    facts: PathCondition,
     /// A condition still to be taken to hold.
     cond: Option<Cond>,
     /// More of them, the last first.
@@ -132,7 +132,7 @@ enum Next {
     Accept(Snap),
 }
 
-impl Trail {
+impl PathState {
     fn mark(&self) -> Mark {
         Mark {
             blocks: self.blocks.len(),
@@ -158,13 +158,13 @@ impl Trail {
     }
 }
 
-impl Walk<'_> {
-    fn search(&mut self) -> Result<(), TooMuch> {
+impl PathSearch<'_> {
+    fn search(&mut self) -> Result<(), LimitExceeded> {
         if !self.accepting[0] {
             return Ok(());
         }
-        self.stack.push(Pending {
-            facts: Facts::default(),
+        self.stack.push(PendingBranch {
+            facts: PathCondition::default(),
             cond: None,
             conds: Vec::new(),
             branch: ALWAYS,
@@ -181,9 +181,9 @@ impl Walk<'_> {
     }
 
     /// Follows one path to its end; alternatives go on the stack.
-    fn follow(&mut self, mut here: Pending) -> Result<(), TooMuch> {
+    fn follow(&mut self, mut here: PendingBranch) -> Result<(), LimitExceeded> {
         loop {
-            if !self.settle(&mut here)? {
+            if !self.assume_pending(&mut here)? {
                 return Ok(());
             }
             match here.next {
@@ -209,21 +209,21 @@ impl Walk<'_> {
 
     /// Takes the waiting conditions to hold; `false` if they cannot. Where
     /// one of two suffices, the path forks.
-    fn settle(&mut self, here: &mut Pending) -> Result<bool, TooMuch> {
+    fn assume_pending(&mut self, here: &mut PendingBranch) -> Result<bool, LimitExceeded> {
         while let Some(cond) = here.cond.take().or_else(|| here.conds.pop()) {
             match reduce(&self.exprs, cond) {
-                Reduced::Known(true) => {}
-                Reduced::Known(false) => return Ok(false),
-                Reduced::Atom(atom) => {
+                Simplified::Known(true) => {}
+                Simplified::Known(false) => return Ok(false),
+                Simplified::Atom(atom) => {
                     if !self.assume(&mut here.facts, atom, here.branch)? {
                         return Ok(false);
                     }
                 }
-                Reduced::Both(first, second) => here.conds.extend([second, first]),
-                Reduced::Either(first, second) => {
+                Simplified::Both(first, second) => here.conds.extend([second, first]),
+                Simplified::Either(first, second) => {
                     let mut conds = here.conds.clone();
                     conds.extend([second, first.negated()]);
-                    self.wait(Pending {
+                    self.defer(PendingBranch {
                         facts: here.facts.clone(),
                         cond: None,
                         conds,
@@ -239,31 +239,40 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    fn wait(&mut self, pending: Pending) -> Result<(), TooMuch> {
+    fn defer(&mut self, pending: PendingBranch) -> Result<(), LimitExceeded> {
         self.spend(1 + pending.facts.len() + pending.conds.len())?;
         self.stack.push(pending);
         Ok(())
     }
 
     /// Counts work that is about to be done.
-    fn spend(&mut self, steps: usize) -> Result<(), TooMuch> {
+    fn spend(&mut self, steps: usize) -> Result<(), LimitExceeded> {
         self.steps += steps;
         if self.steps > limits::STEPS_MAX {
-            return Err(TooMuch);
+            return Err(LimitExceeded);
         }
         Ok(())
     }
 
-    fn assume(&mut self, facts: &mut Facts, atom: Atom, branch: usize) -> Result<bool, TooMuch> {
+    fn assume(
+        &mut self,
+        facts: &mut PathCondition,
+        atom: Atom,
+        branch: usize,
+    ) -> Result<bool, LimitExceeded> {
         if self.trail.atoms.len() == limits::CONDITIONS_MAX {
-            return Err(TooMuch);
+            return Err(LimitExceeded);
         }
         self.trail.atoms.push((atom, branch));
         Ok(facts.add(&self.exprs, atom))
     }
 
     /// Evaluates a block's instructions; `false` if one rejects every frame.
-    fn run_block(&mut self, block: Block, facts: &mut Facts) -> Result<bool, TooMuch> {
+    fn run_block(
+        &mut self,
+        block: Block,
+        facts: &mut PathCondition,
+    ) -> Result<bool, LimitExceeded> {
         self.trail.blocks.push(block);
         let program = self.program;
         for &value in &program.block(block).insts {
@@ -291,8 +300,8 @@ impl Walk<'_> {
             }
             let result = match self.exprs.intern(op) {
                 Ok(operand) => operand,
-                Err(Refused::NoValue) => return Ok(false),
-                Err(Refused::Limit) => return Err(TooMuch),
+                Err(ExprError::NoValue) => return Ok(false),
+                Err(ExprError::Limit) => return Err(LimitExceeded),
             };
             self.env[value.index()] = result;
             self.note_load(op, result);
@@ -325,9 +334,13 @@ impl Walk<'_> {
     }
 
     /// Where a path goes at a block's end; `None` if it cannot accept.
-    fn leave(&mut self, block: Block, facts: Facts) -> Result<Option<Pending>, TooMuch> {
-        let go = |cond, next, mark| Pending {
-            facts: Facts::default(),
+    fn leave(
+        &mut self,
+        block: Block,
+        facts: PathCondition,
+    ) -> Result<Option<PendingBranch>, LimitExceeded> {
+        let go = |cond, next, mark| PendingBranch {
+            facts: PathCondition::default(),
             cond,
             conds: Vec::new(),
             branch: ALWAYS,
@@ -377,14 +390,14 @@ impl Walk<'_> {
         cond: Cond,
         then: &Edge,
         otherwise: &Edge,
-        facts: Facts,
-    ) -> Result<Option<Pending>, TooMuch> {
+        facts: PathCondition,
+    ) -> Result<Option<PendingBranch>, LimitExceeded> {
         let accepting = |edge: &Edge| self.accepting[edge.block.index()];
         let (go_then, go_otherwise) = (accepting(then), accepting(otherwise));
         let mark = self.trail.mark();
         let (cond, edge, facts) = match (go_then, go_otherwise) {
             (true, true) => {
-                let alternative = Pending {
+                let alternative = PendingBranch {
                     facts: facts.clone(),
                     cond: Some(cond.negated()),
                     conds: Vec::new(),
@@ -393,7 +406,7 @@ impl Walk<'_> {
                     next: Next::Enter(otherwise.block, self.resolved_args(otherwise)),
                     mark,
                 };
-                self.wait(alternative)?;
+                self.defer(alternative)?;
                 let branch = self.branch_away_from(otherwise);
                 self.trail.branches.push(branch);
                 (cond, then, facts)
@@ -403,7 +416,7 @@ impl Walk<'_> {
             (false, false) => return Ok(None),
         };
         let forked = go_then && go_otherwise;
-        Ok(Some(Pending {
+        Ok(Some(PendingBranch {
             facts,
             cond: Some(cond),
             conds: Vec::new(),
@@ -416,17 +429,17 @@ impl Walk<'_> {
 
     fn branch_away_from(&self, edge: &Edge) -> Branch {
         Branch {
-            other: edge.block,
+            otherwise: edge.block,
             args: self.resolved_args(edge),
         }
     }
 
     /// A path has come to an accepting return.
-    fn accept(&mut self, facts: &Facts, snap: Snap) -> Result<(), TooMuch> {
+    fn accept(&mut self, facts: &PathCondition, snap: Snap) -> Result<(), LimitExceeded> {
         if self.paths.len() == limits::PATHS_MAX {
-            return Err(TooMuch);
+            return Err(LimitExceeded);
         }
-        let Trail {
+        let PathState {
             branches,
             atoms,
             extents,
@@ -439,7 +452,7 @@ impl Walk<'_> {
         let path = if needless.contains(&true) {
             // What other tests showed to follow may have followed from the
             // ones left out: gather the rest afresh.
-            let mut rest = Facts::default();
+            let mut rest = PathCondition::default();
             for &(atom, branch) in &self.trail.atoms {
                 if branch == ALWAYS || !needless[branch] {
                     rest.add(&self.exprs, atom);
@@ -450,7 +463,7 @@ impl Walk<'_> {
             self.path(facts, snap)
         };
         if path.key.len() > limits::FIELDS_MAX {
-            return Err(TooMuch);
+            return Err(LimitExceeded);
         }
         if !self.paths.contains(&path) {
             self.paths.push(path);
@@ -461,17 +474,17 @@ impl Walk<'_> {
     /// Whether the path comes through the block on the branch's other side,
     /// with the same arguments.
     fn rejoins(&self, branch: &Branch) -> bool {
-        let params = &self.program.block(branch.other).params;
+        let params = &self.program.block(branch.otherwise).params;
         let same = |(param, arg): (&Value, &Operand)| self.env[param.index()] == *arg;
-        self.trail.blocks.binary_search(&branch.other).is_ok()
+        self.trail.blocks.binary_search(&branch.otherwise).is_ok()
             && params.iter().zip(&branch.args).all(same)
     }
 
-    fn path(&self, facts: &Facts, snap: Snap) -> Path {
+    fn path(&self, facts: &PathCondition, snap: Snap) -> Path {
         let exprs = &self.exprs;
-        let mut key = Vec::with_capacity(facts.known.len());
+        let mut key = Vec::with_capacity(facts.constraints.len());
         let mut tests = Vec::new();
-        for known in &facts.known {
+        for known in &facts.constraints {
             let (expr, mask) = (known.expr, known.mask);
             if mask != 0 {
                 key.push((Field { expr, mask }, known.value));

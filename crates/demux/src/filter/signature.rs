@@ -5,34 +5,39 @@ use crate::expr::Exprs;
 use std::hash::{BuildHasher, Hash};
 use weir_filter::ir::{Operand, Value};
 
-/// The shapes that a filter's paths have, as a name that does not depend on
+/// The subtables that a filter's paths have, as a name that does not depend on
 /// any plan.
 ///
 /// Names of different kinds may be equal, if seldom: nothing but costs may
 /// depend on them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct FilterSignature {
     /// The same for all filters of the kind.
-    pub(crate) name: u64,
-    /// How many shapes.
-    pub(crate) shapes: u32,
+    pub(crate) hash: u64,
+    /// How many subtables.
+    pub(crate) subtables: u32,
 }
 
-impl Kind {
-    pub(super) fn of(exprs: &Exprs, analysis: &Analysis) -> Kind {
+impl FilterSignature {
+    pub(super) fn of(exprs: &Exprs, analysis: &Analysis) -> FilterSignature {
         let Analysis::Paths(paths) = analysis else {
-            return Kind { name: 0, shapes: 0 };
+            return FilterSignature {
+                hash: 0,
+                subtables: 0,
+            };
         };
         let names = expr_names(exprs);
-        // A shape has its fields in no order.
+        // A subtable has its fields in no order.
         let field = |&(Field { expr, mask }, _): &_| hash((names[expr.index()], mask));
-        let shape = |path: &Path| path.key.iter().map(field).fold(0, u64::wrapping_add);
-        let mut shapes: Vec<u64> = paths.iter().map(shape).collect();
-        shapes.sort_unstable();
-        shapes.dedup();
-        Kind {
-            name: shapes.iter().fold(0, |name, &shape| hash((name, shape))),
-            shapes: shapes.len() as u32,
+        let subtable = |path: &Path| path.key.iter().map(field).fold(0, u64::wrapping_add);
+        let mut subtables: Vec<u64> = paths.iter().map(subtable).collect();
+        subtables.sort_unstable();
+        subtables.dedup();
+        FilterSignature {
+            hash: subtables
+                .iter()
+                .fold(0, |name, &subtable| hash((name, subtable))),
+            subtables: subtables.len() as u32,
         }
     }
 }

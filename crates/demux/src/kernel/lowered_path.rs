@@ -3,7 +3,7 @@
 use super::expr::Expr;
 use super::layout::{candidate, test};
 use super::prefilter::{Span, range_bits};
-use super::subtable::{Field, Name};
+use super::subtable::{Field, Signature};
 use crate::expr::Exprs;
 use crate::filter::{Analysis, Filter, Path, Snap, Test};
 use std::collections::BTreeSet;
@@ -15,21 +15,21 @@ pub(super) const TESTS_MAX: usize = 60;
 
 /// An accept path, ready to be entered.
 #[derive(Clone)]
-pub(super) struct Draft {
-    pub(super) name: Name,
-    /// The shape of that name, if there is one.
-    pub(super) shape: Option<u32>,
-    /// The bounds of the range that its shape's entries ask for.
+pub(super) struct LoweredPath {
+    pub(super) signature: Signature,
+    /// The subtable of that name, if there is one.
+    pub(super) subtable: Option<u32>,
+    /// The bounds of the range that its subtable's entries ask for.
     pub(super) span: Option<Span>,
     /// One for each field.
     pub(super) values: Vec<u32>,
-    pub(super) tests: Vec<DraftTest>,
+    pub(super) tests: Vec<LoweredTest>,
     pub(super) snap: u32,
 }
 
 /// A residual test: a kind, up to two expressions, up to two constants.
 #[derive(Clone)]
-pub(super) struct DraftTest {
+pub(super) struct LoweredTest {
     pub(super) kind: u64,
     pub(super) exprs: Vec<Expr>,
     pub(super) cmp: Option<Cmp>,
@@ -37,27 +37,30 @@ pub(super) struct DraftTest {
     pub(super) b: u32,
 }
 
-/// What a shape is known by: the fields that its filters compare with constants, and
+/// What a subtable is known by: the fields that its filters compare with constants, and
 /// what else tells it from others.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct ShapeName(Name);
+pub struct SubtableSignature(Signature);
 
-/// The shapes that the tables need for a filter; none if its program runs whole.
-pub fn shape_names(filter: &Filter) -> BTreeSet<ShapeName> {
-    let drafts = drafts(filter).unwrap_or_default();
-    drafts.into_iter().map(|d| ShapeName(d.name)).collect()
+/// The subtables that the tables need for a filter; none if its program is opaque.
+pub fn subtable_signatures(filter: &Filter) -> BTreeSet<SubtableSignature> {
+    let lowered_paths = lower_paths(filter).unwrap_or_default();
+    lowered_paths
+        .into_iter()
+        .map(|d| SubtableSignature(d.signature))
+        .collect()
 }
 
-/// The paths of a filter; `None` if its program must run whole.
-pub(super) fn drafts(filter: &Filter) -> Option<Vec<Draft>> {
+/// The paths of a filter; `None` if its program must are opaque.
+pub(super) fn lower_paths(filter: &Filter) -> Option<Vec<LoweredPath>> {
     let Analysis::Paths(paths) = filter.analysis() else {
         return None;
     };
     let exprs = filter.exprs();
-    paths.iter().map(|path| draft(path, exprs)).collect()
+    paths.iter().map(|path| lowered(path, exprs)).collect()
 }
 
-fn draft(path: &Path, exprs: &Exprs) -> Option<Draft> {
+fn lowered(path: &Path, exprs: &Exprs) -> Option<LoweredPath> {
     let Snap::Const(snap) = path.snap else {
         return None;
     };
@@ -67,7 +70,8 @@ fn draft(path: &Path, exprs: &Exprs) -> Option<Draft> {
     });
     let mut keyed: Vec<(Field, u32)> = keyed.collect();
     keyed.sort();
-    let tests: Option<Vec<DraftTest>> = path.tests.iter().map(|t| draft_test(*t, exprs)).collect();
+    let tests: Option<Vec<LoweredTest>> =
+        path.tests.iter().map(|t| lowered_test(*t, exprs)).collect();
     let tests = tests?;
     let (fields, values): (Vec<Field>, Vec<u32>) = keyed.into_iter().unzip();
     let mut ranges = tests.iter().filter(|test| test.kind == test::RANGE);
@@ -75,22 +79,22 @@ fn draft(path: &Path, exprs: &Exprs) -> Option<Draft> {
     let range_of = range.and_then(|test| test.exprs.first().cloned());
     let is_narrow = |((_, mask), _): &(&Field, &u32)| range.is_some() && *mask <= 0xff;
     let narrow = fields.iter().zip(&values).filter(is_narrow);
-    let draft = Draft {
-        name: Name {
+    let lowered = LoweredPath {
+        signature: Signature {
             narrow: narrow.map(|(_, value)| *value).collect(),
             range: range_of,
             fields,
         },
-        shape: None,
+        subtable: None,
         span: range.map(|test| (test.a, test.b)),
         values,
         tests,
         snap,
     };
-    draft.fits().then_some(draft)
+    lowered.fits().then_some(lowered)
 }
 
-/// The bits of a prefix of 32 bits that a coarser shape asks for: whole bytes.
+/// The bits of a prefix of 32 bits that a coarser subtable asks for: whole bytes.
 /// `None` if the mask is none of a prefix.
 fn coarser(mask: u32) -> Option<u32> {
     let len = mask.leading_ones();
@@ -98,26 +102,26 @@ fn coarser(mask: u32) -> Option<u32> {
     is_prefix.then(|| u32::MAX.checked_shl(u32::BITS - len / 8 * 8).unwrap_or(0))
 }
 
-impl Draft {
+impl LoweredPath {
     /// The same path with prefixes of whole bytes as its key, which it shares
     /// with others; ranges test the other bits. `None` if they were too many
     /// tests.
-    pub(super) fn relaxed(&self) -> Option<Draft> {
+    pub(super) fn relaxed(&self) -> Option<LoweredPath> {
         let mut relaxed = self.clone();
-        relaxed.name.fields.clear();
-        relaxed.name.range = None;
-        relaxed.name.narrow.clear();
+        relaxed.signature.fields.clear();
+        relaxed.signature.range = None;
+        relaxed.signature.narrow.clear();
         relaxed.values.clear();
-        relaxed.shape = None;
+        relaxed.subtable = None;
         relaxed.span = None;
-        for ((expr, mask), value) in self.name.fields.iter().zip(&self.values) {
+        for ((expr, mask), value) in self.signature.fields.iter().zip(&self.values) {
             let coarse = coarser(*mask).unwrap_or(*mask);
             if coarse != 0 {
-                relaxed.name.fields.push((expr.clone(), coarse));
+                relaxed.signature.fields.push((expr.clone(), coarse));
                 relaxed.values.push(value & coarse);
             }
             if coarse != *mask {
-                relaxed.tests.push(DraftTest {
+                relaxed.tests.push(LoweredTest {
                     kind: test::RANGE,
                     exprs: vec![expr.clone()],
                     cmp: None,
@@ -142,8 +146,8 @@ impl Draft {
     }
 }
 
-fn draft_test(residual: Test, exprs: &Exprs) -> Option<DraftTest> {
-    let make = |kind, of: &[Value], a, b| DraftTest {
+fn lowered_test(residual: Test, exprs: &Exprs) -> Option<LoweredTest> {
+    let make = |kind, of: &[Value], a, b| LoweredTest {
         kind,
         exprs: of.iter().map(|expr| Expr::of(exprs, *expr)).collect(),
         cmp: None,
@@ -153,7 +157,7 @@ fn draft_test(residual: Test, exprs: &Exprs) -> Option<DraftTest> {
     Some(match residual {
         Test::Range { expr, lo, hi } => make(test::RANGE, &[expr], lo, hi),
         Test::Differs { expr, mask, value } => make(test::DIFFERS, &[expr], mask, value),
-        Test::Compare { cmp, a, b } => DraftTest {
+        Test::Compare { cmp, a, b } => LoweredTest {
             cmp: Some(cmp),
             ..make(test::COMPARE, &[a, b], 0, 0)
         },
@@ -168,9 +172,9 @@ fn draft_test(residual: Test, exprs: &Exprs) -> Option<DraftTest> {
     })
 }
 
-impl DraftTest {
+impl LoweredTest {
     /// The test as it stands in the store; `place` gives the number of an
-    /// expression among the values of the shape.
+    /// expression among the values of the subtable.
     pub(super) fn words(&self, place: impl Fn(&Expr) -> u64) -> [u64; 2] {
         let mut places = self.exprs.iter().map(place);
         let first = places.next().unwrap_or(0);

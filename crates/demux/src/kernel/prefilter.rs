@@ -1,5 +1,5 @@
-//! Sieves: for the value that a frame has in one field, which of up to eight
-//! *arms* may have an entry with it. An arm is a shape, or several that ask
+//! Prefilters: for the value that a frame has in one field, which of up to eight
+//! *arms* may have an entry with it. An arm is a subtable, or several that ask
 //! for the same values. Most frames are done with all of them for the price
 //! of one byte, before a key is put together and looked up.
 //!
@@ -13,31 +13,31 @@ use super::layout::{UNIT_BYTES, UNIT_WORDS};
 use super::subtable::Field;
 use weir_filter::ir::{Op, Width};
 
-/// Arms of one sieve: bits of a byte.
+/// Arms of one prefilter: bits of a byte.
 pub(super) const ARMS_MAX: usize = 8;
 
-/// Units of the largest sieve: 8 KiB, a byte for each hash.
+/// Units of the largest prefilter: 8 KiB, a byte for each hash.
 const UNITS_MAX: u32 = 128;
 
 /// Bytes for each value: one value in sixteen of an arm's passes by chance.
 const CELLS_PER_VALUE: usize = 16;
 
-/// Units of a sieve of ranges: 1,024 bytes.
+/// Units of a prefilter of ranges: 1,024 bytes.
 const RANGE_UNITS: u32 = 16;
 
 /// What a frame is asked for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Ask {
+pub(super) enum PrefilterKey {
     /// One value.
     Field(Field),
     /// A value within bounds, both included; of a byte or two.
     Range(Expr),
 }
 
-impl Ask {
+impl PrefilterKey {
     pub(super) fn expr(&self) -> &Expr {
         match self {
-            Ask::Field((expr, _)) | Ask::Range(expr) => expr,
+            PrefilterKey::Field((expr, _)) | PrefilterKey::Range(expr) => expr,
         }
     }
 }
@@ -58,28 +58,28 @@ pub(super) fn range_bits(expr: &Expr) -> Option<u32> {
 
 /// How a value is turned into the number of its byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum BucketIndex {
     /// Multiplied by an odd number that nobody knows, and shifted, in 32 bits.
     Hash { factor: u32, shift: u32 },
     /// Shifted: ranges stay ranges.
     Order { shift: u32 },
 }
 
-/// A sieve's bytes.
-pub(super) struct Sieve {
+/// A prefilter's bytes.
+pub(super) struct Prefilter {
     /// Where they begin.
     pub(super) unit: u32,
     pub(super) units: u32,
-    pub(super) way: Way,
+    pub(super) index: BucketIndex,
     /// How many entries of each arm have a value of each byte.
     counts: Vec<[u32; ARMS_MAX]>,
     values: usize,
 }
 
-impl Sieve {
-    /// How many units a sieve for so many values takes.
-    pub(super) fn units_for(ask: &Ask, values: usize) -> u32 {
-        if let Ask::Range(expr) = ask {
+impl Prefilter {
+    /// How many units a prefilter for so many values takes.
+    pub(super) fn units_for(prefilter_key: &PrefilterKey, values: usize) -> u32 {
+        if let PrefilterKey::Range(expr) = prefilter_key {
             let cells = 1 << range_bits(expr).unwrap_or(0);
             return RANGE_UNITS.min(cells / UNIT_BYTES).max(1);
         }
@@ -89,24 +89,30 @@ impl Sieve {
     }
 
     /// An empty one, in a piece of `units` units, a power of two.
-    pub(super) fn new(ask: &Ask, unit: u32, units: u32, factor: u32, image: &mut Image) -> Sieve {
+    pub(super) fn new(
+        prefilter_key: &PrefilterKey,
+        unit: u32,
+        units: u32,
+        factor: u32,
+        image: &mut Image,
+    ) -> Prefilter {
         for word in 0..units * UNIT_WORDS {
             image.put(unit, word, 0);
         }
         let cells = units * UNIT_BYTES;
-        let way = match ask {
-            Ask::Field(_) => Way::Hash {
+        let way = match prefilter_key {
+            PrefilterKey::Field(_) => BucketIndex::Hash {
                 factor,
                 shift: u32::BITS - cells.ilog2(),
             },
-            Ask::Range(expr) => Way::Order {
+            PrefilterKey::Range(expr) => BucketIndex::Order {
                 shift: range_bits(expr).unwrap_or(0).saturating_sub(cells.ilog2()),
             },
         };
-        Sieve {
+        Prefilter {
             unit,
             units,
-            way,
+            index: way,
             counts: vec![[0; ARMS_MAX]; cells as usize],
             values: 0,
         }
@@ -118,22 +124,22 @@ impl Sieve {
     }
 
     fn cell(&self, value: u32) -> u32 {
-        let cell = match self.way {
-            Way::Hash { factor, shift } => value.wrapping_mul(factor) >> shift,
-            Way::Order { shift } => value >> shift,
+        let cell = match self.index {
+            BucketIndex::Hash { factor, shift } => value.wrapping_mul(factor) >> shift,
+            BucketIndex::Order { shift } => value >> shift,
         };
         cell & (self.cells() - 1)
     }
 
     /// The bytes of a value, or of all from `low` to `high`.
     fn span(&self, low: u32, high: u32) -> std::ops::RangeInclusive<u32> {
-        match self.way {
-            Way::Hash { .. } => self.cell(low)..=self.cell(low),
+        match self.index {
+            BucketIndex::Hash { .. } => self.cell(low)..=self.cell(low),
             // Beyond what can be loaded is never there.
-            Way::Order { shift } if low >> shift >= self.cells() => {
+            BucketIndex::Order { shift } if low >> shift >= self.cells() => {
                 std::ops::RangeInclusive::new(1, 0)
             }
-            Way::Order { shift } => self.cell(low)..=(high >> shift).min(self.cells() - 1),
+            BucketIndex::Order { shift } => self.cell(low)..=(high >> shift).min(self.cells() - 1),
         }
     }
 
@@ -180,7 +186,7 @@ impl Sieve {
     /// Whether too many values have come for it to be of use, and a larger
     /// one is possible.
     pub(super) fn is_crowded(&self) -> bool {
-        let hashed = matches!(self.way, Way::Hash { .. });
+        let hashed = matches!(self.index, BucketIndex::Hash { .. });
         let wanted = self.values * CELLS_PER_VALUE;
         hashed && self.units < UNITS_MAX && wanted > 4 * self.counts.len()
     }

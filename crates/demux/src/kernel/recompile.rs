@@ -5,25 +5,28 @@ use super::image::Write;
 use super::layout::scratch;
 use super::plan::{KernelPlan, Placed, Retired};
 use super::prefilter::Span;
-use super::subtable::Shape;
+use super::subtable::Subtable;
 
 impl KernelPlan {
-    /// Drops shapes without entries and filters unbound, and orders the rest;
+    /// Drops subtables without entries and filters unbound, and orders the rest;
     /// do so before making new programs, and then make the
     /// [`pending`](Self::pending) writes. What is dropped is kept until the
     /// change is settled.
-    pub fn sweep(&mut self) {
+    pub fn prepare_recompile(&mut self) {
         self.epoch += 1;
-        let empty = self.shapes.values().filter(|shape| shape.entries == 0);
-        let empty: Vec<u32> = empty.map(|shape| shape.number).collect();
+        let empty = self
+            .subtables
+            .values()
+            .filter(|subtable| subtable.entries == 0);
+        let empty: Vec<u32> = empty.map(|subtable| subtable.number).collect();
         for number in empty {
-            if let Some(shape) = self.shapes.remove(&number) {
-                self.names.remove(&shape.name);
-                self.retire_units(shape.unit, Shape::units(&shape.name.fields));
+            if let Some(subtable) = self.subtables.remove(&number) {
+                self.names.remove(&subtable.signature);
+                self.retire_units(subtable.unit, Subtable::units(&subtable.signature.fields));
             }
         }
         let mut dead = Vec::new();
-        self.wholes.retain(|whole| {
+        self.opaque.retain(|whole| {
             if whole.dead {
                 dead.push(whole.entry);
             }
@@ -33,8 +36,8 @@ impl KernelPlan {
             self.retired.push_back((self.epoch, Retired::Entry(entry)));
         }
         self.prune();
-        self.tell();
-        self.grow_trees(scratch::CANDIDATES_MAX as usize);
+        self.choose_splits();
+        self.build_trees(scratch::CANDIDATES_MAX as usize);
         self.image.write_once();
     }
 
@@ -46,7 +49,7 @@ impl KernelPlan {
     }
 
     /// Looks at all entries, and the ranges they ask for.
-    pub(super) fn each_entry(&self, mut look: impl FnMut(&KernelPlan, u32, Option<Span>)) {
+    pub(super) fn for_each_entry(&self, mut look: impl FnMut(&KernelPlan, u32, Option<Span>)) {
         let placed = self.bindings.iter().filter_map(|(_, bound)| bound.as_ref());
         let placed = placed.flat_map(|bound| &bound.entries);
         let retired = self

@@ -1,4 +1,4 @@
-//! What it takes the kernel's verifier to follow a filter that runs whole.
+//! What it takes the kernel's verifier to follow a filter that is opaque.
 //!
 //! The verifier goes through a program along all paths, and does not go on
 //! along one where it has been before in the same state. A state is what is
@@ -7,7 +7,7 @@
 //! another. So a few dozen of such values make a million steps, which take
 //! the kernel many seconds.
 
-use super::lowered_path::drafts;
+use super::lowered_path::lower_paths;
 use crate::filter::Filter;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_filter::backend::ebpf::path_jumps;
@@ -16,33 +16,33 @@ use weir_filter::ir::{Cmp, Op, Operand, Program, Term, Value};
 /// An estimate of the instructions that the verifier goes through for a
 /// filter, by all states that can be told apart, which is often far too high
 /// where it is high at all; it is not followed beyond `most`. 0 if tables hold
-/// the filter, which asks no more of the verifier than its shapes.
-pub fn verifier_steps(filter: &Filter, most: u64) -> u64 {
-    match drafts(filter) {
+/// the filter, which asks no more of the verifier than its subtables.
+pub fn verifier_cost(filter: &Filter, most: u64) -> u64 {
+    match lower_paths(filter) {
         Some(_) => 0,
         None => {
             let jumps = u64::from(path_jumps(filter.program()));
-            let least = WHOLE_STEPS + jumps * JUMP_STEPS;
+            let least = OPAQUE_COST + jumps * JUMP_STEPS;
             least.max(steps(filter.program(), most))
         }
     }
 }
 
 /// What a conditional jump on the longest path counts at least: of the 8,192
-/// that the verifier keeps pending, all whole filters share what the shapes
+/// that the verifier keeps pending, all opaque filters share what the subtables
 /// leave.
 const JUMP_STEPS: u64 = 1 << 7;
-/// What each whole filter counts besides: a plan has room for
-/// [`WHOLE_MAX`](super::limits::WHOLE_MAX).
-const WHOLE_STEPS: u64 = 2_800;
+/// What each opaque filter counts besides: a plan has room for
+/// [`OPAQUE_MAX`](super::limits::OPAQUE_MAX).
+const OPAQUE_COST: u64 = 2_800;
 
 /// A comparison, by its block, that tells something of a value.
-type Told = BTreeSet<(Value, usize)>;
+type CompareBranch = BTreeSet<(Value, usize)>;
 
 fn steps(program: &Program, most: u64) -> u64 {
     let used = Used::of(program);
-    let mut told: Vec<Told> = vec![Told::new(); program.blocks.len()];
-    let mut forms = Forms::of(program);
+    let mut told: Vec<CompareBranch> = vec![CompareBranch::new(); program.blocks.len()];
+    let mut forms = ConstCounts::of(program);
     let mut all = 0_u64;
     for (at, block) in program.blocks.iter().enumerate() {
         let told_here = std::mem::take(&mut told[at]);
@@ -82,15 +82,15 @@ fn compared(term: &Term, taken: usize) -> Option<Value> {
 /// As how many constants the verifier may know each value, where it was not
 /// compared: what is computed of the frame as none, a parameter as one for
 /// each edge that passes one.
-struct Forms {
+struct ConstCounts {
     of: Vec<u64>,
     /// Those with any.
     several: Vec<Value>,
 }
 
-impl Forms {
-    fn of(program: &Program) -> Forms {
-        Forms {
+impl ConstCounts {
+    fn of(program: &Program) -> ConstCounts {
+        ConstCounts {
             of: vec![0; program.values.len()],
             several: Vec::new(),
         }
@@ -126,7 +126,7 @@ impl Forms {
 
     /// Of all values together that are still used: each as one of these
     /// constants, as what a comparison has told, or unknown.
-    fn states(&self, told: &Told, is_used: impl Fn(Value) -> bool) -> u64 {
+    fn states(&self, told: &CompareBranch, is_used: impl Fn(Value) -> bool) -> u64 {
         let mut each: BTreeMap<Value, u64> = BTreeMap::new();
         for value in self.several.iter().filter(|value| is_used(**value)) {
             each.insert(*value, self.of[value.index()]);

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use weir_demux::kernel::{
-    Change, Clock, Hook as PlanHook, KernelPlan, Need, Options, Part, PortSettings,
+    Change, Clock, Hook as PlanHook, KernelPlan, MapRole, Options, PortSettings, Recompile,
 };
 use weir_demux::{Binding, BindingId, Filter};
 use weir_link::bpf::{Hook, Map, Program};
@@ -140,7 +140,7 @@ impl KernelDivider {
         plan: KernelPlan,
         maps: PlanMaps,
     ) -> Result<KernelDivider, Refusal> {
-        let rings = maps.map(Part::Rings).try_clone().map_err(system)?;
+        let rings = maps.map(MapRole::Rings).try_clone().map_err(system)?;
         let spare = SLOTS - 1;
         Ok(KernelDivider {
             ifindex: facts.ifindex,
@@ -202,7 +202,7 @@ impl KernelDivider {
                 }
                 Done::Grace { epoch } => {
                     self.asked_grace = false;
-                    let change = self.plan.0.settle(epoch);
+                    let change = self.plan.0.reclaim(epoch);
                     // Writes only: nothing is renewed.
                     let _ = self.maps.apply(&self.plan.0, &change);
                     self.settle_later();
@@ -272,7 +272,7 @@ impl KernelDivider {
     /// Puts a change into the kernel.
     fn apply(&mut self, change: &Change) -> Result<(), Refusal> {
         // Should new tables fail to be made, the programs are of old ones.
-        self.is_stale |= change.programs == Need::Programs;
+        self.is_stale |= change.programs == Recompile::Required;
         self.maps.apply(&self.plan.0, change).map_err(system)?;
         match self.is_held {
             true => Ok(()),
@@ -297,7 +297,7 @@ impl KernelDivider {
 
     fn load_all(&mut self) -> Result<(), Refusal> {
         self.is_stale = true;
-        self.plan.0.sweep();
+        self.plan.0.prepare_recompile();
         for dispatcher in &self.dispatchers {
             let program = self.program(dispatcher.hook())?;
             dispatcher.set(&program).map_err(system)?;
@@ -336,7 +336,7 @@ impl KernelDivider {
 
     /// Removes the rings of slots that are nobody's.
     fn sweep_rings(&mut self) -> Result<(), Refusal> {
-        let rings = self.maps.map(Part::Rings);
+        let rings = self.maps.map(MapRole::Rings);
         let mut found = BTreeSet::new();
         for slot in (0..SLOTS - 1).filter(|slot| !self.used.contains_key(slot)) {
             if rings.lookup(&slot.to_ne_bytes()).map_err(system)?.is_some() {
@@ -353,7 +353,7 @@ impl KernelDivider {
 
     /// Asks for word when what is written now has reached every frame.
     fn settle_later(&mut self) {
-        if !self.asked_grace && !self.plan.0.is_settled() {
+        if !self.asked_grace && !self.plan.0.is_quiescent() {
             self.asked_grace = true;
             let epoch = self.plan.0.epoch();
             self.worker.ask(Job::Grace { epoch });
@@ -519,7 +519,7 @@ impl Divider for KernelDivider {
     }
 
     fn take_over(&mut self, slot: u32, queue: &Queue) -> Option<u32> {
-        let rings = self.maps.map(Part::Rings);
+        let rings = self.maps.map(MapRole::Rings);
         let id = rings.lookup(&slot.to_ne_bytes()).ok()??;
         self.used.insert(slot, queue.ring.0);
         Some(u32::from_ne_bytes(id.try_into().ok()?))

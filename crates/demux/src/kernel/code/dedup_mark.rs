@@ -47,7 +47,7 @@ impl KernelPlan {
 
 impl Coder<'_> {
     /// At XDP, for a frame that goes on to the stack.
-    pub(super) fn mark(&mut self) {
+    pub(super) fn set_mark(&mut self) {
         let none = self.asm.label();
         self.mov(Reg::R1, CONTEXT);
         self.mov(Reg::R2, i32::from(-META_BYTES));
@@ -63,7 +63,7 @@ impl Coder<'_> {
     }
 
     /// At tc, where frames come in: those with the mark have been seen.
-    pub(super) fn seen(&mut self, seen: super::Label) {
+    pub(super) fn skip_marked(&mut self, seen: super::Label) {
         let unmarked = self.asm.label();
         self.get(op::W, Reg::R2, CONTEXT, sk_buff::DATA_META);
         self.get(op::W, Reg::R3, CONTEXT, sk_buff::DATA);

@@ -3,24 +3,24 @@
 
 use super::frame::{TAG_AT, TAG_BYTES, sk_buff};
 use super::resolve::in_entry;
-use super::{CONTEXT, Coder, KEPT, LEN, SCRATCH};
+use super::{CALLEE_SAVED, CONTEXT, Coder, LEN, SCRATCH};
 use crate::kernel::layout::{UNIT_BYTES, entry, scratch};
-use crate::kernel::maps::Part;
-use crate::kernel::plan::Whole;
+use crate::kernel::maps::MapRole;
+use crate::kernel::plan::OpaqueFilter;
 use weir_filter::backend::ebpf::{
     Access, EmitError, Fragment, Insn, Reg, WireLen, emit_fragment, helper, op,
 };
 
-/// What whole filters leave of the stack to the rest.
+/// What opaque filters leave of the stack to the rest.
 const STACK_TOP: i16 = -16;
 
 impl Coder<'_> {
-    pub(super) fn whole(&mut self, whole: &Whole) -> Result<(), EmitError> {
+    pub(super) fn opaque(&mut self, whole: &OpaqueFilter) -> Result<(), EmitError> {
         let [accept, next] = [(); 2].map(|()| self.asm.label());
         let at = whole.entry * UNIT_BYTES;
         self.reload_len();
         // Unbound: its rank is after all others.
-        self.map_value(Reg::R1, Part::Index, at);
+        self.map_value(Reg::R1, MapRole::Index, at);
         self.get(op::DW, Reg::R1, Reg::R1, in_entry(entry::RANK));
         self.get(op::DW, Reg::R2, SCRATCH, scratch::LIMIT);
         self.branch(op::JGE, Reg::R1, Reg::R2, next);
@@ -36,7 +36,15 @@ impl Coder<'_> {
             access,
             wire_len: WireLen::Reg(LEN),
             result: Reg::R0,
-            free: &[Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5, KEPT],
+            free: &[
+                Reg::R0,
+                Reg::R1,
+                Reg::R2,
+                Reg::R3,
+                Reg::R4,
+                Reg::R5,
+                CALLEE_SAVED,
+            ],
             stack_top: STACK_TOP,
             accept,
             reject: next,
@@ -48,7 +56,7 @@ impl Coder<'_> {
         self.asm.bind(accept);
         self.push(Insn::mov32(Reg::R3, Reg::R0));
         self.set(op::W, SCRATCH, scratch::ENTRY, whole.entry as i32);
-        self.map_value(Reg::R5, Part::Index, at);
+        self.map_value(Reg::R5, MapRole::Index, at);
         // Once more: it may have been unbound meanwhile.
         self.get(op::DW, Reg::R2, Reg::R5, in_entry(entry::RANK));
         self.get(op::DW, Reg::R1, SCRATCH, scratch::LIMIT);

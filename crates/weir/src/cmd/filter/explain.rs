@@ -57,7 +57,7 @@ fn sizes(compiled: &Compiled, filter: &Filter) -> Sizes {
         native_bytes: native(&compiled.program),
         paths: match filter.analysis() {
             Analysis::Paths(paths) => Some(paths.len()),
-            Analysis::Whole => None,
+            Analysis::Opaque => None,
         },
     }
 }

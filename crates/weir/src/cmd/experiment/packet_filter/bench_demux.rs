@@ -1,7 +1,7 @@
 //! One port in the kernel, with any number of filters.
 
 use crate::error::Failure;
-use weir_demux::kernel::{Hook, KernelPlan, Options, Part, PortSettings};
+use weir_demux::kernel::{Hook, KernelPlan, MapRole, Options, PortSettings};
 use weir_demux::{Binding, Filter, Target};
 use weir_link::bpf::Program;
 use weir_link::plan::PlanMaps;
@@ -40,7 +40,7 @@ impl Divider {
         let maps = PlanMaps::new(&plan).map_err(Failure::run)?;
         let (ring, reader) = weir_link::bpf::ring(RING_BYTES).map_err(Failure::run)?;
         let place = 0_u32.to_ne_bytes();
-        maps.map(Part::Rings)
+        maps.map(MapRole::Rings)
             .put(&place, &ring)
             .map_err(Failure::run)?;
         maps.set_port(0, PortSettings::default(), true)
