@@ -19,8 +19,8 @@
 //! decision table" of all filters at once: this is one.
 //!
 //! The crate is pure: no clock, no threads, no randomness of its own (the
-//! plan's seed is passed in). `docs/plan.md` explains the design with an
-//! example and figures.
+//! plan's seed is passed in). `docs/explanation/classifier.md` explains the design with an
+//! example.
 
 mod binding;
 mod expr;

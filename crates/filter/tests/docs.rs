@@ -3,8 +3,8 @@
 use weir_filter::lang::cbpf;
 use weir_filter::lang::cspf::{Dialect, assemble, verify};
 
-const CBPF: &str = include_str!("../../../docs/filters/cbpf.md");
-const CSPF: &str = include_str!("../../../docs/filters/stack-language.md");
+const CBPF: &str = include_str!("../../../docs/reference/cbpf.md");
+const CSPF: &str = include_str!("../../../docs/reference/stack-language.md");
 const PUP: &str = include_str!("../../../examples/pup.enet");
 
 /// The blocks of code whose fence names `language`: what else the fence says,

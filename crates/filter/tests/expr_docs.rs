@@ -5,7 +5,7 @@ use weir_wire::LinkType;
 
 #[test]
 fn documented_expressions_compile() {
-    let text = include_str!("../../../docs/filters/expressions.md");
+    let text = include_str!("../../../docs/reference/expressions.md");
     let blocks = text.split("```expr\n").skip(1);
     let examples = blocks.filter_map(|block| block.split("```").next());
     let mut compiled = 0;

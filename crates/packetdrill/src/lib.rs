@@ -17,7 +17,7 @@
 //! | `notices` | the queue of errors: zero-copy, timestamps |
 //! | `settings` | what the scripts set for the kernel |
 //!
-//! How to run it: `docs/packetdrill.md`.
+//! How to run it: `docs/contributing/packetdrill.md`.
 
 // The C ABI of a shared object: what comes are the caller's pointers.
 #![allow(unsafe_code)]

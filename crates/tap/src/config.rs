@@ -44,7 +44,7 @@ pub struct Config {
     /// what it receives (`gro on`) or has a program at XDP; Linux 6.3. Where
     /// frames stay in a receiver's queues, the kernel keeps what it made for
     /// each such call as long, so that there are 256 of these at most, see
-    /// `docs/bridge.md`.
+    /// `docs/explanation/bypass-and-flow-cache.md`.
     pub bulk: bool,
     /// Complete TCP and UDP checksums that were left to the device: it makes
     /// them what a wire would carry. `None`: where the driver is that of

@@ -36,7 +36,7 @@
 //!
 //! [`Tap::share`] lets others [join](Tap::join) a tap that is in use; any of
 //! them may end in any way, and the last gives the links back. See
-//! `docs/taps.md`, and `crates/ctap` for other languages.
+//! `docs/how-to/share-a-tap.md`, and `crates/ctap` for other languages.
 //!
 //! # Answers that the kernel remembers
 //!
@@ -51,7 +51,7 @@
 //! [`Tap::push`] write, and another that the kernel writes when the thread
 //! dies. Dead or hung, the program's frames take the [`Bypass`]: the two
 //! links are joined, or the host's protocols get them, or none passes. See
-//! `docs/bridge.md`.
+//! `docs/explanation/bypass-and-flow-cache.md`.
 
 mod bridge;
 mod clock;

@@ -44,7 +44,7 @@ const FILE_LEN: usize = 1_024;
 const PORT: u16 = 80;
 /// Descriptors of each process.
 const FILES_MAX: u64 = 20_000;
-/// Room for what 10,000 connections may send at once; see docs/sockets.md.
+/// Room for what 10,000 connections may send at once; see docs/tutorials/sockets.md.
 const TX_QUEUE_LEN: &str = "20000";
 /// Slow clients, and processes that they are in, each with [`FILES_MAX`]
 /// descriptors at most.

@@ -1,6 +1,6 @@
 //! The Reverse Address Resolution Protocol (RFC 903), client and server, on
 //! ports: the example of how short a protocol in user space is.
-//! `docs/tutorial-protocol.md` goes through it.
+//! `docs/tutorials/protocol.md` goes through it.
 
 use crate::error::{Failure, say};
 use crate::input::live_port;

@@ -25,7 +25,7 @@ fn tpca_gives_each_algorithms_measured_and_analytic_counts() {
             "{row}"
         );
         // Fifty users a chain: that chains are of unequal length, and that the cached
-        // PCB is examined too, is little of that (docs/experiments.md).
+        // PCB is examined too, is little of that (docs/explanation/experiments.md).
         assert!(
             (mean("measured") / mean("analytic") - 1.0).abs() < 0.1,
             "{row}"

@@ -698,15 +698,15 @@ fn a_server_under_load_ends_when_it_is_told() {
     );
 }
 
-/// The README's block on hosts, line by line, as its reader types it.
+/// The tutorial's block on hosts, line by line, as its reader types it.
 #[test]
-fn the_readme_is_right() {
+fn the_tutorial_is_right() {
     if !testenv::root() || !testenv::tun() || !testenv::programs(&["sh", "ip", "curl", "python3"]) {
         return;
     }
     let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let readme = fs::read_to_string(root.join("README.md")).unwrap();
-    let mut blocks = readme.split("```console\n").skip(1);
+    let tutorial = fs::read_to_string(root.join("docs/tutorials/sockets.md")).unwrap();
+    let mut blocks = tutorial.split("```console\n").skip(1);
     let block = blocks.find(|block| block.contains("weir serve")).unwrap();
     let block = block.split("```").next().unwrap();
     let lines: Vec<String> = block
@@ -748,7 +748,7 @@ fn the_readme_is_right() {
     };
     let server = start(served);
     let server = server.until("ready");
-    let page = fs::read(root.join("docs/sockets.md")).unwrap();
+    let page = fs::read(root.join("docs/tutorials/sockets.md")).unwrap();
     let _other = start(site);
     let began = Instant::now();
     while host

@@ -130,6 +130,102 @@ fn a_regression_gives_the_exit_status() {
 }
 
 #[test]
+fn a_lost_requirement_gives_the_exit_status() {
+    let folder = Folder::new("results-lost");
+    // Within the old range, and past the requirement.
+    let old = folder.write("old", three_runs([10.0, 11.0, 13.0], 12.0).as_bytes());
+    let new = folder.write("new", three_runs([12.5, 12.5, 12.5], 12.0).as_bytes());
+    let run = results(["diff", &old, &new]).output().unwrap();
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    assert!(stdout(&run).contains("REQUIREMENT LOST"), "{run:?}");
+    assert!(
+        stderr(&run).contains("1 lost requirement, see the report"),
+        "{run:?}"
+    );
+    // What was missed before is not lost.
+    let run = results(["diff", &new, &new]).output().unwrap();
+    assert!(run.status.success(), "{run:?}");
+}
+
+#[test]
+fn the_page_has_missed_first_marks_what_is_stale_and_is_checked() {
+    let folder = Folder::new("results-page");
+    let commit = |id: &str| json!({"id": id, "dirty": false});
+    let at_most = |most: f64| json!({"at_most": most});
+    let lines = [
+        // An older commit's run does not count.
+        line(
+            "a: met",
+            9.0,
+            &json!({"bar": at_most(8.0), "commit": commit("old"),
+            "time": "2026-11-01T00:00:00Z"}),
+        ),
+        line("a: met", 7.0, &json!({"bar": at_most(8.0)})),
+        line("b: old", 1.0, &json!({"time": "2026-08-25T00:00:00Z"})),
+        line(
+            "c: missed",
+            9.0,
+            &json!({"bar": at_most(8.0), "time": "2026-08-27T00:00:00Z"}),
+        ),
+    ];
+    let file = folder.write("all.jsonl", lines.concat().as_bytes());
+    let render = |more: &[&str]| {
+        let mut command = results(["render", "--format", "page", "--file", &file]);
+        command.args(more).output().unwrap()
+    };
+    let run = render(&[]);
+    assert!(run.status.success(), "{run:?}");
+    let page = stdout(&run);
+    let parts = [
+        "\n## 2 × A | B, 16 GiB, Linux 6.18\n",
+        "\n### Missed requirements\n",
+        "| c: missed | ≤ 8 | 9.00 | 9.00 | 9.00 | ns | no, 1 run | 1 |\n",
+        "\n### Met requirements\n",
+        "| a: met | ≤ 8 | 7.00 | 7.00 | 7.00 | ns | yes, 1 run | 1 |\n",
+        "\n### Without a requirement\n",
+        "| b: old |  | 1.00 | 1.00 | 1.00 | ns | stale | 1 |\n",
+        "\n### Commands\n\n1. `cargo bench -p weir-x --bench y`\n",
+    ];
+    let places: Vec<_> = parts.map(|part| page.find(part)).into();
+    assert!(
+        places.iter().all(Option::is_some) && places.is_sorted(),
+        "{places:?}\n{page}"
+    );
+    let good = folder.write("good.md", page.as_bytes());
+    let run = render(&["--check", &good]);
+    assert!(run.status.success() && run.stdout.is_empty(), "{run:?}");
+    let other = page.replace("| 7.00 |", "| 7.01 |");
+    let bad = folder.write("bad.md", other.as_bytes());
+    let run = render(&["--check", &bad]);
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let at = page
+        .lines()
+        .position(|line| line.contains("| a: met |"))
+        .unwrap()
+        + 1;
+    assert!(
+        stderr(&run).contains(&format!("bad.md:{at}: is not what")),
+        "{run:?}"
+    );
+    let run = results(["render", "--format", "json", "--file", &file])
+        .output()
+        .unwrap();
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let stale = |name: &str| {
+        let row = json
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|row| row["name"] == name);
+        row.unwrap()["stale"].clone()
+    };
+    assert_eq!(
+        (stale("b: old"), stale("c: missed")),
+        (json!(true), json!(false))
+    );
+}
+
+#[test]
 fn a_malformed_line_is_named_by_all() {
     let folder = Folder::new("results-malformed");
     let good = folder.write("good", three_runs([1.0, 2.0, 3.0], 4.0).as_bytes());

@@ -446,7 +446,8 @@ fn every_fuzz_target_is_a_binary_of_its_own_and_documented() {
     let folder = root().join("fuzz");
     let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("fuzz/ has a manifest");
     let manifest: toml::Table = manifest.parse().expect("the manifest is TOML");
-    let described = fs::read_to_string(root().join("docs/fuzzing.md")).expect("is described");
+    let described =
+        fs::read_to_string(root().join("docs/contributing/fuzzing.md")).expect("is described");
     let listed: Vec<&str> = manifest["bin"]
         .as_array()
         .into_iter()
@@ -465,7 +466,7 @@ fn every_fuzz_target_is_a_binary_of_its_own_and_documented() {
         let row = format!("| `{}` |", name.trim_end_matches(".rs"));
         assert!(
             described.contains(&row),
-            "docs/fuzzing.md has no row for {name}"
+            "docs/contributing/fuzzing.md has no row for {name}"
         );
     }
 }
@@ -547,4 +548,38 @@ fn links_in_documents_lead_somewhere() {
         }
     }
     assert!(checked > 0, "no link was found: the check is broken");
+}
+
+/// The Markdown files in a folder, and in the folders in it.
+fn pages_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of pages can be read");
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    paths
+        .flat_map(|path| match path.is_dir() {
+            true => pages_in(&path),
+            false => vec![path],
+        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .collect()
+}
+
+#[test]
+fn every_page_is_in_the_book_once() {
+    let folder = root().join("docs");
+    let summary = folder.join("SUMMARY.md");
+    let text = fs::read_to_string(&summary).expect("the book has a summary");
+    let entries: Vec<PathBuf> = links(&text).iter().map(|link| folder.join(link)).collect();
+    assert!(entries.len() > 40, "{entries:?}");
+    for entry in &entries {
+        assert!(entry.exists(), "SUMMARY.md: {} is missing", entry.display());
+        let times = entries.iter().filter(|other| *other == entry).count();
+        assert_eq!(times, 1, "SUMMARY.md: {} is there twice", entry.display());
+    }
+    for page in pages_in(&folder) {
+        assert!(
+            page == summary || entries.contains(&page),
+            "{} is not in SUMMARY.md",
+            page.display()
+        );
+    }
 }

@@ -181,10 +181,10 @@ fn ports() -> Vec<Vec<u8>> {
 
 /// The router of the documentation, and the smallest.
 fn routers() -> Vec<Vec<u8>> {
-    let text = include_str!("../../../docs/route.md");
+    let text = include_str!("../../../docs/reference/router.md");
     let example = text.split("```toml\n").nth(1);
     let example = example.and_then(|from| from.split("```").next());
-    let example = example.expect("docs/route.md has a router.toml");
+    let example = example.expect("docs/reference/router.md has a router.toml");
     let least = "[[link]]\nname = \"a\"\naddresses = [\"192.0.2.1/24\"]\n";
     [example, least]
         .map(|text| text.as_bytes().to_vec())

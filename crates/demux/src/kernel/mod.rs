@@ -11,7 +11,7 @@
 //! [`KernelPlan`] is pure: it says which maps there must be, what to write
 //! into them, and which programs to load; `weir-link` does it. The verdict is
 //! [`Plan::run`](crate::Plan::run)'s. What goes into a port's ring is in
-//! [`record`]. `docs/kernel.md` explains the design.
+//! [`record`]. `docs/explanation/kernel-plan.md` explains the design.
 
 mod code;
 mod decision_tree;

@@ -74,8 +74,8 @@ fn shown(text: &str) -> String {
 /// The manual's examples in Rust, as tests.
 #[cfg(doctest)]
 mod manual {
-    #[doc = include_str!("../../../../docs/filters/cbpf.md")]
+    #[doc = include_str!("../../../../docs/reference/cbpf.md")]
     struct Cbpf;
-    #[doc = include_str!("../../../../docs/filters/stack-language.md")]
+    #[doc = include_str!("../../../../docs/reference/stack-language.md")]
     struct StackLanguage;
 }

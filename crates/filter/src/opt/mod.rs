@@ -3,7 +3,7 @@
 //!
 //! A program is brought into the form that `graph` describes, in which
 //! values float; the passes run over it in rounds until none changes anything;
-//! then it is written back. `docs/filters/optimiser.md` describes the passes
+//! then it is written back. `docs/explanation/compiler.md` describes the passes
 //! and what they rely on.
 
 pub(crate) mod bounds_checks;

@@ -1,7 +1,7 @@
 //! Whether new runs are worse than old ones.
 
 use super::summary::Figures;
-use super::{Better, Measurement, Place};
+use super::{Bar, Better, Measurement, Place};
 
 /// How a new median lies to the range of the old runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +29,16 @@ pub struct Comparison {
     pub new: Option<Figures>,
     /// What the new median is; `None` where one side is missing.
     pub verdict: Option<Verdict>,
+    /// What is required, by the last new run.
+    pub bar: Bar,
+}
+
+impl Comparison {
+    /// Whether the old median meets what is required and the new one does not.
+    pub fn is_requirement_lost(&self) -> bool {
+        let met = |figures: &Option<Figures>| self.bar.met(figures.as_ref()?.median());
+        met(&self.old) == Some(true) && met(&self.new) == Some(false)
+    }
 }
 
 /// Compares measurements by name, whatever machine they are of: the old ones
@@ -71,6 +81,7 @@ fn comparison(
         unit: last.unit.clone(),
         peer: last.peer.clone(),
         verdict: both.map(|(old, new)| verdict(old, new.median(), last.better)),
+        bar: last.bar,
         old,
         new,
     })

@@ -7,7 +7,7 @@
 //! known content in at one end, and a program of its own at the other tells
 //! what was lost, reordered, duplicated or damaged. The functions
 //! [`throughput`], [`latency`], [`loss`] and [`back_to_back`] make the
-//! measurements of RFC 2544 §26 of such trials. `docs/rfc2544.md` says where
+//! measurements of RFC 2544 §26 of such trials. `docs/reference/rfc2544.md` says where
 //! it differs from the RFC, and why.
 //!
 //! ```no_run

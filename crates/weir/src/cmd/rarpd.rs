@@ -17,7 +17,7 @@ use weir_wire::ethernet::Address;
 /// Says `ready` on standard error and serves until SIGINT, SIGTERM or SIGHUP: as root,
 /// or as any user with a grant that has `send = { ethertypes = [0x8035] }` in
 /// the broker's policy. A protocol in user space, on a port: see
-/// docs/tutorial-protocol.md.
+/// docs/tutorials/protocol.md.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

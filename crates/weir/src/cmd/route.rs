@@ -31,7 +31,7 @@ use weir_tap::{Bypass, FastConfig, FastKind, HostFilterError, TapError};
 /// configuration and, if that says so, of the kernel, where FRR or BIRD may
 /// put them. The host itself hears nothing on these interfaces, unless the
 /// configuration leaves it what is for it (`host = true` in `[kernel]`). What each
-/// key means is in docs/route.md.
+/// key means is in docs/reference/router.md.
 #[derive(clap::Args, Debug)]
 #[command(
     allow_negative_numbers = true,

@@ -103,7 +103,7 @@ impl Place<'_> {
         port.on_refusal(move |count| {
             say(&format!(
                 "weir: {interface}: the policy refuses what the host sends ({} so far): what it \
-                 needs is a grant with {needed}; docs/broker.md says what may be sent",
+                 needs is a grant with {needed}; docs/reference/policy.md says what may be sent",
                 format::frames(count)
             ));
         });

@@ -9,7 +9,7 @@
 //!
 //! A program computes on an accumulator `A`, an index register `X` and sixteen
 //! words of scratch memory `M[0]` to `M[15]`, all 32 bits wide and zero at the
-//! start. `docs/filters/cbpf.md` is the manual.
+//! start. `docs/reference/cbpf.md` is the manual.
 
 mod bytes;
 pub mod code;

@@ -14,7 +14,7 @@
 //! follow as literals. At the end the filter accepts if the top of the stack
 //! is not zero, or the stack is empty.
 //!
-//! `docs/filters/stack-language.md` is the manual, with the dialects' tables.
+//! `docs/reference/stack-language.md` is the manual, with the dialects' tables.
 
 mod assemble;
 mod dialect;

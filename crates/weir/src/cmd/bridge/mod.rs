@@ -38,7 +38,7 @@ Runs in the foreground and says `ready` on standard error when frames flow.
 What --bypass says holds whenever no weir runs, for whatever reason: killed, hung, or ended by a
 signal. With `kernel` that is how the interfaces were before; with `wire` and `drop` it stays until
 the next `weir bridge` is ready, or --clean. --restore has SIGINT and SIGTERM leave the interfaces
-as they were in any case. docs/bridge.md says what software cannot cover.
+as they were in any case. docs/how-to/bridge.md says what software cannot cover.
 
 Exit status: 0, also after SIGINT, SIGTERM and SIGHUP; 1 if an interface is not there, a file
 cannot be written or something else failed; 2 if an option is refused."

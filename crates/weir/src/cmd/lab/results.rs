@@ -13,20 +13,24 @@ use weir_lab::results::{Checkout, Measurement, Place, read};
 /// The file of results in a checkout, where none is named.
 const DEFAULT: &str = "target/results.jsonl";
 
+/// The folder of a checkout with the results that its page shows.
+const COMMITTED: &str = "docs/results";
+
 /// Run the project's benches, and compare what they measure with what is required
 ///
 /// A bench appends each measurement, with what is required of it, to a file of
-/// results: a line of JSON each. docs/results.md has its fields.
+/// results: a line of JSON each. docs/contributing/benchmarks.md has its fields.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   weir lab results run --list
   weir lab results run --only demux --repeat 5 --file new.jsonl
   weir lab results render --file new.jsonl --format markdown
+  weir lab results render --format page >docs/reference/results.md
   weir lab results diff old.jsonl new.jsonl
 
-Exit status: 0; 1 if a bench failed, a measurement is worse than every old run, or a file cannot be
-read or written; 2 if an option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
+Exit status: 0; 1 if a bench failed, a measurement is worse than every old run, a requirement is no
+longer met, a checked page is another, or a file cannot be read or written; 2 if an option is wrong; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.")]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -61,6 +65,23 @@ fn checkout() -> Result<Checkout, Failure> {
 /// The file of results, if none is named.
 fn default_file() -> Result<PathBuf, Failure> {
     Ok(checkout()?.root().join(DEFAULT))
+}
+
+/// The files of results that are in the checkout, in the order of their names.
+fn page_files() -> Result<Vec<PathBuf>, Failure> {
+    let folder = checkout()?.root().join(COMMITTED);
+    let cannot = |error| Failure::run(format!("cannot read {}: {error}", folder.display()));
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(&folder).map_err(cannot)? {
+        let path = entry.map_err(cannot)?.path();
+        files.extend(
+            path.extension()
+                .is_some_and(|end| end == "jsonl")
+                .then_some(path),
+        );
+    }
+    files.sort();
+    Ok(files)
 }
 
 fn read_file(file: &Path) -> Result<Vec<(Place, Measurement)>, Failure> {

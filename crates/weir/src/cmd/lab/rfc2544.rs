@@ -24,7 +24,7 @@ use weir_lab::rfc2544::{Cpus, DESTINATIONS_MAX, Peer, SIZE_MAX, SIZE_MIN, SIZES,
 /// As root. A tester with two ends and a host between them are made of network
 /// namespaces; what is tested is started in that host, between its two
 /// interfaces. Every frame is numbered, and what is lost, reordered, duplicated
-/// or damaged is told apart. docs/rfc2544.md explains the method. With
+/// or damaged is told apart. docs/how-to/measure.md explains the method. With
 /// WEIR_RESULTS=FILE in the environment, what was measured is appended to the
 /// file; see `weir lab results`.
 #[derive(clap::Args, Debug)]

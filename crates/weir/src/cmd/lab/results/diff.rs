@@ -12,8 +12,9 @@ use weir_lab::results::{Comparison, Figures, Measurement, Place, Verdict, compar
 /// Compare new runs with old ones
 ///
 /// A measurement is a regression if the median of its new runs is worse than
-/// every old run: several old runs say how far figures move by themselves.
-/// Which direction is worse, the requirement says, or without one the unit: costs
+/// every old run: several old runs say how far figures move by themselves. A
+/// requirement is lost if the old median meets what the new runs require and the
+/// new median does not. Both fail. Which direction is worse, the requirement says, or without one the unit: costs
 /// are to be low, rates high.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
@@ -34,13 +35,25 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let all = compare(&old, &new);
     let report = harmless(&report(&all));
     writeln!(std::io::stdout(), "{report}").map_err(Failure::output)?;
-    match count(&all, Verdict::Regression) {
-        0 => Ok(()),
-        worse => {
-            let worse = format::counted(worse, "regression");
-            Err(Failure::run(format!("{worse}, see the report")))
-        }
+    let counts = [
+        (count(&all, Verdict::Regression), "regression"),
+        (lost(&all), "lost requirement"),
+    ];
+    let wrong = counts.into_iter().filter(|(count, _)| *count > 0);
+    let wrong: Vec<String> = wrong
+        .map(|(count, what)| format::counted(count, what))
+        .collect();
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::run(format!(
+            "{}, see the report",
+            wrong.join(" and ")
+        ))),
     }
+}
+
+fn lost(all: &[Comparison]) -> u64 {
+    all.iter().filter(|one| one.is_requirement_lost()).count() as u64
 }
 
 fn machines(all: &[(Place, Measurement)]) -> BTreeSet<String> {
@@ -74,10 +87,11 @@ fn report(all: &[Comparison]) -> String {
             figure(new.median()),
             new.runs().to_string(),
             unit(&one.unit, one.peer.as_deref()),
-            match verdict {
-                Verdict::Regression => "REGRESSION",
-                Verdict::Improvement => "better",
-                Verdict::Same => "",
+            match (one.is_requirement_lost(), verdict) {
+                (true, _) => "REQUIREMENT LOST",
+                (_, Verdict::Regression) => "REGRESSION",
+                (_, Verdict::Improvement) => "better",
+                (_, Verdict::Same) => "",
             }
             .to_owned(),
         ])

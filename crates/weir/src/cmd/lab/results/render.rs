@@ -1,62 +1,149 @@
 //! `weir lab results render`: a table of what was measured, beside what is
 //! required.
 
-use super::{default_file, figure, read_file, unit};
+mod page;
+
+use super::{default_file, figure, page_files, read_file, unit};
 use crate::error::{Failure, harmless};
-use crate::report::format;
-use crate::report::format::Column::{Left, Right};
+use crate::report::format::{
+    self,
+    Column::{Left, Right},
+};
 use clap::ValueEnum;
 use serde::Serialize;
+use std::collections::HashMap;
 use std::io::Write;
-use std::path::PathBuf;
-use weir_lab::results::{Bar, Commit, Platform, Summary, summarise};
+use std::path::{Path, PathBuf};
+use weir_lab::results::{Bar, Commit, Measurement, Place, Platform, Summary, summarise};
 
 /// Make a table of what was measured and what is required
 ///
 /// Each row has the median of all runs, the least and the most, and whether the
 /// median meets what is required; where some runs do and others do not, how many
-/// do. Below the table are the commands that measure its rows. Each machine has
-/// a table of its own.
+/// do. Rows that miss a requirement come first. A row is stale if its last run is
+/// more than 90 days older than the newest run on the same machine. Below the table
+/// are the commands that measure its rows. Each machine has a table of its own.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// A file of results; target/results.jsonl of the checkout by default
+    /// A file of results; target/results.jsonl of the checkout by default, and for a page all files
+    /// docs/results/*.jsonl
     #[arg(long, value_name = "FILE")]
     file: Vec<PathBuf>,
-    /// How the table is written; markdown is the same for the same files
+    /// How the table is written; markdown and page are the same for the same files
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
+    /// Print nothing; fail unless this file has what would be printed
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Format {
     /// For a terminal
     Text,
-    /// For a page
+    /// Tables for Markdown
     Markdown,
+    /// The page docs/reference/results.md: of each measurement the runs of the newest commit
+    Page,
     /// An array, an object a row
     Json,
 }
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let mut files = args.file.clone();
-    if files.is_empty() {
-        files.push(default_file()?);
-    }
+    let files = match (args.file.is_empty(), args.format) {
+        (false, _) => args.file.clone(),
+        (true, Format::Page) => page_files()?,
+        (true, _) => vec![default_file()?],
+    };
     let mut all = Vec::new();
     for file in &files {
         all.extend(read_file(file)?);
     }
-    let rows = summarise(&all).map_err(Failure::run)?;
+    if args.format == Format::Page {
+        all = newest_commits(all);
+    }
+    let rows = missed_first(summarise(&all).map_err(Failure::run)?);
     let out = match args.format {
-        Format::Text => harmless(&written(&rows, in_text)),
-        Format::Markdown => harmless(&written(&rows, in_markdown)),
+        Format::Text => harmless(&written(&rows, "\n\n", in_text)),
+        Format::Markdown => harmless(&written(&rows, "\n\n", in_markdown)),
+        Format::Page => harmless(&page::written(&rows)),
         Format::Json => {
-            let rows: Vec<Row<'_>> = rows.iter().map(Row::of).collect();
+            let newest = Newest::of(&rows);
+            let rows: Vec<Row<'_>> = rows.iter().map(|row| Row::of(row, &newest)).collect();
             serde_json::to_string(&rows).map_err(Failure::run)?
         }
     };
-    writeln!(std::io::stdout(), "{out}").map_err(Failure::output)
+    match &args.check {
+        Some(file) => check(file, &format!("{out}\n")),
+        None => writeln!(std::io::stdout(), "{out}").map_err(Failure::output),
+    }
+}
+
+/// Fails unless `file` has this text.
+fn check(file: &Path, expected: &str) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(file);
+    let text =
+        text.map_err(|error| Failure::run(format!("cannot read {}: {error}", file.display())))?;
+    if text == expected {
+        return Ok(());
+    }
+    let (found, expected) = (text.lines(), expected.lines());
+    let same = found.zip(expected).take_while(|(one, other)| one == other);
+    Err(Failure::run(format!(
+        "{}:{}: is not what `weir lab results render` prints of these files: render it again",
+        file.display(),
+        same.count() + 1
+    )))
+}
+
+/// Of each measurement on each machine the runs of one commit: that of the run
+/// that began last.
+fn newest_commits(all: Vec<(Place, Measurement)>) -> Vec<(Place, Measurement)> {
+    let key = |one: &Measurement| (one.name.clone(), one.machine.platform.clone());
+    let mut newest: HashMap<_, (String, Option<Commit>)> = HashMap::new();
+    for (_, one) in &all {
+        let run = (one.time.clone(), one.commit.clone());
+        let newest = newest.entry(key(one)).or_insert_with(|| run.clone());
+        if newest.0 <= run.0 {
+            *newest = run;
+        }
+    }
+    let is_newest = |one: &Measurement| newest[&key(one)].1 == one.commit;
+    all.into_iter().filter(|(_, one)| is_newest(one)).collect()
+}
+
+/// Rows that miss what is required before all others.
+fn missed_first(mut rows: Vec<Summary>) -> Vec<Summary> {
+    rows.sort_by_key(|row| row.met() != Some(false));
+    rows
+}
+
+/// Days after which a measurement is stale beside newer ones of its machine.
+const STALE_DAYS: i64 = 90;
+
+/// When the newest run of each machine began.
+struct Newest<'a>(HashMap<&'a Platform, &'a str>);
+
+impl<'a> Newest<'a> {
+    fn of(rows: &'a [Summary]) -> Newest<'a> {
+        let mut newest = HashMap::new();
+        for row in rows {
+            let time = newest.entry(&row.platform).or_insert("");
+            *time = (*time).max(row.times.1.as_str());
+        }
+        Newest(newest)
+    }
+
+    /// Whether a row is stale. A time that cannot be read makes none so.
+    fn is_stale(&self, row: &Summary) -> bool {
+        let parse = |time: &str| time.parse::<jiff::Timestamp>().ok();
+        let newest = self.0.get(&row.platform).copied().and_then(parse);
+        let age = newest.zip(parse(&row.times.1));
+        age.is_some_and(|(newest, last)| {
+            newest.duration_since(last).as_secs() > STALE_DAYS * 24 * 3600
+        })
+    }
 }
 
 /// A row in JSON.
@@ -72,6 +159,7 @@ struct Row<'a> {
     max: f64,
     runs: usize,
     met: Option<bool>,
+    stale: bool,
     bench: &'a str,
     command: &'a str,
     machine: &'a Platform,
@@ -83,7 +171,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn of(row: &Summary) -> Row<'_> {
+    fn of<'a>(row: &'a Summary, newest: &Newest<'_>) -> Row<'a> {
         Row {
             name: &row.name,
             unit: &row.unit,
@@ -94,6 +182,7 @@ impl Row<'_> {
             max: row.figures.max(),
             runs: row.figures.runs(),
             met: row.met(),
+            stale: newest.is_stale(row),
             bench: &row.bench,
             command: &row.command,
             machine: &row.platform,
@@ -121,10 +210,12 @@ const COLUMNS: [&str; 8] = [
 struct Section<'a> {
     rows: Vec<&'a Summary>,
     commands: Vec<&'a str>,
+    newest: &'a Newest<'a>,
 }
 
-/// All machines in turn, each by `section`.
-fn written(rows: &[Summary], section: fn(&Section<'_>) -> String) -> String {
+/// All machines in turn, each by `section`, with `between` two of them.
+fn written(rows: &[Summary], between: &str, section: fn(&Section<'_>) -> String) -> String {
+    let newest = Newest::of(rows);
     let mut platforms: Vec<&Platform> = Vec::new();
     for row in rows {
         if !platforms.contains(&&row.platform) {
@@ -141,14 +232,30 @@ fn written(rows: &[Summary], section: fn(&Section<'_>) -> String) -> String {
                 commands.push(&row.command);
             }
         }
-        section(&Section { rows, commands })
+        section(&Section {
+            rows,
+            commands,
+            newest: &newest,
+        })
     });
-    sections.collect::<Vec<_>>().join("\n\n")
+    sections.collect::<Vec<_>>().join(between)
 }
 
 impl Section<'_> {
     /// The machine, and when and of what the figures are.
     fn heading(&self) -> String {
+        format!("{}; {}", self.machine(), self.origin())
+    }
+
+    fn machine(&self) -> String {
+        let first = self.rows.first();
+        first
+            .map(|row| row.platform.to_string())
+            .unwrap_or_default()
+    }
+
+    /// When and of what the figures are.
+    fn origin(&self) -> String {
         let rows = &self.rows;
         let least = |all: &mut dyn Iterator<Item = f64>| all.fold(f64::INFINITY, f64::min);
         let most = |all: &mut dyn Iterator<Item = f64>| all.fold(0.0, f64::max);
@@ -167,10 +274,7 @@ impl Section<'_> {
             _ => format!("commits {}", commits.join(", ")),
         };
         format!(
-            "{}; load average {:.1} to {:.1} at the start of a bench; {commits}; {} to {}",
-            rows.first()
-                .map(|row| row.platform.to_string())
-                .unwrap_or_default(),
+            "load average {:.1} to {:.1} at the start of a bench; {commits}; {} to {}",
             loads.0,
             loads.1,
             first.unwrap_or_default(),
@@ -188,9 +292,16 @@ impl Section<'_> {
             figure(figures.min()),
             figure(figures.max()),
             unit(&row.unit, row.peer.as_deref()),
-            met(row),
+            self.met(row),
             by.map_or(String::new(), |by| (by + 1).to_string()),
         ]
+    }
+
+    /// Whether a row meets what is required, and whether it is stale.
+    fn met(&self, row: &Summary) -> String {
+        let stale = self.newest.is_stale(row).then(|| "stale".to_owned());
+        let parts: Vec<String> = met(row).into_iter().chain(stale).collect();
+        parts.join(", ")
     }
 }
 
@@ -210,18 +321,15 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Whether the median meets what is required, and how many runs do.
-fn met(row: &Summary) -> String {
-    let said = match row.met() {
-        None => return String::new(),
-        Some(true) => "yes",
-        Some(false) => "no",
-    };
+/// Whether the median meets what is required, and how many runs do; `None` if
+/// nothing is required.
+fn met(row: &Summary) -> Option<String> {
+    let said = if row.met()? { "yes" } else { "no" };
     let (runs, meeting) = (row.figures.runs(), row.figures.meeting(row.bar));
-    match meeting == 0 || meeting == runs {
+    Some(match meeting == 0 || meeting == runs {
         true => format!("{said}, {}", format::counted(runs as u64, "run")),
         false => format!("{said}, {meeting} of {runs} runs"),
-    }
+    })
 }
 
 fn in_text(section: &Section<'_>) -> String {
@@ -244,17 +352,32 @@ fn in_text(section: &Section<'_>) -> String {
 }
 
 fn in_markdown(section: &Section<'_>) -> String {
-    let mut out = format!("{}.\n\n| {} |\n", section.heading(), COLUMNS.join(" | "));
-    out += "|---|---:|---:|---:|---:|---|---|---:|\n";
-    for row in &section.rows {
-        let cells = section.cells(row).map(|cell| cell.replace('|', "\\|"));
-        out += &format!("| {} |\n", cells.join(" | "));
+    format!(
+        "{}.\n\n{}\nMeasured by\n\n{}",
+        section.heading(),
+        section.table(&section.rows),
+        section.list_of_commands()
+    )
+}
+
+impl Section<'_> {
+    /// Some of the rows, in Markdown.
+    fn table(&self, rows: &[&Summary]) -> String {
+        let mut out = format!("| {} |\n", COLUMNS.join(" | "));
+        out += "|---|---:|---:|---:|---:|---|---|---:|\n";
+        for row in rows {
+            let cells = self.cells(row).map(|cell| cell.replace('|', "\\|"));
+            out += &format!("| {} |\n", cells.join(" | "));
+        }
+        out
     }
-    out += "\nMeasured by\n";
-    for (command, number) in section.commands.iter().zip(1..) {
-        out += &format!("\n{number}. `{command}`");
+
+    /// The commands, numbered, in Markdown.
+    fn list_of_commands(&self) -> String {
+        let commands = self.commands.iter().zip(1..);
+        let lines = commands.map(|(command, number)| format!("{number}. `{command}`"));
+        lines.collect::<Vec<_>>().join("\n")
     }
-    out
 }
 
 #[cfg(test)]
