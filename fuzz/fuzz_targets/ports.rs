@@ -2,18 +2,23 @@
 //! or is refused.
 #![no_main]
 
-#[path = "../../crates/weir/src/bind.rs"]
-#[allow(dead_code, reason = "the command line's parts are not used here")]
-mod bind;
 #[path = "../../crates/weir/src/config.rs"]
-#[allow(dead_code, reason = "as above")]
+#[allow(dead_code, reason = "the command line's parts are not used here")]
 mod config;
-#[path = "../../crates/weir/src/failure.rs"]
+#[path = "../../crates/weir/src/error.rs"]
 #[allow(dead_code, reason = "as above")]
-mod failure;
-#[path = "../../crates/weir/src/limited.rs"]
+mod error;
+#[path = "../../crates/weir/src/filterset/port_spec.rs"]
 #[allow(dead_code, reason = "as above")]
-mod limited;
+mod port_spec;
+#[path = "../../crates/weir/src/input/read_limited.rs"]
+#[allow(dead_code, reason = "as above")]
+mod read_limited;
+
+/// The command's own paths of the modules above.
+mod input {
+    pub(crate) use super::read_limited;
+}
 
 use libfuzzer_sys::fuzz_target;
 use weir_filter::lang::expr::{Context, compile};
@@ -24,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    match bind::from_toml(text) {
+    match port_spec::from_toml(text) {
         Ok(ports) => {
             for port in ports.iter().take(8) {
                 let context = Context::new(LinkType::EN10MB).with_names(&FewNames);

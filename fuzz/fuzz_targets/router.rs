@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weir_apps::route::Router;
-use weir_apps::route::config::{Config, Facts};
+use weir_apps::router::engine::Router;
+use weir_apps::router::engine::config::{Config, Facts};
 use weir_wire::ethernet::Address;
 
 fuzz_target!(|data: &[u8]| {

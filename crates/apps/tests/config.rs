@@ -1,8 +1,8 @@
 //! `router.toml`: what is taken, and what is said of what is not.
 
 use std::net::IpAddr;
-use weir_apps::route::config::{Config, Facts};
-use weir_apps::route::{Hop, Router, Target};
+use weir_apps::router::engine::config::{Config, Facts};
+use weir_apps::router::engine::{Hop, Router, Target};
 use weir_lab::rng::Rng;
 
 fn facts() -> Facts {
@@ -13,7 +13,7 @@ fn facts() -> Facts {
     }
 }
 
-fn read(text: &str) -> Result<weir_apps::route::config::Made, String> {
+fn read(text: &str) -> Result<weir_apps::router::engine::config::Made, String> {
     let config = Config::parse(text, &[]).map_err(|error| error.to_string())?;
     let interfaces = vec![facts(); config.links.len()];
     config
@@ -23,7 +23,7 @@ fn read(text: &str) -> Result<weir_apps::route::config::Made, String> {
 
 /// That of the documentation.
 fn example() -> String {
-    let source = include_str!("../src/route/config.rs");
+    let source = include_str!("../src/router/engine/config.rs");
     let example: Vec<&str> = source
         .lines()
         .skip_while(|line| !line.contains("```toml"))
@@ -370,6 +370,6 @@ fn what_is_wrong_is_found_in_the_text() {
     let twice = Config::parse(link, &["a".to_owned()]).unwrap_err();
     assert_eq!(twice.at(link), None);
     let text = format!("{link}[kernel]\nhost = \"tcp\"");
-    let host = weir_apps::route::config::host_at(&text).unwrap();
+    let host = weir_apps::router::engine::config::host_at(&text).unwrap();
     assert_eq!(&text[host..], "\"tcp\"");
 }

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use weir_apps::route::config::Config;
 use weir_apps::router;
-use weir_lab::need;
+use weir_apps::router::engine::config::Config;
 use weir_lab::net::{Device, Host, Line, Offloads};
 use weir_lab::rng::Rng;
+use weir_lab::testenv;
 use weir_link::live::Sender;
 use weir_tap::{FastConfig, FastCounts, FastKind};
 use weir_wire::{EtherType, checksum, ethernet};
@@ -160,7 +160,7 @@ fn frames(net: &Net, seed: u64) -> Vec<Vec<u8>> {
         if kind == EtherType::IPV4 && rng.below(8) == 0 {
             packet[7] = 0x10;
             packet[10..12].fill(0);
-            let sum = checksum::of(&packet[..20]).to_be_bytes();
+            let sum = checksum::internet_checksum(&packet[..20]).to_be_bytes();
             packet[10..12].copy_from_slice(&sum);
         }
         if rng.below(10) == 0 {
@@ -221,7 +221,7 @@ fn addresses(packet: &[u8]) -> &[u8] {
 
 #[test]
 fn the_same_leaves_with_cached_verdicts_as_without() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     const SEED: u64 = 0x0004_2311;

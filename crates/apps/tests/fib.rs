@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::hash::Hash;
-use weir_apps::route::fib::{Fib, Key};
+use weir_apps::router::engine::fib::{Fib, Key};
 use weir_lab::rng::Rng;
 
 /// The oracle: every prefix, looked through.

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::net::Ipv4Addr;
-use weir_apps::route::{Reason, Verdict, WAITING_ALL_MAX};
+use weir_apps::router::engine::{Reason, Verdict, WAITING_ALL_MAX};
 use weir_wire::EtherType;
 use weir_wire::arp::{self, Operation};
 use weir_wire::ethernet::Address;

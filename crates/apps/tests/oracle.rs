@@ -8,14 +8,14 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
-use weir_apps::route::{LinkSettings, Origin, Router, Settings, Target, Verdict};
-use weir_lab::need;
+use weir_apps::router::engine::{LinkSettings, Origin, Router, Settings, Target, Verdict};
 use weir_lab::net::{Host, Lab};
 use weir_lab::rng::Rng;
+use weir_lab::testenv;
 use weir_link::net::Tap;
 use weir_link::pcap::Reader;
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, checksum, ipv4, ipv6, udp};
+use weir_wire::{AddrPair, EtherType, Protocol, checksum, ipv4, ipv6, udp};
 
 const PEER: [Address; 2] = [Address([2, 0, 0, 0, 9, 1]), Address([2, 0, 0, 0, 9, 2])];
 const NETS: [[&str; 2]; 2] = [
@@ -86,7 +86,7 @@ impl Linux {
             "-6 route add prohibit 2001:db8:7::/48",
             "-6 route add blackhole 2001:db8:8::/48",
         ] {
-            let mut command = need::program("ip").expect("the test has asked for it");
+            let mut command = testenv::program("ip").expect("the test has asked for it");
             command.args(arguments.split(' '));
             let done = host.output(command).unwrap();
             assert!(done.status.success(), "ip {arguments}: {done:?}");
@@ -350,7 +350,7 @@ fn udp_v4(src: Ipv4Addr, dst: Ipv4Addr, ttl: u8, payload: &[u8]) -> Vec<u8> {
         src_port: 4000,
         dst_port: 4001,
     };
-    ports.emit(&mut frame[34..], Addresses::V4(src, dst));
+    ports.emit(&mut frame[34..], AddrPair::V4(src, dst));
     frame
 }
 
@@ -372,7 +372,7 @@ fn udp_v6(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, payload: &[u8]) -> Vec<u8
         src_port: 4000,
         dst_port: 4001,
     };
-    ports.emit(&mut frame[54..], Addresses::V6(src, dst));
+    ports.emit(&mut frame[54..], AddrPair::V6(src, dst));
     frame
 }
 
@@ -381,7 +381,7 @@ fn fix_v4(frame: &mut [u8]) {
     let len = (usize::from(frame[14] & 0xf) * 4).min(frame.len() - 14);
     if len >= 20 {
         frame[24..26].fill(0);
-        let sum = checksum::of(&frame[14..14 + len]);
+        let sum = checksum::internet_checksum(&frame[14..14 + len]);
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
     }
 }
@@ -529,7 +529,7 @@ fn compare(frames: impl Iterator<Item = (usize, Vec<u8>)>) -> BTreeMap<&'static 
 
 #[test]
 fn frames_made_at_random_leave_as_from_linux() {
-    if !need::root() || !need::tun() || !need::programs(&["ip"]) {
+    if !testenv::root() || !testenv::tun() || !testenv::programs(&["ip"]) {
         return;
     }
     let seed = std::env::var("WEIR_SEED")
@@ -558,11 +558,11 @@ fn frames_made_at_random_leave_as_from_linux() {
 
 #[test]
 fn captured_frames_leave_as_from_linux() {
-    if !need::root() || !need::tun() || !need::programs(&["ip"]) {
+    if !testenv::root() || !testenv::tun() || !testenv::programs(&["ip"]) {
         return;
     }
     let mut frames = Vec::new();
-    for path in need::capture_files() {
+    for path in testenv::capture_files() {
         let Ok(mut reader) = Reader::open(&path) else {
             continue;
         };

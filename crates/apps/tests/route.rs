@@ -4,13 +4,13 @@ mod common;
 
 use common::*;
 use std::net::Ipv4Addr;
-use weir_apps::route::{
+use weir_apps::router::engine::{
     HEARD_BURST, HEARD_PER_SECOND, Heard, Hop, Origin, QUEUE_MAX, Reason, Settings, Target, Verdict,
 };
 use weir_wire::arp::{self, Operation};
 use weir_wire::ethernet::{self, Address};
 use weir_wire::icmp::Echo;
-use weir_wire::{Addresses, EtherType, Protocol, checksum, ipv4, ipv6, nd};
+use weir_wire::{AddrPair, EtherType, Protocol, checksum, ipv4, ipv6, nd};
 
 const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 
@@ -171,7 +171,7 @@ fn echo_is_answered_on_any_of_our_addresses() {
             identifier: 3,
             sequence: 4,
         };
-        echo.emit(&mut packet[20..], Addresses::V4(PEER_V4[0], own));
+        echo.emit(&mut packet[20..], AddrPair::V4(PEER_V4[0], own));
         let given = give(&mut router, 0, 0, frame(EtherType::IPV4, &packet));
         assert_eq!(
             given.verdict,
@@ -200,7 +200,7 @@ fn echo_is_answered_on_any_of_our_addresses() {
         identifier: 3,
         sequence: 4,
     };
-    echo.emit(&mut packet[40..], Addresses::V6(peer, own));
+    echo.emit(&mut packet[40..], AddrPair::V6(peer, own));
     let given = give(&mut router, 0, 0, frame(EtherType::IPV6, &packet));
     assert_eq!(icmp_of(&given.forwarded).0, 129);
     assert_eq!(router.counters().echoes, 3);
@@ -252,7 +252,7 @@ fn what_may_not_pass_is_dropped_for_its_reason() {
 fn readdress(frame: &mut [u8], at: usize, address: [u8; 4]) {
     frame[14 + at..18 + at].copy_from_slice(&address);
     frame[24..26].fill(0);
-    let sum = checksum::of(&frame[14..34]);
+    let sum = checksum::internet_checksum(&frame[14..34]);
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
@@ -342,7 +342,7 @@ fn configured_routes_come_before_learned_ones_and_low_metrics_first() {
     let prefix = "203.0.113.0/24".parse().unwrap();
     let routes = router.routes_mut();
     let through = |link| Target::to(link, Some(PEER_V4[usize::from(link)].into()));
-    let look = |routes: &weir_apps::route::Routes| routes.look_up(FAR.into()).cloned();
+    let look = |routes: &weir_apps::router::engine::Routes| routes.look_up(FAR.into()).cloned();
     routes
         .insert(prefix, Origin::Learned(20), through(0))
         .unwrap();
@@ -377,7 +377,7 @@ fn a_flow_keeps_to_one_of_several_hops_whose_link_is_up() {
         .routes_mut()
         .insert(prefix, Origin::Configured, target)
         .unwrap();
-    let links = |router: &mut weir_apps::route::Router| {
+    let links = |router: &mut weir_apps::router::engine::Router| {
         let hosts = (0..100u8).map(|host| Ipv4Addr::new(203, 0, 113, host));
         let sent = hosts.map(|dst| give(router, 0, 0, udp_v4(PEER_V4[0], dst, 64, 10, true)));
         sent.map(|given| match given.verdict {
@@ -604,7 +604,7 @@ fn words() -> [Vec<u8>; 2] {
     };
     let mut packet = vec![0; ipv6::Repr::LEN + advertisement.len()];
     header.emit(&mut packet);
-    advertisement.emit(&mut packet[ipv6::Repr::LEN..], Addresses::V6(src, dst));
+    advertisement.emit(&mut packet[ipv6::Repr::LEN..], AddrPair::V6(src, dst));
     [by_arp, frame(EtherType::IPV6, &packet)]
 }
 

@@ -16,15 +16,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_broker::daemon::Daemon;
 use weir_broker::engine::kernel::KernelFabric;
-use weir_broker::keep::Keep;
 use weir_broker::policy::{Accounts, Policy};
 use weir_broker::protocol::Listener;
+use weir_broker::runtime_dir::Keep;
 use weir_broker::{Builder, Bytes, Port, Timeout};
-use weir_lab::cpu::set_realtime;
+use weir_lab::affinity::set_realtime;
 use weir_lab::load::{Generator, Rate, Udp};
-use weir_lab::need;
-use weir_lab::net::{Offloads, Pair, nobody};
+use weir_lab::net::{Offloads, Pair, unprivileged};
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
+use weir_lab::testenv;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -33,7 +33,7 @@ const POLICY: &str = "[[grant]]\nusers = ['*']\ninterfaces = ['*']\npriority_max
                       send = { ethertypes = [0x88b5] }\n";
 
 fn main() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     if let Err(error) = measure(&recorder!()) {
@@ -120,7 +120,7 @@ fn measure(results: &Recorder) -> Result<(), Failed> {
                 set_realtime(None, true)?;
                 match way {
                     Way::InProcess => all(results, way, name),
-                    Way::Broker(_) => nobody::run(|| all(results, way, name)),
+                    Way::Broker(_) => unprivileged::run(|| all(results, way, name)),
                 }
             });
             done.store(true, Ordering::Relaxed);

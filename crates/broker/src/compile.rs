@@ -37,15 +37,15 @@ pub mod limits {
     /// The same with the superuser's: who opens a port waits no longer for
     /// these either.
     pub const STEPS_INTERFACE_MAX: u64 = 3 * STEPS_MAX;
-    /// Shapes of all users' filters on one interface together: three quarters
+    /// Subtables of all users' filters on one interface together: three quarters
     /// of what it has room for. The rest is the superuser's and the host's.
-    pub const USERS_SHAPES_MAX: usize = 384;
-    /// Shapes of the filters of all users of one grant on one interface.
-    pub const GRANT_SHAPES_MAX: usize = USERS_SHAPES_MAX / 4 * 3;
-    /// Shapes of all filters of one user together: an eighth of what an interface
-    /// has room for (`weir_demux::kernel::limits::SHAPES_MAX`), and some
+    pub const USERS_SUBTABLES_MAX: usize = 384;
+    /// Subtables of the filters of all users of one grant on one interface.
+    pub const GRANT_SUBTABLES_MAX: usize = USERS_SUBTABLES_MAX / 4 * 3;
+    /// Subtables of all filters of one user together: an eighth of what an interface
+    /// has room for (`weir_demux::kernel::limits::SUBTABLES_MAX`), and some
     /// milliseconds to make one more.
-    pub const SHAPES_MAX: usize = 64;
+    pub const SUBTABLES_MAX: usize = 64;
     /// Host names with their addresses.
     pub const HOSTS_MAX: usize = 64;
     /// Addresses of one host name.

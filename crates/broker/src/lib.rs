@@ -37,17 +37,17 @@
 //! # }
 //! ```
 
-mod bytes;
+mod byte_size;
 mod client;
 pub mod compile;
 pub mod daemon;
 pub mod engine;
 pub mod interface;
-pub mod keep;
 pub mod policy;
 pub mod protocol;
+pub mod runtime_dir;
 
-pub use bytes::{Bytes, NotASize};
+pub use byte_size::{Bytes, NotASize};
 pub use client::{
     Builder, Connection, Frame, Frames, InProcess, Port, PortCounters, PortError, SOCKET_DEFAULT,
     Signal, Timeout, in_process,

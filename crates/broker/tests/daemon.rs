@@ -15,9 +15,9 @@ use weir_broker::compile::Source;
 use weir_broker::protocol::{
     Answer, Ask, Channel, ErrorKind, Event, MESSAGE_LEN_MAX, OpenPort, Said, decode, encode,
 };
-use weir_lab::need;
-use weir_lab::net::nobody;
+use weir_lab::net::unprivileged;
 use weir_lab::rng::Rng;
+use weir_lab::testenv;
 
 /// Long enough for anything that ought to happen.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -124,12 +124,12 @@ fn ports_get_their_frames_and_go_with_the_connection() {
 
 #[test]
 fn a_policy_holds_whatever_is_asked() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let running = Running::start(POLICY);
     let refused = |change: fn(&mut OpenPort)| {
-        nobody::run(|| {
+        unprivileged::run(|| {
             let mut asked = copy("");
             change(&mut asked);
             running.connect().open(asked).unwrap_err()
@@ -152,7 +152,7 @@ fn a_policy_holds_whatever_is_asked() {
         let refusal = refused(change);
         assert!(refusal.message.contains(words), "{refusal}");
     }
-    nobody::run(|| {
+    unprivileged::run(|| {
         let mut client = running.connect();
         let wide = OpenPort {
             take: true,
@@ -192,13 +192,13 @@ fn a_policy_holds_whatever_is_asked() {
 
 #[test]
 fn users_do_not_see_or_touch_each_others_ports() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let running = Running::start(POLICY);
     let mut root = running.connect();
     let port = root.open(copy("udp")).unwrap().port;
-    nobody::run(|| {
+    unprivileged::run(|| {
         let mut client = running.connect();
         let own = client.open(copy("udp")).unwrap().port;
         let (Answer::Ports { ports, .. }, _) = client.ask(Ask::Ports { after: None }) else {
@@ -261,11 +261,11 @@ fn nonsense_ends_the_connection_with_a_reason_and_hurts_nobody_else() {
 
 #[test]
 fn connections_are_bounded_for_each_user() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let running = Running::start(POLICY);
-    nobody::run(|| {
+    unprivileged::run(|| {
         let mut open = Vec::new();
         let mut refused = 0;
         for _ in 0..1000 {
@@ -456,15 +456,15 @@ fn the_kernel_refuses_descriptors_of_clients() {
 
 #[test]
 fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     // As before Linux 6.16.
     let running = Running::start_with(POLICY, |listener| listener.accept_descriptors());
-    let far = block(&running, nobody::NOBODY);
+    let far = block(&running, unprivileged::NOBODY);
     // Behind what is no request, in the queue of a connection that is ended.
     let file = std::fs::File::open("/dev/null").unwrap();
-    nobody::run(|| {
+    unprivileged::run(|| {
         let client = running.connect();
         client.channel.send(b"x", &[], true).unwrap();
         let _ = client.channel.send(b"x", &[file.as_fd()], true);
@@ -475,7 +475,7 @@ fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
         std::thread::sleep(Duration::from_millis(5));
     }
     // Whose they are is not heard until they are closed.
-    nobody::run(|| {
+    unprivileged::run(|| {
         let channel = Channel::connect(&running.path).unwrap();
         let ask = Ask::Ports { after: None };
         let bytes = encode(&weir_broker::protocol::Request { id: 1, ask }).unwrap();
@@ -515,7 +515,7 @@ fn block(running: &Running, uid: u32) -> TcpStream {
 
 #[test]
 fn who_sends_descriptors_that_cannot_be_closed_is_kept_off_the_socket() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let policy = "[[grant]]\nusers = [4711]\ninterfaces = ['*']\n";
@@ -538,7 +538,7 @@ fn who_sends_descriptors_that_cannot_be_closed_is_kept_off_the_socket() {
 
 #[test]
 fn who_sends_no_descriptors_does_not_wait_for_those_who_do() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let running = Running::start_with(POLICY, |listener| listener.accept_descriptors());
@@ -556,7 +556,7 @@ fn who_sends_no_descriptors_does_not_wait_for_those_who_do() {
     }
     let ask = || Ask::Ports { after: None };
     let bytes = encode(&weir_broker::protocol::Request { id: 1, ask: ask() }).unwrap();
-    nobody::run(|| {
+    unprivileged::run(|| {
         for _ in 0..20 {
             // With requests in the queue, an empty message too, when it ends.
             let channel = Channel::connect(&running.path).unwrap();
@@ -593,11 +593,11 @@ fn more_descriptors_than_a_message_may_have_end_the_connection() {
 
 #[test]
 fn who_has_no_grant_is_turned_away_at_once() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let running = Running::start("[[grant]]\nusers = [4711]\ninterfaces = ['*']\n");
-    nobody::run(|| {
+    unprivileged::run(|| {
         let channel = Channel::connect(&running.path).unwrap();
         let message = channel.receive(true).unwrap().unwrap();
         let Said::Goodbye { reason, kind } = decode(&message.bytes).unwrap() else {
@@ -611,7 +611,7 @@ fn who_has_no_grant_is_turned_away_at_once() {
 
 /// Runs `f` as nobody, with these groups besides.
 fn with_groups<T: Send>(groups: &[u32], f: impl FnOnce() -> T + Send) -> T {
-    as_user(nobody::NOBODY, groups, f)
+    as_user(unprivileged::NOBODY, groups, f)
 }
 
 /// Runs `f` as a user, in the group of that number and these.
@@ -629,7 +629,7 @@ fn as_user<T: Send>(uid: u32, groups: &[u32], f: impl FnOnce() -> T + Send) -> T
 
 #[test]
 fn groups_are_those_of_the_process() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let running = Running::start("[[grant]]\ngroups = [4711]\ninterfaces = ['*']\n");
@@ -644,7 +644,7 @@ fn groups_are_those_of_the_process() {
 
 #[test]
 fn one_user_does_not_have_all_requests_that_wait_for_memory() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let running = Running::start(POLICY);
@@ -653,7 +653,7 @@ fn one_user_does_not_have_all_requests_that_wait_for_memory() {
         ring: Bytes(256 << 10),
         ..copy("")
     };
-    let answered = nobody::run(|| {
+    let answered = unprivileged::run(|| {
         let mut client = running.connect();
         let port = client.open(open()).unwrap().port;
         client.ask(Ask::Close { port });
@@ -683,10 +683,10 @@ fn one_user_does_not_have_all_requests_that_wait_for_memory() {
 /// Many ports become ready together, and each takes the kernel long to bind.
 #[test]
 fn ports_that_take_long_to_bind_hold_nobody_up() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
-    let (many, few) = (nobody::NOBODY, 4711);
+    let (many, few) = (unprivileged::NOBODY, 4711);
     let policy = format!(
         "[[grant]]\nusers = [{many}]\ninterfaces = ['*']\nports_max = 64\nmemory_max = '4 MiB'\n\
          [[grant]]\nusers = [{few}]\ninterfaces = ['*']\n"
@@ -698,7 +698,7 @@ fn ports_that_take_long_to_bind_hold_nobody_up() {
     let opening = std::thread::spawn(move || first.open(copy("udp")).unwrap());
     let ask = Ask::Open(copy("udp"));
     let bytes = encode(&weir_broker::protocol::Request { id: 1, ask }).unwrap();
-    let clients = nobody::run(|| {
+    let clients = unprivileged::run(|| {
         let clients = Vec::from_iter((0..40).map(|_| running.connect()));
         for client in &clients {
             client.channel.send(&bytes, &[], true).unwrap();
@@ -727,7 +727,7 @@ fn ports_that_take_long_to_bind_hold_nobody_up() {
 
 #[test]
 fn who_is_in_too_many_groups_is_turned_away() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let running = Running::start(POLICY);
@@ -754,7 +754,7 @@ fn spent(running: &Running) -> Duration {
 
 #[test]
 fn long_messages_that_make_no_sense_count_for_their_user() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let running = Running::start(POLICY);
@@ -767,7 +767,7 @@ fn long_messages_that_make_no_sense_count_for_their_user() {
     let mut bytes = encode(&weir_broker::protocol::Request { id: 1, ask }).unwrap();
     *bytes.last_mut().unwrap() = b']';
     let (before, mut count) = (spent(&running), 0);
-    nobody::run(|| {
+    unprivileged::run(|| {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(3) {
             let channel = Channel::connect(&running.path).unwrap();
@@ -786,14 +786,14 @@ fn long_messages_that_make_no_sense_count_for_their_user() {
 
 #[test]
 fn connecting_again_and_again_takes_little() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     for policy in [POLICY, ""] {
         let running = Running::start(policy);
         let (before, began) = (spent(&running), Instant::now());
         let mut count = 0;
-        nobody::run(|| {
+        unprivileged::run(|| {
             while began.elapsed() < Duration::from_millis(1500) {
                 drop(Channel::connect(&running.path));
                 count += 1;

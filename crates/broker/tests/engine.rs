@@ -196,10 +196,10 @@ fn nobody_has_all_shapes() {
             Err(refusal) => break refusal,
         }
         let _ = engine.finished();
-        assert!(opened.len() <= limits::SHAPES_MAX, "never refused");
+        assert!(opened.len() <= limits::SUBTABLES_MAX, "never refused");
     };
     assert_eq!(refusal.kind, ErrorKind::Limit, "{refusal}");
-    assert!(opened.len() > limits::SHAPES_MAX / 2, "{}", opened.len());
+    assert!(opened.len() > limits::SUBTABLES_MAX / 2, "{}", opened.len());
     let known = with(&shape(3));
     engine
         .open(owner(1, 1001), known)
@@ -390,11 +390,11 @@ fn users_leave_shapes_and_verifier_steps_to_root() {
     };
     let (of_grant, refusal) = fill(1000);
     assert!(refusal.message.contains("of this grant"), "{refusal}");
-    assert_eq!(of_grant as usize, limits::GRANT_SHAPES_MAX);
+    assert_eq!(of_grant as usize, limits::GRANT_SUBTABLES_MAX);
     let (opened, refusal) = fill(2000);
     assert_eq!(refusal.kind, ErrorKind::Limit, "{refusal}");
     assert!(refusal.message.contains("of all users"), "{refusal}");
-    assert_eq!(opened as usize, limits::USERS_SHAPES_MAX);
+    assert_eq!(opened as usize, limits::USERS_SUBTABLES_MAX);
     // Of another user it is refused as well, and not of root.
     let next = with(&shape(opened as usize));
     assert!(engine.open(owner(5, 99), next.clone()).is_err());

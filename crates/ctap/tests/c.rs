@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use weir_lab::command::Command;
-use weir_lab::need;
 use weir_lab::net::{Host, Line, Offloads, Process, Signal};
+use weir_lab::testenv;
 use weir_lab::wait::Limited;
 
 fn root() -> PathBuf {
@@ -43,7 +43,7 @@ impl Drop for Folder {
 /// `None` (after `skip`) without a compiler.
 fn compiled(folder: &Folder) -> Option<PathBuf> {
     let program = folder.0.join("tap_forward");
-    let mut cc = need::program("cc")?;
+    let mut cc = testenv::program("cc")?;
     cc.args([
         "-std=c11",
         "-Wall",
@@ -90,7 +90,7 @@ fn end(mut process: Process) -> String {
 
 #[test]
 fn the_example_forwards_and_outlives_its_founder() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let folder = Folder::new("forwards");

@@ -124,7 +124,7 @@ fn plan(set: &Set, results: &Recorder) -> Plan {
         bound / count,
         unbound / count,
         again / count,
-        plan.shapes().count(),
+        plan.subtables().count(),
     );
     let name = |what: &str| format!("acl: {}, {} rules: {what}", set.name, set.rules.len());
     let (us, none) = (Unit::Microseconds, Bar::None);

@@ -159,7 +159,7 @@ fn text(tuple: FiveTuple) -> String {
 /// grows with their number is to be seen.
 fn connections(count: u32) -> Plan {
     filled(
-        Plan::tabled(0x1234),
+        Plan::indexed_only(0x1234),
         (0..count).map(|n| text(connection(n))),
     )
 }
@@ -349,7 +349,7 @@ fn rule_sets(oracle: &Oracle, results: &Recorder) {
         for (name, frames) in names.iter().zip([traces(false), traces(true)]) {
             let mut contestants = Vec::new();
             for (at, rules) in sets.iter().enumerate() {
-                let (count, shapes) = (rules.len(), plans[at].shapes().count());
+                let (count, shapes) = (rules.len(), plans[at].subtables().count());
                 let name = format!("plan, {count} rules in {shapes} shapes");
                 contestants.push(on_frames(name, &plans[at], &frames[at]));
             }
@@ -383,7 +383,7 @@ fn many_shapes(oracle: &Oracle, results: &Recorder) {
         let name = format!(
             "plan, {} filters, {} shapes",
             plan.len(),
-            plan.shapes().count()
+            plan.subtables().count()
         );
         contestants.push(on_frames(name, plan, frames));
     }

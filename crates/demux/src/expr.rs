@@ -12,12 +12,12 @@ use weir_filter::ir::{BinOp, Op, Operand, Value};
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Exprs {
     ops: Vec<Op>,
-    facts: Vec<Facts>,
+    known_bits: Vec<KnownBits>,
 }
 
 /// What is known of an expression's value wherever it has one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Facts {
+struct KnownBits {
     /// Bits that may be set.
     bits: u32,
     /// An upper bound.
@@ -28,7 +28,7 @@ struct Facts {
 
 /// An expression has no value on any frame, or a limit is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refused {
+pub(crate) enum ExprError {
     /// It divides by the constant zero.
     NoValue,
     /// Too many expressions, or too deep a one.
@@ -39,7 +39,7 @@ impl Exprs {
     pub(crate) fn with_capacity(capacity: usize) -> Exprs {
         Exprs {
             ops: Vec::with_capacity(capacity),
-            facts: Vec::with_capacity(capacity),
+            known_bits: Vec::with_capacity(capacity),
         }
     }
 
@@ -65,67 +65,67 @@ impl Exprs {
 
     /// The bits of `expr` that may be set.
     pub fn bits(&self, expr: Value) -> u32 {
-        self.facts[expr.index()].bits
+        self.known_bits[expr.index()].bits
     }
 
     /// An upper bound on `expr`.
     pub fn max(&self, expr: Value) -> u32 {
-        self.facts[expr.index()].max
+        self.known_bits[expr.index()].max
     }
 
-    fn operand_facts(&self, operand: Operand) -> Facts {
+    fn operand_bits(&self, operand: Operand) -> KnownBits {
         match operand {
-            Operand::Imm(constant) => Facts {
+            Operand::Imm(constant) => KnownBits {
                 bits: constant,
                 max: constant,
                 depth: 0,
             },
-            Operand::Val(expr) => self.facts[expr.index()],
+            Operand::Val(expr) => self.known_bits[expr.index()],
         }
     }
 
     /// The name of `op`, or its value if that is constant.
-    pub(crate) fn intern(&mut self, op: Op) -> Result<Operand, Refused> {
+    pub(crate) fn intern(&mut self, op: Op) -> Result<Operand, ExprError> {
         let op = match self.simplified(op)? {
-            Simple::Is(operand) => return Ok(operand),
-            Simple::Op(op) => op,
+            Folded::Is(operand) => return Ok(operand),
+            Folded::Op(op) => op,
         };
         // A filter has a few dozen expressions at most: looking through them
         // costs less than hashing.
         if let Some(index) = self.ops.iter().position(|known| *known == op) {
             return Ok(Operand::Val(Value(index as u32)));
         }
-        let facts = self.facts_of(op);
+        let facts = self.known_bits_of(op);
         if self.ops.len() == limits::FILTER_EXPRS_MAX
             || usize::from(facts.depth) > limits::EXPR_DEPTH_MAX
         {
-            return Err(Refused::Limit);
+            return Err(ExprError::Limit);
         }
         self.ops.push(op);
-        self.facts.push(facts);
+        self.known_bits.push(facts);
         Ok(Operand::Val(Value(self.ops.len() as u32 - 1)))
     }
 
-    fn simplified(&mut self, op: Op) -> Result<Simple, Refused> {
+    fn simplified(&mut self, op: Op) -> Result<Folded, ExprError> {
         match op {
             Op::Load {
                 width,
                 base: Some(base),
                 offset,
-            } => Ok(Simple::Op(self.load_from(width, base, offset))),
+            } => Ok(Folded::Op(self.load_from(width, base, offset))),
             Op::Bin { op, a, b } => self.simplified_bin(op, a, b),
             Op::Test { cmp, a, b } => Ok(match (a, b) {
                 (Operand::Imm(x), Operand::Imm(y)) => {
-                    Simple::Is(Operand::Imm(u32::from(cmp.eval(x, y))))
+                    Folded::Is(Operand::Imm(u32::from(cmp.eval(x, y))))
                 }
-                (Operand::Imm(_), Operand::Val(_)) => Simple::Op(Op::Test {
+                (Operand::Imm(_), Operand::Val(_)) => Folded::Op(Op::Test {
                     cmp: cmp.swapped(),
                     a: b,
                     b: a,
                 }),
-                _ => Simple::Op(op),
+                _ => Folded::Op(op),
             }),
-            Op::Len | Op::Load { .. } | Op::Param => Ok(Simple::Op(op)),
+            Op::Len | Op::Load { .. } | Op::Param => Ok(Folded::Op(op)),
         }
     }
 
@@ -154,10 +154,10 @@ impl Exprs {
         }
     }
 
-    fn simplified_bin(&mut self, op: BinOp, a: Operand, b: Operand) -> Result<Simple, Refused> {
+    fn simplified_bin(&mut self, op: BinOp, a: Operand, b: Operand) -> Result<Folded, ExprError> {
         if let (Operand::Imm(x), Operand::Imm(y)) = (a, b) {
-            let value = op.eval(x, y).ok_or(Refused::NoValue)?;
-            return Ok(Simple::Is(Operand::Imm(value)));
+            let value = op.eval(x, y).ok_or(ExprError::NoValue)?;
+            return Ok(Folded::Is(Operand::Imm(value)));
         }
         let (a, b) = if op.commutes() && in_order(b, a) {
             (b, a)
@@ -165,26 +165,26 @@ impl Exprs {
             (a, b)
         };
         let (Operand::Val(x), Operand::Imm(c)) = (a, b) else {
-            return Ok(Simple::Op(Op::Bin { op, a, b }));
+            return Ok(Folded::Op(Op::Bin { op, a, b }));
         };
         Ok(match (op, c) {
-            (BinOp::Div | BinOp::Mod, 0) => return Err(Refused::NoValue),
+            (BinOp::Div | BinOp::Mod, 0) => return Err(ExprError::NoValue),
             (BinOp::And, _) => self.masked(x, c),
-            (BinOp::Mul, 0) | (BinOp::Shl | BinOp::Shr, 32..) => Simple::Is(Operand::Imm(0)),
-            (BinOp::Mul | BinOp::Div, 1) => Simple::Is(a),
+            (BinOp::Mul, 0) | (BinOp::Shl | BinOp::Shr, 32..) => Folded::Is(Operand::Imm(0)),
+            (BinOp::Mul | BinOp::Div, 1) => Folded::Is(a),
             (BinOp::Add | BinOp::Sub | BinOp::Or | BinOp::Xor | BinOp::Shl | BinOp::Shr, 0) => {
-                Simple::Is(a)
+                Folded::Is(a)
             }
-            (BinOp::Mul, c) if c.is_power_of_two() => Simple::Op(Op::Bin {
+            (BinOp::Mul, c) if c.is_power_of_two() => Folded::Op(Op::Bin {
                 op: BinOp::Shl,
                 a,
                 b: Operand::Imm(c.trailing_zeros()),
             }),
-            _ => Simple::Op(Op::Bin { op, a, b }),
+            _ => Folded::Op(Op::Bin { op, a, b }),
         })
     }
 
-    fn masked(&self, x: Value, mask: u32) -> Simple {
+    fn masked(&self, x: Value, mask: u32) -> Folded {
         let (x, mask) = match self.op(x) {
             Op::Bin {
                 op: BinOp::And,
@@ -195,11 +195,11 @@ impl Exprs {
         };
         let kept = self.bits(x) & mask;
         if kept == 0 {
-            Simple::Is(Operand::Imm(0))
+            Folded::Is(Operand::Imm(0))
         } else if kept == self.bits(x) {
-            Simple::Is(Operand::Val(x))
+            Folded::Is(Operand::Val(x))
         } else {
-            Simple::Op(Op::Bin {
+            Folded::Op(Op::Bin {
                 op: BinOp::And,
                 a: Operand::Val(x),
                 b: Operand::Imm(kept),
@@ -207,10 +207,10 @@ impl Exprs {
         }
     }
 
-    fn facts_of(&self, op: Op) -> Facts {
+    fn known_bits_of(&self, op: Op) -> KnownBits {
         let depth = op
             .operands()
-            .map(|operand| self.operand_facts(operand).depth + 1)
+            .map(|operand| self.operand_bits(operand).depth + 1)
             .max()
             .unwrap_or(0);
         let (bits, max) = match op {
@@ -220,7 +220,7 @@ impl Exprs {
             Op::Bin { op, a, b } => self.bin_bounds(op, a, b),
         };
         let max = max.min(bits);
-        Facts {
+        KnownBits {
             bits: bits & filled(max),
             max,
             depth,
@@ -228,7 +228,7 @@ impl Exprs {
     }
 
     fn bin_bounds(&self, op: BinOp, a: Operand, b: Operand) -> (u32, u32) {
-        let (x, y) = (self.operand_facts(a), self.operand_facts(b));
+        let (x, y) = (self.operand_bits(a), self.operand_bits(b));
         match (op, b) {
             (BinOp::And, _) => (x.bits & y.bits, x.max.min(y.max)),
             (BinOp::Or | BinOp::Xor, _) => (x.bits | y.bits, u32::MAX),
@@ -250,7 +250,7 @@ impl Exprs {
     }
 }
 
-enum Simple {
+enum Folded {
     Is(Operand),
     Op(Op),
 }

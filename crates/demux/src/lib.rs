@@ -2,13 +2,13 @@
 //! their number.
 //!
 //! ```text
-//!  Program ──► Filter: accept paths        bind ┌── shape: ethertype, protocol, addresses, ports
+//!  Program ──► Filter: accept paths        bind ┌── subtable: ethertype, protocol, addresses, ports
 //!              key (field = value) ────────────►│     hash table: key ─► entries by rank
-//!              residual tests                   ├── shape: ethertype, protocol, port
+//!              residual tests                   ├── subtable: ethertype, protocol, port
 //!                                               │     hash table …
 //!              or: too complex ────────────────►└── whole programs, as native code
 //!
-//!  frame ──► which shapes are possible? ──► look up in each ──► least rank that takes ──► Verdict
+//!  frame ──► which subtables are possible? ──► look up in each ──► least rank that takes ──► Verdict
 //! ```
 //!
 //! [`Filter`] analyses a program once; [`Plan::bind`] enters it; [`Plan::run`]
@@ -33,5 +33,5 @@ mod verdict;
 pub use binding::{Binding, BindingId, Rank, Target};
 pub use expr::Exprs;
 pub use filter::{Analysis, Field, Filter, Path, Snap, Test};
-pub use plan::{BindError, EntryView, Explain, Plan, ShapeView};
+pub use plan::{BindError, EntryView, Explain, Plan, SubtableView};
 pub use verdict::{Delivery, Verdict};

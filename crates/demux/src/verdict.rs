@@ -84,7 +84,7 @@ pub(crate) struct Walk {
     /// Who accepted so far, in any order.
     pub(crate) found: Vec<Delivery>,
     /// Parts of a tree that are left to search, each with its best rank.
-    pub(crate) rests: Vec<(Rank, u32)>,
+    pub(crate) pending: Vec<(Rank, u32)>,
 }
 
 /// Values of expressions on the frame at hand.
@@ -100,7 +100,7 @@ pub(crate) struct Memo {
 }
 
 /// What a memo says of an expression.
-pub(crate) enum Known {
+pub(crate) enum Memoised {
     Value(u32),
     NoValue,
     Unknown,
@@ -120,11 +120,11 @@ impl Memo {
     }
 
     #[inline]
-    pub(crate) fn get(&self, index: usize) -> Known {
+    pub(crate) fn get(&self, index: usize) -> Memoised {
         match self.values.get(index) {
-            Some((stamp, value)) if *stamp == self.stamp => Known::Value(*value),
-            Some((stamp, _)) if *stamp == self.stamp + 1 => Known::NoValue,
-            _ => Known::Unknown,
+            Some((stamp, value)) if *stamp == self.stamp => Memoised::Value(*value),
+            Some((stamp, _)) if *stamp == self.stamp + 1 => Memoised::NoValue,
+            _ => Memoised::Unknown,
         }
     }
 

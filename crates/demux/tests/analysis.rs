@@ -74,7 +74,7 @@ fn connections_share_a_shape_and_prefixes_of_a_length_do() {
             &format!("ip and udp and src host 10.0.0.{n} and dst port {n}"),
         );
     }
-    assert_eq!(plan.shapes().count(), 1);
+    assert_eq!(plan.subtables().count(), 1);
     for n in 1..20 {
         bind(
             &mut plan,
@@ -82,14 +82,14 @@ fn connections_share_a_shape_and_prefixes_of_a_length_do() {
         );
     }
     assert_eq!(
-        plan.shapes().count(),
+        plan.subtables().count(),
         1,
         "the protocol is a value as any other"
     );
     for n in 1..20 {
         bind(&mut plan, &format!("ip and src net 10.{n}.0.0/16"));
     }
-    assert_eq!(plan.shapes().count(), 2);
+    assert_eq!(plan.subtables().count(), 2);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_filter_with_too_many_paths_runs_whole() {
     }
     text.push_str(&format!("b37(v{value}):\n  ret v{value}\n}}"));
     let filter = of_ir(&text);
-    assert_eq!(*filter.analysis(), Analysis::Whole);
+    assert_eq!(*filter.analysis(), Analysis::Opaque);
     let mut plan = Plan::new(1);
     let id = plan
         .bind(Binding {
@@ -245,14 +245,14 @@ fn a_filter_with_too_many_paths_runs_whole() {
             tag: 0,
         })
         .expect("room");
-    assert_eq!(plan.whole().count(), 1);
+    assert_eq!(plan.opaque().count(), 1);
     let mut verdict = weir_demux::Verdict::new();
     plan.run(&[5; 12], 12, &mut verdict);
     assert_eq!(verdict.taker().expect("accepted").snap_len, 1 << 12);
     plan.run(&[5; 11], 12, &mut verdict);
     assert!(verdict.taker().is_none(), "the last load is outside");
     plan.unbind(id).expect("bound");
-    assert_eq!(plan.whole().count(), 0);
+    assert_eq!(plan.opaque().count(), 0);
 }
 
 #[test]
@@ -293,5 +293,5 @@ fn what_the_search_looks_at_is_bounded() {
     // though they are few enough as paths.
     assert!(matches!(long_tail(0, 8_000).analysis(), Analysis::Paths(paths) if paths.len() == 1));
     assert!(matches!(long_tail(8, 10).analysis(), Analysis::Paths(paths) if paths.len() == 256));
-    assert_eq!(*long_tail(8, 8_000).analysis(), Analysis::Whole);
+    assert_eq!(*long_tail(8, 8_000).analysis(), Analysis::Opaque);
 }

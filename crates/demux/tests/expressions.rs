@@ -1,5 +1,5 @@
 //! Plans of filters as users write them: rule sets, expressions of many
-//! shapes, and the shared corpus, against each filter by the interpreter.
+//! subtables, and the shared corpus, against each filter by the interpreter.
 
 mod common;
 
@@ -50,8 +50,8 @@ fn rule_sets() {
         let mut rng = Rng::new(seed);
         let rules = generate(profile, seed, 300);
         let texts = rules.iter().map(|rule| rule.expression());
-        let (mut plan, mut reference) = bound(Plan::tabled(3), texts, &mut rng);
-        assert_eq!(plan.whole().count(), 0);
+        let (mut plan, mut reference) = bound(Plan::indexed_only(3), texts, &mut rng);
+        assert_eq!(plan.opaque().count(), 0);
         for round in 0..4 {
             for tuple in Trace::even(&rules, seed + round).take(60) {
                 let mut bytes = tuple.frame();
@@ -97,7 +97,7 @@ fn the_corpus() {
         let plan = if number % 2 == 0 {
             Plan::new(3)
         } else {
-            Plan::tabled(3)
+            Plan::indexed_only(3)
         };
         let (plan, reference) = bound(plan, chunk.iter().cloned(), &mut rng);
         all += plan.len();
@@ -108,7 +108,7 @@ fn the_corpus() {
         for (_, binding) in &reference.0 {
             match binding.filter.analysis() {
                 Analysis::Paths(paths) => assert!(paths.len() <= limits::PATHS_MAX),
-                Analysis::Whole => whole += 1,
+                Analysis::Opaque => whole += 1,
             }
         }
     }

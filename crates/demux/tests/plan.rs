@@ -56,7 +56,7 @@ fn thousands_of_connections_come_and_go() {
         let known = n.wrapping_mul(7919) % (n + 1);
         assert_eq!(tags(&plan, &frame(known), &mut verdict), [known]);
     }
-    assert_eq!(plan.shapes().count(), 1);
+    assert_eq!(plan.subtables().count(), 1);
     for n in (0..COUNT).filter(|n| n % 3 != 0) {
         plan.unbind(ids[n as usize]).expect("bound");
     }
@@ -76,7 +76,11 @@ fn thousands_of_connections_come_and_go() {
         plan.unbind(id).expect("bound");
     }
     assert!(plan.is_empty());
-    assert_eq!(plan.shapes().count(), 0, "shapes go with their last entry");
+    assert_eq!(
+        plan.subtables().count(),
+        0,
+        "shapes go with their last entry"
+    );
     assert_eq!(
         plan.exprs().count(),
         0,
@@ -86,7 +90,7 @@ fn thousands_of_connections_come_and_go() {
 
 #[test]
 fn what_comes_and_goes_leaves_nothing() {
-    for mut plan in [Plan::new(7), Plan::tabled(7)] {
+    for mut plan in [Plan::new(7), Plan::indexed_only(7)] {
         comes_and_goes(&mut plan);
     }
 }
@@ -100,14 +104,14 @@ fn comes_and_goes(plan: &mut Plan) {
         for id in ids {
             plan.unbind(id).expect("bound");
         }
-        assert_eq!((plan.len(), plan.whole().count()), (0, 0));
-        assert_eq!((plan.shapes().count(), plan.exprs().count()), (0, 0));
+        assert_eq!((plan.len(), plan.opaque().count()), (0, 0));
+        assert_eq!((plan.subtables().count(), plan.exprs().count()), (0, 0));
     }
 }
 
 #[test]
 fn thousands_of_ranges_under_one_key() {
-    let (mut plan, mut verdict) = (Plan::tabled(9), Verdict::new());
+    let (mut plan, mut verdict) = (Plan::indexed_only(9), Verdict::new());
     let mut reference = Reference(Vec::new());
     let mut tape = Tape::seeded(5, 100_000);
     let port = |tape: &mut Tape| (tape.word() >> 16) as u16;
@@ -126,7 +130,7 @@ fn thousands_of_ranges_under_one_key() {
         let id = plan.bind(binding.clone()).expect("room");
         reference.0.push((id, binding));
     }
-    assert!(plan.shapes().count() <= 2);
+    assert!(plan.subtables().count() <= 2);
     for round in 0..300 {
         let ports = (port(&mut tape), port(&mut tape));
         let bytes = ip_frame(17, 1, 2, ports, 5);
@@ -175,7 +179,7 @@ fn claiming(filter: Filter, priority: u16, tag: u32) -> Binding {
 
 #[test]
 fn a_claim_bars_others_from_taking_never_from_copying() {
-    for mut plan in [Plan::new(1), Plan::tabled(1)] {
+    for mut plan in [Plan::new(1), Plan::indexed_only(1)] {
         let mut verdict = Verdict::new();
         let all = || filter(&Pred::All);
         let ip = || filter(&Pred::Ether(0));
@@ -222,7 +226,7 @@ fn the_seed_is_not_observable() {
         .collect();
     let frames: Vec<Vec<u8>> = (0..500).map(|_| common::frame(&mut tape)).collect();
     let run = |seed| {
-        let (mut plan, mut verdict) = (Plan::tabled(seed), Verdict::new());
+        let (mut plan, mut verdict) = (Plan::indexed_only(seed), Verdict::new());
         for binding in &bindings {
             plan.bind(binding.clone()).expect("room");
         }
@@ -279,26 +283,26 @@ fn few_filters_run_directly_until_they_share_a_table() {
         let id = plan.bind(taking(filter(&connection(n)), 5, n));
         ids.push(id.expect("room"));
         if n < 3 {
-            assert_eq!(plan.shapes().count(), 0, "{n}");
+            assert_eq!(plan.subtables().count(), 0, "{n}");
         }
         let expected: &[u32] = if n < 2 { &[1000] } else { &[1000, 2] };
         assert_eq!(tags(&plan, &bytes, &mut verdict), expected, "{n}");
-        assert_eq!(plan.whole().count() + entries(&plan), plan.len());
+        assert_eq!(plan.opaque().count() + entries(&plan), plan.len());
     }
     // The connections share one; the other kind still runs directly.
-    assert_eq!((plan.shapes().count(), plan.whole().count()), (1, 1));
+    assert_eq!((plan.subtables().count(), plan.opaque().count()), (1, 1));
     for id in ids.drain(3..) {
         assert_eq!(tags(&plan, &bytes, &mut verdict), [1000, 2]);
         plan.unbind(id).expect("bound");
     }
     plan.unbind(ids[0]).expect("bound");
-    assert_eq!((plan.shapes().count(), plan.whole().count()), (0, 3));
+    assert_eq!((plan.subtables().count(), plan.opaque().count()), (0, 3));
     assert_eq!(plan.exprs().count(), 0);
     assert_eq!(tags(&plan, &bytes, &mut verdict), [1000, 2]);
 }
 
 fn entries(plan: &Plan) -> usize {
-    plan.shapes().map(|shape| shape.len()).sum()
+    plan.subtables().map(|shape| shape.len()).sum()
 }
 
 #[test]
@@ -307,12 +311,12 @@ fn filters_of_too_many_kinds_move_to_tables() {
         return;
     }
     let (mut plan, mut verdict) = (Plan::new(1), Verdict::new());
-    let count = limits::DIRECT_MAX as u32 * 2;
+    let count = limits::LINEAR_MAX as u32 * 2;
     let mut ids = Vec::new();
     for at in 0..count {
         ids.push(plan.bind(taking(byte(at), 5, at)).expect("room"));
         if at < count / 2 {
-            assert_eq!(plan.shapes().count(), 0);
+            assert_eq!(plan.subtables().count(), 0);
         }
         for bound in 0..=at {
             let mut bytes = [0; 256];
@@ -320,18 +324,18 @@ fn filters_of_too_many_kinds_move_to_tables() {
             assert_eq!(tags(&plan, &bytes, &mut verdict), [bound]);
         }
     }
-    assert_eq!(plan.whole().count(), 0, "all have moved");
+    assert_eq!(plan.opaque().count(), 0, "all have moved");
     // A changed filter stays where the others are.
     plan.change_filter(ids[7], byte(200)).expect("room");
-    assert_eq!(plan.whole().count(), 0);
+    assert_eq!(plan.opaque().count(), 0);
     for id in ids.drain(10..) {
         plan.unbind(id).expect("bound");
     }
-    assert_eq!((plan.shapes().count(), plan.whole().count()), (0, 10));
+    assert_eq!((plan.subtables().count(), plan.opaque().count()), (0, 10));
     // And now changes run directly too, however often.
     for at in [201, 202] {
         plan.change_filter(ids[7], byte(at)).expect("room");
-        assert_eq!((plan.shapes().count(), plan.whole().count()), (0, 10));
+        assert_eq!((plan.subtables().count(), plan.opaque().count()), (0, 10));
         let mut bytes = [0; 256];
         (bytes[7], bytes[at as usize]) = (1, 1);
         assert_eq!(tags(&plan, &bytes, &mut verdict), [7]);
@@ -350,7 +354,7 @@ fn expressions_that_are_shared_need_no_room() {
         let text = format!("filter {{\n{tests}b120:\n  ret 64\nb121:\n  ret 0\n}}");
         Filter::new(text.parse::<Program>().expect("well formed"))
     };
-    let mut plan = Plan::tabled(1);
+    let mut plan = Plan::indexed_only(1);
     let room = limits::EXPRS_MAX as u32 / EACH;
     for n in 0..room {
         plan.bind(taking(filter(n * EACH), 1, n)).expect("room");
@@ -372,8 +376,8 @@ fn expressions_that_are_shared_need_no_room() {
 
 #[test]
 fn too_many_shapes_are_refused_and_change_nothing() {
-    let (mut plan, mut verdict) = (Plan::tabled(1), Verdict::new());
-    for at in 0..limits::SHAPES_MAX as u32 {
+    let (mut plan, mut verdict) = (Plan::indexed_only(1), Verdict::new());
+    for at in 0..limits::SUBTABLES_MAX as u32 {
         plan.bind(taking(byte(at), 1, at)).expect("room");
     }
     let exprs = plan.exprs().count();
@@ -382,16 +386,16 @@ fn too_many_shapes_are_refused_and_change_nothing() {
         error,
         BindError::Full {
             what: "shapes",
-            max: limits::SHAPES_MAX,
+            max: limits::SUBTABLES_MAX,
             ..
         }
     ));
     assert!(error.to_string().contains("4097"), "{error}");
     assert_eq!(
         (plan.len(), plan.exprs().count()),
-        (limits::SHAPES_MAX, exprs)
+        (limits::SUBTABLES_MAX, exprs)
     );
-    // A known shape still has room.
+    // A known subtable still has room.
     let id = plan.bind(taking(byte(17), 2, 4242)).expect("room");
     let mut bytes = [0; 64];
     bytes[17] = 1;
@@ -450,7 +454,7 @@ fn a_permanent_binding_stays_as_it_is() {
 #[test]
 fn permanent_bindings_of_all_kinds_are_as_any_others() {
     let (mut plan, mut verdict) = (Plan::new(1), Verdict::new());
-    let mut reference = Plan::tabled(1);
+    let mut reference = Plan::indexed_only(1);
     let mut expected = Verdict::new();
     // One by one of many kinds: they run directly at first, then are moved.
     for at in 0..200 {
@@ -471,7 +475,7 @@ fn permanent_bindings_of_all_kinds_are_as_any_others() {
 
 #[test]
 fn a_plan_explains_itself() {
-    let mut plan = Plan::tabled(1);
+    let mut plan = Plan::indexed_only(1);
     for n in 0..3 {
         plan.bind(taking(filter(&connection(n)), 5, n))
             .expect("room");
@@ -503,12 +507,12 @@ shape 0: 3 entries, priorities up to 5
 
 #[test]
 fn a_shape_shows_what_a_lowering_needs() {
-    let mut plan = Plan::tabled(1);
+    let mut plan = Plan::indexed_only(1);
     for n in 0..5 {
         plan.bind(taking(filter(&connection(n)), n as u16, n))
             .expect("room");
     }
-    let shape = plan.shapes().next().expect("one shape");
+    let shape = plan.subtables().next().expect("one shape");
     assert_eq!((shape.len(), shape.fields().len()), (5, 7));
     assert_eq!(shape.best().priority(), 4);
     let guarded = (0..7).filter(|field| shape.guard(*field).is_some()).count();

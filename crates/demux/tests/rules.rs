@@ -98,7 +98,7 @@ fn come_and_go(rules: &[Rule], seed: u64) -> bool {
     for (id, ..) in bound.0.values() {
         plan.unbind(*id).expect("bound");
     }
-    let left = (plan.len(), plan.shapes().count(), plan.exprs().count());
+    let left = (plan.len(), plan.subtables().count(), plan.exprs().count());
     assert_eq!(left, (0, 0, 0), "nothing is left");
     grouped
 }

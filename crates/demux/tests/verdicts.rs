@@ -46,7 +46,7 @@ proptest! {
 
     #[test]
     fn as_each_filter_in_turn(seed in any::<u64>()) {
-        for plan in [Plan::new(seed.into()), Plan::tabled(seed.into())] {
+        for plan in [Plan::new(seed.into()), Plan::indexed_only(seed.into())] {
             live(plan, &mut Tape::seeded(seed, 20_000), 25, 3);
         }
     }
@@ -55,7 +55,7 @@ proptest! {
 #[test]
 fn many_bindings() {
     for seed in 0..4 {
-        for plan in [Plan::new(seed.into()), Plan::tabled(seed.into())] {
+        for plan in [Plan::new(seed.into()), Plan::indexed_only(seed.into())] {
             live(plan, &mut Tape::seeded(seed, 200_000), 300, 1);
         }
     }

@@ -16,9 +16,9 @@ use weir_filter::interp::Interp;
 use weir_filter::ir::{Builder, Cmp, Program, Width};
 use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
-use weir_lab::need;
 use weir_lab::oracle::{Filter, Frame, Oracle};
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
+use weir_lab::testenv;
 use weir_wire::LinkType;
 
 const EXPRESSIONS: [&str; 7] = [
@@ -41,12 +41,12 @@ const TURNS: usize = 60;
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     if Arch::host().is_none() {
-        need::skip("no native code for this machine");
+        testenv::skip("no native code for this machine");
         return;
     }
     let results = recorder!();
     compile_time(&mut criterion, &results);
-    if let (Some(oracle), Some(folder)) = (Oracle::load(), need::captures()) {
+    if let (Some(oracle), Some(folder)) = (Oracle::load(), testenv::captures()) {
         for name in CAPTURES {
             let capture = oracle.read(&folder.join(name)).expect("a capture reads");
             assert_eq!(capture.linktype, LinkType::EN10MB);

@@ -7,7 +7,7 @@ use weir_filter::lang::cbpf::code::*;
 use weir_filter::lang::cbpf::{Insn, LiftError, VerifyError, lift, parse, run, verify};
 use weir_lab::oracle::{Frame, Oracle};
 use weir_lab::program::{Tape, frames};
-use weir_lab::{corpus, traffic};
+use weir_lab::{captures, corpus};
 use weir_wire::LinkType;
 
 const ADD_K: u16 = ALU | ADD;
@@ -319,7 +319,7 @@ fn libpcaps_programs_lift_and_mean_the_same() {
     let Some(oracle) = Oracle::load() else {
         return;
     };
-    let captured: Vec<Frame> = traffic::captures(&oracle)
+    let captured: Vec<Frame> = captures::captures(&oracle)
         .into_iter()
         .filter(|(_, capture)| capture.linktype == LinkType::EN10MB)
         .flat_map(|(_, capture)| capture.frames.into_iter().take(40))

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use weir_filter::lang::cbpf::{
     self, Form, Insn, Order, code, from_bytes, from_bytes_in, parse, read, text, to_bytes, verify,
 };
-use weir_lab::need;
+use weir_lab::testenv;
 
 /// Expressions whose programs together hold every instruction that tcpdump
 /// can be made to emit, with and without its optimiser.
@@ -37,7 +37,7 @@ const EXPRESSIONS: [&str; 24] = [
 
 /// What tcpdump prints for an expression; `None` if it refuses it.
 fn tcpdump(form: &str, optimise: bool, expression: &str) -> Option<String> {
-    let mut command = need::program("tcpdump").expect("the test has asked for it");
+    let mut command = testenv::program("tcpdump").expect("the test has asked for it");
     command.args(["-y", "EN10MB", form]);
     if !optimise {
         command.arg("-O");
@@ -62,7 +62,7 @@ fn drop_unused(insn: &mut Insn) {
 
 #[test]
 fn every_form_reads_and_writes_as_tcpdump_prints_it() {
-    if !need::programs(&["tcpdump"]) {
+    if !testenv::programs(&["tcpdump"]) {
         return;
     }
     let mut programs = 0;

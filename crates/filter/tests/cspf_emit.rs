@@ -13,7 +13,7 @@ use weir_filter::opt::optimise;
 use weir_lab::oracle::Oracle;
 use weir_lab::program::{Frame, Tape, frame, frames, program, seeded};
 use weir_lab::rules::{FiveTuple, TCP, UDP};
-use weir_lab::{corpus, need, traffic};
+use weir_lab::{captures, corpus, testenv};
 use weir_wire::LinkType;
 
 /// Asserts equal verdicts, by the words themselves and lowered again, and that
@@ -204,9 +204,9 @@ fn corpus_frames() -> Vec<Frame> {
         frames.push(Frame { bytes, wire_len });
     }
     match Oracle::load() {
-        None => need::skip("no libpcap to read captures with"),
+        None => testenv::skip("no libpcap to read captures with"),
         Some(oracle) => {
-            for (_, capture) in traffic::captures(&oracle) {
+            for (_, capture) in captures::captures(&oracle) {
                 if capture.linktype == LinkType::EN10MB {
                     let few = capture.frames.into_iter().step_by(37).take(3);
                     frames.extend(few.map(|frame| Frame {

@@ -5,7 +5,7 @@ use weir_filter::backend::Runner;
 use weir_filter::backend::native::{Arch, Code, NativeError, SLOTS_MAX, assemble, listing};
 use weir_filter::interp::Interp;
 use weir_filter::ir::{BinOp, Builder, Cmp, Operand, Program, SNAPLEN_ALL, Term, Value, Width};
-use weir_lab::guarded::Guarded;
+use weir_lab::guard_page::Guarded;
 
 /// Where operations change their behaviour.
 const EDGES: [u32; 21] = [

@@ -6,10 +6,10 @@ use weir_filter::interp::Interp;
 use weir_filter::ir::Program;
 use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
-use weir_lab::guarded::Guarded;
+use weir_lab::guard_page::Guarded;
 use weir_lab::oracle::{Frame, Oracle};
 use weir_lab::rng::Rng;
-use weir_lab::{corpus, traffic};
+use weir_lab::{captures, corpus};
 use weir_wire::LinkType;
 
 /// Frames of each capture, spread over its length.
@@ -19,13 +19,13 @@ const FRAMES_PER_CAPTURE: usize = if cfg!(debug_assertions) { 6 } else { 200 };
 fn frames(oracle: &Oracle) -> Vec<Frame> {
     let mut rng = Rng::new(7);
     let mut frames = Vec::new();
-    for (_, capture) in traffic::captures(oracle) {
+    for (_, capture) in captures::captures(oracle) {
         if capture.linktype != LinkType::EN10MB {
             continue;
         }
         let step = capture.frames.len().div_ceil(FRAMES_PER_CAPTURE).max(1);
         for frame in capture.frames.into_iter().step_by(step) {
-            frames.push(traffic::damage(&mut rng, &frame));
+            frames.push(captures::damage(&mut rng, &frame));
             frames.push(frame);
         }
     }

@@ -6,7 +6,7 @@ use proptest::test_runner::RngSeed;
 use weir_filter::backend::native::{Arch, Code};
 use weir_filter::interp::Interp;
 use weir_filter::ir::Program;
-use weir_lab::guarded::Guarded;
+use weir_lab::guard_page::Guarded;
 use weir_lab::program::{FRAME_BYTES_MAX, Frame, Tape, frame, frames, program, seeded};
 
 /// Programs from seeds; more are in the property test below.

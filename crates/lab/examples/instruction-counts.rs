@@ -15,8 +15,8 @@
 use std::collections::BTreeMap;
 use weir_filter::lang::cbpf::Insn;
 use weir_filter::lang::expr::Context;
+use weir_lab::cbpf_sizes::{Row, difference, row, rows};
 use weir_lab::corpus::Entry;
-use weir_lab::counts::{Row, difference, row, rows};
 use weir_lab::oracle::Oracle;
 use weir_wire::LinkType;
 

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 use weir_lab::net::Lab;
-use weir_lab::net::talk::{bulk, ping};
+use weir_lab::net::traffic::{bulk, ping};
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

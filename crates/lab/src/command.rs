@@ -5,7 +5,7 @@
 //! is a program of this checkout; [`Command::itself`] is the test's own
 //! executable again. `crates/weir/tests/tidy.rs` refuses any other.
 //!
-//! [`need::program`]: crate::need::program
+//! [`need::program`]: crate::testenv::program
 
 use crate::net::Process;
 use crate::watch;
@@ -38,7 +38,7 @@ impl Command {
     ///
     /// # Panics
     /// If the path is relative: a name would be looked up in `PATH`, which
-    /// [`need::program`](crate::need::program) does.
+    /// [`need::program`](crate::testenv::program) does.
     pub fn built(program: impl AsRef<Path>) -> Command {
         let program = program.as_ref();
         assert!(program.is_absolute(), "{program:?} is no absolute path");

@@ -16,37 +16,37 @@
 //! All else comes with the feature `oracles`, which the `weir` binary is built
 //! without.
 
+pub mod affinity;
+#[cfg(feature = "oracles")]
+pub mod captures;
+#[cfg(feature = "oracles")]
+pub mod cbpf_sizes;
 pub mod command;
 #[cfg(feature = "oracles")]
 pub mod corpus;
-#[cfg(feature = "oracles")]
-pub mod counts;
-pub mod cpu;
 pub mod delay;
 pub mod frames;
 #[cfg(feature = "oracles")]
-pub mod guarded;
+pub mod guard_page;
 mod libpcap;
 pub mod load;
 pub mod lossy;
-pub mod need;
 pub mod net;
 #[cfg(feature = "oracles")]
 pub mod oracle;
 #[cfg(feature = "oracles")]
 pub mod program;
-#[cfg(feature = "oracles")]
-pub mod records;
 pub mod results;
 pub mod rfc2544;
+#[cfg(feature = "oracles")]
+pub mod ringbuf_reference;
 #[cfg(feature = "oracles")]
 pub mod rings;
 pub mod rng;
 #[cfg(feature = "oracles")]
 pub mod rules;
 pub mod seeds;
-#[cfg(feature = "oracles")]
-pub mod traffic;
+mod shared_words;
+pub mod testenv;
 pub mod wait;
 mod watch;
-mod words;

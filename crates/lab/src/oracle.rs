@@ -5,7 +5,7 @@
 //! `pcap` crate: that one links at build time, so `cargo test --workspace`
 //! could not even build on a machine without libpcap, and one build could
 //! not be held against two versions of it. Here a missing library skips the
-//! tests that ask for it ([`need::skip`]), and `WEIR_LIBPCAP=/path/libpcap.so`
+//! tests that ask for it ([`testenv::skip`]), and `WEIR_LIBPCAP=/path/libpcap.so`
 //! names another version.
 //!
 //! ```no_run
@@ -34,7 +34,7 @@ use libloading::Library;
 use weir_filter::lang::cbpf::Insn;
 use weir_wire::LinkType;
 
-use crate::{libpcap, need};
+use crate::{libpcap, testenv};
 
 /// The snap length that [`Oracle::compile`] asks for, tcpdump's default: what
 /// an accepting program returns.
@@ -136,7 +136,7 @@ pub struct Capture {
 
 impl Oracle {
     /// Opens the library that `WEIR_LIBPCAP` names, else the system's
-    /// `libpcap.so.1` or `libpcap.so.0.8`; `None` (after [`need::skip`])
+    /// `libpcap.so.1` or `libpcap.so.0.8`; `None` (after [`testenv::skip`])
     /// where there is none.
     ///
     /// # Panics
@@ -149,7 +149,7 @@ impl Oracle {
         ) {
             (Ok(oracle), _) => return Some(oracle),
             (Err(error), Some(path)) => panic!("{}={}: {error}", libpcap::VARIABLE, path.display()),
-            (Err(_), None) => need::skip(&format!("no libpcap ({})", libpcap::REMEDY)),
+            (Err(_), None) => testenv::skip(&format!("no libpcap ({})", libpcap::REMEDY)),
         }
         None
     }

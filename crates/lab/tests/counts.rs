@@ -1,8 +1,8 @@
 //! Our optimiser does not lose to libpcap's.
 
 use weir_filter::lang::expr::Context;
+use weir_lab::cbpf_sizes::{Row, row};
 use weir_lab::corpus;
-use weir_lab::counts::{Row, row};
 use weir_lab::oracle::Oracle;
 use weir_wire::LinkType;
 

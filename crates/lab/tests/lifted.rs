@@ -7,10 +7,10 @@
 use weir_filter::interp::Interp;
 use weir_filter::lang::cbpf::{self, Form};
 use weir_filter::opt;
+use weir_lab::captures::{self, LINKTYPES};
 use weir_lab::corpus::{self, Entry};
 use weir_lab::oracle::{Filter, Frame, Oracle};
 use weir_lab::rng::Rng;
-use weir_lab::traffic::{self, LINKTYPES};
 use weir_wire::LinkType;
 
 /// On about how many frames each expression is judged.
@@ -19,20 +19,21 @@ const FRAMES: usize = if cfg!(debug_assertions) { 100 } else { 3000 };
 /// Frames of every capture under `linktype`, and damaged ones.
 fn frames(oracle: &Oracle, linktype: LinkType) -> Vec<Frame> {
     let mut frames = Vec::new();
-    for (_, capture) in traffic::captures(oracle) {
+    for (_, capture) in captures::captures(oracle) {
         if capture.linktype == linktype {
             frames.extend(capture.frames);
         } else if capture.linktype == LinkType::EN10MB {
             let sampled = capture.frames.iter().enumerate().step_by(10);
-            frames
-                .extend(sampled.filter_map(|(turn, frame)| traffic::relink(frame, linktype, turn)));
+            frames.extend(
+                sampled.filter_map(|(turn, frame)| captures::relink(frame, linktype, turn)),
+            );
         }
     }
     let mut rng = Rng::new(0x11f7);
     let damaged: Vec<Frame> = frames
         .iter()
         .step_by(8)
-        .map(|frame| traffic::damage(&mut rng, frame))
+        .map(|frame| captures::damage(&mut rng, frame))
         .collect();
     frames.extend(damaged);
     frames

@@ -11,8 +11,8 @@ use std::time::Duration;
 use weir_lab::load::{
     Counted, Field, Generator, GeneratorError, Order, Rate, Sink, Template, TemplateError, Udp,
 };
-use weir_lab::need;
 use weir_lab::net::{Device, Lab, Offloads};
+use weir_lab::testenv;
 use weir_link::bpf::Hook;
 use weir_wire::{ethernet, ipv4, udp};
 
@@ -73,7 +73,7 @@ fn flow_of(frame: &[u8]) -> (u64, Ipv4Addr, u16, u16) {
 
 #[test]
 fn every_frame_is_right_and_of_the_right_flow() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     for (order, frame_bytes, src_addresses) in [
@@ -126,7 +126,7 @@ fn every_frame_is_right_and_of_the_right_flow() {
 
 #[test]
 fn frames_arrive_without_a_sender() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     const FRAMES: u64 = 3000;
@@ -165,7 +165,7 @@ fn frames_arrive_without_a_sender() {
 
 #[test]
 fn any_frame_can_be_sent() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (eth_a, eth_b) = link();
@@ -200,7 +200,7 @@ fn any_frame_can_be_sent() {
 
 #[test]
 fn sinks_count_every_frame_and_byte() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     for hook in [Hook::XdpNative, Hook::XdpGeneric, Hook::TcIngress] {
@@ -220,7 +220,7 @@ fn sinks_count_every_frame_and_byte() {
 
 #[test]
 fn a_rate_is_never_exceeded_and_delays_are_told() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (eth_a, eth_b) = link();
@@ -243,7 +243,7 @@ fn a_rate_is_never_exceeded_and_delays_are_told() {
 
 #[test]
 fn a_generator_stops_when_told_and_when_dropped() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (eth_a, eth_b) = link();
@@ -269,7 +269,7 @@ fn a_generator_stops_when_told_and_when_dropped() {
 
 #[test]
 fn an_end_that_takes_nothing_is_told() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (eth_a, eth_b) = link();
@@ -288,7 +288,7 @@ fn an_end_that_takes_nothing_is_told() {
 
 #[test]
 fn templates_without_sense_are_refused() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (eth_a, eth_b) = link();

@@ -1,8 +1,8 @@
 //! The oracle's bindings, held against facts of libpcap that are plain.
 
 use weir_filter::lang::cbpf::Insn;
-use weir_lab::need;
 use weir_lab::oracle::{Oracle, SNAPLEN};
+use weir_lab::testenv;
 use weir_wire::LinkType;
 
 /// `ldh [12]; jeq 0x800; ret; ret`, which is `ip` on Ethernet.
@@ -64,7 +64,7 @@ fn raw_ip_is_known_by_its_file_number() {
 #[test]
 fn reads_capture_files() {
     let Some(oracle) = Oracle::load() else { return };
-    let files = need::capture_files();
+    let files = testenv::capture_files();
     let Some(path) = files.iter().find(|path| path.ends_with("ssh.pcap")) else {
         return;
     };

@@ -11,11 +11,11 @@
 //! - [`names`]: what the system calls hosts, networks, services, protocols.
 
 pub mod bpf;
+pub mod gso;
 pub mod live;
 pub mod mem;
 pub mod names;
 pub mod net;
 pub mod pcap;
 pub mod plan;
-pub mod segment;
 pub mod xdp;

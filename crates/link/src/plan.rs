@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_demux::kernel::{
-    Change, Counters, Half, Hook, KernelPlan, LowerError, MapSpec, Part, PortSettings, Write,
+    Change, Counters, Half, Hook, KernelPlan, LowerError, MapRole, MapSpec, PortSettings, Write,
 };
 
 /// Why a plan was not put into the kernel.
@@ -62,13 +62,13 @@ struct Made {
 /// them; the next process makes its plan [over](PlanMaps::over) them.
 #[derive(Debug)]
 pub struct PortMaps {
-    made: [(Part, Map); 3],
+    made: [(MapRole, Map); 3],
 }
 
-const PORT_PARTS: [(Part, &str); 3] = [
-    (Part::Rings, "rings"),
-    (Part::Ports, "ports"),
-    (Part::Counters, "counters"),
+const PORT_PARTS: [(MapRole, &str); 3] = [
+    (MapRole::Rings, "rings"),
+    (MapRole::Ports, "ports"),
+    (MapRole::Counters, "counters"),
 ];
 
 impl PortMaps {
@@ -147,7 +147,7 @@ impl PlanMaps {
         let mut ports = ports.made.into_iter().collect::<Vec<_>>();
         let mut made = Vec::new();
         for spec in plan.maps() {
-            let known = ports.iter().position(|(part, _)| *part == spec.part);
+            let known = ports.iter().position(|(part, _)| *part == spec.role);
             let Some(known) = known else {
                 made.push(make(plan, spec)?);
                 continue;
@@ -160,7 +160,7 @@ impl PlanMaps {
                     ports_max: spec.entries_max,
                 });
             }
-            let memory = (spec.part == Part::Ports).then(|| map.map_memory(true));
+            let memory = (spec.role == MapRole::Ports).then(|| map.map_memory(true));
             let memory = memory.transpose()?;
             made.push(Made { spec, map, memory });
         }
@@ -203,7 +203,7 @@ impl PlanMaps {
     /// Names by the number of the map: those of two plans can stand side by
     /// side.
     fn half_pins(&self) -> Result<Vec<(String, &Map)>, PlanError> {
-        let arrays = [Part::XdpDelivery, Part::TcDelivery].map(|part| self.map(part));
+        let arrays = [MapRole::XdpDelivery, MapRole::TcDelivery].map(|part| self.map(part));
         let named = arrays.map(|map| Ok((format!("{HALF_PIN}{}", map.info()?.id), map)));
         named.into_iter().collect()
     }
@@ -264,26 +264,29 @@ impl PlanMaps {
     pub fn load(&self, plan: &KernelPlan, hook: Hook) -> Result<Program, PlanError> {
         self.flush(plan);
         let loaded = &self.halves[hook as usize];
-        let edition = self.made.iter().find(|made| made.spec.part == Part::Index);
+        let edition = self
+            .made
+            .iter()
+            .find(|made| made.spec.role == MapRole::Index);
         let edition = edition.map_or(0, |made| u64::from(made.spec.edition)) + 1;
         if loaded.load(Ordering::Relaxed) != edition {
             let second = self.load_half(plan, hook, Half::Delivery)?;
             let place = hook.place().to_ne_bytes();
-            self.map(hook.part()).put(&place, &second)?;
+            self.map(hook.delivery_role()).put(&place, &second)?;
             loaded.store(edition, Ordering::Relaxed);
         }
-        self.load_half(plan, hook, Half::Shapes)
+        self.load_half(plan, hook, Half::Subtables)
     }
 
     fn load_half(&self, plan: &KernelPlan, hook: Hook, half: Half) -> Result<Program, PlanError> {
         let lowered = plan.program(hook, half)?;
         let maps: Vec<BorrowedFd<'_>> = self.made.iter().map(|made| made.map.as_fd()).collect();
         let (program_type, name) = match (hook, half) {
-            (Hook::Xdp, Half::Shapes) => (ProgramType::Xdp, "weir_xdp"),
+            (Hook::Xdp, Half::Subtables) => (ProgramType::Xdp, "weir_xdp"),
             (Hook::Xdp, Half::Delivery) => (ProgramType::Xdp, "weir_xdp_put"),
-            (Hook::TcIngress, Half::Shapes) => (ProgramType::SchedCls, "weir_in"),
+            (Hook::TcIngress, Half::Subtables) => (ProgramType::SchedCls, "weir_in"),
             (Hook::TcIngress, Half::Delivery) => (ProgramType::SchedCls, "weir_in_put"),
-            (Hook::TcEgress, Half::Shapes) => (ProgramType::SchedCls, "weir_out"),
+            (Hook::TcEgress, Half::Subtables) => (ProgramType::SchedCls, "weir_out"),
             (Hook::TcEgress, Half::Delivery) => (ProgramType::SchedCls, "weir_out_put"),
         };
         let load = Load {
@@ -307,8 +310,8 @@ impl PlanMaps {
     }
 
     /// The map that plays a part.
-    pub fn map(&self, part: Part) -> &Map {
-        let found = self.made.iter().find(|made| made.spec.part == part);
+    pub fn map(&self, part: MapRole) -> &Map {
+        let found = self.made.iter().find(|made| made.spec.role == part);
         &found.expect("every part has a map").map
     }
 
@@ -322,11 +325,14 @@ impl PlanMaps {
         settings: PortSettings,
         fresh: bool,
     ) -> Result<(), PlanError> {
-        let made = self.made.iter().find(|made| made.spec.part == Part::Ports);
+        let made = self
+            .made
+            .iter()
+            .find(|made| made.spec.role == MapRole::Ports);
         let memory = made.and_then(|made| made.memory.as_ref());
         let word = |word: usize| memory.and_then(|memory| memory.u64(slot as usize, word * 8));
         let (Some(lost), Some(cell)) = (word(0), word(PortSettings::WORD)) else {
-            let ports_max = self.map(Part::Ports).entries_max();
+            let ports_max = self.map(MapRole::Ports).entries_max();
             return Err(PlanError::Slot { slot, ports_max });
         };
         if fresh {
@@ -342,7 +348,7 @@ impl PlanMaps {
     /// # Errors
     /// A refusal of the system.
     pub fn counters(&self, slot: u32) -> Result<Counters, PlanError> {
-        let map = self.map(Part::Counters);
+        let map = self.map(MapRole::Counters);
         let mut counters = Counters::default();
         let values = map.lookup(&slot.to_ne_bytes())?.unwrap_or_default();
         for value in values.chunks_exact(Counters::BYTES) {
@@ -358,7 +364,7 @@ impl PlanMaps {
     pub fn clear_counters(&self, slot: u32) -> Result<(), PlanError> {
         let zero = vec![0; Counters::BYTES * bpf::possible_cpus()?];
         Ok(self
-            .map(Part::Counters)
+            .map(MapRole::Counters)
             .update(&slot.to_ne_bytes(), &zero)?)
     }
 }
@@ -403,23 +409,25 @@ fn make(plan: &KernelPlan, spec: MapSpec) -> Result<Made, PlanError> {
         mmapable: true,
         ..bpf::MapSpec::array(bytes, entries)
     };
-    let map = match spec.part {
-        Part::Scratch => Map::create("weir_scratch", &bpf::MapSpec::per_cpu_array(bytes, entries))?,
-        Part::Index => Map::create("weir_index", &mapped)?,
-        Part::Store => Map::create("weir_store", &mapped)?,
-        Part::Rings => {
+    let map = match spec.role {
+        MapRole::Scratch => {
+            Map::create("weir_scratch", &bpf::MapSpec::per_cpu_array(bytes, entries))?
+        }
+        MapRole::Index => Map::create("weir_index", &mapped)?,
+        MapRole::Store => Map::create("weir_store", &mapped)?,
+        MapRole::Rings => {
             let like = Map::create("weir_ring", &bpf::MapSpec::ring_buf(RING_BYTES_MIN))?;
             Map::create("weir_rings", &bpf::MapSpec::array_of_maps(entries, &like))?
         }
-        Part::Ports => Map::create("weir_ports", &mapped)?,
-        Part::Counters => Map::create(
+        MapRole::Ports => Map::create("weir_ports", &mapped)?,
+        MapRole::Counters => Map::create(
             "weir_counters",
             &bpf::MapSpec::per_cpu_array(bytes, entries),
         )?,
-        Part::XdpDelivery => Map::create("weir_xdp_put", &bpf::MapSpec::prog_array(entries))?,
-        Part::TcDelivery => Map::create("weir_tc_put", &bpf::MapSpec::prog_array(entries))?,
+        MapRole::XdpDelivery => Map::create("weir_xdp_put", &bpf::MapSpec::prog_array(entries))?,
+        MapRole::TcDelivery => Map::create("weir_tc_put", &bpf::MapSpec::prog_array(entries))?,
     };
-    let is_mapped = matches!(spec.part, Part::Index | Part::Store | Part::Ports);
+    let is_mapped = matches!(spec.role, MapRole::Index | MapRole::Store | MapRole::Ports);
     let memory = is_mapped.then(|| map.map_memory(true)).transpose()?;
     if let (Some(which), Some(memory)) = (spec.memory(), &memory) {
         for (index, word) in plan.contents(which).iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use weir_filter::backend::ebpf::{Insn, Reg, op};
 use weir_lab::command::Command;
-use weir_lab::need;
+use weir_lab::testenv;
 use weir_link::bpf::{
     LOG_LINES_MAX, Load, LoadError, Map, MapError, MapSpec, Program, ProgramType, TestRun,
     TestRunError,
@@ -16,7 +16,7 @@ fn constant(result: i32) -> [Insn; 2] {
 fn permitted() -> bool {
     let loaded = Program::load(&constant(0), &Load::new(ProgramType::Xdp));
     if let Err(error) = &loaded {
-        need::skip(&error.to_string());
+        testenv::skip(&error.to_string());
     }
     loaded.is_ok()
 }

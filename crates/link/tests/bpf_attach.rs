@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use weir_filter::backend::ebpf::{Insn, Reg};
-use weir_lab::need;
 use weir_lab::net::{Device, Lab};
+use weir_lab::testenv;
 use weir_link::bpf::{
     self, AttachError, Attachment, Hook, Load, Map, MapSpec, ObjectKind, PinError, PinFolder,
     Program,
@@ -14,7 +14,7 @@ use weir_link::bpf::{
 
 /// Runs a test in a network namespace with a link; skips it without root.
 fn on_a_link(test: impl FnOnce(&Device) + Send) {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -111,7 +111,7 @@ impl OwnMount {
         match PinFolder::mount(&path) {
             Ok(_) => Some(OwnMount(path)),
             Err(error) => {
-                need::skip(&error.to_string());
+                testenv::skip(&error.to_string());
                 let _ = std::fs::remove_dir(&path);
                 None
             }

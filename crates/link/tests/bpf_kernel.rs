@@ -10,7 +10,7 @@ use weir_filter::ir::{BinOp, Builder, Cmp, Program as Filter, Width};
 use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 use weir_lab::program::{Frame, frames, seeded};
-use weir_lab::{corpus, need};
+use weir_lab::{corpus, testenv};
 use weir_link::bpf::{FRAME_BYTES_MIN, Load, Program, ProgramType, TestRun};
 use weir_link::pcap::Reader;
 use weir_wire::LinkType;
@@ -20,7 +20,7 @@ fn permitted() -> bool {
     let nothing = [Insn::mov32(Reg::R0, 0), Insn::exit()];
     let loaded = Program::load(&nothing, &Load::new(ProgramType::Xdp));
     if let Err(error) = &loaded {
-        need::skip(&error.to_string());
+        testenv::skip(&error.to_string());
     }
     loaded.is_ok()
 }
@@ -134,7 +134,7 @@ const LINEAR_MAX: usize = 3_400;
 /// Frames of all captures, by link type, evenly from each file.
 fn captured(linktype: LinkType, per_file: usize) -> Vec<Frame> {
     let mut frames = Vec::new();
-    for path in need::capture_files() {
+    for path in testenv::capture_files() {
         let mut reader = Reader::open(&path).expect("a capture opens");
         let mut of_file = Vec::new();
         // A damaged file gives what it has before the damage.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_filter::backend::ebpf::{Insn, Listing, Reg, helper, op};
-use weir_lab::need;
+use weir_lab::testenv;
 use weir_link::bpf::{
     self, Load, LoadError, Map, MapError, MapSpec, MapType, ObjectKind, Program, ProgramType,
     TestRun,
@@ -12,7 +12,7 @@ use weir_link::bpf::{
 fn permitted() -> bool {
     let made = Map::create("permitted", &MapSpec::array(4, 1));
     if let Err(error) = &made {
-        need::skip(&error.to_string());
+        testenv::skip(&error.to_string());
     }
     made.is_ok()
 }

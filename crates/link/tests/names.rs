@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use weir_filter::lang::expr::{NameKind, Names, Transport};
-use weir_lab::need;
+use weir_lab::testenv;
 use weir_link::names::SystemNames;
 
 /// A folder with the given files, for one test.
@@ -116,11 +116,12 @@ fn built_in_names_agree_with_the_system() {
 /// Every name of this machine's files, as `getent` (the C library) has it.
 #[test]
 fn the_c_library_gives_the_same_answers() {
-    if !need::programs(&["getent"]) || !need::file("/etc/services", "apt-get install netbase") {
+    if !testenv::programs(&["getent"]) || !testenv::file("/etc/services", "apt-get install netbase")
+    {
         return;
     }
     let getent = |database: &str, key: &str| {
-        let mut getent = need::program("getent").expect("it is there");
+        let mut getent = testenv::program("getent").expect("it is there");
         let output = getent.args([database, key]).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         Some(text.split_whitespace().nth(1).map(str::to_owned))
@@ -150,7 +151,7 @@ fn hosts_come_from_the_resolver() {
     let names = SystemNames::new();
     let hosts = names.hosts("localhost");
     if hosts.is_empty() {
-        return need::skip("localhost does not resolve");
+        return testenv::skip("localhost does not resolve");
     }
     assert!(hosts.iter().all(IpAddr::is_loopback), "{hosts:?}");
     let distinct: std::collections::HashSet<_> = hosts.iter().collect();

@@ -1,8 +1,8 @@
 //! Interfaces and their news, in a network namespace of the test's own.
 
 use std::time::Duration;
-use weir_lab::need;
-use weir_lab::net::{Device, Host, Lab, nobody};
+use weir_lab::net::{Device, Host, Lab, unprivileged};
+use weir_lab::testenv;
 use weir_link::net::{
     Event, Interface, InterfaceError, NeighbourNews, Neighbours, Watcher, drops, interfaces,
 };
@@ -10,7 +10,7 @@ use weir_wire::LinkType;
 
 /// Runs a test on a host with a link to itself; skips it without root.
 fn on_a_link(test: impl FnOnce(&Host, &Device, &Device) + Send) {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -52,7 +52,7 @@ fn an_interface_says_what_it_is() {
 #[test]
 fn features_are_those_of_the_driver() {
     use weir_lab::net::Offloads;
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -80,9 +80,9 @@ fn a_name_that_is_not_there_is_answered_with_those_that_are() {
 #[test]
 fn nobody_may_ask() {
     on_a_link(|_, a, _| {
-        let facts = nobody::run(|| Interface::named(a.name()).unwrap());
+        let facts = unprivileged::run(|| Interface::named(a.name()).unwrap());
         assert_eq!(facts.index, a.index());
-        nobody::run(|| Watcher::open().map(drop).unwrap());
+        unprivileged::run(|| Watcher::open().map(drop).unwrap());
     });
 }
 
@@ -162,7 +162,7 @@ fn news_that_were_dropped_are_found_out() {
 #[test]
 fn an_interface_of_another_kind_has_its_own_link_type() {
     on_a_link(|host, _, _| {
-        if !need::tun() {
+        if !testenv::tun() {
             return;
         }
         host.tun("raw0").unwrap();
@@ -195,11 +195,11 @@ fn drops_are_those_that_the_kernel_counts() {
 #[test]
 fn the_kernel_is_told_of_neighbours_that_it_asks_for() {
     on_a_link(|host, a, _| {
-        if !need::programs(&["ip"]) {
+        if !testenv::programs(&["ip"]) {
             return;
         }
         let ip = |arguments: &str| {
-            let mut command = need::program("ip").expect("it is there");
+            let mut command = testenv::program("ip").expect("it is there");
             command.args(arguments.split(' '));
             let output = host.output(command).unwrap();
             assert!(output.status.success(), "ip {arguments}: {output:?}");

@@ -6,8 +6,8 @@ mod support;
 use std::path::Path;
 
 use support::{MICRO, NANO, Order, Seen, as_pcap, drain, gzip, read_whole, zstd};
-use weir_lab::need;
 use weir_lab::oracle::Oracle;
+use weir_lab::testenv;
 use weir_link::pcap::{Packing, Reader};
 
 fn open_and_drain(path: &Path) -> Vec<Seen> {
@@ -25,7 +25,7 @@ fn open_and_drain(path: &Path) -> Vec<Seen> {
 #[test]
 fn frames_equal_those_of_libpcap() {
     let Some(oracle) = Oracle::load() else { return };
-    for path in need::capture_files() {
+    for path in testenv::capture_files() {
         let ours = open_and_drain(&path);
         let theirs = oracle.read(&path).unwrap();
         assert_eq!(theirs.error, None);
@@ -41,11 +41,11 @@ fn frames_equal_those_of_libpcap() {
 
 #[test]
 fn times_equal_those_of_tcpdump() {
-    if !need::programs(&["tcpdump"]) {
+    if !testenv::programs(&["tcpdump"]) {
         return;
     }
-    for path in need::capture_files() {
-        let mut tcpdump = need::program("tcpdump").expect("it is there");
+    for path in testenv::capture_files() {
+        let mut tcpdump = testenv::program("tcpdump").expect("it is there");
         tcpdump
             .args(["-tt", "-nn", "-q", "--time-stamp-precision=nano", "-r"])
             .arg(&path);
@@ -70,7 +70,7 @@ fn nanoseconds(line: &str) -> Option<i64> {
 
 #[test]
 fn every_dress_gives_the_same_frames() {
-    for path in need::capture_files() {
+    for path in testenv::capture_files() {
         let plain = std::fs::read(&path).unwrap();
         let seen = read_whole(&plain);
         for (packed, packing) in [(gzip(&plain), Packing::Gzip), (zstd(&plain), Packing::Zstd)] {

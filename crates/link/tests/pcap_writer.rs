@@ -3,8 +3,8 @@
 mod support;
 
 use support::*;
-use weir_lab::need;
 use weir_lab::oracle::Oracle;
+use weir_lab::testenv;
 use weir_link::pcap::{FrameRef, Interface, Reader, Resolution, WriteError, Writer};
 use weir_wire::LinkType;
 
@@ -36,7 +36,7 @@ fn scratch(name: &str) -> std::path::PathBuf {
 
 #[test]
 fn real_captures_survive_being_written() {
-    for path in need::capture_files() {
+    for path in testenv::capture_files() {
         let mut reader = Reader::open(&path).unwrap();
         let mut writer = Writer::new(Vec::new()).unwrap();
         while let Some(frame) = reader.next_frame().unwrap() {
@@ -144,7 +144,7 @@ fn the_usual_tools_read_what_is_written() {
         ),
     ];
     for (tool, arguments, expected) in tools {
-        let Some(mut tool) = need::program(tool) else {
+        let Some(mut tool) = testenv::program(tool) else {
             continue;
         };
         let output = tool.args(arguments).arg(&path).output().unwrap();
@@ -187,7 +187,7 @@ fn what_was_written_is_kept_when_the_writer_is_dropped() {
 #[test]
 fn a_full_disk_is_told() {
     let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else {
-        return need::skip("no /dev/full");
+        return testenv::skip("no /dev/full");
     };
     let ether = described(LinkType::EN10MB, None);
     let mut writer = Writer::new(full).unwrap();

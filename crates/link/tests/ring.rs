@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
-use weir_lab::net::nobody;
-use weir_lab::{need, rings};
+use weir_lab::net::unprivileged;
+use weir_lab::{rings, testenv};
 use weir_link::bpf::{Load, Map, MapMemory, MapSpec, Program, ProgramType, TestRun};
 use weir_ring::{Error, Mode, Reader, Woke};
 
@@ -33,7 +33,7 @@ impl Producer {
         let counts = match Map::create("counts", &spec) {
             Ok(map) => map,
             Err(error) => {
-                need::skip(&error.to_string());
+                testenv::skip(&error.to_string());
                 return None;
             }
         };
@@ -264,13 +264,13 @@ fn nobody_reads_a_ring_with_its_descriptor_alone() {
     let Some(producer) = Producer::new(1 << 16) else {
         return;
     };
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let fd = producer.fd();
     let read = std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
-            nobody::run(|| {
+            unprivileged::run(|| {
                 let mut reader = open(fd);
                 let mut read = 0;
                 while read < 1_000
@@ -351,7 +351,7 @@ fn what_is_no_ring_is_refused_by_what_it_is() {
     let error = rings::reader(file.into()).unwrap_err();
     assert!(error.to_string().contains("no BPF map"), "{error}");
     let Ok(map) = Map::create("array", &MapSpec::array(4, 1)) else {
-        return need::skip("maps are not permitted");
+        return testenv::skip("maps are not permitted");
     };
     let error = rings::reader(map.into()).unwrap_err();
     assert!(matches!(error, Error::NotARing { .. }), "{error}");

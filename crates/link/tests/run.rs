@@ -5,15 +5,15 @@ use std::io::{IoSlice, Read};
 use std::os::fd::AsFd;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use weir_lab::need;
 use weir_lab::net::Lab;
+use weir_lab::testenv;
 use weir_link::net::{Run, Tap};
 
 /// As the system has it, if it does.
 fn run() -> Option<Run> {
     let run = Run::new();
     if let Err(error) = &run {
-        need::skip(&format!("several writes at once need io_uring(7): {error}"));
+        testenv::skip(&format!("several writes at once need io_uring(7): {error}"));
     }
     run.ok()
 }
@@ -82,7 +82,7 @@ fn a_full_descriptor_that_does_not_block_is_not_waited_for() {
 
 #[test]
 fn a_tap_interface_takes_frames_while_it_is_up() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     let Some(mut run) = run() else { return };

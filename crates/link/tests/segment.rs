@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 use weir_demux::kernel::record::{FLAG_GSO, Record};
-use weir_link::segment::segments;
-use weir_wire::checksum::{Addresses, Sum};
+use weir_link::gso::segments;
+use weir_wire::checksum::{AddrPair, Sum};
 
 const SIZE: u16 = 100;
 
@@ -88,7 +88,7 @@ fn each_segment_is_a_frame_of_its_own() {
                 assert_eq!(Sum::new().bytes(&piece[ip..transport]).finish(), 0);
                 ([10, 0, 0, 1].into(), [10, 0, 0, 2].into())
             };
-            let addresses = Addresses::new(src, dst).unwrap();
+            let addresses = AddrPair::new(src, dst).unwrap();
             let sum = Sum::new().pseudo_header(addresses, protocol, len.into());
             assert_eq!(sum.bytes(&piece[transport..]).finish(), 0, "the checksum");
             if protocol == 6 {

@@ -4,12 +4,12 @@ mod support;
 
 use std::collections::HashMap;
 
-use weir_lab::need;
+use weir_lab::testenv;
 use weir_link::mem::traffic::{Generated, Medium, Traffic};
 use weir_link::pcap::{FrameRef, Interface, Resolution, Writer};
 use weir_wire::pup::{self, ThreeMegabit};
 use weir_wire::tcp::Flags;
-use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
+use weir_wire::{AddrPair, EtherType, Protocol, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
 
 const COUNT: usize = 10_000;
 
@@ -38,7 +38,7 @@ enum Carried {
 }
 
 /// Parses a frame to the end, checking all that can be checked.
-fn dissect(bytes: &[u8]) -> (Option<u16>, Option<Addresses>, Carried, &[u8]) {
+fn dissect(bytes: &[u8]) -> (Option<u16>, Option<AddrPair>, Carried, &[u8]) {
     let frame = ethernet::Frame::new(bytes).unwrap();
     assert!(bytes.len() >= 60 && bytes.len() <= 1518, "{}", bytes.len());
     let (mut ether_type, mut payload, mut vlan) = (frame.ether_type(), frame.payload(), None);
@@ -60,12 +60,12 @@ fn dissect(bytes: &[u8]) -> (Option<u16>, Option<Addresses>, Carried, &[u8]) {
         EtherType::IPV4 => {
             let packet = ipv4::Packet::new(payload).unwrap();
             assert!(packet.checksum_is_right());
-            let addresses = Addresses::V4(packet.src(), packet.dst());
+            let addresses = AddrPair::V4(packet.src(), packet.dst());
             (addresses, packet.protocol(), packet.payload())
         }
         EtherType::IPV6 => {
             let packet = ipv6::Packet::new(payload).unwrap();
-            let addresses = Addresses::V6(packet.src(), packet.dst());
+            let addresses = AddrPair::V6(packet.src(), packet.dst());
             (addresses, packet.next_header(), packet.payload())
         }
         other => panic!("{other:?}"),
@@ -102,8 +102,8 @@ fn every_frame_is_right_and_the_mix_is_a_mix() {
         let (vlan, addresses, carried, _) = dissect(&frame.bytes);
         *kinds.entry(carried).or_default() += 1;
         tagged += usize::from(vlan.is_some());
-        v4 += usize::from(matches!(addresses, Some(Addresses::V4(..))));
-        v6 += usize::from(matches!(addresses, Some(Addresses::V6(..))));
+        v4 += usize::from(matches!(addresses, Some(AddrPair::V4(..))));
+        v6 += usize::from(matches!(addresses, Some(AddrPair::V6(..))));
     }
     for kind in [
         Carried::Arp,
@@ -134,8 +134,8 @@ fn connections_open_talk_and_close_in_order() {
         }
         let segment = tcp::Segment::new(payload).unwrap();
         let (src, dst) = match addresses.unwrap() {
-            Addresses::V4(src, dst) => (src.to_string(), dst.to_string()),
-            Addresses::V6(src, dst) => (src.to_string(), dst.to_string()),
+            AddrPair::V4(src, dst) => (src.to_string(), dst.to_string()),
+            AddrPair::V6(src, dst) => (src.to_string(), dst.to_string()),
         };
         let forth = (
             format!("{src} {dst}"),
@@ -212,7 +212,7 @@ fn tshark_finds_no_wrong_checksum() {
         writer.write(&lent).unwrap();
     }
     writer.finish().unwrap();
-    let Some(mut tshark) = need::program("tshark") else {
+    let Some(mut tshark) = testenv::program("tshark") else {
         return;
     };
     for protocol in ["ip", "tcp", "udp"] {

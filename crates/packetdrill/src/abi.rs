@@ -3,8 +3,8 @@
 //!
 //! Pointers of the caller's are numbers here: nobody but `memory` follows them.
 
-use crate::world::World;
-use crate::{Answer, Errno, interpose, memory};
+use crate::simulation::World;
+use crate::{Answer, Errno, interpose, user_memory};
 use libc::{c_int, c_uint, c_ulong, c_void, nfds_t, size_t, socklen_t, ssize_t};
 
 /// What is given back to each function first.
@@ -78,7 +78,7 @@ interface! {
 // SAFETY: the name is the one that packetdrill looks for, and nobody else has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn packetdrill_interface_init(flags: usize, interface: *mut Interface) {
-    let flags = memory::take_text(flags, 1024);
+    let flags = user_memory::take_text(flags, 1024);
     let world = match World::new(&flags) {
         Ok(world) => Box::into_raw(Box::new(world)),
         Err(error) => {

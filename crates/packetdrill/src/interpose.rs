@@ -6,7 +6,7 @@
 //! leave all others to the kernel.
 
 use crate::abi::answer;
-use crate::world::World;
+use crate::simulation::World;
 use libc::{c_int, c_long};
 use std::sync::atomic::{AtomicPtr, Ordering};
 

@@ -23,17 +23,17 @@
 #![allow(unsafe_code)]
 
 mod abi;
-mod calls;
-mod info;
+mod errqueue;
 mod interpose;
-mod memory;
-mod notices;
 mod options;
-mod ready;
-mod settings;
+mod poll;
+mod sendmsg;
+mod simulation;
 mod socket;
-mod transfer;
-mod world;
+mod syscalls;
+mod sysctl;
+mod tcp_info;
+mod user_memory;
 
 /// The number of an error as C knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,8 +1,8 @@
 //! Options of sockets: set, kept and given back.
 
+use crate::simulation::{Inner, World};
 use crate::socket::{Options, Socket, Stage, errno};
-use crate::world::{Inner, World};
-use crate::{Answer, Errno, info, memory};
+use crate::{Answer, Errno, tcp_info, user_memory};
 use std::num::NonZeroU32;
 use weir_stack::tcp::{FastOpenServer, TcpConfig, TcpOptions};
 
@@ -75,7 +75,7 @@ impl World {
         value: usize,
         len: u32,
     ) -> Answer {
-        let value = memory::take(value, (len as usize).min(VALUE_MAX))?;
+        let value = user_memory::take(value, (len as usize).min(VALUE_MAX))?;
         self.act(|inner| inner.set(fd, (level, name), &value))
     }
 
@@ -87,11 +87,11 @@ impl World {
         value: usize,
         len: usize,
     ) -> Answer {
-        let room = memory::take_u32(len)? as usize;
+        let room = user_memory::take_u32(len)? as usize;
         let mut answer = self.lock().get(fd, (level, name), room)?;
         answer.truncate(room);
-        memory::give(value, &answer)?;
-        memory::give(len, &(answer.len() as u32).to_ne_bytes())?;
+        user_memory::give(value, &answer)?;
+        user_memory::give(len, &(answer.len() as u32).to_ne_bytes())?;
         Ok(0)
     }
 }
@@ -244,7 +244,7 @@ impl Inner {
             (TCP, libc::TCP_INFO) => {
                 let socket = Socket::facts(socket);
                 let info = id.and_then(|id| self.stack.tcp_info(now_ns, id));
-                let mut bytes = info::bytes(info.as_ref(), &socket);
+                let mut bytes = tcp_info::bytes(info.as_ref(), &socket);
                 bytes.resize(room, 0);
                 Ok(bytes)
             }

@@ -1,9 +1,9 @@
 //! Sockets, and the descriptors that stand for them.
 
-use crate::notices::{Notice, Seen, Watched};
-use crate::ready::Epoll;
-use crate::world::Inner;
-use crate::{Answer, Errno, memory};
+use crate::errqueue::{Notice, Seen, Watched};
+use crate::poll::Epoll;
+use crate::simulation::Inner;
+use crate::{Answer, Errno, user_memory};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -181,7 +181,7 @@ pub(crate) fn errno(error: TcpError) -> Errno {
 /// An address in the caller's memory (`sockaddr_in`, `sockaddr_in6`); `None`
 /// is `AF_UNSPEC`.
 pub(crate) fn take_address(at: usize, len: u32) -> Answer<Option<SocketAddr>> {
-    let bytes = memory::take(at, (len as usize).min(128))?;
+    let bytes = user_memory::take(at, (len as usize).min(128))?;
     let family = bytes.get(..2).ok_or(Errno(libc::EINVAL))?;
     let family = i32::from(u16::from_ne_bytes([family[0], family[1]]));
     let port = || u16::from_be_bytes([bytes[2], bytes[3]]);
@@ -230,7 +230,7 @@ pub(crate) fn give_address(
             bytes.extend_from_slice(&[0; 4]);
         }
     }
-    let room = memory::take_u32(len_at)? as usize;
-    memory::give(at, &bytes[..bytes.len().min(room)])?;
-    memory::give(len_at, &(bytes.len() as u32).to_ne_bytes())
+    let room = user_memory::take_u32(len_at)? as usize;
+    user_memory::give(at, &bytes[..bytes.len().min(room)])?;
+    user_memory::give(len_at, &(bytes.len() as u32).to_ne_bytes())
 }

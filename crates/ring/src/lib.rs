@@ -39,28 +39,28 @@
 //! that a steady load is served in batches without any wake-up: see
 //! [`Mode`].
 
-#[cfg(test)]
-mod crash;
+mod coalesce;
 pub mod cursor;
+#[cfg(test)]
+mod fault_injection;
 mod fork;
-mod link_queue;
-pub mod lock;
-mod mapped;
 mod mapping;
-mod nap;
 pub mod pool;
 pub mod queue;
-mod reader;
-mod send;
-pub mod sharing;
+mod ringbuf;
+mod ringbuf_map;
+pub mod robust_lock;
+pub mod shared_queue;
 pub mod umem;
 mod xsk;
+mod xsk_queue;
+mod xsk_tx;
 mod zeroed;
 
-pub use link_queue::{LinkQueue, Oddities};
 pub use pool::{Frame, Pool};
-pub use reader::{Batch, Error, Mode, Reader, Records, Woke};
-pub use send::{SendError, Transmitter};
+pub use ringbuf::{Batch, Error, Mode, Reader, Records, Woke};
 pub use umem::Umem;
 pub use xsk::{Descriptor, MappedRing, RingSizes, Words, XskRings};
+pub use xsk_queue::{LinkQueue, Oddities};
+pub use xsk_tx::{SendError, Transmitter};
 pub use zeroed::Zeroed;

@@ -125,7 +125,7 @@ impl Mapping {
 
 /// Tests have processes die between any two writes.
 #[cfg(test)]
-use crate::crash::may_write;
+use crate::fault_injection::may_write;
 
 #[cfg(not(test))]
 #[inline(always)]

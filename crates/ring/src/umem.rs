@@ -33,8 +33,8 @@
 //! first.
 #![allow(unsafe_code)] // Mapped memory.
 
-use crate::lock::{NUMBER_MAX, Word};
 use crate::mapping::Mapping;
+use crate::robust_lock::{NUMBER_MAX, Word};
 use crate::xsk::Descriptor;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::io;

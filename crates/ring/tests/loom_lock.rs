@@ -7,7 +7,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::thread;
-use weir_ring::lock::{Holder, Tried, Word, try_lock, unlock};
+use weir_ring::robust_lock::{Holder, Tried, Word, try_lock, unlock};
 
 /// What the lock guards: two numbers that are equal, written one by one.
 struct Shared {

@@ -253,7 +253,7 @@ const RECORDED: [&str; 6] = [
 ];
 
 fn main() {
-    if !weir_lab::need::root() {
+    if !weir_lab::testenv::root() {
         return;
     }
     let results = recorder!();

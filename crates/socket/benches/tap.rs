@@ -192,7 +192,7 @@ impl World {
 
 fn main() {
     let only = std::env::args().find(|arg| ["send", "receive", "kernels"].contains(&arg.as_str()));
-    if !weir_lab::need::root() {
+    if !weir_lab::testenv::root() {
         return;
     }
     let results = recorder!();

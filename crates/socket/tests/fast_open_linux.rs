@@ -9,8 +9,8 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 use weir_lab::command::Command;
-use weir_lab::need;
 use weir_lab::net::{Host, Lab};
+use weir_lab::testenv;
 use weir_lab::wait::Limited;
 use weir_socket::{Net, TcpSocket, TcpStream, link};
 
@@ -52,7 +52,7 @@ for number in range(int(sys.argv[3])):
 /// Linux at the other end of a TAP interface of two queues, ours being of so many
 /// stacks.
 fn world(shards: usize) -> Option<(Lab, Host, Net)> {
-    if !need::root() || !need::tun() || !need::programs(&["python3"]) {
+    if !testenv::root() || !testenv::tun() || !testenv::programs(&["python3"]) {
         return None;
     }
     let lab = Lab::new();
@@ -70,7 +70,7 @@ fn world(shards: usize) -> Option<(Lab, Host, Net)> {
 
 fn python(program: &str, at: &str) -> Command {
     let family = if at.contains(':') { "10" } else { "2" };
-    let mut command = need::program("python3").expect("the test has asked for it");
+    let mut command = testenv::program("python3").expect("the test has asked for it");
     command.args(["-c", program, at, family, &COUNT.to_string()]);
     command
 }

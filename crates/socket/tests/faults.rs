@@ -14,12 +14,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Lab};
 use weir_lab::seeds::seeds;
-use weir_lab::{need, wait};
+use weir_lab::{testenv, wait};
 use weir_link::mem::{End, Impairments, MemLink};
 use weir_socket::link::{BATCH, Link, Take, Tap};
 use weir_socket::{Net, TcpListener, TcpStream};
 use weir_stack::Outlet;
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 use weir_stack::rng::Rng;
 
 const MS: u64 = 1_000_000;
@@ -209,7 +209,7 @@ fn run(seed: u64) {
 
 #[test]
 fn linux_and_we_understand_each_other_on_a_bad_line() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     seeds(3).for_each(run);
@@ -237,10 +237,10 @@ fn serve(listener: &TcpListener, page: &[u8], count: usize) {
 
 #[test]
 fn curl_gets_a_page_over_a_bad_line() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
-    if !need::tun() || !need::programs(&["curl"]) {
+    if !testenv::tun() || !testenv::programs(&["curl"]) {
         return;
     }
     let (_lab, host, net) = world(7);
@@ -252,7 +252,7 @@ fn curl_gets_a_page_over_a_bad_line() {
         let listener = TcpListener::bind(&net, place).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| serve(&listener, &page, 1));
-            let mut curl = need::program("curl").expect("it is there");
+            let mut curl = testenv::program("curl").expect("it is there");
             curl.args([
                 "-sS",
                 "--retry",

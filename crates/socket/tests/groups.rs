@@ -2,16 +2,16 @@
 //! there alone.
 
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::{Host, Lab};
+use weir_lab::testenv;
 use weir_socket::{Net, UdpSocket, link};
 use weir_stack::Config;
-use weir_stack::host::Detect;
+use weir_stack::iface::Detect;
 use weir_wire::ethernet::Address;
 
 fn run(host: &Host, line: &str) -> String {
     let mut words = line.split_whitespace();
-    let mut command = need::program(words.next().unwrap()).expect(line);
+    let mut command = testenv::program(words.next().unwrap()).expect(line);
     command.args(words);
     let output = host.output(command).unwrap();
     assert!(output.status.success(), "{line}: {output:?}");
@@ -33,7 +33,7 @@ fn holds(host: &Host, group: &str, member: bool) -> bool {
 
 #[test]
 fn a_bridge_learns_of_groups_and_forgets_them() {
-    if !need::root() || !need::tun() || !need::programs(&["ip", "bridge"]) {
+    if !testenv::root() || !testenv::tun() || !testenv::programs(&["ip", "bridge"]) {
         return;
     }
     // The latest versions, and those before.

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::Lab;
+use weir_lab::testenv;
 use weir_socket::link::{Link, Mem, Take};
 use weir_socket::{Net, TcpListener, TcpStream, link};
 
@@ -261,7 +261,7 @@ fn the_last_that_was_written_goes_though_nobody_calls_any_more() {
 /// of 64 KB that are read in pieces of any size.
 #[test]
 fn a_kernel_sends_and_hears_the_same_bytes() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     let lab = Lab::new();

@@ -1,9 +1,9 @@
 //! What a TAP link hands to a reader, whatever it asks for and refuses.
-use weir_lab::need;
 use weir_lab::net::Lab;
+use weir_lab::testenv;
 use weir_link::live::Sender;
 use weir_socket::link::{self, Link, Reader};
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 struct Rng(u64);
 impl Rng {
     fn below(&mut self, most: usize) -> usize {
@@ -61,7 +61,7 @@ impl Reader for Whim {
 }
 #[test]
 fn frames_are_the_same_wherever_they_are_put() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     for plain in [false, true] {

@@ -12,13 +12,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::{Host, Lab};
+use weir_lab::testenv;
 use weir_socket::link::{self, Link, Mem, Take};
 use weir_socket::{Net, TcpListener, TcpSocket, TcpStream};
-use weir_stack::host::{Detect, Event};
+use weir_stack::iface::{Detect, Event};
 use weir_stack::{Config, Outlet, Shards};
-use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6, tcp};
+use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6, tcp};
 
 /// Long enough for anything that ought to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -158,7 +158,7 @@ fn with_kernel(shards: usize, queues: usize) -> (Lab, Host, Net) {
 
 #[test]
 fn a_kernel_connects_and_is_connected_to() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     // As many queues as stacks, fewer, and one that the kernel knows of no
@@ -210,10 +210,10 @@ fn a_kernel_connects_and_is_connected_to() {
 
 #[test]
 fn errors_about_connections_reach_their_shard() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
-    let Some(mut route) = need::program("ip") else {
+    let Some(mut route) = testenv::program("ip") else {
         return;
     };
     let (_lab, host, net) = with_kernel(4, 2);
@@ -317,8 +317,8 @@ fn what_finds_no_room_is_lost_and_counted() {
     let ours = |port: &u16| shards.owner(here, SocketAddr::new(there, *port)) == 1;
     let src_port = (1..).find(ours).unwrap();
     // A segment for nobody, longer than the link's frames are.
-    let addresses = Addresses::new(there, here.ip()).unwrap();
-    let Addresses::V4(src, dst) = addresses else {
+    let addresses = AddrPair::new(there, here.ip()).unwrap();
+    let AddrPair::V4(src, dst) = addresses else {
         unreachable!()
     };
     let repr = tcp::Repr {

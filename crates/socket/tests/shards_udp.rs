@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use weir_lab::need;
 use weir_lab::net::{Host, Lab};
+use weir_lab::testenv;
 use weir_socket::link::{self, Link};
 use weir_socket::{Net, UdpSocket};
 use weir_stack::udp::UdpBind;
@@ -72,7 +72,7 @@ fn be_refused(net: &Net, version: [&str; 2]) {
 
 #[test]
 fn datagrams_are_their_owners_whatever_queue_they_come_by() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     for (shards, queues) in [(2, 2), (4, 2), (3, 1)] {
@@ -101,7 +101,7 @@ fn datagrams_are_their_owners_whatever_queue_they_come_by() {
 #[test]
 fn what_waits_in_any_shard_is_read_in_each_peers_order() {
     const EACH: usize = 20;
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     let (_lab, host, net) = with_kernel(3, 2);
@@ -183,7 +183,7 @@ fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
 /// alone, and who waits already hears it too.
 #[test]
 fn a_socket_is_connected_in_whichever_shard_its_peer_is() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     let (_lab, host, net) = with_kernel(4, 2);
@@ -227,7 +227,7 @@ fn a_socket_is_connected_in_whichever_shard_its_peer_is() {
 /// hears that one's, whichever shard it is in: a thread, and a task.
 #[test]
 fn who_waits_follows_to_another_peer() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     let (_lab, host, net) = with_kernel(4, 2);
@@ -296,7 +296,7 @@ fn a_place_is_one_for_all_shards() {
 /// Several sockets at one place: each peer has one of them, in whichever shard.
 #[test]
 fn sockets_that_share_a_place_share_the_peers() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     let (_lab, host, net) = with_kernel(3, 2);
@@ -347,7 +347,7 @@ fn sockets_that_share_a_place_share_the_peers() {
 /// What is sent to a group that a host of several stacks is in comes once.
 #[test]
 fn a_group_of_a_host_of_several_stacks_is_heard_once() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     let (_lab, host, net) = with_kernel(3, 2);
@@ -355,7 +355,7 @@ fn a_group_of_a_host_of_several_stacks_is_heard_once() {
     let socket = UdpSocket::bind(&net, "0.0.0.0:5000").unwrap();
     socket.join_multicast(group).unwrap();
     socket.set_read_timeout(PATIENCE).unwrap();
-    let Some(mut route) = need::program("ip") else {
+    let Some(mut route) = testenv::program("ip") else {
         return;
     };
     route.args(["route", "add", "224.0.0.0/4", "dev", "tap0"]);

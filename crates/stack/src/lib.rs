@@ -10,14 +10,14 @@
 //! | [`pcb`] | PCB tables: `bsd`, `mtf`, `sequent` and `weir` behind one trait; listeners |
 //! | [`experiment`] | the papers' experiments with them |
 
-mod direct;
-mod due;
+mod deadline;
 pub mod experiment;
-pub mod host;
+mod header_filter;
+pub mod iface;
+mod ingress;
 mod links;
 pub mod pcb;
 mod ports;
-mod receive;
 pub mod rng;
 mod shard;
 mod slab;
@@ -25,7 +25,7 @@ mod stack;
 pub mod tcp;
 pub mod udp;
 
-pub use host::{Config, Prefix};
+pub use iface::{Config, Prefix};
 pub use links::{LINKS_MAX, Link, Outlets};
 pub use shard::{Addressing, Dealt, SHARDS_MAX, STRAYS_MAX, Shards, ShardsError};
 pub use stack::{Outlet, Stack};

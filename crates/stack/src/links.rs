@@ -20,7 +20,7 @@
 //!
 //! Nothing can loop: a host forwards nothing, by whatever link it came.
 
-use crate::host::{Config, ConfigError, Counters, Host, Lease, Lost};
+use crate::iface::{Config, ConfigError, Counters, Host, Lease, Lost};
 use crate::rng::Keyed;
 use crate::stack::Outlet;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};

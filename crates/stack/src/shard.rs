@@ -17,14 +17,14 @@
 //! all connections to one shard. Of UDP our address does not count, which a socket
 //! that sends need not know yet.
 
-use crate::host::{Host, LinkAddressing, quoted_by, walk};
+use crate::iface::{Host, LinkAddressing, quoted_by, walk};
 use crate::pcb::{Key, KeyHash};
 use crate::rng::Keyed;
 use crate::stack::Stack;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_wire::icmp::Message;
-use weir_wire::{Addresses, EtherType, Protocol, arp, dhcp, ethernet, ipv4, ipv6};
+use weir_wire::{AddrPair, EtherType, Protocol, arp, dhcp, ethernet, ipv4, ipv6};
 
 /// Stacks of one host.
 pub const SHARDS_MAX: usize = 64;
@@ -150,7 +150,7 @@ impl Shards {
                 if packet.more_fragments() || packet.fragment_offset() > 0 {
                     return None;
                 }
-                let addresses = Addresses::V4(packet.src(), packet.dst());
+                let addresses = AddrPair::V4(packet.src(), packet.dst());
                 (addresses, packet.protocol(), packet.payload())
             }
             6 => {
@@ -159,12 +159,12 @@ impl Shards {
                 if found.fragment.is_some() {
                     return None;
                 }
-                let addresses = Addresses::V6(packet.src(), packet.dst());
+                let addresses = AddrPair::V6(packet.src(), packet.dst());
                 (addresses, found.protocol, found.payload)
             }
             _ => return None,
         };
-        let v4 = matches!(addresses, Addresses::V4(..));
+        let v4 = matches!(addresses, AddrPair::V4(..));
         match protocol {
             Protocol::TCP => {
                 let [src, dst] = ends(addresses, payload)?;
@@ -191,11 +191,11 @@ impl Shards {
 }
 
 /// Source and destination of a segment or datagram.
-fn ends(addresses: Addresses, segment: &[u8]) -> Option<[SocketAddr; 2]> {
+fn ends(addresses: AddrPair, segment: &[u8]) -> Option<[SocketAddr; 2]> {
     let &[a, b, c, d] = segment.first_chunk()?;
     let (src, dst): (IpAddr, IpAddr) = match addresses {
-        Addresses::V4(src, dst) => (src.into(), dst.into()),
-        Addresses::V6(src, dst) => (src.into(), dst.into()),
+        AddrPair::V4(src, dst) => (src.into(), dst.into()),
+        AddrPair::V6(src, dst) => (src.into(), dst.into()),
     };
     let port = |high, low| u16::from_be_bytes([high, low]);
     Some([

@@ -1,16 +1,16 @@
 //! The whole stack of one host.
 
 mod datagrams;
-mod straight;
+mod placement;
 
-use crate::host::unreached;
-use crate::host::{
+use crate::iface::unreached;
+use crate::iface::{
     Channel, Config, ConfigError, Counters, DropReason, Event, Frame, Host, Lease, Partial,
     Received,
 };
+use crate::ingress::Ingress;
 use crate::links::{First, Hosts, Link, Outlets, Shut};
 use crate::pcb::Supply;
-use crate::receive::Ingress;
 use crate::tcp::{
     FastOpenServer, Listen, ListenerId, State, Tcp, TcpConfig, TcpError, TcpId, TcpInfo, TcpOptions,
 };
@@ -288,7 +288,7 @@ impl Stack {
     }
 
     /// What happened to addresses and routers since it was last asked; the
-    /// latest [`EVENTS_MAX`](crate::host::EVENTS_MAX).
+    /// latest [`EVENTS_MAX`](crate::iface::EVENTS_MAX).
     pub fn next_event(&mut self) -> Option<Event> {
         self.next_link_event().map(|(_, event)| event)
     }

@@ -1,19 +1,19 @@
 //! UDP sockets (RFC 768, RFC 1122 §4.1, RFC 8085).
 
-mod direct;
-mod places;
+mod bind_table;
+mod fast_path;
 
-use crate::direct::Filter;
-use crate::host::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Incoming, Routes};
+use crate::header_filter::Filter;
+use crate::iface::{Channel, DropReason, GROUPS_MAX, HOP_LIMIT, Header, Incoming, Routes};
 use crate::links::{Hosts, plain, zoned};
 use crate::pcb::{InsertError, Key, PcbId, Supply, Table, Weir};
 use crate::ports;
 use crate::rng::Keyed;
 use crate::slab::{Name, Slab};
-use places::{Place, Places};
+use bind_table::{Place, Places};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use weir_wire::{Addresses, Protocol, udp};
+use weir_wire::{AddrPair, Protocol, udp};
 
 /// Sockets of one stack.
 pub const UDP_SOCKETS_MAX: usize = 65_536;
@@ -405,10 +405,10 @@ impl Sockets {
         let host = host.ok_or(SendError::NoRoute(to))?;
         let to = plain(to);
         let from = source(&host.routes, local, to).ok_or(SendError::NoRoute(to))?;
-        let addresses = Addresses::new(from, to.ip()).ok_or(SendError::NoRoute(to))?;
+        let addresses = AddrPair::new(from, to.ip()).ok_or(SendError::NoRoute(to))?;
         let most = match addresses {
-            Addresses::V4(..) => 65_507,
-            Addresses::V6(..) => 65_527,
+            AddrPair::V4(..) => 65_507,
+            AddrPair::V6(..) => 65_527,
         };
         if bytes.len() > most {
             return Err(SendError::TooLong(bytes.len(), most));
@@ -469,7 +469,7 @@ impl Sockets {
         if datagram.length() > incoming.payload.len() {
             return Err(DropReason::Malformed);
         }
-        let v6 = matches!(incoming.addresses, Addresses::V6(..));
+        let v6 = matches!(incoming.addresses, AddrPair::V6(..));
         match datagram.checksum_is_right(incoming.addresses) {
             Some(true) => {}
             Some(false) if incoming.vouched => {}

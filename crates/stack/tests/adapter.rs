@@ -2,7 +2,7 @@
 //! by `Opt` on the fast path.
 
 use weir_stack::experiment::adapter::{End, Ours, Silent, Transport, pair, round_trips, transfer};
-use weir_stack::host::Mode;
+use weir_stack::iface::Mode;
 
 const START_NS: u64 = 1_000_000_000;
 

@@ -10,7 +10,7 @@ use common::world::{
 use common::{HARDWARE, ip, packet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_stack::Config;
-use weir_stack::host::{
+use weir_stack::iface::{
     AUTOMATIC_MAX, Detect, DropReason, Event, LEARNT_ROUTES_MAX, Lost, Origin, PREFIXES_MAX,
     REDIRECTS_MAX, ROUTERS_MAX,
 };

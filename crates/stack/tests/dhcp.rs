@@ -6,11 +6,11 @@ use common::packet;
 use common::world::{OTHER, SECOND, World, arp_from};
 use common::{HARDWARE, ip};
 use std::net::{IpAddr, Ipv4Addr};
-use weir_stack::host::{Detect, DropReason, Event, Lost};
+use weir_stack::iface::{Detect, DropReason, Event, Lost};
 use weir_stack::{Config, Stack};
-use weir_wire::dhcp::Kind;
+use weir_wire::dhcp::MessageType;
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, Protocol, arp, dhcp, ipv4, udp};
+use weir_wire::{AddrPair, Protocol, arp, dhcp, ipv4, udp};
 
 /// The DHCP message in a frame of the stack's, with where it went.
 fn asked(frame: &[u8]) -> Option<(Ipv4Addr, Vec<u8>)> {
@@ -18,7 +18,7 @@ fn asked(frame: &[u8]) -> Option<(Ipv4Addr, Vec<u8>)> {
     let datagram = udp::Datagram::new(packet.payload()).ok()?;
     let of_client = (datagram.src_port(), datagram.dst_port()) == (68, 67);
     assert_eq!(
-        datagram.checksum_is_right(Addresses::V4(packet.src(), packet.dst())),
+        datagram.checksum_is_right(AddrPair::V4(packet.src(), packet.dst())),
         Some(true)
     );
     of_client.then(|| (packet.dst(), datagram.payload().to_vec()))
@@ -42,7 +42,7 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const GIVEN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 50);
 
 /// A server's answer.
-fn answer(ask: &[u8], kind: Kind, options: &[u8]) -> Vec<u8> {
+fn answer(ask: &[u8], kind: MessageType, options: &[u8]) -> Vec<u8> {
     let mut message = ask[..240].to_vec();
     message[0] = 2;
     message[16..20].copy_from_slice(&GIVEN.octets());
@@ -51,7 +51,7 @@ fn answer(ask: &[u8], kind: Kind, options: &[u8]) -> Vec<u8> {
     ]);
     message.extend(options);
     message.push(255);
-    let addresses = Addresses::V4(SERVER, Ipv4Addr::BROADCAST);
+    let addresses = AddrPair::V4(SERVER, Ipv4Addr::BROADCAST);
     let mut datagram = vec![0; udp::Repr::LEN];
     datagram.extend(message);
     udp::Repr {
@@ -94,11 +94,11 @@ fn an_address_that_another_link_has_is_declined() {
     world.stack = Stack::with_links(&configs, 7).unwrap();
     world.take();
     world.poll();
-    let (_, discover) = world.last_ask(Kind::Discover);
-    world.receive(&answer(&discover, Kind::Offer, &[]));
-    let (_, request) = world.last_ask(Kind::Request);
-    world.receive(&answer(&request, Kind::Ack, &lease_of(1000)));
-    let (_, decline) = world.last_ask(Kind::Decline);
+    let (_, discover) = world.last_ask(MessageType::Discover);
+    world.receive(&answer(&discover, MessageType::Offer, &[]));
+    let (_, request) = world.last_ask(MessageType::Request);
+    world.receive(&answer(&request, MessageType::Ack, &lease_of(1000)));
+    let (_, decline) = world.last_ask(MessageType::Decline);
     assert_eq!(option(&decline, 50), Some(GIVEN.octets().to_vec()));
     let has = |world: &World, link: u8| {
         let mut own = world.stack.link(link).unwrap().addresses();
@@ -128,7 +128,7 @@ impl World {
             .collect()
     }
 
-    fn last_ask(&mut self, kind: Kind) -> (Ipv4Addr, Vec<u8>) {
+    fn last_ask(&mut self, kind: MessageType) -> (Ipv4Addr, Vec<u8>) {
         let ask = self.asks().pop().unwrap_or_else(|| panic!("no {kind:?}"));
         assert_eq!(option(&ask.1, 53), Some(vec![kind as u8]));
         ask
@@ -137,15 +137,15 @@ impl World {
     /// Until the address is leased.
     fn leased(seconds: u32) -> World {
         let mut world = World::new(&dhcp_config());
-        let (to, discover) = world.last_ask(Kind::Discover);
+        let (to, discover) = world.last_ask(MessageType::Discover);
         assert_eq!(to, Ipv4Addr::BROADCAST);
-        world.receive(&answer(&discover, Kind::Offer, &[]));
-        let (to, request) = world.last_ask(Kind::Request);
+        world.receive(&answer(&discover, MessageType::Offer, &[]));
+        let (to, request) = world.last_ask(MessageType::Request);
         assert_eq!(to, Ipv4Addr::BROADCAST);
         assert_eq!(option(&request, 50), Some(GIVEN.octets().to_vec()));
         assert_eq!(option(&request, 54), Some(vec![192, 0, 2, 2]));
         assert_eq!(request[4..8], discover[4..8]);
-        world.receive(&answer(&request, Kind::Ack, &lease_of(seconds)));
+        world.receive(&answer(&request, MessageType::Ack, &lease_of(seconds)));
         assert!(world.has("192.0.2.50"));
         world
     }
@@ -219,14 +219,14 @@ fn a_lease_is_renewed_then_rebound_then_over() {
     world.take();
     // Half of the time: the server alone is asked.
     world.pass(401 * SECOND);
-    let (to, renew) = world.last_ask(Kind::Request);
+    let (to, renew) = world.last_ask(MessageType::Request);
     assert_eq!(to, SERVER);
     assert_eq!(
         (renew[12..16].to_vec(), option(&renew, 50)),
         (GIVEN.octets().to_vec(), None)
     );
     world.events();
-    world.receive(&answer(&renew, Kind::Ack, &lease_of(800)));
+    world.receive(&answer(&renew, MessageType::Ack, &lease_of(800)));
     // That is told; that the router is the same is not.
     let (server, seconds) = (SERVER, 800);
     let renewed = Event::Lease {
@@ -242,11 +242,11 @@ fn a_lease_is_renewed_then_rebound_then_over() {
     world.pass(690 * SECOND);
     assert!(world.asks().iter().all(|(to, _)| *to == SERVER));
     world.pass(15 * SECOND);
-    let (to, _) = world.last_ask(Kind::Request);
+    let (to, _) = world.last_ask(MessageType::Request);
     assert_eq!((to, world.has("192.0.2.50")), (Ipv4Addr::BROADCAST, true));
     world.pass(100 * SECOND);
     assert!(!world.has("192.0.2.50") && world.stack.lease().is_none());
-    world.last_ask(Kind::Discover);
+    world.last_ask(MessageType::Discover);
     assert_eq!(world.hop("198.51.100.1"), None);
     assert_eq!(world.stack.addresses().count(), 0);
 }
@@ -260,28 +260,28 @@ fn a_refusal_and_a_conflict_begin_anew() {
     let renew = asks.last().map(|(_, ask)| ask.clone());
     let renew = renew.unwrap_or_else(|| {
         world.pass(61 * SECOND);
-        world.last_ask(Kind::Request).1
+        world.last_ask(MessageType::Request).1
     });
-    world.receive(&answer(&renew, Kind::Nak, &[56, 4, b'g', b'o', b'n', b'e']));
+    world.receive(&answer(&renew, MessageType::Nak, &[56, 4, b'g', b'o', b'n', b'e']));
     assert!(!world.has("192.0.2.50"));
     let message = Some("gone".to_owned());
     let server = Some(SERVER);
     assert!(world.events().contains(&Event::Refused { server, message }));
     world.pass(2 * SECOND);
-    world.last_ask(Kind::Discover);
+    world.last_ask(MessageType::Discover);
 
     let mut world = World::leased(800);
     world.pass(SECOND);
     world.take();
     world.receive(&arp_from("192.0.2.50", "192.0.2.50", arp::Operation::REPLY));
-    let (_, decline) = world.last_ask(Kind::Decline);
+    let (_, decline) = world.last_ask(MessageType::Decline);
     assert_eq!(option(&decline, 50), Some(GIVEN.octets().to_vec()));
     assert!(!world.has("192.0.2.50"));
     // RFC 2131 §3.1: not at once.
     world.pass(9 * SECOND);
     assert_eq!(world.asks().len(), 0);
     world.pass(2 * SECOND);
-    world.last_ask(Kind::Discover);
+    world.last_ask(MessageType::Discover);
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn an_address_is_given_back() {
     world.take();
     world.stack.release(world.now_ns);
     world.poll();
-    let (to, release) = world.last_ask(Kind::Release);
+    let (to, release) = world.last_ask(MessageType::Release);
     assert_eq!(to, SERVER);
     assert_eq!(release[12..16], GIVEN.octets());
     world.pass(1000 * SECOND);
@@ -304,33 +304,33 @@ fn an_address_is_given_back() {
 #[test]
 fn answers_to_others_and_nonsense_are_refused() {
     let mut world = World::new(&dhcp_config());
-    let (_, discover) = world.last_ask(Kind::Discover);
+    let (_, discover) = world.last_ask(MessageType::Discover);
     let mut other = discover.clone();
     other[7] ^= 1;
-    world.receive(&answer(&other, Kind::Offer, &[]));
+    world.receive(&answer(&other, MessageType::Offer, &[]));
     let mut other = discover.clone();
     other[33] ^= 1;
-    world.receive(&answer(&other, Kind::Offer, &[]));
+    world.receive(&answer(&other, MessageType::Offer, &[]));
     // Nothing was requested yet.
-    world.receive(&answer(&discover, Kind::Ack, &lease_of(100)));
-    let mut cut = answer(&discover, Kind::Offer, &[]);
+    world.receive(&answer(&discover, MessageType::Ack, &lease_of(100)));
+    let mut cut = answer(&discover, MessageType::Offer, &[]);
     cut.truncate(100);
     world.receive(&cut);
     assert_eq!(world.asks().len(), 0);
     assert_eq!(world.stack.counters().dropped(DropReason::DhcpRefused), 3);
-    world.receive(&answer(&discover, Kind::Offer, &[]));
-    world.last_ask(Kind::Request);
+    world.receive(&answer(&discover, MessageType::Offer, &[]));
+    world.last_ask(MessageType::Request);
 }
 
 #[test]
 fn classless_routes_come_before_routers() {
     let mut world = World::new(&dhcp_config());
-    let (_, discover) = world.last_ask(Kind::Discover);
-    world.receive(&answer(&discover, Kind::Offer, &[]));
-    let (_, request) = world.last_ask(Kind::Request);
+    let (_, discover) = world.last_ask(MessageType::Discover);
+    world.receive(&answer(&discover, MessageType::Offer, &[]));
+    let (_, request) = world.last_ask(MessageType::Request);
     let mut options = lease_of(100);
     options.extend([121, 12, 16, 10, 9, 192, 0, 2, 77, 0, 192, 0, 2, 78]);
-    world.receive(&answer(&request, Kind::Ack, &options));
+    world.receive(&answer(&request, MessageType::Ack, &options));
     assert_eq!(world.hop("10.9.1.1"), Some(ip("192.0.2.77")));
     assert_eq!(world.hop("198.51.100.1"), Some(ip("192.0.2.78")));
 }
@@ -341,14 +341,14 @@ fn classless_routes_come_before_routers() {
 fn an_address_for_no_time_is_none() {
     for options in [vec![], vec![51, 4, 0, 0, 0, 0]] {
         let mut world = World::new(&dhcp_config());
-        let (_, discover) = world.last_ask(Kind::Discover);
-        world.receive(&answer(&discover, Kind::Offer, &[]));
-        let (_, request) = world.last_ask(Kind::Request);
-        world.receive(&answer(&request, Kind::Ack, &options));
+        let (_, discover) = world.last_ask(MessageType::Discover);
+        world.receive(&answer(&discover, MessageType::Offer, &[]));
+        let (_, request) = world.last_ask(MessageType::Request);
+        world.receive(&answer(&request, MessageType::Ack, &options));
         assert!(world.stack.lease().is_none() && !world.has("192.0.2.50"));
         assert_eq!(world.stack.counters().dropped(DropReason::DhcpRefused), 1);
         // And nothing keeps us from one that does.
-        world.receive(&answer(&request, Kind::Ack, &lease_of(3600)));
+        world.receive(&answer(&request, MessageType::Ack, &lease_of(3600)));
         assert!(world.has("192.0.2.50"));
     }
 }

@@ -8,11 +8,11 @@ use common::{HARDWARE, Pair, V4, V6, ip};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_link::mem::Impairments;
 use weir_stack::Stack;
-use weir_stack::host::{
+use weir_stack::iface::{
     ANSWER_MIN_NS, BYTES_MAX, DATAGRAMS_MAX, DropReason, NEIGHBOURS_MAX, QUEUE_MAX,
 };
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, arp, checksum, icmp, ipv4};
+use weir_wire::{AddrPair, EtherType, Protocol, arp, checksum, icmp, ipv4};
 
 const MS: u64 = 1_000_000;
 
@@ -150,7 +150,7 @@ fn errors_that_are_made_up_change_nothing_and_draw_no_answers() {
             for (kind, code, rest) in [(3, 4, 600), (3, 3, 0), (3, 1, 0), (11, 0, 0), (5, 1, 9)] {
                 let mut message = vec![0; 8];
                 message.extend(&quoted);
-                let addresses = Addresses::V4(far, ours);
+                let addresses = AddrPair::V4(far, ours);
                 icmp::Repr { kind, code, rest }.emit(&mut message, addresses);
                 let packet = v4(ENDS, (far, ours), Protocol::ICMPV4, 9, &message);
                 stack.receive(now_ns, &packet);
@@ -162,7 +162,7 @@ fn errors_that_are_made_up_change_nothing_and_draw_no_answers() {
                 dst_port: 9,
             };
             let near = Ipv4Addr::new(192, 0, 2, 2);
-            nobody.emit(&mut datagram, Addresses::V4(near, ours));
+            nobody.emit(&mut datagram, AddrPair::V4(near, ours));
             stack.receive(now_ns, &v4(ENDS, (near, ours), Protocol::UDP, 9, &datagram));
         }
     });
@@ -199,7 +199,7 @@ fn queries_without_end_are_answered_now_and_then() {
                 &older
             };
             let mut query = query.to_vec();
-            let sum = checksum::of(&query);
+            let sum = checksum::internet_checksum(&query);
             query[2..4].copy_from_slice(&sum.to_be_bytes());
             let from = Ipv4Addr::new(192, 0, 2, 9);
             let to = Ipv4Addr::new(224, 0, 0, 1);

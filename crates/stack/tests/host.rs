@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_link::mem::Impairments;
 use weir_stack::Stack;
-use weir_stack::host::{Channel, DropReason, QUEUE_MAX};
+use weir_stack::iface::{Channel, DropReason, QUEUE_MAX};
 use weir_stack::udp::SendError;
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, icmp, ipv4, ipv6, nd, udp};
+use weir_wire::{AddrPair, EtherType, Protocol, arp, ethernet, icmp, ipv4, ipv6, nd, udp};
 
 fn frame(dst: Address, ether_type: EtherType, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; ethernet::Repr::LEN];
@@ -25,9 +25,9 @@ fn frame(dst: Address, ether_type: EtherType, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A packet in a frame to host 0.
-fn packet(addresses: Addresses, protocol: Protocol, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
+fn packet(addresses: AddrPair, protocol: Protocol, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     match addresses {
-        Addresses::V4(src, dst) => {
+        AddrPair::V4(src, dst) => {
             let mut bytes = vec![0; ipv4::Repr::LEN];
             let repr = ipv4::Repr {
                 src,
@@ -42,7 +42,7 @@ fn packet(addresses: Addresses, protocol: Protocol, hop_limit: u8, payload: &[u8
             repr.emit(&mut bytes);
             frame(HARDWARE[0], EtherType::IPV4, &[&bytes, payload].concat())
         }
-        Addresses::V6(src, dst) => {
+        AddrPair::V6(src, dst) => {
             let mut bytes = vec![0; ipv6::Repr::LEN];
             let repr = ipv6::Repr {
                 src,
@@ -59,22 +59,22 @@ fn packet(addresses: Addresses, protocol: Protocol, hop_limit: u8, payload: &[u8
     }
 }
 
-fn v4() -> Addresses {
-    Addresses::new(ip(V4[1]), ip(V4[0])).unwrap()
+fn v4() -> AddrPair {
+    AddrPair::new(ip(V4[1]), ip(V4[0])).unwrap()
 }
 
-fn v6() -> Addresses {
-    Addresses::new(ip(V6[1]), ip(V6[0])).unwrap()
+fn v6() -> AddrPair {
+    AddrPair::new(ip(V6[1]), ip(V6[0])).unwrap()
 }
 
-fn back(addresses: Addresses) -> Addresses {
+fn back(addresses: AddrPair) -> AddrPair {
     match addresses {
-        Addresses::V4(src, dst) => Addresses::V4(dst, src),
-        Addresses::V6(src, dst) => Addresses::V6(dst, src),
+        AddrPair::V4(src, dst) => AddrPair::V4(dst, src),
+        AddrPair::V6(src, dst) => AddrPair::V6(dst, src),
     }
 }
 
-fn echo(addresses: Addresses, payload: &[u8]) -> Vec<u8> {
+fn echo(addresses: AddrPair, payload: &[u8]) -> Vec<u8> {
     let mut message = [&[0; 8][..], payload].concat();
     icmp::Echo {
         reply: false,
@@ -85,14 +85,14 @@ fn echo(addresses: Addresses, payload: &[u8]) -> Vec<u8> {
     packet(addresses, icmp_of(addresses), 64, &message)
 }
 
-fn icmp_of(addresses: Addresses) -> Protocol {
+fn icmp_of(addresses: AddrPair) -> Protocol {
     match addresses {
-        Addresses::V4(..) => Protocol::ICMPV4,
-        Addresses::V6(..) => Protocol::ICMPV6,
+        AddrPair::V4(..) => Protocol::ICMPV4,
+        AddrPair::V6(..) => Protocol::ICMPV6,
     }
 }
 
-fn datagram(addresses: Addresses, src_port: u16, dst_port: u16, payload: &[u8]) -> Vec<u8> {
+fn datagram(addresses: AddrPair, src_port: u16, dst_port: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = [&[0; 8][..], payload].concat();
     udp::Repr { src_port, dst_port }.emit(&mut bytes, addresses);
     packet(addresses, Protocol::UDP, 64, &bytes)
@@ -141,7 +141,7 @@ fn arp_frame(operation: arp::Operation, sender: &str, target: &str) -> Vec<u8> {
     frame(Address::BROADCAST, EtherType::ARP, &bytes)
 }
 
-fn solicitation(addresses: Addresses, hop_limit: u8, hardware: Option<Address>) -> Vec<u8> {
+fn solicitation(addresses: AddrPair, hop_limit: u8, hardware: Option<Address>) -> Vec<u8> {
     let target = V6[0].parse().unwrap();
     let repr = nd::Repr {
         kind: nd::Kind::Solicitation,
@@ -190,13 +190,13 @@ fn who_asks_for_our_address_is_answered() {
 fn neighbour_solicitations_are_answered() {
     let mut stack = host();
     let node: Ipv6Addr = "ff02::1:ff00:1".parse().unwrap();
-    let Addresses::V6(peer, _) = v6() else {
+    let AddrPair::V6(peer, _) = v6() else {
         unreachable!()
     };
-    let probe = Addresses::V6(Ipv6Addr::UNSPECIFIED, node);
+    let probe = AddrPair::V6(Ipv6Addr::UNSPECIFIED, node);
     for (addresses, hardware, to) in [
         (v6(), Some(HARDWARE[1]), peer),
-        (Addresses::V6(peer, node), Some(HARDWARE[1]), peer),
+        (AddrPair::V6(peer, node), Some(HARDWARE[1]), peer),
         (probe, None, "ff02::1".parse().unwrap()),
     ] {
         stack.receive(0, &solicitation(addresses, 255, hardware));
@@ -208,7 +208,7 @@ fn neighbour_solicitations_are_answered() {
         );
         assert_eq!(ipv6::Repr::parse(&answer).hop_limit, 255);
         let message = icmp::Message::new(answer.payload()).unwrap();
-        assert!(message.checksum_is_right(Addresses::V6(answer.src(), answer.dst())));
+        assert!(message.checksum_is_right(AddrPair::V6(answer.src(), answer.dst())));
         let advertised = nd::Repr::parse(&message).unwrap().unwrap();
         let solicited = !to.is_multicast();
         assert_eq!(
@@ -238,8 +238,8 @@ fn echo_is_answered_once_the_neighbour_is_known() {
         stack.receive(0, &solicitation(v6(), 255, Some(HARDWARE[1])));
         let out = packets(&mut stack);
         let message = match addresses {
-            Addresses::V4(..) => ipv4::Packet::new(&out[0]).unwrap().payload().to_vec(),
-            Addresses::V6(..) => ipv6::Packet::new(&out[0]).unwrap().payload().to_vec(),
+            AddrPair::V4(..) => ipv4::Packet::new(&out[0]).unwrap().payload().to_vec(),
+            AddrPair::V6(..) => ipv6::Packet::new(&out[0]).unwrap().payload().to_vec(),
         };
         let message = icmp::Message::new(&message).unwrap();
         assert!(message.checksum_is_right(back(addresses)));
@@ -256,18 +256,18 @@ fn echo_is_answered_once_the_neighbour_is_known() {
 #[test]
 fn groups_get_no_errors_and_ipv4_broadcasts_no_echo() {
     let mut stack = acquainted();
-    let Addresses::V4(peer, _) = v4() else {
+    let AddrPair::V4(peer, _) = v4() else {
         unreachable!()
     };
-    let Addresses::V6(peer6, _) = v6() else {
+    let AddrPair::V6(peer6, _) = v6() else {
         unreachable!()
     };
-    let all = Addresses::V4(peer, Ipv4Addr::new(192, 0, 2, 255));
+    let all = AddrPair::V4(peer, Ipv4Addr::new(192, 0, 2, 255));
     stack.receive(0, &echo(all, b""));
     stack.receive(0, &datagram(all, 9, 9, b""));
     stack.receive(
         0,
-        &datagram(Addresses::V6(peer6, "ff02::1".parse().unwrap()), 9, 9, b""),
+        &datagram(AddrPair::V6(peer6, "ff02::1".parse().unwrap()), 9, 9, b""),
     );
     assert_eq!(packets(&mut stack).len(), 0);
     // A link-layer broadcast that carries a packet for us alone is suspect.
@@ -278,7 +278,7 @@ fn groups_get_no_errors_and_ipv4_broadcasts_no_echo() {
     assert_eq!(stack.counters().dropped(DropReason::PortUnknown), 3);
     stack.receive(
         0,
-        &echo(Addresses::V6(peer6, "ff02::1".parse().unwrap()), b""),
+        &echo(AddrPair::V6(peer6, "ff02::1".parse().unwrap()), b""),
     );
     let out = packets(&mut stack);
     assert_eq!(ipv6::Packet::new(&out[0]).unwrap().src().to_string(), V6[0]);
@@ -292,8 +292,8 @@ fn errors_quote_the_packet_and_are_bounded() {
         stack.receive(0, &asked);
         let out = packets(&mut stack);
         let (message, longest) = match addresses {
-            Addresses::V4(..) => (ipv4::Packet::new(&out[0]).unwrap().payload().to_vec(), 576),
-            Addresses::V6(..) => (ipv6::Packet::new(&out[0]).unwrap().payload().to_vec(), 1280),
+            AddrPair::V4(..) => (ipv4::Packet::new(&out[0]).unwrap().payload().to_vec(), 576),
+            AddrPair::V6(..) => (ipv6::Packet::new(&out[0]).unwrap().payload().to_vec(), 1280),
         };
         let first = icmp::Repr::parse(&icmp::Message::new(&message).unwrap());
         let port = if longest == 576 { (3, 3) } else { (1, 4) };
@@ -317,10 +317,10 @@ fn errors_quote_the_packet_and_are_bounded() {
 
 #[test]
 fn impossible_packets_are_dropped_with_their_reason() {
-    let Addresses::V4(peer, us) = v4() else {
+    let AddrPair::V4(peer, us) = v4() else {
         unreachable!()
     };
-    let from = |src| datagram(Addresses::V4(src, us), 1, 2, b"");
+    let from = |src| datagram(AddrPair::V4(src, us), 1, 2, b"");
     let mut options = datagram(v4(), 1, 2, b"");
     // A header of six words with a loose source route.
     options[14] = 0x46;
@@ -338,11 +338,11 @@ fn impossible_packets_are_dropped_with_their_reason() {
         let mut bytes = vec![0x46, 0, 0, 24, 0, 0, 0, 0, 64, 17, 0, 0];
         bytes.extend(peer.octets().iter().chain(&us.octets()));
         bytes.extend([131, 3, 4, 0]);
-        let sum = weir_wire::checksum::of(&bytes);
+        let sum = weir_wire::checksum::internet_checksum(&bytes);
         bytes[10..12].copy_from_slice(&sum.to_be_bytes());
         frame(HARDWARE[0], EtherType::IPV4, &bytes)
     };
-    let elsewhere = Addresses::V4(peer, Ipv4Addr::new(192, 0, 2, 99));
+    let elsewhere = AddrPair::V4(peer, Ipv4Addr::new(192, 0, 2, 99));
     for (bytes, reason) in [
         (from(Ipv4Addr::LOCALHOST), DropReason::SourceImpossible),
         (from(Ipv4Addr::UNSPECIFIED), DropReason::SourceImpossible),
@@ -497,8 +497,8 @@ fn a_narrow_path_is_believed_where_we_have_sent() {
     for addresses in [v4(), v6()] {
         let mut stack = acquainted();
         let (us, peer) = match addresses {
-            Addresses::V4(peer, us) => (IpAddr::from(us), IpAddr::from(peer)),
-            Addresses::V6(peer, us) => (us.into(), peer.into()),
+            AddrPair::V4(peer, us) => (IpAddr::from(us), IpAddr::from(peer)),
+            AddrPair::V6(peer, us) => (us.into(), peer.into()),
         };
         let too_big = |port: u16| {
             let quoted = datagram(back(addresses), port, 2000, &[0; 40]);

@@ -5,12 +5,12 @@ mod common;
 use common::ip;
 use common::packet::{self, frame};
 use std::net::{IpAddr, SocketAddr};
-use weir_stack::host::{ConfigError, DropReason, Event, Lost, Received};
+use weir_stack::iface::{ConfigError, DropReason, Event, Lost, Received};
 use weir_stack::tcp::{State, TcpError, TcpId};
 use weir_stack::udp::{GroupError, SendError, UdpId};
 use weir_stack::{Config, LINKS_MAX, Outlet, Outlets, Stack};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, ipv4, tcp, udp};
+use weir_wire::{AddrPair, EtherType, Protocol, ipv4, tcp, udp};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -218,8 +218,8 @@ fn what_comes_by_another_link_is_not_for_us() {
 }
 
 fn reset(to: Address, src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
-    let addresses = Addresses::new(src.ip(), dst.ip()).unwrap();
-    let Addresses::V4(source, target) = addresses else {
+    let addresses = AddrPair::new(src.ip(), dst.ip()).unwrap();
+    let AddrPair::V4(source, target) = addresses else {
         panic!("of IPv4");
     };
     let repr = tcp::Repr {
@@ -513,7 +513,7 @@ fn a_connection_is_of_one_link_though_both_have_its_address() {
         payload_len: refusal.header_len(),
     };
     header.emit(&mut packet);
-    refusal.emit(&mut packet[40..], Addresses::V6(src, dst));
+    refusal.emit(&mut packet[40..], AddrPair::V6(src, dst));
     let frame = frame(
         [common::HARDWARE[0], hardware(1, 9)],
         EtherType::IPV6,
@@ -531,7 +531,7 @@ fn a_connection_is_of_one_link_though_both_have_its_address() {
         dst_port: world.host.udp_local(socket).unwrap().port(),
     };
     let mut datagram = vec![0; udp::Repr::LEN];
-    repr.emit(&mut datagram, Addresses::V6(src, dst));
+    repr.emit(&mut datagram, AddrPair::V6(src, dst));
     let ends = |link| [common::HARDWARE[0], hardware(link, 9)];
     let datagram = |link| packet::v6(ends(link), (src, dst), Protocol::UDP, 64, &datagram);
     // What the fast path leaves to the standard one, and what it may take.

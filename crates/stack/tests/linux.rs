@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use weir_lab::net::{Host, Lab};
-use weir_lab::{need, wait};
+use weir_lab::{testenv, wait};
 use weir_link::net::Tap;
 use weir_stack::tcp::State;
 use weir_stack::{Outlet, Stack};
@@ -137,7 +137,7 @@ fn converse(stream: TcpStream) -> io::Result<()> {
 
 #[test]
 fn linux_connects_to_us_and_both_send() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     let mut world = World::new();
@@ -153,7 +153,7 @@ fn linux_connects_to_us_and_both_send() {
 
 #[test]
 fn we_connect_to_linux_and_both_send() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     let mut world = World::new();
@@ -174,7 +174,7 @@ fn we_connect_to_linux_and_both_send() {
 /// take the fast path, each way, over both IP versions.
 #[test]
 fn bulk_transfers_with_linux_take_the_fast_path() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     const BULK: usize = 6_000_000;

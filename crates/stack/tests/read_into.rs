@@ -5,7 +5,7 @@ mod common;
 use common::{V4, V6, config};
 use std::net::SocketAddr;
 use weir_stack::Stack;
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 struct Chance(u64);
 impl Chance {
     fn below(&mut self, most: usize) -> usize {

@@ -3,7 +3,7 @@ mod common;
 use common::offload::finish;
 use common::{V4, V6, config};
 use std::net::SocketAddr;
-use weir_stack::host::{Frame, Offload, Partial, RUN_MAX, Received};
+use weir_stack::iface::{Frame, Offload, Partial, RUN_MAX, Received};
 use weir_stack::tcp::{State as TcpState, TcpConfig};
 use weir_stack::{Outlet, Stack};
 

@@ -9,7 +9,7 @@ use weir_stack::rng::Rng;
 use weir_stack::tcp::{State, TcpError};
 use weir_stack::{Config, Dealt, SHARDS_MAX, Shards, Stack};
 use weir_wire::arp::Operation;
-use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
+use weir_wire::{AddrPair, EtherType, Protocol, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
 
 const SEED: u128 = 0xdea1;
 /// Ours first, then the peer's.
@@ -35,7 +35,7 @@ fn segment(src: SocketAddr, dst: SocketAddr, flags: tcp::Flags) -> Vec<u8> {
         urgent: 0,
         options: tcp::Options::default(),
     };
-    let addresses = Addresses::new(src.ip(), dst.ip()).unwrap();
+    let addresses = AddrPair::new(src.ip(), dst.ip()).unwrap();
     repr.emit(&mut segment, addresses);
     segment
 }
@@ -65,7 +65,7 @@ fn error([here, there]: [SocketAddr; 2], protocol: Protocol, kind: u8) -> Vec<u8
             message.extend_from_slice(quoted);
             let (code, rest) = (1, 0);
             let router = ip("192.0.2.99");
-            let addresses = Addresses::new(router, here.ip()).unwrap();
+            let addresses = AddrPair::new(router, here.ip()).unwrap();
             icmp::Repr { kind, code, rest }.emit(&mut message, addresses);
             to_us(router, here.ip(), Protocol::ICMPV4, &message)
         }
@@ -115,7 +115,7 @@ fn datagram_to_us([here, there]: [SocketAddr; 2]) -> Vec<u8> {
         src_port: there.port(),
         dst_port: here.port(),
     };
-    let addresses = Addresses::new(there.ip(), here.ip()).unwrap();
+    let addresses = AddrPair::new(there.ip(), here.ip()).unwrap();
     repr.emit(&mut datagram, addresses);
     to_us(there.ip(), here.ip(), Protocol::UDP, &datagram)
 }
@@ -399,7 +399,7 @@ fn others_follow_the_first_in_its_addresses_and_routes() {
 fn numbers_of_addressing_change_with_it() {
     let mut config = config(0);
     config.addresses.retain(|prefix| prefix.address().is_ipv6());
-    config.detect = weir_stack::host::Detect::Before;
+    config.detect = weir_stack::iface::Detect::Before;
     let mut stack = Stack::new(&config, 1).unwrap();
     let mut known = (stack.addressing_epoch(), stack.addressing());
     let mut changes = 0;

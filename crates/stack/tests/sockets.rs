@@ -7,7 +7,7 @@ use common::world::{ROUTER, SECOND, World, arp_from, auto, prefix_option, router
 use common::{Pair, V6, config, ip};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use weir_link::mem::Impairments;
-use weir_stack::host::{Detect, DropReason};
+use weir_stack::iface::{Detect, DropReason};
 use weir_stack::tcp::{TcpError, TcpId};
 use weir_stack::udp::{SendError, UdpId};
 use weir_wire::{arp, ipv4};

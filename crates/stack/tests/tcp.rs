@@ -7,7 +7,7 @@ use common::{Pair, V4, V6, config, ip};
 use std::net::SocketAddr;
 use weir_lab::seeds::seeds;
 use weir_link::mem::Impairments;
-use weir_stack::host::{Mode, Offload};
+use weir_stack::iface::{Mode, Offload};
 use weir_stack::rng::Rng;
 use weir_stack::tcp::{Algorithm, State, TcpConfig};
 

@@ -5,10 +5,10 @@ mod common;
 use common::peer::{ACK, FIN, Peer, RST, S, SYN, flags};
 use common::{HARDWARE, V4, V6, ip};
 use std::net::IpAddr;
-use weir_stack::host::DropReason;
+use weir_stack::iface::DropReason;
 use weir_stack::tcp::{HALF_OPEN_MAX, State, TcpError};
 use weir_wire::tcp::{Flags, Options};
-use weir_wire::{Addresses, EtherType, Protocol, ethernet, icmp, ipv4};
+use weir_wire::{AddrPair, EtherType, Protocol, ethernet, icmp, ipv4};
 
 #[test]
 fn nobody_listens_and_nothing_open_is_refused() {
@@ -453,7 +453,7 @@ fn segments_follow_the_path() {
             code: 4,
             rest: 1000,
         }
-        .emit(&mut message, Addresses::V4(them, us));
+        .emit(&mut message, AddrPair::V4(them, us));
         let mut frame = vec![0; ethernet::Repr::LEN];
         let ether_type = EtherType::IPV4;
         ethernet::Repr {

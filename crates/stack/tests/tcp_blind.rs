@@ -7,7 +7,7 @@ use common::packet::{Ends, segment};
 use common::{HARDWARE, Pair, V4, parse};
 use std::net::SocketAddr;
 use weir_link::mem::Impairments;
-use weir_stack::host::DropReason;
+use weir_stack::iface::DropReason;
 use weir_stack::tcp::{State, TcpConfig, TcpError, TcpId};
 use weir_wire::tcp::{Flags, Options, Repr};
 
@@ -100,7 +100,7 @@ impl Victim {
         (repr.seq.wrapping_add(len as u32), repr.ack)
     }
 
-    fn counters(&self) -> weir_stack::host::Counters {
+    fn counters(&self) -> weir_stack::iface::Counters {
         self.pair.stacks[0].counters()
     }
 }

@@ -10,7 +10,7 @@ use common::packet::{Ends, segment};
 use common::{HARDWARE, Pair, V4, V6, config, parse};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_link::mem::Impairments;
-use weir_stack::host::NEIGHBOURS_MAX;
+use weir_stack::iface::NEIGHBOURS_MAX;
 use weir_stack::tcp::{
     CONNECTIONS_MAX, HALF_OPEN_ALL_MAX, HALF_OPEN_MAX, ListenerId, PIECES_MAX, TcpConfig, TcpId,
 };
@@ -202,7 +202,7 @@ impl Server {
         assert!(answered + 2 >= asked, "{answered} of {asked} newcomers");
     }
 
-    fn counters(&self) -> weir_stack::host::Counters {
+    fn counters(&self) -> weir_stack::iface::Counters {
         self.pair.stacks[0].counters()
     }
 }

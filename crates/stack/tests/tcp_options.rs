@@ -6,7 +6,7 @@ mod common;
 use common::{Pair, V4, V6, config, ip};
 use std::net::SocketAddr;
 use weir_link::mem::Impairments;
-use weir_stack::host::Offload;
+use weir_stack::iface::Offload;
 use weir_stack::tcp::{HALF_OPEN_MAX, ListenerId, State, TcpConfig, TcpError, TcpId, TcpOptions};
 use weir_wire::tcp::{Flags, Segment};
 use weir_wire::{EtherType, Protocol, ethernet, ipv4, ipv6};

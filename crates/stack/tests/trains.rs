@@ -7,7 +7,7 @@ mod common;
 use common::{V4, V6, config};
 use std::net::SocketAddr;
 use weir_stack::Stack;
-use weir_stack::host::Mode;
+use weir_stack::iface::Mode;
 use weir_stack::tcp::{TcpConfig, TcpId};
 use weir_wire::checksum;
 

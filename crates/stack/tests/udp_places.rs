@@ -7,10 +7,10 @@ use common::packet;
 use common::world::{OTHER, World, v4_config};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use weir_stack::host::{Detect, DropReason};
+use weir_stack::iface::{Detect, DropReason};
 use weir_stack::udp::{BindError, UdpBind, UdpId};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, Protocol, udp};
+use weir_wire::{AddrPair, Protocol, udp};
 
 const OURS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const GROUP: Ipv4Addr = Ipv4Addr::new(224, 1, 1, 1);
@@ -40,7 +40,7 @@ fn hear(world: &mut World, from: SocketAddr, dst: Ipv4Addr) {
         src_port: from.port(),
         dst_port: 9,
     };
-    repr.emit(&mut datagram, Addresses::V4(*src.ip(), dst));
+    repr.emit(&mut datagram, AddrPair::V4(*src.ip(), dst));
     let to = match dst {
         OURS => HARDWARE[0],
         ALL => Address::BROADCAST,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Sink};
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
 use weir_link::bpf::Hook;
-use weir_ring::lock::{Holder, Tried, Word, try_lock, unlock};
+use weir_ring::robust_lock::{Holder, Tried, Word, try_lock, unlock};
 use weir_tap::{Config, LinkId, Pull, Tap};
 
 const FRAMES: u64 = 1_000_000;

@@ -1,7 +1,7 @@
 //! What a tap is to be.
 
 use crate::error::TapError;
-use crate::fast::FastConfig;
+use crate::flow_cache::FastConfig;
 use std::time::Duration;
 use weir_link::xdp::{Bypass, CopyMode};
 use weir_ring::umem::CHUNKS_MAX;

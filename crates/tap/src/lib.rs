@@ -54,35 +54,28 @@
 //! `docs/explanation/bypass-and-flow-cache.md`.
 
 mod bridge;
-mod bulk;
-mod calls;
 mod clock;
-mod complete;
 mod config;
-mod counts;
 mod error;
-mod fast;
-pub mod fdb;
-mod frames;
-mod link;
-mod member;
+mod flow_cache;
+mod io;
+mod link_monitor;
 mod more;
 mod news;
-mod pass;
-mod share;
-mod spin;
-pub mod switch;
+mod shared;
+mod stats;
 mod tap;
 mod trust;
 mod wake;
-mod watch;
 
-pub use bridge::{Alike, Bridge, Context, Stop, Verdict};
-pub use bulk::NoBulk;
+pub use bridge::{Alike, Bridge, Context, Stop, Verdict, fdb, switch};
 pub use config::{Config, Mode};
-pub use counts::{Counts, LinkCounts};
 pub use error::TapError;
-pub use fast::{Carried, FastConfig, FastCounts, FastEntry, FastPath, LEASE, PATIENCE, Remembered};
+pub use flow_cache::{
+    Carried, FastConfig, FastCounts, FastEntry, FastPath, LEASE, PATIENCE, Remembered,
+};
+pub use io::tx_burst::NoBulk;
+pub use stats::{Counts, LinkCounts};
 pub use tap::{LinkId, Pull, Tap};
 pub use weir_link::xdp::{
     Bypass, CopyMode, FAST_ENTRIES_MAX, FastAction, FastKey, FastKind, HostChange, HostFilter,

@@ -2,8 +2,8 @@
 //! kernel remembers, and calls that only measurements make.
 
 use crate::error::TapError;
-use crate::fast::FastPath;
-use crate::link::TapLink;
+use crate::flow_cache::FastPath;
+use crate::io::queue::TapLink;
 use crate::news::News;
 use crate::tap::{LinkId, Tap};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,16 +1,16 @@
 //! A tap: its memory and its links, and how they come and go.
 
-use crate::bulk::{BulkOut, NoBulk};
 use crate::config::{Config, Mode, check};
-use crate::counts::Counts;
 use crate::error::TapError;
-use crate::fast::FastPath;
-use crate::link::{Shared, TapLink};
-use crate::member::Members;
+use crate::flow_cache::FastPath;
+use crate::io::adaptive_poll::Spin;
+use crate::io::queue::{Shared, TapLink};
+use crate::io::tx_burst::{BulkOut, NoBulk};
+use crate::link_monitor::Watch;
 use crate::news::News;
-use crate::spin::Spin;
+use crate::shared::members::Members;
+use crate::stats::Counts;
 use crate::wake::Wakes;
-use crate::watch::Watch;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weir_link::net::{Interface, InterfaceError};

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use weir_lab::command::{Command, Resource};
 use weir_lab::net::{Host, Lab, Offloads, Process};
 use weir_lab::results::{Bar, Recorder, Unit, recorder};
-use weir_lab::{cpu, need};
+use weir_lab::{affinity, testenv};
 
 const CONNECTIONS: [usize; 3] = [16, 1_000, 10_000];
 const ROUNDS: usize = 3;
@@ -108,7 +108,7 @@ impl World {
         tap.up().expect("it goes up");
         tap.add_address(at("198.51.100.1").ip(), 24)
             .expect("it takes one");
-        if let Some(mut ip) = need::program("ip") {
+        if let Some(mut ip) = testenv::program("ip") {
             ip.args(["link", "set", "tap0", "txqueuelen", TX_QUEUE_LEN]);
             let set = client.output(ip).expect("ip runs");
             assert!(set.status.success(), "{set:?}");
@@ -132,7 +132,7 @@ impl World {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let mut command = std::process::Command::from(command);
-        cpu::place(&mut command, self.cores.server);
+        affinity::place(&mut command, self.cores.server);
         let process = host.spawn(command).expect("the server starts");
         let began = Instant::now();
         while self.client.run(|| TcpStream::connect(at(ip))).is_err() {
@@ -152,7 +152,7 @@ impl World {
         );
         let path = self.folder.join("nginx.conf");
         fs::write(&path, conf).expect("the file can be written");
-        let mut nginx = need::program("nginx").expect("it was asked for");
+        let mut nginx = testenv::program("nginx").expect("it was asked for");
         nginx.arg("-c").arg(&path);
         self.start(&self.server, nginx, NGINX)
     }
@@ -166,13 +166,13 @@ impl World {
 
     /// What wrk measures with so many connections.
     fn run(&self, server: &Process, ip: &str, connections: usize) -> Run {
-        let mut wrk = need::program("wrk").expect("it was asked for");
+        let mut wrk = testenv::program("wrk").expect("it was asked for");
         wrk.limit(Resource::Nofile, FILES_MAX);
         let (connections, time) = (format!("-c{connections}"), format!("-d{ROUND_S}s"));
         wrk.args(["-t1", "--latency", "--timeout", "20s", &connections, &time]);
         wrk.arg(format!("http://{ip}/file"));
         let mut wrk = std::process::Command::from(wrk);
-        cpu::place(&mut wrk, self.cores.client);
+        affinity::place(&mut wrk, self.cores.client);
         let before = (busy_s(self.cores.server), ran_s(server.id()));
         let output = self.client.output(wrk).expect("wrk runs");
         let busy_s = busy_s(self.cores.server) - before.0;
@@ -480,15 +480,15 @@ fn main() {
         return be_slow(WEIR_TAP);
     }
     // `cargo test --benches` passes no --bench: there is nothing to prove.
-    if !has("--bench") || !need::root() || !need::tun() {
+    if !has("--bench") || !testenv::root() || !testenv::tun() {
         return;
     }
-    if !need::programs(&["ip", "nginx", "wrk"]) {
+    if !testenv::programs(&["ip", "nginx", "wrk"]) {
         return;
     }
-    let cores = cpu::allowed().expect("the system says which");
+    let cores = affinity::allowed().expect("the system says which");
     let [client, server, ..] = cores[..] else {
-        return need::skip("one core for the generator and one for the server");
+        return testenv::skip("one core for the generator and one for the server");
     };
     let world = World::new(Cores { client, server });
     match has("slow") {

@@ -13,7 +13,7 @@ use weir_filter::ir::Program;
 use weir_filter::lang::expr::{self, Context};
 use weir_filter::opt::optimise;
 use weir_lab::results::{Bar, Unit, recorder};
-use weir_lab::{need, rules};
+use weir_lab::{rules, testenv};
 use weir_link::mem::traffic::{Medium, Traffic};
 use weir_link::pcap::Reader;
 use weir_wire::LinkType;
@@ -77,7 +77,7 @@ fn traffic() -> Vec<Vec<u8>> {
 fn captured() -> Vec<Vec<u8>> {
     const OF_EACH: usize = 200;
     let mut frames = Vec::new();
-    for file in need::capture_files() {
+    for file in testenv::capture_files() {
         let Ok(mut reader) = Reader::open(&file) else {
             continue;
         };

@@ -1,7 +1,7 @@
 //! Configuration files: what is wrong in one is one line, the same for every
 //! command, `FILE:LINE:COLUMN: why`, as compilers say it.
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Says where frames of a link's MTU are longer than the link's tap can send.
 
-use crate::failure::say;
+use crate::error::say;
 use weir_tap::{LinkId, Tap};
 
 /// What was said of each link.

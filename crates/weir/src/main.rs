@@ -1,33 +1,19 @@
 //! `weir`: the one binary. See `weir --help`.
 
-mod bind;
-mod bulk_report;
-mod capture;
 mod cmd;
 mod config;
-mod divide;
-mod failure;
-mod fast_report;
+mod error;
+mod filterset;
 mod host;
 mod http;
+mod input;
 mod iperf;
-mod life;
-mod limited;
-mod live;
 mod longest;
-mod on_off;
-mod perlink;
-mod plot;
-mod print;
 mod rarp;
-mod replace;
-mod source;
+mod report;
+mod signals;
 mod stack;
-mod stats_file;
-mod stop;
-mod summary;
-mod tally;
-mod text;
+mod watchdog;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -67,7 +53,7 @@ fn main() -> ExitCode {
 fn run() -> ExitCode {
     let cli = Cli::parse();
     // Without it a limit ends us, as it would have anyway.
-    let _ = stop::report_file_size_limit();
+    let _ = signals::report_file_size_limit();
     let outcome = match cli.command {
         Command::Route(args) => cmd::route::run(&args),
         Command::Listen(args) => cmd::listen::run(&args),

@@ -2,9 +2,9 @@
 //! ports: the example of how short a protocol in user space is.
 //! `docs/tutorials/protocol.md` goes through it.
 
-use crate::failure::{Failure, say};
-use crate::live;
-use crate::stop::Stop;
+use crate::error::{Failure, say};
+use crate::input::live_port;
+use crate::signals::Stop;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(crate) fn serve(
     mut answered: impl FnMut(Address, Ipv4Addr) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let (mut port, own) = open(interface, socket, "rarp[6:2] = 3")?;
-    let addresses = port.status().map_err(live::failure)?.addresses;
+    let addresses = port.status().map_err(live_port::failure)?.addresses;
     let own_ip = addresses.iter().find_map(|(address, _)| match address {
         IpAddr::V4(address) => Some(*address),
         IpAddr::V6(_) => None,
@@ -109,9 +109,9 @@ pub(crate) fn ask(
 
 /// A port for one kind of message, and the station's own address.
 fn open(interface: &str, socket: Option<&Path>, filter: &str) -> Result<(Port, Address), Failure> {
-    let port = live::port(interface, filter, socket)?.send(true);
-    let mut port = port.open().map_err(live::failure)?;
-    let own = port.status().map_err(live::failure)?.address;
+    let port = live_port::port(interface, filter, socket)?.send(true);
+    let mut port = port.open().map_err(live_port::failure)?;
+    let own = port.status().map_err(live_port::failure)?.address;
     let own = own.parse().map_err(|_| {
         let message = format!("{interface} is no Ethernet: RARP needs one");
         Failure::run(message)
@@ -122,7 +122,7 @@ fn open(interface: &str, socket: Option<&Path>, filter: &str) -> Result<(Port, A
 /// The messages of the next moment.
 fn receive(port: &mut Port) -> Result<Vec<Repr>, Failure> {
     let frames = port.recv_batch(Timeout::after(LOOK));
-    let frames = frames.map_err(live::failure)?;
+    let frames = frames.map_err(live_port::failure)?;
     let messages = frames.filter_map(|frame| {
         let frame = ethernet::Frame::new(frame.bytes()).ok()?;
         Some(Repr::parse(&Packet::new(frame.payload()).ok()?))
@@ -140,6 +140,6 @@ fn send(port: &mut Port, dst: Address, message: &Repr) -> Result<(), Failure> {
     };
     header.emit(&mut frame);
     message.emit(&mut frame[ethernet::Repr::LEN..]);
-    port.send_batch(&[&frame]).map_err(live::failure)?;
+    port.send_batch(&[&frame]).map_err(live_port::failure)?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::OnceLock;
-use weir_lab::need;
+use weir_lab::testenv;
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -28,12 +28,12 @@ fn strings(value: &toml::Value) -> Vec<String> {
 /// (after a skip) without cargo in `PATH`.
 fn packages() -> Option<&'static [Value]> {
     static PACKAGES: OnceLock<Vec<Value>> = OnceLock::new();
-    need::programs(&["cargo"]).then(|| PACKAGES.get_or_init(listed).as_slice())
+    testenv::programs(&["cargo"]).then(|| PACKAGES.get_or_init(listed).as_slice())
 }
 
 fn listed() -> Vec<Value> {
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let output = need::program("cargo")
+    let output = testenv::program("cargo")
         .expect("the test has asked for it")
         .args(["metadata", "--format-version=1", "--locked", "--offline"])
         .args(["--filter-platform", &platform])

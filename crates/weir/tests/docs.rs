@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 use weir_broker::policy::{Accounts, Policy};
-use weir_lab::need;
+use weir_lab::testenv;
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -47,7 +47,7 @@ fn checkout(name: &str) -> Folder {
 fn shell(folder: &Folder, command: &str) -> Output {
     let binary = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
-    need::program("sh")
+    testenv::program("sh")
         .expect("the test has asked for it")
         .args(["-c", command])
         .current_dir(folder.path(""))
@@ -89,7 +89,7 @@ const PAGES: [&str; 2] = [
 
 #[test]
 fn every_command_of_pages_on_captures_runs_and_prints_what_they_show() {
-    if !need::programs(&["sh"]) {
+    if !testenv::programs(&["sh"]) {
         return;
     }
     let mut ran = 0;
@@ -119,7 +119,7 @@ fn every_command_of_pages_on_captures_runs_and_prints_what_they_show() {
 
 #[test]
 fn a_refusal_reads_as_the_page_on_filters_shows_it() {
-    if !need::programs(&["sh"]) {
+    if !testenv::programs(&["sh"]) {
         return;
     }
     let folder = checkout("refusal");
@@ -176,7 +176,7 @@ fn configurations_of_guides_are_read() {
 
 #[test]
 fn every_example_of_the_help_runs() {
-    if !need::programs(&["sh"]) {
+    if !testenv::programs(&["sh"]) {
         return;
     }
     let folder = checkout("help");
@@ -188,7 +188,7 @@ fn every_example_of_the_help_runs() {
         for command in commands {
             // Capturing needs a privilege and a network.
             let command = command.replace("tcpdump -w - |", "cat office.pcapng |");
-            if command.contains("tcpdump -ddd") && !need::programs(&["tcpdump"]) {
+            if command.contains("tcpdump -ddd") && !testenv::programs(&["tcpdump"]) {
                 continue;
             }
             run(&folder, &command);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::process::Output;
 use weir_lab::command::Command;
-use weir_lab::need;
+use weir_lab::testenv;
 
 fn experiment(args: &[&str]) -> Output {
     let mut command = Command::built(env!("CARGO_BIN_EXE_weir"));
@@ -116,7 +116,7 @@ fn a_folder_that_cannot_be_is_refused_at_once() {
 
 #[test]
 fn the_packet_filters_tables_stand_beside_the_papers() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let run = experiment(&["packet-filter", "--each", "10", "--rounds", "1", "--json"]);
@@ -143,10 +143,10 @@ fn the_packet_filters_tables_stand_beside_the_papers() {
 
 #[test]
 fn without_privilege_the_packet_filters_need_is_said() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
-    let run = weir_lab::net::nobody::run(|| experiment(&["packet-filter"]));
+    let run = weir_lab::net::unprivileged::run(|| experiment(&["packet-filter"]));
     assert_eq!(run.status.code(), Some(1), "{run:?}");
     let message = String::from_utf8_lossy(&run.stderr);
     assert!(message.contains("a lab needs root"), "{message}");
@@ -154,7 +154,7 @@ fn without_privilege_the_packet_filters_need_is_said() {
 
 #[test]
 fn the_adapters_round_trips_are_split_for_kernel_and_ours() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let folder = std::env::temp_dir().join(format!("weir-adapter-{}", std::process::id()));
@@ -196,7 +196,7 @@ fn the_adapters_round_trips_are_split_for_kernel_and_ours() {
     std::fs::remove_dir_all(folder).unwrap();
     // Without privilege ours alone is measured, and that is said.
     let args = [&["adapter"][..], &quick].concat();
-    let run = weir_lab::net::nobody::run(|| experiment(&args));
+    let run = weir_lab::net::unprivileged::run(|| experiment(&args));
     assert!(run.status.success(), "{run:?}");
     assert!(String::from_utf8_lossy(&run.stderr).contains("SYS is left out"));
     let text = String::from_utf8(run.stdout).unwrap();
@@ -206,7 +206,7 @@ fn the_adapters_round_trips_are_split_for_kernel_and_ours() {
 /// As short as it can be: one size, trials of a hundredth of a second.
 #[test]
 fn bridges_and_routers_stand_beside_the_papers() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let run = experiment(&["nettap", "--sizes", "64", "--duration", "0.01", "--json"]);

@@ -14,8 +14,8 @@ use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 use tap::{kernel, kernel_with};
-use weir_lab::net::{Host, Signal, talk};
-use weir_lab::{need, wait};
+use weir_lab::net::{Host, Signal, traffic};
+use weir_lab::{testenv, wait};
 
 /// dnsmasq on the kernel's side, once it serves.
 fn dnsmasq(on: (&Host, &str), leases: &str, options: &[&str], until: &str) -> Running {
@@ -36,7 +36,7 @@ fn dnsmasq(on: (&Host, &str), leases: &str, options: &[&str], until: &str) -> Ru
         &leases,
     ];
     let all: Vec<&str> = fixed.iter().chain(options).copied().collect();
-    let dnsmasq = need::program("dnsmasq").expect("the test has asked for it");
+    let dnsmasq = testenv::program("dnsmasq").expect("the test has asked for it");
     Running::start(host, dnsmasq, &all).until(until)
 }
 
@@ -58,7 +58,7 @@ fn given(running: Running, how: &str) -> (Running, String) {
 #[test]
 fn dnsmasq_gives_an_address_and_gets_it_back() {
     let Some(kernel) = kernel() else { return };
-    if !need::programs(&["dnsmasq"]) {
+    if !testenv::programs(&["dnsmasq"]) {
         return;
     }
     let folder = Folder::new("dnsmasq-lease");
@@ -110,7 +110,7 @@ fn a_page_is_got_from_an_address_of_dnsmasq() {
     let Some(kernel) = kernel_with(&["python3"]) else {
         return;
     };
-    if !need::programs(&["dnsmasq"]) {
+    if !testenv::programs(&["dnsmasq"]) {
         return;
     }
     let folder = open_folder("dnsmasq-get");
@@ -136,7 +136,7 @@ fn a_page_is_got_from_an_address_of_dnsmasq() {
 #[test]
 fn every_shard_has_the_address_that_dnsmasq_gives() {
     let Some(kernel) = kernel() else { return };
-    if !need::programs(&["dnsmasq"]) {
+    if !testenv::programs(&["dnsmasq"]) {
         return;
     }
     let folder = Folder::new("dnsmasq-shards");
@@ -176,7 +176,7 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
     let Some(kernel) = kernel_with(&["ip"]) else {
         return;
     };
-    if !need::programs(&["dnsmasq", "radvd"]) {
+    if !testenv::programs(&["dnsmasq", "radvd"]) {
         return;
     }
     let folder = Folder::new("advertisements");
@@ -223,7 +223,7 @@ fn routers_of_dnsmasq_and_radvd_are_heard() {
         route 2001:db8:6::/48 { };
         RDNSS 2001:db8::53 { }; };";
     std::fs::write(&file, text).unwrap();
-    let mut command = need::program("radvd").expect("the test has asked for it");
+    let mut command = testenv::program("radvd").expect("the test has asked for it");
     command.args(["--nodaemon", "--logmethod", "stderr", "--config"]);
     command
         .arg(&file)
@@ -388,7 +388,7 @@ fn addresses_that_cannot_be_are_refused_with_a_remedy() {
 #[test]
 fn a_host_on_a_live_interface_is_given_addresses() {
     let Some(net) = net() else { return };
-    if !need::programs(&["dnsmasq"]) {
+    if !testenv::programs(&["dnsmasq"]) {
         return;
     }
     let folder = Folder::new("dnsmasq-live");
@@ -413,7 +413,7 @@ fn a_host_on_a_live_interface_is_given_addresses() {
     let leased = leased.and_then(|line| line.split(' ').nth(1)).unwrap();
     for at in [&*automatic, leased, "10.0.0.2"] {
         let patience = Duration::from_secs(2);
-        let pings = talk::ping(&net.a, at.parse().unwrap(), 3, patience).unwrap();
+        let pings = traffic::ping(&net.a, at.parse().unwrap(), 3, patience).unwrap();
         assert_eq!(pings.round_trips.len(), 3, "{at}: {}", host.said());
     }
 }

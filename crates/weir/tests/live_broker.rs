@@ -9,9 +9,9 @@ use live::{Net, Running, net, open_folder};
 use serde_json::Value;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::Signal;
-use weir_lab::net::nobody::NOBODY;
+use weir_lab::net::unprivileged::NOBODY;
+use weir_lab::testenv;
 
 const POLICY: &str = r#"
 [[grant]]
@@ -270,7 +270,7 @@ fn watching_ends_with_its_reader() {
     // What `| head -1` is: it reads a line, and is gone.
     let script = format!("{} | (read -r line; date +%s%N >&2)", watch.join(" "));
     let late = || {
-        let mut shell = weir_lab::need::program("bash").expect("bash is essential");
+        let mut shell = weir_lab::testenv::program("bash").expect("bash is essential");
         shell.args(["-c", &format!("{script}; date +%s%N >&2")]);
         let ended = live::Running::start(&brokered.net.b, shell, &[]).end();
         assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -370,10 +370,10 @@ fn a_host_whose_frames_are_refused_says_which_grant_it_needs() {
     let root_only = folder.write("tun", b"");
     std::fs::set_permissions(&root_only, PermissionsExt::from_mode(0o600)).unwrap();
     let user = NOBODY.to_string();
-    if !need::programs(&["mount", "setpriv"]) {
+    if !testenv::programs(&["mount", "setpriv"]) {
         return;
     }
-    let Some(mut unprivileged) = need::program("unshare") else {
+    let Some(mut unprivileged) = testenv::program("unshare") else {
         return;
     };
     unprivileged.args(["--mount", "sh", "-c"]).args([

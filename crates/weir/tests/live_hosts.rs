@@ -15,8 +15,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 use tap::{HOST, KERNEL, Kernel, OURS, kernel};
 use weir_lab::command::Resource;
-use weir_lab::net::{Signal, nobody, talk};
-use weir_lab::{need, wait};
+use weir_lab::net::{Signal, traffic, unprivileged};
+use weir_lab::{testenv, wait};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -38,7 +38,7 @@ fn a_host_beside_the_kernels_answers_on_its_own() {
     net.eth_a.add_address(ip("2001:db8::1"), 64).unwrap();
     let patience = Duration::from_secs(2);
     for at in ["10.0.0.77", "2001:db8::77", "10.0.0.2"] {
-        let pings = talk::ping(&net.a, ip(at), 5, patience).unwrap();
+        let pings = traffic::ping(&net.a, ip(at), 5, patience).unwrap();
         assert_eq!(pings.round_trips.len(), 5, "{at}: {pings:?}");
     }
     // Nobody listens there, while the kernel's own server is not touched.
@@ -64,7 +64,7 @@ fn a_host_beside_the_kernels_answers_on_its_own() {
     let counted = host.stop().json();
     assert!(counted["frames_in"].as_u64().unwrap() >= 12, "{counted}");
     // With it gone, so are its addresses.
-    let pings = talk::ping(&net.a, ip("10.0.0.77"), 1, Duration::from_millis(300));
+    let pings = traffic::ping(&net.a, ip("10.0.0.77"), 1, Duration::from_millis(300));
     assert!(!pings.is_ok_and(|pings| !pings.round_trips.is_empty()));
 }
 
@@ -103,7 +103,7 @@ fn hosts_end_with_their_interface() {
     {
         for (link, device) in [("port:eth0", "eth0"), ("tap0", "tap0")] {
             let Some(net) = net() else { return };
-            if !need::tun() {
+            if !testenv::tun() {
                 return;
             }
             net.b.tap("tap0", 0).unwrap().up().unwrap();
@@ -184,7 +184,7 @@ fn iperf3(kernel: &Kernel, arguments: &str) -> Value {
 #[test]
 fn iperf3_of_the_kernels_side_measures_against_ours() {
     let Some(kernel) = kernel() else { return };
-    if !need::programs(&["iperf3"]) {
+    if !testenv::programs(&["iperf3"]) {
         return;
     }
     let server = kernel.weir(&["iperf", "--json"]).until("ready");
@@ -235,7 +235,7 @@ fn iperf3_of_the_kernels_side_measures_against_ours() {
 fn iperf_measures_against_iperf3_of_the_kernels_side() {
     let Some(kernel) = kernel() else { return };
     // A probe of the server's port would end its first test.
-    let Some(mut command) = need::program("iperf3") else {
+    let Some(mut command) = testenv::program("iperf3") else {
         return;
     };
     command
@@ -350,7 +350,7 @@ fn an_echo_goes_on_where_there_are_no_more_threads() {
     tap.add_address(ip("198.51.100.1"), 24).unwrap();
     tap.up().unwrap();
     let start = |threads: u64| {
-        let mut command = nobody::command_as(env!("CARGO_BIN_EXE_weir"), OTHER);
+        let mut command = unprivileged::command_as(env!("CARGO_BIN_EXE_weir"), OTHER);
         command.limit(Resource::Nproc, threads);
         let words = ["echo", "--link", "tap1", "--addr", "198.51.100.5/24"];
         Running::start(&kernel.host, command, &words)
@@ -378,7 +378,7 @@ fn an_echo_goes_on_where_there_are_no_more_threads() {
 #[test]
 fn a_driver_that_cannot_be_had_is_named() {
     let Some(kernel) = kernel() else { return };
-    if !need::programs(&["unshare", "sh", "mount", "setpriv"]) {
+    if !testenv::programs(&["unshare", "sh", "mount", "setpriv"]) {
         return;
     }
     let weir = env!("CARGO_BIN_EXE_weir");
@@ -392,7 +392,7 @@ fn a_driver_that_cannot_be_had_is_named() {
             "mount -t tmpfs -o mode=755 none /dev/net && umask 077 && {prepare} && \
              exec {nobody} {weir} {all}"
         );
-        let mut command = need::program("unshare").expect("it is there");
+        let mut command = testenv::program("unshare").expect("it is there");
         command.args(["--mount", "sh", "-c", &line]);
         let ended = Running::start(&kernel.host, command, &[]).end();
         assert_eq!(ended.code, Some(1), "{prepare}: {ended:?}");
@@ -403,7 +403,7 @@ fn a_driver_that_cannot_be_had_is_named() {
 #[test]
 fn servers_ask_silent_clients_whether_they_are_there() {
     let Some(kernel) = kernel() else { return };
-    if !need::programs(&["ss"]) {
+    if !testenv::programs(&["ss"]) {
         return;
     }
     for (command, port) in [("echo", 7), ("iperf", 5201)] {

@@ -17,8 +17,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 use tap::{KERNEL, Kernel, OURS, kernel, kernel_with};
 use weir_lab::command::Resource;
-use weir_lab::net::{Signal, nobody};
-use weir_lab::{need, wait};
+use weir_lab::net::{Signal, unprivileged};
+use weir_lab::{testenv, wait};
 
 /// Lengths that have something about them: nothing, less than a segment, the
 /// edges of one, more than the buffers.
@@ -143,7 +143,7 @@ fn a_file_that_is_not_whole_is_not_there() {
     assert!(full.stderr.contains("make room"), "{full:?}");
     // No file may be longer: the disk is full in its midst.
     let out = folder.path("part");
-    let mut command = nobody::command(env!("CARGO_BIN_EXE_weir"));
+    let mut command = unprivileged::command(env!("CARGO_BIN_EXE_weir"));
     command
         .limit(Resource::Fsize, 100 * 512)
         .args(["get", &url]);
@@ -218,7 +218,7 @@ fn serve_keeps_to_conditions() {
     modify("1449.bin", SystemTime::now() + Duration::from_secs(86_400));
     let _server = kernel.weir(&["serve", &folder.path("")]).until("ready");
     let curl = |more: &[String], path: &str| {
-        let mut curl = need::program("curl").expect("the test has asked for it");
+        let mut curl = testenv::program("curl").expect("the test has asked for it");
         curl.args([
             "-sS",
             "-o",
@@ -548,7 +548,7 @@ fn serve_keeps_to_http_and_to_its_folder() {
         .lines()
         .find_map(|line| line.strip_prefix("Last-Modified: "));
     let date = date.unwrap().trim().to_owned();
-    let mut again = need::program("curl").expect("the test has asked for it");
+    let mut again = testenv::program("curl").expect("the test has asked for it");
     again.args([
         "-sSi",
         "-H",
@@ -701,7 +701,7 @@ fn a_server_under_load_ends_when_it_is_told() {
 /// The tutorial's block on hosts, line by line, as its reader types it.
 #[test]
 fn the_tutorial_is_right() {
-    if !need::root() || !need::tun() || !need::programs(&["sh", "ip", "curl", "python3"]) {
+    if !testenv::root() || !testenv::tun() || !testenv::programs(&["sh", "ip", "curl", "python3"]) {
         return;
     }
     let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
@@ -731,7 +731,7 @@ fn the_tutorial_is_right() {
         .unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
     let shell = |line: &str| {
-        let mut command = need::program("sh").expect("the test has asked for it");
+        let mut command = testenv::program("sh").expect("the test has asked for it");
         command
             .args(["-c", line])
             .current_dir(root)

@@ -6,12 +6,12 @@ use common::{interrupt, stdout, weir};
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
-use weir_lab::need;
-use weir_lab::net::nobody;
+use weir_lab::net::unprivileged;
+use weir_lab::testenv;
 
 #[test]
 fn two_hosts_talk() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let run = weir(["lab", "demo", "--json"]).output().unwrap();
@@ -37,7 +37,7 @@ fn two_hosts_talk() {
 
 #[test]
 fn a_person_sees_a_table() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let run = weir(["lab", "demo"]).output().unwrap();
@@ -49,7 +49,7 @@ fn a_person_sees_a_table() {
 
 #[test]
 fn a_signal_ends_it_early() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let child = weir(["lab", "demo"])
@@ -66,10 +66,10 @@ fn a_signal_ends_it_early() {
 
 #[test]
 fn without_privilege_it_says_what_it_needs() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
-    let run = nobody::run(|| weir(["lab", "demo"]).output().unwrap());
+    let run = unprivileged::run(|| weir(["lab", "demo"]).output().unwrap());
     assert_eq!(run.status.code(), Some(1), "{run:?}");
     let message = String::from_utf8_lossy(&run.stderr);
     assert!(message.contains("a lab needs root"), "{message}");

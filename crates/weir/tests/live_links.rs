@@ -13,8 +13,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 use tap::{Kernel, kernel, kernel_with};
-use weir_lab::net::{Signal, nobody, talk};
-use weir_lab::{need, wait};
+use weir_lab::net::{Signal, traffic, unprivileged};
+use weir_lab::{testenv, wait};
 
 /// The host's, by link.
 const ADDRESSES: [&str; 4] = [
@@ -28,7 +28,7 @@ const AT: [&str; 4] = ["192.0.2.5", "2001:db8::5", "198.51.100.5", "2001:db8:1::
 /// A kernel with a second TAP interface.
 fn two() -> Option<Kernel> {
     let kernel = kernel()?;
-    let tap = kernel.host.tap("tap1", nobody::NOBODY).unwrap();
+    let tap = kernel.host.tap("tap1", unprivileged::NOBODY).unwrap();
     tap.up().unwrap();
     tap.add_address([198, 51, 100, 1], 24).unwrap();
     tap.add_address([0x2001, 0xdb8, 1, 0, 0, 0, 0, 1], 64)
@@ -44,7 +44,7 @@ fn said<'a>(command: &[&'a str], addresses: &[&'a str]) -> Vec<&'a str> {
 
 fn answers(kernel: &Kernel, at: &str) -> bool {
     let at: IpAddr = at.parse().unwrap();
-    let pings = talk::ping(&kernel.host, at, 1, Duration::from_millis(700));
+    let pings = traffic::ping(&kernel.host, at, 1, Duration::from_millis(700));
     pings.is_ok_and(|pings| pings.round_trips.len() == 1)
 }
 
@@ -95,7 +95,7 @@ fn an_address_may_name_its_link() {
 #[test]
 fn a_host_answers_on_each_link_for_its_addresses_there() {
     let Some(kernel) = two() else { return };
-    if !need::programs(&["ip"]) {
+    if !testenv::programs(&["ip"]) {
         return;
     }
     let arguments = said(&["host", "tap0", "tap:tap1"], &ADDRESSES);
@@ -193,7 +193,7 @@ fn a_server_of_several_stacks_is_one_host() {
 #[test]
 fn get_goes_by_the_link_that_leads_there() {
     let Some(kernel) = two() else { return };
-    if !need::programs(&["python3"]) {
+    if !testenv::programs(&["python3"]) {
         return;
     }
     let folder = Folder::new("get-links");

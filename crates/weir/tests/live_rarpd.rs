@@ -7,7 +7,7 @@ mod live;
 use common::{Folder, weir};
 use live::{Running, net, open_folder};
 use weir_lab::net::Signal;
-use weir_lab::net::nobody::NOBODY;
+use weir_lab::net::unprivileged::NOBODY;
 
 #[test]
 fn a_station_learns_its_address() {

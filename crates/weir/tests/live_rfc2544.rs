@@ -6,7 +6,7 @@ use common::{Folder, interrupt, stdout, weir};
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
-use weir_lab::need;
+use weir_lab::testenv;
 
 /// The quickest settings that still measure.
 const QUICK: [&str; 9] = [
@@ -23,7 +23,7 @@ const QUICK: [&str; 9] = [
 
 #[test]
 fn peers_are_measured_beside_each_other_and_drawn() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let folder = Folder::new("rfc2544");
@@ -57,7 +57,7 @@ fn peers_are_measured_beside_each_other_and_drawn() {
 
 #[test]
 fn what_is_required_of_a_bridge_is_recorded() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let folder = Folder::new("rfc2544-results");
@@ -113,7 +113,7 @@ fn what_is_required_of_a_bridge_is_recorded() {
 
 #[test]
 fn a_device_that_fails_is_named_and_the_others_go_on() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let dut = "--dut=sh -c 'echo out of order; exit 4'";
@@ -131,7 +131,7 @@ fn a_device_that_fails_is_named_and_the_others_go_on() {
 
 #[test]
 fn a_signal_ends_it_and_what_was_found_is_told() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let child = weir([

@@ -14,10 +14,10 @@ use common::Folder;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 use weir_lab::load::Rate;
-use weir_lab::need;
 use weir_lab::rfc2544::{
     Ask, Bench, Cpus, Dut, Layout, Look, Program, Ready, Setup, SinkKind, Tester,
 };
+use weir_lab::testenv;
 
 /// Of the longest trial: the kernel's clock paces each.
 const TRIAL: Duration = Duration::from_secs(5);
@@ -115,7 +115,7 @@ fn counted(stats: &Value) -> u64 {
 
 #[test]
 fn every_frame_leaves_once_in_order_and_unchanged() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let time = Duration::from_secs_f64(asked("WEIR_SOAK_SECONDS", 3.0));
@@ -140,7 +140,7 @@ fn every_frame_leaves_once_in_order_and_unchanged() {
 #[test]
 #[ignore = "takes a minute, and the machine must be quiet"]
 fn a_minute_trips_nothing_at_the_default_limit() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let soaked = soak(Duration::from_secs(60), 100_000.0, false);

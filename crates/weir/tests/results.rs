@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 use weir_lab::command::Command;
-use weir_lab::need;
+use weir_lab::testenv;
 
 fn results<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = weir(["lab", "results"]);
@@ -317,7 +317,7 @@ fn run_in(folder: &Folder, arguments: &[&str]) -> Command {
 
 #[test]
 fn benches_are_compiled_run_in_rounds_and_summed_up() {
-    if !need::programs(&["sh"]) {
+    if !testenv::programs(&["sh"]) {
         return;
     }
     let folder = Folder::new("results-run");
@@ -440,7 +440,7 @@ fn what_cannot_run_is_said() {
 
 #[test]
 fn a_signal_ends_the_bench_and_what_it_has_started() {
-    if !need::programs(&["sh", "sleep"]) {
+    if !testenv::programs(&["sh", "sleep"]) {
         return;
     }
     let folder = Folder::new("results-signal");

@@ -53,7 +53,7 @@ const PURE: [&str; 5] = [
     "crates/filter/src",
     "crates/demux/src",
     "crates/stack/src",
-    "crates/apps/src/route",
+    "crates/apps/src/router/engine",
 ];
 
 /// What a pure crate does not name, and where it may all the same.
@@ -82,20 +82,20 @@ const IMPURE_WORDS: [&str; 17] = [
 /// Nothing else in a pure crate is.
 const IMPURE_ALLOWED_IN: [&str; 2] = [
     "crates/filter/src/backend/native/",
-    "crates/stack/src/pcb/segment.rs",
+    "crates/stack/src/pcb/chunk.rs",
 ];
 
 /// Where a program is started otherwise than by the lab's helpers for tests:
 /// those helpers themselves, what the product starts, and what no test runs.
 const PROGRAMS_STARTED_IN: [&str; 11] = [
     "crates/lab/src/command.rs",
-    "crates/lab/src/cpu.rs",
+    "crates/lab/src/affinity.rs",
     "crates/lab/src/net/host.rs",
-    "crates/lab/src/net/nobody.rs",
+    "crates/lab/src/net/unprivileged.rs",
     "crates/lab/src/net/process.rs",
     "crates/lab/src/results/",
     "crates/lab/src/rfc2544/dut.rs",
-    "crates/weir/src/cmd/bridge/restart.rs",
+    "crates/weir/src/cmd/bridge/supervisor.rs",
     "crates/weir/src/cmd/experiment/packet_filter/receive.rs",
     "/benches/",
     "/examples/",
@@ -291,7 +291,7 @@ fn tests_start_programs_by_one_helper() {
         });
         assert!(
             !imported && !spelt,
-            "{name}: a program is started past `weir_lab::need::program` and `weir_lab::command`"
+            "{name}: a program is started past `weir_lab::testenv::program` and `weir_lab::command`"
         );
     }
 }
@@ -301,8 +301,8 @@ fn tests_know_one_way_out_of_the_checkout() {
     let outside = concat!("shared/", "captures");
     for (name, text) in rust_files("crates") {
         assert!(
-            name == "crates/lab/src/need.rs" || !text.contains(outside),
-            "{name}: captures beside the checkout are `weir_lab::need::captures`'s"
+            name == "crates/lab/src/testenv.rs" || !text.contains(outside),
+            "{name}: captures beside the checkout are `weir_lab::testenv::captures`'s"
         );
     }
 }
@@ -581,5 +581,71 @@ fn every_page_is_in_the_book_once() {
             "{} is not in SUMMARY.md",
             page.display()
         );
+    }
+}
+
+/// The page that says where things are, and whether a path that it names is
+/// there: below the root, or below `crates/`.
+fn architecture() -> (String, impl Fn(&Path) -> bool) {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page can be read");
+    let exists = |path: &Path| {
+        let places = [root().join(path), root().join("crates").join(path)];
+        places.iter().any(|place| place.exists())
+    };
+    (page, exists)
+}
+
+#[test]
+fn paths_of_the_architecture_exist() {
+    let (page, exists) = architecture();
+    let mut checked = 0;
+    for (index, part) in page.split("```").enumerate() {
+        if index % 2 == 0 {
+            let quoted = part.split('`').skip(1).step_by(2);
+            for path in quoted.filter(|text| text.contains('/')) {
+                checked += 1;
+                assert!(exists(path.as_ref()), "ARCHITECTURE.md: no `{path}`");
+            }
+            continue;
+        }
+        // In a drawing a file without a folder is beside the one before it.
+        for line in part.lines() {
+            let words = line.split([' ', ',']);
+            let paths = words.filter(|word| word.ends_with(".rs") || word.ends_with('/'));
+            let mut folder = PathBuf::new();
+            for path in paths.map(Path::new) {
+                let path = match path.components().count() {
+                    1 => folder.join(path),
+                    _ => path.to_owned(),
+                };
+                checked += 1;
+                assert!(
+                    exists(&path),
+                    "ARCHITECTURE.md: no {} in: {line}",
+                    path.display()
+                );
+                folder = path.parent().expect("is below a crate").to_owned();
+            }
+        }
+    }
+    assert!(checked > 200, "only {checked} paths were found");
+}
+
+#[test]
+fn every_top_folder_has_its_line_in_the_architecture() {
+    let (page, _) = architecture();
+    let (_, table) = page.split_once("## Folders\n").expect("has the chapter");
+    let (table, _) = table.split_once("\n## ").expect("has another behind it");
+    let crates = fs::read_dir(root().join("crates")).expect("crates/ can be read");
+    for krate in crates.map(|entry| entry.expect("crates/ can be listed")) {
+        let name = krate.file_name().to_string_lossy().into_owned();
+        let folders = fs::read_dir(krate.path().join("src")).expect("a crate has sources");
+        for folder in folders.map(|entry| entry.expect("src/ can be listed")) {
+            if !folder.path().is_dir() {
+                continue;
+            }
+            let path = format!("`{name}/src/{}/`", folder.file_name().to_string_lossy());
+            assert!(table.contains(&path), "ARCHITECTURE.md: no row for {path}");
+        }
     }
 }

@@ -7,9 +7,9 @@
 use std::net::Ipv4Addr;
 
 use crate::Error;
-use crate::error::need;
+use crate::error::require_len;
 use crate::ethernet::Address;
-use crate::field::{array, half, put, word};
+use crate::field::{array, read_u16, write, read_u32};
 
 const HEADER: &str = "an ARP packet";
 
@@ -38,8 +38,8 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// If it is cut short, or not about IPv4 over Ethernet.
     pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
-        need(HEADER, bytes, Repr::LEN)?;
-        let (kinds, lengths) = (word(bytes, 0), half(bytes, 4));
+        require_len(HEADER, bytes, Repr::LEN)?;
+        let (kinds, lengths) = (read_u32(bytes, 0), read_u16(bytes, 4));
         let wrong = |field, value| {
             Err(Error::Field {
                 header: HEADER,
@@ -78,7 +78,7 @@ impl Repr {
     pub fn parse(packet: &Packet<'_>) -> Repr {
         let bytes = packet.0;
         Repr {
-            operation: Operation(half(bytes, 6)),
+            operation: Operation(read_u16(bytes, 6)),
             sender: Address(array(bytes, 8)),
             sender_ip: Ipv4Addr::from(array::<4>(bytes, 14)),
             target: Address(array(bytes, 18)),
@@ -91,11 +91,11 @@ impl Repr {
     /// # Panics
     /// If `out` is shorter than [`Repr::LEN`].
     pub fn emit(&self, out: &mut [u8]) {
-        put(out, 0, &[0, 1, 8, 0, 6, 4]);
-        put(out, 6, &self.operation.0.to_be_bytes());
-        put(out, 8, &self.sender.0);
-        put(out, 14, &self.sender_ip.octets());
-        put(out, 18, &self.target.0);
-        put(out, 24, &self.target_ip.octets());
+        write(out, 0, &[0, 1, 8, 0, 6, 4]);
+        write(out, 6, &self.operation.0.to_be_bytes());
+        write(out, 8, &self.sender.0);
+        write(out, 14, &self.sender_ip.octets());
+        write(out, 18, &self.target.0);
+        write(out, 24, &self.target_ip.octets());
     }
 }

@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 
-mod lines;
+mod copy_sum;
 
 use multiversion::multiversion;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -34,7 +34,7 @@ impl Sum {
             bytes = rest;
         }
         self.total += match bytes.len() {
-            ..=FEW => few(bytes),
+            ..=SMALL_LEN => small(bytes),
             _ => many(bytes),
         };
         self.odd = bytes.len() % 2 == 1;
@@ -62,8 +62,8 @@ impl Sum {
             return self.bytes(from);
         }
         self.total += match from.len() {
-            ..=FEW => copy_few(from, to),
-            _ => copy_pieces(from, to),
+            ..=SMALL_LEN => copy_small(from, to),
+            _ => copy_large(from, to),
         };
         self.odd = from.len() % 2 == 1;
         self
@@ -89,10 +89,10 @@ impl Sum {
     /// Adds the pseudo-header of `protocol` (RFC 9293 §3.1, RFC 8200 §8.1) for
     /// `len` bytes of transport header and payload.
     #[inline]
-    pub fn pseudo_header(self, addresses: Addresses, protocol: u8, len: u32) -> Sum {
+    pub fn pseudo_header(self, addresses: AddrPair, protocol: u8, len: u32) -> Sum {
         let sum = match addresses {
-            Addresses::V4(src, dst) => self.double(src.to_bits()).double(dst.to_bits()),
-            Addresses::V6(src, dst) => self.bytes(&src.octets()).bytes(&dst.octets()),
+            AddrPair::V4(src, dst) => self.double(src.to_bits()).double(dst.to_bits()),
+            AddrPair::V6(src, dst) => self.bytes(&src.octets()).bytes(&dst.octets()),
         };
         sum.double(len).word(u16::from(protocol))
     }
@@ -121,11 +121,11 @@ impl Sum {
 }
 
 /// Bytes that are summed before a call would have been made.
-const FEW: usize = 64;
+const SMALL_LEN: usize = 64;
 
 /// Bytes that are summed before the sum is halved: [`add_many`] counts up to 2^32
-/// words' halves, as does each lane of [`lines`].
-const PIECE: usize = 1 << 30;
+/// words' halves, as does each lane of [`copy_sum`].
+const FOLD_INTERVAL: usize = 1 << 30;
 
 /// The sum of few words.
 #[inline(always)]
@@ -153,38 +153,38 @@ fn add_many(pairs: &[[u8; 8]]) -> u64 {
 /// The sum of bytes from an even place on.
 fn many(bytes: &[u8]) -> u64 {
     let mut sum = 0;
-    for piece in bytes.chunks(PIECE) {
+    for piece in bytes.chunks(FOLD_INTERVAL) {
         let (pairs, rest) = piece.as_chunks::<8>();
-        sum += add_many(pairs) + few(rest);
+        sum += add_many(pairs) + small(rest);
     }
     sum
 }
 
 /// Copies bytes; gives their sum as [`many`] does.
 #[inline]
-fn copy_pieces(from: &[u8], to: &mut [u8]) -> u64 {
-    if from.len() <= PIECE {
-        return lines::copy(from, to);
+fn copy_large(from: &[u8], to: &mut [u8]) -> u64 {
+    if from.len() <= FOLD_INTERVAL {
+        return copy_sum::copy(from, to);
     }
-    let pieces = from.chunks(PIECE).zip(to.chunks_mut(PIECE));
+    let pieces = from.chunks(FOLD_INTERVAL).zip(to.chunks_mut(FOLD_INTERVAL));
     pieces
         .map(|(from, to)| match from.len() {
-            ..=FEW => copy_few(from, to),
-            _ => lines::copy(from, to),
+            ..=SMALL_LEN => copy_small(from, to),
+            _ => copy_sum::copy(from, to),
         })
         .sum()
 }
 
 /// The sum of so few bytes that no call is made for them.
 #[inline]
-fn few(bytes: &[u8]) -> u64 {
+fn small(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     add(words) + last(rest)
 }
 
-/// [`copy_pieces`] of so few bytes that no call is made for them.
+/// [`copy_large`] of so few bytes that no call is made for them.
 #[inline]
-fn copy_few(from: &[u8], to: &mut [u8]) -> u64 {
+fn copy_small(from: &[u8], to: &mut [u8]) -> u64 {
     let (words, rest) = from.as_chunks::<4>();
     let (places, end) = to.as_chunks_mut::<4>();
     let mut sum = copy_last(rest, end);
@@ -219,26 +219,26 @@ fn copy_last(rest: &[u8], to: &mut [u8]) -> u64 {
 /// Source and destination of an IP packet: what a transport's checksum covers
 /// besides its own bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Addresses {
+pub enum AddrPair {
     /// Of IPv4.
     V4(Ipv4Addr, Ipv4Addr),
     /// Of IPv6.
     V6(Ipv6Addr, Ipv6Addr),
 }
 
-impl Addresses {
+impl AddrPair {
     /// Both of one version, or `None`.
-    pub fn new(src: IpAddr, dst: IpAddr) -> Option<Addresses> {
+    pub fn new(src: IpAddr, dst: IpAddr) -> Option<AddrPair> {
         match (src, dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Addresses::V4(src, dst)),
-            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Addresses::V6(src, dst)),
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(AddrPair::V4(src, dst)),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(AddrPair::V6(src, dst)),
             _ => None,
         }
     }
 }
 
 /// The checksum of one piece.
-pub fn of(bytes: &[u8]) -> u16 {
+pub fn internet_checksum(bytes: &[u8]) -> u16 {
     Sum::new().bytes(bytes).finish()
 }
 
@@ -281,7 +281,7 @@ mod tests {
                 let bytes = &bytes[from..from + len];
                 let mut copy = vec![0xa5; 400];
                 let sum = Sum::new().copy(bytes, &mut copy[at..at + len]);
-                assert_eq!(sum.finish(), of(bytes), "{len} bytes from {from} to {at}");
+                assert_eq!(sum.finish(), internet_checksum(bytes), "{len} bytes from {from} to {at}");
                 let (before, rest) = copy.split_at(at);
                 let (there, behind) = rest.split_at(len);
                 assert_eq!(there, bytes);

@@ -9,9 +9,9 @@
 use std::net::Ipv4Addr;
 
 use crate::Error;
-use crate::error::need;
+use crate::error::require_len;
 use crate::ethernet::Address;
-use crate::field::{array, half, put, word};
+use crate::field::{array, read_u16, write, read_u32};
 
 const HEADER: &str = "a DHCP message";
 const HEADER_LEN: usize = 240;
@@ -32,12 +32,12 @@ pub const SERVERS_MAX: usize = 8;
 mod option {
     pub(super) const MASK: u8 = 1;
     pub(super) const ROUTERS: u8 = 3;
-    pub(super) const RESOLVERS: u8 = 6;
+    pub(super) const DNS_SERVERS: u8 = 6;
     pub(super) const MTU: u8 = 26;
     pub(super) const REQUESTED: u8 = 50;
     pub(super) const LEASE: u8 = 51;
     pub(super) const OVERLOAD: u8 = 52;
-    pub(super) const KIND: u8 = 53;
+    pub(super) const MESSAGE_TYPE: u8 = 53;
     pub(super) const SERVER: u8 = 54;
     pub(super) const PARAMETERS: u8 = 55;
     pub(super) const MESSAGE: u8 = 56;
@@ -52,7 +52,7 @@ mod option {
 /// What a message does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MessageType {
     /// A client looks for servers.
     Discover = 1,
     /// A server has an address to give.
@@ -69,16 +69,16 @@ pub enum Kind {
     Release,
 }
 
-impl Kind {
-    fn of(number: u8) -> Option<Kind> {
+impl MessageType {
+    fn of(number: u8) -> Option<MessageType> {
         [
-            Kind::Discover,
-            Kind::Offer,
-            Kind::Request,
-            Kind::Decline,
-            Kind::Ack,
-            Kind::Nak,
-            Kind::Release,
+            MessageType::Discover,
+            MessageType::Offer,
+            MessageType::Request,
+            MessageType::Decline,
+            MessageType::Ack,
+            MessageType::Nak,
+            MessageType::Release,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -87,9 +87,9 @@ impl Kind {
 
 /// What a client sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ask {
+pub struct ClientMessage {
     /// What it does.
-    pub kind: Kind,
+    pub message_type: MessageType,
     /// Names the exchange.
     pub transaction: u32,
     /// Since the client began, in seconds.
@@ -106,28 +106,28 @@ pub struct Ask {
     pub len_max: u16,
 }
 
-impl Ask {
+impl ClientMessage {
     /// The message's bytes. Answers are asked for by broadcast while the client
     /// has no address.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_LEN];
-        put(&mut bytes, 0, &[1, 1, 6, 0]);
-        put(&mut bytes, 4, &self.transaction.to_be_bytes());
-        put(&mut bytes, 8, &self.seconds.to_be_bytes());
-        let wants = matches!(self.kind, Kind::Discover | Kind::Request);
+        write(&mut bytes, 0, &[1, 1, 6, 0]);
+        write(&mut bytes, 4, &self.transaction.to_be_bytes());
+        write(&mut bytes, 8, &self.seconds.to_be_bytes());
+        let wants = matches!(self.message_type, MessageType::Discover | MessageType::Request);
         if self.client.is_none() && wants {
-            put(&mut bytes, 10, &BROADCAST.to_be_bytes());
+            write(&mut bytes, 10, &BROADCAST.to_be_bytes());
         }
         if let Some(client) = self.client {
-            put(&mut bytes, 12, &client.octets());
+            write(&mut bytes, 12, &client.octets());
         }
-        put(&mut bytes, 28, &self.hardware.0);
-        put(&mut bytes, 236, &COOKIE);
+        write(&mut bytes, 28, &self.hardware.0);
+        write(&mut bytes, 236, &COOKIE);
         let mut push = |code: u8, value: &[u8]| {
             bytes.extend([code, value.len() as u8]);
             bytes.extend(value);
         };
-        push(option::KIND, &[self.kind as u8]);
+        push(option::MESSAGE_TYPE, &[self.message_type as u8]);
         let [a, b, c, d, e, f] = self.hardware.0;
         push(option::CLIENT, &[1, a, b, c, d, e, f]);
         if let Some(requested) = self.requested {
@@ -142,7 +142,7 @@ impl Ask {
                 option::MASK,
                 option::ROUTES,
                 option::ROUTERS,
-                option::RESOLVERS,
+                option::DNS_SERVERS,
                 option::MTU,
                 option::LEASE,
                 option::T1,
@@ -158,13 +158,13 @@ impl Ask {
 
 /// What a server answers.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Answer {
+pub struct ServerMessage {
     /// Which exchange it is of.
     pub transaction: u32,
     /// The hardware address of the client that is meant.
     pub hardware: Address,
     /// The address that is given.
-    pub given: Option<Ipv4Addr>,
+    pub yiaddr: Option<Ipv4Addr>,
     /// The server.
     pub server: Option<Ipv4Addr>,
     /// How many bits name the address's network.
@@ -183,40 +183,40 @@ pub struct Answer {
     /// is not to be looked at.
     pub routes: Vec<(Ipv4Addr, u8, Ipv4Addr)>,
     /// Who resolves names.
-    pub resolvers: Vec<Ipv4Addr>,
+    pub dns_servers: Vec<Ipv4Addr>,
     /// Bytes of the longest packet on the link.
     pub mtu: Option<u16>,
     /// Why it is not given, as the server says.
     pub message: Option<String>,
 }
 
-impl Answer {
+impl ServerMessage {
     /// Reads a server's message; `None` if it does nothing that a client waits
     /// for. Options that are not understood, or are cut short, are passed over.
     ///
     /// # Errors
     /// If its header is cut short, or it is no DHCP over Ethernet.
-    pub fn parse(bytes: &[u8]) -> Result<Option<(Kind, Answer)>, Error> {
-        need(HEADER, bytes, HEADER_LEN)?;
+    pub fn parse(bytes: &[u8]) -> Result<Option<(MessageType, ServerMessage)>, Error> {
+        require_len(HEADER, bytes, HEADER_LEN)?;
         let wrong = |field, value| Error::Field {
             header: HEADER,
             field,
             value,
         };
         if bytes[..3] != [2, 1, 6] {
-            return Err(wrong("kind of address", word(bytes, 0)));
+            return Err(wrong("kind of address", read_u32(bytes, 0)));
         }
         if bytes[236..240] != COOKIE {
-            return Err(wrong("cookie", word(bytes, 236)));
+            return Err(wrong("cookie", read_u32(bytes, 236)));
         }
         let given = Ipv4Addr::from(array::<4>(bytes, 16));
-        let mut answer = Answer {
-            transaction: word(bytes, 4),
+        let mut answer = ServerMessage {
+            transaction: read_u32(bytes, 4),
             hardware: Address(array(bytes, 28)),
-            given: (!given.is_unspecified()).then_some(given),
-            ..Answer::default()
+            yiaddr: (!given.is_unspecified()).then_some(given),
+            ..ServerMessage::default()
         };
-        let mut read = Read::default();
+        let mut read = OptionReader::default();
         read.options(&bytes[HEADER_LEN..], &mut answer);
         // The fields of names may hold options too (RFC 2132 §9.3).
         let overload = read.overload;
@@ -232,16 +232,16 @@ impl Answer {
     }
 }
 
-/// What options besides an [`Answer`]'s values say.
+/// What options besides a [`ServerMessage`]'s values say.
 #[derive(Default)]
-struct Read {
-    kind: Option<Kind>,
+struct OptionReader {
+    kind: Option<MessageType>,
     overload: u8,
     routes: Vec<u8>,
 }
 
-impl Read {
-    fn options(&mut self, mut bytes: &[u8], answer: &mut Answer) {
+impl OptionReader {
+    fn options(&mut self, mut bytes: &[u8], answer: &mut ServerMessage) {
         loop {
             bytes = match *bytes {
                 [] | [option::END, ..] => return,
@@ -256,19 +256,19 @@ impl Read {
         }
     }
 
-    fn option(&mut self, code: u8, value: &[u8], answer: &mut Answer) {
-        let seconds = || (value.len() == 4).then(|| word(value, 0));
+    fn option(&mut self, code: u8, value: &[u8], answer: &mut ServerMessage) {
+        let seconds = || (value.len() == 4).then(|| read_u32(value, 0));
         match (code, value.len()) {
-            (option::KIND, 1) => self.kind = Kind::of(value[0]),
+            (option::MESSAGE_TYPE, 1) => self.kind = MessageType::of(value[0]),
             (option::OVERLOAD, 1) => self.overload = value[0],
             (option::MASK, 4) => {
-                let mask = word(value, 0);
+                let mask = read_u32(value, 0);
                 let is_mask = mask.leading_ones() + mask.trailing_zeros() == 32;
                 answer.prefix_len = is_mask.then(|| mask.leading_ones() as u8);
             }
             (option::ROUTERS, _) => answer.routers = addresses(value),
-            (option::RESOLVERS, _) => answer.resolvers = addresses(value),
-            (option::MTU, 2) => answer.mtu = Some(half(value, 0)),
+            (option::DNS_SERVERS, _) => answer.dns_servers = addresses(value),
+            (option::MTU, 2) => answer.mtu = Some(read_u16(value, 0)),
             (option::LEASE, _) => answer.lease_s = seconds(),
             (option::T1, _) => answer.t1_s = seconds(),
             (option::T2, _) => answer.t2_s = seconds(),
@@ -333,8 +333,8 @@ mod tests {
 
     #[test]
     fn what_is_asked_stands_in_the_message() {
-        let ask = Ask {
-            kind: Kind::Request,
+        let ask = ClientMessage {
+            message_type: MessageType::Request,
             transaction: 7,
             seconds: 3,
             client: None,
@@ -344,16 +344,16 @@ mod tests {
             len_max: 1500,
         };
         let mut bytes = ask.to_bytes();
-        assert!(bytes.len() >= LEN_MIN && half(&bytes, 10) == BROADCAST);
-        assert!(Answer::parse(&bytes).is_err());
+        assert!(bytes.len() >= LEN_MIN && read_u16(&bytes, 10) == BROADCAST);
+        assert!(ServerMessage::parse(&bytes).is_err());
         bytes[0] = 2;
         bytes[16..20].copy_from_slice(&[192, 0, 2, 9]);
-        let (kind, answer) = Answer::parse(&bytes).unwrap().unwrap();
-        assert_eq!((kind, answer.transaction), (Kind::Request, 7));
-        assert_eq!((answer.given, answer.server), (ask.requested, ask.server));
+        let (kind, answer) = ServerMessage::parse(&bytes).unwrap().unwrap();
+        assert_eq!((kind, answer.transaction), (MessageType::Request, 7));
+        assert_eq!((answer.yiaddr, answer.server), (ask.requested, ask.server));
         assert_eq!(answer.hardware, ask.hardware);
         for len in 0..bytes.len() {
-            let _ = Answer::parse(&bytes[..len]);
+            let _ = ServerMessage::parse(&bytes[..len]);
         }
     }
 }

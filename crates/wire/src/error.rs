@@ -27,7 +27,7 @@ pub enum Error {
 
 /// Checks that `bytes` holds a header's `need` bytes.
 #[inline]
-pub(crate) fn need(header: &'static str, bytes: &[u8], need: usize) -> Result<(), Error> {
+pub(crate) fn require_len(header: &'static str, bytes: &[u8], need: usize) -> Result<(), Error> {
     let have = bytes.len();
     if have < need {
         return Err(Error::CutShort { header, need, have });

@@ -7,8 +7,8 @@
 use std::fmt;
 
 use crate::Error;
-use crate::error::need;
-use crate::field::{array, half, put};
+use crate::error::require_len;
+use crate::field::{array, read_u16, write};
 
 /// A hardware address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
@@ -34,14 +34,14 @@ impl fmt::Display for Address {
 /// A text that is no Ethernet address.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 #[error("`{0}` is no Ethernet address: write six bytes in hexadecimal, with colons between them")]
-pub struct NotAnAddress(pub String);
+pub struct ParseAddressError(pub String);
 
 impl std::str::FromStr for Address {
-    type Err = NotAnAddress;
+    type Err = ParseAddressError;
 
     /// Reads `02:00:00:00:00:2a`, as it is shown.
-    fn from_str(text: &str) -> Result<Address, NotAnAddress> {
-        let refuse = || NotAnAddress(text.chars().take(40).collect());
+    fn from_str(text: &str) -> Result<Address, ParseAddressError> {
+        let refuse = || ParseAddressError(text.chars().take(40).collect());
         let mut parts = text.split(':');
         let mut address = [0; 6];
         for byte in &mut address {
@@ -96,7 +96,7 @@ impl<'a> Frame<'a> {
     /// If the header is cut short.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Frame<'a>, Error> {
-        need("an Ethernet header", bytes, Repr::LEN)?;
+        require_len("an Ethernet header", bytes, Repr::LEN)?;
         Ok(Frame(bytes))
     }
 
@@ -115,7 +115,7 @@ impl<'a> Frame<'a> {
     /// The type, or that of the first tag.
     #[inline]
     pub fn ether_type(&self) -> EtherType {
-        EtherType(half(self.0, 12))
+        EtherType(read_u16(self.0, 12))
     }
 
     /// What follows the type.
@@ -154,9 +154,9 @@ impl Repr {
     /// # Panics
     /// If `out` is shorter than [`Repr::LEN`].
     pub fn emit(&self, out: &mut [u8]) {
-        put(out, 0, &self.dst.0);
-        put(out, 6, &self.src.0);
-        put(out, 12, &self.ether_type.0.to_be_bytes());
+        write(out, 0, &self.dst.0);
+        write(out, 6, &self.src.0);
+        write(out, 12, &self.ether_type.0.to_be_bytes());
     }
 }
 
@@ -170,13 +170,13 @@ impl<'a> Tag<'a> {
     /// # Errors
     /// If the tag is cut short.
     pub fn new(bytes: &'a [u8]) -> Result<Tag<'a>, Error> {
-        need("a VLAN tag", bytes, TagRepr::LEN)?;
+        require_len("a VLAN tag", bytes, TagRepr::LEN)?;
         Ok(Tag(bytes))
     }
 
     /// The type of what follows the tag, perhaps another.
     pub fn ether_type(&self) -> EtherType {
-        EtherType(half(self.0, 2))
+        EtherType(read_u16(self.0, 2))
     }
 
     /// What follows the tag.
@@ -204,7 +204,7 @@ impl TagRepr {
 
     /// The tag's values.
     pub fn parse(tag: &Tag<'_>) -> TagRepr {
-        let control = half(tag.0, 0);
+        let control = read_u16(tag.0, 0);
         TagRepr {
             priority: (control >> 13) as u8,
             drop_eligible: control & 0x1000 != 0,
@@ -221,7 +221,7 @@ impl TagRepr {
         assert!(self.priority < 8 && self.vlan < 4096, "a tag out of range");
         let drop_eligible = u16::from(self.drop_eligible) << 12;
         let control = u16::from(self.priority) << 13 | drop_eligible | self.vlan;
-        put(out, 0, &control.to_be_bytes());
-        put(out, 2, &self.ether_type.0.to_be_bytes());
+        write(out, 0, &control.to_be_bytes());
+        write(out, 2, &self.ether_type.0.to_be_bytes());
     }
 }

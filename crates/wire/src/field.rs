@@ -10,18 +10,18 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 
 /// The 16-bit number at `at`.
 #[inline]
-pub(crate) fn half(bytes: &[u8], at: usize) -> u16 {
+pub(crate) fn read_u16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(array(bytes, at))
 }
 
 /// The 32-bit number at `at`.
 #[inline]
-pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(array(bytes, at))
 }
 
 /// Writes `value` at `at`.
 #[inline]
-pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+pub(crate) fn write(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }

@@ -4,9 +4,9 @@
 //!  type 1 │ code 1 │ checksum 2 │ echo: identifier 2 │ sequence 2 │ payload
 //! ```
 
-use crate::checksum::{Addresses, Sum};
-use crate::error::need;
-use crate::field::{half, put, word};
+use crate::checksum::{AddrPair, Sum};
+use crate::error::require_len;
+use crate::field::{read_u16, write, read_u32};
 use crate::{Error, Protocol};
 
 /// A message, in place.
@@ -19,7 +19,7 @@ impl<'a> Message<'a> {
     /// # Errors
     /// If its first eight bytes, which every message has, are cut short.
     pub fn new(bytes: &'a [u8]) -> Result<Message<'a>, Error> {
-        need("an ICMP header", bytes, Echo::LEN)?;
+        require_len("an ICMP header", bytes, Echo::LEN)?;
         Ok(Message(bytes))
     }
 
@@ -40,7 +40,7 @@ impl<'a> Message<'a> {
 
     /// Whether the checksum is right, if the message is whole. Only that of
     /// IPv6 covers the addresses.
-    pub fn checksum_is_right(&self, addresses: Addresses) -> bool {
+    pub fn checksum_is_right(&self, addresses: AddrPair) -> bool {
         start(addresses, self.0.len()).is_some_and(|start| start.bytes(self.0).finish() == 0)
     }
 }
@@ -61,14 +61,14 @@ impl Echo {
     pub const LEN: usize = 8;
 
     /// The header's values; `None` if the message is no echo of that version.
-    pub fn parse(message: &Message<'_>, addresses: Addresses) -> Option<Echo> {
+    pub fn parse(message: &Message<'_>, addresses: AddrPair) -> Option<Echo> {
         let [request, reply] = kinds(addresses);
         let kind = message.kind();
         let echo = (kind == request || kind == reply) && message.code() == 0;
         echo.then(|| Echo {
             reply: kind == reply,
-            identifier: half(message.0, 4),
-            sequence: half(message.0, 6),
+            identifier: read_u16(message.0, 4),
+            sequence: read_u16(message.0, 6),
         })
     }
 
@@ -76,13 +76,13 @@ impl Echo {
     ///
     /// # Panics
     /// If `message` is shorter than [`Echo::LEN`], or of IPv6 and 4 GiB or longer.
-    pub fn emit(&self, message: &mut [u8], addresses: Addresses) {
+    pub fn emit(&self, message: &mut [u8], addresses: AddrPair) {
         let kind = kinds(addresses)[usize::from(self.reply)];
-        put(message, 0, &[kind, 0, 0, 0]);
-        put(message, 4, &self.identifier.to_be_bytes());
-        put(message, 6, &self.sequence.to_be_bytes());
+        write(message, 0, &[kind, 0, 0, 0]);
+        write(message, 4, &self.identifier.to_be_bytes());
+        write(message, 6, &self.sequence.to_be_bytes());
         let checksum = checksum(addresses, message);
-        put(message, 2, &checksum);
+        write(message, 2, &checksum);
     }
 }
 
@@ -107,7 +107,7 @@ impl Repr {
         Repr {
             kind: message.kind(),
             code: message.code(),
-            rest: word(message.0, 4),
+            rest: read_u32(message.0, 4),
         }
     }
 
@@ -115,28 +115,28 @@ impl Repr {
     ///
     /// # Panics
     /// If `message` is shorter than [`Repr::LEN`], or of IPv6 and 4 GiB or longer.
-    pub fn emit(&self, message: &mut [u8], addresses: Addresses) {
-        put(message, 0, &[self.kind, self.code, 0, 0]);
-        put(message, 4, &self.rest.to_be_bytes());
+    pub fn emit(&self, message: &mut [u8], addresses: AddrPair) {
+        write(message, 0, &[self.kind, self.code, 0, 0]);
+        write(message, 4, &self.rest.to_be_bytes());
         let checksum = checksum(addresses, message);
-        put(message, 2, &checksum);
+        write(message, 2, &checksum);
     }
 }
 
 /// The types of echo request and reply.
-fn kinds(addresses: Addresses) -> [u8; 2] {
+fn kinds(addresses: AddrPair) -> [u8; 2] {
     match addresses {
-        Addresses::V4(..) => [8, 0],
-        Addresses::V6(..) => [128, 129],
+        AddrPair::V4(..) => [8, 0],
+        AddrPair::V6(..) => [128, 129],
     }
 }
 
 /// What the checksum covers before the message; `None` if the message is too
 /// long for it.
-fn start(addresses: Addresses, len: usize) -> Option<Sum> {
+fn start(addresses: AddrPair, len: usize) -> Option<Sum> {
     match addresses {
-        Addresses::V4(..) => Some(Sum::new()),
-        Addresses::V6(..) => {
+        AddrPair::V4(..) => Some(Sum::new()),
+        AddrPair::V6(..) => {
             let len = u32::try_from(len).ok()?;
             Some(Sum::new().pseudo_header(addresses, Protocol::ICMPV6.0, len))
         }
@@ -144,7 +144,7 @@ fn start(addresses: Addresses, len: usize) -> Option<Sum> {
 }
 
 /// The checksum of `message`, whose own field is zero.
-fn checksum(addresses: Addresses, message: &[u8]) -> [u8; 2] {
+fn checksum(addresses: AddrPair, message: &[u8]) -> [u8; 2] {
     let start = start(addresses, message.len()).expect("the message is shorter than 4 GiB");
     start.bytes(message).finish().to_be_bytes()
 }

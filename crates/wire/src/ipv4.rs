@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use crate::checksum::{self, Sum};
-use crate::error::need;
-use crate::field::{array, half, put};
+use crate::error::require_len;
+use crate::field::{array, read_u16, write};
 use crate::{Error, Protocol};
 
 const HEADER: &str = "an IPv4 header";
@@ -24,7 +24,7 @@ impl<'a> Packet<'a> {
     /// contradict each other. The checksum is not looked at.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
-        need(HEADER, bytes, Repr::LEN)?;
+        require_len(HEADER, bytes, Repr::LEN)?;
         let wrong = |field, value: usize| Error::Field {
             header: HEADER,
             field,
@@ -38,7 +38,7 @@ impl<'a> Packet<'a> {
         if header_len < Repr::LEN {
             return Err(wrong("header length", (bytes[0] & 0xf).into()));
         }
-        need(HEADER, bytes, header_len)?;
+        require_len(HEADER, bytes, header_len)?;
         if packet.total_len() < header_len {
             return Err(wrong("total length", packet.total_len()));
         }
@@ -54,7 +54,7 @@ impl<'a> Packet<'a> {
     /// The packet's length by its header, in bytes.
     #[inline]
     pub fn total_len(&self) -> usize {
-        half(self.0, 2).into()
+        read_u16(self.0, 2).into()
     }
 
     /// The source.
@@ -90,19 +90,19 @@ impl<'a> Packet<'a> {
     /// Names the datagram among the fragments in flight.
     #[inline]
     pub fn identification(&self) -> u16 {
-        half(self.0, 4)
+        read_u16(self.0, 4)
     }
 
     /// The fragment's offset in the datagram, in bytes; 0 of a whole one.
     #[inline]
     pub fn fragment_offset(&self) -> usize {
-        usize::from(half(self.0, 6) & 0x1fff) * 8
+        usize::from(read_u16(self.0, 6) & 0x1fff) * 8
     }
 
     /// Whether fragments follow this one.
     #[inline]
     pub fn more_fragments(&self) -> bool {
-        half(self.0, 6) & MORE_FRAGMENTS != 0
+        read_u16(self.0, 6) & MORE_FRAGMENTS != 0
     }
 
     /// The header's options.
@@ -126,7 +126,7 @@ impl<'a> Packet<'a> {
         // Without options its length is known beforehand.
         match header.as_chunks::<4>().0.as_array::<5>() {
             Some(words) => Sum::new().words(words).finish() == 0,
-            None => checksum::of(header) == 0,
+            None => checksum::internet_checksum(header) == 0,
         }
     }
 }
@@ -162,7 +162,7 @@ impl Repr {
     /// If the packet is a fragment.
     pub fn parse(packet: &Packet<'_>) -> Result<Repr, Error> {
         if packet.more_fragments() || packet.fragment_offset() > 0 {
-            let value = u32::from(half(packet.0, 6));
+            let value = u32::from(read_u16(packet.0, 6));
             return Err(Error::Field {
                 header: HEADER,
                 field: "fragment field",
@@ -176,7 +176,7 @@ impl Repr {
             ttl: packet.ttl(),
             traffic_class: packet.traffic_class(),
             identification: packet.identification(),
-            dont_fragment: half(packet.0, 6) & DONT_FRAGMENT != 0,
+            dont_fragment: read_u16(packet.0, 6) & DONT_FRAGMENT != 0,
             payload_len: packet.total_len() - packet.header_len(),
         })
     }
@@ -204,11 +204,11 @@ impl Repr {
         };
         with_option.emit(out);
         let out = &mut out[..Repr::ALERT_LEN];
-        put(out, 0, &[0x46]);
-        put(out, 10, &[0, 0]);
-        put(out, Repr::LEN, &[0x94, 4, 0, 0]);
-        let checksum = checksum::of(out);
-        put(out, 10, &checksum.to_be_bytes());
+        write(out, 0, &[0x46]);
+        write(out, 10, &[0, 0]);
+        write(out, Repr::LEN, &[0x94, 4, 0, 0]);
+        let checksum = checksum::internet_checksum(out);
+        write(out, 10, &checksum.to_be_bytes());
     }
 
     /// Writes the header of a fragment, whose payload starts at byte `offset`
@@ -228,14 +228,14 @@ impl Repr {
         let dont = if self.dont_fragment { DONT_FRAGMENT } else { 0 };
         let more = if more { MORE_FRAGMENTS } else { 0 };
         let flags = dont | more | (offset / 8) as u16;
-        put(out, 0, &[0x45, self.traffic_class]);
-        put(out, 2, &total_len.to_be_bytes());
-        put(out, 4, &self.identification.to_be_bytes());
-        put(out, 6, &flags.to_be_bytes());
-        put(out, 8, &[self.ttl, self.protocol.0, 0, 0]);
-        put(out, 12, &self.src.octets());
-        put(out, 16, &self.dst.octets());
-        let checksum = checksum::of(out);
-        put(out, 10, &checksum.to_be_bytes());
+        write(out, 0, &[0x45, self.traffic_class]);
+        write(out, 2, &total_len.to_be_bytes());
+        write(out, 4, &self.identification.to_be_bytes());
+        write(out, 6, &flags.to_be_bytes());
+        write(out, 8, &[self.ttl, self.protocol.0, 0, 0]);
+        write(out, 12, &self.src.octets());
+        write(out, 16, &self.dst.octets());
+        let checksum = checksum::internet_checksum(out);
+        write(out, 10, &checksum.to_be_bytes());
     }
 }

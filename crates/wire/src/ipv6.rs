@@ -2,8 +2,8 @@
 
 use std::net::Ipv6Addr;
 
-use crate::error::need;
-use crate::field::{array, half, put, word};
+use crate::error::require_len;
+use crate::field::{array, read_u16, write, read_u32};
 use crate::{Error, Protocol};
 
 const HEADER: &str = "an IPv6 header";
@@ -20,7 +20,7 @@ impl<'a> Packet<'a> {
     /// If the header is cut short or of another version.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
-        need(HEADER, bytes, Repr::LEN)?;
+        require_len(HEADER, bytes, Repr::LEN)?;
         let version = bytes[0] >> 4;
         if version != 6 {
             return Err(Error::Field {
@@ -35,7 +35,7 @@ impl<'a> Packet<'a> {
     /// The length of what follows the header by the header, in bytes.
     #[inline]
     pub fn payload_len(&self) -> usize {
-        half(self.0, 4).into()
+        read_u16(self.0, 4).into()
     }
 
     /// The source.
@@ -90,7 +90,7 @@ impl Repr {
 
     /// The header's values.
     pub fn parse(packet: &Packet<'_>) -> Repr {
-        let first = word(packet.0, 0);
+        let first = read_u32(packet.0, 0);
         Repr {
             src: packet.src(),
             dst: packet.dst(),
@@ -111,11 +111,11 @@ impl Repr {
         let payload_len = u16::try_from(self.payload_len);
         let payload_len = payload_len.expect("an IPv6 payload has at most 65,535 bytes");
         let first = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label;
-        put(out, 0, &first.to_be_bytes());
-        put(out, 4, &payload_len.to_be_bytes());
-        put(out, 6, &[self.next_header.0, self.hop_limit]);
-        put(out, 8, &self.src.octets());
-        put(out, 24, &self.dst.octets());
+        write(out, 0, &first.to_be_bytes());
+        write(out, 4, &payload_len.to_be_bytes());
+        write(out, 6, &[self.next_header.0, self.hop_limit]);
+        write(out, 8, &self.src.octets());
+        write(out, 24, &self.dst.octets());
     }
 }
 
@@ -145,13 +145,13 @@ impl FragmentRepr {
     /// # Errors
     /// If it is cut short.
     pub fn parse(bytes: &[u8]) -> Result<FragmentRepr, Error> {
-        need("an IPv6 fragment header", bytes, FragmentRepr::LEN)?;
-        let place = half(bytes, 2);
+        require_len("an IPv6 fragment header", bytes, FragmentRepr::LEN)?;
+        let place = read_u16(bytes, 2);
         Ok(FragmentRepr {
             next_header: Protocol(bytes[0]),
             offset: usize::from(place & !7),
             more: place & 1 != 0,
-            identification: word(bytes, 4),
+            identification: read_u32(bytes, 4),
         })
     }
 
@@ -163,8 +163,8 @@ impl FragmentRepr {
     pub fn emit(&self, out: &mut [u8]) {
         let offset = u16::try_from(self.offset).expect("a fragment starts below 65,536");
         assert!(offset.is_multiple_of(8), "a fragment's offset: {offset}");
-        put(out, 0, &[self.next_header.0, 0]);
-        put(out, 2, &(offset | u16::from(self.more)).to_be_bytes());
-        put(out, 4, &self.identification.to_be_bytes());
+        write(out, 0, &[self.next_header.0, 0]);
+        write(out, 2, &(offset | u16::from(self.more)).to_be_bytes());
+        write(out, 4, &self.identification.to_be_bytes());
     }
 }

@@ -12,10 +12,10 @@ use router::Options;
 use std::net::Ipv6Addr;
 
 use crate::Error;
-use crate::checksum::Addresses;
-use crate::error::need;
+use crate::checksum::AddrPair;
+use crate::error::require_len;
 use crate::ethernet::Address;
-use crate::field::{array, put};
+use crate::field::{array, write};
 use crate::icmp::{self, Message};
 
 const SOLICITATION: u8 = 135;
@@ -69,7 +69,7 @@ impl Repr {
     pub fn parse(message: &Message<'_>) -> Option<Result<Repr, Error>> {
         matches!(message.kind(), SOLICITATION | ADVERTISEMENT).then(|| {
             let payload = message.payload();
-            need(
+            require_len(
                 "a neighbour message",
                 payload,
                 Repr::LEN_MIN - icmp::Repr::LEN,
@@ -121,7 +121,7 @@ impl Repr {
     ///
     /// # Panics
     /// If `out` is not as long as [`Repr::len`] says.
-    pub fn emit(&self, out: &mut [u8], addresses: Addresses) {
+    pub fn emit(&self, out: &mut [u8], addresses: AddrPair) {
         assert_eq!(out.len(), self.len(), "a neighbour message's length");
         let (kind, rest, option) = match self.kind {
             Kind::Solicitation => (SOLICITATION, 0, SOURCE),
@@ -135,10 +135,10 @@ impl Repr {
                 (ADVERTISEMENT, flags << 29, TARGET)
             }
         };
-        put(out, 8, &self.target.octets());
+        write(out, 8, &self.target.octets());
         if let Some(hardware) = self.hardware {
-            put(out, 24, &[option, 1]);
-            put(out, 26, &hardware.0);
+            write(out, 24, &[option, 1]);
+            write(out, 26, &hardware.0);
         }
         let first = icmp::Repr {
             kind,

@@ -12,8 +12,8 @@
 //! ```
 
 use crate::Error;
-use crate::error::need;
-use crate::field::{array, half, put, word};
+use crate::error::require_len;
+use crate::field::{array, read_u16, write, read_u32};
 
 const HEADER: &str = "a Pup header";
 /// In the checksum's place: there is none.
@@ -41,11 +41,11 @@ impl ThreeMegabit {
     /// # Errors
     /// If the header is cut short.
     pub fn parse(frame: &[u8]) -> Result<(ThreeMegabit, &[u8]), Error> {
-        need("a 3 Mb/s Ethernet header", frame, ThreeMegabit::LEN)?;
+        require_len("a 3 Mb/s Ethernet header", frame, ThreeMegabit::LEN)?;
         let header = ThreeMegabit {
             dst: frame[0],
             src: frame[1],
-            frame_type: half(frame, 2),
+            frame_type: read_u16(frame, 2),
         };
         Ok((header, &frame[ThreeMegabit::LEN..]))
     }
@@ -55,8 +55,8 @@ impl ThreeMegabit {
     /// # Panics
     /// If `out` is shorter than [`ThreeMegabit::LEN`].
     pub fn emit(&self, out: &mut [u8]) {
-        put(out, 0, &[self.dst, self.src]);
-        put(out, 2, &self.frame_type.to_be_bytes());
+        write(out, 0, &[self.dst, self.src]);
+        write(out, 2, &self.frame_type.to_be_bytes());
     }
 }
 
@@ -76,13 +76,13 @@ impl Port {
         Port {
             net: bytes[at],
             host: bytes[at + 1],
-            socket: word(bytes, at + 2),
+            socket: read_u32(bytes, at + 2),
         }
     }
 
     fn emit(&self, out: &mut [u8], at: usize) {
-        put(out, at, &[self.net, self.host]);
-        put(out, at + 2, &self.socket.to_be_bytes());
+        write(out, at, &[self.net, self.host]);
+        write(out, at + 2, &self.socket.to_be_bytes());
     }
 }
 
@@ -98,8 +98,8 @@ impl<'a> Packet<'a> {
     /// If the header is cut short, or its length is less than header and
     /// checksum have.
     pub fn new(bytes: &'a [u8]) -> Result<Packet<'a>, Error> {
-        need(HEADER, bytes, Repr::LEN)?;
-        let length = half(bytes, 0);
+        require_len(HEADER, bytes, Repr::LEN)?;
+        let length = read_u16(bytes, 0);
         if usize::from(length) < Repr::LEN + Repr::CHECKSUM_LEN {
             return Err(Error::Field {
                 header: HEADER,
@@ -113,7 +113,7 @@ impl<'a> Packet<'a> {
     /// Header, payload and checksum together by the header, without padding, in
     /// bytes.
     pub fn length(&self) -> usize {
-        half(self.0, 0).into()
+        read_u16(self.0, 0).into()
     }
 
     /// The payload; less than the header says if the Pup was cut short.
@@ -127,7 +127,7 @@ impl<'a> Packet<'a> {
     pub fn checksum_is_right(&self) -> Option<bool> {
         let end = (self.length() - Repr::CHECKSUM_LEN).next_multiple_of(2);
         self.0.get(..end + Repr::CHECKSUM_LEN)?;
-        let told = half(self.0, end);
+        let told = read_u16(self.0, end);
         (told != NO_CHECKSUM).then(|| told == checksum(&self.0[..end]))
     }
 }
@@ -185,15 +185,15 @@ impl Repr {
         );
         let length = Repr::LEN + payload_len + Repr::CHECKSUM_LEN;
         let length = u16::try_from(length).expect("a Pup has at most 65,535 bytes");
-        put(packet, 0, &length.to_be_bytes());
-        put(packet, 2, &[self.control, self.pup_type]);
-        put(packet, 4, &self.identifier.to_be_bytes());
+        write(packet, 0, &length.to_be_bytes());
+        write(packet, 2, &[self.control, self.pup_type]);
+        write(packet, 4, &self.identifier.to_be_bytes());
         self.dst.emit(packet, 8);
         self.src.emit(packet, 14);
         let end = packet.len() - Repr::CHECKSUM_LEN;
         packet[Repr::LEN + payload_len..end].fill(0);
         let checksum = checksum(&packet[..end]);
-        put(packet, end, &checksum.to_be_bytes());
+        write(packet, end, &checksum.to_be_bytes());
     }
 }
 

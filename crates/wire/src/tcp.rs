@@ -3,9 +3,9 @@
 //! Options go out in the layouts that fast paths of other stacks expect: a
 //! timestamp by itself stands behind two NOPs (RFC 7323, appendix A).
 
-use crate::checksum::{Addresses, Sum};
-use crate::error::need;
-use crate::field::{half, put, word};
+use crate::checksum::{AddrPair, Sum};
+use crate::error::require_len;
+use crate::field::{read_u16, write, read_u32};
 use crate::{Error, Protocol};
 
 const HEADER: &str = "a TCP header";
@@ -58,7 +58,7 @@ impl<'a> Segment<'a> {
     /// If the header is cut short, or its data offset is less than 5 words.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Segment<'a>, Error> {
-        need(HEADER, bytes, Repr::LEN_MIN)?;
+        require_len(HEADER, bytes, Repr::LEN_MIN)?;
         let segment = Segment(bytes);
         let header_len = segment.header_len();
         if header_len < Repr::LEN_MIN {
@@ -68,32 +68,32 @@ impl<'a> Segment<'a> {
                 value: u32::from(bytes[12] >> 4),
             });
         }
-        need(HEADER, bytes, header_len)?;
+        require_len(HEADER, bytes, header_len)?;
         Ok(segment)
     }
 
     /// The source port.
     #[inline]
     pub fn src_port(&self) -> u16 {
-        half(self.0, 0)
+        read_u16(self.0, 0)
     }
 
     /// The destination port.
     #[inline]
     pub fn dst_port(&self) -> u16 {
-        half(self.0, 2)
+        read_u16(self.0, 2)
     }
 
     /// The sequence number of the first byte of payload, or of SYN.
     #[inline]
     pub fn seq(&self) -> u32 {
-        word(self.0, 4)
+        read_u32(self.0, 4)
     }
 
     /// The acknowledgment number.
     #[inline]
     pub fn ack(&self) -> u32 {
-        word(self.0, 8)
+        read_u32(self.0, 8)
     }
 
     /// The control bits.
@@ -105,7 +105,7 @@ impl<'a> Segment<'a> {
     /// The receive window, unscaled.
     #[inline]
     pub fn window(&self) -> u16 {
-        half(self.0, 14)
+        read_u16(self.0, 14)
     }
 
     /// The header's length with its options, in bytes.
@@ -128,7 +128,7 @@ impl<'a> Segment<'a> {
 
     /// Whether the checksum is right, if the segment is whole.
     #[inline]
-    pub fn checksum_is_right(&self, addresses: Addresses) -> bool {
+    pub fn checksum_is_right(&self, addresses: AddrPair) -> bool {
         let sum = Sum::new().pseudo_header(addresses, Protocol::TCP.0, self.0.len() as u32);
         sum.bytes(self.0).finish() == 0
     }
@@ -209,7 +209,7 @@ impl FastOpen {
                 2
             }
         };
-        put(&mut bytes, cookie_at, self.as_slice());
+        write(&mut bytes, cookie_at, self.as_slice());
         let padded = &bytes[..self.len().next_multiple_of(4)];
         for word in padded.as_chunks::<4>().0 {
             push(*word);
@@ -259,7 +259,7 @@ impl SackBlocks {
     fn parse(bytes: &[u8]) -> SackBlocks {
         let mut sack = SackBlocks::default();
         for block in bytes.as_chunks::<8>().0 {
-            sack.push(word(block, 0), word(block, 4));
+            sack.push(read_u32(block, 0), read_u32(block, 4));
         }
         sack
     }
@@ -294,7 +294,7 @@ impl Options {
             [] => {}
             // As almost all come (RFC 7323, appendix A).
             [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10, ..] if bytes.len() == 12 => {
-                self.timestamps = Some((word(bytes, 4), word(bytes, 8)));
+                self.timestamps = Some((read_u32(bytes, 4), read_u32(bytes, 8)));
             }
             // As almost all SYNs have them.
             [
@@ -321,7 +321,7 @@ impl Options {
             ] => {
                 self.mss = Some(u16::from_be_bytes([a, b]));
                 self.sack_permitted = true;
-                self.timestamps = Some((word(bytes, 8), word(bytes, 12)));
+                self.timestamps = Some((read_u32(bytes, 8), read_u32(bytes, 12)));
                 self.window_scale = Some(shift);
             }
             _ => self.read(bytes),
@@ -350,7 +350,7 @@ impl Options {
                     options.sack = SackBlocks::parse(blocks);
                 }
                 [kind::TIMESTAMPS, 10, ..] => {
-                    options.timestamps = Some((word(option, 2), word(option, 6)));
+                    options.timestamps = Some((read_u32(option, 2), read_u32(option, 6)));
                 }
                 [kind::FAST_OPEN, _, ref cookie @ ..] => {
                     options.fast_open = FastOpen::parse(cookie, false);
@@ -466,7 +466,7 @@ impl Repr {
             ack: segment.ack(),
             flags: segment.flags(),
             window: segment.window(),
-            urgent: half(segment.0, 18),
+            urgent: read_u16(segment.0, 18),
             options: Options::default(),
         };
         repr.options.take(segment.options());
@@ -485,7 +485,7 @@ impl Repr {
     /// # Panics
     /// If `segment` is shorter than [`Repr::header_len`] or longer than 4 GiB,
     /// or the options have more than 40 bytes.
-    pub fn emit(&self, segment: &mut [u8], addresses: Addresses) {
+    pub fn emit(&self, segment: &mut [u8], addresses: AddrPair) {
         let header_len = self.header_len();
         let len = u32::try_from(segment.len()).expect("a TCP segment is shorter than 4 GiB");
         let (header, payload) = segment.split_at_mut(header_len);

@@ -4,9 +4,9 @@
 //!  source port 2 │ destination port 2 │ length 2 │ checksum 2
 //! ```
 
-use crate::checksum::{Addresses, Sum};
-use crate::error::need;
-use crate::field::{half, put};
+use crate::checksum::{AddrPair, Sum};
+use crate::error::require_len;
+use crate::field::{read_u16, write};
 use crate::{Error, Protocol};
 
 const HEADER: &str = "a UDP header";
@@ -21,8 +21,8 @@ impl<'a> Datagram<'a> {
     /// # Errors
     /// If the header is cut short, or its length is less than its own.
     pub fn new(bytes: &'a [u8]) -> Result<Datagram<'a>, Error> {
-        need(HEADER, bytes, Repr::LEN)?;
-        let length = half(bytes, 4);
+        require_len(HEADER, bytes, Repr::LEN)?;
+        let length = read_u16(bytes, 4);
         if usize::from(length) < Repr::LEN {
             return Err(Error::Field {
                 header: HEADER,
@@ -35,17 +35,17 @@ impl<'a> Datagram<'a> {
 
     /// The source port.
     pub fn src_port(&self) -> u16 {
-        half(self.0, 0)
+        read_u16(self.0, 0)
     }
 
     /// The destination port.
     pub fn dst_port(&self) -> u16 {
-        half(self.0, 2)
+        read_u16(self.0, 2)
     }
 
     /// Header and payload together by the header, in bytes.
     pub fn length(&self) -> usize {
-        half(self.0, 4).into()
+        read_u16(self.0, 4).into()
     }
 
     /// What follows the header; less than the header says if the datagram was
@@ -57,11 +57,11 @@ impl<'a> Datagram<'a> {
 
     /// Whether the checksum is right; `None` if the datagram was cut short, or
     /// has none (which IPv6 forbids).
-    pub fn checksum_is_right(&self, addresses: Addresses) -> Option<bool> {
-        let absent = half(self.0, 6) == 0 && matches!(addresses, Addresses::V4(..));
+    pub fn checksum_is_right(&self, addresses: AddrPair) -> Option<bool> {
+        let absent = read_u16(self.0, 6) == 0 && matches!(addresses, AddrPair::V4(..));
         let whole = self.0.get(..self.length())?;
         let sum = Sum::new().pseudo_header(addresses, Protocol::UDP.0, self.length() as u32);
-        (!absent).then(|| half(self.0, 6) != 0 && sum.bytes(whole).finish() == 0)
+        (!absent).then(|| read_u16(self.0, 6) != 0 && sum.bytes(whole).finish() == 0)
     }
 }
 
@@ -90,19 +90,19 @@ impl Repr {
     ///
     /// # Panics
     /// If `datagram` has fewer than 8 or more than 65,535 bytes.
-    pub fn emit(&self, datagram: &mut [u8], addresses: Addresses) {
+    pub fn emit(&self, datagram: &mut [u8], addresses: AddrPair) {
         let length =
             u16::try_from(datagram.len()).expect("a UDP datagram has at most 65,535 bytes");
-        put(datagram, 0, &self.src_port.to_be_bytes());
-        put(datagram, 2, &self.dst_port.to_be_bytes());
-        put(datagram, 4, &length.to_be_bytes());
-        put(datagram, 6, &[0, 0]);
+        write(datagram, 0, &self.src_port.to_be_bytes());
+        write(datagram, 2, &self.dst_port.to_be_bytes());
+        write(datagram, 4, &length.to_be_bytes());
+        write(datagram, 6, &[0, 0]);
         let sum = Sum::new().pseudo_header(addresses, Protocol::UDP.0, length.into());
         // A sum of zero is sent as all ones: zero means that there is none.
         let checksum = match sum.bytes(datagram).finish() {
             0 => 0xffff,
             other => other,
         };
-        put(datagram, 6, &checksum.to_be_bytes());
+        write(datagram, 6, &checksum.to_be_bytes());
     }
 }

@@ -6,15 +6,15 @@ use etherparse as other;
 use proptest::prelude::*;
 use weir_wire::*;
 
-fn addresses_v4() -> impl Strategy<Value = Addresses> {
-    any::<([u8; 4], [u8; 4])>().prop_map(|(src, dst)| Addresses::V4(src.into(), dst.into()))
+fn addresses_v4() -> impl Strategy<Value = AddrPair> {
+    any::<([u8; 4], [u8; 4])>().prop_map(|(src, dst)| AddrPair::V4(src.into(), dst.into()))
 }
 
-fn addresses() -> impl Strategy<Value = Addresses> {
+fn addresses() -> impl Strategy<Value = AddrPair> {
     let v6 = any::<([u8; 16], [u8; 16])>();
     prop_oneof![
         addresses_v4(),
-        v6.prop_map(|(src, dst)| Addresses::V6(src.into(), dst.into())),
+        v6.prop_map(|(src, dst)| AddrPair::V6(src.into(), dst.into())),
     ]
 }
 
@@ -128,11 +128,11 @@ proptest! {
         let mut bytes = with_room(8, &payload);
         repr.emit(&mut bytes, addresses);
         let theirs = match addresses {
-            Addresses::V4(src, dst) => other::UdpHeader::with_ipv4_checksum(
+            AddrPair::V4(src, dst) => other::UdpHeader::with_ipv4_checksum(
                 src_port, dst_port,
                 &other::Ipv4Header::new(0, 0, other::ip_number::UDP, src.octets(), dst.octets()).unwrap(),
                 &payload).unwrap(),
-            Addresses::V6(src, dst) =>
+            AddrPair::V6(src, dst) =>
                 other::UdpHeader::with_ipv6_checksum(src_port, dst_port, &v6(src, dst), &payload).unwrap(),
         };
         prop_assert_eq!(&theirs.to_bytes()[..], &bytes[..8]);
@@ -175,9 +175,9 @@ proptest! {
         prop_assert_eq!(theirs.rst, tcp::Flags(flags).contains(tcp::Flags::RST));
         prop_assert_eq!(&theirs.to_bytes()[..], &bytes[..repr.header_len()]);
         let checksum = match addresses {
-            Addresses::V4(src, dst) =>
+            AddrPair::V4(src, dst) =>
                 theirs.calc_checksum_ipv4_raw(src.octets(), dst.octets(), &payload).unwrap(),
-            Addresses::V6(src, dst) =>
+            AddrPair::V6(src, dst) =>
                 theirs.calc_checksum_ipv6_raw(src.octets(), dst.octets(), &payload).unwrap(),
         };
         prop_assert_eq!(checksum, theirs.checksum);
@@ -210,14 +210,14 @@ proptest! {
         echo.emit(&mut bytes, addresses);
         let header = other::IcmpEchoHeader { id: identifier, seq: sequence };
         let theirs = match addresses {
-            Addresses::V4(..) => {
+            AddrPair::V4(..) => {
                 let kind = match reply {
                     true => other::Icmpv4Type::EchoReply(header),
                     false => other::Icmpv4Type::EchoRequest(header),
                 };
                 other::Icmpv4Header::with_checksum(kind, &payload).to_bytes().to_vec()
             }
-            Addresses::V6(src, dst) => {
+            AddrPair::V6(src, dst) => {
                 let kind = match reply {
                     true => other::Icmpv6Type::EchoReply(header),
                     false => other::Icmpv6Type::EchoRequest(header),

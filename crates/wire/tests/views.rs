@@ -35,7 +35,7 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
         splits in proptest::collection::vec(0usize..200, 0..4),
     ) {
-        prop_assert_eq!(checksum::of(&bytes), slow_sum(&bytes));
+        prop_assert_eq!(checksum::internet_checksum(&bytes), slow_sum(&bytes));
         let mut splits: Vec<usize> = splits.into_iter().map(|split| split.min(bytes.len())).collect();
         splits.sort_unstable();
         let mut sum = Sum::new();
@@ -52,10 +52,10 @@ proptest! {
         bytes.resize(bytes.len() / 2 * 2, 0);
         bytes[0] |= 1;
         let at = at % (bytes.len() / 2 - 1) * 2 + 2;
-        let before = checksum::of(&bytes);
+        let before = checksum::internet_checksum(&bytes);
         let old = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         bytes[at..at + 2].copy_from_slice(&new.to_be_bytes());
-        prop_assert_eq!(checksum::update(before, old, new), checksum::of(&bytes));
+        prop_assert_eq!(checksum::update(before, old, new), checksum::internet_checksum(&bytes));
     }
 
     #[test]
@@ -80,11 +80,11 @@ proptest! {
 #[test]
 fn the_rfcs_examples() {
     assert_eq!(
-        checksum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]),
+        checksum::internet_checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]),
         !0xddf2
     );
     assert_eq!(checksum::update(0xdd2f, 0x5555, 0x3285), 0x0000);
-    assert_eq!(checksum::of(&[]), 0xffff);
+    assert_eq!(checksum::internet_checksum(&[]), 0xffff);
 }
 
 /// The fields stand where the 1987 paper's figures 3-8 and 3-9 look for them:

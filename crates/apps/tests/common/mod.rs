@@ -2,9 +2,9 @@
 #![allow(unreachable_pub, dead_code, reason = "each test uses its part")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use weir_apps::route::{LinkId, LinkSettings, Reason, Router, Settings, Verdict};
+use weir_apps::router::engine::{LinkId, LinkSettings, Reason, Router, Settings, Verdict};
 use weir_wire::ethernet::{self, Address};
-use weir_wire::{Addresses, EtherType, Protocol, icmp, ipv4, ipv6, udp};
+use weir_wire::{AddrPair, EtherType, Protocol, icmp, ipv4, ipv6, udp};
 
 pub const OWN: [Address; 2] = [Address([2, 0, 0, 0, 0, 1]), Address([2, 0, 0, 0, 0, 2])];
 pub const PEER: [Address; 2] = [Address([2, 0, 0, 0, 1, 1]), Address([2, 0, 0, 0, 1, 2])];
@@ -73,7 +73,7 @@ pub fn udp_v4(src: Ipv4Addr, dst: Ipv4Addr, ttl: u8, len: usize, dont_fragment: 
         src_port: 1000,
         dst_port: 2000,
     };
-    ports.emit(&mut packet[20..], Addresses::V4(src, dst));
+    ports.emit(&mut packet[20..], AddrPair::V4(src, dst));
     frame(EtherType::IPV4, &packet)
 }
 
@@ -93,7 +93,7 @@ pub fn udp_v6(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, len: usize) -> Vec<u8
         src_port: 1000,
         dst_port: 2000,
     };
-    ports.emit(&mut packet[40..], Addresses::V6(src, dst));
+    ports.emit(&mut packet[40..], AddrPair::V6(src, dst));
     frame(EtherType::IPV6, &packet)
 }
 
@@ -140,11 +140,11 @@ pub fn icmp_of(frame: &[u8]) -> (u8, u8, u32, &[u8]) {
         4 => {
             let packet = ipv4::Packet::new(payload).unwrap();
             assert!(packet.checksum_is_right());
-            (Addresses::V4(packet.src(), packet.dst()), packet.payload())
+            (AddrPair::V4(packet.src(), packet.dst()), packet.payload())
         }
         _ => {
             let packet = ipv6::Packet::new(payload).unwrap();
-            (Addresses::V6(packet.src(), packet.dst()), packet.payload())
+            (AddrPair::V6(packet.src(), packet.dst()), packet.payload())
         }
     };
     let message = icmp::Message::new(body).unwrap();

@@ -2,7 +2,7 @@
 //! for the fuzz target `route` and the random test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use weir_apps::route::{LinkSettings, Origin, Reason, Router, Settings, Target, Verdict};
+use weir_apps::router::engine::{LinkSettings, Origin, Reason, Router, Settings, Target, Verdict};
 use weir_stack::Prefix;
 use weir_wire::ethernet::Address;
 use weir_wire::{checksum, ipv4};
@@ -115,7 +115,7 @@ fn frame(router: &mut Router, now_ns: u64, link: u16, bytes: &[u8], whole: bool)
         let len = (usize::from(frame[14] & 0xf) * 4).clamp(20, frame.len() - 14);
         if frame[12..14] == [8, 0] {
             frame[24..26].fill(0);
-            let sum = checksum::of(&frame[14..14 + len]);
+            let sum = checksum::internet_checksum(&frame[14..14 + len]);
             frame[24..26].copy_from_slice(&sum.to_be_bytes());
         }
     }

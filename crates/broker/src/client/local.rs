@@ -118,7 +118,7 @@ impl Shared {
         };
         let fds = || Ok([clone(fabric.news())?, clone(fabric.changes())?]);
         let fds: [OwnedFd; 2] = fds().map_err(failed("watch the interfaces"))?;
-        let told = super::roster::announce(namespace().unwrap_or(0));
+        let told = super::local_registry::announce(namespace().unwrap_or(0));
         let asked = told.as_ref().map(|told| told.as_fd().try_clone_to_owned());
         let asked = asked.transpose().map_err(failed("tell of ports"))?;
         let wake = fds[0].try_clone().map_err(failed("watch the interfaces"))?;
@@ -178,7 +178,7 @@ fn attend(shared: &Weak<Shared>, fds: &[OwnedFd; 2], asked: Option<&OwnedFd>) {
         }
         let coming = state.told.as_ref().filter(|_| is_ready(2));
         if let Some(Ok(Some(channel))) = coming.map(Listener::accept) {
-            super::roster::tell(channel, state.all());
+            super::local_registry::tell(channel, state.all());
         }
     }
 }

@@ -1,18 +1,18 @@
 //! Ports, for programs that use them.
 
-mod alarm;
 mod builder;
 mod connection;
 mod local;
+mod local_registry;
 mod port;
-mod roster;
-mod way;
+mod sigio;
+mod tx;
 
 pub use builder::{Builder, SOCKET_DEFAULT};
 pub use connection::Connection;
+pub(crate) use local_registry::sweep as sweep_roster;
+pub use local_registry::{InProcess, in_process};
 pub use port::{Frame, Frames, Port, PortCounters, Timeout};
-pub(crate) use roster::sweep as sweep_roster;
-pub use roster::{InProcess, in_process};
 pub use rustix::process::Signal;
 
 use crate::compile::CompileError;

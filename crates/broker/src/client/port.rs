@@ -2,11 +2,11 @@
 #![allow(unsafe_code)] // The promise that a ring is read by one reader.
 
 use super::PortError;
-use super::alarm::Alarm;
 use super::builder::Builder;
 use super::connection::{Connection, odd};
 use super::local::Local;
-use super::way::Way;
+use super::sigio::Alarm;
+use super::tx::Way;
 use crate::compile::{CompileError, Source, with_hosts};
 use crate::protocol::{Answer, Ask, ErrorKind, Event, InterfaceStatus, OpenPort, Opened};
 use rustix::process::Signal;
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 use weir_demux::kernel::record::{FLAG_CUT, FLAG_EGRESS, FLAG_GSO, FLAG_VLAN, Record};
 use weir_filter::lang::Language;
-use weir_link::segment::{Segments, segments};
+use weir_link::gso::{Segments, segments};
 use weir_ring::{Mode, Reader, Records, Woke};
 use weir_wire::LinkType;
 
@@ -455,7 +455,7 @@ impl<'a> Frame<'a> {
 
     /// The frames that go over the wire for it: itself, or its segments if it
     /// stands for several, each whole and with right checksums; see
-    /// [`segments`](weir_link::segment::segments).
+    /// [`segments`](weir_link::gso::segments).
     pub fn segments(&self) -> Segments<'a> {
         segments(&self.record)
     }

@@ -16,11 +16,11 @@ mod connections;
 mod request;
 
 use crate::engine::{Adopted, Engine, Fabric, Finished, NATIVE_HOLD, Owner, Reloaded};
-use crate::keep::Keep;
 use crate::policy::{Accounts, Policy};
 use crate::protocol::{
     Answer, ErrorKind, Listener, MESSAGE_LEN_MAX, Refusal, Request, Said, decode, encode,
 };
+use crate::runtime_dir::Keep;
 use access::Access;
 use budget::{Budget, Spending};
 use client::Client;

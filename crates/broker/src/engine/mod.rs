@@ -10,24 +10,24 @@
 //! reported later; everything else is done at once. What divides the frames
 //! of an interface is a [`Divider`]: the kernel's, or one in memory.
 
-mod adopt;
 mod finished;
-mod ghosts;
 pub mod kernel;
+mod lingering_rings;
 pub mod mem;
 mod owner;
 mod place;
 mod ports;
 mod reload;
-mod sends;
-mod steps;
+mod takeover;
+mod tx_state;
 mod usage;
+mod verifier_budget;
 
-pub use adopt::Adopted;
 pub use owner::Owner;
 pub use place::NATIVE_HOLD;
 pub use ports::{Engine, Finished, limits};
 pub use reload::Reloaded;
+pub use takeover::Adopted;
 
 use crate::Bytes;
 use crate::interface::Facts;

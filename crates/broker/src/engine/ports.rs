@@ -1,20 +1,20 @@
 //! Open ports, and what may be done with them.
 
-use super::adopt::new_secret;
 use super::finished::Ready;
-use super::ghosts::{Ghost, Ghosts};
-use super::sends::{RetiredPath, Sending};
-use super::steps::Effort;
+use super::lingering_rings::{Ghost, Ghosts};
+use super::takeover::new_secret;
+use super::tx_state::{RetiredPath, Sending};
+use super::verifier_budget::Effort;
 use super::{Counted, Divider, Fabric, Owner, Queue, Reserved};
 use crate::Bytes;
 use crate::compile::{Compiler, Source};
 use crate::interface::Facts;
-use crate::keep::Keep;
 use crate::policy::{Claim, Denied, Policy};
 use crate::protocol::{
     Answer, ErrorKind, Event, InterfaceStatus, MESSAGE_LEN_MAX, OpenPort, Opened, PortStatus,
     Refusal,
 };
+use crate::runtime_dir::Keep;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;

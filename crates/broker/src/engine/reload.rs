@@ -1,11 +1,11 @@
 //! Another policy, while ports are open.
 
 use super::ports::{BoundClaim, Engine, Finished, Port, bind_claims, no_port};
-use super::sends::Sending;
+use super::tx_state::Sending;
 use super::{Divider, Fabric};
-use crate::keep::KeptPath;
 use crate::policy::{Accounts, Policy, Who};
 use crate::protocol::{Event, Refusal};
+use crate::runtime_dir::KeptPath;
 use weir_demux::BindingId;
 
 /// What became of the ports under another policy.

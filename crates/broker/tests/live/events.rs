@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use weir_broker::protocol::{Attach, Event};
 use weir_broker::{Builder, Port, Signal, Timeout};
-use weir_lab::net::nobody;
+use weir_lab::net::unprivileged;
 use weir_link::live::Sender;
 
 /// Each may ask for it: alone it would have nothing but copies.
@@ -29,7 +29,7 @@ fn both(run: impl Fn(&Net, &dyn Fn(&str) -> Builder, bool) + Sync) {
 
 fn open(builder: Builder, as_nobody: bool) -> Port {
     if as_nobody {
-        nobody::run(|| builder.open().unwrap())
+        unprivileged::run(|| builder.open().unwrap())
     } else {
         builder.open().unwrap()
     }
@@ -253,7 +253,7 @@ fn root_sees_what_other_processes_of_roots_have_open() {
         ports[0].copy,
     );
     assert_eq!(seen, (0, 3, 4, true));
-    assert!(nobody::run(|| weir_broker::in_process().is_empty()));
+    assert!(unprivileged::run(|| weir_broker::in_process().is_empty()));
     drop(port);
     assert_eq!(mine(), []);
 }

@@ -16,7 +16,7 @@ use weir_broker::protocol::{
     Answer, Ask, Attach, Channel, OpenPort, Opened, Request, Said, decode, encode,
 };
 use weir_broker::{Bytes, Connection, Port, PortError};
-use weir_lab::net::nobody::{self, NOBODY};
+use weir_lab::net::unprivileged::{self, NOBODY};
 
 /// Another user, of no name.
 const OTHER: u32 = 65_432;
@@ -92,7 +92,7 @@ fn users_do_not_get_each_others_frames_nor_the_hosts() {
         .expect("what nobody is granted is the host's");
     // A port that is another user's, taken up with what holds one's own.
     let interface = net.eth_b.name();
-    nobody::run(|| {
+    unprivileged::run(|| {
         let mut connection = Connection::to(&folder.socket).unwrap();
         let (opened, _fds) = opened(&mut connection, interface);
         let (own, secret) = (opened.port, opened.secret.unwrap());
@@ -131,7 +131,7 @@ fn a_user_gets_no_more_memory_by_closing_and_keeping() {
     // Of closed ports a user may hold four times as many rings as ports.
     let policy = policy().replace("ports_max = 4", "ports_max = 16");
     let (broker, _) = folder.broker(&net, &policy);
-    nobody::run(|| {
+    unprivileged::run(|| {
         let mut kept = Vec::new();
         for _ in 0..100 {
             let mut connection = Connection::to(&folder.socket).unwrap();
@@ -367,7 +367,7 @@ fn the_broker_answers_whatever_others_do() {
     let limit = Duration::from_secs(10);
     // Many connections, some of which say nothing, or nonsense, or half.
     for _ in 0..20 {
-        let kept: Vec<Channel> = nobody::run(|| {
+        let kept: Vec<Channel> = unprivileged::run(|| {
             let connect = |number: u32| {
                 let channel = Channel::connect(&folder.socket).ok()?;
                 let said: &[u8] = match number % 4 {
@@ -384,7 +384,7 @@ fn the_broker_answers_whatever_others_do() {
         assert!(answered(&net, &folder) < limit, "{} others", kept.len());
     }
     // One that closes what it was given, and goes on asking.
-    let mut connection = nobody::run(|| Connection::to(&folder.socket)).unwrap();
+    let mut connection = unprivileged::run(|| Connection::to(&folder.socket)).unwrap();
     let (port, fds) = open(&mut connection, net.eth_b.name());
     drop(fds);
     let filter = Source::expr("udp dst port 5001");
@@ -421,7 +421,7 @@ fn memory_of_a_closed_port_is_waited_for() {
     let folder = Folder::new(&net);
     let policy = policy().replace("2 MiB", "64 KiB");
     let (broker, _) = folder.broker(&net, &policy);
-    nobody::run(|| {
+    unprivileged::run(|| {
         let mut connection = Connection::to(&folder.socket).unwrap();
         for _ in 0..5 {
             let (port, fds) = open(&mut connection, net.eth_b.name());

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_broker::protocol::Attach;
 use weir_broker::{Bytes, Connection, Port, PortError, Timeout};
-use weir_lab::net::nobody;
+use weir_lab::net::unprivileged;
 
 #[test]
 fn a_copy_disturbs_nothing_and_a_taker_keeps_frames_from_the_host() {
@@ -249,7 +249,7 @@ fn a_user_without_rights_sees_what_the_policy_says_and_no_more() {
     let kept = net.server(5022);
     let taken = net.server(5023);
     let out_of_reach = net.server(53);
-    let mut port = nobody::run(|| {
+    let mut port = unprivileged::run(|| {
         let port = Port::on(net.eth_b.name())
             .broker(&broker.path)
             .take(true)
@@ -265,7 +265,7 @@ fn a_user_without_rights_sees_what_the_policy_says_and_no_more() {
         socket.recv(&mut [0; 9]).expect("the host gets its own");
     }
     assert!(taken.recv(&mut [0; 9]).is_err());
-    nobody::run(|| {
+    unprivileged::run(|| {
         let beyond = Port::on(net.eth_b.name())
             .broker(&broker.path)
             .priority(51)
@@ -274,7 +274,7 @@ fn a_user_without_rights_sees_what_the_policy_says_and_no_more() {
         let ports = Connection::to(&broker.path).unwrap().ports().unwrap();
         assert_eq!(
             (ports.len(), ports[0].uid, ports[0].delivered),
-            (1, nobody::NOBODY, 3)
+            (1, unprivileged::NOBODY, 3)
         );
     });
     drop(port);

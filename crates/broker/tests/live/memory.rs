@@ -6,8 +6,8 @@ use crate::process::Folder;
 use std::io;
 use std::path::{Path, PathBuf};
 use weir_broker::{Bytes, Port, PortError};
-use weir_lab::need;
-use weir_lab::net::nobody;
+use weir_lab::net::unprivileged;
+use weir_lab::testenv;
 
 const POLICY: &str = "[[grant]]\nusers = ['*']\ninterfaces = ['*']\nports_max = 8\n\
                       memory_max = '256 MiB'\n";
@@ -69,14 +69,14 @@ impl Drop for Group {
 fn rings_are_charged_to_the_brokers_group_and_its_limit_refuses_one() {
     const RING: u64 = 16 << 20;
     let Some(net) = net() else { return };
-    let Some(group) = need::kernel("a control group of memory", Group::new()) else {
+    let Some(group) = testenv::kernel("a control group of memory", Group::new()) else {
         return;
     };
     let folder = Folder::new(&net);
     let (broker, _) = folder.broker(&net, POLICY);
     group.admit(broker.process.id());
     let open = || {
-        nobody::run(|| {
+        unprivileged::run(|| {
             let port = Port::on(net.eth_b.name()).broker(&folder.socket);
             port.filter("udp").unwrap().queue(Bytes(RING)).open()
         })

@@ -12,14 +12,14 @@ use weir_broker::engine::kernel::KernelFabric;
 use weir_broker::policy::{Accounts, Policy};
 use weir_broker::protocol::Listener;
 use weir_broker::{Port, Timeout};
-use weir_lab::need;
 use weir_lab::net::Pair;
+use weir_lab::testenv;
 
 /// Two hosts and a link.
 pub(crate) struct Net(Pair);
 
 pub(crate) fn net() -> Option<Net> {
-    need::root().then(|| Net(Pair::new().unwrap()))
+    testenv::root().then(|| Net(Pair::new().unwrap()))
 }
 
 impl Deref for Net {

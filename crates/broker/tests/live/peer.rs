@@ -12,8 +12,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use weir_broker::protocol::{Channel, Listener, Peer};
 use weir_lab::command::{Command, LIMIT};
-use weir_lab::need;
 use weir_lab::net::Process;
+use weir_lab::testenv;
 
 /// In a process of its own: connects, and waits for the end of its input.
 pub(crate) fn knocker() {
@@ -68,7 +68,7 @@ fn be_powerless() {
 
 #[test]
 fn user_0_is_the_superuser_with_capabilities_and_while_it_lives() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let path = std::env::temp_dir().join(format!("weir-knock-{}.sock", std::process::id()));

@@ -4,11 +4,11 @@ use crate::net::{Net, net};
 use crate::process::{Folder, Role, say};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use weir_broker::keep::{Keep, KeepError};
 use weir_broker::protocol::{Answer, Ask, ErrorKind, OpenPort, Opened};
+use weir_broker::runtime_dir::{Keep, KeepError};
 use weir_broker::{Connection, Port, PortError, Timeout};
 use weir_lab::frames::{datagram, to_all as frame};
-use weir_lab::net::nobody::{self, NOBODY};
+use weir_lab::net::unprivileged::{self, NOBODY};
 use weir_ring::Transmitter;
 
 /// An Ethernet type for experiments, as the policy below grants it.
@@ -71,7 +71,7 @@ fn counted(port: &mut Port, total: u64) -> (u64, u64) {
 }
 
 fn port(net: &Net, folder: &Folder) -> Port {
-    nobody::run(|| own_port(net, folder))
+    unprivileged::run(|| own_port(net, folder))
 }
 
 /// A port of the calling thread's user.
@@ -107,7 +107,7 @@ fn a_user_sends_what_the_policy_allows_and_the_rest_is_counted() {
         frame(own, 0x8100, b"\0\x05\x88\xb5"),
     ];
     let mut port = port(&net, &folder);
-    nobody::run(|| {
+    unprivileged::run(|| {
         for _ in 0..100 {
             send_all(&mut port, &allowed);
             send_all(&mut port, &refused);
@@ -122,7 +122,7 @@ fn a_user_sends_what_the_policy_allows_and_the_rest_is_counted() {
     assert!(came.iter().all(|frame| allowed.contains(frame)));
     // It is shown to its user, and to the superuser.
     let shown = |mut connection: Connection| connection.ports().unwrap()[0].clone();
-    let to_user = nobody::run(|| shown(Connection::to(&folder.socket).unwrap()));
+    let to_user = unprivileged::run(|| shown(Connection::to(&folder.socket).unwrap()));
     let to_root = shown(Connection::to(&folder.socket).unwrap());
     assert_eq!((to_user.sent, to_user.refused), (1200, 400));
     assert_eq!(to_user, to_root);
@@ -137,7 +137,7 @@ fn without_a_grant_nothing_is_sent_and_a_filter_narrows_one() {
     let (broker, _) = folder.broker(&net, &policy(""));
     let own = mac(&net);
     let ours = frame(own, OURS, b"ours");
-    nobody::run(|| {
+    unprivileged::run(|| {
         let early = Port::on(net.eth_b.name())
             .broker(&folder.socket)
             .send(true)
@@ -164,7 +164,7 @@ fn without_a_grant_nothing_is_sent_and_a_filter_narrows_one() {
         frame(guest, 0x0800, &datagram([10, 0, 0, 2], A)),
         frame(guest, OURS, b"ours"),
     ];
-    nobody::run(|| {
+    unprivileged::run(|| {
         send_all(&mut port, &refused);
         send_all(&mut port, std::slice::from_ref(&allowed));
     });
@@ -270,7 +270,7 @@ fn a_path_is_there_before_the_first_frame() {
     folder.has_paths(&net, 3, "it is made when the port is open");
     let made = folder.paths(&net);
     let device = net.b.device(made.last().unwrap()).unwrap();
-    nobody::run(|| send_all(&mut port, &[frame(mac(&net), OURS, b"")]));
+    unprivileged::run(|| send_all(&mut port, &[frame(mac(&net), OURS, b"")]));
     assert_eq!(counted(&mut port, 1), (1, 0));
     assert_eq!(device.counters().unwrap().rx_frames, 1);
     folder.has_paths(&net, 6, "another is made for the next one");
@@ -296,7 +296,7 @@ fn a_path_is_as_wide_as_its_interface() {
         device.set_mtu(3_000).unwrap();
     }
     let long = frame(mac(&net), OURS, &[7; 2_900]);
-    nobody::run(|| send_all(&mut port, std::slice::from_ref(&long)));
+    unprivileged::run(|| send_all(&mut port, std::slice::from_ref(&long)));
     assert!(came(&mut judge, 1) == [long]);
     drop(port);
     folder.has_paths(&net, 0, "both kinds are gone");
@@ -319,13 +319,13 @@ fn a_path_goes_with_its_program_its_port_and_its_broker() {
     folder.has_paths(&net, 0, "what a dead program sent by is gone");
     // The port is closed.
     let mut closed = port(&net, &folder);
-    nobody::run(|| send_all(&mut closed, &[frame(mac(&net), OURS, b"")]));
+    unprivileged::run(|| send_all(&mut closed, &[frame(mac(&net), OURS, b"")]));
     drop(closed);
     folder.has_paths(&net, 0, "what a closed port sent by is gone");
     // The broker ends for good, as the superuser asks it.
     let mut kept = port(&net, &folder);
     let ours = frame(mac(&net), OURS, b"");
-    nobody::run(|| send_all(&mut kept, std::slice::from_ref(&ours)));
+    unprivileged::run(|| send_all(&mut kept, std::slice::from_ref(&ours)));
     let mut connection = Connection::to(&folder.socket).unwrap();
     connection.ask(Ask::Stop).unwrap();
     let devices = || {
@@ -349,16 +349,16 @@ fn a_path_outlives_its_broker_and_does_what_the_next_one_says() {
     let (ours, theirs) = (frame(own, OURS, b""), frame(own, 0x88b6, b""));
     let both = [ours.clone(), theirs.clone()];
     let mut port = port(&net, &folder);
-    nobody::run(|| send_all(&mut port, &both));
+    unprivileged::run(|| send_all(&mut port, &both));
     assert_eq!(counted(&mut port, 2), (1, 1));
     broker.kill();
     // Without a broker it goes on, and checks.
-    nobody::run(|| send_all(&mut port, &both));
+    unprivileged::run(|| send_all(&mut port, &both));
     assert_eq!(came(&mut judge, 2), [ours.clone(), ours.clone()]);
     // The next one counts on.
     let (broker, said) = folder.broker(&net, &policy(SEND));
     assert_eq!(said, "1 0");
-    nobody::run(|| send_all(&mut port, &both));
+    unprivileged::run(|| send_all(&mut port, &both));
     assert_eq!(counted(&mut port, 6), (3, 3));
     assert_eq!(came(&mut judge, 1), std::slice::from_ref(&ours));
     broker.kill();
@@ -366,7 +366,7 @@ fn a_path_outlives_its_broker_and_does_what_the_next_one_says() {
     let other = "send = { ethertypes = [0x88b6] }";
     let (broker, said) = folder.broker(&net, &policy(other));
     assert_eq!(said, "1 0");
-    nobody::run(|| send_all(&mut port, &both));
+    unprivileged::run(|| send_all(&mut port, &both));
     assert_eq!(counted(&mut port, 2), (1, 1));
     assert_eq!(came(&mut judge, 1), [theirs]);
     broker.kill();
@@ -374,13 +374,13 @@ fn a_path_outlives_its_broker_and_does_what_the_next_one_says() {
     let (broker, said) = folder.broker(&net, &policy(""));
     assert_eq!(said, "1 0");
     assert!(folder.paths(&net).is_empty());
-    let refused = nobody::run(|| port.send_batch(&[&ours]));
+    let refused = unprivileged::run(|| port.send_batch(&[&ours]));
     assert!(matches!(refused, Err(PortError::Refused(_))), "{refused:?}");
     // Cleaned up where the namespace is another's, nothing is left open that
     // would let unchecked frames out.
     broker.kill();
     let (broker, _) = folder.broker(&net, &policy(SEND));
-    nobody::run(|| send_all(&mut port, &[ours]));
+    unprivileged::run(|| send_all(&mut port, &[ours]));
     broker.kill();
     let elsewhere = Keep::clean(&folder.path);
     assert!(
@@ -423,7 +423,7 @@ fn who_keeps_what_a_closed_port_sent_by_gains_nothing() {
     };
     let (mut kept, mut refused) = (Vec::new(), None);
     while refused.is_none() && kept.len() < 10 {
-        match nobody::run(keep) {
+        match unprivileged::run(keep) {
             Ok(sender) => kept.push(sender),
             Err(PortError::Refused(refusal)) => refused = Some(refusal),
             Err(other) => panic!("{other}"),
@@ -433,7 +433,7 @@ fn who_keeps_what_a_closed_port_sent_by_gains_nothing() {
     assert_eq!(refused.unwrap().kind, ErrorKind::Denied);
     // Its own way to send is no interface.
     let device = folder.paths(&net).pop().unwrap();
-    let taken = nobody::run(|| Port::on(&device).broker(&folder.socket).open());
+    let taken = unprivileged::run(|| Port::on(&device).broker(&folder.socket).open());
     assert!(matches!(taken, Err(PortError::Refused(_))), "{taken:?}");
     std::thread::sleep(Duration::from_millis(300));
     for sender in &mut kept {
@@ -447,7 +447,7 @@ fn who_keeps_what_a_closed_port_sent_by_gains_nothing() {
     drop(kept);
     until("what nobody holds is gone", || {
         let mut port = port(&net, &folder);
-        nobody::run(|| port.send_batch(&[&ours]).is_ok())
+        unprivileged::run(|| port.send_batch(&[&ours]).is_ok())
     });
     assert_eq!(came(&mut judge, 1), [ours]);
     broker.end();

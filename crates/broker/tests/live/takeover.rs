@@ -4,10 +4,10 @@ use crate::net::{Net, follow, net, none_more, numbers, stream};
 use crate::process::{Folder, Objects, Role};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weir_broker::keep::{Keep, KeepError};
 use weir_broker::protocol::{Listener, VERSION};
+use weir_broker::runtime_dir::{Keep, KeepError};
 use weir_broker::{Bytes, Connection, Port, PortError};
-use weir_lab::net::nobody::{self, NOBODY};
+use weir_lab::net::unprivileged::{self, NOBODY};
 
 const POLICY: &str = "[[grant]]\nusers = ['*']\ninterfaces = ['*']\npriority_max = 50\n\
                       ports_max = 8\nmemory_max = '64 MiB'\ntake = true\n\
@@ -15,7 +15,7 @@ const POLICY: &str = "[[grant]]\nusers = ['*']\ninterfaces = ['*']\npriority_max
 
 /// A port of nobody's.
 fn port(net: &Net, folder: &Folder, filter: &str, take: bool) -> Port {
-    nobody::run(|| {
+    unprivileged::run(|| {
         let port = Port::on(net.eth_b.name()).broker(&folder.socket);
         let port = port.filter(filter).unwrap().queue(Bytes(8 << 20));
         port.take(take).open().unwrap()

@@ -1,13 +1,13 @@
 //! A filter made ready for a plan: its accept paths as keys and residual
 //! tests.
 
-mod facts;
-mod kind;
-mod walk;
+mod constraints;
+mod paths;
+mod signature;
 
 use crate::expr::{Exprs, Formula};
 use crate::limits;
-pub(crate) use kind::Kind;
+pub(crate) use signature::FilterSignature;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use weir_filter::backend::native::Code;
@@ -49,7 +49,7 @@ struct Inner {
     program: Arc<Program>,
     exprs: Exprs,
     analysis: Analysis,
-    kind: Kind,
+    kind: FilterSignature,
     /// The program has not been optimised, as tables hold all of it.
     plain: bool,
     /// Machine code, once it is wanted; none where this machine has none.
@@ -64,8 +64,8 @@ pub enum Analysis {
     /// rejects every frame.
     Paths(Vec<Path>),
     /// It has too many paths, or too complex ones (see
-    /// [`limits`](crate::limits)): its program runs whole.
-    Whole,
+    /// [`limits`](crate::limits)): its program is opaque.
+    Opaque,
 }
 
 /// One way to be accepted: the fields of the key have their values and every
@@ -186,7 +186,7 @@ impl Filter {
     /// May panic if the program is not verified.
     pub fn new(program: impl Into<Arc<Program>>) -> Filter {
         let filter = Filter::analysed(program.into(), false);
-        if *filter.analysis() == Analysis::Whole {
+        if *filter.analysis() == Analysis::Opaque {
             filter.make_native();
         }
         filter
@@ -212,8 +212,8 @@ impl Filter {
     }
 
     fn analysed(program: Arc<Program>, plain: bool) -> Filter {
-        let (exprs, analysis) = walk::analyse(&program);
-        let kind = Kind::of(&exprs, &analysis);
+        let (exprs, analysis) = paths::analyse(&program);
+        let kind = FilterSignature::of(&exprs, &analysis);
         Filter(Arc::new(Inner {
             program,
             exprs,
@@ -240,7 +240,7 @@ impl Filter {
 
     /// Runs the program by itself on one frame; zero means rejected.
     ///
-    /// Native code where a plan needs it ([`Analysis::Whole`], and filters
+    /// Native code where a plan needs it ([`Analysis::Opaque`], and filters
     /// bound where they are few) and the machine allows it, else the
     /// interpreter: who runs single filters compiles them.
     #[inline]
@@ -257,7 +257,7 @@ impl Filter {
     }
 
     /// What filters that differ in their constants only have in common.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> FilterSignature {
         self.0.kind
     }
 

@@ -11,7 +11,7 @@ use weir_filter::ir::{Op, Operand, Value};
 pub(super) struct Expr(Arc<[Op]>);
 
 impl Expr {
-    /// The expression that a filter calls `name`.
+    /// The expression that a filter calls `signature`.
     pub(super) fn of(exprs: &Exprs, name: Value) -> Expr {
         let op = exprs.op(name);
         if op.operands().all(|operand| operand.value().is_none()) {

@@ -1,7 +1,9 @@
 //! The contents of index and store as the control side knows them: what is
 //! written there, and in which order.
 
-use super::layout::{LANES_MAX, REST_UNITS_MAX, TEST_BYTES, UNIT_BYTES, UNIT_WORDS, entry, shape};
+use super::layout::{
+    LANES_MAX, REST_UNITS_MAX, TEST_BYTES, UNIT_BYTES, UNIT_WORDS, entry, subtable,
+};
 use super::table::{Size, Table};
 use std::collections::BTreeMap;
 
@@ -10,7 +12,7 @@ use std::collections::BTreeMap;
 pub enum Memory {
     /// Entries, found by their keys.
     Index,
-    /// Tests, guards, sieves.
+    /// Tests, guards, prefilters.
     Store,
 }
 
@@ -25,8 +27,8 @@ pub struct Write {
     pub value: u64,
 }
 
-/// Units for sieves: 128 KiB.
-const SIEVE_UNITS: u32 = 1 << 11;
+/// Units for prefilters: 128 KiB.
+const PREFILTER_UNITS: u32 = 1 << 11;
 
 /// Most units: a program reaches less than 512 MiB of a map.
 const UNITS_MAX: u32 = (1 << 23) - 64;
@@ -48,7 +50,7 @@ impl Image {
     /// For some `keys` keys; a power of two, at least 64.
     pub(super) fn new(keys: u32) -> Image {
         // Some entries bring tests along, or a long key.
-        Image::sized(Size::for_keys(keys), 1 + keys / 4 + SIEVE_UNITS)
+        Image::sized(Size::for_keys(keys), 1 + keys / 4 + PREFILTER_UNITS)
     }
 
     fn sized(size: Size, units: u32) -> Image {
@@ -128,7 +130,7 @@ impl Image {
         // A piece is read as if it were as long as the longest. Each entry may
         // need a spare line.
         let size = self.table.size();
-        self.units - self.fresh >= units + shape::UNITS_MAX
+        self.units - self.fresh >= units + subtable::UNITS_MAX
             && self.table.linked + entries <= size.linked_max()
             && size.spare - self.table.spare_used() >= entries
     }
@@ -163,7 +165,7 @@ impl Image {
         let size = self.table.size();
         let mut size = size.grown(self.table.linked + entries)?;
         let mut all = self.units;
-        while all - self.fresh < units + shape::UNITS_MAX {
+        while all - self.fresh < units + subtable::UNITS_MAX {
             if all == UNITS_MAX {
                 return None;
             }
@@ -196,8 +198,8 @@ impl Image {
         let mut moved = vec![0; old.words().len() / UNIT_WORDS as usize];
         let lines: Vec<u32> = old.lines().collect();
         let hash = |at| {
-            let (shape, key) = self.key(at);
-            hash_of(shape, &key)
+            let (subtable, key) = self.key(at);
+            hash_of(subtable, &key)
         };
         for at in &lines {
             let entry = grown.table.take(Some(hash(*at)))?;
@@ -224,28 +226,28 @@ impl Image {
         self.writes.clear();
     }
 
-    /// An entry's shape and key; words of the key that the shape does not
+    /// An entry's subtable and key; words of the key that the subtable does not
     /// have are not meant.
     pub(super) fn key(&self, entry: u32) -> (u32, [u64; LANES_MAX]) {
-        let rest_shape = self.table.get(entry, entry::REST_SHAPE);
-        let rest = rest_shape as u32 * (TEST_BYTES / 8);
+        let rest_subtable = self.table.get(entry, entry::REST_SUBTABLE);
+        let rest = rest_subtable as u32 * (TEST_BYTES / 8);
         let key = std::array::from_fn(|lane| match lane.checked_sub(entry::KEY_WORDS) {
             None => self.table.get(entry, entry::KEY + lane as u32),
             Some(lane) => self.store[rest as usize + lane],
         });
-        ((rest_shape >> 32) as u32, key)
+        ((rest_subtable >> 32) as u32, key)
     }
 
     /// The entries under a key.
     pub(super) fn entries_of(
         &self,
         hash: u32,
-        shape: u32,
+        subtable: u32,
         key: &[u64],
     ) -> impl Iterator<Item = u32> {
         self.table.lines_of(hash).filter(move |entry| {
             let (found, lanes) = self.key(*entry);
-            found == shape && lanes[..key.len()] == *key
+            found == subtable && lanes[..key.len()] == *key
         })
     }
 

@@ -7,9 +7,9 @@
 //!  │ 0  links: see `table`            │ ┌►│ the key's words beyond three    │
 //!  │ 8  rank                          │ │ │ tests of 16 bytes, and an end   │
 //!  │ 16 slot                          │ │ ├─────────────────────────────────┤
-//!  │ 24 tag, snap length              │ │ │ guards and hash of a shape      │
-//!  │ 32 rest, shape                   ├─┘ ├─────────────────────────────────┤
-//!  │ 40 key: its first three words    │   │ sieves                          │
+//!  │ 24 tag, snap length              │ │ │ guards and hash of a subtable      │
+//!  │ 32 rest, subtable                   ├─┘ ├─────────────────────────────────┤
+//!  │ 40 key: its first three words    │   │ prefilters                          │
 //!  └──────────────────────────────────┘   └─────────────────────────────────┘
 //! ```
 //!
@@ -33,7 +33,7 @@ pub(super) mod entry {
     pub(in super::super) const TAG_SNAP: u32 = 3;
     /// Where the rest is, counted in tests, or 0 if there is none: the words of
     /// the key beyond [`KEY_WORDS`], and the residual tests.
-    pub(in super::super) const REST_SHAPE: u32 = 4;
+    pub(in super::super) const REST_SUBTABLE: u32 = 4;
     pub(in super::super) const KEY: u32 = 5;
     /// Words of the key in the entry itself.
     pub(in super::super) const KEY_WORDS: usize = 3;
@@ -44,8 +44,8 @@ pub(super) mod entry {
     }
 }
 
-/// Words of what the store has of a shape.
-pub(super) mod shape {
+/// Words of what the store has of a subtable.
+pub(super) mod subtable {
     /// What its guards ask for: value, mask.
     pub(in super::super) const GUARDS: u32 = 0;
     pub(in super::super) const GUARDS_MAX: usize = 4;
@@ -147,14 +147,14 @@ pub(super) mod scratch {
     pub(in super::super) const LEN: i16 = TAKER + 8;
     /// The record's flags, as far as they are the frame's.
     pub(in super::super) const FLAGS: i16 = LEN + 4;
-    /// What the sieves on the way to a shape let pass: a byte each.
+    /// What the prefilters on the way to a subtable let pass: a byte each.
     pub(in super::super) const SWITCH: i16 = FLAGS + 4;
     pub(in super::super) const SWITCHES_MAX: u32 = 8;
-    /// The pruned shapes of a word that are still to be looked up, and the
+    /// The pruned subtables of a word that are still to be looked up, and the
     /// word's number.
     pub(in super::super) const BITS: i16 = SWITCH + SWITCHES_MAX as i16;
     pub(in super::super) const WORD: i16 = BITS + 8;
-    /// Where the store has the frame's cell of each field by which shapes are
+    /// Where the store has the frame's cell of each field by which subtables are
     /// pruned, in bytes.
     pub(in super::super) const CELLS: i16 = WORD + 8;
     /// The key at hand.
@@ -164,7 +164,7 @@ pub(super) mod scratch {
     pub(in super::super) const VALUES_MAX: u32 = 20;
     /// The candidates.
     pub(in super::super) const CANDIDATE: i16 = VALUES + 8 * VALUES_MAX as i16;
-    /// Candidates at one time; shapes are looked up in groups of as many.
+    /// Candidates at one time; subtables are looked up in groups of as many.
     pub(in super::super) const CANDIDATES_MAX: u32 = 64;
     /// The copies found.
     pub(in super::super) const MATCH: i16 =
@@ -175,18 +175,18 @@ pub(super) mod scratch {
     pub(in super::super) const BYTES: u32 = MATCH as u32 + MATCHES_MAX * MATCH_BYTES;
 }
 
-/// A key of the frame that a shape may have an entry for.
+/// A key of the frame that a subtable may have an entry for.
 pub(super) mod candidate {
-    pub(in super::super) const SHAPE: i16 = 0;
+    pub(in super::super) const SUBTABLE: i16 = 0;
     pub(in super::super) const LANES: i16 = 4;
-    /// Where the store has the shape.
+    /// Where the store has the subtable.
     pub(in super::super) const UNIT: i16 = 8;
     /// The key's home, counted in cells; set when the key is looked up.
     pub(in super::super) const HOME: i16 = 12;
     pub(in super::super) const VALUES: i16 = 16;
-    /// [`super::entry::rest_key_tests`] of the shape.
+    /// [`super::entry::rest_key_tests`] of the subtable.
     pub(in super::super) const REST_KEY: i16 = 20;
-    /// Values that residual tests of the shape use: the value, and bit 32 if
+    /// Values that residual tests of the subtable use: the value, and bit 32 if
     /// there is one.
     pub(in super::super) const VALUE: i16 = 24;
     pub(in super::super) const VALUES_MAX: usize = 8;

@@ -17,10 +17,10 @@ pub enum Hook {
 
 impl Hook {
     /// The array that its second half stands in.
-    pub fn part(self) -> Part {
+    pub fn delivery_role(self) -> MapRole {
         match self {
-            Hook::Xdp => Part::XdpDelivery,
-            Hook::TcIngress | Hook::TcEgress => Part::TcDelivery,
+            Hook::Xdp => MapRole::XdpDelivery,
+            Hook::TcIngress | Hook::TcEgress => MapRole::TcDelivery,
         }
     }
 
@@ -33,20 +33,20 @@ impl Hook {
     }
 }
 
-/// A plan's program is two: what is one is verified as one, and a new shape
+/// A plan's program is two: what is one is verified as one, and a new subtable
 /// changes only the first half.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Half {
-    /// Which entries a frame may have: made anew with the shapes. It goes on
+    /// Which entries a frame may have: made anew with the subtables. It goes on
     /// in the other, if there is anything.
-    Shapes,
+    Subtables,
     /// Look-up and delivery: made anew with index and store.
     Delivery,
 }
 
 /// A map's part in the lowering.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Part {
+pub enum MapRole {
     /// Array of one value for each CPU: the program's own memory.
     Scratch,
     /// Array of one value, to be mapped: see [`Memory::Index`].
@@ -71,12 +71,12 @@ pub enum Part {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MapSpec {
     /// What for, and so of which kind.
-    pub part: Part,
+    pub role: MapRole,
     /// A map with the same part and edition is the same map: keep it. With
     /// another edition it is a new one, to be filled from
     /// [`KernelPlan::contents`](super::KernelPlan::contents).
     pub edition: u32,
-    /// Bytes of a value; 4 (a map or a program) for [`Part::Rings`] and the
+    /// Bytes of a value; 4 (a map or a program) for [`MapRole::Rings`] and the
     /// parts of programs.
     pub value_bytes: u32,
     /// Entries.
@@ -86,9 +86,9 @@ pub struct MapSpec {
 impl MapSpec {
     /// The memory it holds, if it is one to fill.
     pub fn memory(&self) -> Option<Memory> {
-        match self.part {
-            Part::Index => Some(Memory::Index),
-            Part::Store => Some(Memory::Store),
+        match self.role {
+            MapRole::Index => Some(Memory::Index),
+            MapRole::Store => Some(Memory::Store),
             _ => None,
         }
     }
@@ -101,10 +101,10 @@ pub struct Lowered {
     pub insns: Vec<Insn>,
     /// The maps it uses, by place.
     pub maps: Vec<MapSpec>,
-    /// How many shapes it looks up.
-    pub shapes: usize,
-    /// How many whole filters are part of it.
-    pub whole: usize,
+    /// How many subtables it looks up.
+    pub subtables: usize,
+    /// How many opaque filters are part of it.
+    pub opaque: usize,
 }
 
 /// Which clock a port's timestamps come from.
@@ -133,7 +133,7 @@ pub enum Wake {
     Always,
 }
 
-/// What the programs know of a port: a value of [`Part::Ports`].
+/// What the programs know of a port: a value of [`MapRole::Ports`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct PortSettings {
     /// At most so many bytes of each frame; 0: no such limit.
@@ -177,7 +177,7 @@ impl PortSettings {
 }
 
 /// What the programs count for a port: the sum over all CPUs of the values of
-/// [`Part::Counters`].
+/// [`MapRole::Counters`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Counters {
     /// Frames put into the ring.

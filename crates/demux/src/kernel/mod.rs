@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  bind ─► writes to index and store ─────────────► mapped memory ─┐
-//!     └──► a new shape or whole filter: a new program ─► loaded ───┤
+//!     └──► a new subtable or opaque filter: a new program ─► loaded ───┤
 //!                                                                  ▼
-//!  frame ─► head copied ─► each shape: guards, key, home ─► entries ─► ranks ─► rings
-//!                          whole filters ───────────────────────────┘
+//!  frame ─► head copied ─► each subtable: guards, key, home ─► entries ─► ranks ─► rings
+//!                          opaque filters ───────────────────────────┘
 //! ```
 //!
 //! [`KernelPlan`] is pure: it says which maps there must be, what to write
@@ -14,39 +14,39 @@
 //! [`record`]. `docs/explanation/kernel-plan.md` explains the design.
 
 mod code;
-mod draft;
+mod decision_tree;
 mod expr;
 mod image;
 mod layout;
+mod lowered_path;
 mod maps;
 mod plan;
+mod prefilter;
 mod prune;
+mod recompile;
 pub mod record;
-mod renew;
-mod shape;
-mod sieve;
-mod steps;
+mod subtable;
 mod table;
-mod tree;
+mod verifier_cost;
 
 pub use code::LowerError;
-pub use draft::{ShapeName, shape_names};
 pub use image::{Memory, Write};
-pub use maps::{Clock, Counters, Half, Hook, Lowered, MapSpec, Part, PortSettings, Wake};
-pub use plan::{Change, KernelBindError, KernelPlan, Need, Options};
-pub use steps::verifier_steps;
+pub use lowered_path::{SubtableSignature, subtable_signatures};
+pub use maps::{Clock, Counters, Half, Hook, Lowered, MapRole, MapSpec, PortSettings, Wake};
+pub use plan::{Change, KernelBindError, KernelPlan, Options, Recompile};
+pub use verifier_cost::verifier_cost;
 
 /// Upper bounds of the kernel half.
 pub mod limits {
-    /// Shapes of one plan: the verifier follows at most 8,192 conditional
+    /// Subtables of one plan: the verifier follows at most 8,192 conditional
     /// jumps on a path.
-    pub const SHAPES_MAX: usize = 512;
-    /// Shapes from which on a filter that would bring a new one shares a coarser
+    pub const SUBTABLES_MAX: usize = 512;
+    /// Subtables from which on a filter that would bring a new one shares a coarser
     /// one.
     pub const RELAXED_MIN: usize = 64;
     /// Whole filters of one plan.
-    pub const WHOLE_MAX: usize = 256;
-    /// Bindings under one key of one shape.
+    pub const OPAQUE_MAX: usize = 256;
+    /// Bindings under one key of one subtable.
     pub const KEY_BINDINGS_MAX: usize = 1024;
     /// Copies of one frame; further ones count as lost.
     pub const DELIVERIES_MAX: u32 = super::layout::scratch::MATCHES_MAX;

@@ -1,17 +1,18 @@
 //! Bindings in, writes and programs out.
 
-use super::draft::{Draft, drafts};
+use super::decision_tree::Node;
 use super::expr::Expr;
 use super::image::{Image, Memory, Write, bytes};
 use super::layout::{
-    SLOT_DROP, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, candidate, counter, entry, port, scratch, shape,
+    SLOT_DROP, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, candidate, counter, entry, port, scratch,
+    subtable,
 };
 use super::limits;
-use super::maps::{Counters, MapSpec, Part, PortSettings};
+use super::lowered_path::{LoweredPath, lower_paths};
+use super::maps::{Counters, MapRole, MapSpec, PortSettings};
+use super::prefilter::{Prefilter, PrefilterKey, Span};
 use super::prune::Pruning;
-use super::shape::{Name, Shape};
-use super::sieve::{Ask, Sieve, Span};
-use super::tree::Node;
+use super::subtable::{Signature, Subtable};
 use crate::binding::{Binding, BindingId, Rank, Target};
 use crate::filter::Filter;
 use crate::plan::claims::Claims;
@@ -43,8 +44,8 @@ pub enum KernelBindError {
     Target(Target),
 }
 
-/// Bindings under one key of a coarser shape are walked: so many at most, as
-/// long as there may be more shapes.
+/// Bindings under one key of a coarser subtable are walked: so many at most, as
+/// long as there may be more subtables.
 const RELAXED_KEY_MAX: usize = 64;
 
 /// How to lower.
@@ -70,14 +71,14 @@ impl Default for Options {
 
 /// Whether a change needs new programs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Need {
+pub enum Recompile {
     /// No: the writes are all.
-    Nothing,
+    No,
     /// It is complete without, but new ones would be quicker.
-    Worthwhile,
+    Optional,
     /// Yes: after the writes, load new programs and put them in place of the
     /// old ones.
-    Programs,
+    Required,
 }
 
 /// What to do for a change, in this order: make the maps of a new edition and
@@ -88,7 +89,7 @@ pub struct Change {
     /// To be made in this order, each by one aligned atomic store.
     pub writes: Vec<Write>,
     /// New programs.
-    pub programs: Need,
+    pub programs: Recompile,
     /// Index and store have a new edition; its contents have all changes
     /// already. The old one must not be written any more.
     pub renewed: bool,
@@ -105,29 +106,29 @@ pub(super) struct Bound {
 /// What stands in index and store for a binding.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Placed {
-    /// An entry of a shape.
+    /// An entry of a subtable.
     Entry {
         entry: u32,
         /// Where the store has the rest of it, if there is one, and how many
         /// units.
         rest: Option<(u32, u32)>,
-        /// The bounds of the range that its shape asks for.
+        /// The bounds of the range that its subtable asks for.
         span: Option<Span>,
     },
-    /// A whole filter's.
-    Whole { entry: u32 },
+    /// A opaque filter's.
+    Opaque { entry: u32 },
 }
 
 impl Placed {
     pub(super) fn entry_mut(&mut self) -> &mut u32 {
         match self {
-            Placed::Entry { entry, .. } | Placed::Whole { entry } => entry,
+            Placed::Entry { entry, .. } | Placed::Opaque { entry } => entry,
         }
     }
 }
 
-/// A whole filter.
-pub(super) struct Whole {
+/// A opaque filter.
+pub(super) struct OpaqueFilter {
     pub(super) rank: Rank,
     pub(super) entry: u32,
     pub(super) filter: Filter,
@@ -135,12 +136,12 @@ pub(super) struct Whole {
     pub(super) dead: bool,
 }
 
-/// A sieve of the newest programs, and what it is for.
-pub(super) struct Sieved {
-    pub(super) ask: Ask,
-    /// The shapes of each arm.
+/// A prefilter of the newest programs, and what it is for.
+pub(super) struct PrefilteredArms {
+    pub(super) key: PrefilterKey,
+    /// The subtables of each arm.
     pub(super) arms: Vec<Vec<u32>>,
-    pub(super) sieve: Sieve,
+    pub(super) prefilter: Prefilter,
 }
 
 /// What is kept until no frame can be using it.
@@ -162,17 +163,17 @@ pub struct KernelPlan {
     free: Vec<u32>,
     pub(super) image: Image,
     edition: u32,
-    pub(super) shapes: BTreeMap<u32, Shape>,
-    pub(super) names: BTreeMap<Name, u32>,
-    shapes_made: u32,
-    /// The shapes as the newest programs try them, in parts.
+    pub(super) subtables: BTreeMap<u32, Subtable>,
+    pub(super) names: BTreeMap<Signature, u32>,
+    subtables_made: u32,
+    /// The subtables as the newest programs try them, in parts.
     pub(super) trees: Vec<Vec<Node>>,
-    pub(super) sieves: Vec<Sieved>,
-    /// By shape, the sieves it stands behind and its arms of them.
-    pub(super) sieve_arms: BTreeMap<u32, Vec<(usize, usize)>>,
-    /// What very many shapes stand behind, in place of trees.
+    pub(super) prefilters: Vec<PrefilteredArms>,
+    /// By subtable, the prefilters it stands behind and its arms of them.
+    pub(super) prefilter_arms: BTreeMap<u32, Vec<(usize, usize)>>,
+    /// What very many subtables stand behind, in place of trees.
     pub(super) pruning: Option<Pruning>,
-    pub(super) wholes: Vec<Whole>,
+    pub(super) opaque: Vec<OpaqueFilter>,
     /// Programs have the rank of the first.
     pub(super) claims: Claims,
     pub(super) epoch: u64,
@@ -191,14 +192,14 @@ impl KernelPlan {
             free: Vec::new(),
             image: Image::new(keys.next_power_of_two()),
             edition: 0,
-            shapes: BTreeMap::new(),
+            subtables: BTreeMap::new(),
             names: BTreeMap::new(),
-            shapes_made: 0,
+            subtables_made: 0,
             trees: Vec::new(),
-            sieves: Vec::new(),
-            sieve_arms: BTreeMap::new(),
+            prefilters: Vec::new(),
+            prefilter_arms: BTreeMap::new(),
             pruning: None,
-            wholes: Vec::new(),
+            opaque: Vec::new(),
             claims: Claims::new(),
             epoch: 0,
             retired: VecDeque::new(),
@@ -215,20 +216,20 @@ impl KernelPlan {
         self.len() == 0
     }
 
-    /// How many shapes there are, those without entries included.
-    pub fn shapes(&self) -> usize {
-        self.shapes.len()
+    /// How many subtables there are, those without entries included.
+    pub fn subtables(&self) -> usize {
+        self.subtables.len()
     }
 
-    /// How many filters run whole.
-    pub fn whole(&self) -> usize {
-        self.wholes.iter().filter(|whole| !whole.dead).count()
+    /// How many filters are opaque.
+    pub fn opaque(&self) -> usize {
+        self.opaque.iter().filter(|whole| !whole.dead).count()
     }
 
     /// The maps that programs use, by place.
     pub fn maps(&self) -> Vec<MapSpec> {
         let spec = |part, edition, value_bytes, entries_max| MapSpec {
-            part,
+            role: part,
             edition,
             value_bytes,
             entries_max,
@@ -236,14 +237,14 @@ impl KernelPlan {
         let memory = |which| bytes(self.image.words(which));
         let ports = self.options.ports_max;
         vec![
-            spec(Part::Scratch, 0, scratch::BYTES, 1),
-            spec(Part::Index, self.edition, memory(Memory::Index), 1),
-            spec(Part::Store, self.edition, memory(Memory::Store), 1),
-            spec(Part::Rings, 0, 4, ports),
-            spec(Part::Ports, 0, port::BYTES, ports),
-            spec(Part::Counters, 0, counter::SIZE, ports),
-            spec(Part::XdpDelivery, 0, 4, 1),
-            spec(Part::TcDelivery, 0, 4, 2),
+            spec(MapRole::Scratch, 0, scratch::BYTES, 1),
+            spec(MapRole::Index, self.edition, memory(Memory::Index), 1),
+            spec(MapRole::Store, self.edition, memory(Memory::Store), 1),
+            spec(MapRole::Rings, 0, 4, ports),
+            spec(MapRole::Ports, 0, port::BYTES, ports),
+            spec(MapRole::Counters, 0, counter::SIZE, ports),
+            spec(MapRole::XdpDelivery, 0, 4, 1),
+            spec(MapRole::TcDelivery, 0, 4, 2),
         ]
     }
 
@@ -252,7 +253,7 @@ impl KernelPlan {
         self.image.words(memory)
     }
 
-    /// Names the changes made so far, for [`settle`](Self::settle).
+    /// Names the changes made so far, for [`reclaim`](Self::reclaim).
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -279,7 +280,7 @@ impl KernelPlan {
         let first_claim = self.claims.first();
         self.claims.insert(bound.rank, bound.target);
         if self.claims.first() != first_claim {
-            need = Need::Programs;
+            need = Recompile::Required;
         }
         if self.free.pop().is_none() {
             self.bindings.push((0, None));
@@ -307,14 +308,17 @@ impl KernelPlan {
         for placed in &bound.entries {
             self.leave(*placed);
         }
-        let spare = self.shapes.values().filter(|shape| shape.entries == 0);
-        let spare = spare.count() + self.wholes.iter().filter(|whole| whole.dead).count();
+        let spare = self
+            .subtables
+            .values()
+            .filter(|subtable| subtable.entries == 0);
+        let spare = spare.count() + self.opaque.iter().filter(|whole| whole.dead).count();
         let first_claim = self.claims.first();
         self.claims.remove(bound.rank);
         let need = if spare > 0 || self.claims.first() != first_claim {
-            Need::Worthwhile
+            Recompile::Optional
         } else {
-            Need::Nothing
+            Recompile::No
         };
         Ok(self.change(need, false))
     }
@@ -323,7 +327,7 @@ impl KernelPlan {
     /// place in the order stay.
     ///
     /// The new filter counts from now on (or from the new program on); the
-    /// old one until [`settle`](Self::settle), so that a frame of both, on
+    /// old one until [`reclaim`](Self::reclaim), so that a frame of both, on
     /// its way through the program, is neither lost nor delivered twice.
     ///
     /// # Errors
@@ -356,7 +360,7 @@ impl KernelPlan {
     /// programs they need, and that every frame that was under way in a
     /// program then is through (an RCU grace period has passed since). Ends
     /// filters that were changed, and uses memory again.
-    pub fn settle(&mut self, epoch: u64) -> Change {
+    pub fn reclaim(&mut self, epoch: u64) -> Change {
         while let Some((at, _)) = self.retired.front()
             && *at <= epoch
         {
@@ -372,15 +376,15 @@ impl KernelPlan {
                 }
             }
         }
-        self.change(Need::Nothing, false)
+        self.change(Recompile::No, false)
     }
 
-    /// Whether [`settle`](Self::settle) has something to do.
-    pub fn is_settled(&self) -> bool {
+    /// Whether [`reclaim`](Self::reclaim) has something to do.
+    pub fn is_quiescent(&self) -> bool {
         self.retired.is_empty()
     }
 
-    fn change(&mut self, programs: Need, renewed: bool) -> Change {
+    fn change(&mut self, programs: Recompile, renewed: bool) -> Change {
         let writes = self.image.take_writes();
         Change {
             writes: if renewed { Vec::new() } else { writes },
@@ -415,110 +419,126 @@ impl KernelPlan {
         &mut self,
         bound: &mut Bound,
         filter: &Filter,
-    ) -> Result<(Need, bool), KernelBindError> {
+    ) -> Result<(Recompile, bool), KernelBindError> {
         let slot = self.slot(bound.target)?;
-        let mut drafts = drafts(filter);
-        drafts
+        let mut lowered_paths = lower_paths(filter);
+        lowered_paths
             .iter_mut()
             .flatten()
-            .for_each(|draft| self.widen(draft));
-        if drafts
+            .for_each(|lowered| self.widen(lowered));
+        if lowered_paths
             .as_ref()
-            .is_some_and(|drafts| !self.values_fit(drafts))
+            .is_some_and(|lowered_paths| !self.values_fit(lowered_paths))
         {
-            drafts = None;
+            lowered_paths = None;
         }
-        match &drafts {
-            Some(drafts) => self.check(drafts)?,
-            None => full("whole filters", self.wholes.len() + 1, limits::WHOLE_MAX)?,
+        match &lowered_paths {
+            Some(lowered_paths) => self.check(lowered_paths)?,
+            None => full("whole filters", self.opaque.len() + 1, limits::OPAQUE_MAX)?,
         }
-        let units: usize = drafts.iter().flatten().map(Draft::rest_units_max).sum();
-        let entries = drafts.as_ref().map_or(1, Vec::len);
-        let is_new = |draft: &&Draft| draft.shape.is_none();
-        let new = drafts.iter().flatten().filter(is_new).count();
-        // A shape brings its guards and its hash.
-        let mut units = (units + new * shape::UNITS_MAX as usize) as u32;
+        let units: usize = lowered_paths
+            .iter()
+            .flatten()
+            .map(LoweredPath::rest_units_max)
+            .sum();
+        let entries = lowered_paths.as_ref().map_or(1, Vec::len);
+        let is_new = |lowered: &&LoweredPath| lowered.subtable.is_none();
+        let new = lowered_paths.iter().flatten().filter(is_new).count();
+        // A subtable brings its guards and its hash.
+        let mut units = (units + new * subtable::UNITS_MAX as usize) as u32;
         if new > 0 {
-            units += self.pruning_units(self.shapes.len() + new);
+            units += self.pruning_units(self.subtables.len() + new);
         }
         let renewed = self.make_room(units, entries as u32)?;
         self.epoch += 1;
-        let need = match drafts {
-            Some(drafts) => {
-                let entered = drafts
+        let need = match lowered_paths {
+            Some(lowered_paths) => {
+                let entered = lowered_paths
                     .iter()
-                    .map(|draft| self.enter_draft(bound, draft, slot));
-                entered.max().unwrap_or(Need::Nothing)
+                    .map(|lowered| self.enter_path(bound, lowered, slot));
+                entered.max().unwrap_or(Recompile::No)
             }
             None => {
-                self.enter_whole(bound, filter, slot);
-                Need::Programs
+                self.enter_opaque(bound, filter, slot);
+                Recompile::Required
             }
         };
-        Ok((if renewed { Need::Programs } else { need }, renewed))
+        Ok((if renewed { Recompile::Required } else { need }, renewed))
     }
 
-    /// Finds a draft's shape; where there are many, one that it shares with
+    /// Finds a draft's subtable; where there are many, one that it shares with
     /// others, unless there are many under its key there.
-    fn widen(&self, draft: &mut Draft) {
-        draft.shape = self.names.get(&draft.name).copied();
-        if draft.shape.is_some() || self.shapes.len() < limits::RELAXED_MIN {
+    fn widen(&self, lowered: &mut LoweredPath) {
+        lowered.subtable = self.names.get(&lowered.signature).copied();
+        if lowered.subtable.is_some() || self.subtables.len() < limits::RELAXED_MIN {
             return;
         }
-        let Some(mut relaxed) = draft.relaxed() else {
+        let Some(mut relaxed) = lowered.relaxed() else {
             return;
         };
-        relaxed.shape = self.names.get(&relaxed.name).copied();
-        let is_full = self.shapes.len() >= limits::SHAPES_MAX;
+        relaxed.subtable = self.names.get(&relaxed.signature).copied();
+        let is_full = self.subtables.len() >= limits::SUBTABLES_MAX;
         if is_full || self.under_key(&relaxed) < RELAXED_KEY_MAX {
-            *draft = relaxed;
+            *lowered = relaxed;
         }
     }
 
     /// How many bindings there are under a draft's key.
-    fn under_key(&self, draft: &Draft) -> usize {
-        let Some(shape) = self.shape(draft) else {
+    fn under_key(&self, lowered: &LoweredPath) -> usize {
+        let Some(subtable) = self.subtable(lowered) else {
             return 0;
         };
-        let key = shape.key(&draft.values);
-        let (hash, key) = (shape.hash(&key), &key[..shape.lanes]);
-        self.image.entries_of(hash, shape.number, key).count()
+        let key = subtable.key(&lowered.values);
+        let (hash, key) = (subtable.hash(&key), &key[..subtable.lanes]);
+        self.image.entries_of(hash, subtable.number, key).count()
     }
 
-    fn shape(&self, draft: &Draft) -> Option<&Shape> {
-        self.shapes.get(&draft.shape?)
+    fn subtable(&self, lowered: &LoweredPath) -> Option<&Subtable> {
+        self.subtables.get(&lowered.subtable?)
     }
 
-    /// Whether each shape can hold the values that the drafts' tests use.
-    fn values_fit(&self, drafts: &[Draft]) -> bool {
-        if drafts.iter().all(|draft| draft.tests.is_empty()) {
+    /// Whether each subtable can hold the values that the drafts' tests use.
+    fn values_fit(&self, lowered_paths: &[LoweredPath]) -> bool {
+        if lowered_paths.iter().all(|lowered| lowered.tests.is_empty()) {
             return true;
         }
-        drafts.iter().all(|draft| {
-            let mut used: Vec<&Expr> = drafts
+        lowered_paths.iter().all(|lowered| {
+            let mut used: Vec<&Expr> = lowered_paths
                 .iter()
-                .filter(|other| other.name == draft.name)
-                .flat_map(Draft::exprs)
+                .filter(|other| other.signature == lowered.signature)
+                .flat_map(LoweredPath::exprs)
                 .collect();
-            used.extend(self.shape(draft).iter().flat_map(|shape| &shape.values));
+            used.extend(
+                self.subtable(lowered)
+                    .iter()
+                    .flat_map(|subtable| &subtable.values),
+            );
             used.sort();
             used.dedup();
             used.len() <= candidate::VALUES_MAX
         })
     }
 
-    /// Checks the limits on shapes and on bindings under one key.
-    fn check(&self, drafts: &[Draft]) -> Result<(), KernelBindError> {
-        let is_new = |draft: &&Draft| draft.shape.is_none();
-        let new = drafts.iter().filter(is_new).map(|draft| &draft.name);
-        let mut new: Vec<&Name> = new.collect();
+    /// Checks the limits on subtables and on bindings under one key.
+    fn check(&self, lowered_paths: &[LoweredPath]) -> Result<(), KernelBindError> {
+        let is_new = |lowered: &&LoweredPath| lowered.subtable.is_none();
+        let new = lowered_paths
+            .iter()
+            .filter(is_new)
+            .map(|lowered| &lowered.signature);
+        let mut new: Vec<&Signature> = new.collect();
         new.sort();
         new.dedup();
-        full("shapes", self.shapes.len() + new.len(), limits::SHAPES_MAX)?;
-        for draft in drafts {
-            let same =
-                |other: &&Draft| (&other.name, &other.values) == (&draft.name, &draft.values);
-            let found = drafts.iter().filter(same).count() + self.under_key(draft);
+        full(
+            "shapes",
+            self.subtables.len() + new.len(),
+            limits::SUBTABLES_MAX,
+        )?;
+        for lowered in lowered_paths {
+            let same = |other: &&LoweredPath| {
+                (&other.signature, &other.values) == (&lowered.signature, &lowered.values)
+            };
+            let found = lowered_paths.iter().filter(same).count() + self.under_key(lowered);
             full("bindings under one key", found, limits::KEY_BINDINGS_MAX)?;
         }
         Ok(())
@@ -530,9 +550,13 @@ impl KernelPlan {
         if self.image.has_room(units, entries) {
             return Ok(false);
         }
-        let shapes = &self.shapes;
-        let hash_of = |number, key: &[u64]| shapes.get(&number).map_or(0, |shape| shape.hash(key));
-        let wholes: Vec<u32> = self.wholes.iter().map(|whole| whole.entry).collect();
+        let subtables = &self.subtables;
+        let hash_of = |number, key: &[u64]| {
+            subtables
+                .get(&number)
+                .map_or(0, |subtable| subtable.hash(key))
+        };
+        let wholes: Vec<u32> = self.opaque.iter().map(|whole| whole.entry).collect();
         let grown = self.image.grown((units, entries), &wholes, hash_of);
         let Some((image, moved)) = grown else {
             let found = self.image.table.linked as usize + entries as usize;
@@ -556,122 +580,132 @@ impl KernelPlan {
             Retired::Units(..) | Retired::Entry(_) => None,
         });
         let placed = bound.chain(retired).map(Placed::entry_mut);
-        let wholes = self.wholes.iter_mut().map(|whole| &mut whole.entry);
+        let wholes = self.opaque.iter_mut().map(|whole| &mut whole.entry);
         placed
             .chain(wholes)
             .for_each(|entry| *entry = moved[*entry as usize]);
         Ok(true)
     }
 
-    fn shape_for(&mut self, draft: &Draft) -> (u32, Need) {
+    fn subtable_for(&mut self, lowered: &LoweredPath) -> (u32, Recompile) {
         // Another draft of the same filter may have made it.
-        let known = draft.shape.or_else(|| self.names.get(&draft.name).copied());
+        let known = lowered
+            .subtable
+            .or_else(|| self.names.get(&lowered.signature).copied());
         if let Some(number) = known {
-            return (number, Need::Nothing);
+            return (number, Recompile::No);
         }
-        let number = self.shapes_made;
-        self.shapes_made += 1;
-        let (name, image) = (draft.name.clone(), &mut self.image);
-        let unit = image.take(Shape::units(&name.fields));
+        let number = self.subtables_made;
+        self.subtables_made += 1;
+        let (name, image) = (lowered.signature.clone(), &mut self.image);
+        let unit = image.take(Subtable::units(&name.fields));
         self.names.insert(name.clone(), number);
-        let shape = Shape::new(number, name, self.secret, unit, image);
-        self.shapes.insert(number, shape);
-        (number, Need::Programs)
+        let subtable = Subtable::new(number, name, self.secret, unit, image);
+        self.subtables.insert(number, subtable);
+        (number, Recompile::Required)
     }
 
-    fn enter_draft(&mut self, bound: &mut Bound, draft: &Draft, slot: u32) -> Need {
-        let (number, mut need) = self.shape_for(draft);
-        let Some(shape) = self.shapes.get_mut(&number) else {
+    fn enter_path(&mut self, bound: &mut Bound, lowered: &LoweredPath, slot: u32) -> Recompile {
+        let (number, mut need) = self.subtable_for(lowered);
+        let Some(subtable) = self.subtables.get_mut(&number) else {
             unreachable!("the shape was found or made above");
         };
-        for expr in draft.exprs() {
-            if !shape.values.contains(expr) {
-                shape.values.push(expr.clone());
-                need = Need::Programs;
+        for expr in lowered.exprs() {
+            if !subtable.values.contains(expr) {
+                subtable.values.push(expr.clone());
+                need = Recompile::Required;
             }
         }
-        let key = shape.key(&draft.values);
-        let key = &key[..shape.lanes];
-        let hash = shape.hash(key);
+        let key = subtable.key(&lowered.values);
+        let key = &key[..subtable.lanes];
+        let hash = subtable.hash(key);
         let image = &mut self.image;
         let entry = image.take_entry(Some(hash));
         // The rest of the entry, then the entry, and only then the way to it.
-        let (rest, at) = draft.write_rest(shape, key, image);
+        let (rest, at) = lowered.write_rest(subtable, key, image);
         image.put_entry(entry, entry::RANK, bound.rank.to_bits());
         image.put_entry(entry, entry::SLOT, slot.into());
-        image.put_entry(entry, entry::TAG_SNAP, pair(bound.tag, draft.snap));
-        image.put_entry(entry, entry::REST_SHAPE, pair(at, number));
+        image.put_entry(entry, entry::TAG_SNAP, pair(bound.tag, lowered.snap));
+        image.put_entry(entry, entry::REST_SUBTABLE, pair(at, number));
         for (lane, word) in key.iter().take(entry::KEY_WORDS).enumerate() {
             image.put_entry(entry, entry::KEY + lane as u32, *word);
         }
-        shape.note(&draft.values, draft.span);
-        for (guard, word) in shape.pass(&draft.values) {
-            image.put(shape.unit, shape::GUARDS + guard as u32, word);
+        subtable.note(&lowered.values, lowered.span);
+        for (guard, word) in subtable.pass(&lowered.values) {
+            image.put(subtable.unit, subtable::GUARDS + guard as u32, word);
         }
-        for (sieve, arm) in self.sieve_arms.get(&number).into_iter().flatten() {
-            let Sieved { ask, sieve, .. } = &mut self.sieves[*sieve];
-            if let Some(span) = shape.span_of(ask, &draft.values, draft.span) {
-                sieve.add(span, *arm, 1, image);
+        for (prefilter, arm) in self.prefilter_arms.get(&number).into_iter().flatten() {
+            let PrefilteredArms {
+                key: ask,
+                prefilter: prefilter,
+                ..
+            } = &mut self.prefilters[*prefilter];
+            if let Some(span) = subtable.span_of(ask, &lowered.values, lowered.span) {
+                prefilter.add(span, *arm, 1, image);
             }
         }
         let rank = bound.rank.to_bits();
-        if rank < image.get(shape.unit, shape::BEST) {
-            image.put(shape.unit, shape::BEST, rank);
+        if rank < image.get(subtable.unit, subtable::BEST) {
+            image.put(subtable.unit, subtable::BEST, rank);
         }
         if let Some(pruning) = &mut self.pruning {
-            pruning.add(shape, |field| draft.values[field], rank, image);
+            pruning.add(subtable, |field| lowered.values[field], rank, image);
         }
         image.link(hash, entry);
-        let span = draft.span;
+        let span = lowered.span;
         bound.entries.push(Placed::Entry { entry, rest, span });
         need
     }
 
-    fn enter_whole(&mut self, bound: &mut Bound, filter: &Filter, slot: u32) {
+    fn enter_opaque(&mut self, bound: &mut Bound, filter: &Filter, slot: u32) {
         let entry = self.image.take_entry(None);
         let image = &mut self.image;
         image.put_entry(entry, entry::RANK, bound.rank.to_bits());
         image.put_entry(entry, entry::SLOT, slot.into());
         image.put_entry(entry, entry::TAG_SNAP, pair(bound.tag, u32::MAX));
-        let whole = Whole {
+        let whole = OpaqueFilter {
             rank: bound.rank,
             entry,
             filter: filter.clone(),
             dead: false,
         };
         let at = self
-            .wholes
+            .opaque
             .partition_point(|other| other.rank <= whole.rank);
-        self.wholes.insert(at, whole);
-        bound.entries.push(Placed::Whole { entry });
+        self.opaque.insert(at, whole);
+        bound.entries.push(Placed::Opaque { entry });
     }
 
-    /// Hides an entry from frames, or makes a whole filter say nothing.
+    /// Hides an entry from frames, or makes a opaque filter say nothing.
     fn leave(&mut self, placed: Placed) {
         match placed {
-            Placed::Whole { entry } => {
+            Placed::Opaque { entry } => {
                 self.image.put_entry(entry, entry::RANK, u64::MAX);
-                if let Some(whole) = self.wholes.iter_mut().find(|whole| whole.entry == entry) {
+                if let Some(whole) = self.opaque.iter_mut().find(|whole| whole.entry == entry) {
                     whole.dead = true;
                 }
             }
             Placed::Entry { entry, rest, span } => {
                 let (number, key) = self.image.key(entry);
-                let Some(shape) = self.shapes.get_mut(&number) else {
+                let Some(subtable) = self.subtables.get_mut(&number) else {
                     unreachable!("a shape outlives its entries");
                 };
-                let hash = shape.hash(&key);
+                let hash = subtable.hash(&key);
                 self.image.unlink(hash, entry);
-                shape.forget(&key, span);
-                for (sieve, arm) in self.sieve_arms.get(&number).into_iter().flatten() {
-                    let Sieved { ask, sieve, .. } = &mut self.sieves[*sieve];
-                    if let Some(span) = shape.span_of_key(ask, &key, span) {
-                        sieve.remove(span, *arm, &mut self.image);
+                subtable.forget(&key, span);
+                for (prefilter, arm) in self.prefilter_arms.get(&number).into_iter().flatten() {
+                    let PrefilteredArms {
+                        key: ask,
+                        prefilter: prefilter,
+                        ..
+                    } = &mut self.prefilters[*prefilter];
+                    if let Some(span) = subtable.span_of_key(ask, &key, span) {
+                        prefilter.remove(span, *arm, &mut self.image);
                     }
                 }
                 if let Some(pruning) = &mut self.pruning {
-                    let value_of = |field| shape.value_of(field, &key);
-                    pruning.remove(shape, value_of, &mut self.image);
+                    let value_of = |field| subtable.value_of(field, &key);
+                    pruning.remove(subtable, value_of, &mut self.image);
                 }
                 self.retired.push_back((self.epoch, Retired::Entry(entry)));
                 if let Some((unit, units)) = rest {
@@ -687,7 +721,7 @@ impl KernelPlan {
     }
 }
 
-impl Draft {
+impl LoweredPath {
     /// Units of what an entry has besides its line.
     fn rest_units(&self, lanes: usize) -> u32 {
         let tests = match (entry::rest_key_tests(lanes), self.tests.len() as u32) {
@@ -698,18 +732,18 @@ impl Draft {
     }
 
     fn rest_units_max(&self) -> usize {
-        self.rest_units(self.name.fields.len().div_ceil(2)) as usize
+        self.rest_units(self.signature.fields.len().div_ceil(2)) as usize
     }
 
     /// Writes the rest of the key, and the tests; gives the piece, if there is
     /// one, and where, counted in tests, or 0.
     fn write_rest(
         &self,
-        shape: &Shape,
+        subtable: &Subtable,
         key: &[u64],
         image: &mut Image,
     ) -> (Option<(u32, u32)>, u32) {
-        let units = self.rest_units(shape.lanes);
+        let units = self.rest_units(subtable.lanes);
         if units == 0 {
             return (None, 0);
         }
@@ -718,11 +752,11 @@ impl Draft {
             image.put(unit, word as u32, *lane);
         }
         let place = |expr: &Expr| {
-            let found = shape.values.iter().position(|known| known == expr);
+            let found = subtable.values.iter().position(|known| known == expr);
             found.unwrap_or(candidate::VALUES_MAX) as u64
         };
         let tests = self.tests.iter().map(|test| test.words(place));
-        let first = entry::rest_key_tests(shape.lanes);
+        let first = entry::rest_key_tests(subtable.lanes);
         for (index, words) in (first..).zip(tests.chain([[super::layout::test::END, 0]])) {
             for (half, word) in (0..).zip(words) {
                 image.put(unit, index * 2 + half, word);

@@ -1,44 +1,44 @@
-//! Pruning: which of very many shapes may have an entry for a frame.
+//! Pruning: which of very many subtables may have an entry for a frame.
 //!
 //! ```text
 //!  src & 0xffffff00 ─hash─► cell  0 1 1 0 1 …┐
-//!  dst & 0xffff0000 ─hash─► cell  1 1 0 0 1 …├─ and ─► 0 1 0 0 1 …  shapes to look up,
+//!  dst & 0xffff0000 ─hash─► cell  1 1 0 0 1 …├─ and ─► 0 1 0 0 1 …  subtables to look up,
 //!  dst port         ─hash─► cell  0 1 1 1 1 …┘                      the best rank first
 //! ```
 //!
-//! For each of the fields that many shapes ask for, the store has an array of
-//! cells, and a cell has a bit for each shape: whether an entry of it has a
-//! value of this hash. Shapes that do not ask for the field pass. This is the
+//! For each of the fields that many subtables ask for, the store has an array of
+//! cells, and a cell has a bit for each subtable: whether an entry of it has a
+//! value of this hash. Subtables that do not ask for the field pass. This is the
 //! tuple pruning of Srinivasan, Suri and Varghese ("Packet Classification
 //! using Tuple Space Search", 1999), with hashed values in place of the longest
-//! prefix. A shape may ask for more bits than the field has: those of the field
+//! prefix. A subtable may ask for more bits than the field has: those of the field
 //! follow from them.
 //!
 //! Bits are set before an entry can be found, and cleared after it cannot, as
-//! in a [sieve](super::sieve). Shapes have their bits by best rank, so that a
+//! in a [prefilter](super::prefilter). Subtables have their bits by best rank, so that a
 //! program is through as soon as it has found a taker that comes before all of
 //! what is left.
 
 use super::image::Image;
-use super::layout::{UNIT_WORDS, shape as words};
+use super::layout::{UNIT_WORDS, subtable as words};
 use super::plan::KernelPlan;
-use super::shape::{Field, Shape};
+use super::subtable::{Field, Subtable};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// With fewer shapes the tree of sieves costs less.
+/// With fewer subtables the tree of prefilters costs less.
 const PRUNED_MIN: usize = 64;
 
 /// Fields, at most.
 pub(super) const FIELDS_MAX: usize = 16;
 
-/// Shapes that ask for a field which is worth an array.
-const ASKED_MIN: usize = 16;
+/// Subtables that ask for a field which is worth an array.
+const SUBTABLES_PER_FIELD_MIN: usize = 16;
 
-/// Fields that a shape must ask for: by one alone it is not told from enough
+/// Fields that a subtable must ask for: by one alone it is not told from enough
 /// others.
-const ASKS_MIN: usize = 2;
+const FIELDS_MIN: usize = 2;
 
-/// Shapes with more entries have something in nearly every cell.
+/// Subtables with more entries have something in nearly every cell.
 const ENTRIES_MAX: usize = 1 << 14;
 
 /// Cells of a field, at least and at most; powers of two. More would have less
@@ -46,30 +46,30 @@ const ENTRIES_MAX: usize = 1 << 14;
 const CELLS_MIN: u32 = 1 << 6;
 const CELLS_MAX: u32 = 1 << 12;
 
-/// Cells for each value of the shape with the most: a shape passes by chance for
+/// Cells for each value of the subtable with the most: a subtable passes by chance for
 /// one value in so many.
 const CELLS_PER_VALUE: usize = 4;
 
-/// The stream of the cells' hash; shapes have their numbers.
+/// The stream of the cells' hash; subtables have their numbers.
 const CELLS_HASH: u64 = u64::MAX - 2;
 
-/// Shapes that are pruned together.
+/// Subtables that are pruned together.
 pub(super) struct Pruning {
     /// By bit.
-    pub(super) shapes: Vec<u32>,
+    pub(super) subtables: Vec<u32>,
     bits: BTreeMap<u32, usize>,
     pub(super) fields: Vec<Pruned>,
     /// Words of a cell, a power of two.
     words: u32,
     /// A unit of zeros: the cell for a frame that does not have the field.
     pub(super) none: u32,
-    /// A unit with the least rank of each word's shapes.
+    /// A unit with the least rank of each word's subtables.
     pub(super) best: u32,
     /// A unit of bits that are to pass whatever the cells say.
     pub(super) open: u32,
 }
 
-/// A field by which shapes are pruned.
+/// A field by which subtables are pruned.
 pub(super) struct Pruned {
     pub(super) field: Field,
     /// Where its cells begin.
@@ -77,14 +77,14 @@ pub(super) struct Pruned {
     pub(super) factor: u32,
     /// Bits by which a hash of 32 bits is shifted, to name a cell.
     pub(super) shift: u32,
-    /// By bit, which of the shape's fields it is.
+    /// By bit, which of the subtable's fields it is.
     asking: Vec<Option<usize>>,
-    /// How many entries of a bit's shape have a value of a cell.
+    /// How many entries of a bit's subtable have a value of a cell.
     counts: BTreeMap<(u32, usize), u32>,
 }
 
 impl Pruned {
-    /// For values of each bit's shape, with the number of its entries.
+    /// For values of each bit's subtable, with the number of its entries.
     fn new(
         field: Field,
         asking: Vec<Option<usize>>,
@@ -119,7 +119,7 @@ impl Pruned {
         (1 << (u32::BITS - self.shift)) * cell_words / UNIT_WORDS
     }
 
-    /// Of a word's shapes those that do not ask for the field.
+    /// Of a word's subtables those that do not ask for the field.
     pub(super) fn always(&self, word: usize) -> u64 {
         let asking = self.asking.iter().skip(word * 64).take(64);
         let free = asking.enumerate().filter(|(_, asks)| asks.is_none());
@@ -127,40 +127,40 @@ impl Pruned {
     }
 }
 
-/// Units that so many fields' cells take at most, for so many shapes, and what
+/// Units that so many fields' cells take at most, for so many subtables, and what
 /// there is besides.
-fn units_max(fields: usize, shapes: usize) -> u32 {
-    fields as u32 * CELLS_MAX * cell_words(shapes) / UNIT_WORDS + 3
+fn units_max(fields: usize, subtables: usize) -> u32 {
+    fields as u32 * CELLS_MAX * cell_words(subtables) / UNIT_WORDS + 3
 }
 
-/// Words of a cell that has a bit for so many shapes.
-fn cell_words(shapes: usize) -> u32 {
-    shapes.div_ceil(64).next_power_of_two() as u32
+/// Words of a cell that has a bit for so many subtables.
+fn cell_words(subtables: usize) -> u32 {
+    subtables.div_ceil(64).next_power_of_two() as u32
 }
 
 impl Pruning {
     /// Words of the bits.
     pub(super) fn bit_words(&self) -> usize {
-        self.shapes.len().div_ceil(64)
+        self.subtables.len().div_ceil(64)
     }
 
     pub(super) fn cell_bytes(&self) -> u32 {
         self.words * 8
     }
 
-    pub(super) fn has(&self, shape: u32) -> bool {
-        self.bits.contains_key(&shape)
+    pub(super) fn has(&self, subtable: u32) -> bool {
+        self.bits.contains_key(&subtable)
     }
 
-    /// An entry of a shape is about to come.
+    /// An entry of a subtable is about to come.
     pub(super) fn add(
         &mut self,
-        shape: &Shape,
+        subtable: &Subtable,
         value_of: impl Fn(usize) -> u32,
         rank: u64,
         image: &mut Image,
     ) {
-        let Some(bit) = self.bits.get(&shape.number).copied() else {
+        let Some(bit) = self.bits.get(&subtable.number).copied() else {
             return;
         };
         for at in 0..self.fields.len() {
@@ -174,14 +174,14 @@ impl Pruning {
         }
     }
 
-    /// An entry of a shape is gone.
+    /// An entry of a subtable is gone.
     pub(super) fn remove(
         &mut self,
-        shape: &Shape,
+        subtable: &Subtable,
         value_of: impl Fn(usize) -> u32,
         image: &mut Image,
     ) {
-        let Some(bit) = self.bits.get(&shape.number).copied() else {
+        let Some(bit) = self.bits.get(&subtable.number).copied() else {
             return;
         };
         for at in 0..self.fields.len() {
@@ -221,7 +221,7 @@ impl Pruning {
     }
 
     /// Takes pieces of the store, and writes all that was counted.
-    fn place(&mut self, image: &mut Image) {
+    fn allocate(&mut self, image: &mut Image) {
         let small = [&mut self.none, &mut self.best, &mut self.open];
         for (unit, fill) in small.into_iter().zip([0, u64::MAX, 0]) {
             *unit = image.take(1);
@@ -239,11 +239,11 @@ impl Pruning {
         }
     }
 
-    /// Lets every shape pass, for programs that still look here and are told
+    /// Lets every subtable pass, for programs that still look here and are told
     /// of nothing new; gives the pieces of the store.
     fn open(&self, image: &mut Image) -> Vec<(u32, u32)> {
-        for (word, shapes) in (0..).zip(self.shapes.chunks(64)) {
-            let all = u64::MAX >> (64 - shapes.len());
+        for (word, subtables) in (0..).zip(self.subtables.chunks(64)) {
+            let all = u64::MAX >> (64 - subtables.len());
             image.put(self.open, word, all);
             image.put(self.best, word, 0);
         }
@@ -254,11 +254,11 @@ impl Pruning {
     }
 }
 
-/// The fields that a shape asks for, by number, each with the shape's field
+/// The fields that a subtable asks for, by number, each with the subtable's field
 /// from which it follows: of several masks the one with the most bits.
-fn asks(shape: &Shape, fields: &[Field]) -> BTreeMap<usize, usize> {
+fn fields_of(subtable: &Subtable, fields: &[Field]) -> BTreeMap<usize, usize> {
     let mut asked = BTreeMap::new();
-    for (at, (expr, mask)) in shape.name.fields.iter().enumerate() {
+    for (at, (expr, mask)) in subtable.signature.fields.iter().enumerate() {
         let follows = |(_, field): &(usize, &Field)| field.0 == *expr && field.1 & mask == field.1;
         let known = fields.iter().enumerate().filter(follows);
         if let Some((number, _)) = known.max_by_key(|(_, field)| field.1.count_ones()) {
@@ -268,41 +268,41 @@ fn asks(shape: &Shape, fields: &[Field]) -> BTreeMap<usize, usize> {
     asked
 }
 
-/// Whether a shape is pruned by these fields.
-fn is_pruned(shape: &Shape, fields: &[Field]) -> bool {
-    shape.entries <= ENTRIES_MAX && asks(shape, fields).len() >= ASKS_MIN
+/// Whether a subtable is pruned by these fields.
+fn is_pruned(subtable: &Subtable, fields: &[Field]) -> bool {
+    subtable.entries <= ENTRIES_MAX && fields_of(subtable, fields).len() >= FIELDS_MIN
 }
 
 impl KernelPlan {
-    /// Units of the store that pruning so many shapes may take.
-    pub(super) fn pruning_units(&self, shapes: usize) -> u32 {
-        if shapes <= PRUNED_MIN {
+    /// Units of the store that pruning so many subtables may take.
+    pub(super) fn pruning_units(&self, subtables: usize) -> u32 {
+        if subtables <= PRUNED_MIN {
             return 0;
         }
-        units_max(FIELDS_MAX, shapes)
+        units_max(FIELDS_MAX, subtables)
     }
 
-    /// Whether a shape is pruned, and so in no tree.
-    pub(super) fn prunes(&self, shape: u32) -> bool {
+    /// Whether a subtable is pruned, and so in no tree.
+    pub(super) fn prunes(&self, subtable: u32) -> bool {
         let pruning = self.pruning.as_ref();
-        pruning.is_some_and(|pruning| pruning.has(shape))
+        pruning.is_some_and(|pruning| pruning.has(subtable))
     }
 
-    /// Prunes shapes that have fields in common with many others, if there are
+    /// Prunes subtables that have fields in common with many others, if there are
     /// very many; the others are left to the tree.
     pub(super) fn prune(&mut self) {
         let mut fields = self.common_fields();
         while self.pruned_by(&fields).len() > PRUNED_MIN && !self.has_room_for(&fields) {
             fields.pop();
         }
-        let shapes = self.pruned_by(&fields);
+        let subtables = self.pruned_by(&fields);
         if let Some(pruning) = &self.pruning {
             let same = pruning
                 .fields
                 .iter()
                 .map(|pruned| &pruned.field)
                 .eq(&fields);
-            if same && pruning.bits.keys().eq(shapes.iter()) {
+            if same && pruning.bits.keys().eq(subtables.iter()) {
                 return;
             }
         }
@@ -311,28 +311,32 @@ impl KernelPlan {
                 self.retire_units(unit, units);
             }
         }
-        if shapes.len() > PRUNED_MIN {
-            self.pruning = Some(self.new_pruning(fields, shapes));
+        if subtables.len() > PRUNED_MIN {
+            self.pruning = Some(self.new_pruning(fields, subtables));
         }
     }
 
-    /// The fields that most shapes ask for, the most asked for first.
+    /// The fields that most subtables ask for, the most asked for first.
     fn common_fields(&self) -> Vec<Field> {
         let mut counts: BTreeMap<&Field, usize> = BTreeMap::new();
-        for field in self.shapes.values().flat_map(|shape| &shape.name.fields) {
+        for field in self
+            .subtables
+            .values()
+            .flat_map(|subtable| &subtable.signature.fields)
+        {
             *counts.entry(field).or_insert(0) += 1;
         }
         let mut common: Vec<(&Field, usize)> = counts.into_iter().collect();
-        common.retain(|(_, count)| *count >= ASKED_MIN);
+        common.retain(|(_, count)| *count >= SUBTABLES_PER_FIELD_MIN);
         common.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         let fields = common.into_iter().take(FIELDS_MAX);
         fields.map(|(field, _)| field.clone()).collect()
     }
 
     fn pruned_by(&self, fields: &[Field]) -> BTreeSet<u32> {
-        let pruned = self.shapes.values();
-        let pruned = pruned.filter(|shape| is_pruned(shape, fields));
-        pruned.map(|shape| shape.number).collect()
+        let pruned = self.subtables.values();
+        let pruned = pruned.filter(|subtable| is_pruned(subtable, fields));
+        pruned.map(|subtable| subtable.number).collect()
     }
 
     fn has_room_for(&self, fields: &[Field]) -> bool {
@@ -340,25 +344,27 @@ impl KernelPlan {
         self.image.has_room(units, 0)
     }
 
-    fn new_pruning(&mut self, fields: Vec<Field>, shapes: BTreeSet<u32>) -> Pruning {
+    fn new_pruning(&mut self, fields: Vec<Field>, subtables: BTreeSet<u32>) -> Pruning {
         let best = |number: &u32| {
-            let shape = self.shapes.get(number);
-            shape.map(|shape| self.image.get(shape.unit, words::BEST))
+            let subtable = self.subtables.get(number);
+            subtable.map(|subtable| self.image.get(subtable.unit, words::BEST))
         };
-        let mut shapes: Vec<u32> = shapes.into_iter().collect();
-        shapes.sort_by_key(best);
-        let asked = shapes.iter().filter_map(|number| self.shapes.get(number));
-        let asked: Vec<_> = asked.map(|shape| asks(shape, &fields)).collect();
-        let bits: BTreeMap<u32, usize> = shapes.iter().copied().zip(0..).collect();
+        let mut subtables: Vec<u32> = subtables.into_iter().collect();
+        subtables.sort_by_key(best);
+        let asked = subtables
+            .iter()
+            .filter_map(|number| self.subtables.get(number));
+        let asked: Vec<_> = asked.map(|subtable| fields_of(subtable, &fields)).collect();
+        let bits: BTreeMap<u32, usize> = subtables.iter().copied().zip(0..).collect();
         let mut values = vec![BTreeMap::new(); fields.len()];
-        self.each_entry(|plan, entry, _| {
+        self.for_each_entry(|plan, entry, _| {
             let (number, key) = plan.image.key(entry);
             let Some(bit) = bits.get(&number) else { return };
-            let Some(shape) = plan.shapes.get(&number) else {
+            let Some(subtable) = plan.subtables.get(&number) else {
                 return;
             };
             for (at, field) in &asked[*bit] {
-                let value = shape.value_of(*field, &key) & fields[*at].1;
+                let value = subtable.value_of(*field, &key) & fields[*at].1;
                 *values[*at].entry((*bit, value)).or_insert(0) += 1;
             }
         });
@@ -370,18 +376,18 @@ impl KernelPlan {
         });
         let mut pruning = Pruning {
             fields: pruned.collect(),
-            words: cell_words(shapes.len()),
+            words: cell_words(subtables.len()),
             bits,
-            shapes,
+            subtables,
             none: 0,
             best: 0,
             open: 0,
         };
-        pruning.place(&mut self.image);
-        for (bit, number) in pruning.shapes.iter().enumerate() {
+        pruning.allocate(&mut self.image);
+        for (bit, number) in pruning.subtables.iter().enumerate() {
             let word = bit as u32 / 64;
-            if let Some(shape) = self.shapes.get(number) {
-                let rank = self.image.get(shape.unit, words::BEST);
+            if let Some(subtable) = self.subtables.get(number) {
+                let rank = self.image.get(subtable.unit, words::BEST);
                 let least = rank.min(self.image.get(pruning.best, word));
                 self.image.put(pruning.best, word, least);
             }

@@ -54,7 +54,7 @@ impl Claims {
     /// the order of their ranks: the copies, and the first that takes or
     /// claims; nothing behind one that takes. Returns whether it takes, and
     /// whether it claims.
-    pub(super) fn settle(found: &mut Vec<Delivery>) -> (bool, bool) {
+    pub(super) fn resolve(found: &mut Vec<Delivery>) -> (bool, bool) {
         let Some(first) = found.iter().position(|delivery| !delivery.rank.is_copy()) else {
             return (false, false);
         };

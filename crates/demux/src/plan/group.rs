@@ -23,7 +23,7 @@ const INDEX_MIN: usize = 16;
 /// Indexes of one group: fields that ranges bound.
 const INDEXES_MAX: usize = 4;
 /// Plain entries looked at with each change while they move to a new index.
-const MOVES: usize = 8;
+const MIGRATE_PER_BIND: usize = 8;
 
 /// Entries in the order of their ranks.
 pub(super) type Ranked<N> = BTreeSet<(Rank, N)>;
@@ -108,7 +108,7 @@ impl<N: Copy + Ord> Group<N> {
                 self.make_index(entry, residuals);
             }
         }
-        self.move_some(residuals, entry_of);
+        self.migrate_some(residuals, entry_of);
     }
 
     pub(super) fn remove(
@@ -125,7 +125,7 @@ impl<N: Copy + Ord> Group<N> {
         } else if let Some((ranges, lo, hi)) = self.index_for(entry, residuals) {
             ranges.remove(lo, hi, (entry.rank, index));
         }
-        self.move_some(residuals, entry_of);
+        self.migrate_some(residuals, entry_of);
     }
 
     /// An entry that was plain is so no more.
@@ -175,10 +175,10 @@ impl<N: Copy + Ord> Group<N> {
     }
 
     /// Moves some plain entries to the newest index, if they belong there.
-    fn move_some(&mut self, residuals: &Residuals, entry_of: impl Fn(N) -> Option<Entry>) {
+    fn migrate_some(&mut self, residuals: &Residuals, entry_of: impl Fn(N) -> Option<Entry>) {
         let Some(from) = self.moving else { return };
         let rest = self.plain.range((from, Unbounded));
-        let some: Vec<(Rank, N)> = rest.take(MOVES).copied().collect();
+        let some: Vec<(Rank, N)> = rest.take(MIGRATE_PER_BIND).copied().collect();
         for &(rank, index) in &some {
             let Some(entry) = entry_of(index) else {
                 continue;
@@ -189,7 +189,7 @@ impl<N: Copy + Ord> Group<N> {
                 self.discount(entry, residuals);
             }
         }
-        let last = some.last().filter(|_| some.len() == MOVES);
+        let last = some.last().filter(|_| some.len() == MIGRATE_PER_BIND);
         self.moving = last.map(|last| Excluded(*last));
     }
 }
@@ -312,7 +312,7 @@ b4:
     fn an_index_is_made_late_and_no_change_waits_for_it() {
         const PLAIN: usize = 2_100;
         const RANGES: u32 = 1_000;
-        let (mut plan, mut verdict) = (Plan::tabled(1), Verdict::new());
+        let (mut plan, mut verdict) = (Plan::indexed_only(1), Verdict::new());
         let plain = filter(None);
         let mut ids: Vec<BindingId> = (0..PLAIN)
             .map(|n| bind(&mut plan, &plain, (n * 7 % 5) as u16, 0))
@@ -345,6 +345,6 @@ b4:
         for id in ids {
             unbind(&mut plan, id);
         }
-        assert_eq!(plan.shapes().count(), 0);
+        assert_eq!(plan.subtables().count(), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! The tree over all entries of a plan, and the next one while it is built.
 //!
-//! A plan with few shapes tries these in turn and has no tree. One with more
+//! A plan with few subtables tries these in turn and has no tree. One with more
 //! builds a tree, some entries with each change, and uses it when it is
 //! complete. A tree that has grown by half since is built anew beside the old
 //! one, from entries in an order that has nothing to do with the order bound,
@@ -10,18 +10,18 @@
 
 use super::Plan;
 use super::hash::{WordHash, WordMix, inverse};
-use super::tree::{Name, Rules, Tree};
+use super::tree::{EntryRef, Rules, Tree};
 
-/// Shapes from which on there is a tree.
+/// Subtables from which on there is a tree.
 const TREE_FROM: usize = 4;
 /// Entries that one change brings to the next tree, at least.
-const MOVES: usize = 48;
+const MIGRATE_PER_BIND: usize = 48;
 /// Nodes of an old tree that one change frees.
 const FREED: usize = 64;
 
-/// How many values the shapes count in all.
+/// How many values the subtables count in all.
 #[derive(Default)]
-pub(super) struct Listed {
+pub(super) struct CountedValues {
     pub(super) count: usize,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Index {
 /// The tree in use.
 struct Live {
     tree: Tree,
-    /// Large shapes, whose entries are not in it.
+    /// Large subtables, whose entries are not in it.
     large: Vec<u32>,
     /// Entries when it was complete.
     tuned: usize,
@@ -88,7 +88,7 @@ impl Index {
         }
     }
 
-    /// The tree, and the shapes to be tried besides.
+    /// The tree, and the subtables to be tried besides.
     #[inline]
     pub(super) fn live(&self) -> Option<(&Tree, &[u32])> {
         let live = self.live.as_ref()?;
@@ -96,7 +96,7 @@ impl Index {
     }
 
     /// Adds an entry of the binding at a place.
-    pub(super) fn insert(&mut self, place: u32, name: Name, rules: &mut Rules<'_>) {
+    pub(super) fn insert(&mut self, place: u32, name: EntryRef, rules: &mut Rules<'_>) {
         if let Some(live) = &mut self.live
             && !live.large.contains(&name.0)
         {
@@ -111,7 +111,7 @@ impl Index {
     }
 
     /// Removes an entry before it goes.
-    pub(super) fn remove(&mut self, place: u32, name: Name, rules: &mut Rules<'_>) {
+    pub(super) fn remove(&mut self, place: u32, name: EntryRef, rules: &mut Rules<'_>) {
         if let Some(live) = &mut self.live
             && !live.large.contains(&name.0)
         {
@@ -125,14 +125,14 @@ impl Index {
         }
     }
 
-    /// A shape has gone.
-    pub(super) fn forget(&mut self, shape: u32) {
+    /// A subtable has gone.
+    pub(super) fn forget(&mut self, subtable: u32) {
         let lists = [
             self.live.as_mut().map(|live| &mut live.large),
             self.next.as_mut().map(|next| &mut next.large),
         ];
         for large in lists.into_iter().flatten() {
-            large.retain(|other| *other != shape);
+            large.retain(|other| *other != subtable);
         }
     }
 
@@ -182,11 +182,11 @@ impl Plan {
             return;
         };
         let mut rules = Rules {
-            shapes: &self.shapes,
+            subtables: &self.subtables,
             residuals: &self.residuals,
             pool: &mut self.pool,
         };
-        let mut left = MOVES;
+        let mut left = MIGRATE_PER_BIND;
         while left > 0 && !next.has_all() {
             let place = next.place(next.done);
             next.done += 1;
@@ -217,7 +217,7 @@ impl Plan {
         }
     }
 
-    /// There are few shapes again.
+    /// There are few subtables again.
     fn drop_trees(&mut self) {
         if let Some(live) = self.index.live.take() {
             self.retire(live.tree);

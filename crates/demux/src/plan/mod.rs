@@ -2,16 +2,16 @@
 
 mod batch;
 pub(crate) mod claims;
-mod direct;
 mod group;
 pub(crate) mod hash;
 mod index;
+mod linear;
 mod pool;
 mod residual;
 mod run;
-mod shape;
 mod slab;
 mod slots;
+mod subtable;
 mod table;
 mod tree;
 mod view;
@@ -21,30 +21,30 @@ use crate::filter::{Analysis, Filter, Path, Snap};
 use crate::limits;
 use crate::verdict::Delivery;
 use claims::Claims;
-use direct::{Direct, Run};
 use hash::Secret;
 pub(crate) use hash::WordHash;
-use index::{Index, Listed};
+use index::{CountedValues, Index};
+use linear::{LinearEntry, LinearList};
 use pool::{Pool, Translation};
 use residual::{Residual, Residuals};
-use shape::Shape;
 use slab::{Chunks, Slab};
 use std::collections::{BTreeMap, HashMap};
+use subtable::Subtable;
 use table::{Entry, NONE};
 use tree::Rules;
-pub use view::{EntryView, Explain, ShapeView};
+pub use view::{EntryView, Explain, SubtableView};
 use weir_filter::ir::Program;
 
 /// Streams of the plan's secret: one for each thing that is hashed, as who
 /// chooses filters chooses the keys, and must not be able to choose collisions.
-/// Shapes have those from 0 on.
+/// Subtables have those from 0 on.
 mod stream {
     pub(super) const TREE: u64 = u64::MAX;
     pub(super) const TREE_GROUPS: u64 = u64::MAX - 4;
     pub(super) const NAMES: u64 = u64::MAX - 1;
     pub(super) const POOL: u64 = u64::MAX - 2;
     pub(super) const KINDS: u64 = u64::MAX - 3;
-    /// Added to a shape's: the blocks of its groups.
+    /// Added to a subtable's: the blocks of its groups.
     pub(super) const GROUPS: u64 = 1 << 63;
 }
 
@@ -98,28 +98,28 @@ pub enum BindError {
 /// ```
 pub struct Plan {
     secret: Secret,
-    /// Shapes made so far; each has its own hash.
+    /// Subtables made so far; each has its own hash.
     streams: u64,
     /// Bindings made so far: the order bound.
     sequence: u64,
-    bindings: Chunks<Place>,
+    bindings: Chunks<FreeSlot>,
     free: Vec<u32>,
     count: usize,
     pool: Pool,
-    shapes: Slab<Shape>,
+    subtables: Slab<Subtable>,
     names: HashMap<Box<[crate::Field]>, u32, WordHash>,
-    /// Shapes by their best rank.
+    /// Subtables by their best rank.
     order: Vec<(Rank, u32)>,
     /// Those that have many entries.
     large: Vec<u32>,
-    /// Finds the entries that can match a frame, if there are many shapes.
+    /// Finds the entries that can match a frame, if there are many subtables.
     index: Index,
-    listed: Listed,
+    listed: CountedValues,
     residuals: Residuals,
-    /// Bindings whose programs run whole, as they are too complex for tables.
-    whole: BTreeMap<Rank, u32>,
-    /// Bindings whose programs run whole, as they are few.
-    direct: Direct,
+    /// Bindings whose programs are opaque, as they are too complex for tables.
+    opaque: BTreeMap<Rank, u32>,
+    /// Bindings whose programs are opaque, as they are few.
+    linear: LinearList,
     claims: Claims,
     /// Stands for the filters of permanent bindings that are in tables.
     shed: Filter,
@@ -129,7 +129,7 @@ pub struct Plan {
 
 /// A place for a binding.
 #[derive(Debug)]
-struct Place {
+struct FreeSlot {
     /// Counts the bindings that have been here.
     generation: u32,
     bound: Option<Bound>,
@@ -143,10 +143,10 @@ struct Bound {
     target: Target,
     tag: u32,
     generation: u32,
-    /// Its entries: shape, and number in the shape's table.
+    /// Its entries: subtable, and number in the subtable's table.
     entries: Vec<(u32, u32)>,
     /// It has none, as it runs directly.
-    direct: bool,
+    is_linear: bool,
     /// It stays as long as the plan. Its filter is kept as long as its program
     /// runs; what is in tables needs none.
     permanent: bool,
@@ -181,7 +181,7 @@ impl Plan {
             free: Vec::new(),
             count: 0,
             pool: Pool::new(secret.word_hash(stream::POOL)),
-            shapes: Slab::default(),
+            subtables: Slab::default(),
             names: HashMap::with_hasher(secret.word_hash(stream::NAMES)),
             order: Vec::new(),
             large: Vec::new(),
@@ -189,10 +189,10 @@ impl Plan {
                 secret.word_mix(stream::TREE),
                 secret.word_hash(stream::TREE_GROUPS),
             ),
-            listed: Listed::default(),
+            listed: CountedValues::default(),
             residuals: Residuals::default(),
-            whole: BTreeMap::new(),
-            direct: Direct::new(secret.word_hash(stream::KINDS)),
+            opaque: BTreeMap::new(),
+            linear: LinearList::new(secret.word_hash(stream::KINDS)),
             claims: Claims::new(),
             shed: Filter::new(Program::constant(0)),
             fields: Vec::new(),
@@ -202,9 +202,9 @@ impl Plan {
     /// As [`new`](Plan::new), but every filter that has accept paths is in
     /// tables, even if its own program would cost a frame less: for a plan
     /// that is lowered to something else, or looked at.
-    pub fn tabled(seed: u128) -> Plan {
+    pub fn indexed_only(seed: u128) -> Plan {
         let mut plan = Plan::new(seed);
-        plan.direct.turn_off();
+        plan.linear.turn_off();
         plan
     }
 
@@ -261,7 +261,7 @@ impl Plan {
             tag: binding.tag,
             generation,
             entries: Vec::new(),
-            direct: false,
+            is_linear: false,
             permanent,
         };
         self.enter(place, &mut bound)?;
@@ -273,7 +273,7 @@ impl Plan {
             Some(place) => self.bindings[place as usize].bound = Some(bound),
             None => {
                 let bound = Some(bound);
-                self.bindings.push(Place { generation, bound });
+                self.bindings.push(FreeSlot { generation, bound });
             }
         }
         self.fill_tables();
@@ -315,7 +315,7 @@ impl Plan {
         let mut bound = Bound {
             filter,
             entries: Vec::new(),
-            direct: false,
+            is_linear: false,
             ..old.clone()
         };
         // The new before the old: on failure nothing has changed. Only one of
@@ -323,8 +323,10 @@ impl Plan {
         self.stop_run(&old);
         if let Err(error) = self.enter(id.index, &mut bound) {
             match old.filter.analysis() {
-                Analysis::Whole => drop(self.whole.insert(old.rank, id.index)),
-                Analysis::Paths(_) if old.direct => self.direct.insert(Run::of(&old, id.index)),
+                Analysis::Opaque => drop(self.opaque.insert(old.rank, id.index)),
+                Analysis::Paths(_) if old.is_linear => {
+                    self.linear.insert(LinearEntry::of(&old, id.index))
+                }
                 Analysis::Paths(_) => {}
             }
             return Err(error);
@@ -344,7 +346,7 @@ impl Plan {
         Ok(self.bound_at(id)?.clone().into())
     }
 
-    fn place(&mut self, id: BindingId) -> Result<&mut Place, BindError> {
+    fn place(&mut self, id: BindingId) -> Result<&mut FreeSlot, BindError> {
         self.bound_at(id)?;
         Ok(&mut self.bindings[id.index as usize])
     }
@@ -365,11 +367,11 @@ impl Plan {
     }
 
     /// Enters a binding's paths into the tables, or its program among those
-    /// that run whole.
+    /// that are opaque.
     fn enter(&mut self, index: u32, bound: &mut Bound) -> Result<(), BindError> {
-        if *bound.filter.analysis() == Analysis::Whole {
-            full("whole programs", self.whole.len() + 1, limits::WHOLE_MAX)?;
-            self.whole.insert(bound.rank, index);
+        if *bound.filter.analysis() == Analysis::Opaque {
+            full("whole programs", self.opaque.len() + 1, limits::OPAQUE_MAX)?;
+            self.opaque.insert(bound.rank, index);
             return Ok(());
         }
         self.enter_paths(index, bound)
@@ -377,7 +379,7 @@ impl Plan {
 
     /// Lets a permanent binding's filter go, if its program does not run.
     fn shed_filter(&self, bound: &mut Bound) {
-        let runs = bound.direct || *bound.filter.analysis() == Analysis::Whole;
+        let runs = bound.is_linear || *bound.filter.analysis() == Analysis::Opaque;
         if bound.permanent && !runs {
             bound.filter = self.shed.clone();
         }
@@ -418,15 +420,15 @@ impl Plan {
         path: &Path,
         translation: &mut Translation<'_>,
     ) -> Result<(u32, u32), BindError> {
-        let number = self.shape_for(&path.key, translation)?;
+        let number = self.subtable_for(&path.key, translation)?;
         let pool = &mut self.pool;
         let tests = path.tests.iter();
-        let tests = tests.map(|test| test.map_exprs(|expr| translation.name(pool, expr)));
+        let tests = tests.map(|test| test.map_exprs(|expr| translation.intern(pool, expr)));
         let residual = Residual {
             tests: tests.collect(),
             snap: match path.snap {
                 Snap::Const(snap) => Snap::Const(snap),
-                Snap::Expr(expr) => Snap::Expr(translation.name(pool, expr)),
+                Snap::Expr(expr) => Snap::Expr(translation.intern(pool, expr)),
             },
         };
         let entry = Entry {
@@ -445,16 +447,16 @@ impl Plan {
             target: bound.target,
         };
         let values: Vec<u32> = self.fields.iter().map(|(_, value)| *value).collect();
-        let Some(shape) = self.shapes.get_mut(number) else {
+        let Some(subtable) = self.subtables.get_mut(number) else {
             unreachable!("the shape was found or made above");
         };
-        let best = shape.best;
-        let slot = shape.insert(&values, entry, &self.residuals, &mut self.listed);
-        let new_best = shape.best;
+        let best = subtable.best;
+        let slot = subtable.insert(&values, entry, &self.residuals, &mut self.listed);
+        let new_best = subtable.best;
         self.reorder(number, best, new_best);
         self.note_size(number);
         let mut rules = Rules {
-            shapes: &self.shapes,
+            subtables: &self.subtables,
             residuals: &self.residuals,
             pool: &mut self.pool,
         };
@@ -462,16 +464,16 @@ impl Plan {
         Ok((number, slot))
     }
 
-    /// The shape for a key, made if need be. Leaves the key in `fields`, in
-    /// the plan's names and the shape's order.
-    fn shape_for(
+    /// The subtable for a key, made if need be. Leaves the key in `fields`, in
+    /// the plan's names and the subtable's order.
+    fn subtable_for(
         &mut self,
         key: &[(crate::Field, u32)],
         translation: &mut Translation<'_>,
     ) -> Result<u32, BindError> {
         self.fields.clear();
         for (field, value) in key {
-            let expr = translation.name(&mut self.pool, field.expr);
+            let expr = translation.intern(&mut self.pool, field.expr);
             let mask = field.mask;
             self.fields.push((crate::Field { expr, mask }, *value));
         }
@@ -479,35 +481,35 @@ impl Plan {
         let fields: Vec<crate::Field> = self.fields.iter().map(|(field, _)| *field).collect();
         let known = self.names.get(&fields[..]).copied();
         let result = match known {
-            Some(number) => self.shapes.get(number).map_or(Ok(()), |shape| {
+            Some(number) => self.subtables.get(number).map_or(Ok(()), |subtable| {
                 full(
                     "entries in one shape",
-                    shape.table.len() + 1,
+                    subtable.table.len() + 1,
                     limits::ENTRIES_MAX,
                 )
             }),
-            None => full("shapes", self.shapes.len() + 1, limits::SHAPES_MAX),
+            None => full("shapes", self.subtables.len() + 1, limits::SUBTABLES_MAX),
         };
-        // A known shape holds uses of its own; a new one keeps these.
+        // A known subtable holds uses of its own; a new one keeps these.
         if result.is_err() || known.is_some() {
             for field in &fields {
                 self.pool.release(field.expr);
             }
         }
         result?;
-        Ok(known.unwrap_or_else(|| self.make_shape(&fields)))
+        Ok(known.unwrap_or_else(|| self.make_subtable(&fields)))
     }
 
-    fn make_shape(&mut self, fields: &[crate::Field]) -> u32 {
-        let shape = Shape::new(fields, &self.pool, self.secret, self.streams);
+    fn make_subtable(&mut self, fields: &[crate::Field]) -> u32 {
+        let subtable = Subtable::new(fields, &self.pool, self.secret, self.streams);
         self.streams += 1;
-        let number = self.shapes.insert(shape);
+        let number = self.subtables.insert(subtable);
         self.names.insert(fields.into(), number);
         self.order.push((Rank::LAST, number));
         number
     }
 
-    /// A shape's best rank has changed.
+    /// A subtable's best rank has changed.
     fn reorder(&mut self, number: u32, old: Rank, new: Rank) {
         if old == new {
             return;
@@ -522,31 +524,31 @@ impl Plan {
 
     /// A binding's program does not run any more, if it did.
     fn stop_run(&mut self, bound: &Bound) {
-        if *bound.filter.analysis() == Analysis::Whole {
-            self.whole.remove(&bound.rank);
-        } else if bound.direct {
-            self.direct.remove(bound.rank);
+        if *bound.filter.analysis() == Analysis::Opaque {
+            self.opaque.remove(&bound.rank);
+        } else if bound.is_linear {
+            self.linear.remove(bound.rank);
         }
     }
 
     fn drop_entries(&mut self, entries: &[(u32, u32)]) {
         for &(number, index) in entries {
-            if let Some(shape) = self.shapes.get(number) {
-                let place = shape.table.entry(index).binding.index;
+            if let Some(subtable) = self.subtables.get(number) {
+                let place = subtable.table.entry(index).binding.index;
                 let mut rules = Rules {
-                    shapes: &self.shapes,
+                    subtables: &self.subtables,
                     residuals: &self.residuals,
                     pool: &mut self.pool,
                 };
                 self.index.remove(place, (number, index), &mut rules);
             }
-            let Some(shape) = self.shapes.get_mut(number) else {
+            let Some(subtable) = self.subtables.get_mut(number) else {
                 continue;
             };
-            let residual = shape.table.entry(index).residual;
-            let best = shape.best;
-            shape.remove(index, &self.residuals, &mut self.listed);
-            let new_best = shape.best;
+            let residual = subtable.table.entry(index).residual;
+            let best = subtable.best;
+            subtable.remove(index, &self.residuals, &mut self.listed);
+            let new_best = subtable.best;
             if let Some(residual) = self.residuals.remove(residual) {
                 for expr in residual.tests.iter().flat_map(|test| test.exprs()) {
                     self.pool.release(expr);
@@ -561,17 +563,17 @@ impl Plan {
         }
     }
 
-    /// Drops a shape without entries.
+    /// Drops a subtable without entries.
     fn drop_if_empty(&mut self, number: u32) {
-        if (self.shapes.get(number)).is_none_or(|shape| shape.table.len() > 0) {
+        if (self.subtables.get(number)).is_none_or(|subtable| subtable.table.len() > 0) {
             return;
         }
         self.order.retain(|(_, other)| *other != number);
-        if let Some(shape) = self.shapes.remove(number) {
+        if let Some(subtable) = self.subtables.remove(number) {
             self.index.forget(number);
-            self.listed.count -= shape.listed();
-            self.names.remove(&shape.fields);
-            for field in &shape.fields {
+            self.listed.count -= subtable.listed();
+            self.names.remove(&subtable.fields);
+            for field in &subtable.fields {
                 self.pool.release(field.expr);
             }
         }
@@ -606,12 +608,12 @@ mod tests {
     fn what_is_hashed_is_keyed_by_the_seed() {
         let hashes = |seed| {
             let plan = Plan::new(seed);
-            let shape = super::Shape::new(&[], &plan.pool, plan.secret, 0);
+            let subtable = super::Subtable::new(&[], &plan.pool, plan.secret, 0);
             [
                 plan.names.hasher().hash_one(7_u32),
                 plan.pool.names_hash().hash_one(7_u32),
-                plan.direct.kinds_hash().hash_one(7_u32),
-                shape.table.group_hash().hash_one(7_u32),
+                plan.linear.kinds_hash().hash_one(7_u32),
+                subtable.table.group_hash().hash_one(7_u32),
             ]
         };
         let (one, other) = (hashes(1), hashes(2));

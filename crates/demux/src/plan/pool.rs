@@ -17,7 +17,7 @@ pub(super) struct Pool {
 struct Node {
     op: Op,
     read: Read,
-    /// How many expressions, shapes and residuals name it.
+    /// How many expressions, subtables and residuals name it.
     uses: u32,
     /// The bits that may be set.
     bits: u32,
@@ -246,7 +246,7 @@ impl Pool {
     }
 
     /// Begins one more use of an expression in use.
-    pub(super) fn hold(&mut self, expr: Value) {
+    pub(super) fn retain(&mut self, expr: Value) {
         self.nodes[expr.index()].uses += 1;
     }
 
@@ -282,7 +282,7 @@ impl<'e> Translation<'e> {
     }
 
     /// The plan's name for `expr`; counts as one use.
-    pub(super) fn name(&mut self, pool: &mut Pool, expr: Value) -> Value {
+    pub(super) fn intern(&mut self, pool: &mut Pool, expr: Value) -> Value {
         let name = self.find(pool, expr);
         pool.nodes[name.index()].uses += 1;
         name

@@ -5,12 +5,12 @@ use super::claims::Claims;
 use super::group::{Group, Ranked};
 use super::pool::Read;
 use super::residual::Residuals;
-use super::shape::{ANY, LANES_MAX, Shape};
+use super::subtable::{ANY, LANES_MAX, Subtable};
 use super::table::{Entry, Found, NONE};
-use super::tree::{Item, NONE as NO_NODE, Name, Node, Split, Tree};
+use super::tree::{EntryRef, Item, NONE as NO_NODE, Node, Split, Tree};
 use crate::binding::Rank;
 use crate::filter::{Snap, Test};
-use crate::verdict::{Delivery, Known, Verdict, Walk};
+use crate::verdict::{Delivery, Memoised, Verdict, Walk};
 use weir_filter::interp;
 use weir_filter::ir::{Op, Operand, Value};
 
@@ -35,7 +35,7 @@ impl Plan {
     /// Whether not all bindings run directly.
     #[inline]
     pub(super) fn has_tables(&self) -> bool {
-        !self.order.is_empty() || !self.whole.is_empty()
+        !self.order.is_empty() || !self.opaque.is_empty()
     }
 
     fn run_tables(&self, bytes: &[u8], wire_len: u32, verdict: &mut Verdict) {
@@ -46,11 +46,11 @@ impl Plan {
         match self.index.live() {
             None => search.probe_in_order(&self.order),
             Some((tree, large)) => {
-                large.iter().for_each(|shape| search.probe(*shape));
+                large.iter().for_each(|subtable| search.probe(*subtable));
                 search.search(tree);
             }
         }
-        let best = search.run_whole();
+        let best = search.run_opaque();
         std::mem::swap(&mut verdict.deliveries, &mut walk.found);
         self.conclude(bytes, wire_len, best, verdict);
     }
@@ -60,38 +60,38 @@ impl Plan {
     #[inline]
     pub(super) fn conclude(&self, bytes: &[u8], wire_len: u32, best: Rank, verdict: &mut Verdict) {
         let found = &mut verdict.deliveries;
-        let best = self.run_direct(bytes, wire_len, best, found);
+        let best = self.run_linear(bytes, wire_len, best, found);
         if found.len() > 1 {
             found.retain(|delivery| delivery.rank <= best);
             found.sort_unstable_by_key(|delivery| delivery.rank);
             // Paths of one filter may overlap; each binding has its own rank.
             found.dedup_by_key(|delivery| delivery.rank);
         }
-        (verdict.taken, verdict.claimed) = self.settle(best, found);
+        (verdict.taken, verdict.claimed) = self.resolve_claims(best, found);
     }
 
     /// Whether the frame is taken, and whether it is claimed. What a claim
     /// decides is still among `found`, whose order is that of the ranks.
     #[inline]
-    fn settle(&self, best: Rank, found: &mut Vec<Delivery>) -> (bool, bool) {
+    fn resolve_claims(&self, best: Rank, found: &mut Vec<Delivery>) -> (bool, bool) {
         if self.claims.first() == Rank::LAST {
             return (best != Rank::LAST, false);
         }
-        Claims::settle(found)
+        Claims::resolve(found)
     }
 
     /// Runs the programs that cost less than tables, as far as they come
     /// before `best`, the rank of the taker found so far; gives the rank of
     /// the one found then.
     #[inline]
-    fn run_direct(
+    fn run_linear(
         &self,
         bytes: &[u8],
         wire_len: u32,
         best: Rank,
         found: &mut Vec<Delivery>,
     ) -> Rank {
-        for run in self.direct.runs() {
+        for run in self.linear.entries() {
             if run.delivery.rank >= best {
                 break;
             }
@@ -174,9 +174,9 @@ impl<'s> Search<'s> {
     #[cold]
     fn remembered(&mut self, expr: Value) -> Option<u32> {
         match self.walk.memo.get(expr.index()) {
-            Known::Value(value) => Some(value),
-            Known::NoValue => None,
-            Known::Unknown => {
+            Memoised::Value(value) => Some(value),
+            Memoised::NoValue => None,
+            Memoised::Unknown => {
                 let value = self.computed(self.plan.pool.op(expr));
                 self.walk.memo.set(expr.index(), value);
                 value
@@ -200,38 +200,39 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Looks the frame up in one shape.
+    /// Looks the frame up in one subtable.
     #[inline]
     pub(super) fn probe(&mut self, number: u32) {
-        let Some(shape) = self.plan.shapes.get(number) else {
+        let Some(subtable) = self.plan.subtables.get(number) else {
             return;
         };
         let mut lanes = [0; LANES_MAX];
-        let Some(key) = lanes.get_mut(..shape.lanes) else {
+        let Some(key) = lanes.get_mut(..subtable.lanes) else {
             return;
         };
-        if !self.fill_key(shape, key) {
+        if !self.fill_key(subtable, key) {
             return;
         }
-        match shape.table.look_up(shape.table.hash(key), key) {
+        match subtable.table.look_up(subtable.table.hash(key), key) {
             Found::Nothing => {}
-            Found::Chain(first) => self.try_chain(shape, first),
-            Found::Group(group) => self.try_group(shape, group),
+            Found::Chain(first) => self.try_chain(subtable, first),
+            Found::Group(group) => self.try_group(subtable, group),
         }
     }
 
-    /// The hash of the frame's key for a shape, unless no entry can have it.
-    pub(super) fn hash_for(&mut self, shape: &Shape) -> Option<u32> {
+    /// The hash of the frame's key for a subtable, unless no entry can have it.
+    pub(super) fn hash_for(&mut self, subtable: &Subtable) -> Option<u32> {
         let mut lanes = [0; LANES_MAX];
-        let key = lanes.get_mut(..shape.lanes)?;
-        self.fill_key(shape, key).then(|| shape.table.hash(key))
+        let key = lanes.get_mut(..subtable.lanes)?;
+        self.fill_key(subtable, key)
+            .then(|| subtable.table.hash(key))
     }
 
-    /// Puts the frame's key for a shape into `key`, which is zero; `false` if
+    /// Puts the frame's key for a subtable into `key`, which is zero; `false` if
     /// no entry can have it.
     #[inline]
-    fn fill_key(&mut self, shape: &Shape, key: &mut [u64]) -> bool {
-        for part in &shape.parts {
+    fn fill_key(&mut self, subtable: &Subtable, key: &mut [u64]) -> bool {
+        for part in &subtable.key_parts {
             let value = match part.read {
                 Read::Load(load) => load.of(self.bytes),
                 read => self.read(read, part.expr),
@@ -249,7 +250,7 @@ impl<'s> Search<'s> {
     }
 
     #[inline]
-    fn try_chain(&mut self, shape: &Shape, first: Entry) {
+    fn try_chain(&mut self, subtable: &Subtable, first: Entry) {
         let mut entry = first;
         loop {
             if entry.rank >= self.best {
@@ -259,27 +260,27 @@ impl<'s> Search<'s> {
             if entry.next == NONE {
                 return;
             }
-            entry = shape.table.entry(entry.next);
+            entry = subtable.table.entry(entry.next);
         }
     }
 
-    fn try_group(&mut self, shape: &Shape, group: &Group<u32>) {
+    fn try_group(&mut self, subtable: &Subtable, group: &Group<u32>) {
         for index in group.indexes() {
             if let Some(value) = self.value(index.expr()) {
                 for list in index.lists(value) {
-                    self.try_list(shape, list);
+                    self.try_list(subtable, list);
                 }
             }
         }
-        self.try_list(shape, group.plain());
+        self.try_list(subtable, group.plain());
     }
 
-    fn try_list(&mut self, shape: &Shape, list: &Ranked<u32>) {
+    fn try_list(&mut self, subtable: &Subtable, list: &Ranked<u32>) {
         for &(rank, index) in list {
             if rank >= self.best {
                 return;
             }
-            self.try_entry(&shape.table.entry(index));
+            self.try_entry(&subtable.table.entry(index));
         }
     }
 
@@ -344,33 +345,33 @@ impl<'s> Search<'s> {
         self.walk.found.push(delivery);
     }
 
-    /// Looks the frame up in shapes by their best rank.
+    /// Looks the frame up in subtables by their best rank.
     pub(super) fn probe_in_order(&mut self, order: &[(Rank, u32)]) {
-        for &(best, shape) in order {
+        for &(best, subtable) in order {
             if best > self.best {
                 break;
             }
-            self.probe(shape);
+            self.probe(subtable);
         }
     }
 
     /// Looks the frame up in a tree.
     fn search(&mut self, tree: &Tree) {
         self.enter(tree);
-        while self.is_under_way() {
+        while self.has_pending() {
             self.step(tree);
         }
     }
 
     /// Begins at the root of a tree.
     pub(super) fn enter(&mut self, tree: &Tree) {
-        self.walk.rests.clear();
+        self.walk.pending.clear();
         self.at = tree.root();
     }
 
     /// Whether there are nodes left to look at.
     #[inline]
-    pub(super) fn is_under_way(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         self.at != NO_NODE
     }
 
@@ -395,7 +396,7 @@ impl<'s> Search<'s> {
         self.at = match tree.node(self.at) {
             Node::Split(split) => {
                 if split.rest_best < self.best {
-                    self.walk.rests.push((split.rest_best, split.rest));
+                    self.walk.pending.push((split.rest_best, split.rest));
                 }
                 match split.best < self.best {
                     true => self.child(tree, split),
@@ -413,7 +414,7 @@ impl<'s> Search<'s> {
             Node::Leaf { .. } | Node::Free => NO_NODE,
         };
         while self.at == NO_NODE
-            && let Some((best, rest)) = self.walk.rests.pop()
+            && let Some((best, rest)) = self.walk.pending.pop()
         {
             if best < self.best {
                 self.at = rest;
@@ -437,13 +438,13 @@ impl<'s> Search<'s> {
             return;
         }
         if item.delivery.snap_len == 0 {
-            self.try_name(item.name);
+            self.try_entry_ref(item.name);
         } else {
             self.deliver(item.delivery);
         }
     }
 
-    fn try_names_of(&mut self, group: &Group<Name>) {
+    fn try_names_of(&mut self, group: &Group<EntryRef>) {
         for index in group.indexes() {
             if let Some(value) = self.value(index.expr()) {
                 index.lists(value).for_each(|list| self.try_names(list));
@@ -452,33 +453,33 @@ impl<'s> Search<'s> {
         self.try_names(group.plain());
     }
 
-    fn try_names(&mut self, list: &Ranked<Name>) {
+    fn try_names(&mut self, list: &Ranked<EntryRef>) {
         for &(rank, name) in list {
             if rank >= self.best {
                 return;
             }
-            self.try_name(name);
+            self.try_entry_ref(name);
         }
     }
 
     /// An entry that may have the frame's key.
-    fn try_name(&mut self, (shape, index): Name) {
-        let Some(shape) = self.plan.shapes.get(shape) else {
+    fn try_entry_ref(&mut self, (subtable, index): EntryRef) {
+        let Some(subtable) = self.plan.subtables.get(subtable) else {
             return;
         };
         let mut lanes = [0; LANES_MAX];
-        let Some(key) = lanes.get_mut(..shape.lanes) else {
+        let Some(key) = lanes.get_mut(..subtable.lanes) else {
             return;
         };
-        if self.fill_key(shape, key) && shape.table.has_key(index, key) {
-            self.try_entry(&shape.table.entry(index));
+        if self.fill_key(subtable, key) && subtable.table.has_key(index, key) {
+            self.try_entry(&subtable.table.entry(index));
         }
     }
 
     /// Runs the programs that are too complex for tables, as far as they come
     /// before the taker found; gives the rank of the taker then.
-    pub(super) fn run_whole(mut self) -> Rank {
-        for (&rank, &index) in &self.plan.whole {
+    pub(super) fn run_opaque(mut self) -> Rank {
+        for (&rank, &index) in &self.plan.opaque {
             if rank >= self.best {
                 break;
             }

@@ -14,7 +14,7 @@
 //! while the old array is emptied, look-ups try both.
 
 /// Slots moved at each change while the array grows.
-const MOVES: usize = 32;
+const MIGRATE_PER_BIND: usize = 32;
 const BITS_MIN: u32 = 3;
 const EMPTY: u64 = 0;
 const REMOVED: u64 = 1;
@@ -47,7 +47,7 @@ struct Array {
 
 /// Where a slot is, until the next change.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct SlotRef {
     in_old: bool,
     at: usize,
 }
@@ -113,13 +113,17 @@ impl Slots {
 
     /// The payload under `hash` that `is` the one looked for.
     #[inline]
-    pub(super) fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<(Place, u32)> {
+    pub(super) fn find(
+        &self,
+        hash: u32,
+        mut is: impl FnMut(u32) -> bool,
+    ) -> Option<(SlotRef, u32)> {
         if let Some((at, payload)) = self.now.find(hash, &mut is) {
-            return Some((Place { in_old: false, at }, payload));
+            return Some((SlotRef { in_old: false, at }, payload));
         }
         let old = self.old.as_ref()?;
         let (at, payload) = old.array.find(hash, is)?;
-        Some((Place { in_old: true, at }, payload))
+        Some((SlotRef { in_old: true, at }, payload))
     }
 
     /// The slot that a look-up reads first.
@@ -130,7 +134,7 @@ impl Slots {
 
     /// Adds a payload whose key is not there yet.
     pub(super) fn insert(&mut self, hash: u32, payload: u32) {
-        self.move_some(MOVES);
+        self.migrate_some(MIGRATE_PER_BIND);
         if (self.used + 1) * 2 > self.now.slots.len() {
             self.grow();
         }
@@ -139,22 +143,22 @@ impl Slots {
     }
 
     /// Changes the payload of a slot.
-    pub(super) fn replace(&mut self, place: Place, payload: u32) {
+    pub(super) fn replace(&mut self, place: SlotRef, payload: u32) {
         let slot = self.slot_mut(place);
         *slot = *slot & !u64::from(u32::MAX) | u64::from(payload);
     }
 
     /// Frees a slot.
-    pub(super) fn remove(&mut self, place: Place) {
+    pub(super) fn remove(&mut self, place: SlotRef) {
         *self.slot_mut(place) = REMOVED;
         self.len -= 1;
         if !place.in_old {
             self.sweep(place.at);
         }
-        self.move_some(MOVES);
+        self.migrate_some(MIGRATE_PER_BIND);
     }
 
-    fn slot_mut(&mut self, place: Place) -> &mut u64 {
+    fn slot_mut(&mut self, place: SlotRef) -> &mut u64 {
         match &mut self.old {
             Some(old) if place.in_old => &mut old.array.slots[place.at],
             _ => &mut self.now.slots[place.at],
@@ -177,18 +181,18 @@ impl Slots {
     }
 
     fn grow(&mut self) {
-        self.move_some(usize::MAX);
+        self.migrate_some(usize::MAX);
         // Room for as many again, and enough that the old array is emptied
-        // (at `MOVES` slots a change) long before this one is full.
+        // (at `MIGRATE_PER_BIND` slots a change) long before this one is full.
         let wanted = (self.len * 3).max(self.now.slots.len() / 8);
         let bits = wanted.next_power_of_two().trailing_zeros().max(BITS_MIN);
         let array = std::mem::replace(&mut self.now, Array::new(bits));
         self.used = 0;
         self.old = Some(Old { array, moved: 0 });
-        self.move_some(MOVES);
+        self.migrate_some(MIGRATE_PER_BIND);
     }
 
-    fn move_some(&mut self, count: usize) {
+    fn migrate_some(&mut self, count: usize) {
         let Some(old) = &mut self.old else { return };
         let end = old.array.slots.len().min(old.moved.saturating_add(count));
         for slot in &mut old.array.slots[old.moved..end] {

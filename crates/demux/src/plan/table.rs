@@ -1,4 +1,4 @@
-//! One shape's entries, found by key.
+//! One subtable's entries, found by key.
 //!
 //! A look-up that hits touches a slot (8 bytes) and the entry's record, which
 //! for keys up to 24 bytes is one cache line with all that a delivery needs:
@@ -17,7 +17,7 @@ use super::group::Group;
 use super::hash::{KeyHash, WordHash};
 use super::residual::Residuals;
 use super::slab::{Chunks, Slab};
-use super::slots::{PAYLOAD_MIN, Place, Slots};
+use super::slots::{PAYLOAD_MIN, SlotRef, Slots};
 use crate::binding::{BindingId, Rank, Target};
 
 /// Words of an entry before its key.
@@ -190,7 +190,7 @@ impl Table {
         differ == 0 && (inline..key.len()).all(|lane| self.key_word(index, lane) == key[lane])
     }
 
-    fn find(&self, key: &[u64]) -> Option<(Place, u32)> {
+    fn find(&self, key: &[u64]) -> Option<(SlotRef, u32)> {
         self.slots
             .find(self.hash(key), |payload| self.is(payload, key))
     }
@@ -294,7 +294,7 @@ impl Table {
     }
 
     /// Turns a chain into a group.
-    fn gather(&mut self, place: Place, key: &[u64], head: u32, residuals: &Residuals) {
+    fn gather(&mut self, place: SlotRef, key: &[u64], head: u32, residuals: &Residuals) {
         let mut group = Group::new(key, self.group_hash);
         let mut at = head;
         while at != NONE {
@@ -329,7 +329,7 @@ impl Table {
         self.free.push(index);
     }
 
-    fn unlink(&mut self, place: Place, head: u32, index: u32, next: u32) {
+    fn unlink(&mut self, place: SlotRef, head: u32, index: u32, next: u32) {
         if head != index {
             let mut before = head;
             while self.entry(before).next != index {

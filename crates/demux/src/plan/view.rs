@@ -1,7 +1,7 @@
 //! The plan to look at: for lowering it elsewhere, and for people.
 
 use super::Plan;
-use super::shape::{ANY, Shape};
+use super::subtable::{ANY, Subtable};
 use super::table::Entry;
 use crate::binding::{BindingId, Rank, Target};
 use crate::expr::Formula;
@@ -10,14 +10,14 @@ use std::fmt;
 use weir_filter::ir::{Op, Operand, Value};
 
 impl Plan {
-    /// The shapes, in the order in which they are tried.
-    pub fn shapes(&self) -> impl Iterator<Item = ShapeView<'_>> {
+    /// The subtables, in the order in which they are tried.
+    pub fn subtables(&self) -> impl Iterator<Item = SubtableView<'_>> {
         self.order.iter().filter_map(|&(_, number)| {
-            let shape = self.shapes.get(number)?;
-            Some(ShapeView {
+            let subtable = self.subtables.get(number)?;
+            Some(SubtableView {
                 plan: self,
                 number,
-                shape,
+                subtable,
             })
         })
     }
@@ -36,24 +36,24 @@ impl Plan {
         self.pool.op(expr)
     }
 
-    /// The bindings whose programs run whole, in the order of their ranks: as
+    /// The bindings whose programs are opaque, in the order of their ranks: as
     /// they are too complex for tables or, unless the plan is
     /// [`tabled`](Plan::tabled), as they are few.
-    pub fn whole(&self) -> impl Iterator<Item = (Rank, BindingId, &Filter)> {
-        let complex = self.whole.iter().filter_map(|(&rank, &index)| {
+    pub fn opaque(&self) -> impl Iterator<Item = (Rank, BindingId, &Filter)> {
+        let complex = self.opaque.iter().filter_map(|(&rank, &index)| {
             let bound = self.bound(index)?;
             let generation = bound.generation;
             Some((rank, BindingId { index, generation }, &bound.filter))
         });
-        let few = self.direct.runs().iter();
+        let few = self.linear.entries().iter();
         let few = few.map(|run| (run.delivery.rank, run.delivery.binding, &run.filter));
         let mut all: Vec<_> = complex.chain(few).collect();
         all.sort_unstable_by_key(|(rank, ..)| *rank);
         all.into_iter()
     }
 
-    /// The plan in words: shapes, fields, entries, order. At most `entries`
-    /// entries of each shape are written out.
+    /// The plan in words: subtables, fields, entries, order. At most `entries`
+    /// entries of each subtable are written out.
     pub fn explain(&self, entries: usize) -> Explain<'_> {
         Explain {
             plan: self,
@@ -62,68 +62,68 @@ impl Plan {
     }
 }
 
-/// A shape of a plan: a table whose keys are values of some fields.
+/// A subtable of a plan: a table whose keys are values of some fields.
 #[derive(Clone, Copy)]
-pub struct ShapeView<'p> {
+pub struct SubtableView<'p> {
     plan: &'p Plan,
     number: u32,
-    shape: &'p Shape,
+    subtable: &'p Subtable,
 }
 
-impl<'p> ShapeView<'p> {
-    /// A small number that only this shape has while it lasts.
+impl<'p> SubtableView<'p> {
+    /// A small number that only this subtable has while it lasts.
     pub fn number(&self) -> u32 {
         self.number
     }
 
     /// The fields of its keys. None: one key, which every frame has.
     pub fn fields(&self) -> &'p [Field] {
-        &self.shape.fields
+        &self.subtable.fields
     }
 
     /// The value that all entries have in a field, if they have the same: a
     /// frame with another has no entry here.
     pub fn guard(&self, field: usize) -> Option<u32> {
-        let parts = self.shape.parts.iter();
+        let parts = self.subtable.key_parts.iter();
         let guard = parts.filter(|part| part.field as usize == field);
         let guard = guard.map(|part| part.guard).find(|guard| *guard != ANY)?;
         u32::try_from(guard).ok()
     }
 
     /// How many values its entries have in a field; `None` if more than
-    /// [`limits::CENSUS_MAX`](crate::limits::CENSUS_MAX), or if the plan lists
+    /// [`limits::COUNTED_VALUES_MAX`](crate::limits::COUNTED_VALUES_MAX), or if the plan lists
     /// too many in all.
     pub fn distinct(&self, field: usize) -> Option<usize> {
-        self.shape.distinct(field)
+        self.subtable.distinct(field)
     }
 
     /// No entry has a lesser rank.
     pub fn best(&self) -> Rank {
-        self.shape.best
+        self.subtable.best
     }
 
     /// How many entries there are.
     pub fn len(&self) -> usize {
-        self.shape.table.len()
+        self.subtable.table.len()
     }
 
-    /// Whether there are none; never true of a shape in a plan.
+    /// Whether there are none; never true of a subtable in a plan.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The entries, in no order. Several may have the same key.
     pub fn entries(&self) -> impl Iterator<Item = EntryView<'p>> {
-        let (plan, shape) = (self.plan, self.shape);
-        let entries = shape.table.entries();
-        entries.map(move |(index, entry)| EntryView::new(plan, shape, index, entry))
+        let (plan, subtable) = (self.plan, self.subtable);
+        let entries = subtable.table.entries();
+        entries.map(move |(index, entry)| EntryView::new(plan, subtable, index, entry))
     }
 }
 
-/// An entry of a shape: one accept path of one binding.
+/// An entry of a subtable: one accept path of one binding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EntryView<'p> {
-    /// The values that the shape's fields must have.
+    /// The values that the subtable's fields must have.
     pub key: Vec<u32>,
     /// What else must hold.
     pub tests: &'p [Test],
@@ -140,10 +140,10 @@ pub struct EntryView<'p> {
 }
 
 impl<'p> EntryView<'p> {
-    fn new(plan: &'p Plan, shape: &Shape, index: u32, entry: Entry) -> EntryView<'p> {
+    fn new(plan: &'p Plan, subtable: &Subtable, index: u32, entry: Entry) -> EntryView<'p> {
         let residual = plan.residuals.get(entry.residual);
         EntryView {
-            key: shape.values(&shape.table.key(index)),
+            key: subtable.values(&subtable.table.key(index)),
             tests: residual.map_or(&[], |residual| &residual.tests),
             snap: residual.map_or(Snap::Const(entry.snap), |residual| residual.snap),
             rank: entry.rank,
@@ -164,12 +164,12 @@ pub struct Explain<'p> {
 impl fmt::Display for Explain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.plan;
-        let shapes = plan.order.len();
+        let subtables = plan.order.len();
         writeln!(
             f,
-            "{} bindings, {shapes} shapes, {} run whole",
+            "{} bindings, {subtables} shapes, {} run whole",
             plan.len(),
-            plan.whole().count()
+            plan.opaque().count()
         )?;
         if let Some((tree, _)) = plan.index.live() {
             let [splits, entries, groups] = tree.counts();
@@ -179,10 +179,10 @@ impl fmt::Display for Explain<'_> {
                  {groups} groups"
             )?;
         }
-        for shape in plan.shapes() {
-            self.write_shape(f, shape)?;
+        for subtable in plan.subtables() {
+            self.write_subtable(f, subtable)?;
         }
-        for (rank, binding, filter) in plan.whole() {
+        for (rank, binding, filter) in plan.opaque() {
             let size = filter.program().len();
             writeln!(f, "whole program of {size} instructions")?;
             writeln!(f, "  {binding}, {}", order(rank))?;
@@ -196,22 +196,30 @@ impl Explain<'_> {
         Formula(Operand::Val(expr), |expr| self.plan.op(expr))
     }
 
-    fn write_shape(&self, f: &mut fmt::Formatter<'_>, shape: ShapeView<'_>) -> fmt::Result {
-        let (number, len, best) = (shape.number(), shape.len(), shape.best().priority());
+    fn write_subtable(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        subtable: SubtableView<'_>,
+    ) -> fmt::Result {
+        let (number, len, best) = (
+            subtable.number(),
+            subtable.len(),
+            subtable.best().priority(),
+        );
         writeln!(f, "shape {number}: {len} entries, priorities up to {best}")?;
-        for (index, field) in shape.fields().iter().enumerate() {
+        for (index, field) in subtable.fields().iter().enumerate() {
             write!(f, "  {}", self.formula(field.expr))?;
             if field.mask != self.plan.pool.bits(field.expr) {
                 write!(f, " & {:#x}", field.mask)?;
             }
-            match (shape.guard(index), shape.distinct(index)) {
+            match (subtable.guard(index), subtable.distinct(index)) {
                 (Some(guard), _) => writeln!(f, " == {}", Operand::Imm(guard))?,
                 (None, Some(values)) => writeln!(f, ": {values} values")?,
                 (None, None) => writeln!(f, ": many values")?,
             }
         }
-        for entry in shape.entries().take(self.entries) {
-            self.write_entry(f, shape, &entry)?;
+        for entry in subtable.entries().take(self.entries) {
+            self.write_entry(f, subtable, &entry)?;
         }
         if len > self.entries {
             writeln!(f, "    and {} more", len - self.entries)?;
@@ -222,12 +230,12 @@ impl Explain<'_> {
     fn write_entry(
         &self,
         f: &mut fmt::Formatter<'_>,
-        shape: ShapeView<'_>,
+        subtable: SubtableView<'_>,
         entry: &EntryView<'_>,
     ) -> fmt::Result {
         write!(f, "    ")?;
         let numbered = entry.key.iter().enumerate();
-        for (_, value) in numbered.filter(|(index, _)| shape.guard(*index).is_none()) {
+        for (_, value) in numbered.filter(|(index, _)| subtable.guard(*index).is_none()) {
             write!(f, "{}, ", Operand::Imm(*value))?;
         }
         for test in entry.tests {

@@ -24,12 +24,12 @@ use super::{BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term, Val
 #[derive(Debug)]
 pub struct Builder {
     values: Vec<Op>,
-    blocks: Vec<Draft>,
+    blocks: Vec<BlockDraft>,
     current: Block,
 }
 
 #[derive(Debug, Default)]
-struct Draft {
+struct BlockDraft {
     params: Vec<Value>,
     insts: Vec<Value>,
     term: Option<Term>,
@@ -46,7 +46,7 @@ impl Builder {
     pub fn new() -> Builder {
         Builder {
             values: Vec::new(),
-            blocks: vec![Draft::default()],
+            blocks: vec![BlockDraft::default()],
             current: Block::ENTRY,
         }
     }
@@ -68,7 +68,7 @@ impl Builder {
 
     /// A new, empty block.
     pub fn block(&mut self) -> Block {
-        self.blocks.push(Draft::default());
+        self.blocks.push(BlockDraft::default());
         Block(self.blocks.len() as u32 - 1)
     }
 

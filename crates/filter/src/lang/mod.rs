@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 pub mod cbpf;
 pub mod cspf;
-mod draft;
 pub mod expr;
+mod ssa;
 
 /// Which language a filter is written in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

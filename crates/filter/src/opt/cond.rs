@@ -2,7 +2,7 @@
 //! the compared value as bare as can be.
 
 use super::graph::Graph;
-use super::known::{Known, low_mask};
+use super::value_range::{ValueRange, low_mask};
 use crate::ir::{BinOp, Cmp, Op, Operand, Value};
 
 /// A comparison brought to canonical form.
@@ -26,7 +26,7 @@ impl Cond {
 impl Graph {
     /// `a cmp b` in canonical form.
     pub(crate) fn cond(&mut self, cmp: Cmp, a: Operand, b: Operand) -> Cond {
-        if let Some(holds) = Known::test(cmp, self.known(a), self.known(b)) {
+        if let Some(holds) = ValueRange::test(cmp, self.known(a), self.known(b)) {
             return Cond::Always(holds);
         }
         match (a, b) {
@@ -65,7 +65,7 @@ impl Graph {
     /// The bounds of `x` do not settle the comparison.
     fn cond_imm(&mut self, cmp: Cmp, x: Value, y: u32) -> Cond {
         let known = self.info(x).known;
-        match Known::test(cmp, known, Known::exactly(y)) {
+        match ValueRange::test(cmp, known, ValueRange::exactly(y)) {
             Some(holds) => Cond::Always(holds),
             None if !self.enter() => self.plain_cond(cmp, x, y),
             None => {

@@ -3,7 +3,7 @@
 //! dominator tree and taken back going up.
 
 use super::graph::{Graph, HAS_EFFECT};
-use super::known::{Known, low_mask};
+use super::value_range::{ValueRange, low_mask};
 use crate::ir::{BinOp, Cmp, Op, Operand, Value};
 
 /// How many operations a value is looked into for what its operands say.
@@ -14,7 +14,7 @@ const SUMMARY_MAX: usize = 6;
 
 /// How many of the values known to be one of a few constants are looked
 /// through, the latest first.
-const CHOICES_LOOKED_AT: usize = 4;
+const CHOICES_VISITED_MAX: usize = 4;
 
 /// How many constants a value is told to be one of at most.
 const CHOICES_MAX: usize = 8;
@@ -23,7 +23,7 @@ const CHOICES_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     /// Per value, narrower than what its expression says.
-    known: Vec<Known>,
+    known: Vec<ValueRange>,
     /// Per value: 0 unknown, 1 false, 2 true.
     truth: Vec<u8>,
     /// Per value: as the base of a load, the greatest end of a load that was
@@ -42,7 +42,7 @@ pub(crate) struct Facts {
 
 #[derive(Debug)]
 enum Undo {
-    Known(Value, Known),
+    Known(Value, ValueRange),
     Truth(Value, u8),
     Reach(Value, u32),
     Done(Value),
@@ -52,9 +52,9 @@ enum Undo {
 
 /// What is known of one value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Item {
+pub(crate) struct ValueFact {
     value: Value,
-    known: Known,
+    known: ValueRange,
     choices: Option<Choices>,
 }
 
@@ -67,7 +67,7 @@ struct Choices {
 
 impl Choices {
     /// One constant.
-    fn one(constant: u32) -> Choices {
+    fn single(constant: u32) -> Choices {
         let mut items = [0; CHOICES_MAX];
         items[0] = constant;
         Choices { items, count: 1 }
@@ -89,7 +89,7 @@ impl Choices {
         Some(self)
     }
 
-    fn keep(&mut self, mut wanted: impl FnMut(u32) -> bool) {
+    fn retain(&mut self, mut wanted: impl FnMut(u32) -> bool) {
         let mut kept = 0;
         for position in 0..usize::from(self.count) {
             let item = self.items[position];
@@ -163,7 +163,7 @@ impl Facts {
             Op::Test { cmp, a, b } => {
                 let a = self.range(graph, a, depth);
                 let b = self.range(graph, b, depth);
-                Known::test(cmp, a, b)
+                ValueRange::test(cmp, a, b)
             }
             _ => None,
         }
@@ -173,36 +173,36 @@ impl Facts {
     fn choices(&self, graph: &Graph, value: Value) -> Option<Choices> {
         let known = self.range(graph, value.into(), 0);
         if let Some(constant) = known.exact() {
-            return Some(Choices::one(constant));
+            return Some(Choices::single(constant));
         }
-        let stated = self.choices.iter().rev().take(CHOICES_LOOKED_AT);
+        let stated = self.choices.iter().rev().take(CHOICES_VISITED_MAX);
         let (_, mut choices) = *stated.into_iter().find(|(chosen, _)| *chosen == value)?;
-        choices.keep(|constant| {
+        choices.retain(|constant| {
             let test = graph.find(Op::Test {
                 cmp: Cmp::Eq,
                 a: Operand::Val(value),
                 b: Operand::Imm(constant),
             });
             let excluded = test.is_some_and(|test| self.truth.get(test.index()) == Some(&1));
-            !excluded && known.and(Known::exactly(constant)).is_some()
+            !excluded && known.and(ValueRange::exactly(constant)).is_some()
         });
         (choices.count > 0).then_some(choices)
     }
 
     /// What is known here of the values that something became known of last.
-    pub(crate) fn summary(&self, graph: &Graph) -> Vec<Item> {
+    pub(crate) fn summary(&self, graph: &Graph) -> Vec<ValueFact> {
         let recent = self.recent.iter().rev().take(SUMMARY_MAX);
         recent.map(|&value| self.item(graph, value)).collect()
     }
 
-    fn item(&self, graph: &Graph, value: Value) -> Item {
+    fn item(&self, graph: &Graph, value: Value) -> ValueFact {
         let choices = self.choices(graph, value);
         // Of a few constants all but one may have been excluded since.
         let known = match choices.as_ref().map(Choices::items) {
-            Some(&[only]) => Known::exactly(only),
+            Some(&[only]) => ValueRange::exactly(only),
             _ => self.range(graph, value.into(), 0),
         };
-        Item {
+        ValueFact {
             value,
             known,
             choices,
@@ -210,7 +210,7 @@ impl Facts {
     }
 
     /// Weakens a summary to what holds here too.
-    pub(crate) fn weaken(&self, graph: &Graph, summary: &mut Vec<Item>) {
+    pub(crate) fn weaken(&self, graph: &Graph, summary: &mut Vec<ValueFact>) {
         summary.retain_mut(|item| {
             let here = self.item(graph, item.value);
             item.known = item.known.or(here.known);
@@ -223,7 +223,7 @@ impl Facts {
     }
 
     /// Adds what a summary says.
-    pub(crate) fn add(&mut self, graph: &Graph, summary: &[Item]) {
+    pub(crate) fn add(&mut self, graph: &Graph, summary: &[ValueFact]) {
         self.grow(graph);
         for item in summary {
             self.narrow(graph, item.value, item.known, DEPTH_MAX);
@@ -237,7 +237,7 @@ impl Facts {
     }
 
     /// What `operand` can be here.
-    fn range(&self, graph: &Graph, operand: Operand, depth: u32) -> Known {
+    fn range(&self, graph: &Graph, operand: Operand, depth: u32) -> ValueRange {
         let Operand::Val(value) = operand else {
             return graph.known(operand);
         };
@@ -250,10 +250,10 @@ impl Facts {
             Op::Bin { op, a, b } => {
                 let a = self.range(graph, a, depth - 1);
                 let b = self.range(graph, b, depth - 1);
-                Known::bin(op, a, b)
+                ValueRange::bin(op, a, b)
             }
             Op::Test { .. } => match self.decide_within(graph, value, depth - 1) {
-                Some(holds) => Known::exactly(u32::from(holds)),
+                Some(holds) => ValueRange::exactly(u32::from(holds)),
                 None => own,
             },
             _ => own,
@@ -290,7 +290,7 @@ impl Facts {
     }
 
     /// Adds that `value` is as `known`, and what follows for its operands.
-    fn narrow(&mut self, graph: &Graph, value: Value, known: Known, depth: u32) {
+    fn narrow(&mut self, graph: &Graph, value: Value, known: ValueRange, depth: u32) {
         let old = self.known[value.index()];
         // Nothing left means that control never gets here; any fact will do.
         let Some(new) = old.and(known) else { return };
@@ -396,13 +396,13 @@ impl Facts {
 }
 
 /// What `a cmp b` holding, or not, says of `a`, of which `old` is known.
-fn known_by(cmp: Cmp, holds: bool, old: Known, b: u32) -> Option<Known> {
+fn known_by(cmp: Cmp, holds: bool, old: ValueRange, b: u32) -> Option<ValueRange> {
     Some(match (cmp, holds) {
-        (Cmp::Eq, true) => Known::exactly(b),
-        (Cmp::Eq, false) if old.lo == b => Known::between(b.checked_add(1)?, u32::MAX),
-        (Cmp::Eq, false) if old.hi == b => Known::between(0, b.checked_sub(1)?),
-        (Cmp::Gt, true) => Known::between(b.checked_add(1)?, u32::MAX),
-        (Cmp::Gt, false) => Known::between(0, b),
+        (Cmp::Eq, true) => ValueRange::exactly(b),
+        (Cmp::Eq, false) if old.lo == b => ValueRange::between(b.checked_add(1)?, u32::MAX),
+        (Cmp::Eq, false) if old.hi == b => ValueRange::between(0, b.checked_sub(1)?),
+        (Cmp::Gt, true) => ValueRange::between(b.checked_add(1)?, u32::MAX),
+        (Cmp::Gt, false) => ValueRange::between(0, b),
         (Cmp::Set, true) => {
             let candidates = b & old.possible();
             let ones = if candidates.is_power_of_two() {
@@ -412,53 +412,53 @@ fn known_by(cmp: Cmp, holds: bool, old: Known, b: u32) -> Option<Known> {
             };
             // Some bit of the mask is set.
             let least = 1 << candidates.trailing_zeros().min(31);
-            Known {
+            ValueRange {
                 ones,
                 lo: least,
-                ..Known::ANY
+                ..ValueRange::ANY
             }
         }
-        (Cmp::Set, false) => Known {
+        (Cmp::Set, false) => ValueRange {
             zeros: b,
-            ..Known::ANY
+            ..ValueRange::ANY
         },
         _ => return None,
     })
 }
 
 /// What is known of `a` if `a op b` is as `result`.
-fn operand_of(op: BinOp, b: u32, result: Known) -> Known {
+fn operand_of(op: BinOp, b: u32, result: ValueRange) -> ValueRange {
     match op {
-        BinOp::And => Known {
+        BinOp::And => ValueRange {
             zeros: result.zeros & b,
             ones: result.ones,
             lo: result.lo,
             hi: u32::MAX,
         },
-        BinOp::Or => Known {
+        BinOp::Or => ValueRange {
             zeros: result.zeros,
             ones: result.ones & !b,
             lo: 0,
             hi: result.hi,
         },
-        BinOp::Xor => Known {
+        BinOp::Xor => ValueRange {
             zeros: (result.zeros & !b) | (result.ones & b),
             ones: (result.ones & !b) | (result.zeros & b),
-            ..Known::ANY
+            ..ValueRange::ANY
         },
         // a = sum - b modulo 2^32, and no sum in the range lies below b.
-        BinOp::Add if result.lo >= b => Known::between(result.lo - b, result.hi - b),
-        BinOp::Shr if b < 32 => Known {
+        BinOp::Add if result.lo >= b => ValueRange::between(result.lo - b, result.hi - b),
+        BinOp::Shr if b < 32 => ValueRange {
             zeros: (result.zeros & (u32::MAX >> b)) << b,
             ones: result.ones << b,
             lo: result.lo << b,
             hi: (result.hi.min(u32::MAX >> b) << b) | low_mask(b),
         },
-        BinOp::Shl if b < 32 => Known {
+        BinOp::Shl if b < 32 => ValueRange {
             zeros: result.zeros >> b,
             ones: result.ones >> b,
-            ..Known::ANY
+            ..ValueRange::ANY
         },
-        _ => Known::ANY,
+        _ => ValueRange::ANY,
     }
 }

@@ -5,7 +5,7 @@
 
 use super::cond::Cond;
 use super::graph::{Flow, Graph};
-use super::known::low_mask;
+use super::value_range::low_mask;
 use crate::ir::{BinOp, Cmp, Edge, Op, Operand, Value, Width};
 
 impl Graph {
@@ -83,7 +83,7 @@ impl Graph {
 
     /// Both operands are values, or the left is a constant.
     fn bin_values(&mut self, op: BinOp, a: Operand, b: Operand) -> Operand {
-        let known = super::known::Known::bin(op, self.known(a), self.known(b));
+        let known = super::value_range::ValueRange::bin(op, self.known(a), self.known(b));
         if let Some(constant) = known.exact()
             && !op.may_reject()
         {

@@ -11,7 +11,7 @@
 //! captured bytes that its loads at fixed positions need, and `effects`, the
 //! loads at computed positions and the divisions that it must carry out.
 //! What a block compares or returns checks itself; who replaces that keeps the
-//! checks ([`Graph::keep_subject`]).
+//! checks ([`Graph::retain_subject_effects`]).
 //!
 //! So edges can be led past a block without repairing anything but that.
 //!
@@ -19,7 +19,7 @@
 //! right; a [`Op::Test`] is `Eq`, `Gt` or `Set` only, and the negation of test
 //! `t` is `Eq t, 0`.
 
-use super::known::Known;
+use super::value_range::ValueRange;
 use crate::ir::dominators::Dominators;
 use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value, limits};
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ const PROBES_MAX: usize = 32;
 /// How many of a node's operations that may reject are looked through for one
 /// that is there already, the latest first. One that is there twice is dropped
 /// by the pass that minimises checks.
-const EFFECTS_LOOKED_AT: usize = 32;
+const EFFECTS_VISITED_MAX: usize = 32;
 
 /// No value, or no node.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -48,7 +48,7 @@ pub(crate) const HAS_TEST: u8 = 4;
 /// What is known of a value from its expression alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Info {
-    pub(crate) known: Known,
+    pub(crate) known: ValueRange,
     /// Captured bytes that the expression's loads at fixed positions need.
     pub(crate) bound: u32,
     /// `HAS_…` bits.
@@ -132,7 +132,7 @@ impl Node {
 
     /// Adds an operation to be carried out.
     pub(crate) fn add_effect(&mut self, effect: Value) {
-        let mut known = self.effects.iter().rev().take(EFFECTS_LOOKED_AT);
+        let mut known = self.effects.iter().rev().take(EFFECTS_VISITED_MAX);
         if !known.any(|&known| known == effect) {
             self.effects.push(effect);
         }
@@ -173,7 +173,7 @@ const DEPTH_MAX: u32 = 32;
 
 impl Graph {
     /// The dominator tree. Whoever leaves the edges as they are may give it
-    /// back by [`keep_tree`](Self::keep_tree).
+    /// back by [`put_tree`](Self::put_tree).
     pub(crate) fn take_tree(&mut self) -> Dominators {
         self.tree.take().unwrap_or_else(|| {
             Dominators::of(self.nodes.len(), |index| self.nodes[index].flow.edges())
@@ -181,7 +181,7 @@ impl Graph {
     }
 
     /// Keeps the tree that was taken for whoever needs it next.
-    pub(crate) fn keep_tree(&mut self, tree: Dominators) {
+    pub(crate) fn put_tree(&mut self, tree: Dominators) {
         self.tree = Some(tree);
     }
 
@@ -281,9 +281,9 @@ impl Graph {
         self.info[value.index()].flags & flags != 0
     }
 
-    pub(crate) fn known(&self, operand: Operand) -> Known {
+    pub(crate) fn known(&self, operand: Operand) -> ValueRange {
         match operand {
-            Operand::Imm(constant) => Known::exactly(constant),
+            Operand::Imm(constant) => ValueRange::exactly(constant),
             Operand::Val(value) => self.info(value).known,
         }
     }
@@ -329,7 +329,7 @@ impl Graph {
 
     /// Makes node `index` carry out whatever may reject in what it compares
     /// or returns, so that this can be replaced.
-    pub(crate) fn keep_subject(&mut self, index: usize) {
+    pub(crate) fn retain_subject_effects(&mut self, index: usize) {
         let Some(subject) = self.nodes[index].flow.subject() else {
             return;
         };
@@ -441,10 +441,10 @@ impl Graph {
             size = size.saturating_add(info.size);
         }
         let known = match op {
-            Op::Param | Op::Len => Known::ANY,
-            Op::Load { width, .. } => Known::between(0, width.max_value()),
-            Op::Bin { op, a, b } => Known::bin(op, self.known(a), self.known(b)),
-            Op::Test { .. } => Known::between(0, 1),
+            Op::Param | Op::Len => ValueRange::ANY,
+            Op::Load { width, .. } => ValueRange::between(0, width.max_value()),
+            Op::Bin { op, a, b } => ValueRange::bin(op, self.known(a), self.known(b)),
+            Op::Test { .. } => ValueRange::between(0, 1),
         };
         match op {
             Op::Param => flags |= HAS_PARAM,

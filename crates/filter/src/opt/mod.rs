@@ -6,20 +6,20 @@
 //! then it is written back. `docs/explanation/compiler.md` describes the passes
 //! and what they rely on.
 
-pub(crate) mod checks;
+pub(crate) mod bounds_checks;
+mod compare_chain;
 pub(crate) mod cond;
 mod facts;
 mod fold;
 pub(crate) mod graph;
-pub(crate) mod known;
-mod leap;
-pub(crate) mod merge;
-mod rebuild;
+mod jump_threading;
 mod reorder;
-pub(crate) mod split;
+mod schedule;
+pub(crate) mod split_branch;
 mod straighten;
 pub(crate) mod substitute;
-mod thread;
+pub(crate) mod tail_merge;
+pub(crate) mod value_range;
 
 use crate::ir::Program;
 use graph::Graph;
@@ -87,11 +87,11 @@ impl Pass {
 
     fn apply(self, graph: &mut Graph) -> bool {
         match self {
-            Pass::Split => split::split(graph),
-            Pass::Thread => thread::thread(graph),
+            Pass::Split => split_branch::split(graph),
+            Pass::Thread => jump_threading::thread(graph),
             Pass::Straighten => straighten::straighten(graph),
-            Pass::Checks => checks::minimise(graph),
-            Pass::Merge => merge::merge(graph),
+            Pass::Checks => bounds_checks::minimise(graph),
+            Pass::Merge => tail_merge::merge(graph),
             Pass::Reorder => reorder::reorder(graph),
         }
     }
@@ -126,7 +126,7 @@ pub fn optimise(program: &mut Program) {
 /// many places, the program stays as it is.
 fn finish(program: &mut Program, graph: &mut Graph) {
     let values_max = 2 * program.values.len() + 64;
-    if let Some(rebuilt) = rebuild::rebuild(graph, values_max) {
+    if let Some(rebuilt) = schedule::rebuild(graph, values_max) {
         *program = rebuilt;
     }
 }

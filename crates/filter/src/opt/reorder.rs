@@ -8,7 +8,7 @@
 //! own are. If leaving means to reject, nothing of that matters: the chain
 //! accepts only what passes every test.
 
-use super::checks::captured_before;
+use super::bounds_checks::captured_before;
 use super::facts::Facts;
 use super::graph::{Flow, Graph};
 use crate::ir::dominators::Dominators;
@@ -39,7 +39,7 @@ pub(crate) fn reorder(graph: &mut Graph) -> bool {
     );
     let changed = walk.changed;
     if !changed {
-        graph.keep_tree(tree);
+        graph.put_tree(tree);
     }
     changed
 }
@@ -72,7 +72,7 @@ impl Reorder<'_> {
                 1 => tested(self.graph, parent),
                 _ => Operand::Imm(0),
             };
-            if stand_apart(self.graph, &chain, before) {
+            if is_interleaved(self.graph, &chain, before) {
                 let captured = self.captured[index].max(self.graph.nodes[index].bound);
                 let mark = self.facts.mark();
                 let order = schedule(self.graph, &chain, captured, before, &mut self.facts);
@@ -111,7 +111,7 @@ fn chain_from(graph: &Graph, index: usize, ways_in: &[u32]) -> Option<Chain> {
 
 /// Whether there are tests of one value with others between, `before` being
 /// the value tested last before the chain.
-fn stand_apart(graph: &Graph, chain: &Chain, before: Operand) -> bool {
+fn is_interleaved(graph: &Graph, chain: &Chain, before: Operand) -> bool {
     // Most chains are short: a list is faster than a set until it is long.
     let (mut listed, mut more) = (Vec::new(), BTreeSet::new());
     let mut last = before;
@@ -187,7 +187,7 @@ fn schedule(
     facts: &mut Facts,
 ) -> Vec<usize> {
     let nodes = chain.nodes.iter();
-    let scheduler = Scheduler {
+    let scheduler = TestOrder {
         tests: nodes
             .filter_map(|&index| Some((graph.nodes[index].flow.subject()?, tested(graph, index))))
             .collect(),
@@ -237,7 +237,7 @@ fn arrange(graph: &mut Graph, chain: &Chain, order: &[usize]) -> bool {
 
 /// Picks the next test again and again: one of the same value if allowed, else
 /// the first in the old order. Linear.
-struct Scheduler<'g> {
+struct TestOrder<'g> {
     graph: &'g Graph,
     /// The tests, each with the value that it needs first.
     tests: Vec<(Value, Operand)>,
@@ -252,7 +252,7 @@ struct Scheduler<'g> {
     rejects: bool,
 }
 
-impl Scheduler<'_> {
+impl TestOrder<'_> {
     fn order(mut self, before: Operand) -> Vec<usize> {
         let count = self.tests.len();
         let mut order = Vec::with_capacity(count);

@@ -1,10 +1,10 @@
 //! Frames at a rate, by a program in the kernel.
 
-use super::arrival::Arrival;
+use super::ingress::Arrival;
 use super::program::{Exit, program, shared};
 use super::template::{Template, TemplateError};
 use super::thread;
-use crate::cpu;
+use crate::affinity;
 use crate::net::Device;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -342,11 +342,11 @@ impl Inner {
         self.devices[0].host().enter()?;
         thread::allow_call_back()?;
         if self.realtime.load(Ordering::Relaxed) {
-            cpu::set_realtime(None, true)?;
+            affinity::set_realtime(None, true)?;
         }
         match self.cpu.load(Ordering::Relaxed) {
             ANY_CPU => {}
-            cpu => cpu::pin(None, cpu)?,
+            cpu => affinity::pin(None, cpu)?,
         }
         let before = self.carried()?;
         let ran = thread_time();

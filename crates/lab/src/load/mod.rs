@@ -21,8 +21,8 @@
 //! # }
 //! ```
 
-mod arrival;
 mod generator;
+mod ingress;
 mod program;
 mod search;
 mod sink;

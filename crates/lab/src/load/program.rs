@@ -1,7 +1,7 @@
 //! The generator's program: what runs in the kernel for each frame.
 
 use super::template::{Field, Order, RENEWED_BYTES, Template};
-use crate::words::{SHARED, load, store};
+use crate::shared_words::{SHARED, load, store};
 use weir_filter::backend::ebpf::{Asm, Insn, Label, Limits, Reg, helper, op};
 
 /// Numbers that the program and the generator share, each of eight bytes, at

@@ -294,6 +294,6 @@ impl Template {
                 bytes.fill(0);
             }
         }
-        !checksum::of(&header)
+        !checksum::internet_checksum(&header)
     }
 }

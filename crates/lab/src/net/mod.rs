@@ -23,27 +23,27 @@
 //! # }
 //! ```
 //!
-//! All of it needs root: tests ask [`need::root`](crate::need::root) first.
+//! All of it needs root: tests ask [`need::root`](crate::testenv::root) first.
 
 mod capture;
 mod device;
 mod error;
 mod host;
-mod line;
+mod linear;
 mod link;
-pub mod nobody;
 mod offloads;
 mod option;
 mod pair;
 mod process;
 mod routes;
-pub mod talk;
+pub mod traffic;
 mod tun;
+pub mod unprivileged;
 
 pub use device::{Counters, Device, Facts};
 pub use error::Error;
 pub use host::Host;
-pub use line::Line;
+pub use linear::Line;
 pub use link::LinkBuilder;
 pub use offloads::Offloads;
 pub use option::{get_option, set_option, set_option_bytes};

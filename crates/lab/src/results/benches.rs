@@ -2,7 +2,7 @@
 //! takes.
 
 use super::recorder::quoted;
-use crate::{libpcap, need};
+use crate::{libpcap, testenv};
 use std::fmt;
 use std::time::Duration;
 
@@ -201,12 +201,12 @@ impl Needs {
     /// Why this machine, or this user, does not have it.
     fn lacks(self) -> Option<String> {
         let found = match self {
-            Root => need::has_root(),
-            Tun => need::has_tun(),
+            Root => testenv::has_root(),
+            Tun => testenv::has_tun(),
             Libpcap => libpcap::open()
                 .map(drop)
                 .map_err(|_| format!("no libpcap ({})", libpcap::REMEDY)),
-            Program(name) => need::has_programs(&[name]),
+            Program(name) => testenv::has_programs(&[name]),
         };
         found.err()
     }

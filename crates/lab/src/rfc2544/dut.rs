@@ -1,8 +1,8 @@
 //! What is tested: a program of its own, between two interfaces.
 
-use super::bench::{Bench, Layout};
+use super::testbed::{Bench, Layout};
 use super::{Error, failed};
-use crate::cpu;
+use crate::affinity;
 use crate::net::{Process, Signal};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::{self, File};
@@ -106,7 +106,7 @@ impl Dut for Program {
             true => Stdio::piped(),
             false => Stdio::null(),
         });
-        cpu::place(&mut command, bench.setup().cpus.dut);
+        affinity::place(&mut command, bench.setup().cpus.dut);
         let process = bench.dut().spawn(command).map_err(failed(what()))?;
         let mut started = Started {
             name: self.name.clone(),
@@ -181,7 +181,7 @@ impl Running for Started {
             let name = task.map_err(failed(what()))?.file_name();
             // A thread may have ended since.
             if let Ok(number) = name.to_string_lossy().parse() {
-                let _ = cpu::set_realtime(Some(number), on);
+                let _ = affinity::set_realtime(Some(number), on);
             }
         }
         Ok(())

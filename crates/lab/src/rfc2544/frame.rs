@@ -91,7 +91,7 @@ pub(super) fn expected(way: &Way, sent: &Template) -> Template {
     frame[6..12].copy_from_slice(&src.0);
     frame[TTL_AT] -= way.hops;
     frame[IP_CHECKSUM_AT..IP_CHECKSUM_AT + 2].fill(0);
-    let sum = checksum::of(&frame[IP]);
+    let sum = checksum::internet_checksum(&frame[IP]);
     frame[IP_CHECKSUM_AT..IP_CHECKSUM_AT + 2].copy_from_slice(&sum.to_be_bytes());
     template
 }

@@ -35,24 +35,24 @@
 //! # }
 //! ```
 
-mod bench;
+mod baselines;
+mod checker;
 mod dut;
 mod frame;
-mod judge;
 mod measure;
-mod peers;
 mod receiver;
+mod testbed;
 mod tester;
 
-pub use bench::{Bench, Cpus, DESTINATIONS_MAX, Layout, Setup};
+pub use baselines::Peer;
 pub use dut::{Dut, Program, Ready, Running};
 pub use frame::{SIZE_MAX, SIZE_MIN, SIZES};
 pub use measure::{
     BackToBack, Latency, LossPoint, Throughput, Try, back_to_back, gentle, latency, loss,
     percentile, throughput,
 };
-pub use peers::Peer;
 pub use receiver::Judged;
+pub use testbed::{Bench, Cpus, DESTINATIONS_MAX, Layout, Setup};
 pub use tester::{Ask, Gave, Look, Tester};
 
 use crate::load::GeneratorError;

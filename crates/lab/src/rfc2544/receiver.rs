@@ -1,6 +1,6 @@
 //! One end that receives and judges.
 
-use super::judge::{self, Expected, shared};
+use super::checker::{self, Expected, shared};
 use super::{Error, SinkKind};
 use crate::net::Device;
 use std::os::fd::AsFd;
@@ -87,7 +87,7 @@ impl Receiver {
             maps: &maps.each_ref().map(AsFd::as_fd),
             ..Load::at(hook)
         };
-        let program = Program::load(&judge::program(hook, expected), &load)?;
+        let program = Program::load(&checker::program(hook, expected), &load)?;
         let attach = || Attachment::new(&program, device.index(), hook);
         let [shared, seen, times] = maps;
         Ok(Receiver {

@@ -2,10 +2,10 @@
 //! each.
 
 use super::Error;
-use super::bench::Bench;
+use super::checker::Expected;
 use super::frame::{self, SHORTEST, SIZE_MAX, SIZE_MIN, TAG_AT, TIME_AT};
-use super::judge::Expected;
 use super::receiver::{Judged, Receiver};
+use super::testbed::Bench;
 use crate::load::{Generator, Rate, Sent, Template};
 use std::fmt;
 use std::thread;

@@ -17,10 +17,10 @@ mod tcpdump;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use weir_lab::captures::{self, LINKTYPES, NamedCapture};
 use weir_lab::corpus::{self, Entry};
 use weir_lab::oracle::{Frame, Oracle};
 use weir_lab::rng::Rng;
-use weir_lab::traffic::{self, LINKTYPES, NamedCapture};
 use weir_link::names::SystemNames;
 use weir_wire::LinkType;
 
@@ -61,7 +61,7 @@ fn relinked(captures: &[NamedCapture], linktype: LinkType, count: usize) -> Vec<
         }
         let step = capture.frames.len().div_ceil(count).max(1);
         for (turn, index) in (0..capture.frames.len()).step_by(step).enumerate() {
-            if let Some(frame) = traffic::relink(&capture.frames[index], linktype, turn) {
+            if let Some(frame) = captures::relink(&capture.frames[index], linktype, turn) {
                 let source = format!("{name}:{} as {linktype}", index + 1);
                 samples.push(Sample { source, frame });
             }
@@ -87,7 +87,7 @@ fn damaged(samples: &[Sample], seed: u64, count: usize) -> Vec<Sample> {
     let copies = (0..if samples.is_empty() { 0 } else { count }).map(|turn| {
         let original = rng.choose(samples);
         let source = format!("{} damaged (seed {seed:#x}, {turn})", original.source);
-        let frame = traffic::damage(&mut rng, &original.frame);
+        let frame = captures::damage(&mut rng, &original.frame);
         Sample { source, frame }
     });
     copies.collect()
@@ -134,7 +134,7 @@ fn judge_all(
 #[test]
 fn captures_under_their_own_link_types() {
     let Some(oracle) = Oracle::load() else { return };
-    let captures = traffic::captures(&oracle);
+    let captures = captures::captures(&oracle);
     if captures.is_empty() {
         return;
     }
@@ -151,7 +151,7 @@ fn captures_under_their_own_link_types() {
 #[test]
 fn the_same_frames_under_every_link_type() {
     let Some(oracle) = Oracle::load() else { return };
-    let captures = traffic::captures(&oracle);
+    let captures = captures::captures(&oracle);
     if captures.is_empty() {
         return;
     }

@@ -7,7 +7,7 @@ use weir_filter::interp::Interp;
 use weir_filter::lang::expr::compile;
 use weir_lab::oracle::Oracle;
 use weir_lab::rng::Rng;
-use weir_lab::{corpus, need, traffic};
+use weir_lab::{captures, corpus, testenv};
 use weir_link::names::SystemNames;
 
 use crate::WHOLE;
@@ -18,7 +18,7 @@ const EACH: usize = if WHOLE { 60 } else { 6 };
 
 /// What `tcpdump --count` prints of the packets it keeps.
 fn count(path: &Path, text: &str) -> Option<usize> {
-    let output = need::program("tcpdump")?
+    let output = testenv::program("tcpdump")?
         .args(["-n", "--count", "-r"])
         .args([path.as_os_str(), "--".as_ref(), text.as_ref()])
         .stderr(Stdio::null())
@@ -30,7 +30,7 @@ fn count(path: &Path, text: &str) -> Option<usize> {
 
 #[test]
 fn tcpdump_counts_the_same() {
-    if !need::programs(&["tcpdump"]) {
+    if !testenv::programs(&["tcpdump"]) {
         return;
     }
     // libpcap's own reader gives the frames; it need not be tcpdump's libpcap.
@@ -40,8 +40,10 @@ fn tcpdump_counts_the_same() {
     let realistic = corpus::family("realistic");
     let names = SystemNames::new();
     let (mut compared, mut packets) = (0, 0);
-    for (name, capture) in traffic::captures(&oracle) {
-        let path = need::captures().expect("they were just read").join(&name);
+    for (name, capture) in captures::captures(&oracle) {
+        let path = testenv::captures()
+            .expect("they were just read")
+            .join(&name);
         for _ in 0..EACH {
             let text = rng.choose(&realistic);
             let program = compile(text, &context(capture.linktype, &names));

@@ -7,8 +7,8 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_lab::command::Command;
-use weir_lab::need;
-use weir_lab::net::{Device, Lab, Process, nobody};
+use weir_lab::net::{Device, Lab, Process, unprivileged};
+use weir_lab::testenv;
 use weir_lab::wait::Limited;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,8 +25,8 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn sleeper() -> Command {
-    let mut command = need::program("sleep").expect("coreutils are essential");
-    command.uid(nobody::NOBODY).gid(nobody::NOBODY);
+    let mut command = testenv::program("sleep").expect("coreutils are essential");
+    command.uid(unprivileged::NOBODY).gid(unprivileged::NOBODY);
     command.arg("1000");
     command
 }
@@ -41,7 +41,7 @@ fn sleeps(pid: u32) -> bool {
 
 #[test]
 fn a_host_that_is_dropped_takes_its_end_along() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -60,11 +60,11 @@ fn a_host_that_is_dropped_takes_its_end_along() {
 
 #[test]
 fn a_process_is_killed_when_it_is_dropped_with_its_children() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let host = Lab::new().host("a").unwrap();
-    let mut command = need::program("sh").expect("dash is essential");
+    let mut command = testenv::program("sh").expect("dash is essential");
     command
         .args(["-c", "sleep 1000 & echo $!; wait"])
         .stdout(Stdio::piped());
@@ -105,7 +105,7 @@ fn the_one_to_be_killed() {
 
 #[test]
 fn a_killed_child_leaves_nothing() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let host = Lab::new().host("outer").unwrap();
@@ -139,11 +139,11 @@ fn a_killed_child_leaves_nothing() {
 
 #[test]
 fn output_ends_with_the_process() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let host = Lab::new().host("a").unwrap();
-    let mut command = need::program("cat").expect("coreutils are essential");
+    let mut command = testenv::program("cat").expect("coreutils are essential");
     command.arg("/proc/self/net/dev");
     let output = host.output(command).unwrap();
     assert!(output.status.success());

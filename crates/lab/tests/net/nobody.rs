@@ -2,8 +2,8 @@
 
 use std::fs;
 use weir_lab::command::Command;
-use weir_lab::need;
-use weir_lab::net::{Lab, nobody};
+use weir_lab::net::{Lab, unprivileged};
+use weir_lab::testenv;
 
 /// The lines of a thread's status that say who it is and what it may do.
 fn rights(status: &str) -> Vec<String> {
@@ -28,16 +28,16 @@ const NONE: [&str; 6] = [
 
 #[test]
 fn a_thread_is_nobody_and_its_process_is_not() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let status = || fs::read_to_string("/proc/thread-self/status").unwrap();
-    assert_eq!(rights(&nobody::run(status)), NONE);
+    assert_eq!(rights(&unprivileged::run(status)), NONE);
     assert!(rights(&status())[0].starts_with("Uid: 0 0"));
-    assert!(nobody::run(|| fs::read_to_string("/etc/shadow")).is_err());
+    assert!(unprivileged::run(|| fs::read_to_string("/etc/shadow")).is_err());
     let host = Lab::new().host("a").unwrap();
-    assert!(nobody::run(|| host.enter()).is_err());
-    let inside = host.run(|| nobody::run(|| fs::read_to_string("/proc/thread-self/net/dev")));
+    assert!(unprivileged::run(|| host.enter()).is_err());
+    let inside = host.run(|| unprivileged::run(|| fs::read_to_string("/proc/thread-self/net/dev")));
     assert_eq!(inside.unwrap().lines().count(), 3, "two of headings and lo");
 }
 
@@ -54,13 +54,17 @@ fn shows_its_rights() {
 /// Where `/dev/net/tun` of the machine is for root alone, too.
 #[test]
 fn a_process_of_nobody_has_a_device_for_tap_interfaces() {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return;
     }
     let host = Lab::new().host("a").unwrap();
-    host.tap("tap0", nobody::NOBODY).unwrap();
-    let mut command = nobody::command(std::env::current_exe().unwrap());
-    let opens = ["nobody::opens_its_interface", "--exact", "--nocapture"];
+    host.tap("tap0", unprivileged::NOBODY).unwrap();
+    let mut command = unprivileged::command(std::env::current_exe().unwrap());
+    let opens = [
+        "unprivileged::opens_its_interface",
+        "--exact",
+        "--nocapture",
+    ];
     command.args(opens).env(SHOWS, "1");
     let output = host.output(command).unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -77,14 +81,14 @@ fn opens_its_interface() {
 
 #[test]
 fn a_process_in_a_host_is_nobody() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let host = Lab::new().host("a").unwrap();
     // This test's executable, told to show what it is.
     let this = std::env::current_exe().unwrap();
-    let show = ["nobody::shows_its_rights", "--exact", "--nocapture"];
-    let mut command = nobody::command(this);
+    let show = ["unprivileged::shows_its_rights", "--exact", "--nocapture"];
+    let mut command = unprivileged::command(this);
     command.args(show).env(SHOWS, "1");
     let output = host.output(command).unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -97,10 +101,10 @@ fn a_process_in_a_host_is_nobody() {
 
 #[test]
 fn a_panic_of_nobody_goes_on() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
-    let caught = std::panic::catch_unwind(|| nobody::run(|| panic!("as nobody")));
+    let caught = std::panic::catch_unwind(|| unprivileged::run(|| panic!("as nobody")));
     assert_eq!(
         *caught.unwrap_err().downcast::<&str>().unwrap(),
         "as nobody"

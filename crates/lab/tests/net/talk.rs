@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
-use weir_lab::need;
-use weir_lab::net::talk::{Session, Spread, bulk, ping, spread};
+use weir_lab::net::traffic::{Session, Spread, bulk, ping, spread};
 use weir_lab::net::{Device, Host, Lab, Offloads};
+use weir_lab::testenv;
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -22,7 +22,7 @@ fn pair(offloads: Offloads) -> (Host, Host, Device, Device) {
 
 #[test]
 fn echo_requests_are_answered_or_not() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (a, _b, eth_a, eth_b) = pair(Offloads::OFF);
@@ -44,7 +44,7 @@ fn echo_requests_are_answered_or_not() {
 
 #[test]
 fn a_session_notices_a_stall() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (a, b, eth_a, _) = pair(Offloads::OFF);
@@ -73,7 +73,7 @@ fn a_session_notices_a_stall() {
 
 #[test]
 fn datagrams_are_spread_over_ports() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (a, b, ..) = pair(Offloads::OFF);
@@ -110,7 +110,7 @@ fn datagrams_are_spread_over_ports() {
 
 #[test]
 fn a_bulk_transfer_is_measured() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (a, b, _, eth_b) = pair(Offloads::VETH);

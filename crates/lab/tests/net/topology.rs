@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 use weir_lab::net::{Device, Error, Host, Lab};
-use weir_lab::{need, wait};
+use weir_lab::{testenv, wait};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -27,7 +27,7 @@ fn datagram(from: &Host, to: &Host, address: IpAddr) -> Vec<u8> {
 
 #[test]
 fn two_hosts_talk_over_a_link() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -67,7 +67,7 @@ fn two_hosts_talk_over_a_link() {
 
 #[test]
 fn a_new_link_is_silent() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -87,7 +87,7 @@ fn a_new_link_is_silent() {
 
 #[test]
 fn hosts_hear_each_other_through_a_bridge() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -118,7 +118,7 @@ fn hosts_hear_each_other_through_a_bridge() {
 
 #[test]
 fn devices_change_under_way() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -150,7 +150,7 @@ fn devices_change_under_way() {
 
 #[test]
 fn a_host_has_kernel_parameters_of_its_own() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -165,7 +165,7 @@ fn a_host_has_kernel_parameters_of_its_own() {
 /// Where the kernel has VLAN devices they work; where not, that is said.
 #[test]
 fn vlan_devices_work_or_are_said_to_be_absent() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_lab::net::{Device, Lab, Offloads};
-use weir_lab::{need, wait};
+use weir_lab::{testenv, wait};
 use weir_wire::{ethernet, ipv4, tcp};
 
 const SENT_BYTES: usize = 200_000;
@@ -46,14 +46,14 @@ fn frames_of_a_transfer(offloads: Offloads) -> (Vec<Vec<u8>>, [Device; 2]) {
 
 fn checksum_is_right(frame: &[u8]) -> bool {
     let packet = ipv4::Packet::new(&frame[14..]).unwrap();
-    let addresses = weir_wire::Addresses::V4(packet.src(), packet.dst());
+    let addresses = weir_wire::AddrPair::V4(packet.src(), packet.dst());
     let segment = tcp::Segment::new(packet.payload()).unwrap();
     packet.checksum_is_right() && segment.checksum_is_right(addresses)
 }
 
 #[test]
 fn without_offloads_every_frame_is_whole() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (frames, [eth_a, eth_b]) = frames_of_a_transfer(Offloads::OFF);
@@ -69,7 +69,7 @@ fn without_offloads_every_frame_is_whole() {
 /// The reason for the setting: as a veth is made, neither holds.
 #[test]
 fn with_offloads_they_are_not() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (frames, [eth_a, _]) = frames_of_a_transfer(Offloads::VETH);

@@ -7,11 +7,11 @@ use faulty::{Fault, Faulty};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_lab::load::{Rate, Search, Sent};
-use weir_lab::need;
 use weir_lab::rfc2544::{
     Ask, Bench, Cpus, Dut, Error, Gave, Judged, Layout, Look, Peer, Program, Ready, Setup,
     SinkKind, Tester, back_to_back, gentle, latency, loss, percentile, throughput,
 };
+use weir_lab::testenv;
 
 /// A device that passes so many frames a second, and a queue of so many; the
 /// sender reaches so many.
@@ -217,7 +217,7 @@ const FEW: Ask = Ask {
 
 #[test]
 fn the_kernels_own_pass_every_frame_as_it_should_be() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let _turn = my_turn();
@@ -269,7 +269,7 @@ fn passes_all(peer: Peer, sink: SinkKind, size: usize, both_ways: bool) {
 
 #[test]
 fn frames_go_to_many_destinations_by_their_routes() {
-    if !need::root() || !need::programs(&["ip"]) {
+    if !testenv::root() || !testenv::programs(&["ip"]) {
         return;
     }
     let _turn = my_turn();
@@ -291,7 +291,7 @@ fn frames_go_to_many_destinations_by_their_routes() {
         } else {
             "16.0.1.0/24"
         };
-        let mut command = need::program("ip").expect("the test has asked for it");
+        let mut command = testenv::program("ip").expect("the test has asked for it");
         command.args(["route", "del", gone]);
         assert!(bench.dut().output(command).unwrap().status.success());
         let mut tester = Tester::new(&bench, 64, Look::Whole, 10_000).unwrap();
@@ -306,7 +306,7 @@ fn frames_go_to_many_destinations_by_their_routes() {
 /// What they lose is the machine's business; what they pass on is not.
 #[test]
 fn programs_pass_frames_as_they_should_be() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let _turn = my_turn();
@@ -319,7 +319,7 @@ fn programs_pass_frames_as_they_should_be() {
         let bench = Bench::new(peer.layout(), &setup).unwrap();
         let mut running = match peer.start(&bench) {
             Err(error @ weir_lab::rfc2544::Error::Missing { .. }) => {
-                need::skip(&error.to_string());
+                testenv::skip(&error.to_string());
                 continue;
             }
             started => started.unwrap(),
@@ -343,7 +343,7 @@ fn programs_pass_frames_as_they_should_be() {
 
 #[test]
 fn a_lossless_rate_is_found_for_the_bridge() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let _turn = my_turn();
@@ -365,7 +365,7 @@ fn a_lossless_rate_is_found_for_the_bridge() {
 
 #[test]
 fn each_fault_is_told_by_its_name() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let _turn = my_turn();
@@ -405,7 +405,7 @@ fn each_fault_is_told_by_its_name() {
 
 #[test]
 fn a_program_is_started_checked_and_ended() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let _turn = my_turn();
@@ -454,7 +454,7 @@ fn a_program_is_started_checked_and_ended() {
 
 #[test]
 fn a_device_that_takes_nothing_or_is_no_size_is_refused() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let _turn = my_turn();

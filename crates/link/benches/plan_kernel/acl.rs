@@ -89,7 +89,7 @@ fn measure(profile: Profile, count: usize, table: &mut Table, results: &Recorder
     table.row(&[
         format!("{profile:?}"),
         format!("{count} ({refused} refused)"),
-        bed.plan.shapes().to_string(),
+        bed.plan.subtables().to_string(),
         insns.to_string(),
         format!("{load:.1}"),
         format!("{bound:.1}"),

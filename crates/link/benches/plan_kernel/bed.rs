@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use weir_demux::kernel::record::{SHORT_FRAME_MAX, SHORT_HEADER_BYTES};
-use weir_demux::kernel::{Change, Half, Hook, KernelPlan, Need, Options, Part};
+use weir_demux::kernel::{Change, Half, Hook, KernelPlan, MapRole, Options, Recompile};
 use weir_demux::{Binding, BindingId, Filter, Target};
 use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
 use weir_filter::lang::expr::{Context, compile};
@@ -68,7 +68,7 @@ impl Bed {
         let rings: Vec<Map> = (0..ports).map(ring).collect();
         let keys: Vec<u8> = (0..ports).flat_map(u32::to_ne_bytes).collect();
         let fds: Vec<_> = rings.iter().map(AsFd::as_fd).collect();
-        let put = maps.map(Part::Rings).put_batch(&keys, &fds);
+        let put = maps.map(MapRole::Rings).put_batch(&keys, &fds);
         put.expect("rings are put in");
         Bed {
             hook,
@@ -96,9 +96,9 @@ impl Bed {
     }
 
     /// A program of the plan as it is, made as for a live interface: with its
-    /// shapes put in order first.
+    /// subtables put in order first.
     pub(crate) fn load(&mut self, hook: Hook) -> Program {
-        self.plan.sweep();
+        self.plan.prepare_recompile();
         let program = self.maps.load(&self.plan, hook);
         program.unwrap_or_else(|error| panic!("{error}"))
     }
@@ -106,7 +106,7 @@ impl Bed {
     /// Gives whether a new program is needed.
     pub(crate) fn apply(&mut self, change: &Change) -> bool {
         self.maps.apply(&self.plan, change).expect("writes");
-        change.programs == Need::Programs
+        change.programs == Recompile::Required
     }
 
     /// Loads the plan's program, into the slot.
@@ -116,7 +116,7 @@ impl Bed {
             .put(&[0; 4], &program)
             .expect("the slot takes it");
         self.plan
-            .program(self.hook, Half::Shapes)
+            .program(self.hook, Half::Subtables)
             .expect("it was lowered above")
             .insns
             .len()
@@ -325,7 +325,7 @@ impl Bed {
         asm.push(Insn::mov32(Reg::R0, 1));
         asm.push(Insn::exit());
         let insns = asm.finish(&Limits::default()).expect("a short program");
-        let rings = self.maps.map(Part::Rings);
+        let rings = self.maps.map(MapRole::Rings);
         let load = Load {
             name: "rings",
             maps: &[rings.as_fd(), state.as_fd()],

@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 use weir_demux::Filter;
-use weir_demux::kernel::{Half, Hook, Part};
+use weir_demux::kernel::{Half, Hook, MapRole};
 use weir_lab::results::{Bar, Recorder, Unit};
 use weir_lab::rules::shapes;
 use weir_link::bpf::{Map, MapSpec, Program};
@@ -83,13 +83,13 @@ pub(crate) fn changes(results: &Recorder) {
     record(what, known.0, bar);
     let epoch = bed.plan.epoch();
     let settle = times(1, |_| {
-        let change = bed.plan.settle(epoch);
+        let change = bed.plan.reclaim(epoch);
         bed.apply(&change);
     });
     add("(settling all 1,000 of them)", settle, Bar::None);
     let filters: Vec<Filter> = shapes(3, 40).iter().map(|text| filter(text)).collect();
     for (tag, filter) in (0..).zip(filters) {
-        let shapes = bed.plan.shapes();
+        let shapes = bed.plan.subtables();
         let (start, own) = (Instant::now(), own_us());
         bed.bind(binding(filter, true, tag, tag));
         let program = bed.load(Hook::Xdp);
@@ -98,7 +98,7 @@ pub(crate) fn changes(results: &Recorder) {
         if [0, 6, 12, 18, 24, 30, 39].contains(&tag) {
             let insns = bed
                 .plan
-                .program(Hook::Xdp, Half::Shapes)
+                .program(Hook::Xdp, Half::Subtables)
                 .expect("it was lowered above")
                 .insns
                 .len();
@@ -122,7 +122,7 @@ pub(crate) fn changes(results: &Recorder) {
     add("a ring of 1 MiB made", made, Bar::None);
     record("a ring of 1 MiB made", made.0, Bar::None);
     let put = times(20, |turn| {
-        let slots = bed.maps.map(Part::Rings);
+        let slots = bed.maps.map(MapRole::Rings);
         slots
             .put(&(turn as u32).to_ne_bytes(), &rings[turn])
             .expect("it is put in");
@@ -137,7 +137,7 @@ pub(crate) fn changes(results: &Recorder) {
     let keys: Vec<u8> = (0..1_000_u32).flat_map(u32::to_ne_bytes).collect();
     let nobodys = Map::create("nobody", &MapSpec::ring_buf(1 << 16)).expect("a ring");
     bed.maps
-        .map(Part::Rings)
+        .map(MapRole::Rings)
         .put_batch(&keys, &vec![nobodys.as_fd(); 1_000])
         .expect("they are there");
     let all = start.elapsed().as_secs_f64() * 1e6;

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use weir_demux::kernel::Hook as PlanHook;
-use weir_lab::net::talk::bulk_on;
+use weir_lab::net::traffic::bulk_on;
 use weir_lab::net::{Device, Lab, Offloads};
 use weir_lab::results::{Bar, Recorder, Unit};
 use weir_link::bpf::Hook;

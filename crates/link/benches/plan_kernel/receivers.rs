@@ -13,7 +13,7 @@ use std::time::Duration;
 use weir_demux::kernel::Hook as PlanHook;
 use weir_demux::kernel::record::Record;
 use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
-use weir_lab::cpu;
+use weir_lab::affinity;
 use weir_lab::net::Device;
 use weir_link::bpf::{Attachment, Hook, Load, Map, MapSpec, Program, ProgramType};
 use weir_link::live::Dispatcher;
@@ -65,8 +65,8 @@ impl Receiver {
         let (count, stop) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         let (counted, stopped) = (Arc::clone(&count), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
-            cpu::pin(None, READING).expect("there is a second CPU");
-            cpu::set_realtime(None, is_realtime()).expect("root may");
+            affinity::pin(None, READING).expect("there is a second CPU");
+            affinity::set_realtime(None, is_realtime()).expect("root may");
             std::hint::black_box(read(&stopped, &counted));
             thread_time()
         });

@@ -387,7 +387,7 @@ pub(crate) fn mixed(results: &Recorder) {
         };
         let mut row = vec![
             (count + 1).to_string(),
-            bed.plan.shapes().to_string(),
+            bed.plan.subtables().to_string(),
             insns.to_string(),
         ];
         let first = *first.get_or_insert([others, taken, taken]);

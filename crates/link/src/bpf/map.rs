@@ -1,7 +1,7 @@
 //! Maps: what a program in the kernel and one outside share.
 #![allow(unsafe_code)] // Keys and values go to the kernel without their length.
 
-use super::spec::{MapSpec, MapType, possible_cpus};
+use super::map_spec::{MapSpec, MapType, possible_cpus};
 use super::{is_not_permitted, kernel_name, sys};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

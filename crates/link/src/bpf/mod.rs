@@ -19,21 +19,22 @@
 //! ```
 
 mod attach;
-mod live;
+mod live_frames;
 mod map;
-mod memory;
+mod map_memory;
+mod map_spec;
 mod object;
 mod pin;
 mod program;
-mod spec;
 mod sys;
 
 pub(crate) use attach::is_missing;
 pub use attach::{AttachError, Attachment, AttachmentInfo, Hook, programs_at};
-pub use live::{LIVE_BATCH_MAX, LiveRun};
+pub use live_frames::{LIVE_BATCH_MAX, LiveRun};
 pub use map::ring;
 pub use map::{BatchError, Map, MapError};
-pub use memory::MapMemory;
+pub use map_memory::MapMemory;
+pub use map_spec::{MapSpec, MapType, possible_cpus};
 pub use object::{
     MapInfo, ObjectError, ObjectKind, ProgramInfo, attachment, ids, open, program_info,
 };
@@ -42,7 +43,6 @@ pub use program::{
     FRAME_BYTES_MIN, LOG_LINES_MAX, Load, LoadError, Program, ProgramType, Ran, TestRun,
     TestRunError,
 };
-pub use spec::{MapSpec, MapType, possible_cpus};
 
 /// Whether an error of the system means that privilege is missing.
 fn is_not_permitted(error: &std::io::Error) -> bool {

@@ -278,7 +278,7 @@ fn check_maps(insns: &[Insn], maps: usize) -> Result<(), LoadError> {
     for (at, place) in insns
         .iter()
         .enumerate()
-        .filter_map(|(at, insn)| Some((at, insn.map_place()?)))
+        .filter_map(|(at, insn)| Some((at, insn.map_value_address()?)))
     {
         if usize::try_from(place).is_ok_and(|place| place < maps) {
             continue;

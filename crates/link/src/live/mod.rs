@@ -14,14 +14,14 @@
 //! that each frame is seen once also while both are there. From one kind of
 //! XDP to the other the way leads over tc.
 
-mod checked;
 mod dispatcher;
-mod rules;
+mod egress;
+mod egress_rules;
 mod send;
 
-pub use checked::{CheckedPath, PathCounts, PathError, SendEnd, close_path};
 pub use dispatcher::{Dispatcher, LiveError, UNDER_WAY_MAX, sweep};
-pub use rules::{RulesError, SendRules};
+pub use egress::{CheckedPath, PathCounts, PathError, SendEnd, close_path};
+pub use egress_rules::{RulesError, SendRules};
 pub use send::{SendError, Sender};
 
 use crate::bpf::Hook;

@@ -14,13 +14,13 @@
 //! Every frame that is not carried has a [`DropReason`], told to the sender and
 //! counted. [`traffic`] makes frames to send.
 
+mod direction;
 mod rng;
 pub mod traffic;
-mod way;
 
-pub use way::{Counters, DropReason, Impairments, InvalidImpairments};
+pub use direction::{Counters, DropReason, Impairments, InvalidImpairments};
 
-use way::Way;
+use direction::Way;
 
 /// One of a link's two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

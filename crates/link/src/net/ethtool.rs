@@ -1,7 +1,7 @@
 //! What ethtool tells of a driver, and sets.
 #![allow(unsafe_code)] // The ioctl of ethtool.
 
-use super::request::Request;
+use super::ifreq::Request;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};

@@ -4,20 +4,20 @@
 //! in when it opened a [`Netlink`] socket, [`Interfaces`] or a [`Watcher`]; and
 //! needs no privilege.
 
-pub(crate) mod change;
 mod ethtool;
 mod features;
+pub(crate) mod ifreq;
 mod interface;
+mod monitor;
 mod namespace;
 mod neighbour;
 mod netlink;
-mod option;
 mod peer;
-pub(crate) mod request;
 mod routes;
-mod run;
+mod sockopt;
 mod tap;
-mod watch;
+pub(crate) mod veth;
+mod write_batch;
 
 pub use ethtool::{Feature, driver};
 pub use features::Features;
@@ -25,13 +25,13 @@ pub(crate) use interface::find_index;
 pub use interface::{
     Address, Interface, InterfaceError, Interfaces, Xdp, XdpMode, drops, interfaces,
 };
+pub use monitor::{AddressWatcher, Event, Watcher};
 pub(crate) use namespace::Namespace;
 pub use namespace::NamespaceError;
 pub use neighbour::{NeighbourNews, Neighbours};
 pub use netlink::Netlink;
-pub(crate) use option::set_option;
 pub use peer::{Credentials, peer_credentials, peer_groups, peer_pidfd, set_pass_rights};
 pub use routes::{Route, RouteEvent, RouteHop, RouteKind, RouteWatcher};
-pub use run::Run;
+pub(crate) use sockopt::set_option;
 pub use tap::{Tap, TapGso, TapHeader};
-pub use watch::{AddressWatcher, Event, Watcher};
+pub use write_batch::Run;

@@ -2,8 +2,8 @@
 //! descriptor.
 #![allow(unsafe_code)] // The ioctls that make the interface.
 
+use super::ifreq::{Flags, Request};
 use super::interface::tap_queues;
-use super::request::{Flags, Request};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, ioctl};

@@ -5,8 +5,8 @@
 //!  then per frame:  seconds 4 │ fraction 4 │ captured 4 │ wire 4 │ the bytes
 //! ```
 
+use super::byte_order::{ByteOrder, array};
 use super::input::Input;
-use super::order::{ByteOrder, array};
 use super::{Damage, Error, Interface, Part, Record, Resolution};
 use super::{frame_len_max, linktype, snaplen};
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::unpack::{Unpack, UnpackError};
+use super::decompress::{Unpack, UnpackError};
 use super::{Damage, Error, Packing, Part};
 
 /// The buffer's length at first: it stays in the second-level cache, which is

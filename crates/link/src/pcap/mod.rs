@@ -29,19 +29,19 @@
 //! types), a block 16 MiB. A file costs no more memory than that, plus up to
 //! 128 MiB for the window of a zstd file that asks for it.
 
+mod block_writer;
+mod byte_order;
 mod classic;
+mod decompress;
 mod error;
-mod gather;
 mod input;
 mod ng;
-mod order;
 mod reader;
-mod unpack;
 mod writer;
 
+pub use decompress::Packing;
 pub use error::{Damage, Error, Part};
 pub use reader::{Progress, Reader};
-pub use unpack::Packing;
 pub use writer::{WriteError, Writer};
 
 use weir_wire::LinkType;

@@ -14,8 +14,8 @@
 
 use std::collections::HashMap;
 
+use super::byte_order::{ByteOrder, array};
 use super::input::Input;
-use super::order::{ByteOrder, array};
 use super::{Damage, Error, INTERFACES_MAX, Interface, NAME_LEN_MAX, Part, Record, Resolution};
 use super::{frame_len_max, linktype, snaplen};
 

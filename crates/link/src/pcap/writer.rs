@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::gather::Gather;
+use super::block_writer::Gather;
 use super::{FrameRef, Interface, NAME_LEN_MAX, frame_len_max};
 
 /// What is gathered before it is written: many writers are open at once.

@@ -12,32 +12,25 @@
 //! - [`State`]: the page that both sides share: heartbeat, limit, epoch.
 
 mod abi;
-mod bulk;
-mod death;
-mod fast;
+mod flow_cache;
 mod gate;
-mod host;
-mod host_change;
-mod place;
-mod priority;
-mod program;
-mod promiscuous;
-mod socket;
-mod state;
-mod waits;
+mod host_filter;
+mod sched;
+mod tx_burst;
+mod xsk;
 
-pub use bulk::{BULK_BYTES, BULK_FRAMES_MAX, Bulk, BulkError, POOLS_MAX};
-pub use death::{DeathWord, Life};
-pub use fast::{
+pub use flow_cache::{
     DriverEvent, DriverWatch, FAST_ENTRIES_MAX, Fast, FastAction, FastKey, FastKind, PATIENCE,
     takes_redirected,
 };
+pub use gate::liveness::{DeathWord, Life};
+pub use gate::pin_dir::Holder;
+pub use gate::shared_page::{Bypass, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, State, Trips, Why};
 pub use gate::{Attached, Gate, GateError, GateParts, LinkParts};
-pub use host::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
-pub use host_change::HostChange;
-pub use place::Holder;
-pub use priority::first_in_line;
-pub(crate) use socket::send_many_at_once;
-pub use socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};
-pub use state::{Bypass, LINKS_MAX, MEMBERS_MAX, QUEUES_MAX, State, Trips, Why};
-pub use waits::waits;
+pub use host_filter::update::HostChange;
+pub use host_filter::{HOST_ADDRESSES_MAX, HostFilter, HostFilterError};
+pub use sched::context_switches::waits;
+pub use sched::priority::first_in_line;
+pub use tx_burst::{BULK_BYTES, BULK_FRAMES_MAX, Bulk, BulkError, POOLS_MAX};
+pub(crate) use xsk::socket::send_many_at_once;
+pub use xsk::socket::{CopyMode, Xsk, XskCounts, XskError, XskSpec, wait_readable};

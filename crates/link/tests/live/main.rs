@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use weir_filter::backend::ebpf::{Insn, Reg, op};
-use weir_lab::need;
-use weir_lab::net::{Device, Host, Lab, nobody};
+use weir_lab::net::{Device, Host, Lab, unprivileged};
+use weir_lab::testenv;
 use weir_link::bpf::{Hook, Load, Map, MapMemory, MapSpec, PinFolder, Program, ProgramType};
 use weir_link::live::{Dispatcher, LiveError, SendError, Sender, sweep};
 
@@ -38,7 +38,7 @@ struct Link {
 
 /// Two hosts and a link; `None`, with the test skipped, without root.
 fn link() -> Option<Link> {
-    if !need::root() {
+    if !testenv::root() {
         return None;
     }
     let lab = Lab::new();
@@ -379,6 +379,8 @@ fn what_cannot_be_sent_is_said() {
     link.eth_a.clone().delete().unwrap();
     let gone = sender.send(&frame(0)).unwrap_err();
     assert!(matches!(gone, SendError::Gone | SendError::Down), "{gone}");
-    let refused = link.a.run(|| nobody::run(|| Sender::open(1).unwrap_err()));
+    let refused = link
+        .a
+        .run(|| unprivileged::run(|| Sender::open(1).unwrap_err()));
     assert!(matches!(refused, SendError::NotPermitted), "{refused}");
 }

@@ -3,7 +3,7 @@
 use super::bound::{self, binding};
 use std::os::fd::OwnedFd;
 use weir_demux::kernel::record::Record;
-use weir_demux::kernel::{Hook as PlanHook, KernelPlan, Options, Part};
+use weir_demux::kernel::{Hook as PlanHook, KernelPlan, MapRole, Options};
 use weir_lab::net::Device;
 use weir_link::bpf::{Hook, Map, MapSpec};
 use weir_link::live::Dispatcher;
@@ -24,7 +24,7 @@ impl OnePort {
         });
         let mut maps = PlanMaps::new(&plan).unwrap();
         let ring = Map::create("port", &MapSpec::ring_buf(ring_bytes)).unwrap();
-        maps.map(Part::Rings).put(&[0; 4], &ring).unwrap();
+        maps.map(MapRole::Rings).put(&[0; 4], &ring).unwrap();
         let bound = plan.bind(binding(bound::filter(filter), 5, true, 0, 1));
         let (_, change) = bound.unwrap();
         maps.apply(&plan, &change).unwrap();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use weir_filter::interp;
 use weir_lab::frames::{datagram, to_all as frame};
-use weir_lab::net::nobody;
+use weir_lab::net::unprivileged;
 use weir_link::bpf::{Hook, MapMemory, PinFolder};
 use weir_link::live::{
     CheckedPath, Dispatcher, PathError, RulesError, SendEnd, SendRules, close_path,
@@ -212,7 +212,7 @@ impl Path {
 
     fn transmitter(&mut self) -> Transmitter {
         let end = self.end.take().unwrap();
-        nobody::run(|| open(end))
+        unprivileged::run(|| open(end))
     }
 
     /// Waits until so many frames were passed or refused.
@@ -268,7 +268,7 @@ fn nobody_sends_what_the_rules_allow_and_nothing_else() {
         frame(MAC, 0x8100, &tagged),
         frame(MAC, 0x88a8, &tagged),
     ];
-    nobody::run(|| {
+    unprivileged::run(|| {
         for round in 0..200 {
             send_all(
                 &mut transmitter,
@@ -304,7 +304,7 @@ fn a_frame_cannot_change_behind_the_check() {
     };
     let end = path.end.take().unwrap();
     let memory = end.memory.try_clone().unwrap();
-    let mut transmitter = nobody::run(|| open(end));
+    let mut transmitter = unprivileged::run(|| open(end));
     let done = AtomicBool::new(false);
     let mut sent = 0;
     std::thread::scope(|scope| {
@@ -347,7 +347,7 @@ fn the_holder_of_a_path_cannot_turn_it_elsewhere() {
     let socket_of = |end: &SendEnd| -> OwnedFd { end.socket.try_clone().unwrap() };
     let held = socket_of(&end);
     host.run(|| {
-        nobody::run(|| {
+        unprivileged::run(|| {
             for index in [index, 1, 2] {
                 for flags in [
                     SocketAddrXdpFlags::XDP_COPY,
@@ -400,7 +400,7 @@ fn without_its_maker_a_path_still_checks() {
     // As if killed: only the pin is left.
     drop(path.path.take());
     let frames = [frame(MAC, OTHER, &[]), frame(MAC, OURS, &[])];
-    nobody::run(|| send_all(&mut transmitter, &frames));
+    unprivileged::run(|| send_all(&mut transmitter, &frames));
     let arrived = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(2));
         path.arrived() == 1

@@ -7,7 +7,7 @@ use super::{Link, counter_of, counts, link};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weir_demux::kernel::{Change, Hook as PlanHook, KernelPlan, Need, Options, Part};
+use weir_demux::kernel::{Change, Hook as PlanHook, KernelPlan, MapRole, Options, Recompile};
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
 use weir_lab::load::{Generator, Rate, Udp};
 use weir_lab::program::Tape;
@@ -50,7 +50,7 @@ impl Live {
         let maps = PlanMaps::new(&plan).unwrap();
         let ring = |slot: u32| {
             let ring = Map::create("port", &MapSpec::ring_buf(ring_bytes)).unwrap();
-            let rings = maps.map(Part::Rings);
+            let rings = maps.map(MapRole::Rings);
             rings.put(&slot.to_ne_bytes(), &ring).unwrap();
             ring
         };
@@ -73,8 +73,8 @@ impl Live {
 
     fn apply(&mut self, change: &Change) {
         self.maps.apply(&self.plan, change).unwrap();
-        if change.programs == Need::Programs {
-            self.plan.sweep();
+        if change.programs == Recompile::Required {
+            self.plan.prepare_recompile();
             let program = self.maps.load(&self.plan, self.on).unwrap();
             self.dispatcher.set(&program).unwrap();
         }
@@ -85,10 +85,10 @@ impl Live {
     fn settle(&mut self) {
         let epoch = self.plan.epoch();
         let last = PORTS - 1;
-        let rings = self.maps.map(Part::Rings);
+        let rings = self.maps.map(MapRole::Rings);
         let ring = &self.rings[last as usize];
         rings.put(&last.to_ne_bytes(), ring).unwrap();
-        let change = self.plan.settle(epoch);
+        let change = self.plan.reclaim(epoch);
         self.apply(&change);
     }
 
@@ -173,8 +173,8 @@ fn a_live_plan_divides_as_the_plan_in_user_space() {
         // From one CPU: so they come in order.
         std::thread::scope(|scope| {
             let send = || {
-                let cpu = weir_lab::cpu::allowed().unwrap()[0];
-                weir_lab::cpu::pin(None, cpu).unwrap();
+                let cpu = weir_lab::affinity::allowed().unwrap()[0];
+                weir_lab::affinity::pin(None, cpu).unwrap();
                 frames.iter().for_each(|frame| sender.send(frame).unwrap());
             };
             scope.spawn(send).join().unwrap();

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use weir_demux::kernel::record::{FLAG_EGRESS, FLAG_GSO};
 use weir_lab::net::Offloads;
 use weir_link::bpf::Hook;
-use weir_link::segment::segments;
+use weir_link::gso::segments;
 
 const SENT: usize = 1 << 20;
 

@@ -6,7 +6,7 @@ use super::{HOOKS, binding, connection};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_demux::Filter;
-use weir_demux::kernel::{Change, Hook, KernelPlan, Need, Options, Part};
+use weir_demux::kernel::{Change, Hook, KernelPlan, MapRole, Options, Recompile};
 use weir_filter::backend::ebpf::{Insn, Reg, helper};
 use weir_lab::program::Tape;
 use weir_link::bpf::{Load, Map, MapSpec, Program, ProgramType, TestRun};
@@ -72,13 +72,13 @@ impl Live {
 
     /// A change of a map of maps waits until frames under way are through.
     fn grace(&self) {
-        let rings = self.maps.map(Part::Rings);
+        let rings = self.maps.map(MapRole::Rings);
         rings.put(&0_u32.to_ne_bytes(), &self.ring).unwrap();
     }
 
     fn apply(&mut self, change: &Change) {
         self.maps.apply(&self.plan, change).unwrap();
-        if change.programs == Need::Programs {
+        if change.programs == Recompile::Required {
             self.swap();
         }
     }
@@ -86,7 +86,7 @@ impl Live {
     fn settle(&mut self) {
         let epoch = self.plan.epoch();
         self.grace();
-        let change = self.plan.settle(epoch);
+        let change = self.plan.reclaim(epoch);
         self.apply(&change);
     }
 }

@@ -15,13 +15,13 @@ mod rig;
 use bound::binding;
 use common::{Pred, five_tuple, frame, ip_frame, program, random_filter};
 use rig::{RING_BYTES, Rig, fits, permitted};
-use weir_demux::kernel::{Clock, Hook, Need, Options, Part, PortSettings, limits};
+use weir_demux::kernel::{Clock, Hook, MapRole, Options, PortSettings, Recompile, limits};
 use weir_demux::{Binding, Filter, Target};
 use weir_filter::ir::Program;
 use weir_filter::lang::expr::{Context, compile};
 use weir_filter::opt::optimise;
 use weir_lab::program::Tape;
-use weir_lab::{corpus, need};
+use weir_lab::{corpus, testenv};
 use weir_link::pcap::Reader;
 use weir_wire::LinkType;
 
@@ -186,7 +186,7 @@ fn tables_grow_and_shrink_with_thousands_of_keys() {
         let filter = Filter::new(program(&connection(number).0));
         let (need, renewed) = rig.bind(binding(filter, 5, false, number % PORTS, number));
         renewals += usize::from(renewed);
-        programs += usize::from(need == Need::Programs);
+        programs += usize::from(need == Recompile::Required);
     }
     assert_eq!(renewals, 7, "64, 128, 256 … 8192 keys");
     assert_eq!(programs, renewals + 1, "one shape");
@@ -205,7 +205,7 @@ fn tables_grow_and_shrink_with_thousands_of_keys() {
     for number in 5_000..7_500 {
         let filter = Filter::new(program(&connection(number).0));
         let change = rig.bind(binding(filter, 5, false, 0, number));
-        assert_eq!(change, (Need::Nothing, false));
+        assert_eq!(change, (Recompile::No, false));
     }
     rig.check(&connection(7_499).1);
 }
@@ -269,7 +269,7 @@ fn losses_are_told(hook: Hook, frame_bytes: usize, record_bytes: usize) {
     let everything = Filter::new(Program::constant(1 << 18));
     rig.bind(binding(everything.clone(), 5, false, 1, 3));
     let key = 1_u32.to_ne_bytes();
-    assert!(rig.maps.map(Part::Rings).delete(&key).unwrap());
+    assert!(rig.maps.map(MapRole::Rings).delete(&key).unwrap());
     let frame = vec![0x55; frame_bytes];
     for _ in 0..5 {
         assert_eq!(
@@ -336,7 +336,7 @@ fn expressions_on_real_captures() {
 /// Frames of all captures, some from each file.
 fn captured(per_file: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    for path in need::capture_files() {
+    for path in testenv::capture_files() {
         let mut reader = Reader::open(&path).expect("a capture opens");
         let mut of_file = Vec::new();
         // A damaged file gives what it has before the damage.

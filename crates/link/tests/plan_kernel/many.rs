@@ -5,7 +5,7 @@ use super::common::{Pred, and, ip_frame, program};
 use super::rig::{Rig, permitted};
 use super::{HOOKS, PORTS};
 use weir_demux::Filter;
-use weir_demux::kernel::{Hook, KernelPlan, Need, Options, limits};
+use weir_demux::kernel::{Hook, KernelPlan, Options, Recompile, limits};
 use weir_lab::program::Tape;
 use weir_lab::rng::Rng;
 use weir_lab::rules::{FiveTuple, Profile, Rule, TCP, Trace, generate, shapes};
@@ -50,7 +50,7 @@ fn mixed_bindings_of_tens_of_shapes() {
                 rig.change_filter(at, filter(&texts[tape.below(texts.len())]));
             }
         }
-        assert!(rig.kernel.shapes() > 40, "{}", rig.kernel.shapes());
+        assert!(rig.kernel.subtables() > 40, "{}", rig.kernel.subtables());
         frames += rig.frames;
         delivered += rig.delivered;
     }
@@ -122,7 +122,11 @@ fn sieves_fill_under_a_running_program() {
         for (tag, kind) in (0..).zip(kinds) {
             let filter = Filter::new(program(&kind(n)));
             let (need, renewed) = rig.bind(binding(filter, 5, true, tag % PORTS, n * 8 + tag));
-            assert_eq!(need == Need::Programs, renewed, "only when tables grow");
+            assert_eq!(
+                need == Recompile::Required,
+                renewed,
+                "only when tables grow"
+            );
         }
         for protocol in [17, 6] {
             rig.check(&frame(n, protocol));
@@ -156,7 +160,7 @@ fn kinds_of_ranges_share_a_shape_where_there_are_many() {
         );
         rig.bind(binding(filter(&text), 5, true, n % PORTS, n));
     }
-    assert_eq!(rig.kernel.shapes(), limits::RELAXED_MIN + 1);
+    assert_eq!(rig.kernel.subtables(), limits::RELAXED_MIN + 1);
     for n in [0, 1, 100, 255, 256, 257, 299_u16] {
         for (off, expected) in [(0, 1), (60, 1), (150, 1), (151, 0)] {
             let mut frame = [0; 64];
@@ -191,7 +195,7 @@ fn rules_that_share_coarser_shapes() {
         for (tag, rule) in (0..).zip(&rules[..1_000]) {
             bind(&mut rig, tag, rule);
         }
-        assert!(rig.kernel.shapes() > 80, "{}", rig.kernel.shapes());
+        assert!(rig.kernel.subtables() > 80, "{}", rig.kernel.subtables());
         for tuple in Trace::even(&rules, seed).take(count) {
             rig.check(&tuple.frame());
         }
@@ -230,8 +234,8 @@ fn what_is_written_twice_is_written_the_same() {
         let bound = plan.bind(binding(filter(&text), 5, true, tag % PORTS, tag));
         drop(bound.unwrap());
         if tag % 50 == 7 {
-            plan.sweep();
-            plan.sweep();
+            plan.prepare_recompile();
+            plan.prepare_recompile();
             let pending = plan.pending();
             let mut words: Vec<String> = pending
                 .iter()
@@ -254,7 +258,7 @@ fn as_many_shapes_as_allowed_and_not_one_more() {
     }
     for hook in HOOKS {
         let mut rig = Rig::new(hook, Options::default(), PORTS);
-        let most = limits::SHAPES_MAX as u32;
+        let most = limits::SUBTABLES_MAX as u32;
         for n in 0..most {
             let text = format!("ether[{}:2] = {}", 14 + n, 0x4000 + n);
             rig.bind(binding(filter(&text), 5, true, n % PORTS, n));

@@ -4,13 +4,13 @@
 
 use weir_demux::kernel::record::{FLAG_CUT, FLAG_EGRESS, FLAG_VLAN, Record};
 use weir_demux::kernel::{
-    Change, Clock, Half, Hook, KernelPlan, Need, Options, Part, PortSettings,
+    Change, Clock, Half, Hook, KernelPlan, MapRole, Options, PortSettings, Recompile,
 };
 use weir_demux::{Binding, BindingId, Filter, Plan, Target, Verdict};
 use weir_filter::backend::ebpf::{Insn, Reg};
 use weir_filter::interp;
-use weir_lab::need;
-use weir_lab::records::Records;
+use weir_lab::ringbuf_reference::Records;
+use weir_lab::testenv;
 use weir_link::bpf::{Load, Map, MapSpec, Program, ProgramType, TestRun};
 use weir_link::plan::PlanMaps;
 
@@ -19,7 +19,7 @@ pub fn permitted() -> bool {
     let nothing = [Insn::mov32(Reg::R0, 0), Insn::exit()];
     let loaded = Program::load(&nothing, &Load::new(ProgramType::Xdp));
     if let Err(error) = &loaded {
-        need::skip(&error.to_string());
+        testenv::skip(&error.to_string());
     }
     loaded.is_ok()
 }
@@ -67,7 +67,7 @@ impl Rig {
             .map(|slot| {
                 let ring = Map::create("port", &MapSpec::ring_buf(RING_BYTES as u32)).unwrap();
                 let records = Records::new(&ring, RING_BYTES).unwrap();
-                maps.map(Part::Rings)
+                maps.map(MapRole::Rings)
                     .put(&slot.to_ne_bytes(), &ring)
                     .unwrap();
                 (ring, records)
@@ -94,7 +94,7 @@ impl Rig {
 
     pub fn apply(&mut self, change: &Change) {
         self.maps.apply(&self.kernel, change).unwrap();
-        if change.programs == Need::Programs {
+        if change.programs == Recompile::Required {
             self.program = None;
         }
     }
@@ -105,7 +105,7 @@ impl Rig {
     }
 
     /// Gives what programs it needs, and whether maps were made anew.
-    pub fn bind(&mut self, binding: Binding) -> (Need, bool) {
+    pub fn bind(&mut self, binding: Binding) -> (Recompile, bool) {
         let (id, change) = self.kernel.bind(binding.clone()).unwrap();
         self.apply(&change);
         let user = self.user.bind(binding.clone()).unwrap();
@@ -115,7 +115,7 @@ impl Rig {
 
     pub fn put_ring(&self, slot: u32) {
         let (ring, _) = &self.ports[slot as usize];
-        let rings = self.maps.map(Part::Rings);
+        let rings = self.maps.map(MapRole::Rings);
         rings.put(&slot.to_ne_bytes(), ring).unwrap();
     }
 
@@ -153,17 +153,17 @@ impl Rig {
     /// Nothing is under way here between two runs.
     pub fn settle(&mut self) {
         self.load();
-        while !self.kernel.is_settled() {
+        while !self.kernel.is_quiescent() {
             let epoch = self.kernel.epoch();
-            let change = self.kernel.settle(epoch);
+            let change = self.kernel.reclaim(epoch);
             self.apply(&change);
         }
     }
 
     pub fn load(&mut self) -> &Program {
         if self.program.is_none() {
-            self.kernel.sweep();
-            self.whole += self.kernel.whole();
+            self.kernel.prepare_recompile();
+            self.whole += self.kernel.opaque();
             let loaded = match self.vlan {
                 None => self
                     .maps
@@ -182,7 +182,7 @@ impl Rig {
     fn load_tagging(&self, tag: u16) -> Result<Program, String> {
         // The second half is put in its place by that.
         drop(self.maps.load(&self.kernel, self.hook).unwrap());
-        let lowered = self.kernel.program(self.hook, Half::Shapes).unwrap();
+        let lowered = self.kernel.program(self.hook, Half::Subtables).unwrap();
         let mut insns = vec![
             Insn::mov64(Reg::R6, Reg::R1),
             Insn::mov64(Reg::R2, i32::from(0x8100_u16.to_be())),
@@ -191,7 +191,7 @@ impl Rig {
             Insn::mov64(Reg::R1, Reg::R6),
         ];
         insns.extend(lowered.insns);
-        let parts = lowered.maps.iter().map(|spec| self.maps.map(spec.part));
+        let parts = lowered.maps.iter().map(|spec| self.maps.map(spec.role));
         let maps: Vec<_> = parts.map(std::os::fd::AsFd::as_fd).collect();
         let load = Load {
             maps: &maps,

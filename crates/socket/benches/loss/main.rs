@@ -43,7 +43,7 @@ const FAR: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
 const KINDS: [Kind; 3] = [Kind::Linux, Kind::Weir, Kind::Receiver];
 
 fn main() {
-    if !weir_lab::need::root() {
+    if !weir_lab::testenv::root() {
         return;
     }
     let results = recorder!();

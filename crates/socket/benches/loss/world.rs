@@ -13,7 +13,7 @@ use weir_lab::net::{Host, Lab, Offloads, get_option, set_option_bytes};
 use weir_link::net::Tap;
 use weir_socket::Net;
 use weir_socket::link::{BATCH, Link, Take};
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 use weir_stack::{Config, Outlet};
 use weir_wire::ethernet::Address;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir_link::mem::{End, Impairments, MemLink};
 use weir_stack::Outlet;
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 
 /// One end of a link in memory.
 #[derive(Debug)]

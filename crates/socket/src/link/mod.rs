@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use weir_stack::Outlet;
-use weir_stack::host::{Offload, Received};
+use weir_stack::iface::{Offload, Received};
 
 /// Frames that [`Link::receive`] hands over at most in one call: then the
 /// stack sends what it has to, and programs have their turn.

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use weir_broker::protocol::Event;
 use weir_broker::{Bytes, Timeout};
 use weir_stack::Outlet;
-use weir_stack::host::Received;
+use weir_stack::iface::Received;
 use weir_wire::checksum::Sum;
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6};
+use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6};
 
 /// How the ports are opened.
 #[derive(Clone, Debug, Default)]
@@ -303,11 +303,11 @@ fn is_partial(frame: &[u8]) -> bool {
     };
     match ethernet.ether_type() {
         EtherType::IPV4 => ipv4::Packet::new(ethernet.payload()).is_ok_and(|packet| {
-            let addresses = Addresses::V4(packet.src(), packet.dst());
+            let addresses = AddrPair::V4(packet.src(), packet.dst());
             expected(addresses, packet.protocol(), packet.payload())
         }),
         EtherType::IPV6 => ipv6::Packet::new(ethernet.payload()).is_ok_and(|packet| {
-            let addresses = Addresses::V6(packet.src(), packet.dst());
+            let addresses = AddrPair::V6(packet.src(), packet.dst());
             expected(addresses, packet.next_header(), packet.payload())
         }),
         _ => false,

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_link::net::{self, Run, TapGso, TapHeader};
 use weir_stack::Outlet;
-use weir_stack::host::{Frame, Offload, Partial, RUN_MAX, Received};
+use weir_stack::iface::{Frame, Offload, Partial, RUN_MAX, Received};
 
 /// The longest frame, in bytes: an IPv6 packet of most, a VLAN tag's header.
 const FRAME_LEN_MAX: usize = 40 + 65_535 + 18;

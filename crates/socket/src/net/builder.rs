@@ -1,13 +1,13 @@
 //! A net is made: its links, its stacks, its seed.
 
-use super::links::Held;
-use super::part::Part;
-use super::post::{Batch, Post};
-use super::relay::Relay;
-use super::segments;
-use super::shared::Shared;
-use super::stand_by::StandBy;
-use super::state::State;
+use super::driver::Shared;
+use super::driver::park::StandBy;
+use super::driver::state::State;
+use super::io::links::Held;
+use super::io::remote_link::Relay;
+use super::shards::mailbox::{Batch, Post};
+use super::shards::shard_io::Part;
+use super::shards::table_memory;
 use super::{Net, Running, seed};
 use crate::link::Link;
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use weir_stack::host::Detect;
+use weir_stack::iface::Detect;
 use weir_stack::tcp::MEMORY_DEFAULT;
 use weir_stack::{Config, SHARDS_MAX, Shards, Stack};
 
@@ -107,7 +107,7 @@ impl Builder {
             configs.push(config);
         }
         let mut stacks = stacks(&configs, &shards, seed)?;
-        let supply = segments::supply()?;
+        let supply = table_memory::supply()?;
         for stack in &mut stacks {
             stack.set_pcb_supply(&supply);
         }

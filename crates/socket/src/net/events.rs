@@ -1,9 +1,9 @@
 //! What happens to a net's addresses and routers, as it happens.
 
-use super::shared::Shared;
+use super::driver::Shared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use weir_stack::host::Event;
+use weir_stack::iface::Event;
 
 /// Tells what happens to a net's addresses and routers, one after the other:
 /// see [`Net::events`](super::Net::events). As an iterator it waits for the

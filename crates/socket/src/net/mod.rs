@@ -16,38 +16,27 @@
 //! work: see `lead`.
 
 mod builder;
-mod core;
+mod driver;
 mod events;
-mod lead;
-mod links;
-mod part;
-mod parts;
-mod post;
-mod ready;
-mod relay;
-mod segments;
-mod shared;
-mod stand_by;
-mod state;
-mod straight;
-mod watch;
+mod io;
+mod shards;
+mod sock;
 
-pub use self::builder::Builder;
-pub use self::events::Events;
+pub use builder::Builder;
+pub use events::Events;
 
-pub(crate) use self::core::{Attempt, Core, Side, waits};
-pub(crate) use parts::Parts;
-pub(crate) use state::{Id, State};
+pub(crate) use driver::state::{Id, State};
+pub(crate) use sock::inner::{Attempt, Core, Side, waits};
+pub(crate) use sock::sharded::Parts;
 
 use crate::link::Link;
-use shared::{Shared, unlock, wait};
-use std::io;
+use driver::{Shared, unlock, wait};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use weir_stack::host::Counters;
+use weir_stack::iface::Counters;
 use weir_stack::tcp::TcpConfig;
 use weir_stack::{Config, Shards, Stack};
 
@@ -65,7 +54,7 @@ struct Running {
     shards: Box<[Arc<Shared>]>,
     threads: Vec<JoinHandle<()>>,
     /// Where they leave what is each other's.
-    posts: Arc<[post::Post]>,
+    posts: Arc<[shards::mailbox::Post]>,
     /// Who of them has which connections and datagrams.
     owners: Shards,
     /// Whose turn it is to open a connection.
@@ -95,7 +84,7 @@ impl Net {
     /// # Errors
     /// If the configuration is wrong, or the system gives no thread or
     /// descriptor.
-    pub fn new(link: impl Link + 'static, config: &Config) -> io::Result<Net> {
+    pub fn new(link: impl Link + 'static, config: &Config) -> std::io::Result<Net> {
         Net::with_seed(link, config, seed())
     }
 
@@ -103,7 +92,11 @@ impl Net {
     ///
     /// # Errors
     /// As there.
-    pub fn with_seed(link: impl Link + 'static, config: &Config, seed: u128) -> io::Result<Net> {
+    pub fn with_seed(
+        link: impl Link + 'static,
+        config: &Config,
+        seed: u128,
+    ) -> std::io::Result<Net> {
         Net::builder().link(link, config).seed(seed).start()
     }
 
@@ -113,7 +106,7 @@ impl Net {
     /// # Errors
     /// As [`Net::new`]; if two links have the same address, or there are none or
     /// too many.
-    pub fn with_links(links: Vec<(Box<dyn Link>, Config)>) -> io::Result<Net> {
+    pub fn with_links(links: Vec<(Box<dyn Link>, Config)>) -> std::io::Result<Net> {
         let add =
             |builder: Builder, (link, config): (_, Config)| builder.queues(vec![link], &config);
         links.into_iter().fold(Net::builder(), add).start()
@@ -202,7 +195,7 @@ impl Net {
     /// [`Counted::handed`] and [`Counted::handed_lost`], without waiting for any
     /// stack.
     pub fn handed(&self) -> (u64, u64) {
-        let counted = self.0.posts.iter().map(post::Post::counted);
+        let counted = self.0.posts.iter().map(shards::mailbox::Post::counted);
         counted.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 

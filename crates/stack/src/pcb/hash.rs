@@ -42,8 +42,8 @@
 //! time single look-ups to a few nanoseconds might learn something about it;
 //! across a network it cannot.
 
+use super::interned_addr::Local;
 use super::key::{Key4, Key6, Tuple};
-use super::locals::Local;
 use std::hash::{DefaultHasher, Hasher};
 
 /// What stands for a key, and tells where it is.

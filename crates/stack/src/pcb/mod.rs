@@ -28,23 +28,23 @@
 
 mod bsd;
 mod bucket;
-mod flat;
+mod chunk;
 mod hash;
+mod interned_addr;
 mod key;
+mod linear_hash;
 mod list;
 mod listeners;
-mod locals;
 mod mtf;
-mod segment;
 mod sequent;
 mod weir;
 
 pub use bsd::Bsd;
+pub use chunk::{Segment, Supply};
 pub(crate) use hash::KeyHash;
 pub use key::{Key, Key4, Key6, Tuple};
 pub use listeners::Listeners;
 pub use mtf::Mtf;
-pub use segment::{Segment, Supply};
 pub use sequent::Sequent;
 pub use weir::Weir;
 

@@ -1,8 +1,8 @@
 //! Ours: both IP versions, each in a table of its own.
 
-use super::flat::{Flat, Home, Look};
 use super::hash::KeyHash;
-use super::locals::Locals;
+use super::interned_addr::Locals;
+use super::linear_hash::{Flat, Home, Look};
 use super::{InsertError, Key, Key4, Key6, PcbId, Supply, Table};
 
 /// Look-ups of a batch that are under way together.

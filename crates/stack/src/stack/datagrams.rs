@@ -1,7 +1,7 @@
 //! UDP's calls.
 
 use super::Stack;
-use crate::host::Channel;
+use crate::iface::Channel;
 use crate::udp::{BindError, Datagram, GroupError, SendError, UdpBind, UdpEnds, UdpId, UdpOptions};
 use std::net::{IpAddr, SocketAddr};
 

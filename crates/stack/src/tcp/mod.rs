@@ -25,57 +25,43 @@
 //! Also kept to: window scaling, timestamps and PAWS (7323), ECN (3168),
 //! answers to guesses (5961), TIME-WAIT cut short (6191).
 
-mod ack;
-mod calls;
-mod congestion;
-mod direct;
-mod fastopen;
-mod handshake;
-mod heap;
+mod buffer;
+mod connections;
 mod info;
 mod input;
 mod listen;
-mod outgoing;
 mod output;
-mod parts;
-mod patience;
 mod pcb;
-mod places;
-mod quiet;
-mod rack;
-mod receive;
+mod pcb_cache;
 mod recovery;
-mod ring;
-mod rtt;
-mod scoreboard;
-mod send;
 mod seq;
-mod table;
-mod train;
+mod time_wait;
+mod timer_heap;
 mod urgent;
-mod waiting;
+mod user_calls;
+mod user_timeout;
 
-pub use congestion::Algorithm;
-pub use fastopen::{COOKIES_MAX, FastOpenServer};
-pub use handshake::{HALF_OPEN_ALL_MAX, HALF_OPEN_MAX};
+pub use buffer::receive_buffer::PIECES_MAX;
+pub use connections::CONNECTIONS_MAX;
 pub use info::{Counts, Repair, TcpInfo};
+pub use listen::fastopen::{COOKIES_MAX, FastOpenServer};
+pub use listen::handshake::{HALF_OPEN_ALL_MAX, HALF_OPEN_MAX};
 pub use pcb::State;
-pub use quiet::TIME_WAIT_MAX;
-pub use receive::PIECES_MAX;
-pub use scoreboard::SEGMENTS_MAX;
-pub use table::CONNECTIONS_MAX;
+pub use recovery::congestion::Algorithm;
+pub use recovery::scoreboard::SEGMENTS_MAX;
+pub use time_wait::limit::TIME_WAIT_MAX;
 
-pub(crate) use direct::Direct;
-pub(crate) use table::Tcp;
+pub(crate) use connections::Tcp;
+pub(crate) use input::fast_path::Direct;
 
-use crate::host::{HOP_LIMIT, Header};
+use crate::iface::{HOP_LIMIT, Header};
 use crate::slab::Name;
-use receive::Receive;
-use send::Send;
+use buffer::receive_buffer::Receive;
+use buffer::send_buffer::Send;
 use seq::Seq;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use weir_wire::{Addresses, Protocol};
+use weir_wire::{AddrPair, Protocol};
 
 /// Names a TCP connection of one stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -154,7 +140,7 @@ impl TcpOptions {
     }
 
     /// The header of the IP packets.
-    fn header(self, addresses: Addresses) -> Header {
+    fn header(self, addresses: AddrPair) -> Header {
         Header {
             hop_limit: self.hop_limit,
             traffic_class: self.traffic_class,

@@ -1,25 +1,25 @@
 //! What is known of one connection.
 
-use super::congestion::Congestion;
-use super::fastopen::Opening;
+use super::buffer::receive_buffer::Receive;
+use super::buffer::send_buffer::Send;
 use super::info::Counts;
-use super::patience::Patience;
-use super::rack::Rack;
-use super::receive::Receive;
+use super::listen::fastopen::Opening;
+use super::recovery::congestion::Congestion;
+use super::recovery::rack::Rack;
+use super::recovery::rtt::Rtt;
+use super::recovery::scoreboard::Scoreboard;
 use super::recovery::{LossTimer, Recovery};
-use super::rtt::Rtt;
-use super::scoreboard::Scoreboard;
-use super::send::Send;
 use super::seq::Seq;
 use super::urgent::Urgent;
+use super::user_timeout::Patience;
 use super::{TcpConfig, TcpError, TcpOptions};
-use crate::direct::Filter;
-use crate::due::{When, ns};
-use crate::host::{Host, Way};
+use crate::deadline::{When, ns};
+use crate::header_filter::Filter;
+use crate::iface::{Host, Way};
 use crate::slab::Name;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::num::NonZeroU64;
-use weir_wire::{Addresses, ipv4, ipv6, tcp};
+use weir_wire::{AddrPair, ipv4, ipv6, tcp};
 
 /// Where a connection is in its life (RFC 9293 §3.3.2). A listener is no
 /// connection, and one that is closed is gone.
@@ -321,8 +321,8 @@ impl Pcb {
     }
 
     /// From us to the peer.
-    pub(super) fn addresses(&self) -> Addresses {
-        Addresses::new(self.local.ip(), self.remote.ip()).expect("made of one version")
+    pub(super) fn addresses(&self) -> AddrPair {
+        AddrPair::new(self.local.ip(), self.remote.ip()).expect("made of one version")
     }
 
     /// Whether our SYN is not acknowledged.

@@ -12,10 +12,10 @@ use offload::{Frames, finish};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use weir_link::mem::{End, Impairments, MemLink};
-use weir_stack::host::{Channel, Received};
+use weir_stack::iface::{Channel, Received};
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, arp, ethernet, ipv4, ipv6, nd, tcp};
+use weir_wire::{AddrPair, EtherType, Protocol, arp, ethernet, ipv4, ipv6, nd, tcp};
 
 pub(crate) const HARDWARE: [Address; 2] =
     [Address([2, 0, 0, 0, 0, 1]), Address([2, 0, 0, 0, 0, 2])];
@@ -242,6 +242,6 @@ pub(crate) fn advertisement() -> Vec<u8> {
         payload_len: message.len(),
     };
     header.emit(&mut frame[ethernet::Repr::LEN..]);
-    message.emit(&mut frame[start..], Addresses::V6(src, dst));
+    message.emit(&mut frame[start..], AddrPair::V6(src, dst));
     frame
 }

@@ -1,8 +1,8 @@
 //! What a link with offload does: it completes checksums and cuts segments.
 
 use weir_stack::Outlet;
-use weir_stack::host::Partial;
-use weir_wire::{Addresses, Protocol, ethernet, ipv4, ipv6, tcp};
+use weir_stack::iface::Partial;
+use weir_wire::{AddrPair, Protocol, ethernet, ipv4, ipv6, tcp};
 
 /// Frames as the stack hands them over.
 #[derive(Default)]
@@ -59,16 +59,16 @@ pub(crate) fn finish(frame: Vec<u8>, partial: Option<Partial>) -> Vec<Vec<u8>> {
         let addresses = if v6 {
             ip[4..6].copy_from_slice(&(segment.len() as u16).to_be_bytes());
             let packet = ipv6::Packet::new(ip).unwrap();
-            Addresses::V6(packet.src(), packet.dst())
+            AddrPair::V6(packet.src(), packet.dst())
         } else {
             let total_len = (ip.len() + segment.len()) as u16;
             ip[2..4].copy_from_slice(&total_len.to_be_bytes());
             ip[10..12].copy_from_slice(&[0; 2]);
-            let checksum = weir_wire::checksum::of(ip);
+            let checksum = weir_wire::checksum::internet_checksum(ip);
             ip[10..12].copy_from_slice(&checksum.to_be_bytes());
             let packet = ipv4::Packet::new(ip).unwrap();
             assert_eq!(packet.protocol(), Protocol::TCP);
-            Addresses::V4(packet.src(), packet.dst())
+            AddrPair::V4(packet.src(), packet.dst())
         };
         repr.emit(&mut segment, addresses);
         frame.extend(segment);

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, EtherType, Protocol, checksum, ethernet, icmp, ipv4, ipv6, tcp};
+use weir_wire::{AddrPair, EtherType, Protocol, checksum, ethernet, icmp, ipv4, ipv6, tcp};
 
 /// Destination and source of a frame.
 pub(crate) type Ends = [Address; 2];
@@ -47,7 +47,7 @@ pub(crate) fn mark(frame: &mut [u8], traffic_class: u8) {
     let header = &mut frame[ethernet::Repr::LEN..][..ipv4::Repr::LEN];
     header[1] = traffic_class;
     header[10..12].fill(0);
-    let sum = checksum::of(header);
+    let sum = checksum::internet_checksum(header);
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn icmpv6_message(
     let mut message = vec![0; icmp::Repr::LEN];
     message.extend_from_slice(body);
     let code = 0;
-    icmp::Repr { kind, code, rest }.emit(&mut message, Addresses::V6(src, dst));
+    icmp::Repr { kind, code, rest }.emit(&mut message, AddrPair::V6(src, dst));
     message
 }
 
@@ -129,12 +129,12 @@ pub(crate) fn segment(
         dst_port: dst.port(),
         ..*repr
     };
-    let addresses = Addresses::new(src.ip(), dst.ip()).unwrap();
+    let addresses = AddrPair::new(src.ip(), dst.ip()).unwrap();
     let mut segment = vec![0; repr.header_len()];
     segment.extend_from_slice(payload);
     repr.emit(&mut segment, addresses);
     match addresses {
-        Addresses::V4(src, dst) => v4(ends, (src, dst), Protocol::TCP, 64, &segment),
-        Addresses::V6(src, dst) => v6(ends, (src, dst), Protocol::TCP, 64, &segment),
+        AddrPair::V4(src, dst) => v4(ends, (src, dst), Protocol::TCP, 64, &segment),
+        AddrPair::V6(src, dst) => v6(ends, (src, dst), Protocol::TCP, 64, &segment),
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use weir_stack::Stack;
 use weir_stack::tcp::{ListenerId, TcpConfig, TcpError, TcpId};
 use weir_wire::tcp::{Flags, Options, Repr, Segment};
-use weir_wire::{Addresses, EtherType, Protocol, ethernet, ipv4, ipv6};
+use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4, ipv6};
 
 pub(crate) const S: u64 = 1_000_000_000;
 pub(crate) const SYN: Flags = Flags::SYN;
@@ -80,14 +80,14 @@ impl Peer {
             urgent: self.urgent,
             options: self.options,
         };
-        let addresses = Addresses::new(ip(self.at[1]), ip(self.at[0])).unwrap();
+        let addresses = AddrPair::new(ip(self.at[1]), ip(self.at[0])).unwrap();
         let mut segment = vec![0; repr.header_len()];
         segment.extend_from_slice(payload);
         repr.emit(&mut segment, addresses);
         let ends = [HARDWARE[0], HARDWARE[1]];
         let mut frame = match addresses {
-            Addresses::V4(src, dst) => packet::v4(ends, (src, dst), Protocol::TCP, 64, &segment),
-            Addresses::V6(src, dst) => packet::v6(ends, (src, dst), Protocol::TCP, 64, &segment),
+            AddrPair::V4(src, dst) => packet::v4(ends, (src, dst), Protocol::TCP, 64, &segment),
+            AddrPair::V6(src, dst) => packet::v6(ends, (src, dst), Protocol::TCP, 64, &segment),
         };
         if self.marks > 0 {
             packet::mark(&mut frame, self.marks);

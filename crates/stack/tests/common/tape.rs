@@ -7,12 +7,12 @@
 mod packet;
 
 use std::net::SocketAddr;
-use weir_stack::host::Detect;
+use weir_stack::iface::Detect;
 use weir_stack::tcp::{ListenerId, TcpConfig, TcpId};
 use weir_stack::udp::UdpId;
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
-use weir_wire::{Addresses, Protocol, checksum, ethernet, ipv4, ipv6};
+use weir_wire::{AddrPair, Protocol, checksum, ethernet, ipv4, ipv6};
 
 /// Frames of the past that may come again.
 const HISTORY: usize = 16;
@@ -343,14 +343,14 @@ fn repair(frame: &mut [u8]) {
         return;
     };
     let (addresses, mut start, mut protocol) = if let Ok(packet) = ipv4::Packet::new(ip) {
-        let (addresses, protocol) = (Addresses::V4(packet.src(), packet.dst()), packet.protocol());
+        let (addresses, protocol) = (AddrPair::V4(packet.src(), packet.dst()), packet.protocol());
         let len = packet.header_len();
         ip[10..12].fill(0);
-        let sum = checksum::of(&ip[..len]);
+        let sum = checksum::internet_checksum(&ip[..len]);
         ip[10..12].copy_from_slice(&sum.to_be_bytes());
         (addresses, len, protocol.0)
     } else if let Ok(packet) = ipv6::Packet::new(ip) {
-        let addresses = Addresses::V6(packet.src(), packet.dst());
+        let addresses = AddrPair::V6(packet.src(), packet.dst());
         (addresses, ipv6::Repr::LEN, ip[6])
     } else {
         return;

@@ -3,7 +3,7 @@
 use super::packet::{self, frame};
 use super::{HARDWARE, ip};
 use std::net::{IpAddr, Ipv6Addr};
-use weir_stack::host::{Detect, Event};
+use weir_stack::iface::{Detect, Event};
 use weir_stack::{Config, Stack};
 use weir_wire::ethernet::Address;
 use weir_wire::{EtherType, arp, icmp, ipv6, nd};

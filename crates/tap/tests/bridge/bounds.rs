@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Sink};
-use weir_lab::need;
+use weir_lab::testenv;
 use weir_link::bpf::Hook;
 use weir_tap::{
     Alike, Bypass, Config, Context, FastAction, FastConfig, FastKey, FastKind, FastPath, Frame,
@@ -67,7 +67,7 @@ fn kept_waiting() -> Duration {
 /// second frame, or ages.
 #[test]
 fn a_turn_is_short_however_many_keys_wait() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = net();
@@ -94,7 +94,7 @@ fn a_turn_is_short_however_many_keys_wait() {
 /// Frames that a full ring has dropped keep no later key from taking effect.
 #[test]
 fn keys_begin_at_once_after_frames_were_lost() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     const SENT: u64 = 12_000;
@@ -146,7 +146,7 @@ fn keys_begin_at_once_after_frames_were_lost() {
 /// A driver that ceases to take redirected frames is heard at once.
 #[test]
 fn entries_end_when_a_driver_takes_no_more() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::new();

@@ -5,8 +5,8 @@ use crate::net::Net;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::Offloads;
+use weir_lab::testenv;
 use weir_link::xdp::{Bulk, POOLS_MAX};
 use weir_tap::{Config, NoBulk, Pull, Tap};
 
@@ -77,7 +77,7 @@ fn take_all(net: &Net, frames: usize, is_there: mpsc::Sender<()>) -> Vec<Vec<u8>
 
 #[test]
 fn many_frames_at_once_arrive_unchanged_and_in_order() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let _alone = alone();
@@ -112,7 +112,7 @@ fn many_frames_at_once_arrive_unchanged_and_in_order() {
 
 #[test]
 fn where_the_other_end_takes_none_so_a_socket_sends_them() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::new();
@@ -145,7 +145,7 @@ fn where_the_other_end_takes_none_so_a_socket_sends_them() {
 /// there are few, and a socket sends while they last.
 #[test]
 fn frames_that_nobody_frees_are_sent_by_a_socket_in_the_end() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let _alone = alone();
@@ -201,7 +201,7 @@ fn frames_that_nobody_frees_are_sent_by_a_socket_in_the_end() {
 /// while.
 #[test]
 fn after_a_call_that_was_held_up_a_socket_sends() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let _alone = alone();
@@ -269,7 +269,7 @@ impl Drop for Done {
 /// program redirects: they could not be kept in order.
 #[test]
 fn not_on_a_device_that_cuts_frames_up() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::new();
@@ -295,7 +295,7 @@ fn not_on_a_device_that_cuts_frames_up() {
 /// Nor where nobody asks, and a shared tap's frames are of several processes.
 #[test]
 fn says_why_not() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::new();

@@ -3,7 +3,7 @@
 use crate::net::Net;
 use std::time::{Duration, Instant};
 use weir_lab::load::Sink;
-use weir_lab::need;
+use weir_lab::testenv;
 use weir_link::bpf::Hook;
 use weir_link::live::Sender;
 use weir_tap::{Config, Pull, Tap, TapError};
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn map_tap_pull_push_untap_unmap() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::new();
@@ -78,7 +78,7 @@ fn map_tap_pull_push_untap_unmap() {
 
 #[test]
 fn links_that_come_and_go_are_watched() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::new();

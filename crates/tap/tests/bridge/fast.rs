@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Generator, Rate, Sink, Template, Udp};
-use weir_lab::need;
 use weir_lab::net::Offloads;
+use weir_lab::testenv;
 use weir_link::bpf::Hook;
 use weir_link::live::Sender;
 use weir_tap::switch::{Settings, Switch};
@@ -69,7 +69,7 @@ pub(crate) fn flows(net: &Net, count: u16) -> Generator {
 
 #[test]
 fn what_is_remembered_goes_by_and_is_counted_to_the_frame() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     const FRAMES: u64 = 20_000;
@@ -104,7 +104,7 @@ fn what_is_remembered_goes_by_and_is_counted_to_the_frame() {
 
 #[test]
 fn an_entry_ages() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = net();
@@ -136,7 +136,7 @@ fn an_entry_ages() {
 
 #[test]
 fn a_table_that_is_full_is_bounded_and_counted() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     const FRAMES: u64 = 4_000;
@@ -163,7 +163,7 @@ fn a_table_that_is_full_is_bounded_and_counted() {
 
 #[test]
 fn what_is_withdrawn_comes_to_the_application_at_once() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = net();
@@ -223,7 +223,7 @@ fn what_is_withdrawn_comes_to_the_application_at_once() {
 
 #[test]
 fn a_station_that_moves_is_followed() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = net();
@@ -268,7 +268,7 @@ fn a_station_that_moves_is_followed() {
 /// The application hangs: what it had remembered is not served.
 #[test]
 fn a_hang_ends_what_was_remembered() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = net();

@@ -13,8 +13,8 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 use weir_lab::load::{Rate, Sink};
-use weir_lab::need;
-use weir_lab::net::{Offloads, talk};
+use weir_lab::net::{Offloads, traffic};
+use weir_lab::testenv;
 use weir_lab::wait;
 use weir_link::bpf::Hook;
 use weir_tap::{Context, Frame, TapError, Verdict};
@@ -26,7 +26,7 @@ fn forward() -> impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict {
 
 #[test]
 fn ping_goes_through_and_the_links_are_left_as_they_were() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::new().with_addresses();
@@ -34,7 +34,7 @@ fn ping_goes_through_and_the_links_are_left_as_they_were() {
     for address in ["10.9.0.2", "fd09::2"] {
         let (to, patience) = (address.parse().unwrap(), Duration::from_secs(2));
         for round in 0..3 {
-            let echoed = talk::echoes(&net.a, to, &[round; 1400], patience).unwrap();
+            let echoed = traffic::echoes(&net.a, to, &[round; 1400], patience).unwrap();
             assert!(echoed, "{address}: {round}");
         }
     }
@@ -47,7 +47,7 @@ fn ping_goes_through_and_the_links_are_left_as_they_were() {
 
 #[test]
 fn every_frame_goes_through_once() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     const FRAMES: u64 = 20_000;
@@ -69,7 +69,7 @@ fn every_frame_goes_through_once() {
 
 #[test]
 fn the_verdict_is_heeded() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::new();
@@ -98,7 +98,7 @@ fn the_verdict_is_heeded() {
 
 #[test]
 fn an_interface_that_vanishes_ends_it() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::new();
@@ -118,7 +118,7 @@ fn attached(ifindex: u32) -> Option<bool> {
 
 #[test]
 fn what_is_no_bridge_is_refused() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::new();
@@ -149,7 +149,7 @@ fn what_is_no_bridge_is_refused() {
 /// is not there.
 #[test]
 fn tcp_goes_through_between_hosts_that_leave_checksums_to_the_device() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::with(Offloads::VETH).with_addresses();
@@ -180,7 +180,7 @@ fn tcp_goes_through_between_hosts_that_leave_checksums_to_the_device() {
 /// Longer than a chunk: a frame of several pieces, one descriptor each.
 #[test]
 fn jumbo_frames_go_through_whole() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = Net::new().with_addresses();
@@ -192,7 +192,7 @@ fn jumbo_frames_go_through_whole() {
         let (to, patience) = ([10, 9, 0, 2].into(), Duration::from_secs(2));
         for round in 0..3 {
             // None is cut into fragments, since the MTU is 9000 everywhere.
-            let echoed = talk::echoes(&net.a, to, &vec![round; size], patience).unwrap();
+            let echoed = traffic::echoes(&net.a, to, &vec![round; size], patience).unwrap();
             assert!(echoed, "{size}: {round}");
         }
     }

@@ -3,9 +3,9 @@
 use crate::net::{Net, Report};
 use rustix::net::{RecvFlags, recv};
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::Device;
 use weir_lab::rng::Rng;
+use weir_lab::testenv;
 use weir_link::live::Sender;
 use weir_link::pcap::Reader;
 use weir_tap::switch::{Decision, Settings, Switch};
@@ -21,7 +21,7 @@ fn has_tag(frame: &[u8]) -> bool {
 fn captured() -> Vec<Vec<u8>> {
     const EACH: usize = 40;
     let mut frames = Vec::new();
-    for file in need::capture_files() {
+    for file in testenv::capture_files() {
         let Ok(mut reader) = Reader::open(&file) else {
             continue;
         };
@@ -117,7 +117,7 @@ fn ways(net: &Net, frames: &[Vec<u8>]) -> Vec<Vec<Vec<u8>>> {
 
 #[test]
 fn it_forwards_what_the_kernels_bridge_forwards() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     const SEED: u64 = 0x0004_0802;

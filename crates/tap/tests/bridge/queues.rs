@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 use weir_lab::load::{Template, Udp};
-use weir_lab::need;
 use weir_lab::net::{Device, Host, Lab};
+use weir_lab::testenv;
 use weir_link::live::Sender;
 use weir_tap::{Config, FastAction, FastConfig, FastKey, FastKind, Pull, Tap};
 
@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How many frames each of two queues has given to a program at XDP.
 fn by_queue(host: &Host) -> [u64; 2] {
-    let mut ethtool = need::program("ethtool").expect("the test has asked for it");
+    let mut ethtool = testenv::program("ethtool").expect("the test has asked for it");
     ethtool.args(["-S", "left"]);
     let output = host.output(ethtool).unwrap();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -61,7 +61,7 @@ fn one_for_each(sender: &Sender, from: &Device, to: &Device) -> [Vec<u8>; 2] {
 /// each queue has some, also those that are bound last.
 #[test]
 fn the_last_of_many_queues_has_chunks_too() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -113,10 +113,10 @@ fn the_last_of_many_queues_has_chunks_too() {
 /// settled that came last: held back after a while, they let the entry begin.
 #[test]
 fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
-    if !need::programs(&["ethtool"]) {
+    if !testenv::programs(&["ethtool"]) {
         return;
     }
     let lab = Lab::new();

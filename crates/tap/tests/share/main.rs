@@ -15,9 +15,9 @@ use processes::{Other, forward};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use weir_lab::need;
 use weir_lab::net::Signal;
 use weir_lab::rng::Rng;
+use weir_lab::testenv;
 use weir_tap::{Bypass, Config, Tap, TapError};
 
 /// Long enough for anything that ought to happen, on any machine.
@@ -70,7 +70,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn two_processes_forward_what_comes() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (net, meeting) = (Net::new(), Meeting::new());
@@ -120,7 +120,7 @@ fn two_processes_forward_what_comes() {
 
 #[test]
 fn the_founder_dies_and_the_others_go_on_until_the_last() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (net, meeting) = (Net::new(), Meeting::new());
@@ -157,7 +157,7 @@ fn the_founder_dies_and_the_others_go_on_until_the_last() {
 /// The gate counts deaths of the last only, and links stay joined then.
 #[test]
 fn the_bypass_comes_with_the_last_death() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (net, meeting) = (Net::new(), Meeting::new());
@@ -192,7 +192,7 @@ fn the_bypass_comes_with_the_last_death() {
 /// the bypass until one goes on.
 #[test]
 fn stopped_processes_do_not_stop_the_frames() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (net, meeting) = (Net::new(), Meeting::new());
@@ -224,7 +224,7 @@ fn stopped_processes_do_not_stop_the_frames() {
 
 #[test]
 fn what_cannot_be_shared_is_refused() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let (net, meeting) = (Net::new(), Meeting::new());
@@ -253,7 +253,7 @@ fn what_cannot_be_shared_is_refused() {
 /// no chunk is missing, and frames go on.
 #[test]
 fn killed_at_random_instants_it_harms_nobody() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let kills: u32 = std::env::var("WEIR_KILLS").map_or(15, |n| n.parse().unwrap());

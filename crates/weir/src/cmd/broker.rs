@@ -1,10 +1,10 @@
 //! `weir broker`: serves every user of the machine.
 
 use crate::config::{self, Place, Wrong};
-use crate::failure::{Failure, say};
-use crate::life::watchdog_time;
-use crate::limited;
-use crate::stop::Stop;
+use crate::error::{Failure, say};
+use crate::input::read_limited;
+use crate::signals::Stop;
+use crate::watchdog::watchdog_time;
 use signal_hook::consts::SIGHUP;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,9 +15,9 @@ use std::time::Instant;
 use weir_broker::daemon::Daemon;
 use weir_broker::engine::kernel::KernelFabric;
 use weir_broker::engine::{Adopted, Fabric, Reloaded};
-use weir_broker::keep::{FOLDER_DEFAULT, Keep};
 use weir_broker::policy::{Accounts, Machine, Policy, PolicyError, limits};
 use weir_broker::protocol::Listener;
+use weir_broker::runtime_dir::{FOLDER_DEFAULT, Keep};
 use weir_broker::{Bytes, SOCKET_DEFAULT};
 use weir_link::net::interfaces;
 
@@ -168,7 +168,7 @@ fn allow_open_files() {
 /// administrator should know of it.
 fn policy(path: &Path) -> Result<(Policy, Accounts), Failure> {
     let accounts = Accounts::of_system().map_err(Failure::run)?;
-    let text = limited::text(path, limits::FILE_LEN_MAX)?;
+    let text = read_limited::text(path, limits::FILE_LEN_MAX)?;
     let policy = Policy::parse(&text, &accounts).map_err(|error| wrong(error).refused(path))?;
     for doubt in policy.doubts(&machine()) {
         let wrong = Wrong {

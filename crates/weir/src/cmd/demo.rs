@@ -2,15 +2,13 @@
 
 mod captures;
 
-use crate::bind::Port;
-use crate::divide::Divider;
-use crate::failure::Failure;
-use crate::source::Compiler;
-use crate::tally::Tally;
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::error::Failure;
+use crate::filterset::compile::Compiler;
+use crate::filterset::file_demux::Divider;
+use crate::filterset::port_counts::Tally;
+use crate::filterset::port_spec::Port;
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::io::Write;
@@ -371,14 +369,14 @@ fn prose(names: &[&str], tally: &Tally, measured: &Measured) -> String {
          With these {} ports alone, the plan takes {:.0} ns, and the filters in turn {:.0} ns: what \
          a frame costs\nfollows the kinds of filters, not their number.\n\
          Plan and filters in turn judged {} frames differently.",
-        text::grouped(measured.sent),
+        format::grouped(measured.sent),
         measured.seed,
-        text::grouped(measured.lost),
-        text::table(&heading, ports),
+        format::grouped(measured.lost),
+        format::table(&heading, ports),
         tally.table(names),
-        text::grouped(u64::from(measured.more_ports)),
+        format::grouped(u64::from(measured.more_ports)),
         measured.more_plan_ns_per_frame,
-        text::grouped(measured.more_in_turn_ns_per_frame as u64) + " ns",
+        format::grouped(measured.more_in_turn_ns_per_frame as u64) + " ns",
         PORTS.len(),
         measured.plan_ns_per_frame,
         measured.in_turn_ns_per_frame,

@@ -2,14 +2,14 @@
 
 mod files;
 
-use crate::bind::{self, Port};
-use crate::capture;
-use crate::divide::Divider;
-use crate::failure::{Failure, Gaps};
-use crate::source::Compiler;
-use crate::stop::Stop;
-use crate::tally::Tally;
-use crate::text;
+use crate::error::{Failure, Gaps};
+use crate::filterset::compile::Compiler;
+use crate::filterset::file_demux::Divider;
+use crate::filterset::port_counts::Tally;
+use crate::filterset::port_spec::{self, Port};
+use crate::input::capture_file;
+use crate::report::format;
+use crate::signals::Stop;
 use files::PortFiles;
 use indicatif::ProgressBar;
 use std::io::{BufWriter, Write};
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     read: Vec<PathBuf>,
 
     /// A port and the filter of its frames; the empty filter accepts all
-    #[arg(short, long = "port", value_name = "NAME=FILTER", value_parser = bind::from_argument)]
+    #[arg(short, long = "port", value_name = "NAME=FILTER", value_parser = port_spec::from_argument)]
     ports: Vec<Port>,
 
     /// TOML file of ports: `[[port]]` with name, filter, priority, copy, lang
@@ -61,7 +61,7 @@ pub(crate) struct Args {
     /// Give a port a priority, 0 (the default) to 65535; the highest is first
     ///
     /// It counts more than what the file of ports or a stack-language text says.
-    #[arg(long, value_name = "NAME=N", value_delimiter = ',', value_parser = bind::priority_argument)]
+    #[arg(long, value_name = "NAME=N", value_delimiter = ',', value_parser = port_spec::priority_argument)]
     priority: Vec<(String, u16)>,
 
     /// Language of the filters given with --port: expr, cbpf or cspf
@@ -141,11 +141,11 @@ fn ports(args: &Args) -> Result<Vec<Port>, Failure> {
         port.lang = args.lang;
     }
     if let Some(path) = &args.config {
-        ports.extend(bind::from_file(path)?);
+        ports.extend(port_spec::from_file(path)?);
     }
-    bind::check(&ports, args.config.as_deref())?;
-    bind::set_copies(&mut ports, &args.copy)?;
-    bind::set_priorities(&mut ports, &args.priority)?;
+    port_spec::check(&ports, args.config.as_deref())?;
+    port_spec::set_copies(&mut ports, &args.copy)?;
+    port_spec::set_priorities(&mut ports, &args.priority)?;
     Ok(ports)
 }
 
@@ -161,24 +161,27 @@ struct Work<'a> {
 impl Work<'_> {
     /// Reads every file. It fails only before anything is read or written.
     fn read_all(&mut self, args: &Args, names: &[&str], stop: &Stop) -> Result<End, Failure> {
-        capture::all_there(&args.read)?;
+        capture_file::all_there(&args.read)?;
         for (number, path) in args.read.iter().enumerate() {
             let broken = |error: &Error| {
                 let rest = args.read.len() - number - 1;
-                let why = capture::complaint(path, error);
+                let why = capture_file::complaint(path, error);
                 End::Broken(match rest {
                     0 => why,
                     _ => {
-                        why + &format!("; {} after it not read", text::counted(rest as u64, "file"))
+                        why + &format!(
+                            "; {} after it not read",
+                            format::counted(rest as u64, "file")
+                        )
                     }
                 })
             };
-            let mut reader = match capture::open(path, stop) {
+            let mut reader = match capture_file::open(path, stop) {
                 Ok(reader) => reader,
                 _ if stop.asked() => return Ok(End::Stopped(stop.signal())),
                 // There is nothing to report of a file that is not there.
-                Err(error) if self.first.is_none() && !capture::is_damage(&error) => {
-                    return Err(Failure::run(capture::complaint(path, &error)));
+                Err(error) if self.first.is_none() && !capture_file::is_damage(&error) => {
+                    return Err(Failure::run(capture_file::complaint(path, &error)));
                 }
                 Err(error) => return Ok(broken(&error)),
             };
@@ -187,7 +190,7 @@ impl Work<'_> {
             } else if let Some(files) = &mut self.files {
                 files.next_source();
             }
-            let progress = capture::progress_bar(&reader, args.quiet);
+            let progress = capture_file::progress_bar(&reader, args.quiet);
             let end = self.read_one(&mut reader, stop, &progress);
             progress.finish_and_clear();
             match end {

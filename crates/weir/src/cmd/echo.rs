@@ -1,9 +1,9 @@
 //! `weir echo`: a server that gives back what it gets, and its client.
 
-use crate::failure::{Failure, limited, say};
+use crate::error::{Failure, limited, say};
 use crate::host::{self, HostArgs, Need, any_of, any_towards};
-use crate::print;
-use crate::stop::Stop;
+use crate::report::stdout;
+use crate::signals::Stop;
 use serde_json::json;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -323,7 +323,7 @@ fn report(args: &Args, times: &mut [Duration]) -> Result<(), Failure> {
         "came_back": came_back,
         "microseconds": {"min": min, "median": median, "max": max},
     });
-    print::report(args.json, &json, || {
+    stdout::report(args.json, &json, || {
         format!(
             "{came_back} of {} came back; microseconds: min {min:.1}, median {median:.1}, max {max:.1}",
             args.count

@@ -7,7 +7,7 @@ mod plot;
 mod setup;
 mod tpca;
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use clap::Subcommand;
 
 /// Where a paper has a value that our text of it lacks.

@@ -5,9 +5,9 @@ mod forms;
 mod over_file;
 
 use crate::config;
-use crate::failure::Failure;
-use crate::limited;
-use crate::source::Compiler;
+use crate::error::Failure;
+use crate::filterset::compile::Compiler;
+use crate::input::read_limited;
 use forms::Form;
 use std::io::Write;
 use std::net::Ipv4Addr;
@@ -191,7 +191,7 @@ fn blank_comments(text: &mut [u8]) {
 
 fn read_text(path: &Path) -> Result<Source, Failure> {
     Ok(Source {
-        text: limited::read(path, TEXT_LEN_MAX)?,
+        text: read_limited::read(path, TEXT_LEN_MAX)?,
         file: Some(path.to_owned()),
     })
 }

@@ -1,11 +1,11 @@
 //! `weir get`: a resource over HTTP, by weir's own TCP.
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::host::{self, HostArgs, Need};
 use crate::http::client::{Field, Response, ask, request};
 use crate::http::output::Output;
 use crate::http::url::Url;
-use crate::stop::Stop;
+use crate::signals::Stop;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
 use std::io::{self, Read, Write};

@@ -1,8 +1,8 @@
 //! `weir host`: a host of its own beside the kernel's.
 
-use crate::failure::{Failure, say};
+use crate::error::{Failure, say};
 use crate::host::{self, Addresses, Need};
-use crate::stop::Stop;
+use crate::signals::Stop;
 use serde_json::json;
 use std::io::{self, Write};
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! `weir iperf`: throughput, by weir's own TCP and UDP, as iperf3 measures it.
 
-use crate::failure::{Failure, limited, say};
+use crate::error::{Failure, limited, say};
 use crate::host::{self, HostArgs, Need, any_of};
 use crate::iperf::{BLOCK_LEN, Measured, PORT, Parameters, client, server};
-use crate::print;
-use crate::stop::Stop;
+use crate::report::stdout;
+use crate::signals::Stop;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
 use std::time::Duration;
@@ -238,7 +238,7 @@ fn wait<'a>(served: &'a [Served], stop: &Stop) -> Result<Option<&'a Served>, Fai
 }
 
 fn tell(args: &Args, measured: &Measured) -> Result<(), Failure> {
-    print::report(args.json, measured, || measured.line())
+    stdout::report(args.json, measured, || measured.line())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ mod demo;
 mod results;
 pub(crate) mod rfc2544;
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use clap::Subcommand;
 
 /// Make small networks in this machine, of network namespaces

@@ -3,10 +3,10 @@
 mod capture;
 mod output;
 
-use crate::failure::{Failure, say};
-use crate::live;
-use crate::stop::Stop;
-use crate::text;
+use crate::error::{Failure, say};
+use crate::input::live_port;
+use crate::report::format;
+use crate::signals::Stop;
 use capture::Rotation;
 use output::Output;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -175,7 +175,7 @@ impl Args {
     fn open(&self, interface: &str) -> Result<Tapped, Failure> {
         let filter = self.filter.join(" ");
         let has_times = self.timestamps || !self.no_times && !self.quiet;
-        let mut builder = live::port(interface, &filter, self.socket.as_deref())?
+        let mut builder = live_port::port(interface, &filter, self.socket.as_deref())?
             .priority(self.priority)
             .take(self.take)
             .queue(self.queue)
@@ -186,7 +186,7 @@ impl Args {
         }
         Ok(Tapped {
             name: interface.to_owned(),
-            port: builder.open().map_err(live::failure)?,
+            port: builder.open().map_err(live_port::failure)?,
             source: 0,
             is_gone: false,
         })
@@ -257,7 +257,7 @@ impl Tapped {
     fn lost(&mut self, args: &Args) -> Option<u64> {
         let counters = self.port.counters().ok()?;
         if counters.interface_lost > 0 {
-            let lost = text::frames(counters.interface_lost);
+            let lost = format::frames(counters.interface_lost);
             let name = &self.name;
             args.say(&format!(
                 "{name} dropped {lost} meanwhile, for want of room or of an unknown protocol"
@@ -405,7 +405,10 @@ impl Listener<'_> {
             if left == 0 {
                 break;
             }
-            let frames = one.port.recv_batch(Timeout::NOW).map_err(live::failure)?;
+            let frames = one
+                .port
+                .recv_batch(Timeout::NOW)
+                .map_err(live_port::failure)?;
             if !frames.is_empty() {
                 some = true;
                 self.output.frames_came(one.source, frames, left)?;
@@ -422,7 +425,7 @@ impl Listener<'_> {
         if let [one] = &mut self.ports[..] {
             // Its own way to wait makes the most of a burst.
             let frames = one.port.recv_batch(Timeout::after(time));
-            let frames = frames.map_err(live::failure)?;
+            let frames = frames.map_err(live_port::failure)?;
             let left = self.args.count.map(|count| count - self.output.frames());
             return match frames.is_empty() {
                 true => self.output.rest(),
@@ -526,7 +529,10 @@ impl Listener<'_> {
     fn last_frames(&mut self, one: &mut Tapped) -> Result<(), Failure> {
         loop {
             let left = self.args.count.map(|count| count - self.output.frames());
-            let frames = one.port.recv_batch(Timeout::NOW).map_err(live::failure)?;
+            let frames = one
+                .port
+                .recv_batch(Timeout::NOW)
+                .map_err(live_port::failure)?;
             if frames.is_empty() || left == Some(0) || self.output.is_over() {
                 return Ok(());
             }
@@ -547,7 +553,7 @@ impl Listener<'_> {
                 Ok(events) => self.tell(number, events)?,
                 // The port goes on without it, and with the next one.
                 Err(PortError::NoBroker { .. }) => is_orphan = true,
-                Err(error) => return Err(live::failure(error)),
+                Err(error) => return Err(live_port::failure(error)),
             }
         }
         if is_orphan && !self.is_orphan {

@@ -1,12 +1,10 @@
 //! `weir ports`: who holds which ports.
 
-use crate::failure::Failure;
-use crate::live;
-use crate::stop::Stop;
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::error::Failure;
+use crate::input::live_port;
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
+use crate::signals::Stop;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal, Write};
@@ -129,7 +127,7 @@ struct Sources {
 impl Sources {
     fn of(args: &Args) -> Result<Sources, Failure> {
         if let Some(socket) = &args.socket {
-            let broker = Connection::to(socket).map_err(live::failure)?;
+            let broker = Connection::to(socket).map_err(live_port::failure)?;
             return Ok(Sources {
                 broker: Some(broker),
                 in_process: false,
@@ -139,7 +137,7 @@ impl Sources {
         let broker = match Connection::to(Path::new(SOCKET_DEFAULT)) {
             Ok(broker) => Some(broker),
             Err(PortError::NoBroker { .. }) if in_process => None,
-            Err(error) => return Err(live::failure(error)),
+            Err(error) => return Err(live_port::failure(error)),
         };
         Ok(Sources { broker, in_process })
     }
@@ -152,7 +150,7 @@ impl Sources {
         };
         if let Some(broker) = &mut self.broker {
             let namespace = broker.namespace();
-            let ports = broker.ports().map_err(live::failure)?;
+            let ports = broker.ports().map_err(live_port::failure)?;
             let names: BTreeSet<&str> = ports.iter().map(|port| &*port.interface).collect();
             // Whoever may not ask sees no costs.
             let status = names.into_iter().map(|name| broker.interface(name));
@@ -257,7 +255,7 @@ impl Look {
             }
             row
         });
-        let table = text::table(&columns, rows);
+        let table = format::table(&columns, rows);
         let named = self.interfaces.iter().map(|(of, interface)| {
             let name = match namespaces.other(*of) {
                 Some(namespace) => format!("{} ({namespace})", interface.name),
@@ -314,11 +312,11 @@ fn row(port: &PortStatus, rate: f64) -> Vec<String> {
         port.uid.to_string(),
         port.pid.to_string(),
         Bytes(port.queue).to_string(),
-        text::grouped(port.delivered),
-        text::grouped(port.lost),
-        text::grouped(rate.round() as u64),
-        text::grouped(port.sent),
-        text::grouped(port.refused),
+        format::grouped(port.delivered),
+        format::grouped(port.lost),
+        format::grouped(rate.round() as u64),
+        format::grouped(port.sent),
+        format::grouped(port.refused),
         port.attach.clone(),
     ]
 }

@@ -1,10 +1,10 @@
 //! `weir rarpd`: tells stations their addresses.
 
 use crate::config::{self, Place, Wrong};
-use crate::failure::{Failure, say};
-use crate::limited;
+use crate::error::{Failure, say};
+use crate::input::read_limited;
 use crate::rarp;
-use crate::stop::Stop;
+use crate::signals::Stop;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::Ipv4Addr;
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn table(path: &Path) -> Result<BTreeMap<Address, Ipv4Addr>, Failure> {
-    let text = limited::text(path, TABLE_LEN_MAX)?;
+    let text = read_limited::text(path, TABLE_LEN_MAX)?;
     let (table, warnings) = stations(&text).map_err(|wrong| wrong.refused(path))?;
     for warning in warnings {
         say(&format!("weir: {}", warning.of(config::name(path))));

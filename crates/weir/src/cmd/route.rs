@@ -2,22 +2,24 @@
 
 mod report;
 
-use crate::bulk_report::{Bulk, BulkReport};
 use crate::config::{self, Wrong};
-use crate::failure::{Failure, say};
-use crate::life::Life;
-use crate::limited;
+use crate::error::{Failure, say};
+use crate::input::on_off::OnOff;
+use crate::input::read_limited;
 use crate::longest::Longest;
-use crate::on_off::OnOff;
-use crate::stats_file::StatsFile;
-use crate::stop::Stop;
+use crate::report::stats_file::StatsFile;
+use crate::report::tx_burst::{Bulk, BulkReport};
+use crate::signals::Stop;
+use crate::watchdog::Life;
 use report::{Metrics, Report};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use weir_apps::route::config::{Config, FILE_BYTES_MAX, HostFrames, Kernel, host_at, link_at};
+use weir_apps::router::engine::config::{
+    Config, FILE_BYTES_MAX, HostFrames, Kernel, host_at, link_at,
+};
 use weir_apps::router::{self, RunError, View};
 use weir_link::net::InterfaceError;
 use weir_tap::{Bypass, FastConfig, FastKind, HostFilterError, TapError};
@@ -249,7 +251,7 @@ fn config(args: &Args) -> Result<(Config, String), Failure> {
     let source = args.config.as_deref();
     let text = match source {
         None => String::new(),
-        Some(path) => limited::text(path, FILE_BYTES_MAX)?,
+        Some(path) => read_limited::text(path, FILE_BYTES_MAX)?,
     };
     let config = Config::parse(&text, &args.interfaces);
     let mut config = config.map_err(|error| failure(source, &text, error.into()))?;

@@ -1,11 +1,11 @@
 //! `weir serve`: a folder's files over HTTP, by weir's own TCP.
 
-use crate::failure::{Failure, harmless, limited, say};
+use crate::error::{Failure, harmless, limited, say};
 use crate::host::{self, HostArgs, Need, any_of};
 use crate::http::driver::Driver;
 use crate::http::files::Folder;
 use crate::http::server::Answered;
-use crate::stop::Stop;
+use crate::signals::Stop;
 use serde_json::json;
 use std::io::{self, Write};
 use std::net::SocketAddr;

@@ -1,16 +1,16 @@
 //! A host of weir's own on its links, as commands are told of it.
 
-mod names;
+mod address_log;
+mod link_config;
 mod open;
-mod place;
-mod told;
+mod resolve;
 
-pub(crate) use names::{any_of, any_towards, connect, resolve, unreached};
+pub(crate) use resolve::{any_of, any_towards, connect, resolve, unreached};
 
-use crate::failure::Failure;
-use crate::stop::Stop;
+use crate::error::Failure;
+use crate::signals::Stop;
 use clap::builder::RangedU64ValueParser;
-use place::On;
+use link_config::On;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -77,7 +77,7 @@ pub(crate) struct Addresses {
     pub(crate) addresses: Vec<On<Source>>,
 
     /// The router to other networks, one for each version of IP
-    #[arg(long = "gateway", value_name = "ADDR[%LINK]", value_parser = place::gateway)]
+    #[arg(long = "gateway", value_name = "ADDR[%LINK]", value_parser = link_config::gateway)]
     pub(crate) gateways: Vec<On<IpAddr>>,
 
     /// The host's hardware address; else a live interface's own, or one made
@@ -100,7 +100,7 @@ pub(crate) struct Addresses {
     pub(crate) broker: Option<PathBuf>,
 
     #[arg(skip)]
-    said: told::Said,
+    said: address_log::Said,
 }
 
 /// The links and the addresses of a host beside the kernel's.
@@ -177,7 +177,7 @@ impl Addresses {
         let places = self.places(links)?;
         let opened = places.iter().map(|place| place.open(need));
         let net = open::start(opened.collect::<Result<_, _>>()?, self.shards)?;
-        told::settle(&places, &net, &self.said, within, stop)?;
+        address_log::settle(&places, &net, &self.said, within, stop)?;
         self.check(&net, links)?;
         Ok(net)
     }

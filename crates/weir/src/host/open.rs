@@ -1,9 +1,9 @@
 //! A host's links are opened: a TAP interface, or ports on a live one.
 
-use super::place::Place;
+use super::link_config::Place;
 use super::{Need, Source};
-use crate::failure::{Failure, limited, say};
-use crate::text;
+use crate::error::{Failure, limited, say};
+use crate::report::format;
 use rustix::io::Errno;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use weir_link::net::{Interface, InterfaceError};
 use weir_socket::{Builder, Net, link};
-use weir_stack::host::{Detect, MTU};
+use weir_stack::iface::{Detect, MTU};
 use weir_stack::{Config, Prefix};
 use weir_wire::ethernet::Address;
 
@@ -95,7 +95,7 @@ impl Place<'_> {
             false => link::Port::open(name, mac, &addresses, &options),
         };
         let mut port = port.map_err(|error| match error.downcast() {
-            Ok(error) => crate::live::failure(error),
+            Ok(error) => crate::input::live_port::failure(error),
             Err(error) => Failure::run(format!("cannot open ports on {name}: {error}")),
         })?;
         let needed = needed_grant(mac, own.map(Address), &addresses);
@@ -104,7 +104,7 @@ impl Place<'_> {
             say(&format!(
                 "weir: {interface}: the policy refuses what the host sends ({} so far): what it \
                  needs is a grant with {needed}; docs/reference/policy.md says what may be sent",
-                text::frames(count)
+                format::frames(count)
             ));
         });
         Ok((vec![Box::new(port)], config))

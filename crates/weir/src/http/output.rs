@@ -1,8 +1,8 @@
 //! Where a body goes: standard output, a file, or what stands for one.
 
-use crate::failure::Failure;
-use crate::replace;
-use crate::stop::Stop;
+use crate::error::Failure;
+use crate::report::atomic_write;
+use crate::signals::Stop;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -59,7 +59,7 @@ impl<'a> Output<'a> {
                 let part = Part::open(path).map_err(|error| cannot_write(path, &error))?;
                 return Ok(Output::Part(part));
             }
-            Some(path) => replace::create(path, stop)?,
+            Some(path) => atomic_write::create(path, stop)?,
         };
         Ok(Output::Place(Place {
             is_file: file.metadata().is_ok_and(|facts| facts.is_file()),

@@ -5,7 +5,7 @@ use super::server::{UDP_HELLO, UDP_WELCOME};
 use super::streams::{Streams, Way};
 use super::{COOKIE_LEN, Measured, PATIENCE, Parameters, Results, odd, state};
 use crate::host::{any_towards, connect};
-use crate::stop::Stop;
+use crate::signals::Stop;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

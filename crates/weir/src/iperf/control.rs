@@ -1,7 +1,7 @@
 //! The connection by which both sides say what they do.
 
 use super::{JSON_LEN_MAX, PATIENCE, odd};
-use crate::stop::Stop;
+use crate::signals::Stop;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};

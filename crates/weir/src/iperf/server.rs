@@ -5,7 +5,7 @@ use super::streams::{Streams, Way};
 use super::{
     BLOCK_LEN_MAX, COOKIE_LEN, Measured, PATIENCE, Parameters, Results, STREAMS_MAX, odd, state,
 };
-use crate::stop::Stop;
+use crate::signals::Stop;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 use weir_socket::{TcpListener, TcpStream, UdpSocket};

@@ -10,8 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{ChildStderr, Stdio};
 use std::time::{Duration, Instant};
 use weir_lab::command::Command;
-use weir_lab::need;
-use weir_lab::net::{Host, Pair, Process, Signal, nobody};
+use weir_lab::net::{Host, Pair, Process, Signal, unprivileged};
+use weir_lab::testenv;
 use weir_lab::wait::Limited;
 
 /// Two hosts and a link: `eth0` of each.
@@ -22,7 +22,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `None` without root.
 pub(crate) fn net() -> Option<Net> {
-    if !need::root() {
+    if !testenv::root() {
         return None;
     }
     Some(Net(Pair::new().unwrap()))
@@ -54,7 +54,7 @@ impl Net {
 
     /// The binary in b, as nobody.
     pub(crate) fn weir_as_nobody(&self, arguments: &[&str]) -> Running {
-        let command = nobody::command(env!("CARGO_BIN_EXE_weir"));
+        let command = unprivileged::command(env!("CARGO_BIN_EXE_weir"));
         Running::start(&self.b, command, arguments)
     }
 }

@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_lab::need;
-use weir_lab::net::{Host, Lab, nobody, talk};
+use weir_lab::net::{Host, Lab, traffic, unprivileged};
+use weir_lab::testenv;
 
 /// The kernel's addresses and those of weir's host.
 pub(crate) const KERNEL: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
@@ -29,18 +29,18 @@ pub(crate) struct Kernel {
 
 /// As [`kernel`], `None` also without one of these programs.
 pub(crate) fn kernel_with(programs: &[&str]) -> Option<Kernel> {
-    kernel().filter(|_| need::programs(programs))
+    kernel().filter(|_| testenv::programs(programs))
 }
 
 /// `None` without root, or without the driver.
 pub(crate) fn kernel() -> Option<Kernel> {
-    if !need::root() || !need::tun() {
+    if !testenv::root() || !testenv::tun() {
         return None;
     }
     let lab = Lab::new();
     let host = lab.host("kernel").unwrap();
     let kernel = Kernel { host, _lab: lab };
-    let tap = kernel.host.tap("tap0", nobody::NOBODY).unwrap();
+    let tap = kernel.host.tap("tap0", unprivileged::NOBODY).unwrap();
     tap.up().unwrap();
     tap.add_address([192, 0, 2, 1], 24).unwrap();
     tap.add_address([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 64)
@@ -50,10 +50,10 @@ pub(crate) fn kernel() -> Option<Kernel> {
 
 impl Kernel {
     /// Runs a command, words apart by spaces, on the kernel's side. The test has
-    /// asked for the program, by [`need::programs`].
+    /// asked for the program, by [`testenv::programs`].
     pub(crate) fn output(&self, line: &str) -> Output {
         let mut words = line.split_whitespace();
-        let mut command = need::program(words.next().unwrap()).expect(line);
+        let mut command = testenv::program(words.next().unwrap()).expect(line);
         command.args(words);
         self.host.output(command).unwrap()
     }
@@ -79,7 +79,7 @@ impl Kernel {
 
     /// The same, with addresses as said.
     pub(crate) fn weir_as_said(&self, arguments: &[&str]) -> Running {
-        let command = nobody::command(env!("CARGO_BIN_EXE_weir"));
+        let command = unprivileged::command(env!("CARGO_BIN_EXE_weir"));
         Running::start(&self.host, command, arguments)
     }
 
@@ -87,14 +87,14 @@ impl Kernel {
     pub(crate) fn ping(&self, at: &str, size: usize) -> bool {
         let payload: Vec<u8> = (0..size).map(|at| (at * 7 / 3) as u8).collect();
         let patience = Duration::from_secs(5);
-        talk::echoes(&self.host, at.parse().unwrap(), &payload, patience).unwrap()
+        traffic::echoes(&self.host, at.parse().unwrap(), &payload, patience).unwrap()
     }
 
     /// A server of the kernel's side, once it answers at `port`. The test has
     /// asked for the program.
     pub(crate) fn server(&self, line: &str, port: u16) -> Running {
         let mut words = line.split_whitespace();
-        let command = need::program(words.next().unwrap()).expect(line);
+        let command = testenv::program(words.next().unwrap()).expect(line);
         let running = Running::start(&self.host, command, &words.collect::<Vec<_>>());
         let began = Instant::now();
         let answers = || {

@@ -5,7 +5,7 @@ use crate::common::{Folder, weir};
 use crate::live::{Running, open_folder};
 use crate::{Cleaned, Net, net};
 use std::net::UdpSocket;
-use weir_lab::net::{Host, Lab, Signal, nobody};
+use weir_lab::net::{Host, Lab, Signal, unprivileged};
 
 const POLICY: &str = r#"
 [[grant]]
@@ -50,7 +50,7 @@ impl Beside<'_> {
     fn listen(&self, arguments: &[&str]) -> Running {
         let socket = self.folder.path("socket");
         let own = ["listen", "--socket", &socket, "--json"];
-        let command = nobody::command(env!("CARGO_BIN_EXE_weir"));
+        let command = unprivileged::command(env!("CARGO_BIN_EXE_weir"));
         Running::start(&self.net.middle, command, &[&own, arguments].concat())
     }
 

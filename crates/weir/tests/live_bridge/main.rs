@@ -19,8 +19,8 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Sending, Sent, Sink};
-use weir_lab::need;
 use weir_lab::net::{Host, Line, Offloads, Signal};
+use weir_lab::testenv;
 use weir_link::bpf::Hook;
 
 struct Net(Line);
@@ -34,7 +34,7 @@ impl Deref for Net {
 }
 
 fn net() -> Option<Net> {
-    if !need::root() {
+    if !testenv::root() {
         return None;
     }
     let line = Line::new(Offloads::OFF).unwrap();
@@ -145,7 +145,7 @@ fn it_bridges_and_leaves_everything_as_it_was() {
 /// What a program says that was run in a host; `None` (after a skip) without it.
 fn says(host: &Host, line: &str) -> Option<String> {
     let mut words = line.split_whitespace();
-    let mut command = need::program(words.next().unwrap())?;
+    let mut command = testenv::program(words.next().unwrap())?;
     command.args(words);
     let done = host.output(command).unwrap();
     Some(String::from_utf8_lossy(&done.stdout).into_owned())
@@ -159,7 +159,7 @@ fn tools_of_users_go_through_it() {
         let hops: Vec<&str> = trace.lines().skip(1).collect();
         assert!(hops.len() == 1 && hops[0].contains("10.9.0.2"), "{trace}");
     }
-    let Some(mut server) = need::program("iperf3") else {
+    let Some(mut server) = testenv::program("iperf3") else {
         return;
     };
     server

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use weir_lab::load::{Field, Generator, Order, Rate, Sending, Sent, Template};
-use weir_lab::need;
 use weir_lab::net::{Line, Offloads, Signal};
+use weir_lab::testenv;
 
 /// What a frame of these tests has before its number.
 const MAGIC: [u8; 2] = [0x77, 0x66];
@@ -86,7 +86,7 @@ struct Storm {
 
 impl Storm {
     fn new(name: &str, fast: &str, net: impl FnOnce(Line) -> Line) -> Option<Storm> {
-        if !need::root() {
+        if !testenv::root() {
             return None;
         }
         let net = Net(net(Line::new(Offloads::OFF).unwrap()));

@@ -11,7 +11,7 @@ use weir_lab::net::{Line, Offloads, Signal};
 const WAITING: u8 = 20;
 
 fn what_comes_after_a_hang(bypass: &str) -> Option<Vec<u8>> {
-    if !weir_lab::need::root() {
+    if !weir_lab::testenv::root() {
         return None;
     }
     let line = Line::new(Offloads::OFF).unwrap().with_addresses().unwrap();

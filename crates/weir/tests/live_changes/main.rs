@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use weir_lab::need;
 use weir_lab::net::{Host, Lab, Offloads, Process, set_option};
+use weir_lab::testenv;
 
 /// A host that sends, a router without routing of its own, and two that hear.
 ///
@@ -48,7 +48,7 @@ const SHARED: &str = "203.0.113.7";
 
 impl Net {
     fn new(name: &str) -> Option<Net> {
-        if !need::root() {
+        if !testenv::root() {
             return None;
         }
         let lab = Lab::new();
@@ -109,7 +109,7 @@ impl Net {
 
     /// `ip -batch` of a host, which does each line as it is told.
     fn ip(&self, host: &Host) -> Option<Ip> {
-        let mut command = need::program("ip")?;
+        let mut command = testenv::program("ip")?;
         command.args(["-force", "-batch", "-"]);
         command.stdin(Stdio::piped()).stderr(Stdio::inherit());
         Some(Ip(host.spawn(command).unwrap()))

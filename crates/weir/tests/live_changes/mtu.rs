@@ -31,7 +31,7 @@ fn gets_through(probe: &UdpSocket, hears: &UdpSocket, len: usize) -> bool {
 
 #[test]
 fn a_bridge_uses_a_raised_one_and_counts_what_a_lowered_one_stops() {
-    if !weir_lab::need::root() {
+    if !weir_lab::testenv::root() {
         return;
     }
     let line = Line::new(Offloads::OFF).unwrap().with_addresses().unwrap();
@@ -101,7 +101,7 @@ fn a_router_sends_long_packets_where_the_mtu_was_raised() {
 /// One that is longer than any frame that the sockets can send.
 #[test]
 fn it_is_said_where_an_mtu_cannot_be_used() {
-    if !weir_lab::need::root() {
+    if !weir_lab::testenv::root() {
         return;
     }
     let line = Line::new(Offloads::OFF).unwrap();

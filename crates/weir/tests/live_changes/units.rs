@@ -4,8 +4,8 @@ use super::Net;
 use crate::live::{PATIENCE, Running};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use weir_lab::need;
 use weir_lab::net::Signal;
+use weir_lab::testenv;
 
 /// The values of a key, in order.
 fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
@@ -32,7 +32,7 @@ fn runs(net: &Net, name: &str, words: &[(&str, &str)]) {
         let name = capability.strip_prefix("CAP_").unwrap();
         format!(",+{}", name.to_lowercase())
     });
-    let Some(mut restricted) = need::program("setpriv") else {
+    let Some(mut restricted) = testenv::program("setpriv") else {
         return;
     };
     restricted.arg("--no-new-privs");

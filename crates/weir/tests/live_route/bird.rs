@@ -9,8 +9,8 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
-use weir_lab::net::{Host, Signal, talk};
-use weir_lab::{need, wait};
+use weir_lab::net::{Host, Signal, traffic};
+use weir_lab::{testenv, wait};
 
 /// Addresses behind b, of networks that it announces by BGP and by OSPF.
 const BY_BGP: [&str; 2] = ["203.0.113.7", "2001:db8:77::7"];
@@ -66,14 +66,14 @@ fn bird(net: &Net, host: &Host, config: &str) -> Option<(Running, String)> {
     let path = |what: &str| net.folder.path(&format!("{}.{what}", host.name()));
     let [file, socket, pid] = ["conf", "ctl", "pid"].map(path);
     fs::write(&file, config).unwrap();
-    let bird = need::program("bird")?;
+    let bird = testenv::program("bird")?;
     let options = ["-f", "-c", &file, "-s", &socket, "-P", &pid];
     let running = Running::start(host, bird, &options);
     Some((running.until("Started"), socket))
 }
 
 fn control(socket: &str, line: &str) {
-    let mut command = need::program("birdc").expect("birdc comes with bird");
+    let mut command = testenv::program("birdc").expect("birdc comes with bird");
     let done = command.args(["-s", socket]).args(line.split(' ')).output();
     let done = done.unwrap();
     assert!(done.status.success(), "birdc {line}: {done:?}");
@@ -85,7 +85,7 @@ pub(crate) fn until_reached(net: &Net, to: &[&str], reached: bool) {
     for to in to {
         let at = to.parse().unwrap();
         let comes_back = || {
-            let ping = talk::ping(&net.a, at, 1, Duration::from_millis(300)).unwrap();
+            let ping = traffic::ping(&net.a, at, 1, Duration::from_millis(300)).unwrap();
             !ping.round_trips.is_empty()
         };
         while comes_back() != reached {
@@ -98,7 +98,7 @@ pub(crate) fn until_reached(net: &Net, to: &[&str], reached: bool) {
 /// A ping of every 20 ms, which ends on SIGINT and then says what came back.
 fn pings(net: &Net, to: &str) -> Running {
     let options = ["-n", "-q", "-i", "0.02", to];
-    let ping = need::program("ping").expect("the test has asked for it");
+    let ping = testenv::program("ping").expect("the test has asked for it");
     Running::start(&net.a, ping, &options)
 }
 
@@ -120,7 +120,7 @@ fn bird_feeds_it_beside_it() {
     let Some(net) = Net::new("route-bird") else {
         return;
     };
-    if !need::programs(&["bird", "birdc", "ping"]) {
+    if !testenv::programs(&["bird", "birdc", "ping"]) {
         return;
     }
     for address in [BY_BGP[0], BY_BGP[1], BY_OSPF] {

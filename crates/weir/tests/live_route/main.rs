@@ -16,8 +16,8 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use weir_lab::net::{Host, Lab, Signal, talk};
-use weir_lab::{need, wait};
+use weir_lab::net::{Host, Lab, Signal, traffic};
+use weir_lab::{testenv, wait};
 
 /// Host a, a router without routing of its own, host b.
 struct Net {
@@ -40,7 +40,7 @@ addresses = ["198.51.100.1/24", "2001:db8:2::1/64"]
 
 impl Net {
     fn new(name: &str) -> Option<Net> {
-        if !need::root() || !need::programs(&["ip"]) {
+        if !testenv::root() || !testenv::programs(&["ip"]) {
             return None;
         }
         let lab = Lab::new();
@@ -81,20 +81,20 @@ impl Net {
 
     fn pings(&self, to: &str) -> usize {
         let to: IpAddr = to.parse().unwrap();
-        let pings = talk::ping(&self.a, to, 3, Duration::from_secs(2)).unwrap();
+        let pings = traffic::ping(&self.a, to, 3, Duration::from_secs(2)).unwrap();
         pings.round_trips.len()
     }
 }
 
 fn ip(host: &Host, arguments: &[&str]) {
-    let mut command = need::program("ip").expect("the test has asked for it");
+    let mut command = testenv::program("ip").expect("the test has asked for it");
     command.args(arguments);
     let done = host.output(command).unwrap();
     assert!(done.status.success(), "ip {arguments:?}: {done:?}");
 }
 
 fn run(host: &Host, program: &str, arguments: &[&str]) -> Option<String> {
-    let mut command = need::program(program)?;
+    let mut command = testenv::program(program)?;
     command.args(arguments);
     let done = host.output(command).unwrap();
     Some(String::from_utf8_lossy(&done.stdout).into_owned())
@@ -125,7 +125,7 @@ fn hosts_reach_each_other_through_it() {
         }
     }
     let at = (TO_B[0].parse().unwrap(), 5001);
-    let bulk = talk::bulk(&net.a, &net.b, at, Duration::from_millis(500)).unwrap();
+    let bulk = traffic::bulk(&net.a, &net.b, at, Duration::from_millis(500)).unwrap();
     assert!(bulk.bits_per_second() > 1e6, "{bulk:?}");
     running.signal(Signal::INT);
     let ended = running.end();
@@ -144,7 +144,7 @@ fn tcp_of_iperf_goes_through_it() {
         return;
     };
     let running = net.route("", &[]);
-    let Some(mut server) = need::program("iperf3") else {
+    let Some(mut server) = testenv::program("iperf3") else {
         return;
     };
     server
@@ -166,7 +166,7 @@ fn tcp_of_iperf_goes_through_it() {
         }
         if to == TO_B[0] {
             server.ended(PATIENCE).unwrap();
-            let mut again = need::program("iperf3").expect("the test has asked for it");
+            let mut again = testenv::program("iperf3").expect("the test has asked for it");
             again.args(["-s", "-1"]).stdout(std::process::Stdio::null());
             server = net.b.spawn(again).unwrap();
         }

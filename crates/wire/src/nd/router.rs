@@ -10,10 +10,10 @@ use std::net::Ipv6Addr;
 
 use super::{TARGET, wrong};
 use crate::Error;
-use crate::checksum::Addresses;
-use crate::error::need;
+use crate::checksum::AddrPair;
+use crate::error::require_len;
 use crate::ethernet::Address;
-use crate::field::{array, half, put, word};
+use crate::field::{array, read_u16, write, read_u32};
 use crate::icmp::{self, Message};
 
 const SOLICITATION: u8 = 133;
@@ -34,15 +34,15 @@ pub const FOR_EVER_S: u32 = u32::MAX;
 ///
 /// # Panics
 /// If `out` is not as long as [`solicitation_len`] says.
-pub fn emit_solicitation(out: &mut [u8], hardware: Option<Address>, addresses: Addresses) {
+pub fn emit_solicitation(out: &mut [u8], hardware: Option<Address>, addresses: AddrPair) {
     assert_eq!(
         out.len(),
         solicitation_len(hardware),
         "a router solicitation's length"
     );
     if let Some(hardware) = hardware {
-        put(out, 8, &[SOURCE, 1]);
-        put(out, 10, &hardware.0);
+        write(out, 8, &[SOURCE, 1]);
+        write(out, 10, &hardware.0);
     }
     let first = icmp::Repr {
         kind: SOLICITATION,
@@ -108,7 +108,7 @@ impl<'a> Advertisement<'a> {
                 return Err(wrong("code", message.code()));
             }
             let payload = message.payload();
-            need("a router advertisement", payload, 8)?;
+            require_len("a router advertisement", payload, 8)?;
             let [hop_limit, flags, lifetime @ ..] = icmp::Repr::parse(message).rest.to_be_bytes();
             let lifetime_s = u16::from_be_bytes(lifetime);
             Ok(Advertisement {
@@ -179,14 +179,14 @@ impl<'a> RouterOption<'a> {
         let len = *option.get(2)?;
         match (option[0], option.len()) {
             (SOURCE, 8) => Some(RouterOption::Source(Address(array(option, 2)))),
-            (MTU, 8) => Some(RouterOption::Mtu(word(option, 4))),
+            (MTU, 8) => Some(RouterOption::Mtu(read_u32(option, 4))),
             (PREFIX, 32) if len <= 128 => Some(RouterOption::Prefix(PrefixInformation {
                 prefix: Ipv6Addr::from(array::<16>(option, 16)),
                 len,
                 on_link: option[3] & 0x80 != 0,
                 autonomous: option[3] & 0x40 != 0,
-                valid_s: word(option, 4),
-                preferred_s: word(option, 8),
+                valid_s: read_u32(option, 4),
+                preferred_s: read_u32(option, 8),
             })),
             (ROUTE, size @ (8 | 16 | 24)) if usize::from(len) <= (size - 8) * 8 => {
                 let mut to = [0; 16];
@@ -195,11 +195,11 @@ impl<'a> RouterOption<'a> {
                     to: Ipv6Addr::from(to),
                     len,
                     preference: Preference::of(option[3])?,
-                    lifetime_s: word(option, 4),
+                    lifetime_s: read_u32(option, 4),
                 })
             }
             (RESOLVERS, size) if size >= 24 => Some(RouterOption::Resolvers {
-                lifetime_s: word(option, 4),
+                lifetime_s: read_u32(option, 4),
                 addresses: option[8..].as_chunks().0,
             }),
             _ => None,
@@ -230,7 +230,7 @@ impl Redirect {
                 return Err(wrong("code", message.code()));
             }
             let payload = message.payload();
-            need("a redirect", payload, 32)?;
+            require_len("a redirect", payload, 32)?;
             Ok(Redirect {
                 target: Ipv6Addr::from(array::<16>(payload, 0)),
                 destination: Ipv6Addr::from(array::<16>(payload, 16)),
@@ -250,12 +250,12 @@ impl<'a> Options<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Result<Options<'a>, Error> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            need("a neighbour option", rest, 2)?;
+            require_len("a neighbour option", rest, 2)?;
             let len = usize::from(rest[1]) * 8;
             if len == 0 {
                 return Err(wrong("option length", 0));
             }
-            need("a neighbour option", rest, len)?;
+            require_len("a neighbour option", rest, len)?;
             rest = &rest[len..];
         }
         Ok(Options(bytes))
@@ -272,7 +272,7 @@ impl<'a> Iterator for Options<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        let len = usize::from(half(self.0.get(..2)?, 0) & 0xff) * 8;
+        let len = usize::from(read_u16(self.0.get(..2)?, 0) & 0xff) * 8;
         let (option, rest) = self.0.split_at(len);
         self.0 = rest;
         Some(option)

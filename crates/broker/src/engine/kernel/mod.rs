@@ -12,20 +12,20 @@
 //! What waits for the kernel's grace period is done on a thread of its own;
 //! rings of the sizes in use are set aside ahead of need.
 
-mod divider;
-mod paths;
+mod demux;
+mod egress_pool;
 mod pins;
 mod worker;
 
-pub use divider::KernelDivider;
+pub use demux::KernelDivider;
 pub use pins::SweepError;
 pub(crate) use pins::sweep;
 
 use super::{Fabric, MadePath};
 use crate::interface::Facts;
-use crate::keep::Keep;
 use crate::protocol::{ErrorKind, Refusal};
-use paths::Paths;
+use crate::runtime_dir::Keep;
+use egress_pool::Paths;
 use pins::Pins;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fmt::Display;

@@ -1,6 +1,6 @@
 //! What an interface's divider leaves behind for the next broker.
 
-use super::paths;
+use super::egress_pool;
 use std::sync::Arc;
 use weir_link::bpf::{PinError, PinFolder};
 use weir_link::live::{self, PathError};
@@ -88,8 +88,8 @@ pub(crate) fn sweep(
     let is_kept = |name: &str| kept.iter().any(|one| one == name) || kept_paths.contains(&name);
     for name in folders.into_iter().filter(|name| !is_kept(name)) {
         let sweep = || -> Result<(), SweepError> {
-            if paths::is_folder(&name) {
-                paths::sweep_folder(&root.folder(&name)?, |_| false)?;
+            if egress_pool::is_folder(&name) {
+                egress_pool::sweep_folder(&root.folder(&name)?, |_| false)?;
             } else {
                 Pins::named(root, name.clone())?.sweep()?;
             }

@@ -1,13 +1,13 @@
 //! What was noted, by rank, into the rings; and the frame's fate.
 
 use super::super::layout::{SLOT_DROP, SLOT_KERNEL, counter, entry, port, scratch};
-use super::super::maps::{Hook, Part};
+use super::super::maps::{Hook, MapRole};
 use super::super::record::{
     FLAG_CUT, FLAG_GSO, FLAG_SHORT, HEADER_BYTES, QUEUE_SHIFT, SHORT_FRAME_MAX, SHORT_HEADER_BYTES,
     at,
 };
 use super::resolve::{ATOMIC_EXCHANGE, atomic, in_entry};
-use super::{CONTEXT, Coder, KEPT, SCRATCH};
+use super::{CALLEE_SAVED, CONTEXT, Coder, SCRATCH};
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 
 /// Bytes of a frame for which the kernel reserves room in one step; a longer
@@ -50,9 +50,9 @@ fn field(at: i16) -> i16 {
 
 /// Where a delivery goes on.
 #[derive(Clone, Copy)]
-struct Ways {
+struct Continuations {
     /// At the next.
-    each: Label,
+    next: Label,
     /// At the port whose slot is on the stack.
     port: Label,
     /// Where its record found no room.
@@ -65,8 +65,8 @@ impl Coder<'_> {
     /// The end of the second half.
     pub(super) fn deliver(&mut self) {
         let mut label = || self.asm.label();
-        let to = Ways {
-            each: label(),
+        let to = Continuations {
+            next: label(),
             port: label(),
             lost: label(),
             counted: label(),
@@ -84,7 +84,7 @@ impl Coder<'_> {
         self.set(op::W, SCRATCH, scratch::FATE, 0);
         self.set(op::W, SCRATCH, scratch::CURSOR, 0);
         self.claim();
-        self.each_copy(to, taker);
+        self.for_each_copy(to, taker);
         self.taker(to, taker, end);
 
         self.asm.bind(to.port);
@@ -93,11 +93,11 @@ impl Coder<'_> {
         self.write(to.lost, to.counted);
         self.asm.bind(to.counted);
         self.count_delivered();
-        self.asm.goto(to.each);
+        self.asm.goto(to.next);
 
         self.asm.bind(to.lost);
         self.lose();
-        self.asm.goto(to.each);
+        self.asm.goto(to.next);
 
         self.asm.bind(end);
         self.get(op::W, Reg::R1, SCRATCH, scratch::FATE);
@@ -118,7 +118,7 @@ impl Coder<'_> {
         let pass = self.pass;
         self.asm.bind(pass);
         if self.hook == Hook::Xdp {
-            self.mark();
+            self.set_mark();
         }
         let next = if self.is_tc() { TC_NEXT } else { XDP_PASS };
         self.push(Insn::mov32(Reg::R0, next));
@@ -185,8 +185,8 @@ impl Coder<'_> {
     }
 
     /// The next copy that comes before the taker.
-    fn each_copy(&mut self, to: Ways, taker: Label) {
-        self.asm.bind(to.each);
+    fn for_each_copy(&mut self, to: Continuations, taker: Label) {
+        self.asm.bind(to.next);
         self.get(op::W, Reg::R2, SCRATCH, scratch::MATCHES);
         self.branch(op::JEQ, Reg::R2, 0, taker);
         self.round(taker);
@@ -204,7 +204,7 @@ impl Coder<'_> {
         self.branch(op::JGT, Reg::R2, Reg::R3, taker);
         // Paths of one filter may overlap; each binding has its own rank.
         self.get(op::DW, Reg::R3, SCRATCH, scratch::LAST);
-        self.branch(op::JEQ, Reg::R2, Reg::R3, to.each);
+        self.branch(op::JEQ, Reg::R2, Reg::R3, to.next);
         self.set(op::DW, SCRATCH, scratch::LAST, Reg::R2);
         self.get(op::W, Reg::R4, Reg::R1, scratch::MATCH + 12);
         self.get(op::W, Reg::R5, Reg::R1, scratch::MATCH + 8);
@@ -212,7 +212,7 @@ impl Coder<'_> {
     }
 
     /// Who takes the frame, behind the copies, and once.
-    fn taker(&mut self, to: Ways, taker: Label, end: Label) {
+    fn taker(&mut self, to: Continuations, taker: Label, end: Label) {
         self.asm.bind(taker);
         self.round(end);
         self.get(op::DW, Reg::R2, SCRATCH, scratch::BEST);
@@ -230,31 +230,32 @@ impl Coder<'_> {
 
     /// Whom the entry of unit r5 delivers to, as many bytes as r4 says: on to
     /// the port, with its slot on the stack, or to the next.
-    fn target(&mut self, to: Ways) {
-        self.entry(Reg::R5, Reg::R1, to.each);
-        self.get(op::W, KEPT, Reg::R5, in_entry(entry::SLOT));
+    fn target(&mut self, to: Continuations) {
+        self.entry(Reg::R5, Reg::R1, to.next);
+        self.get(op::W, CALLEE_SAVED, Reg::R5, in_entry(entry::SLOT));
         self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::TAG_SNAP));
         self.set(op::W, SCRATCH, field(at::TAG), Reg::R1);
         self.set(op::W, SCRATCH, scratch::CAPTURED, Reg::R4);
-        self.set(op::W, Reg::FP, SLOT, KEPT);
+        self.set(op::W, Reg::FP, SLOT, CALLEE_SAVED);
         let (kernel, drop) = (SLOT_KERNEL as i32, SLOT_DROP as i32);
-        let jump = Insn::jump32(op::JLT, KEPT, kernel);
+        let jump = Insn::jump32(op::JLT, CALLEE_SAVED, kernel);
         self.asm.jump(jump, to.port);
-        self.asm.jump(Insn::jump32(op::JEQ, KEPT, drop), to.each);
+        self.asm
+            .jump(Insn::jump32(op::JEQ, CALLEE_SAVED, drop), to.next);
         self.get(op::W, Reg::R3, SCRATCH, scratch::FATE);
         self.alu(op::OR, Reg::R3, FATE_KERNEL);
         self.set(op::W, SCRATCH, scratch::FATE, Reg::R3);
-        self.asm.goto(to.each);
+        self.asm.goto(to.next);
     }
 
     /// What the port asks for: its snap length, clock and wake-ups. A frame
     /// for which there is nothing to do about them is written at once.
-    fn settings(&mut self, to: Ways) {
+    fn settings(&mut self, to: Continuations) {
         let [full, none_lost, stamped] = [(); 3].map(|()| self.asm.label());
-        self.map(Reg::R1, Part::Ports);
+        self.map(Reg::R1, MapRole::Ports);
         self.slot_key();
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
-        self.branch(op::JEQ, Reg::R0, 0, to.each);
+        self.branch(op::JEQ, Reg::R0, 0, to.next);
         self.get(op::DW, Reg::R2, Reg::R0, port::SNAP);
         self.branch(op::JNE, Reg::R2, 0, full);
         self.get(op::DW, Reg::R2, Reg::R0, port::LOST);
@@ -341,7 +342,7 @@ impl Coder<'_> {
 
     /// r1 = the port's ring.
     fn find_ring(&mut self, lost: Label) {
-        self.map(Reg::R1, Part::Rings);
+        self.map(Reg::R1, MapRole::Rings);
         self.slot_key();
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
         self.branch(op::JEQ, Reg::R0, 0, lost);
@@ -351,26 +352,31 @@ impl Coder<'_> {
     /// Likewise; r9 = the bytes that are to go there.
     fn ring(&mut self, lost: Label) {
         self.find_ring(lost);
-        self.get(op::W, KEPT, SCRATCH, field(at::CAPTURED));
-        self.branch(op::JGT, KEPT, super::limits::CAPTURED_MAX as i32, lost);
+        self.get(op::W, CALLEE_SAVED, SCRATCH, field(at::CAPTURED));
+        self.branch(
+            op::JGT,
+            CALLEE_SAVED,
+            super::limits::CAPTURED_MAX as i32,
+            lost,
+        );
     }
 
     /// Writes a record with the short header, to the port whose settings are
     /// at r0; goes on at `full`, with nothing lost but r1 to r5, if that does
     /// not hold what is to be said.
-    fn write_short(&mut self, full: Label, to: Ways) {
+    fn write_short(&mut self, full: Label, to: Continuations) {
         let lost = self.asm.label();
-        self.get(op::W, KEPT, SCRATCH, field(at::QUEUE));
-        self.branch(op::JGT, KEPT, i32::from(u16::MAX), full);
+        self.get(op::W, CALLEE_SAVED, SCRATCH, field(at::QUEUE));
+        self.branch(op::JGT, CALLEE_SAVED, i32::from(u16::MAX), full);
         self.get(op::W, Reg::R1, SCRATCH, scratch::FLAGS);
         if self.is_tc() {
             let gso = FLAG_GSO as i32;
             self.branch(op::JSET, Reg::R1, gso, full);
         }
-        self.alu(op::LSH, KEPT, QUEUE_SHIFT as i32);
-        self.alu(op::OR, KEPT, Reg::R1);
-        self.alu(op::OR, KEPT, FLAG_SHORT as i32);
-        self.set(op::W, SCRATCH, scratch::SHORT_FLAGS, KEPT);
+        self.alu(op::LSH, CALLEE_SAVED, QUEUE_SHIFT as i32);
+        self.alu(op::OR, CALLEE_SAVED, Reg::R1);
+        self.alu(op::OR, CALLEE_SAVED, FLAG_SHORT as i32);
+        self.set(op::W, SCRATCH, scratch::SHORT_FLAGS, CALLEE_SAVED);
         self.find_ring(lost);
         let header = SHORT_HEADER_BYTES as i16;
         self.mov(Reg::R2, i32::from(header) + SHORT_FRAME_MAX as i32);
@@ -403,7 +409,7 @@ impl Coder<'_> {
     fn write(&mut self, lost: Label, counted: Label) {
         let classes = CLASSES.map(|class| (class, self.asm.label()));
         for (class, label) in classes {
-            self.branch(op::JLE, KEPT, class, label);
+            self.branch(op::JLE, CALLEE_SAVED, class, label);
         }
         self.write_chunks(lost, counted);
         for (class, label) in classes {
@@ -420,10 +426,10 @@ impl Coder<'_> {
         self.mov(Reg::R3, 0);
         self.push(Insn::call(helper::RINGBUF_RESERVE));
         self.branch(op::JEQ, Reg::R0, 0, lost);
-        self.mov(KEPT, Reg::R0);
+        self.mov(CALLEE_SAVED, Reg::R0);
         for word in 0..header / 8 {
             self.get(op::DW, Reg::R1, SCRATCH, scratch::RECORD + word * 8);
-            self.set(op::DW, KEPT, word * 8, Reg::R1);
+            self.set(op::DW, CALLEE_SAVED, word * 8, Reg::R1);
         }
         let from_head = if class == CLASSES[0] {
             class
@@ -432,10 +438,10 @@ impl Coder<'_> {
         };
         for word in 0..from_head as i16 / 8 {
             self.get(op::DW, Reg::R1, SCRATCH, scratch::HEAD + word * 8);
-            self.set(op::DW, KEPT, header + word * 8, Reg::R1);
+            self.set(op::DW, CALLEE_SAVED, header + word * 8, Reg::R1);
         }
         if from_head < class {
-            self.mov(Reg::R3, KEPT);
+            self.mov(Reg::R3, CALLEE_SAVED);
             self.add(Reg::R3, i32::from(header) + FROM_HEAD);
             // Anew, with its bounds: on the stack they would tell paths apart
             // that are the same to what follows.
@@ -446,12 +452,12 @@ impl Coder<'_> {
             self.load_from_head(FROM_HEAD);
             self.branch(op::JNE, Reg::R0, 0, discard);
         }
-        self.mov(Reg::R1, KEPT);
+        self.mov(Reg::R1, CALLEE_SAVED);
         self.get(op::W, Reg::R2, SCRATCH, scratch::WAKE);
         self.push(Insn::call(helper::RINGBUF_SUBMIT));
         self.asm.goto(counted);
         self.asm.bind(discard);
-        self.mov(Reg::R1, KEPT);
+        self.mov(Reg::R1, CALLEE_SAVED);
         self.mov(Reg::R2, 0);
         self.push(Insn::call(helper::RINGBUF_DISCARD));
         self.asm.goto(lost);
@@ -481,7 +487,7 @@ impl Coder<'_> {
             coder.mov(reg, Reg::FP);
             coder.add(reg, i32::from(DYNPTR));
         };
-        self.mov(Reg::R2, KEPT);
+        self.mov(Reg::R2, CALLEE_SAVED);
         self.add(Reg::R2, CHUNK - 1);
         self.alu(op::AND, Reg::R2, -CHUNK);
         self.add(Reg::R2, header);
@@ -500,21 +506,21 @@ impl Coder<'_> {
 
         self.asm.bind(each);
         self.round(discard);
-        self.get(op::W, KEPT, SCRATCH, scratch::CHUNK);
+        self.get(op::W, CALLEE_SAVED, SCRATCH, scratch::CHUNK);
         self.get(op::W, Reg::R1, SCRATCH, field(at::CAPTURED));
-        self.branch(op::JGE, KEPT, Reg::R1, done);
-        self.mov(Reg::R2, KEPT);
+        self.branch(op::JGE, CALLEE_SAVED, Reg::R1, done);
+        self.mov(Reg::R2, CALLEE_SAVED);
         self.add(Reg::R2, CHUNK);
         self.set(op::W, SCRATCH, scratch::CHUNK, Reg::R2);
         dynptr(self, Reg::R1);
-        self.mov(Reg::R2, KEPT);
+        self.mov(Reg::R2, CALLEE_SAVED);
         self.add(Reg::R2, header);
         self.mov(Reg::R3, CHUNK);
         self.push(Insn::call(DYNPTR_DATA));
         self.branch(op::JEQ, Reg::R0, 0, discard);
         self.mov(Reg::R3, Reg::R0);
-        self.mov(Reg::R2, KEPT);
-        self.branch(op::JNE, KEPT, 0, some);
+        self.mov(Reg::R2, CALLEE_SAVED);
+        self.branch(op::JNE, CALLEE_SAVED, 0, some);
         // The first begins with the copy, which has the tag.
         for word in 0..FROM_HEAD as i16 / 8 {
             self.get(op::DW, Reg::R1, SCRATCH, scratch::HEAD + word * 8);
@@ -526,7 +532,7 @@ impl Coder<'_> {
         self.asm.goto(behind);
         self.asm.bind(some);
         self.get(op::W, Reg::R4, SCRATCH, field(at::CAPTURED));
-        self.alu(op::SUB, Reg::R4, KEPT);
+        self.alu(op::SUB, Reg::R4, CALLEE_SAVED);
         self.branch(op::JLE, Reg::R4, CHUNK, whole);
         self.mov(Reg::R4, CHUNK);
         self.asm.bind(whole);
@@ -552,7 +558,7 @@ impl Coder<'_> {
 
     fn count_delivered(&mut self) {
         let none = self.asm.label();
-        self.map(Reg::R1, Part::Counters);
+        self.map(Reg::R1, MapRole::Counters);
         self.slot_key();
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
         self.branch(op::JEQ, Reg::R0, 0, none);
@@ -572,7 +578,7 @@ impl Coder<'_> {
         let none = self.asm.label();
         self.get(op::W, Reg::R1, SCRATCH, field(at::LOST));
         self.branch(op::JEQ, Reg::R1, 0, none);
-        self.map(Reg::R1, Part::Ports);
+        self.map(Reg::R1, MapRole::Ports);
         self.slot_key();
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
         self.branch(op::JEQ, Reg::R0, 0, none);

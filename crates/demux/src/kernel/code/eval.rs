@@ -19,11 +19,11 @@ const _: () = assert!(scratch::HEAD_BYTES.is_power_of_two());
 const _: () = assert!(scratch::BYTES >= 2 * scratch::HEAD_BYTES + 4);
 
 /// How many bytes of a frame's start are worth a copy: what the fields of all
-/// shapes read, within bounds.
+/// subtables read, within bounds.
 pub(super) fn head_bytes(plan: &KernelPlan) -> u32 {
-    let fields = plan.shapes.values().flat_map(|shape| {
-        let fields = shape.name.fields.iter().map(|(expr, _)| expr);
-        fields.chain(&shape.values)
+    let fields = plan.subtables.values().flat_map(|subtable| {
+        let fields = subtable.signature.fields.iter().map(|(expr, _)| expr);
+        fields.chain(&subtable.values)
     });
     let ends = fields.flat_map(Expr::ops).filter_map(|op| match *op {
         Op::Load {

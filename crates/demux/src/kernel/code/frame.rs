@@ -3,7 +3,7 @@
 //! whether the frame is in one piece, and with the VLAN tag back in place.
 
 use super::super::layout::scratch;
-use super::super::maps::{Hook, Part};
+use super::super::maps::{Hook, MapRole};
 use super::super::record::{FLAG_EGRESS, FLAG_GSO, FLAG_VLAN, at};
 use super::{CONTEXT, Coder, LEN, SCRATCH};
 use weir_filter::backend::ebpf::{Insn, Reg, helper, op};
@@ -43,12 +43,12 @@ pub(super) const TAG_AT: i16 = 12;
 pub(super) const TAG_BYTES: i16 = 4;
 
 impl Coder<'_> {
-    /// Everything before the first shape.
+    /// Everything before the first subtable.
     pub(super) fn frame(&mut self) {
         let pass = self.pass;
         self.mov(CONTEXT, Reg::R1);
         if self.hook == Hook::TcIngress {
-            self.seen(pass);
+            self.skip_marked(pass);
         }
         self.own_scratch();
         self.set(op::W, SCRATCH, scratch::CANDIDATES, 0);
@@ -77,7 +77,7 @@ impl Coder<'_> {
     pub(super) fn own_scratch(&mut self) {
         let pass = self.pass;
         self.set(op::W, Reg::FP, -4, 0);
-        self.map(Reg::R1, Part::Scratch);
+        self.map(Reg::R1, MapRole::Scratch);
         self.mov(Reg::R2, Reg::FP);
         self.add(Reg::R2, -4);
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));

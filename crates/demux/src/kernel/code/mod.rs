@@ -8,20 +8,20 @@
 //! the time it takes grows with the length of the program only. `may_goto`
 //! tells it that each loop ends (Linux 6.9).
 
+mod candidates;
+mod dedup_mark;
 mod deliver;
 mod eval;
 mod frame;
-mod mark;
+mod opaque;
 mod prune;
 mod resolve;
-mod shapes;
-mod whole;
 
+use super::decision_tree::Node;
 use super::layout::{UNIT_BYTES, scratch};
 use super::limits;
-use super::maps::{Half, Hook, Lowered, Part};
+use super::maps::{Half, Hook, Lowered, MapRole};
 use super::plan::KernelPlan;
-use super::tree::Node;
 use weir_filter::backend::ebpf::{Asm, EmitError, Insn, Label, Limits, Reg, Src, helper, op};
 
 /// Why a plan was not lowered.
@@ -36,80 +36,80 @@ const SCRATCH: Reg = Reg::R7;
 /// The frame's length.
 const LEN: Reg = Reg::R8;
 /// Outlives calls.
-const KEPT: Reg = Reg::R9;
+const CALLEE_SAVED: Reg = Reg::R9;
 
 /// `if may_goto`: the jump is taken when a program has gone round too often,
 /// eight million times; the verifier takes it as an end of the loop.
 const MAY_GOTO: u8 = op::JMP | 0xe0;
 
 /// Places of the maps, as [`KernelPlan::maps`] gives them.
-fn place(part: Part) -> u16 {
+fn place(part: MapRole) -> u16 {
     match part {
-        Part::Scratch => 0,
-        Part::Index => 1,
-        Part::Store => 2,
-        Part::Rings => 3,
-        Part::Ports => 4,
-        Part::Counters => 5,
-        Part::XdpDelivery => 6,
-        Part::TcDelivery => 7,
+        MapRole::Scratch => 0,
+        MapRole::Index => 1,
+        MapRole::Store => 2,
+        MapRole::Rings => 3,
+        MapRole::Ports => 4,
+        MapRole::Counters => 5,
+        MapRole::XdpDelivery => 6,
+        MapRole::TcDelivery => 7,
     }
 }
 
 impl KernelPlan {
     /// Half of the program for a hook. Call [`sweep`](Self::sweep) before the
-    /// shapes' half, now and then.
+    /// subtables' half, now and then.
     ///
     /// # Errors
     /// If it becomes too long for the kernel.
     pub fn program(&self, hook: Hook, half: Half) -> Result<Lowered, LowerError> {
         let mut coder = Coder::new(self, hook);
         match half {
-            Half::Shapes => coder.shapes()?,
+            Half::Subtables => coder.subtables()?,
             Half::Delivery => coder.delivery(),
         }
         Ok(Lowered {
             insns: coder.asm.finish(&Limits::default())?,
             maps: self.maps(),
-            shapes: self.shapes.len(),
-            whole: self.wholes.len(),
+            subtables: self.subtables.len(),
+            opaque: self.opaque.len(),
         })
     }
 }
 
 impl KernelPlan {
-    /// Shapes that have come since the others were ordered, in parts.
+    /// Subtables that have come since the others were ordered, in parts.
     pub(super) fn newcomers_of(&self, trees: &[Vec<Node>]) -> Vec<Vec<Node>> {
         let mut ordered = Vec::new();
         let nodes = trees.iter().flatten();
-        nodes.for_each(|node| node.shapes(&mut ordered));
+        nodes.for_each(|node| node.subtables(&mut ordered));
         let new = self
-            .shapes
+            .subtables
             .keys()
             .filter(|number| !ordered.contains(number) && !self.prunes(**number));
-        let new: Vec<Node> = new.map(|number| Node::Shape(*number)).collect();
+        let new: Vec<Node> = new.map(|number| Node::Subtable(*number)).collect();
         let parts = new.chunks(scratch::CANDIDATES_MAX as usize);
         parts.map(<[Node]>::to_vec).collect()
     }
 }
 
-/// With so few shapes the first half has the second one's code too, at XDP: a
+/// With so few subtables the first half has the second one's code too, at XDP: a
 /// frame is spared the call, some 20 ns, and loading takes some 3 ms more. At
 /// tc, where a frame costs hundreds, it is not worth that.
-const ONE_PROGRAM_MAX: usize = 8;
+const SINGLE_PROGRAM_MAX: usize = 8;
 
 impl Coder<'_> {
     /// The first half: a frame's candidates. Those of the last part of the
-    /// tree are left to the second half, unless whole filters come behind.
-    fn shapes(&mut self) -> Result<(), EmitError> {
+    /// tree are left to the second half, unless opaque filters come behind.
+    fn subtables(&mut self) -> Result<(), EmitError> {
         self.frame();
         let parts = [
             self.plan.trees.clone(),
             self.plan.newcomers_of(&self.plan.trees),
         ]
         .concat();
-        let later = usize::from(self.plan.wholes.is_empty());
-        if !self.is_tc() && self.plan.shapes.len() <= ONE_PROGRAM_MAX && later == 1 {
+        let later = usize::from(self.plan.opaque.is_empty());
+        if !self.is_tc() && self.plan.subtables.len() <= SINGLE_PROGRAM_MAX && later == 1 {
             parts
                 .iter()
                 .for_each(|part| self.nodes(part, &mut Vec::new()));
@@ -131,8 +131,8 @@ impl Coder<'_> {
                 self.asm.bind(done);
             }
         }
-        for whole in &self.plan.wholes {
-            self.whole(whole)?;
+        for whole in &self.plan.opaque {
+            self.opaque(whole)?;
         }
         let is_one_part = parts.len() <= 1 && later == 1 && self.plan.pruning.is_none();
         self.go_on(is_one_part);
@@ -159,7 +159,7 @@ impl Coder<'_> {
             self.asm.bind(found);
         }
         self.mov(Reg::R1, CONTEXT);
-        self.map(Reg::R2, self.hook.part());
+        self.map(Reg::R2, self.hook.delivery_role());
         self.mov(Reg::R3, self.hook.place() as i32);
         self.push(Insn::call(helper::TAIL_CALL));
     }
@@ -258,14 +258,14 @@ impl<'p> Coder<'p> {
         }
     }
 
-    fn map(&mut self, dst: Reg, part: Part) {
+    fn map(&mut self, dst: Reg, part: MapRole) {
         for insn in Insn::load_map(dst, place(part)) {
             self.push(insn);
         }
     }
 
     /// `dst` = the address of byte `offset` of a map of one value.
-    fn map_value(&mut self, dst: Reg, part: Part, offset: u32) {
+    fn map_value(&mut self, dst: Reg, part: MapRole, offset: u32) {
         for insn in Insn::load_map_value(dst, place(part), offset) {
             self.push(insn);
         }
@@ -277,7 +277,7 @@ impl<'p> Coder<'p> {
         let last = self.plan.image.units - units;
         self.branch(op::JGT, dst, last as i32, outside);
         self.alu(op::LSH, dst, 6);
-        self.map_value(through, Part::Store, 0);
+        self.map_value(through, MapRole::Store, 0);
         self.add(dst, through);
     }
 
@@ -293,7 +293,7 @@ impl<'p> Coder<'p> {
     /// `dst` = the address of an entry that is known to be there.
     fn entry_address(&mut self, dst: Reg, through: Reg) {
         self.alu(op::LSH, dst, UNIT_BYTES.ilog2() as i32);
-        self.map_value(through, Part::Index, 0);
+        self.map_value(through, MapRole::Index, 0);
         self.add(dst, through);
     }
 

@@ -1,9 +1,9 @@
 //! From candidates to entries, and to the deliveries they make: one piece of
-//! code for all shapes, with loops.
+//! code for all subtables, with loops.
 //!
 //! ```text
 //!  each candidate: the hash of its key
-//!    each entry of its home: is it the shape, and the key?
+//!    each entry of its home: is it the subtable, and the key?
 //!      does it come before the limit?
 //!        each test: does it hold?
 //!      note entry and rank; a taker's is now the best, and the limit
@@ -12,19 +12,19 @@
 
 use super::super::layout::{
     LANES_MAX, SLOT_KERNEL, TEST_BYTES, UNIT_BYTES, candidate, counter, entry, port, scratch,
-    shape, test,
+    subtable, test,
 };
-use super::super::maps::Part;
+use super::super::maps::MapRole;
 use super::super::table::{PLACE_BITS, TAG_MIN, TAGS};
-use super::{Coder, KEPT, LEN, SCRATCH};
+use super::{CALLEE_SAVED, Coder, LEN, SCRATCH};
 use crate::binding::Rank;
 use weir_filter::backend::ebpf::{Insn, Label, Reg, helper, op};
 
 /// Bit 47 of a rank: the binding takes.
 pub(super) const TAKING_BIT: i32 = 47;
 
-/// Offset of a word in what the store has of a shape.
-fn in_shape(word: u32) -> i16 {
+/// Offset of a word in what the store has of a subtable.
+fn in_subtable(word: u32) -> i16 {
     (word * 8) as i16
 }
 
@@ -62,11 +62,11 @@ impl Coder<'_> {
         self.get(op::W, Reg::R1, SCRATCH, scratch::CANDIDATES);
         self.branch(op::JEQ, Reg::R1, 0, done);
         self.set(op::W, SCRATCH, scratch::CURSOR, 0);
-        self.each_candidate(loops, finished);
-        self.each_line(loops);
+        self.for_each_candidate(loops, finished);
+        self.for_each_line(loops);
         self.compare_key(loops);
         self.compare_rank(loops);
-        self.each_test(loops);
+        self.for_each_test(loops);
         self.asm.bind(loops.accept);
         self.accept(loops);
         self.asm.bind(finished);
@@ -74,7 +74,7 @@ impl Coder<'_> {
     }
 
     /// r9 = the next candidate.
-    fn each_candidate(&mut self, loops: Loops, finished: Label) {
+    fn for_each_candidate(&mut self, loops: Loops, finished: Label) {
         self.asm.bind(loops.candidates);
         self.round(finished);
         self.get(op::W, Reg::R1, SCRATCH, scratch::CURSOR);
@@ -85,27 +85,27 @@ impl Coder<'_> {
         self.mov(Reg::R2, Reg::R1);
         self.add(Reg::R2, 1);
         self.set(op::W, SCRATCH, scratch::CURSOR, Reg::R2);
-        self.mov(KEPT, Reg::R1);
-        self.alu(op::MUL, KEPT, candidate::BYTES as i32);
-        self.add(KEPT, SCRATCH);
-        self.add(KEPT, i32::from(scratch::CANDIDATE));
+        self.mov(CALLEE_SAVED, Reg::R1);
+        self.alu(op::MUL, CALLEE_SAVED, candidate::BYTES as i32);
+        self.add(CALLEE_SAVED, SCRATCH);
+        self.add(CALLEE_SAVED, i32::from(scratch::CANDIDATE));
         self.hash(loops);
-        self.look(loops);
+        self.lookup_home(loops);
     }
 
     /// r0 = the hash of the candidate's key: see `plan::hash`.
     fn hash(&mut self, loops: Loops) {
         let sum = self.asm.label();
-        self.get(op::W, Reg::R5, KEPT, candidate::UNIT);
-        self.unit(Reg::R5, Reg::R1, shape::UNITS_MAX, loops.candidates);
-        self.get(op::W, Reg::R4, KEPT, candidate::LANES);
-        self.get(op::DW, Reg::R0, Reg::R5, in_shape(shape::START));
+        self.get(op::W, Reg::R5, CALLEE_SAVED, candidate::UNIT);
+        self.unit(Reg::R5, Reg::R1, subtable::UNITS_MAX, loops.candidates);
+        self.get(op::W, Reg::R4, CALLEE_SAVED, candidate::LANES);
+        self.get(op::DW, Reg::R0, Reg::R5, in_subtable(subtable::START));
         for lane in 0..LANES_MAX {
             self.branch(op::JLE, Reg::R4, lane as i32, sum);
             let key = candidate::KEY + 8 * lane as i16;
-            let factors = in_shape(shape::FACTORS + 2 * lane as u32);
-            self.get(op::W, Reg::R1, KEPT, key);
-            self.get(op::W, Reg::R2, KEPT, key + 4);
+            let factors = in_subtable(subtable::FACTORS + 2 * lane as u32);
+            self.get(op::W, Reg::R1, CALLEE_SAVED, key);
+            self.get(op::W, Reg::R2, CALLEE_SAVED, key + 4);
             self.get(op::DW, Reg::R3, Reg::R5, factors);
             self.add(Reg::R1, Reg::R3);
             self.get(op::DW, Reg::R3, Reg::R5, factors + 8);
@@ -118,7 +118,7 @@ impl Coder<'_> {
         self.mov(Reg::R1, Reg::R0);
         self.alu(op::RSH, Reg::R1, 16);
         self.alu(op::XOR, Reg::R0, Reg::R1);
-        self.get(op::W, Reg::R1, Reg::R5, in_shape(shape::MIX));
+        self.get(op::W, Reg::R1, Reg::R5, in_subtable(subtable::MIX));
         self.push(Insn::alu32(op::MUL, Reg::R0, Reg::R1));
         self.mov(Reg::R1, Reg::R0);
         self.alu(op::RSH, Reg::R1, 15);
@@ -128,16 +128,16 @@ impl Coder<'_> {
     /// The links of the home of the hash in r0, in scratch memory, a bit for
     /// each place that has the hash's tag; on to the next candidate if there is
     /// no entry of this home.
-    fn look(&mut self, loops: Loops) {
+    fn lookup_home(&mut self, loops: Loops) {
         /// The lowest and the highest bit of each tag.
         const LOW: i32 = 0x1111_1111;
         const HIGH: i32 = LOW << (PLACE_BITS - 1);
         let size = self.plan.image.table.size();
         self.mov(Reg::R3, Reg::R0);
         self.alu(op::AND, Reg::R0, (size.cells - 1) as i32);
-        self.set(op::W, KEPT, candidate::HOME, Reg::R0);
+        self.set(op::W, CALLEE_SAVED, candidate::HOME, Reg::R0);
         self.alu(op::LSH, Reg::R0, UNIT_BYTES.ilog2() as i32);
-        self.map_value(Reg::R1, Part::Index, size.spare * UNIT_BYTES);
+        self.map_value(Reg::R1, MapRole::Index, size.spare * UNIT_BYTES);
         self.add(Reg::R1, Reg::R0);
         self.get(op::DW, Reg::R2, Reg::R1, in_entry(entry::LINKS));
         self.branch(op::JEQ, Reg::R2, 0, loops.candidates);
@@ -162,7 +162,7 @@ impl Coder<'_> {
 
     /// r5 = the next entry of the home. Its number comes from the links: so it is
     /// read after them.
-    fn each_line(&mut self, loops: Loops) {
+    fn for_each_line(&mut self, loops: Loops) {
         /// In this product with `1 << 4n` the top four bits are n.
         const PLACE_OF: i32 = 0x0123_4567;
         let [near, known] = [(); 2].map(|()| self.asm.label());
@@ -196,7 +196,7 @@ impl Coder<'_> {
             Reg::R2,
             u32::BITS as i32 - PLACE_BITS as i32,
         ));
-        self.get(op::W, Reg::R5, KEPT, candidate::HOME);
+        self.get(op::W, Reg::R5, CALLEE_SAVED, candidate::HOME);
         self.add(Reg::R5, Reg::R2);
         self.alu(op::AND, Reg::R5, (size.cells - 1) as i32);
         self.add(Reg::R5, size.spare as i32);
@@ -205,14 +205,14 @@ impl Coder<'_> {
         self.asm.bind(known);
     }
 
-    /// On to the next entry unless the entry at r5 has the candidate's shape and
+    /// On to the next entry unless the entry at r5 has the candidate's subtable and
     /// key.
     fn compare_key(&mut self, loops: Loops) {
-        let shape = in_entry(entry::REST_SHAPE) + 4;
-        self.get(op::W, Reg::R1, Reg::R5, shape);
-        self.get(op::W, Reg::R2, KEPT, candidate::SHAPE);
+        let subtable = in_entry(entry::REST_SUBTABLE) + 4;
+        self.get(op::W, Reg::R1, Reg::R5, subtable);
+        self.get(op::W, Reg::R2, CALLEE_SAVED, candidate::SUBTABLE);
         self.branch(op::JNE, Reg::R1, Reg::R2, loops.lines);
-        self.get(op::W, Reg::R3, KEPT, candidate::LANES);
+        self.get(op::W, Reg::R3, CALLEE_SAVED, candidate::LANES);
         for lane in 0..LANES_MAX {
             self.branch(op::JLE, Reg::R3, lane as i32, loops.entry);
             if lane == entry::KEY_WORDS {
@@ -223,7 +223,12 @@ impl Coder<'_> {
                 Some(lane) => (Reg::R4, lane as u32),
             };
             self.get(op::DW, Reg::R1, base, in_entry(word));
-            self.get(op::DW, Reg::R2, KEPT, candidate::KEY + 8 * lane as i16);
+            self.get(
+                op::DW,
+                Reg::R2,
+                CALLEE_SAVED,
+                candidate::KEY + 8 * lane as i16,
+            );
             self.branch(op::JNE, Reg::R1, Reg::R2, loops.lines);
         }
         self.asm.goto(loops.entry);
@@ -231,11 +236,11 @@ impl Coder<'_> {
 
     /// r4 = the address of the rest of the entry at r5.
     fn rest_of_key(&mut self, loops: Loops) {
-        self.get(op::W, Reg::R4, Reg::R5, in_entry(entry::REST_SHAPE));
+        self.get(op::W, Reg::R4, Reg::R5, in_entry(entry::REST_SUBTABLE));
         let last = self.plan.image.units * (UNIT_BYTES / TEST_BYTES);
         self.branch(op::JGT, Reg::R4, last as i32, loops.lines);
         self.alu(op::LSH, Reg::R4, TEST_BYTES.ilog2() as i32);
-        self.map_value(Reg::R1, Part::Store, 0);
+        self.map_value(Reg::R1, MapRole::Store, 0);
         self.add(Reg::R4, Reg::R1);
     }
 
@@ -245,15 +250,15 @@ impl Coder<'_> {
         self.get(op::DW, Reg::R1, Reg::R5, in_entry(entry::RANK));
         self.get(op::DW, Reg::R2, SCRATCH, scratch::LIMIT);
         self.branch(op::JGE, Reg::R1, Reg::R2, loops.lines);
-        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::REST_SHAPE));
+        self.get(op::W, Reg::R1, Reg::R5, in_entry(entry::REST_SUBTABLE));
         self.branch(op::JEQ, Reg::R1, 0, loops.accept_entry);
-        self.get(op::W, Reg::R2, KEPT, candidate::REST_KEY);
+        self.get(op::W, Reg::R2, CALLEE_SAVED, candidate::REST_KEY);
         self.add(Reg::R1, Reg::R2);
         self.set(op::W, SCRATCH, scratch::TEST, Reg::R1);
     }
 
     /// The tests of an entry, up to one that does not hold.
-    fn each_test(&mut self, loops: Loops) {
+    fn for_each_test(&mut self, loops: Loops) {
         self.asm.bind(loops.tests);
         self.round(loops.lines);
         self.reload_len();
@@ -264,7 +269,7 @@ impl Coder<'_> {
         self.add(Reg::R1, 1);
         self.set(op::W, SCRATCH, scratch::TEST, Reg::R1);
         self.alu(op::LSH, Reg::R4, 4);
-        self.map_value(Reg::R1, Part::Store, 0);
+        self.map_value(Reg::R1, MapRole::Store, 0);
         self.add(Reg::R4, Reg::R1);
         self.get(op::B, Reg::R1, Reg::R4, 0);
         self.get(op::W, Reg::R2, Reg::R4, 4);
@@ -304,19 +309,19 @@ impl Coder<'_> {
     /// this program knows it and the frame has it. r1, r2 and r4 stay.
     fn value(&mut self, at: i16, loops: Loops) {
         self.get(op::B, Reg::R3, Reg::R4, at);
-        self.get(op::W, Reg::R5, KEPT, candidate::VALUES);
+        self.get(op::W, Reg::R5, CALLEE_SAVED, candidate::VALUES);
         self.branch(op::JGE, Reg::R3, Reg::R5, loops.lines);
         let most = candidate::VALUES_MAX as i32;
         self.branch(op::JGE, Reg::R3, most, loops.lines);
         self.alu(op::LSH, Reg::R3, 3);
-        self.add(Reg::R3, KEPT);
+        self.add(Reg::R3, CALLEE_SAVED);
         self.get(op::W, Reg::R5, Reg::R3, candidate::VALUE + 4);
         self.branch(op::JEQ, Reg::R5, 0, loops.lines);
         self.get(op::W, Reg::R0, Reg::R3, candidate::VALUE);
     }
 
     /// Compares r0 with another value, as the test at r4 says: see
-    /// [`cmp_number`](super::super::draft::cmp_number).
+    /// [`cmp_number`](crate::kernel::lowered_path::cmp_number).
     fn compare(&mut self, loops: Loops) {
         let [bits, none, judge] = [(); 3].map(|()| self.asm.label());
         self.mov(Reg::R2, Reg::R0);
@@ -406,7 +411,7 @@ impl Coder<'_> {
     /// `count`, and for the next record as many more as the header says.
     pub(super) fn count_lost(&mut self, count: i32) {
         let [no_port, no_counter] = [(); 2].map(|()| self.asm.label());
-        self.map(Reg::R1, Part::Ports);
+        self.map(Reg::R1, MapRole::Ports);
         self.mov(Reg::R2, Reg::FP);
         self.add(Reg::R2, -4);
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));
@@ -414,7 +419,7 @@ impl Coder<'_> {
         self.mov(Reg::R1, count);
         self.push(atomic(op::DW, Reg::R0, port::LOST, Reg::R1, ATOMIC_ADD));
         self.asm.bind(no_port);
-        self.map(Reg::R1, Part::Counters);
+        self.map(Reg::R1, MapRole::Counters);
         self.mov(Reg::R2, Reg::FP);
         self.add(Reg::R2, -4);
         self.push(Insn::call(helper::MAP_LOOKUP_ELEM));

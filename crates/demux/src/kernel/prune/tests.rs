@@ -27,25 +27,25 @@ fn bind(plan: &mut KernelPlan, rule: &Rule, tag: u32) -> BindingId {
 fn check(plan: &KernelPlan) -> usize {
     let pruning = plan.pruning.as_ref().expect("there are many shapes");
     let mut expected = BTreeSet::new();
-    plan.each_entry(|plan, line, _| {
+    plan.for_each_entry(|plan, line, _| {
         let (number, key) = plan.image.key(line);
         let Some(bit) = pruning.bits.get(&number).copied() else {
             return;
         };
-        let shape = &plan.shapes[&number];
+        let subtable = &plan.subtables[&number];
         for (at, field) in pruning.fields.iter().enumerate() {
             if let Some(asking) = field.asking[bit] {
-                expected.insert((at, field.cell(shape.value_of(asking, &key)), bit));
+                expected.insert((at, field.cell(subtable.value_of(asking, &key)), bit));
             }
         }
         let rank = plan.image.table.get(line, entry::RANK);
-        assert!(plan.image.get(shape.unit, words::BEST) <= rank);
+        assert!(plan.image.get(subtable.unit, words::BEST) <= rank);
         assert!(plan.image.get(pruning.best, bit as u32 / 64) <= rank);
     });
     let mut set = 0;
     for (at, field) in pruning.fields.iter().enumerate() {
         for cell in 0..1 << (u32::BITS - field.shift) {
-            for bit in 0..pruning.shapes.len() {
+            for bit in 0..pruning.subtables.len() {
                 let word = cell * pruning.words + bit as u32 / 64;
                 let found = plan.image.get(field.unit, word) >> (bit % 64) & 1 == 1;
                 assert_eq!(found, expected.contains(&(at, cell, bit)));
@@ -66,23 +66,23 @@ fn cells_have_a_bit_for_each_entry_and_no_other() {
         for (tag, rule) in (0..).zip(&rules[..700]) {
             bound.push(bind(&mut plan, rule, tag));
         }
-        plan.sweep();
+        plan.prepare_recompile();
         assert!(check(&plan) > 1_000);
-        // Under a running program: rules of known shapes and of new ones.
+        // Under a running program: rules of known subtables and of new ones.
         for (tag, rule) in (700..).zip(&rules[700..]) {
             bound.push(bind(&mut plan, rule, tag));
             let at = rng.below(bound.len());
             drop(plan.unbind(bound.swap_remove(at)).unwrap());
         }
         check(&plan);
-        drop(plan.settle(plan.epoch()));
-        plan.sweep();
+        drop(plan.reclaim(plan.epoch()));
+        plan.prepare_recompile();
         check(&plan);
         for id in bound {
             drop(plan.unbind(id).unwrap());
         }
         assert_eq!(check(&plan), 0);
-        plan.sweep();
-        assert!(plan.pruning.is_none() && plan.shapes() == 0);
+        plan.prepare_recompile();
+        assert!(plan.pruning.is_none() && plan.subtables() == 0);
     }
 }

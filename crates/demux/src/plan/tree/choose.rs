@@ -1,6 +1,6 @@
 //! Which field tells the entries of a leaf apart best.
 
-use super::{Bits, Name, Rules};
+use super::{Bits, EntryRef, Rules};
 use weir_filter::ir::Value;
 
 /// What the visit of a node costs, where the search of one entry among `n` in
@@ -13,7 +13,7 @@ const ENTRY: f64 = 0.5;
 
 /// The field by which to divide entries; `None` if a list of them costs a
 /// frame less.
-pub(super) fn field(names: &[Name], rules: &Rules<'_>) -> Option<Bits> {
+pub(super) fn field(names: &[EntryRef], rules: &Rules<'_>) -> Option<Bits> {
     let mut required: Vec<(Value, u32, u32)> = Vec::new();
     for name in names {
         required.extend(rules.required(*name));

@@ -1,7 +1,7 @@
 //! An entry in a leaf: what it requires and what it delivers, in two lines of
 //! the cache.
 
-use super::Name;
+use super::EntryRef;
 use crate::plan::hash::WordHash;
 use crate::verdict::Delivery;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ const NO_FIELD: u16 = u16::MAX;
 pub(in crate::plan) struct Item {
     /// No snap length: the entry has to be asked, when all checks hold.
     pub(in crate::plan) delivery: Delivery,
-    pub(in crate::plan) name: Name,
+    pub(in crate::plan) name: EntryRef,
     /// The numbers of fields, up to the first that is none.
     fields: [u16; CHECKS],
     lo: [u32; CHECKS],
@@ -76,7 +76,7 @@ impl Item {
     /// all, it asks the entry.
     pub(super) fn new(
         delivery: Delivery,
-        name: Name,
+        name: EntryRef,
         checks: &[Check],
         fields: &mut Fields,
     ) -> Item {
@@ -88,11 +88,11 @@ impl Item {
             span: [0; CHECKS],
         };
         if checks.len() > CHECKS {
-            item.ask_entry();
+            item.must_check_entry();
         }
         for (at, check) in checks.iter().enumerate().take(CHECKS) {
             let Some(number) = fields.number(check.bits) else {
-                item.ask_entry();
+                item.must_check_entry();
                 break;
             };
             (item.fields[at], item.lo[at], item.span[at]) = (number, check.lo, check.span);
@@ -101,7 +101,7 @@ impl Item {
     }
 
     /// The checks are not all that the entry requires.
-    pub(super) fn ask_entry(&mut self) {
+    pub(super) fn must_check_entry(&mut self) {
         self.delivery.snap_len = 0;
     }
 

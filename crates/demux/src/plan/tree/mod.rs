@@ -1,6 +1,6 @@
-//! The tree: which entries can match a frame, whatever the number of shapes.
+//! The tree: which entries can match a frame, whatever the number of subtables.
 //!
-//! A decision tree over the fields of all shapes together. Each inner node
+//! A decision tree over the fields of all subtables together. Each inner node
 //! hashes one field (an expression and a mask, such as the upper 16 bits of a
 //! destination address):
 //!
@@ -19,8 +19,8 @@
 //! space search (Srinivasan, Suri, Varghese, 1999) where tuples share what
 //! they have in common, as decision trees do (HiCuts, 1999; CutTSS, 2020), and
 //! where a node may ask for fewer bits than its entries have, as TupleMerge
-//! does (2019). All entries of one shape take the same side of each node, so a
-//! frame visits no more leaves than there are shapes.
+//! does (2019). All entries of one subtable take the same side of each node, so a
+//! frame visits no more leaves than there are subtables.
 //!
 //! A node is chosen when a leaf grows too long, from the entries there. The
 //! first nodes of a growing tree were chosen when the entries were few; so the
@@ -53,8 +53,8 @@ const LIST_MAX: usize = 64;
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Names an entry: its shape, and its number there.
-pub(super) type Name = (u32, u32);
+/// Names an entry: its subtable, and its number there.
+pub(super) type EntryRef = (u32, u32);
 
 /// A decision tree over entries.
 pub(super) struct Tree {
@@ -88,7 +88,7 @@ pub(super) enum Node {
         next: u32,
     },
     /// Many entries that no field tells apart.
-    Group(Box<Group<Name>>),
+    Group(Box<Group<EntryRef>>),
 }
 
 // Two lines of the cache, which a processor fetches together.
@@ -125,7 +125,7 @@ impl Split {
 }
 
 /// Where an entry belongs in a tree.
-struct Way {
+struct EntryPath {
     /// The inner nodes from the root on, each with the entry's value there, if
     /// it requires one.
     steps: Vec<(u32, Option<u32>)>,
@@ -199,7 +199,13 @@ impl Tree {
     }
 
     /// The way of an entry from a node on, which `path` leads to.
-    fn way(&self, from: u32, mut path: Path, name: Name, rules: &Rules<'_>) -> Way {
+    fn entry_path(
+        &self,
+        from: u32,
+        mut path: Path,
+        name: EntryRef,
+        rules: &Rules<'_>,
+    ) -> EntryPath {
         let (mut steps, mut end) = (Vec::new(), from);
         while end != NONE
             && let Node::Split(split) = self.node(end)
@@ -214,18 +220,18 @@ impl Tree {
                 None => split.rest,
             };
         }
-        Way { steps, path, end }
+        EntryPath { steps, path, end }
     }
 
-    /// Adds an entry of a shape.
-    pub(super) fn insert(&mut self, name: Name, rules: &mut Rules<'_>) {
+    /// Adds an entry of a subtable.
+    pub(super) fn insert(&mut self, name: EntryRef, rules: &mut Rules<'_>) {
         let Some((leaf, path, len)) = self.place(self.root, Path::new(), name, rules) else {
             return;
         };
         self.len += 1;
         // A long leaf that no field divides is not tried each time.
         if len > self.leaf_max && (len - 1).is_power_of_two() {
-            self.divide(leaf, path, rules);
+            self.split_leaf(leaf, path, rules);
         } else if len == LEAF_MAX + 1 {
             self.wide.push(leaf);
         }
@@ -237,11 +243,11 @@ impl Tree {
         &mut self,
         from: u32,
         path: Path,
-        name: Name,
+        name: EntryRef,
         rules: &Rules<'_>,
     ) -> Option<(u32, Path, usize)> {
         let entry = rules.entry(name)?;
-        let Way { steps, path, end } = self.way(from, path, name, rules);
+        let EntryPath { steps, path, end } = self.entry_path(from, path, name, rules);
         for &(at, value) in &steps {
             if let Node::Split(split) = &mut self.nodes[at as usize] {
                 let best = match value {
@@ -322,7 +328,7 @@ impl Tree {
     }
 
     /// The names of a leaf's entries, by rank.
-    fn names(&self, leaf: u32) -> Vec<Name> {
+    fn names(&self, leaf: u32) -> Vec<EntryRef> {
         let first = self.item(leaf);
         let all = std::iter::successors(first, |(_, next)| self.item(*next));
         all.map(|(item, _)| item.name).collect()
@@ -330,7 +336,7 @@ impl Tree {
 
     /// Divides a leaf that is too long, and what comes of it as long as that is
     /// too long as well.
-    fn divide(&mut self, leaf: u32, path: Path, rules: &mut Rules<'_>) {
+    fn split_leaf(&mut self, leaf: u32, path: Path, rules: &mut Rules<'_>) {
         let mut todo = vec![(leaf, path)];
         while let Some((leaf, path)) = todo.pop() {
             let names = self.names(leaf);
@@ -342,7 +348,7 @@ impl Tree {
                 continue;
             };
             self.clear(leaf);
-            self.hold(field.expr, rules.pool);
+            self.retain_expr(field.expr, rules.pool);
             self.nodes[leaf as usize] = Node::Split(Split::new(field));
             // The last first, as each is then the first of its leaf.
             for name in names.iter().rev() {
@@ -370,7 +376,7 @@ impl Tree {
     }
 
     /// Entries that no field tells apart.
-    fn gather(&self, names: &[Name], rules: &Rules<'_>) -> Node {
+    fn gather(&self, names: &[EntryRef], rules: &Rules<'_>) -> Node {
         let mut group = Group::new(&[], self.group_hash);
         for name in names {
             if let Some(entry) = rules.entry(*name) {
@@ -381,9 +387,9 @@ impl Tree {
     }
 
     /// A node uses an expression: it stays in the pool as long as the tree.
-    fn hold(&mut self, expr: Value, pool: &mut Pool) {
+    fn retain_expr(&mut self, expr: Value, pool: &mut Pool) {
         if !self.exprs.contains(&expr) {
-            pool.hold(expr);
+            pool.retain(expr);
             self.exprs.push(expr);
         }
     }
@@ -400,22 +406,22 @@ impl Tree {
             if names.len() <= LEAF_MAX {
                 continue;
             }
-            let way = self.way(self.root, Path::new(), names[0], rules);
+            let way = self.entry_path(self.root, Path::new(), names[0], rules);
             // Else the leaf went, and its number is another entry's.
             if way.end == leaf {
                 entries = entries.saturating_sub(names.len());
-                self.divide(leaf, way.path, rules);
+                self.split_leaf(leaf, way.path, rules);
             }
         }
         false
     }
 
     /// Removes an entry that is in the tree.
-    pub(super) fn remove(&mut self, name: Name, rules: &mut Rules<'_>) {
+    pub(super) fn remove(&mut self, name: EntryRef, rules: &mut Rules<'_>) {
         let Some(entry) = rules.entry(name) else {
             return;
         };
-        let way = self.way(self.root, Path::new(), name, rules);
+        let way = self.entry_path(self.root, Path::new(), name, rules);
         if way.end == NONE {
             return;
         }
@@ -433,7 +439,7 @@ impl Tree {
     }
 
     /// Takes an entry out of a leaf; `true` if it was the only one.
-    fn unlist(&mut self, leaf: u32, name: Name) -> bool {
+    fn unlist(&mut self, leaf: u32, name: EntryRef) -> bool {
         let (mut before, mut at) = (NONE, leaf);
         while let Some((item, next)) = self.item(at)
             && item.name != name
@@ -457,7 +463,7 @@ impl Tree {
     }
 
     /// Frees an empty leaf, and the nodes above it that are empty then.
-    fn prune(&mut self, mut way: Way) {
+    fn prune(&mut self, mut way: EntryPath) {
         let mut at = way.end;
         loop {
             self.free_node(at);

@@ -1,38 +1,41 @@
 //! What entries require, as a tree asks for it.
 
 use super::item::{Bits, Check, Fields, Item};
-use super::{Name, Path};
+use super::{EntryRef, Path};
 use crate::filter::Snap;
 use crate::plan::pool::Pool;
 use crate::plan::residual::Residuals;
-use crate::plan::shape::Shape;
 use crate::plan::slab::Slab;
+use crate::plan::subtable::Subtable;
 use crate::plan::table::Entry;
 use crate::verdict::Delivery;
 use weir_filter::ir::Value;
 
 /// The part of a plan that a tree reads when it changes.
 pub(in crate::plan) struct Rules<'p> {
-    pub(in crate::plan) shapes: &'p Slab<Shape>,
+    pub(in crate::plan) subtables: &'p Slab<Subtable>,
     pub(in crate::plan) residuals: &'p Residuals,
     pub(in crate::plan) pool: &'p mut Pool,
 }
 
 impl Rules<'_> {
-    pub(super) fn entry(&self, (shape, index): Name) -> Option<Entry> {
-        Some(self.shapes.get(shape)?.table.entry(index))
+    pub(super) fn entry(&self, (subtable, index): EntryRef) -> Option<Entry> {
+        Some(self.subtables.get(subtable)?.table.entry(index))
     }
 
     /// Bits that an entry requires: the fields of its key, and the leading bits
     /// that all values of a range share.
-    pub(super) fn required(&self, (shape, index): Name) -> impl Iterator<Item = (Value, u32, u32)> {
-        let shape = self.shapes.get(shape);
-        let fields = shape.into_iter().flat_map(move |shape| {
-            let parts = shape.parts.iter();
-            parts.map(move |part| (part.expr, part.mask, shape.value(part, index)))
+    pub(super) fn required(
+        &self,
+        (subtable, index): EntryRef,
+    ) -> impl Iterator<Item = (Value, u32, u32)> {
+        let subtable = self.subtables.get(subtable);
+        let fields = subtable.into_iter().flat_map(move |subtable| {
+            let parts = subtable.key_parts.iter();
+            parts.map(move |part| (part.expr, part.mask, subtable.value(part, index)))
         });
-        let residual = shape.map_or(Residuals::NOTHING, |shape| {
-            shape.table.entry(index).residual
+        let residual = subtable.map_or(Residuals::NOTHING, |subtable| {
+            subtable.table.entry(index).residual
         });
         let ranges = self
             .residuals
@@ -47,7 +50,7 @@ impl Rules<'_> {
     }
 
     /// The value that an entry requires in a field, if it requires one.
-    pub(super) fn value(&self, name: Name, Bits { expr, mask }: Bits) -> Option<u32> {
+    pub(super) fn value(&self, name: EntryRef, Bits { expr, mask }: Bits) -> Option<u32> {
         let mut required = self.required(name);
         let (.., value) =
             required.find(|(other, bits, _)| *other == expr && bits & mask == mask)?;
@@ -55,7 +58,13 @@ impl Rules<'_> {
     }
 
     /// The item of an entry behind `path`.
-    pub(super) fn item(&self, name: Name, entry: Entry, path: &Path, fields: &mut Fields) -> Item {
+    pub(super) fn item(
+        &self,
+        name: EntryRef,
+        entry: Entry,
+        path: &Path,
+        fields: &mut Fields,
+    ) -> Item {
         let delivery = Delivery {
             rank: entry.rank,
             binding: entry.binding,
@@ -65,25 +74,25 @@ impl Rules<'_> {
         };
         let mut item = Item::new(delivery, name, &self.checks(name, entry, path), fields);
         if !self.ranges_only(entry) {
-            item.ask_entry();
+            item.must_check_entry();
         }
         item
     }
 
     /// The fields and ranges that an entry requires and `path` does not know,
     /// those first that tell the most.
-    fn checks(&self, name: Name, entry: Entry, path: &Path) -> Vec<Check> {
+    fn checks(&self, name: EntryRef, entry: Entry, path: &Path) -> Vec<Check> {
         let mut checks: Vec<(u32, Check)> = Vec::with_capacity(8);
         let mut add = |weight, bits, lo, span| checks.push((weight, Check { bits, lo, span }));
-        if let Some(shape) = self.shapes.get(name.0) {
-            for part in &shape.parts {
+        if let Some(subtable) = self.subtables.get(name.0) {
+            for part in &subtable.key_parts {
                 let (expr, mask) = (part.expr, part.mask);
                 let unknown = unknown(path, Bits { expr, mask });
-                // What all entries of a shape share tells less.
-                let is_shared = shape.distinct(part.field as usize) == Some(1);
+                // What all entries of a subtable share tells less.
+                let is_shared = subtable.distinct(part.field as usize) == Some(1);
                 let weight = if is_shared { unknown } else { 8 * unknown };
                 if unknown > 0 {
-                    add(weight, Bits { expr, mask }, shape.value(part, name.1), 0);
+                    add(weight, Bits { expr, mask }, subtable.value(part, name.1), 0);
                 }
             }
         }

@@ -14,7 +14,7 @@ const NONE: u8 = u8::MAX;
 /// What is known of each value of a graph.
 #[derive(Debug)]
 pub(super) struct Costs {
-    keeps_x: Vec<bool>,
+    preserves_x: Vec<bool>,
     slots: Vec<u8>,
     /// The slots that belong to parameters, which are always stored.
     params: u64,
@@ -28,7 +28,7 @@ impl Costs {
     /// If more parameters are live at once than there are slots.
     pub(super) fn of(graph: &Graph, keep: bool) -> Result<Costs, EmitError> {
         let mut costs = Costs {
-            keeps_x: Vec::with_capacity(graph.ops.len()),
+            preserves_x: Vec::with_capacity(graph.ops.len()),
             slots: vec![NONE; graph.ops.len()],
             params: 0,
         };
@@ -42,7 +42,7 @@ impl Costs {
                 price_of(graph, value, &price)
             });
             let keeps = !header_length && costs.leaves_x(graph.ops[index]);
-            costs.keeps_x.push(keeps);
+            costs.preserves_x.push(keeps);
         }
         let next = costs.give_params_slots(graph)?;
         if keep {
@@ -109,19 +109,19 @@ impl Costs {
                 a: Operand::Val(a),
                 b: Operand::Imm(_),
                 ..
-            } => self.keeps_x(a),
+            } => self.preserves_x(a),
             Op::Bin {
                 op: BinOp::Sub,
                 a: Operand::Imm(_),
                 b: Operand::Val(b),
-            } => self.keeps_x(b),
+            } => self.preserves_x(b),
             _ => false,
         }
     }
 
     /// Whether computing the value in `A` leaves `X` as it was.
-    pub(super) fn keeps_x(&self, value: Value) -> bool {
-        self.keeps_x[value.index()]
+    pub(super) fn preserves_x(&self, value: Value) -> bool {
+        self.preserves_x[value.index()]
     }
 
     /// The slot that keeps a value.
@@ -133,7 +133,7 @@ impl Costs {
     }
 
     /// Whether the value can be reloaded, `stored` being the slots stored.
-    pub(super) fn is_kept(&self, value: Value, stored: u64) -> bool {
+    pub(super) fn is_reloadable(&self, value: Value, stored: u64) -> bool {
         self.slot(value)
             .is_some_and(|slot| (self.params | stored) & (1 << slot) != 0)
     }

@@ -8,7 +8,7 @@
 //! n far jumps to one target takes about n/255 islands.
 
 use super::select::{Code, End};
-use super::tails::is_bare_return;
+use super::tail_merge::is_bare_return;
 use crate::lang::cbpf::code::{JA, JMP, LD, LDX, MEM, class, mode};
 use crate::lang::cbpf::{Insn, verify};
 

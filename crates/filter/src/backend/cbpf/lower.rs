@@ -7,18 +7,18 @@ use crate::lang::cbpf::code::SKF_LL_OFF;
 use crate::opt::cond::Cond;
 use crate::opt::graph::{Flow, Graph, HAS_TEST, Node};
 use crate::opt::substitute::Substitution;
-use crate::opt::{checks, merge, split};
+use crate::opt::{bounds_checks, split_branch, tail_merge};
 use std::collections::BTreeSet;
 
 /// Lowers a tidy graph, and leaves it tidy.
 pub(super) fn lower(graph: &mut Graph) -> Result<(), EmitError> {
-    if split::split(graph) {
+    if split_branch::split(graph) {
         graph.tidy();
     }
     lower_tests(graph)?;
     graph.tidy();
-    checks::minimise(graph);
-    if merge::merge(graph) {
+    bounds_checks::minimise(graph);
+    if tail_merge::merge(graph) {
         graph.tidy();
     }
     split_edges(graph);

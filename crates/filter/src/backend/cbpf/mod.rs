@@ -18,9 +18,9 @@
 mod cost;
 mod layout;
 mod lower;
+mod scratch;
 mod select;
-mod slots;
-mod tails;
+mod tail_merge;
 
 use crate::ir::Program;
 use crate::lang::cbpf::code::{LD, LDX, MEM, ST, STX, class, mode};
@@ -101,7 +101,7 @@ fn touches_scratch(insn: &Insn) -> bool {
 }
 
 fn finish(code: Code) -> Result<Vec<Insn>, EmitError> {
-    let mut code = slots::assign(code)?;
-    let order = tails::share(&mut code);
+    let mut code = scratch::assign(code)?;
+    let order = tail_merge::share(&mut code);
     Ok(layout::layout(&code, &order))
 }

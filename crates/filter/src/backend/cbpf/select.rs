@@ -272,7 +272,7 @@ impl Selector<'_> {
     /// As [`pair`](Self::pair), but only lists the tasks.
     fn plan_pair(&mut self, a: Value, b: Value, swappable: bool) -> bool {
         let costs = &self.costs;
-        let (a_keeps_x, b_keeps_x) = (costs.keeps_x(a), costs.keeps_x(b));
+        let (a_keeps_x, b_keeps_x) = (costs.preserves_x(a), costs.preserves_x(b));
         if a == b {
             self.tasks.extend([Task::Move(a), Task::InA(a)]);
             return false;
@@ -283,11 +283,11 @@ impl Selector<'_> {
             self.tasks.push(Task::InA(if swapped { b } else { a }));
             return swapped;
         }
-        if self.is_direct(b) {
+        if self.is_x_loadable(b) {
             self.tasks.extend([Task::DirectlyInX(b), Task::InA(a)]);
             return false;
         }
-        if swappable && self.is_direct(a) {
+        if swappable && self.is_x_loadable(a) {
             self.tasks.extend([Task::DirectlyInX(a), Task::InA(b)]);
             return true;
         }
@@ -312,8 +312,8 @@ impl Selector<'_> {
     }
 
     /// Whether the value can be had in `X` without a use of `A`.
-    fn is_direct(&self, value: Value) -> bool {
-        self.costs.is_kept(value, self.state.stored)
+    fn is_x_loadable(&self, value: Value) -> bool {
+        self.costs.is_reloadable(value, self.state.stored)
             || matches!(self.graph.op(value), Op::Len)
             || self.costs.header_length(self.graph, value).is_some()
     }
@@ -369,7 +369,7 @@ impl Selector<'_> {
     fn done(&mut self, value: Value) {
         self.state.a = Some(value);
         if let Some(slot) = self.costs.slot(value)
-            && !self.costs.is_kept(value, self.state.stored)
+            && !self.costs.is_reloadable(value, self.state.stored)
         {
             self.state.stored |= 1 << slot;
             self.emit(ST, slot);
@@ -380,7 +380,7 @@ impl Selector<'_> {
         if self.state.x == Some(value) {
             return;
         }
-        if let Some(slot) = self.kept_slot(value) {
+        if let Some(slot) = self.reload_slot(value) {
             self.emit(LDX | MEM, slot);
         } else if let Some(offset) = self.costs.header_length(self.graph, value) {
             self.emit(LDX | B | MSH, offset);
@@ -390,8 +390,8 @@ impl Selector<'_> {
         self.state.x = Some(value);
     }
 
-    fn kept_slot(&self, value: Value) -> Option<u32> {
-        let kept = self.costs.is_kept(value, self.state.stored);
+    fn reload_slot(&self, value: Value) -> Option<u32> {
+        let kept = self.costs.is_reloadable(value, self.state.stored);
         self.costs.slot(value).filter(|_| kept)
     }
 
@@ -401,7 +401,7 @@ impl Selector<'_> {
         }
         if self.state.a == Some(value) {
             self.step(Task::Move(value));
-        } else if self.is_direct(value) {
+        } else if self.is_x_loadable(value) {
             self.directly_in_x(value);
         } else {
             self.tasks.extend([Task::Move(value), Task::InA(value)]);
@@ -412,8 +412,8 @@ impl Selector<'_> {
         if self.state.a == Some(value) {
             return;
         }
-        if let Some(slot) = self.kept_slot(value)
-            && !self.is_one_load(value)
+        if let Some(slot) = self.reload_slot(value)
+            && !self.is_single_load(value)
         {
             self.emit(LD | MEM, slot);
             self.state.a = Some(value);
@@ -441,7 +441,7 @@ impl Selector<'_> {
 
     /// Whether one load from the frame gives the value, so that it need not
     /// have been stored.
-    fn is_one_load(&self, value: Value) -> bool {
+    fn is_single_load(&self, value: Value) -> bool {
         match self.graph.op(value) {
             Op::Load { base, .. } => base.is_none() || base == self.state.x,
             _ => false,

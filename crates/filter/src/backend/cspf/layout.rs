@@ -23,39 +23,39 @@
 
 use std::collections::BTreeSet;
 
-use super::chain::rejects_otherwise;
 use super::code::{Code, Fault};
-use super::maker::{Goal, Maker};
-use super::reach::NEVER;
+use super::emit::{EdgeTarget, Emitter};
+use super::required_len::NEVER;
+use super::select32::Cells;
+use super::straight_line::rejects_otherwise;
 use super::test::Test;
 use super::tree::Tree;
-use super::wide::Cells;
 use super::{EmitError, Target, end_of, use_counts};
 use crate::ir::{Block, Edge, Op, Operand, Program, Term, Value, Width};
 use crate::lang::cspf::{Action, Dialect, Operator};
 
 /// The stack's depth from which on nothing is kept, so that trees have room.
-const KEEP_MAX: usize = 190;
+const COPY_DEPTH_MAX: usize = 190;
 
 /// The stack's depth from which on cells that nothing needs are dropped.
-const LEAVE_MAX: usize = 48;
+const DEAD_CELLS_DEPTH: usize = 48;
 
 /// How deep a tree of kept values may grow.
 const LEVELS_MAX: u32 = 40;
 
 pub(super) fn emit(program: &Program, target: Target) -> Result<Vec<u16>, EmitError> {
-    let maker = Maker::new(program, target);
+    let maker = Emitter::new(program, target);
     let count = program.blocks.len();
     let mut layout = Layout {
         code: Code::new(target),
-        keeps: target.dialect == Dialect::Weir,
+        can_copy_cells: target.dialect == Dialect::Weir,
         uses: use_counts(program),
         levels: levels(program),
         dominators: program.immediate_dominators(),
         cells: Vec::new(),
         cells_at_end: vec![Vec::new(); count],
         reached: vec![NEVER; count],
-        ways: vec![Vec::new(); count],
+        branches_to: vec![Vec::new(); count],
         maker,
     };
     layout.reached[0] = 0;
@@ -80,10 +80,10 @@ fn levels(program: &Program) -> Vec<u32> {
 }
 
 struct Layout<'p> {
-    maker: Maker<'p>,
+    maker: Emitter<'p>,
     code: Code,
     /// Whether the dialect can copy cells.
-    keeps: bool,
+    can_copy_cells: bool,
     uses: Vec<u32>,
     levels: Vec<u32>,
     dominators: Vec<Block>,
@@ -93,7 +93,7 @@ struct Layout<'p> {
     /// For each block how far into the frame every way to it has read.
     reached: Vec<u64>,
     /// For each block the branches to it: where the literal is, and the depth.
-    ways: Vec<Vec<(usize, usize)>>,
+    branches_to: Vec<Vec<(usize, usize)>>,
 }
 
 impl Layout<'_> {
@@ -101,7 +101,7 @@ impl Layout<'_> {
         let program = self.maker.program;
         let blocks = (0..program.blocks.len() as u32).map(Block);
         let is_block = |block: &Block| {
-            *block == Block::ENTRY || self.maker.goal(*block) == Goal::Block(*block)
+            *block == Block::ENTRY || self.maker.goal(*block) == EdgeTarget::Block(*block)
         };
         let order: Vec<Block> = blocks.filter(is_block).collect();
         for (index, &here) in order.iter().enumerate() {
@@ -122,7 +122,7 @@ impl Layout<'_> {
         self.cells = self.cells_at_end[dominator.index()].clone();
         let params = &self.maker.program.block(here).params;
         self.cells.extend(params.iter().copied().map(Some));
-        let ways = std::mem::take(&mut self.ways[here.index()]);
+        let ways = std::mem::take(&mut self.branches_to[here.index()]);
         let depths = ways.iter().map(|&(_, depth)| depth);
         // On some way, cells that nothing needs may have been dropped.
         let depth = depths.clone().fold(self.cells.len(), usize::min);
@@ -143,7 +143,7 @@ impl Layout<'_> {
             self.code.words[literal] = (at - literal) as u16;
         }
         // What tests left is dropped before it fills the stack.
-        while self.cells.len() > LEAVE_MAX && self.cells.last() == Some(&None) {
+        while self.cells.len() > DEAD_CELLS_DEPTH && self.cells.last() == Some(&None) {
             self.code.inst(Action::Pop, Operator::Nop, &[])?;
             self.cells.pop();
         }
@@ -155,10 +155,10 @@ impl Layout<'_> {
     fn body(&mut self, here: Block) -> Result<Option<Test>, Fault> {
         let program = self.maker.program;
         let block = program.block(here);
-        let behind = self.maker.needs.behind[here.index()];
+        let behind = self.maker.required.behind[here.index()];
         let mut reached = self.reached[here.index()];
-        let long_enough = reached.max(self.maker.needs.here[here.index()]);
-        if !self.keeps {
+        let long_enough = reached.max(self.maker.required.here[here.index()]);
+        if !self.can_copy_cells {
             self.maker.refuse_faults(&block.insts)?;
         }
         let made = self.to_make(here);
@@ -167,15 +167,15 @@ impl Layout<'_> {
                 reached = reached.max(self.make(inst, long_enough)?);
             }
         }
-        let test = self.test(here, self.held(true), long_enough)?;
-        let tested = test.as_ref().map_or(0, |test| test.tree.reach());
+        let test = self.test(here, self.available_cells(true), long_enough)?;
+        let tested = test.as_ref().map_or(0, |test| test.tree.required_len());
         reached = reached.max(tested);
         let ends = block.insts.iter().map(|&inst| end_of(program.op(inst)));
         let farthest = block.insts.iter().zip(ends).max_by_key(|(_, end)| *end);
         if let Some((&load, Some(end))) = farthest
             && end > reached.max(behind)
         {
-            if self.keeps && self.uses[load.index()] > 0 {
+            if self.can_copy_cells && self.uses[load.index()] > 0 {
                 self.make(load, long_enough)?;
             } else {
                 let tree = self.maker.last_byte(end, long_enough)?;
@@ -196,7 +196,7 @@ impl Layout<'_> {
         let program = self.maker.program;
         let block = program.block(here);
         let mut made = BTreeSet::new();
-        if !self.keeps {
+        if !self.can_copy_cells {
             return made;
         }
         let mut part: BTreeSet<Value> = match self.maker.goals(here) {
@@ -208,7 +208,7 @@ impl Layout<'_> {
             let is_again = self.uses[inst.index()] >= uses_worth_a_cell(op);
             let is_deep = self.levels[inst.index()] >= LEVELS_MAX;
             let is_check = rejects_otherwise(op) && !part.contains(&inst);
-            if is_check || ((is_again || is_deep) && self.cells.len() < KEEP_MAX) {
+            if is_check || ((is_again || is_deep) && self.cells.len() < COPY_DEPTH_MAX) {
                 made.insert(inst);
             }
             if made.contains(&inst) || part.contains(&inst) {
@@ -220,23 +220,26 @@ impl Layout<'_> {
 
     /// Pushes a value, and says how far that reads.
     fn make(&mut self, value: Value, long_enough: u64) -> Result<u64, Fault> {
-        let tree = self.maker.wide(self.held(true), long_enough).fresh(value)?;
+        let tree = self
+            .maker
+            .wide(self.available_cells(true), long_enough)
+            .fresh(value)?;
         match self.push(&tree, Some(value)) {
             Err(Fault::TooFar) => {
                 let tree = self
                     .maker
-                    .wide(self.held(false), long_enough)
+                    .wide(self.available_cells(false), long_enough)
                     .fresh(value)?;
                 self.push(&tree, Some(value))?;
-                Ok(tree.reach())
+                Ok(tree.required_len())
             }
-            pushed => pushed.map(|()| tree.reach()),
+            pushed => pushed.map(|()| tree.required_len()),
         }
     }
 
-    fn held(&self, all: bool) -> Cells<'_> {
+    fn available_cells(&self, all: bool) -> Cells<'_> {
         let held = &self.cells;
-        Cells { held, all }
+        Cells { values: held, all }
     }
 
     fn push(&mut self, tree: &Tree, value: Option<Value>) -> Result<(), Fault> {
@@ -279,7 +282,7 @@ impl Layout<'_> {
         let (len, depth) = (self.code.words.len(), self.code.depth);
         if let Term::Jump(edge) = &self.maker.program.block(here).term
             && !edge.args.is_empty()
-            && let goal @ Goal::Block(_) = self.maker.goal(edge.block)
+            && let goal @ EdgeTarget::Block(_) = self.maker.goal(edge.block)
         {
             self.cells_at_end[here.index()] = self.cells.clone();
             self.pass(edge)?;
@@ -290,8 +293,8 @@ impl Layout<'_> {
                 // Without copies of cells the test is longer, but possible.
                 self.code.back_to(len, depth);
                 let reached = self.reached[here.index()];
-                let long_enough = reached.max(self.maker.needs.here[here.index()]);
-                let test = self.test(here, self.held(false), long_enough)?;
+                let long_enough = reached.max(self.maker.required.here[here.index()]);
+                let test = self.test(here, self.available_cells(false), long_enough)?;
                 self.terminate(here, test, next)
             }
             ended => ended,
@@ -315,7 +318,7 @@ impl Layout<'_> {
             self.cells.push(None);
         }
         let below = Cells {
-            held: &self.cells[..depth],
+            values: &self.cells[..depth],
             all: true,
         };
         let from_below = |&arg| self.maker.wide(below, 0).tree(arg);
@@ -341,10 +344,10 @@ impl Layout<'_> {
     }
 
     fn argument(&mut self, arg: Operand) -> Result<(), Fault> {
-        let tree = self.maker.wide(self.held(true), 0).tree(arg)?;
+        let tree = self.maker.wide(self.available_cells(true), 0).tree(arg)?;
         match self.push(&tree, arg.value()) {
             Err(Fault::TooFar) => {
-                let tree = self.maker.wide(self.held(false), 0).tree(arg)?;
+                let tree = self.maker.wide(self.available_cells(false), 0).tree(arg)?;
                 self.push(&tree, arg.value())
             }
             pushed => pushed,
@@ -366,22 +369,24 @@ impl Layout<'_> {
         };
         match goals {
             [goal, other] if goal == other => self.go(goal, next),
-            [Goal::Verdict(x), Goal::Verdict(_)] if next.is_none() => {
+            [EdgeTarget::Verdict(x), EdgeTarget::Verdict(_)] if next.is_none() => {
                 let test = match x {
                     true => test,
                     false => test.not(),
                 };
                 self.code.decide_last(test)
             }
-            [Goal::Verdict(x), other] => {
+            [EdgeTarget::Verdict(x), other] => {
                 self.code.end_if(&test, x)?;
                 self.go(other, next)
             }
-            [goal, Goal::Verdict(y)] => {
+            [goal, EdgeTarget::Verdict(y)] => {
                 self.code.end_if(&test.not(), y)?;
                 self.go(goal, next)
             }
-            [Goal::Block(then), Goal::Block(otherwise)] => self.fork(&test, then, otherwise, next),
+            [EdgeTarget::Block(then), EdgeTarget::Block(otherwise)] => {
+                self.fork(&test, then, otherwise, next)
+            }
         }
     }
 
@@ -411,17 +416,17 @@ impl Layout<'_> {
         self.code
             .inst(Action::Branch { when }, Operator::Nop, &[0])?;
         let literal = self.code.words.len() - 1;
-        self.ways[to.index()].push((literal, self.code.depth));
+        self.branches_to[to.index()].push((literal, self.code.depth));
         Ok(())
     }
 
     /// Goes on at a block, or ends.
-    fn go(&mut self, goal: Goal, next: Option<Block>) -> Result<(), Fault> {
+    fn go(&mut self, goal: EdgeTarget, next: Option<Block>) -> Result<(), Fault> {
         match goal {
-            Goal::Verdict(verdict) if next.is_none() => self.code.end_last(verdict),
-            Goal::Verdict(verdict) => self.code.end(verdict),
-            Goal::Block(block) if next == Some(block) => Ok(()),
-            Goal::Block(block) => {
+            EdgeTarget::Verdict(verdict) if next.is_none() => self.code.end_last(verdict),
+            EdgeTarget::Verdict(verdict) => self.code.end(verdict),
+            EdgeTarget::Block(block) if next == Some(block) => Ok(()),
+            EdgeTarget::Block(block) => {
                 let top = match self.code.top() {
                     Some(top) => top,
                     None => {

@@ -16,18 +16,18 @@
 //!
 //! Old dialects read whole words only, at constant places. Where that reads
 //! more than the program does, it is still exact if every shorter frame is
-//! rejected in the end anyway; `reach` knows how long a frame must be for that.
+//! rejected in the end anyway; `required_len` knows how long a frame must be for that.
 
-mod chain;
 mod code;
-mod flat;
+mod emit;
 mod layout;
-mod maker;
-mod narrow;
-mod reach;
+mod required_len;
+mod select16;
+mod select32;
+mod specialise;
+mod straight_line;
 mod test;
 mod tree;
-mod wide;
 
 use weir_wire::LinkType;
 
@@ -113,19 +113,22 @@ fn remedy(dialect: Dialect) -> &'static str {
 /// [`lower`](crate::lang::cspf::lower).
 pub fn emit(program: &Program, dialect: Dialect, linktype: LinkType) -> Result<Filter, EmitError> {
     let target = Target { dialect, linktype };
-    let flat = flat::flatten(program).ok_or(target.far_too_many());
+    let flat = specialise::flatten(program).ok_or(target.far_too_many());
     let words = match dialect {
         Dialect::Weir => {
             let flat = flat.and_then(|flat| layout::emit(&flat, target));
             if program.blocks.iter().all(|block| block.params.is_empty()) {
                 flat?
             } else {
-                shorter(flat, layout::emit(&flat::split_edges(program), target))?
+                shorter(
+                    flat,
+                    layout::emit(&specialise::split_edges(program), target),
+                )?
             }
         }
         Dialect::Sun => layout::emit(&flat?, target)?,
         Dialect::Paper | Dialect::Bsd | Dialect::Dec | Dialect::Mach => {
-            chain::emit(&flat?, target)?
+            straight_line::emit(&flat?, target)?
         }
     };
     let filter = Filter::new(dialect, words);

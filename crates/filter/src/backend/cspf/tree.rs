@@ -46,12 +46,12 @@ impl Tree {
 
     /// How many bytes a frame must have lest its evaluation reject, by loads
     /// at constant places alone.
-    pub(super) fn reach(&self) -> u64 {
+    pub(super) fn required_len(&self) -> u64 {
         match self {
             Tree::Word(at) => u64::from(*at) + 2,
             Tree::Field(width, at) => u64::from(*at) + u64::from(width.bytes()),
-            Tree::FieldAt(_, at) => at.reach(),
-            Tree::Bin(_, a, b) => a.reach().max(b.reach()),
+            Tree::FieldAt(_, at) => at.required_len(),
+            Tree::Bin(_, a, b) => a.required_len().max(b.required_len()),
             Tree::Imm(_) | Tree::Len | Tree::Cell(_) => 0,
         }
     }

@@ -39,7 +39,7 @@ enum Item {
 pub struct Asm {
     items: Vec<Item>,
     /// For each label the item it stands before.
-    places: Vec<Option<u32>>,
+    bound_at: Vec<Option<u32>>,
 }
 
 /// What the program that comes out may be.
@@ -76,8 +76,8 @@ impl Asm {
 
     /// A new label, to be [bound](Self::bind) once.
     pub fn label(&mut self) -> Label {
-        self.places.push(None);
-        Label(self.places.len() as u32 - 1)
+        self.bound_at.push(None);
+        Label(self.bound_at.len() as u32 - 1)
     }
 
     /// Puts `label` before the next instruction.
@@ -85,7 +85,7 @@ impl Asm {
     /// # Panics
     /// If it was put somewhere already.
     pub fn bind(&mut self, label: Label) {
-        let place = &mut self.places[label.0 as usize];
+        let place = &mut self.bound_at[label.0 as usize];
         assert!(place.is_none(), "a label is bound once");
         *place = Some(self.items.len() as u32);
     }
@@ -147,7 +147,7 @@ impl Asm {
     /// If a jump's label is not bound.
     pub fn finish(mut self, limits: &Limits) -> Result<Vec<Insn>, EmitError> {
         self.inline_exits();
-        let kept = self.kept();
+        let kept = self.next_reachable();
         let layout = self.layout(&kept, limits);
         let count = *layout.starts.last().expect("there is an end") as usize;
         if count > limits.insns_max {
@@ -158,7 +158,7 @@ impl Asm {
         for (index, item) in self.items.iter().enumerate() {
             if layout.sizes[index] > 0 {
                 let distance = |label| {
-                    i64::from(layout.starts[self.place(label)]) - i64::from(layout.starts[index])
+                    i64::from(layout.starts[self.position(label)]) - i64::from(layout.starts[index])
                 };
                 let size = layout.sizes[index];
                 write_item(&mut insns, *item, size, distance, limits)?;
@@ -167,15 +167,15 @@ impl Asm {
         Ok(insns)
     }
 
-    fn place(&self, label: Label) -> usize {
-        self.places[label.0 as usize].expect("every label that a jump names is bound") as usize
+    fn position(&self, label: Label) -> usize {
+        self.bound_at[label.0 as usize].expect("every label that a jump names is bound") as usize
     }
 
     /// Turns each `goto` that leads to an `exit` into one.
     fn inline_exits(&mut self) {
         for index in 0..self.items.len() {
             if let Item::Goto(label) = self.items[index]
-                && self.exits_at(self.place(label))
+                && self.exits_at(self.position(label))
             {
                 self.items[index] = Item::Plain(Insn::exit());
             }
@@ -198,9 +198,9 @@ impl Asm {
                 Item::Plain(_) if self.exits_at(index) => {}
                 Item::Plain(_) => open.push(index + 1),
                 Item::Jump(_, label) | Item::Call(label) => {
-                    open.extend([index + 1, self.place(label)]);
+                    open.extend([index + 1, self.position(label)]);
                 }
-                Item::Goto(label) => open.push(self.place(label)),
+                Item::Goto(label) => open.push(self.position(label)),
             }
         }
         reached
@@ -208,7 +208,7 @@ impl Asm {
 
     /// For each item, and the end, the first at or after it that stays: not
     /// what is never reached, nor jumps to what comes next anyway.
-    fn kept(&self) -> Vec<u32> {
+    fn next_reachable(&self) -> Vec<u32> {
         let reached = self.reached();
         let mut kept = vec![self.items.len() as u32; self.items.len() + 1];
         for index in (0..self.items.len()).rev() {
@@ -216,7 +216,7 @@ impl Asm {
             let idle = match self.items[index] {
                 Item::Plain(_) | Item::Call(_) => false,
                 Item::Jump(_, label) | Item::Goto(label) => {
-                    let place = self.place(label);
+                    let place = self.position(label);
                     place > index && place as u32 <= next
                 }
             };
@@ -241,7 +241,7 @@ impl Asm {
             starts: Vec::new(),
         };
         loop {
-            layout.place_all();
+            layout.assign_starts();
             let mut changed = false;
             for (index, item) in self.items.iter().enumerate() {
                 let (label, long) = match item {
@@ -252,7 +252,7 @@ impl Asm {
                 };
                 if layout.sizes[index] == 1 {
                     let from = i64::from(layout.starts[index]) + 1;
-                    let distance = i64::from(layout.starts[self.place(label)]) - from;
+                    let distance = i64::from(layout.starts[self.position(label)]) - from;
                     if !(-near..=near).contains(&distance) {
                         layout.sizes[index] = long;
                         changed = true;
@@ -280,7 +280,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn place_all(&mut self) {
+    fn assign_starts(&mut self) {
         self.starts.clear();
         let mut at = 0;
         for &size in &self.sizes {

@@ -287,7 +287,7 @@ impl Insn {
     }
 
     /// The place of the map that this instruction names, if it does.
-    pub fn map_place(&self) -> Option<i32> {
+    pub fn map_value_address(&self) -> Option<i32> {
         let wide = self.code == op::LD | op::DW | op::IMM;
         let named = matches!(self.src, PSEUDO_MAP_INDEX | PSEUDO_MAP_INDEX_VALUE);
         (wide && named).then_some(self.imm)

@@ -1,7 +1,7 @@
 //! From the IR to steps that each become a few instructions, with bounds
 //! checks made explicit and shared, and dead values left out.
 
-use super::reach::{ANCHORS_MAX, Anchor, CALL_MAX, DIRECT_MAX, Need, Reach};
+use super::required_len::{ANCHORS_MAX, Anchor, CALL_MAX, DIRECT_MAX, RequiredLen, RequiredLens};
 use crate::ir::{BinOp, Block, Cmp, Op, Operand, Program, Term, Value, Width};
 
 /// What becomes a few instructions. Values beyond the program's own are
@@ -106,7 +106,7 @@ pub(super) enum Mode {
 
 impl Mode {
     /// Bytes of a frame that it can reach.
-    pub(super) fn reach(self) -> u32 {
+    pub(super) fn reach_max(self) -> u32 {
         match self {
             Mode::Direct => DIRECT_MAX,
             Mode::Call => CALL_MAX,
@@ -119,7 +119,7 @@ pub(super) fn cut(steps: &[Step]) -> bool {
     steps.last() == Some(&Step::Short)
 }
 
-pub(super) fn lower(program: &Program, reach: &Reach, mode: Mode) -> Lowered {
+pub(super) fn lower(program: &Program, reach: &RequiredLens, mode: Mode) -> Lowered {
     let mut lowering = Lowering {
         program,
         reach,
@@ -134,7 +134,7 @@ pub(super) fn lower(program: &Program, reach: &Reach, mode: Mode) -> Lowered {
     }
     for index in 0..program.blocks.len() {
         let known = lowering.known[index].take();
-        let reached = known.filter(|_| reach.needs[index] != Need::Never);
+        let reached = known.filter(|_| reach.needs[index] != RequiredLen::Never);
         blocks.push(reached.map(|known| lowering.block(Block(index as u32), known)));
     }
     Lowered {
@@ -145,10 +145,10 @@ pub(super) fn lower(program: &Program, reach: &Reach, mode: Mode) -> Lowered {
 
 /// Which values a result or a check depends on. One pass backward, since
 /// definitions come before uses.
-fn used(program: &Program, needs: &[Need]) -> Vec<bool> {
+fn used(program: &Program, needs: &[RequiredLen]) -> Vec<bool> {
     let mut used = vec![false; program.values.len()];
     for (index, block) in program.blocks.iter().enumerate().rev() {
-        if needs[index] == Need::Never {
+        if needs[index] == RequiredLen::Never {
             continue;
         }
         let mut mark = |operand: Operand| {
@@ -165,7 +165,7 @@ fn used(program: &Program, needs: &[Need]) -> Vec<bool> {
             Term::Jump(_) => {}
         }
         for edge in block.term.edges() {
-            if needs[edge.block.index()] != Need::Never {
+            if needs[edge.block.index()] != RequiredLen::Never {
                 let params = &program.block(edge.block).params;
                 for (param, arg) in params.iter().zip(&edge.args) {
                     if let (true, Operand::Val(value)) = (used[param.index()], arg) {
@@ -207,7 +207,7 @@ struct Guarded {
 
 struct Lowering<'p> {
     program: &'p Program,
-    reach: &'p Reach,
+    reach: &'p RequiredLens,
     mode: Mode,
     used: Vec<bool>,
     /// For each address how many bytes behind it the verifier lets us guard.
@@ -237,7 +237,7 @@ impl Lowering<'_> {
         let wanted = self.used[dst.index()];
         match self.program.op(dst) {
             Op::Load { width, offset, .. }
-                if offset.saturating_add(width.bytes()) > self.mode.reach() =>
+                if offset.saturating_add(width.bytes()) > self.mode.reach_max() =>
             {
                 steps.push(Step::Short);
             }

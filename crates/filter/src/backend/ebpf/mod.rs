@@ -24,20 +24,20 @@
 //! the same time must fit into the free registers and the stack; see
 //! [`EmitError`].
 
-mod alloc;
 mod asm;
 mod code;
+mod disasm;
 mod insn;
-mod list;
 mod lower;
-mod reach;
-mod whole;
+mod program;
+mod regalloc;
+mod required_len;
 
 pub use asm::{Asm, Label, Limits};
+pub use disasm::Listing;
 pub use insn::{Insn, Reg, Src, op};
-pub use list::Listing;
-pub use reach::DIRECT_MAX;
-pub use whole::{MEMORY_CONTEXT_BYTES, Options, Returns, Target, XdpLen, emit};
+pub use program::{MEMORY_CONTEXT_BYTES, Options, Returns, Target, XdpLen, emit};
+pub use required_len::DIRECT_MAX;
 
 use crate::ir::Program;
 

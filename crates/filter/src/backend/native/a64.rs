@@ -16,8 +16,8 @@
     reason = "dynasm! converts register numbers, which are what it wants already"
 )]
 
-use super::machine::{Code, Label, Machine, Needs, REJECT};
-use super::place::{Address, Place, Reg, RegSet, Src};
+use super::location::{Address, Location, Reg, RegSet, Src};
+use super::target::{Code, Label, REJECT, Requirements, TargetAsm};
 use crate::ir::{BinOp, Cmp, Width};
 use dynasmrt::aarch64::encode_logical_immediate_32bit as logical;
 use dynasmrt::{DynasmApi, dynasm};
@@ -77,11 +77,11 @@ impl A64 {
     fn in_reg(&mut self, from: Src, scratch: Reg) -> Reg {
         match from {
             Src::Imm(0) => ZERO,
-            Src::Imm(_) | Src::At(Place::Slot(_)) => {
+            Src::Imm(_) | Src::At(Location::Slot(_)) => {
                 self.set(scratch, from);
                 scratch
             }
-            Src::At(Place::Reg(reg)) => reg,
+            Src::At(Location::Reg(reg)) => reg,
         }
     }
 
@@ -89,9 +89,9 @@ impl A64 {
     fn set(&mut self, to: Reg, from: Src) {
         match from {
             Src::Imm(imm) => self.set_imm(to, imm),
-            Src::At(Place::Reg(reg)) if reg == to => {}
-            Src::At(Place::Reg(reg)) => a64!(self; mov W(to), W(reg)),
-            Src::At(Place::Slot(slot)) => a64!(self; ldr W(to), [sp, slot_offset(slot)]),
+            Src::At(Location::Reg(reg)) if reg == to => {}
+            Src::At(Location::Reg(reg)) => a64!(self; mov W(to), W(reg)),
+            Src::At(Location::Slot(slot)) => a64!(self; ldr W(to), [sp, slot_offset(slot)]),
         }
     }
 
@@ -120,17 +120,17 @@ impl A64 {
     }
 
     /// Computes in `work(self, register)` and puts the result where it belongs.
-    fn into(&mut self, to: Place, work: impl FnOnce(&mut A64, Reg)) {
+    fn into(&mut self, to: Location, work: impl FnOnce(&mut A64, Reg)) {
         match to {
-            Place::Reg(reg) => work(self, reg),
-            Place::Slot(slot) => {
+            Location::Reg(reg) => work(self, reg),
+            Location::Slot(slot) => {
                 work(self, S0);
                 a64!(self; str W(S0), [sp, slot_offset(slot)]);
             }
         }
     }
 
-    fn compare(&mut self, cmp: Cmp, a: Place, b: Src) -> Condition {
+    fn compare(&mut self, cmp: Cmp, a: Location, b: Src) -> Condition {
         let a = self.in_reg(a.into(), S0);
         let bits = matches!(cmp, Cmp::Set | Cmp::Clear);
         match b {
@@ -268,15 +268,15 @@ impl A64 {
     }
 }
 
-impl Machine for A64 {
-    const SPARE: Place = Place::Reg(S1);
+impl TargetAsm for A64 {
+    const SPARE: Location = Location::Reg(S1);
 
     fn registers(_len: bool, _division: bool) -> (RegSet, Reg) {
         // w3 to w14.
         (0x7ff8, LEN)
     }
 
-    fn begin(needs: Needs) -> A64 {
+    fn begin(needs: Requirements) -> A64 {
         let mut machine = A64 {
             code: Code::new(needs.blocks),
             // The stack pointer stays a multiple of 16.
@@ -301,7 +301,7 @@ impl Machine for A64 {
         self.code
     }
 
-    fn check(&mut self, base: Option<Place>, extent: u64) {
+    fn check(&mut self, base: Option<Location>, extent: u64) {
         let short = u32::try_from(extent).ok().filter(|&extent| extent <= 4095);
         let base = base.map(|base| self.in_reg(base.into(), S0));
         match (base, short) {
@@ -321,7 +321,7 @@ impl Machine for A64 {
         self.jump_if(LO, REJECT);
     }
 
-    fn load(&mut self, to: Place, width: Width, raw: bool, from: Address) {
+    fn load(&mut self, to: Location, width: Width, raw: bool, from: Address) {
         let start = match from.base {
             None => 0,
             Some(base) => {
@@ -340,14 +340,14 @@ impl Machine for A64 {
         });
     }
 
-    fn bin(&mut self, op: BinOp, to: Place, a: Src, b: Src) {
+    fn bin(&mut self, op: BinOp, to: Location, a: Src, b: Src) {
         self.into(to, |m, to| match op {
             BinOp::Shl | BinOp::Shr => m.shift(op, to, a, b),
             _ => m.arithmetic(op, to, a, b),
         });
     }
 
-    fn test(&mut self, cmp: Cmp, to: Place, a: Place, b: Src) {
+    fn test(&mut self, cmp: Cmp, to: Location, a: Location, b: Src) {
         let Condition(code) = self.compare(cmp, a, b);
         // cset, which is csinc of zero with the condition negated.
         self.into(to, |m, to| {
@@ -356,7 +356,7 @@ impl Machine for A64 {
         });
     }
 
-    fn branch(&mut self, cmp: Cmp, a: Place, b: Src, target: Label) {
+    fn branch(&mut self, cmp: Cmp, a: Location, b: Src, target: Label) {
         let condition = self.compare(cmp, a, b);
         self.jump_if(condition, target);
     }
@@ -366,9 +366,9 @@ impl Machine for A64 {
         a64!(self; b 0);
     }
 
-    fn mov(&mut self, to: Place, from: Src) {
+    fn mov(&mut self, to: Location, from: Src) {
         match (to, from) {
-            (Place::Slot(slot), Src::Imm(_) | Src::At(Place::Reg(_))) => {
+            (Location::Slot(slot), Src::Imm(_) | Src::At(Location::Reg(_))) => {
                 let from = self.in_reg(from, S0);
                 a64!(self; str W(from), [sp, slot_offset(slot)]);
             }

@@ -29,9 +29,9 @@
 
 #![expect(unsafe_code, reason = "owns mappings and the pointers into them")]
 
+use super::fork_guard::ForkGuard;
 use super::free_list::FreeList;
-use super::owner::Owner;
-use super::{ARENA_BYTES, Arch, NativeError, assemble, call, sync};
+use super::{ARENA_BYTES, Arch, NativeError, assemble, call, icache};
 use crate::ir::Program;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -145,7 +145,7 @@ struct Arena {
     reuses: bool,
     /// Makes all cores forget what they fetched.
     sync_cores: fn() -> bool,
-    owner: Owner,
+    owner: ForkGuard,
 }
 
 // SAFETY: the mappings belong to the process, not to a thread.
@@ -159,7 +159,7 @@ impl Arena {
         {
             return Err(NativeError::FileLimit { limit, wanted: len });
         }
-        let owner = Owner::new()?;
+        let owner = ForkGuard::new()?;
         // Kernels from 6.3 on want to be told that it will be run; earlier
         // ones refuse the flag.
         let name = c"weir filters";
@@ -185,8 +185,8 @@ impl Arena {
             free: FreeList::new((len / GRANULE) as u32),
             reserved: 0,
             touched: 0,
-            reuses: sync::register(),
-            sync_cores: sync::cores,
+            reuses: icache::register(),
+            sync_cores: icache::cores,
             owner,
         })
     }
@@ -212,8 +212,8 @@ impl Arena {
 
     /// Puts code where every core will run it as it is.
     fn install(&mut self, code: &[u8]) -> Result<Span, NativeError> {
-        let (span, is_fresh) = self.place(code)?;
-        let is_enough = is_fresh && !sync::FRESH_TOO;
+        let (span, is_fresh) = self.copy_in(code)?;
+        let is_enough = is_fresh && !icache::FRESH_TOO;
         if is_enough || (self.sync_cores)() {
             return Ok(span);
         }
@@ -225,12 +225,12 @@ impl Arena {
         // Some core may still have the code that was there.
         self.free.retire(granules(span.len));
         self.free.retire_before(self.touched);
-        Ok(self.place(code)?.0)
+        Ok(self.copy_in(code)?.0)
     }
 
     /// Copies code to where there is room, and whether no code was there
     /// before.
-    fn place(&mut self, code: &[u8]) -> Result<(Span, bool), NativeError> {
+    fn copy_in(&mut self, code: &[u8]) -> Result<(Span, bool), NativeError> {
         let granules = granules(code.len());
         let place = self.free.take(granules).ok_or(NativeError::ArenaFull {
             wanted: code.len(),
@@ -252,7 +252,7 @@ impl Arena {
         let len = code.len();
         // SAFETY: the code was just written, and nobody writes to it while
         // this slice lives.
-        sync::caches(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) });
+        icache::caches(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) });
         let is_fresh = place >= self.touched;
         self.touched = self.touched.max(place + granules);
         Ok((Span { start, len }, is_fresh))

@@ -1,11 +1,11 @@
 //! From a program to a machine's code: one pass over the blocks in order.
 
-use super::allocate::{Places, allocate};
-use super::extent::Extent;
-use super::facts::{Facts, swapped_constant};
-use super::machine::{Label, Machine, Needs, REJECT};
+use super::liveness::{Liveness, swapped_constant};
+use super::location::{Address, Location, Src};
 use super::moves::Moves;
-use super::place::{Address, Place, Src};
+use super::regalloc::{Allocation, allocate};
+use super::required_len::Extent;
+use super::target::{Label, REJECT, Requirements, TargetAsm};
 use super::{CODE_BYTES_MAX, NativeError};
 use crate::ir::{BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term, Value};
 
@@ -14,13 +14,13 @@ use crate::ir::{BasicBlock, BinOp, Block, Cmp, Edge, Op, Operand, Program, Term,
 pub(super) struct Generated {
     pub(super) bytes: Vec<u8>,
     /// Ascending offsets of where each part starts.
-    pub(super) marks: Vec<(usize, Mark)>,
-    pub(super) places: Places,
+    pub(super) marks: Vec<(usize, ListingMark)>,
+    pub(super) locations: Allocation,
 }
 
 /// What a part of the code is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mark {
+pub(super) enum ListingMark {
     /// The start of a block.
     Block(Block),
     /// A check that so many bytes are captured behind a position.
@@ -34,14 +34,14 @@ pub(super) enum Mark {
 }
 
 /// Generates code for a verified program.
-pub(super) fn generate<M: Machine>(
+pub(super) fn generate<M: TargetAsm>(
     program: &Program,
     want_marks: bool,
 ) -> Result<Generated, NativeError> {
-    let facts = Facts::of(program);
+    let facts = Liveness::of(program);
     let (registers, len_register) = M::registers(facts.has_len, facts.has_division);
     let places = allocate(program, &facts, registers, len_register)?;
-    let machine = M::begin(Needs {
+    let machine = M::begin(Requirements {
         len: facts.has_len,
         division: facts.has_division,
         slots: places.slots,
@@ -52,8 +52,8 @@ pub(super) fn generate<M: Machine>(
         program,
         proven: vec![None; program.blocks.len()],
         moves: Moves::new(places.slots),
-        facts,
-        places,
+        liveness: facts,
+        locations: places,
         machine,
         state: Extent::default(),
         marks: want_marks.then(Vec::new),
@@ -68,13 +68,13 @@ pub(super) fn generate<M: Machine>(
             });
         }
     }
-    generator.mark(Mark::Reject);
+    generator.mark(ListingMark::Reject);
     generator.machine.code().bind(REJECT);
     generator.machine.ret(Src::Imm(0));
     Ok(Generated {
         bytes: generator.machine.into_code().finish::<M>(),
         marks: generator.marks.unwrap_or_default(),
-        places: generator.places,
+        locations: generator.locations,
     })
 }
 
@@ -89,8 +89,8 @@ fn is_far(program: &Program) -> bool {
 
 struct Generator<'p, M> {
     program: &'p Program,
-    facts: Facts,
-    places: Places,
+    liveness: Liveness,
+    locations: Allocation,
     machine: M,
     /// By block: what every path to it that has code proves; `None` before
     /// there is one.
@@ -98,11 +98,11 @@ struct Generator<'p, M> {
     /// What is proven here.
     state: Extent,
     moves: Moves,
-    marks: Option<Vec<(usize, Mark)>>,
+    marks: Option<Vec<(usize, ListingMark)>>,
 }
 
-impl<M: Machine> Generator<'_, M> {
-    fn mark(&mut self, mark: Mark) {
+impl<M: TargetAsm> Generator<'_, M> {
+    fn mark(&mut self, mark: ListingMark) {
         if let Some(marks) = &mut self.marks {
             marks.push((self.machine.code().len(), mark));
         }
@@ -111,16 +111,16 @@ impl<M: Machine> Generator<'_, M> {
     fn src(&self, operand: Operand) -> Src {
         match operand {
             Operand::Imm(constant) => Src::Imm(constant),
-            Operand::Val(value) => self.place(value).into(),
+            Operand::Val(value) => self.location(value).into(),
         }
     }
 
-    fn place(&self, value: Value) -> Place {
-        self.places.of[value.index()].expect("a value that is read has a place")
+    fn location(&self, value: Value) -> Location {
+        self.locations.of[value.index()].expect("a value that is read has a place")
     }
 
     fn block(&mut self, index: usize, block: &BasicBlock) {
-        let need = self.facts.needs[index];
+        let need = self.liveness.needs[index];
         let Some(proven) = self.proven[index].filter(|_| !need.never_accepts()) else {
             if index == 0 {
                 self.machine.jump(REJECT);
@@ -129,43 +129,43 @@ impl<M: Machine> Generator<'_, M> {
         };
         let name = Block(index as u32);
         self.machine.code().bind(label_of(name));
-        self.mark(Mark::Block(name));
+        self.mark(ListingMark::Block(name));
         self.state = proven;
         if let Some((base, extent)) = need.based {
             self.ensure(Some(base), extent);
         }
         self.ensure(None, need.fixed);
         for &param in &block.params {
-            self.reach(param);
+            self.ensure_reach(param);
         }
         for &value in &block.insts {
             self.inst(value);
-            self.reach(value);
+            self.ensure_reach(value);
         }
-        self.mark(Mark::Term(name));
+        self.mark(ListingMark::Term(name));
         self.term(index, &block.term);
     }
 
     /// Checks that `extent` bytes are captured behind `base`, unless proven.
     fn ensure(&mut self, base: Option<Value>, extent: u64) {
         if !self.state.covers(base, extent) {
-            self.mark(Mark::Check(base, extent));
-            let place = base.map(|base| self.place(base));
+            self.mark(ListingMark::Check(base, extent));
+            let place = base.map(|base| self.location(base));
             self.machine.check(place, extent);
             self.state.prove(base, extent);
         }
     }
 
     /// Checks what every accepting path reads behind the position `value`.
-    fn reach(&mut self, value: Value) {
-        let reach = self.facts.values[value.index()].reach;
+    fn ensure_reach(&mut self, value: Value) {
+        let reach = self.liveness.values[value.index()].reach;
         if reach > 0 {
             self.ensure(Some(value), reach);
         }
     }
 
     fn inst(&mut self, value: Value) {
-        let to = self.places.of[value.index()];
+        let to = self.locations.of[value.index()];
         let op = self.program.op(value);
         if let Op::Load {
             width,
@@ -175,7 +175,7 @@ impl<M: Machine> Generator<'_, M> {
         {
             self.ensure(base, u64::from(offset) + u64::from(width.bytes()));
         }
-        self.mark(Mark::Inst(value));
+        self.mark(ListingMark::Inst(value));
         match op {
             // The length stays where it came.
             Op::Param | Op::Len => {}
@@ -185,8 +185,8 @@ impl<M: Machine> Generator<'_, M> {
                 offset,
             } => {
                 if let Some(to) = to {
-                    let raw = self.facts.values[value.index()].raw.is_some();
-                    let base = base.map(|base| self.place(base));
+                    let raw = self.liveness.values[value.index()].raw.is_some();
+                    let base = base.map(|base| self.location(base));
                     self.machine.load(to, width, raw, Address { base, offset });
                 }
             }
@@ -201,11 +201,11 @@ impl<M: Machine> Generator<'_, M> {
         }
     }
 
-    fn bin(&mut self, op: BinOp, to: Option<Place>, a: Operand, b: Operand) {
+    fn bin(&mut self, op: BinOp, to: Option<Location>, a: Operand, b: Operand) {
         match b {
             Operand::Imm(0) if op.may_reject() => return self.machine.jump(REJECT),
             Operand::Val(b) if op.may_reject() => {
-                let b = self.place(b);
+                let b = self.location(b);
                 self.machine.branch(Cmp::Eq, b, Src::Imm(0), REJECT);
             }
             _ => {}
@@ -230,22 +230,22 @@ impl<M: Machine> Generator<'_, M> {
 
     /// Both operands; a constant that meets a raw value is swapped as it is.
     fn pair(&self, a: Operand, b: Operand) -> (Src, Src) {
-        let width = |value: Value| self.facts.values[value.index()].raw;
+        let width = |value: Value| self.liveness.values[value.index()].raw;
         match (a, b) {
             (Operand::Val(a), Operand::Imm(b)) => {
                 let b = width(a).map_or(b, |width| swapped_constant(b, width));
-                (self.place(a).into(), Src::Imm(b))
+                (self.location(a).into(), Src::Imm(b))
             }
             (Operand::Imm(a), Operand::Val(b)) => {
                 let a = width(b).map_or(a, |width| swapped_constant(a, width));
-                (Src::Imm(a), self.place(b).into())
+                (Src::Imm(a), self.location(b).into())
             }
             _ => (self.src(a), self.src(b)),
         }
     }
 
     /// A comparison with its constant, if any, on the right; or its truth.
-    fn comparison(&self, cmp: Cmp, a: Operand, b: Operand) -> Result<(Cmp, Place, Src), bool> {
+    fn comparison(&self, cmp: Cmp, a: Operand, b: Operand) -> Result<(Cmp, Location, Src), bool> {
         match self.pair(a, b) {
             (Src::Imm(a), Src::Imm(b)) => Err(cmp.eval(a, b)),
             (Src::At(a), b) => Ok((cmp, a, b)),
@@ -287,7 +287,7 @@ impl<M: Machine> Generator<'_, M> {
     fn branch(
         &mut self,
         index: usize,
-        (cmp, a, b): (Cmp, Place, Src),
+        (cmp, a, b): (Cmp, Location, Src),
         then: &Edge,
         otherwise: &Edge,
     ) {
@@ -326,7 +326,7 @@ impl<M: Machine> Generator<'_, M> {
     }
 
     fn has_code(&self, block: Block) -> bool {
-        let never = self.facts.needs[block.index()].never_accepts();
+        let never = self.liveness.needs[block.index()].never_accepts();
         !never && self.proven[block.index()].is_some()
     }
 
@@ -340,12 +340,12 @@ impl<M: Machine> Generator<'_, M> {
     }
 
     /// The moves an edge makes, those to their own place among them.
-    fn moves(&self, edge: &Edge) -> impl Iterator<Item = (Place, Src)> {
+    fn moves(&self, edge: &Edge) -> impl Iterator<Item = (Location, Src)> {
         let live = self.has_code(edge.block);
         let params = self.program.block(edge.block).params.iter();
         let pairs = params.zip(&edge.args).filter(move |_| live);
         pairs.filter_map(|(param, &arg)| {
-            let to = self.places.of[param.index()]?;
+            let to = self.locations.of[param.index()]?;
             Some((to, self.src(arg)))
         })
     }

@@ -1,8 +1,8 @@
 //! Code as text for people: each part of the IR beside the bytes it became.
 
 use super::Arch;
-use super::generate::{Generated, Mark};
-use super::place::Place;
+use super::generate::{Generated, ListingMark};
+use super::location::Location;
 use crate::ir::{Program, Value};
 use std::fmt::Write;
 use std::ops::Range;
@@ -14,7 +14,7 @@ const BYTES_PER_LINE: usize = 10;
 pub(super) fn text(program: &Program, arch: Arch, generated: &Generated) -> String {
     let mut out = String::new();
     let bytes = &generated.bytes;
-    let (name, slots) = (arch.name(), generated.places.slots);
+    let (name, slots) = (arch.name(), generated.locations.slots);
     let _ = writeln!(out, "; {name}: {} bytes, {slots} stack slots", bytes.len());
     let starts = generated.marks.iter().map(|&(start, _)| start);
     let ends = starts.clone().skip(1).chain([bytes.len()]);
@@ -22,10 +22,10 @@ pub(super) fn text(program: &Program, arch: Arch, generated: &Generated) -> Stri
     part(&mut out, bytes, 0..entry, "; entry");
     for (&(start, mark), end) in generated.marks.iter().zip(ends) {
         let what = match mark {
-            Mark::Block(block) => {
+            ListingMark::Block(block) => {
                 let params = program.block(block).params.iter();
                 let params: Vec<String> = params
-                    .map(|&param| format!("{param}{}", place_of(param, arch, generated)))
+                    .map(|&param| format!("{param}{}", location_of(param, arch, generated)))
                     .collect();
                 let _ = match params.is_empty() {
                     true => writeln!(out, "{block}:"),
@@ -33,17 +33,17 @@ pub(super) fn text(program: &Program, arch: Arch, generated: &Generated) -> Stri
                 };
                 continue;
             }
-            Mark::Reject => {
+            ListingMark::Reject => {
                 out.push_str("reject:\n");
                 "ret 0".to_owned()
             }
-            Mark::Check(None, extent) => format!("; bounds: {extent} bytes"),
-            Mark::Check(Some(base), extent) => format!("; bounds: {base} + {extent} bytes"),
-            Mark::Inst(value) => {
-                let place = place_of(value, arch, generated);
+            ListingMark::Check(None, extent) => format!("; bounds: {extent} bytes"),
+            ListingMark::Check(Some(base), extent) => format!("; bounds: {base} + {extent} bytes"),
+            ListingMark::Inst(value) => {
+                let place = location_of(value, arch, generated);
                 format!("{value}{place} = {}", program.op(value))
             }
-            Mark::Term(block) => program.block(block).term.to_string(),
+            ListingMark::Term(block) => program.block(block).term.to_string(),
         };
         part(&mut out, bytes, start..end, &what);
     }
@@ -69,16 +69,16 @@ fn part(out: &mut String, bytes: &[u8], range: Range<usize>, what: &str) {
 }
 
 /// Where a value lives, in parentheses, if anything reads it.
-fn place_of(value: Value, arch: Arch, generated: &Generated) -> String {
-    let place = generated.places.of[value.index()];
+fn location_of(value: Value, arch: Arch, generated: &Generated) -> String {
+    let place = generated.locations.of[value.index()];
     place.map_or(String::new(), |place| format!(" ({})", name(place, arch)))
 }
 
-fn name(place: Place, arch: Arch) -> String {
+fn name(place: Location, arch: Arch) -> String {
     match (place, arch) {
-        (Place::Slot(slot), _) => format!("[sp + {}]", 4 * u32::from(slot)),
-        (Place::Reg(2), Arch::X64) => "edx".into(),
-        (Place::Reg(reg), Arch::X64) => format!("r{reg}d"),
-        (Place::Reg(reg), Arch::A64) => format!("w{reg}"),
+        (Location::Slot(slot), _) => format!("[sp + {}]", 4 * u32::from(slot)),
+        (Location::Reg(2), Arch::X64) => "edx".into(),
+        (Location::Reg(reg), Arch::X64) => format!("r{reg}d"),
+        (Location::Reg(reg), Arch::A64) => format!("w{reg}"),
     }
 }

@@ -22,18 +22,18 @@
 //! which [`Code::compile`] therefore calls itself.
 
 mod a64;
-mod allocate;
 mod arena;
-mod extent;
-mod facts;
+mod fork_guard;
 mod free_list;
 mod generate;
+mod icache;
 mod listing;
-mod machine;
+mod liveness;
+mod location;
 mod moves;
-mod owner;
-mod place;
-mod sync;
+mod regalloc;
+mod required_len;
+mod target;
 mod x64;
 
 use crate::ir::{Program, VerifyError};

@@ -1,13 +1,13 @@
 //! An edge's arguments become its block's parameters all at once; machines
 //! move one after the other. This finds the order, and breaks cycles.
 
-use super::place::{Place, REGS_MAX, Src};
+use super::location::{Location, REGS_MAX, Src};
 
 /// Orders parallel moves. Kept between edges for its memory.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     /// Pending moves: to, from. No two go to one place.
-    list: Vec<(Place, Src)>,
+    list: Vec<(Location, Src)>,
     /// By place: how many pending moves read it.
     readers: Vec<u16>,
     /// By place: one more than the pending move that writes it.
@@ -27,7 +27,7 @@ impl Moves {
     }
 
     /// Adds a move; one to its own place is none.
-    pub(super) fn add(&mut self, to: Place, from: Src) {
+    pub(super) fn add(&mut self, to: Location, from: Src) {
         if from != Src::At(to) {
             self.list.push((to, from));
         }
@@ -35,7 +35,7 @@ impl Moves {
 
     /// Makes the moves added since the last time, each by `emit(to, from)`.
     /// `spare` is a place that no move names.
-    pub(super) fn make(&mut self, spare: Place, mut emit: impl FnMut(Place, Src)) {
+    pub(super) fn make(&mut self, spare: Location, mut emit: impl FnMut(Location, Src)) {
         for (index, &(to, from)) in self.list.iter().enumerate() {
             self.writer[to.index()] = index as u16 + 1;
             if let Src::At(place) = from {
@@ -64,7 +64,7 @@ impl Moves {
     }
 
     /// What is left are cycles: each place is read once and written once.
-    fn break_cycles(&mut self, spare: Place, mut emit: impl FnMut(Place, Src)) {
+    fn break_cycles(&mut self, spare: Location, mut emit: impl FnMut(Location, Src)) {
         for index in 0..self.list.len() {
             let first = self.list[index].0;
             if self.writer[first.index()] == 0 {
@@ -94,10 +94,10 @@ impl Moves {
 mod tests {
     use super::*;
 
-    const SPARE: Place = Place::Reg(31);
+    const SPARE: Location = Location::Reg(31);
 
     /// Runs `moves` on numbered places and compares with all at once.
-    fn check(moves: &[(Place, Src)], order: &mut Moves) -> usize {
+    fn check(moves: &[(Location, Src)], order: &mut Moves) -> usize {
         let mut now: Vec<u32> = (0..REGS_MAX as u32 + 8).collect();
         let mut want = now.clone();
         for &(to, from) in moves {
@@ -122,11 +122,16 @@ mod tests {
 
     #[test]
     fn every_set_of_four_moves_is_as_if_at_once() {
-        let places = [Place::Reg(0), Place::Reg(5), Place::Slot(0), Place::Slot(7)];
+        let places = [
+            Location::Reg(0),
+            Location::Reg(5),
+            Location::Slot(0),
+            Location::Slot(7),
+        ];
         let mut order = Moves::new(8);
         for code in 0..6_usize.pow(4) {
             let choice = |index: u32| code / 6_usize.pow(index) % 6;
-            let moves: Vec<(Place, Src)> = (0..4)
+            let moves: Vec<(Location, Src)> = (0..4)
                 .filter(|&index| choice(index) < 5)
                 .map(|index| {
                     let from = match choice(index) {

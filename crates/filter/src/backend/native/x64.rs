@@ -16,8 +16,8 @@
     reason = "dynasm! converts register numbers, which are what it wants already"
 )]
 
-use super::machine::{Code, Label, Machine, Needs, REJECT};
-use super::place::{Address, Place, Reg, RegSet, Src};
+use super::location::{Address, Location, Reg, RegSet, Src};
+use super::target::{Code, Label, REJECT, Requirements, TargetAsm};
 use crate::ir::{BinOp, Cmp, Width};
 use dynasmrt::{DynasmApi, dynasm};
 
@@ -49,8 +49,8 @@ macro_rules! with_src {
                 Ok(short) => x64!($self; $op Rd($to), BYTE short),
                 Err(_) => x64!($self; $op Rd($to), DWORD imm as i32),
             },
-            Src::At(Place::Reg(reg)) => x64!($self; $op Rd($to), Rd(reg)),
-            Src::At(Place::Slot(slot)) => x64!($self; $op Rd($to), [rsp + slot_offset(slot)]),
+            Src::At(Location::Reg(reg)) => x64!($self; $op Rd($to), Rd(reg)),
+            Src::At(Location::Slot(slot)) => x64!($self; $op Rd($to), [rsp + slot_offset(slot)]),
         }
     };
 }
@@ -87,10 +87,10 @@ struct Condition(u8);
 
 impl X64 {
     /// The register `place` is, or `scratch` with its value.
-    fn in_reg(&mut self, place: Place, scratch: Reg) -> Reg {
+    fn in_reg(&mut self, place: Location, scratch: Reg) -> Reg {
         match place {
-            Place::Reg(reg) => reg,
-            Place::Slot(_) => {
+            Location::Reg(reg) => reg,
+            Location::Slot(_) => {
                 self.set(scratch, place.into());
                 scratch
             }
@@ -102,17 +102,17 @@ impl X64 {
         match from {
             Src::Imm(0) => x64!(self; xor Rd(to), Rd(to)),
             Src::Imm(imm) => x64!(self; mov Rd(to), DWORD imm as i32),
-            Src::At(Place::Reg(reg)) if reg == to => {}
-            Src::At(Place::Reg(reg)) => x64!(self; mov Rd(to), Rd(reg)),
-            Src::At(Place::Slot(slot)) => x64!(self; mov Rd(to), [rsp + slot_offset(slot)]),
+            Src::At(Location::Reg(reg)) if reg == to => {}
+            Src::At(Location::Reg(reg)) => x64!(self; mov Rd(to), Rd(reg)),
+            Src::At(Location::Slot(slot)) => x64!(self; mov Rd(to), [rsp + slot_offset(slot)]),
         }
     }
 
     /// Computes in `work(self, register)` and puts the result where it belongs.
-    fn into(&mut self, to: Place, work: impl FnOnce(&mut X64, Reg)) {
+    fn into(&mut self, to: Location, work: impl FnOnce(&mut X64, Reg)) {
         match to {
-            Place::Reg(reg) => work(self, reg),
-            Place::Slot(slot) => {
+            Location::Reg(reg) => work(self, reg),
+            Location::Slot(slot) => {
                 work(self, RAX);
                 x64!(self; mov [rsp + slot_offset(slot)], eax);
             }
@@ -134,7 +134,7 @@ impl X64 {
         }
     }
 
-    fn compare(&mut self, cmp: Cmp, a: Place, b: Src) -> Condition {
+    fn compare(&mut self, cmp: Cmp, a: Location, b: Src) -> Condition {
         let a = self.in_reg(a, RAX);
         match (cmp, b) {
             (Cmp::Eq | Cmp::Ne, Src::Imm(0)) => x64!(self; test Rd(a), Rd(a)),
@@ -147,8 +147,8 @@ impl X64 {
                 Ok(short) => self.compare_short(0x40, a, short),
                 Err(_) => x64!(self; cmp Rd(a), DWORD imm as i32),
             },
-            (_, Src::At(Place::Reg(reg))) => x64!(self; cmp Rd(a), Rd(reg)),
-            (_, Src::At(Place::Slot(slot))) => x64!(self; cmp Rd(a), [rsp + slot_offset(slot)]),
+            (_, Src::At(Location::Reg(reg))) => x64!(self; cmp Rd(a), Rd(reg)),
+            (_, Src::At(Location::Slot(slot))) => x64!(self; cmp Rd(a), [rsp + slot_offset(slot)]),
         }
         Condition(match cmp {
             Cmp::Lt => 0x2,
@@ -185,12 +185,12 @@ impl X64 {
     /// `to = a op b` for the operations that exist as such.
     fn two_operand(&mut self, op: BinOp, to: Reg, a: Src, b: Src) {
         // Only the left operand may live where the result goes.
-        let clash = b == Src::At(Place::Reg(to));
+        let clash = b == Src::At(Location::Reg(to));
         let (a, b) = match (clash || matches!(a, Src::Imm(_)), op.commutes()) {
             (true, true) => (b, a),
             _ => (a, b),
         };
-        let work = if b == Src::At(Place::Reg(to)) && a != b {
+        let work = if b == Src::At(Location::Reg(to)) && a != b {
             RAX
         } else {
             to
@@ -204,20 +204,20 @@ impl X64 {
             BinOp::Xor => with_src!(self, xor, work, b),
             BinOp::Mul => match b {
                 Src::Imm(imm) => x64!(self; imul Rd(work), Rd(work), DWORD imm as i32),
-                Src::At(Place::Reg(reg)) => x64!(self; imul Rd(work), Rd(reg)),
-                Src::At(Place::Slot(slot)) => {
+                Src::At(Location::Reg(reg)) => x64!(self; imul Rd(work), Rd(reg)),
+                Src::At(Location::Slot(slot)) => {
                     x64!(self; imul Rd(work), [rsp + slot_offset(slot)]);
                 }
             },
             _ => unreachable!("divisions and shifts have their own code"),
         }
-        self.set(to, Place::Reg(work).into());
+        self.set(to, Location::Reg(work).into());
     }
 
     /// Leaves quotient or remainder in `to`.
     fn divide(&mut self, op: BinOp, to: Reg, a: Src, b: Src) {
         let divisor = match b {
-            Src::At(Place::Reg(reg)) => reg,
+            Src::At(Location::Reg(reg)) => reg,
             _ => {
                 self.set(RCX, b);
                 RCX
@@ -226,7 +226,7 @@ impl X64 {
         self.set(RAX, a);
         x64!(self; xor edx, edx; div Rd(divisor));
         let result = if op == BinOp::Div { RAX } else { RDX };
-        self.set(to, Place::Reg(result).into());
+        self.set(to, Location::Reg(result).into());
     }
 
     fn shift(&mut self, op: BinOp, to: Reg, a: Src, b: Src) {
@@ -251,14 +251,14 @@ impl X64 {
                 // The processor takes the count modulo 32. Below 32 the
                 // comparison borrows, and the mask becomes all ones.
                 x64!(self; cmp ecx, 32; sbb ecx, ecx; and eax, ecx);
-                self.set(to, Place::Reg(RAX).into());
+                self.set(to, Location::Reg(RAX).into());
             }
         }
     }
 }
 
-impl Machine for X64 {
-    const SPARE: Place = Place::Reg(RCX);
+impl TargetAsm for X64 {
+    const SPARE: Location = Location::Reg(RCX);
 
     fn registers(len: bool, division: bool) -> (RegSet, Reg) {
         let values: RegSet = 0b1111 << 8;
@@ -269,7 +269,7 @@ impl Machine for X64 {
         }
     }
 
-    fn begin(needs: Needs) -> X64 {
+    fn begin(needs: Requirements) -> X64 {
         let mut machine = X64 {
             code: Code::new(needs.blocks),
             // Keeps the stack as aligned as it was.
@@ -294,7 +294,7 @@ impl Machine for X64 {
         self.code
     }
 
-    fn check(&mut self, base: Option<Place>, extent: u64) {
+    fn check(&mut self, base: Option<Location>, extent: u64) {
         let short = i32::try_from(extent);
         match (base, short) {
             (None, Ok(extent)) => {
@@ -323,7 +323,7 @@ impl Machine for X64 {
         self.jump_if(Condition(0x2), REJECT);
     }
 
-    fn load(&mut self, to: Place, width: Width, raw: bool, from: Address) {
+    fn load(&mut self, to: Location, width: Width, raw: bool, from: Address) {
         let at = self.indexed(from);
         self.into(to, |x, to| match width {
             Width::B1 => with_frame!(x, movzx Rd(to), BYTE, at),
@@ -342,7 +342,7 @@ impl Machine for X64 {
         });
     }
 
-    fn bin(&mut self, op: BinOp, to: Place, a: Src, b: Src) {
+    fn bin(&mut self, op: BinOp, to: Location, a: Src, b: Src) {
         self.into(to, |x, to| match op {
             BinOp::Div | BinOp::Mod => x.divide(op, to, a, b),
             BinOp::Shl | BinOp::Shr => x.shift(op, to, a, b),
@@ -350,14 +350,14 @@ impl Machine for X64 {
         });
     }
 
-    fn test(&mut self, cmp: Cmp, to: Place, a: Place, b: Src) {
+    fn test(&mut self, cmp: Cmp, to: Location, a: Location, b: Src) {
         let Condition(code) = self.compare(cmp, a, b);
         // setcc al: 0F 90+cc, then the register.
         self.code.ops.extend([0x0f, 0x90 | code, 0xc0]);
         self.into(to, |x, to| x64!(x; movzx Rd(to), al));
     }
 
-    fn branch(&mut self, cmp: Cmp, a: Place, b: Src, target: Label) {
+    fn branch(&mut self, cmp: Cmp, a: Location, b: Src, target: Label) {
         let condition = self.compare(cmp, a, b);
         self.jump_if(condition, target);
     }
@@ -367,12 +367,12 @@ impl Machine for X64 {
         self.code.jumps_to(target);
     }
 
-    fn mov(&mut self, to: Place, from: Src) {
+    fn mov(&mut self, to: Location, from: Src) {
         match (to, from) {
-            (Place::Slot(slot), Src::Imm(imm)) => {
+            (Location::Slot(slot), Src::Imm(imm)) => {
                 x64!(self; mov DWORD [rsp + slot_offset(slot)], DWORD imm as i32);
             }
-            (Place::Slot(slot), Src::At(Place::Reg(reg))) => {
+            (Location::Slot(slot), Src::At(Location::Reg(reg))) => {
                 x64!(self; mov [rsp + slot_offset(slot)], Rd(reg));
             }
             _ => self.into(to, |x, to| x.set(to, from)),

@@ -8,7 +8,7 @@
 use super::verify::targets;
 use super::{Insn, MEM_WORDS, VerifyError, code, verify};
 use crate::ir::{BinOp, Cmp, Op, Operand, Program, Width};
-use crate::lang::draft::Draft;
+use crate::lang::ssa::SsaBuilder;
 
 /// Why a program has no equivalent here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ pub fn lift(insns: &[Insn]) -> Result<Program, LiftError> {
         check_address(at, insn)?;
     }
     // Registers and scratch memory start as zero.
-    let draft = Draft::new(vec![Operand::Imm(0); VARS]);
+    let draft = SsaBuilder::new(vec![Operand::Imm(0); VARS]);
     Ok(Lifter { draft }.run(insns))
 }
 
@@ -147,7 +147,7 @@ fn effects(insn: &Insn) -> (Vars, Vars) {
 
 /// The lifter's place is the number of the instruction that starts a block.
 struct Lifter {
-    draft: Draft<usize>,
+    draft: SsaBuilder<usize>,
 }
 
 impl Lifter {

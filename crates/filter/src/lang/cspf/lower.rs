@@ -15,7 +15,7 @@ use super::inst::{Action, Inst, Operator, inst_at};
 use super::verify::{Analysis, analyse, branch_targets};
 use super::{Dialect, Filter, VerifyError};
 use crate::ir::{self, BinOp, Cmp, Op, Operand, Program, SNAPLEN_ALL, Width, limits};
-use crate::lang::draft::Draft;
+use crate::lang::ssa::SsaBuilder;
 
 /// Why a program has no equivalent here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -83,14 +83,14 @@ pub fn lower(filter: &Filter, linktype: LinkType) -> Result<Program, LowerError>
         filter,
         linktype,
         // The offset register, then the stack.
-        draft: Draft::new(vec![Operand::Imm(0)]),
+        draft: SsaBuilder::new(vec![Operand::Imm(0)]),
     };
     lowerer.run(&analysis)
 }
 
 /// Where a block starts: a word, the number of cells there, and which of the
 /// blocks that lowering this word takes.
-type Place = (usize, usize, Part);
+type BlockKey = (usize, usize, BlockRole);
 
 /// Whether there is anything behind an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,7 @@ enum Flow {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Part {
+enum BlockRole {
     Start,
     IsLength,
     IsWord,
@@ -110,13 +110,13 @@ enum Part {
 struct Lowerer<'f> {
     filter: &'f Filter,
     linktype: LinkType,
-    draft: Draft<Place>,
+    draft: SsaBuilder<BlockKey>,
 }
 
 impl Lowerer<'_> {
     fn run(mut self, analysis: &Analysis) -> Result<Program, LowerError> {
         self.straight(0, analysis)?;
-        while let Some(&place) = self.draft.next_place() {
+        while let Some(&place) = self.draft.next_pending() {
             let (at, depth, _) = place;
             // The offset register, then the cells that are not dropped.
             let live = 1 + depth.saturating_sub(self.pops(at));
@@ -136,7 +136,7 @@ impl Lowerer<'_> {
         let mut at = start;
         while let Some(inst) = inst_at(self.filter.dialect, words, at) {
             if at > start && analysis.leader[at] {
-                let place = self.place(at);
+                let place = self.block_key(at);
                 self.draft.jump(place);
                 return Ok(());
             }
@@ -167,12 +167,12 @@ impl Lowerer<'_> {
         (at..words.len()).take_while(is_pop).count()
     }
 
-    fn place(&self, at: usize) -> Place {
-        (at, self.draft.state().len() - 1, Part::Start)
+    fn block_key(&self, at: usize) -> BlockKey {
+        (at, self.draft.state().len() - 1, BlockRole::Start)
     }
 
     fn branch(&mut self, at: usize, inst: &Inst, top: Operand, when: bool) {
-        let [taken, next] = branch_targets(at, inst).map(|target| self.place(target));
+        let [taken, next] = branch_targets(at, inst).map(|target| self.block_key(target));
         if let Operand::Imm(top) = top {
             let is_taken = (top != 0) == when;
             return self.draft.jump(if is_taken { taken } else { next });
@@ -331,7 +331,7 @@ impl Lowerer<'_> {
         let n = self.pop();
         let depth = self.draft.state().len();
         let [is_length, is_word, join] =
-            [Part::IsLength, Part::IsWord, Part::Join].map(|part| (at, depth, part));
+            [BlockRole::IsLength, BlockRole::IsWord, BlockRole::Join].map(|part| (at, depth, part));
         let zero = Operand::Imm(0);
         self.draft.branch(Cmp::Eq, [n, zero], is_length, is_word);
 

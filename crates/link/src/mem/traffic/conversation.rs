@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use weir_wire::ethernet::Address;
 use weir_wire::tcp::{Flags, Options};
-use weir_wire::{Addresses, arp, icmp, pup, tcp, udp};
+use weir_wire::{AddrPair, arp, icmp, pup, tcp, udp};
 
 use super::packet::{Ip, Wire, three_megabit};
 use super::{Medium, Rng};
@@ -247,15 +247,15 @@ fn station(number: u8) -> Address {
     Address([0x00, 0x00, 0x5e, 0x00, 0x53, number])
 }
 
-fn v4_addresses(rng: &mut Rng, client: u8, server: u8) -> Addresses {
+fn v4_addresses(rng: &mut Rng, client: u8, server: u8) -> AddrPair {
     let net = rng.choose(&[[198, 51, 100], [203, 0, 113]]);
     let server = Ipv4Addr::new(net[0], net[1], net[2], server);
-    Addresses::V4(Ipv4Addr::new(192, 0, 2, client), server)
+    AddrPair::V4(Ipv4Addr::new(192, 0, 2, client), server)
 }
 
-fn v6_addresses(client: u8, server: u8) -> Addresses {
+fn v6_addresses(client: u8, server: u8) -> AddrPair {
     let address = |subnet, host: u8| Ipv6Addr::new(0x2001, 0xdb8, subnet, 0, 0, 0, 0, host.into());
-    Addresses::V6(address(1, client), address(2, server))
+    AddrPair::V6(address(1, client), address(2, server))
 }
 
 fn between(ports: [u16; 2], back: bool) -> udp::Repr {
@@ -296,10 +296,10 @@ fn ask_who_has(wire: Wire, asker: Wire, back: bool) -> Vec<u8> {
 }
 
 /// A DNS query for an address, or its answer (RFC 1035 §4, RFC 3596).
-fn dns(id: u16, name: &str, answer: bool, addresses: Addresses) -> Vec<u8> {
+fn dns(id: u16, name: &str, answer: bool, addresses: AddrPair) -> Vec<u8> {
     let (kind, address) = match addresses {
-        Addresses::V4(..) => (1u8, vec![203, 0, 113, 80]),
-        Addresses::V6(..) => (
+        AddrPair::V4(..) => (1u8, vec![203, 0, 113, 80]),
+        AddrPair::V6(..) => (
             28,
             Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 80)
                 .octets()

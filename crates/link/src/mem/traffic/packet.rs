@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use weir_wire::ethernet::{self, Address, TagRepr};
 use weir_wire::pup::{self, ThreeMegabit};
-use weir_wire::{Addresses, EtherType, Protocol, arp, icmp, ipv4, ipv6, tcp, udp};
+use weir_wire::{AddrPair, EtherType, Protocol, arp, icmp, ipv4, ipv6, tcp, udp};
 
 /// The least length of an Ethernet frame, without its check sequence.
 const FRAME_LEN_MIN: usize = 60;
@@ -73,15 +73,15 @@ impl Wire {
         ip: &Ip,
         protocol: Protocol,
         len: usize,
-        fill: impl FnOnce(&mut [u8], Addresses),
+        fill: impl FnOnce(&mut [u8], AddrPair),
     ) -> Vec<u8> {
         let (mut frame, start) = match ip.addresses {
-            Addresses::V4(src, dst) => {
+            AddrPair::V4(src, dst) => {
                 let (mut frame, start) = self.frame(EtherType::IPV4, ipv4::Repr::LEN + len);
                 ip.v4(src, dst, protocol, len).emit(&mut frame[start..]);
                 (frame, start + ipv4::Repr::LEN)
             }
-            Addresses::V6(src, dst) => {
+            AddrPair::V6(src, dst) => {
                 let (mut frame, start) = self.frame(EtherType::IPV6, ipv6::Repr::LEN + len);
                 ip.v6(src, dst, protocol, len).emit(&mut frame[start..]);
                 (frame, start + ipv6::Repr::LEN)
@@ -110,8 +110,8 @@ impl Wire {
 
     pub(super) fn echo(&self, ip: &Ip, echo: &icmp::Echo, payload: &[u8]) -> Vec<u8> {
         let protocol = match ip.addresses {
-            Addresses::V4(..) => Protocol::ICMPV4,
-            Addresses::V6(..) => Protocol::ICMPV6,
+            AddrPair::V4(..) => Protocol::ICMPV4,
+            AddrPair::V6(..) => Protocol::ICMPV6,
         };
         let len = icmp::Echo::LEN + payload.len();
         self.ip(ip, protocol, len, |message, addresses| {
@@ -124,15 +124,15 @@ impl Wire {
 /// What an IP header says besides what it carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ip {
-    pub(super) addresses: Addresses,
+    pub(super) addresses: AddrPair,
     pub(super) identification: u16,
 }
 
 impl Ip {
     pub(super) fn reversed(self) -> Ip {
         let addresses = match self.addresses {
-            Addresses::V4(src, dst) => Addresses::V4(dst, src),
-            Addresses::V6(src, dst) => Addresses::V6(dst, src),
+            AddrPair::V4(src, dst) => AddrPair::V4(dst, src),
+            AddrPair::V6(src, dst) => AddrPair::V6(dst, src),
         };
         Ip { addresses, ..self }
     }

@@ -1,8 +1,8 @@
 //! Why there is no gate.
 
-use super::super::place::{self, Holder, PlaceError};
-use super::super::state::LINKS_MAX;
-use super::left::programs_at;
+use super::persistence::programs_at;
+use super::pin_dir::{self, Holder, PlaceError};
+use super::shared_page::LINKS_MAX;
 use crate::bpf::{AttachError, LoadError, MapError, PinError};
 use crate::net::{Interface, InterfaceError};
 use std::io;
@@ -81,7 +81,7 @@ impl GateError {
     pub(super) fn taken(interfaces: &[&Interface], name: String, by: Option<Holder>) -> GateError {
         let one = interfaces.iter().filter(|one| one.name == name);
         let one: Vec<&Interface> = one.copied().collect();
-        match place::holder_of(&programs_at(&one)) {
+        match pin_dir::holder_of(&programs_at(&one)) {
             Some(holder) => GateError::in_use(&one, Some(holder)),
             None => GateError::Taken {
                 interface: name,

@@ -2,22 +2,25 @@
 //! with the process.
 
 mod error;
-mod left;
-mod parts;
+mod fds;
+pub(super) mod liveness;
+mod persistence;
+pub(super) mod pin_dir;
+pub(super) mod program;
+pub(super) mod shared_page;
 
 pub use error::GateError;
-pub use parts::{GateParts, LinkParts};
+pub use fds::{GateParts, LinkParts};
 
-use super::fast::Fast;
-use super::host::HostFilter;
-use super::place::Place;
-use super::promiscuous;
-use super::socket::Xsk;
-use super::state::{self, Bypass, LINKS_MAX, QUEUES_MAX, State, at};
-use super::{place, program};
+use super::flow_cache::Fast;
+use super::host_filter::HostFilter;
+use super::xsk::promiscuous;
+use super::xsk::socket::Xsk;
 use crate::bpf::{AttachError, Attachment, Hook, Map, MapSpec, is_missing};
 use crate::net::Interface;
-use left::{interface_of, programs_at, tc_pin, unpin, xdp_pin};
+use persistence::{interface_of, programs_at, tc_pin, unpin, xdp_pin};
+use pin_dir::Place;
+use shared_page::{Bypass, LINKS_MAX, QUEUES_MAX, State, at};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -116,7 +119,7 @@ impl Gate {
         state.set_limit(None);
         state
             .wide(at::VERSION)
-            .store(state::VERSION, Ordering::Release);
+            .store(shared_page::VERSION, Ordering::Release);
         let sockets = MapSpec::xsk_map(LINKS_MAX * QUEUES_MAX);
         Ok(Gate {
             state,
@@ -158,7 +161,7 @@ impl Gate {
         let (xdp, hook) = attached.map_err(|error| match error {
             AttachError::Busy { .. } => GateError::Taken {
                 interface: interface.name.clone(),
-                by: place::owner_of(&programs_at(&[interface])),
+                by: pin_dir::owner_of(&programs_at(&[interface])),
             },
             error => error.into(),
         })?;

@@ -1,13 +1,13 @@
 //! Of gates that stay.
 
-use super::super::place;
+use super::pin_dir;
 use super::*;
-use weir_lab::need;
 use weir_lab::net::Lab;
+use weir_lab::testenv;
 
 #[test]
 fn what_stayed_is_taken_off_for_one_that_does_not_stay() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -34,7 +34,7 @@ fn what_stayed_is_taken_off_for_one_that_does_not_stay() {
 
 #[test]
 fn what_stayed_goes_when_its_interfaces_are_gone() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let net = || {
@@ -47,7 +47,7 @@ fn what_stayed_goes_when_its_interfaces_are_gone() {
         host.run(|| {
             let interface = Interface::numbered(index).unwrap();
             drop(Gate::attach(&[&interface], Bypass::Wire, true).unwrap());
-            place::name(&[index]).unwrap()
+            pin_dir::name(&[index]).unwrap()
         })
     };
     let (stays, goes, last) = (net(), net(), net());
@@ -58,7 +58,7 @@ fn what_stayed_goes_when_its_interfaces_are_gone() {
     loop {
         // Whoever comes sweeps; the kernel takes its time with the namespace.
         let mine = leave(&last.1, last.3.index());
-        let taps = place::parent().unwrap();
+        let taps = pin_dir::parent().unwrap();
         let (_, folders) = taps.list().unwrap();
         assert!(folders.contains(&stayed) && folders.contains(&mine));
         if !folders.contains(&gone) {
@@ -78,7 +78,7 @@ fn what_stayed_goes_when_its_interfaces_are_gone() {
 
 #[test]
 fn what_stayed_goes_when_one_of_two_interfaces_is_gone() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -106,7 +106,7 @@ fn what_stayed_goes_when_one_of_two_interfaces_is_gone() {
 /// Numbers of network namespaces and of interfaces are given again.
 #[test]
 fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
-    if !need::root() || !need::programs(&["ip"]) {
+    if !testenv::root() || !testenv::programs(&["ip"]) {
         return;
     }
     let lab = Lab::new();
@@ -114,7 +114,7 @@ fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
     let (device, _) = lab.link(&a, &b).connect().unwrap();
     let (name, index) = (device.name(), device.index());
     let ip = |words: String| {
-        let mut ip = need::program("ip").expect("the test has asked for it");
+        let mut ip = testenv::program("ip").expect("the test has asked for it");
         let done = ip.args(words.split_whitespace()).status().unwrap();
         assert!(done.success(), "{words}");
     };
@@ -145,7 +145,7 @@ fn what_another_version_left_at_interfaces_that_are_gone_is_nothing() {
 /// Not yet ready, or shut because it hung: it lives.
 #[test]
 fn what_a_process_has_is_nobody_elses() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     let lab = Lab::new();
@@ -191,11 +191,11 @@ fn what_a_process_has_is_nobody_elses() {
 /// Another has removed his folder between two looks.
 #[test]
 fn who_looks_leaves_nothing() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
-    let taps = place::parent().unwrap();
-    let name = format!("{}-1", place::name(&[]).unwrap());
+    let taps = pin_dir::parent().unwrap();
+    let name = format!("{}-1", pin_dir::name(&[]).unwrap());
     assert!(!Gate::free_one(&taps, &name, &[]).unwrap());
     assert!(!taps.list().unwrap().1.contains(&name));
     let there = taps.folder(&name).unwrap();
@@ -207,7 +207,7 @@ fn who_looks_leaves_nothing() {
 /// Into a namespace where nobody looks, with its number or with another.
 #[test]
 fn what_stayed_goes_when_an_interface_was_moved_away() {
-    if !need::root() {
+    if !testenv::root() {
         return;
     }
     for both in [false, true] {

@@ -13,12 +13,12 @@
 //!
 //! The link is not measured: it is another in each case. Everything runs on
 //! one thread, one part after the other, so that no part waits for another.
-//! [`Ours`] is our stack, by [`Mode::Mux`](crate::host::Mode) or
-//! [`Mode::Opt`](crate::host::Mode); whoever has another implements [`End`].
+//! [`Ours`] is our stack, by [`Mode::Mux`](crate::iface::Mode) or
+//! [`Mode::Opt`](crate::iface::Mode); whoever has another implements [`End`].
 
-mod ours;
+mod weir_host;
 
-pub use ours::{Ours, pair};
+pub use weir_host::{Ours, pair};
 
 /// TCP or UDP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -15,12 +15,12 @@
 //! - [`stated`]: the values that the paper states.
 
 pub mod analysis;
+mod paper_values;
 mod simulate;
-mod stated;
 mod traffic;
 
+pub use paper_values::{Stated, stated};
 pub use simulate::{Measured, Method, simulate};
-pub use stated::{Stated, stated};
 pub use traffic::Workload;
 
 use std::num::NonZeroU32;

@@ -1,16 +1,16 @@
 //! `weir bridge`: a transparent bridge that survives its own failure.
 
-mod fast;
+mod flow_cache;
 mod report;
-mod restart;
+mod supervisor;
 
-use crate::bulk_report::{Bulk, BulkReport};
-use crate::failure::{Failure, say};
-use crate::life::Life;
+use crate::error::{Failure, say};
+use crate::input::on_off::OnOff;
 use crate::longest::Longest;
-use crate::on_off::OnOff;
-use crate::stats_file::StatsFile;
-use crate::stop::Stop;
+use crate::report::stats_file::StatsFile;
+use crate::report::tx_burst::{Bulk, BulkReport};
+use crate::signals::Stop;
+use crate::watchdog::Life;
 use report::Report;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -190,10 +190,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // Without privilege it has its turn like all others.
     let _ = weir_link::xdp::first_in_line();
     if args.restart && !args.supervised {
-        return restart::supervise(args.watchdog.as_deref());
+        return supervisor::supervise(args.watchdog.as_deref());
     }
     if args.supervised {
-        restart::end_with_parent()?;
+        supervisor::end_with_parent()?;
     }
     let stop = Stop::watch_hangup_too()?;
     // With --restart it is for who watches us to feed it.
@@ -224,7 +224,7 @@ fn bridge(
             Duration::from_secs(args.age.max(1).into()),
         );
     }
-    let mut follower = fast::Follower::default();
+    let mut follower = flow_cache::Follower::default();
     let started = Instant::now();
     let second = Cell::new(0_u32);
     let switch = RefCell::new(Switch::new(settings(args), seed()));

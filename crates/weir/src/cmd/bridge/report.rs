@@ -1,7 +1,7 @@
 //! What a bridge has carried, and what it has cost.
 
-use crate::bulk_report::{Bulk, BulkReport};
-use crate::fast_report::FastReport;
+use crate::report::flow_cache::FastReport;
+use crate::report::tx_burst::{Bulk, BulkReport};
 use serde::Serialize;
 use std::fmt;
 use weir_tap::switch::Switch;

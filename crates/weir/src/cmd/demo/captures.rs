@@ -1,8 +1,8 @@
 //! `weir demo --write`: captures to try weir on.
 
 use super::{Arrived, START_NS, lend};
-use crate::capture::make_folder;
-use crate::failure::Failure;
+use crate::error::Failure;
+use crate::input::capture_file::make_folder;
 use std::fs::OpenOptions;
 use std::path::Path;
 use weir_link::mem::traffic::{Medium, Traffic};

@@ -1,7 +1,7 @@
 //! One pcapng file a port.
 
-use crate::capture::make_folder;
-use crate::failure::Failure;
+use crate::error::Failure;
+use crate::input::capture_file::make_folder;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::unix::fs::MetadataExt;

@@ -3,16 +3,16 @@
 mod report;
 mod sys;
 
-use crate::failure::{Failure, say};
-use crate::plot;
-use crate::print;
+use crate::error::{Failure, say};
+use crate::report::plot;
+use crate::report::stdout;
 use report::{Latency, Report, Throughput};
 use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 use std::time::Instant;
 use sys::World;
 use weir_stack::experiment::adapter::{End, Split, Transport, pair, round_trips, transfer};
-use weir_stack::host::Mode;
+use weir_stack::iface::Mode;
 
 /// Measure what TCP and UDP cost in the kernel and in the application's process
 ///
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(folder) = &args.svg {
         report.draw(folder)?;
     }
-    print::report(args.json, &report, || report.table())
+    stdout::report(args.json, &report, || report.table())
 }
 
 /// One round of all that is measured of these protocols.

@@ -3,13 +3,11 @@
 
 use super::NOT_IN_OUR_COPY;
 use crate::cmd::lab::rfc2544::{Found, Report, measured};
-use crate::failure::Failure;
-use crate::plot::{self, Curve, Frame, draw};
-use crate::stop::Stop;
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::error::Failure;
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
+use crate::report::plot::{self, Curve, Frame, draw};
+use crate::signals::Stop;
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -339,7 +337,7 @@ fn by_size(sizes: &[usize], rows: &[Row], cell: impl Fn(&Point) -> Option<String
         }));
         cells
     });
-    text::table(&columns, cells)
+    format::table(&columns, cells)
 }
 
 /// What the paper's text states, beside ours: frames of 64 bytes.
@@ -372,7 +370,7 @@ fn stated(rows: &[Row]) -> String {
             own(ours.and_then(|o| o.latency_us), 2),
         ]
     });
-    text::table(&columns, cells)
+    format::table(&columns, cells)
 }
 
 fn figures(folder: &Path, rows: &[Row]) -> Result<(), Failure> {

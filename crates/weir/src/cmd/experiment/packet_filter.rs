@@ -1,19 +1,19 @@
 //! `weir experiment packet-filter`: the 1987 paper's measurements, §6.
 
+mod bench_demux;
 mod cost;
 mod cpus;
-mod divider;
 mod paper;
 mod receive;
 mod report;
 mod send;
 
-use crate::failure::Failure;
-use crate::print;
-use crate::source::Compiler;
+use crate::error::Failure;
+use crate::filterset::compile::Compiler;
+use crate::report::stdout;
+use bench_demux::Divider;
 use cost::Kind;
 use cpus::Cpus;
-use divider::Divider;
 use indicatif::{ProgressBar, ProgressStyle};
 use receive::{Batches, Demultiplexed, receive};
 use report::{BreakEven, Line, Report, Row};
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return receive::receiver(sizes[0], sizes[1]);
     }
     let report = Bench::new(args)?.measure()?;
-    print::report(args.json, &report.json(), || report.table())
+    stdout::report(args.json, &report.json(), || report.table())
 }
 
 /// Two hosts, and how to measure.

@@ -1,7 +1,7 @@
 //! The 1992 paper's figures 4 and 9, drawn again as SVG.
 
-use crate::failure::Failure;
-use crate::plot::{self, Frame, draw};
+use crate::error::Failure;
+use crate::report::plot::{self, Frame, draw};
 use std::path::Path;
 use weir_stack::experiment::tpca::{Settings, analysis};
 

@@ -1,13 +1,11 @@
 //! `weir experiment setup`: connections opened as nearly at once as possible.
 
 use super::NOT_IN_OUR_COPY;
-use crate::failure::Failure;
-use crate::plot::{self, Frame, draw};
-use crate::print;
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::error::Failure;
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
+use crate::report::plot::{self, Frame, draw};
+use crate::report::stdout;
 use serde::Serialize;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -156,7 +154,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         runs: &rows,
         left_out: &left_out,
     };
-    print::report(args.json, &json, || table(args, &rows, &left_out))
+    stdout::report(args.json, &json, || table(args, &rows, &left_out))
 }
 
 fn measure(settings: &Settings) -> Result<Row, Failure> {
@@ -197,15 +195,15 @@ fn table(args: &Args, rows: &[Row], left_out: &[&'static str]) -> String {
         };
         vec![
             row.algorithm.into(),
-            text::grouped(row.connections.into()),
+            format::grouped(row.connections.into()),
             paper(|stated| format!("{} s", stated.setup_s)),
             format!("{:.1} ms", row.setup_ms),
             format!("{:.1} ms", row.total_ms),
-            paper(|stated| text::grouped(stated.examined)),
-            text::grouped(row.examined()),
-            text::grouped(row.examined_setup),
-            paper(|stated| text::grouped(stated.segments)),
-            text::grouped(row.segments()),
+            paper(|stated| format::grouped(stated.examined)),
+            format::grouped(row.examined()),
+            format::grouped(row.examined_setup),
+            paper(|stated| format::grouped(stated.segments)),
+            format::grouped(row.segments()),
             format!("{:.2}", row.each()),
         ]
     });
@@ -222,7 +220,7 @@ fn table(args: &Args, rows: &[Row], left_out: &[&'static str]) -> String {
          read everything;\nPCBs: examined by client and server.{left_out}",
         args.chains,
         args.seed,
-        text::table(&columns, cells),
+        format::table(&columns, cells),
     )
 }
 

@@ -1,12 +1,10 @@
 //! `weir experiment tpca`: PCBs examined under TPC/A.
 
 use super::{NOT_IN_OUR_COPY, plot};
-use crate::failure::Failure;
-use crate::print;
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::error::Failure;
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
+use crate::report::stdout;
 use serde::Serialize;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -101,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         seed: args.seed,
     };
     settings.check().map_err(Failure::refused)?;
-    crate::plot::prepare(args.svg.as_deref())?;
+    crate::report::plot::prepare(args.svg.as_deref())?;
     let mut rows = Vec::new();
     for algorithm in Algorithm::ALL {
         let measure = |method| simulate(algorithm, method, &settings).map_err(Failure::refused);
@@ -120,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         });
         plot::figures(folder, &settings, &measured.collect::<Vec<_>>())?;
     }
-    print::report(args.json, &json(args, &rows), || {
+    stdout::report(args.json, &json(args, &rows), || {
         table(args, &settings, &rows)
     })
 }
@@ -129,7 +127,7 @@ fn number(value: f64) -> String {
     if value < 1000.0 {
         return format!("{value:.2}");
     }
-    text::grouped(value.round() as u64)
+    format::grouped(value.round() as u64)
 }
 
 fn table(args: &Args, settings: &Settings, rows: &[Row]) -> String {
@@ -171,14 +169,14 @@ fn table(args: &Args, settings: &Settings, rows: &[Row]) -> String {
             }),
         ]
     });
-    let table = text::table(&columns, cells);
+    let table = format::table(&columns, cells);
     let (n, h) = (f64::from(settings.users), f64::from(settings.chains.get()));
     let printed = analysis::sequent_as_printed(n, h, settings.response_s);
     let corrected = analysis::sequent_corrected(n, h, settings.response_s);
     format!(
         "PCBs examined a look-up: {} users, {} chains, response {} s, seed {}\n\n{table}\n\n\
          Equation 11 as printed gives {}; with (N/H)^2 for N^2/H it gives {}.",
-        text::grouped(settings.users.into()),
+        format::grouped(settings.users.into()),
         settings.chains,
         settings.response_s,
         settings.seed,

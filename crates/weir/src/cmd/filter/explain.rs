@@ -1,11 +1,9 @@
 //! `weir filter` without options: what the filter became and what it costs.
 
 use super::forms;
-use crate::source::Compiled;
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::filterset::compile::Compiled;
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
 use serde::Serialize;
 use std::fmt::Write;
 use weir_demux::{Analysis, Filter};
@@ -59,7 +57,7 @@ fn sizes(compiled: &Compiled, filter: &Filter) -> Sizes {
         native_bytes: native(&compiled.program),
         paths: match filter.analysis() {
             Analysis::Paths(paths) => Some(paths.len()),
-            Analysis::Whole => None,
+            Analysis::Opaque => None,
         },
     }
 }
@@ -78,9 +76,9 @@ pub(super) fn text(compiled: &Compiled) -> String {
     let row = |name: &str, sizes: &PathSizes| {
         vec![
             name.to_owned(),
-            text::grouped(sizes.blocks as u64),
-            text::grouped(sizes.insts as u64),
-            text::grouped(sizes.loads as u64),
+            format::grouped(sizes.blocks as u64),
+            format::grouped(sizes.insts as u64),
+            format::grouped(sizes.loads as u64),
             format!("{} to {}", sizes.path_insts_min, sizes.path_insts_max),
         ]
     };
@@ -95,10 +93,10 @@ pub(super) fn text(compiled: &Compiled) -> String {
         Right("loads"),
         Right("a frame costs"),
     ];
-    let _ = writeln!(out, "\n{}", text::table(&heading, rows));
+    let _ = writeln!(out, "\n{}", format::table(&heading, rows));
     let size = |size: Option<usize>, unit: &str| {
         size.map_or("no such form".into(), |size| {
-            text::counted(size as u64, unit)
+            format::counted(size as u64, unit)
         })
     };
     let _ = writeln!(
@@ -116,7 +114,7 @@ pub(super) fn text(compiled: &Compiled) -> String {
         Some(paths) => writeln!(
             out,
             "\nin a plan: {}, each one entry of a table",
-            text::counted(paths as u64, "accept path")
+            format::counted(paths as u64, "accept path")
         ),
         None => writeln!(out, "\nin a plan: too many or too complex paths for tables"),
     };

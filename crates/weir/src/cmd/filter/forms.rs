@@ -1,7 +1,7 @@
 //! The forms in which `weir filter --as` prints a program.
 
-use crate::failure::Failure;
-use crate::source::Compiled;
+use crate::error::Failure;
+use crate::filterset::compile::Compiled;
 use clap::ValueEnum;
 use std::fmt::Display;
 use weir_filter::backend::ebpf::{self, Listing, Options, Target, XdpLen};

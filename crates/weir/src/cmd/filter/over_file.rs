@@ -1,12 +1,12 @@
 //! `weir filter --run`: one filter over one capture.
 
 use super::{Args, Source, of_file};
-use crate::capture;
-use crate::failure::{Failure, Gaps};
-use crate::perlink::{Made, PerLink, Refusals};
-use crate::source::Compiler;
-use crate::stop::Stop;
-use crate::text;
+use crate::error::{Failure, Gaps};
+use crate::filterset::compile::Compiler;
+use crate::filterset::per_linktype::{Made, PerLink, Refusals};
+use crate::input::capture_file;
+use crate::report::format;
+use crate::signals::Stop;
 use serde::Serialize;
 use std::path::Path;
 use weir_filter::backend::Runner;
@@ -42,7 +42,7 @@ pub(super) fn run(
     let stop = Stop::watch_hangup_too()?;
     let mut counts = Counts::default();
     let mut gaps = Gaps::default();
-    match capture::open(path, &stop) {
+    match capture_file::open(path, &stop) {
         Ok(mut reader) => {
             let interface = reader.interfaces().first();
             let interface = interface.cloned().unwrap_or_else(Interface::ethernet);
@@ -55,14 +55,14 @@ pub(super) fn run(
             };
             match count(&mut reader, &stop, judge, &mut counts) {
                 Ok(signal) => gaps.signal = signal,
-                Err(error) => gaps.troubles.push(capture::complaint(path, &error)),
+                Err(error) => gaps.troubles.push(capture_file::complaint(path, &error)),
             }
         }
         Err(_) if stop.asked() => gaps.signal = Some(stop.signal()),
-        Err(error) if capture::is_damage(&error) => {
-            gaps.troubles.push(capture::complaint(path, &error));
+        Err(error) if capture_file::is_damage(&error) => {
+            gaps.troubles.push(capture_file::complaint(path, &error));
         }
-        Err(error) => return Err(Failure::run(capture::complaint(path, &error))),
+        Err(error) => return Err(Failure::run(capture_file::complaint(path, &error))),
     }
     gaps.troubles.extend(judges.unjudged(|_| String::new()));
     counts.error = gaps.error();
@@ -77,7 +77,7 @@ fn count(
     mut judge: impl FnMut(&FrameRef<'_>) -> bool,
     counts: &mut Counts,
 ) -> Result<Option<u8>, Error> {
-    let progress = capture::progress_bar(reader, false);
+    let progress = capture_file::progress_bar(reader, false);
     let ended = loop {
         let frame = match reader.next_frame() {
             Ok(Some(frame)) => frame,
@@ -123,8 +123,8 @@ fn shown(json: bool, counts: &Counts) -> String {
     }
     format!(
         "{} of {} frames accepted ({})",
-        text::grouped(counts.accepted),
-        text::grouped(counts.frames),
-        text::share(counts.accepted, counts.frames)
+        format::grouped(counts.accepted),
+        format::grouped(counts.frames),
+        format::share(counts.accepted, counts.frames)
     )
 }

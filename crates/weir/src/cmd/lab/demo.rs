@@ -1,16 +1,16 @@
 //! `weir lab demo`: two hosts and a link, traffic, and live ports on it.
 
 mod readers;
-mod story;
+mod report;
 
-use crate::failure::Failure;
-use crate::stop::Stop;
+use crate::error::Failure;
+use crate::signals::Stop;
 use readers::Readers;
+use report::{DeviceStory, SocketStory, Story};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
-use story::{DeviceStory, SocketStory, Story};
-use weir_lab::net::talk::{Spread, bulk, ping, spread};
+use weir_lab::net::traffic::{Spread, bulk, ping, spread};
 use weir_lab::net::{Device, Host, Lab};
 
 /// Make two hosts and a link, and divide what they say among live ports

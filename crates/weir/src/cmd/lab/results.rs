@@ -5,7 +5,7 @@ mod diff;
 mod render;
 mod run;
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use clap::Subcommand;
 use std::path::{Path, PathBuf};
 use weir_lab::results::{Checkout, Measurement, Place, read};
@@ -95,7 +95,10 @@ fn figure(value: f64) -> String {
         _ if size >= 1e15 => format!("{value:e}"),
         _ if size >= 1000.0 => {
             let sign = if value < 0.0 { "-" } else { "" };
-            format!("{sign}{}", crate::text::grouped(size.round() as u64))
+            format!(
+                "{sign}{}",
+                crate::report::format::grouped(size.round() as u64)
+            )
         }
         _ if size >= 100.0 => format!("{value:.0}"),
         _ if size >= 10.0 => format!("{value:.1}"),

@@ -1,6 +1,6 @@
 //! `weir lab rfc2544`: bridges and routers, measured beside each other.
 
-mod contestant;
+mod candidate;
 mod plot;
 mod report;
 mod required;
@@ -8,10 +8,10 @@ mod run;
 
 pub(crate) use report::{Found, Report};
 
-use crate::failure::Failure;
-use crate::stop::Stop;
+use crate::error::Failure;
+use crate::signals::Stop;
+use candidate::Contestant;
 use clap::ValueEnum;
-use contestant::Contestant;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -174,7 +174,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let contestants = Contestant::all(args)?;
     let stop = Stop::watch_hangup_too()?;
     let setup = args.setup()?;
-    crate::plot::prepare(args.svg.as_deref())?;
+    crate::report::plot::prepare(args.svg.as_deref())?;
     let results = Recorder::of_command("weir lab rfc2544").seed(args.seed);
     let report = run::measure(args, &setup, &contestants, &stop)?;
     // Of a measurement that was ended early, medians are of fewer rounds.
@@ -193,7 +193,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         (true, _) => Err(Failure::Stopped(stop.signal())),
         (false, 0) => Ok(()),
         (false, count) => {
-            let count = crate::text::counted(count as u64, "fault");
+            let count = crate::report::format::counted(count as u64, "fault");
             Err(Failure::run(format!("{count} found, see the report")))
         }
     }
@@ -249,7 +249,7 @@ fn cpus(text: &str) -> Result<Cpus, String> {
     let two = text.split_once(',');
     let two = two.and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
     let (tester, dut) = two.ok_or("give two CPUs, such as 0,1")?;
-    let allowed = weir_lab::cpu::allowed().map_err(|error| error.to_string())?;
+    let allowed = weir_lab::affinity::allowed().map_err(|error| error.to_string())?;
     match [tester, dut].into_iter().find(|cpu| !allowed.contains(cpu)) {
         None => Ok(Cpus { tester, dut }),
         Some(cpu) => Err(format!(

@@ -1,9 +1,9 @@
 //! Frames into capture files: one, or one after the other as `tcpdump` rotates
 //! them.
 
-use crate::failure::Failure;
-use crate::replace;
-use crate::stop::Stop;
+use crate::error::Failure;
+use crate::report::atomic_write;
+use crate::signals::Stop;
 use jiff::Timestamp;
 use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
@@ -230,7 +230,7 @@ impl Capture {
             }
             (WriteError::Write { whole, .. }, Sink::File(file)) if file.set_len(*whole).is_ok() => {
                 let kept = frames_in(&self.now);
-                let kept = crate::text::frames(kept);
+                let kept = crate::report::format::frames(kept);
                 Failure::run(format!("{name}: {error}; it ends there, with {kept}"))
             }
             _ => Failure::run(format!("{name}: {error}")),
@@ -241,7 +241,7 @@ impl Capture {
 fn begin(path: &Path, is_stdout: bool, stop: &Stop) -> Result<Writer<Sink>, Failure> {
     let sink = match is_stdout {
         true => Sink::Stdout(io::stdout()),
-        false => Sink::File(replace::create(path, stop)?),
+        false => Sink::File(atomic_write::create(path, stop)?),
     };
     Writer::new(sink).map_err(|error| Failure::run(format!("{}: {error}", path.display())))
 }

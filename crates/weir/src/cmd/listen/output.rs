@@ -2,10 +2,10 @@
 
 use super::Args;
 use super::capture::Capture;
-use crate::failure::{Failure, say};
-use crate::stop::Stop;
-use crate::summary::summary;
-use crate::text;
+use crate::error::{Failure, say};
+use crate::report::format;
+use crate::report::frame_summary::summary;
+use crate::signals::Stop;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{BufWriter, Stdout, Write};
@@ -230,7 +230,7 @@ impl Output {
         let line = match shown {
             Shown::Json => {
                 let frame = JsonFrame {
-                    time: time.map(|time| text::time(Some(time))),
+                    time: time.map(|time| format::time(Some(time))),
                     interface,
                     len: piece.len,
                     captured: piece.bytes.len(),
@@ -242,7 +242,7 @@ impl Output {
                 serde_json::to_string(&frame).map_err(Failure::run)?
             }
             Shown::Lines => {
-                let time = time.map_or(String::new(), |time| text::time_of_day(time) + " ");
+                let time = time.map_or(String::new(), |time| format::time_of_day(time) + " ");
                 let interface = interface.map_or(String::new(), |name| format!("{name} "));
                 let way = if outgoing { "Out" } else { "In " };
                 let len = piece.len;
@@ -251,7 +251,7 @@ impl Output {
                     .map_or(String::new(), |size| format!(", in segments of {size}"));
                 let lost = match piece.lost_before {
                     0 => String::new(),
-                    lost => format!(" ({} lost before)", text::grouped(lost.into())),
+                    lost => format!(" ({} lost before)", format::grouped(lost.into())),
                 };
                 format!("{time}{interface}{way} {summary}, {len} bytes{segments}{lost}")
             }
@@ -267,9 +267,9 @@ impl Output {
             true => serde_json::to_string(&self.sum).map_err(Failure::run)?,
             false => format!(
                 "{}, {} bytes, {} lost",
-                text::frames(self.sum.frames),
-                text::grouped(self.sum.bytes),
-                text::grouped(self.sum.lost)
+                format::frames(self.sum.frames),
+                format::grouped(self.sum.bytes),
+                format::grouped(self.sum.lost)
             ),
         };
         if args.write.as_deref() == Some(Path::new("-")) {

@@ -1,9 +1,9 @@
 //! What a router has counted: as a line, as JSON, for Prometheus.
 
-use crate::bulk_report::{Bulk, BulkReport};
-use crate::failure::{Failure, say};
-use crate::fast_report::FastReport;
-use crate::text;
+use crate::error::{Failure, say};
+use crate::report::flow_cache::FastReport;
+use crate::report::format;
+use crate::report::tx_burst::{Bulk, BulkReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -127,7 +127,7 @@ impl Report {
     /// A line on what happened since `before`.
     pub(super) fn line(&self, before: &Report, time: Duration) -> String {
         let since = |value: fn(&Report) -> u64| value(self).saturating_sub(value(before));
-        let rate = |count: u64| text::grouped((count as f64 / time.as_secs_f64()) as u64);
+        let rate = |count: u64| format::grouped((count as f64 / time.as_secs_f64()) as u64);
         let rx = |report: &Report| report.links.iter().map(|link| link.rx_frames).sum();
         let tx = |report: &Report| report.links.iter().map(|link| link.tx_frames).sum();
         let received = since(rx);
@@ -161,7 +161,7 @@ impl Report {
             (more > 0).then_some((*name, more))
         });
         for (name, count) in lost.chain((full > 0).then_some(("rx_full", full))) {
-            let _ = write!(line, "; {name} {}", text::grouped(count));
+            let _ = write!(line, "; {name} {}", format::grouped(count));
         }
         line
     }

@@ -1,9 +1,9 @@
 //! Code that leads on: branches, edges with their moves, verdicts.
 
-use super::super::alloc::Place;
 use super::super::asm::Label;
 use super::super::insn::{Insn, Reg, Src, op};
 use super::Coder;
+use crate::backend::ebpf::regalloc::Location;
 use crate::ir::{Block, Cmp, Edge, Operand};
 
 impl Coder<'_> {
@@ -82,7 +82,7 @@ impl Coder<'_> {
             (cmp, to, fall) = (cmp.negated(), fall, to);
         }
         let insn = Insn::jump32(condition_of(cmp), compare.0, compare.1);
-        if let Some(label) = self.direct(to) {
+        if let Some(label) = self.direct_target(to) {
             self.asm.jump(insn, label);
             self.edge(fall);
         } else {
@@ -121,7 +121,7 @@ impl Coder<'_> {
     }
 
     /// Where the edge leads, if nothing is to be done on the way.
-    fn direct(&self, edge: &Edge) -> Option<Label> {
+    fn direct_target(&self, edge: &Edge) -> Option<Label> {
         if self.lowered.blocks[edge.block.index()].is_none() {
             return Some(self.fragment.reject);
         }
@@ -139,61 +139,61 @@ impl Coder<'_> {
     }
 
     /// What the edge's arguments must be moved to and from.
-    fn moves(&self, edge: &Edge) -> Vec<(Place, Origin)> {
+    fn moves(&self, edge: &Edge) -> Vec<(Location, Origin)> {
         let params = &self.program.block(edge.block).params;
         let pairs = params.iter().zip(&edge.args).map(|(param, arg)| {
             let from = match arg {
                 Operand::Imm(constant) => Origin::Imm(*constant),
-                Operand::Val(value) => Origin::Place(self.place(*value)),
+                Operand::Val(value) => Origin::Location(self.location(*value)),
             };
-            (self.place(*param), from)
+            (self.location(*param), from)
         });
         pairs
-            .filter(|(to, from)| *to != Place::Nowhere && *from != Origin::Place(*to))
+            .filter(|(to, from)| *to != Location::Nowhere && *from != Origin::Location(*to))
             .collect()
     }
 
     /// One parallel assignment: nothing is overwritten before it is read.
-    fn move_all(&mut self, mut moves: Vec<(Place, Origin)>) {
+    fn move_all(&mut self, mut moves: Vec<(Location, Origin)>) {
         while !moves.is_empty() {
             let safe = moves.iter().position(|(to, _)| {
-                let is_read = |(_, from): &(Place, Origin)| *from == Origin::Place(*to);
+                let is_read = |(_, from): &(Location, Origin)| *from == Origin::Location(*to);
                 !moves.iter().any(is_read)
             });
             if let Some(index) = safe {
                 let (to, from) = moves.swap_remove(index);
-                self.move_one(to, from);
+                self.emit_move(to, from);
                 continue;
             }
             // Every target is still to be read: a cycle. One of them waits in
             // a scratch register.
             let (first, _) = moves[0];
-            let aside = Place::Reg(self.scratch[0]);
-            self.move_one(aside, Origin::Place(first));
+            let aside = Location::Reg(self.scratch[0]);
+            self.emit_move(aside, Origin::Location(first));
             for (_, from) in &mut moves {
-                if *from == Origin::Place(first) {
-                    *from = Origin::Place(aside);
+                if *from == Origin::Location(first) {
+                    *from = Origin::Location(aside);
                 }
             }
         }
     }
 
-    fn move_one(&mut self, to: Place, from: Origin) {
+    fn emit_move(&mut self, to: Location, from: Origin) {
         let insn = match (to, from) {
-            (Place::Reg(to), Origin::Imm(constant)) => Insn::mov32(to, constant as i32),
-            (Place::Reg(to), Origin::Place(Place::Reg(from))) => Insn::mov64(to, from),
-            (Place::Reg(to), Origin::Place(Place::Slot(slot))) => {
+            (Location::Reg(to), Origin::Imm(constant)) => Insn::mov32(to, constant as i32),
+            (Location::Reg(to), Origin::Location(Location::Reg(from))) => Insn::mov64(to, from),
+            (Location::Reg(to), Origin::Location(Location::Slot(slot))) => {
                 Insn::load(op::DW, to, Reg::FP, slot)
             }
-            (Place::Slot(slot), Origin::Place(Place::Reg(from))) => {
+            (Location::Slot(slot), Origin::Location(Location::Reg(from))) => {
                 Insn::store(op::DW, Reg::FP, slot, from)
             }
-            (Place::Slot(slot), from) => {
+            (Location::Slot(slot), from) => {
                 let through = self.scratch[1];
-                self.move_one(Place::Reg(through), from);
+                self.emit_move(Location::Reg(through), from);
                 Insn::store(op::DW, Reg::FP, slot, through)
             }
-            (Place::Nowhere, _) | (_, Origin::Place(Place::Nowhere)) => {
+            (Location::Nowhere, _) | (_, Origin::Location(Location::Nowhere)) => {
                 unreachable!("what is moved has a place")
             }
         };
@@ -205,7 +205,7 @@ impl Coder<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
     Imm(u32),
-    Place(Place),
+    Location(Location),
 }
 
 fn condition_of(cmp: Cmp) -> u8 {

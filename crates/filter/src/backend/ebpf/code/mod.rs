@@ -1,14 +1,14 @@
 //! From steps to instructions.
 
-mod access;
 mod arith;
 mod flow;
+mod loads;
 
-use super::alloc::{Lives, Place, Room};
 use super::asm::{Asm, Label};
 use super::insn::{Insn, Reg, Src, op};
 use super::lower::{Lowered, Mode, Step, cut, lower};
-use super::reach::analyse;
+use super::regalloc::{LiveIntervals, Location, RegisterFile};
+use super::required_len::analyse;
 use super::{Access, EmitError, Fragment, STACK_BYTES};
 use crate::ir::{BinOp, Block, Operand, Program, Term, Value};
 
@@ -26,7 +26,7 @@ pub(super) fn generate(
         Access::Direct { .. } => Mode::Direct,
         Access::Call { .. } | Access::Routine { .. } => Mode::Call,
     };
-    let lowered = lower(program, &analyse(program, mode.reach()), mode);
+    let lowered = lower(program, &analyse(program, mode.reach_max()), mode);
     let (places, scratch) = allocate(program, &lowered, fragment)?;
     let labels = program.blocks.iter().map(|_| asm.label()).collect();
     let heights = heights(program, &lowered);
@@ -35,7 +35,7 @@ pub(super) fn generate(
         program,
         fragment,
         lowered: &lowered,
-        places,
+        locations: places,
         scratch,
         labels,
         deep: heights.first().copied().unwrap_or(0) > PATH_JUMPS_MAX,
@@ -57,10 +57,10 @@ fn allocate(
     program: &Program,
     lowered: &Lowered,
     fragment: &Fragment,
-) -> Result<(Vec<Place>, [Reg; 2]), EmitError> {
-    let lives = Lives::new(program, lowered);
+) -> Result<(Vec<Location>, [Reg; 2]), EmitError> {
+    let lives = LiveIntervals::new(program, lowered);
     let slots_max = (STACK_BYTES + i32::from(fragment.stack_top)) / 8;
-    let mut room = Room {
+    let mut room = RegisterFile {
         regs: &[],
         stack_top: fragment.stack_top,
         slots_max: usize::try_from(slots_max).unwrap_or(0),
@@ -68,7 +68,7 @@ fn allocate(
     if let Access::Call { .. } | Access::Routine { .. } = fragment.access {
         let kept = |reg: &Reg| ![Reg::R1, Reg::R2].contains(reg);
         let regs: Vec<Reg> = fragment.free.iter().copied().filter(kept).collect();
-        room = Room {
+        room = RegisterFile {
             regs: &regs,
             stack_top: room.stack_top - 8,
             slots_max: room.slots_max.saturating_sub(1),
@@ -80,7 +80,7 @@ fn allocate(
     };
     let most = &fragment.free[..regs.len() + 1];
     room.regs = most;
-    let in_registers = |places: &[Place]| !places.iter().any(|p| matches!(p, Place::Slot(_)));
+    let in_registers = |places: &[Location]| !places.iter().any(|p| matches!(p, Location::Slot(_)));
     if let Ok(places) = lives.allocate(&room)
         && in_registers(&places)
         && !lowered
@@ -122,7 +122,7 @@ fn heights(program: &Program, lowered: &Lowered) -> Vec<u32> {
 
 /// As for [`super::path_jumps`].
 pub(super) fn path_jumps(program: &Program, mode: Mode) -> u32 {
-    let lowered = lower(program, &analyse(program, mode.reach()), mode);
+    let lowered = lower(program, &analyse(program, mode.reach_max()), mode);
     heights(program, &lowered).first().copied().unwrap_or(0)
 }
 
@@ -149,7 +149,7 @@ struct Coder<'a> {
     program: &'a Program,
     fragment: &'a Fragment<'a>,
     lowered: &'a Lowered,
-    places: Vec<Place>,
+    locations: Vec<Location>,
     scratch: [Reg; 2],
     labels: Vec<Label>,
     heights: Vec<u32>,
@@ -186,19 +186,19 @@ impl Coder<'_> {
         }
     }
 
-    fn place(&self, value: Value) -> Place {
-        self.places[value.index()]
+    fn location(&self, value: Value) -> Location {
+        self.locations[value.index()]
     }
 
     /// A register that holds `value`: its own, or `scratch` after a reload.
     fn read(&mut self, value: Value, scratch: Reg) -> Reg {
-        match self.place(value) {
-            Place::Reg(reg) => reg,
-            Place::Slot(slot) => {
+        match self.location(value) {
+            Location::Reg(reg) => reg,
+            Location::Slot(slot) => {
                 self.asm.push(Insn::load(op::DW, scratch, Reg::FP, slot));
                 scratch
             }
-            Place::Nowhere => unreachable!("{value} is read but has no place"),
+            Location::Nowhere => unreachable!("{value} is read but has no place"),
         }
     }
 
@@ -211,14 +211,14 @@ impl Coder<'_> {
 
     /// Where to compute `dst`; [`write`](Self::write) follows.
     fn target(&self, dst: Value) -> Reg {
-        match self.place(dst) {
-            Place::Reg(reg) => reg,
+        match self.location(dst) {
+            Location::Reg(reg) => reg,
             _ => self.scratch[0],
         }
     }
 
     fn write(&mut self, dst: Value, from: Reg) {
-        if let Place::Slot(slot) = self.place(dst) {
+        if let Location::Slot(slot) = self.location(dst) {
             self.asm.push(Insn::store(op::DW, Reg::FP, slot, from));
         }
     }

@@ -84,7 +84,7 @@ fn code_that_replaces_code_is_synchronised() {
         true
     };
     let span = arena.install(&[1; 10]).unwrap();
-    let fresh = usize::from(sync::FRESH_TOO);
+    let fresh = usize::from(icache::FRESH_TOO);
     assert_eq!(CALLS.load(Ordering::Relaxed), fresh);
     arena.free(&span);
     arena.install(&[2; 10]).unwrap();
@@ -165,7 +165,7 @@ fn a_child_leaves_the_memory_of_its_parent_alone() {
 
 #[test]
 fn a_child_is_not_the_owner_and_a_thread_is() {
-    let owner = Owner::new().unwrap();
+    let owner = ForkGuard::new().unwrap();
     assert!(owner.is_here());
     assert!(forked(|| !owner.is_here()));
     assert!(owner.is_here());

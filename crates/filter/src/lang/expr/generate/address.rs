@@ -10,7 +10,7 @@ use super::super::token::KEYWORDS;
 use super::*;
 
 impl Generator<'_> {
-    pub(super) fn identifier(&mut self, quals: Quals, id: Id) -> Fault<Pred> {
+    pub(super) fn identifier(&mut self, quals: Quals, id: Id) -> Fault<PredRef> {
         if quals.proto == Some(Proto::Decnet) {
             return self.decnet(quals, id);
         }
@@ -30,7 +30,7 @@ impl Generator<'_> {
         }
     }
 
-    fn numbered(&mut self, quals: Quals, number: u32) -> Fault<Pred> {
+    fn numbered(&mut self, quals: Quals, number: u32) -> Fault<PredRef> {
         match quals.kind {
             Kind::Default | Kind::Host | Kind::Net if quals.proto == Some(Proto::Link) => {
                 let error = self.error(format!("`{number}` is no link-layer address"));
@@ -58,7 +58,7 @@ impl Generator<'_> {
         }
     }
 
-    fn dotted(&mut self, quals: Quals) -> Fault<Pred> {
+    fn dotted(&mut self, quals: Quals) -> Fault<PredRef> {
         let (value, bits) = self.dotted_address(self.span)?;
         match quals.kind {
             Kind::Default | Kind::Host | Kind::Net if quals.proto == Some(Proto::Link) => {
@@ -82,20 +82,20 @@ impl Generator<'_> {
         })
     }
 
-    fn prefix(&mut self, quals: Quals, address: Span, bits: u32) -> Fault<Pred> {
+    fn prefix(&mut self, quals: Quals, address: Span, bits: u32) -> Fault<PredRef> {
         let (value, given) = self.dotted_address(address)?;
         self.check_max("prefix length", bits, 32)?;
         let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
         self.network(quals, value << (32 - given), mask)
     }
 
-    fn masked_net(&mut self, quals: Quals, address: Span, mask: Span) -> Fault<Pred> {
+    fn masked_net(&mut self, quals: Quals, address: Span, mask: Span) -> Fault<PredRef> {
         let (value, given) = self.dotted_address(address)?;
         let (mask, mask_given) = self.dotted_address(mask)?;
         self.network(quals, value << (32 - given), mask << (32 - mask_given))
     }
 
-    fn network(&mut self, quals: Quals, value: u32, mask: u32) -> Fault<Pred> {
+    fn network(&mut self, quals: Quals, value: u32, mask: u32) -> Fault<PredRef> {
         if quals.kind != Kind::Net {
             let error = self.no_qualifier(quals.kind.word(), "a network");
             return Err(error.expected("`net` before an address with a mask"));
@@ -111,7 +111,7 @@ impl Generator<'_> {
         self.host4(quals, &[(value, mask)], false)
     }
 
-    fn prefix6(&mut self, quals: Quals, address: Span, bits: u32) -> Fault<Pred> {
+    fn prefix6(&mut self, quals: Quals, address: Span, bits: u32) -> Fault<PredRef> {
         let text = address.of(self.text);
         let parsed: Result<Ipv6Addr, _> = text.parse();
         let Ok(parsed) = parsed else {
@@ -142,7 +142,7 @@ impl Generator<'_> {
         self.host6(quals, &[(value, mask)])
     }
 
-    fn mac(&mut self, quals: Quals) -> Fault<Pred> {
+    fn mac(&mut self, quals: Quals) -> Fault<PredRef> {
         let host = matches!(quals.kind, Kind::Default | Kind::Host);
         if !host || quals.proto != Some(Proto::Link) {
             let error = self.error(format!(
@@ -155,7 +155,7 @@ impl Generator<'_> {
         self.mac_host(mac, quals.dir)
     }
 
-    fn named(&mut self, quals: Quals) -> Fault<Pred> {
+    fn named(&mut self, quals: Quals) -> Fault<PredRef> {
         let text = self.text;
         let name = unescaped(self.span.of(text));
         match quals.kind {
@@ -183,7 +183,7 @@ impl Generator<'_> {
         }
     }
 
-    fn named_network(&mut self, quals: Quals, name: &str) -> Fault<Pred> {
+    fn named_network(&mut self, quals: Quals, name: &str) -> Fault<PredRef> {
         let network = self.context.names.network(name).unwrap_or(0);
         if network == 0 {
             return Err(self.unknown("network", name, NameKind::Network));
@@ -211,7 +211,7 @@ impl Generator<'_> {
         }
     }
 
-    fn named_port_range(&mut self, quals: Quals, name: &str) -> Fault<Pred> {
+    fn named_port_range(&mut self, quals: Quals, name: &str) -> Fault<PredRef> {
         self.port_transport(quals)?;
         let parts = name.split_once('-');
         let Some((first, last)) = parts

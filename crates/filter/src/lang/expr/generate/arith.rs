@@ -10,9 +10,9 @@ use super::*;
 
 /// What is known of a node of arithmetic before it is computed.
 #[derive(Clone, Copy)]
-struct Shape {
+struct ArithInfo {
     /// Tests that must hold before it is computed.
-    guard: Pred,
+    guard: PredRef,
     /// Its first literal, where it starts with one.
     literal: Option<u32>,
 }
@@ -32,12 +32,18 @@ impl Value {
 }
 
 impl Generator<'_> {
-    pub(super) fn relation(&mut self, cmp: Cmp, first: u32, left: u32, right: u32) -> Fault<Pred> {
+    pub(super) fn relation(
+        &mut self,
+        cmp: Cmp,
+        first: u32,
+        left: u32,
+        right: u32,
+    ) -> Fault<PredRef> {
         let ast = self.ast;
         let nodes = &ast.arith[first as usize..=right as usize];
-        let mut shapes: Vec<Shape> = Vec::with_capacity(nodes.len());
+        let mut shapes: Vec<ArithInfo> = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let shape = self.shape(node, &shapes, first)?;
+            let shape = self.arith_info(node, &shapes, first)?;
             shapes.push(shape);
         }
         let begin = self.code.begin();
@@ -53,15 +59,15 @@ impl Generator<'_> {
         Ok(self.code.and(guards[1], guarded))
     }
 
-    fn shape(&mut self, node: &Arith, shapes: &[Shape], first: u32) -> Fault<Shape> {
+    fn arith_info(&mut self, node: &Arith, shapes: &[ArithInfo], first: u32) -> Fault<ArithInfo> {
         let of = |index: u32| shapes[(index - first) as usize];
         Ok(match *node {
-            Arith::Num(number) => Shape {
-                guard: Pred::TRUE,
+            Arith::Num(number) => ArithInfo {
+                guard: PredRef::TRUE,
                 literal: Some(number),
             },
-            Arith::Len => Shape {
-                guard: Pred::TRUE,
+            Arith::Len => ArithInfo {
+                guard: PredRef::TRUE,
                 literal: None,
             },
             Arith::Neg(inner) => of(inner),
@@ -78,7 +84,7 @@ impl Generator<'_> {
                     return Err(error.expected("a size of 1, 2 or 4"));
                 }
                 let guard = self.load_guard(proto, span)?;
-                Shape {
+                ArithInfo {
                     guard: self.code.and(inner.guard, guard),
                     ..inner
                 }
@@ -91,11 +97,11 @@ impl Generator<'_> {
     }
 
     /// What is tested before `proto[…]` is loaded.
-    fn load_guard(&mut self, proto: Proto, span: Span) -> Fault<Pred> {
+    fn load_guard(&mut self, proto: Proto, span: Span) -> Fault<PredRef> {
         match proto {
             Proto::Link => {
                 self.check_link_known("`ether[…]`")?;
-                Ok(Pred::TRUE)
+                Ok(PredRef::TRUE)
             }
             Proto::Ip
             | Proto::Arp

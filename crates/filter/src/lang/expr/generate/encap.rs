@@ -18,14 +18,14 @@ const ETHERNET_HEADER: u32 = 14;
 
 impl Generator<'_> {
     /// IEEE 802.1Q, 802.1ad and the old 0x9100.
-    pub(super) fn vlan(&mut self, tag: Option<u32>) -> Fault<Pred> {
+    pub(super) fn vlan(&mut self, tag: Option<u32>) -> Fault<PredRef> {
         if self.layout.labels > 0 {
             return Err(self.error("a VLAN tag cannot be told behind MPLS labels"));
         }
         if self.layout.link != Link::Ethernet {
             return Err(self.not_on_link("`vlan`"));
         }
-        let mut tagged = Pred::FALSE;
+        let mut tagged = PredRef::FALSE;
         for ethertype in link::VLAN {
             let this = self.link_type(ethertype)?;
             tagged = self.code.or(tagged, this);
@@ -41,7 +41,7 @@ impl Generator<'_> {
     }
 
     /// RFC 3032.
-    pub(super) fn mpls(&mut self, label: Option<u32>) -> Fault<Pred> {
+    pub(super) fn mpls(&mut self, label: Option<u32>) -> Fault<PredRef> {
         let mut labelled = if self.layout.labels > 0 {
             self.bottom_label(Cmp::Clear)
         } else {
@@ -63,7 +63,7 @@ impl Generator<'_> {
     }
 
     /// RFC 2516: a six-byte header, then PPP.
-    pub(super) fn pppoe_session(&mut self, session: Option<u32>) -> Fault<Pred> {
+    pub(super) fn pppoe_session(&mut self, session: Option<u32>) -> Fault<PredRef> {
         let mut carried = self.link_type(link::PPPOE_SESSION)?;
         if let Some(session) = session {
             self.check_max("PPPoE session", session, 0xffff)?;
@@ -82,7 +82,7 @@ impl Generator<'_> {
     }
 
     /// RFC 8926: version 0, options, then any EtherType.
-    pub(super) fn geneve(&mut self, vni: Option<u32>) -> Fault<Pred> {
+    pub(super) fn geneve(&mut self, vni: Option<u32>) -> Fault<PredRef> {
         self.code.unoptimised = true;
         self.tunnel(
             "Geneve",
@@ -94,7 +94,7 @@ impl Generator<'_> {
     }
 
     /// RFC 7348: the flag of a valid identifier, then Ethernet.
-    pub(super) fn vxlan(&mut self, vni: Option<u32>) -> Fault<Pred> {
+    pub(super) fn vxlan(&mut self, vni: Option<u32>) -> Fault<PredRef> {
         self.tunnel(
             "VXLAN",
             VXLAN_PORT,
@@ -110,8 +110,8 @@ impl Generator<'_> {
         port: u16,
         vni: Option<u32>,
         flags: (u32, u32),
-        positions: fn(&mut Self, Register) -> Pred,
-    ) -> Fault<Pred> {
+        positions: fn(&mut Self, Register) -> PredRef,
+    ) -> Fault<PredRef> {
         if self.layout.encapsulations == ENCAPSULATIONS_MAX {
             return Err(self.error(format!(
                 "more than {ENCAPSULATIONS_MAX} Geneve or VXLAN headers in one expression"
@@ -121,7 +121,7 @@ impl Generator<'_> {
             self.check_max(&format!("{what} network identifier"), vni, 0xff_ffff)?;
         }
         let header_len = self.code.register();
-        let mut versions = [Pred::FALSE; 2];
+        let mut versions = [PredRef::FALSE; 2];
         for (ip6, slot) in versions.iter_mut().enumerate() {
             let ip6 = ip6 == 1;
             let from = if ip6 {
@@ -153,7 +153,7 @@ impl Generator<'_> {
 
     /// Keeps the length of the IP header, with the variable part of where it
     /// starts.
-    fn ip_header_measured(&mut self, register: Register, ip6: bool) -> Pred {
+    fn ip_header_measured(&mut self, register: Register, ip6: bool) -> PredRef {
         let begin = self.code.begin();
         if !ip6 {
             let length = self.ip_header_len();
@@ -177,7 +177,7 @@ impl Generator<'_> {
         self.code.bin(BinOp::Add, length, constant)
     }
 
-    fn vxlan_positions(&mut self, header_len: Register) -> Pred {
+    fn vxlan_positions(&mut self, header_len: Register) -> PredRef {
         let registers = [(); 3].map(|()| self.code.register());
         let begin = self.code.begin();
         let vxlan = self.behind_udp(header_len);
@@ -189,7 +189,7 @@ impl Generator<'_> {
 
     /// Geneve may carry Ethernet, or anything else with an EtherType; in that
     /// case header and payload begin at the same place.
-    fn geneve_positions(&mut self, header_len: Register) -> Pred {
+    fn geneve_positions(&mut self, header_len: Register) -> PredRef {
         let registers = [(); 3].map(|()| self.code.register());
         let [header, link_type, payload] = registers;
         let begin = self.code.begin();

@@ -10,10 +10,10 @@ const COOKED_OUTGOING: u32 = 4;
 
 impl Generator<'_> {
     /// Inside Geneve and VXLAN: whether there is an Ethernet header at all.
-    fn has_link_header(&mut self) -> Pred {
+    fn has_link_header(&mut self) -> PredRef {
         let layout = self.layout;
         if !layout.encapsulated {
-            return Pred::TRUE;
+            return PredRef::TRUE;
         }
         let begin = self.code.begin();
         match (
@@ -21,11 +21,11 @@ impl Generator<'_> {
             self.variable(layout.payload),
         ) {
             (Some(header), Some(payload)) => self.code.test(begin, Cmp::Ne, header, payload),
-            _ => Pred::TRUE,
+            _ => PredRef::TRUE,
         }
     }
 
-    pub(super) fn mac_host(&mut self, mac: [u8; 6], dir: Dir) -> Fault<Pred> {
+    pub(super) fn mac_host(&mut self, mac: [u8; 6], dir: Dir) -> Fault<PredRef> {
         if self.layout.link != Link::Ethernet {
             return Err(self.not_on_link("a MAC address"));
         }
@@ -36,7 +36,7 @@ impl Generator<'_> {
         Ok(self.code.and(present, host))
     }
 
-    pub(super) fn named_mac_host(&mut self, name: &str, dir: Dir) -> Fault<Pred> {
+    pub(super) fn named_mac_host(&mut self, name: &str, dir: Dir) -> Fault<PredRef> {
         if self.layout.link != Link::Ethernet {
             return Err(self.not_on_link("a MAC address"));
         }
@@ -46,7 +46,7 @@ impl Generator<'_> {
         self.mac_host(mac, dir)
     }
 
-    pub(super) fn broadcast(&mut self, proto: Option<Proto>) -> Fault<Pred> {
+    pub(super) fn broadcast(&mut self, proto: Option<Proto>) -> Fault<PredRef> {
         match proto {
             None | Some(Proto::Link) if self.layout.link != Link::Ethernet => {
                 Err(self.not_on_link("`broadcast`"))
@@ -73,7 +73,7 @@ impl Generator<'_> {
         }
     }
 
-    pub(super) fn multicast(&mut self, proto: Option<Proto>) -> Fault<Pred> {
+    pub(super) fn multicast(&mut self, proto: Option<Proto>) -> Fault<PredRef> {
         match proto {
             None | Some(Proto::Link) if self.layout.link != Link::Ethernet => {
                 Err(self.not_on_link("`multicast`"))
@@ -101,7 +101,7 @@ impl Generator<'_> {
     }
 
     /// `llc`: an 802.3 length field, and not Novell's 0xffff behind it.
-    pub(super) fn llc(&mut self, kind: LlcKind) -> Fault<Pred> {
+    pub(super) fn llc(&mut self, kind: LlcKind) -> Fault<PredRef> {
         if self.layout.link != Link::Ethernet {
             return Err(self.not_on_link("`llc`"));
         }
@@ -120,7 +120,7 @@ impl Generator<'_> {
     }
 
     /// `byte index op value`, counted from the link-layer header.
-    pub(super) fn byte(&mut self, index: u32, op: ByteOp, value: u32) -> Fault<Pred> {
+    pub(super) fn byte(&mut self, index: u32, op: ByteOp, value: u32) -> Fault<PredRef> {
         self.check_link_known("`byte`")?;
         self.check_max("value of a byte", value, 0xff)?;
         let begin = self.code.begin();
@@ -144,7 +144,7 @@ impl Generator<'_> {
     }
 
     /// `inbound` and `outbound`, where the link layer tells the direction.
-    pub(super) fn direction(&mut self, word: &str, cmp: Cmp) -> Fault<Pred> {
+    pub(super) fn direction(&mut self, word: &str, cmp: Cmp) -> Fault<PredRef> {
         let from = From::LinkHeader;
         match self.layout.link {
             Link::Sll => Ok(self.compare(from, 0, Width::B2, cmp, COOKED_OUTGOING)),
@@ -161,7 +161,7 @@ impl Generator<'_> {
         }
     }
 
-    pub(super) fn interface(&mut self, index: u32) -> Fault<Pred> {
+    pub(super) fn interface(&mut self, index: u32) -> Fault<PredRef> {
         match self.layout.link {
             Link::Sll2 => Ok(self.equal(From::LinkHeader, 4, Width::B4, index)),
             _ => Err(self.not_on_link("`ifindex`")),

@@ -22,7 +22,7 @@ impl Generator<'_> {
         quals: Quals,
         addresses: &[(u32, u32)],
         negated: bool,
-    ) -> Fault<Pred> {
+    ) -> Fault<PredRef> {
         let (protocol, places) = match quals.proto {
             None => {
                 let with = |proto| Quals {
@@ -47,10 +47,10 @@ impl Generator<'_> {
             }
         };
         let carried = self.link_type(protocol)?;
-        if carried == Pred::FALSE {
-            return Ok(Pred::FALSE);
+        if carried == PredRef::FALSE {
+            return Ok(PredRef::FALSE);
         }
-        let mut any = Pred::FALSE;
+        let mut any = PredRef::FALSE;
         for &(address, mask) in addresses {
             let this = self.directed(quals.dir, |this, source| {
                 let offset = if source { places.0 } else { places.1 };
@@ -65,13 +65,13 @@ impl Generator<'_> {
     }
 
     /// Any of some IPv6 addresses with their masks.
-    pub(super) fn host6(&mut self, quals: Quals, addresses: &[(u128, u128)]) -> Fault<Pred> {
+    pub(super) fn host6(&mut self, quals: Quals, addresses: &[(u128, u128)]) -> Fault<PredRef> {
         if let Some(other) = quals.proto.filter(|proto| *proto != Proto::Ip6) {
             let error = self.no_qualifier(other.word(), "an IPv6 host or network");
             return Err(error.expected("`ip6` or nothing before it"));
         }
         let carried = self.link_type(link::IP6)?;
-        let mut any = Pred::FALSE;
+        let mut any = PredRef::FALSE;
         for &(address, mask) in addresses {
             let this = self.directed(quals.dir, |this, source| {
                 let offset = if source {
@@ -87,8 +87,8 @@ impl Generator<'_> {
     }
 
     /// The four words of an address, compared from the first one.
-    fn address6(&mut self, offset: u32, address: u128, mask: u128) -> Pred {
-        let mut all = Pred::TRUE;
+    fn address6(&mut self, offset: u32, address: u128, mask: u128) -> PredRef {
+        let mut all = PredRef::TRUE;
         for word in (0..4).rev() {
             let shift = (3 - word) * 32;
             let (value, mask) = ((address >> shift) as u32, (mask >> shift) as u32);
@@ -99,7 +99,7 @@ impl Generator<'_> {
     }
 
     /// Any address of a name; negated: none of its IPv4 addresses.
-    pub(super) fn named_host(&mut self, quals: Quals, name: &str, negated: bool) -> Fault<Pred> {
+    pub(super) fn named_host(&mut self, quals: Quals, name: &str, negated: bool) -> Fault<PredRef> {
         let mut v4: Vec<(u32, u32)> = Vec::new();
         let mut v6: Vec<(u128, u128)> = Vec::new();
         for address in self.resolve(name) {
@@ -128,7 +128,7 @@ impl Generator<'_> {
         }
         v4.sort_unstable();
         v6.sort_unstable();
-        let mut any = Pred::FALSE;
+        let mut any = PredRef::FALSE;
         if !v4.is_empty() {
             any = self.host4(quals, &v4, negated)?;
         }
@@ -151,7 +151,7 @@ impl Generator<'_> {
 
     /// A packet that passes through a host: to or from its MAC address, and
     /// neither from nor to its IP address.
-    pub(super) fn gateway(&mut self, proto: Option<Proto>, name: &str) -> Fault<Pred> {
+    pub(super) fn gateway(&mut self, proto: Option<Proto>, name: &str) -> Fault<PredRef> {
         if let Some(other) = proto
             && !matches!(other, Proto::Ip | Proto::Arp | Proto::Rarp)
         {
@@ -172,7 +172,7 @@ impl Generator<'_> {
     }
 
     /// `decnet host area.node`.
-    pub(super) fn decnet(&mut self, quals: Quals, id: Id) -> Fault<Pred> {
+    pub(super) fn decnet(&mut self, quals: Quals, id: Id) -> Fault<PredRef> {
         if !matches!(quals.kind, Kind::Default | Kind::Host) {
             return Err(self.no_qualifier("decnet", &format!("`{}`", quals.kind.word())));
         }
@@ -195,7 +195,7 @@ impl Generator<'_> {
 
     /// DECnet Phase IV routing headers: long and short, each with and without
     /// a padding byte before it; `address` in the byte order of the wire.
-    fn decnet_host(&mut self, address: u32, source: bool) -> Pred {
+    fn decnet_host(&mut self, address: u32, source: bool) -> PredRef {
         let (long, short) = if source { (15, 3) } else { (7, 1) };
         let net = From::Network;
 

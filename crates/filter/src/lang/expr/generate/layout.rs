@@ -2,7 +2,7 @@
 
 use weir_wire::LinkType;
 
-use super::code::Register;
+use super::predicate::Register;
 
 /// A link layer whose rules are known, as it is at the current place: the
 /// frame's own, or one inside it (`pppoes`, `geneve`, `vxlan`).

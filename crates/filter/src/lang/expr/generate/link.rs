@@ -91,7 +91,7 @@ pub(super) const NAMED_TYPES: [(&str, u32); 18] = [
 impl Generator<'_> {
     /// Whether the link layer carries a protocol, given as an EtherType or an
     /// LLC service access point.
-    pub(super) fn link_type(&mut self, protocol: u32) -> Fault<Pred> {
+    pub(super) fn link_type(&mut self, protocol: u32) -> Fault<PredRef> {
         if self.layout.labels > 0 {
             return self.behind_labels(protocol);
         }
@@ -109,11 +109,11 @@ impl Generator<'_> {
             Link::Raw => Ok(match protocol {
                 IP => self.ip_version(4, From::LinkHeader),
                 IP6 => self.ip_version(6, From::LinkHeader),
-                _ => Pred::FALSE,
+                _ => PredRef::FALSE,
             }),
-            Link::Ipv4 if protocol == IP => Ok(Pred::TRUE),
-            Link::Ipv6 if protocol == IP6 => Ok(Pred::TRUE),
-            Link::Ipv4 | Link::Ipv6 => Ok(Pred::FALSE),
+            Link::Ipv4 if protocol == IP => Ok(PredRef::TRUE),
+            Link::Ipv6 if protocol == IP6 => Ok(PredRef::TRUE),
+            Link::Ipv4 | Link::Ipv6 => Ok(PredRef::FALSE),
             Link::Null => {
                 let host = self.address_family(protocol, false);
                 let other = self.address_family(protocol, true);
@@ -124,7 +124,7 @@ impl Generator<'_> {
         }
     }
 
-    fn ethernet_type(&mut self, protocol: u32) -> Fault<Pred> {
+    fn ethernet_type(&mut self, protocol: u32) -> Fault<PredRef> {
         Ok(match protocol {
             SAP_ISO | SAP_IP | SAP_NETBEUI => {
                 let length = self.is_length();
@@ -157,18 +157,18 @@ impl Generator<'_> {
         })
     }
 
-    pub(super) fn is_length(&mut self) -> Pred {
+    pub(super) fn is_length(&mut self) -> PredRef {
         self.compare(From::LinkType, 0, Width::B2, Cmp::Le, LENGTH_MAX)
     }
 
-    fn length_and_or_type(&mut self, llc: Pred, ethertype: u32) -> Pred {
+    fn length_and_or_type(&mut self, llc: PredRef, ethertype: u32) -> PredRef {
         let length = self.is_length();
         let llc = self.code.and(length, llc);
         let direct = self.equal(From::LinkType, 0, Width::B2, ethertype);
         self.code.or(direct, llc)
     }
 
-    fn cooked_type(&mut self, protocol: u32) -> Fault<Pred> {
+    fn cooked_type(&mut self, protocol: u32) -> Fault<PredRef> {
         let field = |this: &mut Self, value| this.equal(From::LinkType, 0, Width::B2, value);
         Ok(match protocol {
             SAP_ISO | SAP_IP | SAP_NETBEUI => {
@@ -207,12 +207,12 @@ impl Generator<'_> {
         })
     }
 
-    fn snap_of(&mut self, protocol: u32) -> Pred {
+    fn snap_of(&mut self, protocol: u32) -> PredRef {
         self.snap(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)
     }
 
     /// An LLC and SNAP header for a protocol of an organisation.
-    fn snap(&mut self, organisation: u32, protocol: u32) -> Pred {
+    fn snap(&mut self, organisation: u32, protocol: u32) -> PredRef {
         let [_, o1, o2, o3] = organisation.to_be_bytes();
         let [_, _, p1, p2] = protocol.to_be_bytes();
         self.bytes(From::Llc, 0, &[0xaa, 0xaa, 0x03, o1, o2, o3, p1, p2])
@@ -235,13 +235,13 @@ impl Generator<'_> {
         })
     }
 
-    fn address_family(&mut self, protocol: u32, swapped: bool) -> Pred {
+    fn address_family(&mut self, protocol: u32, swapped: bool) -> PredRef {
         let families: &[u32] = match protocol {
             IP => &[AF_INET],
             IP6 => &AF_INET6,
             _ => &[],
         };
-        let mut any = Pred::FALSE;
+        let mut any = PredRef::FALSE;
         for &family in families {
             let family = if swapped { family.swap_bytes() } else { family };
             let this = self.equal(From::LinkHeader, 0, Width::B4, family);
@@ -250,12 +250,12 @@ impl Generator<'_> {
         any
     }
 
-    pub(super) fn ip_version(&mut self, version: u32, from: From) -> Pred {
+    pub(super) fn ip_version(&mut self, version: u32, from: From) -> PredRef {
         self.masked(from, 0, Width::B1, version << 4, 0xf0)
     }
 
     /// Behind MPLS labels only the first nibble can tell the protocol.
-    fn behind_labels(&mut self, protocol: u32) -> Fault<Pred> {
+    fn behind_labels(&mut self, protocol: u32) -> Fault<PredRef> {
         let version = match protocol {
             IP => 4,
             IP6 => 6,
@@ -271,7 +271,7 @@ impl Generator<'_> {
 
     /// Whether the last label passed is (`Set`) or is not (`Clear`) the last
     /// of its stack.
-    pub(super) fn bottom_label(&mut self, cmp: Cmp) -> Pred {
+    pub(super) fn bottom_label(&mut self, cmp: Cmp) -> PredRef {
         self.bits(From::Label, 2, Width::B1, cmp, 0x01)
     }
 }

@@ -7,40 +7,44 @@
 
 mod address;
 mod arith;
-mod code;
 mod encap;
 mod ether;
 mod host;
 mod layout;
 mod link;
 mod port;
+mod predicate;
 mod proto;
 mod protochain;
 
-pub(super) use code::{Code, Node, Op, Pred, Register, Source, Temp, Test};
+pub(super) use predicate::{Node, Op, PredRef, PredicateArena, Register, Source, Temp, Test};
 
 use crate::ir::{BinOp, Cmp, Width, limits};
 use crate::lang::shortened;
 
-use self::layout::{From, IP6_HEADER, Layout, Link, MPLS_ENTRY, Position};
 use super::Context;
 use super::ast::{self, Ast, Dir, Id, Kind, LlcKind, Prim, Quals, Span};
 use super::error::Error;
 use super::token::Proto;
+use layout::{From, IP6_HEADER, Layout, Link, MPLS_ENTRY, Position};
 
 type Fault<T> = Result<T, Error>;
 
 /// The predicate of a whole text.
-pub(super) fn generate(text: &str, ast: &Ast, context: &Context<'_>) -> Fault<(Code, Pred)> {
+pub(super) fn generate(
+    text: &str,
+    ast: &Ast,
+    context: &Context<'_>,
+) -> Fault<(PredicateArena, PredRef)> {
     let mut generator = Generator {
         text,
         ast,
         context,
         layout: Layout::of(Link::of(context.linktype)),
-        code: Code::default(),
+        code: PredicateArena::default(),
         span: Span::new(0, text.len()),
     };
-    let mut preds: Vec<Pred> = Vec::with_capacity(ast.nodes.len());
+    let mut preds: Vec<PredRef> = Vec::with_capacity(ast.nodes.len());
     for node in &ast.nodes {
         let pred = match *node {
             ast::Node::And(a, b) => generator.code.and(preds[a as usize], preds[b as usize]),
@@ -55,7 +59,7 @@ pub(super) fn generate(text: &str, ast: &Ast, context: &Context<'_>) -> Fault<(C
         };
         preds.push(pred);
     }
-    let root = preds.last().copied().unwrap_or(Pred::TRUE);
+    let root = preds.last().copied().unwrap_or(PredRef::TRUE);
     Ok((generator.code, root))
 }
 
@@ -64,13 +68,13 @@ struct Generator<'a> {
     ast: &'a Ast,
     context: &'a Context<'a>,
     layout: Layout,
-    code: Code,
+    code: PredicateArena,
     /// The primitive at hand.
     span: Span,
 }
 
 impl Generator<'_> {
-    fn primitive(&mut self, prim: Prim) -> Fault<Pred> {
+    fn primitive(&mut self, prim: Prim) -> Fault<PredRef> {
         match prim {
             Prim::Id(quals, id) => self.identifier(quals, id),
             Prim::Abbrev(proto) => self.abbreviation(proto),
@@ -217,21 +221,21 @@ impl Generator<'_> {
         self.load_at(position, offset, width)
     }
 
-    fn compare(&mut self, from: From, offset: u32, width: Width, cmp: Cmp, value: u32) -> Pred {
+    fn compare(&mut self, from: From, offset: u32, width: Width, cmp: Cmp, value: u32) -> PredRef {
         let begin = self.code.begin();
         let loaded = self.load(from, offset, width);
         self.code.test(begin, cmp, loaded, value)
     }
 
-    fn equal(&mut self, from: From, offset: u32, width: Width, value: u32) -> Pred {
+    fn equal(&mut self, from: From, offset: u32, width: Width, value: u32) -> PredRef {
         self.compare(from, offset, width, Cmp::Eq, value)
     }
 
     /// Whether the bits of `mask` are those of `value`.
-    fn masked(&mut self, from: From, offset: u32, width: Width, value: u32, mask: u32) -> Pred {
+    fn masked(&mut self, from: From, offset: u32, width: Width, value: u32, mask: u32) -> PredRef {
         match mask {
-            0 if value == 0 => return Pred::TRUE,
-            0 => return Pred::FALSE,
+            0 if value == 0 => return PredRef::TRUE,
+            0 => return PredRef::FALSE,
             u32::MAX => return self.equal(from, offset, width, value),
             _ => {}
         }
@@ -242,14 +246,14 @@ impl Generator<'_> {
     }
 
     /// Whether any (or none) of the bits of `mask` is set.
-    fn bits(&mut self, from: From, offset: u32, width: Width, cmp: Cmp, mask: u32) -> Pred {
+    fn bits(&mut self, from: From, offset: u32, width: Width, cmp: Cmp, mask: u32) -> PredRef {
         self.compare(from, offset, width, cmp, mask)
     }
 
     /// Whether several bytes are as given; compared from the last one, in the
     /// largest pieces.
-    fn bytes(&mut self, from: From, offset: u32, bytes: &[u8]) -> Pred {
-        let mut pred = Pred::TRUE;
+    fn bytes(&mut self, from: From, offset: u32, bytes: &[u8]) -> PredRef {
+        let mut pred = PredRef::TRUE;
         let mut rest = bytes;
         while !rest.is_empty() {
             let (width, size) = match rest.len() {
@@ -268,7 +272,7 @@ impl Generator<'_> {
         pred
     }
 
-    fn length(&mut self, cmp: Cmp, length: u32) -> Pred {
+    fn length(&mut self, cmp: Cmp, length: u32) -> PredRef {
         let begin = self.code.begin();
         let wire = self.code.op(Op::Len);
         self.code.test(begin, cmp, wire, length)
@@ -276,7 +280,7 @@ impl Generator<'_> {
 
     /// `either` of the predicate for the source and the one for the
     /// destination, or both, by direction.
-    fn directed(&mut self, dir: Dir, mut one: impl FnMut(&mut Self, bool) -> Pred) -> Pred {
+    fn directed(&mut self, dir: Dir, mut one: impl FnMut(&mut Self, bool) -> PredRef) -> PredRef {
         match dir {
             Dir::Src => one(self, true),
             Dir::Dst => one(self, false),

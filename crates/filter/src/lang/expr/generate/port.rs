@@ -26,7 +26,7 @@ impl Generator<'_> {
         transport: Option<u8>,
         first: u16,
         last: u16,
-    ) -> Fault<Pred> {
+    ) -> Fault<PredRef> {
         let v6 = self.port6(dir, transport, first, last)?;
         let v4 = self.port4(dir, transport, first, last)?;
         Ok(self.code.or(v6, v4))
@@ -38,7 +38,7 @@ impl Generator<'_> {
         transport: Option<u8>,
         first: u16,
         last: u16,
-    ) -> Fault<Pred> {
+    ) -> Fault<PredRef> {
         let carried = self.link_type(link::IP)?;
         let transport = self.transport(transport, proto::IP_PROTOCOL);
         let unfragmented = self.first_fragment();
@@ -54,7 +54,7 @@ impl Generator<'_> {
         transport: Option<u8>,
         first: u16,
         last: u16,
-    ) -> Fault<Pred> {
+    ) -> Fault<PredRef> {
         let carried = self.link_type(link::IP6)?;
         let transport = self.transport(transport, proto::IP6_NEXT);
         let ports = self.ports(From::Transport6, dir, first, last);
@@ -62,12 +62,12 @@ impl Generator<'_> {
         Ok(self.code.and(carried, ports))
     }
 
-    fn transport(&mut self, transport: Option<u8>, field: u32) -> Pred {
+    fn transport(&mut self, transport: Option<u8>, field: u32) -> PredRef {
         let wanted: &[u8] = match &transport {
             Some(one) => std::slice::from_ref(one),
             None => &[proto::TCP, proto::UDP, proto::SCTP],
         };
-        let mut any = Pred::FALSE;
+        let mut any = PredRef::FALSE;
         for &number in wanted {
             let this = self.equal(From::Network, field, Width::B1, number.into());
             any = self.code.or(any, this);
@@ -75,7 +75,7 @@ impl Generator<'_> {
         any
     }
 
-    fn ports(&mut self, from: From, dir: Dir, first: u16, last: u16) -> Pred {
+    fn ports(&mut self, from: From, dir: Dir, first: u16, last: u16) -> PredRef {
         let (low, high) = (u32::from(first.min(last)), u32::from(first.max(last)));
         self.directed(dir, |this, source| {
             let offset = if source { 0 } else { 2 };

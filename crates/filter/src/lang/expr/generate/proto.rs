@@ -48,7 +48,7 @@ pub(super) fn ip_protocol(proto: Proto) -> Option<u32> {
 
 impl Generator<'_> {
     /// A protocol's name alone.
-    pub(super) fn abbreviation(&mut self, proto: Proto) -> Fault<Pred> {
+    pub(super) fn abbreviation(&mut self, proto: Proto) -> Fault<PredRef> {
         if let Some(number) = link::keyword_type(proto) {
             return self.link_type(number);
         }
@@ -89,7 +89,7 @@ impl Generator<'_> {
                 return Err(error.expected("a qualifier behind it, such as `host`"));
             }
         };
-        let mut any = Pred::FALSE;
+        let mut any = PredRef::FALSE;
         for &kind in types.iter().rev() {
             let this = self.protocol(Some(Proto::Isis), kind)?;
             any = self.code.or(this, any);
@@ -98,7 +98,7 @@ impl Generator<'_> {
     }
 
     /// `proto number` under a protocol qualifier.
-    pub(super) fn protocol(&mut self, qualifier: Option<Proto>, number: u32) -> Fault<Pred> {
+    pub(super) fn protocol(&mut self, qualifier: Option<Proto>, number: u32) -> Fault<PredRef> {
         match qualifier {
             None => {
                 let v4 = self.protocol(Some(Proto::Ip), number)?;
@@ -143,12 +143,12 @@ impl Generator<'_> {
     }
 
     /// Whether an IPv4 packet is whole or the first of its fragments.
-    pub(super) fn first_fragment(&mut self) -> Pred {
+    pub(super) fn first_fragment(&mut self) -> PredRef {
         self.bits(From::Network, 6, Width::B2, Cmp::Clear, 0x1fff)
     }
 
     /// The test that comes before a load from a protocol's header.
-    pub(super) fn guard(&mut self, proto: Proto) -> Fault<Pred> {
+    pub(super) fn guard(&mut self, proto: Proto) -> Fault<PredRef> {
         match proto {
             Proto::Icmp6 => {
                 let carried = self.link_type(link::IP6)?;

@@ -21,13 +21,17 @@ const EXTENSIONS: [u32; 4] = [0, 43, proto::FRAGMENT, 60];
 #[derive(Clone, Copy)]
 struct Walk {
     next: Register,
-    place: Register,
-    /// Where `place` counts from.
+    position: Register,
+    /// Where `position` counts from.
     network: u32,
 }
 
 impl Generator<'_> {
-    pub(super) fn protocol_chain(&mut self, qualifier: Option<Proto>, number: u32) -> Fault<Pred> {
+    pub(super) fn protocol_chain(
+        &mut self,
+        qualifier: Option<Proto>,
+        number: u32,
+    ) -> Fault<PredRef> {
         match qualifier {
             None => {
                 let v4 = self.protocol_chain(Some(Proto::Ip), number)?;
@@ -47,12 +51,12 @@ impl Generator<'_> {
         self.code.unoptimised = true;
         let ip6 = qualifier == Some(Proto::Ip6);
         let carried = self.link_type(if ip6 { link::IP6 } else { link::IP })?;
-        if carried == Pred::FALSE {
-            return Ok(Pred::FALSE);
+        if carried == PredRef::FALSE {
+            return Ok(PredRef::FALSE);
         }
         let walk = Walk {
             next: self.code.register(),
-            place: self.code.register(),
+            position: self.code.register(),
             network: self.layout.network().constant,
         };
         let start = self.chain_start(walk, ip6);
@@ -68,7 +72,7 @@ impl Generator<'_> {
         Ok(self.code.and(carried, chain))
     }
 
-    fn chain_start(&mut self, walk: Walk, ip6: bool) -> Pred {
+    fn chain_start(&mut self, walk: Walk, ip6: bool) -> PredRef {
         let begin = self.code.begin();
         let field = if ip6 {
             proto::IP6_NEXT
@@ -78,16 +82,16 @@ impl Generator<'_> {
         let next = self.load(From::Network, field, Width::B1);
         self.code.set(walk.next, next);
         if ip6 {
-            self.code.set(walk.place, IP6_HEADER);
+            self.code.set(walk.position, IP6_HEADER);
         } else {
             let length = self.ip_header_len();
-            self.code.set(walk.place, length);
+            self.code.set(walk.position, length);
         }
         self.code.effect(begin)
     }
 
     /// The last step: the protocol, or no extension header, or too many.
-    fn chain_end(&mut self, walk: Walk, number: u32, ip6: bool) -> Pred {
+    fn chain_end(&mut self, walk: Walk, number: u32, ip6: bool) -> PredRef {
         let here = self.next_is(walk, number);
         let mut more = self.next_is(walk, AUTHENTICATION);
         if ip6 {
@@ -107,8 +111,8 @@ impl Generator<'_> {
         self.code.or(here, too_many)
     }
 
-    fn extension(&mut self, walk: Walk) -> Pred {
-        let mut any = Pred::FALSE;
+    fn extension(&mut self, walk: Walk) -> PredRef {
+        let mut any = PredRef::FALSE;
         for extension in EXTENSIONS {
             let this = self.next_is(walk, extension);
             any = self.code.or(any, this);
@@ -116,14 +120,14 @@ impl Generator<'_> {
         any
     }
 
-    fn next_is(&mut self, walk: Walk, number: u32) -> Pred {
+    fn next_is(&mut self, walk: Walk, number: u32) -> PredRef {
         let begin = self.code.begin();
         let next = self.code.op(Op::Get(walk.next));
         self.code.test(begin, Cmp::Eq, next, number)
     }
 
     /// Passes one header; fails at one that nothing can follow.
-    fn chain_step(&mut self, walk: Walk, ip6: bool) -> Pred {
+    fn chain_step(&mut self, walk: Walk, ip6: bool) -> PredRef {
         // RFC 4302: in words of four bytes, less two.
         let authentication = self.next_is(walk, AUTHENTICATION);
         let passed = self.pass_header(walk, 2, 2);
@@ -138,9 +142,9 @@ impl Generator<'_> {
         onward
     }
 
-    fn pass_header(&mut self, walk: Walk, less: u32, shift: u32) -> Pred {
+    fn pass_header(&mut self, walk: Walk, less: u32, shift: u32) -> PredRef {
         let begin = self.code.begin();
-        let place = self.code.op(Op::Get(walk.place));
+        let place = self.code.op(Op::Get(walk.position));
         let mut byte = |offset| {
             self.code.op(Op::Load {
                 width: Width::B1,
@@ -154,7 +158,7 @@ impl Generator<'_> {
         let bytes = self.code.bin(BinOp::Shl, words, shift);
         let place = self.code.bin(BinOp::Add, bytes, place);
         self.code.set(walk.next, next);
-        self.code.set(walk.place, place);
+        self.code.set(walk.position, place);
         self.code.effect(begin)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::ir::BinOp;
 
-use super::super::generate::{Code, Op, Source, Temp, Test};
+use super::super::generate::{Op, PredicateArena, Source, Temp, Test};
 
 /// For each operation what it comes to.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub(super) struct Folded {
 }
 
 impl Folded {
-    pub(super) fn of(code: &Code) -> Folded {
+    pub(super) fn of(code: &PredicateArena) -> Folded {
         let mut folded = Folded {
             values: Vec::with_capacity(code.ops.len()),
         };
@@ -47,7 +47,7 @@ impl Folded {
 
     /// Which operations of a test its comparison and the registers need. What
     /// nothing needs is not loaded, so that it cannot reject a frame.
-    pub(super) fn used(&self, code: &Code, test: &Test, used: &mut Vec<bool>) {
+    pub(super) fn used(&self, code: &PredicateArena, test: &Test, used: &mut Vec<bool>) {
         let ops = super::graph::ops(code, test);
         used.clear();
         used.resize(ops.len(), false);

@@ -2,7 +2,7 @@
 
 use crate::ir::Cmp;
 
-use super::super::generate::{Code, Node, Pred, Source, Test};
+use super::super::generate::{Node, PredRef, PredicateArena, Source, Test};
 use super::fold::Folded;
 
 /// Where a test leads: another test, or the end.
@@ -24,7 +24,7 @@ pub(super) struct Graph {
 
 impl Graph {
     /// Hands the two ends down from the root to every test.
-    pub(super) fn of(code: &Code, root: Pred) -> Graph {
+    pub(super) fn of(code: &PredicateArena, root: PredRef) -> Graph {
         let mut graph = Graph {
             root: Target::Reject,
             targets: vec![None; code.tests.len()],
@@ -63,7 +63,7 @@ impl Graph {
 
     /// Leads the root past tests that decide nothing. Its own loads stay, as
     /// they do in libpcap.
-    pub(super) fn settle_root(&mut self, code: &Code, folded: &Folded) {
+    pub(super) fn skip_constant_root(&mut self, code: &PredicateArena, folded: &Folded) {
         let first = self.root;
         let mut root = first;
         while let Target::Test(test) = root {
@@ -95,6 +95,6 @@ pub(super) fn decided(folded: &Folded, (cmp, a, b): (Cmp, Source, Source)) -> Op
 }
 
 /// The operations of a test and the index of the first.
-pub(super) fn ops<'c>(code: &'c Code, test: &Test) -> &'c [super::super::generate::Op] {
+pub(super) fn ops<'c>(code: &'c PredicateArena, test: &Test) -> &'c [super::super::generate::Op] {
     &code.ops[test.ops.0 as usize..test.ops.1 as usize]
 }

@@ -5,24 +5,24 @@
 
 mod fold;
 mod graph;
-mod thread;
+mod jump_threading;
 
 use crate::ir::{BinOp, Block, Builder, Edge, Operand, Program, Term, Value};
 
-use self::fold::Folded;
-use self::graph::{Graph, Target, ops};
-use super::generate::{Code, Op, Pred, Register, Source, Test};
+use super::generate::{Op, PredRef, PredicateArena, Register, Source, Test};
+use fold::Folded;
+use graph::{Graph, Target, ops};
 
-pub(super) use self::fold::fold;
+pub(super) use fold::fold;
 
 /// A program that gives `snaplen` where the predicate holds, else zero; `None`
 /// if it is plain that no frame can be accepted.
-pub(super) fn lower(code: &Code, root: Pred, snaplen: u32) -> Option<Program> {
+pub(super) fn lower(code: &PredicateArena, root: PredRef, snaplen: u32) -> Option<Program> {
     let folded = Folded::of(code);
     let mut graph = Graph::of(code, root);
-    thread::thread(code, &mut graph);
+    jump_threading::thread(code, &mut graph);
     if !code.unoptimised {
-        graph.settle_root(code, &folded);
+        graph.skip_constant_root(code, &folded);
         if graph.root == Target::Reject {
             return None;
         }
@@ -62,7 +62,7 @@ pub(super) fn lower(code: &Code, root: Pred, snaplen: u32) -> Option<Program> {
 /// For each test the registers that hold something when it begins: those set in
 /// an earlier test and read in this one or a later. Tests are counted in an
 /// order in which every one comes before those it leads to.
-fn live_registers(code: &Code, graph: &Graph) -> Vec<Vec<Register>> {
+fn live_registers(code: &PredicateArena, graph: &Graph) -> Vec<Vec<Register>> {
     let order = reverse_postorder(graph);
     // For each register the first place that sets it and the last that reads it.
     let mut ranges = vec![(order.len(), 0); code.registers as usize];
@@ -109,7 +109,7 @@ fn reverse_postorder(graph: &Graph) -> Vec<u32> {
 }
 
 struct Lowering<'c> {
-    code: &'c Code,
+    code: &'c PredicateArena,
     folded: &'c Folded,
     /// For each test its block, if it is needed.
     blocks: Vec<Option<Block>>,
@@ -157,7 +157,9 @@ impl Lowering<'_> {
             Target::Test(test) => test as usize,
         };
         let params: &[(Register, Value)] = self.params.get(test).map_or(&[], Vec::as_slice);
-        let args = params.iter().map(|(wanted, _)| held(registers, *wanted));
+        let args = params
+            .iter()
+            .map(|(wanted, _)| register_value(registers, *wanted));
         Edge {
             block: self.blocks[test].unwrap_or(self.reject),
             args: args.collect(),
@@ -221,7 +223,7 @@ impl Lowering<'_> {
             } => {
                 let base = base.map(|base| self.source(base.into()));
                 let index = index.map(|index| self.source(index));
-                let (base, offset) = self.place(base, index, offset);
+                let (base, offset) = self.load_position(base, index, offset);
                 self.builder.load(width, base, offset).into()
             }
             Op::Len => self.builder.wire_len().into(),
@@ -233,7 +235,7 @@ impl Lowering<'_> {
                 let a = self.source(a.into());
                 self.builder.bin(BinOp::And, a, mask).into()
             }
-            Op::Get(register) => held(registers, register),
+            Op::Get(register) => register_value(registers, register),
             Op::Set(register, source) => {
                 let value = self.source(source);
                 registers.push((register, value));
@@ -244,7 +246,7 @@ impl Lowering<'_> {
 
     /// The variable and the constant part of where a load reads. Constants
     /// add up modulo 2^32: `ip[-1]` is the byte before the header.
-    fn place(
+    fn load_position(
         &mut self,
         base: Option<Operand>,
         index: Option<Operand>,
@@ -265,7 +267,7 @@ impl Lowering<'_> {
     }
 }
 
-fn held(registers: &[(Register, Operand)], wanted: Register) -> Operand {
+fn register_value(registers: &[(Register, Operand)], wanted: Register) -> Operand {
     let row = registers.iter().rfind(|(register, _)| *register == wanted);
     row.map_or(Operand::Imm(0), |(_, value)| *value)
 }

@@ -20,7 +20,7 @@
 
 mod messages;
 mod primitive;
-mod step;
+mod reduce;
 
 use crate::ir::{BinOp, Cmp};
 

@@ -2,12 +2,10 @@
 
 use super::super::NOT_IN_OUR_COPY;
 use super::{Protocols, name};
-use crate::failure::Failure;
-use crate::plot::{self, Curve, Frame, draw};
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::error::Failure;
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
+use crate::report::plot::{self, Curve, Frame, draw};
 use serde::Serialize;
 use std::path::Path;
 use weir_stack::experiment::adapter::{Split, Transport};
@@ -95,7 +93,7 @@ impl Report {
              Gb/s by the bytes of a message, of the processor time of both hosts together\n\n{}\n\n\
              SYS: the kernel; MUX: ours, connections found by headers; OPT: ours, a channel and a\n\
              header filter for each. What moves frames between the hosts is not counted.",
-            text::grouped(self.trips.into()),
+            format::grouped(self.trips.into()),
             self.rounds,
             self.latency_table(),
             self.throughput_table(),
@@ -112,7 +110,7 @@ impl Report {
             Right("C_rcv"),
             Right("round trip"),
         ];
-        let ns = |ns: f64| format!("{} ns", text::grouped(ns.max(0.0).round() as u64));
+        let ns = |ns: f64| format!("{} ns", format::grouped(ns.max(0.0).round() as u64));
         let rows = self.latency.iter().map(|row| {
             vec![
                 row.transport.into(),
@@ -124,7 +122,7 @@ impl Report {
                 ns(row.round_trip_ns),
             ]
         });
-        text::table(&columns, rows)
+        format::table(&columns, rows)
     }
 
     fn throughput_table(&self) -> String {
@@ -144,7 +142,7 @@ impl Report {
         let rows = kinds.into_iter().map(|(transport, bytes)| {
             let mut cells = vec![
                 transport.to_owned(),
-                text::grouped(bytes as u64),
+                format::grouped(bytes as u64),
                 NOT_IN_OUR_COPY.to_owned(),
             ];
             cells.extend(Protocols::ALL.map(|protocols| {
@@ -157,7 +155,7 @@ impl Report {
             }));
             cells
         });
-        text::table(&columns, rows)
+        format::table(&columns, rows)
     }
 
     /// Throughput by message size, a figure for each transport.

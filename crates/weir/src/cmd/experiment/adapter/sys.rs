@@ -1,6 +1,6 @@
 //! The kernel as one end: a TAP interface is its link.
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use std::fmt::Display;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,8 +1,8 @@
 //! What a frame costs in the kernel, by how many filters are tested.
 
-use super::divider::Divider;
-use crate::failure::Failure;
-use crate::source::Compiler;
+use super::bench_demux::Divider;
+use crate::error::Failure;
+use crate::filterset::compile::Compiler;
 use weir_demux::Filter;
 use weir_filter::ir::Program;
 use weir_filter::lang::Language;

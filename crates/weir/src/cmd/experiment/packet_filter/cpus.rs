@@ -1,7 +1,7 @@
 //! Who runs on which CPU: the source of frames on one, and what receives
 //! them on another, as the one CPU of 1987 did.
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Two CPUs; the same one twice where there is one.

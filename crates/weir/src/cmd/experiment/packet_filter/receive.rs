@@ -10,8 +10,8 @@
 //! frames, only for its turn on the CPU.
 
 use super::Bench;
-use super::divider::Divider;
-use crate::failure::Failure;
+use super::bench_demux::Divider;
+use crate::error::Failure;
 use std::io::{IoSlice, PipeWriter, Read, Write, pipe};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

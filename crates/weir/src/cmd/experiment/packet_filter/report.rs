@@ -2,10 +2,8 @@
 
 use super::cost::Kind;
 use super::paper;
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -154,7 +152,7 @@ fn kernel() -> String {
 fn nanos(ns: f64) -> String {
     match ns {
         ns if ns < 9.95 => format!("{ns:.1} ns"),
-        ns if ns < 9_999.5 => format!("{} ns", text::grouped(ns.round() as u64)),
+        ns if ns < 9_999.5 => format!("{} ns", format::grouped(ns.round() as u64)),
         ns => format!("{:.1} µs", ns / 1e3),
     }
 }
@@ -235,7 +233,7 @@ impl Report {
             kernel(),
             self.rounds,
             self.time.as_millis(),
-            text::table(&columns, rows),
+            format::table(&columns, rows),
             paper::BREAK_EVEN,
         )
     }
@@ -269,8 +267,8 @@ fn line(line: &Line) -> Vec<String> {
 
 fn break_even(even: &BreakEven) -> Vec<String> {
     let now = match even.filters {
-        Some(filters) => format!("{} filters", text::grouped(filters.into())),
-        None => format!("none up to {}", text::grouped(even.tried.into())),
+        Some(filters) => format!("{} filters", format::grouped(filters.into())),
+        None => format!("none up to {}", format::grouped(even.tried.into())),
     };
     vec![
         "§6.5.3".into(),

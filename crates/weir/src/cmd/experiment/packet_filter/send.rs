@@ -1,7 +1,7 @@
 //! Table 6-1: what it costs to send.
 
 use super::Bench;
-use crate::failure::Failure;
+use crate::error::Failure;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 use weir_lab::load::Sink;

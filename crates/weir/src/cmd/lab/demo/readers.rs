@@ -1,8 +1,8 @@
 //! Ports on a host, each read by a thread of its own.
 
-use super::story::PortStory;
-use crate::failure::Failure;
-use crate::live;
+use super::report::PortStory;
+use crate::error::Failure;
+use crate::input::live_port;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -37,7 +37,7 @@ impl Readers {
                 let port = Port::on(interface).in_process().filter(filter)?;
                 port.take(*take).queue(QUEUE).open()
             });
-            let port = port.map_err(live::failure)?;
+            let port = port.map_err(live_port::failure)?;
             let stop = Arc::clone(&readers.stop);
             let (filter, take) = (*filter, *take);
             let read = move || read(port, &stop, filter, take);
@@ -51,7 +51,7 @@ impl Readers {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.running.drain(..).map(|reader| {
             let read = reader.join().expect("a reader does not panic");
-            read.map_err(live::failure)
+            read.map_err(live_port::failure)
         });
         ended.collect()
     }

@@ -1,11 +1,9 @@
 //! `weir lab results diff`: whether new runs are worse than old ones.
 
 use super::{figure, read_file, unit};
-use crate::failure::{Failure, harmless, say};
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::error::{Failure, harmless, say};
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
@@ -43,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     ];
     let wrong = counts.into_iter().filter(|(count, _)| *count > 0);
     let wrong: Vec<String> = wrong
-        .map(|(count, what)| text::counted(count, what))
+        .map(|(count, what)| format::counted(count, what))
         .collect();
     match wrong.is_empty() {
         true => Ok(()),
@@ -101,11 +99,11 @@ fn report(all: &[Comparison]) -> String {
     let both: Vec<_> = both.collect();
     let sum = format!(
         "{}, {} better, {} within the old range",
-        text::counted(count(all, Verdict::Regression), "regression"),
+        format::counted(count(all, Verdict::Regression), "regression"),
         count(all, Verdict::Improvement),
         count(all, Verdict::Same),
     );
-    let mut parts = vec![text::table(&columns, both), sum];
+    let mut parts = vec![format::table(&columns, both), sum];
     parts.extend(only("Only in the old file:", all, |one| {
         (&one.old, &one.new)
     }));

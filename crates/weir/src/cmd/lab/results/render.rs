@@ -4,8 +4,8 @@
 mod page;
 
 use super::{default_file, figure, page_files, read_file, unit};
-use crate::failure::{Failure, harmless};
-use crate::text::{
+use crate::error::{Failure, harmless};
+use crate::report::format::{
     self,
     Column::{Left, Right},
 };
@@ -316,7 +316,7 @@ fn required(bar: Bar) -> String {
 /// A number as it was stated, thousands grouped.
 fn number(value: f64) -> String {
     match (1e3..1e15).contains(&value) && value.fract() == 0.0 {
-        true => text::grouped(value as u64),
+        true => format::grouped(value as u64),
         false => value.to_string(),
     }
 }
@@ -327,7 +327,7 @@ fn met(row: &Summary) -> Option<String> {
     let said = if row.met()? { "yes" } else { "no" };
     let (runs, meeting) = (row.figures.runs(), row.figures.meeting(row.bar));
     Some(match meeting == 0 || meeting == runs {
-        true => format!("{said}, {}", text::counted(runs as u64, "run")),
+        true => format!("{said}, {}", format::counted(runs as u64, "run")),
         false => format!("{said}, {meeting} of {runs} runs"),
     })
 }
@@ -347,7 +347,7 @@ fn in_text(section: &Section<'_>) -> String {
     format!(
         "{}\n\n{}\n\nMeasured by\n{commands}",
         section.heading(),
-        text::table(&columns, rows)
+        format::table(&columns, rows)
     )
 }
 

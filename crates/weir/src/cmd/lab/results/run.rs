@@ -1,12 +1,10 @@
 //! `weir lab results run`: runs the benches of the list.
 
 use super::{DEFAULT, checkout, read_file};
-use crate::failure::{Failure, Gaps, say};
-use crate::stop::Stop;
-use crate::text::{
-    self,
-    Column::{Left, Right},
-};
+use crate::error::{Failure, Gaps, say};
+use crate::report::format;
+use crate::report::format::Column::{Left, Right};
+use crate::signals::Stop;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -105,8 +103,8 @@ fn list(benches: &[&Listed]) -> String {
     let all: u64 = benches.iter().map(|one| one.about_s).sum();
     format!(
         "{}\n\n{}, about {} once compiled",
-        text::table(&columns, rows),
-        text::counted(benches.len() as u64, "row"),
+        format::table(&columns, rows),
+        format::counted(benches.len() as u64, "row"),
         short(Duration::from_secs(all)),
     )
 }
@@ -316,7 +314,7 @@ impl<'a> Session<'a> {
         let count = |what: fn(&Tally) -> usize| self.tallies.iter().map(what).sum();
         format!(
             "{}\n\n{}, in {}",
-            text::table(&columns, rows),
+            format::table(&columns, rows),
             figures(count(|tally| tally.figures), count(|tally| tally.missed)),
             self.running.file.display(),
         )
@@ -332,7 +330,7 @@ impl<'a> Session<'a> {
 }
 
 fn figures(count: usize, missed: usize) -> String {
-    let count = text::counted(count as u64, "figure");
+    let count = format::counted(count as u64, "figure");
     match missed {
         0 => count,
         _ => format!("{count}, {missed} of them worse than required"),

@@ -1,8 +1,8 @@
 //! What was measured, as figures.
 
 use super::report::{Found, Report};
-use crate::failure::Failure;
-use crate::plot::{self, Curve, Frame, draw};
+use crate::error::Failure;
+use crate::report::plot::{self, Curve, Frame, draw};
 use std::path::Path;
 
 /// Draws `throughput.svg`, `latency.svg` and, for each size, `loss-SIZE.svg`

@@ -1,10 +1,8 @@
 //! What was measured: contestants beside each other, and ratios to the first.
 
 use super::Args;
-use crate::text::{
-    self,
-    Column::{self, Left, Right},
-};
+use crate::report::format;
+use crate::report::format::Column::{self, Left, Right};
 use serde::Serialize;
 use std::time::Duration;
 use weir_lab::rfc2544::{BackToBack, Latency, LossPoint, Setup, Throughput};
@@ -211,7 +209,7 @@ impl Report {
             self.confirm_s,
             self.resolution_percent,
             self.attempts,
-            text::counted(self.rounds.into(), "round"),
+            format::counted(self.rounds.into(), "round"),
             self.seed
         )
     }
@@ -227,7 +225,7 @@ impl Report {
                 .zip(first)
                 .map(|(one, first)| one / first);
             Some(vec![
-                or_none(rates.frames_per_second, |rate| text::grouped(rate as u64)),
+                or_none(rates.frames_per_second, |rate| format::grouped(rate as u64)),
                 or_none(rates.line_bits_per_second, |bits| {
                     format!("{:.2}", bits / 1e9)
                 }),
@@ -256,14 +254,14 @@ impl Report {
             let first = first.and_then(|first| Some(first.latency.as_ref()?.p50_ns));
             let ratio = first.map(|first| times.p50_ns as f64 / (first as f64).max(1.0));
             Some(vec![
-                text::grouped(times.frames_per_second as u64),
+                format::grouped(times.frames_per_second as u64),
                 micros(times.p50_ns),
                 micros(times.p90_ns),
                 micros(times.p99_ns),
                 micros(times.p999_ns),
                 micros(times.max_ns),
                 or_none(ratio, |ratio| format!("{ratio:.2}")),
-                text::grouped(times.lost),
+                format::grouped(times.lost),
             ])
         };
         self.table("latency (µs) of", &columns, row)
@@ -275,7 +273,7 @@ impl Report {
         )];
         let row = |found: &Found| {
             let points = found.loss.iter().map(|point| {
-                let rate = text::grouped(point.frames_per_second as u64);
+                let rate = format::grouped(point.frames_per_second as u64);
                 format!("{rate}: {:.2}", point.lost_percent)
             });
             let points: Vec<String> = points.collect();
@@ -296,10 +294,10 @@ impl Report {
             let burst = found.back_to_back.as_ref()?;
             let note = if burst.no_end { "no end was met" } else { "" };
             Some(vec![
-                text::grouped(burst.frames as u64),
-                text::grouped(burst.frames_min),
-                text::grouped(burst.frames_max),
-                text::grouped(burst.frames_per_second as u64),
+                format::grouped(burst.frames as u64),
+                format::grouped(burst.frames_min),
+                format::grouped(burst.frames_max),
+                format::grouped(burst.frames_per_second as u64),
                 note.to_owned(),
             ])
         };
@@ -323,7 +321,7 @@ impl Report {
         let columns = [&[Right("bytes"), Left(what)], columns].concat();
         match rows.is_empty() {
             true => String::new(),
-            false => text::table(&columns, rows),
+            false => format::table(&columns, rows),
         }
     }
 }

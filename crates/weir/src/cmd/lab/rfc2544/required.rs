@@ -1,8 +1,8 @@
 //! What is required of bridge and router, and the record of what they reached.
 
-use super::contestant::Contestant;
+use super::candidate::Contestant;
 use super::{Args, Found, Report, Sink};
-use crate::text::grouped;
+use crate::report::format::grouped;
 use weir_lab::results::{Bar, RecordError, Recorder, Unit};
 use weir_lab::rfc2544::Peer;
 

@@ -1,10 +1,10 @@
 //! The measurements, in an order in which the machine's moods fall on all.
 
-use super::contestant::Contestant;
+use super::candidate::Contestant;
 use super::report::{Report, Round};
 use super::{Args, Test};
-use crate::failure::Failure;
-use crate::stop::Stop;
+use crate::error::Failure;
+use crate::signals::Stop;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Search};
@@ -37,7 +37,7 @@ pub(super) fn measure(
     if args.realtime {
         // Who ends what hurries must not wait for it: the sender and a program
         // that never sleeps have both CPUs.
-        weir_lab::cpu::set_foremost(None).map_err(Failure::run)?;
+        weir_lab::affinity::set_foremost(None).map_err(Failure::run)?;
     }
     let names = contestants.iter().map(|one| one.name().to_owned());
     let mut report = Report::new(args, setup, names.collect());
@@ -210,8 +210,8 @@ impl Work<'_> {
             (judged.corrupted, "damaged"),
         ] {
             if count > 0 {
-                let sent = crate::text::frames(judged.sent);
-                let count = crate::text::grouped(count);
+                let sent = crate::report::format::frames(judged.sent);
+                let count = crate::report::format::grouped(count);
                 self.round
                     .troubles
                     .push(format!("{count} of {sent} {what} {when}"));

@@ -1,0 +1,84 @@
+//! Cutting an IPv4 packet that the next link does not take whole (RFC 791
+//! §3.2, RFC 1812 §5.2.6).
+
+use crate::router::engine::bytes::{ETHERNET, array, half, put};
+use crate::router::engine::table::routes::Hop;
+use crate::router::engine::{Reason, Router, Verdict};
+use std::net::Ipv4Addr;
+use weir_wire::{checksum, ipv4};
+
+const MORE_FRAGMENTS: u16 = 0x2000;
+/// Set in the kind of an option that goes into every fragment.
+const COPIED: u8 = 0x80;
+
+impl Router {
+    /// Sends a frame's packet in pieces; all or none.
+    pub(in crate::router::engine) fn fragment(
+        &mut self,
+        now_ns: u64,
+        hop: Hop,
+        frame: &[u8],
+        mtu: usize,
+    ) -> Result<Verdict, Reason> {
+        let packet = &frame[ETHERNET..];
+        let header_len = usize::from(packet[0] & 0xf) * 4;
+        let (header, payload) = packet.split_at(header_len);
+        let dst = Ipv4Addr::from(array::<4>(packet, 16));
+        // At least 8 bytes: a link takes 68 or more, and a header has 60 at most.
+        let piece_len = (mtu - header_len) & !7;
+        let place = half(packet, 6);
+        let count = payload.len().div_ceil(piece_len);
+        if !self.output.takes_pieces(count) {
+            return Err(Reason::QueueFull);
+        }
+        self.counters.fragmented += 1;
+        for (index, piece) in payload.chunks(piece_len).enumerate() {
+            let mut out = frame[..ETHERNET].to_vec();
+            out.extend_from_slice(header);
+            out.extend_from_slice(piece);
+            let header = &mut out[ETHERNET..ETHERNET + header_len];
+            if index > 0 {
+                blank_options(header);
+            }
+            let more = if index + 1 < count {
+                MORE_FRAGMENTS
+            } else {
+                place & MORE_FRAGMENTS
+            };
+            let offset = (place & 0x1fff) + (index * piece_len / 8) as u16;
+            // The reserved bit is not handed on.
+            let flags = more | offset & 0x1fff;
+            put(
+                header,
+                2,
+                &((header_len + piece.len()) as u16).to_be_bytes(),
+            );
+            put(header, 6, &flags.to_be_bytes());
+            put(header, 10, &[0, 0]);
+            let sum = checksum::internet_checksum(header);
+            put(header, 10, &sum.to_be_bytes());
+            self.counters.fragments += 1;
+            self.transmit(now_ns, hop, dst.into(), out, true);
+        }
+        Ok(Verdict::Done)
+    }
+}
+
+/// Leaves only those options that every fragment has; the others become
+/// nothing, so that the header keeps its length.
+fn blank_options(header: &mut [u8]) {
+    let mut at = ipv4::Repr::LEN;
+    while at < header.len() {
+        let len = match header[at..] {
+            [0, ..] => return,
+            [1, ..] => 1,
+            [_, len, ..] if len >= 2 => usize::from(len),
+            _ => return,
+        };
+        let end = (at + len).min(header.len());
+        if header[at] & COPIED == 0 {
+            header[at..end].fill(1);
+        }
+        at = end;
+    }
+}

@@ -1,0 +1,182 @@
+//! What the router itself sends: to a neighbour once its address is known.
+
+use super::bytes::{ETHERNET, put};
+use super::table::neighbours::{Ask, Way};
+use super::table::routes::{Hop, LinkId};
+use super::{Reason, Router, Verdict};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use weir_wire::EtherType;
+use weir_wire::ethernet::{self, Address};
+
+/// Frames of the router's own that wait to be taken, and as many of others';
+/// one more is dropped.
+pub const QUEUE_MAX: usize = 4096;
+
+/// No packet is cut whose pieces would leave less than half of the room to
+/// frames that need no cutting.
+const PIECES_MAX: usize = QUEUE_MAX / 2;
+
+/// A frame that waits to be taken.
+#[derive(Debug)]
+struct Waiting {
+    link: LinkId,
+    frame: Vec<u8>,
+    /// Of somebody else's.
+    is_forwarded: bool,
+}
+
+/// The frames that wait, and what numbers their packets.
+#[derive(Debug)]
+pub(super) struct Output {
+    queue: VecDeque<Waiting>,
+    /// For each link, those that are forwarded: what comes after them must not
+    /// overtake them.
+    forwarded: Vec<usize>,
+    forwarded_all: usize,
+    identification: u16,
+}
+
+impl Output {
+    pub(super) fn new(links: usize, seed: u64) -> Output {
+        Output {
+            queue: VecDeque::new(),
+            forwarded: vec![0; links],
+            forwarded_all: 0,
+            identification: seed as u16,
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(LinkId, Vec<u8>)> {
+        let first = self.queue.pop_front()?;
+        let forwarded = usize::from(first.is_forwarded);
+        self.forwarded[usize::from(first.link)] -= forwarded;
+        self.forwarded_all -= forwarded;
+        Some((first.link, first.frame))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether so many pieces leave room for frames that need no cutting.
+    pub(super) fn takes_pieces(&self, count: usize) -> bool {
+        self.forwarded_all + count <= PIECES_MAX
+    }
+
+    /// A number for a packet (RFC 6864: of no meaning where it is whole).
+    pub(super) fn identification(&mut self) -> u16 {
+        self.identification = self.identification.wrapping_add(1);
+        self.identification
+    }
+}
+
+impl Router {
+    /// Sends the first `len` bytes of a frame in place, on from here.
+    pub(super) fn dispatch(
+        &mut self,
+        now_ns: u64,
+        hop: Hop,
+        dst: IpAddr,
+        frame: &mut [u8],
+        len: usize,
+    ) -> Result<Verdict, Reason> {
+        let place = (hop.link, hop.gateway.unwrap_or(dst));
+        let own = self.links[usize::from(hop.link)].hardware;
+        match self.neighbours.resolve(now_ns, place) {
+            Way::Known(hardware) => {
+                put(frame, 0, &hardware.0);
+                put(frame, 6, &own.0);
+                let link = hop.link;
+                if self.output.forwarded[usize::from(link)] > 0 {
+                    // Those before it first: they waited, or were cut.
+                    self.enqueue(link, frame[..len].to_vec(), true);
+                    return Ok(Verdict::Done);
+                }
+                Ok(Verdict::Forward { link, len })
+            }
+            Way::Asked => {
+                put(frame, 6, &own.0);
+                let dropped = self.neighbours.hold(place, frame[..len].to_vec());
+                self.counters.drop(Reason::NeighbourUnresolved, dropped);
+                Ok(Verdict::Done)
+            }
+            Way::Full => Err(Reason::NeighbourTableFull),
+        }
+    }
+
+    /// Sends a frame of the router's own, or a piece of one that is forwarded,
+    /// whose type is in place.
+    pub(super) fn transmit(
+        &mut self,
+        now_ns: u64,
+        hop: Hop,
+        dst: IpAddr,
+        mut frame: Vec<u8>,
+        is_forwarded: bool,
+    ) {
+        let len = frame.len();
+        match self.dispatch(now_ns, hop, dst, &mut frame, len) {
+            Ok(Verdict::Forward { link, .. }) => self.enqueue(link, frame, is_forwarded),
+            Ok(_) => {}
+            Err(reason) => self.counters.drop(reason, 1),
+        }
+    }
+
+    /// Sends a frame whose header is whole.
+    pub(super) fn enqueue(&mut self, link: LinkId, frame: Vec<u8>, is_forwarded: bool) {
+        let output = &mut self.output;
+        let waiting = match is_forwarded {
+            true => output.forwarded_all,
+            false => output.queue.len() - output.forwarded_all,
+        };
+        if waiting >= QUEUE_MAX {
+            return self.counters.drop(Reason::QueueFull, 1);
+        }
+        let forwarded = usize::from(is_forwarded);
+        output.forwarded[usize::from(link)] += forwarded;
+        output.forwarded_all += forwarded;
+        output.queue.push_back(Waiting {
+            link,
+            frame,
+            is_forwarded,
+        });
+    }
+
+    /// Sends what waited for a neighbour.
+    pub(super) fn release(
+        &mut self,
+        link: LinkId,
+        hardware: Address,
+        waited: impl IntoIterator<Item = Vec<u8>>,
+    ) {
+        for mut frame in waited {
+            put(&mut frame, 0, &hardware.0);
+            self.enqueue(link, frame, true);
+        }
+    }
+
+    /// Asks for neighbours.
+    pub(super) fn send_asks(&mut self) {
+        for ((link, ip), known) in self.neighbours.take_asks() {
+            self.counters.neighbours_asked += 1;
+            let ask: Ask = ((link, ip), known);
+            match ip {
+                IpAddr::V4(_) => self.ask_arp(ask),
+                IpAddr::V6(_) => self.ask_nd(ask),
+            }
+        }
+    }
+
+    /// Room for a frame with its header, up to the payload's `len` bytes.
+    pub(super) fn frame(&self, link: LinkId, dst: Address, kind: EtherType, len: usize) -> Vec<u8> {
+        let mut frame = vec![0; ETHERNET + len];
+        let header = ethernet::Repr {
+            dst,
+            src: self.links[usize::from(link)].hardware,
+            ether_type: kind,
+        };
+        header.emit(&mut frame);
+        frame
+    }
+}

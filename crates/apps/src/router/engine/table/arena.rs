@@ -1,0 +1,60 @@
+//! Runs of equal things in one vector, given back and used again.
+
+/// How many sizes there are: 1, 2, 4 … 64.
+const SIZES: usize = 7;
+
+/// An arena of runs of 1 to 64 values. A run lies on as many places as the
+/// next power of two, so what is freed fits what comes later.
+#[derive(Debug)]
+pub(in crate::router::engine) struct Blocks<T> {
+    values: Vec<T>,
+    free: [Vec<u32>; SIZES],
+}
+
+impl<T: Copy + Default> Blocks<T> {
+    pub(in crate::router::engine) fn new() -> Blocks<T> {
+        Blocks {
+            values: Vec::new(),
+            free: std::array::from_fn(|_| Vec::new()),
+        }
+    }
+
+    /// A run of `len` values, of no particular content; where it begins.
+    pub(in crate::router::engine) fn take(&mut self, len: usize) -> u32 {
+        if len == 0 {
+            return 0;
+        }
+        let size = class(len);
+        if let Some(start) = self.free[size].pop() {
+            return start;
+        }
+        let start = self.values.len();
+        self.values.resize(start + (1 << size), T::default());
+        u32::try_from(start).expect("fewer than 2^31 places: routes are limited")
+    }
+
+    /// Gives a run back.
+    pub(in crate::router::engine) fn give(&mut self, start: u32, len: usize) {
+        if len > 0 {
+            self.free[class(len)].push(start);
+        }
+    }
+
+    pub(in crate::router::engine) fn get(&self, at: u32) -> &T {
+        &self.values[at as usize]
+    }
+
+    pub(in crate::router::engine) fn set(&mut self, at: u32, value: T) {
+        self.values[at as usize] = value;
+    }
+
+    /// Bytes that the values take, free runs included.
+    pub(in crate::router::engine) fn bytes(&self) -> usize {
+        self.values.len() * size_of::<T>()
+    }
+}
+
+fn class(len: usize) -> usize {
+    assert!((1..=64).contains(&len), "a run of {len}");
+    len.next_power_of_two().trailing_zeros() as usize
+}

@@ -1,0 +1,442 @@
+//! Hardware addresses of neighbours on every link: ARP (RFC 826, RFC 1122
+//! §2.3.2) and neighbour discovery (RFC 4861 §7.3).
+//!
+//! The states and times are those of `weir_stack`'s neighbours; that table is
+//! made for one host on one link, and looks through all of it when it is
+//! full. A router's must not: whoever sends to addresses of nobody fills it.
+//! Here every step costs the same however many there are. Neighbours that are
+//! being asked for are counted apart and cannot displace those that are known.
+
+use super::routes::LinkId;
+use hashbrown::HashMap;
+use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
+use weir_stack::iface::{ASK_EACH_NS, ASKS_MAX, DELAY_NS, REACHABLE_NS};
+use weir_wire::ethernet::Address;
+
+/// Frames that wait for all neighbours. For one as many may wait as there is
+/// room left for the others, so half of them for one alone; one more displaces
+/// its oldest, and the next oldest, too, where it has more than that by now: so
+/// all that go on being sent to come to equal shares (the dynamic thresholds of
+/// switches: Choudhury and Hahne 1998). Its newest waits in any case (RFC 1122
+/// §2.3.2.2, RFC 4861 §7.2.2): so many and one for each that is asked for, at
+/// most.
+pub const WAITING_ALL_MAX: usize = 4096;
+
+/// A neighbour's address and the link it is on.
+pub(in crate::router::engine) type Place = (LinkId, IpAddr);
+
+#[derive(Debug)]
+enum State {
+    /// Told in the configuration: never asked, never forgotten.
+    Static,
+    /// Asked for the first time.
+    Incomplete {
+        waiting: VecDeque<Vec<u8>>,
+    },
+    Reachable {
+        until_ns: u64,
+    },
+    Stale,
+    /// Used as it is known, and asked.
+    Probe,
+}
+
+#[derive(Debug)]
+struct Neighbour {
+    place: Place,
+    hardware: Address,
+    state: State,
+    /// Asks so far and when the next is due, while it is asked.
+    asks: u32,
+    next_ask_ns: u64,
+    /// Used since the hand last passed.
+    used: bool,
+}
+
+/// A question to be sent: for which address, and to whom if not to all.
+pub(in crate::router::engine) type Ask = (Place, Option<Address>);
+
+/// What became of a packet for a neighbour.
+pub(in crate::router::engine) enum Way {
+    /// Here is its hardware address.
+    Known(Address),
+    /// It is asked for: [`Neighbours::hold`] the frame.
+    Asked,
+    /// Too many are asked for.
+    Full,
+}
+
+/// Places in `Neighbours::recent`, a power of two.
+const RECENT: usize = 64;
+
+/// The table.
+pub(in crate::router::engine) struct Neighbours {
+    slots: Vec<Option<Neighbour>>,
+    numbers: HashMap<Place, u32, ahash::RandomState>,
+    /// Numbers of those that were used of late, each where its address says;
+    /// whether it is still that neighbour's tells its slot.
+    recent: [u32; RECENT],
+    free: Vec<u32>,
+    /// By when each that is asked is due.
+    due: BTreeSet<(u64, u32)>,
+    incomplete: usize,
+    waiting: usize,
+    /// Where the search for one to displace goes on.
+    hand: usize,
+    asks: Vec<Ask>,
+    max: usize,
+    incomplete_max: usize,
+    /// One has another address, or is no longer known.
+    changed: bool,
+}
+
+impl Neighbours {
+    /// A table of so many neighbours, a quarter of them at most unanswered.
+    pub(in crate::router::engine) fn new(max: usize, seed: u64) -> Neighbours {
+        let state = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(17), 0x77656972);
+        Neighbours {
+            slots: Vec::new(),
+            numbers: HashMap::with_hasher(state),
+            recent: [0; RECENT],
+            free: Vec::new(),
+            due: BTreeSet::new(),
+            incomplete: 0,
+            waiting: 0,
+            hand: 0,
+            asks: Vec::new(),
+            max: max.max(4),
+            incomplete_max: (max / 4).max(1),
+            changed: false,
+        }
+    }
+
+    /// Enters one for good.
+    pub(in crate::router::engine) fn set_static(&mut self, place: Place, hardware: Address) {
+        let _ = self.enter(place, hardware, State::Static);
+    }
+
+    /// Whether one has another address since the last call, or is gone.
+    pub(in crate::router::engine) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// How many are known or asked for.
+    pub(in crate::router::engine) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The address to send to, if it is known; otherwise it is asked for.
+    #[inline]
+    pub(in crate::router::engine) fn resolve(&mut self, now_ns: u64, place: Place) -> Way {
+        let Some(number) = self.number(place) else {
+            return self.ask_new(now_ns, place);
+        };
+        let Some(neighbour) = self.slots[number as usize].as_mut() else {
+            return Way::Full;
+        };
+        neighbour.used = true;
+        match neighbour.state {
+            State::Static | State::Probe => {}
+            State::Reachable { until_ns } if until_ns > now_ns => {}
+            State::Incomplete { .. } => return Way::Asked,
+            State::Reachable { .. } | State::Stale => {
+                neighbour.state = State::Probe;
+                neighbour.asks = 0;
+                neighbour.next_ask_ns = now_ns.saturating_add(DELAY_NS);
+                self.due.insert((neighbour.next_ask_ns, number));
+            }
+        }
+        Way::Known(neighbour.hardware)
+    }
+
+    /// The number of a neighbour, of one used of late without the hash.
+    #[inline]
+    fn number(&mut self, place: Place) -> Option<u32> {
+        let at = recent_at(place);
+        let recent = self.recent[at];
+        if let Some(Some(neighbour)) = self.slots.get(recent as usize)
+            && neighbour.place == place
+        {
+            return Some(recent);
+        }
+        let number = *self.numbers.get(&place)?;
+        self.recent[at] = number;
+        Some(number)
+    }
+
+    fn ask_new(&mut self, now_ns: u64, place: Place) -> Way {
+        if self.incomplete >= self.incomplete_max {
+            return Way::Full;
+        }
+        let waiting = VecDeque::new();
+        let Some(number) = self.enter(place, Address::default(), State::Incomplete { waiting })
+        else {
+            return Way::Full;
+        };
+        let next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
+        if let Some(neighbour) = self.slots[number as usize].as_mut() {
+            neighbour.asks = 1;
+            neighbour.next_ask_ns = next_ask_ns;
+        }
+        self.due.insert((next_ask_ns, number));
+        self.asks.push((place, None));
+        Way::Asked
+    }
+
+    /// Keeps a frame until the address is known; gives how many are dropped
+    /// for it.
+    pub(in crate::router::engine) fn hold(&mut self, place: Place, frame: Vec<u8>) -> u64 {
+        let room = WAITING_ALL_MAX.saturating_sub(self.waiting);
+        let Some(State::Incomplete { waiting }) = self.state(place) else {
+            return 1;
+        };
+        let mut dropped = 0;
+        while dropped < 2 && !waiting.is_empty() && waiting.len() >= room {
+            waiting.pop_front();
+            dropped += 1;
+        }
+        waiting.push_back(frame);
+        self.waiting = self.waiting + 1 - dropped;
+        dropped as u64
+    }
+
+    fn state(&mut self, place: Place) -> Option<&mut State> {
+        let number = *self.numbers.get(&place)?;
+        Some(&mut self.slots[number as usize].as_mut()?.state)
+    }
+
+    /// Whether anything is known about it.
+    pub(in crate::router::engine) fn knows(&self, place: Place) -> bool {
+        self.numbers.contains_key(&place)
+    }
+
+    /// A neighbour that talks to us has told its address, which is to be
+    /// confirmed when it is used (RFC 4861 §7.2.3). Gives the frames that
+    /// waited.
+    pub(in crate::router::engine) fn heard(
+        &mut self,
+        place: Place,
+        hardware: Address,
+    ) -> VecDeque<Vec<u8>> {
+        let known = self.numbers.get(&place);
+        let known = known.and_then(|number| self.slots[*number as usize].as_ref());
+        match known {
+            Some(known) if matches!(known.state, State::Static) => VecDeque::new(),
+            Some(known) if known.is_settled() && known.hardware == hardware => VecDeque::new(),
+            Some(_) => self.settle(place, hardware, State::Stale),
+            None => {
+                let _ = self.enter(place, hardware, State::Stale);
+                VecDeque::new()
+            }
+        }
+    }
+
+    /// A neighbour has answered by ARP: its address holds for a while. Gives
+    /// the frames that waited; `None` if it was not asked, and so not believed.
+    pub(in crate::router::engine) fn answered(
+        &mut self,
+        now_ns: u64,
+        place: Place,
+        hardware: Address,
+    ) -> Option<VecDeque<Vec<u8>>> {
+        let number = *self.numbers.get(&place)?;
+        let known = self.slots[number as usize].as_ref()?;
+        let asked = known.is_asked() && known.asks > 0;
+        asked.then(|| self.settle(place, hardware, reachable(now_ns)))
+    }
+
+    /// A neighbour has advertised its address, if it tells one (RFC 4861
+    /// §7.2.5). Gives the frames that waited; `None` if nobody asked.
+    pub(in crate::router::engine) fn advertised(
+        &mut self,
+        now_ns: u64,
+        place: Place,
+        hardware: Option<Address>,
+        (solicited, replaces): (bool, bool),
+    ) -> Option<VecDeque<Vec<u8>>> {
+        let number = *self.numbers.get(&place)?;
+        let known = self.slots[number as usize].as_mut()?;
+        if matches!(known.state, State::Static) {
+            return Some(VecDeque::new());
+        }
+        let first = !known.is_settled();
+        let told = match (first, hardware) {
+            (true, hardware) => hardware?,
+            (false, hardware) => hardware.unwrap_or(known.hardware),
+        };
+        let changed = !first && told != known.hardware;
+        if changed && !replaces {
+            if let State::Reachable { .. } = known.state {
+                known.state = State::Stale;
+            }
+            return Some(VecDeque::new());
+        }
+        match (solicited, first || changed) {
+            (true, _) => Some(self.settle(place, told, reachable(now_ns))),
+            (false, true) => Some(self.settle(place, told, State::Stale)),
+            (false, false) => Some(VecDeque::new()),
+        }
+    }
+
+    fn settle(&mut self, place: Place, hardware: Address, state: State) -> VecDeque<Vec<u8>> {
+        let Some(&number) = self.numbers.get(&place) else {
+            return VecDeque::new();
+        };
+        let Some(neighbour) = self.slots[number as usize].as_mut() else {
+            return VecDeque::new();
+        };
+        if neighbour.is_asked() {
+            self.due.remove(&(neighbour.next_ask_ns, number));
+        }
+        // Nothing depends on one that has not answered yet.
+        self.changed |= neighbour.is_settled() && neighbour.hardware != hardware;
+        neighbour.hardware = hardware;
+        match std::mem::replace(&mut neighbour.state, state) {
+            State::Incomplete { waiting } => {
+                self.incomplete -= 1;
+                self.waiting -= waiting.len();
+                waiting
+            }
+            _ => VecDeque::new(),
+        }
+    }
+
+    /// Asks again who is due, and gives up who never answers: the frames that
+    /// waited for them, to tell their senders.
+    pub(in crate::router::engine) fn poll(&mut self, now_ns: u64) -> Vec<(LinkId, Vec<u8>)> {
+        let mut silent = Vec::new();
+        while let Some(&(due_ns, number)) = self.due.first()
+            && due_ns <= now_ns
+        {
+            self.due.pop_first();
+            let Some(neighbour) = self.slots[number as usize].as_mut() else {
+                continue;
+            };
+            if neighbour.asks == ASKS_MAX {
+                let place = neighbour.place;
+                let waited = self.remove(place);
+                silent.extend(waited.into_iter().map(|frame| (place.0, frame)));
+                continue;
+            }
+            neighbour.asks += 1;
+            neighbour.next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
+            let probe = matches!(neighbour.state, State::Probe);
+            self.due.insert((neighbour.next_ask_ns, number));
+            let to = probe.then_some(neighbour.hardware);
+            self.asks.push((neighbour.place, to));
+        }
+        silent
+    }
+
+    /// When [`Neighbours::poll`] is due.
+    pub(in crate::router::engine) fn next_ns(&self) -> Option<u64> {
+        self.due.first().map(|(due_ns, _)| *due_ns)
+    }
+
+    /// Whether there are questions to be sent.
+    pub(in crate::router::engine) fn has_asks(&self) -> bool {
+        !self.asks.is_empty()
+    }
+
+    /// The questions to be sent.
+    pub(in crate::router::engine) fn take_asks(&mut self) -> Vec<Ask> {
+        std::mem::take(&mut self.asks)
+    }
+
+    /// Enters one, in place of another if need be; its number, or `None` if
+    /// all others must stay.
+    fn enter(&mut self, place: Place, hardware: Address, state: State) -> Option<u32> {
+        let incomplete = matches!(state, State::Incomplete { .. });
+        self.remove(place);
+        if self.numbers.len() >= self.max {
+            let other = self.displaced()?;
+            self.remove(other);
+        }
+        let neighbour = Neighbour {
+            place,
+            hardware,
+            state,
+            asks: 0,
+            next_ask_ns: 0,
+            used: false,
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.slots[number as usize] = Some(neighbour);
+                number
+            }
+            None => {
+                self.slots.push(Some(neighbour));
+                (self.slots.len() - 1) as u32
+            }
+        };
+        self.numbers.insert(place, number);
+        self.incomplete += usize::from(incomplete);
+        Some(number)
+    }
+
+    /// One that was not used of late, by a hand that goes round; never one
+    /// that is asked for, nor one that was told.
+    fn displaced(&mut self) -> Option<Place> {
+        for _ in 0..2 * self.slots.len() {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let Some(neighbour) = self.slots[self.hand].as_mut() else {
+                continue;
+            };
+            let stays = matches!(neighbour.state, State::Static | State::Incomplete { .. });
+            if !stays && !std::mem::take(&mut neighbour.used) {
+                return Some(neighbour.place);
+            }
+        }
+        None
+    }
+
+    fn remove(&mut self, place: Place) -> VecDeque<Vec<u8>> {
+        let Some(number) = self.numbers.remove(&place) else {
+            return VecDeque::new();
+        };
+        let Some(neighbour) = self.slots[number as usize].take() else {
+            return VecDeque::new();
+        };
+        self.changed |= neighbour.is_settled();
+        self.free.push(number);
+        self.due.remove(&(neighbour.next_ask_ns, number));
+        match neighbour.state {
+            State::Incomplete { waiting } => {
+                self.incomplete -= 1;
+                self.waiting -= waiting.len();
+                waiting
+            }
+            _ => VecDeque::new(),
+        }
+    }
+}
+
+impl Neighbour {
+    fn is_asked(&self) -> bool {
+        matches!(self.state, State::Incomplete { .. } | State::Probe)
+    }
+
+    /// Whether its address is known.
+    fn is_settled(&self) -> bool {
+        !matches!(self.state, State::Incomplete { .. })
+    }
+}
+
+/// Where among the recent ones.
+#[inline]
+fn recent_at((link, ip): Place) -> usize {
+    let bits = match ip {
+        IpAddr::V4(ip) => u64::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits() as u64,
+    };
+    let mixed = (bits ^ u64::from(link) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as usize % RECENT
+}
+
+fn reachable(now_ns: u64) -> State {
+    State::Reachable {
+        until_ns: now_ns.saturating_add(REACHABLE_NS),
+    }
+}

@@ -1,0 +1,149 @@
+//! Routes learned from the kernel: whatever puts them there, FRR and BIRD
+//! among others, feeds the router.
+
+use crate::router::engine::{HOPS_MAX, Hop, LinkId, Origin, Router, Target};
+use std::collections::{HashSet, hash_set};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use weir_link::net::{Route, RouteEvent, RouteKind, RouteWatcher};
+use weir_stack::Prefix;
+
+/// Changes that are taken in at once, between frames.
+const CHANGES_PER_TURN: usize = 64;
+
+/// Takes in the kernel's routes.
+#[derive(Debug)]
+pub(crate) struct Learner {
+    watcher: RouteWatcher,
+    tables: Vec<u32>,
+    /// Which link has which interface, by its number.
+    links: Vec<u32>,
+    /// What was told since the beginning, while all is told again.
+    told: Option<HashSet<(Prefix, u32)>>,
+    known: HashSet<(Prefix, u32)>,
+    /// What was known before all was told again, and may be gone.
+    stale: hash_set::IntoIter<(Prefix, u32)>,
+    /// Routes that lead to interfaces that are no links of the router.
+    elsewhere: u64,
+    refused: u64,
+}
+
+impl Learner {
+    /// Begins with the calling thread's network namespace.
+    pub(crate) fn open(tables: &[u32], links: Vec<u32>) -> io::Result<Learner> {
+        Ok(Learner {
+            watcher: RouteWatcher::open()?,
+            tables: tables.to_vec(),
+            links,
+            told: None,
+            known: HashSet::new(),
+            stale: HashSet::new().into_iter(),
+            elsewhere: 0,
+            refused: 0,
+        })
+    }
+
+    /// What is readable when there are news.
+    pub(crate) fn fd(&self) -> io::Result<OwnedFd> {
+        self.watcher.as_fd().try_clone_to_owned()
+    }
+
+    /// Has all be told again.
+    pub(crate) fn again(&mut self) -> io::Result<()> {
+        self.watcher.begin()
+    }
+
+    /// Routes that the kernel has and the router does not: their number since
+    /// it began, by being elsewhere and for want of room.
+    pub(crate) fn left_out(&self) -> (u64, u64) {
+        (self.elsewhere, self.refused)
+    }
+
+    /// Takes in some changes; whether there may be more.
+    pub(crate) fn work(&mut self, router: &mut Router) -> io::Result<bool> {
+        for _ in 0..CHANGES_PER_TURN {
+            match self.watcher.next_event()? {
+                None => return Ok(self.sweep(router)),
+                Some(RouteEvent::Begin) => self.told = Some(HashSet::new()),
+                Some(RouteEvent::Set(route)) => self.set(router, &route),
+                Some(RouteEvent::Gone(route)) => self.gone(router, &route),
+                Some(RouteEvent::Complete) => self.complete(),
+            }
+        }
+        Ok(true)
+    }
+
+    fn name(&self, route: &Route) -> Option<(Prefix, u32)> {
+        let prefix = Prefix::new(route.prefix, route.prefix_len)?;
+        let wanted = self.tables.contains(&route.table);
+        wanted.then_some((prefix, route.metric))
+    }
+
+    fn set(&mut self, router: &mut Router, route: &Route) {
+        let Some((prefix, metric)) = self.name(route) else {
+            return;
+        };
+        let Some(target) = self.target(route) else {
+            self.elsewhere += 1;
+            // What it replaces led to a link of ours.
+            return self.gone(router, route);
+        };
+        let origin = Origin::Learned(metric);
+        match router.routes_mut().insert(prefix, origin, target) {
+            Ok(()) => {
+                self.known.insert((prefix, metric));
+                if let Some(told) = &mut self.told {
+                    told.insert((prefix, metric));
+                }
+            }
+            Err(_) => self.refused += 1,
+        }
+    }
+
+    fn gone(&mut self, router: &mut Router, route: &Route) {
+        let Some((prefix, metric)) = self.name(route) else {
+            return;
+        };
+        if self.known.remove(&(prefix, metric)) {
+            router.routes_mut().remove(prefix, Origin::Learned(metric));
+        }
+    }
+
+    /// All was told: what was known before is looked through by and by.
+    fn complete(&mut self) {
+        if let Some(told) = self.told.take() {
+            self.stale = std::mem::replace(&mut self.known, told).into_iter();
+        }
+    }
+
+    /// Removes some of what was not told again; whether there may be more.
+    fn sweep(&mut self, router: &mut Router) -> bool {
+        for _ in 0..CHANGES_PER_TURN {
+            let Some((prefix, metric)) = self.stale.next() else {
+                return false;
+            };
+            if !self.known.contains(&(prefix, metric)) {
+                router.routes_mut().remove(prefix, Origin::Learned(metric));
+            }
+        }
+        true
+    }
+
+    /// Where a route leads over the router's links; `None` if over none.
+    fn target(&self, route: &Route) -> Option<Target> {
+        match route.kind {
+            RouteKind::Blackhole => return Some(Target::Blackhole),
+            RouteKind::Unreachable => return Some(Target::Unreachable),
+            RouteKind::Prohibit => return Some(Target::Prohibit),
+            RouteKind::Unicast => {}
+        }
+        let ours = route.hops.iter().filter_map(|hop| {
+            let link = self.links.iter().position(|index| *index == hop.ifindex)?;
+            let gateway = hop.gateway;
+            let link = link as LinkId;
+            Some(Hop { link, gateway })
+        });
+        let hops: Box<[Hop]> = ours.take(HOPS_MAX).collect();
+        (!hops.is_empty()).then_some(Target::Forward(hops))
+    }
+}

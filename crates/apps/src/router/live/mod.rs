@@ -1,0 +1,601 @@
+//! The router on live links: [`engine`](crate::router::engine)'s core between taps.
+
+pub(crate) mod address_monitor;
+pub(crate) mod flow_cache;
+pub(crate) mod kernel_routes;
+
+use crate::router::engine::config::{Config, ConfigError, Facts};
+use crate::router::engine::{LinkId, Origin, Reason, RouteError, Router, Verdict};
+use crate::router::live::address_monitor::{Addresses, News};
+use crate::router::live::flow_cache::{Follower, remember};
+use crate::router::live::kernel_routes::Learner;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_link::net::{Address, AddressWatcher, Interface, InterfaceError, Neighbours};
+use weir_stack::Prefix;
+use weir_tap::{Frame, HostFilter, HostFilterError, Pull, Tap, TapError};
+
+const _: () = assert!(crate::router::engine::LINKS_MAX == weir_link::xdp::LINKS_MAX as usize);
+
+/// Frames of one link that are looked at together.
+const BATCH: usize = 64;
+/// Of these, how many are taken from one link before all is sent, where many
+/// frames go out at once.
+const BATCHES: usize = 2;
+/// The longest sleep: how often `look` is called where nothing has changed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The same in nanoseconds.
+const LOOK_NS: u64 = LOOK.as_nanos() as u64;
+
+/// Words of neighbours that the host is told between two batches: each takes
+/// calls of the kernel, and frames wait meanwhile.
+const WORDS_PER_TURN: usize = 4;
+
+/// Why a router does not run, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Its configuration is not taken.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An interface is not there.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// An interface is no Ethernet.
+    #[error("interface `{name}` carries no Ethernet frames: a router needs such links")]
+    NotEthernet {
+        /// Which.
+        name: String,
+    },
+    /// The routes do not fit.
+    #[error("{prefix}: {source}")]
+    Route {
+        /// Which did not.
+        prefix: String,
+        /// Why.
+        source: RouteError,
+    },
+    /// The links could not be tapped, or are gone.
+    #[error(transparent)]
+    Tap(#[from] TapError),
+    /// Which frames are the host's is not said well.
+    #[error("[kernel]: host: {0}")]
+    Host(#[from] HostFilterError),
+    /// The kernel does not tell of its routes or interfaces.
+    #[error("the kernel does not tell of its routes ({0})")]
+    Kernel(#[source] io::Error),
+}
+
+/// What there is to see of a running router.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// The names of its links, in order.
+    pub names: &'a [String],
+    /// Its core.
+    pub router: &'a Router,
+    /// What its frames go through.
+    pub tap: &'a Tap,
+    /// Routes of the kernel that lead over other interfaces, and for which
+    /// there was no room.
+    pub left_out: (u64, u64),
+    /// Why the host is still left only what was for the addresses that it had
+    /// before.
+    pub host_refused: Option<&'a str>,
+    /// It has ended: nothing of it will change.
+    pub is_last: bool,
+}
+
+/// Reads the interfaces of a configuration and checks it against them,
+/// without touching them.
+///
+/// # Errors
+/// See [`RunError`].
+pub fn check(config: &Config) -> Result<(), RunError> {
+    let interfaces = interfaces(config)?;
+    host_filter(config, &host_addresses()?)?;
+    make(config, &interfaces).map(drop)
+}
+
+/// Taps the links of a configuration in the calling thread's network
+/// namespace, and routes between them. `look` sees the router when frames
+/// flow, then every 50 ms or so, and says whether to go on; and once more at
+/// the end. While one of `wakes` is readable it is called more often: at once
+/// while no frame comes, and within 1 ms while some do.
+///
+/// With the bypass [`Drop`](weir_tap::Bypass::Drop) nothing passes any more, however it
+/// ends, until the next one is ready or [`clean`]; with `restore` an end that
+/// `look` asked for leaves the links as they were.
+///
+/// # Errors
+/// See [`RunError`].
+pub fn run(
+    config: &Config,
+    tap: weir_tap::Config,
+    restore: bool,
+    wakes: Vec<OwnedFd>,
+    mut look: impl FnMut(View<'_>) -> ControlFlow<()>,
+) -> Result<(), RunError> {
+    // Heard of from before they are read: no change is missed.
+    let addresses = AddressWatcher::open().map_err(RunError::Kernel)?;
+    let host_has = host_addresses()?;
+    let interfaces = interfaces(config)?;
+    let router = make(config, &interfaces)?;
+    let indices: Vec<u32> = interfaces.iter().map(|interface| interface.index).collect();
+    let learner = match config.kernel.routes {
+        true => {
+            let learner = Learner::open(&config.kernel.tables, indices.clone());
+            Some(learner.map_err(RunError::Kernel)?)
+        }
+        false => None,
+    };
+    let filter = host_filter(config, &host_has)?;
+    let host = match filter.is_some() {
+        true => Some(Neighbours::open().map_err(RunError::Kernel)?),
+        false => None,
+    };
+    let names: Vec<String> = interfaces.iter().map(|i| i.name.clone()).collect();
+    let links: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut tap = Tap::across(tap, &links, filter)?;
+    let follow = |tap: &Tap| {
+        let changes = tap.host_changes()?;
+        let addresses = Addresses::follow(addresses, config, &interfaces, host_has, changes);
+        addresses.map_err(RunError::Kernel)
+    };
+    let addresses = match follow(&tap) {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            let _ = tap.unmap();
+            return Err(error);
+        }
+    };
+    let mut running = Running {
+        names,
+        router,
+        config: config.clone(),
+        is_learning: learner.is_some(),
+        learner,
+        host,
+        addresses,
+        routes_refused: 0,
+        host_refused: None,
+        indices,
+        links: tap.links().collect(),
+        began: Instant::now(),
+        held: Vec::with_capacity(BATCH),
+        verdicts: Vec::with_capacity(BATCH),
+        follower: Follower::default(),
+    };
+    let begun = running.wake_on(&mut tap, wakes);
+    let ran = begun.and_then(|()| running.run(&mut tap, &mut look));
+    if let Some(fast) = tap.fast() {
+        fast.tally();
+    }
+    let view = View {
+        is_last: true,
+        ..running.view(&tap)
+    };
+    let _ = look(view);
+    drop(running);
+    if restore && ran.is_ok() {
+        tap.restore();
+    }
+    let unmapped = tap.unmap();
+    ran?;
+    unmapped?;
+    Ok(())
+}
+
+/// Takes off the links of a configuration what a router has left there;
+/// `false` if there is nothing.
+///
+/// # Errors
+/// See [`RunError`]; also while a router has them.
+pub fn clean(config: &Config) -> Result<bool, RunError> {
+    let names: Vec<&str> = config.links.iter().map(|link| &*link.name).collect();
+    Ok(Tap::clean(&names)?)
+}
+
+fn interfaces(config: &Config) -> Result<Vec<Interface>, RunError> {
+    let names = config.links.iter();
+    let interfaces = names.map(|link| Interface::named(&link.name));
+    let interfaces: Vec<Interface> = interfaces.collect::<Result<_, InterfaceError>>()?;
+    for (number, interface) in interfaces.iter().enumerate() {
+        let mut before = interfaces[..number].iter();
+        // By another of its names.
+        if before.any(|other| other.index == interface.index) {
+            return Err(config.same_link(number, &interface.name).into());
+        }
+    }
+    Ok(interfaces)
+}
+
+fn host_addresses() -> Result<Vec<Address>, RunError> {
+    Ok(to_host(&weir_link::net::interfaces()?))
+}
+
+/// The addresses of these interfaces of the host that packets come to from
+/// elsewhere.
+pub(crate) fn to_host(all: &[Interface]) -> Vec<Address> {
+    let addresses = all.iter().flat_map(|interface| &interface.addresses);
+    let addresses = addresses.filter(|address| !address.ip.is_loopback());
+    addresses.cloned().collect()
+}
+
+/// What the host's own protocols have of the links, with these addresses.
+fn host_filter(config: &Config, addresses: &[Address]) -> Result<Option<HostFilter>, RunError> {
+    let text = config.kernel.host.filter();
+    let filter = text.map(|text| HostFilter::new(addresses, &text));
+    Ok(filter.transpose()?)
+}
+
+fn make(config: &Config, interfaces: &[Interface]) -> Result<Router, RunError> {
+    let facts = interfaces.iter().map(facts);
+    let facts = facts.collect::<Result<Vec<Facts>, RunError>>()?;
+    let (settings, routes) = config.settings(&facts)?;
+    let full = |prefix: String| move |source| RunError::Route { prefix, source };
+    let mut router = Router::new(&settings, seed()).map_err(full("the links' networks".into()))?;
+    for (prefix, target) in routes {
+        let inserted = router
+            .routes_mut()
+            .insert(prefix, Origin::Configured, target);
+        inserted.map_err(full(prefix.to_string()))?;
+    }
+    for (number, interface) in interfaces.iter().enumerate() {
+        router.set_link_up(number as LinkId, interface.running);
+    }
+    Ok(router)
+}
+
+fn facts(interface: &Interface) -> Result<Facts, RunError> {
+    if interface.loopback {
+        let interface = interface.name.clone();
+        return Err(TapError::Loopback { interface }.into());
+    }
+    let hardware: Result<[u8; 6], _> = interface.address.as_slice().try_into();
+    let is_ethernet = interface.header_bytes() == weir_wire::ethernet::Repr::LEN;
+    match hardware {
+        Ok(hardware) if is_ethernet => Ok(Facts {
+            hardware: weir_wire::ethernet::Address(hardware),
+            mtu: interface.mtu as usize,
+            addresses: prefixes(interface),
+        }),
+        _ => Err(RunError::NotEthernet {
+            name: interface.name.clone(),
+        }),
+    }
+}
+
+/// An interface's addresses.
+pub(crate) fn prefixes(interface: &Interface) -> Vec<Prefix> {
+    let addresses = interface.addresses.iter();
+    addresses
+        .filter_map(|address| Prefix::new(address.ip, address.prefix_len))
+        .collect()
+}
+
+/// Bits that others cannot know: where a hash map's keys begin.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+struct Running {
+    names: Vec<String>,
+    router: Router,
+    config: Config,
+    learner: Option<Learner>,
+    /// The kernel may have more to tell of its routes.
+    is_learning: bool,
+    /// Where the host's own protocols use the links, too.
+    host: Option<Neighbours>,
+    addresses: Addresses,
+    /// Routes to our own addresses for which there was no room.
+    routes_refused: u64,
+    host_refused: Option<String>,
+    indices: Vec<u32>,
+    links: Vec<weir_tap::LinkId>,
+    began: Instant,
+    held: Vec<Frame>,
+    verdicts: Vec<Verdict>,
+    follower: Follower,
+}
+
+impl Running {
+    /// What ends a wait for frames.
+    fn wake_on(&self, tap: &mut Tap, wakes: Vec<OwnedFd>) -> Result<(), RunError> {
+        let learner = self.learner.iter().map(Learner::fd);
+        let own = learner.chain([self.addresses.fd()]);
+        let own: io::Result<Vec<OwnedFd>> = own.collect();
+        let own = own.map_err(RunError::Kernel)?;
+        wakes.into_iter().chain(own).for_each(|fd| tap.wake_on(fd));
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        tap: &mut Tap,
+        look: &mut impl FnMut(View<'_>) -> ControlFlow<()>,
+    ) -> Result<(), RunError> {
+        // Begin with all routes.
+        while self.learn()? || !self.router.routes().is_settled() {
+            self.router.poll(self.now_ns());
+        }
+        self.set_clock();
+        tap.ready()?;
+        for link in 0..self.links.len() {
+            self.take_link(tap, link);
+        }
+        let batches = if tap.is_bulk() { BATCHES } else { 1 };
+        let (mut now_ns, mut look_ns) = (0, 0);
+        let mut rounds = 0_u32;
+        loop {
+            if tap.is_woken() || now_ns >= look_ns {
+                look_ns = now_ns + LOOK_NS;
+                tap.watch_links()?;
+                self.hear_links(tap)?;
+                self.hear_addresses()?;
+                self.is_learning = self.learner.is_some();
+                if look(self.view(tap)).is_break() {
+                    return Ok(());
+                }
+            }
+            rounds = rounds.wrapping_add(1);
+            let idle = !tap.pull(Pull::Frame(self.patience()))?;
+            now_ns = self.now_ns();
+            for link in 0..self.links.len() {
+                for _ in 0..batches {
+                    let is_whole = self.batch(tap, link, now_ns)?;
+                    self.send_own(tap)?;
+                    if !is_whole {
+                        break;
+                    }
+                }
+            }
+            self.router.poll(now_ns);
+            self.send_own(tap)?;
+            tap.push()?;
+            self.tell_host();
+            if self.is_learning && (idle || rounds.is_multiple_of(16)) {
+                self.is_learning = self.learn()?;
+            }
+            if let Some(fast) = tap.fast() {
+                self.follower.follow(fast, &mut self.router, now_ns);
+            }
+        }
+    }
+
+    fn view<'a>(&'a self, tap: &'a Tap) -> View<'a> {
+        let (elsewhere, refused) = self.learner.as_ref().map_or((0, 0), Learner::left_out);
+        View {
+            names: &self.names,
+            router: &self.router,
+            tap,
+            left_out: (elsewhere, refused + self.routes_refused),
+            host_refused: self.host_refused.as_deref(),
+            is_last: false,
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// How long nothing is to be done.
+    fn patience(&self) -> Duration {
+        if self.follower.is_busy() || self.is_learning {
+            return Duration::ZERO;
+        }
+        let due = self.router.next_ns().map(|due| {
+            let left = due.saturating_sub(self.now_ns());
+            Duration::from_nanos(left)
+        });
+        due.map_or(LOOK, |due| due.min(LOOK))
+    }
+
+    fn set_clock(&mut self) {
+        let day = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+        let day_ms = day.map(|time| (time.as_millis() % 86_400_000) as u32);
+        if let Some(day_ms) = day_ms {
+            self.router.set_clock(self.now_ns(), day_ms);
+        }
+    }
+
+    fn learn(&mut self) -> Result<bool, RunError> {
+        match &mut self.learner {
+            Some(learner) => learner.work(&mut self.router).map_err(RunError::Kernel),
+            None => Ok(false),
+        }
+    }
+
+    /// Takes in which links carry frames, and how long ones.
+    fn hear_links(&mut self, tap: &mut Tap) -> Result<(), RunError> {
+        let mut is_changed = false;
+        for link in 0..self.links.len() {
+            if tap.take_changed(self.links[link]).is_some() {
+                self.take_link(tap, link);
+                is_changed = true;
+            }
+        }
+        match &mut self.learner {
+            Some(learner) if is_changed => learner.again().map_err(RunError::Kernel),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes in a link as it is now.
+    fn take_link(&mut self, tap: &Tap, link: usize) {
+        let id = self.links[link];
+        let (Some(interface), Some(mtu)) = (tap.interface(id), tap.mtu(id)) else {
+            return;
+        };
+        let number = link as LinkId;
+        self.router.set_link_up(number, interface.running);
+        self.router.set_mtu(number, self.config.mtu(link, mtu));
+    }
+
+    /// Takes in which addresses are the router's.
+    fn hear_addresses(&mut self) -> Result<(), RunError> {
+        for news in self.addresses.all() {
+            match news {
+                News::Addresses(links) => {
+                    for (link, addresses) in (0..).zip(links) {
+                        let set = self.router.set_addresses(link, addresses);
+                        self.routes_refused += u64::from(set.is_err());
+                    }
+                }
+                News::Host(refused) => self.host_refused = refused,
+                News::Failed(error) => return Err(RunError::Kernel(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// One batch of one link: each frame goes from ring to ring.
+    /// Tells whether it was a whole one.
+    fn batch(&mut self, tap: &mut Tap, link: usize, now_ns: u64) -> Result<bool, RunError> {
+        let mut held = std::mem::take(&mut self.held);
+        let count = tap.take_many(self.links[link], BATCH, &mut held)?;
+        if held.iter().all(|frame| frame.pieces() == 1) {
+            self.forward(tap, link, now_ns, &mut held)?;
+        } else {
+            self.mixed(tap, link, now_ns, &mut held)?;
+        }
+        self.held = held;
+        Ok(count == BATCH)
+    }
+
+    /// Frames of one piece each.
+    #[inline]
+    fn forward(
+        &mut self,
+        tap: &mut Tap,
+        link: usize,
+        now_ns: u64,
+        held: &mut Vec<Frame>,
+    ) -> Result<(), RunError> {
+        if held.is_empty() {
+            return Ok(());
+        }
+        self.router
+            .process(now_ns, link as LinkId, held, &mut self.verdicts);
+        let alike = match tap.fast() {
+            Some(_) => self.router.alike(),
+            None => 0,
+        };
+        let (station, _) = self.router.link(link as LinkId);
+        let frames = held.drain(..).zip(&self.verdicts).enumerate();
+        for (place, (mut frame, verdict)) in frames {
+            let Verdict::Forward { link: out, len } = *verdict else {
+                continue;
+            };
+            if alike >> place & 1 == 1 {
+                let (_, mtu) = self.router.link(out);
+                let came = (link as LinkId, station);
+                remember(tap, came, (out, mtu), &frame.bytes()[..len]);
+            }
+            frame.set_len(len);
+            if !tap.give(self.links[usize::from(out)], frame)? {
+                self.router.not_taken(out, 1, len as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frames of which some lie in several pieces, in order.
+    #[cold]
+    fn mixed(
+        &mut self,
+        tap: &mut Tap,
+        link: usize,
+        now_ns: u64,
+        held: &mut Vec<Frame>,
+    ) -> Result<(), RunError> {
+        let mut one = Vec::with_capacity(1);
+        for frame in held.drain(..) {
+            if frame.pieces() > 1 {
+                self.long(tap, link, now_ns, frame)?;
+            } else {
+                one.push(frame);
+                self.forward(tap, link, now_ns, &mut one)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A frame that lies in several pieces is put together for its verdict.
+    #[cold]
+    fn long(
+        &mut self,
+        tap: &mut Tap,
+        link: usize,
+        now_ns: u64,
+        mut frame: Frame,
+    ) -> Result<(), RunError> {
+        let mut bytes = Vec::new();
+        frame.copy_to(&mut bytes);
+        let mut verdicts = Vec::with_capacity(1);
+        self.router
+            .process(now_ns, link as LinkId, &mut [&mut bytes[..]], &mut verdicts);
+        if let Some(Verdict::Forward { link, len }) = verdicts.first().copied() {
+            let sent =
+                frame.set(&bytes[..len]) && tap.give(self.links[usize::from(link)], frame)?;
+            if !sent {
+                self.router.not_taken(link, 1, len as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the host's own protocols what neighbours have said, if they want
+    /// to know. What the kernel does not take, a link that goes down for one,
+    /// it will ask for again.
+    fn tell_host(&mut self) {
+        let Some(host) = &mut self.host else { return };
+        for _ in 0..WORDS_PER_TURN {
+            let Some(heard) = self.router.next_heard() else {
+                return;
+            };
+            let _ = host.tell(&weir_link::net::NeighbourNews {
+                ifindex: self.indices[usize::from(heard.link)],
+                address: heard.address,
+                hardware: heard.hardware.0,
+                solicited: heard.solicited,
+                replaces: heard.replaces,
+                router: heard.router,
+            });
+        }
+    }
+
+    /// Sends what the router itself has to send, all of it: frames that come
+    /// meanwhile are copied to wait behind what it forwards. What a link does
+    /// not take is dropped, so that nobody waits for that link.
+    fn send_own(&mut self, tap: &mut Tap) -> Result<(), RunError> {
+        while let Some((link, bytes)) = self.router.next_own() {
+            let mut room = tap.alloc();
+            if room.is_none() {
+                tap.push()?;
+                tap.pull(Pull::Chunks(1))?;
+                room = tap.alloc();
+            }
+            let filled = room.as_mut().is_some_and(|frame| frame.set(&bytes));
+            let sent = match room {
+                Some(frame) if filled => tap.give(self.links[usize::from(link)], frame)?,
+                _ => false,
+            };
+            if !sent {
+                self.router.not_taken(link, 1, bytes.len() as u64);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl View<'_> {
+    /// Every count by its name and labels, as [`Reason`]s and links have them.
+    pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let drops = self.router.counters().drops();
+        drops.map(|(reason, count): (Reason, u64)| (reason.name(), count))
+    }
+}

@@ -1,0 +1,6 @@
+//! The router: live links in `live`, and an engine without I/O in `engine`.
+
+pub mod engine;
+mod live;
+
+pub use live::{RunError, View, check, clean, run};

@@ -1,0 +1,133 @@
+//! Ports that processes of the superuser have opened by themselves: each such
+//! process tells whoever asks, at a socket in a folder of root's alone.
+//!
+//! ```text
+//!  /run/weir/local/
+//!  └── 4711-4026531840.sock    of process 4711, for one network namespace
+//! ```
+//!
+//! Who connects is told everything at once, and the connection ends. What a
+//! dead process has left is removed by whoever comes next.
+
+use crate::protocol::{
+    Answer, Channel, InterfaceStatus, Listener, PortStatus, Said, decode, encode,
+};
+use crate::runtime_dir::{FOLDER_DEFAULT, open_folder};
+use rustix::fs::Mode;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a process may take to tell; it may be stopped.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What the ports of one process and network namespace are.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct InProcess {
+    /// The network namespace, by its number in `/proc`.
+    pub namespace: Option<u64>,
+    /// The ports.
+    pub ports: Vec<PortStatus>,
+    /// The interfaces that they are on.
+    pub interfaces: Vec<InterfaceStatus>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(FOLDER_DEFAULT).join("local")
+}
+
+/// Where this process tells of its ports; `None` where it cannot, and then
+/// nobody sees them.
+pub(super) fn announce(namespace: u64) -> Option<Listener> {
+    open_folder(Path::new(FOLDER_DEFAULT)).ok()?;
+    let folder = folder();
+    match rustix::fs::mkdir(&folder, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(_) => return None,
+    }
+    sweep();
+    let name = format!("{}-{namespace}.sock", std::process::id());
+    Listener::bind(&folder.join(name)).ok()
+}
+
+/// Answers to whoever has connected; on a thread of its own, since they may
+/// not read.
+pub(super) fn tell(channel: Channel, all: Vec<Answer>) {
+    let tell = move || {
+        for answer in all {
+            let Ok(bytes) = encode(&Said::Answer { to: 0, answer }) else {
+                return;
+            };
+            if channel.send(&bytes, &[], true).is_err() {
+                return;
+            }
+        }
+    };
+    // Without a thread they are told nothing.
+    let thread = std::thread::Builder::new().name("weir-status".into());
+    let _ = thread.spawn(tell);
+}
+
+/// The ports of all processes that have opened some without a broker; only
+/// the superuser sees any.
+pub fn in_process() -> Vec<InProcess> {
+    sockets().iter().filter_map(|path| ask(path)).collect()
+}
+
+/// Removes what dead processes have left.
+pub(crate) fn sweep() {
+    for path in sockets() {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let pid = name.and_then(|name| name.split('-').next());
+        let is_dead = |pid: &str| !Path::new("/proc").join(pid).exists();
+        if pid.is_none_or(is_dead) {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
+fn sockets() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder()).into_iter().flatten();
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+/// The namespace that a socket's name tells of.
+fn namespace_of(path: &Path) -> Option<u64> {
+    let (_, namespace) = path.file_stem()?.to_str()?.split_once('-')?;
+    namespace.parse().ok()
+}
+
+fn ask(path: &Path) -> Option<InProcess> {
+    let channel = match Channel::connect(path) {
+        Ok(channel) => channel,
+        Err(error) => {
+            // Another process has the number of the dead one.
+            if error.kind() == io::ErrorKind::ConnectionRefused {
+                let _ = std::fs::remove_file(path);
+            }
+            return None;
+        }
+    };
+    channel.wait_at_most(PATIENCE).ok()?;
+    let mut all = InProcess {
+        namespace: namespace_of(path),
+        ..InProcess::default()
+    };
+    // To the end of the connection.
+    while let Ok(Some(message)) = channel.receive(true) {
+        match decode(&message.bytes) {
+            Ok(Said::Answer {
+                answer: Answer::Ports { mut ports, .. },
+                ..
+            }) => all.ports.append(&mut ports),
+            Ok(Said::Answer {
+                answer: Answer::Interface(status),
+                ..
+            }) => all.interfaces.push(status),
+            _ => return None,
+        }
+    }
+    Some(all)
+}

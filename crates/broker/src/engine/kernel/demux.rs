@@ -1,0 +1,570 @@
+//! One interface's plan in the kernel.
+
+use super::pins::Pins;
+use super::worker::{Done, Job, Worker};
+use super::{namespace, random, system};
+use crate::engine::{Counted, Divider, Queue, Reserved};
+use crate::interface::Facts;
+use crate::protocol::{Attach, ErrorKind, Refusal};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use weir_demux::kernel::{
+    Change, Clock, Hook as PlanHook, KernelPlan, MapRole, Options, PortSettings, Recompile,
+};
+use weir_demux::{Binding, BindingId, Filter};
+use weir_link::bpf::{Hook, Map, Program};
+use weir_link::live::{Dispatcher, UNDER_WAY_MAX, cost};
+use weir_link::net::{Interface, XdpMode};
+use weir_link::plan::{PlanMaps, PortMaps};
+
+/// Slots for ports of one interface, and one that is the worker's.
+const SLOTS: u32 = 1 << 12;
+
+/// Rings set aside for each size in use: 2 MiB of an interface's first port,
+/// where it asks for 1 MiB. To make another takes a tenth of a millisecond for
+/// each MiB, and some more to put it in its place.
+const AHEAD: usize = 2;
+/// Said where the verifier takes a program only with `CAP_PERFMON`.
+const NO_BARRIERS: &str = "the ports' filters run without the kernel's barriers against \
+                           speculative execution: its verifier takes them only so";
+/// Larger rings are not set aside ahead of need.
+const AHEAD_RING_MAX: u64 = 4 << 20;
+/// What the first port is likely to ask for.
+const RING_DEFAULT: u64 = 1 << 20;
+
+/// Divides the frames of one interface in the kernel. Everything goes with
+/// it: programs, maps, rings, but for what readers hold.
+#[derive(Debug)]
+pub struct KernelDivider {
+    ifindex: u32,
+    is_loopback: bool,
+    /// Interfaces are numbered anew in each network namespace.
+    namespace: u64,
+    plan: Plan,
+    maps: PlanMaps,
+    attached: Option<Attach>,
+    dispatchers: Vec<Dispatcher>,
+    /// The move from tc to XDP that is under way: both are there, and a frame
+    /// that XDP has marked is none of tc's any more.
+    leaving: Option<u64>,
+    moves: u64,
+    /// The programs in the slots are not the plan's: loading failed.
+    is_stale: bool,
+    /// The kernel has refused to remove a binding.
+    is_behind: bool,
+    /// Writes only, no programs: they come at the end.
+    is_held: bool,
+    pins: Option<Pins>,
+    worker: Worker,
+    free: Vec<u32>,
+    /// Rings at their slots that are nobody's, by size.
+    ahead: BTreeMap<u64, Vec<(u32, Map)>>,
+    /// Rings of that size that the worker has been asked for.
+    ordered: BTreeMap<u64, usize>,
+    waiting: BTreeMap<u64, VecDeque<(u32, Queue)>>,
+    ready: Vec<(u32, Result<Reserved, Refusal>)>,
+    used: BTreeMap<u32, u64>,
+    asked_grace: bool,
+    /// Slots of ports that are closed, whose bindings the kernel may still
+    /// have.
+    bound_still: Vec<u32>,
+}
+
+/// The plan, with a short debug form.
+struct Plan(KernelPlan);
+
+impl std::fmt::Debug for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Plan({} bindings)", self.0.len())
+    }
+}
+
+impl KernelDivider {
+    pub(super) fn new(
+        facts: &Facts,
+        namespace: u64,
+        news: Arc<OwnedFd>,
+        pins: Option<Pins>,
+    ) -> Result<KernelDivider, Refusal> {
+        let plan = plan();
+        let maps = PlanMaps::new(&plan).map_err(system)?;
+        if let Some(pins) = &pins {
+            pins.sweep().map_err(system)?;
+            maps.pin(&pins.folder).map_err(system)?;
+        }
+        let mut divider = KernelDivider::over(facts, namespace, news, pins, plan, maps)?;
+        divider.order(RING_DEFAULT);
+        Ok(divider)
+    }
+
+    /// As the broker before has left it; `None` if that is nothing of use.
+    pub(super) fn adopt(
+        facts: &Facts,
+        namespace: u64,
+        news: Arc<OwnedFd>,
+        pins: Pins,
+    ) -> Result<Option<KernelDivider>, Refusal> {
+        let plan = plan();
+        let ports = PortMaps::pinned(&pins.folder).map_err(system)?;
+        let Some(ports) = ports.filter(|ports| ports.ports_max() == SLOTS) else {
+            return Ok(None);
+        };
+        let maps = PlanMaps::over(&plan, ports).map_err(system)?;
+        maps.pin(&pins.folder).map_err(system)?;
+        let mut dispatchers = Vec::new();
+        let xdp = match Interface::numbered(facts.ifindex).map_err(system)?.xdp {
+            Some(xdp) if xdp.mode == XdpMode::Native => Hook::XdpNative,
+            _ => Hook::XdpGeneric,
+        };
+        for hook in [xdp, Hook::TcIngress, Hook::TcEgress] {
+            let adopted = Dispatcher::adopt(&pins.folder, hook).map_err(system)?;
+            dispatchers.extend(adopted.filter(|one| one.ifindex() == facts.ifindex));
+        }
+        let attached = dispatchers.iter().find_map(|one| place(one.hook()));
+        let Some(attached) = attached else {
+            return Ok(None);
+        };
+        let mut divider = KernelDivider::over(facts, namespace, news, Some(pins), plan, maps)?;
+        divider.dispatchers = dispatchers;
+        divider.attached = Some(attached);
+        divider.is_held = true;
+        Ok(Some(divider))
+    }
+
+    fn over(
+        facts: &Facts,
+        namespace: u64,
+        news: Arc<OwnedFd>,
+        pins: Option<Pins>,
+        plan: KernelPlan,
+        maps: PlanMaps,
+    ) -> Result<KernelDivider, Refusal> {
+        let rings = maps.map(MapRole::Rings).try_clone().map_err(system)?;
+        let spare = SLOTS - 1;
+        Ok(KernelDivider {
+            ifindex: facts.ifindex,
+            is_loopback: facts.is_loopback,
+            namespace,
+            plan: Plan(plan),
+            maps,
+            attached: None,
+            dispatchers: Vec::new(),
+            leaving: None,
+            moves: 0,
+            is_stale: false,
+            is_behind: false,
+            is_held: false,
+            pins,
+            worker: Worker::start(rings, spare, news).map_err(system)?,
+            free: (0..spare).rev().collect(),
+            ahead: BTreeMap::new(),
+            ordered: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            ready: Vec::new(),
+            used: BTreeMap::new(),
+            asked_grace: false,
+            bound_still: Vec::new(),
+        })
+    }
+
+    /// Has the worker make rings of a size, as many as wait for one and some
+    /// more.
+    fn order(&mut self, bytes: u64) {
+        let waiting = self.waiting.get(&bytes).map_or(0, VecDeque::len);
+        let spare = match bytes <= AHEAD_RING_MAX {
+            true => AHEAD,
+            false => 0,
+        };
+        let there = self.ahead.get(&bytes).map_or(0, Vec::len);
+        let ordered = self.ordered.entry(bytes).or_insert(0);
+        while there + *ordered < waiting + spare {
+            let Some(slot) = self.free.pop() else { break };
+            *ordered += 1;
+            let bytes = bytes as u32;
+            self.worker.ask(Job::Add { slot, bytes });
+        }
+    }
+
+    /// Gives those who wait what the worker has done.
+    fn take_in(&mut self) {
+        let done: Vec<Done> = self.worker.done().collect();
+        for one in done {
+            match one {
+                Done::Added { slot, bytes, ring } => self.added(slot, u64::from(bytes), ring),
+                Done::Removed { slot } => self.free.push(slot),
+                Done::Moved(number) => {
+                    // Not where it has moved back, or on, since.
+                    if self.leaving == Some(number) {
+                        self.leaving = None;
+                        let _ = self.leave(|hook| hook == Hook::TcIngress);
+                    }
+                }
+                Done::Grace { epoch } => {
+                    self.asked_grace = false;
+                    let change = self.plan.0.reclaim(epoch);
+                    // Writes only: nothing is renewed.
+                    let _ = self.maps.apply(&self.plan.0, &change);
+                    self.settle_later();
+                }
+            }
+        }
+    }
+
+    fn added(&mut self, slot: u32, bytes: u64, ring: Result<Map, String>) {
+        if let Some(ordered) = self.ordered.get_mut(&bytes) {
+            *ordered = ordered.saturating_sub(1);
+        }
+        match ring {
+            Ok(ring) => {
+                self.ahead.entry(bytes).or_default().push((slot, ring));
+                self.serve(bytes);
+            }
+            Err(error) => {
+                self.free.push(slot);
+                if let Some((token, _)) = self.waiting.get_mut(&bytes).and_then(VecDeque::pop_front)
+                {
+                    let refusal = system(format!("no ring of {bytes} bytes: {error}"));
+                    self.ready.push((token, Err(refusal)));
+                }
+            }
+        }
+    }
+
+    /// Hands out rings of a size while there are both rings and takers.
+    fn serve(&mut self, bytes: u64) {
+        let ahead = self.ahead.entry(bytes).or_default();
+        let waiting = self.waiting.entry(bytes).or_default();
+        while !ahead.is_empty()
+            && let Some((token, queue)) = waiting.pop_front()
+            && let Some((slot, ring)) = ahead.pop()
+        {
+            let settings = PortSettings {
+                snap_len: queue.snap_len,
+                clock: if queue.timestamps {
+                    Clock::Boot
+                } else {
+                    Clock::None
+                },
+                ..PortSettings::default()
+            };
+            let result = self
+                .maps
+                .set_port(slot, settings, true)
+                .and_then(|()| self.maps.clear_counters(slot))
+                .map_err(system)
+                .and_then(|()| {
+                    Ok(Reserved {
+                        slot,
+                        ring: ring.info().map_err(system)?.id,
+                        fds: vec![("ring".to_owned(), ring.into())],
+                    })
+                });
+            self.used.insert(slot, bytes);
+            if result.is_err() {
+                self.used.remove(&slot);
+                self.worker.ask(Job::Remove { slot });
+            }
+            self.ready.push((token, result));
+        }
+    }
+
+    /// Puts a change into the kernel.
+    fn apply(&mut self, change: &Change) -> Result<(), Refusal> {
+        // Should new tables fail to be made, the programs are of old ones.
+        self.is_stale |= change.programs == Recompile::Required;
+        self.maps.apply(&self.plan.0, change).map_err(system)?;
+        match self.is_held {
+            true => Ok(()),
+            false => self.take_effect(),
+        }
+    }
+
+    /// Has the programs run what the plan says.
+    fn take_effect(&mut self) -> Result<(), Refusal> {
+        if self.is_stale {
+            self.load_all()?;
+        }
+        // The programs and tables are the plan's: nothing that was unbound is
+        // in them.
+        self.is_behind = false;
+        for slot in std::mem::take(&mut self.bound_still) {
+            self.worker.ask(Job::Remove { slot });
+        }
+        self.settle_later();
+        Ok(())
+    }
+
+    fn load_all(&mut self) -> Result<(), Refusal> {
+        self.is_stale = true;
+        self.plan.0.prepare_recompile();
+        for dispatcher in &self.dispatchers {
+            let program = self.program(dispatcher.hook())?;
+            dispatcher.set(&program).map_err(system)?;
+        }
+        self.is_stale = false;
+        Ok(())
+    }
+
+    fn program(&self, hook: Hook) -> Result<Program, Refusal> {
+        let hook = plan_hook(hook);
+        self.maps.load(&self.plan.0, hook).map_err(system)
+    }
+
+    /// Has the plan run at a hook too.
+    fn ensure(&mut self, hook: Hook) -> Result<(), Refusal> {
+        if self.dispatchers.iter().any(|one| one.hook() == hook) {
+            return Ok(());
+        }
+        let pins = self.pins.as_ref().map(|pins| &pins.folder);
+        let program = self.program(hook)?;
+        let attached = Dispatcher::attach_with(self.ifindex, hook, pins, Some(&program));
+        self.dispatchers.push(attached.map_err(system)?);
+        Ok(())
+    }
+
+    /// Takes the plan off XDP, but for one hook.
+    fn leave_xdp(&mut self, but: Option<Hook>) -> Result<(), Refusal> {
+        self.leave(|hook| hook.is_xdp() && Some(hook) != but)
+    }
+
+    fn leave(&mut self, which: impl Fn(Hook) -> bool) -> Result<(), Refusal> {
+        let pins = self.pins.as_ref().map(|pins| &pins.folder);
+        let mut left = self.dispatchers.extract_if(.., |one| which(one.hook()));
+        left.try_for_each(|one| one.detach(pins).map_err(system))
+    }
+
+    /// Removes the rings of slots that are nobody's.
+    fn sweep_rings(&mut self) -> Result<(), Refusal> {
+        let rings = self.maps.map(MapRole::Rings);
+        let mut found = BTreeSet::new();
+        for slot in (0..SLOTS - 1).filter(|slot| !self.used.contains_key(slot)) {
+            if rings.lookup(&slot.to_ne_bytes()).map_err(system)?.is_some() {
+                found.insert(slot);
+            }
+        }
+        self.free
+            .retain(|slot| !self.used.contains_key(slot) && !found.contains(slot));
+        for slot in found {
+            self.worker.ask(Job::Remove { slot });
+        }
+        Ok(())
+    }
+
+    /// Asks for word when what is written now has reached every frame.
+    fn settle_later(&mut self) {
+        if !self.asked_grace && !self.plan.0.is_quiescent() {
+            self.asked_grace = true;
+            let epoch = self.plan.0.epoch();
+            self.worker.ask(Job::Grace { epoch });
+        }
+    }
+}
+
+fn plan() -> KernelPlan {
+    KernelPlan::new(Options {
+        // So that peers cannot choose collisions.
+        seed: random(),
+        ports_max: SLOTS,
+        ..Options::default()
+    })
+}
+
+/// The plan's name for a hook.
+fn plan_hook(hook: Hook) -> PlanHook {
+    match hook {
+        Hook::XdpNative | Hook::XdpGeneric => PlanHook::Xdp,
+        Hook::TcIngress => PlanHook::TcIngress,
+        Hook::TcEgress => PlanHook::TcEgress,
+    }
+}
+
+/// The place of a hook for frames that come in.
+fn place(hook: Hook) -> Option<Attach> {
+    match hook {
+        Hook::XdpNative => Some(Attach::XdpNative),
+        Hook::XdpGeneric => Some(Attach::XdpGeneric),
+        Hook::TcIngress => Some(Attach::Tc),
+        Hook::TcEgress => None,
+    }
+}
+
+/// Where frames that come in are seen.
+fn ingress(attach: Attach) -> Hook {
+    match attach {
+        Attach::Auto | Attach::Tc => Hook::TcIngress,
+        Attach::XdpGeneric => Hook::XdpGeneric,
+        Attach::XdpNative => Hook::XdpNative,
+    }
+}
+
+impl Divider for KernelDivider {
+    fn attached(&self) -> Option<Attach> {
+        self.attached
+    }
+
+    fn cost(&self) -> String {
+        let hooks = || self.dispatchers.iter().map(Dispatcher::hook);
+        let mut costs: Vec<&str> = hooks().map(cost).collect();
+        if hooks().any(|hook| self.maps.needs_perfmon(plan_hook(hook))) {
+            costs.push(NO_BARRIERS);
+        }
+        costs.join("\n")
+    }
+
+    fn attach(&mut self, attach: Attach) -> Result<(), Refusal> {
+        if namespace().map_err(system)? != self.namespace {
+            return Err(system(
+                "the thread has left the interface's network namespace",
+            ));
+        }
+        // What leaves by the loopback comes in there: once is enough.
+        if !self.is_loopback {
+            self.ensure(Hook::TcEgress)?;
+        }
+        let to = ingress(attach);
+        if !to.is_xdp() {
+            self.leaving = None;
+            self.ensure(to)?;
+            self.attached = Some(attach);
+            return self.leave_xdp(None);
+        }
+        if self
+            .dispatchers
+            .iter()
+            .any(|one| one.hook().is_xdp() && one.hook() != to)
+        {
+            // Two kinds of XDP cannot be there at once: tc divides meanwhile.
+            self.leaving = None;
+            self.ensure(Hook::TcIngress)?;
+            self.attached = Some(Attach::Tc);
+            self.leave_xdp(Some(to))?;
+        }
+        self.ensure(to)?;
+        self.attached = Some(attach);
+        if self
+            .dispatchers
+            .iter()
+            .any(|one| one.hook() == Hook::TcIngress)
+        {
+            self.moves += 1;
+            self.leaving = Some(self.moves);
+            self.worker.later(UNDER_WAY_MAX, Done::Moved(self.moves));
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, token: u32, queue: &Queue) {
+        let bytes = queue.ring.0;
+        self.waiting
+            .entry(bytes)
+            .or_default()
+            .push_back((token, *queue));
+        self.take_in();
+        self.serve(bytes);
+        self.order(bytes);
+        let waiting = self.waiting.get_mut(&bytes);
+        if self.ordered.get(&bytes) == Some(&0)
+            && let Some(waiting) = waiting
+            && let Some((token, _)) = waiting.pop_front()
+        {
+            let message = format!("all {SLOTS} places for ports of this interface are in use");
+            self.ready
+                .push((token, Err(Refusal::new(ErrorKind::Limit, message))));
+        }
+    }
+
+    fn reserved(&mut self) -> Vec<(u32, Result<Reserved, Refusal>)> {
+        self.take_in();
+        std::mem::take(&mut self.ready)
+    }
+
+    fn bind(&mut self, binding: Binding) -> Result<BindingId, Refusal> {
+        let bound = self.plan.0.bind(binding);
+        let (id, change) = bound.map_err(|error| Refusal::new(ErrorKind::Limit, error))?;
+        if let Err(refusal) = self.apply(&change) {
+            self.unbind(id);
+            return Err(refusal);
+        }
+        Ok(id)
+    }
+
+    fn rebind(&mut self, id: BindingId, filter: Filter) -> Result<(), Refusal> {
+        let changed = self.plan.0.change_filter(id, filter);
+        let change = changed.map_err(|error| Refusal::new(ErrorKind::Limit, error))?;
+        self.apply(&change)
+    }
+
+    fn unbind(&mut self, id: BindingId) {
+        if let Ok(change) = self.plan.0.unbind(id) {
+            // A program that could not be loaded is tried again with the next
+            // change; what is unbound says nothing by then.
+            self.is_behind |= self.apply(&change).is_err();
+        }
+    }
+
+    fn release(&mut self, slot: u32) {
+        if self.used.remove(&slot).is_none() {
+            return;
+        }
+        // Another port's frames are not to come by a binding of this one's.
+        match self.is_behind || self.is_held {
+            true => self.bound_still.push(slot),
+            false => self.worker.ask(Job::Remove { slot }),
+        }
+    }
+
+    fn life(&self) -> Weak<()> {
+        self.worker.life()
+    }
+
+    fn take_over(&mut self, slot: u32, queue: &Queue) -> Option<u32> {
+        let rings = self.maps.map(MapRole::Rings);
+        let id = rings.lookup(&slot.to_ne_bytes()).ok()??;
+        self.used.insert(slot, queue.ring.0);
+        Some(u32::from_ne_bytes(id.try_into().ok()?))
+    }
+
+    fn resume(&mut self) -> Result<(), Refusal> {
+        self.is_held = false;
+        self.load_all()?;
+        if let Some(pins) = &self.pins {
+            // The broker's before: no program goes on in it any more.
+            self.maps.pin_only(&pins.folder).map_err(system)?;
+        }
+        // Both, or neither, where the broker died on the way.
+        if let Some(attached) = self.attached {
+            self.attach(attached)?;
+        }
+        self.settle_later();
+        // All that is no port's goes.
+        self.bound_still.clear();
+        self.sweep_rings()
+    }
+
+    fn hold(&mut self) {
+        self.is_held = true;
+    }
+
+    fn commit(&mut self) -> Result<(), Refusal> {
+        self.is_held = false;
+        let done = self.take_effect();
+        self.is_behind |= done.is_err();
+        done
+    }
+
+    fn hand_over(&mut self) {
+        if let Some(pins) = &mut self.pins {
+            pins.is_kept = true;
+        }
+    }
+
+    fn counted(&self, slot: u32) -> Counted {
+        let counters = self.maps.counters(slot).unwrap_or_default();
+        Counted {
+            delivered: counters.delivered,
+            bytes: counters.bytes,
+            lost: counters.lost,
+        }
+    }
+}

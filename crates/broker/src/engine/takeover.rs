@@ -1,0 +1,266 @@
+//! Ports that a broker before this one has opened.
+
+use super::ports::{Interface, Port, bind_claims, no_port};
+use super::tx_state::Sending;
+use super::{Divider, Engine, Fabric, Owner, Queue};
+use crate::policy::Accounts;
+use crate::protocol::{ErrorKind, Refusal, VERSION};
+use crate::runtime_dir::{Keep, Kept};
+use std::collections::BTreeMap;
+use std::io;
+use weir_demux::{Binding, Target};
+
+/// The connection of a port whose program has not come back.
+const NOBODY: u64 = 0;
+
+/// What became of the ports of an earlier broker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Adopted {
+    /// Ports that go on.
+    pub ports: usize,
+    /// Ports that nobody has any more, that the policy does not grant now, or
+    /// whose programs speak another version of the protocol.
+    pub swept: usize,
+}
+
+impl<F: Fabric> Engine<F> {
+    /// Keeps what outlives this process in a folder, and takes over what an
+    /// earlier broker has left there. Ports that are held go on without a
+    /// gap, as far as the policy of now grants them to users with the groups
+    /// of now; the rest is removed.
+    ///
+    /// # Errors
+    /// If the kernel refuses to remove something.
+    pub fn keep(&mut self, mut keep: Keep, accounts: &Accounts) -> Result<Adopted, Refusal> {
+        let mut by_interface: BTreeMap<u32, Vec<Kept>> = BTreeMap::new();
+        let mut adopted = Adopted::default();
+        let namespace = self.fabric.namespace();
+        for mut kept in keep.ports() {
+            kept.gids = accounts.still(kept.uid, &kept.gids);
+            self.last_port = self.last_port.max(kept.port);
+            let is_ours = kept.namespace == namespace && kept.version == VERSION;
+            if is_ours && keep.is_held(kept.port) {
+                by_interface.entry(kept.ifindex).or_default().push(kept);
+            } else {
+                adopted.swept += 1;
+                keep.forget(kept.port);
+            }
+        }
+        let interfaces: Vec<u32> = by_interface.keys().copied().collect();
+        self.keep = Some(keep);
+        for (ifindex, ports) in by_interface {
+            let count = ports.len();
+            let numbers: Vec<u32> = ports.iter().map(|kept| kept.port).collect();
+            // What cannot be taken over on one interface is no reason to give
+            // up the others.
+            let _ = self.adopt(ifindex, ports);
+            for number in numbers {
+                if !self.ports.contains_key(&number)
+                    && let Some(keep) = &mut self.keep
+                {
+                    keep.forget(number);
+                }
+            }
+            let there = self.ports.values().filter(|port| port.ifindex == ifindex);
+            let there = there.count();
+            adopted.ports += there;
+            adopted.swept += count - there;
+        }
+        // Paths that were not adopted go; and what is on other interfaces.
+        let swept = self.fabric.sweep(&interfaces);
+        swept.map(|()| adopted)
+    }
+
+    fn adopt(&mut self, ifindex: u32, kept: Vec<Kept>) -> Result<(), Refusal> {
+        let facts = self.fabric.by_index(ifindex);
+        let facts = facts.ok_or_else(|| no_port(0))?;
+        let Some(mut divider) = self.fabric.adopt(&facts)? else {
+            return Ok(());
+        };
+        let claims = bind_claims(&self.policy, &facts, &mut divider, &[])?;
+        let mut ports = 0;
+        for kept in kept {
+            // By its name of now.
+            let mut asked = kept.asked.clone();
+            asked.interface.clone_from(&facts.name);
+            let who = kept.who();
+            let owner = Owner {
+                connection: NOBODY,
+                who,
+            };
+            let Ok(grant) = self.allowed(&owner, &asked, asked.ring) else {
+                continue;
+            };
+            let filter = self.filter(grant, &facts, &asked.filter, asked.snap_len);
+            let Ok(filter) = filter else { continue };
+            let Ok(effort) = self.check_effort(grant, kept.uid, ifindex, None, &filter) else {
+                continue;
+            };
+            let queue = Queue {
+                ring: asked.ring,
+                snap_len: asked.snap_len.unwrap_or(0),
+                timestamps: asked.timestamps,
+            };
+            let Some(ring) = divider.take_over(kept.slot, &queue) else {
+                continue;
+            };
+            let bound = divider.bind(Binding {
+                filter: filter.clone(),
+                priority: asked.priority,
+                copy: !asked.take,
+                target: Target::Port(kept.slot),
+                tag: asked.tag,
+            });
+            let Ok(binding) = bound else {
+                divider.release(kept.slot);
+                continue;
+            };
+            let port = Port {
+                owner,
+                grant,
+                ifindex,
+                asked,
+                filter,
+                effort,
+                place: Some((kept.slot, binding)),
+                ring: Some(ring),
+                secret: kept.secret,
+                sending: self.adopt_path(grant, &facts, kept.path),
+            };
+            self.ports.insert(kept.port, port);
+            ports += 1;
+        }
+        let resumed = if ports > 0 { divider.resume() } else { Ok(()) };
+        if ports == 0 || resumed.is_err() {
+            self.ports.retain(|_, port| port.ifindex != ifindex);
+            return resumed;
+        }
+        let interface = Interface {
+            facts,
+            divider,
+            ports,
+            claims,
+            native_until: None,
+        };
+        self.interfaces.insert(ifindex, interface);
+        // Of less than before, perhaps; where it is, it works in any case.
+        let _ = self.attach_for(ifindex, None);
+        Ok(())
+    }
+
+    /// Gives a port that was taken over to its program, which proves by the
+    /// port's secret that it is.
+    ///
+    /// # Errors
+    /// If the secret is another's, or another connection has the port.
+    pub fn resume(&mut self, owner: &Owner, port: u32, secret: &str) -> Result<(), Refusal> {
+        let known = self.ports.get_mut(&port);
+        let known = known.filter(|known| {
+            known.owner.connection == NOBODY && is_same(secret.as_bytes(), known.secret.as_bytes())
+        });
+        let Some(known) = known else {
+            let message = format!("port {port} is not there to be taken up again");
+            return Err(Refusal::new(ErrorKind::Port, message));
+        };
+        // Of the user who opened it, also where the program is another's now.
+        known.owner.connection = owner.connection;
+        known.owner.who.pid = owner.who.pid;
+        Ok(())
+    }
+
+    /// Whether there are ports whose programs have not come back.
+    pub fn has_orphans(&self) -> bool {
+        let mut ports = self.ports.values();
+        ports.any(|port| port.owner.connection == NOBODY)
+    }
+
+    /// Closes those that nobody has any more; how many.
+    pub fn sweep_orphans(&mut self) -> usize {
+        let Some(keep) = &self.keep else { return 0 };
+        let is_gone = |(number, port): (&u32, &Port)| {
+            (port.owner.connection == NOBODY && !keep.is_held(*number)).then_some(*number)
+        };
+        let gone: Vec<u32> = self.ports.iter().filter_map(is_gone).collect();
+        for number in &gone {
+            self.remove(*number);
+        }
+        gone.len()
+    }
+
+    /// Leaves everything to the next broker, and ends.
+    pub fn hand_over(&mut self) {
+        if self.keep.is_some() {
+            // What is only held for a while is not handed over.
+            self.interfaces.retain(|_, interface| interface.ports > 0);
+            for interface in self.interfaces.values_mut() {
+                interface.divider.hand_over();
+            }
+            self.fabric.hand_over();
+        }
+    }
+
+    /// Notes a port down, where there is something to keep it in.
+    pub(super) fn note(&mut self, number: u32) -> io::Result<()> {
+        let kept = self.kept(number);
+        match (&mut self.keep, kept) {
+            (Some(keep), Some(kept)) => keep.save(&kept),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that a port has changed.
+    pub(super) fn note_change(&mut self, number: u32) -> io::Result<()> {
+        let kept = self.kept(number);
+        match (&mut self.keep, kept) {
+            (Some(keep), Some(kept)) => keep.save_change(&kept),
+            _ => Ok(()),
+        }
+    }
+
+    fn kept(&self, number: u32) -> Option<Kept> {
+        self.keep.as_ref()?;
+        let port = self.ports.get(&number)?;
+        let (slot, _) = port.place?;
+        Some(Kept {
+            port: number,
+            version: VERSION,
+            slot,
+            ifindex: port.ifindex,
+            namespace: self.fabric.namespace(),
+            uid: port.owner.who.uid,
+            gids: port.owner.who.gids.to_vec(),
+            pid: port.owner.who.pid,
+            is_superuser: port.owner.who.is_superuser,
+            asked: port.asked.clone(),
+            secret: port.secret.clone(),
+            path: match &port.sending {
+                Sending::Path(path) => Some(path.clone()),
+                _ => None,
+            },
+        })
+    }
+}
+
+/// Bytes of a port's secret, before they are written in hexadecimal.
+const SECRET_LEN: usize = 16;
+
+/// A secret that no process can guess.
+///
+/// # Errors
+/// If the kernel has no random numbers yet.
+pub(super) fn new_secret() -> io::Result<String> {
+    let mut bytes = [0; SECRET_LEN];
+    let flags = rustix::rand::GetRandomFlags::NONBLOCK;
+    let got = rustix::rand::getrandom(&mut bytes, flags)?;
+    if got != SECRET_LEN {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether a secret is the port's, in a time that does not depend on how much
+/// of it is right. Of a port without a secret none is.
+fn is_same(given: &[u8], own: &[u8]) -> bool {
+    let differ = given.iter().zip(own).fold(0, |all, (a, b)| all | (a ^ b));
+    !own.is_empty() && given.len() == own.len() && differ == 0
+}

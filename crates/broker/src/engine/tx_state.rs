@@ -1,0 +1,236 @@
+//! Sending by ports: what they send by, and what becomes of it.
+//!
+//! The superuser gets a packet socket. Everybody else gets a path that checks
+//! each frame against the policy's rules; to make one takes some ten
+//! milliseconds, so one is prepared when a port is opened that may send, and
+//! it is reported later.
+
+use super::ports::{Engine, Finished, Port};
+use super::{Fabric, MadePath, Owner};
+use crate::interface::Facts;
+use crate::policy::{Denied, Who};
+use crate::protocol::{Answer, ErrorKind, Refusal, Sends};
+use crate::runtime_dir::KeptPath;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use weir_link::live::{PathCounts, SendRules};
+use weir_wire::LinkType;
+
+/// What a port sends by.
+#[derive(Clone, Debug)]
+pub(super) enum Sending {
+    /// Nothing that is known of.
+    No,
+    /// It is being made, with these rules.
+    Begun(String),
+    /// A path.
+    Path(KeptPath),
+}
+
+/// A path of a port that is closed, or that has another one.
+#[derive(Debug)]
+pub(super) struct RetiredPath {
+    /// `None` if the policy of now has none.
+    pub(super) grant: Option<usize>,
+    pub(super) who: Who,
+    /// The interface's name.
+    pub(super) interface: String,
+    name: String,
+}
+
+impl<F: Fabric> Engine<F> {
+    /// Begins to send from a port; [`finished`](Self::finished) tells by what.
+    ///
+    /// # Errors
+    /// If it is not this connection's, or the policy does not grant it.
+    pub fn send(&mut self, owner: &Owner, number: u32) -> Result<(), Refusal> {
+        let port = self.port(owner, number)?;
+        let (grant, ifindex) = (port.grant, port.ifindex);
+        if port.place.is_none() || matches!(port.sending, Sending::Begun(_)) {
+            let message = format!("port {number} is still being opened, or begins to send already");
+            return Err(Refusal::new(ErrorKind::Request, message));
+        }
+        let facts = self.fabric.by_index(ifindex);
+        let facts = facts.ok_or_else(|| Refusal::new(ErrorKind::Interface, "it is gone"))?;
+        let Some(place) = grant else {
+            let sender = self.fabric.sender(&facts)?;
+            let sends = Sends {
+                fds: vec!["packet".to_owned()],
+                memory: 0,
+                chunk: 0,
+            };
+            self.done.push(Finished {
+                port: number,
+                owner: owner.clone(),
+                result: Ok((Answer::Sends(sends), vec![sender])),
+            });
+            return Ok(());
+        };
+        let rules = self.rules(place, &facts)?;
+        self.check_paths(place, owner.who.uid)?;
+        let text = text(&rules)?;
+        self.stop_sending(number);
+        if let Some(port) = self.ports.get_mut(&number) {
+            port.sending = Sending::Begun(text);
+        }
+        self.fabric.make_path(number, &facts, rules);
+        Ok(())
+    }
+
+    /// Has a path ready where the port's grant allows sending: most who may
+    /// send do, and to make one takes long.
+    pub(super) fn prepare_path(&mut self, number: u32) {
+        let Some(port) = self.ports.get(&number) else {
+            return;
+        };
+        if let (Some(place), Some(one)) = (port.grant, self.interfaces.get(&port.ifindex))
+            && let Ok(rules) = self.rules(place, &one.facts)
+        {
+            self.fabric.prepare_path(&one.facts, rules);
+        }
+    }
+
+    /// The rules of a grant for an interface.
+    fn rules(&self, place: usize, facts: &Facts) -> Result<SendRules, Refusal> {
+        let send = self.policy.grants.get(place);
+        let Some(send) = send.and_then(|grant| grant.send.as_ref()) else {
+            return Err(Denied::Send.into());
+        };
+        let own = <[u8; 6]>::try_from(facts.address.as_slice());
+        let (Ok(own), LinkType::EN10MB) = (own, facts.linktype) else {
+            let message = format!("only the superuser can send on {}: no Ethernet", facts.name);
+            return Err(Refusal::new(ErrorKind::Interface, message));
+        };
+        let addresses: Vec<IpAddr> = facts.addresses.iter().map(|(ip, _)| *ip).collect();
+        Ok(send.rules(own, &addresses))
+    }
+
+    /// Paths hold memory: no more of them than twice the ports, those
+    /// included that are closed and still held.
+    fn check_paths(&mut self, place: usize, uid: u32) -> Result<(), Refusal> {
+        let fabric = &self.fabric;
+        self.retired.retain(|path| fabric.has_path(&path.name));
+        let retired = self.retired.iter();
+        let retired = retired.filter(|path| path.grant == Some(place));
+        let open = self
+            .ports
+            .values()
+            .filter(|port| port.grant == Some(place) && !matches!(port.sending, Sending::No));
+        let users = retired.map(|path| path.who.uid);
+        let users = users.chain(open.map(|port| port.owner.who.uid));
+        let users: Vec<u32> = users.collect();
+        let granted = self.policy.grants.get(place);
+        let max = |ports: Option<u32>| ports.map_or(0, |ports| ports as usize).saturating_mul(2);
+        let own_max = max(granted.map(|grant| grant.ports_max));
+        if users.iter().filter(|of| **of == uid).count() >= own_max {
+            return Err(Denied::Paths { max: own_max }.into());
+        }
+        let max = max(granted.map(|grant| grant.ports_total));
+        if users.len() >= max {
+            return Err(Denied::PathsTotal { max }.into());
+        }
+        Ok(())
+    }
+
+    /// Gives those who wait the paths that are made.
+    pub(super) fn take_in_paths(&mut self, all: &mut Vec<Finished>) {
+        for (number, made) in self.fabric.made_paths() {
+            let Some(port) = self.ports.get_mut(&number) else {
+                // Closed meanwhile; its descriptors go with this.
+                if let Ok(made) = made {
+                    self.fabric.retire_path(&made.name);
+                }
+                continue;
+            };
+            let owner = port.owner.clone();
+            let begun = std::mem::replace(&mut port.sending, Sending::No);
+            let result = made.map(|MadePath { name, end }| {
+                let rules = match begun {
+                    Sending::Begun(rules) => rules,
+                    _ => String::new(),
+                };
+                port.sending = Sending::Path(KeptPath { name, rules });
+                let sends = Sends {
+                    fds: vec!["xdp".to_owned(), "memory".to_owned()],
+                    memory: end.memory_bytes as u64,
+                    chunk: u32::try_from(end.chunk_bytes).unwrap_or(u32::MAX),
+                };
+                let fds: Vec<OwnedFd> = vec![end.socket, end.memory];
+                (Answer::Sends(sends), fds)
+            });
+            // Not noted down, the next broker ends the path; then it is asked
+            // for again.
+            let _ = self.note(number);
+            all.push(Finished {
+                port: number,
+                owner,
+                result,
+            });
+        }
+    }
+
+    /// Ends what a port sends by.
+    pub(super) fn stop_sending(&mut self, number: u32) {
+        if let Some(mut port) = self.ports.remove(&number) {
+            self.retire(number, &mut port);
+            self.ports.insert(number, port);
+        }
+    }
+
+    /// The same, of a port that is not among the open ones.
+    pub(super) fn retire(&mut self, number: u32, port: &mut Port) {
+        match std::mem::replace(&mut port.sending, Sending::No) {
+            Sending::No => {}
+            Sending::Begun(_) => self.fabric.cancel_path(number),
+            Sending::Path(KeptPath { name, .. }) => {
+                self.fabric.retire_path(&name);
+                self.retired.push(RetiredPath {
+                    grant: port.grant,
+                    who: port.owner.who.clone(),
+                    interface: port.asked.interface.clone(),
+                    name,
+                });
+            }
+        }
+    }
+
+    /// The rules of a grant for an interface, as a filter.
+    pub(super) fn rules_text(&self, place: usize, facts: &Facts) -> Result<String, Refusal> {
+        self.rules(place, facts).and_then(|rules| text(&rules))
+    }
+
+    /// A path of an earlier broker's, if it does what the policy of now says.
+    pub(super) fn adopt_path(
+        &mut self,
+        grant: Option<usize>,
+        facts: &Facts,
+        kept: Option<KeptPath>,
+    ) -> Sending {
+        let (Some(place), Some(kept)) = (grant, kept) else {
+            return Sending::No;
+        };
+        let rules = self.rules_text(place, facts);
+        if rules.is_ok_and(|rules| rules == kept.rules) && self.fabric.adopt_path(&kept.name) {
+            return Sending::Path(kept);
+        }
+        Sending::No
+    }
+
+    /// Whether an interface is some port's path.
+    pub(super) fn is_path(&self, name: &str) -> bool {
+        self.fabric.has_path(name)
+    }
+
+    /// What a port has sent by a path.
+    pub(super) fn sent(&self, port: &Port) -> PathCounts {
+        match &port.sending {
+            Sending::Path(path) => self.fabric.path_counts(&path.name),
+            _ => PathCounts::default(),
+        }
+    }
+}
+
+fn text(rules: &SendRules) -> Result<String, Refusal> {
+    let text = rules.text();
+    text.map_err(|error| Refusal::new(ErrorKind::Denied, format!("the policy's rules: {error}")))
+}

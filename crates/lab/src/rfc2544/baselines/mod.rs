@@ -1,0 +1,167 @@
+//! What else passes frames on, to compare with.
+
+mod pcap;
+mod redirect;
+mod testpmd;
+mod thread_dut;
+mod tun;
+
+use super::Error;
+use super::dut::{Dut, Running};
+use super::testbed::{Bench, Layout};
+use crate::net::Device;
+use std::fmt;
+use std::str::FromStr;
+
+/// Something else that passes frames on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Peer {
+    /// Nothing: the tester's own limits.
+    Cable,
+    /// The kernel's bridge.
+    LinuxBridge,
+    /// The kernel's routing of IPv4.
+    LinuxRouting,
+    /// An XDP program that looks the station up in a hash table and redirects,
+    /// and does nothing else: the limit of what can be done in the kernel.
+    XdpRedirect,
+    /// A bridge of our own on libpcap: two handles in immediate mode, polled
+    /// without a pause, `pcap_dispatch` and `pcap_inject`.
+    LibpcapBridge,
+    /// A program that the kernel routes all packets through by a TUN
+    /// interface: today's divert socket.
+    TunRelay,
+    /// DPDK's testpmd on `AF_XDP` sockets.
+    TestpmdAfXdp,
+    /// DPDK's testpmd on packet sockets.
+    TestpmdAfPacket,
+}
+
+impl Peer {
+    /// All of them.
+    pub const ALL: [Peer; 8] = [
+        Peer::Cable,
+        Peer::LinuxBridge,
+        Peer::LinuxRouting,
+        Peer::XdpRedirect,
+        Peer::LibpcapBridge,
+        Peer::TunRelay,
+        Peer::TestpmdAfXdp,
+        Peer::TestpmdAfPacket,
+    ];
+
+    /// The name that commands take.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Peer::Cable => "cable",
+            Peer::LinuxBridge => "linux-bridge",
+            Peer::LinuxRouting => "linux-routing",
+            Peer::XdpRedirect => "xdp-redirect",
+            Peer::LibpcapBridge => "libpcap-bridge",
+            Peer::TunRelay => "tun-relay",
+            Peer::TestpmdAfXdp => "testpmd-af_xdp",
+            Peer::TestpmdAfPacket => "testpmd-af_packet",
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// No peer of that name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no peer is called `{name}`: give one of {}", Peer::ALL.map(Peer::as_str).join(", "))]
+pub struct NoSuchPeer {
+    /// The name.
+    pub name: String,
+}
+
+impl FromStr for Peer {
+    type Err = NoSuchPeer;
+
+    fn from_str(name: &str) -> Result<Peer, NoSuchPeer> {
+        let mut all = Peer::ALL.into_iter();
+        all.find(|peer| peer.as_str() == name)
+            .ok_or_else(|| NoSuchPeer {
+                name: name.to_owned(),
+            })
+    }
+}
+
+impl Dut for Peer {
+    fn name(&self) -> &str {
+        self.as_str()
+    }
+
+    fn layout(&self) -> Layout {
+        match self {
+            Peer::Cable => Layout::Cable,
+            Peer::LinuxRouting => Layout::Router,
+            Peer::TunRelay => Layout::Relay,
+            Peer::LinuxBridge
+            | Peer::XdpRedirect
+            | Peer::LibpcapBridge
+            | Peer::TestpmdAfXdp
+            | Peer::TestpmdAfPacket => Layout::Bridge,
+        }
+    }
+
+    fn start(&self, bench: &Bench) -> Result<Box<dyn Running>, Error> {
+        let Some(ports) = bench.ports() else {
+            return Ok(Box::new(Kernel(())));
+        };
+        match self {
+            Peer::Cable => Ok(Box::new(Kernel(()))),
+            Peer::LinuxBridge => linux_bridge(bench, ports),
+            Peer::LinuxRouting => linux_routing(bench),
+            Peer::XdpRedirect => Ok(Box::new(Kernel(redirect::attach(bench, ports)?))),
+            Peer::LibpcapBridge => Ok(Box::new(pcap::start(bench, ports)?)),
+            Peer::TunRelay => Ok(Box::new(tun::start(bench, ports)?)),
+            Peer::TestpmdAfXdp => testpmd::start(bench, "net_af_xdp"),
+            Peer::TestpmdAfPacket => testpmd::start(bench, "net_af_packet"),
+        }
+    }
+}
+
+/// Whether the kernel's bridge shows its frames to the IP firewall, as it does
+/// on machines that run containers: more than half of its time goes there.
+const BRIDGE_FIREWALL: [&str; 3] = [
+    "net.bridge.bridge-nf-call-iptables",
+    "net.bridge.bridge-nf-call-ip6tables",
+    "net.bridge.bridge-nf-call-arptables",
+];
+
+fn linux_bridge(bench: &Bench, ports: &[Device; 2]) -> Result<Box<dyn Running>, Error> {
+    for name in BRIDGE_FIREWALL {
+        // Without the module there is nothing to turn off.
+        if bench.dut().sysctl(name).is_ok() {
+            bench.dut().set_sysctl(name, "0")?;
+        }
+    }
+    let bridge = bench.dut().bridge("br0")?;
+    for port in ports {
+        port.attach_to(&bridge)?;
+    }
+    Ok(Box::new(Kernel(())))
+}
+
+fn linux_routing(bench: &Bench) -> Result<Box<dyn Running>, Error> {
+    bench.dut().set_sysctl("net.ipv4.ip_forward", "1")?;
+    Ok(Box::new(Kernel(())))
+}
+
+/// Something in the kernel: it goes with what holds it, or with its host.
+struct Kernel<T>(T);
+
+impl<T> Running for Kernel<T> {
+    fn check(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn stop(self: Box<Self>) -> Result<(), Error> {
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! A thread of ours as what is tested.
+
+use crate::affinity;
+use crate::rfc2544::dut::Running;
+use crate::rfc2544::testbed::Bench;
+use crate::rfc2544::{Error, failed};
+use rustix::thread::gettid;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::{Builder, JoinHandle};
+
+/// A thread in the host of what is tested, on its CPU. It ends when this is
+/// dropped.
+pub(super) struct Worker {
+    name: &'static str,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+    /// The kernel's number of the thread.
+    number: u32,
+}
+
+impl Worker {
+    /// Starts one: it opens what it needs, and then passes frames on, time
+    /// after time, what there is at the moment.
+    pub(super) fn start<T: 'static>(
+        bench: &Bench,
+        name: &'static str,
+        open: impl FnOnce() -> io::Result<T> + Send + 'static,
+        pass: impl Fn(&mut T) -> io::Result<()> + Send + 'static,
+    ) -> Result<Worker, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (asked, host) = (Arc::clone(&stop), bench.dut().clone());
+        let cpu = bench.setup().cpus.dut;
+        let (tell, told) = channel();
+        let work = move || {
+            let start = || {
+                host.enter()?;
+                affinity::pin(None, cpu)?;
+                Ok::<_, io::Error>((open()?, gettid().as_raw_nonzero().get() as u32))
+            };
+            let mut opened = match start() {
+                Ok((opened, number)) => {
+                    let _ = tell.send(Ok(number));
+                    opened
+                }
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                    return Ok(());
+                }
+            };
+            while !asked.load(Ordering::Relaxed) {
+                pass(&mut opened)?;
+            }
+            Ok(())
+        };
+        let thread = Builder::new().name(name.to_owned()).spawn(work);
+        let mut worker = Worker {
+            name,
+            stop,
+            thread: Some(thread.map_err(failed(format!("starting {name}")))?),
+            number: 0,
+        };
+        let started = told.recv().map_err(io::Error::other).flatten();
+        worker.number = started.map_err(failed(format!("starting {name}")))?;
+        Ok(worker)
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map_or(Ok(Ok(())), JoinHandle::join);
+        let ended = ended.unwrap_or_else(|_| Err(io::Error::other("it panicked")));
+        ended.map_err(failed(format!("passing frames on in {}", self.name)))
+    }
+}
+
+impl Running for Worker {
+    fn check(&mut self) -> Result<(), Error> {
+        match &self.thread {
+            Some(thread) if thread.is_finished() => self.end(),
+            _ => Ok(()),
+        }
+    }
+
+    fn hurry(&mut self, on: bool) -> Result<(), Error> {
+        let set = affinity::set_realtime(Some(self.number), on);
+        set.map_err(failed(format!("the priority of {}", self.name)))
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<(), Error> {
+        self.end()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Nobody is there to hear of an error.
+        let _ = self.end();
+    }
+}

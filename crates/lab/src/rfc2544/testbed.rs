@@ -1,0 +1,210 @@
+//! The test bed: a tester with two ends, and what is tested between them.
+
+use super::frame::{NETWORK_LEN, Way};
+use super::{Error, SinkKind};
+use crate::affinity;
+use crate::net::{Device, Host, Lab, Offloads};
+use std::net::Ipv4Addr;
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How the tested device is tied in, and what it does with frames.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Layout {
+    /// It passes frames on as they are.
+    Bridge,
+    /// It is a router: frames go to its stations, and come back with a lower
+    /// TTL from another.
+    Router,
+    /// It is a router that each packet passes twice, and a program in between.
+    Relay,
+    /// There is none: the tester's ends are tied to each other, which shows
+    /// the tester's own limits.
+    Cable,
+}
+
+impl Layout {
+    /// Whether frames are for its own stations.
+    pub(super) fn routes(self) -> bool {
+        matches!(self, Layout::Router | Layout::Relay)
+    }
+}
+
+/// The two CPUs of a measurement.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Cpus {
+    /// Sends.
+    pub tester: usize,
+    /// Runs the tested device's program, if it has one.
+    pub dut: usize,
+}
+
+impl Cpus {
+    /// The first two that this process may use; twice the same where there is
+    /// one only.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn first_two() -> std::io::Result<Cpus> {
+        let allowed = affinity::allowed()?;
+        let tester = allowed.first().copied().unwrap_or_default();
+        let dut = allowed.get(1).copied().unwrap_or(tester);
+        Ok(Cpus { tester, dut })
+    }
+}
+
+/// How to build a test bed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setup {
+    /// What receives.
+    pub sink: SinkKind,
+    /// Who runs where.
+    pub cpus: Cpus,
+    /// Frames go in both directions, one each way in turn.
+    pub both_ways: bool,
+    /// How long after the last frame another one may come: a trial in which
+    /// frames are lost takes so much longer.
+    pub settle: Duration,
+    /// What the frames' contents are drawn from.
+    pub seed: u64,
+    /// Frames go to so many addresses, drawn as if by lot, each in a network
+    /// of 24 bits that the router has a route to: at most
+    /// [`DESTINATIONS_MAX`]. 0: to one, in the router's own network.
+    pub destinations: u32,
+}
+
+/// Most destinations of a direction.
+pub const DESTINATIONS_MAX: u32 = 1 << 20;
+
+/// Addresses of the tester's ends, and of the router that they lie behind: of
+/// the networks that RFC 2544 C.2.2 sets aside.
+const TESTER: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 19, 0, 2)];
+const ROUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 19, 0, 1)];
+const PREFIX_LEN: u8 = 24;
+/// The first of many destinations behind either end.
+const FAR: [Ipv4Addr; 2] = [Ipv4Addr::new(48, 0, 0, 2), Ipv4Addr::new(16, 0, 0, 2)];
+
+/// A tester, and a host for what is tested, in namespaces of this process.
+#[derive(Debug)]
+pub struct Bench {
+    setup: Setup,
+    layout: Layout,
+    ends: [Device; 2],
+    /// The host of the tested device, and its interfaces.
+    dut: Host,
+    ports: Option<[Device; 2]>,
+    _lab: Lab,
+}
+
+impl Bench {
+    /// Builds one.
+    ///
+    /// # Errors
+    /// Without privilege.
+    pub fn new(layout: Layout, setup: &Setup) -> Result<Bench, Error> {
+        static BUILT: AtomicU32 = AtomicU32::new(0);
+        let lab = Lab::new();
+        let (tester, dut) = (lab.host("tester")?, lab.host("dut")?);
+        let (ends, ports) = if layout == Layout::Cable {
+            let (first, second) = lab.link(&tester, &tester).connect()?;
+            ([first, second], None)
+        } else {
+            let number = BUILT.fetch_add(1, Ordering::Relaxed) % 1000;
+            let (mut ends, mut ports) = (Vec::new(), Vec::new());
+            for (end, side) in ["a", "b"].into_iter().enumerate() {
+                let name = format!("{side}{}n{number}", process::id());
+                let mut link = lab.link(&tester, &dut).names(&format!("t{end}"), &name);
+                if layout.routes() {
+                    link = link
+                        .addresses(TESTER[end], ROUTER[end], PREFIX_LEN)
+                        .neighbours();
+                }
+                let (end, port) = link.connect()?;
+                ends.push(end);
+                ports.push(port);
+            }
+            let two = "two of each were made";
+            let ends = <[Device; 2]>::try_from(ends).expect(two);
+            (ends, Some(<[Device; 2]>::try_from(ports).expect(two)))
+        };
+        // Only so does a veth take frames that a program sends.
+        for device in ends.iter().chain(ports.iter().flatten()) {
+            device.set_offloads(Offloads {
+                generic_receive: true,
+                ..Offloads::OFF
+            })?;
+        }
+        let destinations = setup.destinations.min(DESTINATIONS_MAX);
+        if let Some(ports) = ports
+            .as_ref()
+            .filter(|_| layout.routes() && destinations > 0)
+        {
+            let sides = if setup.both_ways { 0..2 } else { 1..2 };
+            for to in sides {
+                let networks = FAR[to].to_bits() >> (32 - NETWORK_LEN);
+                let networks = (networks..networks + destinations)
+                    .map(|network| Ipv4Addr::from_bits(network << (32 - NETWORK_LEN)));
+                ports[to].route_networks(networks, NETWORK_LEN, TESTER[to])?;
+            }
+        }
+        Ok(Bench {
+            setup: *setup,
+            layout,
+            ends,
+            dut,
+            ports,
+            _lab: lab,
+        })
+    }
+
+    /// The host that the tested device belongs into.
+    pub fn dut(&self) -> &Host {
+        &self.dut
+    }
+
+    /// The two interfaces of the tested device; none of a cable.
+    pub fn ports(&self) -> Option<&[Device; 2]> {
+        self.ports.as_ref()
+    }
+
+    /// How it was built.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// How the tested device is tied in.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The tester's ends: what leaves the first arrives at the second.
+    pub(super) fn ends(&self) -> &[Device; 2] {
+        &self.ends
+    }
+
+    /// The direction that begins at that end.
+    pub(super) fn way(&self, from: usize) -> Way {
+        let to = 1 - from;
+        let many = self.setup.destinations.min(DESTINATIONS_MAX);
+        let [src_mac, dst_mac] = [from, to].map(|end| self.ends[end].mac());
+        let way = Way {
+            src_mac,
+            dst_mac,
+            arriving_macs: (dst_mac, src_mac),
+            src: TESTER[from],
+            dst: if many > 0 { FAR[to] } else { TESTER[to] },
+            destinations: many.max(1),
+            hops: 0,
+        };
+        match (&self.ports, self.layout) {
+            (Some(ports), Layout::Router | Layout::Relay) => Way {
+                dst_mac: ports[from].mac(),
+                arriving_macs: (dst_mac, ports[to].mac()),
+                hops: if self.layout == Layout::Relay { 2 } else { 1 },
+                ..way
+            },
+            _ => way,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! An array map as memory of this process.
+#![allow(unsafe_code)] // Mapped memory.
+
+use super::map::{Map, MapError};
+use super::map_spec::MapType;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The values of an array map, shared with the programs that use it: no
+/// system call to read or write them. Each value begins on a multiple of 8
+/// bytes.
+///
+/// Both sides change it at any time, so all access that is shared is by atomics.
+#[derive(Debug)]
+pub struct MapMemory {
+    start: *mut libc::c_void,
+    bytes: usize,
+    stride: usize,
+    entries: usize,
+    writable: bool,
+}
+
+// SAFETY: the mapping belongs to no thread, and is accessed by atomics only.
+unsafe impl Send for MapMemory {}
+// SAFETY: as above.
+unsafe impl Sync for MapMemory {}
+
+impl Map {
+    /// Maps the values of an array made with `mmapable` into memory, to read
+    /// and, if asked, to write.
+    ///
+    /// # Errors
+    /// For other maps, for descriptors that may only read, and to write where
+    /// it is frozen.
+    pub fn map_memory(&self, writable: bool) -> Result<MapMemory, MapError> {
+        let failed = |source| MapError::System {
+            what: "map a map into memory (it must be an array made for that)",
+            source,
+        };
+        if self.map_type() != Some(MapType::Array) {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        }
+        let stride = self.value_bytes().next_multiple_of(8);
+        let entries = self.entries_max() as usize;
+        let bytes = stride * entries;
+        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let fd = self.as_fd().as_raw_fd();
+        // SAFETY: a new mapping in a place of the kernel's choice; the kernel
+        // refuses more bytes than the map has, rounded up to pages.
+        let start = unsafe {
+            let anywhere = std::ptr::null_mut();
+            libc::mmap(anywhere, bytes, protection, libc::MAP_SHARED, fd, 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(failed(io::Error::last_os_error()));
+        }
+        Ok(MapMemory {
+            start,
+            bytes,
+            stride,
+            entries,
+            writable,
+        })
+    }
+}
+
+impl MapMemory {
+    /// The 64-bit number at byte `offset` (a multiple of 8) of the value
+    /// `index`; `None` outside.
+    pub fn load_u64(&self, index: usize, offset: usize) -> Option<u64> {
+        let at = self.place(index, offset, 8)?;
+        // SAFETY: inside of the mapping and aligned; all access is atomic.
+        let cell = unsafe { AtomicU64::from_ptr(at.cast()) };
+        Some(cell.load(Ordering::Acquire))
+    }
+
+    /// As [`load_u64`](Self::load_u64), for 32 bits; `offset` is a multiple
+    /// of 4.
+    pub fn load_u32(&self, index: usize, offset: usize) -> Option<u32> {
+        let at = self.place(index, offset, 4)?;
+        // SAFETY: inside of the mapping and aligned; all access is atomic.
+        let cell = unsafe { AtomicU32::from_ptr(at.cast()) };
+        Some(cell.load(Ordering::Acquire))
+    }
+
+    /// The same place to change; `None` also where the memory was mapped for
+    /// reading.
+    pub fn u64(&self, index: usize, offset: usize) -> Option<&AtomicU64> {
+        let at = self.place(index, offset, 8).filter(|_| self.writable)?;
+        // SAFETY: inside of the mapping, aligned, writable, and alive as long
+        // as it; all access to it is atomic.
+        Some(unsafe { AtomicU64::from_ptr(at.cast()) })
+    }
+
+    /// As [`u64`](Self::u64), for 32 bits.
+    pub fn u32(&self, index: usize, offset: usize) -> Option<&AtomicU32> {
+        let at = self.place(index, offset, 4).filter(|_| self.writable)?;
+        // SAFETY: as above.
+        Some(unsafe { AtomicU32::from_ptr(at.cast()) })
+    }
+
+    /// Copies bytes to byte `offset` of the value `index`; `false` outside,
+    /// and where the memory was mapped for reading. A program that reads them
+    /// meanwhile finds some old and some new.
+    #[inline]
+    pub fn write(&mut self, index: usize, offset: usize, bytes: &[u8]) -> bool {
+        let Some(to) = self.address(index, offset, bytes.len()) else {
+            return false;
+        };
+        // SAFETY: inside of the mapping, as just compared, and writable. The
+        // mapping is borrowed for this alone: nobody here has a reference to
+        // its atomics, or reads meanwhile, and `bytes` are not of it. Programs
+        // read by themselves, outside of what the compiler knows of.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        true
+    }
+
+    /// Where `bytes` at byte `offset` of the value `index` are; `None`
+    /// outside, and where the memory was mapped for reading.
+    pub(crate) fn address(&self, index: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
+        let fits = offset.checked_add(bytes)? <= self.stride;
+        self.place(index, offset, 1)
+            .filter(|_| self.writable && fits)
+    }
+
+    /// How many values there are.
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    fn place(&self, index: usize, offset: usize, size: usize) -> Option<*mut u8> {
+        let fits = offset.is_multiple_of(size) && offset.checked_add(size)? <= self.stride;
+        if index >= self.entries || !fits {
+            return None;
+        }
+        // SAFETY: `index` and `offset` were compared with what is mapped.
+        Some(unsafe { self.start.cast::<u8>().add(index * self.stride + offset) })
+    }
+}
+
+impl Drop for MapMemory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us, with this length, and nothing borrows it now.
+        unsafe { libc::munmap(self.start, self.bytes) };
+    }
+}

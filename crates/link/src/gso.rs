@@ -1,0 +1,222 @@
+//! Super-frames, cut into what goes over the wire: as the kernel cuts them
+//! for a device that does not (RFC 9293 for what a segment must be; the
+//! kernel's generic segmentation offload for the rest).
+//!
+//! ```text
+//!  headers │ payload, several times gso_size   ─►   headers' │ gso_size
+//!                                                   headers' │ gso_size
+//!                                                   headers' │ the rest
+//! ```
+//!
+//! Of TCP over IPv4 or IPv6, and of UDP where each piece is a datagram, behind
+//! VLAN tags or not. Lengths, sequence numbers, IPv4's identification (one
+//! more for each) and all checksums are those of each segment; FIN and PSH are
+//! the last one's, CWR the first one's.
+
+use std::borrow::Cow;
+use weir_demux::kernel::record::{FLAG_GSO, Record};
+use weir_wire::checksum::{self, AddrPair, Sum};
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+const FIN: u8 = 0x01;
+const PSH: u8 = 0x08;
+const CWR: u8 = 0x80;
+
+/// VLAN tags that are looked behind, at most.
+const TAGS_MAX: usize = 2;
+
+/// The segments of one frame: see [`segments`].
+#[derive(Clone, Debug)]
+pub struct Segments<'a> {
+    frame: &'a [u8],
+    cut: Option<Cut>,
+    /// Where the next one's payload begins; `None` at the end.
+    next: Option<usize>,
+}
+
+/// Where to cut.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    ip: usize,
+    is_v6: bool,
+    transport: usize,
+    protocol: u8,
+    payload: usize,
+    size: usize,
+    addresses: AddrPair,
+}
+
+/// The frames that a delivered one stands for: a super-frame's segments, each
+/// whole and with right checksums, or else the frame itself, as it is. That is
+/// so too where the super-frame was cut short by a snap length, or is none
+/// that is known here, such as one in a tunnel.
+pub fn segments<'a>(record: &Record<'a>) -> Segments<'a> {
+    let is_whole = record.bytes.len() == record.wire_len as usize;
+    let is_super = record.flags & FLAG_GSO != 0 && is_whole;
+    let cut = is_super.then(|| Cut::of(record.bytes, record.gso_size));
+    let cut = cut.flatten();
+    Segments {
+        frame: record.bytes,
+        next: Some(cut.map_or(0, |cut| cut.payload)),
+        cut,
+    }
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = Cow<'a, [u8]>;
+
+    fn next(&mut self) -> Option<Cow<'a, [u8]>> {
+        let from = self.next.take()?;
+        let Some(cut) = self.cut else {
+            return Some(Cow::Borrowed(self.frame));
+        };
+        let to = self.frame.len().min(from + cut.size);
+        self.next = (to < self.frame.len()).then_some(to);
+        Some(Cow::Owned(cut.segment(self.frame, from, to)))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = match (self.next, self.cut) {
+            (None, _) => 0,
+            (Some(_), None) => 1,
+            (Some(from), Some(cut)) => (self.frame.len() - from).div_ceil(cut.size),
+        };
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Segments<'_> {}
+
+fn word(frame: &[u8], at: usize) -> Option<u16> {
+    let bytes = frame.get(at..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*bytes))
+}
+
+fn put_word(frame: &mut [u8], at: usize, word: u16) {
+    frame[at..at + 2].copy_from_slice(&word.to_be_bytes());
+}
+
+impl Cut {
+    /// `None` for what needs no cutting, or cannot be cut.
+    fn of(frame: &[u8], size: u16) -> Option<Cut> {
+        let mut ip = 14;
+        let mut kind = word(frame, 12)?;
+        for _ in 0..TAGS_MAX {
+            if matches!(kind, 0x8100 | 0x88a8) {
+                kind = word(frame, ip + 2)?;
+                ip += 4;
+            }
+        }
+        let (transport, protocol, addresses) = match kind {
+            0x0800 => Self::v4(frame, ip)?,
+            0x86dd => Self::v6(frame, ip)?,
+            _ => return None,
+        };
+        let header = match protocol {
+            TCP => usize::from(frame.get(transport + 12)? >> 4) * 4,
+            UDP => 8,
+            _ => return None,
+        };
+        let payload = transport + header;
+        let least = if protocol == TCP { 20 } else { 8 };
+        let fits = header >= least && size > 0 && payload < frame.len();
+        fits.then_some(Cut {
+            ip,
+            is_v6: kind == 0x86dd,
+            transport,
+            protocol,
+            payload,
+            size: size.into(),
+            addresses,
+        })
+    }
+
+    fn v4(frame: &[u8], ip: usize) -> Option<(usize, u8, AddrPair)> {
+        let header = frame.get(ip..ip + 20)?;
+        let len = usize::from(header[0] & 0xf) * 4;
+        let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header.first_chunk::<20>()?;
+        let addresses = AddrPair::new([s0, s1, s2, s3].into(), [d0, d1, d2, d3].into())?;
+        // A fragment's payload has no header of its own.
+        let is_whole = word(header, 6)? & 0x3fff == 0;
+        (len >= 20 && is_whole).then_some((ip + len, header[9], addresses))
+    }
+
+    fn v6(frame: &[u8], ip: usize) -> Option<(usize, u8, AddrPair)> {
+        let header = frame.get(ip..ip + 40)?;
+        let address = |at: usize| header[at..].first_chunk::<16>().copied();
+        let addresses = AddrPair::new(address(8)?.into(), address(24)?.into())?;
+        Some((ip + 40, header[6], addresses))
+    }
+
+    /// The segment with the payload from `from` to `to`.
+    fn segment(&self, frame: &[u8], from: usize, to: usize) -> Vec<u8> {
+        let mut segment = Vec::with_capacity(self.payload + to - from);
+        segment.extend_from_slice(&frame[..self.payload]);
+        segment.extend_from_slice(&frame[from..to]);
+        let number = (from - self.payload) / self.size;
+        self.network(&mut segment, number);
+        if self.protocol == TCP {
+            let is_last = to == frame.len();
+            self.tcp(&mut segment, from, number == 0, is_last);
+        } else {
+            self.udp(&mut segment);
+        }
+        segment
+    }
+
+    fn network(&self, segment: &mut [u8], number: usize) {
+        let ip = self.ip;
+        if self.is_v6 {
+            let len = segment.len() - ip - 40;
+            return put_word(segment, ip + 4, len as u16);
+        }
+        let len = segment.len() - ip;
+        put_word(segment, ip + 2, len as u16);
+        let id = word(segment, ip + 4).unwrap_or(0);
+        put_word(segment, ip + 4, id.wrapping_add(number as u16));
+        put_word(segment, ip + 10, 0);
+        let sum = checksum::internet_checksum(&segment[ip..self.transport]);
+        put_word(segment, ip + 10, sum);
+    }
+
+    fn tcp(&self, segment: &mut [u8], from: usize, is_first: bool, is_last: bool) {
+        let at = self.transport;
+        let header = &mut segment[at..];
+        let sequence = header[4..].first_chunk().copied().unwrap_or_default();
+        let sequence = u32::from_be_bytes(sequence).wrapping_add((from - self.payload) as u32);
+        header[4..8].copy_from_slice(&sequence.to_be_bytes());
+        if !is_last {
+            header[13] &= !(FIN | PSH);
+        }
+        if !is_first {
+            header[13] &= !CWR;
+        }
+        put_word(segment, at + 16, 0);
+        let sum = self.sum(&segment[at..]);
+        put_word(segment, at + 16, sum);
+    }
+
+    fn udp(&self, segment: &mut [u8]) {
+        let at = self.transport;
+        let len = segment.len() - at;
+        put_word(segment, at + 4, len as u16);
+        let had = word(segment, at + 6).unwrap_or(0);
+        put_word(segment, at + 6, 0);
+        if had == 0 && !self.is_v6 {
+            return;
+        }
+        // A sum of zero would say that there is none (RFC 768).
+        let sum = match self.sum(&segment[at..]) {
+            0 => 0xffff,
+            sum => sum,
+        };
+        put_word(segment, at + 6, sum);
+    }
+
+    fn sum(&self, bytes: &[u8]) -> u16 {
+        let pseudo = Sum::new().pseudo_header(self.addresses, self.protocol, bytes.len() as u32);
+        pseudo.bytes(bytes).finish()
+    }
+}

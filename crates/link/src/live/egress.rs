@@ -1,0 +1,432 @@
+//! Sending by those without privilege: a path that checks each frame.
+//!
+//! ```text
+//!  user: AF_XDP socket ─► u ══ veth ══ p ─► tc: rules ─► redirect ─► interface
+//!        and memory       │            │        └─► refused, counted
+//!        (nothing else)   └ namespace  └ the interface's namespace
+//!                           of its own
+//! ```
+//!
+//! The user gets the socket, which is bound for good, and the memory its
+//! frames lie in. Before the rules are tested a frame is copied out of that
+//! memory, so that it cannot change behind the test.
+//!
+//! The path lives as long as the socket: its namespace has no other holder.
+//! When the last descriptor is closed, by whatever death of the user, the
+//! kernel removes the veth and everything on it. The check is pinned, so that
+//! it stays when the process that made it ends: at no time is there a way
+//! around it.
+#![allow(unsafe_code)] // Mapped memory.
+
+use super::egress_rules::{RulesError, SendRules};
+use crate::bpf::{
+    AttachError, Attachment, Hook, Load, LoadError, Map, MapError, MapMemory, MapSpec, PinError,
+    PinFolder, Program, ProgramType,
+};
+use crate::net::{Interface, InterfaceError, Namespace, NamespaceError, find_index, veth};
+use crate::xdp::send_many_at_once;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use weir_filter::backend::ebpf::{
+    Access, Asm, EmitError, Fragment, Insn, Limits, Reg, WireLen, emit_fragment, helper, op,
+};
+use weir_filter::ir::Program as Filter;
+
+/// Frames that may be under way on one path: a power of two.
+const FRAMES: usize = 1024;
+
+/// Bytes of a chunk: what a frame of an MTU of 1,500 needs, or a page.
+const CHUNKS_BYTES: [usize; 2] = [2048, 4096];
+
+/// Why a path was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum PathError {
+    /// The rules are none.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    /// The rules are too much for a program in the kernel.
+    #[error(transparent)]
+    Emit(#[from] EmitError),
+    /// The interface is not there.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// Its frames are longer than a chunk.
+    #[error("frames of `{interface}` have up to {len} bytes; a checked path carries at most 4096")]
+    TooLong {
+        /// Its name.
+        interface: String,
+        /// Bytes of its longest frame.
+        len: usize,
+    },
+    /// The check was not loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Its counters were not made.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// It was not attached.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// It was not pinned.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// It is another network namespace's, and somebody sends there.
+    #[error(
+        "the sending path {name} belongs to another network namespace, and is in use: clean up there (`ip netns exec`, `nsenter`)"
+    )]
+    Elsewhere {
+        /// The path's name.
+        name: String,
+    },
+    /// There is no namespace for the user's end.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// Anything else.
+    #[error("a checked path could not {what} ({source}); it needs root")]
+    System {
+        /// What was not possible.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> PathError {
+    move |error| PathError::System {
+        what,
+        source: error.into(),
+    }
+}
+
+/// What the user gets: pass both descriptors, close one's own.
+#[derive(Debug)]
+pub struct SendEnd {
+    /// The `AF_XDP` socket.
+    pub socket: OwnedFd,
+    /// The memory of its frames.
+    pub memory: OwnedFd,
+    /// Bytes of the memory.
+    pub memory_bytes: usize,
+    /// Bytes of each chunk of it.
+    pub chunk_bytes: usize,
+}
+
+/// The maker's end of a path.
+#[derive(Debug)]
+pub struct CheckedPath {
+    name: String,
+    attachment: Attachment,
+    counts: MapMemory,
+}
+
+/// What a path has carried.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct PathCounts {
+    /// Frames passed to the interface.
+    pub passed: u64,
+    /// Frames refused by the rules.
+    pub refused: u64,
+}
+
+impl CheckedPath {
+    /// Makes a path to an interface, in the calling thread's network
+    /// namespace, with a device of that name at its near end, the check's pin
+    /// under the same name, and its counters' under `<name>-counts`.
+    ///
+    /// # Errors
+    /// Without privilege, and see [`PathError`].
+    pub fn open(
+        name: &str,
+        ifindex: u32,
+        rules: &SendRules,
+        pins: &PinFolder,
+    ) -> Result<(CheckedPath, SendEnd), PathError> {
+        let interface = Interface::numbered(ifindex)?;
+        let len = interface.frame_bytes_max();
+        let Some(chunk_bytes) = CHUNKS_BYTES.into_iter().find(|bytes| len <= *bytes) else {
+            let interface = interface.name;
+            return Err(PathError::TooLong { interface, len });
+        };
+        let spec = MapSpec {
+            mmapable: true,
+            ..MapSpec::array(16, 1)
+        };
+        let counts = Map::create("weir_sent", &spec)?;
+        let check = load_check(&rules.program()?, ifindex, &counts)?;
+        let namespace = Namespace::new()?;
+        let made = veth::veth(name, FAR, namespace.as_fd(), interface.mtu);
+        made.map_err(failed("make a pair of devices"))?;
+        let guard = Unmade(Some(name));
+        let near = find_index(name).map_err(failed("find its device"))?;
+        // The check comes before the first frame can.
+        let attachment = Attachment::new(&check, near, Hook::TcIngress)?;
+        unpin(name, pins)?;
+        pins.pin(name, &attachment)?;
+        pins.pin(&counts_of(name), &counts)?;
+        veth::up(near).map_err(failed("set its device up"))?;
+        let far = namespace.run(|| far_end(chunk_bytes))?;
+        let (socket, memory) = far.map_err(failed("make its socket"))?;
+        guard.keep();
+        let path = CheckedPath {
+            name: name.to_owned(),
+            attachment,
+            counts: counts.map_memory(false)?,
+        };
+        let end = SendEnd {
+            socket,
+            memory,
+            memory_bytes: FRAMES * chunk_bytes,
+            chunk_bytes,
+        };
+        Ok((path, end))
+    }
+
+    /// A path that an earlier process has made and pinned; `None` without
+    /// one.
+    ///
+    /// # Errors
+    /// See [`PathError`].
+    pub fn adopt(name: &str, pins: &PinFolder) -> Result<Option<CheckedPath>, PathError> {
+        let (Some(attachment), Some(counts)) = (pins.get(name)?, pins.get(&counts_of(name))?)
+        else {
+            return Ok(None);
+        };
+        Ok(Some(CheckedPath {
+            name: name.to_owned(),
+            attachment: Attachment::from_fd(attachment),
+            counts: Map::from_fd(counts)?.map_memory(false)?,
+        }))
+    }
+
+    /// What it has carried.
+    pub fn counts(&self) -> PathCounts {
+        let count = |at| self.counts.load_u64(0, at).unwrap_or_default();
+        PathCounts {
+            passed: count(PASSED),
+            refused: count(REFUSED),
+        }
+    }
+
+    /// Whether the user still holds the socket: without it the path is gone.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn is_open(&self) -> Result<bool, PathError> {
+        Ok(self.attachment.info()?.ifindex.is_some())
+    }
+
+    /// Lets nothing through any more. The device stays, as long as the user
+    /// holds the socket, so that it can be seen who does. In the network
+    /// namespace that the path was made in.
+    ///
+    /// # Errors
+    /// See [`PathError`].
+    pub fn retire(&self) -> Result<(), PathError> {
+        match self.attachment.info()?.ifindex {
+            Some(near) => veth::down(near).map_err(failed("set its device down")),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the path, whoever holds its socket, and removes the pins.
+    ///
+    /// # Errors
+    /// See [`PathError`].
+    pub fn close(self, pins: &PinFolder) -> Result<(), PathError> {
+        close_path(&self.name, pins)
+    }
+}
+
+/// Ends a path that an earlier process has left, by its name, and removes its
+/// pins; all right where there is none (any more). In the network namespace
+/// that the path was made in; elsewhere only what is left of a path can be
+/// removed, which nobody uses any more.
+///
+/// # Errors
+/// See [`PathError`].
+pub fn close_path(name: &str, pins: &PinFolder) -> Result<(), PathError> {
+    // The device first: without its check it must not be.
+    match veth::delete(name) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+            if let Some(check) = pins.get(name)?
+                && Attachment::from_fd(check).info()?.ifindex.is_some()
+            {
+                let name = name.to_owned();
+                return Err(PathError::Elsewhere { name });
+            }
+        }
+        Err(error) => return Err(failed("remove its device")(error)),
+    }
+    unpin(name, pins)
+}
+
+fn unpin(name: &str, pins: &PinFolder) -> Result<(), PathError> {
+    pins.unpin(name)?;
+    pins.unpin(&counts_of(name))?;
+    Ok(())
+}
+
+/// What a path's counters are pinned under.
+fn counts_of(name: &str) -> String {
+    format!("{name}-counts")
+}
+
+/// Removes what was made when the rest fails.
+struct Unmade<'a>(Option<&'a str>);
+
+impl Unmade<'_> {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unmade<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = self.0 {
+            let _ = veth::delete(name);
+        }
+    }
+}
+
+/// The name of the user's device, alone in its namespace.
+const FAR: &str = "u";
+
+/// Where the counters are in their value.
+const PASSED: usize = 0;
+const REFUSED: usize = 8;
+
+/// `TC_ACT_SHOT`.
+const SHOT: i32 = 2;
+
+/// `bpf_skb_pull_data`: brings the whole frame into memory of the kernel's
+/// own, in one piece.
+const SKB_PULL_DATA: i32 = 39;
+
+/// Offsets in `struct __sk_buff`.
+const SKB_LEN: i16 = 0;
+const SKB_VLAN_PRESENT: i16 = 20;
+const SKB_DATA: i16 = 76;
+const SKB_DATA_END: i16 = 80;
+
+fn load_check(rules: &Filter, ifindex: u32, counts: &Map) -> Result<Program, PathError> {
+    let mut asm = Asm::new();
+    let (accept, refuse) = (asm.label(), asm.label());
+    asm.extend([
+        Insn::mov64(Reg::R6, Reg::R1),
+        Insn::load(op::W, Reg::R2, Reg::R6, SKB_LEN),
+        Insn::call(SKB_PULL_DATA),
+    ]);
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), refuse);
+    // The kernel has taken a tag out of the frame, and would put it back.
+    asm.push(Insn::load(op::W, Reg::R0, Reg::R6, SKB_VLAN_PRESENT));
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), refuse);
+    asm.extend([
+        Insn::load(op::W, Reg::R9, Reg::R6, SKB_LEN),
+        Insn::load(op::W, Reg::R7, Reg::R6, SKB_DATA),
+        Insn::load(op::W, Reg::R8, Reg::R6, SKB_DATA_END),
+    ]);
+    let fragment = Fragment {
+        access: Access::Direct {
+            start: Reg::R7,
+            end: Reg::R8,
+        },
+        wire_len: WireLen::Reg(Reg::R9),
+        result: Reg::R0,
+        free: &[Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5],
+        stack_top: 0,
+        accept,
+        reject: refuse,
+        short: refuse,
+        is_hidden: false,
+    };
+    emit_fragment(&mut asm, rules, &fragment)?;
+    asm.bind(accept);
+    asm.extend(count(PASSED));
+    asm.extend([
+        Insn::mov32(Reg::R1, ifindex as i32),
+        Insn::mov32(Reg::R2, 0),
+        Insn::call(helper::REDIRECT),
+        Insn::exit(),
+    ]);
+    asm.bind(refuse);
+    asm.extend(count(REFUSED));
+    asm.extend([Insn::mov32(Reg::R0, SHOT), Insn::exit()]);
+    let insns = asm.finish(&Limits::default())?;
+    let load = Load {
+        name: "weir_send_check",
+        maps: &[counts.as_fd()],
+        ..Load::new(ProgramType::SchedCls)
+    };
+    Ok(Program::load(&insns, &load)?)
+}
+
+/// Adds one to a counter, whichever CPU.
+fn count(at: usize) -> [Insn; 4] {
+    /// `BPF_ATOMIC`.
+    const ATOMIC: u8 = 0xc0;
+    let [value, upper] = Insn::load_map_value(Reg::R1, 0, at as u32);
+    let add = Insn {
+        code: op::STX | ATOMIC | op::DW,
+        ..Insn::store(op::DW, Reg::R1, 0, Reg::R2)
+    };
+    [value, upper, Insn::mov64(Reg::R2, 1), add]
+}
+
+/// The user's end: a socket bound to the device, and its memory.
+fn far_end(chunk_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
+    let far = find_index(FAR)?;
+    veth::up(far)?;
+    let bytes = FRAMES * chunk_bytes;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = memfd_create("weir-send", flags)?;
+    ftruncate(&memory, bytes as u64)?;
+    fcntl_add_seals(
+        &memory,
+        SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+    )?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
+    with_mapped(&memory, bytes, |start| {
+        let umem = XdpUmemReg {
+            addr: start as u64,
+            len: bytes as u64,
+            chunk_size: chunk_bytes as u32,
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        sockopt::set_xdp_umem_reg(&socket, umem)
+    })?;
+    // The kernel wants a fill ring, also of who receives nothing.
+    sockopt::set_xdp_umem_fill_ring_size(&socket, 1)?;
+    sockopt::set_xdp_umem_completion_ring_size(&socket, FRAMES as u32)?;
+    sockopt::set_xdp_tx_ring_size(&socket, FRAMES as u32)?;
+    send_many_at_once(&socket, FRAMES as u32);
+    let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, far, 0);
+    bind(&socket, &address)?;
+    Ok((socket, memory))
+}
+
+/// Maps memory as long as `run` takes: the kernel keeps the pages, not the
+/// mapping.
+fn with_mapped(
+    memory: &OwnedFd,
+    bytes: usize,
+    run: impl FnOnce(*mut libc::c_void) -> rustix::io::Result<()>,
+) -> io::Result<()> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping in a place of the kernel's choice, which nobody
+    // else knows of when it is removed.
+    unsafe {
+        let anywhere = std::ptr::null_mut();
+        let start = mmap(anywhere, bytes, protection, MapFlags::SHARED, memory, 0)?;
+        let result = run(start);
+        munmap(start, bytes)?;
+        Ok(result?)
+    }
+}

@@ -1,0 +1,250 @@
+//! Cached verdicts: frames that the program at a link forwards by itself,
+//! because the application has said what becomes of their like.
+//!
+//! ```text
+//!  short, long   key of a frame ─► number of a slot, and what to do
+//!  slots         u64 when a frame came last, or it was made
+//!                i64 ns after which it no longer holds; the least: it has ended
+//!                u64 for which queues it has begun, by bit
+//!                u64 number of the last frame handed to the application
+//!                    before that; its queue in the upper 8 bits
+//!                u64 since when frames have come without a pause
+//!                u64 whether some were held back
+//!  counts        for each CPU and slot: u64 frames, u64 bytes
+//!  outs          number of a link ─► its interface
+//! ```
+//!
+//! The program asks for it only while the gate is open and its process alive
+//! (see [`program`](super::gate::program)): whatever shuts the gate ends it at once.
+//! An entry ends with one store into its slot; what is left of it in the
+//! tables does nothing.
+
+mod key;
+pub(super) mod program;
+mod xdp_features;
+
+pub use key::{FastAction, FastKey, FastKind};
+pub use xdp_features::{DriverEvent, DriverWatch, takes_redirected};
+
+use crate::bpf::{Map, MapError, MapMemory, MapSpec, possible_cpus};
+use key::{Encoded, LONG, SHORT, VALUE};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Most entries of one tap.
+pub const FAST_ENTRIES_MAX: u32 = 1 << 16;
+
+/// How long an entry waits for a moment in which it overtakes no frame: then
+/// its frames are held back until it does not.
+pub const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Slots, and the cells of their counts.
+mod slot {
+    /// Of a slot: a line of the caches.
+    pub(crate) const BYTES: usize = 64;
+    pub(crate) const USED: i16 = 0;
+    pub(crate) const AGEING: i16 = 8;
+    pub(crate) const BEGUN: i16 = 16;
+    pub(crate) const LAST: i16 = 24;
+    pub(crate) const SINCE: i16 = 32;
+    pub(crate) const HELD: i16 = 40;
+
+    /// In [`LAST`]: where the queue is; none that there is.
+    pub(crate) const QUEUE_SHIFT: i32 = 56;
+    pub(crate) const NO_QUEUE: u64 = 0xff << QUEUE_SHIFT;
+    /// In [`AGEING`].
+    pub(crate) const ENDED: i64 = i64::MIN;
+
+    pub(crate) const PATIENCE_NS: i32 = super::PATIENCE.as_nanos() as i32;
+    /// Frames are held back no longer, whatever becomes of those before them.
+    pub(crate) const HELD_MAX_NS: i32 = PATIENCE_NS + 100_000_000;
+
+    /// Of a cell.
+    pub(crate) const FRAMES: i16 = 0;
+    pub(crate) const BYTES_SENT: i16 = 8;
+}
+
+/// What a link's program is made for.
+#[derive(Clone, Debug)]
+pub(super) struct Spec {
+    pub(super) kinds: Vec<FastKind>,
+    pub(super) slots_log2: u32,
+    /// Checksums may have been left to the device: such frames go up.
+    pub(super) completes: bool,
+}
+
+/// The tables that programs and process share.
+#[derive(Debug)]
+pub struct Fast {
+    kinds: Vec<FastKind>,
+    short: Map,
+    long: Map,
+    slots: Map,
+    slots_memory: MapMemory,
+    counts: Map,
+    counts_memory: MapMemory,
+    outs: Map,
+    entries_log2: u32,
+    cpus: usize,
+}
+
+impl Fast {
+    /// Tables for so many entries, rounded up to a power of two and at most
+    /// [`FAST_ENTRIES_MAX`], of these kinds.
+    ///
+    /// # Errors
+    /// Without privilege.
+    pub fn new(kinds: &[FastKind], entries: u32) -> Result<Fast, MapError> {
+        let entries = entries.clamp(1, FAST_ENTRIES_MAX).next_power_of_two();
+        let cpus = possible_cpus().map_err(|source| MapError::System {
+            what: "count the CPUs",
+            source,
+        })?;
+        let shared = |name, bytes, count| {
+            let spec = MapSpec {
+                mmapable: true,
+                ..MapSpec::array(bytes, count)
+            };
+            Map::create(name, &spec)
+        };
+        let table = |bytes| MapSpec::hash(bytes as u32, VALUE as u32, entries);
+        let slots = shared("weir_fast_slots", slot::BYTES as u32, entries)?;
+        let cells = u32::try_from(cpus).unwrap_or(1).saturating_mul(entries);
+        let counts = shared("weir_fast_count", 16, cells)?;
+        Ok(Fast {
+            kinds: kinds.to_vec(),
+            short: Map::create("weir_fast_short", &table(SHORT))?,
+            long: Map::create("weir_fast_long", &table(LONG))?,
+            slots_memory: slots.map_memory(true)?,
+            slots,
+            counts_memory: counts.map_memory(false)?,
+            counts,
+            outs: Map::create("weir_fast_outs", &MapSpec::dev_map(super::LINKS_MAX))?,
+            entries_log2: entries.trailing_zeros(),
+            cpus,
+        })
+    }
+
+    /// How many entries there can be.
+    pub fn entries_max(&self) -> u32 {
+        1 << self.entries_log2
+    }
+
+    /// Cells that are read to count for one entry: one for each CPU.
+    pub fn cells_each(&self) -> usize {
+        self.cpus
+    }
+
+    pub(super) fn spec(&self, completes: bool) -> Spec {
+        Spec {
+            kinds: self.kinds.clone(),
+            slots_log2: self.entries_log2,
+            completes,
+        }
+    }
+
+    /// In the order in which the program names them.
+    pub(super) fn maps(&self) -> [BorrowedFd<'_>; 5] {
+        [
+            &self.short,
+            &self.long,
+            &self.slots,
+            &self.counts,
+            &self.outs,
+        ]
+        .map(AsFd::as_fd)
+    }
+
+    /// Says which interface a link is, in the calling thread's network
+    /// namespace.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn set_out(&self, link: u32, ifindex: u32) -> Result<(), MapError> {
+        self.outs
+            .update(&link.to_ne_bytes(), &ifindex.to_ne_bytes())
+    }
+
+    /// Enters a key with its slot; `false` for one that has addresses of two
+    /// families.
+    ///
+    /// # Errors
+    /// If the table is full.
+    pub fn insert(&self, key: &FastKey, slot: u32, action: &FastAction) -> Result<bool, MapError> {
+        let value = action.encode(slot);
+        match key.encode() {
+            Some(Encoded::Short(key)) => self.short.update(&key, &value)?,
+            Some(Encoded::Long(key)) => self.long.update(&key, &value)?,
+            None => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Takes a key out of the tables, to make room.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove(&self, key: &FastKey) -> Result<(), MapError> {
+        match key.encode() {
+            Some(Encoded::Short(key)) => self.short.delete(&key)?,
+            Some(Encoded::Long(key)) => self.long.delete(&key)?,
+            None => false,
+        };
+        Ok(())
+    }
+
+    fn cell(&self, slot: u32, at: i16) -> &AtomicU64 {
+        let cell = self.slots_memory.u64(slot as usize, at as usize);
+        cell.expect("slots are numbered below what there are")
+    }
+
+    /// Lets a slot's frames go on by themselves once they overtake none, as
+    /// long as none is `ageing_ns` behind the one before; the first of them
+    /// behind `now` (`CLOCK_MONOTONIC`, ns).
+    ///
+    /// # Panics
+    /// Beyond [`entries_max`](Self::entries_max).
+    pub fn open(&self, slot: u32, now: u64, ageing_ns: u64) {
+        let set = |at, value| self.cell(slot, at).store(value, Ordering::SeqCst);
+        set(slot::USED, now);
+        set(slot::BEGUN, 0);
+        set(slot::LAST, slot::NO_QUEUE);
+        set(slot::SINCE, now);
+        set(slot::HELD, 0);
+        // The last, which makes it hold.
+        set(slot::AGEING, ageing_ns.min(i64::MAX as u64));
+    }
+
+    /// Has a slot's frames go to the application from now on.
+    ///
+    /// # Panics
+    /// Beyond [`entries_max`](Self::entries_max).
+    pub fn end(&self, slot: u32) {
+        let ageing = self.cell(slot, slot::AGEING);
+        ageing.store(slot::ENDED as u64, Ordering::SeqCst);
+    }
+
+    /// When a frame of a slot came last, or it was opened (`CLOCK_MONOTONIC`,
+    /// ns, as exactly as the coarse clock).
+    ///
+    /// # Panics
+    /// Beyond [`entries_max`](Self::entries_max).
+    pub fn used(&self, slot: u32) -> u64 {
+        self.cell(slot, slot::USED).load(Ordering::Relaxed)
+    }
+
+    /// Frames and bytes that went by a slot since the tables were made.
+    pub fn counted(&self, slot: u32) -> (u64, u64) {
+        let cell = |cpu: usize, at: i16| {
+            let index = (cpu << self.entries_log2) + slot as usize;
+            self.counts_memory.load_u64(index, at as usize).unwrap_or(0)
+        };
+        (0..self.cpus).fold((0, 0), |(frames, bytes), cpu| {
+            (
+                frames + cell(cpu, slot::FRAMES),
+                bytes + cell(cpu, slot::BYTES_SENT),
+            )
+        })
+    }
+}

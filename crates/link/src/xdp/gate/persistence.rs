@@ -1,0 +1,252 @@
+//! What stays when the process ends: its pins, and who takes them over or off.
+
+use super::pin_dir::{self, Place, XDP_PIN};
+use super::program::PROGRAM_NAME;
+use super::shared_page::{Bypass, State};
+use super::{Gate, GateError, GateLink};
+use crate::bpf::{Attachment, Hook, Map, PinError, PinFolder, program_info};
+use crate::net::{Interface, InterfaceError};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+pub(super) const STATE: &str = "state";
+pub(super) const SOCKETS: &str = "sockets";
+pub(super) const PEERS: &str = "peers";
+
+pub(super) fn xdp_pin(link: usize) -> String {
+    format!("{XDP_PIN}{link}")
+}
+
+pub(super) fn tc_pin(link: usize) -> String {
+    format!("tc-{link}")
+}
+
+impl Gate {
+    /// Attaches to these interfaces such that all of it stays, or takes over
+    /// what an earlier process has left there.
+    pub(super) fn stay(interfaces: &[&Interface], bypass: Bypass) -> Result<Gate, GateError> {
+        let numbers = numbers(interfaces);
+        let place = Gate::take_place(interfaces)?;
+        Gate::free(&place, interfaces)?;
+        if let Some(mut gate) = Gate::adopt(&place.folder, &numbers)? {
+            gate.refuse_held(interfaces)?;
+            gate.state.set_bypass(bypass);
+            gate.adopted = true;
+            gate.pins = Some(place);
+            gate.renew()?;
+            return Ok(gate);
+        }
+        Gate::dismantle(&place.folder, interfaces)?;
+        let mut gate = Gate::new(bypass)?;
+        place.folder.pin(STATE, &gate.state_map)?;
+        place.folder.pin(SOCKETS, &gate.sockets)?;
+        place.folder.pin(PEERS, &gate.peers)?;
+        gate.pins = Some(place);
+        gate.add_all(interfaces)
+    }
+
+    /// Where what these interfaces share is pinned, for us alone.
+    fn take_place(interfaces: &[&Interface]) -> Result<Place, GateError> {
+        let taken = Place::take(&numbers(interfaces));
+        taken.map_err(|error| GateError::no_place(interfaces, error))
+    }
+
+    /// One that several processes share may have lost the one that had its
+    /// place.
+    fn refuse_held(&self, interfaces: &[&Interface]) -> Result<(), GateError> {
+        match self.state.is_held() {
+            true => Err(GateError::in_use(interfaces, None)),
+            false => Ok(()),
+        }
+    }
+
+    /// What an earlier process has left, if it works still.
+    fn adopt(folder: &PinFolder, numbers: &[u32]) -> Result<Option<Gate>, GateError> {
+        let links = links_of(folder)?;
+        let are = links.iter().map(|link| Some(link.as_ref()?.ifindex));
+        // Renumbered, gone or in another order: start anew.
+        match are.eq(numbers.iter().copied().map(Some)) {
+            true => Gate::left(folder, links),
+            false => Ok(None),
+        }
+    }
+
+    /// What an earlier process has left of these links.
+    fn left(folder: &PinFolder, links: Vec<Option<GateLink>>) -> Result<Option<Gate>, GateError> {
+        let get = |name: &str| -> Result<Option<OwnedFd>, PinError> { folder.get(name) };
+        let (Some(state), Some(sockets), Some(peers)) = (get(STATE)?, get(SOCKETS)?, get(PEERS)?)
+        else {
+            return Ok(None);
+        };
+        let state_map = Map::from_fd(state)?;
+        let state = Rc::new(State::of(&state_map)?);
+        if !state.is_current() {
+            return Err(GateError::OtherVersion);
+        }
+        Ok(Some(Gate {
+            state,
+            state_map,
+            sockets: Map::from_fd(sockets)?,
+            peers: Map::from_fd(peers)?,
+            links,
+            pins: None,
+            adopted: false,
+            host: None,
+        }))
+    }
+
+    /// Takes off the links what an earlier process has left there; `false` if
+    /// there is nothing.
+    ///
+    /// # Errors
+    /// See [`GateError`]; [`GateError::InUse`] also while a process has one of
+    /// them whose programs go with it, and nothing was left.
+    pub fn clean(interfaces: &[&Interface]) -> Result<bool, GateError> {
+        let found = Gate::clean_left(interfaces)?;
+        let held: Vec<&Interface> = interfaces
+            .iter()
+            .filter(|one| has_gate(one))
+            .copied()
+            .collect();
+        match !found && !held.is_empty() {
+            true => Err(GateError::in_use(&held, None)),
+            false => Ok(found),
+        }
+    }
+
+    /// The same, whatever is there that was not left.
+    pub(super) fn clean_left(interfaces: &[&Interface]) -> Result<bool, GateError> {
+        let place = Gate::take_place(interfaces)?;
+        let mut found = !place.folder.list()?.0.is_empty();
+        if found {
+            Gate::dismantle(&place.folder, interfaces)?;
+        }
+        let _ = place.parent.remove_folder(&place.name);
+        found |= Gate::free(&place, interfaces)?;
+        Ok(found)
+    }
+
+    /// Takes off these interfaces what was left there and at another that is gone,
+    /// with its namespace, into another, or for good: nobody can name what they
+    /// have together any more. Tells whether there was any.
+    fn free(place: &Place, interfaces: &[&Interface]) -> Result<bool, GateError> {
+        let mut found = false;
+        for name in place.others()? {
+            found |= Gate::free_one(&place.parent, &name, interfaces)?;
+        }
+        Ok(found)
+    }
+
+    /// The same of what is in the folder of that name, if it is there still.
+    pub(super) fn free_one(
+        parent: &PinFolder,
+        name: &str,
+        interfaces: &[&Interface],
+    ) -> Result<bool, GateError> {
+        let is_ours = |folder: &PinFolder| pin_dir::has_any(folder, &programs_at(interfaces));
+        let Some(folder) = parent.existing(name)?.filter(is_ours) else {
+            return Ok(false);
+        };
+        // What somebody has is his to end.
+        let Some(_lock) = pin_dir::lock(&folder)? else {
+            return Ok(false);
+        };
+        match links_of(&folder) {
+            Ok(links) if !is_named_so(&links, name) => {}
+            // What is wrong there is not ours to mend.
+            Ok(_) | Err(_) => return Ok(false),
+        }
+        Gate::dismantle(&folder, interfaces)?;
+        let _ = parent.remove_folder(name);
+        Ok(true)
+    }
+
+    /// Takes down what these pins keep, in whatever order an earlier process
+    /// named the links, but for one that still runs. Their folder is locked.
+    fn dismantle(folder: &PinFolder, interfaces: &[&Interface]) -> Result<(), GateError> {
+        // Promiscuity by the page, the rest by the pins alone.
+        if let Ok(Some(gate)) = links_of(folder).and_then(|links| Gate::left(folder, links)) {
+            gate.refuse_held(interfaces)?;
+            gate.end()?;
+        }
+        unpin(folder)
+    }
+}
+
+fn numbers(interfaces: &[&Interface]) -> Vec<u32> {
+    interfaces.iter().map(|one| one.index).collect()
+}
+
+/// The XDP programs that are at these interfaces now.
+pub(super) fn programs_at(interfaces: &[&Interface]) -> Vec<u32> {
+    let now = interfaces.iter().map(|one| Interface::numbered(one.index));
+    now.filter_map(|now| now.ok()?.xdp?.program_id).collect()
+}
+
+/// Whether a program of a gate is at XDP of an interface that goes with a
+/// process: it is pinned nowhere, as those are that stay.
+fn has_gate(interface: &Interface) -> bool {
+    let mut programs = programs_at(&[interface]);
+    programs.retain(|id| !pin_dir::is_pinned(*id));
+    let facts = programs.iter().filter_map(|id| program_info(*id).ok());
+    facts.into_iter().any(|facts| facts.name == PROGRAM_NAME)
+}
+
+/// Whether the folder of links is the one that who names their interfaces looks
+/// in: all are in the calling thread's namespace, by their numbers.
+fn is_named_so(links: &[Option<GateLink>], name: &str) -> bool {
+    let numbers = links.iter().map(|link| Some(link.as_ref()?.ifindex));
+    let numbers: Option<Vec<u32>> = numbers.collect();
+    numbers.is_some_and(|numbers| pin_dir::name(&numbers).is_ok_and(|named| named == name))
+}
+
+/// The links of a folder's pins; none in the place of one that is gone from the
+/// calling thread's namespace.
+fn links_of(folder: &PinFolder) -> Result<Vec<Option<GateLink>>, GateError> {
+    let mut links = Vec::new();
+    while let Some(xdp) = folder.get(&xdp_pin(links.len()))?.map(Attachment::from_fd) {
+        let found = interface_of(&xdp)?;
+        let tc = folder.get(&tc_pin(links.len()))?.map(Attachment::from_fd);
+        links.push(found.map(|interface| GateLink {
+            ifindex: interface.index,
+            hook: match interface.xdp.map(|xdp| xdp.mode) {
+                Some(crate::net::XdpMode::Generic) => Hook::XdpGeneric,
+                _ => Hook::XdpNative,
+            },
+            tc,
+            xdp,
+            promiscuous: None,
+        }));
+    }
+    Ok(links)
+}
+
+/// The interface of the calling thread's namespace that a program is at. One
+/// that was moved to another has its number still, which another may have here.
+pub(super) fn interface_of(xdp: &Attachment) -> Result<Option<Interface>, GateError> {
+    let info = xdp.info()?;
+    let Some(ifindex) = info.ifindex else {
+        return Ok(None);
+    };
+    match Interface::numbered(ifindex) {
+        Ok(interface) => {
+            let program = interface.xdp.and_then(|xdp| xdp.program_id);
+            Ok((program == Some(info.program_id)).then_some(interface))
+        }
+        Err(InterfaceError::Missing { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Detaches and removes all that is pinned.
+pub(super) fn unpin(folder: &PinFolder) -> Result<(), GateError> {
+    for name in folder.list()?.0 {
+        if (name.starts_with(XDP_PIN) || name.starts_with("tc-"))
+            && let Some(fd) = folder.get(&name)?
+        {
+            Attachment::from_fd(fd).detach()?;
+        }
+        folder.unpin(&name)?;
+    }
+    Ok(())
+}

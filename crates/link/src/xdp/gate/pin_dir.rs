@@ -1,0 +1,295 @@
+//! Where what outlives a tap's process is pinned.
+#![allow(unsafe_code)] // A thread of its own in another mount namespace.
+
+use super::shared_page::LINKS_MAX;
+use crate::bpf::{Attachment, PinError, PinFolder};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use std::error::Error;
+use std::fmt;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::io::ErrorKind::{NotFound, PermissionDenied};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The folder of everything that is weir's at run time.
+const RUN: &str = "/run/weir";
+
+/// The BPF file system of taps.
+const TAPS: &str = "/run/weir/taps";
+
+/// Folders that are looked at before one is made.
+const SWEPT_MAX: usize = 1024;
+
+/// How pins of programs at XDP of links begin.
+pub(in crate::xdp) const XDP_PIN: &str = "xdp-";
+
+/// How long the kernel may take to close what a process had that has ended:
+/// 0.2 s and less, more where the machine is busy.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// The folder for what interfaces share, which is ours alone until this is
+/// dropped or the process ends.
+#[derive(Debug)]
+pub(in crate::xdp) struct Place {
+    pub(in crate::xdp) parent: PinFolder,
+    pub(in crate::xdp) folder: PinFolder,
+    pub(in crate::xdp) name: String,
+    _lock: OwnedFd,
+}
+
+/// Why there is no place.
+#[derive(Debug)]
+pub(in crate::xdp) enum PlaceError {
+    /// Another has it.
+    Held(Option<Holder>),
+    /// Anything else.
+    Pin(PinError),
+}
+
+impl From<PinError> for PlaceError {
+    fn from(error: PinError) -> PlaceError {
+        PlaceError::Pin(error)
+    }
+}
+
+/// A process that has what another wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// Its number.
+    pub process: u32,
+    /// The name of its program, where that can be told.
+    pub program: Option<String>,
+}
+
+impl Holder {
+    fn of(process: u32) -> Holder {
+        let program = std::fs::read_to_string(format!("/proc/{process}/comm"));
+        Holder {
+            process,
+            program: program.ok().map(|name| name.trim_end().to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.process)?;
+        match &self.program {
+            Some(program) => write!(f, " (`{program}`)"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Place {
+    /// The folder for what these interfaces of the calling thread's network
+    /// namespace share, in any order; made if it is missing. What was left of
+    /// interfaces that are gone is removed.
+    pub(in crate::xdp) fn take(interfaces: &[u32]) -> Result<Place, PlaceError> {
+        let name = name(interfaces).map_err(failed)?;
+        let parent = parent()?;
+        let until = Instant::now() + CLOSING;
+        loop {
+            let folder = match parent.folder(&name) {
+                // Its last owner removed it between two looks.
+                Err(PinError::System { source, .. }) if source.kind() == NotFound => continue,
+                folder => folder?,
+            };
+            match lock(&folder)? {
+                Some(_lock) => {
+                    return Ok(Place {
+                        parent,
+                        folder,
+                        name,
+                        _lock,
+                    });
+                }
+                // Who has it may have been killed just now.
+                None if Instant::now() < until => std::thread::sleep(CLOSING / 100),
+                None => return Err(PlaceError::Held(holder(&folder))),
+            }
+        }
+    }
+
+    /// The names of all other folders, of whatever interfaces.
+    pub(in crate::xdp) fn others(&self) -> Result<Vec<String>, PinError> {
+        let mut names = names(&self.parent)?;
+        names.retain(|name| *name != self.name);
+        Ok(names)
+    }
+}
+
+fn names(parent: &PinFolder) -> Result<Vec<String>, PinError> {
+    let folders = parent.list()?.1;
+    Ok(folders.into_iter().take(SWEPT_MAX).collect())
+}
+
+/// Locks a folder for us alone; `None` while another has it, or if it was
+/// removed meanwhile.
+pub(in crate::xdp) fn lock(folder: &PinFolder) -> Result<Option<OwnedFd>, PinError> {
+    let lock = folder.lock_alone()?;
+    Ok(match folder.is_there()? {
+        true => lock,
+        false => None,
+    })
+}
+
+/// Whether a program is pinned in the place of any interfaces; also if that
+/// cannot be told.
+pub(in crate::xdp) fn is_pinned(program: u32) -> bool {
+    let Ok(parent) = parent() else { return true };
+    let Ok(names) = names(&parent) else {
+        return true;
+    };
+    let mut folders = names.iter().filter_map(|name| parent.existing(name).ok()?);
+    folders.any(|folder| has_any(&folder, &[program]))
+}
+
+/// Who has the place of one of these programs.
+pub(in crate::xdp) fn holder_of(programs: &[u32]) -> Option<Holder> {
+    let parent = parent().ok()?;
+    let names = names(&parent).ok()?;
+    let folders = names.iter().filter_map(|name| parent.existing(name).ok()?);
+    let mut folders = folders.filter(|folder| has_any(folder, programs));
+    folders.find_map(|folder| holder(&folder))
+}
+
+/// Whether one of these programs is pinned there: the kernel numbers them for
+/// all namespaces.
+pub(in crate::xdp) fn has_any(folder: &PinFolder, programs: &[u32]) -> bool {
+    let links = (0..LINKS_MAX).map_while(|link| folder.get(&format!("{XDP_PIN}{link}")).ok()?);
+    let mut infos = links.filter_map(|xdp| Attachment::from_fd(xdp).info().ok());
+    infos.any(|info| programs.contains(&info.program_id))
+}
+
+/// A process that holds one of these programs at XDP by a descriptor (proc(5),
+/// `fdinfo`).
+pub(in crate::xdp) fn owner_of(programs: &[u32]) -> Option<Holder> {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let numbers = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    let has = |process: &u32| {
+        let infos = std::fs::read_dir(format!("/proc/{process}/fdinfo"));
+        let infos = infos.into_iter().flatten().flatten();
+        let mut texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
+        texts.any(|text| is_link_of(&text, programs))
+    };
+    numbers.into_iter().find(has).map(Holder::of)
+}
+
+fn is_link_of(fdinfo: &str, programs: &[u32]) -> bool {
+    let value = |name: &str| {
+        let mut lines = fdinfo.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|line| line.0 == name).map(|line| line.1.trim())
+    };
+    let program = value("prog_id").and_then(|program| program.parse().ok());
+    value("link_type") == Some("xdp") && program.is_some_and(|one| programs.contains(&one))
+}
+
+fn holder(folder: &PinFolder) -> Option<Holder> {
+    folder.locked_by().map(Holder::of)
+}
+
+/// The folder of all places, swept.
+///
+/// It is a folder of the first process's mount namespace: that of `ip netns
+/// exec` goes with its last process, and all pins in it.
+pub(in crate::xdp) fn parent() -> Result<PinFolder, PinError> {
+    let parent = std::thread::scope(|scope| scope.spawn(mount).join());
+    let parent = parent.unwrap_or_else(|_| Err(failed(io::ErrorKind::Other.into())))?;
+    sweep(&parent);
+    Ok(parent)
+}
+
+fn failed(source: io::Error) -> PinError {
+    PinError::System {
+        what: "tell the network namespace by",
+        path: "/proc/thread-self/ns/net".into(),
+        source,
+    }
+}
+
+/// By the namespace's number and theirs.
+pub(in crate::xdp) fn name(interfaces: &[u32]) -> io::Result<String> {
+    let mut numbers = interfaces.to_vec();
+    numbers.sort_unstable();
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net")?;
+    let mut name = format!("net{}", namespace.ino());
+    for number in numbers {
+        name.push_str(&format!("-{number}"));
+    }
+    Ok(name)
+}
+
+/// Removes the folders of interfaces that are gone, with their namespace or
+/// alone, but for what somebody has: numbers of namespaces and of interfaces
+/// are given again, and so the names of folders.
+fn sweep(taps: &PinFolder) {
+    for name in names(taps).iter().flatten() {
+        // What cannot be removed is in nobody's way.
+        let _ = sweep_one(taps, name);
+    }
+}
+
+fn sweep_one(taps: &PinFolder, name: &str) -> Result<(), Box<dyn Error>> {
+    let Some(folder) = taps.existing(name)? else {
+        return Ok(());
+    };
+    let Some(_lock) = lock(&folder)? else {
+        return Ok(());
+    };
+    let (pins, _) = folder.list()?;
+    let mut is_any = false;
+    for pin in pins.iter().filter(|pin| pin.starts_with(XDP_PIN)) {
+        if let Some(xdp) = folder.get(pin)?.map(Attachment::from_fd) {
+            if xdp.info()?.ifindex.is_some() {
+                return Ok(());
+            }
+            is_any = true;
+        }
+    }
+    // Without: its process died before it had attached anything, or is as old
+    // as not to keep us out.
+    if is_any {
+        for pin in &pins {
+            folder.unpin(pin)?;
+        }
+        taps.remove_folder(name)?;
+    }
+    Ok(())
+}
+
+fn mount() -> Result<PinFolder, PinError> {
+    // Where that is not allowed, the namespace that we are in must do.
+    let _ = enter_first();
+    let made = DirBuilder::new().recursive(true).mode(0o755).create(RUN);
+    made.map_err(|source| match source.kind() {
+        PermissionDenied => PinError::NotPermitted {
+            what: "make",
+            path: RUN.into(),
+        },
+        _ => PinError::System {
+            what: "make the folder",
+            path: RUN.into(),
+            source,
+        },
+    })?;
+    PinFolder::mount(Path::new(TAPS))
+}
+
+fn enter_first() -> io::Result<()> {
+    let first = File::open("/proc/1/ns/mnt")?;
+    let ours = File::open("/proc/thread-self/ns/mnt")?;
+    if first.metadata()?.ino() == ours.metadata()?.ino() {
+        return Ok(());
+    }
+    // SAFETY: the thread is our own and about to end; it parts with the
+    // process's working directory and root only.
+    unsafe { unshare_unsafe(UnshareFlags::FS)? };
+    Ok(move_into_link_name_space(
+        first.as_fd(),
+        Some(LinkNameSpaceType::Mount),
+    )?)
+}

@@ -1,0 +1,441 @@
+//! The programs at a tap's links: fixed, the rest is in the shared page.
+//!
+//! ```text
+//!             gate shut ────────────────────────────────┐
+//!  frame ─► gate? ─► death words? ─► heartbeat? ─► XSK  │
+//!                        │ all died     │ behind       ▼
+//!                        └──────────────┴─► shut it ─► bypass: wire │ kernel │ drop
+//! ```
+//!
+//! The heartbeat is loaded before the clock, and the difference compared as a
+//! signed number: a beat in between is no hang. Gate and epoch are one word,
+//! so that a frame carries the epoch in which it was let in.
+//!
+//! Where there are cached verdicts ([`fast`](crate::xdp::flow_cache)) they are asked
+//! between heartbeat and XSK. While the process sleeps they hold as long as
+//! its lease; a frame that they answer does not wake it.
+//!
+//! Frames that the host's own protocols are to have ([`HostFilter`]) go on to
+//! them from there, and wake nobody either.
+
+use super::GateError;
+use super::liveness::{LOCK_WORD, THREADS};
+use super::shared_page::{MEMBERS_MAX, QUEUES_MAX, State, Why, at};
+use crate::bpf::{Load, LoadError, Map, Program, ProgramType};
+use crate::xdp::abi::{
+    DATA, DATA_END, DATA_META, JSGT, JSLE, KTIME_GET_COARSE_NS, KTIME_GET_NS, RX_QUEUE,
+    XDP_ADJUST_META, XDP_DROP, XDP_PASS, XDP_REDIRECT, atomic_add, compare_exchange, fetch_add,
+};
+use crate::xdp::flow_cache::{Fast, Spec, program as fast};
+use crate::xdp::host_filter::HostFilter;
+use std::os::fd::{AsFd, BorrowedFd};
+use weir_filter::backend::ebpf::{
+    Access, Asm, EmitError, Fragment, Insn, Label, Limits, Reg, WireLen, emit_fragment, helper, op,
+};
+
+/// What the kernel calls the program at XDP.
+pub(in crate::xdp) const PROGRAM_NAME: &str = "weir_tap";
+
+/// `TCX_NEXT`.
+const TCX_NEXT: i32 = -1;
+
+const CTX: Reg = Reg::R6;
+const PAGE: Reg = Reg::R7;
+const BEAT: Reg = Reg::R8;
+/// The frame's number in the upper half; the heartbeat is done with by then.
+const NUMBER: Reg = Reg::R8;
+const GATE: Reg = Reg::R9;
+
+/// On the stack, where there are cached verdicts: the gate, while they use its
+/// register.
+const GATE_KEPT: i16 = fast::KEPT;
+/// On the stack, where a filter of the host's frames asks for it: the length
+/// of the whole frame.
+const LENGTH: i16 = -16;
+
+/// Places of the maps; those of cached verdicts come behind.
+const STATE_MAP: u16 = 0;
+const XSKS_MAP: u16 = 1;
+const PEERS_MAP: u16 = 2;
+
+/// The key in the XSKMAP of a link's queue.
+pub(in crate::xdp) fn socket_key(link: u32, queue: u32) -> u32 {
+    link * QUEUES_MAX + queue
+}
+
+/// The program at XDP of link number `link`, with these maps: the page, the
+/// sockets, and which link each is joined to. With cached verdicts `fast`,
+/// and whether checksums of the link may be left to the device; and what the
+/// host's protocols are to have.
+pub(in crate::xdp) fn xdp(
+    link: u32,
+    maps: [&Map; 3],
+    fast: Option<(&Fast, bool)>,
+    host: Option<&HostFilter>,
+) -> Result<Program, GateError> {
+    let spec = fast.map(|(fast, completes)| fast.spec(completes));
+    let maps = self::maps(maps, fast.map(|(fast, _)| fast));
+    load(link, &maps, spec, host)
+}
+
+/// The maps of a program, in the order in which it names them.
+pub(in crate::xdp) fn maps<'a>(maps: [&'a Map; 3], fast: Option<&'a Fast>) -> Vec<BorrowedFd<'a>> {
+    let fast = fast.into_iter().flat_map(Fast::maps);
+    maps.into_iter().map(AsFd::as_fd).chain(fast).collect()
+}
+
+/// The program at XDP of a link, with these [`maps`].
+pub(in crate::xdp) fn load(
+    link: u32,
+    maps: &[BorrowedFd<'_>],
+    fast: Option<Spec>,
+    host: Option<&HostFilter>,
+) -> Result<Program, GateError> {
+    let insns = Xdp::new(link, fast).assemble(host)?;
+    let load = Load {
+        name: PROGRAM_NAME,
+        frags: true,
+        maps,
+        ..Load::new(ProgramType::Xdp)
+    };
+    Ok(Program::load(&insns, &load)?)
+}
+
+/// Whether a filter of the host's frames fits into the program.
+pub(in crate::xdp) fn check(host: &HostFilter) -> Result<(), EmitError> {
+    Xdp::new(0, None).assemble(Some(host)).map(drop)
+}
+
+/// The program at tc ingress: what XDP has passed to be joined in the kernel.
+pub(in crate::xdp) fn tc(peer: u32, state: &Map) -> Result<Program, LoadError> {
+    let mut asm = Asm::new();
+    let next = asm.label();
+    let [first, second] = Insn::load_map_value(PAGE, STATE_MAP, 0);
+    asm.push(first);
+    asm.push(second);
+    asm.push(Insn::load(op::W, Reg::R1, PAGE, at::BYPASS as i16));
+    let wire = crate::xdp::Bypass::Wire.number() as i32;
+    asm.jump(Insn::jump64(op::JNE, Reg::R1, wire), next);
+    asm.push(Insn::mov32(Reg::R1, peer as i32));
+    asm.push(Insn::mov32(Reg::R2, 0));
+    asm.push(Insn::call(helper::REDIRECT));
+    asm.push(Insn::exit());
+    asm.bind(next);
+    asm.push(Insn::mov32(Reg::R0, TCX_NEXT));
+    asm.push(Insn::exit());
+    let load = Load {
+        name: "weir_tap_wire",
+        maps: &[state.as_fd()],
+        ..Load::new(ProgramType::SchedCls)
+    };
+    let insns = asm.finish(&Limits::default());
+    Program::load(&insns.expect("the program is short"), &load)
+}
+
+struct Xdp {
+    asm: Asm,
+    link: u32,
+    fast: Option<Spec>,
+    died: Label,
+    hung: Label,
+    bypass: Label,
+}
+
+impl Xdp {
+    fn new(link: u32, fast: Option<Spec>) -> Xdp {
+        let mut asm = Asm::new();
+        let [died, hung, bypass] = [(); 3].map(|()| asm.label());
+        Xdp {
+            asm,
+            link,
+            fast,
+            died,
+            hung,
+            bypass,
+        }
+    }
+
+    fn push(&mut self, insns: &[Insn]) {
+        insns.iter().for_each(|insn| self.asm.push(*insn));
+    }
+
+    fn assemble(mut self, host: Option<&HostFilter>) -> Result<Vec<Insn>, EmitError> {
+        self.push(&[Insn::mov64(CTX, Reg::R1)]);
+        self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
+        self.liveness(host)?;
+        self.stamp();
+        self.hand_over();
+        let (died, hung, bypass) = (self.died, self.hung, self.bypass);
+        // Where there is no socket, its process has gone.
+        self.asm.bind(died);
+        self.shut(Why::Died, at::DIED);
+        self.asm.goto(bypass);
+        self.asm.bind(hung);
+        self.shut(Why::Hung, at::HUNG);
+        self.asm.bind(bypass);
+        self.around();
+        self.asm.finish(&Limits::default())
+    }
+
+    /// Lets the host's protocols have what is for them. Of a frame in several
+    /// pieces the filter sees the first.
+    fn for_host(&mut self, host: &HostFilter) -> Result<(), EmitError> {
+        let [accept, go_on] = [(); 2].map(|()| self.asm.label());
+        if host.needs_len() {
+            self.push(&[
+                Insn::mov64(Reg::R1, CTX),
+                Insn::call(helper::XDP_GET_BUFF_LEN),
+                Insn::store(op::DW, Reg::FP, LENGTH, Reg::R0),
+            ]);
+        }
+        self.push(&[
+            Insn::load(op::W, Reg::R2, CTX, DATA),
+            Insn::load(op::W, Reg::R3, CTX, DATA_END),
+        ]);
+        let fragment = Fragment {
+            access: Access::Direct {
+                start: Reg::R2,
+                end: Reg::R3,
+            },
+            wire_len: WireLen::Stack(LENGTH),
+            result: Reg::R0,
+            free: &[Reg::R0, Reg::R1, Reg::R4, Reg::R5],
+            stack_top: LENGTH,
+            accept,
+            reject: go_on,
+            short: go_on,
+            is_hidden: false,
+        };
+        emit_fragment(&mut self.asm, host.program(), &fragment)?;
+        self.asm.bind(accept);
+        self.push(&add(at::to_host(self.link)));
+        self.push(&[Insn::mov32(Reg::R0, XDP_PASS), Insn::exit()]);
+        self.asm.bind(go_on);
+        Ok(())
+    }
+
+    /// Asks the cached verdicts, if the process is alive. The coarse clock,
+    /// which costs little, is behind by a tick at most; where that leaves a
+    /// doubt, the exact one is asked, too.
+    fn ask_fast(&mut self, spec: &Spec) {
+        let [awake, ask, miss] = [(); 3].map(|()| self.asm.label());
+        self.push(&[
+            Insn::call(KTIME_GET_COARSE_NS),
+            Insn::store(op::DW, Reg::FP, fast::NOW, Reg::R0),
+        ]);
+        self.asm.jump(Insn::jump64(op::JNE, BEAT, 0), awake);
+        self.push(&[Insn::load(op::DW, Reg::R1, PAGE, at::LEASE as i16)]);
+        self.asm.jump(Insn::jump64(op::JGT, Reg::R0, Reg::R1), miss);
+        self.asm.goto(ask);
+        self.asm.bind(awake);
+        self.push(&[
+            Insn::alu64(op::SUB, Reg::R0, BEAT),
+            Insn::load(op::DW, Reg::R1, PAGE, at::SURE_LIMIT as i16),
+        ]);
+        self.asm.jump(Insn::jump64(JSLE, Reg::R0, Reg::R1), ask);
+        self.push(&[Insn::call(KTIME_GET_NS)]);
+        self.hung_if_late();
+        self.asm.bind(ask);
+        self.push(&[Insn::store(op::DW, Reg::FP, GATE_KEPT, GATE)]);
+        fast::answer(&mut self.asm, self.link, spec, STATE_MAP);
+        // They have no answer. A later beat is as good as the one before.
+        self.push(&[Insn::load(op::DW, GATE, Reg::FP, GATE_KEPT)]);
+        self.push(&Insn::load_map_value(PAGE, STATE_MAP, 0));
+        self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
+        self.asm.bind(miss);
+    }
+
+    fn liveness(&mut self, host: Option<&HostFilter>) -> Result<(), EmitError> {
+        self.push(&[
+            Insn::load(op::DW, GATE, PAGE, at::GATE as i16),
+            Insn::mov64(Reg::R1, GATE),
+            Insn::alu64(op::AND, Reg::R1, 1),
+        ]);
+        let bypass = self.bypass;
+        self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), bypass);
+        self.anybody();
+        self.push(&[Insn::load(op::DW, BEAT, PAGE, at::HEARTBEAT as i16)]);
+        if let Some(spec) = self.fast.take() {
+            self.ask_fast(&spec);
+            self.fast = Some(spec);
+        }
+        if let Some(host) = host {
+            self.for_host(host)?;
+        }
+        self.push(&[Insn::call(KTIME_GET_NS)]);
+        let (awake, fine) = (self.asm.label(), self.asm.label());
+        self.asm.jump(Insn::jump64(op::JNE, BEAT, 0), awake);
+        // It sleeps: this frame wakes it, and the limit counts from now.
+        self.push(&[
+            Insn::mov64(Reg::R1, Reg::R0),
+            Insn::mov64(Reg::R0, 0),
+            compare_exchange(PAGE, at::HEARTBEAT as i16, Reg::R1),
+        ]);
+        self.asm.goto(fine);
+        self.asm.bind(awake);
+        self.hung_if_late();
+        self.asm.bind(fine);
+        Ok(())
+    }
+
+    /// r0 is the time.
+    fn hung_if_late(&mut self) {
+        let hung = self.hung;
+        self.push(&[
+            Insn::alu64(op::SUB, Reg::R0, BEAT),
+            Insn::load(op::DW, Reg::R1, PAGE, at::LIMIT as i16),
+        ]);
+        self.asm.jump(Insn::jump64(JSGT, Reg::R0, Reg::R1), hung);
+    }
+
+    /// Whether a process that lives has one of the death words: mostly the
+    /// first.
+    fn anybody(&mut self) {
+        let alive = self.asm.label();
+        for slot in 0..MEMBERS_MAX {
+            let word = (at::death(slot) + LOCK_WORD) as i16;
+            // 0 becomes the greatest.
+            self.push(&[
+                Insn::load(op::W, Reg::R1, PAGE, word),
+                Insn::alu64(op::SUB, Reg::R1, 1),
+            ]);
+            let threads = THREADS as i32;
+            self.asm
+                .jump(Insn::jump64(op::JLT, Reg::R1, threads), alive);
+        }
+        self.asm.goto(self.died);
+        self.asm.bind(alive);
+    }
+
+    /// Numbers the frames of a queue, where there are cached verdicts: from 1,
+    /// in the order in which they come to the socket.
+    fn number(&mut self) {
+        let died = self.died;
+        self.push(&[Insn::load(op::W, Reg::R2, CTX, RX_QUEUE)]);
+        let queues = QUEUES_MAX as i32;
+        self.asm.jump(Insn::jump64(op::JGE, Reg::R2, queues), died);
+        self.push(&[
+            Insn::alu64(op::MUL, Reg::R2, at::QUEUE_BYTES as i32),
+            Insn::alu64(op::ADD, Reg::R2, PAGE),
+            Insn::mov64(NUMBER, 1),
+            fetch_add(Reg::R2, at::queue(self.link, 0) as i16, NUMBER),
+            Insn::alu64(op::ADD, NUMBER, 1),
+            Insn::alu64(op::LSH, NUMBER, 32),
+        ]);
+    }
+
+    /// Writes the epoch before the frame, and its number.
+    fn stamp(&mut self) {
+        let (none, done) = (self.asm.label(), self.asm.label());
+        if self.fast.is_some() {
+            self.number();
+        } else {
+            self.push(&[Insn::mov64(NUMBER, 0)]);
+        }
+        self.push(&[
+            Insn::mov64(Reg::R1, CTX),
+            Insn::mov32(Reg::R2, -8),
+            Insn::call(XDP_ADJUST_META),
+        ]);
+        self.asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), none);
+        self.push(&[
+            Insn::load(op::W, Reg::R1, CTX, DATA_META),
+            Insn::load(op::W, Reg::R2, CTX, DATA),
+            Insn::mov64(Reg::R3, Reg::R1),
+            Insn::alu64(op::ADD, Reg::R3, 8),
+        ]);
+        self.asm.jump(Insn::jump64(op::JGT, Reg::R3, Reg::R2), none);
+        self.push(&[
+            Insn::mov64(Reg::R2, GATE),
+            Insn::alu64(op::RSH, Reg::R2, 32),
+            Insn::alu64(op::OR, Reg::R2, NUMBER),
+            Insn::store(op::DW, Reg::R1, 0, Reg::R2),
+        ]);
+        self.asm.goto(done);
+        self.asm.bind(none);
+        self.push(&add(at::NO_META));
+        self.asm.bind(done);
+    }
+
+    fn hand_over(&mut self) {
+        let died = self.died;
+        self.push(&[Insn::load(op::W, Reg::R2, CTX, RX_QUEUE)]);
+        let queues = QUEUES_MAX as i32;
+        self.asm.jump(Insn::jump64(op::JGE, Reg::R2, queues), died);
+        let first = socket_key(self.link, 0) as i32;
+        self.push(&[Insn::alu64(op::ADD, Reg::R2, first)]);
+        self.push(&Insn::load_map(Reg::R1, XSKS_MAP));
+        self.push(&[
+            Insn::mov32(Reg::R3, XDP_PASS),
+            Insn::call(helper::REDIRECT_MAP),
+        ]);
+        self.asm
+            .jump(Insn::jump32(op::JNE, Reg::R0, XDP_REDIRECT), died);
+        self.push(&[Insn::exit()]);
+    }
+
+    /// Shuts the gate, if it is still as it was when we looked, and says why.
+    fn shut(&mut self, why: Why, counter: usize) {
+        let bypass = self.bypass;
+        self.push(&[
+            Insn::mov64(Reg::R1, GATE),
+            Insn::alu64(op::RSH, Reg::R1, 32),
+            Insn::alu64(op::ADD, Reg::R1, 1),
+            Insn::alu64(op::LSH, Reg::R1, 32),
+            Insn::mov64(Reg::R0, GATE),
+            compare_exchange(PAGE, at::GATE as i16, Reg::R1),
+        ]);
+        self.asm.jump(Insn::jump64(op::JNE, Reg::R0, GATE), bypass);
+        let why = why.number() as i32;
+        self.push(&[Insn::store(op::W, PAGE, at::WHY as i16, why)]);
+        self.push(&add(counter));
+        self.push(&[
+            Insn::call(KTIME_GET_NS),
+            Insn::store(op::DW, PAGE, at::SHUT_AT as i16, Reg::R0),
+        ]);
+    }
+
+    fn around(&mut self) {
+        let (wire, pass) = (self.asm.label(), self.asm.label());
+        self.push(&add(at::LINKS + self.link as usize * at::LINK_BYTES));
+        self.push(&[Insn::load(op::W, Reg::R1, PAGE, at::BYPASS as i16)]);
+        let number = |bypass: crate::xdp::Bypass| bypass.number() as i32;
+        let is_wire = Insn::jump64(op::JEQ, Reg::R1, number(crate::xdp::Bypass::Wire));
+        self.asm.jump(is_wire, wire);
+        let is_kernel = Insn::jump64(op::JEQ, Reg::R1, number(crate::xdp::Bypass::Kernel));
+        self.asm.jump(is_kernel, pass);
+        self.push(&[Insn::mov32(Reg::R0, XDP_DROP), Insn::exit()]);
+        self.asm.bind(wire);
+        // Where the driver of the other link does not take it, tc does it.
+        self.push(&[
+            Insn::load(op::W, Reg::R1, PAGE, at::FAST as i16),
+            Insn::alu64(op::AND, Reg::R1, 1 << self.link),
+        ]);
+        self.asm.jump(Insn::jump64(op::JEQ, Reg::R1, 0), pass);
+        self.push(&Insn::load_map(Reg::R1, PEERS_MAP));
+        self.push(&[
+            Insn::mov32(Reg::R2, self.link as i32),
+            Insn::mov32(Reg::R3, XDP_PASS),
+            Insn::call(helper::REDIRECT_MAP),
+            Insn::exit(),
+        ]);
+        self.asm.bind(pass);
+        self.push(&[Insn::mov32(Reg::R0, XDP_PASS), Insn::exit()]);
+    }
+}
+
+/// Adds one to a number of the page, whichever CPU.
+fn add(at: usize) -> [Insn; 2] {
+    [
+        Insn::mov64(Reg::R1, 1),
+        atomic_add(PAGE, at as i16, Reg::R1),
+    ]
+}
+
+impl State {
+    /// Whether the page is of the layout that these programs know.
+    pub(in crate::xdp) fn is_current(&self) -> bool {
+        let version = self.wide(at::VERSION);
+        version.load(std::sync::atomic::Ordering::Acquire) == super::shared_page::VERSION
+    }
+}

@@ -1,0 +1,392 @@
+//! What a tap's process and its programs in the kernel share: a page.
+//!
+//! ```text
+//!  offset
+//!  0     u64  gate: low half 1 open, 0 shut; high half the epoch
+//!  8     u64  heartbeat: CLOCK_MONOTONIC in ns; 0 asleep, until a frame comes
+//!  16    u64  limit: ns that the heartbeat may be behind
+//!  24    u32  bypass: what becomes of frames while the gate is shut
+//!  28    u32  why it is shut
+//!  32    u64  shut because the process died, times
+//!  40    u64  shut because it hung, times
+//!  48    u64  when it was shut last
+//!  56    u64  frames that could not carry the epoch
+//!  64    u64  version of this layout
+//!  72    u32  links: which (by bit) may be redirected to in the driver
+//!  76    u32  links: which (by bit) we have set promiscuous
+//!  80    u64  lease: while the process sleeps, cached verdicts hold until then
+//!  96    u64  limit by the coarse clock: less by a tick, signed
+//!  104   u64  frames held back, and lost, while their like took to cached verdicts
+//!  112   u64  cached verdicts whose frames were held back
+//!  128   for each link: u32 bytes of the longest frame that it can send
+//!  256   for each link: u64 frames bypassed, u64 left to the host
+//!  2048  for each process: its death word, a robust lock in 64 bytes (death.rs)
+//!  4096  for each queue, where there are cached verdicts: u64 frames handed to
+//!        the process, u64 how many of those are settled: sent on, or gone
+//! ```
+
+use crate::bpf::{Map, MapError, MapMemory, MapSpec};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Most links of one tap.
+pub const LINKS_MAX: u32 = 8;
+
+/// Most queues of one link.
+pub const QUEUES_MAX: u32 = 64;
+
+/// Most processes that share a tap.
+pub const MEMBERS_MAX: u16 = 16;
+
+/// Of this layout, and of the programs that go with it; C libraries have
+/// locks of their own kinds.
+pub(in crate::xdp) const VERSION: u64 = 6 | (super::liveness::LOCK_WORD as u64) << 32;
+
+pub(in crate::xdp) const BYTES: u32 =
+    (at::QUEUES + at::QUEUE_BYTES * (LINKS_MAX * QUEUES_MAX) as usize) as u32;
+
+pub(in crate::xdp) mod at {
+    pub(crate) const GATE: usize = 0;
+    pub(crate) const HEARTBEAT: usize = 8;
+    pub(crate) const LIMIT: usize = 16;
+    pub(crate) const BYPASS: usize = 24;
+    pub(crate) const WHY: usize = 28;
+    pub(crate) const DIED: usize = 32;
+    pub(crate) const HUNG: usize = 40;
+    pub(crate) const SHUT_AT: usize = 48;
+    pub(crate) const NO_META: usize = 56;
+    pub(crate) const VERSION: usize = 64;
+    pub(crate) const FAST: usize = 72;
+    pub(crate) const PROMISCUOUS: usize = 76;
+    pub(crate) const LEASE: usize = 80;
+    pub(crate) const SURE_LIMIT: usize = 96;
+    pub(crate) const HELD: usize = 104;
+    pub(crate) const HELD_ENTRIES: usize = 112;
+    pub(crate) const LONGEST: usize = 128;
+    pub(crate) const LINKS: usize = 256;
+    pub(crate) const LINK_BYTES: usize = 16;
+    pub(crate) const DEATHS: usize = 2048;
+    pub(crate) const DEATH_BYTES: usize = 64;
+
+    /// The death word of a process.
+    pub(crate) const fn death(slot: u16) -> usize {
+        DEATHS + slot as usize * DEATH_BYTES
+    }
+
+    pub(crate) const QUEUES: usize = 4096;
+    pub(crate) const QUEUE_BYTES: usize = 16;
+    /// In a queue's.
+    pub(crate) const HANDED: usize = 0;
+    pub(crate) const SETTLED: usize = 8;
+
+    /// The words of a queue.
+    pub(crate) const fn queue(link: u32, queue: u32) -> usize {
+        let number = link * super::QUEUES_MAX + queue;
+        QUEUES + number as usize * QUEUE_BYTES
+    }
+
+    /// Frames that the host's own protocols were left.
+    pub(crate) const fn to_host(link: u32) -> usize {
+        LINKS + link as usize * LINK_BYTES + 8
+    }
+}
+
+/// What becomes of frames while no process takes them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Bypass {
+    /// The host's own protocols get them, as if nothing were attached.
+    #[default]
+    Kernel,
+    /// What comes in at one link goes out at the other.
+    Wire,
+    /// None passes.
+    Drop,
+}
+
+impl Bypass {
+    pub(in crate::xdp) fn number(self) -> u32 {
+        match self {
+            Bypass::Kernel => 0,
+            Bypass::Wire => 1,
+            Bypass::Drop => 2,
+        }
+    }
+}
+
+impl std::fmt::Display for Bypass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Bypass::Kernel => "kernel",
+            Bypass::Wire => "wire",
+            Bypass::Drop => "drop",
+        })
+    }
+}
+
+impl std::str::FromStr for Bypass {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bypass, String> {
+        match text {
+            "kernel" => Ok(Bypass::Kernel),
+            "wire" => Ok(Bypass::Wire),
+            "drop" => Ok(Bypass::Drop),
+            _ => Err(format!("`{text}` is no bypass: wire, kernel or drop")),
+        }
+    }
+}
+
+/// Why no process takes frames.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Why {
+    /// None has said that it is ready, or it has said that it no longer is.
+    NotReady,
+    /// It died.
+    Died,
+    /// Its heartbeat was behind by more than the limit when a frame came.
+    Hung,
+}
+
+impl Why {
+    pub(in crate::xdp) fn number(self) -> u32 {
+        match self {
+            Why::NotReady => 0,
+            Why::Died => 1,
+            Why::Hung => 2,
+        }
+    }
+}
+
+/// The shared page.
+#[derive(Debug)]
+pub struct State {
+    memory: MapMemory,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Trips {
+    /// Times that the process was found dead.
+    pub died: u64,
+    /// Times that it was found hung.
+    pub hung: u64,
+    /// Frames that could not carry the epoch.
+    pub no_meta: u64,
+}
+
+impl State {
+    pub(in crate::xdp) fn make() -> Result<Map, MapError> {
+        let spec = MapSpec {
+            mmapable: true,
+            ..MapSpec::array(BYTES, 1)
+        };
+        Map::create("weir_tap_state", &spec)
+    }
+
+    /// Maps the page.
+    ///
+    /// # Errors
+    /// If the map is none of ours.
+    pub fn of(map: &Map) -> Result<State, MapError> {
+        if (map.value_bytes(), map.entries_max()) != (BYTES as usize, 1) {
+            return Err(MapError::System {
+                what: "map the page of a tap (the map is of another size)",
+                source: std::io::ErrorKind::InvalidInput.into(),
+            });
+        }
+        let memory = map.map_memory(true)?;
+        Ok(State { memory })
+    }
+
+    pub(in crate::xdp) fn memory(&self) -> &MapMemory {
+        &self.memory
+    }
+
+    #[inline]
+    pub(in crate::xdp) fn wide(&self, at: usize) -> &AtomicU64 {
+        self.memory.u64(0, at).expect("the page has these places")
+    }
+
+    #[inline]
+    pub(in crate::xdp) fn word(&self, at: usize) -> &AtomicU32 {
+        self.memory.u32(0, at).expect("the page has these places")
+    }
+
+    /// Says that we are alive, at that time (`CLOCK_MONOTONIC`, ns).
+    #[inline]
+    pub fn beat(&self, now: u64) {
+        self.wide(at::HEARTBEAT)
+            .store(now.max(1), Ordering::Release);
+    }
+
+    /// Says that we sleep until the next frame: the limit counts from then.
+    /// Look once more for frames behind this.
+    pub fn sleep(&self) {
+        self.wide(at::HEARTBEAT).store(0, Ordering::SeqCst);
+    }
+
+    /// When we said last that we are alive; or, where we sleep, when a frame
+    /// came since, if one did.
+    pub fn heartbeat(&self) -> u64 {
+        self.wide(at::HEARTBEAT).load(Ordering::Acquire)
+    }
+
+    /// Whether frames come to a process, and the epoch that they carry.
+    #[inline]
+    pub fn gate(&self) -> (bool, u32) {
+        let word = self.wide(at::GATE).load(Ordering::Acquire);
+        (word & 1 != 0, (word >> 32) as u32)
+    }
+
+    /// Opens the gate: from now on frames come to us, with this epoch.
+    pub fn open(&self, now: u64) -> u32 {
+        let (_, epoch) = self.gate();
+        self.beat(now);
+        self.word(at::WHY)
+            .store(Why::NotReady.number(), Ordering::Relaxed);
+        let word = u64::from(epoch) << 32 | 1;
+        self.wide(at::GATE).store(word, Ordering::SeqCst);
+        epoch
+    }
+
+    /// Shuts it: frames take the bypass, and those that come to us later are
+    /// of another epoch.
+    pub fn shut(&self) {
+        let (is_open, epoch) = self.gate();
+        if is_open {
+            let word = u64::from(epoch.wrapping_add(1)) << 32;
+            self.wide(at::GATE).store(word, Ordering::SeqCst);
+        }
+    }
+
+    /// Why it is shut.
+    pub fn why(&self) -> Why {
+        match self.word(at::WHY).load(Ordering::Relaxed) {
+            1 => Why::Died,
+            2 => Why::Hung,
+            _ => Why::NotReady,
+        }
+    }
+
+    /// Sets what becomes of frames while it is shut.
+    pub fn set_bypass(&self, bypass: Bypass) {
+        self.word(at::BYPASS)
+            .store(bypass.number(), Ordering::SeqCst);
+    }
+
+    /// Sets how far the heartbeat may be behind; `None` for any.
+    pub fn set_limit(&self, limit: Option<Duration>) {
+        let nanos = limit.map(|limit| limit.as_nanos());
+        let nanos = nanos.and_then(|nanos| i64::try_from(nanos).ok());
+        let nanos = nanos.unwrap_or(i64::MAX);
+        self.wide(at::LIMIT).store(nanos as u64, Ordering::SeqCst);
+        let tick = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
+        let sure = nanos - tick.tv_nsec;
+        self.wide(at::SURE_LIMIT)
+            .store(sure as u64, Ordering::SeqCst);
+    }
+
+    /// How far the heartbeat may be behind; `None` for any.
+    pub fn limit(&self) -> Option<Duration> {
+        let nanos = self.wide(at::LIMIT).load(Ordering::Relaxed);
+        (nanos < i64::MAX as u64).then(|| Duration::from_nanos(nanos))
+    }
+
+    /// What becomes of frames while it is shut.
+    pub fn bypass(&self) -> Bypass {
+        match self.word(at::BYPASS).load(Ordering::Relaxed) {
+            1 => Bypass::Wire,
+            2 => Bypass::Drop,
+            _ => Bypass::Kernel,
+        }
+    }
+
+    /// What has happened since the page was made.
+    pub fn trips(&self) -> Trips {
+        Trips {
+            died: self.wide(at::DIED).load(Ordering::Relaxed),
+            hung: self.wide(at::HUNG).load(Ordering::Relaxed),
+            no_meta: self.wide(at::NO_META).load(Ordering::Relaxed),
+        }
+    }
+
+    /// Says until when (`CLOCK_MONOTONIC`, ns) cached verdicts hold without
+    /// another word from the process while it sleeps.
+    #[inline]
+    pub fn set_lease(&self, until: u64) {
+        self.wide(at::LEASE).store(until, Ordering::Release);
+    }
+
+    fn queue(&self, link: u32, queue: u32, at: usize) -> &AtomicU64 {
+        let (link, queue) = (link.min(LINKS_MAX - 1), queue.min(QUEUES_MAX - 1));
+        self.wide(at::queue(link, queue) + at)
+    }
+
+    /// Frames of a queue that were handed to the process, where its program
+    /// has cached verdicts; the number of the last one.
+    #[inline]
+    pub fn handed(&self, link: u32, queue: u32) -> u64 {
+        self.queue(link, queue, at::HANDED).load(Ordering::SeqCst)
+    }
+
+    /// Says how long a frame may be that cached verdicts send on a link.
+    pub fn set_longest(&self, link: u32, bytes: usize) {
+        let at = at::LONGEST + link.min(LINKS_MAX - 1) as usize * size_of::<u32>();
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.word(at).store(bytes, Ordering::SeqCst);
+    }
+
+    /// Says that the frames of a queue up to that number are settled: sent on,
+    /// or gone. What comes behind them overtakes none.
+    #[inline]
+    pub fn settle(&self, link: u32, queue: u32, number: u64) {
+        let settled = self.queue(link, queue, at::SETTLED);
+        settled.store(number, Ordering::SeqCst);
+    }
+
+    /// Frames that were held back, and so lost, while a cached verdict waited
+    /// for those before them.
+    pub fn held(&self) -> u64 {
+        self.wide(at::HELD).load(Ordering::Relaxed)
+    }
+
+    /// Cached verdicts whose frames were held back before they took effect.
+    pub fn held_entries(&self) -> u64 {
+        self.wide(at::HELD_ENTRIES).load(Ordering::Relaxed)
+    }
+
+    /// Frames of a link that the host's own protocols were left, by a
+    /// [`HostFilter`](crate::xdp::HostFilter).
+    pub fn to_host(&self, link: u32) -> u64 {
+        self.wide(at::to_host(link.min(LINKS_MAX - 1)))
+            .load(Ordering::Relaxed)
+    }
+
+    /// Frames of a link that took the bypass.
+    pub fn bypassed(&self, link: u32) -> u64 {
+        let at = at::LINKS + link.min(LINKS_MAX - 1) as usize * at::LINK_BYTES;
+        self.wide(at).load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_lab::testenv;
+
+    #[test]
+    fn a_map_of_another_size_is_no_page() {
+        if !testenv::root() {
+            return;
+        }
+        for (bytes, entries) in [(64, 1), (BYTES / 2, 1), (BYTES, 2)] {
+            let spec = MapSpec {
+                mmapable: true,
+                ..MapSpec::array(bytes, entries)
+            };
+            let map = Map::create("weir_test_page", &spec).unwrap();
+            assert!(State::of(&map).is_err(), "{bytes} bytes, {entries} times");
+        }
+        assert!(State::of(&State::make().unwrap()).is_ok());
+    }
+}

@@ -1,0 +1,327 @@
+//! Sending many frames at once, without a socket buffer for each.
+//!
+//! In copy mode the kernel makes a socket buffer of each frame that an
+//! `AF_XDP` socket sends, and has the device's softirq run before the next
+//! one. Frames that an XDP program redirects are handed over together, and
+//! need no such buffer. So a program is run on as many live frames as there
+//! are to be sent: it gives each the bytes of one of them.
+//!
+//! ```text
+//!  page, shared with the program
+//!  0   u32 the frame that is next │ u32 the link │ u32 pools that stay
+//!  64  for each frame: u32 where behind these │ u32 its length
+//!      the frames, one behind the other, each in cache lines of its own
+//! ```
+//!
+//! The kernel waits for a grace period before and after each such run of a
+//! program that is attached nowhere (`bpf_dispatcher_change_prog`). This one is
+//! attached to the loopback of a namespace in which nobody is.
+//!
+//! All the same each such call takes the one lock that every change of XDP
+//! programs on the machine takes, and waits with it for such a grace period: who
+//! calls then waits, too, for 10 ms and more. Who sends has to see that, and to
+//! leave off.
+//!
+//! For each call the kernel makes a pool of pages, which goes with the last of
+//! its frames: at the end of the call, or where somebody keeps one, within a
+//! second of when he lets go. How many stay is bounded ([`POOLS_MAX`]), since the
+//! kernel has 65,534 for everybody, and looks through all of them when one goes.
+//! It tells of each that it would release how many pages are missing (the
+//! tracepoint `page_pool_release`): a program there counts those that stay, of
+//! whoever.
+
+use super::abi::{XDP_ADJUST_TAIL, XDP_DROP, atomic_add_u32};
+use super::gate::shared_page::LINKS_MAX;
+use crate::bpf::{
+    AttachError, Attachment, Hook, LiveRun, Load, LoadError, Map, MapError, MapMemory, MapSpec,
+    Program, ProgramType, TestRunError,
+};
+use crate::net::{Namespace, NamespaceError};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use weir_filter::backend::ebpf::{Asm, Insn, Limits, Reg, helper, op};
+
+/// Most frames of one call: half of what a veth queues.
+pub const BULK_FRAMES_MAX: usize = 128;
+
+/// Of these, how many the kernel hands over at once: the pages of some are
+/// free again for those behind them.
+const BATCH: u32 = 64;
+
+/// Pools some of whose frames are still somewhere; with so many no more are
+/// made.
+pub const POOLS_MAX: u32 = 256;
+
+/// Lengths of frames that can be sent so.
+pub const BULK_BYTES: std::ops::RangeInclusive<usize> = 14..=ROOM;
+
+/// Bytes that a frame may take.
+const ROOM: usize = 2048;
+/// Of a cache line.
+const LINE: usize = 64;
+const POOLS_AT: usize = 8;
+const PLACES_AT: usize = 64;
+const PLACE_BYTES: usize = 8;
+const FRAMES_AT: usize = PLACES_AT + BULK_FRAMES_MAX * PLACE_BYTES;
+const FRAMES_BYTES: usize = BULK_FRAMES_MAX * ROOM;
+const PAGE_BYTES: usize = FRAMES_AT + FRAMES_BYTES;
+
+/// What a run begins with: most frames are no shorter, and to make one longer
+/// costs what it becomes longer by.
+const BLANK: [u8; 60] = [0; 60];
+
+/// The loopback of every namespace.
+const LOOPBACK: u32 = 1;
+
+/// `bpf_map_update_elem(map, key, value, flags)`, with `BPF_NOEXIST`, and
+/// `bpf_map_delete_elem(map, key)`.
+const MAP_UPDATE_ELEM: i32 = 2;
+const NOEXIST: i32 = 1;
+const MAP_DELETE_ELEM: i32 = 3;
+
+/// `bpf_xdp_store_bytes(xdp, at, from, bytes)`. Linux 5.18.
+const XDP_STORE_BYTES: i32 = 190;
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum BulkError {
+    /// The program was not loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// What is shared with it was not made.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// It was not attached.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// It does not run.
+    #[error(transparent)]
+    Run(#[from] TestRunError),
+    /// There is no namespace to attach it in.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+}
+
+/// Sends many frames at once on devices that take redirected frames.
+#[derive(Debug)]
+pub struct Bulk {
+    program: Program,
+    page: MapMemory,
+    links: Map,
+    _attached: Attachment,
+    _counted: Attachment,
+    _namespace: Namespace,
+}
+
+impl Bulk {
+    /// Gets ready; no link can be sent on yet.
+    ///
+    /// # Errors
+    /// See [`BulkError`]; also where the kernel has no live frames (Linux
+    /// 5.18).
+    pub fn new() -> Result<Bulk, BulkError> {
+        let spec = MapSpec {
+            mmapable: true,
+            ..MapSpec::array(PAGE_BYTES as u32, 1)
+        };
+        let page = Map::create("weir_bulk_page", &spec)?;
+        let links = Map::create("weir_bulk_out", &MapSpec::dev_map(LINKS_MAX))?;
+        let load = Load {
+            name: "weir_bulk",
+            maps: &[page.as_fd(), links.as_fd()],
+            ..Load::new(ProgramType::Xdp)
+        };
+        let program = Program::load(&insns(), &load)?;
+        let pools = Map::create("weir_bulk_pools", &MapSpec::hash(8, 1, 2 * POOLS_MAX))?;
+        let load = Load {
+            name: "weir_bulk_count",
+            maps: &[page.as_fd(), pools.as_fd()],
+            ..Load::new(ProgramType::RawTracepoint)
+        };
+        let counts = Program::load(&count_pools(), &load)?;
+        let namespace = Namespace::new()?;
+        let attach = || Attachment::new(&program, LOOPBACK, Hook::XdpGeneric);
+        let attached = namespace.run(attach)??;
+        let mut bulk = Bulk {
+            program,
+            page: page.map_memory(true)?,
+            links,
+            _attached: attached,
+            _counted: Attachment::tracepoint(&counts, c"page_pool_release")?,
+            _namespace: namespace,
+        };
+        // It tells whether there are live frames; nothing goes anywhere.
+        bulk.put(0, &BLANK);
+        bulk.send(LINKS_MAX, 1)?;
+        Ok(bulk)
+    }
+
+    /// Lets frames go out at an interface of the calling thread's network
+    /// namespace, as link number `link` (below [`LINKS_MAX`]).
+    ///
+    /// # Errors
+    /// If there is no such interface.
+    pub fn add(&self, link: u32, ifindex: u32) -> Result<(), MapError> {
+        let value = ifindex.to_ne_bytes();
+        self.links.update(&link.to_ne_bytes(), &value)
+    }
+
+    /// Puts a frame at a place of the next call, from 0 in order; `false` for a
+    /// length or a place that cannot be.
+    #[inline]
+    pub fn put(&mut self, place: usize, frame: &[u8]) -> bool {
+        if place >= BULK_FRAMES_MAX || !BULK_BYTES.contains(&frame.len()) {
+            return false;
+        }
+        let at = match place.checked_sub(1).and_then(|before| self.place(before)) {
+            Some([at, len]) => at.load(Ordering::Relaxed) + len.load(Ordering::Relaxed),
+            None => 0,
+        };
+        let at = (at as usize).next_multiple_of(LINE);
+        let Some([to, len]) = self.place(place) else {
+            return false;
+        };
+        if at + ROOM > FRAMES_BYTES {
+            return false;
+        }
+        to.store(at as u32, Ordering::Relaxed);
+        len.store(frame.len() as u32, Ordering::Relaxed);
+        self.page.write(0, FRAMES_AT + at, frame)
+    }
+
+    /// Where a frame is, and its length.
+    #[inline]
+    fn place(&self, place: usize) -> Option<[&AtomicU32; 2]> {
+        let at = PLACES_AT + place * PLACE_BYTES;
+        Some([self.page.u32(0, at)?, self.page.u32(0, at + 4)?])
+    }
+
+    /// How many pools of pages stay, of these calls and of others, since somebody
+    /// has frames of them.
+    pub fn pools(&self) -> u32 {
+        self.page.load_u32(0, POOLS_AT).unwrap_or_default()
+    }
+
+    /// Sends the first `count` frames on a link, and tells how many of them
+    /// the kernel has taken: all, unless it has no memory or too many
+    /// [pools](Self::pools). What the device has no room for is lost.
+    ///
+    /// # Errors
+    /// As the system says; then none was sent.
+    pub fn send(&self, link: u32, count: usize) -> Result<usize, TestRunError> {
+        if self.pools() >= POOLS_MAX {
+            return Ok(0);
+        }
+        let count = count.min(BULK_FRAMES_MAX) as u32;
+        let (Some(next), Some(out)) = (self.page.u32(0, 0), self.page.u32(0, 4)) else {
+            return Ok(0);
+        };
+        next.store(0, Ordering::Relaxed);
+        out.store(link, Ordering::Release);
+        let ran = self.program.run_live(&LiveRun {
+            frame: &BLANK,
+            repeat: count,
+            batch: count.min(BATCH),
+            ifindex: None,
+        });
+        match next.load(Ordering::Acquire).min(count) {
+            0 => ran.map(|()| 0),
+            // Those went out, whatever was then.
+            sent => Ok(sent as usize),
+        }
+    }
+}
+
+/// Notes a pool of which pages are missing, and strikes it off when none is.
+fn count_pools() -> Vec<Insn> {
+    const MISSING: Reg = Reg::R7;
+    let mut asm = Asm::new();
+    let [gone, end] = [(); 2].map(|()| asm.label());
+    // `page_pool_release(pool, missing, …)`
+    asm.push(Insn::load(op::DW, MISSING, Reg::R1, 8));
+    asm.push(Insn::load(op::DW, Reg::R1, Reg::R1, 0));
+    asm.push(Insn::store(op::DW, Reg::FP, -8, Reg::R1));
+    asm.extend(Insn::load_map(Reg::R1, 1));
+    asm.push(Insn::mov64(Reg::R2, Reg::FP));
+    asm.push(Insn::alu64(op::ADD, Reg::R2, -8));
+    // A signed number of 32 bits.
+    asm.push(Insn::alu64(op::LSH, MISSING, 32));
+    asm.jump(Insn::jump64(op::JEQ, MISSING, 0), gone);
+    asm.push(Insn::mov64(Reg::R3, Reg::R2));
+    asm.push(Insn::mov64(Reg::R4, NOEXIST));
+    asm.push(Insn::call(MAP_UPDATE_ELEM));
+    asm.push(Insn::mov64(Reg::R2, 1));
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), end);
+    add_to_pools(&mut asm);
+    asm.bind(gone);
+    asm.push(Insn::call(MAP_DELETE_ELEM));
+    asm.push(Insn::mov64(Reg::R2, -1));
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), end);
+    add_to_pools(&mut asm);
+    asm.bind(end);
+    asm.push(Insn::mov64(Reg::R0, 0));
+    asm.push(Insn::exit());
+    let insns = asm.finish(&Limits::default());
+    insns.expect("the program is short")
+}
+
+/// Adds r2 to how many stay, and ends.
+fn add_to_pools(asm: &mut Asm) {
+    asm.extend(Insn::load_map_value(Reg::R1, 0, 0));
+    asm.push(atomic_add_u32(Reg::R1, POOLS_AT as i16, Reg::R2));
+    asm.push(Insn::mov64(Reg::R0, 0));
+    asm.push(Insn::exit());
+}
+
+/// Gives a frame the next one's bytes, and sends it.
+fn insns() -> Vec<Insn> {
+    const CTX: Reg = Reg::R6;
+    const PAGE: Reg = Reg::R7;
+    const LEN: Reg = Reg::R8;
+    const AT: Reg = Reg::R9;
+    let mut asm = Asm::new();
+    let [same, drop] = [(); 2].map(|()| asm.label());
+    asm.push(Insn::mov64(CTX, Reg::R1));
+    asm.extend(Insn::load_map_value(PAGE, 0, 0));
+    asm.push(Insn::load(op::W, Reg::R2, PAGE, 0));
+    let beyond = Insn::jump64(op::JGE, Reg::R2, BULK_FRAMES_MAX as i32);
+    asm.jump(beyond, drop);
+    asm.push(Insn::mov64(Reg::R1, Reg::R2));
+    asm.push(Insn::alu64(op::ADD, Reg::R1, 1));
+    asm.push(Insn::store(op::W, PAGE, 0, Reg::R1));
+    let shift = PLACE_BYTES.trailing_zeros() as i32;
+    asm.push(Insn::alu64(op::LSH, Reg::R2, shift));
+    asm.push(Insn::alu64(op::ADD, Reg::R2, PAGE));
+    asm.push(Insn::load(op::W, AT, Reg::R2, PLACES_AT as i16));
+    asm.push(Insn::load(op::W, LEN, Reg::R2, PLACES_AT as i16 + 4));
+    let last = (FRAMES_BYTES - ROOM) as i32;
+    asm.jump(Insn::jump64(op::JGT, AT, last), drop);
+    let (least, most) = (*BULK_BYTES.start() as i32, *BULK_BYTES.end() as i32);
+    asm.jump(Insn::jump64(op::JLT, LEN, least), drop);
+    asm.jump(Insn::jump64(op::JGT, LEN, most), drop);
+    asm.push(Insn::mov64(Reg::R2, LEN));
+    asm.push(Insn::alu64(op::SUB, Reg::R2, BLANK.len() as i32));
+    asm.jump(Insn::jump64(op::JEQ, Reg::R2, 0), same);
+    asm.push(Insn::mov64(Reg::R1, CTX));
+    asm.push(Insn::call(XDP_ADJUST_TAIL));
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), drop);
+    asm.bind(same);
+    asm.push(Insn::mov64(Reg::R1, CTX));
+    asm.push(Insn::mov64(Reg::R2, 0));
+    asm.push(Insn::mov64(Reg::R3, PAGE));
+    asm.push(Insn::alu64(op::ADD, Reg::R3, AT));
+    asm.push(Insn::alu64(op::ADD, Reg::R3, FRAMES_AT as i32));
+    asm.push(Insn::mov64(Reg::R4, LEN));
+    asm.push(Insn::call(XDP_STORE_BYTES));
+    asm.jump(Insn::jump64(op::JNE, Reg::R0, 0), drop);
+    asm.extend(Insn::load_map(Reg::R1, 1));
+    asm.push(Insn::load(op::W, Reg::R2, PAGE, 4));
+    asm.push(Insn::mov64(Reg::R3, XDP_DROP));
+    asm.push(Insn::call(helper::REDIRECT_MAP));
+    asm.push(Insn::exit());
+    asm.bind(drop);
+    asm.push(Insn::mov64(Reg::R0, XDP_DROP));
+    asm.push(Insn::exit());
+    let insns = asm.finish(&Limits::default());
+    insns.expect("the program is short")
+}

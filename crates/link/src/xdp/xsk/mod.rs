@@ -1,0 +1,4 @@
+//! AF_XDP sockets.
+
+pub(super) mod promiscuous;
+pub(super) mod socket;

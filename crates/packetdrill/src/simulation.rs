@@ -1,0 +1,442 @@
+//! The clock, the stack, and the link between the two and packetdrill.
+//!
+//! Time is virtual. It moves when packetdrill waits: for a moment (`usleep`),
+//! for a packet (`netdev_receive`), or by looking at the clock again and again
+//! (`gettimeofday`, a microsecond for each look). What falls due on the way is
+//! done at its own time.
+//!
+//! packetdrill makes calls that block from a second thread. Such a call waits
+//! here for the stack; whenever something has happened, the thread that moves
+//! the clock first lets it look, so that it ends at the moment it should.
+
+use crate::socket::Entry;
+use crate::sysctl::Settings;
+use crate::{Answer, Errno, user_memory};
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+use weir_stack::iface::{Offload, Partial};
+use weir_stack::{Config, Outlet, Prefix, Stack};
+use weir_wire::ethernet::Address;
+use weir_wire::{EtherType, ethernet};
+
+/// The clock's start: some moment, long enough after zero for any past.
+const START_NS: u64 = 1_000_000_000_000_000;
+/// How far a call may move the clock in search of what it waits for.
+const SEARCH_NS: u64 = 600_000_000_000;
+/// How long the clock waits for a thread that blocks to look, in real time.
+const LOOK: Duration = Duration::from_secs(5);
+/// How long a thread has to say that its call has ended, in real time.
+const ENDS: Duration = Duration::from_millis(3);
+const OURS: Address = Address([2, 0, 0, 0, 0, 1]);
+const PEER: Address = Address([2, 0, 0, 0, 0, 2]);
+
+/// See the module.
+pub(crate) struct World {
+    inner: Mutex<Inner>,
+    /// Something has happened.
+    happened: Condvar,
+    /// A call that blocks has looked.
+    looked: Condvar,
+    /// Who made it: packetdrill's main thread, on which nothing blocks.
+    main: ThreadId,
+}
+
+pub(crate) struct Inner {
+    pub(crate) now_ns: u64,
+    pub(crate) stack: Stack,
+    pub(crate) settings: Settings,
+    pub(crate) entries: HashMap<i32, Entry>,
+    /// When the stack is due.
+    next_ns: Option<u64>,
+    /// Packets that went out, and when.
+    sent: VecDeque<(u64, Vec<u8>)>,
+    blocked: Vec<Blocked>,
+    /// Counts what has happened.
+    event: u64,
+    /// A call that blocked has ended, and its thread may not have said so.
+    ended: bool,
+}
+
+/// A call that blocks.
+struct Blocked {
+    thread: ThreadId,
+    /// It gives up then.
+    until_ns: Option<u64>,
+    /// What it has seen.
+    event: u64,
+}
+
+thread_local! {
+    /// When a call that blocked ended, until that thread asks for the time.
+    static ENDED_NS: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+pub(crate) type Guard<'a> = MutexGuard<'a, Inner>;
+
+impl World {
+    pub(crate) fn new(flags: &str) -> Result<World, String> {
+        let config = configure(flags)?;
+        let stack = Stack::new(&config, 0x5eed).map_err(|error| error.to_string())?;
+        Ok(World {
+            inner: Mutex::new(Inner {
+                now_ns: START_NS,
+                stack,
+                settings: Settings::default(),
+                entries: HashMap::new(),
+                next_ns: None,
+                sent: VecDeque::new(),
+                blocked: Vec::new(),
+                event: 0,
+                ended: false,
+            }),
+            happened: Condvar::new(),
+            looked: Condvar::new(),
+            main: std::thread::current().id(),
+        })
+    }
+
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        // A panic elsewhere is reported there; what is here is whole.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a descriptor is one of ours.
+    pub(crate) fn owns(&self, fd: i32) -> bool {
+        self.lock().entries.contains_key(&fd)
+    }
+
+    /// Does something that may make the stack send or others go on.
+    pub(crate) fn act<T>(&self, what: impl FnOnce(&mut Inner) -> T) -> T {
+        let mut inner = self.lock();
+        let answer = what(&mut inner);
+        inner.pump();
+        drop(self.settle(inner));
+        answer
+    }
+
+    /// Tries until there is an answer; gives none when `until_ns` has passed.
+    pub(crate) fn wait<T>(
+        &self,
+        until_ns: Option<u64>,
+        mut attempt: impl FnMut(&mut Inner) -> Option<T>,
+    ) -> Option<T> {
+        let mut inner = self.lock();
+        let me = std::thread::current().id();
+        if me == self.main {
+            return self.wait_alone(inner, until_ns, attempt);
+        }
+        ENDED_NS.set(None);
+        let answer = loop {
+            let answer = attempt(&mut inner);
+            inner.pump();
+            let late = until_ns.is_some_and(|until_ns| until_ns <= inner.now_ns);
+            if answer.is_some() || late {
+                break answer;
+            }
+            let event = inner.event;
+            match inner.blocked.iter_mut().find(|other| other.thread == me) {
+                Some(blocked) => blocked.event = event,
+                None => inner.blocked.push(Blocked {
+                    thread: me,
+                    until_ns,
+                    event,
+                }),
+            }
+            self.looked.notify_all();
+            let woken = self.happened.wait(inner);
+            inner = woken.unwrap_or_else(PoisonError::into_inner);
+        };
+        inner.blocked.retain(|other| other.thread != me);
+        inner.ended = true;
+        ENDED_NS.set(Some(inner.now_ns));
+        self.looked.notify_all();
+        answer
+    }
+
+    /// Nobody else would move the clock: this does.
+    fn wait_alone<'a, T>(
+        &'a self,
+        mut inner: Guard<'a>,
+        until_ns: Option<u64>,
+        mut attempt: impl FnMut(&mut Inner) -> Option<T>,
+    ) -> Option<T> {
+        let limit_ns = inner.now_ns + SEARCH_NS;
+        let until_ns = until_ns.unwrap_or(limit_ns).min(limit_ns);
+        loop {
+            let answer = attempt(&mut inner);
+            inner.pump();
+            inner = self.settle(inner);
+            if answer.is_some() || inner.now_ns >= until_ns {
+                return answer;
+            }
+            let next_ns = inner.next_ns.unwrap_or(until_ns).min(until_ns);
+            inner = self.advance(inner, next_ns);
+        }
+    }
+
+    /// Moves the clock, and does what is due on the way.
+    fn advance<'a>(&'a self, mut inner: Guard<'a>, to_ns: u64) -> Guard<'a> {
+        loop {
+            let given_up = inner.blocked.iter().filter_map(|blocked| blocked.until_ns);
+            let due_ns = given_up.chain(inner.next_ns).min();
+            let Some(due_ns) = due_ns.filter(|due_ns| *due_ns <= to_ns) else {
+                break;
+            };
+            inner.now_ns = inner.now_ns.max(due_ns);
+            inner.pump();
+            inner = self.settle(inner);
+        }
+        inner.now_ns = inner.now_ns.max(to_ns);
+        inner
+    }
+
+    /// Lets calls that block see what has happened.
+    fn settle<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
+        inner.event += 1;
+        self.happened.notify_all();
+        let me = std::thread::current().id();
+        let event = inner.event;
+        let behind = |inner: &mut Inner| {
+            let mut others = inner.blocked.iter().filter(|other| other.thread != me);
+            others.any(|other| other.event < event)
+        };
+        let waited = self.looked.wait_timeout_while(inner, LOOK, behind);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    pub(crate) fn netdev_send(&self, packet: usize, len: usize) -> Answer {
+        let packet = user_memory::take(packet, len)?;
+        self.act(|inner| inner.receive(&packet));
+        Ok(0)
+    }
+
+    /// The next packet that goes out. If none will, an empty one, which
+    /// packetdrill reports as an error.
+    pub(crate) fn netdev_receive(&self, packet: usize, len: usize, time_us: usize) -> Answer {
+        let mut inner = self.lock();
+        let limit_ns = inner.now_ns + SEARCH_NS;
+        while inner.sent.is_empty() {
+            let next_ns = inner.next_ns.filter(|next_ns| *next_ns <= limit_ns);
+            let Some(next_ns) = next_ns else {
+                break;
+            };
+            inner = self.advance(inner, next_ns);
+        }
+        let (at_ns, bytes) = inner.sent.pop_front().unwrap_or((inner.now_ns, Vec::new()));
+        let room = user_memory::take(len, size_of::<usize>())?;
+        let room = usize::from_ne_bytes(room.try_into().expect("as many as asked for"));
+        let bytes = &bytes[..bytes.len().min(room)];
+        user_memory::give(packet, bytes)?;
+        user_memory::give(len, &bytes.len().to_ne_bytes())?;
+        user_memory::give(time_us, &((at_ns / 1000) as i64).to_ne_bytes())?;
+        Ok(0)
+    }
+
+    pub(crate) fn usleep(&self, us: u32) -> Answer {
+        ENDED_NS.set(None);
+        if std::mem::take(&mut self.lock().ended) {
+            // packetdrill has let go of its own lock, which that thread needs.
+            std::thread::sleep(ENDS);
+        }
+        let inner = self.lock();
+        let to_ns = inner.now_ns + u64::from(us) * 1000;
+        drop(self.advance(inner, to_ns));
+        Ok(0)
+    }
+
+    pub(crate) fn gettimeofday(&self, time: usize, _zone: usize) -> Answer {
+        let now_ns = ENDED_NS.take().unwrap_or_else(|| {
+            let inner = self.lock();
+            let to_ns = inner.now_ns + 1000;
+            self.advance(inner, to_ns).now_ns
+        });
+        let seconds = (now_ns / 1_000_000_000) as i64;
+        let us = (now_ns / 1000 % 1_000_000) as i64;
+        user_memory::give(time, &seconds.to_ne_bytes())?;
+        user_memory::give(time + 8, &us.to_ne_bytes())?;
+        Ok(0)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for (_, entry) in self.lock().entries.drain() {
+            // packetdrill has closed it by close(2).
+            entry.forget();
+        }
+    }
+}
+
+impl Inner {
+    /// A packet from the network.
+    fn receive(&mut self, packet: &[u8]) {
+        let ether_type = match packet.first().map(|byte| byte >> 4) {
+            Some(6) => EtherType::IPV6,
+            _ => EtherType::IPV4,
+        };
+        self.hand(ether_type, packet);
+    }
+
+    fn hand(&mut self, ether_type: EtherType, packet: &[u8]) {
+        let mut frame = vec![0; ethernet::Repr::LEN + packet.len()];
+        let header = ethernet::Repr {
+            dst: OURS,
+            src: PEER,
+            ether_type,
+        };
+        header.emit(&mut frame);
+        frame[ethernet::Repr::LEN..].copy_from_slice(packet);
+        self.stack.receive(self.now_ns, &frame);
+    }
+
+    /// Does what is due now, and takes what the stack sends.
+    pub(crate) fn pump(&mut self) {
+        loop {
+            let mut frames = Frames::default();
+            self.next_ns = self.stack.poll(self.now_ns, &mut frames);
+            if frames.0.is_empty() {
+                break;
+            }
+            for frame in frames.0 {
+                self.leaves(&frame);
+            }
+        }
+        self.notice();
+    }
+
+    /// A frame of ours: a question for a neighbour is answered at once.
+    fn leaves(&mut self, frame: &[u8]) {
+        let packet = &frame[ethernet::Repr::LEN..];
+        match u16::from_be_bytes([frame[12], frame[13]]) {
+            0x0806 => {
+                if let Some(answer) = arp_answer(packet) {
+                    self.hand(EtherType::ARP, &answer);
+                }
+            }
+            0x86dd if is_solicitation(packet) => {
+                if let Some(answer) = advertisement(packet) {
+                    self.hand(EtherType::IPV6, &answer);
+                }
+            }
+            0x86dd if packet.get(6) == Some(&58) && is_nd(packet) => {}
+            _ => self.sent.push_back((self.now_ns, packet.to_vec())),
+        }
+    }
+}
+
+/// Frames in memory.
+#[derive(Default)]
+struct Frames(Vec<Vec<u8>>);
+
+impl Outlet for Frames {
+    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.0.push(vec![0; len]);
+        self.0.last_mut().map(Vec::as_mut_slice)
+    }
+
+    fn submit(&mut self) {}
+
+    /// Completes the checksum. A segment that is to be cut stays whole, as
+    /// Linux shows it to packetdrill.
+    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
+        let Some(frame) = self.0.last_mut() else {
+            return;
+        };
+        frame.extend_from_slice(&payload.concat());
+        let start = usize::from(partial.checksum_start);
+        let at = start + usize::from(partial.checksum_offset);
+        let checksum = weir_wire::checksum::internet_checksum(&frame[start..]);
+        frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    }
+}
+
+/// The answer to an ARP question (RFC 826): whoever is asked for is the peer.
+fn arp_answer(packet: &[u8]) -> Option<Vec<u8>> {
+    let is_question = packet.len() >= 28 && packet[6..8] == [0, 1];
+    is_question.then(|| {
+        let mut answer = packet[..8].to_vec();
+        answer[7] = 2;
+        answer.extend_from_slice(&PEER.0);
+        answer.extend_from_slice(&packet[24..28]);
+        answer.extend_from_slice(&packet[8..18]);
+        answer
+    })
+}
+
+/// Router and neighbour messages, and those of multicast listeners: of the
+/// link, none of packetdrill's.
+fn is_nd(packet: &[u8]) -> bool {
+    matches!(packet.get(40), Some(130..=137 | 143))
+}
+
+fn is_solicitation(packet: &[u8]) -> bool {
+    packet.len() >= 64 && packet[6] == 58 && packet[40] == 135
+}
+
+/// The answer to a neighbour solicitation (RFC 4861 §4.4).
+fn advertisement(packet: &[u8]) -> Option<Vec<u8>> {
+    let target: [u8; 16] = packet[48..64].try_into().ok()?;
+    let to: [u8; 16] = packet[8..24].try_into().ok()?;
+    if to == [0; 16] {
+        return None; // It asks whether its own address is taken.
+    }
+    let mut answer = vec![0x60, 0, 0, 0, 0, 32, 58, 255];
+    answer.extend_from_slice(&target);
+    answer.extend_from_slice(&to);
+    let mut message = vec![136, 0, 0, 0, 0xe0, 0, 0, 0];
+    message.extend_from_slice(&target);
+    message.extend_from_slice(&[2, 1]);
+    message.extend_from_slice(&PEER.0);
+    let sum = weir_wire::checksum::Sum::new();
+    let addresses = weir_wire::AddrPair::V6(target.into(), to.into());
+    let sum = sum.pseudo_header(addresses, 58, message.len() as u32);
+    let sum = sum.bytes(&message).finish();
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    answer.extend_from_slice(&message);
+    Some(answer)
+}
+
+/// The stack that `--so_flags` asks for; the addresses are those that
+/// packetdrill's own runner gives to the kernel.
+fn configure(flags: &str) -> Result<Config, String> {
+    let mut local4 = "192.168.0.1/16";
+    let mut local6 = "fd3d:a0b:17d6::1/48";
+    let mut mtu = 1500;
+    for flag in flags.split(',').filter(|flag| !flag.is_empty()) {
+        let wrong = || format!("`{flag}` in --so_flags is none of local4=, local6= and mtu=");
+        let (name, value) = flag.split_once('=').ok_or_else(wrong)?;
+        match name {
+            "local4" => local4 = value,
+            "local6" => local6 = value,
+            "mtu" => {
+                let number = value.parse();
+                mtu = number.map_err(|_| format!("mtu={value} in --so_flags is no number"))?;
+            }
+            _ => return Err(wrong()),
+        }
+    }
+    let prefix = |text: &str| text.parse::<Prefix>().map_err(|error| error.to_string());
+    let (local4, local6) = (prefix(local4)?, prefix(local6)?);
+    let mut config = Config::new(OURS).address(local4).address(local6);
+    config.mtu = mtu;
+    config.offload = Offload::ALL;
+    for (all, local) in [("0.0.0.0/0", local4), ("::/0", local6)] {
+        config = config.route(prefix(all)?, neighbour(local.address()));
+    }
+    Ok(config)
+}
+
+/// Another address of the same network: packetdrill's end of the link.
+fn neighbour(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => IpAddr::V4((address.to_bits() ^ 2).into()),
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() ^ 2).into()),
+    }
+}
+
+/// An error that says a call would have to wait.
+pub(crate) const AGAIN: Errno = Errno(libc::EAGAIN);

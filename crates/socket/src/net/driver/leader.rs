@@ -1,0 +1,431 @@
+//! Who drives a net: its thread, or a call that waits.
+//!
+//! Where the thread does all that frames lead to, each of them wakes it, then it
+//! wakes the call that waits for them, and both want the lock. So a call that is
+//! about to wait, while there is news for no other socket, does what the thread
+//! would do: it leads. Between such calls nobody waits for the links; each call
+//! looks for what has come, and if there is none for [`WATCH`], the thread takes
+//! over. It does at once where calls are [`BRIEF_NS`] apart or more.
+//!
+//! ```text
+//!            a call waits                     it has what it waited for
+//!  thread ───────────────► a call leads ◄──────────────────────────────► between calls
+//!    │ ▲                                                                    ▲ │
+//!    │ └─────── none for WATCH; others wait; calls are BRIEF_NS apart ──────│─┘
+//!    └──────────────────── calls are less than BRIEF_NS apart ──────────────┘
+//! ```
+//!
+//! So Linux does with the interrupts of a device while an application polls it
+//! (`SO_PREFER_BUSY_POLL`): they stay off, and a timer stands behind.
+//!
+//! All this is kept under the net's lock; without it the thread polls or stands by.
+
+use super::state::Id;
+use std::time::Duration;
+
+/// How long frames wait at most until a call or the thread sees them.
+pub(in crate::net) const WATCH: Duration = Duration::from_millis(1);
+/// Calls that are further apart, in nanoseconds, leave the net to the thread.
+const BRIEF_NS: u64 = 500_000;
+/// How often a call looks for what has come, at most, in nanoseconds.
+const LOOK_EACH_NS: u64 = 20_000;
+/// How long there must have been news for one socket alone before a call that
+/// waits for it leads, in nanoseconds.
+const ALONE_NS: u64 = 10_000_000;
+
+/// Who waits for the links and for timers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Driver {
+    Thread,
+    Call,
+    /// Calls look, the last one at this time, and more are to come soon.
+    Calls {
+        looked_ns: u64,
+    },
+}
+
+/// Where the net's thread is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Thread {
+    /// It has the lock, or is about to.
+    Works,
+    /// In `poll(2)`, as long as what was due told it when it began.
+    Polls,
+    /// It waits to take over: as long as a call leads, or for a time.
+    StandsBy { timed: bool },
+}
+
+/// How the thread is to learn that it is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::net) enum Rouse {
+    /// By the descriptor that it polls.
+    Poll,
+    /// By the condition at which it stands by.
+    StandBy,
+}
+
+/// See the module. Sockets are named by `Name`.
+pub(in crate::net) struct Lead<Name = Id> {
+    driver: Driver,
+    thread: Thread,
+    /// When a call came last that might wait, or the last one to lead ended; and whether
+    /// that was [`BRIEF_NS`] before at most, and there was no news for others.
+    called_ns: u64,
+    is_brief: bool,
+    /// The socket that others than the leader last had news of, and when; when
+    /// that was another than before.
+    news: Option<(Name, u64)>,
+    crowded_ns: Option<u64>,
+}
+
+impl<Name: Copy + PartialEq> Lead<Name> {
+    pub(in crate::net) fn new() -> Lead<Name> {
+        Lead {
+            driver: Driver::Thread,
+            thread: Thread::Works,
+            called_ns: 0,
+            is_brief: true,
+            news: None,
+            crowded_ns: None,
+        }
+    }
+
+    /// Whether a call leads.
+    pub(in crate::net) fn is_led(&self) -> bool {
+        self.driver == Driver::Call
+    }
+
+    /// Whether nobody waits for the links, for calls come soon.
+    pub(in crate::net) fn is_between_calls(&self) -> bool {
+        matches!(self.driver, Driver::Calls { .. })
+    }
+
+    /// When a call looked last, if they follow each other.
+    pub(in crate::net) fn looked_ns(&self) -> Option<u64> {
+        match self.driver {
+            Driver::Calls { looked_ns } => Some(looked_ns),
+            Driver::Thread | Driver::Call => None,
+        }
+    }
+
+    /// The thread works, or is about to poll.
+    pub(in crate::net) fn thread_works(&mut self, works: bool) {
+        self.thread = match works {
+            true => Thread::Works,
+            false => Thread::Polls,
+        };
+    }
+
+    /// The thread is to drive if it is its turn: then this gives `None`; or else to
+    /// stand by, for so long at most.
+    pub(in crate::net) fn stand_by(&mut self, now_ns: u64) -> Option<Option<Duration>> {
+        let left = match self.driver {
+            Driver::Thread => None,
+            Driver::Call => Some(None),
+            Driver::Calls { looked_ns } => {
+                let passed = Duration::from_nanos(now_ns.saturating_sub(looked_ns));
+                let left = WATCH.saturating_sub(passed);
+                (!left.is_zero()).then_some(Some(left))
+            }
+        };
+        match left {
+            None => {
+                self.driver = Driver::Thread;
+                self.thread = Thread::Works;
+            }
+            Some(left) => {
+                let timed = left.is_some();
+                self.thread = Thread::StandsBy { timed };
+            }
+        }
+        left
+    }
+
+    /// A call that waits for this socket begins to lead; false if that is not for
+    /// it to do: another does, or there is news for other sockets.
+    pub(in crate::net) fn begin(&mut self, id: Name, now_ns: u64) -> bool {
+        if self.is_led() || !self.is_alone(id, now_ns) {
+            return false;
+        }
+        self.driver = Driver::Call;
+        true
+    }
+
+    /// It leads no more. The thread, if it polls yet, knows nothing of what has
+    /// become due since.
+    pub(in crate::net) fn end(&mut self, now_ns: u64) -> Option<Rouse> {
+        let crowded = self.crowded_ns.is_some_and(|at_ns| at_ns >= self.called_ns);
+        self.called_ns = now_ns;
+        if !self.is_brief || crowded {
+            self.driver = Driver::Thread;
+            return self.rouse();
+        }
+        self.driver = Driver::Calls { looked_ns: now_ns };
+        match self.thread {
+            Thread::StandsBy { timed: true } => None,
+            _ => self.rouse(),
+        }
+    }
+
+    /// A call comes that may wait for this socket: whether it is to look for what has
+    /// come, for nobody has for a while, or at all. Calls that come soon one after the
+    /// other take the links from the thread; where the call before was long ago, or
+    /// there was news for others since, the thread is to drive besides.
+    pub(in crate::net) fn look(
+        &mut self,
+        id: Name,
+        eager: bool,
+        now_ns: u64,
+    ) -> (bool, Option<Rouse>) {
+        let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.called_ns, now_ns));
+        let brief = passed_ns < BRIEF_NS && self.is_alone(id, now_ns);
+        self.is_brief = brief;
+        match self.driver {
+            Driver::Call => (false, None),
+            Driver::Thread if !brief => (false, None),
+            Driver::Thread => {
+                self.driver = Driver::Calls { looked_ns: now_ns };
+                let polls = self.thread == Thread::Polls;
+                (true, polls.then_some(Rouse::Poll))
+            }
+            Driver::Calls { .. } if !brief => {
+                self.driver = Driver::Thread;
+                (true, self.rouse())
+            }
+            Driver::Calls { looked_ns } => {
+                let each_ns = if eager { 0 } else { LOOK_EACH_NS };
+                let looks = now_ns.saturating_sub(looked_ns) >= each_ns;
+                if looks {
+                    self.driver = Driver::Calls { looked_ns: now_ns };
+                }
+                (looks, None)
+            }
+        }
+    }
+
+    /// Whether there was news for no other socket of late.
+    fn is_alone(&self, id: Name, now_ns: u64) -> bool {
+        let is_old = |at_ns: u64| now_ns >= at_ns.saturating_add(ALONE_NS);
+        let is_others = |(news, at_ns): (Name, u64)| news != id && !is_old(at_ns);
+        let crowded = self.crowded_ns.is_some_and(|at_ns| !is_old(at_ns));
+        !crowded && !self.news.is_some_and(is_others)
+    }
+
+    /// Has the thread drive unless a call does.
+    pub(in crate::net) fn hand_over(&mut self) -> Option<Rouse> {
+        if !self.is_between_calls() {
+            return None;
+        }
+        self.driver = Driver::Thread;
+        self.rouse()
+    }
+
+    /// Has the thread drive: the call that leads has failed.
+    pub(in crate::net) fn fail(&mut self) -> Option<Rouse> {
+        self.driver = Driver::Thread;
+        self.rouse()
+    }
+
+    fn rouse(&self) -> Option<Rouse> {
+        match self.thread {
+            Thread::Works => None,
+            Thread::Polls => Some(Rouse::Poll),
+            Thread::StandsBy { .. } => Some(Rouse::StandBy),
+        }
+    }
+
+    /// Others than the leader are told of a socket.
+    pub(in crate::net) fn note_news(&mut self, id: Name, now_ns: u64) {
+        let before = self.news.replace((id, now_ns));
+        if self.is_led() || before.is_some_and(|(before, _)| before != id) {
+            self.crowded_ns = Some(now_ns);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// What the outside knows: whether the thread sleeps at the condition (for a time
+    /// or until it is roused) or in `poll(2)`, or has the lock next.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum At {
+        Runs,
+        Polls,
+        StandsBy(Option<Duration>),
+    }
+
+    struct World {
+        lead: Lead<u64>,
+        at: At,
+        /// A call leads.
+        is_led: bool,
+        /// The poll began before a call led: it is told nothing that came due since.
+        is_stale: bool,
+        /// When somebody last saw what had come.
+        seen_ns: u64,
+        /// When a call looked last, as the thread knows it.
+        looked_ns: u64,
+    }
+
+    impl World {
+        fn roused(&mut self, rouse: Option<Rouse>) {
+            match (rouse, self.at) {
+                // It may have been roused before, or its time is over: it has not the
+                // lock yet.
+                (None, _) | (Some(_), At::Runs) => {}
+                (Some(Rouse::Poll), At::Polls) | (Some(Rouse::StandBy), At::StandsBy(_)) => {
+                    self.at = At::Runs;
+                }
+                (Some(rouse), at) => panic!("{rouse:?} while it is {at:?}"),
+            }
+        }
+
+        fn begins(&mut self, id: u64, now_ns: u64) {
+            if self.lead.begin(id, now_ns) {
+                assert!(!self.is_led, "one leads at a time");
+                self.is_led = true;
+                self.is_stale |= self.at == At::Polls;
+            }
+        }
+
+        fn ends(&mut self, now_ns: u64, fails: bool) {
+            let rouse = match fails {
+                true => self.lead.fail(),
+                false => self.lead.end(now_ns),
+            };
+            (self.is_led, self.seen_ns) = (false, now_ns);
+            self.roused(rouse);
+        }
+
+        fn looks(&mut self, id: u64, eager: bool, now_ns: u64) {
+            let (looks, rouse) = self.lead.look(id, eager, now_ns);
+            self.roused(rouse);
+            if looks {
+                assert!(!self.is_led, "what comes is the leader's");
+                self.seen_ns = now_ns;
+            }
+        }
+
+        fn thread_steps(&mut self, now_ns: u64) {
+            match self.at {
+                At::Runs => match self.lead.stand_by(now_ns) {
+                    Some(left) => {
+                        let is_over = now_ns - self.seen_ns >= WATCH.as_nanos() as u64;
+                        assert!(self.is_led || !is_over, "it takes over");
+                        assert!(self.is_led == left.is_none(), "{left:?}");
+                        self.at = At::StandsBy(left);
+                    }
+                    None => {
+                        assert!(!self.is_led, "the leader drives");
+                        self.lead.thread_works(false);
+                        (self.at, self.is_stale, self.seen_ns) = (At::Polls, false, now_ns);
+                    }
+                },
+                At::Polls => {
+                    self.lead.thread_works(true);
+                    self.at = At::Runs;
+                }
+                // As long as calls look it waits on, for a time as before.
+                At::StandsBy(Some(_)) => {
+                    if now_ns - self.looked_ns >= WATCH.as_nanos() as u64 {
+                        self.at = At::Runs;
+                    }
+                }
+                At::StandsBy(None) => {}
+            }
+        }
+
+        fn is_served(&self) -> bool {
+            match self.at {
+                _ if self.is_led => true,
+                At::Runs => true,
+                At::Polls => !self.is_stale && self.lead.driver == Driver::Thread,
+                At::StandsBy(left) => left.is_some_and(|left| left <= WATCH),
+            }
+        }
+    }
+
+    /// Whatever calls do in whatever order: unless a call leads, the thread polls
+    /// with what is due now, or runs, or does within [`WATCH`].
+    #[test]
+    fn somebody_always_waits_for_the_links() {
+        const SEED: u64 = 22;
+        println!("seed {SEED}");
+        let mut random = SEED;
+        let mut below = |most: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % most
+        };
+        let mut world = World {
+            lead: Lead::new(),
+            at: At::Runs,
+            is_led: false,
+            is_stale: false,
+            seen_ns: 1,
+            looked_ns: 0,
+        };
+        let (mut now_ns, mut seen) = (1, HashSet::new());
+        for step in 0..200_000 {
+            now_ns += [0, 1_000, 30_000, 600_000, 20_000_000][below(5) as usize];
+            let id = below(2);
+            match below(8) {
+                0 => world.begins(id, now_ns),
+                1 if world.is_led => world.ends(now_ns, below(4) == 0),
+                2 => {
+                    let rouse = world.lead.hand_over();
+                    world.roused(rouse);
+                }
+                3 => world.looks(id, below(2) == 0, now_ns),
+                4 if below(3) == 0 => world.lead.note_news(id, now_ns),
+                _ => world.thread_steps(now_ns),
+            }
+            let lead = &world.lead;
+            world.looked_ns = lead.looked_ns().unwrap_or(world.looked_ns);
+            assert_eq!(lead.is_led(), world.is_led, "step {step}");
+            assert!(
+                world.is_served(),
+                "step {step}: {:?}, {:?}",
+                world.at,
+                lead.driver
+            );
+            let driver = std::mem::discriminant(&lead.driver);
+            seen.insert(format!("{driver:?} {:?}", lead.thread));
+        }
+        assert!(seen.len() >= 9, "{seen:?}");
+    }
+
+    /// Calls that are far apart, or beside news of others, leave the links to the
+    /// thread, whether they look or lead; those that come soon take them from it.
+    #[test]
+    fn calls_that_are_far_apart_drive_nothing_between() {
+        for crowded in [false, true] {
+            let mut lead = Lead::new();
+            let mut now_ns = 20_000_000;
+            lead.thread_works(false);
+            assert_eq!(lead.look(1, true, now_ns), (false, None), "the first one");
+            now_ns += 1000;
+            assert_eq!(lead.look(1, true, now_ns), (true, Some(Rouse::Poll)));
+            assert!(lead.is_between_calls());
+            assert!(lead.begin(1, now_ns));
+            lead.end(now_ns);
+            assert!(lead.is_between_calls());
+            if crowded {
+                lead.note_news(1, now_ns);
+                lead.note_news(2, now_ns);
+            }
+            now_ns += if crowded { 1000 } else { BRIEF_NS };
+            assert!(lead.look(1, true, now_ns).0);
+            assert!(!lead.is_between_calls(), "{crowded}");
+            assert_eq!(lead.begin(1, now_ns), !crowded);
+            if !crowded {
+                lead.end(now_ns);
+                assert!(!lead.is_between_calls(), "the call before was long ago");
+            }
+        }
+    }
+}

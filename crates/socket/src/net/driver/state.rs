@@ -1,0 +1,444 @@
+//! What the lock keeps: the stack, the link, and who waits for what.
+
+use super::leader::{Lead, Rouse};
+use crate::net::io::direct_read::Straight;
+use crate::net::io::links::{Held, Links};
+use crate::net::shards::shard_io::Part;
+use crate::net::sock::inner::Side;
+use crate::net::sock::readiness::{Readiness, Waiters, Watch};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use weir_stack::Stack;
+use weir_stack::tcp::{self, ListenerId, TcpError, TcpId};
+use weir_stack::udp::UdpId;
+
+/// How long the thread waits at most when nothing is due.
+const REST_MAX: Duration = Duration::from_secs(3600);
+
+/// Names a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Id {
+    Stream(TcpId),
+    Listener(ListenerId),
+    Udp(UdpId),
+}
+
+pub(crate) struct State {
+    pub(crate) stack: Stack,
+    links: Links,
+    /// If the host has several stacks.
+    part: Option<Box<Part>>,
+    watched: HashMap<Id, Watch>,
+    /// When the stack is to be polled.
+    next_ns: Option<u64>,
+    /// Until when who drives waits; 0 while nobody does.
+    rests_until_ns: u64,
+    /// The net ends then, or when no connection needs it.
+    pub(in crate::net) stop_at: Option<Instant>,
+    pub(in crate::net) received: u64,
+    /// UDP sockets whose senders wait for their link.
+    blocked: Vec<Id>,
+    /// Threads that wait for what happens to addresses and routers.
+    pub(in crate::net) followers: Waiters,
+    /// The host is gone.
+    left: bool,
+    /// A thread that drives the host has panicked: the stack may be in any
+    /// state, and is not called again.
+    failed: bool,
+    /// Tasks that are to be woken once the lock is given back.
+    tasks: Vec<Waker>,
+    /// What the call waits for that drives the net, while it has not the lock.
+    pub(in crate::net) leader: Option<(Id, Side)>,
+    /// Who drives is to be woken: what it waits for is there, or it waits too long.
+    wakes: bool,
+    /// When the stack was polled last.
+    now_ns: u64,
+    pub(in crate::net) lead: Lead,
+}
+
+impl State {
+    pub(in crate::net) fn new(stack: Stack, links: Vec<Held>, part: Option<Box<Part>>) -> State {
+        State {
+            stack,
+            links: Links::new(links),
+            part,
+            watched: HashMap::new(),
+            next_ns: None,
+            rests_until_ns: 0,
+            stop_at: None,
+            received: 0,
+            blocked: Vec::new(),
+            followers: Waiters::default(),
+            left: false,
+            failed: false,
+            tasks: Vec::new(),
+            leader: None,
+            wakes: false,
+            now_ns: 0,
+            lead: Lead::new(),
+        }
+    }
+
+    /// Whether the thread is to end.
+    pub(in crate::net) fn is_over(&self) -> bool {
+        let Some(at) = self.stop_at else {
+            return false;
+        };
+        if self.failed {
+            return true;
+        }
+        let late = Instant::now() >= at;
+        let own = self.is_gone() || late || self.stack.tcp_unfinished() == 0;
+        match &self.part {
+            None => own,
+            Some(part) => part.is_over(own) || late,
+        }
+    }
+
+    /// The host goes: what was leased is given back.
+    pub(in crate::net) fn leave(&mut self, now_ns: u64) {
+        if self.failed {
+            return;
+        }
+        if self.part.is_some() {
+            // What others have left to be sent, before they were over.
+            self.receive(now_ns);
+        }
+        self.left = true;
+        self.stack.release(now_ns);
+        self.settle(now_ns);
+        self.followers.tell(&mut self.tasks);
+    }
+
+    /// No frame comes or goes any more, and all that wait learn of it.
+    pub(in crate::net) fn fail(&mut self) {
+        self.failed = true;
+        self.left = true;
+        self.leader = None;
+        self.links.lose_all();
+        self.tell_all_gone();
+        self.followers.tell(&mut self.tasks);
+    }
+
+    /// Whether the host is out of order: then no call works on the stack.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.failed
+    }
+
+    fn tell_all_gone(&mut self) {
+        self.wakes = true;
+        for watch in self.watched.values_mut() {
+            watch.tell(Readiness::GONE, &mut self.tasks);
+        }
+    }
+
+    pub(in crate::net) fn has_left(&self) -> bool {
+        self.left
+    }
+
+    /// Whether no link is left.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.links.are_gone()
+    }
+
+    pub(in crate::net) fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// Why no frame will come any more.
+    pub(crate) fn check(&self) -> Result<(), Errno> {
+        match self.is_gone() {
+            true => Err(Errno::NETDOWN),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes up the addresses that the host has now.
+    pub(crate) fn catch_up(&mut self) {
+        if let Some(part) = &mut self.part {
+            part.catch_up(&mut self.stack);
+        }
+    }
+
+    /// Takes frames that have come.
+    pub(crate) fn receive(&mut self, now_ns: u64) {
+        if !self.begins_to_receive(now_ns) {
+            return;
+        }
+        let (stack, count) = (&mut self.stack, &mut self.received);
+        let lost = match &mut self.part {
+            None => self.links.receive(&mut |frame, received| {
+                *count += 1;
+                stack.receive_with(now_ns, frame, received);
+            }),
+            Some(part) => part.receive(now_ns, stack, &mut self.links, count),
+        };
+        self.has_received(lost);
+    }
+
+    /// As [`State::receive`], where a connection's bytes go to who waits to read of
+    /// it if they may; gives how many. Of several stacks none does.
+    pub(crate) fn receive_into(&mut self, now_ns: u64, id: TcpId, out: &mut [u8]) -> usize {
+        if self.part.is_some() {
+            self.receive(now_ns);
+            return 0;
+        }
+        if !self.begins_to_receive(now_ns) {
+            return 0;
+        }
+        let mut straight = Straight {
+            stack: &mut self.stack,
+            now_ns,
+            link: 0,
+            connection: id,
+            out,
+            count: 0,
+            frames: 0,
+        };
+        let lost = self.links.receive_to(&mut straight);
+        let (count, frames) = (straight.count, straight.frames);
+        self.received += frames;
+        self.has_received(lost);
+        count
+    }
+
+    /// Whether frames may have come: a link is left.
+    fn begins_to_receive(&mut self, now_ns: u64) -> bool {
+        self.rests_until_ns = 0;
+        self.now_ns = now_ns;
+        if self.is_gone()
+            && let Some(part) = &mut self.part
+        {
+            part.discard();
+        }
+        !self.is_gone()
+    }
+
+    /// They were taken, and perhaps a link turned out to be gone.
+    fn has_received(&mut self, lost: bool) {
+        if lost {
+            let stack = &mut self.stack;
+            self.links.gone().for_each(|link| stack.lose_link(link));
+        }
+        // With the last of them everybody learns.
+        if self.is_gone() {
+            self.tell_all_gone();
+        }
+    }
+
+    /// Lets the stack send, and tells whom changes concern; whether the
+    /// thread must wait less long than it does.
+    pub(crate) fn settle(&mut self, now_ns: u64) -> bool {
+        self.now_ns = now_ns;
+        if self.failed {
+            self.next_ns = None;
+            return std::mem::take(&mut self.wakes);
+        }
+        self.next_ns = self.stack.poll_links(now_ns, &mut self.links);
+        let freed = self.links.flush();
+        if let Some(part) = &mut self.part {
+            part.tell(&self.stack);
+        }
+        while let Some(id) = self.stack.tcp_next_changed() {
+            self.refresh(Id::Stream(id));
+        }
+        while let Some(id) = self.stack.tcp_next_opened() {
+            self.refresh(Id::Listener(id));
+        }
+        while let Some(id) = self.stack.udp_next_changed() {
+            self.refresh(Id::Udp(id));
+        }
+        if freed {
+            for id in std::mem::take(&mut self.blocked) {
+                self.refresh(id);
+            }
+        }
+        if !self.followers.is_empty() && self.stack.has_events() {
+            self.followers.tell(&mut self.tasks);
+        }
+        let earlier = self
+            .next_ns
+            .is_some_and(|next_ns| next_ns < self.rests_until_ns);
+        let woken = self.rests_until_ns > 0 && (earlier || self.links.is_any_full());
+        if woken {
+            self.rests_until_ns = 0;
+        }
+        woken | std::mem::take(&mut self.wakes)
+    }
+
+    /// As [`State::settle`], in a call that settles once more at its end: that tells
+    /// whether who drives is to be woken.
+    pub(crate) fn settle_within(&mut self, now_ns: u64) {
+        self.wakes = self.settle(now_ns);
+    }
+
+    /// Whether the stack is to be polled now, and a link takes what it sends.
+    pub(in crate::net) fn is_due(&self, now_ns: u64) -> bool {
+        self.next_ns.is_some_and(|next_ns| next_ns <= now_ns) && !self.links.is_any_full()
+    }
+
+    /// How long the thread may wait; `None` if there is work.
+    pub(in crate::net) fn rest(&mut self, now_ns: u64) -> Option<Duration> {
+        if !self.links.arm() {
+            return None;
+        }
+        let due = |next_ns: u64| Duration::from_nanos(next_ns.saturating_sub(now_ns));
+        let stop = |at: Instant| at.saturating_duration_since(Instant::now());
+        let times = [
+            self.next_ns.map(due),
+            self.links.next_arrival(),
+            self.stop_at.map(stop),
+            Some(REST_MAX),
+        ];
+        let wait = times.into_iter().flatten().min()?;
+        if wait.is_zero() || self.part.as_ref().is_some_and(|part| !part.rest()) {
+            return None;
+        }
+        self.rests_until_ns = now_ns.saturating_add(wait.as_nanos() as u64);
+        Some(wait)
+    }
+
+    /// A datagram found no room: its socket is told when a link that was full
+    /// takes frames again.
+    pub(crate) fn block(&mut self, id: Id) {
+        if !self.blocked.contains(&id) {
+            self.blocked.push(id);
+        }
+    }
+
+    /// The tasks that are to be woken.
+    pub(in crate::net) fn take_tasks(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.tasks)
+    }
+
+    /// Whether there are such.
+    pub(in crate::net) fn has_tasks(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    pub(crate) fn watch(&mut self, id: Id) -> &mut Watch {
+        self.watched.entry(id).or_default()
+    }
+
+    /// Forgets a socket, that is closed now.
+    pub(crate) fn forget(&mut self, id: Id) {
+        self.watched.remove(&id);
+    }
+
+    /// A call that waits for a socket begins to lead; false if that is not for it to
+    /// do. Of several stacks each has its thread.
+    pub(in crate::net) fn begin_lead(&mut self, id: Id, now_ns: u64) -> bool {
+        self.part.is_none() && !self.has_descriptor(id) && self.lead.begin(id, now_ns)
+    }
+
+    /// Whether a socket may be waited for by a descriptor: who does that, after a call
+    /// or beside it, drives nothing.
+    fn has_descriptor(&self, id: Id) -> bool {
+        self.watched.get(&id).is_some_and(Watch::has_descriptor)
+    }
+
+    /// Whether a call that may wait for a socket is to look for what has come, and how
+    /// the thread learns of what follows.
+    pub(in crate::net) fn look(
+        &mut self,
+        id: Id,
+        eager: bool,
+        now_ns: u64,
+    ) -> (bool, Option<Rouse>) {
+        match self.part {
+            None if self.has_descriptor(id) => (false, self.lead.hand_over()),
+            None => self.lead.look(id, eager, now_ns),
+            Some(_) => (false, None),
+        }
+    }
+
+    /// What can be done with a socket has perhaps changed.
+    pub(crate) fn refresh(&mut self, id: Id) {
+        if let Some((leader, side)) = self.leader
+            && leader == id
+            && self.readiness(id).is(side)
+        {
+            self.wakes = true;
+        }
+        let Some(watch) = self.watched.get(&id) else {
+            return;
+        };
+        if !watch.is_watched() {
+            return;
+        }
+        self.lead.note_news(id, self.now_ns);
+        let readiness = self.readiness(id);
+        if let Some(watch) = self.watched.get_mut(&id) {
+            watch.tell(readiness, &mut self.tasks);
+        }
+    }
+
+    /// Has those who wait to read of a socket try again.
+    pub(crate) fn wake_readers(&mut self, id: Id) {
+        if let Some(watch) = self.watched.get_mut(&id) {
+            watch.waiters(Side::Read).tell(&mut self.tasks);
+        }
+    }
+
+    /// What can be done with a socket now.
+    pub(crate) fn readiness(&mut self, id: Id) -> Readiness {
+        if self.is_gone() {
+            return Readiness::GONE;
+        }
+        match id {
+            Id::Stream(id) => self.stream_readiness(id),
+            Id::Listener(id) => Readiness {
+                readable: self.stack.tcp_waiting(id) > 0,
+                ..Readiness::default()
+            },
+            Id::Udp(id) => {
+                let failed = self.stack.udp_is_refused(id);
+                Readiness {
+                    readable: failed || self.stack.udp_waiting(id) > 0,
+                    writable: !self.blocked.contains(&Id::Udp(id)),
+                    ..Readiness::default()
+                }
+            }
+        }
+    }
+
+    fn stream_readiness(&mut self, id: TcpId) -> Readiness {
+        let Some(state) = self.stack.tcp_state(id) else {
+            return Readiness::GONE;
+        };
+        if state == tcp::State::SynSent {
+            return Readiness::default();
+        }
+        let watch = self.watched.get(&Id::Stream(id));
+        let shut_read = watch.is_some_and(|watch| watch.shut_read);
+        let shut_write = watch.is_some_and(|watch| watch.shut_write);
+        let told = watch.is_some_and(|watch| watch.error_told);
+        let room = self.stack.tcp_is_writable(id);
+        let error = self.stack.tcp_error(id);
+        let least = watch.map_or(0, |watch| watch.read_least);
+        let waits = match least {
+            0 | 1 => !matches!(self.stack.tcp_peek(id), Err(TcpError::NotNow)),
+            _ => self.stack.tcp_is_readable(id, least),
+        };
+        // As a kernel's socket says: at once, though what came is still to be
+        // read.
+        let ended = matches!(
+            state,
+            tcp::State::CloseWait
+                | tcp::State::Closing
+                | tcp::State::LastAck
+                | tcp::State::TimeWait
+                | tcp::State::Closed
+        );
+        Readiness {
+            readable: waits || shut_read,
+            writable: room || shut_write || state == tcp::State::Closed,
+            arrived: self.stack.tcp_has_arrived(id),
+            ended: ended || shut_read,
+            over: error.is_some() || ended && shut_write,
+            failed: error.is_some() && !told,
+        }
+    }
+}

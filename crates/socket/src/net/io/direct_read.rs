@@ -1,0 +1,55 @@
+//! Bytes that go straight to a read that waits for them, past the connection's
+//! buffer: copied from the frame, or put there by the link.
+
+use crate::link::Reader;
+use weir_stack::Stack;
+use weir_stack::iface::Received;
+use weir_stack::tcp::TcpId;
+
+/// See the module. What comes besides is taken as ever.
+pub(in crate::net) struct Straight<'a> {
+    pub(in crate::net) stack: &'a mut Stack,
+    pub(in crate::net) now_ns: u64,
+    /// The number of the link whose turn it is.
+    pub(in crate::net) link: u8,
+    pub(in crate::net) connection: TcpId,
+    /// Where the connection's bytes go, and how many have.
+    pub(in crate::net) out: &'a mut [u8],
+    pub(in crate::net) count: usize,
+    /// Frames that came.
+    pub(in crate::net) frames: u64,
+}
+
+impl Straight<'_> {
+    fn on_link(&self, received: Received) -> Received {
+        let link = self.link;
+        Received { link, ..received }
+    }
+}
+
+impl Reader for Straight<'_> {
+    fn place(&mut self) -> (usize, &mut [u8]) {
+        match self.stack.tcp_head_len(self.connection) {
+            Some(head_len) => (head_len, &mut self.out[self.count..]),
+            None => (0, &mut []),
+        }
+    }
+
+    fn placed(&mut self, head: &[u8], count: usize, received: Received) -> bool {
+        let received = self.on_link(received);
+        let (stack, now_ns) = (&mut *self.stack, self.now_ns);
+        let placed = stack.receive_placed(now_ns, head, received, self.connection, count);
+        if placed {
+            self.count += count;
+            self.frames += 1;
+        }
+        placed
+    }
+
+    fn take(&mut self, frame: &[u8], received: Received) {
+        self.frames += 1;
+        let received = self.on_link(received);
+        let (stack, out) = (&mut *self.stack, &mut self.out[self.count..]);
+        self.count += stack.receive_into(self.now_ns, frame, received, self.connection, out);
+    }
+}

@@ -1,0 +1,83 @@
+//! A link that another stack of the host holds, as one that has none of its
+//! own sees it.
+
+use crate::link::{Link, Take};
+use crate::net::shards::mailbox::{Batch, Post, What};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use weir_stack::Outlet;
+use weir_stack::iface::Partial;
+
+/// A frame for which there is room is no longer, in bytes.
+const FRAME_LEN: usize = 2048;
+
+/// Frames that are sent are left for the stack that has the link. What comes by
+/// it comes as others' frames do.
+pub(in crate::net) struct Relay {
+    pub(in crate::net) posts: Arc<[Post]>,
+    /// Whose it is, and who has the link.
+    pub(in crate::net) number: usize,
+    pub(in crate::net) holder: usize,
+    pub(in crate::net) link: u8,
+    pub(in crate::net) gone: Arc<AtomicBool>,
+    pub(in crate::net) batch: Batch,
+    /// There was no room.
+    pub(in crate::net) full: bool,
+}
+
+impl Relay {
+    fn has_room(&self, len: usize) -> bool {
+        self.posts[self.holder].has_room_for(self.number, self.batch.cost() + len)
+    }
+
+    fn added(&mut self, partial: Option<(Partial, usize)>, payload: [&[u8]; 2]) {
+        let link = self.link;
+        self.batch.submit(What::Sent { link, partial }, payload);
+    }
+}
+
+impl Outlet for Relay {
+    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.full = !self.has_room(len);
+        match self.full {
+            true => None,
+            false => Some(self.batch.reserve(len)),
+        }
+    }
+
+    fn submit(&mut self) {
+        self.added(None, [&[], &[]]);
+    }
+
+    fn submit_partial(&mut self, partial: Partial, payload: [&[u8]; 2]) {
+        let head = self.batch.reserved();
+        self.added(Some((partial, head)), payload);
+    }
+}
+
+impl Link for Relay {
+    /// Nothing comes by it, and there is room when the stack is poked.
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.posts[self.number].fd()
+    }
+
+    fn receive(&mut self, _: &mut Take<'_>) -> io::Result<bool> {
+        match self.gone.load(SeqCst) {
+            true => Err(Errno::NETDOWN.into()),
+            false => Ok(false),
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.batch.is_empty() {
+            self.posts[self.holder].push(std::mem::take(&mut self.batch));
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.full && !self.has_room(FRAME_LEN)
+    }
+}

@@ -1,0 +1,5 @@
+//! What several stacks of one host exchange.
+
+pub(super) mod mailbox;
+pub(super) mod shard_io;
+pub(super) mod table_memory;

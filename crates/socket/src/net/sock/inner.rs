@@ -1,0 +1,408 @@
+//! What all sockets share: how they wait.
+
+use crate::net::driver::Shared;
+use crate::net::{Id, Net, State};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, MutexGuard, OnceLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use weir_stack::tcp::{self, TcpId};
+
+/// What a call waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    Read,
+    Write,
+    /// That the peer has all that was written.
+    Arrived,
+}
+
+/// What a call does as often as it takes.
+pub(crate) trait Attempt<T> {
+    /// Before it waits, or while it drives the net: takes what has come; whether
+    /// that is what the call waits for.
+    fn receive(&mut self, state: &mut State, now_ns: u64) -> bool {
+        state.receive(now_ns);
+        false
+    }
+
+    /// Whether what has come is to be looked for however short it is ago.
+    fn is_eager(&self, _state: &mut State) -> bool {
+        false
+    }
+
+    /// Fails with [`Errno::AGAIN`] if it is to wait.
+    fn act(&mut self, state: &mut State, now_ns: u64) -> Result<T, Errno>;
+}
+
+/// What a call gives, of a host that is in order.
+fn tried<T>(
+    state: &mut State,
+    act: impl FnOnce(&mut State) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    match state.is_failed() {
+        true => Err(Errno::NETDOWN),
+        false => act(state),
+    }
+}
+
+/// One that takes what comes as the net's thread does.
+struct Plain<F>(F);
+
+impl<T, F: FnMut(&mut State, u64) -> Result<T, Errno>> Attempt<T> for Plain<F> {
+    fn act(&mut self, state: &mut State, now_ns: u64) -> Result<T, Errno> {
+        self.0(state, now_ns)
+    }
+}
+
+/// That a connection's close is not waited for.
+const NO_LINGER: u64 = u64::MAX;
+
+/// A socket, closed when it is dropped.
+pub(crate) struct Core {
+    pub(crate) net: Net,
+    /// Which of the net's stacks it is of.
+    pub(crate) shard: usize,
+    pub(crate) id: Id,
+    nonblocking: AtomicBool,
+    /// Tasks wait for it: its end must not hold up their runtime.
+    by_tasks: AtomicBool,
+    /// How long closing it lasts at most, in nanoseconds, before it is reset.
+    linger_ns: AtomicU64,
+    /// Nanoseconds; 0 is for ever.
+    read_timeout_ns: AtomicU64,
+    write_timeout_ns: AtomicU64,
+    ready: OnceLock<Arc<OwnedFd>>,
+}
+
+impl Core {
+    /// Of a socket that has its watch already, of the stack of this number.
+    pub(crate) fn of_watched(net: &Net, shard: usize, id: Id) -> Core {
+        Core {
+            net: net.clone(),
+            shard,
+            id,
+            nonblocking: AtomicBool::new(false),
+            by_tasks: AtomicBool::new(false),
+            linger_ns: AtomicU64::new(NO_LINGER),
+            read_timeout_ns: AtomicU64::new(0),
+            write_timeout_ns: AtomicU64::new(0),
+            ready: OnceLock::new(),
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        self.net.shard(self.shard)
+    }
+
+    /// A call that ends at once: `act` gets the state and the time.
+    pub(crate) fn call<T>(&self, act: impl FnOnce(&mut State, u64) -> T) -> T {
+        let shared = self.shared();
+        let mut state = shared.lock();
+        let result = act(&mut state, shared.now_ns());
+        state.refresh(self.id);
+        shared.finish(state);
+        result
+    }
+
+    /// A call that looks only.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(&mut self.shared().lock())
+    }
+
+    /// A call that waits as the socket is set to: `act` is tried until it
+    /// does not fail with [`Errno::AGAIN`].
+    pub(crate) fn wait<T>(
+        &self,
+        side: Side,
+        act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
+    ) -> io::Result<T> {
+        self.wait_for(side, Plain(act))
+    }
+
+    /// As [`Core::wait`], until `deadline` at most.
+    pub(crate) fn wait_until<T>(
+        &self,
+        side: Side,
+        deadline: Option<Instant>,
+        act: impl FnMut(&mut State, u64) -> Result<T, Errno>,
+    ) -> io::Result<T> {
+        self.attempt(side, deadline, Plain(act))
+    }
+
+    /// As [`Core::wait`].
+    pub(crate) fn wait_for<T>(&self, side: Side, mut attempt: impl Attempt<T>) -> io::Result<T> {
+        if self.nonblocking.load(Relaxed) {
+            let shared = self.shared();
+            let result = self.call(|state, now_ns| {
+                let result = tried(state, |state| attempt.act(state, now_ns));
+                if matches!(result, Err(Errno::AGAIN)) {
+                    shared.hand_over(state);
+                }
+                result
+            });
+            return result.map_err(io::Error::from);
+        }
+        let timeout_ns = self.timeout(side).load(Relaxed);
+        let deadline = match timeout_ns {
+            0 => None,
+            _ => Instant::now().checked_add(Duration::from_nanos(timeout_ns)),
+        };
+        self.attempt(side, deadline, attempt)
+    }
+
+    fn attempt<T>(
+        &self,
+        side: Side,
+        deadline: Option<Instant>,
+        mut attempt: impl Attempt<T>,
+    ) -> io::Result<T> {
+        let shared = self.shared();
+        let mut state = shared.lock();
+        let eager = attempt.is_eager(&mut state);
+        if shared.look(&mut state, self.id, eager) {
+            shared.works(&mut state, |state| attempt.receive(state, shared.now_ns()));
+        }
+        loop {
+            let result = tried(&mut state, |state| attempt.act(state, shared.now_ns()));
+            state.refresh(self.id);
+            if !matches!(result, Err(Errno::AGAIN)) {
+                shared.finish(state);
+                return result.map_err(io::Error::from);
+            }
+            shared.after(&mut state);
+            if state.has_tasks() || state.readiness(self.id).is(side) {
+                crate::net::unlock(state);
+                state = shared.lock();
+                continue;
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(Errno::AGAIN.into());
+            }
+            state = match shared.lead(state, (self.id, side), deadline, |state, now_ns| {
+                attempt.receive(state, now_ns)
+            }) {
+                Ok(state) => state,
+                Err(state) => self.wait_to_be_told(state, side, left),
+            };
+        }
+    }
+
+    /// Waits for the thread that drives the net, or for the call that does.
+    fn wait_to_be_told<'s>(
+        &self,
+        mut state: MutexGuard<'s, State>,
+        side: Side,
+        left: Option<Duration>,
+    ) -> MutexGuard<'s, State> {
+        let condition = state.watch(self.id).waiters(side).enter();
+        state = crate::net::wait(&condition, state, left);
+        state.watch(self.id).waiters(side).leave();
+        state
+    }
+
+    /// As [`Core::wait`] for a task: it is woken when it is worth to try again.
+    pub(crate) fn poll<T>(
+        &self,
+        context: &mut Context<'_>,
+        side: Side,
+        act: impl FnOnce(&mut State, u64) -> Result<T, Errno>,
+    ) -> Poll<io::Result<T>> {
+        self.by_tasks.store(true, Relaxed);
+        let shared = self.shared();
+        let mut state = shared.lock();
+        let result = tried(&mut state, |state| act(state, shared.now_ns()));
+        if matches!(result, Err(Errno::AGAIN)) {
+            let waiters = state.watch(self.id).waiters(side);
+            waiters.task(context.waker());
+            shared.hand_over(&mut state);
+        }
+        state.refresh(self.id);
+        shared.finish(state);
+        match result {
+            Err(Errno::AGAIN) => Poll::Pending,
+            other => Poll::Ready(other.map_err(io::Error::from)),
+        }
+    }
+
+    fn timeout(&self, side: Side) -> &AtomicU64 {
+        match side {
+            Side::Read => &self.read_timeout_ns,
+            Side::Write | Side::Arrived => &self.write_timeout_ns,
+        }
+    }
+
+    /// # Errors
+    /// If the time is zero, as in `std`.
+    pub(crate) fn set_timeout(&self, side: Side, timeout: Option<Duration>) -> io::Result<()> {
+        let ns = match timeout {
+            Some(Duration::ZERO) => return Err(Errno::INVAL.into()),
+            Some(time) => u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            None => 0,
+        };
+        self.timeout(side).store(ns, Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn get_timeout(&self, side: Side) -> Option<Duration> {
+        let ns = self.timeout(side).load(Relaxed);
+        (ns > 0).then(|| Duration::from_nanos(ns))
+    }
+
+    pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.store(nonblocking, Relaxed);
+    }
+
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Relaxed)
+    }
+
+    pub(crate) fn set_linger(&self, linger: Option<Duration>) {
+        let ns = linger.map_or(NO_LINGER, |time| {
+            u64::try_from(time.as_nanos()).map_or(NO_LINGER - 1, |ns| ns.min(NO_LINGER - 1))
+        });
+        self.linger_ns.store(ns, Relaxed);
+    }
+
+    pub(crate) fn linger(&self) -> Option<Duration> {
+        let ns = self.linger_ns.load(Relaxed);
+        (ns != NO_LINGER).then(|| Duration::from_nanos(ns))
+    }
+
+    /// Shuts a connection down and waits as long as it lingers at most; gives
+    /// how much of the time is left. Who must not wait does not.
+    fn wait_to_close(&self, id: TcpId, linger: Duration) -> Duration {
+        let stays = self.nonblocking.load(Relaxed) || self.by_tasks.load(Relaxed);
+        let failed = self.look(|state| state.is_failed());
+        if failed
+            || linger.is_zero()
+            || stays
+            || std::thread::panicking()
+            || self.net.is_own_thread()
+        {
+            return linger;
+        }
+        let shut = self.call(|state, now_ns| {
+            // It is reset at once if bytes were not read, or it is not open.
+            let opening = state.stack.tcp_state(id) == Some(tcp::State::SynSent);
+            let unread = state
+                .stack
+                .tcp_peek(id)
+                .is_ok_and(|bytes| !bytes.is_empty());
+            !opening && !unread && state.stack.tcp_shutdown(now_ns, id).is_ok()
+        });
+        let began = Instant::now();
+        if shut {
+            // What it fails with is that the time is over, or the connection.
+            let _ = self.wait_until(
+                Side::Arrived,
+                began.checked_add(linger),
+                |state, _| match state.is_gone() || state.stack.tcp_has_arrived(id) {
+                    true => Ok(()),
+                    false => Err(Errno::AGAIN),
+                },
+            );
+        }
+        linger.saturating_sub(began.elapsed())
+    }
+
+    /// The descriptor for `poll` and `epoll`.
+    pub(crate) fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        if let Some(fd) = self.ready.get() {
+            return Ok(fd.as_fd());
+        }
+        let made = self.look(|state| {
+            // Who waits for it drives nothing.
+            self.shared().hand_over(state);
+            let now = state.readiness(self.id);
+            state.watch(self.id).ready_fd(now)
+        })?;
+        Ok(self.ready.get_or_init(|| made).as_fd())
+    }
+}
+
+/// The calls by which sockets wait, which are the same for all: `core` is where
+/// a type keeps its [`Core`], then comes what its descriptor tells.
+macro_rules! waits {
+    ($type:ident, $core:tt, $ready:literal) => {
+        impl $type {
+            /// How long a read, receive or accept waits at most; then it fails with
+            /// `EAGAIN`.
+            ///
+            /// # Errors
+            /// `EINVAL` if the time is zero.
+            pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+                self.$core.set_timeout(Side::Read, timeout)
+            }
+
+            /// As it was set.
+            ///
+            /// # Errors
+            /// None now; as in `std`.
+            pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+                Ok(self.$core.get_timeout(Side::Read))
+            }
+
+            /// Whether calls fail with `EAGAIN` rather than wait.
+            ///
+            /// # Errors
+            /// None now; as in `std`.
+            pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+                self.$core.set_nonblocking(nonblocking);
+                Ok(())
+            }
+
+            /// Another handle of the same socket.
+            ///
+            /// # Errors
+            /// None now; as in `std`.
+            pub fn try_clone(&self) -> io::Result<$type> {
+                Ok(self.clone())
+            }
+
+            #[doc = $ready]
+            ///
+            /// Nothing may be read from it or written to it.
+            ///
+            /// # Errors
+            /// If the system gives none.
+            pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
+                self.$core.ready_fd()
+            }
+        }
+    };
+}
+pub(crate) use waits;
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let linger = self.linger();
+        let left = match (self.id, linger) {
+            (Id::Stream(id), Some(time)) => self.wait_to_close(id, time),
+            _ => Duration::ZERO,
+        };
+        let shared = self.shared();
+        let mut state = shared.lock();
+        let now_ns = shared.now_ns();
+        if state.is_failed() {
+            state.forget(self.id);
+            return crate::net::unlock(state);
+        }
+        let stack = &mut state.stack;
+        match (self.id, linger) {
+            (Id::Stream(id), None) => stack.tcp_close(now_ns, id),
+            (Id::Stream(id), Some(Duration::ZERO)) => stack.tcp_abort(now_ns, id),
+            (Id::Stream(id), Some(_)) => {
+                stack.tcp_close_within(now_ns, id, left.as_nanos() as u64);
+            }
+            (Id::Listener(id), _) => stack.tcp_unlisten(now_ns, id),
+            (Id::Udp(id), _) => stack.udp_close(id),
+        }
+        state.forget(self.id);
+        shared.finish(state);
+    }
+}

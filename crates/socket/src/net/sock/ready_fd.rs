@@ -1,0 +1,134 @@
+//! A descriptor that `poll` finds as a socket is.
+//!
+//! It is one end of a pair of Unix sockets, both ends ours:
+//!
+//! ```text
+//!  readable      a byte lies in its queue      sent from the other end
+//!  writable      its own queue has room        filled and drained by us
+//!  POLLRDHUP     the other end is shut down for writing
+//!  POLLHUP       the other end is closed; POLLERR if it had not read all
+//! ```
+//!
+//! So what the kernel tells of it is by level and by edge what it would tell
+//! of a TCP socket, in `poll`, `select`, `epoll` and `io_uring` alike.
+
+use super::readiness::Readiness;
+use rustix::io::Errno;
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_error};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
+    socketpair,
+};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What fills a queue of the least size: its room is counted with the
+/// kernel's own overhead, so that one message is enough.
+const FILL: [u8; 2048] = [0; 2048];
+
+/// See the module.
+pub(crate) struct Ready {
+    /// The program's end.
+    fd: Arc<OwnedFd>,
+    other: Option<OwnedFd>,
+    is_readable: bool,
+    is_writable: bool,
+    is_ended: bool,
+}
+
+impl Ready {
+    /// Writable, not readable.
+    pub(crate) fn new() -> rustix::io::Result<Ready> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (fd, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // The kernel makes it the least that it allows.
+        set_socket_send_buffer_size(&fd, 0)?;
+        Ok(Ready {
+            fd: Arc::new(fd),
+            other: Some(other),
+            is_readable: false,
+            is_writable: true,
+            is_ended: false,
+        })
+    }
+
+    pub(crate) fn fd(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.fd)
+    }
+
+    /// The error is told: from now on there is only the end.
+    pub(crate) fn calm(&mut self) {
+        // Asking takes it away.
+        let _ = socket_error(&self.fd);
+    }
+
+    /// Makes the descriptor so.
+    pub(crate) fn set(&mut self, now: Readiness) {
+        let Some(other) = &self.other else {
+            return;
+        };
+        if now.readable != self.is_readable && !self.is_ended {
+            match now.readable {
+                true => drop(send(other, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)),
+                false => drain(&self.fd),
+            }
+            self.is_readable = now.readable;
+        }
+        if now.writable != self.is_writable {
+            match now.writable {
+                true => drain(other),
+                false => fill(&self.fd),
+            }
+            self.is_writable = now.writable;
+        }
+        if now.ended && !self.is_ended {
+            let _ = shutdown(other, Shutdown::Write);
+            self.is_ended = true;
+        }
+        if now.over {
+            match now.failed {
+                true => fill(&self.fd),
+                false => drain(other),
+            }
+            self.other = None;
+        }
+    }
+}
+
+/// One descriptor for a socket that several stacks have a part of.
+pub(crate) struct Joint(Mutex<(Ready, Vec<Readiness>)>);
+
+impl Joint {
+    /// For so many, none of which is ready.
+    pub(crate) fn new(parts: usize) -> rustix::io::Result<Joint> {
+        let all = vec![Readiness::default(); parts];
+        Ok(Joint(Mutex::new((Ready::new()?, all))))
+    }
+
+    pub(crate) fn fd(&self) -> Arc<OwnedFd> {
+        let joint = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        joint.0.fd()
+    }
+
+    /// Tells how one of them is.
+    pub(in crate::net) fn set(&self, part: usize, now: Readiness) {
+        let mut joint = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ready, parts) = &mut *joint;
+        parts[part] = now;
+        let all = parts.iter().copied().reduce(Readiness::and);
+        ready.set(all.unwrap_or_default());
+    }
+}
+
+/// Until the queue to the other end is full.
+fn fill(fd: &OwnedFd) {
+    while let Ok(1..) | Err(Errno::INTR) =
+        send(fd, &FILL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+    {}
+}
+
+/// Until nothing is left to be read.
+fn drain(fd: &OwnedFd) {
+    let mut bytes = [0; 4096];
+    while let Ok((1.., _)) | Err(Errno::INTR) = recv(fd, &mut bytes, RecvFlags::DONTWAIT) {}
+}

@@ -1,0 +1,308 @@
+//! ICMP (RFC 792, RFC 1122 §3.2.2) and ICMPv6 (RFC 4443): echo is answered,
+//! errors are told and understood.
+
+use super::{DropReason, Header, Host, Incoming};
+use weir_wire::icmp::{Echo, Message, Repr};
+use weir_wire::{AddrPair, Protocol, ipv4, ipv6};
+
+/// What is wrong with a packet that came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Problem {
+    /// Nobody is at the transport port.
+    Port,
+    /// The protocol is none of ours; IPv6 says by where it stands.
+    Protocol,
+    /// A next header that is not known stands here.
+    NextHeader(u32),
+    /// A field that cannot be stands here.
+    Header(u32),
+    /// An option that is not known stands here.
+    Option { at: u32, even_to_groups: bool },
+}
+
+/// Why a packet did not arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unreached {
+    /// Nobody takes such packets there.
+    Port,
+    /// A router says that no way leads to the host.
+    Host,
+    /// Nobody answers for the host, or for its router, on the link.
+    Neighbour,
+    /// No way leads to its network.
+    Network,
+    /// For a reason that may pass.
+    Other,
+}
+
+/// What a router or the destination says about a packet of ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Report<'a> {
+    /// It did not arrive.
+    Unreachable {
+        why: Unreached,
+        addresses: AddrPair,
+        protocol: Protocol,
+        transport: &'a [u8],
+    },
+    /// It is longer than some link of the path takes.
+    TooBig {
+        mtu: usize,
+        addresses: AddrPair,
+        protocol: Protocol,
+        transport: &'a [u8],
+    },
+}
+
+mod kind {
+    pub(super) const V4_UNREACHABLE: u8 = 3;
+    pub(super) const V4_TIME_EXCEEDED: u8 = 11;
+    pub(super) const V4_PARAMETER: u8 = 12;
+    pub(super) const V6_UNREACHABLE: u8 = 1;
+    pub(super) const V6_TOO_BIG: u8 = 2;
+    pub(super) const V6_TIME_EXCEEDED: u8 = 3;
+    pub(super) const V6_PARAMETER: u8 = 4;
+}
+
+impl Host {
+    /// Takes an ICMP message; gives what it says about a packet of ours.
+    pub(crate) fn icmp<'a>(
+        &mut self,
+        now_ns: u64,
+        incoming: &Incoming<'a>,
+    ) -> Result<Option<Report<'a>>, DropReason> {
+        let message = Message::new(incoming.payload).map_err(|_| DropReason::Malformed)?;
+        if !message.checksum_is_right(incoming.addresses) {
+            return Err(DropReason::ChecksumWrong);
+        }
+        // Guards against forged neighbours and routers do not look into
+        // fragments, so what comes in them is not believed (RFC 6980 §5).
+        if incoming.fragmented && matches!(message.kind(), 133..=137) {
+            return Err(DropReason::NeighbourRefused);
+        }
+        if let Some(done) = self.neighbour_message(now_ns, incoming, &message) {
+            return done.map(|()| None);
+        }
+        if let Some(done) = self.router_message(now_ns, incoming, &message) {
+            return done.map(|()| None);
+        }
+        if let Some(done) = self.mld(now_ns, incoming, &message) {
+            return done.map(|()| None);
+        }
+        if incoming.src().is_unspecified() {
+            return Err(DropReason::SourceImpossible);
+        }
+        match Echo::parse(&message, incoming.addresses) {
+            Some(echo) if !echo.reply => self.answer_echo(now_ns, incoming, echo).map(|()| None),
+            Some(_) => Err(DropReason::IcmpUnrelated),
+            None => report(&message, incoming.addresses).map(Some),
+        }
+    }
+
+    fn answer_echo(
+        &mut self,
+        now_ns: u64,
+        incoming: &Incoming<'_>,
+        echo: Echo,
+    ) -> Result<(), DropReason> {
+        let addresses = match (incoming.addresses, incoming.to_group) {
+            // Who asks all at once would have all answer somebody else
+            // (RFC 1122 §3.2.2.6 allows silence).
+            (AddrPair::V4(..), true) => return Err(DropReason::NotOurAddress),
+            (AddrPair::V4(src, dst), false) => AddrPair::V4(dst, src),
+            (AddrPair::V6(src, dst), _) if !dst.is_multicast() => AddrPair::V6(dst, src),
+            (AddrPair::V6(src, _), _) => {
+                let ours = self.routes.source_for(src.into());
+                let ours = ours.and_then(|ours| AddrPair::new(ours, src.into()));
+                ours.ok_or(DropReason::NoRoute)?
+            }
+        };
+        let mut reply = incoming.payload.to_vec();
+        Echo {
+            reply: true,
+            ..echo
+        }
+        .emit(&mut reply, addresses);
+        self.send(now_ns, &Header::new(addresses, incoming.protocol), &reply);
+        Ok(())
+    }
+
+    /// Tells the sender what is wrong with its packet, unless it must not be
+    /// told (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)) or too many are told already.
+    pub(crate) fn send_error(&mut self, now_ns: u64, incoming: &Incoming<'_>, problem: Problem) {
+        let even_to_groups = matches!(
+            problem,
+            Problem::Option {
+                even_to_groups: true,
+                ..
+            }
+        );
+        let to_group = incoming.to_group && !even_to_groups;
+        if to_group || incoming.src().is_unspecified() || is_icmp_error(incoming) {
+            return;
+        }
+        if !self.limit.allows(now_ns) {
+            self.counters.drop(DropReason::IcmpRateLimited);
+            return;
+        }
+        let Some(source) = self.error_source(incoming) else {
+            return;
+        };
+        let (first, addresses, packet_max) = match source {
+            AddrPair::V4(..) => (problem.v4(), source, 576 - ipv4::Repr::LEN),
+            AddrPair::V6(..) => (problem.v6(), source, 1280 - ipv6::Repr::LEN),
+        };
+        let quoted = incoming.packet.len().min(packet_max - Repr::LEN);
+        let mut message = vec![0; Repr::LEN];
+        message.extend_from_slice(&incoming.packet[..quoted]);
+        first.emit(&mut message, addresses);
+        let protocol = match addresses {
+            AddrPair::V4(..) => Protocol::ICMPV4,
+            AddrPair::V6(..) => Protocol::ICMPV6,
+        };
+        self.send(now_ns, &Header::new(addresses, protocol), &message);
+    }
+
+    /// From the address that the packet was sent to, if it is ours alone.
+    fn error_source(&self, incoming: &Incoming<'_>) -> Option<AddrPair> {
+        let (src, dst) = (incoming.src(), incoming.dst());
+        let ours = match self.routes.is_ours(dst) {
+            true => dst,
+            false => self.routes.source_for(src)?,
+        };
+        AddrPair::new(ours, src)
+    }
+}
+
+impl Problem {
+    fn v4(self) -> Repr {
+        let code = if self == Problem::Port { 3 } else { 2 };
+        Repr {
+            kind: kind::V4_UNREACHABLE,
+            code,
+            rest: 0,
+        }
+    }
+
+    fn v6(self) -> Repr {
+        let (kind, code, rest) = match self {
+            Problem::Port => (kind::V6_UNREACHABLE, 4, 0),
+            Problem::Header(at) => (kind::V6_PARAMETER, 0, at),
+            Problem::Protocol => (kind::V6_PARAMETER, 1, 6),
+            Problem::NextHeader(at) => (kind::V6_PARAMETER, 1, at),
+            Problem::Option { at, .. } => (kind::V6_PARAMETER, 2, at),
+        };
+        Repr { kind, code, rest }
+    }
+}
+
+/// Errors are not told about errors.
+fn is_icmp_error(incoming: &Incoming<'_>) -> bool {
+    let kind = incoming.payload.first().copied();
+    match incoming.protocol {
+        Protocol::ICMPV4 => !matches!(kind, Some(0 | 8 | 13..=18)),
+        Protocol::ICMPV6 => kind.is_none_or(|kind| kind < 128),
+        // What it carries is behind a header that could not be passed.
+        _ => false,
+    }
+}
+
+fn report<'a>(message: &Message<'a>, addresses: AddrPair) -> Result<Report<'a>, DropReason> {
+    let first = Repr::parse(message);
+    let v4 = matches!(addresses, AddrPair::V4(..));
+    let (quoted, protocol, transport) = quoted(message.payload(), v4)?;
+    let too_big = |mtu| Report::TooBig {
+        mtu,
+        addresses: quoted,
+        protocol,
+        transport,
+    };
+    let unreachable = |why| Report::Unreachable {
+        why,
+        addresses: quoted,
+        protocol,
+        transport,
+    };
+    match (v4, first.kind, first.code) {
+        (true, kind::V4_UNREACHABLE, 4) => Ok(too_big((first.rest & 0xffff) as usize)),
+        (true, kind::V4_UNREACHABLE, code) => Ok(unreachable(match code {
+            2 | 3 => Unreached::Port,
+            0 | 6 | 9 | 11 => Unreached::Network,
+            _ => Unreached::Host,
+        })),
+        (false, kind::V6_UNREACHABLE, code) => Ok(unreachable(match code {
+            4 => Unreached::Port,
+            0 => Unreached::Network,
+            _ => Unreached::Host,
+        })),
+        (true, kind::V4_TIME_EXCEEDED, _) | (false, kind::V6_TIME_EXCEEDED, _) => {
+            Ok(unreachable(Unreached::Host))
+        }
+        (true, kind::V4_PARAMETER, _) => Ok(unreachable(Unreached::Other)),
+        (false, kind::V6_TOO_BIG, _) => Ok(too_big(first.rest as usize)),
+        (false, kind::V6_PARAMETER, 1) => Ok(unreachable(Unreached::Port)),
+        (false, kind::V6_PARAMETER, _) => Ok(unreachable(Unreached::Other)),
+        _ => Err(DropReason::IcmpUnknown),
+    }
+}
+
+/// The packet of ours that an ICMP error quotes; `None` of any other message.
+pub(crate) fn quoted_by<'a>(
+    message: &Message<'a>,
+    v4: bool,
+) -> Option<(AddrPair, Protocol, &'a [u8])> {
+    let is_error = match v4 {
+        true => matches!(
+            message.kind(),
+            kind::V4_UNREACHABLE | kind::V4_TIME_EXCEEDED | kind::V4_PARAMETER
+        ),
+        false => message.kind() < 128,
+    };
+    quoted(message.payload(), v4).ok().filter(|_| is_error)
+}
+
+/// What is to be said about a packet that waited for a neighbour who never
+/// answered; `None` if nobody is to know.
+pub(crate) fn unreached(packet: &[u8]) -> Option<Report<'_>> {
+    let v4 = packet.first()? >> 4 == 4;
+    let (addresses, protocol, transport) = quoted(packet, v4).ok()?;
+    Some(Report::Unreachable {
+        why: Unreached::Neighbour,
+        addresses,
+        protocol,
+        transport,
+    })
+}
+
+/// The packet of ours that a message quotes, at least eight bytes of its
+/// transport.
+fn quoted(bytes: &[u8], v4: bool) -> Result<(AddrPair, Protocol, &[u8]), DropReason> {
+    let (addresses, protocol, transport) = if v4 {
+        let packet = ipv4::Packet::new(bytes).map_err(|_| DropReason::Malformed)?;
+        if packet.fragment_offset() > 0 {
+            return Err(DropReason::IcmpUnrelated);
+        }
+        let addresses = AddrPair::V4(packet.src(), packet.dst());
+        (addresses, packet.protocol(), packet.payload())
+    } else {
+        let packet = ipv6::Packet::new(bytes).map_err(|_| DropReason::Malformed)?;
+        let addresses = AddrPair::V6(packet.src(), packet.dst());
+        match packet.next_header() {
+            // The only extension header that we send.
+            Protocol::IPV6_FRAGMENT => {
+                let fragment = ipv6::FragmentRepr::parse(packet.payload());
+                let fragment = fragment.map_err(|_| DropReason::Malformed)?;
+                if fragment.offset > 0 {
+                    return Err(DropReason::IcmpUnrelated);
+                }
+                let transport = &packet.payload()[ipv6::FragmentRepr::LEN..];
+                (addresses, fragment.next_header, transport)
+            }
+            protocol => (addresses, protocol, packet.payload()),
+        }
+    };
+    match transport.len() >= 8 {
+        true => Ok((addresses, protocol, transport)),
+        false => Err(DropReason::Malformed),
+    }
+}

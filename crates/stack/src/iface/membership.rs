@@ -1,0 +1,528 @@
+//! Which groups we are in, and telling routers so: IGMP (RFC 3376, RFC 2236)
+//! and MLD (RFC 3810, RFC 2710), the host's side. From any source: there are no
+//! lists of sources.
+//!
+//! Queries are answered after a time at random, and no sooner than
+//! [`ANSWER_MIN_NS`], so that who asks all the time gets little. While a router
+//! speaks an older version, so do we.
+
+use super::{DropReason, Header, Host, Incoming};
+use crate::rng::Keyed;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use weir_wire::icmp::Message;
+use weir_wire::membership::{self, MembershipMessage, Record, Version};
+use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv4};
+
+use super::routes::ALL_NODES;
+
+/// Groups that we are in at once, those included that stand for addresses.
+pub const GROUPS_MAX: usize = 512;
+/// The least time from a query to its answer, in nanoseconds.
+pub const ANSWER_MIN_NS: u64 = 10_000_000;
+
+/// All IPv4 hosts of the link.
+const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+/// How often a change is told (RFC 3376 §8.1: Robustness Variable).
+const TELLS: u8 = 2;
+/// Within how long it is told again, in nanoseconds: by the latest version (RFC
+/// 3376 §8.11), by older ones (RFC 2236 §8.10).
+const TELL_NS: u64 = 1_000_000_000;
+const TELL_OLDER_NS: u64 = 10_000_000_000;
+/// How long a router that spoke an older version is taken to be there, in
+/// nanoseconds (RFC 3376 §8.12: 2 × 125 s + 10 s).
+const OLDER_NS: u64 = 260_000_000_000;
+/// Bytes of records in one report.
+const RECORDS_LEN_MAX: usize = 1200;
+
+struct Group {
+    /// Sockets and addresses that want it; nobody: it is being left.
+    holders: u32,
+    /// How often the change is still to be told, and when next.
+    tells: u8,
+    tell_ns: u64,
+    /// When a query is answered.
+    answer_ns: u64,
+}
+
+/// What routers of one version of IP speak.
+#[derive(Clone, Copy)]
+struct Querier {
+    /// Until when versions 1 and 2 count as there: each has a time of its own,
+    /// so that one who spoke once is not kept by those who speak later (RFC
+    /// 3376 §7.2.1).
+    older: [u64; 2],
+    /// When a query for all groups is answered.
+    answer_ns: u64,
+}
+
+/// See the module.
+pub(super) struct Groups {
+    joined: BTreeMap<IpAddr, Group>,
+    queriers: [Querier; 2],
+    rng: Keyed,
+}
+
+/// What is to be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Tell {
+    Latest(Vec<(IpAddr, Record)>),
+    Older(IpAddr, Record, Version),
+}
+
+impl Groups {
+    pub(super) fn new(seed: u128) -> Groups {
+        let querier = Querier {
+            older: [0; 2],
+            answer_ns: u64::MAX,
+        };
+        Groups {
+            joined: BTreeMap::new(),
+            queriers: [querier; 2],
+            rng: Keyed::new(seed, "groups"),
+        }
+    }
+
+    /// Whether packets to this group are for us.
+    pub(super) fn is_in(&self, group: IpAddr) -> bool {
+        is_everybodys(group) || self.joined.get(&group).is_some_and(Group::is_wanted)
+    }
+
+    /// One more wants to be in a group; whether there is room. It is told
+    /// unless `silently`.
+    pub(super) fn join(&mut self, group: IpAddr, silently: bool) -> bool {
+        if is_everybodys(group) {
+            return true;
+        }
+        if let Some(joined) = self.joined.get_mut(&group) {
+            let again = !joined.is_wanted();
+            joined.holders += 1;
+            if again {
+                (joined.tells, joined.tell_ns) = (TELLS, 0);
+            }
+            return true;
+        }
+        if self.joined.len() >= GROUPS_MAX {
+            return false;
+        }
+        let tells = if silently { 0 } else { TELLS };
+        self.joined.insert(
+            group,
+            Group {
+                holders: 1,
+                tells,
+                tell_ns: 0,
+                answer_ns: u64::MAX,
+            },
+        );
+        true
+    }
+
+    /// One less wants to be in it.
+    pub(super) fn leave(&mut self, group: IpAddr, silently: bool) {
+        let Some(joined) = self.joined.get_mut(&group).filter(|one| one.is_wanted()) else {
+            return;
+        };
+        joined.holders -= 1;
+        if joined.is_wanted() {
+            return;
+        }
+        if silently {
+            self.joined.remove(&group);
+            return;
+        }
+        (joined.tells, joined.tell_ns) = (TELLS, 0);
+        joined.answer_ns = u64::MAX;
+    }
+
+    /// Another station said something.
+    fn heard(&mut self, now_ns: u64, heard: MembershipMessage, v6: bool) {
+        let (version, group, within_ms) = match heard {
+            MembershipMessage::Query {
+                version,
+                group,
+                within_ms,
+            } => (version, group, within_ms),
+            // One answer is enough for an older router (RFC 2236 §3).
+            MembershipMessage::Report(group) => {
+                let older = self.version(now_ns, v6).is_some();
+                if let Some(joined) = self.joined.get_mut(&group).filter(|_| older) {
+                    joined.answer_ns = u64::MAX;
+                }
+                return;
+            }
+        };
+        let latest = if v6 { 2 } else { 3 };
+        if version < latest {
+            let older = &mut self.queriers[usize::from(v6)].older;
+            older[usize::from(version) - 1] = now_ns.saturating_add(OLDER_NS);
+        }
+        let within_ns = u64::from(within_ms) * 1_000_000;
+        if let Some(group) = group {
+            let answer_ns = self.soon(now_ns, within_ns);
+            if let Some(joined) = self.joined.get_mut(&group).filter(|one| one.is_wanted()) {
+                joined.answer_ns = joined.answer_ns.min(answer_ns);
+            }
+        } else if self.version(now_ns, v6).is_none() {
+            let answer_ns = self.soon(now_ns, within_ns);
+            let querier = &mut self.queriers[usize::from(v6)];
+            querier.answer_ns = querier.answer_ns.min(answer_ns);
+        } else {
+            let rng = &mut self.rng;
+            for (group, joined) in &mut self.joined {
+                if group.is_ipv6() == v6 && joined.is_wanted() {
+                    joined.answer_ns = joined.answer_ns.min(soon(rng, now_ns, within_ns));
+                }
+            }
+        }
+    }
+
+    fn soon(&mut self, now_ns: u64, within_ns: u64) -> u64 {
+        soon(&mut self.rng, now_ns, within_ns)
+    }
+
+    /// The older version that routers of this version of IP speak.
+    fn version(&self, now_ns: u64, v6: bool) -> Option<Version> {
+        let older = (1..).zip(self.queriers[usize::from(v6)].older);
+        let mut there = older.filter(|(_, until_ns)| *until_ns > now_ns);
+        there.next().map(|(version, _)| version)
+    }
+
+    /// What is to be told now.
+    fn poll(&mut self, now_ns: u64) -> Vec<Tell> {
+        let mut tells = Vec::new();
+        for v6 in [false, true] {
+            let older = self.version(now_ns, v6);
+            let querier = &mut self.queriers[usize::from(v6)];
+            let all = querier.answer_ns <= now_ns;
+            if all {
+                querier.answer_ns = u64::MAX;
+            }
+            let mut records = Vec::new();
+            for (&group, joined) in &mut self.joined {
+                if group.is_ipv6() != v6 {
+                    continue;
+                }
+                let Some(record) = joined.due(now_ns, all, older.is_some(), &mut self.rng) else {
+                    continue;
+                };
+                match older {
+                    // That we leave, too, whoever told of the group last: a
+                    // host may always say so (RFC 2236 §3).
+                    Some(version) => tells.push(Tell::Older(group, record, version)),
+                    None => records.push((group, record)),
+                }
+            }
+            let each = if v6 { 20 } else { 8 };
+            for some in records.chunks(RECORDS_LEN_MAX / each) {
+                tells.push(Tell::Latest(some.to_vec()));
+            }
+        }
+        self.joined
+            .retain(|_, joined| joined.is_wanted() || joined.tells > 0);
+        tells
+    }
+
+    /// When [`Groups::poll`] is due.
+    pub(super) fn due_ns(&self) -> u64 {
+        let groups = self.joined.values().map(Group::due_ns);
+        let queriers = self.queriers.iter().map(|querier| querier.answer_ns);
+        groups.chain(queriers).min().unwrap_or(u64::MAX)
+    }
+}
+
+impl Group {
+    fn is_wanted(&self) -> bool {
+        self.holders > 0
+    }
+
+    fn due_ns(&self) -> u64 {
+        match self.tells {
+            0 => self.answer_ns,
+            _ => self.answer_ns.min(self.tell_ns),
+        }
+    }
+
+    /// What is to be told of it now.
+    fn due(&mut self, now_ns: u64, all: bool, older: bool, rng: &mut Keyed) -> Option<Record> {
+        if self.tells > 0 && self.tell_ns <= now_ns {
+            self.tells -= 1;
+            let again_ns = if older { TELL_OLDER_NS } else { TELL_NS };
+            self.tell_ns = soon(rng, now_ns, again_ns);
+            self.answer_ns = u64::MAX;
+            if self.is_wanted() {
+                return Some(Record::Joined);
+            }
+            // Older versions tell it once.
+            if older {
+                self.tells = 0;
+            }
+            return Some(Record::Left);
+        }
+        let due = self.is_wanted() && (all || self.answer_ns <= now_ns);
+        due.then(|| {
+            self.answer_ns = u64::MAX;
+            Record::In
+        })
+    }
+}
+
+/// A time at random within so many nanoseconds, not at once.
+fn soon(rng: &mut Keyed, now_ns: u64, within_ns: u64) -> u64 {
+    let within_ns = within_ns.max(ANSWER_MIN_NS);
+    let spread_us = u32::try_from((within_ns - ANSWER_MIN_NS) / 1000).unwrap_or(u32::MAX);
+    let after_ns = ANSWER_MIN_NS + u64::from(rng.below(spread_us)) * 1000;
+    now_ns.saturating_add(after_ns)
+}
+
+/// Whether every station is in it, and nobody tells.
+fn is_everybodys(group: IpAddr) -> bool {
+    match group {
+        IpAddr::V4(group) => group == ALL_HOSTS,
+        IpAddr::V6(group) => group == ALL_NODES,
+    }
+}
+
+impl Host {
+    /// A socket wants to be in a group; whether there is room.
+    pub(crate) fn join(&mut self, group: IpAddr) -> bool {
+        let room = self.groups.join(group, false);
+        self.reschedule();
+        room
+    }
+
+    /// And no longer.
+    pub(crate) fn leave(&mut self, group: IpAddr) {
+        self.groups.leave(group, false);
+        self.reschedule();
+    }
+
+    /// Whether a packet to this group is for us.
+    pub(crate) fn is_in(&self, group: IpAddr) -> bool {
+        self.groups.is_in(group)
+    }
+
+    /// Takes an IGMP message.
+    pub(crate) fn igmp(&mut self, now_ns: u64, incoming: &Incoming<'_>) -> Result<(), DropReason> {
+        let heard = membership::parse_igmp(incoming.payload).map_err(|_| DropReason::Malformed)?;
+        // No router hands one on (RFC 3376 §4).
+        // But anybody may send so that one is left, so it also has to come
+        // from our network, or from a switch that has no address.
+        let near = incoming.src().is_unspecified() || self.is_near(incoming.src());
+        if incoming.hop_limit != 1 || !near {
+            return Err(DropReason::GroupRefused);
+        }
+        let heard = heard.ok_or(DropReason::GroupRefused)?;
+        self.groups.heard(now_ns, heard, false);
+        self.reschedule();
+        Ok(())
+    }
+
+    /// Takes an MLD message, whose checksum is right; `None` if it is another.
+    pub(super) fn mld(
+        &mut self,
+        now_ns: u64,
+        incoming: &Incoming<'_>,
+        message: &Message<'_>,
+    ) -> Option<Result<(), DropReason>> {
+        let AddrPair::V6(src, _) = incoming.addresses else {
+            return None;
+        };
+        let heard = membership::parse_mld(message)?;
+        // RFC 3810 §6.2, RFC 2710 §3: from a neighbour, from nowhere else, and
+        // for routers to look at.
+        let near = incoming.hop_limit == 1 && src.is_unicast_link_local() && incoming.alert;
+        Some(match heard {
+            Ok(heard) if near => {
+                self.groups.heard(now_ns, heard, true);
+                self.reschedule();
+                Ok(())
+            }
+            Ok(_) => Err(DropReason::GroupRefused),
+            Err(_) => Err(DropReason::Malformed),
+        })
+    }
+
+    /// Tells what is to be told of groups.
+    pub(super) fn poll_groups(&mut self, now_ns: u64) {
+        for tell in self.groups.poll(now_ns) {
+            let v6 = match &tell {
+                Tell::Latest(records) => records.iter().any(|(group, _)| group.is_ipv6()),
+                Tell::Older(group, ..) => group.is_ipv6(),
+            };
+            let src = self.membership_source(v6);
+            let told = match tell {
+                Tell::Latest(records) => Some(membership::report(&records, src)),
+                Tell::Older(group, record, version) => {
+                    membership::legacy_report(group, record, version, src)
+                }
+            };
+            if let Some((message, addresses)) = told {
+                self.send_membership(addresses, &message);
+            }
+        }
+    }
+
+    /// A link-local address of IPv6, or nobody's while there is none (RFC 3590).
+    fn membership_source(&self, v6: bool) -> IpAddr {
+        let nobody: IpAddr = match v6 {
+            true => Ipv6Addr::UNSPECIFIED.into(),
+            false => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        let fits = |address: &IpAddr| match address {
+            IpAddr::V6(address) => v6 && address.is_unicast_link_local(),
+            IpAddr::V4(_) => !v6,
+        };
+        let ours = self.routes.addresses().iter().filter(|one| one.is_ours());
+        let mut ours = ours.map(|owned| owned.prefix.address());
+        ours.find(fits).unwrap_or(nobody)
+    }
+
+    /// With the option that makes routers look at it (RFC 2113, RFC 2711).
+    fn send_membership(&mut self, addresses: AddrPair, message: &[u8]) {
+        const ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
+        match addresses {
+            AddrPair::V4(src, dst) => {
+                let repr = ipv4::Repr {
+                    src,
+                    dst,
+                    protocol: Protocol::IGMP,
+                    ttl: 1,
+                    traffic_class: 0xc0,
+                    identification: 0,
+                    dont_fragment: true,
+                    payload_len: message.len(),
+                };
+                let start = ethernet::Repr::LEN;
+                let mut frame = vec![0; start + ipv4::Repr::ALERT_LEN];
+                repr.emit_alert(&mut frame[start..]);
+                frame.extend_from_slice(message);
+                if let Some(hardware) = self.group_hardware(dst.into()) {
+                    self.queue_frame(hardware, EtherType::IPV4, frame);
+                }
+            }
+            AddrPair::V6(_, dst) => {
+                let header = Header {
+                    hop_limit: 1,
+                    ..Header::new(addresses, Protocol::IPV6_HOP_BY_HOP)
+                };
+                if let Some(hardware) = self.group_hardware(dst.into()) {
+                    self.send_straight(&header, hardware, &[&ALERT[..], message].concat());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// A query for all groups.
+    fn query(version: u8) -> MembershipMessage {
+        MembershipMessage::Query {
+            version,
+            group: None,
+            within_ms: 1000,
+        }
+    }
+
+    /// All that is told until nothing is due, and when.
+    fn told(groups: &mut Groups, mut now_ns: u64) -> Vec<(u64, Tell)> {
+        let mut all = Vec::new();
+        while groups.due_ns() < u64::MAX {
+            now_ns = now_ns.max(groups.due_ns());
+            all.extend(groups.poll(now_ns).into_iter().map(|tell| (now_ns, tell)));
+        }
+        all
+    }
+
+    fn records(told: &[(u64, Tell)]) -> Vec<(IpAddr, Record)> {
+        let latest = told.iter().flat_map(|(_, tell)| match tell {
+            Tell::Latest(records) => records.clone(),
+            Tell::Older(..) => panic!("{tell:?}"),
+        });
+        latest.collect()
+    }
+
+    #[test]
+    fn changes_are_told_twice_and_queries_answered_in_time() {
+        let mut groups = Groups::new(7);
+        let group = ip("224.1.2.3");
+        assert!(groups.join(group, false) && groups.join(group, false));
+        let joined = told(&mut groups, 0);
+        assert_eq!(records(&joined), [(group, Record::Joined); 2]);
+        assert!(joined[0].0 == 0 && joined[1].0 <= TELL_NS);
+        groups.leave(group, false);
+        assert_eq!((told(&mut groups, 0), groups.is_in(group)), (vec![], true));
+        groups.heard(5, query(3), false);
+        let answer = told(&mut groups, 5);
+        assert_eq!(records(&answer), [(group, Record::In)]);
+        assert!((ANSWER_MIN_NS..=1_000_000_005).contains(&answer[0].0));
+        groups.leave(group, false);
+        assert!(!groups.is_in(group));
+        assert_eq!(records(&told(&mut groups, 5)), [(group, Record::Left); 2]);
+        assert!(groups.joined.is_empty());
+    }
+
+    #[test]
+    fn an_older_router_is_spoken_to_in_its_way() {
+        let mut groups = Groups::new(7);
+        let group = ip("ff15::7");
+        groups.join(group, true);
+        assert_eq!(told(&mut groups, 0), []);
+        groups.heard(0, query(1), true);
+        let answer = told(&mut groups, 0);
+        assert!(
+            matches!(&answer[..], [(_, Tell::Older(told, Record::In, 1))] if *told == group),
+            "{answer:?}"
+        );
+        // Another answers in our place.
+        groups.heard(0, query(1), true);
+        groups.heard(0, MembershipMessage::Report(group), true);
+        assert_eq!(told(&mut groups, 0), []);
+        // The router is gone, and its version with it.
+        groups.leave(group, false);
+        let left = told(&mut groups, OLDER_NS);
+        assert_eq!(records(&left), [(group, Record::Left); 2]);
+    }
+
+    #[test]
+    fn the_oldest_router_is_not_kept_by_later_ones() {
+        let mut groups = Groups::new(7);
+        groups.heard(0, query(1), false);
+        for at_ns in (0..=OLDER_NS).step_by(OLDER_NS as usize / 2) {
+            groups.heard(at_ns, query(2), false);
+        }
+        assert_eq!(groups.version(OLDER_NS - 1, false), Some(1));
+        assert_eq!(groups.version(OLDER_NS, false), Some(2));
+        assert_eq!(groups.version(2 * OLDER_NS, false), None);
+    }
+
+    #[test]
+    fn what_is_asked_all_the_time_is_answered_now_and_then() {
+        let mut groups = Groups::new(7);
+        for number in 0..600_u32 {
+            let group = Ipv4Addr::from_bits(0xe001_0000 + number).into();
+            assert_eq!(groups.join(group, true), number < GROUPS_MAX as u32);
+        }
+        let query = MembershipMessage::Query {
+            version: 3,
+            group: None,
+            within_ms: 0,
+        };
+        let mut answers = 0;
+        // A query each microsecond, for 50 ms.
+        for now_us in 0..50_000 {
+            groups.heard(now_us * 1000, query, false);
+            if groups.due_ns() <= now_us * 1000 {
+                answers += groups.poll(now_us * 1000).len();
+            }
+        }
+        assert!((4..=5 * 4).contains(&answers), "{answers}");
+    }
+}

@@ -1,0 +1,297 @@
+//! The link and IP layers of one host on one Ethernet: ARP and neighbour
+//! discovery, IPv4 and IPv6 in and out, fragments, ICMP.
+//!
+//! ```text
+//!  frame ─► input ─┬─► arp, nd ──► neighbours ──┐
+//!                  ├─► reassembly ─► input      │
+//!                  ├─► icmp ─► echo, errors     ▼
+//!                  └─► UDP, TCP ─► output ─► routes ─► queue ─► frame
+//! ```
+//!
+//! Everything that comes is hostile: each table has a limit, stated where it
+//! is set, and what is dropped has a [`DropReason`].
+
+mod address;
+mod arp;
+mod config;
+mod counters;
+mod dad;
+mod dhcp;
+mod event;
+mod ext_header;
+mod header_cache;
+mod icmp;
+mod input;
+mod membership;
+mod nd;
+mod neighbours;
+mod offload;
+mod output;
+mod pmtu;
+mod prefix;
+mod rate_limit;
+mod reassembly;
+mod router_discovery;
+mod routes;
+
+pub use address::Origin;
+pub use config::{ADDRESSES_MAX, Config, ConfigError, Detect, MTU, Mode, ROUTES_MAX};
+pub use counters::{Counters, DropReason};
+pub use dhcp::Lease;
+pub use event::{EVENTS_MAX, Event, Lost};
+pub use membership::{ANSWER_MIN_NS, GROUPS_MAX};
+pub use neighbours::{
+    ASK_EACH_NS, ASKS_MAX, DELAY_NS, NEIGHBOURS_MAX, REACHABLE_NS, WAITING_ALL_MAX, WAITING_MAX,
+    WAITING_MIN,
+};
+pub use offload::{Channel, Frame, Gso, Offload, Partial, RUN_MAX, Received};
+pub use output::{HOP_LIMIT, QUEUE_MAX};
+pub use pmtu::{NARROW_NS, PATHS_MAX};
+pub use prefix::{Prefix, PrefixError};
+pub use reassembly::{BYTES_MAX, DATAGRAMS_MAX, PIECES_MAX, TIMEOUT_NS};
+pub use router_discovery::{
+    AUTOMATIC_MAX, LEARNT_ROUTES_MAX, PREFIXES_MAX, REDIRECTS_MAX, RESOLVERS_MAX, ROUTERS_MAX,
+};
+pub use routes::Route;
+
+pub(crate) use address::Life;
+pub(crate) use ext_header::walk;
+pub(crate) use header_cache::Way;
+pub(crate) use icmp::{Problem, Report, Unreached, quoted_by, unreached};
+pub(crate) use input::{Incoming, Input};
+pub(crate) use output::Header;
+pub(crate) use routes::Routes;
+
+use crate::rng::Keyed;
+use dhcp::Dhcp;
+use event::Events;
+use membership::Groups;
+use neighbours::Neighbours;
+use pmtu::Paths;
+use rate_limit::RateLimit;
+use reassembly::Reassembly;
+use router_discovery::Discovery;
+use std::collections::VecDeque;
+use weir_wire::ethernet::Address;
+use weir_wire::{EtherType, ethernet};
+
+/// See the module.
+pub(crate) struct Host {
+    /// Its number among those of the stack.
+    pub(crate) link: u8,
+    /// Nothing goes or comes by it any more.
+    pub(crate) is_gone: bool,
+    hardware: Address,
+    mtu: usize,
+    /// What routers and servers say is the longest packet, by version of IP.
+    mtu_told: [usize; 2],
+    detect: Detect,
+    pub(crate) offload: Offload,
+    pub(crate) mode: Mode,
+    pub(crate) routes: Routes,
+    neighbours: Neighbours,
+    groups: Groups,
+    discovery: Discovery,
+    dhcp: Dhcp,
+    events: Events,
+    /// Frames that waited for neighbours who never answered: their senders are
+    /// to learn.
+    unreached: Vec<Vec<u8>>,
+    /// An address was lost: header filters may still wait for it.
+    has_lost: bool,
+    /// An address was taken: another link may have it.
+    has_taken: bool,
+    /// When something of addresses, routes and groups is due.
+    slow_ns: u64,
+    reassembly: Reassembly,
+    paths: Paths,
+    /// The way that was found last, for packets with this header.
+    latest_way: Option<(Header, Way)>,
+    limit: RateLimit,
+    /// Frames to be sent.
+    queue: VecDeque<Vec<u8>>,
+    rng: Keyed,
+    pub(crate) counters: Counters,
+}
+
+/// The addresses and routes of one link, for another stack of the same host:
+/// when they end, the one that looks after them knows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LinkAddressing {
+    routes: Routes,
+    mtu_told: [usize; 2],
+}
+
+impl Host {
+    pub(crate) fn new(config: &Config, link: u8, seed: u128) -> Result<Host, ConfigError> {
+        config.check()?;
+        let mut rng = Keyed::new(seed, "host");
+        let mut host = Host {
+            link,
+            is_gone: false,
+            hardware: config.hardware,
+            mtu: config.mtu,
+            mtu_told: [config.mtu; 2],
+            detect: config.detect,
+            offload: config.offload,
+            mode: config.mode,
+            routes: Routes::new(config),
+            neighbours: Neighbours::default(),
+            groups: Groups::new(seed),
+            discovery: Discovery::new(config.autoconf, config.secret, seed),
+            dhcp: Dhcp::new(seed),
+            events: Events::default(),
+            unreached: Vec::new(),
+            has_lost: false,
+            has_taken: false,
+            slow_ns: 0,
+            reassembly: Reassembly::default(),
+            paths: Paths::default(),
+            latest_way: None,
+            limit: RateLimit::new(rng.bits()),
+            queue: VecDeque::new(),
+            rng,
+            counters: Counters::default(),
+        };
+        // The clock has any start: what is due then is due at the first poll.
+        host.begin_addresses(0, config);
+        host.begin_discovery(0);
+        if config.dhcp {
+            host.begin_dhcp(0);
+        }
+        host.reschedule();
+        Ok(host)
+    }
+
+    /// The station's address.
+    pub(crate) fn hardware(&self) -> Address {
+        self.hardware
+    }
+
+    /// Whether a poll has anything to do: mostly not, which is soon seen.
+    #[inline]
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        let asks = self.neighbours.has_asks();
+        asks | self.has_news() | self.has_frames() || self.due_ns() <= now_ns
+    }
+
+    /// Does what is due.
+    pub(crate) fn poll(&mut self, now_ns: u64) {
+        if self.slow_ns <= now_ns {
+            self.poll_slow(now_ns);
+        }
+        for (neighbour, frames) in self.neighbours.poll(now_ns) {
+            self.routes.demote(neighbour);
+            let waited = frames.len() as u64;
+            self.counters
+                .drop_many(DropReason::NeighbourUnresolved, waited);
+            self.unreached.extend(frames);
+        }
+        let late = self.reassembly.expire(now_ns);
+        self.counters.drop_many(DropReason::ReassemblyTimeout, late);
+        self.send_asks(now_ns);
+    }
+
+    /// Addresses, routes, groups: what seldom changes.
+    fn poll_slow(&mut self, now_ns: u64) {
+        self.expire(now_ns);
+        self.poll_groups(now_ns);
+        self.poll_detection(now_ns);
+        self.poll_discovery(now_ns);
+        self.poll_dhcp(now_ns);
+        self.reschedule();
+    }
+
+    /// Something has changed of what is due when.
+    fn reschedule(&mut self) {
+        self.neighbours.outdate();
+        let due = [
+            self.routes.due_ns(),
+            self.groups.due_ns(),
+            self.discovery.due_ns(),
+            self.dhcp.due_ns(),
+        ];
+        self.slow_ns = due.into_iter().min().unwrap_or(u64::MAX);
+    }
+
+    /// When [`Host::poll`] is due; `u64::MAX` if it is not.
+    #[inline]
+    pub(crate) fn due_ns(&self) -> u64 {
+        let neighbours_ns = self.neighbours.next_ns().unwrap_or(u64::MAX);
+        let reassembly_ns = self.reassembly.next_ns().unwrap_or(u64::MAX);
+        self.slow_ns.min(neighbours_ns).min(reassembly_ns)
+    }
+
+    /// Another number than before if addresses or routes have changed.
+    pub(crate) fn addressing_epoch(&self) -> u32 {
+        self.neighbours.epoch()
+    }
+
+    /// Its addresses and routes, as another stack of the same host has them.
+    pub(crate) fn addressing(&self) -> LinkAddressing {
+        LinkAddressing {
+            routes: self.routes.lasting(),
+            mtu_told: self.mtu_told,
+        }
+    }
+
+    /// Takes up the addresses and routes that another stack of the same host
+    /// looks after.
+    pub(crate) fn follow(&mut self, told: &LinkAddressing) {
+        let mut ours = self.routes.addresses().iter().filter(|one| one.is_ours());
+        self.has_lost |= ours.any(|one| !told.routes.is_ours(one.prefix.address()));
+        self.routes = told.routes.clone();
+        self.mtu_told = told.mtu_told;
+        self.reschedule();
+    }
+
+    /// As if it had come in a frame to us.
+    pub(crate) fn framed(&self, packet: &[u8]) -> Vec<u8> {
+        let ether_type = match packet.first().map(|first| first >> 4) {
+            Some(6) => EtherType::IPV6,
+            _ => EtherType::IPV4,
+        };
+        let header = ethernet::Repr {
+            dst: self.hardware,
+            src: self.hardware,
+            ether_type,
+        };
+        let mut frame = vec![0; ethernet::Repr::LEN];
+        header.emit(&mut frame);
+        frame.extend_from_slice(packet);
+        frame
+    }
+
+    /// A frame, without its Ethernet header written, that nobody took.
+    pub(crate) fn next_unreached(&mut self) -> Option<Vec<u8>> {
+        self.unreached.pop()
+    }
+
+    /// Whether there may be something of [`Host::take_lost`],
+    /// [`Host::take_taken`] or [`Host::next_unreached`].
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_lost | self.has_taken | !self.unreached.is_empty()
+    }
+
+    /// Whether an address was lost since it was last asked.
+    #[inline]
+    pub(crate) fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost)
+    }
+
+    /// Whether an address was taken since it was last asked.
+    #[inline]
+    pub(crate) fn take_taken(&mut self) -> bool {
+        std::mem::take(&mut self.has_taken)
+    }
+
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// What happened to addresses and routes since it was last asked.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        self.events.next()
+    }
+}

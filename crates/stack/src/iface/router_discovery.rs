@@ -1,0 +1,434 @@
+//! Routers and what they advertise: networks, routes, the link's MTU, name
+//! resolvers (RFC 4861 §6.3, RFC 4191, RFC 8106); addresses made of it (RFC
+//! 4862 §5.5, RFC 7217); redirects (RFC 4861 §8).
+//!
+//! Routers are neighbours, and nobody else is believed: link-local sources,
+//! hop limit 255. Hop limits and timers that they advertise are not taken up:
+//! who forges an advertisement would cut us off with them.
+
+use super::address::after;
+use super::routes::Entry;
+use super::{DropReason, Event, Header, Host, Incoming, Life, Lost, Origin, Prefix};
+use crate::rng::Keyed;
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher;
+use std::net::{IpAddr, Ipv6Addr};
+use weir_wire::ethernet::Address;
+use weir_wire::icmp::Message;
+use weir_wire::nd;
+use weir_wire::nd::router::Preference;
+use weir_wire::nd::router::{
+    Advertisement, PrefixInformation, Redirect, RouterOption, emit_solicitation, solicitation_len,
+};
+use weir_wire::{AddrPair, Protocol};
+
+/// Default routers that are known at once; more are not learnt.
+pub const ROUTERS_MAX: usize = 16;
+/// Networks of the link that are learnt.
+pub const PREFIXES_MAX: usize = 32;
+/// Routes that routers advertise.
+pub const LEARNT_ROUTES_MAX: usize = 64;
+/// Addresses that are made in advertised networks.
+pub const AUTOMATIC_MAX: usize = 16;
+/// Redirections that are kept.
+pub const REDIRECTS_MAX: usize = 64;
+/// Name resolvers that are kept.
+pub const RESOLVERS_MAX: usize = 8;
+/// How long a redirection holds, in nanoseconds.
+const REDIRECT_NS: u64 = 600_000_000_000;
+/// From the first solicitation to the next, and from one to the next at most
+/// (RFC 7559), in nanoseconds.
+const ASK_FIRST_NS: u64 = 4_000_000_000;
+const ASK_MOST_NS: u64 = 3_600_000_000_000;
+/// No advertisement makes an address's time left shorter than this, in
+/// nanoseconds, if it was longer (RFC 4862 §5.5.3 (e)).
+const LEAST_NS: u64 = 7_200_000_000_000;
+
+const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+
+/// See the module.
+pub(super) struct Discovery {
+    enabled: bool,
+    secret: Option<u128>,
+    /// When routers are asked next; never if one has answered.
+    next_ns: u64,
+    wait_ns: u64,
+    rng: Keyed,
+    /// Resolvers, and how long they hold.
+    resolvers: Vec<(IpAddr, u64)>,
+    /// Some router says that addresses are given by DHCPv6.
+    managed: bool,
+}
+
+impl Discovery {
+    pub(super) fn new(enabled: bool, secret: Option<u128>, seed: u128) -> Discovery {
+        let mut rng = Keyed::new(seed, "discovery");
+        let made = rng.wide();
+        Discovery {
+            enabled,
+            secret: secret.or(enabled.then_some(made)),
+            next_ns: u64::MAX,
+            wait_ns: ASK_FIRST_NS,
+            rng,
+            resolvers: Vec::new(),
+            managed: false,
+        }
+    }
+
+    pub(super) fn has_secret(&self) -> bool {
+        self.secret.is_some()
+    }
+
+    pub(super) fn due_ns(&self) -> u64 {
+        let resolvers = self.resolvers.iter().map(|(_, until_ns)| *until_ns);
+        resolvers.fold(self.next_ns, u64::min)
+    }
+
+    /// An address in the network of `network`'s first 64 bits that is the same
+    /// each time, and tells others nothing (RFC 7217 §5).
+    pub(super) fn stable(&self, network: Ipv6Addr, hardware: Address, tries: u8) -> Ipv6Addr {
+        let secret = self.secret.unwrap_or_default();
+        let high = network.to_bits() >> 64;
+        for skip in 0..=u8::MAX {
+            let mut hasher = SipHasher24::new_with_keys(secret as u64, (secret >> 64) as u64);
+            hasher.write(&(high as u64).to_be_bytes());
+            hasher.write(&hardware.0);
+            hasher.write(&[tries, skip]);
+            let low = hasher.finish();
+            if !is_reserved(low) {
+                return Ipv6Addr::from_bits(high << 64 | u128::from(low));
+            }
+        }
+        unreachable!("256 numbers of 64 bits are not all among the few that are reserved")
+    }
+
+    fn expire(&mut self, now_ns: u64) {
+        self.resolvers.retain(|(_, until_ns)| *until_ns > now_ns);
+    }
+
+    fn resolve(&mut self, address: IpAddr, until_ns: u64, now_ns: u64) {
+        self.expire(now_ns);
+        self.resolvers.retain(|(other, _)| *other != address);
+        if until_ns > now_ns && self.resolvers.len() < RESOLVERS_MAX {
+            self.resolvers.push((address, until_ns));
+        }
+    }
+}
+
+/// Interface identifiers that are no host's (RFC 5453).
+fn is_reserved(low: u64) -> bool {
+    low == 0
+        || (0x0200_5eff_fe00_0000..=0x0200_5eff_fe00_5213).contains(&low)
+        || (0xfdff_ffff_ffff_ff80..=0xfdff_ffff_ffff_ffff).contains(&low)
+}
+
+impl Host {
+    /// Begins to ask for routers.
+    pub(super) fn begin_discovery(&mut self, now_ns: u64) {
+        if self.discovery.enabled {
+            let wait_ns = self.spread();
+            self.discovery.next_ns = now_ns.saturating_add(wait_ns);
+        }
+    }
+
+    /// Asks for routers, if that is due: less and less often (RFC 7559).
+    pub(super) fn poll_discovery(&mut self, now_ns: u64) {
+        if self.discovery.next_ns > now_ns {
+            return;
+        }
+        self.solicit(now_ns);
+        let discovery = &mut self.discovery;
+        let wait_ns = discovery.wait_ns;
+        // A tenth more or less.
+        let tenth = (wait_ns / 5 / 1_000_000) as u32;
+        let jitter_ns = u64::from(discovery.rng.below(tenth)) * 1_000_000;
+        let jittered_ns = wait_ns - wait_ns / 10 + jitter_ns;
+        discovery.next_ns = now_ns.saturating_add(jittered_ns);
+        discovery.wait_ns = (2 * wait_ns).min(ASK_MOST_NS);
+    }
+
+    fn solicit(&mut self, now_ns: u64) {
+        let ours = self.routes.addresses().iter().filter(|one| one.is_ours());
+        let mut link_local = ours.filter_map(|owned| match owned.prefix.address() {
+            IpAddr::V6(address) if address.is_unicast_link_local() => Some((address, owned.stage)),
+            _ => None,
+        });
+        let found = link_local.next();
+        let src = found.map_or(Ipv6Addr::UNSPECIFIED, |(address, _)| address);
+        // RFC 4429 §3.2: who is not sure of an address says nothing of it.
+        let sure = found.is_some_and(|(_, stage)| stage == super::address::Stage::Settled);
+        let hardware = sure.then_some(self.hardware);
+        let addresses = AddrPair::V6(src, ALL_ROUTERS);
+        let mut message = vec![0; solicitation_len(hardware)];
+        emit_solicitation(&mut message, hardware, addresses);
+        let header = Header {
+            hop_limit: nd::HOP_LIMIT,
+            ..Header::new(addresses, Protocol::ICMPV6)
+        };
+        self.send(now_ns, &header, &message);
+    }
+
+    /// Takes a router's message, whose checksum is right; `None` if it is
+    /// another.
+    pub(super) fn router_message(
+        &mut self,
+        now_ns: u64,
+        incoming: &Incoming<'_>,
+        message: &Message<'_>,
+    ) -> Option<Result<(), DropReason>> {
+        let AddrPair::V6(src, dst) = incoming.addresses else {
+            return None;
+        };
+        let near = incoming.hop_limit == nd::HOP_LIMIT && src.is_unicast_link_local();
+        if let Some(parsed) = Advertisement::parse(message) {
+            return Some(match parsed {
+                Ok(told) if near && self.discovery.enabled => {
+                    self.advertised_by(now_ns, src, &told);
+                    Ok(())
+                }
+                Ok(_) => Err(DropReason::RouterRefused),
+                Err(_) => Err(DropReason::Malformed),
+            });
+        }
+        let redirect = match Redirect::parse(message)? {
+            Ok(redirect) => redirect,
+            Err(_) => return Some(Err(DropReason::Malformed)),
+        };
+        Some(match near && !dst.is_multicast() {
+            true => self.redirected(now_ns, src, &redirect),
+            false => Err(DropReason::RouterRefused),
+        })
+    }
+
+    fn advertised_by(&mut self, now_ns: u64, router: Ipv6Addr, told: &Advertisement<'_>) {
+        self.discovery.managed |= told.managed;
+        let mut default = (told.preference, u32::from(told.lifetime_s));
+        for option in told.options() {
+            match option {
+                RouterOption::Source(hardware) if !hardware.is_multicast() => {
+                    let waited = self.neighbours.heard(router.into(), hardware);
+                    self.release(hardware, waited);
+                }
+                RouterOption::Source(_) => {}
+                RouterOption::Mtu(mtu) => self.set_mtu_v6(mtu as usize),
+                RouterOption::Prefix(prefix) => self.prefix_told(now_ns, &prefix),
+                // Goes before what the advertisement itself says (RFC 4191
+                // §3.1).
+                RouterOption::Route {
+                    len: 0,
+                    preference,
+                    lifetime_s,
+                    ..
+                } => default = (preference, lifetime_s),
+                RouterOption::Route {
+                    to,
+                    len,
+                    preference,
+                    lifetime_s,
+                } => {
+                    let Some(to) = Prefix::new(to.into(), len) else {
+                        continue;
+                    };
+                    let mut entry =
+                        Entry::new(to.network(), Some(router.into()), Origin::Advertised);
+                    entry.preference = preference;
+                    entry.until_ns = after(now_ns, lifetime_s);
+                    self.learn(now_ns, entry, LEARNT_ROUTES_MAX, |other| {
+                        other.gateway.is_some() && !other.to.is_empty()
+                    });
+                }
+                RouterOption::Resolvers {
+                    lifetime_s,
+                    addresses,
+                } => {
+                    let until_ns = after(now_ns, lifetime_s);
+                    for address in addresses {
+                        let address = Ipv6Addr::from(*address).into();
+                        self.discovery.resolve(address, until_ns, now_ns);
+                    }
+                }
+            }
+        }
+        self.default_router(now_ns, router, default);
+        self.reschedule();
+    }
+
+    fn default_router(
+        &mut self,
+        now_ns: u64,
+        router: Ipv6Addr,
+        (preference, lifetime_s): (Preference, u32),
+    ) {
+        let all = Prefix::new(Ipv6Addr::UNSPECIFIED.into(), 0).expect("no bits are few enough");
+        let mut entry = Entry::new(all, Some(router.into()), Origin::Advertised);
+        entry.preference = preference;
+        entry.until_ns = after(now_ns, lifetime_s);
+        let known = self.knows_router(router.into());
+        let default = |other: &Entry| other.gateway.is_some() && other.to.is_empty();
+        if self.learn(now_ns, entry, ROUTERS_MAX, default) && lifetime_s > 0 {
+            // Nobody needs to be asked any more.
+            self.discovery.next_ns = u64::MAX;
+            if !known {
+                self.events.tell(Event::Router(router.into()));
+            }
+        }
+    }
+
+    /// Enters what a router told, or takes it out if it ends now; whether it
+    /// was entered: there are at most `most` of its like.
+    fn learn(
+        &mut self,
+        now_ns: u64,
+        entry: Entry,
+        most: usize,
+        like: impl Fn(&Entry) -> bool,
+    ) -> bool {
+        let learnt = |other: &&Entry| other.origin == entry.origin && like(other);
+        let same = |other: &Entry| {
+            (other.to, other.gateway, other.origin) == (entry.to, entry.gateway, entry.origin)
+        };
+        let known = self.routes.routes().iter().any(same);
+        if entry.until_ns <= now_ns {
+            self.routes.remove(same);
+            return false;
+        }
+        if !known && self.routes.routes().iter().filter(learnt).count() >= most {
+            self.counters.drop(DropReason::LearntTooMuch);
+            return false;
+        }
+        self.routes.add(entry);
+        true
+    }
+
+    /// Whether it is a default router that advertised itself.
+    fn knows_router(&self, router: IpAddr) -> bool {
+        let its = |entry: &Entry| {
+            entry.origin == Origin::Advertised
+                && entry.gateway == Some(router)
+                && entry.to.is_empty()
+        };
+        self.routes.routes().iter().any(its)
+    }
+
+    /// A neighbour says that it is no router, or no longer (RFC 4861 §7.2.5).
+    pub(super) fn no_router(&mut self, neighbour: IpAddr) {
+        let its =
+            |entry: &Entry| entry.origin == Origin::Advertised && entry.gateway == Some(neighbour);
+        if self.routes.routes().iter().any(its) {
+            self.routes.remove(its);
+            self.reschedule();
+        }
+    }
+
+    fn prefix_told(&mut self, now_ns: u64, told: &PrefixInformation) {
+        let Some(prefix) = Prefix::new(told.prefix.into(), told.len) else {
+            return;
+        };
+        if told.prefix.is_unicast_link_local() || told.prefix.is_multicast() {
+            return;
+        }
+        if told.on_link {
+            let mut entry = Entry::new(prefix.network(), None, Origin::Advertised);
+            entry.until_ns = after(now_ns, told.valid_s);
+            self.learn(now_ns, entry, PREFIXES_MAX, |other| other.gateway.is_none());
+        }
+        if told.autonomous && told.len == 64 && told.preferred_s <= told.valid_s {
+            self.automatic(now_ns, told);
+        }
+    }
+
+    /// An address in an advertised network: made, or its times changed (RFC
+    /// 4862 §5.5.3).
+    fn automatic(&mut self, now_ns: u64, told: &PrefixInformation) {
+        let valid_until_ns = after(now_ns, told.valid_s);
+        let preferred_until_ns = after(now_ns, told.preferred_s);
+        let network = Prefix::new(told.prefix.into(), 64).expect("64 bits are fewer than 128");
+        let mut count = 0;
+        for owned in self.routes.addresses_mut() {
+            if owned.origin != Origin::Advertised {
+                continue;
+            }
+            count += 1;
+            if !network.contains(owned.prefix.address()) {
+                continue;
+            }
+            owned.deprecated = preferred_until_ns <= now_ns;
+            let life = &mut owned.life;
+            let left_ns = life.valid_until_ns.saturating_sub(now_ns);
+            let told_ns = valid_until_ns - now_ns;
+            life.preferred_until_ns = preferred_until_ns;
+            if told_ns > LEAST_NS || told_ns > left_ns {
+                life.valid_until_ns = valid_until_ns;
+            } else if left_ns > LEAST_NS {
+                life.valid_until_ns = now_ns.saturating_add(LEAST_NS);
+            }
+            return;
+        }
+        if told.valid_s == 0 {
+            return;
+        }
+        if count >= AUTOMATIC_MAX {
+            self.counters.drop(DropReason::LearntTooMuch);
+            return;
+        }
+        let life = Life {
+            preferred_until_ns,
+            valid_until_ns,
+        };
+        self.take_stable(now_ns, told.prefix, life, 0);
+    }
+
+    /// RFC 4861 §8.1: from the router that packets went to, to a neighbour.
+    fn redirected(
+        &mut self,
+        now_ns: u64,
+        router: Ipv6Addr,
+        redirect: &Redirect,
+    ) -> Result<(), DropReason> {
+        let (target, destination) = (redirect.target, redirect.destination);
+        let to_itself = target == destination;
+        let fits = (to_itself || target.is_unicast_link_local()) && !destination.is_multicast();
+        let is_its = self.routes.next_hop(destination.into()) == Some(router.into());
+        let ours = self.routes.is_ours(target.into()) || self.routes.is_ours(destination.into());
+        if !fits || !is_its || ours || destination.is_unspecified() || router == target {
+            return Err(DropReason::RouterRefused);
+        }
+        let to = Prefix::new(destination.into(), 128).expect("an address has 128 bits");
+        let gateway = (!to_itself).then_some(target.into());
+        // One takes the other's place.
+        self.routes
+            .remove(|other| other.origin == Origin::Redirected && other.to == to);
+        let mut entry = Entry::new(to, gateway, Origin::Redirected);
+        entry.until_ns = now_ns.saturating_add(REDIRECT_NS);
+        if !self.learn(now_ns, entry, REDIRECTS_MAX, |_| true) {
+            // Which was counted.
+            return Ok(());
+        }
+        if let Some(hardware) = redirect.hardware.filter(|one| !one.is_multicast()) {
+            let waited = self.neighbours.heard(target.into(), hardware);
+            self.release(hardware, waited);
+        }
+        self.reschedule();
+        Ok(())
+    }
+
+    /// Lets end what does not hold any longer.
+    pub(super) fn expire(&mut self, now_ns: u64) {
+        for address in self.routes.expire(now_ns) {
+            self.lose_address(address, Lost::Over);
+        }
+        self.discovery.expire(now_ns);
+    }
+
+    /// Who resolves names, as routers and servers say.
+    pub(crate) fn resolvers(&self) -> impl Iterator<Item = IpAddr> {
+        let leased = self.leased_resolvers().iter().copied().map(IpAddr::V4);
+        let advertised = self.discovery.resolvers.iter().map(|(address, _)| *address);
+        leased.chain(advertised)
+    }
+
+    /// Whether some router says that addresses are given by DHCPv6.
+    pub(crate) fn is_managed(&self) -> bool {
+        self.discovery.managed
+    }
+}

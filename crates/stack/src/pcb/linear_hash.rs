@@ -1,0 +1,468 @@
+//! Our table for one IP version: linear hashing (Litwin, "Linear hashing: a new
+//! tool for file and table addressing", 1980) over [`Bucket`]s.
+//!
+//! The table grows by a bucket at a time, so that no insert waits for more than
+//! one to be taken apart: buckets are split in turn, and what of bucket *b* has
+//! the next bit of its image set moves to the new one.
+//!
+//! ```text
+//!        0        split      size        buckets
+//!        ├────────┼──────────┼───────────┤        buckets = size + split
+//!        by a bit  by the      by a bit
+//!        more      low bits    more               size: a power of two
+//! ```
+//!
+//! Buckets lie in [`Segment`]s, so that growing copies none. Who finds a bucket full
+//! goes on to the next, also behind the last.
+
+use super::bucket::{Bucket, PCB_END, SLOTS};
+use super::chunk::{self, Segment};
+use super::hash::Image;
+use super::{ENTRIES_MAX, InsertError, PcbId, Supply};
+use std::hint::select_unpredictable;
+
+/// Buckets of an empty table.
+const BUCKETS_MIN: usize = 16;
+/// Buckets of a table that lies in the caches next to the processor: 1 MiB.
+const SMALL: usize = 1 << 14;
+
+/// See the module.
+pub(super) struct Flat {
+    /// Those that are empty at the end may be missing.
+    segments: Vec<Segment>,
+    /// Who makes them ahead, and the next one.
+    supply: Option<Supply>,
+    spare: Option<Segment>,
+    buckets: usize,
+    /// The greatest power of two that is not above `buckets`, less one.
+    mask: usize,
+    /// One bit more.
+    wide: usize,
+    len: usize,
+    /// What a split takes out.
+    moving: Vec<(Image, PcbId)>,
+    pub(super) examined: u64,
+}
+
+/// What an image's home tells of it.
+pub(super) enum Home {
+    /// It is there.
+    Here(PcbId),
+    /// It is nowhere.
+    Nowhere,
+    /// That, only the buckets from there on know.
+    Perhaps,
+}
+
+/// A look-up under way: its home is on the way to the caches.
+#[derive(Clone, Copy)]
+pub(super) struct Look<'t> {
+    image: Image,
+    /// The home, and what of its segment lies behind it; nothing, if it was never needed.
+    home: &'t [Bucket],
+}
+
+impl Look<'_> {
+    pub(super) const NONE: Look<'static> = Look {
+        image: Image::ZERO,
+        home: &[],
+    };
+
+    /// The PCB, if it is at home. If it may be in the next bucket, that one is on the way
+    /// from now on.
+    #[inline]
+    pub(super) fn end(&self) -> Option<PcbId> {
+        let [home, behind @ ..] = self.home else {
+            return None;
+        };
+        let found = home.first(home.candidates(self.image.tag()), &self.image);
+        if found.is_none()
+            && home.is_passed()
+            && let Some(next) = behind.first()
+        {
+            next.prefetch();
+        }
+        found
+    }
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy)]
+struct Found {
+    bucket: usize,
+    slot: usize,
+    pcb: PcbId,
+}
+
+impl Flat {
+    pub(super) fn new() -> Flat {
+        Flat {
+            segments: Vec::new(),
+            supply: None,
+            spare: None,
+            buckets: BUCKETS_MIN,
+            mask: BUCKETS_MIN - 1,
+            wide: 2 * BUCKETS_MIN - 1,
+            len: 0,
+            moving: Vec::new(),
+            examined: 0,
+        }
+    }
+
+    pub(super) fn set_supply(&mut self, supply: &Supply) {
+        self.supply = Some(supply.clone());
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The bucket that an image belongs to.
+    #[inline]
+    fn home(&self, image: &Image) -> usize {
+        let place = image.place() as usize;
+        let home = place & self.wide;
+        // Nobody can guess which: a branch would cost more than both.
+        select_unpredictable(home < self.buckets, home, place & self.mask)
+    }
+
+    /// A bucket; `None` if it was never needed, and so is empty.
+    #[inline]
+    fn bucket(&self, index: usize) -> Option<&Bucket> {
+        let segment = self.segments.get(index / chunk::BUCKETS)?;
+        Some(&segment.buckets()[index % chunk::BUCKETS])
+    }
+
+    /// A bucket to be written.
+    fn bucket_mut(&mut self, index: usize) -> &mut Bucket {
+        while self.segments.len() <= index / chunk::BUCKETS {
+            self.add_segment();
+        }
+        &mut self.segments[index / chunk::BUCKETS].buckets_mut()[index % chunk::BUCKETS]
+    }
+
+    /// The first is not asked for: most tables never fill it.
+    #[cold]
+    fn add_segment(&mut self) {
+        if !self.segments.is_empty() {
+            self.ask();
+        }
+        let mut segment = self.spare.take().unwrap_or_else(Segment::bit_by_bit);
+        segment.step(0);
+        self.segments.push(segment);
+    }
+
+    /// Sees to the memory of the buckets that are added next.
+    #[cold]
+    fn step(&mut self) {
+        let from = self.buckets % chunk::BUCKETS;
+        if let Some(segment) = self.segments.get_mut(self.buckets / chunk::BUCKETS) {
+            segment.step(from);
+        }
+        if from == chunk::BUCKETS / 2 {
+            // So early that who begins to make them now is done in time.
+            self.ask();
+        }
+    }
+
+    /// Asks for the next segment, if there is none at hand yet.
+    #[cold]
+    fn ask(&mut self) {
+        if self.spare.is_none() {
+            self.spare = self.supply.as_ref().and_then(|supply| supply());
+        }
+    }
+
+    /// Looks into an image's home alone: what almost every look-up comes to.
+    #[inline]
+    pub(super) fn find_home(&mut self, image: &Image) -> Home {
+        let Some(bucket) = self.bucket(self.home(image)) else {
+            return Home::Nowhere;
+        };
+        let candidates = bucket.candidates(image.tag());
+        match bucket.first(candidates, image) {
+            Some(found) => {
+                self.examined += 1;
+                Home::Here(found)
+            }
+            None if candidates == 0 && !bucket.is_passed() => Home::Nowhere,
+            None => Home::Perhaps,
+        }
+    }
+
+    /// Looks into all buckets from the home on.
+    pub(super) fn find(&mut self, image: &Image) -> Option<PcbId> {
+        let mut examined = 0;
+        let found = self.search(self.home(image), image, &mut examined);
+        self.examined += examined;
+        found.map(|found| found.pcb)
+    }
+
+    /// Looks from a bucket on.
+    fn search(&self, mut index: usize, image: &Image, examined: &mut u64) -> Option<Found> {
+        loop {
+            let bucket = self.bucket(index)?;
+            if let Some((slot, pcb)) = bucket.examine(image, examined) {
+                return Some(Found {
+                    bucket: index,
+                    slot,
+                    pcb,
+                });
+            }
+            if !bucket.is_passed() {
+                return None;
+            }
+            index += 1;
+        }
+    }
+
+    /// Whether a batch has cache misses to overlap.
+    #[inline]
+    pub(super) fn is_large(&self) -> bool {
+        self.buckets > SMALL
+    }
+
+    /// Begins a look-up, and waits for nothing.
+    #[inline]
+    pub(super) fn begin(&self, image: Image) -> Look<'_> {
+        let index = self.home(&image);
+        let Some(segment) = self.segments.get(index / chunk::BUCKETS) else {
+            return Look { image, home: &[] };
+        };
+        let home = &segment.buckets()[index % chunk::BUCKETS..];
+        home[0].prefetch();
+        Look { image, home }
+    }
+
+    pub(super) fn insert(&mut self, image: &Image, pcb: PcbId) -> Result<(), InsertError> {
+        if pcb.0 >= PCB_END {
+            return Err(InsertError::Name(pcb));
+        }
+        let home = self.home(image);
+        if let Some(found) = self.search(home, image, &mut 0) {
+            return Err(InsertError::Exists(found.pcb));
+        }
+        if self.len >= ENTRIES_MAX {
+            return Err(InsertError::Full);
+        }
+        self.put(home, image, pcb);
+        self.len += 1;
+        if self.is_crowded() {
+            self.split();
+        }
+        Ok(())
+    }
+
+    /// Whether a bucket is to be added: when there are as many entries as buckets,
+    /// and half as many again once it is large. Fewer find their home full so, which
+    /// nobody can foresee and which costs most where nothing else does; but beyond the
+    /// caches what counts is that the table be small. Those whose turn to be split
+    /// comes last have up to twice as many before.
+    fn is_crowded(&self) -> bool {
+        match self.buckets < SMALL {
+            true => self.len > self.buckets,
+            false => 2 * self.len > 3 * self.buckets,
+        }
+    }
+
+    /// Puts an entry into the first bucket from its home on that takes it.
+    fn put(&mut self, home: usize, image: &Image, pcb: PcbId) {
+        let mut index = home;
+        while !self.bucket_mut(index).put(image, pcb) {
+            self.bucket_mut(index).pass();
+            index += 1;
+        }
+    }
+
+    /// Frees the slot of an entry.
+    fn free(&mut self, home: usize, bucket: usize, slot: usize) {
+        self.bucket_mut(bucket).free(slot);
+        for passed in home..bucket {
+            self.bucket_mut(passed).forget();
+        }
+    }
+
+    /// Adds a bucket: takes apart the one whose turn it is.
+    fn split(&mut self) {
+        let (mask, added) = (self.mask, self.buckets);
+        let turn = added & mask;
+        self.buckets += 1;
+        if self.buckets.is_multiple_of(chunk::STEP) {
+            self.step();
+        }
+        if self.buckets == 2 * (mask + 1) {
+            self.mask = 2 * mask + 1;
+            self.wide = 2 * self.mask + 1;
+        }
+        match self.bucket(turn) {
+            None => {}
+            Some(bucket) if bucket.is_passed() => self.split_passed(turn, mask),
+            Some(bucket) => {
+                let mut moves = bucket.slots_of(added as u32, 2 * mask as u32 + 1);
+                while moves != 0 {
+                    self.move_to(added, turn, moves.trailing_zeros() as usize);
+                    moves &= moves - 1;
+                }
+            }
+        }
+    }
+
+    /// Moves the entry in a slot to its home, which was added.
+    fn move_to(&mut self, home: usize, bucket: usize, slot: usize) {
+        let from = self.bucket_mut(bucket);
+        if let Some((image, pcb)) = from.entry(slot) {
+            from.free(slot);
+            self.put(home, &image, pcb);
+        }
+    }
+
+    /// Takes apart a bucket that entries went on from: those that stay move up to
+    /// where they belong.
+    #[inline(never)]
+    fn split_passed(&mut self, turn: usize, mask: usize) {
+        let mut moving = std::mem::take(&mut self.moving);
+        let mut index = turn;
+        loop {
+            let passed = self.bucket(index).is_some_and(Bucket::is_passed);
+            for slot in 0..SLOTS {
+                let entry = self.bucket(index).and_then(|bucket| bucket.entry(slot));
+                if let Some(entry) =
+                    entry.filter(|(image, _)| image.place() as usize & mask == turn)
+                {
+                    self.free(turn, index, slot);
+                    moving.push(entry);
+                }
+            }
+            if !passed {
+                break;
+            }
+            index += 1;
+        }
+        for (image, pcb) in moving.drain(..) {
+            self.put(self.home(&image), &image, pcb);
+        }
+        self.moving = moving;
+    }
+
+    /// Gives an entry another PCB; whether it is there.
+    pub(super) fn rename(&mut self, image: &Image, pcb: PcbId) -> bool {
+        let found = self.search(self.home(image), image, &mut 0);
+        if let Some(Found { bucket, slot, .. }) = found {
+            self.bucket_mut(bucket).rename(slot, pcb);
+        }
+        found.is_some()
+    }
+
+    pub(super) fn remove(&mut self, image: &Image) -> Option<PcbId> {
+        let home = self.home(image);
+        let Found { bucket, slot, pcb } = self.search(home, image, &mut 0)?;
+        self.free(home, bucket, slot);
+        self.len -= 1;
+        Some(pcb)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcb::hash::KeyHash;
+    use crate::pcb::key::Tuple;
+
+    type Pattern = fn(u32) -> (u32, u32);
+
+    fn key(hash: &KeyHash<1>, remote: u32, ports: u32) -> Image {
+        hash.image4(&Tuple {
+            addresses: [0xc000_0201 << 32 | u64::from(remote)],
+            ports,
+        })
+    }
+
+    /// Entries that are not in their home bucket, in thousandths.
+    fn displaced(table: &Flat) -> usize {
+        let mut displaced = 0;
+        // Some went on behind the last.
+        for here in 0..table.buckets + 16 {
+            let bucket = table.bucket(here);
+            let entries = (0..SLOTS).filter_map(|slot| bucket?.entry(slot));
+            displaced += entries
+                .filter(|(image, _)| table.home(image) != here)
+                .count();
+        }
+        displaced * 1000 / table.len
+    }
+
+    /// However keys follow on one another, they fall as if at random: for any
+    /// secret, few find their bucket full, at any time from one doubling to the
+    /// next but one.
+    #[test]
+    fn keys_that_follow_on_one_another_scatter() {
+        let patterns: [Pattern; 5] = [
+            |n| (n, 40_000),
+            |n| (n.rotate_left(16), 1),
+            |n| (n >> 16, n & 0xffff),
+            |n| (n.wrapping_mul(0x0100_0193), 7),
+            |n| ((n & 0xffff) | n >> 16 << 20, n & 0xffff),
+        ];
+        for seed in 0..40 {
+            for (number, pattern) in patterns.iter().enumerate() {
+                let mut table = Flat::new();
+                let hash = KeyHash::new(seed);
+                for index in 0..6200 {
+                    let (remote, ports) = pattern(index);
+                    table
+                        .insert(&key(&hash, remote, ports), PcbId(index))
+                        .unwrap();
+                    // With 1,024 entries there are 1,024 buckets.
+                    if index < 1024 || index % 128 > 0 {
+                        continue;
+                    }
+                    let displaced = displaced(&table);
+                    assert!(displaced < 70, "seed {seed}, {number}: {displaced}");
+                }
+            }
+        }
+    }
+
+    /// A bucket at a time, and back in their homes when all others are gone.
+    #[test]
+    fn what_goes_on_is_found_moved_and_forgotten() {
+        let mut table = Flat::new();
+        let hash = KeyHash::new(7);
+        // By trial, keys of one home while the table is small.
+        let home = |index| key(&hash, index, 9).place() as usize % BUCKETS_MIN;
+        let same: Vec<u32> = (0..).filter(|index| home(*index) == 15).take(16).collect();
+        for (pcb, index) in same.iter().enumerate() {
+            table
+                .insert(&key(&hash, *index, 9), PcbId(pcb as u32))
+                .unwrap();
+        }
+        assert!(table.bucket(16).unwrap().is_passed(), "beyond the last one");
+        for (pcb, index) in same.iter().enumerate() {
+            assert_eq!(table.find(&key(&hash, *index, 9)), Some(PcbId(pcb as u32)));
+        }
+        assert_eq!(table.examined, 16);
+        let mut buckets = table.buckets;
+        for index in 0..10_000 {
+            let known = table.insert(&key(&hash, index, 10), PcbId(index));
+            assert_eq!(known, Ok(()));
+            assert!(table.buckets <= buckets + 1, "one at a time");
+            buckets = table.buckets;
+        }
+        for (pcb, index) in same.iter().enumerate() {
+            assert_eq!(
+                table.remove(&key(&hash, *index, 9)),
+                Some(PcbId(pcb as u32))
+            );
+        }
+        for index in (0..10_000).rev() {
+            assert_eq!(table.remove(&key(&hash, index, 10)), Some(PcbId(index)));
+        }
+        let passed = (0..table.buckets).filter_map(|index| table.bucket(index));
+        assert!(
+            passed.filter(|bucket| bucket.is_passed()).count() <= 2,
+            "full counts stay"
+        );
+        let beyond = table.insert(&key(&hash, 1, 1), PcbId(PCB_END));
+        assert_eq!(beyond, Err(InsertError::Name(PcbId(PCB_END))));
+    }
+}

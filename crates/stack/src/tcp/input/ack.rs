@@ -1,0 +1,251 @@
+//! What an acknowledgment tells (RFC 9293 §3.10.7.4, fifth; RFC 2018 §3;
+//! RFC 7323 §4).
+
+use super::Arrived;
+use crate::tcp::info::{add, count};
+use crate::tcp::pcb::{Pcb, State};
+use crate::tcp::recovery::Progress;
+use crate::tcp::seq::Seq;
+use weir_wire::tcp::{Flags, SackBlocks};
+
+/// How often the neighbour that leads to a peer is said to be there, at most.
+const ADVISE_EACH_NS: u64 = 5_000_000_000;
+
+/// What a segment tells about ours.
+pub(in crate::tcp) struct Told<'a> {
+    pub(in crate::tcp) seq: Seq,
+    pub(in crate::tcp) ack: Seq,
+    /// The peer's window, in bytes.
+    pub(in crate::tcp) wnd: usize,
+    /// It carries neither bytes nor a FIN.
+    pub(in crate::tcp) bare: bool,
+    /// The network marked something of ours (ECE).
+    pub(in crate::tcp) marked: bool,
+    /// TSval and TSecr.
+    pub(in crate::tcp) timestamps: Option<(u32, u32)>,
+    pub(in crate::tcp) sack: &'a [(u32, u32)],
+}
+
+impl<'a> Told<'a> {
+    pub(in crate::tcp) fn by(arrived: &'a Arrived<'_>, scale: u8) -> Told<'a> {
+        Told {
+            seq: arrived.seq,
+            ack: Seq(arrived.repr.ack),
+            wnd: usize::from(arrived.repr.window) << scale,
+            bare: arrived.payload.is_empty() && !arrived.has(Flags::FIN),
+            marked: arrived.has(Flags::ECE),
+            timestamps: arrived.repr.options.timestamps,
+            sack: arrived.repr.options.sack.as_slice(),
+        }
+    }
+}
+
+impl Pcb {
+    /// Whether an acknowledgment, known to be none of what was never sent, leaves
+    /// all as it is: nothing is in flight, nothing waits, the window is the same.
+    /// So it is while bytes only come.
+    #[inline]
+    pub(in crate::tcp) fn tells_nothing(&mut self, seq: Seq, ack: Seq, wnd: usize) -> bool {
+        self.knows(ack, wnd) && !self.send.window(seq, ack, wnd)
+    }
+
+    /// Whether an acknowledgment is one that was there, and nothing waits for it.
+    #[inline]
+    pub(in crate::tcp) fn knows(&self, ack: Seq, wnd: usize) -> bool {
+        self.board.is_empty()
+            && !self.send.wants()
+            && self.recovery.retries == 0
+            && self.rtt.backoff() == 0
+            && ack == self.send.una
+            && wnd == self.send.wnd
+    }
+
+    /// Takes an acknowledgment that is not of what was never sent.
+    pub(in crate::tcp) fn take_ack(&mut self, now_ns: u64, told: &Told<'_>) {
+        let ack = told.ack;
+        let una = self.send.una;
+        let flight = self.board.pipe();
+        if ack.before(una) {
+            self.take_old_ack(now_ns, told);
+            return;
+        }
+        let told_window = self.send.window(told.seq, ack, told.wnd);
+        let arrived_twice = self.arrived_twice(told);
+        let delivered = self.mark_delivered(now_ns, told);
+        if una.before(ack) {
+            self.send.more = false;
+            self.progressed(now_ns);
+            let arrived = self.send.acknowledge(ack);
+            add(&mut self.counts.bytes_acknowledged, arrived);
+            self.forget_urgent();
+            if now_ns.saturating_sub(self.advised_ns) > ADVISE_EACH_NS {
+                (self.advice, self.advised_ns) = (Some(true), now_ns);
+            }
+        }
+        let duplicate = ack == una && !told_window && told.bare && !self.board.is_empty();
+        let progress = Progress {
+            delivered,
+            acknowledged: ack.since(una),
+            duplicate,
+            arrived_twice,
+            flight,
+        };
+        if self.ecn && told.marked {
+            self.congestion_marked();
+        }
+        self.recover(now_ns, progress);
+        self.send.follow(self.congestion.cwnd, &self.rtt);
+        // A peer whose window is closed, but who answers, is there.
+        if self.send.wnd == 0 || self.board.is_empty() {
+            self.recovery.retries = 0;
+            if self.send.wnd > 0 {
+                self.rtt.reset_backoff();
+            }
+        }
+        if told_window && self.board.is_empty() {
+            // A probe of the window that is answered starts anew.
+            self.timers.loss = None;
+        }
+        self.schedule_loss(now_ns);
+        self.advance_close();
+    }
+
+    /// An acknowledgment that others have overtaken: what it tells selectively
+    /// may still be new.
+    fn take_old_ack(&mut self, now_ns: u64, told: &Told<'_>) {
+        if !self.sack || told.sack.is_empty() {
+            return;
+        }
+        let una = self.send.una;
+        let flight = self.board.pipe();
+        let delivered = self.mark_delivered(now_ns, &Told { ack: una, ..*told });
+        if delivered > 0 {
+            self.recover(
+                now_ns,
+                Progress {
+                    delivered,
+                    flight,
+                    ..Progress::default()
+                },
+            );
+            self.schedule_loss(now_ns);
+        }
+    }
+
+    /// Whether the first block tells of something that came twice (RFC 2883
+    /// §4).
+    fn arrived_twice(&mut self, told: &Told<'_>) -> bool {
+        let (ack, blocks) = (told.ack, told.sack);
+        let Some(&(start, end)) = blocks.first().filter(|_| self.sack) else {
+            return false;
+        };
+        let (start, end) = (Seq(start), Seq(end));
+        let within = blocks.get(1).is_some_and(|&(outer, outer_end)| {
+            Seq(outer).at_most(start) && end.at_most(Seq(outer_end))
+        });
+        let twice = start.before(end) && (end.at_most(ack) || within);
+        if twice {
+            self.rack.arrived_twice(ack, self.send.nxt);
+        }
+        twice
+    }
+
+    /// Marks what has arrived; gives how many bytes had not before.
+    fn mark_delivered(&mut self, now_ns: u64, told: &Told<'_>) -> usize {
+        let ack = told.ack;
+        if self.board.is_empty() {
+            return 0;
+        }
+        let held = self.board.sacked();
+        let outstanding = self.board.outstanding();
+        let min_rtt_ns = self.rtt.min_ns();
+        let echo = told.timestamps.map(|(_, echo)| echo);
+        let echo = echo.filter(|_| self.timestamps.is_some());
+        let offset = self.timestamps.map_or(0, |timestamps| timestamps.offset);
+        let counts = &mut self.counts;
+        let (rack, sack, mss) = (&mut self.rack, self.sack, self.mss);
+        let mut latest_ns: Option<u64> = None;
+        let mut again_ns: Option<u64> = None;
+        let mut delivered = |sent: &crate::tcp::recovery::scoreboard::Sent| {
+            if sent.again && sent.start.before(ack) {
+                again_ns = again_ns.max(Some(sent.sent_ns));
+            }
+            if sent.sacked && sent.start.before(ack) {
+                return;
+            }
+            let len = sent.end.since(sent.start);
+            let segments = if len <= mss {
+                1
+            } else {
+                len.div_ceil(mss.max(1))
+            };
+            count(&mut counts.delivered, segments);
+            if !sent.again {
+                latest_ns = latest_ns.max(Some(sent.sent_ns));
+            }
+            let clock = ((sent.sent_ns / 1_000_000) as u32).wrapping_add(offset);
+            // Of what came out of order the echo says nothing: it is that of the segment
+            // before the gap (RFC 7323 §4.3).
+            let in_order = sent.start.before(ack);
+            let echo_is_older = in_order && echo.is_some_and(|echo| Seq(echo).before(Seq(clock)));
+            if sack {
+                rack.delivered(sent, now_ns, min_rtt_ns, echo_is_older);
+            }
+        };
+        // In the order of their numbers: what is told of at once has not come out
+        // of order.
+        self.board.acknowledge(ack, &mut delivered);
+        if self.sack && !told.sack.is_empty() {
+            let mut blocks = [(Seq(0), Seq(0)); SackBlocks::MAX];
+            let count = told.sack.len().min(blocks.len());
+            for (block, &(start, end)) in blocks.iter_mut().zip(told.sack) {
+                *block = (Seq(start), Seq(end));
+            }
+            let blocks = &mut blocks[..count];
+            blocks.sort_unstable_by_key(|(start, _)| start.since(ack) as u32);
+            for &(start, end) in blocks.iter() {
+                let known = ack.before(end) && start.before(end) && end.at_most(self.send.nxt);
+                if known && ack.at_most(start) {
+                    self.board.sack(start, end, mss, &mut delivered);
+                }
+            }
+        }
+        // Karn: what was sent again measures nothing (RFC 6298 §3), nor does what
+        // has waited at the peer for it. If a timestamp says that it was the later
+        // sending that arrived, that measures (RFC 7323 §4.1).
+        let clock = |ns: u64| Seq(((ns / 1_000_000) as u32).wrapping_add(offset));
+        let measured_ns = match (again_ns, latest_ns, echo) {
+            (None, Some(sent_ns), _) => Some(now_ns.saturating_sub(sent_ns)),
+            (Some(sent_ns), _, Some(echo)) => {
+                let told = clock(sent_ns).at_most(Seq(echo)) && Seq(echo).at_most(clock(now_ns));
+                told.then(|| now_ns.saturating_sub(sent_ns))
+            }
+            _ => None,
+        };
+        if let Some(rtt_ns) = measured_ns {
+            self.rtt.measured(rtt_ns);
+        }
+        let left = outstanding - self.board.outstanding() + self.board.sacked();
+        left.saturating_sub(held)
+    }
+
+    /// Our FIN has arrived: the next state.
+    fn advance_close(&mut self) {
+        if !self.send.fin_acknowledged() {
+            return;
+        }
+        match self.state {
+            State::FinWait1 => self.state = State::FinWait2,
+            State::Closing => self.wait(),
+            State::LastAck => self.end(None),
+            _ => {}
+        }
+    }
+
+    /// Whether a segment of the peer's can acknowledge this (RFC 5961 §5.2).
+    pub(in crate::tcp) fn ack_is_plausible(&self, ack: Seq) -> bool {
+        let widest = self.send.wnd_max;
+        let oldest = self.send.una.minus(widest);
+        oldest.at_most(ack) && ack.at_most(self.send.nxt)
+    }
+}

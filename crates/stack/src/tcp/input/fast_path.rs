@@ -1,0 +1,469 @@
+//! The fast path (Biersack and Rütsche 1996, §3.2): segments that a
+//! connection's header filter accepts, that come in order and tell of no loss.
+//!
+//! A link may give each connection a channel of its own; its frames then name
+//! the connection, and none is looked for. Without channels the connection of
+//! the segment before is tried first, and then looked up.
+//!
+//! What is done is what the standard path does, less what the filter has
+//! decided: both modes send the same bytes.
+
+use super::ack::Told;
+use super::train::is_long;
+use crate::header_filter::{Filter, Parts};
+use crate::iface::{DropReason, Host, Received};
+use crate::links::Hosts;
+use crate::pcb::{Key4, Key6, PcbId};
+use crate::slab::Name;
+use crate::tcp::TcpId;
+use crate::tcp::connections::Tcp;
+use crate::tcp::pcb::{Pcb, State};
+use crate::tcp::seq::Seq;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use weir_wire::Protocol;
+use weir_wire::checksum::Sum;
+use weir_wire::tcp::{Flags, Repr};
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direct {
+    /// It was taken.
+    Taken,
+    /// It was not, for this reason.
+    Dropped(DropReason),
+    /// It takes the standard path; this is its connection, if it is known.
+    Standard(Option<Name>),
+}
+
+impl Tcp {
+    /// Takes an IP packet that came to our station alone, if it is one for the
+    /// fast path.
+    #[inline]
+    pub(crate) fn direct(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        packet: &[u8],
+        received: Received,
+    ) -> Direct {
+        let Some((name, expected)) = self.connection_of(packet, received) else {
+            return Direct::Standard(None);
+        };
+        let standard = Direct::Standard(Some(name));
+        let left = self.left();
+        let Some(pcb) = self.pcbs.get_mut(name) else {
+            return Direct::Standard(None);
+        };
+        self.latest = Some(name);
+        let expected = expected || pcb.expects(packet);
+        if !expected || !pcb.is_plain() || pcb.link != received.link {
+            return standard;
+        }
+        pcb.receive.set_memory(left);
+        let Some(parts) = Parts::of(packet) else {
+            return standard;
+        };
+        let opens = pcb.state == State::SynReceived;
+        match pcb.take_plain(now_ns, &parts, received) {
+            Some(true) => {
+                if opens {
+                    self.opened(now_ns, host, name);
+                }
+                self.settle(now_ns, name);
+                if is_long(&parts) {
+                    self.remember(now_ns, host, name, (packet, &parts), received);
+                }
+                Direct::Taken
+            }
+            Some(false) => Direct::Dropped(DropReason::ChecksumWrong),
+            None => standard,
+        }
+    }
+
+    /// Takes a packet of a connection for who waits to read of it, if it is one for
+    /// the fast path that the link vouches for: its bytes go to `out` and not to the
+    /// buffer, as many as it gives; `None` if nothing has changed.
+    pub(crate) fn receive_into(
+        &mut self,
+        now_ns: u64,
+        packet: &[u8],
+        received: Received,
+        id: TcpId,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let pcb = self.read_from(packet, received, id)?;
+        let parts = Parts::of(packet)?;
+        let (_, payload) = pcb.split(parts.transport)?;
+        let out = out.get_mut(..payload.len())?;
+        pcb.pass(now_ns, &parts, payload.len())?;
+        out.copy_from_slice(payload);
+        self.settle_read(now_ns, id);
+        Some(payload.len())
+    }
+
+    /// As [`Tcp::receive_into`], of a packet whose `count` bytes of payload are there
+    /// already: `head` is what comes before them.
+    pub(crate) fn receive_placed(
+        &mut self,
+        now_ns: u64,
+        head: &[u8],
+        received: Received,
+        id: TcpId,
+        count: usize,
+    ) -> Option<()> {
+        let pcb = self.read_from(head, received, id)?;
+        let parts = Parts::of_head(head, count)?;
+        if !pcb.split(parts.transport)?.1.is_empty() {
+            return None;
+        }
+        pcb.pass(now_ns, &parts, count)?;
+        self.settle_read(now_ns, id);
+        Some(())
+    }
+
+    /// A connection that expects this packet, and that bytes can be read from past its
+    /// buffer, which is empty.
+    fn read_from(&mut self, packet: &[u8], received: Received, id: TcpId) -> Option<&mut Pcb> {
+        let left = self.left();
+        let pcb = self.pcbs.get_mut(id.0)?;
+        let fits = received.vouched && received.link == pcb.link && pcb.is_read_empty();
+        if !fits || !pcb.expects(packet) {
+            return None;
+        }
+        pcb.receive.set_memory(left);
+        Some(pcb)
+    }
+
+    fn settle_read(&mut self, now_ns: u64, id: TcpId) {
+        self.latest = Some(id.0);
+        self.settle(now_ns, id.0);
+    }
+
+    /// How many bytes come before the payload of a connection's next packet, if its
+    /// bytes may be read past the buffer.
+    pub(crate) fn head_len(&self, id: TcpId) -> Option<usize> {
+        let pcb = self.pcbs.get(id.0)?;
+        let ip = if pcb.local.is_ipv6() { 40 } else { 20 };
+        pcb.is_read_empty().then(|| ip + pcb.header_len())
+    }
+
+    /// Connections of addresses that are not ours any more expect nothing. They
+    /// stay, for the address may come back (RFC 2131 §4.4.5), until they time
+    /// out or are closed.
+    pub(crate) fn disarm(&mut self, hosts: &Hosts) {
+        self.train = None;
+        for pcb in self.pcbs.iter_mut() {
+            if let Some(headers) = &mut pcb.headers
+                && !hosts.at(pcb.link).routes.is_ours(pcb.local.ip())
+            {
+                headers.filter = Filter::default();
+            }
+        }
+    }
+
+    /// The connection that a packet seems to be of, and whether its filter is
+    /// known to accept it.
+    #[inline]
+    fn connection_of(&mut self, packet: &[u8], received: Received) -> Option<(Name, bool)> {
+        if let Some(channel) = received.channel {
+            if is_syn(packet) {
+                return None;
+            }
+            return Some((Name::from_bits(channel.tcp()?), false));
+        }
+        if let Some(name) = self.latest
+            && let Some(pcb) = self.pcbs.get(name)
+            && pcb.expects(packet)
+        {
+            return Some((name, true));
+        }
+        if is_syn(packet) {
+            return None;
+        }
+        self.look_up(packet).map(|name| (name, false))
+    }
+
+    /// The connection between the ends that a packet tells.
+    fn look_up(&mut self, packet: &[u8]) -> Option<Name> {
+        let half = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+        let tcp = Protocol::TCP.0;
+        let found = match *packet {
+            [
+                0x45,
+                _,
+                _,
+                _,
+                _,
+                _,
+                _,
+                _,
+                _,
+                protocol,
+                _,
+                _,
+                a,
+                b,
+                c,
+                d,
+                e,
+                f,
+                g,
+                h,
+                ..,
+            ] if protocol == tcp && packet.len() >= 40 => {
+                let (remote, local) = (Ipv4Addr::new(a, b, c, d), Ipv4Addr::new(e, f, g, h));
+                let key = Key4::new((local, half(22)), (remote, half(20)));
+                self.table.find4(&key)
+            }
+            [0x60..=0x6f, _, _, _, _, _, protocol, ..] if protocol == tcp && packet.len() >= 60 => {
+                let address = |at: usize| {
+                    let octets: [u8; 16] = packet[at..at + 16].try_into().expect("16 of 16");
+                    Ipv6Addr::from(octets)
+                };
+                let key = Key6::new((address(24), half(42)), (address(8), half(40)));
+                self.table.find6(&key)
+            }
+            _ => None,
+        };
+        let PcbId(index) = found?;
+        self.pcbs.at(index)
+    }
+}
+
+/// Whether it seems to be a SYN, which no filter accepts: nobody need look for its
+/// connection here.
+#[inline]
+fn is_syn(packet: &[u8]) -> bool {
+    let at = if packet[0] >> 4 == 4 { 33 } else { 53 };
+    packet
+        .get(at)
+        .is_some_and(|flags| flags & Flags::SYN.0 != 0)
+}
+
+/// A TCP header's words, and those of timestamps if it has them.
+struct Words<'a> {
+    fixed: &'a [[u8; 4]; 5],
+    options: &'a [[u8; 4]],
+}
+
+impl Words<'_> {
+    /// Whether it says that no more follows.
+    #[inline]
+    fn finish(&self) -> bool {
+        self.fixed[3][1] & Flags::FIN.0 != 0
+    }
+
+    #[inline]
+    fn sum(&self) -> Sum {
+        let sum = Sum::new().words(self.fixed);
+        match self.options.as_array::<3>() {
+            Some(options) => sum.words(options),
+            None => sum,
+        }
+    }
+}
+
+impl Pcb {
+    /// Arms the filter once both sides have said what options they take: what it
+    /// accepts of a connection that is not open yet need not be looked up.
+    pub(in crate::tcp) fn arm(&mut self) {
+        if !self.is_flowing() && self.state != State::SynReceived {
+            return;
+        }
+        let headers = self.headers.as_deref();
+        if headers.is_some_and(|headers| headers.filter.is_armed()) {
+            return;
+        }
+        self.headers_mut();
+        if let Some(headers) = &mut self.headers {
+            let timestamps = self.timestamps.is_some();
+            let filter = &mut headers.filter;
+            filter.arm_tcp(&self.remote, &self.local, timestamps);
+        }
+    }
+
+    #[inline]
+    fn expects(&self, packet: &[u8]) -> bool {
+        let headers = self.headers.as_deref();
+        headers.is_some_and(|headers| headers.filter.accepts(packet))
+    }
+
+    /// Whether bytes can be on their way: also once either side has said that
+    /// it has no more, since much of what was written before may be to come.
+    #[inline]
+    fn is_flowing(&self) -> bool {
+        matches!(
+            self.state,
+            State::Established
+                | State::FinWait1
+                | State::FinWait2
+                | State::CloseWait
+                | State::LastAck
+        )
+    }
+
+    /// Whether all that is missing is that our SYN is acknowledged.
+    #[inline]
+    fn awaits_ack_of_syn(&self) -> bool {
+        self.state == State::SynReceived && self.opening.is_none()
+    }
+
+    /// Whether nothing is going on that the fast path leaves to the standard
+    /// one.
+    #[inline]
+    pub(in crate::tcp) fn is_plain(&self) -> bool {
+        (self.is_flowing() || self.awaits_ack_of_syn())
+            && self.recovery.is_calm()
+            && !self.board.is_disordered()
+            && self.board.lost() == 0
+            && self.receive.is_in_order()
+    }
+
+    /// Whether bytes are expected, and none are to be read that came before.
+    fn is_read_empty(&self) -> bool {
+        let is_open = matches!(
+            self.state,
+            State::Established | State::FinWait1 | State::FinWait2
+        );
+        is_open && !self.released && self.receive.readable() == 0 && self.is_plain()
+    }
+
+    /// The length of a header that is as expected.
+    #[inline]
+    fn header_len(&self) -> usize {
+        match self.timestamps {
+            Some(_) => Repr::LEN_MIN + 12,
+            None => Repr::LEN_MIN,
+        }
+    }
+
+    /// The words of a header that is as expected, and the payload.
+    #[inline]
+    fn split<'a>(&self, segment: &'a [u8]) -> Option<(Words<'a>, &'a [u8])> {
+        let (header, payload) = segment.split_at_checked(self.header_len())?;
+        let (fixed, options) = header.as_chunks::<4>().0.split_first_chunk::<5>()?;
+        Some((Words { fixed, options }, payload))
+    }
+
+    #[inline]
+    fn told_by(&self, words: &Words<'_>, payload: &[u8]) -> Told<'static> {
+        let word = |at: usize| u32::from_be_bytes(words.fixed[at]);
+        let timestamps = match *words.options {
+            [_, value, echo] => Some((u32::from_be_bytes(value), u32::from_be_bytes(echo))),
+            _ => None,
+        };
+        Told {
+            seq: Seq(word(1)),
+            ack: Seq(word(2)),
+            wnd: usize::from(word(3) as u16) << self.send.scale,
+            bare: payload.is_empty() && !words.finish(),
+            marked: false,
+            timestamps,
+            sack: &[],
+        }
+    }
+
+    /// What a segment tells whose header is as expected.
+    pub(in crate::tcp) fn told(&self, segment: &[u8]) -> Option<Told<'static>> {
+        let (words, payload) = self.split(segment)?;
+        Some(self.told_by(&words, payload))
+    }
+
+    /// Takes a segment whose headers are as expected: whether its checksums
+    /// are right; `None` if it is out of order or tells nothing new, and
+    /// nothing has changed.
+    #[inline]
+    fn take_plain(&mut self, now_ns: u64, parts: &Parts<'_>, received: Received) -> Option<bool> {
+        let (words, payload) = self.split(parts.transport)?;
+        let Told {
+            seq,
+            ack,
+            wnd,
+            bare,
+            timestamps,
+            ..
+        } = self.told_by(&words, payload);
+        let fin = words.finish();
+        let tells = !bare || self.send.una.before(ack) || wnd != self.send.wnd;
+        let in_order = seq == self.receive.nxt
+            && payload.len() <= self.receive.window()
+            && self.receive.has_memory(seq, payload.len())
+            && self.send.una.at_most(ack)
+            && ack.at_most(self.send.nxt)
+            && tells;
+        // What nobody may or will read is the standard path's, and what opens nothing.
+        let unfit = match self.state {
+            State::CloseWait | State::LastAck => !bare,
+            State::SynReceived => ack == self.send.una,
+            _ => self.released && !payload.is_empty(),
+        };
+        if unfit || !in_order || self.is_old(now_ns, timestamps) {
+            return None;
+        }
+        if received.vouched {
+            self.receive.stage(payload);
+        } else {
+            let sum = match payload {
+                [] => Sum::new(),
+                _ => self.receive.stage_summed(payload),
+            };
+            let header = words.sum();
+            let sum = parts.pseudo(Protocol::TCP.0).and(header).and(sum);
+            if sum.finish() != 0 {
+                return Some(false);
+            }
+        }
+        if !parts.header_is_right() {
+            return Some(false);
+        }
+        self.count_in(now_ns, payload.len());
+        if self.state == State::SynReceived {
+            self.open(now_ns, seq, ack, wnd);
+        }
+        self.heard(now_ns);
+        self.note_timestamp(now_ns, seq, timestamps);
+        if !self.tells_nothing(seq, ack, wnd) {
+            self.take_ack(now_ns, &self.told_by(&words, payload));
+        }
+        if !payload.is_empty() {
+            let taken = self.receive.commit(payload.len());
+            self.received(now_ns, payload.len(), timestamps);
+            self.owe_ack(now_ns, taken);
+        }
+        if fin {
+            self.take_fin(now_ns, seq.plus(payload.len()));
+        }
+        Some(true)
+    }
+
+    /// [`Pcb::take_plain`] of a segment whose bytes, so many, are read where they are:
+    /// the buffer is empty.
+    fn pass(&mut self, now_ns: u64, parts: &Parts<'_>, count: usize) -> Option<()> {
+        let (words, _) = self.split(parts.transport)?;
+        let told = Told {
+            bare: false,
+            ..self.told_by(&words, &[])
+        };
+        let in_order = told.seq == self.receive.nxt
+            && count <= self.receive.window()
+            && self.send.una.at_most(told.ack)
+            && told.ack.at_most(self.send.nxt);
+        let is_bytes = count > 0 && !words.finish();
+        let is_new = in_order && is_bytes && !self.is_old(now_ns, told.timestamps);
+        if !is_new || !parts.header_is_right() {
+            return None;
+        }
+        self.count_in(now_ns, count);
+        self.heard(now_ns);
+        self.note_timestamp(now_ns, told.seq, told.timestamps);
+        if !self.tells_nothing(told.seq, told.ack, told.wnd) {
+            self.take_ack(now_ns, &told);
+        }
+        let taken = self.receive.pass(count);
+        self.received(now_ns, count, told.timestamps);
+        self.owe_ack(now_ns, taken);
+        // They are read: the window is as after `Tcp::consume`.
+        self.ack_now |= self.receive.window_opens(self.mss);
+        Some(())
+    }
+}

@@ -1,0 +1,536 @@
+//! A segment arrives at a connection (RFC 9293 §3.10.7, RFC 5961, RFC 7323
+//! §5).
+
+pub(super) mod ack;
+pub(super) mod fast_path;
+pub(super) mod train;
+
+use super::TcpError;
+use super::buffer::receive_buffer::{NEAR_NS, Taken};
+use super::info::{add, count};
+use super::pcb::{Pcb, QUICK, State, Timestamps};
+use super::recovery::rtt::RTO_MIN_NS;
+use super::seq::Seq;
+use crate::deadline::{at, ns};
+use ack::Told;
+use std::num::NonZeroU64;
+use weir_wire::tcp::{Flags, Options, Repr};
+
+/// A segment whose checksum is right.
+pub(super) struct Arrived<'a> {
+    pub(super) repr: &'a Repr,
+    pub(super) seq: Seq,
+    pub(super) payload: &'a [u8],
+    /// The network marked it.
+    pub(super) marked: bool,
+}
+
+/// What is left to do after a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Effect {
+    Nothing,
+    /// Nothing of it was taken: it may be a stranger's, or come twice.
+    Unexpected,
+    /// The connection is open now.
+    Opened,
+    /// The segment is answered with a RST, as if nobody were here.
+    Refuse,
+    /// A new connection takes this one's place (RFC 6191).
+    Reopen,
+}
+
+/// How long an acknowledgment may wait for company (RFC 9293 §3.8.6.3: below
+/// half a second).
+pub(super) const DELAYED_ACK_NS: u64 = 40_000_000;
+/// The same of a FIN's, so that ours goes with it: who is told of the end mostly
+/// closes at once, and the peer waits no longer for who does not.
+const FIN_ACK_NS: u64 = 1_000_000;
+/// The least time between answers to segments that may be a stranger's, so
+/// that two confused peers do not answer one another for ever (RFC 5961 §7).
+const CHALLENGE_EACH_NS: u64 = 100_000_000;
+/// A round trip nothing is known of.
+const RTT_UNKNOWN_NS: u64 = 100_000_000;
+/// The age at which TS.Recent says nothing any more (RFC 7323 §5.5).
+const RECENT_NS: u64 = 24 * 86_400 * 1_000_000_000;
+
+/// The least segment size that a peer may ask for (Linux's `TCP_MIN_SND_MSS`):
+/// all options and eight bytes. Who asks for less would have a hundred segments
+/// sent for each that others get (CVE-2019-11479), and larger ones than it takes
+/// must not be sent (RFC 9293, MUST-16): its SYN is refused.
+pub(super) const MSS_TOLD_MIN: u16 = 48;
+
+/// The segment size that a peer's SYN tells; without one, or if that is nothing,
+/// the least that every host takes (RFC 9293 §3.7.1).
+pub(super) fn mss_told(options: &Options) -> u16 {
+    options.mss.filter(|mss| *mss > 0).unwrap_or(536)
+}
+
+impl Arrived<'_> {
+    pub(super) fn has(&self, flag: Flags) -> bool {
+        self.repr.flags.contains(flag)
+    }
+
+    /// How many numbers it takes.
+    pub(super) fn len(&self) -> usize {
+        self.payload.len() + usize::from(self.has(Flags::SYN)) + usize::from(self.has(Flags::FIN))
+    }
+
+    /// The number of its first byte, and of its FIN if it has no byte.
+    pub(super) fn data_seq(&self) -> Seq {
+        self.seq.plus(self.has(Flags::SYN).into())
+    }
+}
+
+impl Pcb {
+    pub(super) fn arrives(&mut self, now_ns: u64, arrived: &Arrived<'_>) -> Effect {
+        self.count_in(now_ns, arrived.payload.len());
+        match self.state {
+            State::Closed => Effect::Refuse,
+            State::SynSent => self.arrives_syn_sent(now_ns, arrived),
+            _ => self.arrives_synchronised(now_ns, arrived),
+        }
+    }
+
+    /// RFC 9293 §3.10.7.3.
+    fn arrives_syn_sent(&mut self, now_ns: u64, arrived: &Arrived<'_>) -> Effect {
+        let ack = Seq(arrived.repr.ack);
+        let has_ack = arrived.has(Flags::ACK);
+        if has_ack && (ack.at_most(self.send.iss) || self.send.nxt.before(ack)) {
+            return if arrived.has(Flags::RST) {
+                Effect::Nothing
+            } else {
+                Effect::Refuse
+            };
+        }
+        if arrived.has(Flags::RST) {
+            if has_ack && self.give_up_ecn() {
+                // A middlebox may have refused the offer, not the connection (RFC
+                // 3168 §6.1.1.1): the SYN goes once more without it.
+                self.recovery.force |= self.board.mark_lost(|_| true) > 0;
+            } else if has_ack {
+                self.end(Some(TcpError::Refused));
+            }
+            return Effect::Nothing;
+        }
+        // Who echoes what we have not sent since we began answers another SYN
+        // (RFC 7323 §3.2).
+        if has_ack && !self.echoes_us(now_ns, arrived) {
+            return Effect::Refuse;
+        }
+        if !arrived.has(Flags::SYN) {
+            return Effect::Nothing;
+        }
+        if mss_told(&arrived.repr.options) < MSS_TOLD_MIN {
+            self.end(Some(TcpError::Refused));
+            return Effect::Refuse;
+        }
+        self.agree(now_ns, arrived);
+        self.last_heard_ns = now_ns;
+        if !has_ack {
+            // Both open at once (RFC 9293 §3.5, figure 8): our SYN goes again,
+            // with an acknowledgment.
+            self.state = State::SynReceived;
+            self.ecn &= arrived.has(Flags::ECE | Flags::CWR);
+            self.board.mark_lost(|_| true);
+            self.recovery.force = true;
+            return Effect::Nothing;
+        }
+        let ecn = arrived.has(Flags::ECE) && !arrived.has(Flags::CWR);
+        self.ecn &= ecn;
+        // The window of a SYN is not shifted.
+        self.open(now_ns, arrived.seq, ack, arrived.repr.window.into());
+        self.end_opening(arrived);
+        self.ack_now = true;
+        // A question was ready: answers will be awaited, not acknowledged.
+        self.interactive = self.send.unsent() > 0;
+        if !arrived.payload.is_empty() {
+            // The window that our SYN told.
+            self.receive.advertise_on_syn();
+            self.take_text(now_ns, arrived);
+        }
+        Effect::Opened
+    }
+
+    /// Whether the echo that comes with an answer to our SYN is of one that we
+    /// have sent, if there is an echo.
+    fn echoes_us(&self, now_ns: u64, arrived: &Arrived<'_>) -> bool {
+        let (Some(ours), Some((_, echo))) = (self.timestamps, arrived.repr.options.timestamps)
+        else {
+            return true;
+        };
+        let (first, last) = (self.clock(ours.recent_ns), self.clock(now_ns));
+        Seq(first).at_most(Seq(echo)) && Seq(echo).at_most(Seq(last))
+    }
+
+    /// Takes up what the peer's SYN offers.
+    pub(super) fn agree(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+        let options = &arrived.repr.options;
+        self.receive.start(arrived.seq);
+        self.acknowledged = self.receive.nxt;
+        self.send.mss_peer = mss_told(options);
+        match options.window_scale {
+            Some(scale) => self.send.scale = scale.min(14),
+            None => (self.receive.scale, self.scales) = (0, false),
+        }
+        self.sack &= options.sack_permitted;
+        self.timestamps = match (options.timestamps, self.timestamps) {
+            (Some((value, _)), Some(ours)) => Some(Timestamps {
+                recent: value,
+                recent_ns: now_ns,
+                ..ours
+            }),
+            _ => None,
+        };
+    }
+
+    /// Our SYN is acknowledged by `ack`, in a segment that begins at `seq` and tells
+    /// of this window: the connection is open.
+    pub(super) fn open(&mut self, now_ns: u64, seq: Seq, ack: Seq, wnd: usize) {
+        self.state = State::Established;
+        self.last_received_ns = now_ns;
+        self.send.first_window(seq, ack, wnd);
+        let mut sent_once_ns = None;
+        if let Some(first) = self.board.first().filter(|first| !first.again) {
+            sent_once_ns = Some(first.sent_ns);
+        }
+        self.board.acknowledge(ack, |_| {});
+        if let Some(sent_ns) = sent_once_ns {
+            self.rtt.measured(now_ns.saturating_sub(sent_ns));
+        }
+        let arrived_early = self.send.acknowledge(ack);
+        add(&mut self.counts.bytes_acknowledged, arrived_early);
+        count(&mut self.counts.delivered, 1);
+        self.recovery = super::recovery::Recovery::new();
+        (self.timers.loss, self.patience.waits) = (None, false);
+        self.send.follow(self.congestion.cwnd, &self.rtt);
+        self.start_keep_alive(now_ns);
+        if self.send.closed {
+            self.state = State::FinWait1;
+        }
+    }
+
+    /// RFC 9293 §3.10.7.4.
+    fn arrives_synchronised(&mut self, now_ns: u64, arrived: &Arrived<'_>) -> Effect {
+        if self.state == State::TimeWait && self.reopens(arrived) {
+            return Effect::Reopen;
+        }
+        if self.is_old_duplicate(now_ns, arrived) {
+            if !arrived.has(Flags::RST) {
+                self.answer_stranger(now_ns, arrived);
+            }
+            return Effect::Unexpected;
+        }
+        if self.state == State::SynReceived && arrived.has(Flags::SYN) && !arrived.has(Flags::RST) {
+            self.hear_other_syn(arrived);
+        }
+        if self.state == State::SynReceived && self.is_first_syn(arrived) {
+            // Our answer was lost.
+            self.recovery.force |= self.board.mark_lost(|_| true) > 0;
+            return Effect::Nothing;
+        }
+        if !self.is_in_window(arrived) {
+            if !arrived.has(Flags::RST) {
+                self.answer_stranger(now_ns, arrived);
+            }
+            return Effect::Unexpected;
+        }
+        if arrived.has(Flags::RST) && arrived.seq == self.receive.nxt {
+            self.reset();
+            return Effect::Nothing;
+        }
+        if arrived.has(Flags::RST) || arrived.has(Flags::SYN) {
+            // RFC 5961 §3.2: only the very next number resets; §4.2: no SYN does.
+            self.challenge(now_ns);
+            return Effect::Unexpected;
+        }
+        if !arrived.has(Flags::ACK) {
+            return Effect::Nothing;
+        }
+        let ack = Seq(arrived.repr.ack);
+        let mut effect = Effect::Nothing;
+        if self.state == State::SynReceived {
+            if ack.at_most(self.send.una) || self.send.nxt.before(ack) {
+                return Effect::Refuse;
+            }
+            let wnd = usize::from(arrived.repr.window) << self.send.scale;
+            self.open(now_ns, arrived.seq, ack, wnd);
+            self.end_opening(arrived);
+            effect = Effect::Opened;
+        }
+        if !self.ack_is_plausible(ack) {
+            self.challenge(now_ns);
+            return Effect::Unexpected;
+        }
+        self.heard(now_ns);
+        self.note_timestamp(now_ns, arrived.seq, arrived.repr.options.timestamps);
+        self.take_ack(now_ns, &Told::by(arrived, self.send.scale));
+        let end = arrived.data_seq().plus(arrived.payload.len());
+        if self.released && !arrived.payload.is_empty() && self.receive.nxt.before(end) {
+            // Nobody will read it, and the peer should know (RFC 2525 §2.17).
+            self.end(None);
+            return Effect::Refuse;
+        }
+        self.take_urgent(arrived);
+        self.take_text(now_ns, arrived);
+        effect
+    }
+
+    /// Whether a SYN in TIME-WAIT starts a connection that cannot be confused
+    /// with the old one (RFC 6191 §2).
+    fn reopens(&self, arrived: &Arrived<'_>) -> bool {
+        if !arrived.has(Flags::SYN) || arrived.has(Flags::ACK) || arrived.has(Flags::RST) {
+            return false;
+        }
+        match (self.timestamps, arrived.repr.options.timestamps) {
+            (Some(ours), Some((value, _))) if value != ours.recent => {
+                Seq(ours.recent).before(Seq(value))
+            }
+            _ => self.receive.nxt.before(arrived.seq),
+        }
+    }
+
+    /// The peer is there.
+    #[inline]
+    pub(super) fn heard(&mut self, now_ns: u64) {
+        self.keep_alive_probes = 0;
+        if now_ns == self.last_heard_ns {
+            return;
+        }
+        let silent_ns = now_ns.saturating_sub(self.last_heard_ns);
+        if silent_ns > RTO_MIN_NS && silent_ns > self.rtt.rto_ns() {
+            self.quick = QUICK;
+        }
+        self.last_heard_ns = now_ns;
+    }
+
+    /// PAWS (RFC 7323 §5.3).
+    fn is_old_duplicate(&self, now_ns: u64, arrived: &Arrived<'_>) -> bool {
+        let timestamps = arrived.repr.options.timestamps;
+        !arrived.has(Flags::RST) && self.is_old(now_ns, timestamps)
+    }
+
+    /// Whether timestamps say that a segment is an old one.
+    #[inline]
+    pub(super) fn is_old(&self, now_ns: u64, timestamps: Option<(u32, u32)>) -> bool {
+        let (Some(ours), Some((value, _))) = (self.timestamps, timestamps) else {
+            // Once agreed on, every segment but a RST has one (§3.2).
+            return self.timestamps.is_some() && self.timestamps_always;
+        };
+        let known = now_ns.saturating_sub(ours.recent_ns) < RECENT_NS;
+        known && Seq(value).before(Seq(ours.recent))
+    }
+
+    /// RFC 7323 §4.3: the value that is echoed.
+    #[inline]
+    pub(super) fn note_timestamp(&mut self, now_ns: u64, seq: Seq, timestamps: Option<(u32, u32)>) {
+        let Some((value, _)) = timestamps else {
+            return;
+        };
+        let acknowledged = self.acknowledged;
+        if let Some(ours) = &mut self.timestamps
+            && seq.at_most(acknowledged)
+            && Seq(ours.recent).at_most(Seq(value))
+        {
+            (ours.recent, ours.recent_ns) = (value, now_ns);
+        }
+    }
+
+    /// Sends the SYN without the offer of ECN from now on; whether it had one.
+    pub(super) fn give_up_ecn(&mut self) -> bool {
+        std::mem::take(&mut self.ecn)
+    }
+
+    /// The peer's SYN came again, alone or with an acknowledgment: one that does
+    /// not agree to ECN revokes what another has agreed to (RFC 3168 §6.1.1).
+    fn hear_other_syn(&mut self, arrived: &Arrived<'_>) {
+        let agrees = match arrived.has(Flags::ACK) {
+            true => arrived.has(Flags::ECE) && !arrived.has(Flags::CWR),
+            false => arrived.has(Flags::ECE | Flags::CWR),
+        };
+        if arrived.seq == self.receive.irs && !agrees {
+            self.ecn = false;
+        }
+    }
+
+    /// Whether this is the SYN that the connection began with.
+    fn is_first_syn(&self, arrived: &Arrived<'_>) -> bool {
+        let syn = arrived.has(Flags::SYN) && !arrived.has(Flags::ACK) && !arrived.has(Flags::RST);
+        syn && arrived.seq == self.receive.irs
+    }
+
+    /// RFC 9293 §3.10.7.4, first: some of it must be in the window.
+    fn is_in_window(&self, arrived: &Arrived<'_>) -> bool {
+        let (seq, nxt, edge) = (arrived.seq, self.receive.nxt, self.receive.edge);
+        let inside = |number: Seq| nxt.at_most(number) && number.before(edge);
+        match (arrived.len(), self.receive.window()) {
+            (0, 0) => seq == nxt,
+            (0, _) => inside(seq),
+            // A closed window takes acknowledgments and RSTs all the same,
+            // where it stands.
+            (_, 0) => seq == nxt && arrived.payload.is_empty(),
+            (len, _) => {
+                let last = seq.plus(len - 1);
+                inside(seq) || inside(last) || (seq.before(nxt) && nxt.at_most(last))
+            }
+        }
+    }
+
+    /// Something that is not in the window is answered with where we are.
+    fn answer_stranger(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+        // Two sides answer one another's bytes only as long as there are some; a
+        // SYN takes a number, too, and is answered now and then (RFC 5961 §4.2).
+        if arrived.len() > 0 && !arrived.has(Flags::SYN) {
+            // The last to be acknowledged, which comes again: its timestamp is
+            // echoed, or the sender would measure from when it came first. Who
+            // knows where it ends knows the window, too.
+            if arrived.seq.plus(arrived.len()) == self.receive.nxt {
+                self.note_timestamp(now_ns, arrived.seq, arrived.repr.options.timestamps);
+            }
+            // What comes again tells that our acknowledgment was lost.
+            self.receive
+                .came_again(arrived.data_seq(), arrived.payload.len());
+            self.ack_now = true;
+            // A FIN that comes again starts TIME-WAIT anew.
+            if self.state == State::TimeWait {
+                self.timers.idle_ns = None;
+            }
+        } else {
+            self.challenge(now_ns);
+        }
+    }
+
+    /// An acknowledgment that asks a stranger for proof (RFC 5961).
+    fn challenge(&mut self, now_ns: u64) {
+        let lately = |then_ns: NonZeroU64| now_ns < then_ns.get() + CHALLENGE_EACH_NS;
+        if !self.challenged_ns.is_some_and(lately) {
+            self.challenged_ns = NonZeroU64::new(now_ns.max(1));
+            self.ack_now = true;
+        }
+    }
+
+    fn reset(&mut self) {
+        let error = match self.state {
+            State::SynReceived if !self.is_early() => TcpError::Refused,
+            State::TimeWait => return self.end(None),
+            // All that it wanted to say has come.
+            State::CloseWait => TcpError::Shut,
+            _ => TcpError::Reset,
+        };
+        self.end(Some(error));
+    }
+
+    fn take_text(&mut self, now_ns: u64, arrived: &Arrived<'_>) {
+        let receives = matches!(
+            self.state,
+            State::Established | State::FinWait1 | State::FinWait2
+        );
+        if !receives {
+            // The peer has said that nothing follows.
+            self.ack_now |= arrived.len() > 0;
+            return;
+        }
+        if self.ecn && arrived.has(Flags::CWR) {
+            self.echo_mark = false;
+        }
+        self.echo_mark |= self.ecn && arrived.marked;
+        if !arrived.payload.is_empty() {
+            let before = self.receive.nxt;
+            let taken = self.receive.take(arrived.data_seq(), arrived.payload);
+            let more = self.receive.nxt.since(before);
+            self.received(now_ns, more, arrived.repr.options.timestamps);
+            self.owe_ack(now_ns, taken);
+        }
+        if arrived.has(Flags::FIN) {
+            self.take_fin(now_ns, arrived.data_seq().plus(arrived.payload.len()));
+        } else {
+            self.ack_now |= self.end_if_all_came();
+        }
+    }
+
+    /// So many bytes came in order; the window may follow.
+    #[inline]
+    pub(super) fn received(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
+        add(&mut self.counts.bytes_in, count);
+        self.forget_urgent();
+        if self.receive.may_widen() {
+            self.widen(now_ns, count, timestamps);
+        }
+    }
+
+    fn widen(&mut self, now_ns: u64, count: usize, timestamps: Option<(u32, u32)>) {
+        if let (Some(_), Some((_, echo))) = (self.timestamps, timestamps)
+            && count >= self.mss_received.into()
+        {
+            let age_ms = self.clock(now_ns).wrapping_sub(echo);
+            self.receive.measured(1000 * age_ms.clamp(1, 60_000));
+        }
+        // Timestamps tell milliseconds: shorter paths are known by our own segments,
+        // which an answer on the way may have had; then the others say more.
+        let (told_ns, ours_ns) = (self.receive.rtt_ns(), self.rtt.srtt_ns());
+        let is_near = ours_ns.is_some_and(|ns| ns < NEAR_NS);
+        let near = is_near && told_ns.is_none_or(|ns| ns <= 2_000_000);
+        let rtt_ns = told_ns.or(ours_ns).unwrap_or(RTT_UNKNOWN_NS);
+        self.receive.follow(now_ns, count, rtt_ns, near);
+    }
+
+    /// Delays an acknowledgment, or not (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
+    #[inline]
+    pub(super) fn owe_ack(&mut self, now_ns: u64, taken: Taken) {
+        match taken {
+            Taken::InOrder if self.quick > 0 && !self.interactive => {
+                self.quick -= 1;
+                self.ack_now = true;
+            }
+            Taken::InOrder if self.receive.nxt.since(self.acknowledged) < 2 * self.mss => {
+                if self.timers.ack_ns.is_none() {
+                    self.timers.ack_ns = at(now_ns + DELAYED_ACK_NS);
+                }
+            }
+            Taken::InOrder => self.ack_now = true,
+            Taken::Filled | Taken::OutOfOrder | Taken::Duplicate => {
+                self.quick = QUICK;
+                self.ack_now = true;
+            }
+        }
+    }
+
+    /// The peer's FIN came, behind the bytes before `fin` (RFC 9293 §3.10.7.4,
+    /// eighth).
+    #[inline]
+    pub(super) fn take_fin(&mut self, now_ns: u64, fin: Seq) {
+        let opens = self.state == State::Established;
+        // One beyond the window comes again.
+        if fin.at_most(self.receive.edge) {
+            self.receive.finish(fin);
+        }
+        if self.end_if_all_came() && opens && !self.ack_now {
+            let by_ns = ns(self.timers.ack_ns).unwrap_or(u64::MAX);
+            self.timers.ack_ns = at(by_ns.min(now_ns + FIN_ACK_NS));
+        } else {
+            self.ack_now = true;
+        }
+    }
+
+    /// The peer's FIN counts when all before it has come; whether that is so now.
+    fn end_if_all_came(&mut self) -> bool {
+        if self.receive.fin != Some(self.receive.nxt) {
+            return false;
+        }
+        self.receive.nxt = self.receive.nxt.plus(1);
+        self.receive.edge = self.receive.edge.max(self.receive.nxt);
+        match self.state {
+            State::Established => self.state = State::CloseWait,
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2 => self.wait(),
+            _ => {}
+        }
+        true
+    }
+
+    /// Both have closed; the time to wait starts, whatever was waited for
+    /// before.
+    pub(super) fn wait(&mut self) {
+        self.state = State::TimeWait;
+        self.timers.idle_ns = None;
+    }
+}

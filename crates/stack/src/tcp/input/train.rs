@@ -1,0 +1,226 @@
+//! Trains of segments: what a bulk sender writes in one go differs in number,
+//! checksum and bytes alone. The headers of one that took the fast path say what
+//! those of the next will be, all of them (Jacobson's header prediction), and so
+//! what there is to do: check the sum, keep the bytes, move on.
+//!
+//! Segments are remembered only where an acknowledgment is already due at once,
+//! and the application already told: then nothing else changes with the next.
+
+use super::ack::Told;
+use crate::header_filter::Parts;
+use crate::iface::{Host, Received};
+use crate::slab::Name;
+use crate::tcp::buffer::receive_buffer::Taken;
+use crate::tcp::connections::Tcp;
+use crate::tcp::info::count;
+use crate::tcp::pcb::{Pcb, State};
+use crate::tcp::seq::Seq;
+use weir_wire::checksum::Sum;
+use weir_wire::tcp::Repr;
+use weir_wire::{EtherType, Protocol, ethernet};
+
+/// Where the packet begins in a frame.
+const IP_AT: usize = ethernet::Repr::LEN;
+/// Words of the longest headers: Ethernet, IPv6, TCP with timestamps.
+const WORDS: usize = (IP_AT + 40 + Repr::LEN_MIN + 12).div_ceil(8);
+/// A segment with fewer bytes of payload is not remembered.
+const PAYLOAD_MIN: usize = 512;
+/// Where the number is in the TCP header.
+const SEQ_AT: usize = 4;
+
+/// See the module.
+pub(in crate::tcp) struct Train {
+    name: Name,
+    link: u8,
+    /// Where the TCP header and the payload begin, and bytes of the frame.
+    tcp_at: usize,
+    payload_at: usize,
+    frame_len: usize,
+    /// The headers, and which of their bits are those of the next; who sent the
+    /// frame does not count, and payload is none of them.
+    value: [u64; WORDS],
+    mask: [u64; WORDS],
+    /// The sum of the pseudo-header and the TCP header without its number and
+    /// its checksum.
+    rest: Sum,
+    timestamps: Option<(u32, u32)>,
+    /// What [`Slab::changes`](crate::slab::Slab::changes) said of the PCBs: what
+    /// was found of them then is so as long as that stays.
+    changes: u64,
+}
+
+/// Whether a segment is so long that it is worth being remembered.
+#[inline]
+pub(in crate::tcp) fn is_long(parts: &Parts<'_>) -> bool {
+    parts.transport.len() >= Repr::LEN_MIN + 12 + PAYLOAD_MIN
+}
+
+fn words(bytes: &[u8; 8 * WORDS]) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    words
+}
+
+impl Train {
+    /// What follows a packet in order, from which `told` was read.
+    fn behind(
+        host: &Host,
+        packet: &[u8],
+        parts: &Parts<'_>,
+        told: &Told<'_>,
+        (name, changes): (Name, u64),
+    ) -> Train {
+        let tcp_at = IP_AT + packet.len() - parts.transport.len();
+        let timestamps_len = if told.timestamps.is_some() { 12 } else { 0 };
+        let payload_at = tcp_at + Repr::LEN_MIN + timestamps_len;
+        let (mut value, mut mask) = ([0; 8 * WORDS], [0; 8 * WORDS]);
+        value[..6].copy_from_slice(&host.hardware().0);
+        let ether_type = match packet[0] >> 4 {
+            4 => EtherType::IPV4,
+            _ => EtherType::IPV6,
+        };
+        value[12..IP_AT].copy_from_slice(&ether_type.0.to_be_bytes());
+        value[IP_AT..payload_at].copy_from_slice(&packet[..payload_at - IP_AT]);
+        mask[..payload_at].fill(0xff);
+        let checksum_at = tcp_at + usize::from(Repr::CHECKSUM_AT);
+        for (at, len) in [(6, 6), (tcp_at + SEQ_AT, 4), (checksum_at, 2)] {
+            value[at..at + len].fill(0);
+            mask[at..at + len].fill(0);
+        }
+        let header = Sum::new().bytes(&value[tcp_at..payload_at]);
+        Train {
+            name,
+            link: host.link,
+            tcp_at,
+            payload_at,
+            frame_len: IP_AT + packet.len(),
+            value: words(&value),
+            mask: words(&mask),
+            rest: parts.pseudo(Protocol::TCP.0).and(header),
+            timestamps: told.timestamps,
+            changes,
+        }
+    }
+
+    /// Whether a frame's headers are those of the next, but for its number.
+    #[inline]
+    fn continues(&self, frame: &[u8]) -> bool {
+        let Some(header) = frame.as_chunks().0.first_chunk::<WORDS>() else {
+            return false;
+        };
+        let mut differs = 0;
+        for ((word, value), mask) in header.iter().zip(&self.value).zip(&self.mask) {
+            differs |= (u64::from_ne_bytes(*word) ^ value) & mask;
+        }
+        differs == 0 && frame.len() == self.frame_len
+    }
+}
+
+impl Tcp {
+    /// Whether a frame may be next in a train.
+    #[inline]
+    pub(crate) fn expects_train(&self) -> bool {
+        self.train.is_some()
+    }
+
+    /// Takes a frame whose segment is next in the train: whether its checksum is
+    /// right. `None` if it is not next, and nothing has changed.
+    #[inline]
+    pub(crate) fn take_next(
+        &mut self,
+        now_ns: u64,
+        frame: &[u8],
+        received: &Received,
+    ) -> Option<bool> {
+        let train = self.train.as_ref()?;
+        let same_way = received.link == train.link && received.channel.is_none();
+        let as_before = same_way && !received.vouched && self.pcbs.changes() == train.changes;
+        if !as_before || !train.continues(frame) {
+            return None;
+        }
+        let pcb = self.pcbs.get_mut_unseen(train.name)?;
+        let taken = pcb.take_next(now_ns, train, frame);
+        if pcb.quick > 0 {
+            self.train = None;
+        }
+        taken
+    }
+
+    /// Remembers a long segment that was taken, if the next may be like it.
+    #[inline(never)]
+    pub(in crate::tcp) fn remember(
+        &mut self,
+        now_ns: u64,
+        host: &Host,
+        name: Name,
+        (packet, parts): (&[u8], &Parts<'_>),
+        received: Received,
+    ) {
+        let ip_len = packet.len() - parts.transport.len();
+        let is_v6 = packet[0] >> 4 == 6;
+        let whole = ip_len == if is_v6 { 40 } else { 20 };
+        if received.vouched || received.channel.is_some() || !whole {
+            return;
+        }
+        if let Some(pcb) = self.pcbs.get(name)
+            && let Some(told) = pcb.told(parts.transport)
+            && pcb.needs_nothing_more(now_ns, &told)
+        {
+            let whose = (name, self.pcbs.changes());
+            self.train = Some(Train::behind(host, packet, parts, &told, whose));
+        }
+    }
+}
+
+impl Pcb {
+    /// Whether more bytes in order, with which the same is told, leave nothing to
+    /// do but to keep them.
+    fn needs_nothing_more(&self, now_ns: u64, told: &Told<'_>) -> bool {
+        let receives = matches!(
+            self.state,
+            State::Established | State::FinWait1 | State::FinWait2
+        );
+        let is_plain = receives && !self.released && self.is_plain();
+        let says_nothing = self.ack_now && self.quick == 0 && self.is_ready && self.is_told;
+        let hears_nothing = self.knows(told.ack, told.wnd) && !self.is_old(now_ns, told.timestamps);
+        is_plain && says_nothing && hears_nothing
+    }
+
+    /// [`Pcb::take_plain`] of a frame that continues a train. Whatever else that
+    /// does, it has done with the segment before, which was as long and told the same:
+    /// echoed are the timestamps of what is acknowledged next.
+    #[inline(always)]
+    fn take_next(&mut self, now_ns: u64, train: &Train, frame: &[u8]) -> Option<bool> {
+        let (headers, payload) = frame.split_at_checked(train.payload_at)?;
+        let header = headers
+            .get(train.tcp_at..)?
+            .first_chunk::<{ Repr::LEN_MIN }>()?;
+        let word = |at: usize| [header[at], header[at + 1], header[at + 2], header[at + 3]];
+        let seq = Seq(u32::from_be_bytes(word(SEQ_AT)));
+        let checksum_at = usize::from(Repr::CHECKSUM_AT);
+        let checksum = u16::from_be_bytes([header[checksum_at], header[checksum_at + 1]]);
+        let in_order = seq == self.receive.nxt
+            && payload.len() <= self.receive.window()
+            && payload.len() <= self.receive.spare();
+        if !in_order {
+            return None;
+        }
+        let sum = train.rest.double(seq.0).word(checksum);
+        if sum.and(self.receive.stage_summed(payload)).finish() != 0 {
+            return Some(false);
+        }
+        count(&mut self.counts.segments_in, 1);
+        self.last_received_ns = now_ns;
+        self.heard(now_ns);
+        self.send.same_window(seq);
+        self.receive.commit(payload.len());
+        self.received(now_ns, payload.len(), train.timestamps);
+        if self.quick > 0 {
+            // It has been silent for long.
+            self.owe_ack(now_ns, Taken::InOrder);
+        }
+        Some(true)
+    }
+}

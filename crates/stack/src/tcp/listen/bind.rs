@@ -1,0 +1,135 @@
+//! Where listeners are: one at a place, or several if all of them agree
+//! (`SO_REUSEPORT`), at one version of IP, or at both (RFC 3493 §5.3).
+
+use super::handshake::Listener;
+use crate::links::{Hosts, plain};
+use crate::pcb::{InsertError, PcbId};
+use crate::ports;
+use crate::slab::Name;
+use crate::tcp::{Listen, ListenerId, Tcp, TcpError, TcpOptions};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Listeners that share a place with others, by the one that the table of
+/// listeners has; it is among them.
+pub(in crate::tcp) type Mates = BTreeMap<u32, Vec<Name>>;
+
+impl Tcp {
+    pub(crate) fn listen(
+        &mut self,
+        hosts: &Hosts,
+        local: SocketAddr,
+        listen: Listen,
+    ) -> Result<ListenerId, TcpError> {
+        if !local.ip().is_unspecified() && !hosts.is_ours(local.ip()) {
+            return Err(TcpError::Address(local));
+        }
+        let mut local = plain(local);
+        let both = listen.both_versions && local.ip() == Ipv6Addr::UNSPECIFIED;
+        if local.port() == 0 {
+            let listening = &mut self.listening;
+            let port = ports::free(&mut self.rng, |port| {
+                let any4 = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+                listening.find(local.ip(), port).is_none()
+                    && !(both && listening.find(any4, port).is_some())
+            });
+            local.set_port(port.ok_or(TcpError::Full)?);
+        }
+        let name = self.listeners.insert(Listener {
+            local,
+            both,
+            shared: listen.shared,
+            options: TcpOptions::default(),
+            backlog: listen.backlog.max(1),
+            half_open: 0,
+            fast_open: None,
+            fast_pending: 0,
+            opened: VecDeque::new(),
+            cookie_ns: None,
+            is_told: false,
+        });
+        let taken = match self.take_place(name) {
+            Ok(()) => return Ok(ListenerId(name)),
+            Err(InsertError::Exists(first)) if self.join(first, name) => {
+                return Ok(ListenerId(name));
+            }
+            Err(InsertError::Exists(_)) => TcpError::InUse(local),
+            Err(InsertError::Full | InsertError::Name(_)) => TcpError::Full,
+        };
+        self.listeners.remove(name);
+        Err(taken)
+    }
+
+    /// Enters a listener at its place.
+    fn take_place(&mut self, name: Name) -> Result<(), InsertError> {
+        let Some(listener) = self.listeners.get(name) else {
+            return Ok(());
+        };
+        let (ip, port) = (listener.local.ip(), listener.local.port());
+        match listener.both {
+            true => self.listening.insert_dual(port, PcbId(name.index)),
+            false => self.listening.insert(ip, port, PcbId(name.index)),
+        }
+    }
+
+    /// Lets a listener share the place of `first`, if both want to.
+    fn join(&mut self, first: PcbId, name: Name) -> bool {
+        let at = |name: Name| {
+            let listener = self.listeners.get(name).filter(|one| one.shared);
+            listener.map(|one| (one.local, one.both))
+        };
+        let Some(other) = self.listeners.at(first.0) else {
+            return false;
+        };
+        let agree = at(other).is_some() && at(other) == at(name);
+        if agree {
+            let mates = self.mates.entry(first.0);
+            mates.or_insert_with(|| vec![other]).push(name);
+        }
+        agree
+    }
+
+    /// Who takes what comes for this place from there: of several always the
+    /// same, by a hash that nobody else can compute.
+    pub(in crate::tcp) fn listener_at(
+        &mut self,
+        local: &SocketAddr,
+        remote: &SocketAddr,
+    ) -> Option<Name> {
+        let first = self.listening.find(local.ip(), local.port())?;
+        match self.mates.get(&first.0) {
+            None => self.listeners.at(first.0),
+            Some(mates) => {
+                let hash = self.secret.choice(*local, *remote);
+                mates.get(hash as usize % mates.len()).copied()
+            }
+        }
+    }
+
+    /// A listener is gone, and its place another's if it was shared.
+    pub(in crate::tcp) fn leave_place(&mut self, name: Name, local: SocketAddr) {
+        let shared = self.mates.iter().find(|(_, mates)| mates.contains(&name));
+        let Some((&first, _)) = shared else {
+            self.listening.remove(local.ip(), local.port());
+            return;
+        };
+        let Some(mut mates) = self.mates.remove(&first) else {
+            return;
+        };
+        mates.retain(|mate| *mate != name);
+        let next = mates[0];
+        if first == name.index {
+            self.listening.remove(local.ip(), local.port());
+            let entered = self.take_place(next);
+            debug_assert!(entered.is_ok(), "its place was just given up");
+        }
+        if mates.len() > 1 {
+            let first = if first == name.index {
+                next.index
+            } else {
+                first
+            };
+            self.mates.insert(first, mates);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Listeners: what becomes of segments for no connection, and of connections
+//! that nobody has accepted (RFC 9293 §3.10.7.1, §3.10.7.2; RFC 4987).
+
+pub(super) mod bind;
+pub(super) mod fastopen;
+pub(super) mod handshake;
+
+use super::connections::{CONNECTIONS_MAX, send};
+use super::input::{Arrived, Effect, MSS_TOLD_MIN, mss_told};
+use super::pcb::Pcb;
+use super::seq::Seq;
+use super::{ListenerId, Tcp, TcpId, TcpOptions};
+use crate::iface::{DropReason, Host, Incoming};
+use crate::links::Hosts;
+use crate::slab::Name;
+use fastopen::{Judged, Opening};
+use handshake::{HALF_OPEN_ALL_MAX, HALF_OPEN_MAX, Remembered};
+use std::net::SocketAddr;
+use weir_wire::tcp::{Flags, Options, Repr};
+
+impl Tcp {
+    /// RFC 9293 §3.10.7.2, and §3.10.7.1 where nobody listens.
+    pub(super) fn arrives_at_listener(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        incoming: &Incoming<'_>,
+        ends: &(SocketAddr, SocketAddr),
+        arrived: &Arrived<'_>,
+    ) -> Result<(), DropReason> {
+        let Some(name) = self.listener_at(&ends.0, &ends.1) else {
+            self.refuse(now_ns, host, incoming, arrived);
+            return Err(DropReason::SegmentRefused);
+        };
+        if arrived.has(Flags::RST) {
+            return Err(DropReason::SegmentRefused);
+        }
+        if arrived.has(Flags::ACK) {
+            let taken = self.take_cookie(now_ns, host, name, *ends, arrived);
+            if taken == Err(DropReason::SegmentRefused) {
+                self.refuse(now_ns, host, incoming, arrived);
+            }
+            return taken;
+        }
+        // A SYN that ends what it begins is nothing that a host sends, and is dropped
+        // as Linux does it.
+        if !arrived.has(Flags::SYN) || arrived.has(Flags::FIN) {
+            return Err(DropReason::SegmentRefused);
+        }
+        if mss_told(&arrived.repr.options) < MSS_TOLD_MIN {
+            self.refuse(now_ns, host, incoming, arrived);
+            return Err(DropReason::SegmentRefused);
+        }
+        let left = self.left();
+        let is_full = self.connections() >= CONNECTIONS_MAX;
+        let listener = self.listeners.get_mut(name).expect("it was found");
+        let options = listener.options;
+        if listener.opened.len() >= listener.backlog {
+            return Err(DropReason::BacklogFull);
+        }
+        let flooded = listener.half_open >= HALF_OPEN_MAX || self.half_open >= HALF_OPEN_ALL_MAX;
+        if flooded || is_full {
+            listener.cookie_ns = Some(now_ns);
+            self.send_cookie(now_ns, host, options, *ends, arrived);
+            return Ok(());
+        }
+        let judged = listener.judge(ends.0.ip(), ends.1.ip(), arrived);
+        let taken = matches!(judged, Judged::Taken);
+        let (kept, config, secret) = (self.parts.take(), &self.config, &self.secret);
+        let mut pcb = Pcb::connecting(kept, config, secret, host, now_ns, ends);
+        pcb.set_options(options);
+        pcb.answer(now_ns, arrived);
+        pcb.arm();
+        pcb.listener = Some(name);
+        pcb.receive.set_memory(left);
+        match judged {
+            Judged::Plain => {}
+            Judged::Cookie(cookie) => pcb.opening = Some(Box::new(Opening::with(cookie))),
+            Judged::Taken => pcb.take_early(now_ns, arrived, name),
+        }
+        pcb.is_half_open = !taken;
+        self.half_open += usize::from(!taken);
+        listener.half_open += usize::from(!taken);
+        listener.fast_pending += usize::from(taken);
+        let connection = self.enter(now_ns, pcb);
+        if taken {
+            self.queue(name, connection);
+        }
+        Ok(())
+    }
+
+    /// A connection is open: its listener, or whoever opened it, is told.
+    pub(super) fn opened(&mut self, now_ns: u64, host: &mut Host, name: Name) {
+        let Some(pcb) = self.pcbs.get_mut(name) else {
+            return;
+        };
+        let Some(listener_name) = pcb.listener else {
+            return;
+        };
+        self.half_open -= usize::from(std::mem::take(&mut pcb.is_half_open));
+        let Some(listener) = self.listeners.get_mut(listener_name) else {
+            // It was closed meanwhile, and nobody else will have it.
+            pcb.released = true;
+            self.abort(now_ns, host, name, None);
+            return;
+        };
+        listener.half_open -= 1;
+        self.queue(listener_name, name);
+    }
+
+    /// A listener has one more connection to be accepted.
+    fn queue(&mut self, listener_name: Name, name: Name) {
+        let Some(listener) = self.listeners.get_mut(listener_name) else {
+            return;
+        };
+        listener.opened.push_back(TcpId(name));
+        if !std::mem::replace(&mut listener.is_told, true) {
+            self.told_listeners.push_back(listener_name);
+        }
+    }
+
+    /// A SYN is answered without anything being kept.
+    pub(super) fn send_cookie(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        out: TcpOptions,
+        (local, remote): (SocketAddr, SocketAddr),
+        syn: &Arrived<'_>,
+    ) {
+        host.counters.cookies_out += 1;
+        let remembered = Remembered::of(syn, &self.config);
+        let (kept, config, secret) = (self.parts.take(), &self.config, &self.secret);
+        let ends = (local, remote);
+        let mut pcb = Pcb::connecting(kept, config, secret, host, now_ns, &ends);
+        pcb.set_options(out);
+        pcb.answer(now_ns, syn);
+        let cookie = self
+            .secret
+            .cookie(now_ns, local, remote, syn.seq, remembered.mss);
+        let timestamps = pcb
+            .timestamps
+            .map(|ours| (remembered.timestamp(pcb.clock(now_ns)), ours.recent));
+        // Without timestamps nothing but the segment size is remembered.
+        let keeps = timestamps.is_some();
+        let options = Options {
+            mss: Some(pcb.mss_ours()),
+            window_scale: remembered
+                .scale
+                .filter(|_| keeps)
+                .map(|_| pcb.receive.scale),
+            sack_permitted: remembered.sack && keeps,
+            timestamps,
+            ..Options::default()
+        };
+        let ecn = if remembered.ecn && keeps {
+            Flags::ECE
+        } else {
+            Flags::default()
+        };
+        let repr = Repr {
+            src_port: local.port(),
+            dst_port: remote.port(),
+            seq: cookie.0,
+            ack: syn.seq.plus(1).0,
+            flags: Flags::SYN | Flags::ACK | ecn,
+            window: pcb.receive.advertise_on_syn(),
+            urgent: 0,
+            options,
+        };
+        send(now_ns, host, out, pcb.addresses(), &repr);
+    }
+
+    /// An acknowledgment of a cookie of ours opens the connection.
+    pub(super) fn take_cookie(
+        &mut self,
+        now_ns: u64,
+        host: &mut Host,
+        name: Name,
+        (local, remote): (SocketAddr, SocketAddr),
+        arrived: &Arrived<'_>,
+    ) -> Result<(), DropReason> {
+        let is_full = self.connections() >= CONNECTIONS_MAX;
+        let listener = self
+            .listeners
+            .get_mut(name)
+            .ok_or(DropReason::SegmentRefused)?;
+        let lately = |given_ns: u64| now_ns.saturating_sub(given_ns) < 128_000_000_000;
+        if arrived.has(Flags::SYN) || !listener.cookie_ns.is_some_and(lately) {
+            return Err(DropReason::SegmentRefused);
+        }
+        let (irs, cookie) = (arrived.seq.minus(1), Seq(arrived.repr.ack).minus(1));
+        let mss = self.secret.open_cookie(now_ns, local, remote, irs, cookie);
+        let mss = mss.ok_or(DropReason::SegmentRefused)?;
+        if listener.opened.len() >= listener.backlog || is_full {
+            return Err(DropReason::BacklogFull);
+        }
+        listener.half_open += 1;
+        host.counters.cookies_back += 1;
+        let out = listener.options;
+        let timestamps = arrived
+            .repr
+            .options
+            .timestamps
+            .filter(|_| self.config.timestamps);
+        let remembered = Remembered::from_echo(mss, timestamps.map(|(_, echo)| echo), &self.config);
+        let ecn = if remembered.ecn {
+            Flags::ECE | Flags::CWR
+        } else {
+            Flags::default()
+        };
+        let repr = Repr {
+            seq: irs.0,
+            flags: Flags::SYN | ecn,
+            options: remembered.options(timestamps),
+            ..*arrived.repr
+        };
+        let syn = Arrived {
+            repr: &repr,
+            seq: irs,
+            payload: &[],
+            marked: false,
+        };
+        let (config, secret, ends) = (&self.config, &self.secret, (local, remote));
+        let mut pcb = Pcb::connecting(None, config, secret, host, now_ns, &ends);
+        pcb.set_options(out);
+        pcb.answer_cookie(now_ns, &syn, cookie, &self.config);
+        pcb.listener = Some(name);
+        pcb.is_half_open = true;
+        self.half_open += 1;
+        pcb.receive.set_memory(self.left());
+        let name = self.enter(now_ns, pcb);
+        let pcb = self.pcbs.get_mut(name).expect("it was entered");
+        if pcb.arrives(now_ns, arrived) == Effect::Opened {
+            self.opened(now_ns, host, name);
+        }
+        self.settle(now_ns, name);
+        Ok(())
+    }
+
+    /// A listener is gone: so are the connections nobody accepted.
+    pub(crate) fn close_listener(&mut self, now_ns: u64, hosts: &mut Hosts, id: ListenerId) {
+        let Some(listener) = self.listeners.remove(id.0) else {
+            return;
+        };
+        self.leave_place(id.0, listener.local);
+        self.told_listeners.retain(|name| *name != id.0);
+        for TcpId(name) in listener.opened {
+            let Some(pcb) = self.pcbs.get_mut(name) else {
+                continue;
+            };
+            (pcb.listener, pcb.released) = (None, true);
+            let host = hosts.at_mut(pcb.link);
+            self.abort(now_ns, host, name, None);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A segment is written: to the link in place, cut if it is longer than the
+//! path takes, or to wait for the next hop's address.
+
+use crate::iface::{Frame, Gso, Header, Host, Partial, RUN_MAX, Way};
+use crate::stack::Outlet;
+use crate::tcp::buffer::send_buffer::Send;
+use crate::tcp::seq::Seq;
+use weir_wire::checksum::Sum;
+use weir_wire::tcp::{Flags, Options, Plain, Repr};
+
+/// Bytes of the longest headers: Ethernet, IPv6, TCP with all its options.
+const HEADERS_MAX: usize = 14 + 40 + 60;
+
+/// Bytes of payload in a segment that the link cuts: with all headers no more
+/// than an IP packet's length can say.
+pub(in crate::tcp) const BURST_MAX: usize = 65_535 - 60 - 60;
+
+/// Of these as many as are cut into full segments of `most`.
+pub(in crate::tcp) fn frame_len(most: usize) -> usize {
+    (BURST_MAX / most).max(1) * most
+}
+
+/// One that is to be written.
+pub(in crate::tcp) struct Outgoing<'a> {
+    pub(in crate::tcp) start: Seq,
+    pub(in crate::tcp) payload_len: usize,
+    /// The urgent pointer; 0 for none. What has one has options by themselves.
+    pub(in crate::tcp) urgent: u16,
+    pub(in crate::tcp) traffic_class: u8,
+    pub(in crate::tcp) header: Plain,
+    /// Its options, if they are others than timestamps alone.
+    pub(in crate::tcp) options: Option<&'a Options>,
+    /// Bytes of all its options.
+    pub(in crate::tcp) options_len: usize,
+}
+
+impl Outgoing<'_> {
+    fn header_len(&self) -> usize {
+        Repr::LEN_MIN + self.options_len
+    }
+
+    fn repr(&self, options: &Options) -> Repr {
+        let urgent = match self.urgent {
+            0 => Flags::default(),
+            _ => Flags::URG,
+        };
+        Repr {
+            flags: self.header.flags | urgent,
+            urgent: self.urgent,
+            options: *options,
+            ..self.header.repr()
+        }
+    }
+
+    /// Writes its header; `rest` is the sum of pseudo-header and payload.
+    fn emit_summed(&self, header: &mut [u8], rest: Sum) {
+        match self.options {
+            Some(options) => self.repr(options).emit_summed(header, rest),
+            None => self.header.emit(header, |sum| sum.and(rest).finish()),
+        }
+    }
+
+    /// Writes its header for a link that completes the checksum.
+    fn emit_partial(&self, header: &mut [u8], pseudo: Sum) {
+        match self.options {
+            Some(options) => self.repr(options).emit_partial(header, pseudo),
+            None => self.header.emit(header, |_| pseudo.partial()),
+        }
+    }
+
+    /// Writes it to the link, cut into segments of `most` bytes if it is
+    /// longer, here or there; gives how many bytes of payload are out, and
+    /// `None` if the link takes nothing.
+    #[inline]
+    pub(in crate::tcp) fn emit(
+        &mut self,
+        way: &Way,
+        send: &Send,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        most: usize,
+    ) -> Option<usize> {
+        let cuts = match way.is_v6() {
+            true => host.offload.tso6,
+            false => host.offload.tso4,
+        };
+        let mut done = 0;
+        if self.payload_len > most && !cuts {
+            done = self.emit_full(way, send, host, out, most);
+            if self.payload_len > most {
+                return Some(done).filter(|done| *done > 0);
+            }
+        }
+        if self.payload_len > BURST_MAX && cuts {
+            return self.emit_run(way, send, host, out, most);
+        }
+        let written = self.emit_rest(way, send, host, out, most);
+        done += if written { self.payload_len } else { 0 };
+        Some(done).filter(|done| written || *done > 0)
+    }
+
+    /// Writes all but its last bytes in segments of `most`, whose headers differ
+    /// in two fields; gives how many bytes are out. What is left stays.
+    #[inline(never)]
+    fn emit_full(
+        &mut self,
+        way: &Way,
+        send: &Send,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        most: usize,
+    ) -> usize {
+        let (start, header_len) = (way.len(), self.header_len());
+        let mut template = [0; HEADERS_MAX];
+        let template = &mut template[..start + header_len];
+        let (head, header) = template.split_at_mut(start);
+        way.write(head, self.traffic_class, header_len + most);
+        let (first, flags) = (self.header.seq, self.header.flags);
+        // What ends here ends with the last of them.
+        self.header.flags = Flags(flags.0 & !(Flags::FIN | Flags::PSH).0);
+        self.header.seq = 0;
+        self.emit_partial(header, Sum::new());
+        (self.header.seq, self.header.flags) = (first, flags);
+        let rest = way.pseudo(header_len + most);
+        let rest = rest.and(Sum::new().bytes(header));
+        let mut done = 0;
+        while self.payload_len > most
+            && let Some(frame) = out.reserve(template.len() + most)
+        {
+            let (headers, payload) = frame.split_at_mut(template.len());
+            write_headers(headers, template);
+            let sum = rest.double(self.header.seq);
+            let sum = sum.and(send.payload_summed(self.start, payload));
+            let header = &mut headers[start..];
+            header[4..8].copy_from_slice(&self.header.seq.to_be_bytes());
+            let at = usize::from(Repr::CHECKSUM_AT);
+            header[at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
+            out.submit();
+            host.counters.frames_out += 1;
+            self.start = self.start.plus(most);
+            self.header.seq = self.start.0;
+            self.payload_len -= most;
+            done += most;
+        }
+        done
+    }
+
+    /// Writes it in several pieces that the link cuts, as a run; gives how many bytes
+    /// are out, and `None` if the link takes nothing.
+    #[inline(never)]
+    fn emit_run(
+        &mut self,
+        way: &Way,
+        send: &Send,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        most: usize,
+    ) -> Option<usize> {
+        let (each, flags) = (frame_len(most), self.header.flags);
+        let (way_len, header_len) = (way.len(), self.header_len());
+        let mut heads = [[0; HEADERS_MAX]; RUN_MAX];
+        let mut lens = [0; RUN_MAX];
+        let mut left = self.payload_len;
+        for (head, len) in heads.iter_mut().zip(&mut lens) {
+            *len = left.min(each);
+            left -= *len;
+            let (head, header) = head[..way_len + header_len].split_at_mut(way_len);
+            // What goes out together is to be read together; a FIN ends it.
+            self.header.flags = match left {
+                0 => flags | Flags::PSH,
+                _ => Flags(flags.0 & !(Flags::FIN | Flags::PSH).0),
+            };
+            way.write(head, self.traffic_class, header_len + *len);
+            self.emit_partial(header, way.pseudo(header_len + *len));
+            self.header.seq = self.header.seq.wrapping_add(*len as u32);
+            if left == 0 {
+                break;
+            }
+        }
+        let mut start = self.start;
+        let run: [Frame<'_>; RUN_MAX] = std::array::from_fn(|at| {
+            let payload = send.slices(start, lens[at]);
+            start = start.plus(lens[at]);
+            Frame {
+                head: &heads[at][..way_len + header_len],
+                partial: self.partial(way, most, lens[at] > most),
+                payload,
+            }
+        });
+        let count = lens.iter().take_while(|len| **len > 0).count();
+        let taken = out.submit_run(&run[..count]);
+        host.counters.frames_out += taken as u64;
+        let done = lens[..taken].iter().sum();
+        (taken > 0).then_some(done)
+    }
+
+    /// What the link has to do to it.
+    fn partial(&self, way: &Way, most: usize, cut: bool) -> Partial {
+        Partial {
+            checksum_start: way.len() as u16,
+            checksum_offset: Repr::CHECKSUM_AT,
+            gso: cut.then(|| Gso {
+                size: most as u16,
+                header_len: (way.len() + self.header_len()) as u16,
+                v6: way.is_v6(),
+            }),
+        }
+    }
+
+    /// Writes it in one piece; false if the link takes no more.
+    #[inline]
+    fn emit_rest(
+        &mut self,
+        way: &Way,
+        send: &Send,
+        host: &mut Host,
+        out: &mut dyn Outlet,
+        most: usize,
+    ) -> bool {
+        let header_len = self.header_len();
+        let len = header_len + self.payload_len;
+        // A link that computes the sum takes the bytes from where they lie.
+        let written = match host.offload.checksum {
+            true => header_len,
+            false => len,
+        };
+        let Some(frame) = out.reserve(way.len() + written) else {
+            return false;
+        };
+        let (head, segment) = frame.split_at_mut(way.len());
+        let (header, payload) = segment.split_at_mut(header_len);
+        way.write(head, self.traffic_class, len);
+        if host.offload.checksum {
+            let cut = self.payload_len > most;
+            if cut {
+                // What goes out together is to be read together.
+                self.header.flags = self.header.flags | Flags::PSH;
+            }
+            self.emit_partial(header, way.pseudo(len));
+            let partial = self.partial(way, most, cut);
+            out.submit_partial(partial, send.slices(self.start, self.payload_len));
+        } else {
+            let sum = send.payload_summed(self.start, payload);
+            self.emit_summed(header, way.pseudo(len).and(sum));
+            out.submit();
+        }
+        host.counters.frames_out += 1;
+        true
+    }
+
+    /// Lets it wait for the next hop's address.
+    pub(in crate::tcp) fn hold(&self, now_ns: u64, header: Header, send: &Send, host: &mut Host) {
+        let header_len = self.header_len();
+        let ip = Header {
+            traffic_class: self.traffic_class,
+            ..header
+        };
+        host.hold(now_ns, &ip, header_len + self.payload_len, |segment| {
+            send.payload(self.start, &mut segment[header_len..]);
+            let repr = match self.options {
+                Some(options) => self.repr(options),
+                None => self.header.repr(),
+            };
+            repr.emit(segment, ip.addresses);
+        });
+    }
+}
+
+/// Copies headers of the usual length without a call for so little.
+#[inline]
+fn write_headers(to: &mut [u8], from: &[u8]) {
+    const TIMED_V4: usize = 14 + 20 + Repr::LEN_MIN + 12;
+    match (to.as_mut_array::<TIMED_V4>(), from.as_array::<TIMED_V4>()) {
+        (Some(to), Some(from)) => *to = *from,
+        _ => to.copy_from_slice(from),
+    }
+}

@@ -1,0 +1,320 @@
+//! How much may be in the network: CUBIC (RFC 9438) and NewReno (RFC 5681),
+//! in bytes.
+
+use crate::tcp::seq::Seq;
+
+/// Which algorithm a connection uses.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Algorithm {
+    /// CUBIC (RFC 9438).
+    #[default]
+    Cubic,
+    /// Additive increase, multiplicative decrease (RFC 5681).
+    NewReno,
+}
+
+/// CUBIC's constants (RFC 9438 §4.6, §5).
+const BETA: f64 = 0.7;
+const C: f64 = 0.4;
+/// The most a window grows to, in bytes: no more than TCP can number.
+const WINDOW_MAX: usize = 1 << 30;
+
+/// The first window of a connection, in bytes (RFC 6928 §2).
+fn initial(mss: usize) -> usize {
+    (10 * mss).min((2 * mss).max(14_600))
+}
+
+/// CUBIC's memory of the last loss.
+#[derive(Clone, Debug, Default)]
+struct Cubic {
+    /// The window before the last reduction, in segments.
+    w_max: f64,
+    /// When growth began since, and with what window.
+    epoch: Option<Box<Epoch>>,
+}
+
+#[derive(Clone, Debug)]
+struct Epoch {
+    start_ns: u64,
+    /// Seconds until the window is back at its maximum.
+    k: f64,
+    /// What Reno's window would be, in segments.
+    w_est: f64,
+}
+
+/// How much of the window was used in the round trip that goes on.
+#[derive(Clone, Copy, Default, Debug)]
+struct Usage {
+    /// The window was the limit.
+    limited: bool,
+    /// There is one: something was sent.
+    begun: bool,
+    /// The most bytes that were in flight.
+    most: u32,
+    /// It ends when this is acknowledged.
+    until: Seq,
+}
+
+/// The window of one connection.
+#[derive(Clone, Debug)]
+pub(in crate::tcp) struct Congestion {
+    algorithm: Algorithm,
+    pub(in crate::tcp) cwnd: usize,
+    pub(in crate::tcp) ssthresh: usize,
+    mss: usize,
+    cubic: Cubic,
+    /// Bytes acknowledged that have not become window yet.
+    spare: usize,
+    usage: Usage,
+}
+
+impl Congestion {
+    pub(in crate::tcp) fn new(algorithm: Algorithm, mss: usize) -> Congestion {
+        Congestion {
+            algorithm,
+            cwnd: initial(mss),
+            ssthresh: WINDOW_MAX,
+            mss,
+            cubic: Cubic {
+                w_max: 0.0,
+                epoch: None,
+            },
+            spare: 0,
+            usage: Usage::default(),
+        }
+    }
+
+    /// Segments went out: `outstanding` bytes of numbers up to `nxt` are not
+    /// acknowledged, and the window was the limit, or not.
+    pub(in crate::tcp) fn used(&mut self, una: Seq, nxt: Seq, outstanding: usize, limited: bool) {
+        let usage = &mut self.usage;
+        let outstanding = u32::try_from(outstanding).unwrap_or(u32::MAX);
+        let over = !usage.begun || usage.until.at_most(una);
+        if over || limited || (!usage.limited && outstanding > usage.most) {
+            (usage.limited, usage.most) = (limited, outstanding);
+            (usage.begun, usage.until) = (true, nxt);
+        }
+    }
+
+    /// Whether the window is the limit, by what went out in this round trip:
+    /// in slow start it may be twice what was in flight (RFC 7661, in its
+    /// spirit).
+    pub(in crate::tcp) fn is_in_use(&self) -> bool {
+        let slow_start = self.cwnd < self.ssthresh;
+        self.usage.limited || (slow_start && self.cwnd < 2 * self.usage.most as usize)
+    }
+
+    /// How much faster than a window a round trip bytes may go, as a fraction:
+    /// so that nothing waits for the window to grow.
+    pub(in crate::tcp) fn pace(&self) -> (usize, u64) {
+        match self.cwnd < self.ssthresh / 2 {
+            true => (2, 1),
+            false => (6, 5),
+        }
+    }
+
+    /// Where slow start ends, if a loss has shown it.
+    pub(in crate::tcp) fn threshold(&self) -> Option<usize> {
+        (self.ssthresh < WINDOW_MAX).then_some(self.ssthresh)
+    }
+
+    /// The segment size is known, or has changed.
+    pub(in crate::tcp) fn set_mss(&mut self, mss: usize) {
+        self.cwnd = match self.cwnd == initial(self.mss) {
+            true => initial(mss),
+            false => (self.cwnd / self.mss.max(1)).max(1) * mss,
+        };
+        self.mss = mss;
+    }
+
+    /// Bytes have arrived while the window was in use.
+    pub(in crate::tcp) fn acknowledged(&mut self, bytes: usize, now_ns: u64, srtt_ns: u64) {
+        let mut bytes = bytes;
+        if self.cwnd < self.ssthresh {
+            let grown = bytes.min(self.ssthresh - self.cwnd);
+            self.cwnd += grown;
+            bytes -= grown;
+        }
+        if bytes > 0 {
+            match self.algorithm {
+                Algorithm::NewReno => self.grow(bytes, self.cwnd),
+                Algorithm::Cubic => self.grow_cubic(bytes, now_ns, srtt_ns),
+            }
+        }
+        self.cwnd = self.cwnd.min(WINDOW_MAX);
+    }
+
+    /// A segment more for each `per` bytes acknowledged.
+    fn grow(&mut self, bytes: usize, per: usize) {
+        self.spare += bytes;
+        let per = per.max(1);
+        if self.spare >= per {
+            // Never faster than slow start, though `per` may have shrunk.
+            self.cwnd += (self.spare / per * self.mss).min(bytes.max(self.mss));
+            self.spare %= per;
+        }
+    }
+
+    /// RFC 9438 §4.2 to §4.5.
+    fn grow_cubic(&mut self, bytes: usize, now_ns: u64, srtt_ns: u64) {
+        let mss = self.mss as f64;
+        let window = self.cwnd as f64 / mss;
+        let w_max = self.cubic.w_max.max(window);
+        let epoch = self.cubic.epoch.get_or_insert_with(|| {
+            Box::new(Epoch {
+                start_ns: now_ns,
+                k: ((w_max - window) / C).cbrt(),
+                w_est: window,
+            })
+        });
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let at = seconds(now_ns.saturating_sub(epoch.start_ns));
+        let cubic = |t: f64| C * (t - epoch.k).powi(3) + w_max;
+        // As fast as Reno would be, with its average over a cycle (§4.3).
+        let alpha = if epoch.w_est < w_max {
+            3.0 * (1.0 - BETA) / (1.0 + BETA)
+        } else {
+            1.0
+        };
+        epoch.w_est += alpha * bytes as f64 / self.cwnd as f64;
+        if cubic(at) < epoch.w_est {
+            self.cwnd = self.cwnd.max((epoch.w_est * mss) as usize);
+            return;
+        }
+        let target = cubic(at + seconds(srtt_ns)).clamp(window, 1.5 * window);
+        // One segment more for each `per` acknowledged; at least a hundredth
+        // of Reno's growth near the plateau.
+        let per = self.cwnd as f64 / (target - window).max(0.01);
+        self.grow(bytes, per as usize);
+    }
+
+    /// Something was lost or marked while `flight` bytes were in the network:
+    /// sets the threshold, and leaves the window to who asked.
+    pub(in crate::tcp) fn reduce(&mut self, flight: usize) {
+        let beta = match self.algorithm {
+            Algorithm::Cubic => BETA,
+            Algorithm::NewReno => 0.5,
+        };
+        let window = self.cwnd as f64 / self.mss as f64;
+        // Fast convergence (RFC 9438 §4.7): who shrinks leaves room.
+        self.cubic.w_max = match window < self.cubic.w_max {
+            true => window * (1.0 + BETA) / 2.0,
+            false => window,
+        };
+        self.cubic.epoch = None;
+        self.spare = 0;
+        // RFC 9438 §4.6 leaves it to whoever does not let an idle window grow to
+        // take the window itself, so that a single loss of little is not paid for
+        // by a connection's whole rate.
+        let from = match self.algorithm {
+            Algorithm::Cubic => self.cwnd,
+            Algorithm::NewReno => flight.min(self.cwnd),
+        };
+        self.ssthresh = ((from as f64 * beta) as usize).max(2 * self.mss);
+    }
+
+    /// The time-out struck: start over with one segment (RFC 5681 §3.1).
+    pub(in crate::tcp) fn collapse(&mut self) {
+        self.cwnd = self.mss;
+        self.cubic.epoch = None;
+    }
+
+    /// Nothing was sent for longer than a time-out (RFC 5681 §4.1).
+    pub(in crate::tcp) fn restart(&mut self) {
+        self.cwnd = self.cwnd.min(initial(self.mss));
+        self.cubic.epoch = None;
+    }
+
+    /// Growth by time stands still while the application is the limit
+    /// (RFC 9438 §5.8).
+    pub(in crate::tcp) fn not_in_use(&mut self) {
+        self.cubic.epoch = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: usize = 1000;
+    const RTT: u64 = 100_000_000;
+
+    /// A round trip in which the whole window is acknowledged.
+    fn round(congestion: &mut Congestion, now_ns: &mut u64) {
+        *now_ns += RTT;
+        for _ in 0..congestion.cwnd / MSS {
+            congestion.acknowledged(MSS, *now_ns, RTT);
+        }
+    }
+
+    #[test]
+    fn slow_start_doubles_and_reno_adds_one() {
+        let mut reno = Congestion::new(Algorithm::NewReno, MSS);
+        let mut now_ns = 0;
+        round(&mut reno, &mut now_ns);
+        assert_eq!(reno.cwnd, 20 * MSS);
+        reno.reduce(reno.cwnd);
+        assert_eq!(reno.ssthresh, 10 * MSS);
+        reno.cwnd = reno.ssthresh;
+        for more in 1..=5 {
+            round(&mut reno, &mut now_ns);
+            assert_eq!(reno.cwnd, (10 + more) * MSS);
+        }
+        reno.collapse();
+        assert_eq!(reno.cwnd, MSS);
+    }
+
+    /// RFC 9438, figure 1: K seconds after a loss the window is back.
+    #[test]
+    fn cubic_is_back_at_its_maximum_after_k() {
+        let mut cubic = Congestion::new(Algorithm::Cubic, MSS);
+        let mut now_ns = 0;
+        cubic.cwnd = 1000 * MSS;
+        cubic.reduce(cubic.cwnd);
+        assert_eq!(cubic.ssthresh, 700 * MSS);
+        cubic.cwnd = cubic.ssthresh;
+        let k = (1000.0 * (1.0 - BETA) / C).cbrt();
+        let rounds = (k * 1e9 / RTT as f64) as usize;
+        let mut windows = Vec::new();
+        for _ in 0..2 * rounds {
+            round(&mut cubic, &mut now_ns);
+            windows.push(cubic.cwnd / MSS);
+        }
+        let at_k = windows[rounds];
+        assert!((985..1015).contains(&at_k), "{at_k} after {k} s");
+        // Concave, flat, convex.
+        let gained = |from: usize, to: usize| windows[to] - windows[from];
+        assert!(gained(0, rounds / 2) > 5 * gained(rounds / 2, rounds));
+        assert!(gained(3 * rounds / 2, 2 * rounds - 1) > 5 * gained(rounds, 3 * rounds / 2));
+    }
+
+    #[test]
+    fn windows_never_vanish_nor_burst() {
+        for algorithm in [Algorithm::Cubic, Algorithm::NewReno] {
+            let mut congestion = Congestion::new(algorithm, MSS);
+            let mut now_ns = 0;
+            for step in 0..2000_u64 {
+                match step % 97 {
+                    13 => {
+                        congestion.reduce(congestion.cwnd / 2);
+                        congestion.cwnd = congestion.ssthresh;
+                    }
+                    57 => congestion.collapse(),
+                    71 => congestion.restart(),
+                    83 => congestion.not_in_use(),
+                    91 => now_ns += 60_000_000_000,
+                    _ => {}
+                }
+                let before = congestion.cwnd;
+                congestion.acknowledged(2 * MSS, now_ns, RTT);
+                now_ns += RTT / 10;
+                assert!(congestion.cwnd >= MSS && congestion.ssthresh >= 2 * MSS);
+                assert!(
+                    congestion.cwnd <= before + 2 * MSS,
+                    "{before} {}",
+                    congestion.cwnd
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Loss by time: RACK and tail loss probes (RFC 8985).
+
+use super::scoreboard::{Scoreboard, Sent};
+use crate::tcp::seq::Seq;
+
+/// Round trips for which a widened reordering window stays (§6.2: 16).
+const PERSIST: u8 = 16;
+/// Segments out of order that make waiting for more of them futile
+/// (§6.2: DupThresh).
+const DUP_THRESH: usize = 3;
+
+/// What was delivered last, and how far out of order segments come.
+#[derive(Clone, Debug, Default)]
+pub(in crate::tcp) struct Rack {
+    /// When the segment that was sent last of those delivered was sent, and
+    /// where it ends.
+    sent_ns: u64,
+    end: Option<Seq>,
+    rtt_ns: u64,
+    /// The highest number delivered.
+    fack: Option<Seq>,
+    /// How many numbers farther than what was delivered last a segment was that
+    /// came before it, at most.
+    farthest: u32,
+    /// Widened once for each round trip with a needless retransmission.
+    widened: u8,
+    persist: u8,
+    dsack_round: Option<Seq>,
+}
+
+/// What detection sees of the connection.
+#[derive(Clone, Copy)]
+pub(in crate::tcp) struct View {
+    pub(in crate::tcp) now_ns: u64,
+    pub(in crate::tcp) srtt_ns: u64,
+    pub(in crate::tcp) min_rtt_ns: u64,
+    pub(in crate::tcp) in_recovery: bool,
+    pub(in crate::tcp) mss: usize,
+}
+
+impl Rack {
+    /// A segment was delivered (§6.2, steps 2 and 3); `echo_ns` is when the
+    /// segment that made the peer answer was sent, if its timestamp tells.
+    pub(in crate::tcp) fn delivered(
+        &mut self,
+        sent: &Sent,
+        now_ns: u64,
+        min_rtt_ns: u64,
+        echo_is_older: bool,
+    ) {
+        match self.fack {
+            Some(fack) if !fack.before(sent.end) => {
+                if !sent.again {
+                    let far = fack.since(sent.start) as u32;
+                    self.farthest = self.farthest.max(far);
+                }
+            }
+            _ => self.fack = Some(sent.end),
+        }
+        let rtt_ns = now_ns.saturating_sub(sent.sent_ns);
+        // Perhaps the first transmission arrived, not this one.
+        if sent.again && (echo_is_older || rtt_ns < min_rtt_ns) {
+            return;
+        }
+        let later = self.end.is_none_or(|end| sent.is_after(self.sent_ns, end));
+        if later {
+            (self.sent_ns, self.end, self.rtt_ns) = (sent.sent_ns, Some(sent.end), rtt_ns);
+        }
+    }
+
+    /// How far segments come out of order, in bytes: zero if none has.
+    pub(in crate::tcp) fn farthest(&self) -> usize {
+        self.farthest as usize
+    }
+
+    /// Something arrived twice: what was sent again was not lost (§6.2,
+    /// step 4). `una` and `nxt` say which round trip this is.
+    pub(in crate::tcp) fn arrived_twice(&mut self, una: Seq, nxt: Seq) {
+        if self.dsack_round.is_none_or(|round| round.at_most(una)) {
+            self.dsack_round = Some(nxt);
+            self.widened = self.widened.saturating_add(1);
+            self.persist = PERSIST;
+        }
+    }
+
+    /// A recovery is over; without needless retransmissions the window is
+    /// narrow again after a while.
+    pub(in crate::tcp) fn recovered(&mut self) {
+        self.persist = self.persist.saturating_sub(1);
+        if self.persist == 0 {
+            self.widened = 0;
+        }
+    }
+
+    /// How long a segment may be overtaken before it is lost.
+    fn window_ns(&self, view: View, sacked: usize) -> u64 {
+        let segments = sacked.div_ceil(view.mss.max(1));
+        if self.farthest == 0 && (view.in_recovery || segments >= DUP_THRESH) {
+            return 0;
+        }
+        let widened = u64::from(self.widened) + 1;
+        (widened * (view.min_rtt_ns / 4)).min(view.srtt_ns)
+    }
+
+    /// Marks what is lost by now (§6.2, step 5); gives how many numbers, and
+    /// when more may be.
+    pub(in crate::tcp) fn detect(
+        &self,
+        board: &mut Scoreboard,
+        view: View,
+    ) -> (usize, Option<u64>) {
+        let Some(end) = self.end.filter(|_| board.is_disordered()) else {
+            return (0, None);
+        };
+        let wait_ns = self.rtt_ns + self.window_ns(view, board.sacked());
+        let mut next_ns: Option<u64> = None;
+        let lost = board.mark_lost(|sent| {
+            if sent.is_after(self.sent_ns, end) || (sent.sent_ns, sent.end) == (self.sent_ns, end) {
+                return false;
+            }
+            let until_ns = sent.sent_ns.saturating_add(wait_ns);
+            let lost = until_ns <= view.now_ns;
+            if !lost {
+                next_ns = Some(next_ns.map_or(until_ns, |next_ns| next_ns.max(until_ns)));
+            }
+            lost
+        });
+        (lost, next_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const VIEW: View = View {
+        now_ns: 0,
+        srtt_ns: 100 * MS,
+        min_rtt_ns: 100 * MS,
+        in_recovery: false,
+        mss: 1000,
+    };
+
+    /// Ten segments, one a millisecond.
+    fn board() -> Scoreboard {
+        let mut board = Scoreboard::default();
+        for index in 0..10 {
+            board.push(
+                Seq(1000 * index),
+                Seq(1000 * (index + 1)),
+                u64::from(index) * MS,
+            );
+        }
+        board
+    }
+
+    fn sack(board: &mut Scoreboard, rack: &mut Rack, from: u32, to: u32, now_ns: u64) {
+        board.sack(Seq(from), Seq(to), 1000, |sent| {
+            rack.delivered(sent, now_ns, 100 * MS, false)
+        });
+    }
+
+    #[test]
+    fn a_gap_is_lost_after_a_quarter_round_trip_or_three_segments() {
+        let (mut board, mut rack) = (board(), Rack::default());
+        sack(&mut board, &mut rack, 1000, 2000, 101 * MS);
+        let (lost, next_ns) = rack.detect(
+            &mut board,
+            View {
+                now_ns: 101 * MS,
+                ..VIEW
+            },
+        );
+        // Sent at 0, a round trip of 100 and a quarter of it.
+        assert_eq!((lost, next_ns), (0, Some(125 * MS)));
+        let (lost, next_ns) = rack.detect(
+            &mut board,
+            View {
+                now_ns: 125 * MS,
+                ..VIEW
+            },
+        );
+        assert_eq!((lost, next_ns), (1000, None));
+
+        let (mut board, mut rack) = (self::board(), Rack::default());
+        sack(&mut board, &mut rack, 1000, 4000, 103 * MS);
+        let (lost, _) = rack.detect(
+            &mut board,
+            View {
+                now_ns: 103 * MS,
+                ..VIEW
+            },
+        );
+        assert_eq!(lost, 1000, "three segments are enough without reordering");
+    }
+
+    #[test]
+    fn reordering_is_waited_for_and_needless_repetition_widens() {
+        let (mut board, mut rack) = (board(), Rack::default());
+        sack(&mut board, &mut rack, 3000, 4000, 103 * MS);
+        sack(&mut board, &mut rack, 1000, 3000, 104 * MS);
+        let view = View {
+            now_ns: 104 * MS,
+            ..VIEW
+        };
+        assert_eq!(rack.detect(&mut board, view), (0, Some(125 * MS)));
+        rack.arrived_twice(Seq(0), Seq(10_000));
+        rack.arrived_twice(Seq(0), Seq(10_000));
+        assert_eq!(
+            rack.detect(&mut board, view),
+            (0, Some(150 * MS)),
+            "once a round trip"
+        );
+        for _ in 0..PERSIST {
+            rack.recovered();
+        }
+        assert_eq!(rack.detect(&mut board, view), (0, Some(125 * MS)));
+    }
+
+    #[test]
+    fn a_lost_retransmission_is_found_by_later_deliveries() {
+        let (mut board, mut rack) = (board(), Rack::default());
+        sack(&mut board, &mut rack, 1000, 4000, 103 * MS);
+        let recovering = |now_ns| View {
+            now_ns,
+            in_recovery: true,
+            ..VIEW
+        };
+        assert_eq!(rack.detect(&mut board, recovering(103 * MS)).0, 1000);
+        board.sent_again(Seq(0), 103 * MS);
+        // What was sent before it tells nothing about it.
+        sack(&mut board, &mut rack, 4000, 10_000, 109 * MS);
+        assert_eq!(rack.detect(&mut board, recovering(110 * MS)), (0, None));
+        board.push(Seq(10_000), Seq(11_000), 110 * MS);
+        sack(&mut board, &mut rack, 10_000, 11_000, 210 * MS);
+        assert_eq!(rack.detect(&mut board, recovering(210 * MS)).0, 1000);
+    }
+}

@@ -1,0 +1,162 @@
+//! How long an answer takes, and so how long to wait for one (RFC 6298).
+
+/// Before the first measurement (RFC 6298 §2.1).
+pub(in crate::tcp) const RTO_INITIAL_NS: u64 = 1_000_000_000;
+/// The least time-out beyond the round trip: below RFC 6298's second as
+/// everywhere today, above the delays of acknowledgments.
+pub(in crate::tcp) const RTO_MIN_NS: u64 = 200_000_000;
+/// The most, after backing off (RFC 6298 §2.5).
+pub(in crate::tcp) const RTO_MAX_NS: u64 = 60_000_000_000;
+
+/// What a flight needs at most: on the shortest paths, such as to the host's own
+/// kernel, so many bytes, which stay in a second level cache; on others, so many for
+/// each nanosecond of the least round trip, at 400 Gb/s.
+pub(in crate::tcp) const FLIGHT_NEAR: usize = 512 << 10;
+const FLIGHT_EACH_NS: u64 = 50;
+/// For so many measurements after one so long nothing is known of that: the path is
+/// another, or the peer's application comes late to read, and until then its host
+/// does not acknowledge.
+const LATE_NS: u64 = 300_000;
+const LATE_FOR: u16 = 256;
+
+/// The estimates of one connection.
+#[derive(Clone, Debug, Default)]
+pub(in crate::tcp) struct Rtt {
+    /// Smoothed; zero before the first measurement.
+    srtt_ns: u64,
+    rttvar_ns: u64,
+    /// The least measured.
+    min_ns: u64,
+    /// Measurements to come until one that was late is forgotten.
+    late: u16,
+    /// How often the time-out was doubled.
+    backoff: u32,
+}
+
+impl Rtt {
+    /// Takes a measurement, which ends backing off (RFC 6298 §5.7).
+    pub(in crate::tcp) fn measured(&mut self, rtt_ns: u64) {
+        let rtt_ns = rtt_ns.max(1);
+        self.late = match rtt_ns {
+            LATE_NS.. => LATE_FOR,
+            _ => self.late.saturating_sub(1),
+        };
+        if self.srtt_ns == 0 {
+            self.srtt_ns = rtt_ns;
+            self.rttvar_ns = rtt_ns / 2;
+            self.min_ns = rtt_ns;
+        } else {
+            let error = self.srtt_ns.abs_diff(rtt_ns);
+            self.rttvar_ns = (3 * self.rttvar_ns + error) / 4;
+            self.srtt_ns = ((7 * self.srtt_ns + rtt_ns) / 8).max(1);
+            self.min_ns = self.min_ns.min(rtt_ns);
+        }
+        self.backoff = 0;
+    }
+
+    /// The smoothed round-trip time, once measured.
+    pub(in crate::tcp) fn srtt_ns(&self) -> Option<u64> {
+        (self.srtt_ns > 0).then_some(self.srtt_ns)
+    }
+
+    /// How much round-trip times vary.
+    pub(in crate::tcp) fn rttvar_ns(&self) -> u64 {
+        self.rttvar_ns
+    }
+
+    /// How often the time-out was doubled.
+    pub(in crate::tcp) fn backoff(&self) -> u32 {
+        self.backoff
+    }
+
+    /// The least round-trip time; zero before the first measurement.
+    pub(in crate::tcp) fn min_ns(&self) -> u64 {
+        self.min_ns
+    }
+
+    /// How many bytes at most are worth to be in flight: more would wait somewhere,
+    /// and be out of the caches when they are read.
+    pub(in crate::tcp) fn flight_max(&self) -> usize {
+        if self.late > 0 || self.srtt_ns == 0 {
+            return usize::MAX;
+        }
+        let flight = FLIGHT_EACH_NS.saturating_mul(self.min_ns);
+        FLIGHT_NEAR.max(flight as usize)
+    }
+
+    /// The time-out, doubled as often as it struck.
+    pub(in crate::tcp) fn rto_ns(&self) -> u64 {
+        let base_ns = match self.srtt_ns {
+            0 => RTO_INITIAL_NS,
+            srtt_ns => srtt_ns + (4 * self.rttvar_ns).max(RTO_MIN_NS),
+        };
+        let doubled = base_ns
+            .checked_shl(self.backoff)
+            .filter(|_| self.backoff < 16);
+        doubled.unwrap_or(RTO_MAX_NS).min(RTO_MAX_NS)
+    }
+
+    /// The time-out struck.
+    pub(in crate::tcp) fn back_off(&mut self) {
+        self.backoff = (self.backoff + 1).min(16);
+    }
+
+    /// The peer is there.
+    pub(in crate::tcp) fn reset_backoff(&mut self) {
+        self.backoff = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn estimates_follow_the_rfc() {
+        let mut rtt = Rtt::default();
+        assert_eq!((rtt.rto_ns(), rtt.srtt_ns()), (RTO_INITIAL_NS, None));
+        rtt.measured(100 * MS);
+        assert_eq!((rtt.srtt_ns(), rtt.rto_ns()), (Some(100 * MS), 300 * MS));
+        rtt.measured(200 * MS);
+        // rttvar = 3/4 * 50 + 1/4 * 100, srtt = 7/8 * 100 + 1/8 * 200.
+        let rto_us = 112_500 + 4 * 62_500;
+        assert_eq!((rtt.rto_ns() / 1000, rtt.min_ns()), (rto_us, 100 * MS));
+        for _ in 0..100 {
+            rtt.measured(MS);
+        }
+        assert_eq!(rtt.rto_ns(), rtt.srtt_ns().unwrap() + RTO_MIN_NS);
+    }
+
+    #[test]
+    fn short_paths_need_short_flights() {
+        let mut rtt = Rtt::default();
+        assert_eq!(rtt.flight_max(), usize::MAX, "nothing is known");
+        rtt.measured(80_000);
+        assert_eq!(rtt.flight_max(), 4_000_000);
+        rtt.measured(1000);
+        assert_eq!(rtt.flight_max(), FLIGHT_NEAR);
+        rtt.measured(LATE_NS);
+        for _ in 0..LATE_FOR {
+            assert_eq!(rtt.flight_max(), usize::MAX, "the peer comes late");
+            rtt.measured(2000);
+        }
+        assert_eq!(rtt.flight_max(), FLIGHT_NEAR);
+    }
+
+    #[test]
+    fn backing_off_is_bounded_and_ends() {
+        let mut rtt = Rtt::default();
+        rtt.back_off();
+        assert_eq!(rtt.rto_ns(), 2 * RTO_INITIAL_NS);
+        for _ in 0..100 {
+            rtt.back_off();
+        }
+        assert_eq!(rtt.rto_ns(), RTO_MAX_NS);
+        rtt.measured(u64::MAX / 64);
+        assert_eq!(rtt.rto_ns(), RTO_MAX_NS);
+        rtt.reset_backoff();
+        assert!(rtt.rto_ns() <= RTO_MAX_NS);
+    }
+}

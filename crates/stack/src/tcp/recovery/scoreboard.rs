@@ -1,0 +1,405 @@
+//! Segments in flight: when each was sent, and what is known of it (RFC 6675
+//! §4, RFC 8985 §5.1).
+
+use crate::tcp::seq::Seq;
+use std::collections::VecDeque;
+
+/// Segments in flight of one connection; no more are sent before some are
+/// acknowledged.
+pub const SEGMENTS_MAX: usize = 16_384;
+
+/// Segments for which there is room while none is in flight, so that requests
+/// need not ask for memory each.
+const KEPT: usize = 16;
+
+/// A segment in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::tcp) struct Sent {
+    pub(in crate::tcp) start: Seq,
+    pub(in crate::tcp) end: Seq,
+    /// When it was sent last.
+    pub(in crate::tcp) sent_ns: u64,
+    /// It was sent again.
+    pub(in crate::tcp) again: bool,
+    /// The peer has it.
+    pub(in crate::tcp) sacked: bool,
+    /// It is taken for lost, and was not sent since.
+    pub(in crate::tcp) lost: bool,
+}
+
+impl Sent {
+    fn len(&self) -> usize {
+        self.end.since(self.start)
+    }
+
+    /// Whether this was sent after what was sent then and ended there
+    /// (RFC 8985 §6.2: RACK_sent_after).
+    pub(in crate::tcp) fn is_after(&self, sent_ns: u64, end: Seq) -> bool {
+        self.sent_ns > sent_ns || (self.sent_ns == sent_ns && end.before(self.end))
+    }
+}
+
+/// Segments in flight, by number, without gaps.
+#[derive(Default)]
+pub(in crate::tcp) struct Scoreboard {
+    segments: VecDeque<Sent>,
+    /// Numbers of those that the peer has, and of those taken for lost.
+    sacked: u32,
+    lost: u32,
+    /// Segments that were sent again and are in flight.
+    again: u32,
+    /// Numbers of all of them.
+    outstanding: u32,
+    /// No lost segment is before it.
+    first_lost: Seq,
+}
+
+impl Scoreboard {
+    pub(in crate::tcp) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    pub(in crate::tcp) fn is_full(&self) -> bool {
+        self.segments.len() >= SEGMENTS_MAX
+    }
+
+    /// Numbers that are thought to be in the network (RFC 6675 §4: pipe).
+    pub(in crate::tcp) fn pipe(&self) -> usize {
+        self.outstanding() - self.sacked() - self.lost()
+    }
+
+    /// Numbers not acknowledged.
+    pub(in crate::tcp) fn outstanding(&self) -> usize {
+        self.outstanding as usize
+    }
+
+    /// Numbers taken for lost and not sent again yet.
+    pub(in crate::tcp) fn lost(&self) -> usize {
+        self.lost as usize
+    }
+
+    /// Numbers that the peer has out of order.
+    pub(in crate::tcp) fn sacked(&self) -> usize {
+        self.sacked as usize
+    }
+
+    /// Segments in flight, counted as the network carries them: one that the
+    /// link cuts is several.
+    pub(in crate::tcp) fn segments(&self, mss: usize) -> usize {
+        self.sum(mss, |_| true)
+    }
+
+    /// Those that the peer has, those taken for lost, those sent again.
+    pub(in crate::tcp) fn counts(&self, mss: usize) -> (usize, usize, usize) {
+        let sacked = self.sum(mss, |sent| sent.sacked);
+        let lost = self.sum(mss, |sent| sent.lost);
+        let again = |sent: &Sent| sent.again && !sent.sacked && !sent.lost;
+        (sacked, lost, self.sum(mss, again))
+    }
+
+    fn sum(&self, mss: usize, pick: impl Fn(&Sent) -> bool) -> usize {
+        let picked = self.segments.iter().filter(|sent| pick(sent));
+        picked.map(|sent| sent.len().div_ceil(mss.max(1))).sum()
+    }
+
+    /// Whether RACK may find something: the peer has a segment, or one was
+    /// sent again, so that not all are in the order they were sent.
+    pub(in crate::tcp) fn is_disordered(&self) -> bool {
+        self.sacked > 0 || self.again > 0
+    }
+
+    pub(in crate::tcp) fn first(&self) -> Option<&Sent> {
+        self.segments.front()
+    }
+
+    pub(in crate::tcp) fn last(&self) -> Option<&Sent> {
+        self.segments.back()
+    }
+
+    /// A new segment goes out, behind the others.
+    pub(in crate::tcp) fn push(&mut self, start: Seq, end: Seq, now_ns: u64) {
+        self.outstanding += end.since(start) as u32;
+        self.segments.push_back(Sent {
+            start,
+            end,
+            sent_ns: now_ns,
+            again: false,
+            sacked: false,
+            lost: false,
+        });
+    }
+
+    /// All before `una` has arrived; `each` sees the segments that have gone
+    /// from flight. What of one is left stays.
+    pub(in crate::tcp) fn acknowledge(&mut self, una: Seq, mut each: impl FnMut(&Sent)) {
+        while let Some(first) = self.segments.front_mut() {
+            if una.at_most(first.start) {
+                break;
+            }
+            let gone = una.min(first.end).since(first.start) as u32;
+            self.outstanding -= gone;
+            self.sacked -= if first.sacked { gone } else { 0 };
+            self.lost -= if first.lost { gone } else { 0 };
+            if una.before(first.end) {
+                first.start = una;
+                break;
+            }
+            self.again -= u32::from(first.again);
+            each(first);
+            self.segments.pop_front();
+        }
+        if self.segments.is_empty() && self.segments.capacity() > KEPT {
+            self.segments = VecDeque::new();
+        }
+    }
+
+    /// Nothing is in flight any more, whatever became of it.
+    pub(in crate::tcp) fn clear(&mut self) {
+        self.segments.clear();
+        if self.segments.capacity() > KEPT {
+            self.segments = VecDeque::new();
+        }
+        (self.sacked, self.lost, self.again, self.outstanding) = (0, 0, 0, 0);
+    }
+
+    /// Gives memory back that nothing is in: an idle connection holds none
+    /// here.
+    pub(in crate::tcp) fn release(&mut self) {
+        if self.segments.is_empty() {
+            self.segments = VecDeque::new();
+        }
+    }
+
+    /// The peer has what is between; `each` sees the segments this tells of.
+    /// Part of a segment tells nothing, but of one that the link has cut into
+    /// segments of `mss` bytes, each counts.
+    pub(in crate::tcp) fn sack(
+        &mut self,
+        start: Seq,
+        end: Seq,
+        mss: usize,
+        mut each: impl FnMut(&Sent),
+    ) {
+        self.cut(start, mss, true);
+        self.cut(end, mss, false);
+        let from = self
+            .segments
+            .partition_point(|sent| sent.start.before(start));
+        for sent in self.segments.range_mut(from..) {
+            if end.before(sent.end) {
+                break;
+            }
+            if sent.sacked {
+                continue;
+            }
+            let len = sent.len() as u32;
+            self.lost -= if sent.lost { len } else { 0 };
+            self.sacked += len;
+            (sent.sacked, sent.lost) = (true, false);
+            each(sent);
+        }
+    }
+
+    /// Takes a segment apart that the link has cut, at a place or at the next
+    /// of its cuts, up or down.
+    fn cut(&mut self, at: Seq, mss: usize, up: bool) {
+        let index = self.segments.partition_point(|sent| sent.end.at_most(at));
+        let Some(sent) = self.segments.get(index) else {
+            return;
+        };
+        if sent.len() <= mss || at.at_most(sent.start) {
+            return;
+        }
+        let offset = at.since(sent.start);
+        let offset = if up {
+            offset.next_multiple_of(mss)
+        } else {
+            offset - offset % mss
+        };
+        if offset > 0 {
+            self.split(index, offset);
+        }
+    }
+
+    /// Takes the first `mss` bytes of the first segment from the rest.
+    pub(in crate::tcp) fn cut_first(&mut self, mss: usize) {
+        if !self.segments.is_empty() {
+            self.split(0, mss);
+        }
+    }
+
+    /// Takes the last piece, of at most `mss` bytes, of the last segment from
+    /// the rest.
+    pub(in crate::tcp) fn cut_last(&mut self, mss: usize) {
+        if let Some(last) = self.segments.back().filter(|last| last.len() > mss) {
+            let before = (last.len() - 1) / mss * mss;
+            self.split(self.segments.len() - 1, before);
+        }
+    }
+
+    /// The segments from the first on of which `is_lost` says so are taken
+    /// for lost; gives how many numbers were not before.
+    pub(in crate::tcp) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> usize {
+        let before = self.lost;
+        for sent in &mut self.segments {
+            if sent.sacked || sent.lost || !is_lost(sent) {
+                continue;
+            }
+            sent.lost = true;
+            if self.lost == 0 || sent.start.before(self.first_lost) {
+                self.first_lost = sent.start;
+            }
+            self.lost += sent.len() as u32;
+        }
+        (self.lost - before) as usize
+    }
+
+    /// The first segment that is to be sent again, at most `len` numbers of
+    /// it: a longer one is split.
+    pub(in crate::tcp) fn next_lost(&mut self, len: usize) -> Option<Sent> {
+        if self.lost == 0 {
+            return None;
+        }
+        let first_lost = self.first_lost;
+        let from = self
+            .segments
+            .partition_point(|sent| sent.start.before(first_lost));
+        let mut rest = self.segments.range(from..);
+        let index = from + rest.position(|sent| sent.lost)?;
+        self.split(index, len);
+        self.first_lost = self.segments[index].start;
+        Some(self.segments[index])
+    }
+
+    fn split(&mut self, index: usize, len: usize) {
+        let sent = self.segments[index];
+        if sent.len() <= len {
+            return;
+        }
+        let middle = sent.start.plus(len);
+        self.segments[index].end = middle;
+        let rest = Sent {
+            start: middle,
+            ..sent
+        };
+        self.again += u32::from(rest.again);
+        self.segments.insert(index + 1, rest);
+    }
+
+    /// The segment that starts there goes out again.
+    pub(in crate::tcp) fn sent_again(&mut self, start: Seq, now_ns: u64) {
+        let index = self
+            .segments
+            .partition_point(|sent| sent.start.before(start));
+        let Some(sent) = self
+            .segments
+            .get_mut(index)
+            .filter(|sent| sent.start == start)
+        else {
+            return;
+        };
+        self.lost -= if sent.lost { sent.len() as u32 } else { 0 };
+        self.again += u32::from(!sent.again);
+        (sent.lost, sent.again, sent.sent_ns) = (false, true, now_ns);
+    }
+
+    /// The peer may have dropped what it had out of order (RFC 2018 §8).
+    pub(in crate::tcp) fn forget_sacked(&mut self) {
+        for sent in &mut self.segments {
+            sent.sacked = false;
+        }
+        self.sacked = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    fn check(board: &Scoreboard) {
+        let sum = |pick: fn(&Sent) -> bool| -> usize {
+            board
+                .segments
+                .iter()
+                .filter(|sent| pick(sent))
+                .map(Sent::len)
+                .sum()
+        };
+        assert_eq!(
+            (board.outstanding(), board.sacked(), board.lost()),
+            (
+                sum(|_| true),
+                sum(|sent| sent.sacked),
+                sum(|sent| sent.lost)
+            )
+        );
+        assert_eq!(
+            board.again as usize,
+            board.segments.iter().filter(|sent| sent.again).count()
+        );
+        assert!(
+            board
+                .segments
+                .iter()
+                .all(|sent| !(sent.sacked && sent.lost))
+        );
+        let ends = board.segments.iter().zip(board.segments.iter().skip(1));
+        assert!(ends.clone().all(|(one, next)| one.end == next.start));
+        assert_eq!(
+            board.outstanding(),
+            board.pipe() + board.sacked() + board.lost()
+        );
+    }
+
+    #[test]
+    fn sums_hold_whatever_happens() {
+        let mut rng = Rng::new(11);
+        let mut board = Scoreboard::default();
+        let (mut una, mut nxt) = (Seq(u32::MAX - 5000), Seq(u32::MAX - 5000));
+        for now_ns in 0..20_000 {
+            let flight = nxt.since(una) as u32;
+            match rng.below(9) {
+                0 | 1 if board.segments.len() < 100 => {
+                    let most = if rng.below(4) == 0 { 20_000 } else { 1460 };
+                    let end = nxt.plus(1 + rng.below(most) as usize);
+                    board.push(nxt, end, now_ns);
+                    nxt = end;
+                }
+                2 => {
+                    una = una.plus(rng.below(flight / 4 + 1) as usize);
+                    let mut end = Seq(0);
+                    board.acknowledge(una, |sent| end = sent.end);
+                    assert!(board.first().is_none_or(|sent| sent.start == una));
+                }
+                3 => {
+                    let start = una.plus(rng.below(flight + 1) as usize);
+                    let end = start.plus(rng.below(5000) as usize);
+                    board.sack(start, end.min(nxt), 1460, |sent| {
+                        assert!(start.at_most(sent.start))
+                    });
+                }
+                4 => {
+                    board.mark_lost(|_| rng.below(10) == 0);
+                }
+                5 => {
+                    if let Some(sent) = board.next_lost(1 + rng.below(1460) as usize) {
+                        assert!(
+                            sent.lost
+                                && !board
+                                    .segments
+                                    .iter()
+                                    .any(|other| other.lost && other.start.before(sent.start))
+                        );
+                        board.sent_again(sent.start, now_ns);
+                    }
+                }
+                _ if rng.below(50) == 0 => board.forget_sacked(),
+                6 => board.cut_first(1460),
+                7 => board.cut_last(1460),
+                _ => {}
+            }
+            check(&board);
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Connections in TIME-WAIT that no application has any more. Nothing is left of one
+//! but how to answer what may still come for it (RFC 9293 §3.6.1, §3.10.7.4): so a
+//! record stands for it in the table of connections, an eighth of a PCB's size. A
+//! segment that comes makes it a PCB again, for as long as that takes, so that there
+//! is one account of what is done with segments.
+
+use crate::deadline::{at, ns};
+use crate::iface::Host;
+use crate::pcb::{Key, PcbId, Table};
+use crate::slab::{Name, Slab};
+use crate::tcp::Tcp;
+use crate::tcp::connections::TIME_WAIT_NS;
+use crate::tcp::pcb::{Pcb, State, Timestamps};
+use crate::tcp::seq::Seq;
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU64;
+
+/// Names of records in the table of connections are from here on; those of PCBs are
+/// below.
+const RECORDS: u32 = 1 << 29;
+
+/// Those that end within the same of these spans go in the order in which they were
+/// added, and so by less than a span later than they must.
+const SLOT_NS: u64 = 1_000_000_000;
+
+/// What is left of a connection.
+pub(in crate::tcp) struct Record {
+    key: Key,
+    expires_ns: u64,
+    challenged_ns: Option<NonZeroU64>,
+    snd_nxt: Seq,
+    wnd_max: u32,
+    rcv_nxt: Seq,
+    rcv_edge: Seq,
+    rcv_scale: u8,
+    /// The offset of our clock, and TS.Recent.
+    timestamps: Option<(u32, u32)>,
+    timestamps_always: bool,
+    sack: bool,
+    link: u8,
+    hop_limit: u8,
+    traffic_class: u8,
+}
+
+/// All records.
+pub(in crate::tcp) struct Waiting {
+    records: Slab<Record>,
+    /// By the span in which they end: when they are let go, and who; also some that
+    /// are gone.
+    slots: BTreeMap<u64, VecDeque<(u64, Name)>>,
+    /// Names in all slots.
+    named: usize,
+    /// When the first of them is let go, or before; `u64::MAX` if there is none.
+    next_ns: u64,
+}
+
+impl Default for Waiting {
+    fn default() -> Waiting {
+        Waiting {
+            records: Slab::new(),
+            slots: BTreeMap::new(),
+            named: 0,
+            next_ns: u64::MAX,
+        }
+    }
+}
+
+impl Waiting {
+    pub(in crate::tcp) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// When the first of them is let go, or before; `u64::MAX` if there is none.
+    #[inline]
+    pub(in crate::tcp) fn next_ns(&self) -> u64 {
+        self.next_ns
+    }
+
+    /// When the one is let go that is to go first, and who that is.
+    pub(in crate::tcp) fn first(&mut self) -> Option<(u64, Name)> {
+        while let Some(mut slot) = self.slots.first_entry() {
+            while let Some(&(at_ns, name)) = slot.get().front() {
+                if self.records.get(name).is_some() {
+                    self.next_ns = at_ns;
+                    return Some((at_ns, name));
+                }
+                slot.get_mut().pop_front();
+                self.named -= 1;
+            }
+            slot.remove();
+        }
+        self.next_ns = u64::MAX;
+        None
+    }
+
+    /// The record keeps its own time, however often it is added: that it is let go
+    /// later, with others of its slot, never adds up.
+    #[inline]
+    fn add(&mut self, record: Record) -> PcbId {
+        let ends_ns = record.expires_ns;
+        let name = self.records.insert(record);
+        let slot = self.slots.entry(ends_ns / SLOT_NS).or_default();
+        let at_ns = slot.back().map_or(ends_ns, |(last, _)| ends_ns.max(*last));
+        slot.push_back((at_ns, name));
+        self.named += 1;
+        self.next_ns = self.next_ns.min(at_ns);
+        if self.named > 2 * self.records.len() + 64 {
+            self.sweep();
+        }
+        PcbId(RECORDS + name.index)
+    }
+
+    /// Forgets the names of those that are gone.
+    fn sweep(&mut self) {
+        let records = &self.records;
+        self.slots.retain(|_, slot| {
+            slot.retain(|(_, name)| records.get(*name).is_some());
+            !slot.is_empty()
+        });
+        self.named = self.slots.values().map(VecDeque::len).sum();
+    }
+}
+
+impl Tcp {
+    /// Puts a record in the place of a connection in TIME-WAIT that has nothing to
+    /// send and that no application has; whether it was such a one.
+    pub(in crate::tcp) fn shrink(&mut self, name: Name) -> bool {
+        let Some(pcb) = self.pcbs.get(name) else {
+            return false;
+        };
+        let (Some(expires_ns), true) = (ns(pcb.timers.idle_ns), pcb.may_shrink()) else {
+            return false;
+        };
+        let key = Key::new(pcb.local, pcb.remote).expect("made of one version");
+        let id = self.waiting.add(pcb.record(key, expires_ns));
+        let renamed = self.table.rename(&key, id);
+        debug_assert!(renamed, "what is known is in the table");
+        self.deadlines.remove(name.index);
+        self.quiet.passes_on(name);
+        self.drop_pcb(name);
+        true
+    }
+
+    /// Makes a record a PCB again, if there is one under this name, and of this key.
+    pub(in crate::tcp) fn revive(
+        &mut self,
+        now_ns: u64,
+        host: &Host,
+        key: &Key,
+        PcbId(id): PcbId,
+    ) -> Option<Name> {
+        let index = id.checked_sub(RECORDS)?;
+        let name = self.waiting.records.at(index)?;
+        self.waiting
+            .records
+            .get(name)
+            .filter(|one| one.key == *key)?;
+        let record = self.waiting.records.remove(name)?;
+        let mut pcb = Pcb::new(
+            self.parts.take(),
+            &self.config,
+            host,
+            &record.key.ends(),
+            // As if its FIN were all that it has sent.
+            record.snd_nxt.minus(2),
+            now_ns,
+        );
+        pcb.restore(&record);
+        let name = self.pcbs.insert(pcb);
+        self.table.rename(&record.key, PcbId(name.index));
+        self.line_up(name);
+        Some(name)
+    }
+
+    /// Forgets those whose time has come.
+    pub(in crate::tcp) fn end_waits(&mut self, now_ns: u64) {
+        while let Some((at_ns, name)) = self.waiting.first()
+            && at_ns <= now_ns
+        {
+            self.end_wait(name);
+        }
+    }
+
+    pub(in crate::tcp) fn end_wait(&mut self, name: Name) {
+        if let Some(record) = self.waiting.records.remove(name) {
+            self.table.remove(&record.key);
+            self.quiet.over();
+        }
+    }
+}
+
+impl Pcb {
+    /// Whether a record of it is enough.
+    #[inline]
+    pub(in crate::tcp) fn may_shrink(&self) -> bool {
+        self.state == State::TimeWait && self.released && !self.is_ready && !self.wants_turn()
+    }
+
+    /// What is left of it once it has nothing to do but to wait; written where it
+    /// stays, as what was just written is not moved well.
+    #[inline]
+    fn record(&self, key: Key, expires_ns: u64) -> Record {
+        Record {
+            key,
+            expires_ns,
+            challenged_ns: self.challenged_ns,
+            snd_nxt: self.send.nxt,
+            wnd_max: self.send.wnd_max,
+            rcv_nxt: self.receive.nxt,
+            rcv_edge: self.receive.edge,
+            rcv_scale: self.receive.scale,
+            timestamps: self.timestamps.map(|ours| (ours.offset, ours.recent)),
+            timestamps_always: self.timestamps_always,
+            sack: self.sack,
+            link: self.link,
+            hop_limit: self.options.hop_limit,
+            traffic_class: self.options.traffic_class,
+        }
+    }
+
+    /// Makes it the connection that a record stands for.
+    fn restore(&mut self, record: &Record) {
+        self.state = State::TimeWait;
+        (self.released, self.is_quiet) = (true, true);
+        self.timers.idle_ns = at(record.expires_ns);
+        self.challenged_ns = record.challenged_ns;
+        let send = &mut self.send;
+        (send.una, send.nxt, send.closed) = (record.snd_nxt, record.snd_nxt, true);
+        send.first_window(record.rcv_nxt, record.snd_nxt, record.wnd_max as usize);
+        let fin = record.rcv_nxt.minus(1);
+        self.receive.start(fin);
+        self.receive.fin = Some(fin);
+        self.receive.edge = record.rcv_edge;
+        self.receive.scale = record.rcv_scale;
+        self.acknowledged = record.rcv_nxt;
+        self.timestamps = record.timestamps.map(|(offset, recent)| Timestamps {
+            offset,
+            recent,
+            recent_ns: record.expires_ns - TIME_WAIT_NS,
+        });
+        self.timestamps_always = record.timestamps_always;
+        (self.sack, self.ecn) = (record.sack, false);
+        self.link = record.link;
+        self.options.hop_limit = record.hop_limit;
+        self.options.traffic_class = record.traffic_class;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iface::{Config, DropReason};
+    use crate::pcb::Key6;
+    use crate::stack::Stack;
+    use crate::tcp::TcpError;
+    use std::net::{Ipv6Addr, SocketAddr};
+    use weir_wire::ethernet::Address;
+    use weir_wire::tcp::{Flags, Options, Repr};
+    use weir_wire::{AddrPair, EtherType, Protocol, ethernet, ipv6};
+
+    const STATION: Address = Address([2, 0, 0, 0, 0, 1]);
+    const OURS: (Ipv6Addr, u16) = (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 80);
+
+    /// A segment without bytes and options, in its frame.
+    fn segment(from: (Ipv6Addr, u16), flags: Flags, seq: u32, ack: u32) -> Vec<u8> {
+        let repr = Repr {
+            src_port: from.1,
+            dst_port: OURS.1,
+            seq,
+            ack,
+            flags,
+            window: 1000,
+            urgent: 0,
+            options: Options::default(),
+        };
+        let (src, dst) = (from.0, OURS.0);
+        let ip_at = ethernet::Repr::LEN;
+        let tcp_at = ip_at + ipv6::Repr::LEN;
+        let mut frame = vec![0; tcp_at + Repr::LEN_MIN];
+        ethernet::Repr {
+            dst: STATION,
+            src: Address([2, 0, 0, 0, 0, 2]),
+            ether_type: EtherType::IPV6,
+        }
+        .emit(&mut frame);
+        ipv6::Repr {
+            src,
+            dst,
+            next_header: Protocol::TCP,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+            payload_len: Repr::LEN_MIN,
+        }
+        .emit(&mut frame[ip_at..]);
+        repr.emit(&mut frame[tcp_at..], AddrPair::V6(src, dst));
+        frame
+    }
+
+    /// The one of which the table would say that it is this connection is none, while
+    /// that is a PCB and when it is a record.
+    #[test]
+    fn nobody_is_taken_for_another() {
+        let config = Config::new(STATION).address("2001:db8::1/32".parse().unwrap());
+        let mut stack = Stack::new(&config, 4).unwrap();
+        let listener = stack.tcp_listen(OURS.into(), 5).unwrap();
+        let remote = (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2), 4000);
+        let twin = stack.tcp.table.twin(&Key6::new(OURS, remote)).remote();
+        let unexpected = |stack: &Stack| stack.counters().dropped(DropReason::SegmentUnexpected);
+        // Nobody resolves addresses here: what is sent waits for that.
+        let tell = |stack: &mut Stack, from, flags, seq, ack| {
+            stack.receive(1, &segment(from, flags, seq, ack));
+            stack.poll(1, &mut Vec::new());
+        };
+        tell(&mut stack, remote, Flags::SYN, 100, 0);
+        let name = stack.tcp.pcbs.at(0).unwrap();
+        let ack = stack.tcp.pcbs.get(name).unwrap().send.nxt.0;
+        tell(&mut stack, twin, Flags::SYN, 100, 0);
+        assert_eq!((stack.tcp_connections(), unexpected(&stack)), (1, 1));
+        tell(&mut stack, remote, Flags::ACK, 101, ack);
+        let id = stack.tcp_accept(1, listener).unwrap();
+        stack.tcp_close(1, id);
+        let last = ack.wrapping_add(1);
+        tell(&mut stack, twin, Flags::ACK, 101, last);
+        let state = |stack: &Stack| stack.tcp.pcbs.get(name).map(|pcb| pcb.state);
+        assert_eq!(state(&stack), Some(State::FinWait1));
+        tell(&mut stack, remote, Flags::ACK | Flags::FIN, 101, last);
+        assert_eq!((state(&stack), stack.tcp_connections()), (None, 1));
+        tell(&mut stack, twin, Flags::SYN, 9000, 0);
+        tell(&mut stack, twin, Flags::RST, 102, 0);
+        assert_eq!((stack.tcp_connections(), unexpected(&stack)), (1, 4));
+        let (local, peer) = (SocketAddr::from(OURS), SocketAddr::from(twin));
+        let opened = stack.tcp_connect(1, Some(local), peer);
+        assert_eq!(opened, Err(TcpError::InUse(local)));
+        tell(&mut stack, remote, Flags::RST, 102, 0);
+        assert_eq!(stack.tcp_connections(), 0);
+    }
+
+    /// One that is much older than others is a record again once it has answered, and
+    /// so is one that its application lets go long after others; both at their own
+    /// time, and what was named before is forgotten.
+    #[test]
+    fn old_ones_are_records_again() {
+        const S: u64 = 1_000_000_000;
+        let config = Config::new(STATION).address("2001:db8::1/32".parse().unwrap());
+        let mut stack = Stack::new(&config, 4).unwrap();
+        let listener = stack.tcp_listen(OURS.into(), 5).unwrap();
+        let remote = |port| (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2), port);
+        let tell = |stack: &mut Stack, at_ns, port, flags, seq, ack| {
+            stack.receive(at_ns, &segment(remote(port), flags, seq, ack));
+            stack.poll(at_ns, &mut Vec::new());
+        };
+        // Each a second and a half after the one before; the second is not let go.
+        let mut kept = None;
+        let mut acks = Vec::new();
+        for number in 0..4u16 {
+            let (at_ns, port) = (u64::from(number) * 3 * S / 2, 4000 + number);
+            tell(&mut stack, at_ns, port, Flags::SYN, 100, 0);
+            let pcbs = &stack.tcp.pcbs;
+            let pcb = pcbs.iter().find(|pcb| pcb.remote == remote(port).into());
+            let ack = pcb.unwrap().send.nxt.0;
+            tell(&mut stack, at_ns, port, Flags::ACK, 101, ack);
+            let id = stack.tcp_accept(at_ns, listener).unwrap();
+            match number {
+                1 => {
+                    stack.tcp_shutdown(at_ns, id).unwrap();
+                    kept = Some(id);
+                }
+                _ => stack.tcp_close(at_ns, id),
+            }
+            stack.poll(at_ns, &mut Vec::new());
+            let ack = ack.wrapping_add(1);
+            tell(&mut stack, at_ns, port, Flags::ACK | Flags::FIN, 101, ack);
+            acks.push(ack);
+        }
+        let count = |stack: &Stack| (stack.tcp.pcbs.len(), stack.tcp.waiting.len());
+        assert_eq!(count(&stack), (1, 3));
+        stack.tcp_close(5 * S, kept.unwrap());
+        stack.poll(5 * S, &mut Vec::new());
+        assert_eq!(count(&stack), (0, 4));
+        for _ in 0..1000 {
+            tell(&mut stack, 5 * S, 4000, Flags::ACK, 102, acks[0]);
+            assert_eq!(count(&stack), (0, 4));
+            assert!(stack.tcp.waiting.named <= 2 * 4 + 64);
+        }
+        for number in 0..4u16 {
+            let ends_ns = u64::from(number) * 3 * S / 2 + TIME_WAIT_NS;
+            stack.poll(ends_ns - 1, &mut Vec::new());
+            assert_eq!(count(&stack), (0, 4 - usize::from(number)));
+            stack.poll(ends_ns, &mut Vec::new());
+            assert_eq!(count(&stack), (0, 3 - usize::from(number)));
+        }
+        let waiting = &stack.tcp.waiting;
+        assert_eq!((waiting.named, waiting.next_ns), (0, u64::MAX));
+        assert!(waiting.slots.is_empty());
+    }
+
+    /// What it takes in the list of records.
+    #[test]
+    fn a_record_is_small() {
+        let size = size_of::<Option<Record>>();
+        assert!(size <= 104, "{size} bytes");
+    }
+}

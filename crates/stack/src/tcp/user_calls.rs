@@ -1,0 +1,688 @@
+//! What applications do with connections (RFC 9293 §3.10).
+
+use super::buffer::byte_ring::clamp;
+use super::pcb::{Pcb, QUICK, State};
+use super::seq::Seq;
+use super::{ListenerId, Tcp, TcpError, TcpId, TcpOptions};
+use crate::deadline::{When, at, ns};
+use crate::iface::{Host, Unreached};
+use crate::links::{Hosts, plain, zoned};
+use crate::ports;
+use crate::slab::Name;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
+
+/// Questions whether the peer is there, and the time between them
+/// (RFC 9293 §3.8.4), once a connection is idle for as long as was asked.
+const KEEP_ALIVE_PROBES: u32 = 9;
+const KEEP_ALIVE_EACH_NS: u64 = 75_000_000_000;
+/// How long nothing moves before memory is given back, in nanoseconds.
+const RELEASE_NS: u64 = 1_000_000_000;
+
+/// The link that a connection goes out by; none leads to an address of ours.
+pub(super) fn outgoing(
+    hosts: &Hosts,
+    local: Option<SocketAddr>,
+    remote: SocketAddr,
+) -> Result<&Host, TcpError> {
+    let from = local.map_or(IpAddr::from([0; 4]), |local| local.ip());
+    let link = hosts.towards(from, remote, 0);
+    let link = link.filter(|_| !hosts.is_ours(remote.ip()));
+    Ok(hosts.at(link.ok_or(TcpError::NoRoute(remote))?))
+}
+
+impl Tcp {
+    pub(crate) fn listener_local(&self, id: ListenerId) -> Option<SocketAddr> {
+        self.listeners.get(id.0).map(|listener| listener.local)
+    }
+
+    pub(crate) fn accept(&mut self, id: ListenerId) -> Result<TcpId, TcpError> {
+        let listener = self.listeners.get_mut(id.0).ok_or(TcpError::Closed)?;
+        let accepted = listener.opened.pop_front().ok_or(TcpError::NotNow)?;
+        if let Some(pcb) = self.pcbs.get_mut(accepted.0) {
+            pcb.listener = None;
+            // There may be something to tell since before it had an application.
+            if !std::mem::replace(&mut pcb.is_told, true) {
+                self.told.push_back(accepted.0);
+            }
+        }
+        Ok(accepted)
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        now_ns: u64,
+        hosts: &Hosts,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<TcpId, TcpError> {
+        let host = outgoing(hosts, local, remote)?;
+        let pcb = self.connecting(now_ns, host, local.map(plain), plain(remote))?;
+        Ok(TcpId(self.enter(now_ns, pcb)))
+    }
+
+    /// A connection to be opened.
+    pub(super) fn connecting(
+        &mut self,
+        now_ns: u64,
+        host: &Host,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<Box<Pcb>, TcpError> {
+        let ip = remote.ip();
+        if ip.is_unspecified() || ip.is_multicast() || host.routes.is_broadcast(ip) {
+            return Err(TcpError::NoRoute(remote));
+        }
+        let source = host
+            .routes
+            .source_for(ip)
+            .ok_or(TcpError::NoRoute(remote))?;
+        let mut local = match local {
+            Some(local) if local.is_ipv4() != remote.is_ipv4() => {
+                return Err(TcpError::Address(local));
+            }
+            Some(local) if local.ip().is_unspecified() => SocketAddr::new(source, local.port()),
+            Some(local) if !host.routes.is_ours(local.ip()) => {
+                return Err(TcpError::Address(local));
+            }
+            Some(local) => local,
+            None => SocketAddr::new(source, 0),
+        };
+        if self.connections() >= super::CONNECTIONS_MAX {
+            return Err(TcpError::Full);
+        }
+        if local.port() == 0 {
+            let mut rng = self.rng.clone();
+            let port = ports::free(&mut rng, |port| {
+                let at = SocketAddr::new(local.ip(), port);
+                // Its segments must come to this stack, if there are several.
+                let shard = self.shard.as_ref();
+                shard.is_none_or(|shard| shard.is_own(at, remote))
+                    && !self.is_taken(at, remote)
+                    && self.listening.find(at.ip(), port).is_none()
+            });
+            self.rng = rng;
+            local.set_port(port.ok_or(TcpError::Full)?);
+        } else if self.is_taken(local, remote) {
+            return Err(TcpError::InUse(local));
+        }
+        let ends = (local, remote);
+        let (kept, config, secret) = (self.parts.take(), &self.config, &self.secret);
+        Ok(Pcb::connecting(kept, config, secret, host, now_ns, &ends))
+    }
+
+    pub(crate) fn waiting(&self, id: ListenerId) -> usize {
+        let listener = self.listeners.get(id.0);
+        listener.map_or(0, |listener| listener.opened.len())
+    }
+
+    /// Connections let go whose bytes or FIN the peer has not acknowledged.
+    pub(crate) fn unfinished(&self) -> usize {
+        let unfinished = |pcb: &&Pcb| pcb.released && pcb.is_unfinished();
+        self.pcbs
+            .iter()
+            .map(|pcb| &**pcb)
+            .filter(unfinished)
+            .count()
+    }
+
+    /// Whether the peer has acknowledged all that was written, or never will.
+    pub(crate) fn has_arrived(&self, id: TcpId) -> bool {
+        self.pcbs.get(id.0).is_none_or(|pcb| pcb.has_arrived())
+    }
+
+    fn get(&mut self, id: TcpId) -> Result<&mut Pcb, TcpError> {
+        self.pcbs
+            .get_mut(id.0)
+            .map(|pcb| &mut **pcb)
+            .filter(|pcb| !pcb.released)
+            .ok_or(TcpError::Closed)
+    }
+
+    pub(crate) fn write(&mut self, id: TcpId, bytes: &[u8]) -> Result<usize, TcpError> {
+        let left = self.left();
+        let pcb = self.get(id)?;
+        if let Some(error) = pcb.error() {
+            return Err(error);
+        }
+        if pcb.send.closed || !(pcb.can_write() || pcb.is_opening()) {
+            return Err(TcpError::Shut);
+        }
+        let written = pcb.send.write(bytes, left.bytes);
+        if written == 0 && !bytes.is_empty() {
+            self.note_starved(id.0);
+            return Err(TcpError::NotNow);
+        }
+        self.account(id.0);
+        self.wake(id.0);
+        Ok(written)
+    }
+
+    /// One that has not the room to write that it waits for, for want of memory,
+    /// is told when there is as much.
+    fn note_starved(&mut self, name: Name) {
+        let left = self.left().bytes;
+        let Some(pcb) = self.pcbs.get_mut(name) else {
+            return;
+        };
+        let starved_of = clamp(pcb.send.starved_of(self.memory, left));
+        let before = std::mem::replace(&mut pcb.starved_of, starved_of);
+        if before == starved_of {
+            return;
+        }
+        if before > 0 {
+            self.starved.remove(&(before, name));
+        }
+        if starved_of > 0 {
+            self.starved.insert((starved_of, name));
+        }
+    }
+
+    /// Puts a connection into the queue of those with something to send.
+    fn wake(&mut self, name: Name) {
+        if let Some(pcb) = self.pcbs.get_mut(name)
+            && pcb.state != State::Closed
+            && !std::mem::replace(&mut pcb.is_ready, true)
+        {
+            let link = pcb.link;
+            self.make_ready(link, name);
+        }
+    }
+
+    /// The bytes that can be read, as far as they lie together; none at the
+    /// stream's end.
+    pub(crate) fn peek(&mut self, id: TcpId) -> Result<&[u8], TcpError> {
+        let pcb = self.get(id)?;
+        if pcb.receive.readable() > 0 {
+            return Ok(pcb.receive.front());
+        }
+        match (pcb.error(), pcb.has_ended()) {
+            // What comes after the end changes nothing about it.
+            _ if pcb.receive.has_finished() => Ok(&[]),
+            (Some(error), _) => Err(error),
+            (None, true) => Ok(&[]),
+            (None, false) => Err(TcpError::NotNow),
+        }
+    }
+
+    pub(crate) fn error(&self, id: TcpId) -> Option<TcpError> {
+        match self.pcbs.get(id.0).filter(|pcb| !pcb.released) {
+            Some(pcb) => pcb.error(),
+            None => Some(TcpError::Closed),
+        }
+    }
+
+    pub(crate) fn consume(&mut self, id: TcpId, count: usize) -> Result<(), TcpError> {
+        let left = self.left();
+        let pcb = self.get(id)?;
+        if count == 0 {
+            return Ok(());
+        }
+        pcb.receive.consume(count.min(pcb.receive.readable()));
+        pcb.receive.set_memory(left);
+        if pcb.receive.window_opens(pcb.mss) && !pcb.has_ended() {
+            pcb.ack_now = true;
+            self.wake(id.0);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read(&mut self, id: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
+        let mut read = 0;
+        while read < out.len() {
+            let front = match self.peek(id) {
+                Ok(front) => front,
+                Err(_) if read > 0 => break,
+                Err(error) => return Err(error),
+            };
+            if front.is_empty() {
+                break;
+            }
+            let count = front.len().min(out.len() - read);
+            out[read..read + count].copy_from_slice(&front[..count]);
+            self.consume(id, count)?;
+            read += count;
+        }
+        Ok(read)
+    }
+
+    /// Copies bytes that can be read, and leaves them.
+    pub(crate) fn look(&mut self, id: TcpId, out: &mut [u8]) -> Result<usize, TcpError> {
+        self.peek(id)?;
+        let pcb = self.get(id)?;
+        let count = pcb.receive.readable().min(out.len());
+        pcb.receive.copy(&mut out[..count]);
+        Ok(count)
+    }
+
+    pub(crate) fn shutdown(&mut self, now_ns: u64, id: TcpId) -> Result<(), TcpError> {
+        let pcb = self.get(id)?;
+        pcb.finish();
+        self.settle(now_ns, id.0);
+        Ok(())
+    }
+
+    pub(crate) fn close(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId) {
+        let Ok(pcb) = self.get(id) else {
+            return;
+        };
+        pcb.released = true;
+        // What is not read is lost, and the peer should know (RFC 2525
+        // §2.17); and who has not opened has nothing to close.
+        if pcb.receive.readable() > 0 || pcb.state == State::SynSent {
+            let host = hosts.at_mut(pcb.link);
+            self.abort(now_ns, host, id.0, None);
+            return;
+        }
+        pcb.finish();
+        self.settle(now_ns, id.0);
+    }
+
+    pub(crate) fn close_within(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId, time_ns: u64) {
+        self.close(now_ns, hosts, id);
+        if let Some(pcb) = self.pcbs.get_mut(id.0)
+            && pcb.is_unfinished()
+        {
+            pcb.lingers = true;
+            pcb.timers.idle_ns = at(now_ns.saturating_add(time_ns));
+            self.settle(now_ns, id.0);
+        }
+    }
+
+    pub(crate) fn reset(&mut self, now_ns: u64, hosts: &mut Hosts, id: TcpId) {
+        if let Ok(pcb) = self.get(id) {
+            pcb.released = true;
+            let host = hosts.at_mut(pcb.link);
+            self.abort(now_ns, host, id.0, None);
+        }
+    }
+
+    pub(crate) fn state(&self, id: TcpId) -> Option<State> {
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        Some(pcb.state)
+    }
+
+    pub(crate) fn ends(&self, id: TcpId) -> Option<(SocketAddr, SocketAddr)> {
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        Some((zoned(pcb.local, pcb.link), zoned(pcb.remote, pcb.link)))
+    }
+
+    pub(crate) fn write_room(&mut self, id: TcpId) -> usize {
+        let left = self.left();
+        let Some(pcb) = self.pcbs.get_mut(id.0) else {
+            return 0;
+        };
+        let room = pcb.send.takes(left.bytes);
+        self.note_starved(id.0);
+        room
+    }
+
+    pub(crate) fn is_writable(&mut self, id: TcpId) -> bool {
+        let left = self.left();
+        self.note_starved(id.0);
+        let pcb = self.pcbs.get(id.0);
+        pcb.is_some_and(|pcb| pcb.send.is_worth_coming(self.memory, left.bytes))
+    }
+
+    pub(crate) fn write_limit(&self, id: TcpId) -> usize {
+        self.pcbs.get(id.0).map_or(0, |pcb| pcb.send.limit())
+    }
+
+    pub(crate) fn set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), TcpError> {
+        let send = &mut self.get(id)?.send;
+        // What waits goes, though corked, each time that it is asked for.
+        send.crumbs |= nodelay && send.unsent() > 0;
+        send.nodelay = nodelay;
+        self.wake(id.0);
+        Ok(())
+    }
+
+    pub(crate) fn options(&self, id: TcpId) -> Option<TcpOptions> {
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        Some(pcb.options)
+    }
+
+    pub(crate) fn set_options(&mut self, id: TcpId, options: TcpOptions) -> Result<(), TcpError> {
+        let pcb = self.get(id)?;
+        pcb.set_options(options);
+        // Its timers are looked at by the next poll.
+        self.due_now(id.0);
+        Ok(())
+    }
+
+    pub(crate) fn listener_options(&mut self, id: ListenerId) -> Option<TcpOptions> {
+        self.listeners.get(id.0).map(|listener| listener.options)
+    }
+
+    pub(crate) fn set_listener_options(
+        &mut self,
+        id: ListenerId,
+        options: TcpOptions,
+    ) -> Result<(), TcpError> {
+        let listener = self.listeners.get_mut(id.0).ok_or(TcpError::Closed)?;
+        listener.options = options.settled();
+        Ok(())
+    }
+
+    pub(crate) fn set_cork(&mut self, id: TcpId, cork: bool) -> Result<(), TcpError> {
+        self.get(id)?.send.cork = cork;
+        self.wake(id.0);
+        Ok(())
+    }
+
+    pub(crate) fn set_syn_retries(&mut self, id: TcpId, retries: u8) -> Result<(), TcpError> {
+        self.get(id)?.syn_retries = retries;
+        Ok(())
+    }
+
+    pub(crate) fn set_retries(&mut self, id: TcpId, retries: u8) -> Result<(), TcpError> {
+        self.get(id)?.retries = retries;
+        Ok(())
+    }
+
+    pub(crate) fn set_more(&mut self, id: TcpId, more: bool) -> Result<(), TcpError> {
+        let send = &mut self.get(id)?.send;
+        (send.more, send.pushes) = (more, !more);
+        self.wake(id.0);
+        Ok(())
+    }
+
+    pub(crate) fn end_record(&mut self, id: TcpId) -> Result<(), TcpError> {
+        self.get(id)?.send.end_record();
+        Ok(())
+    }
+
+    pub(crate) fn set_send_buffer(&mut self, id: TcpId, bytes: usize) -> Result<(), TcpError> {
+        self.get(id)?.send.set_limit(bytes);
+        Ok(())
+    }
+
+    pub(crate) fn is_readable(&self, id: TcpId, least: usize) -> bool {
+        let Some(pcb) = self.pcbs.get(id.0).filter(|pcb| !pcb.released) else {
+            return true;
+        };
+        let receive = &pcb.receive;
+        // More than there is room for does not come before something is read.
+        let room = receive.room(self.left().bytes);
+        let shut = room <= usize::from(pcb.mss_received);
+        let some = receive.readable() > 0;
+        receive.readable() >= least || some && shut || pcb.has_ended()
+    }
+
+    pub(crate) fn set_unsent_max(
+        &mut self,
+        id: TcpId,
+        bytes: Option<usize>,
+    ) -> Result<(), TcpError> {
+        self.get(id)?.send.set_unsent_max(bytes);
+        Ok(())
+    }
+
+    pub(crate) fn set_quick_ack(
+        &mut self,
+        now_ns: u64,
+        id: TcpId,
+        quick: bool,
+    ) -> Result<(), TcpError> {
+        let pcb = self.get(id)?;
+        pcb.interactive = !quick;
+        if quick {
+            pcb.quick = QUICK;
+            // One that is owed goes.
+            pcb.ack_now |= pcb.timers.ack_ns.is_some();
+        }
+        self.settle(now_ns, id.0);
+        Ok(())
+    }
+
+    pub(crate) fn quick_ack(&self, id: TcpId) -> Option<bool> {
+        let pcb = self.pcbs.get(id.0).filter(|pcb| !pcb.released)?;
+        Some(!pcb.interactive)
+    }
+
+    pub(crate) fn set_keep_alive(
+        &mut self,
+        now_ns: u64,
+        id: TcpId,
+        after_ns: Option<u64>,
+    ) -> Result<(), TcpError> {
+        let pcb = self.get(id)?;
+        pcb.keep_alive_ns = after_ns.and_then(|after_ns| NonZeroU64::new(after_ns.max(1)));
+        if pcb.can_write() {
+            pcb.start_keep_alive(now_ns);
+        }
+        self.settle(now_ns, id.0);
+        Ok(())
+    }
+
+    /// A connection that something happened to since it was last named here.
+    pub(crate) fn next_told(&mut self) -> Option<TcpId> {
+        while let Some(name) = self.told.pop_front() {
+            if let Some(pcb) = self.pcbs.get_mut(name) {
+                pcb.is_told = false;
+                if !pcb.released {
+                    return Some(TcpId(name));
+                }
+            }
+        }
+        None
+    }
+
+    /// A listener that has connections to be accepted since it was last named
+    /// here.
+    pub(crate) fn next_told_listener(&mut self) -> Option<ListenerId> {
+        while let Some(name) = self.told_listeners.pop_front() {
+            if let Some(listener) = self.listeners.get_mut(name) {
+                listener.is_told = false;
+                return Some(ListenerId(name));
+            }
+        }
+        None
+    }
+
+    /// An ICMP error about a segment of ours whose first number was `seq`;
+    /// whether it can be.
+    pub(crate) fn unreachable(
+        &mut self,
+        now_ns: u64,
+        link: u8,
+        ends: (SocketAddr, SocketAddr),
+        seq: u32,
+        why: Unreached,
+    ) -> bool {
+        let Some(name) = self.sent(link, ends, seq) else {
+            return false;
+        };
+        let pcb = self.pcbs.get_mut(name).expect("it was found");
+        // Later it is taken for a passing fault (RFC 5461 §2, RFC 5927 §6).
+        let error = match why {
+            Unreached::Port => Some(TcpError::Refused),
+            Unreached::Host | Unreached::Neighbour => Some(TcpError::HostUnreachable),
+            Unreached::Network => Some(TcpError::NetworkUnreachable),
+            Unreached::Other => None,
+        };
+        // What a router says of one that is opening ends it, as in other hosts
+        // (RFC 5461 §4.1). But a question on the link may have been lost, and who
+        // asked may hold the connection for open.
+        let ends = match why {
+            Unreached::Neighbour => pcb.state == State::SynSent,
+            _ => pcb.is_opening(),
+        };
+        if error.is_some() && ends {
+            pcb.end(error);
+            self.settle(now_ns, name);
+        }
+        true
+    }
+
+    /// Whether a segment of ours in flight began with this number.
+    pub(crate) fn has_sent(&mut self, link: u8, ends: (SocketAddr, SocketAddr), seq: u32) -> bool {
+        self.sent(link, ends, seq).is_some()
+    }
+
+    /// A segment of ours, whose first number was `seq`, was too long: it was
+    /// lost, though not by congestion, and goes again in pieces.
+    pub(crate) fn too_big(
+        &mut self,
+        now_ns: u64,
+        link: u8,
+        ends: (SocketAddr, SocketAddr),
+        seq: u32,
+    ) {
+        let Some(name) = self.sent(link, ends, seq) else {
+            return;
+        };
+        if let Some(pcb) = self.pcbs.get_mut(name) {
+            pcb.board.mark_lost(|sent| Seq(seq).at_most(sent.start));
+            pcb.recovery.force = true;
+        }
+        self.settle(now_ns, name);
+    }
+
+    /// The connection between our end and the peer's that has sent this number
+    /// by this link and waits for its acknowledgment (RFC 5927 §4.1).
+    fn sent(
+        &mut self,
+        link: u8,
+        (local, remote): (SocketAddr, SocketAddr),
+        seq: u32,
+    ) -> Option<Name> {
+        let name = self.between(local, remote)?;
+        let pcb = self.pcbs.get(name).filter(|pcb| pcb.link == link)?;
+        let send = &pcb.send;
+        let in_flight = send.una.at_most(Seq(seq)) && Seq(seq).before(send.nxt);
+        in_flight.then_some(name)
+    }
+}
+
+impl Pcb {
+    /// Takes options over; those of the window, as far as they can be told yet.
+    pub(super) fn set_options(&mut self, options: TcpOptions) {
+        let before = std::mem::replace(&mut self.options, options.settled());
+        if before.receive_buffer != options.receive_buffer
+            && let Some(bytes) = options.receive_buffer
+        {
+            self.receive.set_limit(bytes.get() as usize);
+            if self.send.nxt == self.send.iss && self.scales {
+                self.receive.widen();
+            }
+        }
+        // Its headers are made anew.
+        if let Some(headers) = &mut self.headers {
+            headers.way = None;
+        }
+    }
+
+    /// Whether it has ended for the application, and the peer has not got all.
+    fn is_unfinished(&self) -> bool {
+        matches!(
+            self.state,
+            State::SynReceived | State::FinWait1 | State::Closing | State::LastAck
+        )
+    }
+
+    /// Whether the peer has all that was written, and the end if that was.
+    fn has_arrived(&self) -> bool {
+        let send = &self.send;
+        let arrived = send.unsent() == 0 && send.una == send.nxt;
+        self.state == State::Closed || arrived && (!send.closed || send.fin_acknowledged())
+    }
+
+    /// Whether the peer will send no more.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(
+            self.state,
+            State::CloseWait | State::Closing | State::LastAck | State::TimeWait | State::Closed
+        )
+    }
+
+    /// The application has written all.
+    fn finish(&mut self) {
+        self.send.closed = true;
+        self.state = match self.state {
+            State::Established => State::FinWait1,
+            State::CloseWait => State::LastAck,
+            other => other,
+        };
+    }
+
+    pub(super) fn start_keep_alive(&mut self, now_ns: u64) {
+        if self.lingers {
+            return;
+        }
+        self.timers.idle_ns = self
+            .keep_alive_ns
+            .and_then(|after_ns| at(now_ns.saturating_add(after_ns.get())));
+    }
+
+    /// Does what is due; whether the connection is to be reset.
+    pub(super) fn timeout(&mut self, now_ns: u64) -> bool {
+        self.wait_patiently(now_ns, self.waits());
+        let due = |when: When| ns(when).is_some_and(|at_ns| at_ns <= now_ns);
+        if let Some((timer, _)) = self.timers.loss.filter(|(_, at_ns)| *at_ns <= now_ns)
+            && !self.loss_timeout(now_ns, timer)
+        {
+            self.end(Some(TcpError::TimedOut));
+            return false;
+        }
+        if due(self.timers.ack_ns) {
+            self.timers.ack_ns = None;
+            self.ack_now = true;
+            // There was no answer to go with.
+            self.interactive = false;
+        }
+        if due(self.timers.idle_ns) {
+            self.timers.idle_ns = None;
+            match self.is_quiet {
+                true => self.end(None),
+                false if self.lingers => return true,
+                false => self.keep_alive(now_ns),
+            }
+        }
+        if due(self.timers.release_ns) {
+            self.timers.release_ns = None;
+            self.release(now_ns);
+        }
+        false
+    }
+
+    /// An idle connection holds no memory (but this): what is empty is given
+    /// back when nothing has moved for a while.
+    pub(super) fn release(&mut self, now_ns: u64) {
+        let moved_ns = self.last_heard_ns.max(self.last_sent_ns);
+        let idle = moved_ns.saturating_add(RELEASE_NS) <= now_ns;
+        if idle {
+            self.headers = None;
+            self.board.release();
+        }
+        let released = idle && self.send.release() & self.receive.release();
+        if !released && self.timers.release_ns.is_none() {
+            self.timers.release_ns = at(now_ns.saturating_add(RELEASE_NS));
+        }
+    }
+
+    /// Whether a peer that was asked is given up.
+    fn is_unanswered(&self, now_ns: u64) -> bool {
+        let silent_ns = now_ns.saturating_sub(self.last_heard_ns);
+        match self.options.user_timeout_ms {
+            Some(ms) => self.keep_alive_probes > 0 && silent_ns >= u64::from(ms.get()) * 1_000_000,
+            None => self.keep_alive_probes == KEEP_ALIVE_PROBES,
+        }
+    }
+
+    fn keep_alive(&mut self, now_ns: u64) {
+        let Some(after_ns) = self.keep_alive_ns else {
+            return;
+        };
+        let idle_since_ns = self.last_heard_ns.saturating_add(after_ns.get());
+        if idle_since_ns > now_ns {
+            self.timers.idle_ns = at(idle_since_ns);
+        } else if self.is_unanswered(now_ns) {
+            self.end(Some(TcpError::TimedOut));
+        } else {
+            self.keep_alive_probes += 1;
+            self.probe_window = true;
+            self.timers.idle_ns = at(now_ns + KEEP_ALIVE_EACH_NS);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The fast path of connected sockets: datagrams whose headers are as their
+//! filter expects (Biersack and Rütsche 1996, §3.2).
+
+use super::Sockets;
+use crate::header_filter::{Filter, Parts};
+use crate::iface::{DropReason, Received};
+use crate::links::{Hosts, zoned};
+use crate::slab::Name;
+use weir_wire::checksum::Sum;
+use weir_wire::{Protocol, udp};
+
+impl Sockets {
+    /// Sockets of addresses that are not ours any more expect nothing.
+    pub(crate) fn disarm(&mut self, hosts: &Hosts) {
+        for socket in self.sockets.iter_mut() {
+            if !hosts.at(socket.link).routes.is_ours(socket.local.ip()) {
+                socket.filter = Filter::default();
+            }
+        }
+    }
+
+    /// Takes an IP packet that came to our station alone, if it is one for the
+    /// fast path.
+    pub(crate) fn direct(
+        &mut self,
+        packet: &[u8],
+        received: Received,
+    ) -> Option<Result<(), DropReason>> {
+        let name = match received.channel {
+            Some(channel) => Name::from_bits(channel.udp()?),
+            None => self.latest?,
+        };
+        let socket = self.sockets.get(name)?;
+        let remote = socket.remote.filter(|_| socket.filter.accepts(packet))?;
+        if socket.link != received.link {
+            return None;
+        }
+        let local = socket.local;
+        let parts = Parts::of(packet)?;
+        let datagram = udp::Datagram::new(parts.transport).ok()?;
+        if datagram.length() != parts.transport.len() {
+            return None;
+        }
+        if !parts.header_is_right() {
+            return Some(Err(DropReason::ChecksumWrong));
+        }
+        let sum = || {
+            let pseudo = parts.pseudo(Protocol::UDP.0);
+            pseudo.and(Sum::new().bytes(parts.transport)).finish()
+        };
+        let unsummed = parts.transport[6..8] == [0; 2];
+        if unsummed && local.is_ipv6() {
+            return None;
+        }
+        if !unsummed && !received.vouched && sum() != 0 {
+            return Some(Err(DropReason::ChecksumWrong));
+        }
+        Some(self.keep(
+            name,
+            zoned(remote, received.link),
+            local.ip(),
+            datagram.payload(),
+        ))
+    }
+}

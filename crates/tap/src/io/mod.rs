@@ -1,0 +1,8 @@
+//! Frames between the rings and the application.
+
+pub(super) mod adaptive_poll;
+pub(super) mod checksum;
+pub(super) mod frames;
+pub(super) mod pull_push;
+pub(super) mod queue;
+pub(super) mod tx_burst;

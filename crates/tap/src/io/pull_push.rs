@@ -1,0 +1,488 @@
+//! Pull and push, and what keeps the gate open.
+
+use crate::clock;
+use crate::error::TapError;
+use crate::flow_cache::LEASE;
+use crate::io::queue::{Push, Queue};
+use crate::link_monitor::Watch;
+use crate::shared::members::SLEEP;
+use crate::tap::{Pull, Tap, ring_error};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+use weir_link::xdp::{Bypass, CopyMode, GateError, wait_readable};
+use weir_ring::queue::Corrupt;
+
+/// How long after the gate was opened a frame may still come that was let in
+/// before it shut.
+const UNDER_WAY: u64 = 100_000_000;
+
+/// How long frames on the bypass may take through the host's queues, before
+/// ours may follow.
+const SETTLE: Duration = Duration::from_millis(1);
+
+/// How often a process says that it is alive, while it is: a fiftieth of the
+/// shortest limit for hangs.
+const BEAT_EACH: u64 = 20_000;
+
+/// While it waits awake for frames, a process looks after chunks so seldom.
+const REAP_ROUNDS: u32 = 32;
+
+impl Tap {
+    /// Says that this thread takes frames from now on: before, they take the
+    /// bypass. The first [`pull`](Self::pull) says so by itself.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn ready(&mut self) -> Result<(), TapError> {
+        if self.news.is_none() {
+            self.listen()?;
+        }
+        self.is_ready = true;
+        if self.is_shared() {
+            return self.come_back();
+        }
+        self.hold_death_word()?;
+        self.open()
+    }
+
+    /// Has the kernel watch for the end of this thread.
+    pub(crate) fn hold_death_word(&mut self) -> Result<(), TapError> {
+        if self.death.is_none() {
+            self.state.shut();
+            let held = self.state.hold_death_word(self.pool.me() - 1);
+            let held = held.map_err(|source| TapError::System {
+                what: "have the kernel watch for this thread's end",
+                source,
+            })?;
+            let names = || self.links().filter_map(|link| self.interface(link));
+            self.death = Some(held.ok_or_else(|| GateError::InUse {
+                interfaces: names().map(|interface| interface.name.clone()).collect(),
+                by: None,
+            })?);
+        }
+        self.state.set_limit(self.config.hang_max);
+        Ok(())
+    }
+
+    /// Drops what waits, and opens the gate.
+    fn open(&mut self) -> Result<(), TapError> {
+        let before = self.epoch;
+        // Another process may have opened it just now.
+        let epoch = self.members.as_ref().map(|_| self.state.gate().1);
+        for link in self.links.iter_mut().flatten() {
+            let mode = link.mode;
+            link.pushed = link.counts.tx_frames;
+            for queue in &mut link.queues {
+                let dropped = match &self.members {
+                    None => queue
+                        .drop_old(before, epoch)
+                        .and_then(|dropped| Ok(dropped + take_back(queue, mode)?)),
+                    Some(members) => members
+                        .with_rx(queue, |queue| queue.drop_old(before, epoch))
+                        .and_then(|dropped| dropped.unwrap_or(Ok(0)))
+                        .and_then(|dropped| {
+                            let unsent = members.with_tx(queue, |queue| take_back(queue, mode))?;
+                            Ok(dropped + unsent.unwrap_or(Ok(0))?)
+                        }),
+                };
+                let dropped = dropped.map_err(|error| ring_error(&link.interface, error))?;
+                link.counts.stale += dropped;
+            }
+        }
+        self.reap()?;
+        self.open_gate();
+        Ok(())
+    }
+
+    fn open_gate(&mut self) {
+        if let Some(fast) = &mut self.fast {
+            fast.flush();
+        }
+        let epoch = self.state.open(clock::now());
+        self.is_of(epoch);
+    }
+
+    /// From now on frames are of this epoch.
+    fn is_of(&mut self, epoch: u32) {
+        let now = clock::now();
+        self.epoch = epoch;
+        self.check_until = now + UNDER_WAY;
+        self.busy_at = now;
+    }
+
+    /// Whether frames that took the bypass go on to the other link, past those
+    /// that wait here.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.config.bypass == Bypass::Wire || self.is_shared()
+    }
+
+    /// The gate has shut: we were taken for dead or hung. What waits is old where
+    /// the bypass has passed it.
+    #[cold]
+    fn come_back(&mut self) -> Result<(), TapError> {
+        if !self.is_passed() {
+            self.open_gate();
+            return Ok(());
+        }
+        self.drop_kept();
+        if let (true, epoch) = self.state.gate()
+            && self.is_shared()
+        {
+            // Another process has opened it.
+            self.is_of(epoch);
+            return Ok(());
+        }
+        self.open()?;
+        if self.config.bypass == Bypass::Wire {
+            std::thread::sleep(SETTLE);
+            self.state.beat(clock::now());
+        }
+        Ok(())
+    }
+
+    /// Drops frames between the rings of a shared tap: others are past them.
+    #[cold]
+    pub(crate) fn drop_kept(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            for queue in &mut link.queues {
+                let kept = queue.inbox.drain(..).chain(queue.outbox.drain(..));
+                link.counts.stale += kept.count() as u64;
+            }
+        }
+        if let Some(members) = &self.members {
+            members.has_nothing_to_send();
+        }
+    }
+
+    /// Gets chunks, or waits for a frame (`mbuf_pull`); tells whether there
+    /// are as many, or is one.
+    ///
+    /// Where the program was found hung, it is ready again with this call.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn pull(&mut self, what: Pull) -> Result<bool, TapError> {
+        match what {
+            Pull::Chunks(count) => {
+                self.alive()?;
+                self.reap()?;
+                Ok(self.pool.ready(count))
+            }
+            Pull::Frame(time) => self.wait(time),
+        }
+    }
+
+    /// Beats, and comes back where we were taken for hung.
+    #[inline]
+    fn alive(&mut self) -> Result<u64, TapError> {
+        let now = clock::now();
+        self.now_ns = now;
+        let (mut is_well, mut is_late) = (true, false);
+        if let Some(members) = &mut self.members {
+            is_well = members.is_well(now);
+            is_late = is_over(self.config.hang_max, members.called_at, now);
+            members.called_at = now;
+        }
+        // Each beat takes the line from the CPU where frames come.
+        if is_well && now.saturating_sub(self.beaten_at) >= BEAT_EACH {
+            self.beaten_at = now;
+            self.state.beat(now);
+        }
+        if !self.is_ready {
+            self.ready()?;
+        } else if self.state.gate() != (true, self.epoch) {
+            self.come_back()?;
+        } else if is_late {
+            // Others kept the gate open, and are past what we have.
+            self.drop_kept();
+        }
+        if let Some(fast) = &mut self.fast {
+            fast.work(now);
+        }
+        self.look_after(now)?;
+        Ok(now)
+    }
+
+    fn wait(&mut self, time: Duration) -> Result<bool, TapError> {
+        let mut end = None;
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mut rounds = 0_u32;
+        self.wakes.is_woken = false;
+        loop {
+            let now = self.alive()?;
+            if self.wakes.is_due(now) {
+                self.look_around(now)?;
+            }
+            let end = *end.get_or_insert(now.saturating_add(time));
+            self.settle(now);
+            if self.is_any_ready()? {
+                self.busy_at = now;
+                // Where one was slept for, it was noted when it came.
+                if let Some(since) = self.idle_since.take() {
+                    self.spin.came(now.saturating_sub(since));
+                }
+                return Ok(true);
+            }
+            let since = *self.idle_since.get_or_insert(now);
+            let is_over = now >= end || self.wakes.is_woken;
+            rounds = rounds.wrapping_add(1);
+            let spins = self.spin.goes_on(now.saturating_sub(since));
+            match &mut self.members {
+                // To look at the rings keeps the kernel from them.
+                None if rounds.is_multiple_of(REAP_ROUNDS) || is_over || !spins => self.reap()?,
+                None => {}
+                Some(members) => members.is_idle(),
+            }
+            if is_over {
+                return Ok(false);
+            }
+            self.kick_rx()?;
+            match spins {
+                true => std::hint::spin_loop(),
+                false => self.sleep(since, end - now)?,
+            }
+        }
+    }
+
+    /// Sleeps until a frame comes, for so many nanoseconds at most; there has
+    /// been none `since` then.
+    fn sleep(&mut self, since: u64, mut left: u64) -> Result<(), TapError> {
+        // The limit counts from the next frame on.
+        self.state.sleep();
+        self.beaten_at = 0;
+        if self.is_any_ready()? {
+            return Ok(());
+        }
+        self.counts.calls_wait += 1;
+        let mut fds = self.sockets();
+        fds.extend(self.wakes.fds());
+        fds.extend(self.news.as_ref().map(AsFd::as_fd));
+        if let Some(members) = &self.members {
+            // There is more to see than frames.
+            fds.push(members.listener.as_fd());
+            left = left.min(SLEEP);
+        }
+        if let Some(fast) = &self.fast {
+            let often = if fast.is_pressed() {
+                LEASE / 100
+            } else {
+                LEASE / 2
+            };
+            left = left.min(often.as_nanos() as u64);
+        }
+        let left = Duration::from_nanos(left);
+        // A link that is down has an error, and no frame.
+        let woken = wait_readable(&fds, left).map_err(|source| TapError::System {
+            what: "wait for frames",
+            source,
+        })?;
+        if !woken {
+            return Ok(());
+        }
+        // It need not have been a frame.
+        self.wakes.look_soon();
+        // The kernel has noted when it came: to wake takes its time, too.
+        match self.state.heartbeat() {
+            0 => {}
+            came => self.spin.came(came.saturating_sub(since)),
+        }
+        // To be woken once says that frames come: look for more.
+        self.idle_since = None;
+        if !self.is_any_ready()? {
+            self.watch_links()?;
+        }
+        Ok(())
+    }
+
+    /// Where frames come that are ours to take.
+    fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        let mut sockets = Vec::new();
+        for link in self.links.iter().flatten() {
+            let count = link.queues.len();
+            for (queue, at) in link.queues.iter().zip(0..) {
+                let members = self.members.as_ref();
+                if members.is_none_or(|members| members.serves(link.held_by, at, count)) {
+                    sockets.push(queue.socket.as_fd());
+                }
+            }
+        }
+        sockets
+    }
+
+    #[inline]
+    fn is_any_ready(&mut self) -> Result<bool, TapError> {
+        for link in self.links.iter_mut().flatten() {
+            let (count, held_by) = (link.queues.len(), link.held_by);
+            for (queue, at) in link.queues.iter_mut().zip(0..) {
+                let ready = match &self.members {
+                    None => queue.ring.ready(1).map(|count| count > 0),
+                    Some(members) => Ok(members.is_ready(queue, held_by, at, count)),
+                };
+                if ready.map_err(|error| ring_error(&link.interface, error))? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether all links are still there. To be called now and then: a thread asks, for the
+    /// kernel's answer may take tenths of a second, and what it was told is heard by a later
+    /// call.
+    ///
+    /// # Errors
+    /// [`TapError::Gone`] names the first link that is not there.
+    pub fn watch_links(&mut self) -> Result<(), TapError> {
+        if self.watch.is_none() {
+            let links = self.links.iter().enumerate();
+            let links = links.filter_map(|(number, link)| link.as_ref().map(|_| number));
+            let attached = self.gate.attached(links);
+            // An error is told by who asks next.
+            let begun = attached.and_then(|attached| {
+                Watch::new(move || matches!(attached.are_attached(), Ok(true)))
+            });
+            self.watch = begun.ok();
+        }
+        if self.watch.as_mut().is_some_and(Watch::are_there) {
+            return Ok(());
+        }
+        // There may be none, for want of threads or descriptors.
+        self.watch = None;
+        for (number, link) in self.links.iter().enumerate() {
+            if let Some(link) = link
+                && !self.gate.is_attached(number)?
+            {
+                let interface = link.interface.name.clone();
+                return Err(TapError::Gone { interface });
+            }
+        }
+        Ok(())
+    }
+
+    /// Wakes the device where it must be called to receive.
+    fn kick_rx(&mut self) -> Result<(), TapError> {
+        let busily = self.config.busy_poll.is_some();
+        for link in self.links.iter_mut().flatten() {
+            if link.mode == CopyMode::Copy && !busily {
+                continue;
+            }
+            for queue in &link.queues {
+                if busily || queue.ring.wants_rx_kick() {
+                    queue.kick_rx(&mut self.counts)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what was given, on all links, and gets chunks back
+    /// (`mbuf_push`).
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn push(&mut self) -> Result<(), TapError> {
+        let now = self.alive()?;
+        let mut is_down = false;
+        let is_passed = self.is_passed();
+        if let Ok(bulk) = &mut self.bulk {
+            bulk.hear(&mut self.links, now);
+        }
+        let links = self.links.iter_mut().enumerate();
+        for (number, link) in links.filter_map(|(number, link)| Some((number, link.as_mut()?))) {
+            // The last moment to see it: what is put stays, and is old.
+            if is_passed && self.state.gate() != (true, self.epoch) {
+                break;
+            }
+            let mut bulk = self.bulk.as_mut().ok().filter(|_| link.bulk.is_ok());
+            for queue in &mut link.queues {
+                let pushed = match &self.members {
+                    None => bulk
+                        .as_mut()
+                        .map_or(Ok(()), |bulk| {
+                            bulk.push(queue, number, now, &mut self.counts)
+                        })
+                        .and_then(|()| queue.push(link.mode, &mut self.counts)),
+                    Some(members) => queue.push_kept(members, link.mode, &mut self.counts),
+                };
+                match pushed {
+                    Ok(()) => {}
+                    Err(Push::Down(dropped)) => {
+                        link.counts.no_room += u64::from(dropped);
+                        is_down = true;
+                    }
+                    Err(Push::Ring(error)) => return Err(ring_error(&link.interface, error)),
+                    Err(Push::System(source)) => {
+                        let what = "send";
+                        return Err(TapError::System { what, source });
+                    }
+                }
+            }
+            let given = link.counts.tx_frames - link.pushed;
+            link.pushed = link.counts.tx_frames;
+            if is_passed && given > 0 && self.state.gate() != (true, self.epoch) {
+                link.counts.late += given;
+            }
+        }
+        if is_down {
+            self.watch_links()?;
+        }
+        match self.is_shared() {
+            // It was done on the way.
+            true => Ok(()),
+            false => self.reap_some(),
+        }
+    }
+
+    /// As [`reap`](Self::reap), where there is much to lend.
+    #[inline]
+    fn reap_some(&mut self) -> Result<(), TapError> {
+        for link in self.links.iter_mut().flatten() {
+            for queue in &mut link.queues {
+                let reaped = queue.ring.reap().and_then(|_| queue.ring.refill_some());
+                reaped.map_err(|error| ring_error(&link.interface, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what was sent, and lends it to be filled.
+    #[inline]
+    fn reap(&mut self) -> Result<(), TapError> {
+        if self.is_shared() {
+            return self.tend();
+        }
+        for link in self.links.iter_mut().flatten() {
+            for queue in &mut link.queues {
+                let reaped = queue.ring.reap();
+                reaped.map_err(|error| ring_error(&link.interface, error))?;
+            }
+        }
+        self.refill()
+    }
+
+    #[inline]
+    pub(crate) fn refill(&mut self) -> Result<(), TapError> {
+        for link in self.links.iter_mut().flatten() {
+            for queue in &mut link.queues {
+                let filled = queue.ring.refill();
+                filled.map_err(|error| ring_error(&link.interface, error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Elsewhere than in copy mode the device may be reading them.
+fn take_back(queue: &mut Queue, mode: CopyMode) -> Result<u64, Corrupt> {
+    match mode {
+        CopyMode::Copy => queue.ring.take_back().map(u64::from),
+        CopyMode::ZeroCopy => Ok(0),
+    }
+}
+
+/// Whether more than a limit has passed since `then`; never was is no time.
+#[inline]
+fn is_over(limit: Option<Duration>, then: u64, now: u64) -> bool {
+    let passed = u128::from(now.saturating_sub(then));
+    then != 0 && limit.is_some_and(|limit| passed > limit.as_nanos())
+}

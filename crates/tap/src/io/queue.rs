@@ -1,0 +1,513 @@
+//! One tapped link: a socket and a queue for each of its device's queues.
+
+use crate::config::{Config, Mode};
+use crate::error::TapError;
+use crate::io::tx_burst::NoBulk;
+use crate::shared::members::Members;
+use crate::stats::{Counts, LinkCounts};
+use crate::trust;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use weir_link::net::Interface;
+use weir_link::xdp::{CopyMode, Gate, QUEUES_MAX, State, Xsk, XskError, XskSpec};
+use weir_ring::queue::Corrupt;
+use weir_ring::{Frame, LinkQueue, Pool, RingSizes};
+
+/// Times that the kernel is asked to send what it has not yet taken, for each
+/// push.
+const KICKS_MAX: usize = 64;
+
+/// Bytes of a VLAN tag, which come on top of the MTU: a frame without a tag may
+/// be as long, as with the kernel's own bridge (`is_skb_forwardable`).
+pub(crate) const TAG_BYTES: usize = 4;
+
+/// Pieces of a frame that the kernel sends in copy mode: the first, and
+/// `MAX_SKB_FRAGS` (`xsk_build_skb`).
+const SENT_PIECES_MAX: usize = 18;
+
+/// A link.
+#[derive(Debug)]
+pub(crate) struct TapLink {
+    pub(crate) interface: Interface,
+    /// How many times this process holds it.
+    pub(crate) holders: u32,
+    /// The processes that hold it, as we looked last: bit 0 is process 1.
+    pub(crate) held_by: u32,
+    pub(crate) mode: CopyMode,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) counts: LinkCounts,
+    /// Of the frames that were put, those before the last push.
+    pub(crate) pushed: u64,
+    /// Bytes of the longest frame that can be sent: by the MTU as it is now, and
+    /// what the sockets carry.
+    pub(crate) longest: usize,
+    /// Its sockets are bound so that a frame may lie in several chunks
+    /// (`XDP_USE_SG`).
+    pub(crate) frags: bool,
+    /// Bytes of a frame in a chunk.
+    room: usize,
+    /// The MTU or [`Interface::running`] has changed, and the application does
+    /// not know yet.
+    pub(crate) is_changed: bool,
+    /// Checksums may have been left to the device.
+    pub(crate) completes: bool,
+    /// Whether many frames may go out at once without socket buffers.
+    pub(crate) bulk: Result<(), NoBulk>,
+}
+
+/// What tells which frames of a queue are on their way to the application.
+#[derive(Clone, Copy, Debug, Default)]
+struct UnderWay {
+    /// Low half of the number of the last that was taken.
+    last: Option<u32>,
+    /// How many had been handed over when we looked, and since when.
+    handed: u64,
+    since: u64,
+    settled: u64,
+}
+
+impl UnderWay {
+    /// Notes the number of a frame, in what is before its bytes; whose low
+    /// half is not the epoch, its driver has no room there: that is anything.
+    #[inline]
+    fn note(&mut self, meta: Option<u64>, epoch: u32) {
+        if let Some(meta) = meta
+            && meta as u32 == epoch
+        {
+            self.last = Some((meta >> 32) as u32);
+        }
+    }
+
+    /// Up to which number frames were taken. A number that has not been given
+    /// yet says nothing.
+    fn taken(&self, handed: u64) -> u64 {
+        let behind = self.last.map(|last| (handed as u32).wrapping_sub(last));
+        let taken = behind.and_then(|behind| handed.checked_sub(behind.into()));
+        taken.unwrap_or(self.settled)
+    }
+}
+
+/// After so long without another one, a frame that was handed over and is in
+/// no ring will not come.
+const ARRIVES_NS: u64 = 2_000_000;
+
+/// A queue of a link.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) ring: LinkQueue,
+    pub(crate) socket: Xsk,
+    /// Frames were put since the last push.
+    pub(crate) dirty: bool,
+    under_way: UnderWay,
+    /// Where the rings are shared: frames taken, and frames to be put.
+    pub(crate) inbox: VecDeque<Frame>,
+    pub(crate) outbox: VecDeque<Frame>,
+    /// The place of a frame that waits for another process, and since when.
+    pub(crate) waiting: Option<(u32, u64)>,
+}
+
+/// All rings of a queue are as long.
+pub(crate) fn sizes(ring: u32) -> RingSizes {
+    RingSizes {
+        fill: ring,
+        rx: ring,
+        tx: ring,
+        completion: ring,
+    }
+}
+
+/// What has been bound before: sockets that share the memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shared<'a> {
+    pub(crate) pool: &'a Rc<Pool>,
+    pub(crate) other: Option<&'a Xsk>,
+    pub(crate) mode: Option<CopyMode>,
+}
+
+/// The number of a queue among those of all links.
+fn queue_id(link: usize, queue: u32) -> u16 {
+    (link as u32 * QUEUES_MAX + queue) as u16
+}
+
+impl TapLink {
+    /// A link that is bound to.
+    pub(crate) fn of(
+        interface: Interface,
+        mode: CopyMode,
+        completes: bool,
+        queues: Vec<Queue>,
+        frags: bool,
+        room: u32,
+    ) -> TapLink {
+        let mut link = TapLink {
+            interface,
+            holders: 1,
+            held_by: u32::MAX,
+            mode,
+            queues,
+            counts: LinkCounts::default(),
+            pushed: 0,
+            longest: 0,
+            frags,
+            room: room as usize,
+            is_changed: false,
+            completes,
+            bulk: Err(NoBulk::NotAsked),
+        };
+        link.measure();
+        link
+    }
+
+    /// Takes in the interface's MTU.
+    pub(crate) fn measure(&mut self) {
+        let by_mtu = self.interface.frame_bytes_max() + TAG_BYTES;
+        let pieces = if self.frags { SENT_PIECES_MAX } else { 1 };
+        self.longest = by_mtu.min(self.room * pieces);
+    }
+
+    /// Bytes of the longest packet that can be sent.
+    pub(crate) fn mtu(&self) -> usize {
+        let header = self.interface.header_bytes() + TAG_BYTES;
+        self.longest.saturating_sub(header)
+    }
+
+    /// Binds to all queues of an interface.
+    pub(crate) fn bind(
+        interface: Interface,
+        config: &Config,
+        shared: Shared<'_>,
+        number: usize,
+    ) -> Result<TapLink, TapError> {
+        let modes: &[CopyMode] = match (shared.mode, config.mode) {
+            (Some(CopyMode::Copy), _) | (None, Mode::Only(CopyMode::Copy)) => &[CopyMode::Copy],
+            (Some(CopyMode::ZeroCopy), _) | (None, Mode::Only(CopyMode::ZeroCopy)) => {
+                &[CopyMode::ZeroCopy]
+            }
+            (None, Mode::Auto) => &[CopyMode::ZeroCopy, CopyMode::Copy],
+        };
+        let is_veth = || weir_link::net::driver(&interface.name).is_ok_and(|name| name == "veth");
+        let completes = config.complete_checksums.unwrap_or_else(is_veth);
+        let room = shared.pool.umem().room();
+        let mut link = TapLink::of(interface, CopyMode::Copy, completes, vec![], true, room);
+        for (attempt, mode) in modes.iter().enumerate() {
+            link.mode = *mode;
+            match link.bind_in_mode(config, shared, number) {
+                Ok(()) => break,
+                Err(TapError::Socket(XskError::NotByDriver { .. } | XskError::NoQueue { .. }))
+                    if attempt + 1 < modes.len() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(link)
+    }
+
+    /// Binds so that frames may lie in several chunks where the MTU takes it; in
+    /// copy mode also where it does not yet, if the kernel can (Linux 6.6): it may
+    /// be raised. In zero-copy mode not every driver can, and frames in one chunk
+    /// are what all can do.
+    fn bind_in_mode(
+        &mut self,
+        config: &Config,
+        shared: Shared<'_>,
+        number: usize,
+    ) -> Result<(), TapError> {
+        let has_to = self.interface.frame_bytes_max() + TAG_BYTES > self.room;
+        self.frags = has_to || self.mode == CopyMode::Copy;
+        let mut bound = self.bind_queues(config, shared, number);
+        if let Err(TapError::Socket(XskError::NoQueue { .. })) = bound
+            && self.frags
+            && !has_to
+        {
+            self.frags = false;
+            bound = self.bind_queues(config, shared, number);
+        }
+        self.measure();
+        bound
+    }
+
+    fn bind_queues(
+        &mut self,
+        config: &Config,
+        shared: Shared<'_>,
+        number: usize,
+    ) -> Result<(), TapError> {
+        self.queues.clear();
+        for queue in 0..QUEUES_MAX {
+            let spec = XskSpec {
+                ifindex: self.interface.index,
+                queue,
+                sizes: sizes(config.ring),
+                mode: self.mode,
+                frags: self.frags,
+                busy_poll: config.busy_poll,
+            };
+            let other = shared.other.or(self.queues.first().map(|q| &q.socket));
+            match Xsk::bind(shared.pool.umem(), other, &spec) {
+                Ok((socket, rings)) => {
+                    let id = queue_id(number, queue);
+                    let ring = LinkQueue::new(rings, shared.pool, id);
+                    self.queues.push(Queue::new(ring, socket));
+                }
+                // That was the last.
+                Err(XskError::NoQueue { .. }) if queue > 0 => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets frames come.
+    pub(crate) fn put_sockets(&self, gate: &Gate, number: usize) -> Result<(), TapError> {
+        for (queue, at) in self.queues.iter().zip(0..) {
+            gate.put_socket(number, at, &queue.socket)?;
+        }
+        Ok(())
+    }
+
+    /// Closes its sockets, and frees what they had.
+    pub(crate) fn end(self) {
+        for queue in self.queues {
+            drop(queue.socket);
+            queue.ring.end();
+        }
+    }
+
+    /// Whether all that was put has left.
+    pub(crate) fn is_sent(&mut self) -> bool {
+        let mut queues = self.queues.iter_mut();
+        queues.all(|queue| !queue.dirty && queue.ring.unsent().is_ok_and(|unsent| unsent == 0))
+    }
+
+    /// What the kernel and the rings have counted is added.
+    pub(crate) fn counted(&self) -> LinkCounts {
+        let mut counts = self.counts;
+        for queue in &self.queues {
+            let oddities = queue.ring.oddities();
+            counts.invalid += oddities.invalid;
+            counts.rx_dropped += oddities.too_long;
+            if let Ok(kernel) = queue.socket.counts() {
+                counts.rx_full += kernel.rx_ring_full + kernel.fill_ring_empty;
+                // Those that found no chunk are among them.
+                let dropped = kernel.rx_dropped;
+                counts.rx_dropped += dropped.saturating_sub(kernel.fill_ring_empty);
+                counts.invalid += kernel.rx_invalid + kernel.tx_invalid;
+            }
+        }
+        counts
+    }
+}
+
+impl Queue {
+    fn new(ring: LinkQueue, socket: Xsk) -> Queue {
+        Queue {
+            ring,
+            socket,
+            dirty: false,
+            under_way: UnderWay::default(),
+            inbox: VecDeque::new(),
+            outbox: VecDeque::new(),
+            waiting: None,
+        }
+    }
+
+    /// What a process before us was handed is not on its way to us.
+    pub(crate) fn settle_all(&mut self, state: &State, link: u32, number: u32) {
+        let handed = state.handed(link, number);
+        self.under_way.settled = handed;
+        state.settle(link, number, handed);
+    }
+
+    /// Notes the number of a frame that was taken, let in in this epoch.
+    #[inline]
+    pub(crate) fn note(&mut self, frame: &Frame, epoch: u32) {
+        self.under_way.note(frame.meta(), epoch);
+    }
+
+    /// Says, after all was sent, which frames are settled; tells whether some
+    /// are not.
+    pub(crate) fn settle(&mut self, state: &State, (link, number): (u32, u32), now: u64) -> bool {
+        let handed = state.handed(link, number);
+        let way = &mut self.under_way;
+        let mut settled = way.taken(handed);
+        if way.handed != handed {
+            (way.handed, way.since) = (handed, now);
+        } else if settled != handed
+            && now.saturating_sub(way.since) >= ARRIVES_NS
+            && self.ring.ready(1) == Ok(0)
+        {
+            // Dropped on the way, or without a number.
+            settled = handed;
+            self.under_way.last = Some(handed as u32);
+        }
+        if settled > self.under_way.settled {
+            self.under_way.settled = settled;
+            state.settle(link, number, settled);
+        }
+        settled != handed
+    }
+
+    /// A queue that another process has bound to.
+    pub(crate) fn of_fd(
+        socket: OwnedFd,
+        sizes: RingSizes,
+        pool: &Rc<Pool>,
+        link: usize,
+        queue: usize,
+    ) -> Result<Queue, XskError> {
+        let (socket, rings) = trust::socket(socket, sizes, pool.umem())?;
+        let id = queue_id(link, queue as u32);
+        Ok(Queue::new(LinkQueue::new(rings, pool, id), socket))
+    }
+
+    /// Puts a frame among those to be sent with the next push, where the
+    /// rings are shared; gives it back where there is no room.
+    #[inline]
+    pub(crate) fn keep(&mut self, frame: Frame, room: u32) -> Option<Frame> {
+        if self.outbox.len() >= room as usize {
+            return Some(frame);
+        }
+        self.outbox.push_back(frame);
+        None
+    }
+
+    /// Sends what is kept; nothing where another process has the rings.
+    pub(crate) fn push_kept(
+        &mut self,
+        members: &Members,
+        mode: CopyMode,
+        counts: &mut Counts,
+    ) -> Result<(), Push> {
+        if self.outbox.is_empty() && !self.dirty {
+            return Ok(());
+        }
+        let pushed = members.with_tx(self, |queue| {
+            queue.ring.reap().map_err(Push::Ring)?;
+            while let Some(frame) = queue.outbox.pop_front() {
+                if let Some(frame) = queue.put(frame).map_err(Push::Ring)? {
+                    queue.outbox.push_front(frame);
+                    break;
+                }
+            }
+            queue.push(mode, counts)
+        });
+        pushed.map_err(Push::Ring)?.unwrap_or(Ok(()))
+    }
+
+    /// Drops what waits, let in `before`, but for what was let in in this
+    /// epoch, where there may be such; tells how many frames.
+    pub(crate) fn drop_old(&mut self, before: u32, epoch: Option<u32>) -> Result<u64, Corrupt> {
+        let mut dropped = 0;
+        while let Some(frame) = self.ring.take()? {
+            self.note(&frame, before);
+            match frame.meta().map(|meta| meta as u32) {
+                now if epoch.is_some() && now == epoch => self.inbox.push_back(frame),
+                _ => dropped += 1,
+            }
+        }
+        self.ring.release();
+        Ok(dropped)
+    }
+
+    /// Puts a frame into the tx ring; gives it back where there is no room.
+    #[inline]
+    pub(crate) fn put(&mut self, frame: Frame) -> Result<Option<Frame>, Corrupt> {
+        let left = self.ring.put(frame)?;
+        self.dirty |= left.is_none();
+        Ok(left)
+    }
+
+    /// Has the device receive.
+    pub(crate) fn kick_rx(&self, counts: &mut Counts) -> Result<(), TapError> {
+        counts.calls_rx += 1;
+        self.socket.kick_rx().map_err(|source| TapError::System {
+            what: "have the device receive",
+            source,
+        })
+    }
+
+    /// Has the kernel send what was put: one call, where it takes all at
+    /// once.
+    pub(crate) fn push(&mut self, mode: CopyMode, counts: &mut Counts) -> Result<(), Push> {
+        if !self.dirty {
+            return Ok(());
+        }
+        self.ring.submit();
+        if mode == CopyMode::ZeroCopy && !self.ring.wants_tx_kick() {
+            self.dirty = false;
+            return Ok(());
+        }
+        for _ in 0..KICKS_MAX {
+            counts.calls_tx += 1;
+            let all = match self.socket.kick_tx() {
+                Ok(all) => all,
+                Err(error) => return self.refused(error),
+            };
+            if all || mode == CopyMode::ZeroCopy || self.ring.unsent().map_err(Push::Ring)? == 0 {
+                break;
+            }
+            // The kernel wants its chunks taken back first.
+            self.ring.reap().map_err(Push::Ring)?;
+        }
+        self.dirty = mode == CopyMode::Copy && self.ring.unsent().map_err(Push::Ring)? > 0;
+        Ok(())
+    }
+
+    /// A link that is down keeps nothing to send.
+    fn refused(&mut self, error: io::Error) -> Result<(), Push> {
+        self.dirty = false;
+        let code = error.raw_os_error().unwrap_or_default();
+        match Errno::from_raw_os_error(code) {
+            Errno::NETDOWN | Errno::NXIO | Errno::NODEV => {
+                let dropped = self.ring.take_back().map_err(Push::Ring)?;
+                Err(Push::Down(dropped))
+            }
+            _ => Err(Push::System(error)),
+        }
+    }
+}
+
+/// Why a push did not send.
+pub(crate) enum Push {
+    /// The link is down or gone; so many frames were dropped.
+    Down(u32),
+    /// The ring is not as it should be.
+    Ring(Corrupt),
+    /// Anything else.
+    System(io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::UnderWay;
+
+    fn meta(number: u32, epoch: u32) -> Option<u64> {
+        Some(u64::from(number) << 32 | u64::from(epoch))
+    }
+
+    #[test]
+    fn frames_up_to_the_last_that_was_taken_are_settled() {
+        let mut way = UnderWay::default();
+        assert_eq!(way.taken(9), 0, "none was taken");
+        way.note(meta(7, 3), 3);
+        assert_eq!(way.taken(9), 7);
+        // Past 32 bits.
+        way.note(meta(u32::MAX, 3), 3);
+        assert_eq!(way.taken((1 << 32) + 4), (1 << 32) - 1);
+    }
+
+    /// Where a driver has no room before a frame, anything may lie there.
+    #[test]
+    fn what_is_no_number_settles_nothing() {
+        let mut way = UnderWay::default();
+        way.note(meta(2, 3), 3);
+        way.note(None, 3);
+        way.note(meta(4, 0x0800), 3);
+        assert_eq!(way.taken(5), 2);
+        way.settled = 2;
+        way.note(meta(6, 3), 3);
+        assert_eq!(way.taken(5), 2, "not given yet");
+    }
+}

@@ -1,0 +1,334 @@
+//! One of several processes on a tap: whose turn a queue is, and who lives.
+//!
+//! A device with as many queues as there are processes gives each its own;
+//! otherwise all take from each queue, one at a time. A queue whose process
+//! does not come to take its frames is anybody's.
+
+use crate::io::queue::Queue;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use weir_link::xdp::{DeathWord, Life, MEMBERS_MAX, State};
+use weir_ring::Frame;
+use weir_ring::queue::Corrupt;
+use weir_ring::robust_lock::Holder;
+
+/// How often it is looked who lives and who wants to join, in ns; a process
+/// that sleeps wakes up for it.
+pub(crate) const LOOK: u64 = 5_000_000;
+
+/// How long a process sleeps at most.
+pub(crate) const SLEEP: u64 = 20_000_000;
+
+/// How long frames may wait in a queue before others than its own process
+/// take them, in ns.
+const STUCK: u64 = 5_000_000;
+
+/// How long another may have a lock that we want, before we stop to say that
+/// all is well, in ns.
+const BLOCKED: u64 = 1_000_000;
+
+/// Frames that are taken from a queue in one turn.
+const BATCH: usize = 64;
+
+/// How often a lock is tried to send, before the frames wait for the next
+/// push.
+const TRIES: u32 = 10_000;
+
+/// This process among those of the tap.
+#[derive(Debug)]
+pub(crate) struct Members {
+    state: Rc<State>,
+    pub(crate) me: Holder,
+    /// Processes that lived when we looked last: bit 0 is process 1.
+    alive: u32,
+    pub(crate) looked_at: u64,
+    /// When we were called last.
+    pub(crate) called_at: u64,
+    /// Since when another has a lock that we want, to take frames.
+    blocked_at: Option<u64>,
+    /// The same, to send.
+    tx_blocked_at: Cell<Option<u64>>,
+    pub(crate) listener: OwnedFd,
+    pub(crate) path: PathBuf,
+    /// Says that we live, while we do.
+    pub(crate) word: Option<DeathWord>,
+}
+
+/// The number of the process that has a death word.
+pub(crate) fn number(slot: u16) -> u16 {
+    slot + 1
+}
+
+/// Whether the process of a number lives.
+pub(crate) fn is_alive(state: &State, number: u16) -> bool {
+    let slot = number.checked_sub(1);
+    slot.is_some_and(|slot| state.life(slot) == Life::Alive)
+}
+
+impl Members {
+    pub(crate) fn new(
+        state: &Rc<State>,
+        me: Holder,
+        word: DeathWord,
+        listener: OwnedFd,
+        path: PathBuf,
+    ) -> Members {
+        let mut members = Members {
+            state: Rc::clone(state),
+            me,
+            alive: 0,
+            looked_at: 0,
+            called_at: 0,
+            blocked_at: None,
+            tx_blocked_at: Cell::new(None),
+            listener,
+            path,
+            word: Some(word),
+        };
+        members.count();
+        members
+    }
+
+    /// Our bit among the processes'.
+    pub(crate) fn bit(&self) -> u32 {
+        1 << (self.me.number() - 1)
+    }
+
+    /// Sees who lives; tells who died, by their death words.
+    pub(crate) fn count(&mut self) -> Vec<u16> {
+        self.alive = 0;
+        let mut died = Vec::new();
+        for slot in 0..MEMBERS_MAX {
+            match self.state.life(slot) {
+                Life::Alive => self.alive |= 1 << slot,
+                Life::Died => died.push(slot),
+                Life::Vacant => {}
+            }
+        }
+        died
+    }
+
+    /// Whether others live.
+    pub(crate) fn has_others(&mut self) -> bool {
+        self.count();
+        self.alive & !self.bit() != 0
+    }
+
+    /// Whether all is well, as far as we know: not while another keeps what
+    /// we need.
+    #[inline]
+    pub(crate) fn is_well(&self, now: u64) -> bool {
+        let blocked = [self.blocked_at, self.tx_blocked_at.get()];
+        let mut blocked = blocked.into_iter().flatten();
+        blocked.all(|at| now.saturating_sub(at) < BLOCKED)
+    }
+
+    /// There is nothing that another could keep from us.
+    #[inline]
+    pub(crate) fn is_idle(&mut self) {
+        self.blocked_at = None;
+    }
+
+    /// Another keeps what we need to send, since then or longer.
+    pub(crate) fn cannot_send_since(&self, now: u64) {
+        let since = self.tx_blocked_at.get().unwrap_or(now);
+        self.tx_blocked_at.set(Some(since));
+    }
+
+    /// Nothing is to be sent any more that another could keep from being so.
+    pub(crate) fn has_nothing_to_send(&self) {
+        self.tx_blocked_at.set(None);
+    }
+
+    /// Whether queue `at` of `count` of a link that these processes hold is
+    /// ours to take from.
+    #[inline]
+    pub(crate) fn serves(&self, holders: u32, at: usize, count: usize) -> bool {
+        serves(self.alive & holders, self.bit(), at, count)
+    }
+
+    /// Whether there are frames in a queue for us to take.
+    #[inline]
+    pub(crate) fn is_ready(
+        &self,
+        queue: &mut Queue,
+        holders: u32,
+        at: usize,
+        count: usize,
+    ) -> bool {
+        if !queue.inbox.is_empty() {
+            return true;
+        }
+        let (position, is_there) = queue.ring.look();
+        if !is_there || self.serves(holders, at, count) {
+            queue.waiting = None;
+            return is_there;
+        }
+        match queue.waiting {
+            Some((place, since)) if place == position => {
+                self.called_at.saturating_sub(since) > STUCK
+            }
+            _ => {
+                queue.waiting = Some((position, self.called_at));
+                false
+            }
+        }
+    }
+
+    /// Takes frames from a queue into its inbox.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        queue: &mut Queue,
+        holders: u32,
+        at: usize,
+        count: usize,
+    ) -> Result<(), Corrupt> {
+        if !queue.inbox.is_empty() || !self.is_ready(queue, holders, at, count) {
+            return Ok(());
+        }
+        let state = &self.state;
+        if !queue.ring.lock_rx(|number| is_alive(state, number))? {
+            self.blocked_at = self.blocked_at.or(Some(self.called_at));
+            return Ok(());
+        }
+        self.blocked_at = None;
+        let taken = fill(&mut queue.inbox, || queue.ring.take());
+        queue.ring.release();
+        let lent = queue.ring.refill();
+        queue.ring.unlock_rx();
+        taken.and(lent.map(|_| ()))
+    }
+
+    /// Takes back what was sent and lends chunks, where nobody else is about
+    /// to.
+    pub(crate) fn tend(&self, queue: &mut Queue) -> Result<(), Corrupt> {
+        let alive = |number| is_alive(&self.state, number);
+        if queue.ring.lock_tx(alive)? {
+            let reaped = queue.ring.reap();
+            queue.ring.unlock_tx();
+            reaped?;
+        }
+        if queue.ring.lock_rx(alive)? {
+            let lent = queue.ring.refill();
+            queue.ring.unlock_rx();
+            lent?;
+        }
+        Ok(())
+    }
+
+    /// Runs what needs the tx side of a queue; `None` if another that lives
+    /// keeps it.
+    pub(crate) fn with_tx<T>(
+        &self,
+        queue: &mut Queue,
+        run: impl FnOnce(&mut Queue) -> T,
+    ) -> Result<Option<T>, Corrupt> {
+        for attempt in 0..TRIES {
+            if queue.ring.lock_tx(|number| is_alive(&self.state, number))? {
+                let result = run(queue);
+                queue.ring.unlock_tx();
+                self.tx_blocked_at.set(None);
+                return Ok(Some(result));
+            }
+            // Whoever has it may need our processor.
+            match attempt % 16 {
+                15 => std::thread::yield_now(),
+                _ => std::hint::spin_loop(),
+            }
+        }
+        self.cannot_send_since(self.called_at);
+        Ok(None)
+    }
+
+    /// As [`with_tx`](Self::with_tx), for the rx side and at once.
+    pub(crate) fn with_rx<T>(
+        &self,
+        queue: &mut Queue,
+        run: impl FnOnce(&mut Queue) -> T,
+    ) -> Result<Option<T>, Corrupt> {
+        if !queue.ring.lock_rx(|number| is_alive(&self.state, number))? {
+            return Ok(None);
+        }
+        let result = run(queue);
+        queue.ring.unlock_rx();
+        Ok(Some(result))
+    }
+}
+
+/// Whether of the processes `alive` that hold the link that of `me` takes from queue `at` of
+/// `count`.
+#[inline]
+fn serves(alive: u32, me: u32, at: usize, count: usize) -> bool {
+    let processes = alive.count_ones() as usize;
+    if processes < 2 || count < processes {
+        return true;
+    }
+    let before = (alive & (me - 1)).count_ones() as usize;
+    at % processes == before
+}
+
+/// Up to a batch.
+#[inline]
+fn fill(
+    inbox: &mut VecDeque<Frame>,
+    mut take: impl FnMut() -> Result<Option<Frame>, Corrupt>,
+) -> Result<(), Corrupt> {
+    while inbox.len() < BATCH {
+        match take()? {
+            Some(frame) => inbox.push_back(frame),
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Members {
+    /// Who goes without leaving is found when its thread ends.
+    fn drop(&mut self) {
+        if let Some(word) = self.word.take() {
+            mem::forget(word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::serves;
+
+    /// Who takes from each of so many queues.
+    fn takers(alive: u32, count: usize) -> Vec<u32> {
+        let bits = (0..16).map(|bit| 1 << bit).filter(|bit| alive & bit != 0);
+        let bits: Vec<u32> = bits.collect();
+        let takes = |at| {
+            let ours = bits.iter().filter(|bit| serves(alive, **bit, at, count));
+            ours.fold(0, |all, bit| all | bit)
+        };
+        (0..count).map(takes).collect()
+    }
+
+    #[test]
+    fn each_has_queues_of_its_own_where_there_are_enough() {
+        assert_eq!(takers(0b1, 4), [1, 1, 1, 1]);
+        assert_eq!(takers(0b11, 4), [1, 2, 1, 2]);
+        assert_eq!(takers(0b1010, 2), [2, 8]);
+        assert_eq!(takers(0b1110, 4), [2, 4, 8, 2]);
+    }
+
+    #[test]
+    fn a_link_is_divided_among_those_that_hold_it() {
+        // All three live, and the second has untapped the link.
+        assert_eq!(takers(0b111 & 0b101, 2), [1, 4]);
+        assert_eq!(takers(0b111 & 0b001, 2), [1, 1]);
+    }
+
+    #[test]
+    fn all_take_from_each_queue_where_there_are_not() {
+        assert_eq!(takers(0b11, 1), [3]);
+        assert_eq!(takers(0b111, 2), [7, 7]);
+    }
+}

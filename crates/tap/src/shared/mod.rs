@@ -1,0 +1,471 @@
+//! Several processes on one tap: sharing, joining, leaving, and what others
+//! do for one that died.
+//!
+//! Every process has every descriptor, the socket that it listens on for
+//! others among them: whoever is left can go on with all of it, and the kernel
+//! gives the interfaces back when the last one has gone.
+
+pub(super) mod fd_passing;
+pub(super) mod members;
+
+use crate::config::{Config, check};
+use crate::error::TapError;
+use crate::io::queue::{Queue, TapLink, sizes};
+use crate::io::tx_burst::NoBulk;
+use crate::tap::Tap;
+use crate::trust;
+use fd_passing::Message;
+use members::{LOOK, Members, is_alive, number};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use weir_link::bpf::Hook;
+use weir_link::net::Interface;
+use weir_link::xdp::{
+    CopyMode, DeathWord, Gate, GateParts, LinkParts, MEMBERS_MAX, QUEUES_MAX, State,
+};
+use weir_ring::Pool;
+use weir_ring::robust_lock::Holder;
+use weir_ring::shared_queue::reclaim;
+use weir_ring::umem::Census;
+
+/// `weirtap2`: how the messages are laid out.
+const GREETING: &[u8; 8] = b"weirtap2";
+
+/// Links of a tap.
+const LINKS_MAX: u16 = weir_link::xdp::LINKS_MAX as u16;
+
+/// Bytes of a link's message before its name.
+const LINK_BYTES: usize = 14;
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> TapError {
+    move |source| TapError::System { what, source }
+}
+
+impl Tap {
+    /// Lets other processes [join](Self::join) the tap by this path: a socket
+    /// there that only this user may connect to. The links are those of now.
+    ///
+    /// # Errors
+    /// If another tap is shared there, and as the system says.
+    pub fn share(&mut self, at: &Path) -> Result<(), TapError> {
+        if self.members.is_some() {
+            return Err(TapError::IsShared);
+        }
+        // The first one's death would not end what it had said.
+        if self.fast.is_some() {
+            return Err(TapError::Remembers);
+        }
+        self.hold_death_word()?;
+        self.bulk = Err(NoBulk::Shared);
+        let listener = fd_passing::listen_at(at).map_err(|source| TapError::CannotShare {
+            path: at.to_owned(),
+            source,
+        })?;
+        let me = self.pool.me();
+        let umem = self.pool.umem();
+        let me = Holder::new(me, umem.next_generation(me));
+        self.pool.share();
+        let word = self.death.take().expect("held just before");
+        let members = Members::new(&self.state, me, word, listener, at.to_owned());
+        for (link, number) in self.links.iter_mut().zip(0..) {
+            let Some(link) = link else { continue };
+            umem.link_holders(number)
+                .store(members.bit(), Ordering::Release);
+            for queue in &mut link.queues {
+                queue.ring.release();
+                queue.ring.submit();
+                queue.ring.share(me);
+            }
+        }
+        self.members = Some(members);
+        Ok(())
+    }
+
+    /// Joins a tap that another process shares at this path, with the same
+    /// links under the same numbers; frames come to whichever takes them. Of
+    /// the configuration only `kept`, `spin` and `complete_checksums` count,
+    /// the rest is the tap's.
+    ///
+    /// # Errors
+    /// If nobody shares one there, or 16 processes have it already.
+    pub fn join(at: &Path, config: Config) -> Result<Tap, TapError> {
+        check(&config)?;
+        let unreachable = |source| TapError::NotShared {
+            path: at.to_owned(),
+            source,
+        };
+        let peer = fd_passing::connect_to(at).map_err(unreachable)?;
+        let message = fd_passing::receive(&peer).map_err(unreachable)?;
+        let (links, ring, given) = greeting(message).ok_or(TapError::OtherVersion)?;
+        let mut gate = Gate::of_parts(given.gate)?;
+        let state = Rc::clone(gate.state());
+        let umem = trust::memory(given.umem)?;
+        let config = Config {
+            ring,
+            chunks: umem.chunks(),
+            chunk_bytes: umem.chunk_bytes(),
+            bypass: state.bypass(),
+            hang_max: state.limit(),
+            busy_poll: None,
+            ..config
+        };
+        check(&config)?;
+        let word = place(&state)?;
+        let me = number(word.slot());
+        let me = Holder::new(me, umem.next_generation(me));
+        let pool = Pool::join(umem, me.number(), config.kept);
+        let mut own = Vec::new();
+        let word_slot = word.slot();
+        let joined = (0..links).try_for_each(|_| {
+            let message = fd_passing::receive(&peer).map_err(unreachable)?;
+            joined(message, &config, &pool, me, &mut gate, &mut own)
+        });
+        if let Err(error) = joined {
+            // While the word is ours: nobody else cleans up after it.
+            for link in 0..LINKS_MAX {
+                let holders = pool.umem().link_holders(link);
+                holders.fetch_and(!(1 << word_slot), Ordering::AcqRel);
+            }
+            return Err(error);
+        }
+        let members = Members::new(&state, me, word, given.listener, at.to_owned());
+        let mut tap = Tap::of(config, gate, pool, given.outlives);
+        tap.links = own;
+        tap.members = Some(members);
+        // What one of our number has left, whom nobody has cleaned up after.
+        tap.reclaim(me.number());
+        for link in 0..LINKS_MAX {
+            // Of a link that is untapped by now, too.
+            if !tap
+                .links
+                .get(usize::from(link))
+                .is_some_and(Option::is_some)
+            {
+                let holders = tap.pool.umem().link_holders(link);
+                holders.fetch_and(!(1 << word_slot), Ordering::AcqRel);
+            }
+        }
+        tap.see_holders();
+        tap.pool.ready(config.kept);
+        Ok(tap)
+    }
+
+    /// Whether the tap is shared.
+    pub fn is_shared(&self) -> bool {
+        self.members.is_some()
+    }
+
+    /// How many processes have the tap, this one included.
+    pub fn members(&self) -> usize {
+        let alive = (0..MEMBERS_MAX).filter(|slot| is_alive(&self.state, number(*slot)));
+        alive.count().max(1)
+    }
+
+    /// From time to time: sees who died, and who wants to join.
+    #[inline]
+    pub(crate) fn look_after(&mut self, now: u64) -> Result<(), TapError> {
+        match &mut self.members {
+            Some(members) if now.saturating_sub(members.looked_at) >= LOOK => {
+                members.looked_at = now;
+            }
+            _ => return Ok(()),
+        }
+        self.look()
+    }
+
+    #[cold]
+    fn look(&mut self) -> Result<(), TapError> {
+        let Some(members) = &mut self.members else {
+            return Ok(());
+        };
+        let mut first = Ok(());
+        for slot in members.count() {
+            // Who gets the word does it; the others see a process that lives.
+            if let Ok(Some(word)) = self.state.hold_death_word(slot) {
+                self.reclaim(number(slot));
+                // All of them, whatever one says: nobody comes after us.
+                for link in 0..LINKS_MAX {
+                    first = first.and(self.let_go(link, 1 << slot).map(drop));
+                }
+                drop(word);
+            }
+        }
+        // The last that held it may have been one that could not give it back.
+        for link in 0..LINKS_MAX {
+            let holders = self.pool.umem().link_holders(link);
+            let is_ours = self.gate.link_parts(link.into()).is_some();
+            if is_ours && holders.load(Ordering::Acquire) == 0 {
+                let _ = self.gate.remove(link.into());
+            }
+        }
+        self.see_holders();
+        first.and(self.tend())?;
+        let Some(members) = &self.members else {
+            return Ok(());
+        };
+        while let Some(peer) = fd_passing::accept(members.listener.as_fd()) {
+            // Whoever does not take what it is given has left.
+            let _ = self.offer(&peer);
+        }
+        Ok(())
+    }
+
+    /// Sees who holds each link: its queues are divided among those.
+    fn see_holders(&mut self) {
+        for (link, number) in self.links.iter_mut().zip(0..) {
+            if let Some(link) = link {
+                let holders = self.pool.umem().link_holders(number);
+                link.held_by = holders.load(Ordering::Acquire);
+            }
+        }
+    }
+
+    /// Takes back what was sent, and lends chunks, on all links.
+    pub(crate) fn tend(&mut self) -> Result<(), TapError> {
+        let Some(members) = &self.members else {
+            return Ok(());
+        };
+        for link in self.links.iter_mut().flatten() {
+            for queue in &mut link.queues {
+                let tended = members.tend(queue);
+                tended.map_err(|error| crate::tap::ring_error(&link.interface, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees what a process that died had, as the holder of its death word.
+    fn reclaim(&mut self, dead: u16) {
+        let state = &self.state;
+        let links = self.links.iter_mut().flatten().chain(&mut self.untapped);
+        let queues = links.flat_map(|link| &mut link.queues);
+        let rings = queues.map(|queue| &mut queue.ring);
+        let alive = |number| is_alive(state, number);
+        let freed = reclaim(self.pool.umem(), dead, rings, alive);
+        self.counts.reclaimed += u64::from(freed.unwrap_or_default());
+    }
+
+    /// A process lets go of a link; with the last it is the host's again.
+    pub(crate) fn let_go(&mut self, link: u16, who: u32) -> Result<bool, TapError> {
+        let holders = self.pool.umem().link_holders(link);
+        let before = holders.fetch_and(!who, Ordering::AcqRel);
+        let is_last = before & who != 0 && before & !who == 0;
+        if is_last {
+            self.gate.remove(usize::from(link))?;
+        }
+        Ok(is_last)
+    }
+
+    /// Gives somebody all that we have.
+    fn offer(&self, to: &OwnedFd) -> io::Result<()> {
+        let Some(members) = &self.members else {
+            return Ok(());
+        };
+        let gate = self.gate.parts();
+        let mut bytes = GREETING.to_vec();
+        bytes.extend((self.links().count() as u32).to_ne_bytes());
+        bytes.extend(self.config.ring.to_ne_bytes());
+        bytes.push(u8::from(self.outlives));
+        let fds = vec![
+            self.pool.umem().as_fd(),
+            gate.state,
+            gate.sockets,
+            gate.peers,
+            members.listener.as_fd(),
+        ];
+        fd_passing::send(to, &(bytes, fds))?;
+        for (link, number) in self.links.iter().zip(0..) {
+            let parts = self.gate.link_parts(number);
+            if let (Some(link), Some(parts)) = (link, parts) {
+                fd_passing::send(to, &link_message(link, number as u32, parts))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves the others, and lets go of everything; tells who has the chunks,
+    /// and whether we were the last.
+    pub(crate) fn leave(&mut self) -> Result<(Census, bool), TapError> {
+        let pushed = self.push();
+        let Some(mut members) = self.members.take() else {
+            return Ok((self.pool.census(), true));
+        };
+        let links = self.links.iter_mut().flatten().chain(&mut self.untapped);
+        let mut queues = 0;
+        for queue in links.flat_map(|link| &mut link.queues) {
+            queue.inbox.clear();
+            queue.outbox.clear();
+            queues += 1;
+        }
+        // A frame that is held elsewhere: its chunk is ours as long as the
+        // thread lives, and so is our number.
+        let has_frames = Rc::strong_count(&self.pool) > 1 + queues;
+        let is_last = !members.has_others();
+        if is_last {
+            self.state.shut();
+        }
+        if !has_frames {
+            self.reclaim(members.me.number());
+        }
+        for link in 0..LINKS_MAX {
+            if is_last {
+                let holders = self.pool.umem().link_holders(link);
+                holders.fetch_and(!members.bit(), Ordering::AcqRel);
+            } else {
+                // Others have the tap, but perhaps not this link. Where the
+                // gate is gone, so is what was to be taken out of it.
+                let _ = self.let_go(link, members.bit());
+            }
+        }
+        let census = self.pool.census();
+        if !has_frames {
+            drop(members.word.take());
+        }
+        if is_last {
+            let _ = std::fs::remove_file(&members.path);
+        }
+        pushed.map(|()| (census, is_last))
+    }
+}
+
+/// A death word that nobody has.
+fn place(state: &Rc<State>) -> Result<DeathWord, TapError> {
+    for slot in 0..MEMBERS_MAX {
+        let held = state.hold_death_word(slot);
+        if let Some(word) = held.map_err(failed("have the kernel watch for this thread's end"))? {
+            return Ok(word);
+        }
+    }
+    Err(TapError::Full)
+}
+
+struct Given {
+    umem: OwnedFd,
+    gate: GateParts<OwnedFd>,
+    listener: OwnedFd,
+    outlives: bool,
+}
+
+fn number_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at + 4)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// How many links there are, how long their rings, and what all share.
+fn greeting((bytes, fds): Message<OwnedFd>) -> Option<(u32, u32, Given)> {
+    let [umem, state, sockets, peers, listener] = <[OwnedFd; 5]>::try_from(fds).ok()?;
+    let is_known = bytes.starts_with(GREETING);
+    let (links, ring) = (number_at(&bytes, 8)?, number_at(&bytes, 12)?);
+    let is_possible = links <= weir_link::xdp::LINKS_MAX;
+    let gate = GateParts {
+        state,
+        sockets,
+        peers,
+    };
+    let given = Given {
+        umem,
+        gate,
+        listener,
+        outlives: *bytes.get(16)? != 0,
+    };
+    (is_known && is_possible).then_some((links, ring, given))
+}
+
+/// What is said of a link: its numbers, how its frames are taken, which of its
+/// descriptors follow, and its name.
+fn link_message<'a>(
+    link: &'a TapLink,
+    number: u32,
+    parts: LinkParts<BorrowedFd<'a>>,
+) -> Message<BorrowedFd<'a>> {
+    let mut bytes = number.to_ne_bytes().to_vec();
+    bytes.extend(parts.ifindex.to_ne_bytes());
+    bytes.push(u8::from(parts.hook == Hook::XdpGeneric));
+    bytes.push(u8::from(link.mode == CopyMode::ZeroCopy));
+    bytes.push(u8::from(link.completes));
+    bytes.push(u8::from(parts.tc.is_some()));
+    bytes.push(u8::from(parts.promiscuous.is_some()));
+    bytes.push(u8::from(link.frags));
+    bytes.extend(link.interface.name.as_bytes());
+    let mut fds = vec![parts.xdp];
+    fds.extend(parts.tc);
+    fds.extend(parts.promiscuous);
+    fds.extend(link.queues.iter().map(|queue| queue.socket.as_fd()));
+    (bytes, fds)
+}
+
+/// Has a link that another process has; not one that the last has let go of
+/// since it told of it.
+fn joined(
+    (bytes, fds): Message<OwnedFd>,
+    config: &Config,
+    pool: &Rc<Pool>,
+    me: Holder,
+    gate: &mut Gate,
+    own: &mut Vec<Option<TapLink>>,
+) -> Result<(), TapError> {
+    let (Some(number), Some(ifindex)) = (number_at(&bytes, 0), number_at(&bytes, 4)) else {
+        return Err(TapError::OtherVersion);
+    };
+    if number >= weir_link::xdp::LINKS_MAX {
+        return Err(TapError::OtherVersion);
+    }
+    let bit = 1 << (me.number() - 1);
+    let holders = pool.umem().link_holders(number as u16);
+    if holders.fetch_or(bit, Ordering::AcqRel) & !bit == 0 {
+        return Ok(());
+    }
+    let flag = |at: usize| bytes.get(at).is_some_and(|flag| *flag != 0);
+    let name = String::from_utf8_lossy(bytes.get(LINK_BYTES..).unwrap_or_default()).into_owned();
+    // Of another network namespace it would be another interface.
+    let interface = Interface::numbered(ifindex).ok();
+    let interface = interface.filter(|interface| interface.name == name);
+    let interface = interface.ok_or(TapError::Elsewhere { interface: name })?;
+    let mut fds = fds.into_iter();
+    let missing = || TapError::OtherVersion;
+    let parts = LinkParts {
+        ifindex,
+        hook: match flag(8) {
+            true => Hook::XdpGeneric,
+            false => Hook::XdpNative,
+        },
+        xdp: fds.next().ok_or_else(missing)?,
+        tc: if flag(11) { fds.next() } else { None },
+        promiscuous: if flag(12) { fds.next() } else { None },
+    };
+    let mode = match flag(9) {
+        true => CopyMode::ZeroCopy,
+        false => CopyMode::Copy,
+    };
+    let number = number as usize;
+    if fds.len() > QUEUES_MAX as usize {
+        return Err(TapError::OtherVersion);
+    }
+    gate.add_parts(number, parts)?;
+    let mut queues = Vec::new();
+    for socket in fds {
+        let mut queue = Queue::of_fd(socket, sizes(config.ring), pool, number, queues.len())?;
+        queue.ring.share(me);
+        queues.push(queue);
+    }
+    while own.len() <= number {
+        own.push(None);
+    }
+    let completes = config.complete_checksums.unwrap_or(flag(10));
+    let room = pool.umem().room();
+    own[number] = Some(TapLink::of(
+        interface,
+        mode,
+        completes,
+        queues,
+        flag(13),
+        room,
+    ));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! `--restart`: a process that watches the one that bridges, ends it when it
+//! hangs, and starts another.
+//!
+//! The frames take the bypass meanwhile; that is the kernel's doing, and does
+//! not wait for us.
+
+use crate::error::{Failure, say};
+use crate::signals::Stop;
+use crate::watchdog::Life;
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Without a sign of life for so long it hangs.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+
+/// How long it may take to start.
+const START_MAX: Duration = Duration::from_secs(5);
+
+/// How long it may take to end.
+const END_MAX: Duration = Duration::from_secs(5);
+
+/// The first pause before the next start, doubled with each one that fails
+/// soon.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// One that ran for so long is no flapping.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// How often to look.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Has the kernel end this process with the one that started it.
+pub(super) fn end_with_parent() -> Result<(), Failure> {
+    let set = set_parent_process_death_signal(Some(Signal::KILL));
+    set.map_err(|error| Failure::run(format!("cannot be watched: {error}")))
+}
+
+/// Runs the same command again and again, without `--restart`.
+pub(super) fn supervise(watchdog: Option<&Path>) -> Result<(), Failure> {
+    let stop = Stop::watch_hangup_too()?;
+    let mut life = Life::new(watchdog)?;
+    let mut pause = PAUSE_MIN;
+    let mut was_ready = false;
+    loop {
+        let begun = Instant::now();
+        let mut watched = Watched::start().map_err(failed)?;
+        let ended = watched.watch(&stop, &mut life).map_err(failed)?;
+        if watched.is_ready && !was_ready {
+            was_ready = true;
+        }
+        match ended {
+            Ended::Asked(status) => {
+                life.end(true);
+                let stopped = status.signal();
+                // The signal may come before it heeds any.
+                let by_signal = stopped.is_some_and(|signal| [SIGINT, SIGTERM].contains(&signal));
+                return match status.success() || by_signal {
+                    true => Ok(()),
+                    // It has said why, unless it did not end by itself.
+                    false => Err(Failure::run(format!(
+                        "the bridge did not end well ({status})"
+                    ))),
+                };
+            }
+            // It has said why.
+            Ended::ByItself(status) if !was_ready => {
+                life.end(false);
+                let why = format!("the bridge did not start ({status})");
+                return Err(match status.code() {
+                    Some(2) => Failure::refused(why),
+                    _ => Failure::run(why),
+                });
+            }
+            Ended::ByItself(status) => say(&format!("weir: the bridge has ended ({status})")),
+            Ended::Hung => say("weir: the bridge hung, and was ended"),
+        }
+        if begun.elapsed() >= SETTLED {
+            pause = PAUSE_MIN;
+        }
+        say(&format!("weir: starting anew in {} ms", pause.as_millis()));
+        let until = Instant::now() + pause;
+        while Instant::now() < until && !stop.asked() {
+            life.beat();
+            stop.wait(LOOK.min(pause));
+        }
+        if stop.asked() {
+            life.end(true);
+            return Ok(());
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+fn failed(error: io::Error) -> Failure {
+    Failure::run(format!("cannot start or watch a bridge: {error}"))
+}
+
+enum Ended {
+    /// A signal asked us to end, and it has.
+    Asked(ExitStatus),
+    ByItself(ExitStatus),
+    Hung,
+}
+
+struct Watched {
+    child: Child,
+    signs: UnixDatagram,
+    is_ready: bool,
+    last_sign: Instant,
+}
+
+impl Watched {
+    fn start() -> io::Result<Watched> {
+        let name = format!("weir-bridge-{}", std::process::id());
+        let signs = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        signs.set_nonblocking(true)?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(std::env::args_os().skip(1))
+            .arg("--supervised")
+            .env("NOTIFY_SOCKET", format!("@{name}"))
+            .env("WATCHDOG_USEC", SILENCE_MAX.as_micros().to_string())
+            .spawn()?;
+        Ok(Watched {
+            child,
+            signs,
+            is_ready: false,
+            last_sign: Instant::now(),
+        })
+    }
+
+    fn watch(&mut self, stop: &Stop, life: &mut Life) -> io::Result<Ended> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                // It may have been ready since we heard it last.
+                self.hear(life);
+                return Ok(match stop.asked() {
+                    true => Ended::Asked(status),
+                    false => Ended::ByItself(status),
+                });
+            }
+            if stop.asked() {
+                return Ok(Ended::Asked(self.end(Signal::TERM)?));
+            }
+            self.hear(life);
+            let silence_max = match self.is_ready {
+                true => SILENCE_MAX,
+                false => START_MAX,
+            };
+            if self.last_sign.elapsed() > silence_max {
+                self.end(Signal::KILL)?;
+                return Ok(Ended::Hung);
+            }
+            stop.wait(LOOK);
+        }
+    }
+
+    /// Reads the signs of life, and passes on that it is ready.
+    fn hear(&mut self, life: &mut Life) {
+        let mut sign = [0; 256];
+        while let Ok(len) = self.signs.recv(&mut sign) {
+            self.last_sign = Instant::now();
+            life.beat();
+            if sign[..len].starts_with(b"READY=1") && !self.is_ready {
+                self.is_ready = true;
+                life.ready();
+            }
+        }
+    }
+
+    /// Asks it to end, and after a while makes it.
+    fn end(&mut self, signal: Signal) -> io::Result<ExitStatus> {
+        let pid = Pid::from_child(&self.child);
+        // It was not waited for, so the number is its own.
+        let _ = kill_process(pid, signal);
+        let until = Instant::now() + END_MAX;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > until {
+                self.child.kill()?;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! One port in the kernel, with any number of filters.
+
+use crate::error::Failure;
+use weir_demux::kernel::{Hook, KernelPlan, MapRole, Options, PortSettings};
+use weir_demux::{Binding, Filter, Target};
+use weir_link::bpf::Program;
+use weir_link::plan::PlanMaps;
+use weir_ring::Reader;
+
+/// Bytes of the port's queue.
+const RING_BYTES: u32 = 1 << 20;
+
+/// A plan in the kernel whose filters all lead to one port.
+pub(super) struct Divider {
+    /// For XDP.
+    pub(super) program: Program,
+    /// The port.
+    pub(super) reader: Reader,
+    _maps: PlanMaps,
+}
+
+impl Divider {
+    /// The filters are tried in this order, and take.
+    pub(super) fn new(filters: &[Filter]) -> Result<Divider, Failure> {
+        let mut plan = KernelPlan::new(Options {
+            ports_max: 1,
+            ..Options::default()
+        });
+        for filter in filters {
+            let binding = Binding {
+                filter: filter.clone(),
+                priority: 0,
+                copy: false,
+                target: Target::Port(0),
+                tag: 0,
+            };
+            // The maps are made and filled only afterwards.
+            let _ = plan.bind(binding).map_err(Failure::run)?;
+        }
+        let maps = PlanMaps::new(&plan).map_err(Failure::run)?;
+        let (ring, reader) = weir_link::bpf::ring(RING_BYTES).map_err(Failure::run)?;
+        let place = 0_u32.to_ne_bytes();
+        maps.map(MapRole::Rings)
+            .put(&place, &ring)
+            .map_err(Failure::run)?;
+        maps.set_port(0, PortSettings::default(), true)
+            .map_err(Failure::run)?;
+        let program = maps.load(&plan, Hook::Xdp).map_err(Failure::run)?;
+        Ok(Divider {
+            program,
+            reader,
+            _maps: maps,
+        })
+    }
+}

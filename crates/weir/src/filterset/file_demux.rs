@@ -1,0 +1,197 @@
+//! From frames to ports: a plan for each link type that is met.
+
+use crate::error::Failure;
+use crate::filterset::compile::Compiler;
+use crate::filterset::per_linktype::{Made, PerLink, Refusals};
+use crate::filterset::port_spec::Port;
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::mpsc::{channel, sync_channel};
+use std::thread;
+use weir_demux::{Binding, Plan, Target, Verdict};
+use weir_link::pcap::FrameRef;
+use weir_wire::LinkType;
+
+/// Judges frames of any link type by the same ports.
+pub(crate) struct Divider<'a> {
+    ports: &'a [Port],
+    /// The file of those that have a line.
+    file: Option<&'a Path>,
+    compiler: &'a Compiler,
+    plans: PerLink<Plan>,
+    verdict: Verdict,
+    /// That of a frame whose link type has no plan.
+    nobodys: Verdict,
+}
+
+/// How many entries of each table `--explain` writes out.
+const ENTRIES_SHOWN: usize = 10;
+
+/// Ports that a thread compiles before it hands them over.
+const PORTS_AT_ONCE: usize = 512;
+/// The most threads that compile: one thread binds what all of them make.
+const THREADS_MAX: usize = 8;
+
+/// Which ports get a frame.
+pub(crate) struct Ports<'a>(&'a Verdict);
+
+impl Ports<'_> {
+    /// Their numbers, and how many bytes of the frame each wants.
+    #[inline]
+    pub(crate) fn ports(&self) -> impl Iterator<Item = (usize, usize)> {
+        let deliveries = self.0.deliveries().iter();
+        deliveries.map(|delivery| (delivery.tag as usize, delivery.snap_len as usize))
+    }
+
+    /// Whether one of them took it.
+    #[inline]
+    pub(crate) fn taken(&self) -> bool {
+        self.0.is_taken()
+    }
+}
+
+impl<'a> Divider<'a> {
+    /// A divider that knows no link type yet. Ports that have a line are of `file`.
+    pub(crate) fn new(
+        ports: &'a [Port],
+        file: Option<&'a Path>,
+        compiler: &'a Compiler,
+    ) -> Divider<'a> {
+        Divider {
+            ports,
+            file,
+            compiler,
+            plans: PerLink::new(),
+            verdict: Verdict::new(),
+            nobodys: Verdict::new(),
+        }
+    }
+
+    /// Makes the plan for the input's first link type. A filter that it
+    /// refuses is the user's mistake.
+    pub(crate) fn prepare(&mut self, linktype: LinkType) -> Result<(), Failure> {
+        let make = |linktype| plan(self.ports, self.file, self.compiler, linktype);
+        self.plans.first(linktype, make).map_err(Failure::refused)
+    }
+
+    /// Which ports get `frame`.
+    #[inline]
+    pub(crate) fn judge(&mut self, frame: &FrameRef<'_>) -> Ports<'_> {
+        let make = |linktype| plan(self.ports, self.file, self.compiler, linktype);
+        let Some(plan) = self.plans.of(frame.linktype(), make) else {
+            return Ports(&self.nobodys);
+        };
+        plan.run(frame.bytes, frame.wire_len, &mut self.verdict);
+        Ports(&self.verdict)
+    }
+
+    /// Which frames were not judged by every port's filter, so that the result
+    /// is not whole: a message for each link type.
+    pub(crate) fn unjudged(&self) -> Vec<String> {
+        let ports = self.ports.len();
+        self.plans
+            .unjudged(|count| format!(" by {count} of {ports} ports, whose filters it refuses"))
+    }
+
+    /// How the filters became plans.
+    pub(crate) fn explain(&self) -> String {
+        let mut out = String::new();
+        for (linktype, plan) in self.plans.iter() {
+            let explained = plan.explain(ENTRIES_SHOWN);
+            let _ = writeln!(out, "link type {linktype}:\n{explained}");
+        }
+        out
+    }
+}
+
+/// The plan of `ports` for frames of `linktype`.
+fn plan(
+    ports: &[Port],
+    file: Option<&Path>,
+    compiler: &Compiler,
+    linktype: LinkType,
+) -> Made<Plan> {
+    let mut plan = Plan::new(seed());
+    let mut refusals = Refusals::default();
+    let mut number = 0;
+    let compile = |port: &Port| compiler.filter(port.lang, port.filter.as_bytes(), linktype);
+    in_order(ports, compile, |port, compiled| {
+        let bound = compiled.as_ref().map_err(String::clone);
+        let bound = bound.and_then(|(filter, priority)| {
+            let binding = Binding {
+                filter: filter.clone(),
+                priority: port.priority.or(*priority).unwrap_or(0),
+                copy: port.copy,
+                target: Target::Port(number),
+                tag: number,
+            };
+            let bound = plan.bind_permanent(binding);
+            bound.map_err(|error| error.to_string())
+        });
+        if let Err(why) = bound {
+            let place = port.place(file);
+            refusals.add(format!("{place}port `{}`: {why}", port.name));
+        }
+        number += 1;
+    });
+    Made { it: plan, refusals }
+}
+
+/// Gives each port and what `make` makes of it to `take`, in order. Of many
+/// ports several threads make it, as far as threads can be started.
+///
+/// A thread frees what it has made: memory that one thread allocates and
+/// another frees costs more than all the rest.
+fn in_order<T: Send>(
+    ports: &[Port],
+    make: impl Fn(&Port) -> T + Sync,
+    mut take: impl FnMut(&Port, &T),
+) {
+    let chunks = ports.chunks(PORTS_AT_ONCE);
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let threads = chunks.len().min(processors).min(THREADS_MAX);
+    if threads < 2 {
+        return ports.iter().for_each(|port| take(port, &make(port)));
+    }
+    thread::scope(|scope| {
+        let make = &make;
+        let started: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (give, made) = sync_channel::<Vec<T>>(1);
+                let (give_back, used) = channel();
+                let chunks = chunks.clone().skip(thread).step_by(threads);
+                let work = move || {
+                    for chunk in chunks {
+                        used.try_iter().for_each(drop::<Vec<T>>);
+                        if give.send(chunk.iter().map(make).collect()).is_err() {
+                            return;
+                        }
+                    }
+                    used.iter().for_each(drop);
+                };
+                let thread = thread::Builder::new().spawn_scoped(scope, work);
+                thread.ok().map(|_| (made, give_back))
+            })
+            .collect();
+        for (chunk, thread) in chunks.zip(started.iter().cycle()) {
+            let made = match thread {
+                Some((made, _)) => made.recv().expect("a thread ends when it has made all"),
+                None => chunk.iter().map(make).collect(),
+            };
+            for (port, made) in chunk.iter().zip(&made) {
+                take(port, made);
+            }
+            if let Some((_, give_back)) = thread {
+                // A thread that has ended has left nothing.
+                let _ = give_back.send(made);
+            }
+        }
+    });
+}
+
+/// A seed that whoever sends the frames cannot know, for the tables' hash.
+fn seed() -> u128 {
+    use std::hash::{BuildHasher, RandomState};
+    let words = [0_u8, 1].map(|half| RandomState::new().hash_one(half));
+    u128::from(words[0]) << 64 | u128::from(words[1])
+}

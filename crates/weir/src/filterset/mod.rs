@@ -1,0 +1,7 @@
+//! Filters of a command, the plan that is made of them, and its counts.
+
+pub(super) mod compile;
+pub(super) mod file_demux;
+pub(super) mod per_linktype;
+pub(super) mod port_counts;
+pub(super) mod port_spec;

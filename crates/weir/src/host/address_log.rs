@@ -1,0 +1,186 @@
+//! What happens to a host's addresses and routers is said on standard error.
+
+use super::link_config::{On, Place};
+use super::{Addresses, Source};
+use crate::error::{Failure, limited, say};
+use crate::signals::Stop;
+use std::net::IpAddr;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+use weir_socket::Net;
+use weir_stack::iface::{Event, Lost, Origin};
+
+/// How long it may take to say what became of an address.
+const SAID_WITHIN: Duration = Duration::from_secs(5);
+/// How long servers and routers may take to tell of an address.
+const TOLD_WITHIN: Duration = Duration::from_secs(20);
+/// How often it is looked whether a signal came meanwhile.
+const LOOK_EACH: Duration = Duration::from_millis(50);
+
+/// The addresses of which it has been said that they are lost.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Said(Arc<(Mutex<Vec<IpAddr>>, Condvar)>);
+
+impl Said {
+    fn note(&self, event: &Event) {
+        if let Event::Lost(prefix, _) = event {
+            let (lost, changed) = &*self.0;
+            lost.lock().unwrap().push(prefix.address());
+            changed.notify_all();
+        }
+    }
+
+    /// Waits until it is said of all of these. Not for ever: of more news than
+    /// anybody hears, some are dropped.
+    fn wait(&self, of: &[IpAddr]) {
+        let (lost, changed) = &*self.0;
+        let missing = |lost: &mut Vec<IpAddr>| of.iter().any(|one| !lost.contains(one));
+        let _ = changed.wait_timeout_while(lost.lock().unwrap(), SAID_WITHIN, missing);
+    }
+}
+
+/// Waits until each address is had that others give; from then on a thread
+/// says what happens to them, as long as the host is there.
+pub(super) fn settle(
+    places: &[Place<'_>],
+    net: &Net,
+    said: &Said,
+    within: Option<Duration>,
+    stop: &Stop,
+) -> Result<(), Failure> {
+    let began = Instant::now();
+    let within = within.map_or(TOLD_WITHIN, |within| within.min(TOLD_WITHIN));
+    let mut events = net.events();
+    // Which link is meant is said if there are several.
+    let several = places.len() > 1;
+    let links = places
+        .iter()
+        .map(|place| several.then(|| place.link.to_owned()));
+    let links: Vec<Option<String>> = links.collect();
+    let said = said.clone();
+    let tell = move |link: u8, event: &Event| {
+        tell(links[usize::from(link)].as_deref(), event);
+        said.note(event);
+    };
+    let mut wanted = wanted(places);
+    while let Some((number, _, whose)) = wanted.first() {
+        let link = places[usize::from(*number)].link;
+        if net.is_link_gone(*number) {
+            return Err(Failure::run(format!("{link} is gone")));
+        }
+        if let Some((at, event)) = events.next_link_within(LOOK_EACH) {
+            tell(at, &event);
+            if let Event::Address(_, got) = event {
+                wanted.retain(|(number, origin, _)| (*number, *origin) != (at, got));
+            }
+        } else if stop.asked() {
+            return Err(Failure::Stopped(stop.signal()));
+        } else if began.elapsed() >= within {
+            return Err(Failure::run(format!(
+                "no {whose} on {link} within {} s: see whether one is there, or give --addr \
+                 ADDR/LEN",
+                within.as_secs_f64()
+            )));
+        }
+    }
+    // What came with the last of them is said before the command goes on.
+    while let Some((link, event)) = events.next_link_within(Duration::ZERO) {
+        tell(link, &event);
+    }
+    let thread = std::thread::Builder::new().name("weir-told".to_owned());
+    let follows = thread.spawn(move || {
+        while let Some((link, event)) = events.next_link() {
+            tell(link, &event);
+        }
+    });
+    follows.map_err(|error| Failure::run(format!("cannot start a thread: {}", limited(&error))))?;
+    Ok(())
+}
+
+impl Addresses {
+    /// Fails if no frame will come or go any more, by any link, or none of the
+    /// host's addresses is left and nobody gives it one.
+    pub(crate) fn check(&self, net: &Net, links: &[String]) -> Result<(), Failure> {
+        let links = links.join(", ");
+        if net.is_gone() {
+            return Err(Failure::run(format!("{links} is gone")));
+        }
+        let left = net.addresses();
+        let has = |one: &On<Source>| match one.what {
+            Source::Fixed(prefix) => left.contains(&prefix.address()),
+            Source::Dhcp | Source::Auto => true,
+        };
+        if self.addresses.iter().any(has) {
+            return Ok(());
+        }
+        // Who has each of them is said first, which another thread does.
+        let fixed = self.addresses.iter().filter_map(|one| match one.what {
+            Source::Fixed(prefix) => Some(prefix.address()),
+            Source::Dhcp | Source::Auto => None,
+        });
+        self.said.wait(&fixed.collect::<Vec<_>>());
+        Err(Failure::run(format!(
+            "the host has no address left on {links}: give another --addr"
+        )))
+    }
+}
+
+/// What others are to give, link by link.
+fn wanted(places: &[Place<'_>]) -> Vec<(u8, Origin, &'static str)> {
+    let mut wanted = Vec::new();
+    for (number, place) in (0..).zip(places) {
+        if place.has(Source::Dhcp) {
+            wanted.push((number, Origin::Leased, "DHCP server gives an address"));
+        }
+        if place.has(Source::Auto) {
+            wanted.push((number, Origin::Advertised, "router advertises a network"));
+        }
+    }
+    wanted
+}
+
+/// Says what happened to the host's addresses, if it is worth to be known.
+fn tell(link: Option<&str>, event: &Event) {
+    let said = match event {
+        Event::Address(prefix, Origin::Advertised) => {
+            format!("{prefix} by a router's advertisement")
+        }
+        Event::Lease {
+            address,
+            server,
+            seconds,
+            renewed,
+        } => {
+            let again = if *renewed { " again" } else { "" };
+            let time = match *seconds {
+                u32::MAX => "ever".to_owned(),
+                seconds => format!("{seconds} s"),
+            };
+            format!("{address} by DHCP from {server}{again}, for {time}")
+        }
+        Event::Router(router) => format!("router {router}"),
+        Event::Refused { server, message } => {
+            let server = server.map_or_else(|| "a DHCP server".to_owned(), |one| one.to_string());
+            let why = message.as_deref().unwrap_or("without a reason");
+            format!("{server} refuses an address: {}", why.escape_debug())
+        }
+        Event::Lost(prefix, Lost::Duplicate(Some(by))) => format!(
+            "{} is {by}'s too: it is not used any more; give another --addr",
+            prefix.address()
+        ),
+        Event::Lost(prefix, Lost::Duplicate(None)) => format!(
+            "{} is another's too: it is not used any more; give another --addr",
+            prefix.address()
+        ),
+        Event::Lost(prefix, Lost::OtherLink) => format!(
+            "{} is another of our links' already: it is not used on this one",
+            prefix.address()
+        ),
+        Event::Lost(prefix, Lost::Over) => format!("{prefix} is over"),
+        Event::Address(..) => return,
+    };
+    match link {
+        Some(link) => say(&format!("weir: {link}: {said}")),
+        None => say(&format!("weir: {said}")),
+    }
+}

@@ -1,0 +1,98 @@
+//! Captures named on the command line: opened, watched, named in errors; and
+//! the folders they are written to.
+
+use crate::error::Failure;
+use crate::signals::Stop;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fs::OFlags;
+use std::fs::{self, Metadata, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use weir_link::pcap::{Error, Reader};
+
+/// Opens the capture at `path`; `-` is standard input. It and whatever else
+/// may make us wait (a pipe with a name, such as a shell's `<(…)`, a terminal)
+/// end when a signal comes.
+pub(crate) fn open(path: &Path, stop: &Stop) -> Result<Reader, Error> {
+    if path == Path::new("-") {
+        return Reader::new(stop.interruptible(io::stdin()));
+    }
+    let waits = |metadata: Metadata| !metadata.is_file() && !metadata.is_dir();
+    if !fs::metadata(path).is_ok_and(waits) {
+        return Reader::open(path);
+    }
+    // Opened without waiting for a pipe's other end: poll does that.
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .open(path);
+    let input = opened.map_err(|source| Error::Open {
+        path: path.to_owned(),
+        source,
+    })?;
+    Reader::new(stop.interruptible(input))
+}
+
+/// Fails if one of the captures is not there, before any is read: a name that
+/// is misspelt costs no time then.
+pub(crate) fn all_there(paths: &[PathBuf]) -> Result<(), Failure> {
+    for path in paths.iter().filter(|path| *path != Path::new("-")) {
+        fs::metadata(path).map_err(|source| {
+            let path = path.clone();
+            Failure::run(Error::Open { path, source })
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether there is a file, but a damaged one: what was read of it is to be
+/// reported, even if it is nothing.
+pub(crate) fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Damaged { .. })
+}
+
+/// The message of `error`, which names the file.
+pub(crate) fn complaint(path: &Path, error: &Error) -> String {
+    match error {
+        Error::Open { .. } => error.to_string(),
+        Error::Read { .. } | Error::Damaged { .. } if path == Path::new("-") => {
+            format!("standard input: {error}")
+        }
+        Error::Read { .. } | Error::Damaged { .. } => format!("{}: {error}", path.display()),
+    }
+}
+
+/// Makes `folder` and what is above it, if they are not there.
+pub(crate) fn make_folder(folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder).map_err(|error| {
+        let shown = folder.display();
+        let why = if error.kind() == io::ErrorKind::AlreadyExists {
+            format!("{shown} is there and is no folder: give --write another")
+        } else {
+            format!("cannot make the folder {shown}: {error}")
+        };
+        Failure::run(why)
+    })
+}
+
+/// A bar on standard error for a person who waits; none for scripts.
+pub(crate) fn progress_bar(reader: &Reader, quiet: bool) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = match reader.progress().total {
+        Some(total) => ProgressBar::new(total).with_style(
+            ProgressStyle::with_template(
+                "{bytes} of {total_bytes}  {wide_bar}  {binary_bytes_per_sec}  {eta} left",
+            )
+            .expect("the template is well-formed"),
+        ),
+        None => ProgressBar::no_length().with_style(
+            ProgressStyle::with_template("{bytes}  {binary_bytes_per_sec}  {elapsed}")
+                .expect("the template is well-formed"),
+        ),
+    };
+    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(5));
+    bar
+}

@@ -1,0 +1,6 @@
+//! What a command reads: capture files, live ports, and switches.
+
+pub(super) mod capture_file;
+pub(super) mod live_port;
+pub(super) mod on_off;
+pub(super) mod read_limited;

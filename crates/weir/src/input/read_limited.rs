@@ -1,0 +1,78 @@
+//! Reading whole files of text, of which none may be endless.
+
+use crate::error::Failure;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The bytes of the file at `path`, `-` being standard input, if they are at
+/// most `len_max`. The length that the system states is not relied on: a pipe
+/// and a device have none. A file that cannot be read is a failure at run
+/// time, one that is longer is refused.
+pub(crate) fn read(path: &Path, len_max: u64) -> Result<Vec<u8>, Failure> {
+    let stdin = path == Path::new("-");
+    let name = match stdin {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    };
+    let say = |error: io::Error| Failure::run(format!("cannot read {name}: {error}"));
+    let input: Box<dyn Read> = if stdin {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path).map_err(say)?)
+    };
+    let mut bytes = Vec::new();
+    input
+        .take(len_max + 1)
+        .read_to_end(&mut bytes)
+        .map_err(say)?;
+    if bytes.len() as u64 > len_max {
+        return Err(Failure::refused(format!(
+            "{name}: longer than {len_max} bytes, the most that is read"
+        )));
+    }
+    Ok(bytes)
+}
+
+/// As [`read`], of a file of TOML; what is no text is refused.
+pub(crate) fn text(path: &Path, len_max: u64) -> Result<String, Failure> {
+    String::from_utf8(read(path, len_max)?).map_err(|error| {
+        Failure::refused(format!(
+            "{}: no TOML, which is text: {error}",
+            path.display()
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endless_file_is_refused() {
+        let error = read(Path::new("/dev/zero"), 1000).unwrap_err();
+        assert!(matches!(error, Failure::Refused(_)), "{error}");
+        let error = error.to_string();
+        assert!(error.starts_with("/dev/zero: longer than 1000"), "{error}");
+    }
+
+    #[test]
+    fn a_file_may_have_the_most_and_no_more() {
+        let path = std::env::temp_dir().join(format!("weir-limited-{}", std::process::id()));
+        std::fs::write(&path, [7; 100]).unwrap();
+        let (fits, exceeds) = (read(&path, 100), read(&path, 99));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(fits.unwrap(), [7; 100]);
+        assert!(exceeds.is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for name in ["/", "/no/such/file"] {
+            let error = read(Path::new(name), 1).unwrap_err();
+            assert!(matches!(error, Failure::Run(_)), "{error}");
+            let said = format!("cannot read {name}: ");
+            assert!(error.to_string().starts_with(&said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Files that are written anew while others read them.
+
+use crate::error::Failure;
+use crate::signals::Stop;
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+/// Writes a file so that a reader finds the old or the new whole. What is no
+/// regular file itself, such as a FIFO, a device, or the symbolic link
+/// `/dev/stdout`, is written to, never replaced.
+///
+/// # Errors
+/// Of the system, when it cannot be written.
+pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
+    let is_file = fs::symlink_metadata(path).map_or(true, |facts| facts.is_file());
+    if !is_file {
+        return fs::write(path, content);
+    }
+    let beside = beside(path);
+    fs::write(&beside, content)?;
+    fs::rename(&beside, path)
+}
+
+/// Whether [`replace`] can write there, before anything depends on it; what
+/// is there stays.
+///
+/// # Errors
+/// With the file's name and what the system says.
+pub(crate) fn can(path: &Path) -> Result<(), String> {
+    let is_file = fs::symlink_metadata(path).map_or(true, |facts| facts.is_file());
+    let tried = match is_file {
+        true => {
+            let beside = beside(path);
+            fs::write(&beside, "").and_then(|()| fs::remove_file(&beside))
+        }
+        // A symbolic link to one: what is there stays.
+        false => OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map(drop),
+    };
+    tried.map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// Makes a file that is written once, or empties it. A FIFO is waited for until
+/// somebody reads it, or a signal comes.
+///
+/// # Errors
+/// By the signal, or with the file's name and what the system says.
+pub(crate) fn create(path: &Path, stop: &Stop) -> Result<File, Failure> {
+    /// How often to look for a reader.
+    const LOOK: Duration = Duration::from_millis(50);
+    let cannot =
+        |error: io::Error| Failure::run(format!("cannot create {}: {error}", path.display()));
+    if !fs::metadata(path).is_ok_and(|facts| facts.file_type().is_fifo()) {
+        return File::create(path).map_err(cannot);
+    }
+    let mut options = OpenOptions::new();
+    options
+        .write(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32);
+    loop {
+        match options.open(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+                if stop.asked() {
+                    return Err(Failure::Stopped(stop.signal()));
+                }
+                stop.wait(LOOK);
+            }
+            Err(error) => return Err(cannot(error)),
+            Ok(file) => {
+                let waits = fcntl_setfl(&file, OFlags::empty());
+                waits.map_err(|error| cannot(error.into()))?;
+                return Ok(file);
+            }
+        }
+    }
+}
+
+fn beside(path: &Path) -> std::path::PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    beside.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{can, replace};
+    use std::fs;
+    use std::os::unix::fs::{FileTypeExt, symlink};
+
+    #[test]
+    fn files_are_replaced_and_devices_stay() {
+        let folder = std::env::temp_dir().join(format!("weir-replace-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let file = folder.join("stats.json");
+        for content in ["{\"frames\":1}\n", "{}\n"] {
+            replace(&file, content).unwrap();
+            can(&file).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), content);
+        }
+        let nowhere = folder.join("none/stats.json");
+        assert!(can(&nowhere).unwrap_err().contains("none/stats.json"));
+        // By links of our own, so that a mistake costs no device.
+        let full = folder.join("full");
+        symlink("/dev/full", &full).unwrap();
+        assert!(replace(&full, "{}\n").is_err(), "no room");
+        let null = folder.join("null");
+        symlink("/dev/null", &null).unwrap();
+        replace(&null, "{}\n").unwrap();
+        let link = folder.join("link");
+        symlink(&file, &link).unwrap();
+        replace(&link, "[]\n").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "[]\n");
+        assert!(link.is_symlink());
+        assert!(fs::metadata(&null).unwrap().file_type().is_char_device());
+        assert_eq!(
+            fs::read_dir(&folder).unwrap().count(),
+            4,
+            "nothing beside them"
+        );
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,10 @@
+//! What a command prints or writes.
+
+pub(super) mod atomic_write;
+pub(super) mod flow_cache;
+pub(super) mod format;
+pub(super) mod frame_summary;
+pub(super) mod plot;
+pub(super) mod stats_file;
+pub(super) mod stdout;
+pub(super) mod tx_burst;
