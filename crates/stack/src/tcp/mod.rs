@@ -1,26 +1,19 @@
 //! TCP (RFC 9293), split by role.
 //!
-//! | file | what |
+//! | module | what |
 //! |---|---|
-//! | `pcb` | what is known of one connection |
-//! | `input`, `ack` | a segment arrives: is it plausible, what does it tell |
-//! | `direct` | the fast path: segments as expected (the 1996 paper) |
-//! | `receive` | bytes in order and out of order, the window, SACK (2018, 2883) |
-//! | `send` | bytes to go, Nagle, silly windows |
-//! | `output`, `outgoing` | segments go out, are written |
+//! | `pcb` | the state of one connection |
+//! | `connections` | all connections: segments find theirs, timers, turns of output |
+//! | `user_calls`, `info` | what applications call (9293 §3.9.1), and are told |
+//! | `input` | a segment arrives: is it plausible; its acknowledgment (`ack`); header prediction (`fast_path`, `train`) |
+//! | `output` | the next segments are chosen, and written (`emit`) |
+//! | `buffer` | bytes of the application: `send_buffer` (Nagle, silly windows), `receive_buffer` (the window, SACK: 2018, 2883) |
+//! | `recovery` | what is in flight (`scoreboard`), what is lost (`rack`, 8985), its repair (9937, 6582, 5681), `congestion` (CUBIC, 9438), `rtt` (6298) |
+//! | `listen` | passive open: `bind`, `handshake` (6528, SYN cookies), `fastopen` (7413) |
+//! | `time_wait` | connections that only wait: how many (`limit`), and the little that is left of them (`minisock`) |
 //! | `urgent` | marks of urgent data (9293 §3.8.5) |
-//! | `scoreboard`, `rack`, `recovery` | what is in flight, what is lost (8985), how to repair it (6937, 6582, 5681) |
-//! | `congestion` | how much may be in the network: CUBIC (9438), NewReno |
-//! | `rtt`, `heap` | time-outs (6298), deadlines of all connections |
-//! | `patience` | how long what waits may wait (5482, 6429) |
-//! | `parts` | memory of connections that are over, for those that begin |
-//! | `quiet`, `waiting` | how many may wait for nothing but their time to end; what is left of those |
-//! | `fastopen` | bytes in a SYN (7413) |
-//! | `handshake` | initial numbers (6528), backlogs, SYN cookies |
-//! | `places` | where listeners are, one or several at a place |
-//! | `listen` | segments for no connection, connections nobody has accepted |
-//! | `table` | all connections: segments find theirs |
-//! | `calls`, `info` | what applications do, and are told |
+//! | `timer_heap`, `user_timeout` | deadlines of all connections; how long data may stay unacknowledged (5482, 6429) |
+//! | `pcb_cache` | memory of connections that are over, for those that begin |
 //!
 //! Also kept to: window scaling, timestamps and PAWS (7323), ECN (3168),
 //! answers to guesses (5961), TIME-WAIT cut short (6191).
