@@ -92,10 +92,10 @@ fn own_network() -> io::Result<()> {
 
 /// Whether this process can make TAP and TUN interfaces; `false` (after
 /// [`skip`]) if not. Root can where the kernel has the driver; which mode the
-/// device has is without meaning then, and processes of [`nobody`] have a
+/// device has is without meaning then, and processes of [`unprivileged`] have a
 /// device of their own.
 ///
-/// [`nobody`]: crate::net::unprivileged
+/// [`unprivileged`]: crate::net::unprivileged
 pub fn tun() -> bool {
     allowed(has_tun())
 }

@@ -7,7 +7,7 @@
 //! are passed by pointer, [`XskRings`] the four rings that pass them, [`Zeroed`] is memory
 //! of this process alone, and
 //! [`queue`] the protocol of these. Several processes may have one memory and
-//! its rings: see [`sharing`].
+//! its rings: see [`shared_queue`].
 //!
 //! ```text
 //!  offset        what                              we may

@@ -4,7 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`Stack`] | a host on one link or several: frames in, frames out, UDP and TCP sockets |
-//! | [`host`] | the link and IP layers on each link: configuration, limits, counters |
+//! | [`iface`] | the link and IP layers on each link: configuration, limits, counters |
 //! | [`udp`] | UDP sockets |
 //! | [`tcp`] | TCP, split by role |
 //! | [`pcb`] | PCB tables: `bsd`, `mtf`, `sequent` and `weir` behind one trait; listeners |

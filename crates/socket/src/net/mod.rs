@@ -7,13 +7,14 @@
 //!  a socket's call ─────┘        └────► link
 //! ```
 //!
-//! A host of several stacks has all this once for each, and nothing in common but who
-//! makes memory for their tables (`segments`): `part` deals out what comes, `post` is where one leaves what is another's.
+//! A host of several stacks has all this once for each, and nothing in common but the
+//! thread that makes memory for their tables (`shards::table_memory`): `shards::shard_io`
+//! deals out what comes, `shards::mailbox` is where a stack leaves what is another's.
 //!
 //! The thread waits for the link and for timers. A call takes the lock, does
 //! its work and sends what it led to, itself; only if a timer is due earlier
 //! than the thread thinks is that woken. A call that waits may do the thread's
-//! work: see `lead`.
+//! work: see `driver::leader`.
 
 mod builder;
 mod driver;

@@ -28,7 +28,7 @@
 //!
 //! Over IPv4 *w* is all of the addresses: an image is of one key, which could be had
 //! back from it. Over IPv6 a host has few addresses of its own: each is given a secret
-//! random name (see `locals.rs`), and *x* is of the remote address and the ports, plus
+//! random name (see `interned_addr.rs`), and *x* is of the remote address and the ports, plus
 //! the name. So there are more keys than images. Keys of one local address whose ports
 //! or *w* alone differ have different ones; those that differ in *k*, the upper half of
 //! the remote address, have the same with probability 2^-63 at most, by what is said

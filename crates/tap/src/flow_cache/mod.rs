@@ -21,7 +21,7 @@
 //!
 //! No call takes longer for there being many entries, but for those that say
 //! so: what is to be done for all of them is done for some each millisecond
-//! (`tend.rs`).
+//! (`ageing.rs`).
 
 mod ageing;
 mod stats;

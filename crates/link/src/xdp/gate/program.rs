@@ -11,7 +11,7 @@
 //! signed number: a beat in between is no hang. Gate and epoch are one word,
 //! so that a frame carries the epoch in which it was let in.
 //!
-//! Where there are cached verdicts ([`fast`](crate::xdp::flow_cache)) they are asked
+//! Where there are cached verdicts ([`flow_cache`](crate::xdp::flow_cache)) they are asked
 //! between heartbeat and XSK. While the process sleeps they hold as long as
 //! its lease; a frame that they answer does not wake it.
 //!
