@@ -145,7 +145,7 @@ impl CConfig {
         CConfig {
             chunks: config.chunks,
             chunk_bytes: config.chunk_bytes,
-            kept: config.kept,
+            kept: config.reserved,
             ring: config.ring,
             spin_us: micros(config.spin),
             hang_us: config.hang_max.map_or(0, micros),
@@ -170,7 +170,7 @@ impl CConfig {
         Some(Config {
             chunks: self.chunks,
             chunk_bytes: self.chunk_bytes,
-            kept: self.kept,
+            reserved: self.kept,
             ring: self.ring,
             spin: micros(self.spin_us),
             hang_max: (self.hang_us > 0).then(|| micros(self.hang_us)),

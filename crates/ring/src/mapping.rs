@@ -73,7 +73,7 @@ impl Mapping {
     /// Writes the 32-bit number at a place; releases what was written before.
     #[inline]
     pub(crate) fn put_word(&self, at: usize, value: u32) {
-        if may_write() {
+        if write_allowed() {
             self.word(at).store(value, Ordering::Release);
         }
     }
@@ -83,7 +83,7 @@ impl Mapping {
     #[inline]
     pub(crate) fn change_word(&self, at: usize, from: u32, to: u32) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-        may_write()
+        write_allowed()
             && self
                 .word(at)
                 .compare_exchange(from, to, success, failure)
@@ -93,7 +93,7 @@ impl Mapping {
     /// Writes the 64-bit number at a place, in no order with others.
     #[inline]
     pub(crate) fn put_wide(&self, at: usize, value: u64) {
-        if may_write() {
+        if write_allowed() {
             self.wide(at).store(value, Ordering::Relaxed);
         }
     }
@@ -125,11 +125,11 @@ impl Mapping {
 
 /// Tests have processes die between any two writes.
 #[cfg(test)]
-use crate::fault_injection::may_write;
+use crate::fault_injection::write_allowed;
 
 #[cfg(not(test))]
 #[inline(always)]
-fn may_write() -> bool {
+fn write_allowed() -> bool {
     true
 }
 

@@ -71,7 +71,7 @@ fn forward(tap: &mut Tap, stop: &AtomicBool) -> Cost {
     let links: Vec<LinkId> = tap.links().collect();
     let mut cost = Cost::default();
     tap.ready().unwrap();
-    let (mut begun, calls) = (cpu_ns(), tap.counts().calls_tx);
+    let (mut begun, calls) = (cpu_ns(), tap.counts().syscalls_tx);
     while !stop.load(Ordering::Relaxed) {
         if !tap.pull(Pull::Frame(Duration::from_millis(20))).unwrap() && cost.frames == 0 {
             begun = cpu_ns();
@@ -88,7 +88,7 @@ fn forward(tap: &mut Tap, stop: &AtomicBool) -> Cost {
         cost.batches += u64::from(count > 0);
     }
     cost.cpu_ns = cpu_ns() - begun;
-    cost.calls = tap.counts().calls_tx - calls;
+    cost.calls = tap.counts().syscalls_tx - calls;
     cost
 }
 

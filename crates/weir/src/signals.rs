@@ -124,7 +124,7 @@ impl Stop {
         let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], Some(&time));
     }
 
-    /// As [`wait`](Stop::wait), but ends also when nobody reads `output` any
+    /// As [`wait`](StopToken::wait), but ends also when nobody reads `output` any
     /// more: `true`.
     pub(crate) fn wait_unless_closed(&self, time: Duration, output: &impl AsFd) -> bool {
         let time = Timespec::try_from(time).unwrap_or_default();

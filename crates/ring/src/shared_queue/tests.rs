@@ -5,7 +5,7 @@
 #![allow(unsafe_code)] // Bytes of chunks that the model's kernel has.
 
 use super::reclaim;
-use crate::fault_injection::{by_others, dies_after};
+use crate::fault_injection::{interleave, crash_after};
 use crate::pool::{Frame, Pool};
 use crate::queue::{Consumer, Producer};
 use crate::robust_lock::Holder;
@@ -156,7 +156,7 @@ impl World {
     /// Dies, and all that is its own with it.
     fn dies(&self, process: Process) {
         self.alive.borrow_mut().remove(&process.number);
-        dies_after(0, || drop(process));
+        crash_after(0, || drop(process));
     }
 }
 
@@ -185,7 +185,7 @@ impl Process {
             frames.push(frame);
         }
         self.queue.release();
-        by_others(|| {
+        interleave(|| {
             for frame in &frames {
                 let number = u64::from_ne_bytes(frame.bytes().try_into().unwrap());
                 world.taken.borrow_mut().push(number);
@@ -210,7 +210,7 @@ impl Process {
             self.queue.put(frame).unwrap();
         }
         self.queue.submit();
-        by_others(|| world.kernel.borrow_mut().send());
+        interleave(|| world.kernel.borrow_mut().send());
         self.queue.reap().unwrap();
         self.queue.unlock_tx();
     }
@@ -284,7 +284,7 @@ fn died_after(writes: u64) -> Option<World> {
     let (world, mut first) = World::new();
     first.turn(&world);
     frames_come(&world);
-    let died = dies_after(writes, || first.turn(&world));
+    let died = crash_after(writes, || first.turn(&world));
     world.dies(first);
     died.then_some(world)
 }
@@ -310,7 +310,7 @@ fn who_takes_over_dies_too_after_each_of_its_writes() {
         for later in 0.. {
             let world = died_after(writes).expect("as just before");
             let mut second = world.join(2);
-            let died = dies_after(later, || {
+            let died = crash_after(later, || {
                 // Locks are taken over on the way, before anybody looks.
                 second.turn(&world);
                 second.recovers(&world, &[1]);

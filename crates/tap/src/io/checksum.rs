@@ -21,7 +21,7 @@ const ETHERNET: usize = 14;
 
 /// Where in the frame the checksum is, what it covers, and the sum of the
 /// pseudo-header.
-struct Left {
+struct PartialChecksum {
     field: usize,
     start: usize,
     end: usize,
@@ -32,7 +32,7 @@ struct Left {
 /// device; tells whether it was.
 #[inline]
 pub(crate) fn complete(frame: &mut Frame) -> bool {
-    let Some(left) = look(frame.bytes(), frame.len()) else {
+    let Some(left) = find(frame.bytes(), frame.len()) else {
         return false;
     };
     finish(frame, &left);
@@ -46,7 +46,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 
 /// Headers lie in the first piece.
 #[inline]
-fn look(bytes: &[u8], len: usize) -> Option<Left> {
+fn find(bytes: &[u8], len: usize) -> Option<PartialChecksum> {
     let mut at = ETHERNET - 2;
     let mut kind = EtherType(half(bytes, at)?);
     for _ in 0..TAGS_MAX {
@@ -74,7 +74,7 @@ fn look(bytes: &[u8], len: usize) -> Option<Left> {
     let pseudo = !Sum::new()
         .pseudo_header(addresses, protocol.0, covered)
         .finish();
-    (found == pseudo).then_some(Left {
+    (found == pseudo).then_some(PartialChecksum {
         field,
         start,
         end,
@@ -108,7 +108,7 @@ fn v6(bytes: &[u8], ip: usize) -> Option<Found> {
     Some((addresses, Protocol(header[6]), ip + 40, ip + 40 + len))
 }
 
-fn finish(frame: &mut Frame, left: &Left) {
+fn finish(frame: &mut Frame, left: &PartialChecksum) {
     let mut sum = Sum::new();
     let mut before = 0;
     for index in 0..frame.pieces() {

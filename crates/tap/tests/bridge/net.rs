@@ -9,7 +9,7 @@ use weir_lab::net::{Line, Offloads};
 use weir_link::net::Interface;
 use weir_link::xdp::{Bypass, Gate};
 use weir_tap::{
-    Bridge, Census, Context, Counts, FastCounts, Frame, LinkCounts, Stop, TapError, Verdict,
+    Bridge, Census, Context, Counts, FlowCacheStats, Frame, LinkCounts, StopToken, TapError, Verdict,
 };
 
 pub(crate) struct Net {
@@ -32,13 +32,13 @@ pub(crate) struct Report {
     pub(crate) counts: [LinkCounts; 2],
     pub(crate) tap: Counts,
     pub(crate) census: Census,
-    pub(crate) fast: FastCounts,
+    pub(crate) fast: FlowCacheStats,
 }
 
 impl Report {
     /// Frames that the bridge knows to have lost.
     pub(crate) fn lost(&self) -> u64 {
-        let of = |c: &LinkCounts| c.no_room + c.stale + c.rx_full + c.rx_dropped + c.invalid;
+        let of = |c: &LinkCounts| c.tx_ring_full + c.stale + c.rx_full + c.rx_dropped + c.invalid;
         self.counts.iter().map(of).sum()
     }
 }
@@ -106,7 +106,7 @@ impl Net {
         E: FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
     {
         let host = self.middle.clone();
-        let stop = Stop::default();
+        let stop = StopToken::default();
         let asked = stop.clone();
         let (ready, is_ready) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -122,7 +122,7 @@ impl Net {
                     tap: tap.counts(),
                     census: tap.census(),
                     fast: tap
-                        .fast_counts()
+                        .flow_cache_stats()
                         .map(|fast| fast.counts())
                         .unwrap_or_default(),
                 });
@@ -149,7 +149,7 @@ impl Net {
 }
 
 pub(crate) struct Running {
-    stop: Stop,
+    stop: StopToken,
     thread: JoinHandle<Result<Report, TapError>>,
 }
 

@@ -22,7 +22,7 @@ use weir_apps::router::engine::config::{
 };
 use weir_apps::router::{self, RunError, View};
 use weir_link::net::InterfaceError;
-use weir_tap::{Bypass, FastConfig, FastKind, HostFilterError, TapError};
+use weir_tap::{Bypass, FlowCacheConfig, FastKind, HostFilterError, TapError};
 
 /// Route IPv4 and IPv6 between interfaces, in user space
 ///
@@ -224,11 +224,11 @@ fn tap(args: &Args, links: usize) -> weir_tap::Config {
         bypass: args.bypass,
         hang_max: Some(Duration::from_millis(args.hang_ms)),
         spin: Duration::from_micros(args.spin_us),
-        bulk: args.bulk.is_tried(),
-        fast: args
+        tx_burst: args.bulk.is_tried(),
+        flow_cache: args
             .fast_path
             .is_on()
-            .then(|| FastConfig::of(&[FastKind::Addresses])),
+            .then(|| FlowCacheConfig::of(&[FastKind::Addresses])),
         ..weir_tap::Config::default()
     };
     tap.with_rings(

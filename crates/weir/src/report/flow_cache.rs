@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use std::fmt;
-use weir_tap::FastCounts;
+use weir_tap::FlowCacheStats;
 
 /// What the kernel forwarded by itself, which is not among the other figures.
 #[derive(Serialize, Clone, Copy, Default, Debug)]
@@ -20,20 +20,20 @@ pub(crate) struct FastReport {
     held_frames: u64,
 }
 
-impl From<FastCounts> for FastReport {
-    fn from(counts: FastCounts) -> FastReport {
+impl From<FlowCacheStats> for FastReport {
+    fn from(counts: FlowCacheStats) -> FastReport {
         FastReport {
             entries: counts.entries,
-            frames: counts.carried.frames,
-            bytes: counts.carried.bytes,
-            remembered: counts.remembered,
+            frames: counts.traffic.frames,
+            bytes: counts.traffic.bytes,
+            remembered: counts.inserted,
             forgotten: counts.forgotten,
             aged: counts.aged,
             flushed: counts.flushed,
             full: counts.full,
-            not_by_driver: counts.not_by_driver,
-            held: counts.held,
-            held_frames: counts.held_frames,
+            not_by_driver: counts.no_ndo_xmit,
+            held: counts.held_back,
+            held_frames: counts.held_back_frames,
         }
     }
 }

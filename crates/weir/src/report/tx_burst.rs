@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use std::fmt;
-use weir_tap::{LinkId, NoBulk, Tap};
+use weir_tap::{LinkId, NoBurst, Tap};
 
 /// When frames go out many at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -36,12 +36,12 @@ pub(crate) struct BulkReport {
 
 impl BulkReport {
     pub(crate) fn of(tap: &Tap, link: LinkId, bulk: Bulk) -> BulkReport {
-        let why_not = match tap.link_bulk(link) {
-            Ok(()) | Err(NoBulk::NotAsked) => None,
+        let why_not = match tap.link_tx_burst(link) {
+            Ok(()) | Err(NoBurst::NotAsked) => None,
             Err(why) => Some(why.to_string()),
         };
         BulkReport {
-            used: tap.link_bulk(link).is_ok(),
+            used: tap.link_tx_burst(link).is_ok(),
             why_not,
             is_asked: bulk == Bulk::On,
         }

@@ -3,7 +3,7 @@
 
 use crate::router::engine::{LinkId, Router};
 use std::time::Duration;
-use weir_tap::{FastAction, FastKey, FastPath, Tap};
+use weir_tap::{FastAction, FastKey, FlowCache, Tap};
 use weir_wire::ethernet::Address;
 
 /// How long an entry stays without a packet.
@@ -36,7 +36,7 @@ impl Follower {
     /// Ends what no longer holds, and has neighbours in use asked for: some in
     /// each turn.
     #[inline]
-    pub(crate) fn follow(&mut self, fast: &mut FastPath, router: &mut Router, now_ns: u64) {
+    pub(crate) fn follow(&mut self, fast: &mut FlowCache, router: &mut Router, now_ns: u64) {
         if router.take_changed() {
             // Those behind us are to be looked at again.
             self.rounds = 1 + u32::from(self.at > 0);
@@ -56,10 +56,10 @@ impl Follower {
     }
 
     #[cold]
-    fn look(&mut self, fast: &mut FastPath, router: &mut Router, now_ns: u64) {
+    fn look(&mut self, fast: &mut FlowCache, router: &mut Router, now_ns: u64) {
         let (noted_at, is_of_all) = (self.noted_at, self.is_of_all);
         let newest = &mut self.newest;
-        let is_round = fast.review(&mut self.at, EACH, |key, action, used_at| {
+        let is_round = fast.revalidate(&mut self.at, EACH, |key, action, used_at| {
             let FastKey::Addresses { link, src, dst, .. } = *key else {
                 return true;
             };
@@ -94,7 +94,7 @@ pub(crate) fn remember(
     (out, mtu): (LinkId, usize),
     frame: &[u8],
 ) {
-    let (Some(fast), Some(stations)) = (tap.fast(), frame.first_chunk::<12>()) else {
+    let (Some(fast), Some(stations)) = (tap.flow_cache(), frame.first_chunk::<12>()) else {
         return;
     };
     let kind = weir_tap::FastKind::Addresses;
@@ -114,5 +114,5 @@ pub(crate) fn remember(
         dst: Address([d0, d1, d2, d3, d4, d5]),
         mtu: u32::try_from(mtu).unwrap_or(u32::MAX),
     };
-    fast.remember(key, action, AGEING);
+    fast.insert(key, action, AGEING);
 }

@@ -169,7 +169,7 @@ pub fn run(
     };
     let begun = running.wake_on(&mut tap, wakes);
     let ran = begun.and_then(|()| running.run(&mut tap, &mut look));
-    if let Some(fast) = tap.fast() {
+    if let Some(fast) = tap.flow_cache() {
         fast.tally();
     }
     let view = View {
@@ -327,7 +327,7 @@ impl Running {
         for link in 0..self.links.len() {
             self.take_link(tap, link);
         }
-        let batches = if tap.is_bulk() { BATCHES } else { 1 };
+        let batches = if tap.uses_tx_burst() { BATCHES } else { 1 };
         let (mut now_ns, mut look_ns) = (0, 0);
         let mut rounds = 0_u32;
         loop {
@@ -360,7 +360,7 @@ impl Running {
             if self.is_learning && (idle || rounds.is_multiple_of(16)) {
                 self.is_learning = self.learn()?;
             }
-            if let Some(fast) = tap.fast() {
+            if let Some(fast) = tap.flow_cache() {
                 self.follower.follow(fast, &mut self.router, now_ns);
             }
         }
@@ -480,7 +480,7 @@ impl Running {
         }
         self.router
             .process(now_ns, link as LinkId, held, &mut self.verdicts);
-        let alike = match tap.fast() {
+        let alike = match tap.flow_cache() {
             Some(_) => self.router.alike(),
             None => 0,
         };

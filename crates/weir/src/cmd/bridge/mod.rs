@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_tap::switch::{Decision, Settings, Switch, Vlans};
 use weir_tap::{
-    Alike, Bridge, Bypass, Config, Context, CopyMode, Frame, Mode, Tap, TapError, Verdict,
+    BridgeFlowKind, Bridge, Bypass, Config, Context, CopyMode, Frame, Mode, Tap, TapError, Verdict,
 };
 
 /// Join two interfaces by a learning bridge in user space
@@ -208,7 +208,7 @@ fn bridge(
     mut life: Life,
     mut json: Option<StatsFile>,
 ) -> Result<(), Failure> {
-    let asked = weir_tap::Stop::default();
+    let asked = weir_tap::StopToken::default();
     let mut bridge = Bridge::between(&args.a, &args.b)
         .map_err(failure)?
         .configure(|config| configure(config, args))
@@ -218,8 +218,8 @@ fn bridge(
         bridge = bridge.restore();
     }
     if args.fast_path.is_on() {
-        bridge = bridge.remember(
-            &[Alike::Stations],
+        bridge = bridge.cache_verdicts(
+            &[BridgeFlowKind::MacPair],
             FAST_ENTRIES_MAX,
             Duration::from_secs(args.age.max(1).into()),
         );
@@ -243,7 +243,7 @@ fn bridge(
             }
             life.beat();
             longest.tell(tap);
-            if let Some(fast) = tap.fast() {
+            if let Some(fast) = tap.flow_cache() {
                 follower.follow(fast, &mut switch.borrow_mut(), second.get());
             }
             if stop.asked() {
@@ -289,7 +289,7 @@ fn decide(switch: &RefCell<Switch>, now: u32, frame: &Frame, context: &mut Conte
         fast.forget_station(vlan, station);
     }
     match decision {
-        Decision::Port(_) => Verdict::ForwardAndRemember(Alike::Stations),
+        Decision::Port(_) => Verdict::ForwardAndCache(BridgeFlowKind::MacPair),
         Decision::Flood { vlan } if switch.passes(1 - from, vlan) => Verdict::Forward,
         Decision::Flood { .. } | Decision::Drop(_) => Verdict::Drop,
     }
@@ -318,8 +318,8 @@ fn configure(config: &mut Config, args: &Args) {
     config.mode = args.mode;
     *config = config.with_rings(args.ring, LINKS);
     config.spin = Duration::from_micros(args.spin_us);
-    config.calls_each = args.calls_each;
-    config.bulk = args.bulk.is_tried();
+    config.syscall_per_frame = args.calls_each;
+    config.tx_burst = args.bulk.is_tried();
     config.busy_poll = args.busy_poll_us.map(Duration::from_micros);
 }
 
@@ -342,7 +342,7 @@ fn introduce(args: &Args, tap: &Tap) {
             ));
         }
     }
-    if let Some(fast) = tap.fast_counts() {
+    if let Some(fast) = tap.flow_cache_stats() {
         for (name, link) in [&args.a, &args.b].into_iter().zip(tap.links()) {
             if !fast.takes(link.number()) {
                 say(&format!(

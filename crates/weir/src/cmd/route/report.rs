@@ -90,7 +90,7 @@ impl Report {
                 bypassed: tapped.bypassed,
                 to_host: tapped.to_host,
                 stale: tapped.stale,
-                late: tapped.late,
+                late: tapped.overtaken,
                 mtu: view.router.link(link.number() as u16).1,
                 tx_too_long: tapped.tx_too_long,
             }
@@ -113,14 +113,14 @@ impl Report {
             routes_v6,
             routes_elsewhere: view.left_out.0,
             routes_refused: view.left_out.1,
-            bulk_frames: calls.bulk_frames,
-            bulk_held_up: calls.bulk_held_up,
-            calls_tx: calls.calls_tx,
-            calls_rx: calls.calls_rx,
-            calls_wait: calls.calls_wait,
+            bulk_frames: calls.burst_frames,
+            bulk_held_up: calls.burst_stalls,
+            calls_tx: calls.syscalls_tx,
+            calls_rx: calls.syscalls_rx,
+            calls_wait: calls.syscalls_wait,
             hung: calls.hung,
             drops: view.dropped().collect(),
-            fast: view.tap.fast_counts().map(|fast| fast.counts().into()),
+            fast: view.tap.flow_cache_stats().map(|fast| fast.counts().into()),
         }
     }
 
