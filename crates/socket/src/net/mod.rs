@@ -193,7 +193,7 @@ impl Net {
         sum
     }
 
-    /// [`Counted::handed`] and [`Counted::handed_lost`], without waiting for any
+    /// [`PortStats::handed`] and [`PortStats::handed_lost`], without waiting for any
     /// stack.
     pub fn handed(&self) -> (u64, u64) {
         let counted = self.0.posts.iter().map(shards::mailbox::Post::counted);

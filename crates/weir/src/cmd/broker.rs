@@ -13,11 +13,11 @@ use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use weir_broker::daemon::Daemon;
-use weir_broker::engine::kernel::KernelFabric;
-use weir_broker::engine::{Adopted, Fabric, Reloaded};
+use weir_broker::engine::kernel::KernelBackend;
+use weir_broker::engine::{Takeover, Backend, Reloaded};
 use weir_broker::policy::{Accounts, Machine, Policy, PolicyError, limits};
 use weir_broker::protocol::Listener;
-use weir_broker::runtime_dir::{FOLDER_DEFAULT, Keep};
+use weir_broker::runtime_dir::{FOLDER_DEFAULT, RuntimeDir};
 use weir_broker::{Bytes, SOCKET_DEFAULT};
 use weir_link::net::interfaces;
 
@@ -84,9 +84,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     allow_open_files();
     let listener = listen(&args.socket)?;
-    let keep = args.keep().map(Keep::open).transpose();
+    let keep = args.keep().map(RuntimeDir::open).transpose();
     let keep = keep.map_err(Failure::run)?;
-    let mut fabric = KernelFabric::open().map_err(|error| {
+    let mut fabric = KernelBackend::open().map_err(|error| {
         Failure::run(format!("cannot speak with the kernel by netlink: {error}"))
     })?;
     if let Some(keep) = &keep {
@@ -95,9 +95,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let daemon = Daemon::new(listener, fabric, policy, accounts);
     let mut daemon = daemon.map_err(|error| Failure::run(format!("cannot serve: {error}")))?;
     if let Some(keep) = keep {
-        let adopted = daemon.keep(keep).map_err(Failure::run)?;
-        if adopted != Adopted::default() {
-            let Adopted { ports, swept } = adopted;
+        let adopted = daemon.persist_in(keep).map_err(Failure::run)?;
+        if adopted != Takeover::default() {
+            let Takeover { ports, swept } = adopted;
             say(&format!(
                 "weir: ports of an earlier broker's that go on: {ports}; removed: {swept}"
             ));
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let every = time / 2;
         let manager = manager.clone();
         let mut last = Instant::now();
-        daemon.ping_each(every, move || {
+        daemon.ping_every(every, move || {
             if last.elapsed() >= every / 2 {
                 last = Instant::now();
                 // Without it the manager starts another broker, as it should.
@@ -145,7 +145,7 @@ fn clean(args: &Args) -> Result<(), Failure> {
             "what brokers have left can be removed by root alone",
         ));
     }
-    Keep::clean(keep).map_err(Failure::run)?;
+    RuntimeDir::clean(keep).map_err(Failure::run)?;
     // Of a broker that died; of one without a folder, which runs, it stays.
     let _ = Listener::remove_stale(&args.socket);
     Ok(())
@@ -215,7 +215,7 @@ fn hangups() -> io::Result<OwnedFd> {
 }
 
 /// Goes by what the policy's file says now.
-fn reload<F: Fabric>(daemon: &mut Daemon<F>, path: &Path) {
+fn reload<F: Backend>(daemon: &mut Daemon<F>, path: &Path) {
     let read = policy(path).map_err(|failure| failure.to_string());
     let reloaded = read.and_then(|(policy, accounts)| {
         let reloaded = daemon.reload(policy, accounts);
