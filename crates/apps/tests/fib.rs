@@ -126,11 +126,11 @@ fn what_is_removed_leaves_nothing_behind() {
         for (key, len) in routes() {
             fib.remove(key, len);
         }
-        while !fib.is_settled() {
-            fib.work(u32::MAX);
+        while !fib.is_up_to_date() {
+            fib.rebuild_some(u32::MAX);
         }
         assert!(fib.is_empty());
-        assert!((0..1000u32).all(|n| fib.look_up(n.wrapping_mul(0x0123_4567)) == 0));
+        assert!((0..1000u32).all(|n| fib.lookup(n.wrapping_mul(0x0123_4567)) == 0));
         // What the first turn took is enough for the later ones.
         assert!(
             turn == 0 || fib.bytes() <= grown + grown / 8,
@@ -146,13 +146,13 @@ fn a_short_prefix_is_brought_in_step_by_step() {
     let mut fib = Fib::<u32>::default();
     fib.insert(0x0a00_0000, 24, 7);
     fib.insert(0, 4, 9);
-    assert!(!fib.is_settled());
-    assert_eq!(fib.look_up(0x0a00_0001), 7, "what is there goes on");
-    fib.work(1 << 14);
-    assert!(fib.is_settled());
-    assert_eq!((fib.look_up(0x0a00_0001), fib.look_up(0x0b00_0001)), (7, 9));
+    assert!(!fib.is_up_to_date());
+    assert_eq!(fib.lookup(0x0a00_0001), 7, "what is there goes on");
+    fib.rebuild_some(1 << 14);
+    assert!(fib.is_up_to_date());
+    assert_eq!((fib.lookup(0x0a00_0001), fib.lookup(0x0b00_0001)), (7, 9));
     fib.insert(0, 0, 3);
-    assert_eq!(fib.look_up(0xf000_0000), 3, "the default is there at once");
+    assert_eq!(fib.lookup(0xf000_0000), 3, "the default is there at once");
 }
 
 /// The oracle of a large table: of each length, its prefixes.
@@ -194,8 +194,8 @@ fn full<K: Key + Hash>(
         fib.remove(*key, *len);
         model.0[usize::from(*len)].remove(&key.masked(*len));
     }
-    while !fib.is_settled() {
-        fib.work(u32::MAX);
+    while !fib.is_up_to_date() {
+        fib.rebuild_some(u32::MAX);
     }
     assert_eq!(fib.len(), model.0.iter().map(HashMap::len).sum::<usize>());
     let anywhere = (0..SAMPLE).map(|_| any(&mut rng)).collect::<Vec<K>>();
@@ -205,10 +205,10 @@ fn full<K: Key + Hash>(
         .chain(anywhere)
         .collect();
     let mut found = vec![0; keys.len()];
-    fib.look_up_batch(&keys, &mut found);
+    fib.lookup_batch(&keys, &mut found);
     for (key, found) in keys.iter().zip(found) {
         let expected = model.look_up(*key);
-        assert_eq!((found, fib.look_up(*key)), (expected, expected), "{key:x?}");
+        assert_eq!((found, fib.lookup(*key)), (expected, expected), "{key:x?}");
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use weir_apps::router::engine::config::{
     Config, FILE_BYTES_MAX, HostFrames, Kernel, host_at, link_at,
 };
-use weir_apps::router::{self, RunError, View};
+use weir_apps::router::{self, RunError, Snapshot};
 use weir_link::net::InterfaceError;
 use weir_tap::{Bypass, FlowCacheConfig, FastKind, HostFilterError, TapError};
 
@@ -317,7 +317,7 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
-    fn tell(&mut self, view: &View<'_>, last: bool) {
+    fn tell(&mut self, view: &Snapshot<'_>, last: bool) {
         let now = Instant::now();
         if self.began.is_none() {
             self.began = Some(now);
@@ -345,7 +345,7 @@ impl Teller<'_> {
         }
     }
 
-    fn tell_stats(&mut self, view: &View<'_>, now: Instant, last: bool) {
+    fn tell_stats(&mut self, view: &Snapshot<'_>, now: Instant, last: bool) {
         let report = Report::new(view, self.args.bulk);
         if self.args.stats
             && let Some((at, before)) = &self.told
@@ -370,7 +370,7 @@ impl Teller<'_> {
 }
 
 /// Says how frames come, and that they flow.
-fn introduce(view: &View<'_>, bulk: Bulk) {
+fn introduce(view: &Snapshot<'_>, bulk: Bulk) {
     let modes = view.names.iter().zip(view.tap.links());
     let modes: Vec<String> = modes
         .filter_map(|(name, link)| {

@@ -11,14 +11,14 @@ const AGEING: Duration = Duration::from_secs(30);
 
 /// How often it is looked whether what was remembered holds still, where
 /// nothing is known to have changed: neighbours in use are asked for.
-const FOLLOW_NS: u64 = 250_000_000;
+const REVALIDATE_NS: u64 = 250_000_000;
 
 /// Entries that are looked at in a turn.
-const EACH: usize = 512;
+const REVALIDATE_BATCH: usize = 512;
 
 /// Keeps what the kernel remembers as true as what the router knows.
 #[derive(Debug, Default)]
-pub(crate) struct Follower {
+pub(crate) struct Revalidator {
     next_ns: u64,
     /// The next entry to be looked at.
     at: usize,
@@ -28,11 +28,11 @@ pub(crate) struct Follower {
     is_of_all: bool,
     /// When the last of the packets came that were noted up to the round
     /// before, and in this one.
-    noted_at: u64,
+    last_used_at: u64,
     newest: u64,
 }
 
-impl Follower {
+impl Revalidator {
     /// Ends what no longer holds, and has neighbours in use asked for: some in
     /// each turn.
     #[inline]
@@ -46,7 +46,7 @@ impl Follower {
             self.is_of_all = false;
         }
         if self.is_busy() {
-            self.look(fast, router, now_ns);
+            self.revalidate_some(fast, router, now_ns);
         }
     }
 
@@ -56,10 +56,10 @@ impl Follower {
     }
 
     #[cold]
-    fn look(&mut self, fast: &mut FlowCache, router: &mut Router, now_ns: u64) {
-        let (noted_at, is_of_all) = (self.noted_at, self.is_of_all);
+    fn revalidate_some(&mut self, fast: &mut FlowCache, router: &mut Router, now_ns: u64) {
+        let (noted_at, is_of_all) = (self.last_used_at, self.is_of_all);
         let newest = &mut self.newest;
-        let is_round = fast.revalidate(&mut self.at, EACH, |key, action, used_at| {
+        let is_round = fast.revalidate(&mut self.at, REVALIDATE_BATCH, |key, action, used_at| {
             let FastKey::Addresses { link, src, dst, .. } = *key else {
                 return true;
             };
@@ -67,7 +67,7 @@ impl Follower {
                 return true;
             }
             *newest = used_at.max(*newest);
-            let onward = router.onward(now_ns, link as LinkId, src, dst);
+            let onward = router.next_hop(now_ns, link as LinkId, src, dst);
             onward.is_some_and(|onward| {
                 let now = FastAction::Route {
                     link: onward.link.into(),
@@ -80,15 +80,15 @@ impl Follower {
         });
         if is_round {
             self.rounds -= 1;
-            self.noted_at = self.newest;
-            self.next_ns = now_ns + FOLLOW_NS;
+            self.last_used_at = self.newest;
+            self.next_ns = now_ns + REVALIDATE_NS;
         }
     }
 }
 
 /// Has the kernel remember where a frame went that is like others: it came in
 /// at `link` to `station`, and its header is as it leaves.
-pub(crate) fn remember(
+pub(crate) fn cache(
     tap: &mut Tap,
     (link, station): (LinkId, Address),
     (out, mtu): (LinkId, usize),

@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use weir_apps::router::View;
+use weir_apps::router::Snapshot;
 
 /// How long a client of the metrics may take to ask and to read.
 const CLIENT_MAX: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ struct Link {
 }
 
 impl Report {
-    pub(super) fn new(view: &View<'_>, bulk: Bulk) -> Report {
+    pub(super) fn new(view: &Snapshot<'_>, bulk: Bulk) -> Report {
         let counters = view.router.counters();
         let links = view.names.iter().zip(&counters.links).zip(view.tap.links());
         let links = links.map(|((name, counts), link)| {
@@ -111,8 +111,8 @@ impl Report {
             neighbours: view.router.neighbours(),
             routes_v4,
             routes_v6,
-            routes_elsewhere: view.left_out.0,
-            routes_refused: view.left_out.1,
+            routes_elsewhere: view.skipped.0,
+            routes_refused: view.skipped.1,
             bulk_frames: calls.burst_frames,
             bulk_held_up: calls.burst_stalls,
             calls_tx: calls.syscalls_tx,

@@ -28,7 +28,7 @@ impl Router {
         let piece_len = (mtu - header_len) & !7;
         let place = half(packet, 6);
         let count = payload.len().div_ceil(piece_len);
-        if !self.output.takes_pieces(count) {
+        if !self.output.has_room_for_fragments(count) {
             return Err(Reason::QueueFull);
         }
         self.counters.fragmented += 1;

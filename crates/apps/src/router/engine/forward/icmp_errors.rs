@@ -157,7 +157,7 @@ impl Router {
         own: Option<Ipv4Addr>,
     ) -> Option<()> {
         let to = Ipv4Addr::from(array::<4>(packet, 12));
-        let hop = self.way_back(to.into())?;
+        let hop = self.reverse_hop(to.into())?;
         let from = match own {
             Some(own) => own,
             None => self.source_v4(hop.link, to)?,
@@ -211,7 +211,7 @@ impl Router {
         own: Option<Ipv6Addr>,
     ) -> Option<()> {
         let to = Ipv6Addr::from(array::<16>(packet, 8));
-        let hop = self.way_back(to.into())?;
+        let hop = self.reverse_hop(to.into())?;
         let from = match own {
             Some(own) => own,
             None => self.source_v6(hop.link, to)?,

@@ -4,7 +4,7 @@ use super::icmp_errors::Problem;
 use super::options::{self, Options};
 use crate::router::engine::bytes::{ETHERNET, array, half, mixed, put};
 use crate::router::engine::table::routes::{Hop, LinkId};
-use crate::router::engine::{Reason, Router, Verdict, Way};
+use crate::router::engine::{Reason, Router, Verdict, FibResult};
 use std::net::Ipv4Addr;
 use weir_wire::{checksum, ipv4};
 
@@ -51,16 +51,16 @@ impl Router {
             return Err(Reason::DestinationMartian);
         }
         let flow = || mixed(u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()));
-        let way = self.way(route, flow);
+        let way = self.select_hop(route, flow);
         if self.is_ours_v4(src) {
             return Err(Reason::SourceMartian);
         }
         let hop = match way {
-            Way::Hop(hop) => hop,
-            Way::Local if group_frame => return Err(Reason::GroupFrame),
-            Way::Local => return self.local_v4(now_ns, frame),
-            Way::Broadcast => return Err(Reason::DirectedBroadcast),
-            Way::Refused(reason) => {
+            FibResult::Hop(hop) => hop,
+            FibResult::Local if group_frame => return Err(Reason::GroupFrame),
+            FibResult::Local => return self.local_v4(now_ns, frame),
+            FibResult::Broadcast => return Err(Reason::DirectedBroadcast),
+            FibResult::Refused(reason) => {
                 if !group_frame {
                     self.report(now_ns, frame, Problem::of(reason));
                 }
@@ -130,7 +130,7 @@ impl Router {
             return self.fragment(now_ns, hop, &frame[..len], mtu);
         }
         if usize::from(frame[ETHERNET] & 0xf) * 4 == ipv4::Repr::LEN {
-            self.note_alike(hop, link);
+            self.note_cacheable(hop, link);
         }
         self.dispatch(now_ns, hop, dst.into(), frame, len)
     }

@@ -79,7 +79,7 @@ impl Router {
             Some(_) => return,
             None => dst,
         };
-        if !link.is_near(src.into()) || src.is_unspecified() {
+        if !link.is_on_link(src.into()) || src.is_unspecified() {
             return;
         }
         let own = link.link_local;
