@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_apps::router;
 use weir_apps::router::engine::config::Config;
-use weir_lab::net::{Device, Host, Line, Offloads};
+use weir_lab::net::{Device, Host, Linear, Offloads};
 use weir_lab::rng::Rng;
 use weir_lab::testenv;
 use weir_link::live::Sender;
@@ -26,12 +26,12 @@ struct Net {
     b: Device,
     r: Host,
     links: [Device; 2],
-    _line: Line,
+    _line: Linear,
 }
 
 impl Net {
     fn new() -> Net {
-        let line = Line::new(Offloads::OFF).unwrap();
+        let line = Linear::new(Offloads::OFF).unwrap();
         for device in [&line.eth_a, &line.left, &line.right, &line.eth_b] {
             // Only so does a veth take redirected frames, and once it is up.
             let offloads = Offloads {

@@ -39,12 +39,12 @@ pub fn skip(reason: &str) {
     }
     let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
     assert!(!in_ci, "missing in CI: {reason}");
-    tell(&line);
+    write_stderr(&line);
 }
 
 /// Writes to standard error, where `eprint!` would write to what the test
 /// harness keeps of a test.
-pub(crate) fn tell(text: &str) {
+pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 

@@ -52,7 +52,7 @@ const FRAME: Reg = Reg::R9;
 
 /// Where frames go from the generator's program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Exit {
+pub(super) enum Output {
     /// Out of the interface of that number.
     Out(u32),
     /// On in the program in the only slot of the second map.
@@ -70,7 +70,7 @@ pub(super) enum Exit {
 ///
 /// So the kernel's loop around the program is also what waits, without a
 /// timer and to some tens of nanoseconds.
-pub(super) fn program(ways: &[(&Template, Exit)]) -> Vec<Insn> {
+pub(super) fn program(ways: &[(&Template, Output)]) -> Vec<Insn> {
     let mut asm = Asm::new();
     let (drop, limit) = (asm.label(), asm.label());
     asm.push(Insn::mov64(CONTEXT, Reg::R1));
@@ -110,7 +110,7 @@ pub(super) fn program(ways: &[(&Template, Exit)]) -> Vec<Insn> {
 }
 
 /// Writes the frame of a template, one of so many in turn, and sends it.
-fn send(asm: &mut Asm, template: &Template, exit: Exit, ways: u32) {
+fn send(asm: &mut Asm, template: &Template, exit: Output, ways: u32) {
     renew(asm, &template.frame);
     if let Some(offset) = template.number_at {
         asm.push(Insn::mov64(Reg::R1, SENT));
@@ -133,14 +133,14 @@ fn send(asm: &mut Asm, template: &Template, exit: Exit, ways: u32) {
     leave(asm, exit);
 }
 
-fn leave(asm: &mut Asm, exit: Exit) {
+fn leave(asm: &mut Asm, exit: Output) {
     match exit {
-        Exit::Out(ifindex) => {
+        Output::Out(ifindex) => {
             asm.push(Insn::mov64(Reg::R1, ifindex as i32));
             asm.push(Insn::mov64(Reg::R2, 0));
             asm.push(Insn::call(helper::REDIRECT));
         }
-        Exit::Program => {
+        Output::Program => {
             asm.push(Insn::mov64(Reg::R1, CONTEXT));
             asm.extend(Insn::load_map(Reg::R2, 1));
             asm.push(Insn::mov64(Reg::R3, 0));
@@ -148,7 +148,7 @@ fn leave(asm: &mut Asm, exit: Exit) {
             // Only if it is not there: the frame is missed.
             asm.push(Insn::mov32(Reg::R0, XDP_DROP));
         }
-        Exit::Host => asm.push(Insn::mov32(Reg::R0, XDP_PASS)),
+        Output::Host => asm.push(Insn::mov32(Reg::R0, XDP_PASS)),
     }
     asm.push(Insn::exit());
 }

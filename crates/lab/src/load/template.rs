@@ -276,7 +276,7 @@ impl Template {
     }
 
     /// Whether another's frames can be sent in turn with its own.
-    pub(super) fn check_like(&self, other: &Template) -> Result<(), TemplateError> {
+    pub(super) fn check_compatible(&self, other: &Template) -> Result<(), TemplateError> {
         let rest = |template: &Template| template.frame.get(RENEWED_BYTES..).map(<[u8]>::to_vec);
         let like = self.frame.len() == other.frame.len() && rest(self) == rest(other);
         like.then_some(()).ok_or(TemplateError::Unlike)

@@ -48,7 +48,7 @@ pub(super) struct Expected {
     /// Its bytes, and what differs from frame to frame.
     pub(super) template: Template,
     /// How many directions frames are sent in by turns.
-    pub(super) ways: u32,
+    pub(super) directions: u32,
     /// How many of them are compared, from the first; a multiple of 4.
     pub(super) compared: usize,
     /// Whether it says when it was sent.
@@ -207,7 +207,7 @@ fn compare(asm: &mut Asm, context: &Context, expected: &Expected, corrupted: Lab
         asm.extend(Insn::load64(Reg::R2, word & mask));
         asm.jump(Insn::jump64(op::JNE, Reg::R1, Reg::R2), corrupted);
     }
-    compare_fields(asm, template, expected.ways, corrupted);
+    compare_fields(asm, template, expected.directions, corrupted);
 }
 
 /// Counts a good frame, its order and its time; or a duplicate.

@@ -44,16 +44,16 @@ mod receiver;
 mod testbed;
 mod tester;
 
-pub use baselines::Peer;
+pub use baselines::Baseline;
 pub use dut::{Dut, Program, Ready, Running};
 pub use frame::{SIZE_MAX, SIZE_MIN, SIZES};
 pub use measure::{
-    BackToBack, Latency, LossPoint, Throughput, Try, back_to_back, gentle, latency, loss,
+    BackToBack, Latency, LossPoint, Throughput, RunTrial, back_to_back, gentle, latency, loss,
     percentile, throughput,
 };
-pub use receiver::Judged;
-pub use testbed::{Bench, Cpus, DESTINATIONS_MAX, Layout, Setup};
-pub use tester::{Ask, Gave, Look, Tester};
+pub use receiver::CheckResult;
+pub use testbed::{Testbed, Cpus, DESTINATIONS_MAX, Layout, Setup};
+pub use tester::{TrialSpec, TrialResult, CheckLevel, Tester};
 
 use crate::load::GeneratorError;
 use std::fmt;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use weir_lab::net::{Line, Offloads};
+use weir_lab::net::{Linear, Offloads};
 use weir_lab::testenv;
 use weir_link::xdp::{Bypass, XskSpec};
 use weir_ring::Frame;
@@ -40,11 +40,11 @@ fn shared(path: &Path) -> Tap {
 }
 
 /// Runs `each` in the middle of a line, on a thread of its own.
-fn in_the_middle(each: impl FnOnce(&Line) + Send) {
+fn in_the_middle(each: impl FnOnce(&Linear) + Send) {
     if !testenv::root() {
         return;
     }
-    let line = Line::new(Offloads::OFF).unwrap();
+    let line = Linear::new(Offloads::OFF).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             line.middle.enter().unwrap();

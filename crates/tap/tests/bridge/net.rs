@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_lab::load::Generator;
-use weir_lab::net::{Line, Offloads};
+use weir_lab::net::{Linear, Offloads};
 use weir_link::net::Interface;
 use weir_link::xdp::{Bypass, Gate};
 use weir_tap::{
@@ -13,15 +13,15 @@ use weir_tap::{
 };
 
 pub(crate) struct Net {
-    line: Line,
+    line: Linear,
     /// Keep programs at the ends.
     passing: Vec<mpsc::Sender<()>>,
 }
 
 impl Deref for Net {
-    type Target = Line;
+    type Target = Linear;
 
-    fn deref(&self) -> &Line {
+    fn deref(&self) -> &Linear {
         &self.line
     }
 }
@@ -51,7 +51,7 @@ impl Net {
 
     pub(crate) fn with(offloads: Offloads) -> Net {
         Net {
-            line: Line::new(offloads).unwrap(),
+            line: Linear::new(offloads).unwrap(),
             passing: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@ use crate::live::{PATIENCE, Running};
 use serde_json::Value;
 use std::net::UdpSocket;
 use std::time::Instant;
-use weir_lab::net::{Line, Offloads, set_option};
+use weir_lab::net::{Linear, Offloads, set_option};
 
 /// Has a socket send datagrams whole, whatever is known of the path.
 pub(crate) fn never_fragments(socket: &UdpSocket) {
@@ -34,7 +34,7 @@ fn a_bridge_uses_a_raised_one_and_counts_what_a_lowered_one_stops() {
     if !weir_lab::testenv::root() {
         return;
     }
-    let line = Line::new(Offloads::OFF).unwrap().with_addresses().unwrap();
+    let line = Linear::new(Offloads::OFF).unwrap().with_addresses().unwrap();
     let folder = crate::common::Folder::new("bridge-mtu");
     let json = folder.path("stats.json");
     for fast in ["off", "on"] {
@@ -104,7 +104,7 @@ fn it_is_said_where_an_mtu_cannot_be_used() {
     if !weir_lab::testenv::root() {
         return;
     }
-    let line = Line::new(Offloads::OFF).unwrap();
+    let line = Linear::new(Offloads::OFF).unwrap();
     let arguments = ["bridge", "left", "right", "--hang-ms", "2000"];
     let bridge = Running::start(&line.middle, weir([]), &arguments).until("ready");
     line.right.set_mtu(65_535).unwrap();

@@ -10,7 +10,7 @@ use report::{DeviceStory, SocketStory, Story};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
-use weir_lab::net::traffic::{Spread, bulk, ping, spread};
+use weir_lab::net::traffic::{UdpFlows, bulk, ping, spread};
 use weir_lab::net::{Device, Host, Lab};
 
 /// Make two hosts and a link, and divide what they say among live ports
@@ -103,7 +103,7 @@ fn talk(a: &Host, b: &Host, stop: &Stop) -> Result<Story, Failure> {
 fn datagrams(a: &Host, b: &Host) -> std::io::Result<Vec<SocketStory>> {
     let socket = |port| b.run(move || UdpSocket::bind((B, port)));
     let sockets = DST_PORTS.map(|port| (port, socket(port)));
-    let datagrams = Spread {
+    let datagrams = UdpFlows {
         to: B,
         dst_ports: DST_PORTS[0]..DST_PORTS[2] + 1,
         count: DATAGRAMS * DST_PORTS.len() as u64,

@@ -8,7 +8,7 @@ mod run;
 use crate::error::Failure;
 use clap::Subcommand;
 use std::path::{Path, PathBuf};
-use weir_lab::results::{Checkout, Measurement, Place, read};
+use weir_lab::results::{Checkout, Measurement, LineRef, read};
 
 /// The file of results in a checkout, where none is named.
 const DEFAULT: &str = "target/results.jsonl";
@@ -63,7 +63,7 @@ fn default_file() -> Result<PathBuf, Failure> {
     Ok(checkout()?.root().join(DEFAULT))
 }
 
-fn read_file(file: &Path) -> Result<Vec<(Place, Measurement)>, Failure> {
+fn read_file(file: &Path) -> Result<Vec<(LineRef, Measurement)>, Failure> {
     read(file).map_err(Failure::run)
 }
 

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use weir_lab::load::Search;
 use weir_lab::results::Recorder;
-use weir_lab::rfc2544::{Cpus, DESTINATIONS_MAX, Peer, SIZE_MAX, SIZE_MIN, SIZES, Setup, SinkKind};
+use weir_lab::rfc2544::{Cpus, DESTINATIONS_MAX, Baseline, SIZE_MAX, SIZE_MIN, SIZES, Setup, SinkKind};
 
 /// Measure bridges and routers as RFC 2544 says, beside each other
 ///
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     router: Vec<String>,
     /// Something else to compare with
     #[arg(long, value_name = "NAME", value_parser = peer)]
-    peer: Vec<Peer>,
+    peer: Vec<Baseline>,
     /// Sizes of frames in bytes, check sequence included
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = SIZES, value_parser = size)]
     sizes: Vec<usize>,
@@ -213,7 +213,7 @@ pub(crate) fn measured(line: &[&str], stop: &Stop) -> Result<Report, Failure> {
     run::measure(&args, &args.setup()?, &contestants, stop)
 }
 
-fn peer(name: &str) -> Result<Peer, String> {
+fn peer(name: &str) -> Result<Baseline, String> {
     name.parse().map_err(|error| format!("{error}"))
 }
 
@@ -290,7 +290,7 @@ mod tests {
         ];
         let args = parsed(&line).unwrap();
         assert_eq!(args.sizes, [64, 128, 256, 384, 512, 640, 1024, 1518]);
-        assert_eq!(args.peer, [Peer::LinuxBridge]);
+        assert_eq!(args.peer, [Baseline::LinuxBridge]);
         assert_eq!(args.tests, [Test::Throughput, Test::Latency]);
         let contestants = Contestant::all(&args).unwrap();
         let names: Vec<_> = contestants.iter().map(|one| one.name()).collect();

@@ -7,7 +7,7 @@ use crate::report::format::Column::{Left, Right};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
-use weir_lab::results::{Comparison, Figures, Measurement, Place, Verdict, compare, summarise};
+use weir_lab::results::{Comparison, Figures, Measurement, LineRef, Verdict, compare, summarise};
 
 /// Compare new runs with old ones
 ///
@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn machines(all: &[(Place, Measurement)]) -> BTreeSet<String> {
+fn machines(all: &[(LineRef, Measurement)]) -> BTreeSet<String> {
     let platforms = all.iter().map(|(_, one)| one.machine.platform.to_string());
     platforms.collect()
 }

@@ -4,7 +4,7 @@ use super::Args;
 use crate::error::Failure;
 use crate::report::format;
 use std::time::Duration;
-use weir_lab::rfc2544::{Bench, Dut, Error, Layout, Peer, Program, Ready, Running};
+use weir_lab::rfc2544::{Testbed, Dut, Error, Layout, Baseline, Program, Ready, Running};
 
 /// How long a program may take until it says `ready`.
 const READY_MAX: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ pub(super) struct Contestant {
 #[derive(Clone, Debug)]
 enum Who {
     Program(Program),
-    Peer(Peer),
+    Peer(Baseline),
 }
 
 impl Contestant {
@@ -49,7 +49,7 @@ impl Contestant {
             .chain(peers)
             .collect::<Result<_, Failure>>()?;
         if all.is_empty() {
-            let names = Peer::ALL.map(|peer| peer.to_string()).join(", ");
+            let names = Baseline::ALL.map(|peer| peer.to_string()).join(", ");
             return Err(Failure::refused(format!(
                 "nothing to test: give --dut COMMAND, --router COMMAND or --peer NAME ({names})"
             )));
@@ -90,7 +90,7 @@ impl Contestant {
     }
 
     /// The peer, if it is one.
-    pub(super) fn peer(&self) -> Option<Peer> {
+    pub(super) fn peer(&self) -> Option<Baseline> {
         match &self.who {
             Who::Program(_) => None,
             Who::Peer(peer) => Some(*peer),
@@ -136,7 +136,7 @@ impl Dut for Contestant {
         self.who.dut().layout()
     }
 
-    fn start(&self, bench: &Bench) -> Result<Box<dyn Running>, Error> {
+    fn start(&self, bench: &Testbed) -> Result<Box<dyn Running>, Error> {
         self.who.dut().start(bench)
     }
 }

@@ -4,7 +4,7 @@ use super::candidate::Contestant;
 use super::{Args, Found, Report, Sink};
 use crate::report::format::grouped;
 use weir_lab::results::{Bar, RecordError, Recorder, Unit};
-use weir_lab::rfc2544::Peer;
+use weir_lab::rfc2544::Baseline;
 
 /// The size of frames that requirements are for, check sequence included.
 const SIZE: usize = 64;
@@ -43,24 +43,24 @@ impl Kind {
     }
 
     /// What is required of the rate without loss, divided by a peer's.
-    fn rate(self, peer: Peer, sink: Sink) -> Bar {
+    fn rate(self, peer: Baseline, sink: Sink) -> Bar {
         let least = match (self, peer, sink) {
-            (Kind::User(Path::Bridge), Peer::LinuxBridge, _) => 0.8,
-            (Kind::User(Path::Router), Peer::LinuxRouting, _) => 0.8,
-            (Kind::User(_), Peer::LibpcapBridge, _) => 1.3,
-            (Kind::User(_), Peer::TestpmdAfXdp | Peer::TestpmdAfPacket, _) => 1.0,
-            (Kind::Fast(Path::Bridge), Peer::LinuxBridge, Sink::Tc) => 1.3,
-            (Kind::Fast(Path::Bridge), Peer::LinuxBridge, Sink::Xdp) => 2.5,
-            (Kind::Fast(_), Peer::XdpRedirect, _) => 0.85,
+            (Kind::User(Path::Bridge), Baseline::LinuxBridge, _) => 0.8,
+            (Kind::User(Path::Router), Baseline::LinuxRouting, _) => 0.8,
+            (Kind::User(_), Baseline::LibpcapBridge, _) => 1.3,
+            (Kind::User(_), Baseline::TestpmdAfXdp | Baseline::TestpmdAfPacket, _) => 1.0,
+            (Kind::Fast(Path::Bridge), Baseline::LinuxBridge, Sink::Tc) => 1.3,
+            (Kind::Fast(Path::Bridge), Baseline::LinuxBridge, Sink::Xdp) => 2.5,
+            (Kind::Fast(_), Baseline::XdpRedirect, _) => 0.85,
             _ => return Bar::None,
         };
         Bar::AtLeast(least)
     }
 
     /// What is required of the median latency, divided by a peer's.
-    fn latency(self, peer: Peer) -> Bar {
+    fn latency(self, peer: Baseline) -> Bar {
         match (self, peer) {
-            (Kind::User(Path::Bridge), Peer::LinuxBridge) => Bar::AtMost(1.5),
+            (Kind::User(Path::Bridge), Baseline::LinuxBridge) => Bar::AtMost(1.5),
             _ => Bar::None,
         }
     }
@@ -208,24 +208,24 @@ mod tests {
     #[test]
     fn requirements_follow_the_command_the_peer_and_the_sink() {
         let bridge = Kind::of("weir bridge {a} {b} --hang-ms 1000").unwrap();
-        assert_eq!(bridge.rate(Peer::LinuxBridge, Sink::Tc), Bar::AtLeast(0.8));
+        assert_eq!(bridge.rate(Baseline::LinuxBridge, Sink::Tc), Bar::AtLeast(0.8));
         assert_eq!(
-            bridge.rate(Peer::LibpcapBridge, Sink::Xdp),
+            bridge.rate(Baseline::LibpcapBridge, Sink::Xdp),
             Bar::AtLeast(1.3)
         );
-        assert_eq!(bridge.rate(Peer::TestpmdAfXdp, Sink::Tc), Bar::AtLeast(1.0));
-        assert_eq!(bridge.rate(Peer::XdpRedirect, Sink::Tc), Bar::None);
-        assert_eq!(bridge.latency(Peer::LinuxBridge), Bar::AtMost(1.5));
+        assert_eq!(bridge.rate(Baseline::TestpmdAfXdp, Sink::Tc), Bar::AtLeast(1.0));
+        assert_eq!(bridge.rate(Baseline::XdpRedirect, Sink::Tc), Bar::None);
+        assert_eq!(bridge.latency(Baseline::LinuxBridge), Bar::AtMost(1.5));
         for line in ["--fast-path on", "--fast-path=on"] {
             let fast = Kind::of(&format!("weir bridge {{a}} {{b}} {line}")).unwrap();
-            assert_eq!(fast.rate(Peer::LinuxBridge, Sink::Tc), Bar::AtLeast(1.3));
-            assert_eq!(fast.rate(Peer::LinuxBridge, Sink::Xdp), Bar::AtLeast(2.5));
-            assert_eq!(fast.rate(Peer::XdpRedirect, Sink::Xdp), Bar::AtLeast(0.85));
-            assert_eq!(fast.latency(Peer::LinuxBridge), Bar::None);
+            assert_eq!(fast.rate(Baseline::LinuxBridge, Sink::Tc), Bar::AtLeast(1.3));
+            assert_eq!(fast.rate(Baseline::LinuxBridge, Sink::Xdp), Bar::AtLeast(2.5));
+            assert_eq!(fast.rate(Baseline::XdpRedirect, Sink::Xdp), Bar::AtLeast(0.85));
+            assert_eq!(fast.latency(Baseline::LinuxBridge), Bar::None);
         }
         let router = Kind::of("weir route {a} {b} --fast-path off").unwrap();
         assert_eq!(
-            router.rate(Peer::LinuxRouting, Sink::Xdp),
+            router.rate(Baseline::LinuxRouting, Sink::Xdp),
             Bar::AtLeast(0.8)
         );
         assert_eq!(router.destinations(10, 1_000_000), Bar::AtMost(1.2));

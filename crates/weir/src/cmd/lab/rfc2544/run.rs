@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Search};
 use weir_lab::rfc2544::{
-    Ask, Bench, Dut, Error, Gave, Judged, Look, Running, Setup, Tester, back_to_back, gentle,
+    TrialSpec, Testbed, Dut, Error, TrialResult, CheckResult, CheckLevel, Running, Setup, Tester, back_to_back, gentle,
     latency, loss, throughput,
 };
 
@@ -97,14 +97,14 @@ impl Work<'_> {
             destinations: contestant.destinations,
             ..*setup
         };
-        let bench = Bench::new(contestant.layout(), &setup)?;
+        let bench = Testbed::new(contestant.layout(), &setup)?;
         let mut running = contestant.start(&bench)?;
         self.tests(&bench, running.as_mut())?;
         running.stop()
     }
 
-    fn tests(&mut self, bench: &Bench, running: &mut dyn Running) -> Result<(), Error> {
-        let judged = self.with(bench, running, Look::Whole, "contents", gentle)?;
+    fn tests(&mut self, bench: &Testbed, running: &mut dyn Running) -> Result<(), Error> {
+        let judged = self.with(bench, running, CheckLevel::Whole, "contents", gentle)?;
         self.faults("at 20,000 frames per second", judged, true);
         let wants = |test| self.args.tests.contains(&test);
         let [for_latency, for_loss, for_bursts] =
@@ -113,7 +113,7 @@ impl Work<'_> {
         let share = self.args.latency_rate.is_none() && for_latency;
         if wants(Test::Throughput) || share {
             let search = self.args.search();
-            let found = self.with(bench, running, Look::Quick, "throughput", |attempt| {
+            let found = self.with(bench, running, CheckLevel::Quick, "throughput", |attempt| {
                 throughput(&search, attempt)
             })?;
             self.faults("in search of the throughput", found.judged, false);
@@ -124,13 +124,13 @@ impl Work<'_> {
         }
         let time = self.args.duration;
         if for_loss {
-            let points = self.with(bench, running, Look::Quick, "loss", |attempt| {
+            let points = self.with(bench, running, CheckLevel::Quick, "loss", |attempt| {
                 loss(time, attempt)
             })?;
             self.round.loss = points;
         }
         if for_bursts {
-            let found = self.with(bench, running, Look::Quick, "back-to-back", |attempt| {
+            let found = self.with(bench, running, CheckLevel::Quick, "back-to-back", |attempt| {
                 back_to_back(BURST_MAX, BURST_ROUNDS, attempt)
             })?;
             self.round.back_to_back = Some(found);
@@ -138,7 +138,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn latency(&mut self, bench: &Bench, running: &mut dyn Running) -> Result<(), Error> {
+    fn latency(&mut self, bench: &Testbed, running: &mut dyn Running) -> Result<(), Error> {
         let of_throughput = || {
             let rate = self.round.throughput.as_ref()?.rate?;
             Some(rate * self.args.latency_at / 100.0)
@@ -147,7 +147,7 @@ impl Work<'_> {
             return Ok(());
         };
         let time = self.args.confirm.max(self.args.duration);
-        self.round.latency = self.with(bench, running, Look::Timed, "latency", |attempt| {
+        self.round.latency = self.with(bench, running, CheckLevel::Timed, "latency", |attempt| {
             latency(rate, time, attempt)
         })?;
         if let Some(found) = &self.round.latency {
@@ -161,14 +161,14 @@ impl Work<'_> {
     /// somebody asks or the tested device is gone.
     fn with<T>(
         &self,
-        bench: &Bench,
+        bench: &Testbed,
         running: &mut dyn Running,
-        look: Look,
+        look: CheckLevel,
         what: &str,
-        measurement: impl FnOnce(&mut dyn FnMut(Ask) -> Result<Gave, Error>) -> Result<T, Error>,
+        measurement: impl FnOnce(&mut dyn FnMut(TrialSpec) -> Result<TrialResult, Error>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let most = (Search::QUICK.rate_max * self.longest().as_secs_f64()) as u64;
-        let most = most.min(if look == Look::Timed {
+        let most = most.min(if look == CheckLevel::Timed {
             TIMED_MAX
         } else {
             FRAMES_MAX
@@ -201,7 +201,7 @@ impl Work<'_> {
 
     /// Notes what a bridge or a router must not do; loss only where it is
     /// gentle.
-    fn faults(&mut self, when: &str, judged: Judged, is_gentle: bool) {
+    fn faults(&mut self, when: &str, judged: CheckResult, is_gentle: bool) {
         let lost = if is_gentle { judged.lost() } else { 0 };
         for (count, what) in [
             (lost, "lost"),
