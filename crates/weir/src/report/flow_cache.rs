@@ -6,7 +6,7 @@ use weir_tap::FlowCacheStats;
 
 /// What the kernel forwarded by itself, which is not among the other figures.
 #[derive(Serialize, Clone, Copy, Default, Debug)]
-pub(crate) struct FastReport {
+pub(crate) struct FlowCacheReport {
     entries: u64,
     pub(crate) frames: u64,
     bytes: u64,
@@ -20,9 +20,9 @@ pub(crate) struct FastReport {
     held_frames: u64,
 }
 
-impl From<FlowCacheStats> for FastReport {
-    fn from(counts: FlowCacheStats) -> FastReport {
-        FastReport {
+impl From<FlowCacheStats> for FlowCacheReport {
+    fn from(counts: FlowCacheStats) -> FlowCacheReport {
+        FlowCacheReport {
             entries: counts.entries,
             frames: counts.traffic.frames,
             bytes: counts.traffic.bytes,
@@ -38,7 +38,7 @@ impl From<FlowCacheStats> for FastReport {
     }
 }
 
-impl fmt::Display for FastReport {
+impl fmt::Display for FlowCacheReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -4,7 +4,7 @@
 //! wakes the call that waits for them, and both want the lock. So a call that is
 //! about to wait, while there is news for no other socket, does what the thread
 //! would do: it leads. Between such calls nobody waits for the links; each call
-//! looks for what has come, and if there is none for [`WATCH`], the thread takes
+//! looks for what has come, and if there is none for [`RATE_INTERVAL`], the thread takes
 //! over. It does at once where calls are [`BRIEF_NS`] apart or more.
 //!
 //! ```text
@@ -349,7 +349,7 @@ mod tests {
     }
 
     /// Whatever calls do in whatever order: unless a call leads, the thread polls
-    /// with what is due now, or runs, or does within [`WATCH`].
+    /// with what is due now, or runs, or does within [`RATE_INTERVAL`].
     #[test]
     fn somebody_always_waits_for_the_links() {
         const SEED: u64 = 22;

@@ -33,7 +33,7 @@ impl StandBy {
     }
 
     /// Waits to be roused, or, if for `left` at first, until no call has looked for
-    /// [`WATCH`].
+    /// [`RATE_INTERVAL`].
     pub(in crate::net) fn wait(&self, mut left: Option<Duration>, now_ns: impl Fn() -> u64) {
         let mut roused = self.roused.lock().unwrap_or_else(PoisonError::into_inner);
         while !*roused && left != Some(Duration::ZERO) {

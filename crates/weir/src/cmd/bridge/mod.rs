@@ -4,13 +4,13 @@ mod flow_cache;
 mod report;
 mod supervisor;
 
-use crate::error::{Failure, say};
+use crate::error::{CliError, say};
 use crate::input::on_off::OnOff;
-use crate::longest::Longest;
+use crate::longest::MtuWarnings;
 use crate::report::stats_file::StatsFile;
-use crate::report::tx_burst::{Bulk, BulkReport};
-use crate::signals::Stop;
-use crate::watchdog::Life;
+use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
+use crate::signals::ShutdownSignal;
+use crate::watchdog::Watchdog;
 use report::Report;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -119,7 +119,7 @@ pub(crate) struct Args {
     /// where the devices take them so (auto), the same and say where not (on),
     /// or never (off)
     #[arg(long, value_name = "WHAT", default_value = "auto")]
-    bulk: Bulk,
+    bulk: TxBurstMode,
 
     /// Have our own calls poll the devices, for so many microseconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
@@ -168,13 +168,13 @@ fn mode(text: &str) -> Result<Mode, String> {
 const LINKS: usize = 2;
 
 /// Answers that the kernel may remember.
-const FAST_ENTRIES_MAX: u32 = 8192;
+const FLOW_ENTRIES_MAX: u32 = 8192;
 
 /// How often the file of statistics is written.
 const WRITE: Duration = Duration::from_secs(1);
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     if args.clean {
         return clean(args);
     }
@@ -195,19 +195,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.supervised {
         supervisor::end_with_parent()?;
     }
-    let stop = Stop::watch_hangup_too()?;
+    let stop = ShutdownSignal::watch_hangup_too()?;
     // With --restart it is for who watches us to feed it.
     let watchdog = args.watchdog.as_deref().filter(|_| !args.supervised);
-    let life = Life::new(watchdog)?;
+    let life = Watchdog::new(watchdog)?;
     bridge(args, &stop, life, json)
 }
 
 fn bridge(
     args: &Args,
-    stop: &Stop,
-    mut life: Life,
+    stop: &ShutdownSignal,
+    mut life: Watchdog,
     mut json: Option<StatsFile>,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     let asked = weir_tap::StopToken::default();
     let mut bridge = Bridge::between(&args.a, &args.b)
         .map_err(failure)?
@@ -220,16 +220,16 @@ fn bridge(
     if args.fast_path.is_on() {
         bridge = bridge.cache_verdicts(
             &[BridgeFlowKind::MacPair],
-            FAST_ENTRIES_MAX,
+            FLOW_ENTRIES_MAX,
             Duration::from_secs(args.age.max(1).into()),
         );
     }
-    let mut follower = flow_cache::Follower::default();
+    let mut follower = flow_cache::Revalidator::default();
     let started = Instant::now();
     let second = Cell::new(0_u32);
     let switch = RefCell::new(Switch::new(settings(args), seed()));
     let mut last = Report::default();
-    let mut longest = Longest::default();
+    let mut longest = MtuWarnings::default();
     let mut is_ready = false;
     let mut written = Instant::now();
     let ran = bridge.run_with(
@@ -242,16 +242,16 @@ fn bridge(
                 introduce(args, tap);
             }
             life.beat();
-            longest.tell(tap);
+            longest.warn(tap);
             if let Some(fast) = tap.flow_cache() {
                 follower.follow(fast, &mut switch.borrow_mut(), second.get());
             }
-            if stop.asked() {
+            if stop.is_requested() {
                 life.stopping();
                 asked.stop();
             }
             if (args.stats || json.is_some())
-                && (written.elapsed() >= WRITE || stop.asked() || last.is_empty())
+                && (written.elapsed() >= WRITE || stop.is_requested() || last.is_empty())
             {
                 written = Instant::now();
                 last = Report::of(tap, &switch.borrow(), second.get(), args.bulk);
@@ -329,7 +329,7 @@ fn introduce(args: &Args, tap: &Tap) {
     let modes: Vec<String> = links
         .filter_map(|(name, link)| {
             let (mode, hook) = tap.mode(link)?;
-            let bulk = BulkReport::of(tap, link, args.bulk);
+            let bulk = TxBurstReport::of(tap, link, args.bulk);
             Some(format!("{name} by {mode} at {hook}{bulk}"))
         })
         .collect();
@@ -355,7 +355,7 @@ fn introduce(args: &Args, tap: &Tap) {
     say("ready");
 }
 
-fn clean(args: &Args) -> Result<(), Failure> {
+fn clean(args: &Args) -> Result<(), CliError> {
     let found = Tap::clean(&[&args.a, &args.b]).map_err(failure)?;
     if !found {
         say(&format!("weir: nothing joins {} and {}", args.a, args.b));
@@ -363,12 +363,12 @@ fn clean(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn failure(error: TapError) -> Failure {
+fn failure(error: TapError) -> CliError {
     match error {
         TapError::Same { .. }
         | TapError::NotEthernet { .. }
         | TapError::Loopback { .. }
-        | TapError::Setting { .. } => Failure::refused(error),
-        error => Failure::run(error),
+        | TapError::Setting { .. } => CliError::refused(error),
+        error => CliError::run(error),
     }
 }

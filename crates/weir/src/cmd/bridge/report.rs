@@ -1,7 +1,7 @@
 //! What a bridge has carried, and what it has cost.
 
-use crate::report::flow_cache::FastReport;
-use crate::report::tx_burst::{Bulk, BulkReport};
+use crate::report::flow_cache::FlowCacheReport;
+use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use serde::Serialize;
 use std::fmt;
 use weir_tap::switch::Switch;
@@ -30,7 +30,7 @@ pub(super) struct Report {
     stations: usize,
     chunks_free: u32,
     chunks: u32,
-    fast: Option<FastReport>,
+    fast: Option<FlowCacheReport>,
 }
 
 #[derive(Serialize, Default, Debug)]
@@ -38,7 +38,7 @@ struct Link {
     name: String,
     mode: String,
     hook: String,
-    bulk: BulkReport,
+    bulk: TxBurstReport,
     rx_frames: u64,
     rx_bytes: u64,
     tx_frames: u64,
@@ -70,7 +70,7 @@ struct Link {
 
 impl Report {
     /// As things are now.
-    pub(super) fn of(tap: &Tap, switch: &Switch, now: u32, bulk: Bulk) -> Report {
+    pub(super) fn of(tap: &Tap, switch: &Switch, now: u32, bulk: TxBurstMode) -> Report {
         let mut copies = 0;
         let links: Vec<Link> = tap
             .links()
@@ -87,7 +87,7 @@ impl Report {
                         .unwrap_or_default(),
                     mode: mode.map(|(mode, _)| mode.to_string()).unwrap_or_default(),
                     hook: mode.map(|(_, hook)| hook.to_string()).unwrap_or_default(),
-                    bulk: BulkReport::of(tap, id, bulk),
+                    bulk: TxBurstReport::of(tap, id, bulk),
                     rx_frames: carried.rx_frames,
                     rx_bytes: carried.rx_bytes,
                     tx_frames: carried.tx_frames,

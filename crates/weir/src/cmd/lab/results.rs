@@ -5,7 +5,7 @@ mod diff;
 mod render;
 mod run;
 
-use crate::error::Failure;
+use crate::error::CliError;
 use clap::Subcommand;
 use std::path::{Path, PathBuf};
 use weir_lab::results::{Checkout, Measurement, LineRef, read};
@@ -41,7 +41,7 @@ enum Which {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     match &args.which {
         Which::Run(args) => run::run(args),
         Which::Render(args) => render::run(args),
@@ -50,21 +50,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The checkout around the current folder.
-fn checkout() -> Result<Checkout, Failure> {
-    let folder = std::env::current_dir().map_err(Failure::run)?;
+fn checkout() -> Result<Checkout, CliError> {
+    let folder = std::env::current_dir().map_err(CliError::run)?;
     Checkout::around(&folder).ok_or_else(|| {
         let folder = folder.display();
-        Failure::refused(format!("{folder} is in no checkout of weir: go to one"))
+        CliError::refused(format!("{folder} is in no checkout of weir: go to one"))
     })
 }
 
 /// The file of results, if none is named.
-fn default_file() -> Result<PathBuf, Failure> {
+fn default_file() -> Result<PathBuf, CliError> {
     Ok(checkout()?.root().join(DEFAULT))
 }
 
-fn read_file(file: &Path) -> Result<Vec<(LineRef, Measurement)>, Failure> {
-    read(file).map_err(Failure::run)
+fn read_file(file: &Path) -> Result<Vec<(LineRef, Measurement)>, CliError> {
+    read(file).map_err(CliError::run)
 }
 
 /// A value with three digits or more: as many as a table needs.

@@ -1,9 +1,9 @@
 //! What a router has counted: as a line, as JSON, for Prometheus.
 
-use crate::error::{Failure, say};
-use crate::report::flow_cache::FastReport;
+use crate::error::{CliError, say};
+use crate::report::flow_cache::FlowCacheReport;
 use crate::report::format;
-use crate::report::tx_burst::{Bulk, BulkReport};
+use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,13 +49,13 @@ pub(super) struct Report {
     /// Times that weir was found hung.
     hung: u64,
     drops: BTreeMap<&'static str, u64>,
-    fast: Option<FastReport>,
+    fast: Option<FlowCacheReport>,
 }
 
 #[derive(Serialize, Clone)]
 struct Link {
     name: String,
-    bulk: BulkReport,
+    bulk: TxBurstReport,
     rx_frames: u64,
     rx_bytes: u64,
     tx_frames: u64,
@@ -74,14 +74,14 @@ struct Link {
 }
 
 impl Report {
-    pub(super) fn new(view: &Snapshot<'_>, bulk: Bulk) -> Report {
+    pub(super) fn new(view: &Snapshot<'_>, bulk: TxBurstMode) -> Report {
         let counters = view.router.counters();
         let links = view.names.iter().zip(&counters.links).zip(view.tap.links());
         let links = links.map(|((name, counts), link)| {
             let tapped = view.tap.link_counts(link);
             Link {
                 name: name.clone(),
-                bulk: BulkReport::of(view.tap, link, bulk),
+                bulk: TxBurstReport::of(view.tap, link, bulk),
                 rx_frames: counts.rx_frames,
                 rx_bytes: counts.rx_bytes,
                 tx_frames: counts.tx_frames,
@@ -310,8 +310,8 @@ fn escaped(text: &str) -> String {
 pub(super) struct Metrics(Arc<Mutex<String>>);
 
 impl Metrics {
-    pub(super) fn serve(address: SocketAddr) -> Result<Metrics, Failure> {
-        let cannot = |error: io::Error| Failure::run(format!("metrics at {address}: {error}"));
+    pub(super) fn serve(address: SocketAddr) -> Result<Metrics, CliError> {
+        let cannot = |error: io::Error| CliError::run(format!("metrics at {address}: {error}"));
         let listener = TcpListener::bind(address).map_err(cannot)?;
         if address.port() == 0 {
             let at = listener.local_addr().map_err(cannot)?;

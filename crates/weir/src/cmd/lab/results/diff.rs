@@ -1,7 +1,7 @@
 //! `weir lab results diff`: whether new runs are worse than old ones.
 
 use super::{figure, read_file, unit};
-use crate::error::{Failure, harmless, say};
+use crate::error::{CliError, harmless, say};
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use std::collections::BTreeSet;
@@ -24,21 +24,21 @@ pub(super) struct Args {
 }
 
 /// Runs the command.
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let (old, new) = (read_file(&args.old)?, read_file(&args.new)?);
     // Units of old and new runs are to be the same.
-    summarise(&[&old[..], &new[..]].concat()).map_err(Failure::run)?;
+    summarise(&[&old[..], &new[..]].concat()).map_err(CliError::run)?;
     if machines(&old) != machines(&new) {
         say("weir: the old and the new runs are of different machines");
     }
     let all = compare(&old, &new);
     let report = harmless(&report(&all));
-    writeln!(std::io::stdout(), "{report}").map_err(Failure::output)?;
+    writeln!(std::io::stdout(), "{report}").map_err(CliError::output)?;
     match count(&all, Verdict::Regression) {
         0 => Ok(()),
         worse => {
             let worse = format::counted(worse, "regression");
-            Err(Failure::run(format!("{worse}, see the report")))
+            Err(CliError::run(format!("{worse}, see the report")))
         }
     }
 }

@@ -2,7 +2,7 @@
 //! required.
 
 use super::{default_file, figure, read_file, unit};
-use crate::error::{Failure, harmless};
+use crate::error::{CliError, harmless};
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};
 use clap::ValueEnum;
@@ -38,7 +38,7 @@ enum Format {
 }
 
 /// Runs the command.
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let mut files = args.file.clone();
     if files.is_empty() {
         files.push(default_file()?);
@@ -47,16 +47,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for file in &files {
         all.extend(read_file(file)?);
     }
-    let rows = summarise(&all).map_err(Failure::run)?;
+    let rows = summarise(&all).map_err(CliError::run)?;
     let out = match args.format {
         Format::Text => harmless(&written(&rows, in_text)),
         Format::Markdown => harmless(&written(&rows, in_markdown)),
         Format::Json => {
             let rows: Vec<Row<'_>> = rows.iter().map(Row::of).collect();
-            serde_json::to_string(&rows).map_err(Failure::run)?
+            serde_json::to_string(&rows).map_err(CliError::run)?
         }
     };
-    writeln!(std::io::stdout(), "{out}").map_err(Failure::output)
+    writeln!(std::io::stdout(), "{out}").map_err(CliError::output)
 }
 
 /// A row in JSON.

@@ -1,7 +1,7 @@
 //! What is required of bridge and router, and the record of what they reached.
 
-use super::candidate::Contestant;
-use super::{Args, Found, Report, Sink};
+use super::candidate::Candidate;
+use super::{Args, SizeResult, Report, Sink};
 use crate::report::format::grouped;
 use weir_lab::results::{Bar, RecordError, Recorder, Unit};
 use weir_lab::rfc2544::Baseline;
@@ -79,7 +79,7 @@ impl Kind {
 pub(super) fn record(
     results: &Recorder,
     args: &Args,
-    contestants: &[Contestant],
+    contestants: &[Candidate],
     report: &Report,
 ) -> Result<(), RecordError> {
     if !results.is_on() {
@@ -110,19 +110,19 @@ pub(super) fn record(
 /// What one contestant reached, with what the command line says of it.
 struct Entry<'a> {
     args: &'a Args,
-    who: &'a Contestant,
-    found: &'a Found,
+    candidate: &'a Candidate,
+    result: &'a SizeResult,
     kind: Option<Kind>,
 }
 
 impl<'a> Entry<'a> {
-    fn new(args: &'a Args, contestants: &'a [Contestant], found: &'a Found) -> Entry<'a> {
+    fn new(args: &'a Args, contestants: &'a [Candidate], found: &'a SizeResult) -> Entry<'a> {
         let who = &contestants[found.index];
         let kind = who.command().and_then(Kind::of);
         Entry {
             args,
-            who,
-            found,
+            candidate: who,
+            result: found,
             kind,
         }
     }
@@ -135,7 +135,7 @@ impl<'a> Entry<'a> {
         };
         let mut name = format!(
             "rfc2544: {}, {} B, sink {sink}",
-            self.found.name, self.found.size
+            self.result.name, self.result.size
         );
         for (is_so, more) in [
             (self.args.both_ways, ", both ways"),
@@ -163,15 +163,15 @@ impl<'a> Entry<'a> {
             return Ok(());
         };
         let required = |bar| {
-            if self.found.size == SIZE {
+            if self.result.size == SIZE {
                 bar
             } else {
                 Bar::None
             }
         };
-        let (own, others) = (self.found, other.found);
-        let (many, few) = (self.who.destinations, other.who.destinations);
-        match other.who.peer() {
+        let (own, others) = (self.result, other.result);
+        let (many, few) = (self.candidate.destinations, other.candidate.destinations);
+        match other.candidate.peer() {
             Some(peer) if few == many => {
                 let name = peer.to_string();
                 if let Some(rate) = others.rate() {
@@ -187,7 +187,7 @@ impl<'a> Entry<'a> {
                     results.try_record(&what, ratio, Unit::CostOf(&name), bar)?;
                 }
             }
-            None if few < many && self.who.command() == other.who.command() => {
+            None if few < many && self.candidate.command() == other.candidate.command() => {
                 if let Some((own, other)) = own.rate().zip(others.rate()) {
                     let name = format!("{} destinations", grouped(few.into()));
                     let bar = required(kind.destinations(few, many));

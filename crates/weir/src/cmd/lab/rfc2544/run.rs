@@ -1,10 +1,10 @@
 //! The measurements, in an order in which the machine's moods fall on all.
 
-use super::candidate::Contestant;
+use super::candidate::Candidate;
 use super::report::{Report, Round};
 use super::{Args, Test};
-use crate::error::Failure;
-use crate::signals::Stop;
+use crate::error::CliError;
+use crate::signals::ShutdownSignal;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Search};
@@ -31,24 +31,24 @@ const TIMED_MAX: u64 = 1 << 22;
 pub(super) fn measure(
     args: &Args,
     setup: &Setup,
-    contestants: &[Contestant],
-    stop: &Stop,
-) -> Result<Report, Failure> {
+    contestants: &[Candidate],
+    stop: &ShutdownSignal,
+) -> Result<Report, CliError> {
     if args.realtime {
         // Who ends what hurries must not wait for it: the sender and a program
         // that never sleeps have both CPUs.
-        weir_lab::affinity::set_foremost(None).map_err(Failure::run)?;
+        weir_lab::affinity::set_foremost(None).map_err(CliError::run)?;
     }
     let names = contestants.iter().map(|one| one.name().to_owned());
     let mut report = Report::new(args, setup, names.collect());
     let steps = args.sizes.len() * args.repeat as usize * contestants.len();
     let bar = ProgressBar::new(steps as u64);
     let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {elapsed} left {eta}  {msg}");
-    bar.set_style(style.map_err(Failure::run)?);
+    bar.set_style(style.map_err(CliError::run)?);
     for &size in &args.sizes {
         for _ in 0..args.repeat {
             for (index, contestant) in contestants.iter().enumerate() {
-                let mut work = Work {
+                let mut work = SizeRun {
                     args,
                     stop,
                     bar: &bar,
@@ -62,7 +62,7 @@ pub(super) fn measure(
                     Err(Error::Stopped) => return Ok(report),
                     // Without privilege there is nothing to compare.
                     Err(Error::Net(error @ weir_lab::net::Error::NotPermitted { .. })) => {
-                        return Err(Failure::run(error));
+                        return Err(CliError::run(error));
                     }
                     Err(error) => work.round.troubles.push(error.to_string()),
                 }
@@ -82,17 +82,17 @@ pub(super) fn measure(
 }
 
 /// One contestant's turn at one size.
-struct Work<'a> {
+struct SizeRun<'a> {
     args: &'a Args,
-    stop: &'a Stop,
+    stop: &'a ShutdownSignal,
     bar: &'a ProgressBar,
     size: usize,
     name: &'a str,
     round: Round,
 }
 
-impl Work<'_> {
-    fn all(&mut self, contestant: &Contestant, setup: &Setup) -> Result<(), Error> {
+impl SizeRun<'_> {
+    fn all(&mut self, contestant: &Candidate, setup: &Setup) -> Result<(), Error> {
         let setup = Setup {
             destinations: contestant.destinations,
             ..*setup
@@ -163,18 +163,18 @@ impl Work<'_> {
         &self,
         bench: &Testbed,
         running: &mut dyn Running,
-        look: CheckLevel,
+        level: CheckLevel,
         what: &str,
         measurement: impl FnOnce(&mut dyn FnMut(TrialSpec) -> Result<TrialResult, Error>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let most = (Search::QUICK.rate_max * self.longest().as_secs_f64()) as u64;
-        let most = most.min(if look == CheckLevel::Timed {
+        let most = most.min(if level == CheckLevel::Timed {
             TIMED_MAX
         } else {
             FRAMES_MAX
         });
-        let asked = || self.stop.asked();
-        let tester = Tester::new(bench, self.size, look, most.max(1 << 18))?;
+        let asked = || self.stop.is_requested();
+        let tester = Tester::new(bench, self.size, level, most.max(1 << 18))?;
         let mut tester = tester.stop_when(&asked);
         measurement(&mut |ask| {
             running.check()?;
