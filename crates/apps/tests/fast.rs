@@ -17,7 +17,7 @@ use weir_lab::net::{Device, Host, Linear, Offloads};
 use weir_lab::rng::Rng;
 use weir_lab::testenv;
 use weir_link::live::Sender;
-use weir_tap::{FlowCacheConfig, FlowCacheStats, FastKind};
+use weir_tap::{FastKind, FlowCacheConfig, FlowCacheStats};
 use weir_wire::{EtherType, checksum, ethernet};
 
 /// `a ── left │ r │ right ── b`.

@@ -62,11 +62,11 @@ macro_rules! check {
                     linear.remove(key, len);
                 }
             }
-            fib.work(work);
+            fib.rebuild_some(work);
             prop_assert_eq!(fib.len(), linear.0.len());
         }
-        while !fib.is_settled() {
-            fib.work(4096);
+        while !fib.is_up_to_date() {
+            fib.rebuild_some(4096);
         }
         // Where prefixes begin and end, and anywhere.
         let edges = linear.0.iter().flat_map(|(key, len, _)| {
@@ -75,10 +75,10 @@ macro_rules! check {
         });
         let keys: Vec<$type> = edges.chain($keys).collect();
         let mut found = vec![0; keys.len()];
-        fib.look_up_batch(&keys, &mut found);
+        fib.lookup_batch(&keys, &mut found);
         for (key, found) in keys.iter().zip(found) {
-            let expected = linear.look_up(*key);
-            prop_assert_eq!(fib.look_up(*key), expected, "{:x}", key);
+            let expected = linear.lookup(*key);
+            prop_assert_eq!(fib.lookup(*key), expected, "{:x}", key);
             prop_assert_eq!(found, expected, "{:x} in a batch", key);
         }
     }};
@@ -207,7 +207,7 @@ fn full<K: Key + Hash>(
     let mut found = vec![0; keys.len()];
     fib.lookup_batch(&keys, &mut found);
     for (key, found) in keys.iter().zip(found) {
-        let expected = model.look_up(*key);
+        let expected = model.lookup(*key);
         assert_eq!((found, fib.lookup(*key)), (expected, expected), "{key:x?}");
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::net::Ipv4Addr;
-use weir_apps::router::engine::{Reason, Verdict, UNRESOLVED_ALL_MAX};
+use weir_apps::router::engine::{Reason, UNRESOLVED_ALL_MAX, Verdict};
 use weir_wire::EtherType;
 use weir_wire::arp::{self, Operation};
 use weir_wire::ethernet::Address;
@@ -81,7 +81,10 @@ fn a_silent_neighbour_leaves_room_for_others() {
     }
     assert_eq!(sent, 1000, "none of theirs was lost");
     let greedy = give(&mut router, 1, 1, answer(host(70))).own.len();
-    assert!((1000..=UNRESOLVED_ALL_MAX / 2).contains(&greedy), "{greedy}");
+    assert!(
+        (1000..=UNRESOLVED_ALL_MAX / 2).contains(&greedy),
+        "{greedy}"
+    );
 }
 
 /// Those that came first had half of all, a quarter, …, and the twelfth one frame.

@@ -202,7 +202,9 @@ fn route(router: &mut Router, link: usize, frame: &[u8]) -> Out {
     if let Verdict::Forward { link, len } = verdicts[0] {
         out.push((usize::from(link), bytes[..len].to_vec()));
     }
-    out.extend(std::iter::from_fn(|| router.next_output()).map(|(link, frame)| (link.into(), frame)));
+    out.extend(
+        std::iter::from_fn(|| router.next_output()).map(|(link, frame)| (link.into(), frame)),
+    );
     out
 }
 

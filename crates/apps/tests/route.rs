@@ -5,7 +5,8 @@ mod common;
 use common::*;
 use std::net::Ipv4Addr;
 use weir_apps::router::engine::{
-    UPDATE_BURST, UPDATES_PER_SECOND, NeighbourUpdate, Hop, Origin, QUEUE_MAX, Reason, RouterConfig, Target, Verdict,
+    Hop, NeighbourUpdate, Origin, QUEUE_MAX, Reason, RouterConfig, Target, UPDATE_BURST,
+    UPDATES_PER_SECOND, Verdict,
 };
 use weir_wire::arp::{self, Operation};
 use weir_wire::ethernet::{self, Address};
@@ -631,7 +632,10 @@ fn a_host_beside_the_router_hears_its_neighbours() {
             router: !replaces,
         };
         assert_eq!(host.next_ns(), Some(0), "it is to be told at once");
-        assert_eq!((host.next_neighbour_update(), host.next_neighbour_update()), (Some(heard), None));
+        assert_eq!(
+            (host.next_neighbour_update(), host.next_neighbour_update()),
+            (Some(heard), None)
+        );
         assert_ne!(host.next_ns(), Some(0));
         give(&mut alone, 0, 0, word);
         assert_eq!(alone.next_neighbour_update(), None);

@@ -225,7 +225,10 @@ impl RuntimeDir {
     /// Notes what has changed of a port that is noted: a line more, which
     /// is quicker than a new file.
     pub(crate) fn save_change(&mut self, port: &PortRecord) -> io::Result<()> {
-        let known = self.open_records.iter().position(|one| one.port == port.port);
+        let known = self
+            .open_records
+            .iter()
+            .position(|one| one.port == port.port);
         let mut changed = match known.and_then(|at| self.open_records.remove(at)) {
             Some(known) => known,
             None => self.open_changed(port.port)?,

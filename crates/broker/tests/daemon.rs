@@ -13,7 +13,8 @@ use support::{Running, copy, udp};
 use weir_broker::Bytes;
 use weir_broker::compile::Source;
 use weir_broker::protocol::{
-    Response, RequestKind, Channel, ErrorKind, Event, MESSAGE_LEN_MAX, OpenPort, ServerMessage, decode, encode,
+    Channel, ErrorKind, Event, MESSAGE_LEN_MAX, OpenPort, RequestKind, Response, ServerMessage,
+    decode, encode,
 };
 use weir_lab::net::unprivileged;
 use weir_lab::rng::Rng;
@@ -88,7 +89,10 @@ fn ports_get_their_frames_and_go_with_the_connection() {
 
     let port = take.port;
     let filter = Source::expr("udp port 54");
-    assert_eq!(client.ask(RequestKind::SetFilter { port, filter }).0, Response::Done);
+    assert_eq!(
+        client.ask(RequestKind::SetFilter { port, filter }).0,
+        Response::Done
+    );
     assert!(send(53) && !send(54));
     let wrong = RequestKind::SetFilter {
         port,
@@ -103,7 +107,9 @@ fn ports_get_their_frames_and_go_with_the_connection() {
     );
     assert!(!send(54), "the old filter stays");
 
-    let (Response::Ports { ports, more: false }, _) = client.ask(RequestKind::Ports { after: None }) else {
+    let (Response::Ports { ports, more: false }, _) =
+        client.ask(RequestKind::Ports { after: None })
+    else {
         panic!("there are two ports");
     };
     let shown: Vec<_> = ports
@@ -183,7 +189,10 @@ fn a_policy_holds_whatever_is_asked() {
         // Neither can another connection have more.
         let refusal = running.connect().open(copy("")).unwrap_err();
         assert!(refusal.message.contains("3 ports"), "{refusal}");
-        assert!(matches!(client.ask(RequestKind::Stop).0, Response::Refused(_)));
+        assert!(matches!(
+            client.ask(RequestKind::Stop).0,
+            Response::Refused(_)
+        ));
         let unknown = RequestKind::Interface { name: "lo".into() };
         assert!(matches!(client.ask(unknown).0, Response::Refused(_)));
     });
@@ -201,12 +210,16 @@ fn users_do_not_see_or_touch_each_others_ports() {
     unprivileged::run(|| {
         let mut client = running.connect();
         let own = client.open(copy("udp")).unwrap().port;
-        let (Response::Ports { ports, .. }, _) = client.ask(RequestKind::Ports { after: None }) else {
+        let (Response::Ports { ports, .. }, _) = client.ask(RequestKind::Ports { after: None })
+        else {
             panic!("ports");
         };
         assert_eq!(ports.iter().map(|one| one.port).collect::<Vec<_>>(), [own]);
         let filter = Source::expr("");
-        for ask in [RequestKind::Close { port }, RequestKind::SetFilter { port, filter }] {
+        for ask in [
+            RequestKind::Close { port },
+            RequestKind::SetFilter { port, filter },
+        ] {
             let (Response::Refused(refusal), _) = client.ask(ask) else {
                 panic!("not theirs");
             };

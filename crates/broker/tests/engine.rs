@@ -5,8 +5,8 @@ use weir_broker::Bytes;
 use weir_broker::compile::{Source, limits};
 use weir_broker::engine::mem::MemBackend;
 use weir_broker::engine::{Engine, Owner};
-use weir_broker::policy::{Accounts, Policy, PeerCred};
-use weir_broker::protocol::{Response, Attach, ErrorKind, OpenPort};
+use weir_broker::policy::{Accounts, PeerCred, Policy};
+use weir_broker::protocol::{Attach, ErrorKind, OpenPort, Response};
 
 const POLICY: &str = r#"
 [[grant]]

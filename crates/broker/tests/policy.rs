@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use weir_broker::Bytes;
 use weir_broker::policy::{
-    Accounts, Denied, Doubt, Grant, Machine, Policy, PolicyError, Usage, PeerCred, AccessRequest,
+    AccessRequest, Accounts, Denied, Doubt, Grant, Machine, PeerCred, Policy, PolicyError, Usage,
 };
 
 const PASSWD: &str =

@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use weir_broker::Bytes;
 use weir_broker::compile::Source;
 use weir_broker::protocol::{
-    Response, RequestKind, Attach, Channel, DecodeError, ErrorKind, Event, Listener, MESSAGE_LEN_MAX,
-    OpenPort, Refusal, Request, ServerMessage, Sent, VERSION, decode, encode,
+    Attach, Channel, DecodeError, ErrorKind, Event, Listener, MESSAGE_LEN_MAX, OpenPort, Refusal,
+    Request, RequestKind, Response, Sent, ServerMessage, VERSION, decode, encode,
 };
 use weir_lab::rng::Rng;
 

@@ -10,7 +10,7 @@ use weir_filter::opt::optimise;
 use weir_lab::corpus;
 use weir_lab::program::Tape;
 use weir_lab::rng::Rng;
-use weir_lab::rules::{Profile, FORMS, Trace, generate, mixed_forms};
+use weir_lab::rules::{FORMS, Profile, Trace, generate, mixed_forms};
 use weir_wire::LinkType;
 
 /// A filter by each way from text: of the optimised program, and of the plain

@@ -88,7 +88,8 @@ fn carry(ends: &[OwnedFd; 2], delay: Duration, is_over: &AtomicBool) {
                 .filter_map(|way| way.queue.front())
                 .map(|held| held.0);
             let left = due.min().map_or(STOP_POLL_INTERVAL, |due| {
-                due.saturating_duration_since(Instant::now()).min(STOP_POLL_INTERVAL)
+                due.saturating_duration_since(Instant::now())
+                    .min(STOP_POLL_INTERVAL)
             });
             let mut fds = [0, 1].map(|end| PollFd::new(&ends[end], PollFlags::IN));
             let timeout = Timespec::try_from(left).expect("it is short");

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use weir_lab::results::{
-    Bar, Better, Measurement, LineRef, Verdict, compare, read, recorder, summarise,
+    Bar, Better, LineRef, Measurement, Verdict, compare, read, recorder, summarise,
 };
 
 /// A file of one test, gone with it.

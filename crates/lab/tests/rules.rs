@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use weir_lab::oracle::Oracle;
-use weir_lab::rules::{NARROW_FORMS, Profile, FORMS, Trace, generate, narrow, mixed_forms};
+use weir_lab::rules::{FORMS, NARROW_FORMS, Profile, Trace, generate, mixed_forms, narrow};
 use weir_wire::LinkType;
 
 #[test]

@@ -262,7 +262,11 @@ fn a_refusal_and_a_conflict_begin_anew() {
         world.pass(61 * SECOND);
         world.last_ask(MessageType::Request).1
     });
-    world.receive(&answer(&renew, MessageType::Nak, &[56, 4, b'g', b'o', b'n', b'e']));
+    world.receive(&answer(
+        &renew,
+        MessageType::Nak,
+        &[56, 4, b'g', b'o', b'n', b'e'],
+    ));
     assert!(!world.has("192.0.2.50"));
     let message = Some("gone".to_owned());
     let server = Some(SERVER);

@@ -106,7 +106,9 @@ impl Config {
     /// the others theirs all the same.
     #[must_use]
     pub fn with_rings(self, ring: u32, links: usize) -> Config {
-        let chunks = ring.saturating_mul(rings(links)).saturating_add(self.reserved);
+        let chunks = ring
+            .saturating_mul(rings(links))
+            .saturating_add(self.reserved);
         Config {
             ring,
             chunks: chunks.min(CHUNKS_MAX),

@@ -68,11 +68,11 @@ mod tap;
 mod trust;
 mod wake;
 
-pub use bridge::{BridgeFlowKind, Bridge, Context, StopToken, Verdict, fdb, switch};
+pub use bridge::{Bridge, BridgeFlowKind, Context, StopToken, Verdict, fdb, switch};
 pub use config::{Config, Mode};
 pub use error::TapError;
 pub use flow_cache::{
-    Traffic, FlowCacheConfig, FlowCacheStats, FlowEntry, FlowCache, LEASE, PATIENCE, InsertOutcome,
+    FlowCache, FlowCacheConfig, FlowCacheStats, FlowEntry, InsertOutcome, LEASE, PATIENCE, Traffic,
 };
 pub use io::tx_burst::NoBurst;
 pub use stats::{Counts, LinkCounts};

@@ -22,7 +22,9 @@ pub(crate) struct LinkMonitor {
 
 impl LinkMonitor {
     /// Begins the thread; `are_there` is what it asks.
-    pub(crate) fn new(mut are_there: impl FnMut() -> bool + Send + 'static) -> io::Result<LinkMonitor> {
+    pub(crate) fn new(
+        mut are_there: impl FnMut() -> bool + Send + 'static,
+    ) -> io::Result<LinkMonitor> {
         // Without room: who is asking is not asked again meanwhile.
         let (ask, asked) = sync_channel(0);
         let thread = Builder::new().name("weir-links".to_owned());
@@ -37,7 +39,10 @@ impl LinkMonitor {
     /// What was answered last, `true` before there was any; has it asked anew, if that is
     /// due. Never waits.
     pub(crate) fn are_there(&mut self) -> bool {
-        if self.requested_at.is_some_and(|at| at.elapsed() < ANSWER_TTL) {
+        if self
+            .requested_at
+            .is_some_and(|at| at.elapsed() < ANSWER_TTL)
+        {
             return true;
         }
         match self.requests.as_ref().map(|ask| ask.try_send(())) {

@@ -211,7 +211,9 @@ impl Tap {
         if config.tx_burst {
             tap.burst = BurstSender::new();
         }
-        let fast = config.flow_cache.map(|fast| FlowCache::new(fast, &tap.state));
+        let fast = config
+            .flow_cache
+            .map(|fast| FlowCache::new(fast, &tap.state));
         match fast.transpose() {
             Ok(fast) => tap.flow_cache = fast,
             Err(error) => {

@@ -152,8 +152,14 @@ mod tests {
 
     #[test]
     fn a_place_behind_the_text_is_its_end() {
-        assert_eq!(TextPosition::of("a\nbc", 99), TextPosition { line: 2, column: 3 });
+        assert_eq!(
+            TextPosition::of("a\nbc", 99),
+            TextPosition { line: 2, column: 3 }
+        );
         // Inside of a character: its begin.
-        assert_eq!(TextPosition::of("é", 1), TextPosition { line: 1, column: 1 });
+        assert_eq!(
+            TextPosition::of("é", 1),
+            TextPosition { line: 1, column: 1 }
+        );
     }
 }

@@ -60,7 +60,11 @@ impl ShutdownSignal {
     }
 
     /// Signals within `one` are one; `between` runs after each step of it.
-    fn of(signals: &[c_int], one: Duration, mut between: impl FnMut()) -> io::Result<ShutdownSignal> {
+    fn of(
+        signals: &[c_int],
+        one: Duration,
+        mut between: impl FnMut(),
+    ) -> io::Result<ShutdownSignal> {
         let asked = Arc::new(AtomicBool::new(false));
         let signal_seen = Arc::new(AtomicUsize::new(0));
         let ends = Arc::new(AtomicBool::new(false));

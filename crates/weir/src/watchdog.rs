@@ -51,7 +51,10 @@ impl Watchdog {
 
     /// Gives a sign of life, when it is time.
     pub(crate) fn beat(&mut self) {
-        if self.last_given.is_some_and(|given| given.elapsed() < self.every) {
+        if self
+            .last_given
+            .is_some_and(|given| given.elapsed() < self.every)
+        {
             return;
         }
         self.last_given = Some(Instant::now());

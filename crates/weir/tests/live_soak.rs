@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 use weir_lab::load::Rate;
 use weir_lab::rfc2544::{
-    TrialSpec, Testbed, Cpus, Dut, Layout, CheckLevel, Program, Ready, Setup, SinkKind, Tester,
+    CheckLevel, Cpus, Dut, Layout, Program, Ready, Setup, SinkKind, Testbed, Tester, TrialSpec,
 };
 use weir_lab::testenv;
 

@@ -2,7 +2,9 @@
 //! for the fuzz target `route` and the random test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use weir_apps::router::engine::{LinkSettings, Origin, Reason, Router, RouterConfig, Target, Verdict};
+use weir_apps::router::engine::{
+    LinkSettings, Origin, Reason, Router, RouterConfig, Target, Verdict,
+};
 use weir_stack::Prefix;
 use weir_wire::ethernet::Address;
 use weir_wire::{checksum, ipv4};

@@ -3,11 +3,11 @@
 use super::PortError;
 use super::connection::{Connection, unexpected_reply};
 use super::local::Local;
-use super::port::{PortBackend, Port};
+use super::port::{Port, PortBackend};
 use crate::Bytes;
 use crate::compile::{Compiler, Source, with_hosts};
 use crate::engine::kernel::namespace;
-use crate::protocol::{Response, RequestKind, Attach, OpenPort};
+use crate::protocol::{Attach, OpenPort, RequestKind, Response};
 use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
 use weir_filter::lang::Language;

@@ -2,8 +2,8 @@
 
 use super::PortError;
 use crate::protocol::{
-    Response, RequestKind, Channel, ErrorKind, Event, InterfaceStatus, PortStatus, Refusal, Request, ServerMessage,
-    decode, encode,
+    Channel, ErrorKind, Event, InterfaceStatus, PortStatus, Refusal, Request, RequestKind,
+    Response, ServerMessage, decode, encode,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -133,7 +133,9 @@ impl Connection {
         let mut all = Vec::new();
         let mut after = None;
         loop {
-            let (Response::Ports { mut ports, more }, _) = self.request(RequestKind::Ports { after })? else {
+            let (Response::Ports { mut ports, more }, _) =
+                self.request(RequestKind::Ports { after })?
+            else {
                 return Err(unexpected_reply());
             };
             after = ports.last().map(|last| last.port);

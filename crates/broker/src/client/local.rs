@@ -3,9 +3,9 @@
 use super::PortError;
 use super::connection::unexpected_reply;
 use crate::engine::kernel::{KernelBackend, namespace};
-use crate::engine::{Engine, Backend, Finished, Owner};
+use crate::engine::{Backend, Engine, Finished, Owner};
 use crate::policy::PeerCred;
-use crate::protocol::{Response, RequestKind, Event, Listener, OpenPort, Opened};
+use crate::protocol::{Event, Listener, OpenPort, Opened, RequestKind, Response};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io;
@@ -92,7 +92,12 @@ impl State {
                 None => break,
             }
         }
-        all.extend(self.engine.interfaces().into_iter().map(Response::Interface));
+        all.extend(
+            self.engine
+                .interfaces()
+                .into_iter()
+                .map(Response::Interface),
+        );
         all
     }
 
@@ -266,7 +271,9 @@ impl Local {
                 ports: engine.status(&self.owner, after.unwrap_or(0)).collect(),
                 more: false,
             },
-            RequestKind::Open(_) | RequestKind::Resume { .. } | RequestKind::Stop => return Err(unexpected_reply()),
+            RequestKind::Open(_) | RequestKind::Resume { .. } | RequestKind::Stop => {
+                return Err(unexpected_reply());
+            }
         };
         Ok((answer, Vec::new()))
     }

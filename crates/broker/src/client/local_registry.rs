@@ -10,7 +10,7 @@
 //! dead process has left is removed by whoever comes next.
 
 use crate::protocol::{
-    Response, Channel, InterfaceStatus, Listener, PortStatus, ServerMessage, decode, encode,
+    Channel, InterfaceStatus, Listener, PortStatus, Response, ServerMessage, decode, encode,
 };
 use crate::runtime_dir::{FOLDER_DEFAULT, open_folder};
 use rustix::fs::Mode;
@@ -71,7 +71,10 @@ pub(super) fn serve_listing(channel: Channel, all: Vec<Response>) {
 /// The ports of all processes that have opened some without a broker; only
 /// the superuser sees any.
 pub fn in_process() -> Vec<LocalPorts> {
-    sockets().iter().filter_map(|path| request_listing(path)).collect()
+    sockets()
+        .iter()
+        .filter_map(|path| request_listing(path))
+        .collect()
 }
 
 /// Removes what dead processes have left.

@@ -8,7 +8,7 @@ use super::local::Local;
 use super::sigio::SigioThread;
 use super::tx::TxPath;
 use crate::compile::{CompileError, Source, with_hosts};
-use crate::protocol::{Response, RequestKind, ErrorKind, Event, InterfaceStatus, OpenPort, Opened};
+use crate::protocol::{ErrorKind, Event, InterfaceStatus, OpenPort, Opened, RequestKind, Response};
 use rustix::process::Signal;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::BTreeMap;
@@ -290,7 +290,10 @@ impl Port {
         let (Response::Ports { ports, .. }, _) = self.request(RequestKind::Ports { after })? else {
             return Err(unexpected_reply());
         };
-        let own = ports.iter().find(|one| one.port == port).ok_or_else(unexpected_reply)?;
+        let own = ports
+            .iter()
+            .find(|one| one.port == port)
+            .ok_or_else(unexpected_reply)?;
         let dropped = self.status().map_or(0, |status| status.dropped);
         Ok(PortCounters {
             interface_lost: dropped.saturating_sub(self.opened.dropped),

@@ -115,7 +115,11 @@ impl<F: Backend> Daemon<F> {
 
     /// Ends a connection, with a reason.
     pub(super) fn dismiss(&mut self, number: u64, reason: String, kind: Option<ErrorKind>) {
-        self.say(number, &ServerMessage::Shutdown { reason, kind }, Vec::new());
+        self.say(
+            number,
+            &ServerMessage::Shutdown { reason, kind },
+            Vec::new(),
+        );
         self.forget(number);
     }
 

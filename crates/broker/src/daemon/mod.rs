@@ -15,10 +15,10 @@ mod closer;
 mod connections;
 mod request;
 
-use crate::engine::{Takeover, Engine, Backend, Finished, NATIVE_HOLD, Owner, Reloaded};
+use crate::engine::{Backend, Engine, Finished, NATIVE_HOLD, Owner, Reloaded, Takeover};
 use crate::policy::{Accounts, Policy};
 use crate::protocol::{
-    Response, ErrorKind, Listener, MESSAGE_LEN_MAX, Refusal, Request, ServerMessage, decode, encode,
+    ErrorKind, Listener, MESSAGE_LEN_MAX, Refusal, Request, Response, ServerMessage, decode, encode,
 };
 use crate::runtime_dir::RuntimeDir;
 use access::Access;
@@ -140,7 +140,10 @@ impl<F: Backend> Daemon<F> {
     ) -> io::Result<Daemon<F>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, data(LISTENER), EventFlags::IN)?;
-        for (fd, number) in [(fabric.wake_fd(), ENGINE_EVENTS), (fabric.changes(), CHANGES)] {
+        for (fd, number) in [
+            (fabric.wake_fd(), ENGINE_EVENTS),
+            (fabric.changes(), CHANGES),
+        ] {
             if let Some(fd) = fd {
                 epoll::add(&epoll, fd, data(number), EventFlags::IN)?;
             }
@@ -227,7 +230,11 @@ impl<F: Backend> Daemon<F> {
         let (reloaded, events) = self.engine.reload(policy, &accounts, is_alive)?;
         self.accounts = accounts;
         for (connection, port, event) in events {
-            self.say(connection, &ServerMessage::Event { port, event }, Vec::new());
+            self.say(
+                connection,
+                &ServerMessage::Event { port, event },
+                Vec::new(),
+            );
         }
         self.answer_finished();
         for number in self.numbers() {
@@ -349,7 +356,11 @@ impl<F: Backend> Daemon<F> {
                 CHANGES => {
                     self.engine.fabric().saw_changes();
                     for (connection, port, event) in self.engine.poll_interfaces() {
-                        self.say(connection, &ServerMessage::Event { port, event }, Vec::new());
+                        self.say(
+                            connection,
+                            &ServerMessage::Event { port, event },
+                            Vec::new(),
+                        );
                     }
                 }
                 RELOAD => {

@@ -2,7 +2,9 @@
 
 use super::{Daemon, limits};
 use crate::engine::Backend;
-use crate::protocol::{Response, RequestKind, ErrorKind, OpenPort, Refusal, Request, ServerMessage};
+use crate::protocol::{
+    ErrorKind, OpenPort, Refusal, Request, RequestKind, Response, ServerMessage,
+};
 use std::time::Instant;
 
 /// A request to open a port that waits until the kernel has freed what the
@@ -45,7 +47,9 @@ impl<F: Backend> Daemon<F> {
                 Ok(status) => Response::Interface(status),
                 Err(refusal) => Response::Refused(refusal),
             },
-            RequestKind::SetFilter { port, filter } => done(self.engine.set_filter(&owner, port, filter)),
+            RequestKind::SetFilter { port, filter } => {
+                done(self.engine.set_filter(&owner, port, filter))
+            }
             RequestKind::Close { port } => done(self.engine.close(&owner, port)),
             RequestKind::Interface { name } => match self.engine.interface_status(&owner, &name) {
                 Ok(status) => Response::Interface(status),
@@ -124,7 +128,11 @@ impl<F: Backend> Daemon<F> {
                 Err(refusal) => {
                     let answer = Response::Refused(refusal);
                     let to = one.request;
-                    self.say(one.connection, &ServerMessage::Answer { to, answer }, Vec::new());
+                    self.say(
+                        one.connection,
+                        &ServerMessage::Answer { to, answer },
+                        Vec::new(),
+                    );
                 }
             }
             self.spend(uid, grant, began.elapsed());

@@ -2,7 +2,7 @@
 //! the kernel has bound its port.
 
 use super::ports::{Engine, Finished};
-use super::{InterfaceDemux, Backend, Owner, Reserved};
+use super::{Backend, InterfaceDemux, Owner, Reserved};
 use crate::protocol::Refusal;
 
 /// What is ready for a port that is about to be open.

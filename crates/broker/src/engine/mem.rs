@@ -4,7 +4,7 @@
 //! Frames are [sent](MemBackend::send) by whoever holds the fabric; a port's
 //! ring is a queue that [`MemBackend::receive`] reads.
 
-use super::{PortStats, InterfaceDemux, Backend, MadePath, Queue, Reserved};
+use super::{Backend, InterfaceDemux, MadePath, PortStats, Queue, Reserved};
 use crate::interface::InterfaceInfo;
 use crate::protocol::{Attach, ErrorKind, Refusal};
 use rustix::event::{EventfdFlags, eventfd};
@@ -401,7 +401,9 @@ impl Backend for MemBackend {
     }
 
     fn cancel_path(&mut self, token: u32) {
-        lock(&self.inner).requested_paths.retain(|one| *one != token);
+        lock(&self.inner)
+            .requested_paths
+            .retain(|one| *one != token);
     }
 
     fn made_paths(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {

@@ -1,7 +1,7 @@
 //! Where in the kernel an interface's frames are divided, and for how long.
 
 use super::ports::Engine;
-use super::{InterfaceDemux, Backend};
+use super::{Backend, InterfaceDemux};
 use crate::protocol::{Attach, OpenPort, Refusal};
 use std::time::{Duration, Instant};
 

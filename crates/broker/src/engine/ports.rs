@@ -5,14 +5,14 @@ use super::lingering_rings::{LingeringRing, LingeringRings};
 use super::takeover::new_secret;
 use super::tx_state::{RetiredPath, TxState};
 use super::verifier_budget::VerifierCost;
-use super::{PortStats, InterfaceDemux, Backend, Owner, Queue, Reserved};
+use super::{Backend, InterfaceDemux, Owner, PortStats, Queue, Reserved};
 use crate::Bytes;
 use crate::compile::{Compiler, Source};
 use crate::interface::InterfaceInfo;
-use crate::policy::{Reservation, Denied, Policy};
+use crate::policy::{Denied, Policy, Reservation};
 use crate::protocol::{
-    Response, ErrorKind, Event, InterfaceStatus, MESSAGE_LEN_MAX, OpenPort, Opened, PortStatus,
-    Refusal,
+    ErrorKind, Event, InterfaceStatus, MESSAGE_LEN_MAX, OpenPort, Opened, PortStatus, Refusal,
+    Response,
 };
 use crate::runtime_dir::RuntimeDir;
 use std::collections::btree_map::Entry;

@@ -2,8 +2,8 @@
 
 use super::ports::{BoundClaim, Engine, Finished, Port, bind_claims, no_port};
 use super::tx_state::TxState;
-use super::{InterfaceDemux, Backend};
-use crate::policy::{Accounts, Policy, PeerCred};
+use super::{Backend, InterfaceDemux};
+use crate::policy::{Accounts, PeerCred, Policy};
 use crate::protocol::{Event, Refusal};
 use crate::runtime_dir::EgressRecord;
 use weir_demux::BindingId;
@@ -43,7 +43,8 @@ impl<F: Backend> Engine<F> {
         self.policy = policy;
         self.guards.clear();
         let (policy, fabric) = (&self.policy, &self.fabric);
-        let grant = |who: &PeerCred, interface: &str| policy.grant(who, interface).map(|(at, _)| at);
+        let grant =
+            |who: &PeerCred, interface: &str| policy.grant(who, interface).map(|(at, _)| at);
         self.ghosts.regrant(|ring| fabric.has_ring(ring), grant);
         for path in &mut self.retired {
             path.grant = grant(&path.who, &path.interface);

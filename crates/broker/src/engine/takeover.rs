@@ -2,10 +2,10 @@
 
 use super::ports::{Interface, Port, bind_claims, no_port};
 use super::tx_state::TxState;
-use super::{InterfaceDemux, Engine, Backend, Owner, Queue};
+use super::{Backend, Engine, InterfaceDemux, Owner, Queue};
 use crate::policy::Accounts;
 use crate::protocol::{ErrorKind, Refusal, VERSION};
-use crate::runtime_dir::{RuntimeDir, PortRecord};
+use crate::runtime_dir::{PortRecord, RuntimeDir};
 use std::collections::BTreeMap;
 use std::io;
 use weir_demux::{Binding, Target};
@@ -31,7 +31,11 @@ impl<F: Backend> Engine<F> {
     ///
     /// # Errors
     /// If the kernel refuses to remove something.
-    pub fn persist_in(&mut self, mut keep: RuntimeDir, accounts: &Accounts) -> Result<Takeover, Refusal> {
+    pub fn persist_in(
+        &mut self,
+        mut keep: RuntimeDir,
+        accounts: &Accounts,
+    ) -> Result<Takeover, Refusal> {
         let mut by_interface: BTreeMap<u32, Vec<PortRecord>> = BTreeMap::new();
         let mut adopted = Takeover::default();
         let namespace = self.fabric.namespace();
@@ -156,7 +160,8 @@ impl<F: Backend> Engine<F> {
     pub fn resume(&mut self, owner: &Owner, port: u32, secret: &str) -> Result<(), Refusal> {
         let known = self.ports.get_mut(&port);
         let known = known.filter(|known| {
-            known.owner.connection == NO_CONNECTION && is_same(secret.as_bytes(), known.secret.as_bytes())
+            known.owner.connection == NO_CONNECTION
+                && is_same(secret.as_bytes(), known.secret.as_bytes())
         });
         let Some(known) = known else {
             let message = format!("port {port} is not there to be taken up again");
@@ -176,7 +181,9 @@ impl<F: Backend> Engine<F> {
 
     /// Closes those that nobody has any more; how many.
     pub fn sweep_orphans(&mut self) -> usize {
-        let Some(keep) = &self.runtime_dir else { return 0 };
+        let Some(keep) = &self.runtime_dir else {
+            return 0;
+        };
         let is_gone = |(number, port): (&u32, &Port)| {
             (port.owner.connection == NO_CONNECTION && !keep.is_owned(*number)).then_some(*number)
         };

@@ -9,7 +9,7 @@ use super::ports::{Engine, Finished, Port};
 use super::{Backend, MadePath, Owner};
 use crate::interface::InterfaceInfo;
 use crate::policy::{Denied, PeerCred};
-use crate::protocol::{Response, ErrorKind, Refusal, TxReady};
+use crate::protocol::{ErrorKind, Refusal, Response, TxReady};
 use crate::runtime_dir::EgressRecord;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -195,7 +195,11 @@ impl<F: Backend> Engine<F> {
     }
 
     /// The rules of a grant for an interface, as a filter.
-    pub(super) fn rules_text(&self, place: usize, facts: &InterfaceInfo) -> Result<String, Refusal> {
+    pub(super) fn rules_text(
+        &self,
+        place: usize,
+        facts: &InterfaceInfo,
+    ) -> Result<String, Refusal> {
         self.rules(place, facts).and_then(|rules| text(&rules))
     }
 

@@ -3,7 +3,7 @@
 use super::ports::{Engine, limits};
 use super::{Backend, Owner};
 use crate::Bytes;
-use crate::policy::{Denied, Usage, AccessRequest};
+use crate::policy::{AccessRequest, Denied, Usage};
 use crate::protocol::{Attach, ErrorKind, OpenPort, Refusal};
 
 /// Rings of a user's closed ports, for each port that may be open.
@@ -37,7 +37,12 @@ impl<F: Backend> Engine<F> {
 
     /// Whether one more port is allowed beside what is open and what is held of
     /// closed ports.
-    fn allowed_beside_lingering(&self, place: usize, uid: u32, asked: &AccessRequest<'_>) -> Result<(), Refusal> {
+    fn allowed_beside_lingering(
+        &self,
+        place: usize,
+        uid: u32,
+        asked: &AccessRequest<'_>,
+    ) -> Result<(), Refusal> {
         let held = self.ghosts.lingering(place, uid);
         let mut usage = self.usage(place, uid);
         usage.memory.0 += held.user;

@@ -97,7 +97,10 @@ impl<F: Backend> Engine<F> {
         let all: Vec<&VerifierCost> = of_users().map(|one| &one.effort).collect();
         let whose = "the shapes of all users of the interface";
         let subtables = check_subtables(&all, subtables, USERS_SUBTABLES_MAX, whose)?;
-        Ok(VerifierCost { verifier: steps, subtables })
+        Ok(VerifierCost {
+            verifier: steps,
+            subtables,
+        })
     }
 }
 

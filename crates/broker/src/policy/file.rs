@@ -1,7 +1,7 @@
 //! The policy's file: TOML, every word checked, errors with their place.
 
-use super::doubts::{self, Doubt, DOUBTS_MAX, RulePositions};
-use super::{Accounts, Reservation, Glob, Grant, Grantees, Policy, Send, limits};
+use super::doubts::{self, DOUBTS_MAX, Doubt, RulePositions};
+use super::{Accounts, Glob, Grant, Grantees, Policy, Reservation, Send, limits};
 use crate::Bytes;
 use crate::compile::{Compiler, Source};
 use crate::engine::limits::NAME_LEN_MAX;
@@ -47,7 +47,7 @@ struct GrantTable {
     interfaces: Vec<Spanned<String>>,
     #[serde(default)]
     priority_max: u16,
-    #[serde(default = "one")]
+    #[serde(default = "single")]
     ports_max: u32,
     #[serde(default)]
     memory_max: Option<Spanned<Size>>,

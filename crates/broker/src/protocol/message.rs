@@ -14,6 +14,7 @@ pub struct Request {
     /// Comes back with the answer.
     pub id: u32,
     /// What is asked for.
+    #[serde(rename = "ask")]
     pub kind: RequestKind,
 }
 
@@ -182,6 +183,7 @@ pub enum ServerMessage {
         event: Event,
     },
     /// The broker closes the connection, and the ports opened on it.
+    #[serde(rename = "goodbye")]
     Shutdown {
         /// Why.
         reason: String,
@@ -198,6 +200,7 @@ pub enum Response {
     /// The port is open; its descriptors come with this message.
     Opened(Opened),
     /// One may send; what one sends by comes with this message.
+    #[serde(rename = "sends")]
     TxReady(TxReady),
     /// It is done.
     Done,

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_broker::compile::Source;
 use weir_broker::protocol::{
-    Response, RequestKind, Attach, Channel, OpenPort, Opened, Request, ServerMessage, decode, encode,
+    Attach, Channel, OpenPort, Opened, Request, RequestKind, Response, ServerMessage, decode,
+    encode,
 };
 use weir_broker::{Bytes, Connection, Port, PortError};
 use weir_lab::net::unprivileged::{self, NOBODY};
@@ -100,7 +101,10 @@ fn users_do_not_get_each_others_frames_nor_the_hosts() {
         assert!(all.iter().all(|port| port.uid == NOBODY), "{all:?}");
         for port in (0..=own + 1).filter(|port| *port != own) {
             let filter = Source::expr("ip");
-            for ask in [RequestKind::Close { port }, RequestKind::SetFilter { port, filter }] {
+            for ask in [
+                RequestKind::Close { port },
+                RequestKind::SetFilter { port, filter },
+            ] {
                 let refused = connection.request(ask);
                 assert!(matches!(refused, Err(PortError::Refused(_))), "{refused:?}");
             }
@@ -388,7 +392,9 @@ fn the_broker_answers_whatever_others_do() {
     let (port, fds) = open(&mut connection, net.eth_b.name());
     drop(fds);
     let filter = Source::expr("udp dst port 5001");
-    let (answer, _) = connection.request(RequestKind::SetFilter { port, filter }).unwrap();
+    let (answer, _) = connection
+        .request(RequestKind::SetFilter { port, filter })
+        .unwrap();
     assert!(matches!(answer, Response::Done), "{answer:?}");
     net.send(5001, 1);
     assert!(answered(&net, &folder) < limit);

@@ -4,7 +4,7 @@ use crate::net::{Net, net};
 use crate::process::{Folder, Role, say};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use weir_broker::protocol::{Response, RequestKind, ErrorKind, OpenPort, Opened};
+use weir_broker::protocol::{ErrorKind, OpenPort, Opened, RequestKind, Response};
 use weir_broker::runtime_dir::{RuntimeDir, RuntimeDirError};
 use weir_broker::{Connection, Port, PortError, Timeout};
 use weir_lab::frames::{datagram, to_all as frame};
@@ -414,7 +414,8 @@ fn who_keeps_what_a_closed_port_sent_by_gains_nothing() {
         let (Response::Opened(Opened { port, .. }), _) = connection.request(ask)? else {
             panic!("no port")
         };
-        let (Response::TxReady(sends), mut fds) = connection.request(RequestKind::Send { port })? else {
+        let (Response::TxReady(sends), mut fds) = connection.request(RequestKind::Send { port })?
+        else {
             panic!("no path")
         };
         let (memory, socket) = (fds.pop().unwrap(), fds.pop().unwrap());

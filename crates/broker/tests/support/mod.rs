@@ -12,8 +12,8 @@ use weir_broker::daemon::Daemon;
 use weir_broker::engine::mem::MemBackend;
 use weir_broker::policy::{Accounts, Policy};
 use weir_broker::protocol::{
-    Response, RequestKind, Attach, Channel, Listener, OpenPort, Opened, Refusal, Request, ServerMessage, decode,
-    encode,
+    Attach, Channel, Listener, OpenPort, Opened, Refusal, Request, RequestKind, Response,
+    ServerMessage, decode, encode,
 };
 
 /// A socket's path that nobody else has.
@@ -110,13 +110,18 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn ask(&mut self, ask: RequestKind) -> (Response, Vec<OwnedFd>) {
         self.id += 1;
-        let request = Request { id: self.id, kind: ask };
+        let request = Request {
+            id: self.id,
+            kind: ask,
+        };
         let bytes = encode(&request).unwrap();
         self.channel.send(&bytes, &[], true).unwrap();
         loop {
             let message = self.channel.receive(true).unwrap().unwrap();
             match decode(&message.bytes).unwrap() {
-                ServerMessage::Answer { to, answer } if to == self.id => return (answer, message.fds),
+                ServerMessage::Answer { to, answer } if to == self.id => {
+                    return (answer, message.fds);
+                }
                 ServerMessage::Shutdown { reason, .. } => panic!("goodbye: {reason}"),
                 _ => {}
             }

@@ -1,6 +1,6 @@
 //! Measurements of one name, over several runs.
 
-use super::{Bar, Better, Commit, Measurement, LineRef, Platform};
+use super::{Bar, Better, Commit, LineRef, Measurement, Platform};
 use std::collections::BTreeSet;
 use thiserror::Error;
 

@@ -1,6 +1,6 @@
 //! What is tested: a program of its own, between two interfaces.
 
-use super::testbed::{Testbed, Layout};
+use super::testbed::{Layout, Testbed};
 use super::{Error, failed};
 use crate::affinity;
 use crate::net::{Process, Signal};

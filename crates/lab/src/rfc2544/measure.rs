@@ -1,7 +1,7 @@
 //! The measurements of RFC 2544 §26, made of trials.
 
-use super::tester::{TrialSpec, TrialResult};
-use super::{Error, CheckResult};
+use super::tester::{TrialResult, TrialSpec};
+use super::{CheckResult, Error};
 use crate::load::{Outcome, Rate, Search, SearchError, Trial};
 use std::time::Duration;
 
@@ -109,7 +109,11 @@ pub struct Latency {
 ///
 /// # Errors
 /// When the trial fails.
-pub fn latency(rate: f64, time: Duration, attempt: &mut RunTrial<'_>) -> Result<Option<Latency>, Error> {
+pub fn latency(
+    rate: f64,
+    time: Duration,
+    attempt: &mut RunTrial<'_>,
+) -> Result<Option<Latency>, Error> {
     let mut gave = attempt(at_rate(rate, time))?;
     gave.times.sort_unstable();
     let at = |share| percentile(&gave.times, share).map(Duration::from_nanos);

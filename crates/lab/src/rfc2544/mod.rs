@@ -48,12 +48,12 @@ pub use baselines::Baseline;
 pub use dut::{Dut, Program, Ready, Running};
 pub use frame::{SIZE_MAX, SIZE_MIN, SIZES};
 pub use measure::{
-    BackToBack, Latency, LossPoint, Throughput, RunTrial, back_to_back, gentle, latency, loss,
+    BackToBack, Latency, LossPoint, RunTrial, Throughput, back_to_back, gentle, latency, loss,
     percentile, throughput,
 };
 pub use receiver::CheckResult;
-pub use testbed::{Testbed, Cpus, DESTINATIONS_MAX, Layout, Setup};
-pub use tester::{TrialSpec, TrialResult, CheckLevel, Tester};
+pub use testbed::{Cpus, DESTINATIONS_MAX, Layout, Setup, Testbed};
+pub use tester::{CheckLevel, Tester, TrialResult, TrialSpec};
 
 use crate::load::GeneratorError;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! The test bed: a tester with two ends, and what is tested between them.
 
-use super::frame::{NETWORK_LEN, Direction};
+use super::frame::{Direction, NETWORK_LEN};
 use super::{Error, SinkKind};
 use crate::affinity;
 use crate::net::{Device, Host, Lab, Offloads};

@@ -107,7 +107,11 @@ impl<'a> Tester<'a> {
             let expected = Expected {
                 template: frame::expected(&way, &template),
                 directions: if setup.both_ways { 2 } else { 1 },
-                compared: if look == CheckLevel::Whole { len } else { COMPARED },
+                compared: if look == CheckLevel::Whole {
+                    len
+                } else {
+                    COMPARED
+                },
                 timed: look == CheckLevel::Timed,
             };
             template.time_at = expected.timed.then_some(TIME_AT);

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use weir_lab::net::Host;
-use weir_lab::rfc2544::{Testbed, Dut, Error, Layout, Running};
+use weir_lab::rfc2544::{Dut, Error, Layout, Running, Testbed};
 
 /// What it does to one frame in a thousand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,8 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_lab::load::{Rate, Search, Sent};
 use weir_lab::rfc2544::{
-    TrialSpec, Testbed, Cpus, Dut, Error, TrialResult, CheckResult, Layout, CheckLevel, Baseline, Program, Ready, Setup,
-    SinkKind, Tester, back_to_back, gentle, latency, loss, percentile, throughput,
+    Baseline, CheckLevel, CheckResult, Cpus, Dut, Error, Layout, Program, Ready, Setup, SinkKind,
+    Testbed, Tester, TrialResult, TrialSpec, back_to_back, gentle, latency, loss, percentile,
+    throughput,
 };
 use weir_lab::testenv;
 

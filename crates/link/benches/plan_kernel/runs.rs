@@ -363,7 +363,10 @@ pub(crate) fn mixed(results: &Recorder) {
     );
     let mut first = None;
     let one = connection(&flow(0));
-    let all: Vec<String> = mixed_forms(3, 1_000).into_iter().chain([one.clone()]).collect();
+    let all: Vec<String> = mixed_forms(3, 1_000)
+        .into_iter()
+        .chain([one.clone()])
+        .collect();
     let (nobodys, some) = strangers(&all);
     for count in [0, 20, 40, 200, 1_000] {
         let mut bed = Bed::new(Hook::TcIngress, 16, RING_BYTES);

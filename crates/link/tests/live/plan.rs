@@ -365,7 +365,10 @@ fn listen(mut reader: Reader, done: &AtomicBool) -> Heard {
 /// and new kinds, until tables grow.
 fn churn(live: &mut Live, steady: BindingId, seed: u64) -> usize {
     let mut tape = Tape::seeded(seed, 1 << 20);
-    let others: Vec<Filter> = mixed_forms(seed, 120).iter().map(|text| filter(text)).collect();
+    let others: Vec<Filter> = mixed_forms(seed, 120)
+        .iter()
+        .map(|text| filter(text))
+        .collect();
     let versions = VERSIONS.map(filter);
     let mut bound = Vec::new();
     let (mut changes, start) = (0, Instant::now());

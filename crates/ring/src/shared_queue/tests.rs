@@ -5,7 +5,7 @@
 #![allow(unsafe_code)] // Bytes of chunks that the model's kernel has.
 
 use super::reclaim;
-use crate::fault_injection::{interleave, crash_after};
+use crate::fault_injection::{crash_after, interleave};
 use crate::pool::{Frame, Pool};
 use crate::queue::{Consumer, Producer};
 use crate::robust_lock::Holder;

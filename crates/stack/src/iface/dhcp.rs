@@ -14,7 +14,7 @@ use super::routes::Entry;
 use super::{DropReason, Event, Header, Host, Incoming, Lost, Origin, Prefix};
 use crate::rng::Keyed;
 use std::net::{IpAddr, Ipv4Addr};
-use weir_wire::dhcp::{ServerMessage, ClientMessage, CLIENT_PORT, MessageType, SERVER_PORT};
+use weir_wire::dhcp::{CLIENT_PORT, ClientMessage, MessageType, SERVER_PORT, ServerMessage};
 use weir_wire::ethernet::Address;
 use weir_wire::{AddrPair, Protocol, udp};
 
@@ -431,7 +431,13 @@ impl Host {
     }
 }
 
-fn lease(now_ns: u64, address: Prefix, server: Ipv4Addr, seconds: u32, answer: &ServerMessage) -> Lease {
+fn lease(
+    now_ns: u64,
+    address: Prefix,
+    server: Ipv4Addr,
+    seconds: u32,
+    answer: &ServerMessage,
+) -> Lease {
     // RFC 2131 §4.4.5: half of the time, and seven eighths.
     let half = if seconds == u32::MAX {
         seconds

@@ -6,7 +6,7 @@ pub mod switch;
 
 use crate::config::Config;
 use crate::error::TapError;
-use crate::flow_cache::{FlowCacheConfig, FlowCache};
+use crate::flow_cache::{FlowCache, FlowCacheConfig};
 use crate::tap::{LinkId, Pull, Tap};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
@@ -154,7 +154,7 @@ impl Context<'_> {
 
     /// What the kernel remembers, if [`Bridge::remember`] lets it.
     #[inline]
-    pub fn fast(&mut self) -> Option<&mut FlowCache> {
+    pub fn flow_cache(&mut self) -> Option<&mut FlowCache> {
         self.tap.flow_cache()
     }
 }
@@ -198,8 +198,15 @@ impl Bridge {
     /// Lets the kernel remember verdicts on frames that are alike in this: up
     /// to so many, each until none of its frames came for `ageing`. Each kind
     /// costs every frame a look-up in the kernel; of both, flows come first.
-    pub fn cache_verdicts(mut self, alike: &[BridgeFlowKind], entries_max: u32, ageing: Duration) -> Bridge {
-        let kinds: &[FastKind] = match [BridgeFlowKind::FiveTuple, BridgeFlowKind::MacPair].map(|a| alike.contains(&a)) {
+    pub fn cache_verdicts(
+        mut self,
+        alike: &[BridgeFlowKind],
+        entries_max: u32,
+        ageing: Duration,
+    ) -> Bridge {
+        let kinds: &[FastKind] = match [BridgeFlowKind::FiveTuple, BridgeFlowKind::MacPair]
+            .map(|a| alike.contains(&a))
+        {
             [true, true] => &[FastKind::Flow, FastKind::Stations],
             [true, false] => &[FastKind::Flow],
             _ => &[FastKind::Stations],

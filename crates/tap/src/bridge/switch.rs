@@ -276,7 +276,13 @@ impl Switch {
 
     /// Notes that frames which somebody else forwarded came from a station
     /// behind that port; `false` if it is not known there.
-    pub fn note_forwarded_by_kernel(&mut self, port: u16, vlan: u16, station: Address, now: u32) -> bool {
+    pub fn note_forwarded_by_kernel(
+        &mut self,
+        port: u16,
+        vlan: u16,
+        station: Address,
+        now: u32,
+    ) -> bool {
         let known = self.fdb.port(vlan, station, now) == Some(port);
         if known {
             self.fdb.learn(vlan, station, port, now);

@@ -27,7 +27,7 @@ mod ageing;
 mod stats;
 mod xdp_features;
 
-pub use stats::{Traffic, FlowCacheStats, FlowEntry};
+pub use stats::{FlowCacheStats, FlowEntry, Traffic};
 
 use crate::error::TapError;
 use ageing::Tending;

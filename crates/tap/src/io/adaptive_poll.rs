@@ -25,7 +25,10 @@ impl AdaptivePoll {
     /// For so long at most.
     pub(crate) fn new(most: Duration) -> AdaptivePoll {
         let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
-        AdaptivePoll { idle_max: most, backoff_shift: 0 }
+        AdaptivePoll {
+            idle_max: most,
+            backoff_shift: 0,
+        }
     }
 
     /// Whether to look once more, after so many nanoseconds without a frame.

@@ -244,7 +244,9 @@ impl TapLink {
                 frags: self.frags,
                 busy_poll: config.busy_poll,
             };
-            let other = shared.shared_with.or(self.queues.first().map(|q| &q.socket));
+            let other = shared
+                .shared_with
+                .or(self.queues.first().map(|q| &q.socket));
             match Xsk::bind(shared.pool.umem(), other, &spec) {
                 Ok((socket, rings)) => {
                     let id = queue_id(number, queue);
@@ -328,7 +330,12 @@ impl Queue {
 
     /// Says, after all was sent, which frames are settled; tells whether some
     /// are not.
-    pub(crate) fn note_drained(&mut self, state: &State, (link, number): (u32, u32), now: u64) -> bool {
+    pub(crate) fn note_drained(
+        &mut self,
+        state: &State,
+        (link, number): (u32, u32),
+        now: u64,
+    ) -> bool {
         let handed = state.handed(link, number);
         let way = &mut self.in_flight;
         let mut settled = way.taken(handed);

@@ -229,7 +229,7 @@ fn may(link: &TapLink) -> Result<(), NoBurst> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BACKOFF_RESET_NS, BACKOFF_MAX_NS, BACKOFF_NS, Backoff};
+    use super::{BACKOFF_MAX_NS, BACKOFF_NS, BACKOFF_RESET_NS, Backoff};
 
     #[test]
     fn who_is_held_up_again_pauses_for_longer() {

@@ -11,8 +11,8 @@ use weir_lab::load::{Rate, Sink};
 use weir_lab::testenv;
 use weir_link::bpf::Hook;
 use weir_tap::{
-    BridgeFlowKind, Bypass, Config, Context, FastAction, FlowCacheConfig, FastKey, FastKind, FlowCache, Frame,
-    Pull, InsertOutcome, Tap, Verdict,
+    BridgeFlowKind, Bypass, Config, Context, FastAction, FastKey, FastKind, FlowCache,
+    FlowCacheConfig, Frame, InsertOutcome, Pull, Tap, Verdict,
 };
 
 const LONG: Duration = Duration::from_secs(60);

@@ -288,7 +288,10 @@ fn not_on_a_device_that_cuts_frames_up() {
         give_all(&mut tap, 100);
         assert_eq!(tap.counts().burst_frames, 0);
         let interface = "right".to_owned();
-        assert_eq!(tap.link_tx_burst(link), Err(NoBurst::Segments { interface }));
+        assert_eq!(
+            tap.link_tx_burst(link),
+            Err(NoBurst::Segments { interface })
+        );
     });
 }
 

@@ -12,7 +12,7 @@ use weir_lab::testenv;
 use weir_link::bpf::Hook;
 use weir_link::live::Sender;
 use weir_tap::switch::{Settings, Switch};
-use weir_tap::{BridgeFlowKind, Bridge, Bypass, Context, FastKey, Frame, Verdict};
+use weir_tap::{Bridge, BridgeFlowKind, Bypass, Context, FastKey, Frame, Verdict};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -185,7 +185,7 @@ fn what_is_withdrawn_comes_to_the_application_at_once() {
                 // A frame of another VLAN gives the word.
                 if asked.load(Ordering::Relaxed) && !is_forgotten {
                     is_forgotten = true;
-                    let carried = context.fast().unwrap().forget(&key).unwrap();
+                    let carried = context.flow_cache().unwrap().forget(&key).unwrap();
                     assert!(carried.frames > 0, "{carried:?}");
                 }
                 match is_forgotten || context.from() == 1 {

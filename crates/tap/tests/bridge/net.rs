@@ -9,7 +9,8 @@ use weir_lab::net::{Linear, Offloads};
 use weir_link::net::Interface;
 use weir_link::xdp::{Bypass, Gate};
 use weir_tap::{
-    Bridge, Census, Context, Counts, FlowCacheStats, Frame, LinkCounts, StopToken, TapError, Verdict,
+    Bridge, Census, Context, Counts, FlowCacheStats, Frame, LinkCounts, StopToken, TapError,
+    Verdict,
 };
 
 pub(crate) struct Net {

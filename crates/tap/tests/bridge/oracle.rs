@@ -9,7 +9,7 @@ use weir_lab::testenv;
 use weir_link::live::Sender;
 use weir_link::pcap::Reader;
 use weir_tap::switch::{Decision, Settings, Switch};
-use weir_tap::{BridgeFlowKind, Bridge, Context, Frame, Verdict};
+use weir_tap::{Bridge, BridgeFlowKind, Context, Frame, Verdict};
 use weir_wire::LinkType;
 
 /// Frames without a tag: the kernel's bridge learns the same for all VLANs
@@ -176,7 +176,11 @@ fn ours(frames: &[Vec<u8>], is_fast: bool) -> (Vec<Vec<Vec<u8>>>, Report) {
         // Captures have checksums that were left to a device.
         let bridge = bridge.configure(|config| config.complete_checksums = Some(false));
         match is_fast {
-            true => bridge.cache_verdicts(&[weir_tap::BridgeFlowKind::MacPair], 1024, Duration::from_secs(60)),
+            true => bridge.cache_verdicts(
+                &[weir_tap::BridgeFlowKind::MacPair],
+                1024,
+                Duration::from_secs(60),
+            ),
             false => bridge,
         }
     };
@@ -195,7 +199,7 @@ fn ours(frames: &[Vec<u8>], is_fast: bool) -> (Vec<Vec<Vec<u8>>>, Report) {
 pub(crate) fn learn(switch: &mut Switch, frame: &Frame, context: &mut Context<'_>) -> Verdict {
     let decision = switch.decide(context.from(), frame.bytes(), 0);
     if let Some((vlan, station)) = switch.take_moved()
-        && let Some(fast) = context.fast()
+        && let Some(fast) = context.flow_cache()
     {
         fast.forget_station(vlan, station);
     }

@@ -5,7 +5,7 @@ use weir_lab::load::{Template, Udp};
 use weir_lab::net::{Device, Host, Lab};
 use weir_lab::testenv;
 use weir_link::live::Sender;
-use weir_tap::{Config, FastAction, FlowCacheConfig, FastKey, FastKind, Pull, Tap};
+use weir_tap::{Config, FastAction, FastKey, FastKind, FlowCacheConfig, Pull, Tap};
 
 /// Long enough for anything that ought to happen.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -144,7 +144,14 @@ fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
         let fast = tap.flow_cache().unwrap();
         fast.insert(key, FastAction::Drop, PATIENCE * 2);
         let began = Instant::now();
-        let went_by = |tap: &mut Tap| tap.flow_cache().unwrap().entry(&key).unwrap().traffic.frames;
+        let went_by = |tap: &mut Tap| {
+            tap.flow_cache()
+                .unwrap()
+                .entry(&key)
+                .unwrap()
+                .traffic
+                .frames
+        };
         // Until both go by.
         let mut before = 0;
         while went_by(&mut tap) < before + 2 {
@@ -160,7 +167,10 @@ fn a_key_of_two_queues_begins_though_the_program_is_never_idle() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let counts = tap.flow_cache().unwrap().counts();
-        assert!((counts.held_back, counts.held_back_frames) >= (1, 2), "{counts:?}");
+        assert!(
+            (counts.held_back, counts.held_back_frames) >= (1, 2),
+            "{counts:?}"
+        );
         tap.unmap().unwrap();
     });
 }

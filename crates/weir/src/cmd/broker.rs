@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use weir_broker::daemon::Daemon;
 use weir_broker::engine::kernel::KernelBackend;
-use weir_broker::engine::{Takeover, Backend, Reloaded};
+use weir_broker::engine::{Backend, Reloaded, Takeover};
 use weir_broker::policy::{Accounts, Machine, Policy, PolicyError, limits};
 use weir_broker::protocol::Listener;
 use weir_broker::runtime_dir::{FOLDER_DEFAULT, RuntimeDir};

@@ -321,7 +321,12 @@ fn time(frames: &[Arrived], mut judge: impl FnMut(&Arrived) -> usize) -> f64 {
     elapsed.as_nanos() as f64 / frames.len().max(1) as f64
 }
 
-fn report(args: &Args, names: &[&str], tally: &PortCounts, measured: &Measured) -> Result<(), CliError> {
+fn report(
+    args: &Args,
+    names: &[&str],
+    tally: &PortCounts,
+    measured: &Measured,
+) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     let shown = if args.json {
         tally.json_with(names, measured)

@@ -160,7 +160,12 @@ struct DemuxRun<'a> {
 
 impl DemuxRun<'_> {
     /// Reads every file. It fails only before anything is read or written.
-    fn read_all(&mut self, args: &Args, names: &[&str], stop: &ShutdownSignal) -> Result<End, CliError> {
+    fn read_all(
+        &mut self,
+        args: &Args,
+        names: &[&str],
+        stop: &ShutdownSignal,
+    ) -> Result<End, CliError> {
         capture_file::all_there(&args.read)?;
         for (number, path) in args.read.iter().enumerate() {
             let broken = |error: &Error| {

@@ -105,7 +105,9 @@ fn serve(args: &Args, stop: &ShutdownSignal) -> Result<(), CliError> {
     for any in any_of(&net, args.port) {
         let listener = TcpListener::bind(&net, any).map_err(failed)?;
         let socket = UdpSocket::bind(&net, any).map_err(failed)?;
-        socket.set_read_timeout(Some(STOP_POLL_INTERVAL)).map_err(failed)?;
+        socket
+            .set_read_timeout(Some(STOP_POLL_INTERVAL))
+            .map_err(failed)?;
         let (its, other) = (Arc::clone(&ended), Arc::clone(&ended));
         threads.push(spawn(move || accept(&listener, &its)).map_err(no_thread)?);
         let port = args.port;
@@ -206,7 +208,12 @@ fn may_be_server(from: SocketAddr, own_port: u16) -> bool {
     from.port() < SERVERS_BELOW || from.port() == own_port
 }
 
-fn run_client(args: &Args, net: &Net, to: SocketAddr, stop: &ShutdownSignal) -> Result<(), CliError> {
+fn run_client(
+    args: &Args,
+    net: &Net,
+    to: SocketAddr,
+    stop: &ShutdownSignal,
+) -> Result<(), CliError> {
     let failed = |error: io::Error| match stop.is_requested() {
         true => CliError::Stopped(stop.signal()),
         false => host::unreached(net, to, &error),
@@ -244,7 +251,12 @@ enum Transport {
 }
 
 impl Transport {
-    fn open(args: &Args, net: &Net, to: SocketAddr, stop: &ShutdownSignal) -> io::Result<Transport> {
+    fn open(
+        args: &Args,
+        net: &Net,
+        to: SocketAddr,
+        stop: &ShutdownSignal,
+    ) -> io::Result<Transport> {
         if args.udp {
             let socket = UdpSocket::bind(net, any_towards(to))?;
             socket.connect(to)?;

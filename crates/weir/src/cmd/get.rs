@@ -2,7 +2,7 @@
 
 use crate::error::CliError;
 use crate::host::{self, HostArgs, LinkRequirement};
-use crate::http::client::{Field, Response, send_request, request};
+use crate::http::client::{Field, Response, request, send_request};
 use crate::http::output::Output;
 use crate::http::url::Url;
 use crate::signals::ShutdownSignal;
@@ -93,7 +93,9 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     let stop = ShutdownSignal::watch_hangup_too()?;
     let began = Instant::now();
-    let net = args.host.open_within(LinkRequirement::Up, args.max_time, &stop)?;
+    let net = args
+        .host
+        .open_within(LinkRequirement::Up, args.max_time, &stop)?;
     let patience = IdleTimeout {
         stop: &stop,
         until: args.max_time.and_then(|time| began.checked_add(time)),
@@ -235,7 +237,10 @@ fn fetch(
     stream.set_nonblocking(true).map_err(failed)?;
     let method = if args.head { "HEAD" } else { "GET" };
     let request = request(method, &args.url, &args.fields);
-    let mut waiting = TimedStream { stream, idle: patience };
+    let mut waiting = TimedStream {
+        stream,
+        idle: patience,
+    };
     let mut response = send_request(&mut waiting, &request, args.head).map_err(failed)?;
     if args.fail && response.status >= 400 {
         return Err(CliError::run(format!(

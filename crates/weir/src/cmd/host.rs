@@ -46,7 +46,9 @@ const LINK_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let stop = ShutdownSignal::watch_hangup_too()?;
-    let net = args.addresses.open(&args.links, LinkRequirement::Later, &stop)?;
+    let net = args
+        .addresses
+        .open(&args.links, LinkRequirement::Later, &stop)?;
     say("ready");
     while !stop.is_requested() {
         args.addresses.check(&net, &args.links)?;

@@ -73,7 +73,11 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     }
     let mut before = sources.snapshot()?;
     loop {
-        let pause = if args.watch { RATE_INTERVAL } else { STOP_POLL_INTERVAL };
+        let pause = if args.watch {
+            RATE_INTERVAL
+        } else {
+            STOP_POLL_INTERVAL
+        };
         if stop.wait_unless_closed(pause, &out) {
             return Err(CliError::output(io::ErrorKind::BrokenPipe.into()));
         }

@@ -54,8 +54,8 @@ const TABLE_LEN_MAX: u64 = 16 << 20;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
-    let stop =
-        ShutdownSignal::watch_hangup_too().map_err(|error| CliError::run(format!("signals: {error}")))?;
+    let stop = ShutdownSignal::watch_hangup_too()
+        .map_err(|error| CliError::run(format!("signals: {error}")))?;
     let mut out = std::io::stdout();
     let socket = args.socket.as_deref();
     let Some(path) = &args.table else {

@@ -22,7 +22,7 @@ use weir_apps::router::engine::config::{
 };
 use weir_apps::router::{self, RunError, Snapshot};
 use weir_link::net::InterfaceError;
-use weir_tap::{Bypass, FlowCacheConfig, FastKind, HostFilterError, TapError};
+use weir_tap::{Bypass, FastKind, FlowCacheConfig, HostFilterError, TapError};
 
 /// Route IPv4 and IPv6 between interfaces, in user space
 ///
@@ -340,7 +340,13 @@ impl StatsReporter<'_> {
             metrics.show(Report::new(view, self.args.bulk).prometheus());
         }
         let wanted = self.args.stats || self.json.is_some();
-        if wanted && (last || due(self.last_report.as_ref().map(|told| told.0), REPORT_INTERVAL)) {
+        if wanted
+            && (last
+                || due(
+                    self.last_report.as_ref().map(|told| told.0),
+                    REPORT_INTERVAL,
+                ))
+        {
             self.report_stats(view, now, last);
         }
     }

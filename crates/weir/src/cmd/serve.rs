@@ -111,8 +111,9 @@ fn listen(net: &Net, port: u16) -> Result<Vec<TcpListener>, CliError> {
         Ok(listener)
     });
     let listeners: io::Result<Vec<_>> = listeners.collect();
-    listeners
-        .map_err(|error| CliError::run(format!("cannot listen at port {port}: {}", limited(&error))))
+    listeners.map_err(|error| {
+        CliError::run(format!("cannot listen at port {port}: {}", limited(&error)))
+    })
 }
 
 /// Writes a line for an answer.

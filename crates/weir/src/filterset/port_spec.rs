@@ -218,7 +218,11 @@ pub(crate) fn set_priorities(
     Ok(())
 }
 
-fn named<'p>(ports: &'p mut [PortSpec], name: &str, option: &str) -> Result<&'p mut PortSpec, CliError> {
+fn named<'p>(
+    ports: &'p mut [PortSpec],
+    name: &str,
+    option: &str,
+) -> Result<&'p mut PortSpec, CliError> {
     const NAMES_SHOWN: usize = 10;
     if let Some(place) = ports.iter().position(|port| port.name == name) {
         return Ok(&mut ports[place]);

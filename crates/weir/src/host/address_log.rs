@@ -1,6 +1,6 @@
 //! What happens to a host's addresses and routers is said on standard error.
 
-use super::link_config::{LinkScoped, LinkHostConfig};
+use super::link_config::{LinkHostConfig, LinkScoped};
 use super::{Addresses, Source};
 use crate::error::{CliError, limited, say};
 use crate::signals::ShutdownSignal;
@@ -93,7 +93,8 @@ pub(super) fn wait_configured(
             tell(link, &event);
         }
     });
-    follows.map_err(|error| CliError::run(format!("cannot start a thread: {}", limited(&error))))?;
+    follows
+        .map_err(|error| CliError::run(format!("cannot start a thread: {}", limited(&error))))?;
     Ok(())
 }
 

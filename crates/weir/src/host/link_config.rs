@@ -77,7 +77,10 @@ impl LinkHostConfig<'_> {
 impl Addresses {
     /// What was said, link by link. Without a link's name an address is of the
     /// first, and a router of the one whose network it is in.
-    pub(super) fn link_configs<'a>(&'a self, links: &'a [String]) -> Result<Vec<LinkHostConfig<'a>>, CliError> {
+    pub(super) fn link_configs<'a>(
+        &'a self,
+        links: &'a [String],
+    ) -> Result<Vec<LinkHostConfig<'a>>, CliError> {
         let place = |link: &'a String| LinkHostConfig {
             link,
             addresses: Vec::new(),

@@ -126,7 +126,11 @@ pub(crate) enum LinkRequirement {
 
 impl HostArgs {
     /// Opens the links and starts the host.
-    pub(crate) fn open(&self, need: LinkRequirement, stop: &ShutdownSignal) -> Result<Net, CliError> {
+    pub(crate) fn open(
+        &self,
+        need: LinkRequirement,
+        stop: &ShutdownSignal,
+    ) -> Result<Net, CliError> {
         self.open_within(need, None, stop)
     }
 
@@ -163,7 +167,12 @@ impl HostArgs {
 impl Addresses {
     /// Opens links and starts the host; waits for the addresses that others
     /// give, and says which they are.
-    pub(crate) fn open(&self, links: &[String], need: LinkRequirement, stop: &ShutdownSignal) -> Result<Net, CliError> {
+    pub(crate) fn open(
+        &self,
+        links: &[String],
+        need: LinkRequirement,
+        stop: &ShutdownSignal,
+    ) -> Result<Net, CliError> {
         self.open_within(links, need, None, stop)
     }
 

@@ -50,7 +50,12 @@ impl LinkHostConfig<'_> {
         }
     }
 
-    fn on_tap(&self, name: &str, tap: io::Result<Queues>, need: LinkRequirement) -> Result<Opened, CliError> {
+    fn on_tap(
+        &self,
+        name: &str,
+        tap: io::Result<Queues>,
+        need: LinkRequirement,
+    ) -> Result<Opened, CliError> {
         let tap = tap.map_err(|error| no_tap(name, &error))?;
         let interface = Interface::named(name).map_err(CliError::run)?;
         check_up(&interface, need)?;

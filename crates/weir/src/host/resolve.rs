@@ -60,7 +60,11 @@ fn address(links: &[String], name: &str, port: u16) -> Result<Option<SocketAddr>
 }
 
 /// Asks the resolver on a thread of its own: no signal ends its call.
-fn query_resolver(name: &str, port: u16, stop: &ShutdownSignal) -> Result<Vec<SocketAddr>, CliError> {
+fn query_resolver(
+    name: &str,
+    port: u16,
+    stop: &ShutdownSignal,
+) -> Result<Vec<SocketAddr>, CliError> {
     /// How often it is looked whether a signal came.
     const LOOK_EACH: Duration = Duration::from_millis(50);
     let (tell, told) = mpsc::channel();

@@ -270,14 +270,10 @@ impl<'a> Driver<'a> {
             return Some(self.slots.len() - 1);
         }
         if self.free.is_empty() {
-            let waits = self
-                .slots
-                .iter()
-                .enumerate()
-                .filter_map(|(number, place)| {
-                    let connection = &place.as_ref()?.connection;
-                    (!connection.is_answering()).then(|| (connection.deadline(), number))
-                });
+            let waits = self.slots.iter().enumerate().filter_map(|(number, place)| {
+                let connection = &place.as_ref()?.connection;
+                (!connection.is_answering()).then(|| (connection.deadline(), number))
+            });
             // Several at once, since all were looked at.
             let mut waits: Vec<_> = waits.collect();
             waits.sort_unstable();

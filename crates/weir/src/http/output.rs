@@ -49,7 +49,10 @@ impl Drop for PartialFile {
 
 impl<'a> Output<'a> {
     /// The file at `path`, or standard output.
-    pub(crate) fn open(path: Option<&Path>, stop: &'a ShutdownSignal) -> Result<Output<'a>, CliError> {
+    pub(crate) fn open(
+        path: Option<&Path>,
+        stop: &'a ShutdownSignal,
+    ) -> Result<Output<'a>, CliError> {
         let file = match path {
             None => {
                 let copy = io::stdout().as_fd().try_clone_to_owned();

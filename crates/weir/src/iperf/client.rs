@@ -2,8 +2,8 @@
 
 use super::control::{Control, STOP_POLL_INTERVAL, stopped};
 use super::server::{UDP_HELLO, UDP_WELCOME};
-use super::streams::{Streams, StreamSocket};
-use super::{COOKIE_LEN, Measured, IO_TIMEOUT, Parameters, Results, unexpected, state};
+use super::streams::{StreamSocket, Streams};
+use super::{COOKIE_LEN, IO_TIMEOUT, Measured, Parameters, Results, state, unexpected};
 use crate::host::{any_towards, connect};
 use crate::signals::ShutdownSignal;
 use std::io::{self, Write};
@@ -47,7 +47,9 @@ pub(crate) fn run(
                 control.write(&[state::TEST_END])?;
             }
             state::EXCHANGE_RESULTS => {
-                let (ours, ..) = ended.as_ref().ok_or_else(|| unexpected("results before a test"))?;
+                let (ours, ..) = ended
+                    .as_ref()
+                    .ok_or_else(|| unexpected("results before a test"))?;
                 control.write_json(ours)?;
                 theirs = control.read_json()?;
             }

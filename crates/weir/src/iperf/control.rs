@@ -1,6 +1,6 @@
 //! The connection by which both sides say what they do.
 
-use super::{JSON_LEN_MAX, IO_TIMEOUT, unexpected};
+use super::{IO_TIMEOUT, JSON_LEN_MAX, unexpected};
 use crate::signals::ShutdownSignal;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -50,7 +50,10 @@ impl<'a> Control<'a> {
     fn poll_bytes(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
         stopped(self.stop)?;
         match { self.stream }.read(out) {
-            Ok(0) => Err(unexpected(format!("{} has closed the connection", self.peer))),
+            Ok(0) => Err(unexpected(format!(
+                "{} has closed the connection",
+                self.peer
+            ))),
             Ok(count) => Ok(Some(count)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
@@ -66,7 +69,9 @@ impl<'a> Control<'a> {
             }
             if !out.is_empty() && Instant::now() >= until {
                 let (other, seconds) = (self.peer, IO_TIMEOUT.as_secs());
-                return Err(unexpected(format!("{other} has not answered within {seconds} s")));
+                return Err(unexpected(format!(
+                    "{other} has not answered within {seconds} s"
+                )));
             }
         }
         Ok(())

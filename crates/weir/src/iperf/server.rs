@@ -1,9 +1,10 @@
 //! iperf3's server: one test after the other.
 
 use super::control::{Control, STOP_POLL_INTERVAL, stopped};
-use super::streams::{Streams, StreamSocket};
+use super::streams::{StreamSocket, Streams};
 use super::{
-    BLOCK_LEN_MAX, COOKIE_LEN, Measured, IO_TIMEOUT, Parameters, Results, STREAMS_MAX, unexpected, state,
+    BLOCK_LEN_MAX, COOKIE_LEN, IO_TIMEOUT, Measured, Parameters, Results, STREAMS_MAX, state,
+    unexpected,
 };
 use crate::signals::ShutdownSignal;
 use std::io::{self, Write};
@@ -52,7 +53,11 @@ pub(crate) fn serve(
     match ended {
         Ok(state::TEST_END) => {}
         Ok(state::CLIENT_TERMINATE) => return Err(unexpected("the client has ended the test")),
-        Ok(other) => return Err(unexpected(format!("the client says {other} within the test"))),
+        Ok(other) => {
+            return Err(unexpected(format!(
+                "the client says {other} within the test"
+            )));
+        }
         Err(error) => {
             let _ = control.write(&[state::SERVER_TERMINATE]);
             return Err(error);
@@ -138,7 +143,11 @@ fn connections(
 }
 
 /// Peers that say hello.
-fn datagrams(socket: &UdpSocket, count: usize, stop: &ShutdownSignal) -> io::Result<Vec<StreamSocket>> {
+fn datagrams(
+    socket: &UdpSocket,
+    count: usize,
+    stop: &ShutdownSignal,
+) -> io::Result<Vec<StreamSocket>> {
     let until = Instant::now() + IO_TIMEOUT;
     let mut peers = Vec::new();
     socket.set_read_timeout(Some(STOP_POLL_INTERVAL))?;

@@ -1,6 +1,6 @@
 //! The streams of a test: bytes that go, bytes that come.
 
-use super::{Parameters, Results, StreamResult, unexpected, stream_id};
+use super::{Parameters, Results, StreamResult, stream_id, unexpected};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -108,10 +108,16 @@ impl Streams {
             let (over, left, sends) = (Arc::clone(&self.has_ended), Arc::clone(&left), self.sends);
             let parameters = parameters.clone();
             match way {
-                StreamSocket::Udp(socket, peer) if !sends => UdpDemux::add(&mut heard, socket, peer, counts),
+                StreamSocket::Udp(socket, peer) if !sends => {
+                    UdpDemux::add(&mut heard, socket, peer, counts)
+                }
                 way => self.spawn(move || match (way, sends) {
-                    (StreamSocket::Tcp(stream), true) => write(&stream, &parameters, &counts, &left, &over),
-                    (StreamSocket::Tcp(stream), false) => read(&stream, &parameters, &counts, &over),
+                    (StreamSocket::Tcp(stream), true) => {
+                        write(&stream, &parameters, &counts, &left, &over)
+                    }
+                    (StreamSocket::Tcp(stream), false) => {
+                        read(&stream, &parameters, &counts, &over)
+                    }
                     (StreamSocket::Udp(socket, to), _) => {
                         send(&socket, to, &parameters, &counts, &left, &over);
                     }
@@ -119,7 +125,10 @@ impl Streams {
             }
         }
         for one in heard {
-            let (over, wide) = (Arc::clone(&self.has_ended), parameters.udp_counters_64bit > 0);
+            let (over, wide) = (
+                Arc::clone(&self.has_ended),
+                parameters.udp_counters_64bit > 0,
+            );
             self.spawn(move || receive(&one.socket, &one.streams, wide, &over))?;
         }
         Ok(())
@@ -127,7 +136,8 @@ impl Streams {
 
     fn spawn(&mut self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let thread = std::thread::Builder::new().spawn(work);
-        let thread = thread.map_err(|error| unexpected(format!("cannot start a thread: {error}")))?;
+        let thread =
+            thread.map_err(|error| unexpected(format!("cannot start a thread: {error}")))?;
         self.threads.push(thread);
         Ok(())
     }

@@ -14,7 +14,10 @@ fn what_comes_after_a_hang(bypass: &str) -> Option<Vec<u8>> {
     if !weir_lab::testenv::root() {
         return None;
     }
-    let line = Linear::new(Offloads::OFF).unwrap().with_addresses().unwrap();
+    let line = Linear::new(Offloads::OFF)
+        .unwrap()
+        .with_addresses()
+        .unwrap();
     let arguments = [
         "bridge",
         "left",

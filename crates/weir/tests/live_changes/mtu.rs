@@ -34,7 +34,10 @@ fn a_bridge_uses_a_raised_one_and_counts_what_a_lowered_one_stops() {
     if !weir_lab::testenv::root() {
         return;
     }
-    let line = Linear::new(Offloads::OFF).unwrap().with_addresses().unwrap();
+    let line = Linear::new(Offloads::OFF)
+        .unwrap()
+        .with_addresses()
+        .unwrap();
     let folder = crate::common::Folder::new("bridge-mtu");
     let json = folder.path("stats.json");
     for fast in ["off", "on"] {

@@ -34,7 +34,7 @@ mod table;
 pub use counters::{Counters, LinkCounts, Reason};
 pub use forward::cacheable::NextHop;
 pub use link::LinkSettings;
-pub use local::neighbour_updates::{UPDATE_BURST, UPDATES_PER_SECOND, NeighbourUpdate};
+pub use local::neighbour_updates::{NeighbourUpdate, UPDATE_BURST, UPDATES_PER_SECOND};
 pub use output::QUEUE_MAX;
 pub use table::fib;
 pub use table::neighbours::UNRESOLVED_ALL_MAX;
@@ -405,7 +405,10 @@ impl Router {
     /// due at the latest: at once while routes are being brought up to date,
     /// or frames or words wait.
     pub fn next_ns(&self) -> Option<u64> {
-        let has_heard = self.neighbour_updates.as_ref().is_some_and(|heard| !heard.is_empty());
+        let has_heard = self
+            .neighbour_updates
+            .as_ref()
+            .is_some_and(|heard| !heard.is_empty());
         match self.routes.is_up_to_date() && self.output.is_empty() && !has_heard {
             true => self.neighbours.next_ns(),
             false => Some(0),

@@ -1,7 +1,7 @@
 //! What the router itself sends: to a neighbour once its address is known.
 
 use super::bytes::{ETHERNET, put};
-use super::table::neighbours::{Solicit, Resolution};
+use super::table::neighbours::{Resolution, Solicit};
 use super::table::routes::{Hop, LinkId};
 use super::{Reason, Router, Verdict};
 use std::collections::VecDeque;
@@ -97,7 +97,9 @@ impl Router {
             }
             Resolution::Pending => {
                 put(frame, 6, &own.0);
-                let dropped = self.neighbours.enqueue_unresolved(place, frame[..len].to_vec());
+                let dropped = self
+                    .neighbours
+                    .enqueue_unresolved(place, frame[..len].to_vec());
                 self.counters.drop(Reason::NeighbourUnresolved, dropped);
                 Ok(Verdict::Done)
             }

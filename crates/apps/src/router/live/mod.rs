@@ -6,7 +6,7 @@ pub(crate) mod kernel_routes;
 
 use crate::router::engine::config::{Config, ConfigError, InterfaceInfo};
 use crate::router::engine::{LinkId, Origin, Reason, RouteError, Router, Verdict};
-use crate::router::live::address_monitor::{Addresses, AddressUpdate};
+use crate::router::live::address_monitor::{AddressUpdate, Addresses};
 use crate::router::live::flow_cache::{Revalidator, cache};
 use crate::router::live::kernel_routes::RouteImporter;
 use std::io;
@@ -367,7 +367,10 @@ impl LiveRouter {
     }
 
     fn view<'a>(&'a self, tap: &'a Tap) -> Snapshot<'a> {
-        let (elsewhere, refused) = self.importer.as_ref().map_or((0, 0), RouteImporter::skipped);
+        let (elsewhere, refused) = self
+            .importer
+            .as_ref()
+            .map_or((0, 0), RouteImporter::skipped);
         Snapshot {
             names: &self.names,
             router: &self.router,

@@ -3,7 +3,7 @@
 use super::pins::Pins;
 use super::worker::{Done, Job, Worker};
 use super::{namespace, random, system};
-use crate::engine::{PortStats, InterfaceDemux, Queue, Reserved};
+use crate::engine::{InterfaceDemux, PortStats, Queue, Reserved};
 use crate::interface::InterfaceInfo;
 use crate::protocol::{Attach, ErrorKind, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -222,7 +222,10 @@ impl KernelDemux {
             }
             Err(error) => {
                 self.free.push(slot);
-                if let Some((token, _)) = self.reservations.get_mut(&bytes).and_then(VecDeque::pop_front)
+                if let Some((token, _)) = self
+                    .reservations
+                    .get_mut(&bytes)
+                    .and_then(VecDeque::pop_front)
                 {
                     let refusal = system(format!("no ring of {bytes} bytes: {error}"));
                     self.ready.push((token, Err(refusal)));

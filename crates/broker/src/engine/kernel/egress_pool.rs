@@ -135,7 +135,11 @@ impl EgressPool {
 
     /// Has one ready for who is to send there by these rules; where too many
     /// are being made, it is made when it is asked for.
-    pub(super) fn prepare(&mut self, facts: &InterfaceInfo, rules: SendRules) -> Result<(), Refusal> {
+    pub(super) fn prepare(
+        &mut self,
+        facts: &InterfaceInfo,
+        rules: SendRules,
+    ) -> Result<(), Refusal> {
         if self.in_flight.len() >= KINDS_MAX {
             return Ok(());
         }
@@ -223,7 +227,12 @@ impl EgressPool {
 
     pub(super) fn made(&mut self) -> Vec<(u32, Result<MadePath, Refusal>)> {
         let done = self.thread.iter().flat_map(|thread| thread.done.try_iter());
-        for Done { name, key: like, made } in done.collect::<Vec<_>>() {
+        for Done {
+            name,
+            key: like,
+            made,
+        } in done.collect::<Vec<_>>()
+        {
             self.in_flight.remove(&name);
             let made = made.map(|(path, made)| {
                 self.all.insert(made.name.clone(), Arc::new(path));
@@ -366,7 +375,14 @@ fn start(folder: Arc<PinFolder>, news: Arc<OwnedFd>) -> io::Result<Thread> {
             match job {
                 Job::Make { name, like } => {
                     let made = make(name.clone(), &like, &folder);
-                    if tell.send(Done { name, key: like, made }).is_err() {
+                    if tell
+                        .send(Done {
+                            name,
+                            key: like,
+                            made,
+                        })
+                        .is_err()
+                    {
                         return;
                     }
                     let _ = write(&*news, &1u64.to_ne_bytes());

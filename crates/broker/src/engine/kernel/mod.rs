@@ -150,7 +150,9 @@ impl Backend for KernelBackend {
 
     fn adopt(&mut self, facts: &InterfaceInfo) -> Result<Option<KernelDemux>, Refusal> {
         match self.pins(facts)? {
-            Some(pins) => KernelDemux::adopt(facts, self.namespace, Arc::clone(&self.wake_fd), pins),
+            Some(pins) => {
+                KernelDemux::adopt(facts, self.namespace, Arc::clone(&self.wake_fd), pins)
+            }
             None => Ok(None),
         }
     }

@@ -8,7 +8,7 @@ mod tun;
 
 use super::Error;
 use super::dut::{Dut, Running};
-use super::testbed::{Testbed, Layout};
+use super::testbed::{Layout, Testbed};
 use crate::net::Device;
 use std::fmt;
 use std::str::FromStr;

@@ -2,7 +2,7 @@
 
 use crate::rfc2544::Error;
 use crate::rfc2544::dut::{Dut, Program, Ready, Running};
-use crate::rfc2544::testbed::{Testbed, Layout};
+use crate::rfc2544::testbed::{Layout, Testbed};
 use std::env;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};

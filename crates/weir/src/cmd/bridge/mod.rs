@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_tap::switch::{Decision, Settings, Switch, Vlans};
 use weir_tap::{
-    BridgeFlowKind, Bridge, Bypass, Config, Context, CopyMode, Frame, Mode, Tap, TapError, Verdict,
+    Bridge, BridgeFlowKind, Bypass, Config, Context, CopyMode, Frame, Mode, Tap, TapError, Verdict,
 };
 
 /// Join two interfaces by a learning bridge in user space
@@ -284,7 +284,7 @@ fn decide(switch: &RefCell<Switch>, now: u32, frame: &Frame, context: &mut Conte
     let mut switch = switch.borrow_mut();
     let decision = switch.decide(from, frame.bytes(), now);
     if let Some((vlan, station)) = switch.take_moved()
-        && let Some(fast) = context.fast()
+        && let Some(fast) = context.flow_cache()
     {
         fast.forget_station(vlan, station);
     }

@@ -77,7 +77,9 @@ impl Report {
             .map(|id| {
                 let (carried, decided) = (tap.link_counts(id), switch.counts(id.number()));
                 let mode = tap.mode(id);
-                let fast = tap.flow_cache_stats().map(|fast| fast.link_carried(id.number()));
+                let fast = tap
+                    .flow_cache_stats()
+                    .map(|fast| fast.link_carried(id.number()));
                 let (fast_rx, fast_tx) = fast.unwrap_or_default();
                 copies += u32::from(mode.is_some_and(|(mode, _)| mode == CopyMode::Copy));
                 Link {

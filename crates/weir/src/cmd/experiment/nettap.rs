@@ -2,7 +2,7 @@
 //! NetTap paper plots them.
 
 use super::NOT_IN_OUR_COPY;
-use crate::cmd::lab::rfc2544::{SizeResult, Report, measured};
+use crate::cmd::lab::rfc2544::{Report, SizeResult, measured};
 use crate::error::CliError;
 use crate::report::format;
 use crate::report::format::Column::{Left, Right};

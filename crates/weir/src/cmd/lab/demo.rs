@@ -6,7 +6,7 @@ mod report;
 use crate::error::CliError;
 use crate::signals::ShutdownSignal;
 use readers::Readers;
-use report::{DeviceReport, SocketReport, DemoReport};
+use report::{DemoReport, DeviceReport, SocketReport};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};

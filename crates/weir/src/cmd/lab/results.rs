@@ -8,7 +8,7 @@ mod run;
 use crate::error::CliError;
 use clap::Subcommand;
 use std::path::{Path, PathBuf};
-use weir_lab::results::{Checkout, Measurement, LineRef, read};
+use weir_lab::results::{Checkout, LineRef, Measurement, read};
 
 /// The file of results in a checkout, where none is named.
 const DEFAULT: &str = "target/results.jsonl";

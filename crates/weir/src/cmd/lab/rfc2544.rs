@@ -6,7 +6,7 @@ mod report;
 mod required;
 mod run;
 
-pub(crate) use report::{SizeResult, Report};
+pub(crate) use report::{Report, SizeResult};
 
 use crate::error::CliError;
 use crate::signals::ShutdownSignal;
@@ -17,7 +17,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 use weir_lab::load::Search;
 use weir_lab::results::Recorder;
-use weir_lab::rfc2544::{Cpus, DESTINATIONS_MAX, Baseline, SIZE_MAX, SIZE_MIN, SIZES, Setup, SinkKind};
+use weir_lab::rfc2544::{
+    Baseline, Cpus, DESTINATIONS_MAX, SIZE_MAX, SIZE_MIN, SIZES, Setup, SinkKind,
+};
 
 /// Measure bridges and routers as RFC 2544 says, beside each other
 ///

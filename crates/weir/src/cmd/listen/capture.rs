@@ -119,7 +119,11 @@ pub(super) struct Capture {
 
 impl Capture {
     /// Begins the first file.
-    pub(super) fn create(path: &Path, rotation: Rotation, stop: &ShutdownSignal) -> Result<Capture, CliError> {
+    pub(super) fn create(
+        path: &Path,
+        rotation: Rotation,
+        stop: &ShutdownSignal,
+    ) -> Result<Capture, CliError> {
         let is_stdout = path == Path::new("-");
         if is_stdout && rotation.is_any() {
             return Err(CliError::refused(

@@ -8,7 +8,7 @@
 use crate::router::engine::bytes::mixed;
 use crate::router::engine::table::neighbours::Resolution as Known;
 use crate::router::engine::table::routes::{Hop, LinkId, Target};
-use crate::router::engine::{Router, FibResult};
+use crate::router::engine::{FibResult, Router};
 use std::net::IpAddr;
 use weir_wire::ethernet::Address;
 

@@ -4,7 +4,7 @@ use super::icmp_errors::Problem;
 use super::options::{self, Options};
 use crate::router::engine::bytes::{ETHERNET, array, half, mixed, put};
 use crate::router::engine::table::routes::{Hop, LinkId};
-use crate::router::engine::{Reason, Router, Verdict, FibResult};
+use crate::router::engine::{FibResult, Reason, Router, Verdict};
 use std::net::Ipv4Addr;
 use weir_wire::{checksum, ipv4};
 

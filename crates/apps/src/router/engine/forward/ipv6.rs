@@ -3,7 +3,7 @@
 use super::icmp_errors::Problem;
 use crate::router::engine::bytes::{ETHERNET, array, half, mixed};
 use crate::router::engine::table::routes::{Hop, LinkId};
-use crate::router::engine::{Reason, Router, Verdict, FibResult};
+use crate::router::engine::{FibResult, Reason, Router, Verdict};
 use std::net::Ipv6Addr;
 use weir_wire::{Protocol, ipv6};
 

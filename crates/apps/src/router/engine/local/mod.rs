@@ -391,7 +391,10 @@ impl Router {
 
 /// What waited for an answer; one that the router did not ask for may be the
 /// host's.
-fn solicited_reply(waited: Option<VecDeque<Vec<u8>>>, told: bool) -> Result<VecDeque<Vec<u8>>, Reason> {
+fn solicited_reply(
+    waited: Option<VecDeque<Vec<u8>>>,
+    told: bool,
+) -> Result<VecDeque<Vec<u8>>, Reason> {
     match waited {
         None if told => Ok(VecDeque::new()),
         waited => waited.ok_or(Reason::NeighbourRefused),

@@ -128,7 +128,11 @@ impl Neighbours {
 
     /// The address to send to, if it is known; otherwise it is asked for.
     #[inline]
-    pub(in crate::router::engine) fn resolve(&mut self, now_ns: u64, place: NeighbourKey) -> Resolution {
+    pub(in crate::router::engine) fn resolve(
+        &mut self,
+        now_ns: u64,
+        place: NeighbourKey,
+    ) -> Resolution {
         let Some(number) = self.number(place) else {
             return self.solicit_new(now_ns, place);
         };
@@ -170,8 +174,13 @@ impl Neighbours {
             return Resolution::TableFull;
         }
         let waiting = VecDeque::new();
-        let Some(number) = self.enter(place, Address::default(), State::Incomplete { unresolved: waiting })
-        else {
+        let Some(number) = self.enter(
+            place,
+            Address::default(),
+            State::Incomplete {
+                unresolved: waiting,
+            },
+        ) else {
             return Resolution::TableFull;
         };
         let next_ask_ns = now_ns.saturating_add(ASK_EACH_NS);
@@ -186,9 +195,16 @@ impl Neighbours {
 
     /// Keeps a frame until the address is known; gives how many are dropped
     /// for it.
-    pub(in crate::router::engine) fn enqueue_unresolved(&mut self, place: NeighbourKey, frame: Vec<u8>) -> u64 {
+    pub(in crate::router::engine) fn enqueue_unresolved(
+        &mut self,
+        place: NeighbourKey,
+        frame: Vec<u8>,
+    ) -> u64 {
         let room = UNRESOLVED_ALL_MAX.saturating_sub(self.unresolved);
-        let Some(State::Incomplete { unresolved: waiting }) = self.state(place) else {
+        let Some(State::Incomplete {
+            unresolved: waiting,
+        }) = self.state(place)
+        else {
             return 1;
         };
         let mut dropped = 0;
@@ -279,7 +295,12 @@ impl Neighbours {
         }
     }
 
-    fn set_reachable(&mut self, place: NeighbourKey, hardware: Address, state: State) -> VecDeque<Vec<u8>> {
+    fn set_reachable(
+        &mut self,
+        place: NeighbourKey,
+        hardware: Address,
+        state: State,
+    ) -> VecDeque<Vec<u8>> {
         let Some(&number) = self.numbers.get(&place) else {
             return VecDeque::new();
         };
@@ -293,7 +314,9 @@ impl Neighbours {
         self.changed |= neighbour.is_resolved() && neighbour.hardware != hardware;
         neighbour.hardware = hardware;
         match std::mem::replace(&mut neighbour.state, state) {
-            State::Incomplete { unresolved: waiting } => {
+            State::Incomplete {
+                unresolved: waiting,
+            } => {
                 self.incomplete -= 1;
                 self.unresolved -= waiting.len();
                 waiting
@@ -403,7 +426,9 @@ impl Neighbours {
         self.free.push(number);
         self.due.remove(&(neighbour.next_solicit_ns, number));
         match neighbour.state {
-            State::Incomplete { unresolved: waiting } => {
+            State::Incomplete {
+                unresolved: waiting,
+            } => {
                 self.incomplete -= 1;
                 self.unresolved -= waiting.len();
                 waiting

@@ -102,7 +102,11 @@ fn read(
     let (mut frames, mut looked) = (0, 0);
     let (mut start, mut last) = (None, None);
     loop {
-        if reader.wait(Some(FIRST_FRAME_TIMEOUT)).map_err(CliError::run)? == Woke::TimedOut {
+        if reader
+            .wait(Some(FIRST_FRAME_TIMEOUT))
+            .map_err(CliError::run)?
+            == Woke::TimedOut
+        {
             return Err(CliError::run("no frame arrived for seconds"));
         }
         let batch = reader.peek_at_most(batches.records_max());
@@ -181,7 +185,8 @@ fn pass_on(
 }
 
 fn start_receiver(frame_bytes: usize, read_bytes: usize) -> Result<(Child, PipeWriter), CliError> {
-    let failed = |error| CliError::run(format!("cannot start the process behind the pipe: {error}"));
+    let failed =
+        |error| CliError::run(format!("cannot start the process behind the pipe: {error}"));
     let (input, pipe) = pipe().map_err(failed)?;
     let this = std::env::current_exe().map_err(failed)?;
     let child = Command::new(this)

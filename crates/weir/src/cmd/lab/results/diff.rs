@@ -7,7 +7,7 @@ use crate::report::format::Column::{Left, Right};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
-use weir_lab::results::{Comparison, Figures, Measurement, LineRef, Verdict, compare, summarise};
+use weir_lab::results::{Comparison, Figures, LineRef, Measurement, Verdict, compare, summarise};
 
 /// Compare new runs with old ones
 ///

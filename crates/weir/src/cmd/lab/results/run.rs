@@ -226,7 +226,9 @@ impl<'a> Session<'a> {
         }
         self.bar
             .set_message(format!("compiling {}", tally.listed.name));
-        let ended = self.running.build(tally.listed, &|| self.stop.is_requested());
+        let ended = self
+            .running
+            .build(tally.listed, &|| self.stop.is_requested());
         let why = match ended.map_err(no_cargo)? {
             Ended::Done | Ended::Stopped => return Ok(()),
             Ended::Failed(why) => format!("does not compile: {why}, see {}", self.log.display()),

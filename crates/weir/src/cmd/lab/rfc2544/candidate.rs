@@ -4,7 +4,7 @@ use super::Args;
 use crate::error::CliError;
 use crate::report::format;
 use std::time::Duration;
-use weir_lab::rfc2544::{Testbed, Dut, Error, Layout, Baseline, Program, Ready, Running};
+use weir_lab::rfc2544::{Baseline, Dut, Error, Layout, Program, Ready, Running, Testbed};
 
 /// How long a program may take until it says `ready`.
 const READY_MAX: Duration = Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! What was measured, as figures.
 
-use super::report::{SizeResult, Report};
+use super::report::{Report, SizeResult};
 use crate::error::CliError;
 use crate::report::plot::{self, Curve, Frame, draw};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! What is required of bridge and router, and the record of what they reached.
 
 use super::candidate::Candidate;
-use super::{Args, SizeResult, Report, Sink};
+use super::{Args, Report, Sink, SizeResult};
 use crate::report::format::grouped;
 use weir_lab::results::{Bar, RecordError, Recorder, Unit};
 use weir_lab::rfc2544::Baseline;
@@ -208,19 +208,34 @@ mod tests {
     #[test]
     fn requirements_follow_the_command_the_peer_and_the_sink() {
         let bridge = Kind::of("weir bridge {a} {b} --hang-ms 1000").unwrap();
-        assert_eq!(bridge.rate(Baseline::LinuxBridge, Sink::Tc), Bar::AtLeast(0.8));
+        assert_eq!(
+            bridge.rate(Baseline::LinuxBridge, Sink::Tc),
+            Bar::AtLeast(0.8)
+        );
         assert_eq!(
             bridge.rate(Baseline::LibpcapBridge, Sink::Xdp),
             Bar::AtLeast(1.3)
         );
-        assert_eq!(bridge.rate(Baseline::TestpmdAfXdp, Sink::Tc), Bar::AtLeast(1.0));
+        assert_eq!(
+            bridge.rate(Baseline::TestpmdAfXdp, Sink::Tc),
+            Bar::AtLeast(1.0)
+        );
         assert_eq!(bridge.rate(Baseline::XdpRedirect, Sink::Tc), Bar::None);
         assert_eq!(bridge.latency(Baseline::LinuxBridge), Bar::AtMost(1.5));
         for line in ["--fast-path on", "--fast-path=on"] {
             let fast = Kind::of(&format!("weir bridge {{a}} {{b}} {line}")).unwrap();
-            assert_eq!(fast.rate(Baseline::LinuxBridge, Sink::Tc), Bar::AtLeast(1.3));
-            assert_eq!(fast.rate(Baseline::LinuxBridge, Sink::Xdp), Bar::AtLeast(2.5));
-            assert_eq!(fast.rate(Baseline::XdpRedirect, Sink::Xdp), Bar::AtLeast(0.85));
+            assert_eq!(
+                fast.rate(Baseline::LinuxBridge, Sink::Tc),
+                Bar::AtLeast(1.3)
+            );
+            assert_eq!(
+                fast.rate(Baseline::LinuxBridge, Sink::Xdp),
+                Bar::AtLeast(2.5)
+            );
+            assert_eq!(
+                fast.rate(Baseline::XdpRedirect, Sink::Xdp),
+                Bar::AtLeast(0.85)
+            );
             assert_eq!(fast.latency(Baseline::LinuxBridge), Bar::None);
         }
         let router = Kind::of("weir route {a} {b} --fast-path off").unwrap();

@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 use weir_lab::load::{Rate, Search};
 use weir_lab::rfc2544::{
-    TrialSpec, Testbed, Dut, Error, TrialResult, CheckResult, CheckLevel, Running, Setup, Tester, back_to_back, gentle,
-    latency, loss, throughput,
+    CheckLevel, CheckResult, Dut, Error, Running, Setup, Testbed, Tester, TrialResult, TrialSpec,
+    back_to_back, gentle, latency, loss, throughput,
 };
 
 /// The longest burst that is tried, in time; RFC 2544 §26.4 says 2 s.
@@ -130,9 +130,13 @@ impl SizeRun<'_> {
             self.round.loss = points;
         }
         if for_bursts {
-            let found = self.with(bench, running, CheckLevel::Quick, "back-to-back", |attempt| {
-                back_to_back(BURST_MAX, BURST_ROUNDS, attempt)
-            })?;
+            let found = self.with(
+                bench,
+                running,
+                CheckLevel::Quick,
+                "back-to-back",
+                |attempt| back_to_back(BURST_MAX, BURST_ROUNDS, attempt),
+            )?;
             self.round.back_to_back = Some(found);
         }
         Ok(())
@@ -147,9 +151,10 @@ impl SizeRun<'_> {
             return Ok(());
         };
         let time = self.args.confirm.max(self.args.duration);
-        self.round.latency = self.with(bench, running, CheckLevel::Timed, "latency", |attempt| {
-            latency(rate, time, attempt)
-        })?;
+        self.round.latency =
+            self.with(bench, running, CheckLevel::Timed, "latency", |attempt| {
+                latency(rate, time, attempt)
+            })?;
         if let Some(found) = &self.round.latency {
             let judged = found.judged;
             self.faults("when latency was measured", judged, false);
@@ -165,7 +170,9 @@ impl SizeRun<'_> {
         running: &mut dyn Running,
         level: CheckLevel,
         what: &str,
-        measurement: impl FnOnce(&mut dyn FnMut(TrialSpec) -> Result<TrialResult, Error>) -> Result<T, Error>,
+        measurement: impl FnOnce(
+            &mut dyn FnMut(TrialSpec) -> Result<TrialResult, Error>,
+        ) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let most = (Search::QUICK.rate_max * self.longest().as_secs_f64()) as u64;
         let most = most.min(if level == CheckLevel::Timed {
