@@ -27,7 +27,7 @@ pub mod checksum;
 pub mod dhcp;
 mod error;
 pub mod ethernet;
-mod field;
+pub mod field;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;

@@ -21,10 +21,10 @@
 //! is not answered); jumbograms; hop-by-hop options, which a router passes on
 //! unread (RFC 8200 §4.3).
 
-mod bytes;
 pub mod config;
 mod counters;
 mod forward;
+mod hash;
 mod link;
 mod local;
 mod output;
@@ -43,7 +43,6 @@ pub use table::routes::{
     Target,
 };
 
-use bytes::{ETHERNET, half};
 use link::Link;
 use local::neighbour_updates::UpdateQueue;
 use output::Output;
@@ -53,6 +52,10 @@ use table::neighbours::Neighbours;
 use weir_stack::Prefix;
 use weir_wire::EtherType;
 use weir_wire::ethernet::Address;
+use weir_wire::field::read_u16;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = weir_wire::ethernet::Repr::LEN;
 
 /// Frames that are looked up together.
 pub const BATCH_MAX: usize = 64;
@@ -372,7 +375,7 @@ impl Router {
         if !to_us && frame[0] & 1 == 0 {
             return Err(Reason::OtherStation);
         }
-        match EtherType(half(frame, 12)) {
+        match EtherType(read_u16(frame, 12)) {
             EtherType::IPV4 => forward::ipv4::check(&frame[ETHERNET..]).map(Key::V4),
             EtherType::IPV6 => forward::ipv6::check(&frame[ETHERNET..]).map(Key::V6),
             EtherType::ARP => Ok(Key::Arp),
@@ -493,7 +496,7 @@ impl Router {
             return Some(hop).filter(is_up).copied();
         }
         let up = hops.iter().filter(is_up).count() as u64;
-        let chosen = bytes::mixed(flow() ^ self.seed).checked_rem(up)?;
+        let chosen = hash::mixed(flow() ^ self.seed).checked_rem(up)?;
         hops.iter().filter(is_up).nth(chosen as usize).copied()
     }
 }

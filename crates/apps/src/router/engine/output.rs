@@ -1,6 +1,6 @@
 //! What the router itself sends: to a neighbour once its address is known.
 
-use super::bytes::{ETHERNET, put};
+use super::ETHERNET;
 use super::table::neighbours::{Resolution, Solicit};
 use super::table::routes::{Hop, LinkId};
 use super::{Reason, Router, Verdict};
@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use weir_wire::EtherType;
 use weir_wire::ethernet::{self, Address};
+use weir_wire::field::write;
 
 /// Frames of the router's own that wait to be taken, and as many of others';
 /// one more is dropped.
@@ -85,8 +86,8 @@ impl Router {
         let own = self.links[usize::from(hop.link)].hardware;
         match self.neighbours.resolve(now_ns, place) {
             Resolution::Resolved(hardware) => {
-                put(frame, 0, &hardware.0);
-                put(frame, 6, &own.0);
+                write(frame, 0, &hardware.0);
+                write(frame, 6, &own.0);
                 let link = hop.link;
                 if self.output.forwarded[usize::from(link)] > 0 {
                     // Those before it first: they waited, or were cut.
@@ -96,7 +97,7 @@ impl Router {
                 Ok(Verdict::Forward { link, len })
             }
             Resolution::Pending => {
-                put(frame, 6, &own.0);
+                write(frame, 6, &own.0);
                 let dropped = self
                     .neighbours
                     .enqueue_unresolved(place, frame[..len].to_vec());
@@ -153,7 +154,7 @@ impl Router {
         waited: impl IntoIterator<Item = Vec<u8>>,
     ) {
         for mut frame in waited {
-            put(&mut frame, 0, &hardware.0);
+            write(&mut frame, 0, &hardware.0);
             self.enqueue(link, frame, true);
         }
     }

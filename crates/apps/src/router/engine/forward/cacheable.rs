@@ -5,7 +5,7 @@
 //! packet may be, whoever forwards by memory must look at: the header, the
 //! TTL, options, the length.
 
-use crate::router::engine::bytes::mixed;
+use crate::router::engine::hash::mixed;
 use crate::router::engine::table::neighbours::Resolution as Known;
 use crate::router::engine::table::routes::{Hop, LinkId, Target};
 use crate::router::engine::{FibResult, Router};

@@ -2,10 +2,12 @@
 
 use super::icmp_errors::Problem;
 use super::options::{self, Options};
-use crate::router::engine::bytes::{ETHERNET, array, half, mixed, put};
+use crate::router::engine::ETHERNET;
+use crate::router::engine::hash::mixed;
 use crate::router::engine::table::routes::{Hop, LinkId};
 use crate::router::engine::{FibResult, Reason, Router, Verdict};
 use std::net::Ipv4Addr;
+use weir_wire::field::{array, read_u16, write};
 use weir_wire::{checksum, ipv4};
 
 const DONT_FRAGMENT: u16 = 0x4000;
@@ -107,10 +109,10 @@ impl Router {
         options: &Options,
     ) -> Result<Verdict, Reason> {
         let packet = &mut frame[ETHERNET..];
-        let total_len = usize::from(half(packet, 2));
+        let total_len = usize::from(read_u16(packet, 2));
         let dst = Ipv4Addr::from(array::<4>(packet, 16));
         let mtu = self.links[usize::from(hop.link)].mtu;
-        if total_len > mtu && half(packet, 6) & DONT_FRAGMENT != 0 {
+        if total_len > mtu && read_u16(packet, 6) & DONT_FRAGMENT != 0 {
             self.report(now_ns, frame, Some(Problem::TooBig(mtu)));
             return Err(Reason::TooBig);
         }
@@ -150,9 +152,9 @@ impl Router {
 
 /// One hop less, and the checksum with it (RFC 1624).
 fn decrement_ttl(packet: &mut [u8]) {
-    let old = half(packet, 8);
+    let old = read_u16(packet, 8);
     let new = old - 0x0100;
-    let sum = checksum::update(half(packet, 10), old, new);
-    put(packet, 8, &new.to_be_bytes());
-    put(packet, 10, &sum.to_be_bytes());
+    let sum = checksum::update(read_u16(packet, 10), old, new);
+    write(packet, 8, &new.to_be_bytes());
+    write(packet, 10, &sum.to_be_bytes());
 }

@@ -1,10 +1,12 @@
 //! IPv6 forwarding (RFC 8200, RFC 4291, RFC 4443).
 
 use super::icmp_errors::Problem;
-use crate::router::engine::bytes::{ETHERNET, array, half, mixed};
+use crate::router::engine::ETHERNET;
+use crate::router::engine::hash::mixed;
 use crate::router::engine::table::routes::{Hop, LinkId};
 use crate::router::engine::{FibResult, Reason, Router, Verdict};
 use std::net::Ipv6Addr;
+use weir_wire::field::{array, read_u16};
 use weir_wire::{Protocol, ipv6};
 
 /// Checks a packet's header and gives its destination.
@@ -104,7 +106,7 @@ impl Router {
             return Err(Reason::BeyondScope);
         }
         let packet = &mut frame[ETHERNET..];
-        let total_len = ipv6::Repr::LEN + usize::from(half(packet, 4));
+        let total_len = ipv6::Repr::LEN + usize::from(read_u16(packet, 4));
         let mtu = self.links[usize::from(hop.link)].mtu;
         if total_len > mtu {
             self.report(now_ns, frame, Some(Problem::TooBig(mtu)));

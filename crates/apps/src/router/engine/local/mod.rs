@@ -3,7 +3,7 @@
 
 pub(super) mod neighbour_updates;
 
-use super::bytes::{ETHERNET, array, half, put};
+use super::ETHERNET;
 use super::forward::icmp_errors::{Problem, TTL};
 use super::table::neighbours::Solicit;
 use super::table::routes::LinkId;
@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_wire::arp::{self, Operation};
 use weir_wire::ethernet::{self, Address};
+use weir_wire::field::{array, read_u16, write};
 use weir_wire::icmp::{Echo, Message};
 use weir_wire::nd::{self, Kind};
 use weir_wire::{AddrPair, EtherType, Protocol, checksum, ipv4, ipv6};
@@ -149,7 +150,7 @@ impl Router {
         let mut body = vec![0; message.len()];
         message.emit(&mut body, AddrPair::V6(addresses.0, addresses.1));
         let mut frame = self.frame_v6(link, addresses, nd::HOP_LIMIT, &body);
-        put(&mut frame, 0, &hardware.0);
+        write(&mut frame, 0, &hardware.0);
         self.enqueue(link, frame, false);
     }
 
@@ -162,12 +163,12 @@ impl Router {
     /// Takes an IPv4 packet to the router itself.
     pub(super) fn local_v4(&mut self, now_ns: u64, frame: &mut [u8]) -> Result<Verdict, Reason> {
         let packet = &frame[ETHERNET..];
-        let total_len = usize::from(half(packet, 2));
+        let total_len = usize::from(read_u16(packet, 2));
         let addresses = AddrPair::V4(
             Ipv4Addr::from(array::<4>(packet, 12)),
             Ipv4Addr::from(array::<4>(packet, 16)),
         );
-        let whole = half(packet, 6) & 0x3fff == 0 && packet[0] == 0x45;
+        let whole = read_u16(packet, 6) & 0x3fff == 0 && packet[0] == 0x45;
         let protocol = Protocol(packet[9]);
         if protocol == Protocol::ICMPV4 && whole {
             let message = &packet[ipv4::Repr::LEN..total_len];
@@ -199,12 +200,12 @@ impl Router {
         let packet = &mut frame[ETHERNET..];
         let src: [u8; 4] = array(packet, 12);
         let own: [u8; 4] = array(packet, 16);
-        put(packet, 12, &own);
-        put(packet, 16, &src);
+        write(packet, 12, &own);
+        write(packet, 16, &src);
         packet[8] = TTL;
-        put(packet, 10, &[0, 0]);
+        write(packet, 10, &[0, 0]);
         let sum = checksum::internet_checksum(&packet[..ipv4::Repr::LEN]);
-        put(packet, 10, &sum.to_be_bytes());
+        write(packet, 10, &sum.to_be_bytes());
         answer_echo(&mut packet[ipv4::Repr::LEN..], 8, 0);
         let to = Ipv4Addr::from(src);
         let hop = self.reverse_hop(to.into()).ok_or(Reason::NoRoute)?;
@@ -246,15 +247,15 @@ impl Router {
             return done;
         }
         let packet = &frame[ETHERNET..];
-        let total_len = ipv6::Repr::LEN + usize::from(half(packet, 4));
+        let total_len = ipv6::Repr::LEN + usize::from(read_u16(packet, 4));
         let (src, own): ([u8; 16], [u8; 16]) = (array(packet, 8), array(packet, 24));
         let addresses = AddrPair::V6(src.into(), own.into());
         if !is_echo_request(&packet[ipv6::Repr::LEN..total_len], addresses)? {
             return self.reject(now_ns, frame, protocol);
         }
         let packet = &mut frame[ETHERNET..];
-        put(packet, 8, &own);
-        put(packet, 24, &src);
+        write(packet, 8, &own);
+        write(packet, 24, &src);
         packet[7] = TTL;
         answer_echo(&mut packet[ipv6::Repr::LEN..], 128, 129);
         self.counters.echoes += 1;
@@ -345,7 +346,7 @@ impl Router {
         answer.emit(&mut body, AddrPair::V6(target, to));
         let mut frame = self.frame_v6(link, (target, to), nd::HOP_LIMIT, &body);
         if probe {
-            put(&mut frame, 0, &group_hardware(to).0);
+            write(&mut frame, 0, &group_hardware(to).0);
             self.enqueue(link, frame, false);
         } else {
             let hop = super::Hop {
@@ -414,7 +415,7 @@ fn is_echo_request(message: &[u8], addresses: AddrPair) -> Result<bool, Reason> 
 /// addresses only change places, which leaves the sum as it is.
 fn answer_echo(message: &mut [u8], request: u8, reply: u8) {
     let [old, new] = [request, reply].map(|kind| u16::from_be_bytes([kind, 0]));
-    let sum = checksum::update(half(message, 2), old, new);
+    let sum = checksum::update(read_u16(message, 2), old, new);
     message[0] = reply;
-    put(message, 2, &sum.to_be_bytes());
+    write(message, 2, &sum.to_be_bytes());
 }
