@@ -61,6 +61,6 @@ pub use pool::{Frame, Pool};
 pub use ringbuf::{Batch, Error, Mode, Reader, Records, Woke};
 pub use umem::Umem;
 pub use xsk::{Descriptor, MappedRing, RingSizes, Words, XskRings};
-pub use xsk_queue::{LinkQueue, Oddities};
-pub use xsk_tx::{SendError, Transmitter};
+pub use xsk_queue::{RingErrors, XskQueue};
+pub use xsk_tx::{SendError, XskTx};
 pub use zeroed::Zeroed;

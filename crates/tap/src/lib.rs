@@ -82,4 +82,4 @@ pub use weir_link::xdp::{
     HostFilterError, Why,
 };
 pub use weir_ring::Frame;
-pub use weir_ring::umem::Census;
+pub use weir_ring::umem::ChunkCounts;

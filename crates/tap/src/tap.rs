@@ -17,7 +17,7 @@ use weir_link::net::{Interface, InterfaceError};
 use weir_link::xdp::{
     Bypass, CopyMode, DeathWord, Gate, GateError, HostChange, HostFilter, State, XskError,
 };
-use weir_ring::umem::Census;
+use weir_ring::umem::ChunkCounts;
 use weir_ring::{Pool, Umem};
 use weir_wire::LinkType;
 
@@ -260,7 +260,7 @@ impl Tap {
     ///
     /// # Errors
     /// When a link cannot be left as it was.
-    pub fn unmap(mut self) -> Result<Census, TapError> {
+    pub fn unmap(mut self) -> Result<ChunkCounts, TapError> {
         if self.is_shared() {
             let (census, is_last) = self.leave()?;
             if !is_last {
@@ -271,7 +271,7 @@ impl Tap {
         self.death = None;
         let links = self.links.iter_mut().filter_map(Option::take);
         links.chain(self.untapped.drain(..)).for_each(TapLink::end);
-        let census = self.pool.census();
+        let census = self.pool.chunk_counts();
         // What never began leaves nothing but what was there before it.
         let stays = self.outlives && (self.is_ready || self.gate.is_adopted());
         if !stays {

@@ -5,7 +5,7 @@ use super::connection::unexpected_reply;
 use crate::protocol::TxReady;
 use std::os::fd::OwnedFd;
 use weir_link::live::Sender;
-use weir_ring::Transmitter;
+use weir_ring::XskTx;
 
 /// A way for frames out.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) enum TxPath {
     /// The superuser's.
     Packet(Sender),
     /// Everybody else's, which checks.
-    Checked(Transmitter),
+    Checked(XskTx),
 }
 
 impl TxPath {
@@ -25,9 +25,7 @@ impl TxPath {
             (["xdp", "memory"], Some(socket), Some(memory)) => {
                 let bytes = usize::try_from(sends.memory).map_err(|_| unexpected_reply())?;
                 let chunk = sends.chunk as usize;
-                Ok(TxPath::Checked(Transmitter::open(
-                    socket, memory, bytes, chunk,
-                )?))
+                Ok(TxPath::Checked(XskTx::open(socket, memory, bytes, chunk)?))
             }
             _ => Err(unexpected_reply()),
         }

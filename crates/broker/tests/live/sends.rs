@@ -9,7 +9,7 @@ use weir_broker::runtime_dir::{RuntimeDir, RuntimeDirError};
 use weir_broker::{Connection, Port, PortError, Timeout};
 use weir_lab::frames::{datagram, to_all as frame};
 use weir_lab::net::unprivileged::{self, NOBODY};
-use weir_ring::Transmitter;
+use weir_ring::XskTx;
 
 /// An Ethernet type for experiments, as the policy below grants it.
 const OURS: u16 = 0x88b5;
@@ -420,7 +420,7 @@ fn who_keeps_what_a_closed_port_sent_by_gains_nothing() {
         };
         let (memory, socket) = (fds.pop().unwrap(), fds.pop().unwrap());
         let (bytes, chunk) = (sends.memory as usize, sends.chunk as usize);
-        Ok(Transmitter::open(socket, memory, bytes, chunk).unwrap())
+        Ok(XskTx::open(socket, memory, bytes, chunk).unwrap())
     };
     let (mut kept, mut refused) = (Vec::new(), None);
     while refused.is_none() && kept.len() < 10 {

@@ -34,7 +34,7 @@ impl Segment {
     /// # Errors
     /// If there is no room for it.
     pub fn ready() -> io::Result<Segment> {
-        let buckets = Zeroed::at_once()?;
+        let buckets = Zeroed::populated()?;
         let is_ready = true;
         Ok(Segment { buckets, is_ready })
     }
@@ -42,7 +42,7 @@ impl Segment {
     /// Memory whose pages are there when they are first written: for tables that are small,
     /// and where nothing was made ahead.
     pub(super) fn bit_by_bit() -> Segment {
-        let Ok(buckets) = Zeroed::bit_by_bit() else {
+        let Ok(buckets) = Zeroed::lazy() else {
             handle_alloc_error(Layout::new::<Buckets>());
         };
         let is_ready = false;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_link::xdp::{BULK_FRAMES_MAX, Bypass, FastAction, FastKey, FastKind};
 use weir_ring::Frame;
-use weir_ring::umem::Census;
+use weir_ring::umem::ChunkCounts;
 
 /// Frames that are taken from one queue before they are sent.
 const BATCH: usize = 64;
@@ -251,7 +251,7 @@ impl Bridge {
     pub fn run(
         self,
         each: impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
-    ) -> Result<Census, TapError> {
+    ) -> Result<ChunkCounts, TapError> {
         self.run_with(each, |_| {})
     }
 
@@ -265,7 +265,7 @@ impl Bridge {
         self,
         mut each: impl FnMut(&mut Frame, &mut Context<'_>) -> Verdict,
         mut look: impl FnMut(&mut Tap),
-    ) -> Result<Census, TapError> {
+    ) -> Result<ChunkCounts, TapError> {
         let [a, b] = &self.links;
         let mut tap = Tap::between(self.config, a, b)?;
         let wakes = self.wakes.into_iter().chain(self.stop.fd());

@@ -111,8 +111,8 @@ fn v6(bytes: &[u8], ip: usize) -> Option<Found> {
 fn finish(frame: &mut Frame, left: &PartialChecksum) {
     let mut sum = Sum::new();
     let mut before = 0;
-    for index in 0..frame.pieces() {
-        let Some(piece) = frame.piece(index) else {
+    for index in 0..frame.frags() {
+        let Some(piece) = frame.frag(index) else {
             break;
         };
         let start = left.start.saturating_sub(before).min(piece.len());

@@ -8,7 +8,7 @@ use crate::tap::{LinkId, Tap, ring_error};
 use weir_link::net::Interface;
 use weir_link::xdp::{Bypass, CopyMode, Why};
 use weir_ring::Frame;
-use weir_ring::umem::Census;
+use weir_ring::umem::ChunkCounts;
 
 impl Tap {
     /// An empty frame of one chunk; `None` if no chunk is free: then
@@ -256,8 +256,8 @@ impl Tap {
     }
 
     /// Who has the chunks.
-    pub fn census(&self) -> Census {
-        self.pool.census()
+    pub fn census(&self) -> ChunkCounts {
+        self.pool.chunk_counts()
     }
 
     /// Whether frames come to this tap now; else why not.

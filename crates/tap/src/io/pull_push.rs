@@ -475,7 +475,7 @@ impl Tap {
 /// Elsewhere than in copy mode the device may be reading them.
 fn take_back(queue: &mut Queue, mode: CopyMode) -> Result<u64, Corrupt> {
     match mode {
-        CopyMode::Copy => queue.ring.take_back().map(u64::from),
+        CopyMode::Copy => queue.ring.reclaim_unsent().map(u64::from),
         CopyMode::ZeroCopy => Ok(0),
     }
 }

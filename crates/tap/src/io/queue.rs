@@ -14,7 +14,7 @@ use std::rc::Rc;
 use weir_link::net::Interface;
 use weir_link::xdp::{CopyMode, Gate, QUEUES_MAX, State, Xsk, XskError, XskSpec};
 use weir_ring::queue::Corrupt;
-use weir_ring::{Frame, LinkQueue, Pool, RingSizes};
+use weir_ring::{Frame, Pool, RingSizes, XskQueue};
 
 /// Times that the kernel is asked to send what it has not yet taken, for each
 /// push.
@@ -97,7 +97,7 @@ const ARRIVAL_MAX_NS: u64 = 2_000_000;
 /// A queue of a link.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    pub(crate) ring: LinkQueue,
+    pub(crate) ring: XskQueue,
     pub(crate) socket: Xsk,
     /// Frames were put since the last push.
     pub(crate) dirty: bool,
@@ -190,7 +190,7 @@ impl TapLink {
         };
         let is_veth = || weir_link::net::driver(&interface.name).is_ok_and(|name| name == "veth");
         let completes = config.complete_checksums.unwrap_or_else(is_veth);
-        let room = shared.pool.umem().room();
+        let room = shared.pool.umem().frame_bytes_max();
         let mut link = TapLink::of(interface, CopyMode::Copy, completes, vec![], true, room);
         for (attempt, mode) in modes.iter().enumerate() {
             link.mode = *mode;
@@ -250,7 +250,7 @@ impl TapLink {
             match Xsk::bind(shared.pool.umem(), other, &spec) {
                 Ok((socket, rings)) => {
                     let id = queue_id(number, queue);
-                    let ring = LinkQueue::new(rings, shared.pool, id);
+                    let ring = XskQueue::new(rings, shared.pool, id);
                     self.queues.push(Queue::new(ring, socket));
                 }
                 // That was the last.
@@ -287,7 +287,7 @@ impl TapLink {
     pub(crate) fn counted(&self) -> LinkCounts {
         let mut counts = self.counts;
         for queue in &self.queues {
-            let oddities = queue.ring.oddities();
+            let oddities = queue.ring.ring_errors();
             counts.invalid += oddities.invalid;
             counts.rx_dropped += oddities.too_long;
             if let Ok(kernel) = queue.socket.counts() {
@@ -303,7 +303,7 @@ impl TapLink {
 }
 
 impl Queue {
-    fn new(ring: LinkQueue, socket: Xsk) -> Queue {
+    fn new(ring: XskQueue, socket: Xsk) -> Queue {
         Queue {
             ring,
             socket,
@@ -366,7 +366,7 @@ impl Queue {
     ) -> Result<Queue, XskError> {
         let (socket, rings) = trust::socket(socket, sizes, pool.umem())?;
         let id = queue_id(link, queue as u32);
-        Ok(Queue::new(LinkQueue::new(rings, pool, id), socket))
+        Ok(Queue::new(XskQueue::new(rings, pool, id), socket))
     }
 
     /// Puts a frame among those to be sent with the next push, where the
@@ -468,7 +468,7 @@ impl Queue {
         let code = error.raw_os_error().unwrap_or_default();
         match Errno::from_raw_os_error(code) {
             Errno::NETDOWN | Errno::NXIO | Errno::NODEV => {
-                let dropped = self.ring.take_back().map_err(Push::Ring)?;
+                let dropped = self.ring.reclaim_unsent().map_err(Push::Ring)?;
                 Err(Push::Down(dropped))
             }
             _ => Err(Push::System(error)),

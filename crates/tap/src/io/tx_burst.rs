@@ -165,7 +165,7 @@ impl BurstSender {
         now: u64,
         counts: &mut Counts,
     ) -> Result<(), Push> {
-        let kept = queue.ring.kept_back().map_err(Push::Ring)?;
+        let kept = queue.ring.unsubmitted_len().map_err(Push::Ring)?;
         // Frames that nobody frees keep memory of the kernel's: few of them.
         if kept < FRAMES_MIN || self.burst.pools() >= POOLS_MAX || !self.backoff.has_ended(now) {
             return Ok(());
@@ -174,7 +174,7 @@ impl BurstSender {
         while done < kept {
             let want = (kept - done).min(BULK_FRAMES_MAX as u32);
             let put = (0..want).find(|place| {
-                let frame = queue.ring.kept(done + place);
+                let frame = queue.ring.unsubmitted_at(done + place);
                 !frame.is_some_and(|frame| self.burst.put(*place as usize, frame))
             });
             let put = put.unwrap_or(want);
@@ -199,7 +199,7 @@ impl BurstSender {
                 break;
             }
         }
-        queue.ring.withdraw(done);
+        queue.ring.pop_unsubmitted(done);
         queue.dirty &= done < kept;
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use weir_link::xdp::{DeathWord, Life, MEMBERS_MAX, State};
 use weir_ring::Frame;
 use weir_ring::queue::Corrupt;
-use weir_ring::robust_lock::Holder;
+use weir_ring::robust_lock::LockOwner;
 
 /// How often it is looked who lives and who wants to join, in ns; a process
 /// that sleeps wakes up for it.
@@ -42,7 +42,7 @@ const TX_LOCK_TRIES: u32 = 10_000;
 #[derive(Debug)]
 pub(crate) struct Members {
     state: Rc<State>,
-    pub(crate) me: Holder,
+    pub(crate) me: LockOwner,
     /// Processes that lived when we looked last: bit 0 is process 1.
     alive: u32,
     pub(crate) polled_at: u64,
@@ -72,7 +72,7 @@ pub(crate) fn is_alive(state: &State, number: u16) -> bool {
 impl Members {
     pub(crate) fn new(
         state: &Rc<State>,
-        me: Holder,
+        me: LockOwner,
         word: DeathWord,
         listener: OwnedFd,
         path: PathBuf,
@@ -163,7 +163,7 @@ impl Members {
         if !queue.inbox.is_empty() {
             return true;
         }
-        let (position, is_there) = queue.ring.look();
+        let (position, is_there) = queue.ring.peek_position();
         if !is_there || self.serves(holders, at, count) {
             queue.stalled = None;
             return is_there;

@@ -27,9 +27,9 @@ use weir_link::xdp::{
     CopyMode, DeathWord, Gate, GateParts, LinkParts, MEMBERS_MAX, QUEUES_MAX, State,
 };
 use weir_ring::Pool;
-use weir_ring::robust_lock::Holder;
+use weir_ring::robust_lock::LockOwner;
 use weir_ring::shared_queue::reclaim;
-use weir_ring::umem::Census;
+use weir_ring::umem::ChunkCounts;
 
 /// `weirtap2`: how the messages are laid out.
 const GREETING: &[u8; 8] = b"weirtap2";
@@ -66,7 +66,7 @@ impl Tap {
         })?;
         let me = self.pool.me();
         let umem = self.pool.umem();
-        let me = Holder::new(me, umem.next_generation(me));
+        let me = LockOwner::new(me, umem.next_generation(me));
         self.pool.share();
         let word = self.death.take().expect("held just before");
         let members = Members::new(&self.state, me, word, listener, at.to_owned());
@@ -115,7 +115,7 @@ impl Tap {
         check(&config)?;
         let word = free_liveness_lock(&state)?;
         let me = number(word.slot());
-        let me = Holder::new(me, umem.next_generation(me));
+        let me = LockOwner::new(me, umem.next_generation(me));
         let pool = Pool::join(umem, me.number(), config.reserved);
         let mut own = Vec::new();
         let word_slot = word.slot();
@@ -288,10 +288,10 @@ impl Tap {
 
     /// Leaves the others, and lets go of everything; tells who has the chunks,
     /// and whether we were the last.
-    pub(crate) fn leave(&mut self) -> Result<(Census, bool), TapError> {
+    pub(crate) fn leave(&mut self) -> Result<(ChunkCounts, bool), TapError> {
         let pushed = self.push();
         let Some(mut members) = self.members.take() else {
-            return Ok((self.pool.census(), true));
+            return Ok((self.pool.chunk_counts(), true));
         };
         let links = self.links.iter_mut().flatten().chain(&mut self.untapped);
         let mut queues = 0;
@@ -320,7 +320,7 @@ impl Tap {
                 let _ = self.release_link(link, members.bit());
             }
         }
-        let census = self.pool.census();
+        let census = self.pool.chunk_counts();
         if !has_frames {
             drop(members.liveness.take());
         }
@@ -403,7 +403,7 @@ fn joined(
     (bytes, fds): Message<OwnedFd>,
     config: &Config,
     pool: &Rc<Pool>,
-    me: Holder,
+    me: LockOwner,
     gate: &mut Gate,
     own: &mut Vec<Option<TapLink>>,
 ) -> Result<(), TapError> {
@@ -455,7 +455,7 @@ fn joined(
         own.push(None);
     }
     let completes = config.complete_checksums.unwrap_or(flag(10));
-    let room = pool.umem().room();
+    let room = pool.umem().frame_bytes_max();
     own[number] = Some(TapLink::of(
         interface,
         mode,

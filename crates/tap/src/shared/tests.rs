@@ -241,7 +241,7 @@ fn a_link_of_more_queues_than_can_be_is_refused() {
         };
         let holders = tap.pool.umem().link_holders(LINKS_MAX - 1);
         holders.store(0b1, Ordering::Release);
-        let (me, mut own) = (Holder::new(2, 0), Vec::new());
+        let (me, mut own) = (LockOwner::new(2, 0), Vec::new());
         let refused = joined(
             (bytes, fds),
             &config,

@@ -41,7 +41,7 @@ fn map_tap_pull_push_untap_unmap() {
         assert!(tap.pull(Pull::Frame(SOON)).unwrap());
         assert!(tap.take(right).unwrap().is_none());
         let mut frame = tap.take(left).unwrap().unwrap();
-        assert_eq!((frame.bytes(), frame.pieces()), (&[7; 60][..], 1));
+        assert_eq!((frame.bytes(), frame.frags()), (&[7; 60][..], 1));
         frame.bytes_mut()[0] = 2;
         assert!(tap.give(right, frame).unwrap());
         let mut own = tap.alloc().unwrap();

@@ -9,7 +9,7 @@ use weir_lab::net::{Linear, Offloads};
 use weir_link::net::Interface;
 use weir_link::xdp::{Bypass, Gate};
 use weir_tap::{
-    Bridge, Census, Context, Counts, FlowCacheStats, Frame, LinkCounts, StopToken, TapError,
+    Bridge, ChunkCounts, Context, Counts, FlowCacheStats, Frame, LinkCounts, StopToken, TapError,
     Verdict,
 };
 
@@ -32,7 +32,7 @@ impl Deref for Net {
 pub(crate) struct Report {
     pub(crate) counts: [LinkCounts; 2],
     pub(crate) tap: Counts,
-    pub(crate) census: Census,
+    pub(crate) census: ChunkCounts,
     pub(crate) fast: FlowCacheStats,
 }
 

@@ -460,7 +460,7 @@ impl LiveRouter {
     fn batch(&mut self, tap: &mut Tap, link: usize, now_ns: u64) -> Result<bool, RunError> {
         let mut held = std::mem::take(&mut self.batch);
         let count = tap.take_many(self.links[link], BATCH, &mut held)?;
-        if held.iter().all(|frame| frame.pieces() == 1) {
+        if held.iter().all(|frame| frame.frags() == 1) {
             self.forward(tap, link, now_ns, &mut held)?;
         } else {
             self.batch_multi_frag(tap, link, now_ns, &mut held)?;
@@ -517,7 +517,7 @@ impl LiveRouter {
     ) -> Result<(), RunError> {
         let mut one = Vec::with_capacity(1);
         for frame in held.drain(..) {
-            if frame.pieces() > 1 {
+            if frame.frags() > 1 {
                 self.long(tap, link, now_ns, frame)?;
             } else {
                 one.push(frame);

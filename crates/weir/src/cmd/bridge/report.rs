@@ -5,7 +5,7 @@ use crate::report::tx_burst::{TxBurstMode, TxBurstReport};
 use serde::Serialize;
 use std::fmt;
 use weir_tap::switch::Switch;
-use weir_tap::{Census, CopyMode, Tap};
+use weir_tap::{ChunkCounts, CopyMode, Tap};
 
 /// A report, as JSON has it.
 #[derive(Serialize, Default, Debug)]
@@ -147,7 +147,7 @@ impl Report {
     }
 
     /// Where all chunks are at the end: free, or they have leaked.
-    pub(super) fn end(&mut self, census: &Census) {
+    pub(super) fn end(&mut self, census: &ChunkCounts) {
         (self.chunks_free, self.chunks) = (census.free, census.total());
     }
 
